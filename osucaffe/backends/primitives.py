@@ -1,0 +1,442 @@
+"""Owns the list of primitives: the name, tensors and settings of each, the same on every backend.
+
+A layer calls them on a `Program`, which records the call instead of running it. A backend has, for
+each name, a function `name(call, *tensors, **settings) -> Step` that prepares the call: it may
+choose the layout of flexible tensors and ask for scratch; the step it returns reads
+`tensor.array` (or `.address`) only when it runs, because memory is placed in between.
+
+The annotation of an argument is its role: Read, Write, Update (read, then written in place), or
+Gradient (a parameter's gradient: overwritten, or added to when `call.accumulates` names it).
+`Reads`, `Writes` are lists; `... | None` may be None; what stands after the `*` is a setting.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from .tensor import Call, Tensor
+
+Read = Write = Update = Gradient = Tensor
+Reads = Writes = Updates = list[Tensor]
+_Declaration = TypeVar("_Declaration", bound=Callable[..., None])
+
+NAMES: list[str] = []
+"""Every primitive, in the order of this file."""
+
+
+def _primitive(declaration: _Declaration) -> _Declaration:
+    """Turn a declaration (a signature and a docstring) into a method that records the call."""
+    signature = inspect.signature(declaration)
+    # Annotations are strings here (`from __future__ import annotations`): "Read | None" -> "Read".
+    roles = {
+        name: parameter.annotation.split(" ")[0].removesuffix("s")
+        for name, parameter in signature.parameters.items()
+        if name != "self" and parameter.kind is not parameter.KEYWORD_ONLY
+    }
+    NAMES.append(declaration.__name__)
+
+    @functools.wraps(declaration)
+    def record(self: Program, *tensors: Any, **settings: Any) -> None:
+        bound = signature.bind(self, *tensors, **settings)
+        bound.apply_defaults()
+        given = {name: value for name, value in bound.arguments.items() if name != "self"}
+        tensor_roles = {name: role for name, role in roles.items() if given[name] is not None}
+        self.add(
+            Call(
+                declaration.__name__,
+                reads={n: given[n] for n, r in tensor_roles.items() if r in ("Read", "Update")},
+                writes={n: given[n] for n, r in tensor_roles.items() if r != "Read"},
+                settings={n: value for n, value in given.items() if n not in tensor_roles},
+                layer=self.layer,
+            ),
+            gradients=[n for n, r in tensor_roles.items() if r == "Gradient"],
+        )
+
+    return record  # type: ignore[return-value]
+
+
+class Program:
+    """A list of calls in the making.
+
+    layer: the name of the layer that is being recorded.
+    accumulate: add to every parameter gradient (a further sub-iteration of `iter_size`).
+    """
+
+    def __init__(self, *, accumulate: bool = False) -> None:
+        self.calls: list[Call] = []
+        self.layer = ""
+        self.accumulate = accumulate
+        self._written: set[int] = set()
+
+    def add(self, call: Call, gradients: Sequence[str] = ()) -> None:
+        """Append a call. A gradient that was written before (shared parameters) is added to."""
+        call.accumulates = frozenset(
+            name
+            for name in gradients
+            if self.accumulate or id(call.writes[name]) in self._written
+        )
+        self._written.update(id(tensor) for tensor in call.written_tensors())
+        self.calls.append(call)
+
+    def has_written(self, tensor: Tensor) -> bool:
+        """Whether a call recorded so far writes this tensor (or the one that it views)."""
+        return id(tensor) in self._written or id(tensor.base) in self._written
+
+    # -- data movement -------------------------------------------------------------------------
+
+    @_primitive
+    def fill(self, y: Write, *, value: float) -> None:
+        """Set every element of y to value."""
+
+    @_primitive
+    def copy(self, x: Read, y: Write) -> None:
+        """y = x, of the same shape (the layouts may differ)."""
+
+    @_primitive
+    def concat(self, xs: Reads, y: Write, *, axis: int) -> None:
+        """Put xs behind one another along axis."""
+
+    @_primitive
+    def split(self, x: Read, ys: Writes, *, axis: int) -> None:
+        """Cut x along axis into ys: concat backwards. A None in ys skips that part."""
+
+    @_primitive
+    def host(
+        self, reads: Reads, writes: Writes, *, function: Callable[[], None], feed: bool = False
+    ) -> None:
+        """Run a Python function on the host.
+
+        feed: it brings input: it calls `tensor.place` (row-major) on each of writes with the
+        host memory of the next batch, instead of filling the memory that they have.
+        """
+
+    # -- element by element --------------------------------------------------------------------
+
+    @_primitive
+    def elementwise(
+        self,
+        inputs: Reads,
+        outputs: Writes,
+        *,
+        formula: str,
+        constants: dict[str, float] | None = None,
+    ) -> None:
+        """Evaluate a formula (see `formula.py`) over tensors of one shape.
+
+        Inputs are called a, b, c, ... in the formula in their order; outputs y, z. An output
+        may be the same tensor as an input.
+        """
+
+    @_primitive
+    def sum(self, xs: Reads, y: Write, *, coefficients: Sequence[float] | None = None) -> None:
+        """y = sum of coefficient * x over xs, all of one shape; y may be one of xs."""
+
+    @_primitive
+    def dropout(self, x: Read, y: Write, mask: Write, *, ratio: float, key: int) -> None:
+        """y = x * keep / (1 - ratio), keep drawn by `random.squares32` for (seed, step, key, i).
+
+        mask: uint8 of x's shape, 1 where kept; a backend may leave it unwritten and draw again
+        in `dropout_backward`. y may be x.
+        """
+
+    @_primitive
+    def dropout_backward(self, dy: Read, mask: Read, dx: Write, *, ratio: float, key: int) -> None:
+        """dx = dy * keep / (1 - ratio). dx may be dy."""
+
+    # -- convolution and inner product ---------------------------------------------------------
+
+    @_primitive
+    def convolution(
+        self,
+        x: Read,
+        w: Read,
+        b: Read | None,
+        y: Write,
+        *,
+        stride: Sequence[int],
+        pad: Sequence[int],
+        dilation: Sequence[int],
+        group: int,
+        relu: float | None = None,
+    ) -> None:
+        """y (N, O, *out) = x (N, C, *in) correlated with w (O, C / group, *kernel), plus b (O,).
+
+        relu: then y = y if y > 0 else relu * y (set by the fusion pass).
+        """
+
+    @_primitive
+    def convolution_backward_data(
+        self,
+        dy: Read,
+        w: Read,
+        dx: Write,
+        *,
+        stride: Sequence[int],
+        pad: Sequence[int],
+        dilation: Sequence[int],
+        group: int,
+    ) -> None:
+        """dx = the gradient of `convolution` to x."""
+
+    @_primitive
+    def convolution_backward_filter(
+        self,
+        x: Read,
+        dy: Read,
+        dw: Gradient | None,
+        db: Gradient | None,
+        *,
+        stride: Sequence[int],
+        pad: Sequence[int],
+        dilation: Sequence[int],
+        group: int,
+    ) -> None:
+        """dw, db = the gradients of `convolution` to w and b (either may be None)."""
+
+    @_primitive
+    def inner_product(
+        self,
+        x: Read,
+        w: Read,
+        b: Read | None,
+        y: Write,
+        *,
+        axis: int,
+        transpose: bool,
+        relu: float | None = None,
+    ) -> None:
+        """y = X W^T + b: X is x with axes from `axis` on flattened to K; w is (O, K), or (K, O).
+
+        transpose: w is (K, O). relu: as in `convolution`.
+        """
+
+    @_primitive
+    def inner_product_backward_data(
+        self, dy: Read, w: Read, dx: Write, *, axis: int, transpose: bool
+    ) -> None:
+        """dx = the gradient of `inner_product` to x."""
+
+    @_primitive
+    def inner_product_backward_filter(
+        self,
+        x: Read,
+        dy: Read,
+        dw: Gradient | None,
+        db: Gradient | None,
+        *,
+        axis: int,
+        transpose: bool,
+    ) -> None:
+        """dw, db = the gradients of `inner_product` to w and b (either may be None)."""
+
+    # -- activations with a primitive of their own (the libraries fuse them) --------------------
+
+    @_primitive
+    def relu(self, x: Read, y: Write, *, slope: float) -> None:
+        """y = x if x > 0 else slope * x. y may be x."""
+
+    @_primitive
+    def relu_backward(self, x: Read, dy: Read, dx: Write, *, slope: float) -> None:
+        """dx = dy if x > 0 else slope * dy. x may be the output (in place); dx may be dy."""
+
+    # -- pooling -------------------------------------------------------------------------------
+
+    @_primitive
+    def max_pooling(
+        self,
+        x: Read,
+        y: Write,
+        index: Write | None,
+        *,
+        kernel: Sequence[int],
+        stride: Sequence[int],
+        pad: Sequence[int],
+    ) -> None:
+        """y (N, C, *out) = the maximum of each window of x (N, C, *in); windows end at the image.
+
+        index: int32 of y's shape, where the (first) maximum stands in its flattened channel of x;
+        flexible: a backend may keep another note in it for `max_pooling_backward`.
+        The extents of y say how many windows there are (Caffe rounds up or down).
+        """
+
+    @_primitive
+    def max_pooling_backward(
+        self,
+        dy: Read,
+        index: Read,
+        dx: Write,
+        *,
+        kernel: Sequence[int],
+        stride: Sequence[int],
+        pad: Sequence[int],
+    ) -> None:
+        """dx = dy added at each window's maximum, zero elsewhere."""
+
+    @_primitive
+    def average_pooling(
+        self,
+        x: Read,
+        y: Write,
+        *,
+        kernel: Sequence[int],
+        stride: Sequence[int],
+        pad: Sequence[int],
+    ) -> None:
+        """y = the sum of each window over its area within the padded image (as Caffe counts it:
+        padding up to extent + pad counts, what reaches beyond it does not)."""
+
+    @_primitive
+    def average_pooling_backward(
+        self,
+        dy: Read,
+        dx: Write,
+        *,
+        kernel: Sequence[int],
+        stride: Sequence[int],
+        pad: Sequence[int],
+    ) -> None:
+        """dx = dy / area spread over each window."""
+
+    @_primitive
+    def stochastic_pooling(
+        self,
+        x: Read,
+        y: Write,
+        index: Write,
+        *,
+        kernel: Sequence[int],
+        stride: Sequence[int],
+        key: int,
+        train: bool,
+    ) -> None:
+        """Zeiler & Fergus 2013. train: an element drawn with probability x / sum, its index noted
+        as in `max_pooling`; else sum(x^2) / sum(x). x >= 0. Backward is `max_pooling_backward`."""
+
+    # -- normalization -------------------------------------------------------------------------
+
+    @_primitive
+    def lrn(
+        self,
+        x: Read,
+        y: Write,
+        note: Write,
+        *,
+        size: int,
+        alpha: float,
+        beta: float,
+        k: float,
+        within_channel: bool,
+    ) -> None:
+        """y = x * s^-beta (Krizhevsky et al. 2012, section 3.3).
+
+        Across channels: s = k + alpha / size * sum of x^2 over `size` neighbouring channels;
+        within: s = 1 + alpha * mean of x^2 over a size x size window, zero-padded (k not used).
+        note: float32 of x's shape, flexible: s, or what else the backend's backward wants.
+        """
+
+    @_primitive
+    def lrn_backward(
+        self,
+        x: Read,
+        y: Read,
+        dy: Read,
+        note: Read,
+        dx: Write,
+        *,
+        size: int,
+        alpha: float,
+        beta: float,
+        k: float,
+        within_channel: bool,
+    ) -> None:
+        """dx = the gradient of `lrn` to x."""
+
+    @_primitive
+    def softmax(self, x: Read, y: Write, *, axis: int) -> None:
+        """y = exp(x - max) / sum of it, along axis. y may be x."""
+
+    @_primitive
+    def softmax_backward(self, y: Read, dy: Read, dx: Write, *, axis: int) -> None:
+        """dx = y * (dy - sum(y * dy) along axis). dx may be dy."""
+
+    # -- losses and scores ---------------------------------------------------------------------
+
+    @_primitive
+    def softmax_loss(
+        self,
+        x: Read,
+        label: Read,
+        probability: Write,
+        loss: Write,
+        *,
+        axis: int,
+        ignore: int | None,
+        normalization: str,
+    ) -> None:
+        """loss (scalar) = -sum of log softmax(x)[label] / normalizer; x (N, .., C, ..) on axis.
+
+        label: floats that hold whole numbers, (N, ..) without the axis. ignore: label to skip.
+        normalization: FULL (all positions), VALID (those not ignored), BATCH_SIZE (extents before
+        axis), NONE (1); the normalizer is at least 1. A label outside 0..C-1 sets the loss to NaN.
+        """
+
+    @_primitive
+    def softmax_loss_backward(
+        self,
+        probability: Read,
+        label: Read,
+        dloss: Read,
+        dx: Write,
+        *,
+        axis: int,
+        ignore: int | None,
+        normalization: str,
+    ) -> None:
+        """dx = dloss * (probability - one at the label) / normalizer; zero where ignored."""
+
+    @_primitive
+    def accuracy(
+        self,
+        x: Read,
+        label: Read,
+        y: Write,
+        per_class: Write | None,
+        *,
+        axis: int,
+        top_k: int,
+        ignore: int | None,
+    ) -> None:
+        """y = the share of positions whose label is among the top_k of x along axis.
+
+        A label counts when fewer than top_k others are larger or equal (C++ Caffe 1.0).
+        per_class: (C,), the same for each class; 0 for a class without positions.
+        """
+
+    # -- solvers -------------------------------------------------------------------------------
+
+    @_primitive
+    def sum_of_squares(self, x: Read, y: Write) -> None:
+        """y (scalar) = sum of x^2."""
+
+    @_primitive
+    def update(
+        self,
+        weights: Update,
+        gradients: Read,
+        history: Updates,
+        scalars: Read,
+        *,
+        formula: str,
+        names: Sequence[str],
+        segments: Sequence[tuple[int, int, float, float]],
+        constants: dict[str, float],
+    ) -> None:
+        """Evaluate an update rule over the arena's flat buffers.
+
+        In the formula w and g are weights and gradients, h and h2 the history; `names` are the
+        elements of `scalars` (float32 host or device memory: what changes between iterations);
+        segments (start, stop, rate, decay) give `rate` and `decay`, the parameter's multipliers.
+        """

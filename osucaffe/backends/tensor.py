@@ -1,0 +1,125 @@
+"""Owns tensors that get their memory late, the calls that read and write them, and their list.
+
+A layer runs once, when the net is built: it *records* calls of primitives (`Program`). A backend
+then prepares each call (it picks memory layouts and asks for scratch), the memory plan places the
+tensors, and from then on an iteration only replays the prepared steps.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+Shape = tuple[int, ...]
+Step = Callable[[], None]
+
+
+class Tensor:
+    """An array of a net. `shape` is its meaning; `layout` is how it lies in memory.
+
+    `array` is None until the tensor is placed. In row-major layout (None) it is an array of
+    `shape`; in any other layout it is flat, with `layout.size` elements, padding included.
+
+    flexible: the backend may choose a layout for it. Otherwise it stays row-major.
+    kept: it keeps its own memory for the life of the net (never shared by the memory plan).
+    like: take the layout of this tensor (a gradient lies in memory as its data does).
+    base: the tensor whose memory this one views under another shape; both are row-major.
+    """
+
+    def __init__(
+        self,
+        shape: Shape,
+        dtype: str = "float32",
+        name: str = "",
+        *,
+        flexible: bool = False,
+        kept: bool = False,
+        like: Tensor | None = None,
+        base: Tensor | None = None,
+    ) -> None:
+        self.shape = tuple(int(extent) for extent in shape)
+        self.dtype = dtype
+        self.name = name
+        self.flexible = flexible
+        self.kept = kept
+        self.like = like
+        self.base = base
+        self._layout: Any = None
+        self.array: Any = None
+        self.address = 0
+
+    @property
+    def layout(self) -> Any:
+        return self._layout if self.like is None else self.like.layout
+
+    @layout.setter
+    def layout(self, layout: Any) -> None:
+        """Choose how it lies in memory. Allowed once, by the first call that touches it."""
+        if not self.flexible or self.like is not None:
+            raise ValueError(f"the layout of tensor {self.name!r} is not open")
+        self._layout = layout
+        self.flexible = False
+
+    @property
+    def count(self) -> int:
+        """The number of elements, without padding."""
+        return math.prod(self.shape)
+
+    @property
+    def size(self) -> int:
+        """The number of elements in memory, padding included."""
+        return self.count if self.layout is None else self.layout.size
+
+    def place(self, flat: Any, address: int) -> None:
+        """Give it memory: a flat array of `size` elements that begins at `address`."""
+        self.array = flat.reshape(self.shape) if self.layout is None else flat
+        self.address = address
+
+    def view(self, shape: Shape) -> Tensor:
+        """The same memory under another shape of equally many elements."""
+        base = self.base or self
+        base.flexible = False
+        return Tensor(shape, self.dtype, self.name, kept=self.kept, base=base)
+
+    def __repr__(self) -> str:
+        shape = "x".join(map(str, self.shape)) or "scalar"
+        return f"Tensor({self.name or '?'} {shape} {self.dtype})"
+
+
+@dataclass(eq=False)
+class Call:
+    """One call of a primitive: its tensors by argument name, its settings, and whose it is.
+
+    accumulates: names of the outputs to add to instead of overwriting. The recorder sets it
+    for parameter gradients that an earlier call (or sub-iteration) has already written.
+    """
+
+    name: str
+    reads: dict[str, Any]
+    writes: dict[str, Any]
+    settings: dict[str, Any]
+    layer: str = ""
+    accumulates: frozenset[str] = frozenset()
+    scratch: list[Tensor] = field(default_factory=list)
+
+    def read_tensors(self) -> Iterator[Tensor]:
+        return _flatten(self.reads.values())
+
+    def written_tensors(self) -> Iterator[Tensor]:
+        return _flatten(self.writes.values())
+
+    def temporary(self, shape: Shape, dtype: str = "float32") -> Tensor:
+        """Scratch memory that lives only while this call runs."""
+        tensor = Tensor(shape, dtype, f"{self.layer}.{self.name}.scratch")
+        self.scratch.append(tensor)
+        return tensor
+
+
+def _flatten(values: Any) -> Iterator[Tensor]:
+    for value in values:
+        if isinstance(value, Tensor):
+            yield value
+        elif isinstance(value, list | tuple):
+            yield from _flatten(value)
