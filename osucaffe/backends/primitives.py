@@ -415,6 +415,10 @@ class Program:
         per_class: (C,), the same for each class; 0 for a class without positions.
         """
 
+    @_primitive
+    def total(self, xs: Reads, y: Write, *, weights: Sequence[float]) -> None:
+        """y (scalar) = sum over xs of weight * sum(x): the loss of a net."""
+
     # -- solvers -------------------------------------------------------------------------------
 
     @_primitive

@@ -49,6 +49,7 @@ class Tensor:
         self._layout: Any = None
         self.array: Any = None
         self.address = 0
+        self._views: list[Tensor] = []
 
     @property
     def layout(self) -> Any:
@@ -76,12 +77,16 @@ class Tensor:
         """Give it memory: a flat array of `size` elements that begins at `address`."""
         self.array = flat.reshape(self.shape) if self.layout is None else flat
         self.address = address
+        for view in self._views:
+            view.place(flat, address)
 
     def view(self, shape: Shape) -> Tensor:
         """The same memory under another shape of equally many elements."""
         base = self.base or self
         base.flexible = False
-        return Tensor(shape, self.dtype, self.name, kept=self.kept, base=base)
+        view = Tensor(shape, self.dtype, self.name, kept=self.kept, base=base)
+        base._views.append(view)
+        return view
 
     def __repr__(self) -> str:
         shape = "x".join(map(str, self.shape)) or "scalar"

@@ -1,0 +1,57 @@
+"""Owns the arena: all parameters of a net in one flat buffer, all their gradients in another.
+
+They lie in backward order: the parameters of the last layer come first, because their gradients
+are complete first. So a range of finished gradients is a slice, and an update is one pass.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from .backends.tensor import Tensor
+from .blob import Blob
+
+ALIGNMENT = 16
+"""Parameters begin at multiples of this many elements (64 bytes: a cache line)."""
+
+
+@dataclass(eq=False)
+class Parameter:
+    """A learnable blob: whose it is, and the multipliers of its learning rate and decay."""
+
+    name: str
+    layer: str
+    index: int
+    blob: Blob
+    lr_mult: float
+    decay_mult: float
+
+
+class Arena:
+    """Two flat tensors, `data` and `diff`, in which every parameter has a segment."""
+
+    def __init__(self, backend: Any, parameters: list[Parameter], *, gradients: bool) -> None:
+        """parameters: in backward order. gradients: whether `diff` gets memory."""
+        self.segments: list[tuple[int, int, Parameter]] = []
+        offset = 0
+        for parameter in parameters:
+            size = parameter.blob.data.size
+            self.segments.append((offset, offset + size, parameter))
+            offset += -(-size // ALIGNMENT) * ALIGNMENT
+        self.data = self._allocate(backend, "data", offset)
+        self.diff = self._allocate(backend, "diff", offset if gradients else 0)
+
+    def _allocate(self, backend: Any, side: str, size: int) -> Tensor:
+        whole = Tensor((size,), name=f"arena.{side}", kept=True)
+        if size:
+            memory = backend.allocate(size * backend.itemsize(whole.dtype))
+            backend.place(whole, memory, 0)
+            for start, _, parameter in self.segments:
+                tensor = getattr(parameter.blob, side)
+                backend.place(tensor, memory, start * backend.itemsize(whole.dtype))
+        return whole
+
+    def __len__(self) -> int:
+        """The number of elements, padding included."""
+        return self.data.size

@@ -1,0 +1,111 @@
+"""Owns the fillers: how a parameter gets its first values."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from .backends.tensor import Shape
+from .errors import UserError
+
+if TYPE_CHECKING:
+    from .proto import caffe_pb2
+
+_VARIANCE = {0: "fan_in", 1: "fan_out", 2: "average"}
+
+
+def fill(
+    filler: caffe_pb2.FillerParameter | None,
+    shape: Shape,
+    generator: np.random.Generator,
+    where: str = "",
+) -> np.ndarray:
+    """float32 values of `shape`, drawn from `generator`. None fills with zeros.
+
+    where: names the layer in the UserError that a bad filler raises.
+    """
+    if filler is None:
+        return np.zeros(shape, np.float32)
+    kind = filler.type
+    if kind not in _FILLERS:
+        raise UserError(f'{where}: unknown filler "{kind}"; known: {", ".join(_FILLERS)}')
+    return _FILLERS[kind](filler, shape, generator, where).astype(np.float32, copy=False)
+
+
+def _constant(filler, shape, generator, where):  # type: ignore[no-untyped-def]
+    return np.full(shape, filler.value, np.float32)
+
+
+def _uniform_between(low: float, high: float, shape: Shape, generator: np.random.Generator):  # type: ignore[no-untyped-def]
+    values = generator.random(shape, np.float32)
+    values *= high - low
+    values += low
+    return values
+
+
+def _uniform(filler, shape, generator, where):  # type: ignore[no-untyped-def]
+    return _uniform_between(filler.min, filler.max, shape, generator)
+
+
+def _gaussian(filler, shape, generator, where):  # type: ignore[no-untyped-def]
+    """Normal(mean, std). sparse: about that many inputs of each output are not zero."""
+    values = generator.standard_normal(shape, np.float32)
+    values *= filler.std
+    values += filler.mean
+    if filler.sparse >= 0:
+        outputs = shape[0]
+        values *= generator.random(shape, np.float32) < filler.sparse / outputs
+    return values
+
+
+def _fan(filler, shape: Shape) -> float:  # type: ignore[no-untyped-def]
+    """The n of Xavier and MSRA: inputs or outputs of a unit, or their mean."""
+    count = math.prod(shape)
+    fan_in = count / shape[0] if shape else 1
+    fan_out = count / shape[1] if len(shape) > 1 else count
+    norm = _VARIANCE[filler.variance_norm]
+    return {"fan_in": fan_in, "fan_out": fan_out, "average": (fan_in + fan_out) / 2}[norm]
+
+
+def _xavier(filler, shape, generator, where):  # type: ignore[no-untyped-def]
+    """Uniform with variance 1 / n (Glorot & Bengio 2010)."""
+    limit = math.sqrt(3.0 / _fan(filler, shape))
+    return _uniform_between(-limit, limit, shape, generator)
+
+
+def _msra(filler, shape, generator, where):  # type: ignore[no-untyped-def]
+    """Normal with variance 2 / n (He et al. 2015)."""
+    values = generator.standard_normal(shape, np.float32)
+    values *= math.sqrt(2.0 / _fan(filler, shape))
+    return values
+
+
+def _positive_unitball(filler, shape, generator, where):  # type: ignore[no-untyped-def]
+    """Uniform in 0..1, then the values of each first index divided by their sum."""
+    values = generator.random(shape, np.float32)
+    sums = values.reshape(shape[0], -1).sum(axis=1)
+    values /= sums.reshape((-1,) + (1,) * (len(shape) - 1))
+    return values
+
+
+def _bilinear(filler, shape, generator, where):  # type: ignore[no-untyped-def]
+    """The kernel of bilinear upsampling, for Deconvolution."""
+    if len(shape) != 4 or shape[2] != shape[3]:
+        raise UserError(f"{where}: the bilinear filler needs a square 4-d blob, not {shape}")
+    factor = math.ceil(shape[3] / 2)
+    centre = (2 * factor - 1 - factor % 2) / (2.0 * factor)
+    line = 1 - np.abs(np.arange(shape[3]) / factor - centre)
+    return np.broadcast_to(np.outer(line, line), shape).astype(np.float32)
+
+
+_FILLERS = {
+    "constant": _constant,
+    "uniform": _uniform,
+    "gaussian": _gaussian,
+    "xavier": _xavier,
+    "msra": _msra,
+    "positive_unitball": _positive_unitball,
+    "bilinear": _bilinear,
+}

@@ -1,0 +1,158 @@
+"""Owns the Layer protocol and the registry of layer types."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+
+from .backends.primitives import Program
+from .backends.tensor import Shape, Tensor
+from .blob import Blob
+from .errors import UserError
+
+if TYPE_CHECKING:
+    from .proto import caffe_pb2
+
+Count = tuple[int, int | None]
+_LayerType = TypeVar("_LayerType", bound=type["Layer"])
+
+_types: dict[str, type[Layer]] = {}
+
+
+def register(name: str) -> Callable[[_LayerType], _LayerType]:
+    """Make a class the layer of this type. A second class for one type is an error."""
+
+    def decorate(layer_type: _LayerType) -> _LayerType:
+        if name in _types:
+            raise ValueError(f"layer type {name} is registered twice")
+        layer_type.type = name
+        _types[name] = layer_type
+        return layer_type
+
+    return decorate
+
+
+def layer_types() -> dict[str, type[Layer]]:
+    """Every registered layer type by name."""
+    from . import layers  # noqa: F401  (importing the package registers its layers)
+
+    return dict(sorted(_types.items()))
+
+
+class Layer:
+    """Shape inference plus calls of primitives. See docs/architecture.md for an example."""
+
+    type: str = ""
+    bottoms: Count = (1, 1)
+    """The least and the greatest number of bottoms (None: any)."""
+    tops: Count = (1, 1)
+    in_place: bool = False
+    """The first top may be the first bottom."""
+    loss: bool = False
+    """The first top has a loss weight of 1 by default, and may be left out of the prototxt."""
+    no_gradient: tuple[int, ...] = ()
+    """Bottoms (labels, say) that never get a gradient."""
+    alias: tuple[str, ...] = ()
+    """What the tops share with the first bottom: ("data",) or ("data", "diff")."""
+
+    def __init__(self, param: caffe_pb2.LayerParameter, phase: str, *, key: int = 0, seed: int = 0):
+        """key: a number of its own for random draws; seed: the net's."""
+        self.param = param
+        self.name: str = param.name
+        self.phase = phase
+        self.key = key
+        self.seed = seed
+        self.parameters: list[Blob] = []
+        self.fillers: list[caffe_pb2.FillerParameter | None] = []
+        self.wanted: list[bool] = []
+
+    # -- what a layer type defines ---------------------------------------------------------------
+
+    def setup(self, bottom: list[Shape]) -> list[Shape]:
+        """Check the settings, declare the parameters, return the shapes of the tops."""
+        raise NotImplementedError
+
+    def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
+        """Record what computes the tops' data."""
+
+    def backward(
+        self, program: Program, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]
+    ) -> None:
+        """Record what computes the bottoms' diffs (where propagate_down) and the parameters'."""
+
+    # -- what a layer type uses ------------------------------------------------------------------
+
+    def add_parameter(
+        self, shape: Shape, filler: caffe_pb2.FillerParameter | None = None
+    ) -> Blob:
+        """Declare the next parameter, filled with `filler` (None: zeros)."""
+        index = len(self.parameters)
+        blob = Blob(f"{self.name}.{index}", shape, flexible=True)
+        self.parameters.append(blob)
+        self.fillers.append(filler)
+        self.wanted.append(self.spec(index).lr_mult != 0)
+        return blob
+
+    def spec(self, index: int) -> caffe_pb2.ParamSpec:
+        """The ParamSpec of a parameter: its name, share mode and multipliers."""
+        if index < len(self.param.param):
+            return self.param.param[index]
+        from .proto import caffe_pb2
+
+        return caffe_pb2.ParamSpec()
+
+    def parameter_wanted(self, index: int) -> bool:
+        """Whether the gradient of a parameter is wanted (its lr_mult is not 0)."""
+        return self.wanted[index]
+
+    def gradient(self, index: int) -> Tensor | None:
+        """The diff of a parameter where it exists and is wanted, else None."""
+        if index < len(self.parameters) and self.wanted[index]:
+            return self.parameters[index].diff
+        return None
+
+    def tensor(
+        self, shape: Shape, dtype: str = "float32", *, flexible: bool = False, kept: bool = False
+    ) -> Tensor:
+        """Memory of the layer's own that lives from forward to backward (kept: for ever)."""
+        return Tensor(shape, dtype, f"{self.name}.{self.type}", flexible=flexible, kept=kept)
+
+    def axis(self, axis: int, dimensions: int, field: str = "axis") -> int:
+        """A checked axis as a number from 0; negative ones count from the end."""
+        if not -dimensions <= axis < dimensions:
+            self.fail(field, f"axis {axis} is out of range for a blob of {dimensions} dimensions")
+        return axis % dimensions
+
+    def fail(self, field: str, text: str) -> NoReturn:
+        """Refuse the net because of a field of this layer."""
+        raise UserError(f'layer "{self.name}" ({self.type}), {field}: {text}')
+
+    def check_counts(self) -> None:
+        """Refuse a wrong number of bottoms or tops."""
+        for field, found, (least, most) in (
+            ("bottom", len(self.param.bottom), self.bottoms),
+            ("top", len(self.param.top), self.tops),
+        ):
+            least = 0 if field == "top" and self.loss else least
+            if found < least or (most is not None and found > most):
+                wanted = f"{least}" if least == most else f"{least} to {most}"
+                if most is None:
+                    wanted = f"at least {least}"
+                self.fail(field, f"needs {wanted}, but the net gives it {found}")
+
+
+def create_layer(param: Any, phase: str, *, key: int = 0, seed: int = 0) -> Layer:
+    """The layer that a LayerParameter describes. An unknown type raises UserError."""
+    types = layer_types()
+    if param.type not in types:
+        import difflib
+
+        near = difflib.get_close_matches(param.type, types, n=1, cutoff=0.5)
+        hint = f' (did you mean "{near[0]}"?)' if near else ""
+        raise UserError(
+            f'layer "{param.name}": unknown layer type "{param.type}"{hint}; '
+            f"known types: {', '.join(types)}"
+        )
+    layer = types[param.type](param, phase, key=key, seed=seed)
+    layer.check_counts()
+    return layer
