@@ -83,7 +83,7 @@ class Tensor:
     def view(self, shape: Shape) -> Tensor:
         """The same memory under another shape of equally many elements."""
         base = self.base or self
-        base.flexible = False
+        (base.like or base).flexible = False
         view = Tensor(shape, self.dtype, self.name, kept=self.kept, base=base)
         base._views.append(view)
         return view
