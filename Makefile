@@ -1,0 +1,53 @@
+# Every target does its own set-up, in .venv; what is set up already is not done again.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+PIP    := $(BIN)/python -m pip --disable-pip-version-check
+
+.PHONY: help train test lint bench-cpu clean
+.DELETE_ON_ERROR:
+
+help:
+	@echo "make train      train LeNet on handwritten digits and print its test accuracy"
+	@echo "make test       run ruff, mypy and the tests"
+	@echo "make lint       run ruff and mypy only"
+	@echo "make bench-cpu  measure training on the CPU side by side with PyTorch"
+	@echo "make clean      remove the environment, the data and everything else made here"
+
+train: $(VENV)/run.stamp data/mnist/mnist_train_lmdb/data.mdb
+	$(BIN)/osucaffe train --solver models/lenet/solver.prototxt
+
+test: lint
+	$(BIN)/pytest
+
+lint: $(VENV)/dev.stamp
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+
+bench-cpu: $(VENV)/bench.stamp
+	$(BIN)/python benchmarks/bench_cpu.py
+
+data/mnist/mnist_train_lmdb/data.mdb: | $(VENV)/run.stamp
+	$(BIN)/osucaffe data mnist --out data/mnist
+
+$(VENV)/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "osucaffe needs Python 3.11 or later: make PYTHON=/path/to/python3.11 ..."; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/run.stamp: pyproject.toml | $(VENV)/bin/python
+	$(PIP) install --quiet --editable .
+	@touch $@
+
+$(VENV)/dev.stamp: pyproject.toml | $(VENV)/bin/python
+	$(PIP) install --quiet --editable '.[dev]'
+	@touch $@ $(VENV)/run.stamp
+
+$(VENV)/bench.stamp: pyproject.toml | $(VENV)/bin/python
+	$(PIP) install --quiet --editable '.[bench]'
+	@touch $@ $(VENV)/run.stamp
+
+clean:
+	rm -rf $(VENV) data/mnist build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache
+	find . -name __pycache__ -prune -exec rm -rf {} +

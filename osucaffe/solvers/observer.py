@@ -1,0 +1,76 @@
+"""Owns what a solver tells others while it trains: the live display, TensorBoard, tests.
+
+Logging is not done here: the solver logs by itself. An observer must not change the solver.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+
+@dataclass(frozen=True)
+class Output:
+    """One number that a net puts out: element `index` of all outputs, of blob `name`."""
+
+    index: int
+    name: str
+    value: float
+    loss_weight: float = 0.0
+
+
+@dataclass(frozen=True)
+class Display:
+    """What is known at an iteration that is displayed.
+
+    loss: smoothed over `average_loss` iterations. speed: iterations a second since the last
+    display. seconds: time since then. rate: the learning rate.
+    """
+
+    iteration: int
+    max_iter: int
+    loss: float
+    rate: float
+    speed: float
+    seconds: float
+    outputs: list[Output] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Test:
+    """The means of one test net's outputs over its `test_iter` batches.
+
+    loss: the mean of the total loss, only with `test_compute_loss`.
+    """
+
+    __test__ = False  # not a test class of pytest
+
+    iteration: int
+    net: int
+    outputs: list[Output]
+    loss: float | None = None
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """A snapshot that lies on the disk, whole."""
+
+    iteration: int
+    model: str
+    state: str
+
+
+class Observer(Protocol):
+    """Called by the solver, in the thread that trains. Inherit it to get empty defaults."""
+
+    def on_display(self, event: Display) -> None:
+        """Every `display` iterations."""
+
+    def on_test(self, event: Test) -> None:
+        """After each test net."""
+
+    def on_snapshot(self, event: Snapshot) -> None:
+        """After each snapshot."""
+
+    def on_end(self, iteration: int, stopped: bool) -> None:
+        """After `solve`; stopped: a signal ended it before max_iter."""
