@@ -6,7 +6,7 @@ are complete first. So a range of finished gradients is a slice, and an update i
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from .backends.tensor import Tensor
@@ -26,6 +26,8 @@ class Parameter:
     blob: Blob
     lr_mult: float
     decay_mult: float
+    given: dict[str, float] = field(default_factory=dict)
+    """The multipliers that the prototxt states (users of a shared parameter must agree)."""
 
 
 class Arena:

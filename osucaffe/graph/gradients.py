@@ -1,0 +1,79 @@
+"""Owns which gradients a net computes: for which layers backward runs, and to which bottoms."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from ..blob import Blob
+from ..errors import UserError
+from ..layer import Layer
+
+
+@dataclass(eq=False)
+class Node:
+    """A layer in its net: its blobs (an in-place top is the bottom), its tops' loss weights, and
+    what `find_gradients` decides: whether backward runs, and to which bottoms."""
+
+    layer: Layer
+    bottom: list[Blob]
+    top: list[Blob]
+    loss_weight: list[float]
+    backward: bool = False
+    propagate_down: list[bool] = field(default_factory=list)
+
+
+def find_gradients(nodes: Sequence[Node], *, force: bool) -> None:
+    """Set `backward` and `propagate_down` of every node, and `wanted` of its layer's parameters.
+
+    A gradient is computed where a learning parameter (lr_mult not 0) stands above it and a loss
+    below it. propagate_down in the prototxt overrides the first; force_backward (`force`) both.
+    """
+    needed: set[Blob] = set()  # blobs whose gradient leads to a parameter
+    for node in nodes:
+        setting = list(node.layer.param.propagate_down)
+        if setting and len(setting) != len(node.bottom):
+            node.layer.fail(
+                "propagate_down", f"has {len(setting)} values for {len(node.bottom)} bottoms"
+            )
+        leads = [blob in needed for blob in node.bottom]
+        node.propagate_down = setting or leads
+        node.backward = any(leads) or any(node.layer.wanted)
+        if node.backward:
+            needed.update(node.top)
+
+    # Under a loss, seen from the end (each blob has one consumer, in-place layers besides).
+    under_loss: set[Blob] = set()
+    cut: set[Blob] = set()
+    for node in reversed(nodes):
+        in_loss = [
+            weight != 0 or blob in under_loss
+            for blob, weight in zip(node.top, node.loss_weight, strict=True)
+        ]
+        contributes = any(in_loss)
+        reached = any(
+            inside and blob not in cut for inside, blob in zip(in_loss, node.top, strict=True)
+        )
+        if not reached:
+            node.backward = False
+        if not contributes or not node.backward:
+            node.propagate_down = [False] * len(node.bottom)
+        for blob, down in zip(node.bottom, node.propagate_down, strict=True):
+            if contributes:
+                under_loss.add(blob)
+            if not down:
+                cut.add(blob)
+
+    for node in nodes:
+        allowed = [index not in node.layer.no_gradient for index in range(len(node.bottom))]
+        if force:
+            node.backward = True
+            node.propagate_down = allowed
+            node.layer.wanted = [True] * len(node.layer.wanted)
+        for index, down in enumerate(node.propagate_down):
+            if down and not allowed[index]:
+                raise UserError(
+                    f'layer "{node.layer.name}" ({node.layer.type}): no gradient goes to bottom '
+                    f'{index} ("{node.layer.param.bottom[index]}"), but a learning layer makes it; '
+                    f"give propagate_down: false for it"
+                )

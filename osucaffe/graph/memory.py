@@ -1,0 +1,97 @@
+"""Owns the memory plan: tensors whose lives do not overlap share memory.
+
+A tensor lives from the first call that touches it to the last. Offsets are chosen greedily, large
+tensors first, each at the lowest place that is free during its life (Pisarchyk & Lee 2020,
+arXiv 2001.03288, section 5).
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from ..backends.tensor import Call, Tensor
+
+ALIGNMENT = 64
+"""Tensors begin at multiples of this many bytes."""
+
+
+@dataclass
+class MemoryPlan:
+    """Where each shared tensor begins, and the bytes needed with and without sharing."""
+
+    offsets: list[tuple[Tensor, int]]
+    size: int
+    unshared: int
+    kept: list[Tensor]
+
+
+def plan_memory(
+    timelines: Iterable[Iterable[Call]], size_of: Callable[[Tensor], int], *, share: bool
+) -> MemoryPlan:
+    """Plan the memory of every tensor that the calls touch and that has none yet.
+
+    timelines: lists of calls that count time alike (call i of each runs "at time i"). size_of
+    gives a tensor's bytes. share: False gives each tensor memory of its own.
+    """
+    life: dict[int, list[int]] = {}
+    tensors: dict[int, Tensor] = {}
+    fed: set[int] = set()
+    kept: dict[int, Tensor] = {}
+    for calls in timelines:
+        for time, call in enumerate(calls):
+            written = [t.base or t for t in call.written_tensors()]
+            if call.settings.get("feed"):
+                fed.update(id(tensor) for tensor in written)
+            for tensor in (*written, *(t.base or t for t in call.read_tensors()), *call.scratch):
+                if tensor.array is not None or id(tensor) in fed:
+                    continue
+                if tensor.kept:
+                    kept[id(tensor)] = tensor
+                    continue
+                tensors[id(tensor)] = tensor
+                first, last = life.setdefault(id(tensor), [time, time])
+                life[id(tensor)] = [min(first, time), max(last, time)]
+
+    sizes = {key: -(-size_of(t) // ALIGNMENT) * ALIGNMENT for key, t in tensors.items()}
+    placed: list[tuple[int, int, int, int]] = []  # offset, end, first, last
+    offsets: list[tuple[Tensor, int]] = []
+    total = 0
+    for key in sorted(tensors, key=lambda key: -sizes[key]):
+        first, last = life[key]
+        offset = total if not share else 0
+        if share:
+            for start, end, other_first, other_last in placed:
+                if other_last < first or last < other_first:
+                    continue
+                if offset + sizes[key] <= start:
+                    break
+                offset = max(offset, end)
+        bisect.insort(placed, (offset, offset + sizes[key], first, last))
+        offsets.append((tensors[key], offset))
+        total = max(total, offset + sizes[key])
+    return MemoryPlan(offsets, total, sum(sizes.values()), list(kept.values()))
+
+
+class Pool:
+    """One piece of memory for several nets that never run at the same time."""
+
+    def __init__(self, backend: Any) -> None:
+        self.backend = backend
+        self.size = 0
+        self._memory: Any = None
+        self._plans: list[MemoryPlan] = []
+
+    def add(self, plan: MemoryPlan) -> None:
+        """Place a plan's tensors; when the pool must grow, all plans move to the new memory."""
+        self._plans.append(plan)
+        moved = [plan]
+        if plan.size > self.size:
+            self.size = plan.size
+            self._memory = self.backend.allocate(self.size)
+            moved = self._plans
+        for each in moved:
+            for tensor, offset in each.offsets:
+                self.backend.place(tensor, self._memory, offset)

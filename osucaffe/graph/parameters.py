@@ -1,0 +1,126 @@
+"""Owns who owns a parameter: sharing by name inside a net and between nets, and copying weights."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from ..arena import Parameter
+from ..errors import UserError
+from ..layer import Layer
+from ..proto import blob_to_array, caffe_pb2
+
+log = logging.getLogger("osucaffe")
+
+
+def adopt_parameters(layers: Sequence[Layer], share: Any | None) -> list[Parameter]:
+    """Let layers use the blobs of `share`'s layers of the same name, and parameters of one name
+    use one blob. Returns the net's parameters, one per blob, in the order of the layers.
+
+    Sharing is strict (equal shapes) or, where share_mode says PERMISSIVE, by equal counts.
+    """
+    trained = {layer.name: layer for layer in share.layers} if share else {}
+    named: dict[str, tuple[Parameter, Layer]] = {}
+    parameters: dict[int, Parameter] = {}
+    for layer in layers:
+        source = trained.get(layer.name)
+        if source is not None and len(source.parameters) != len(layer.parameters):
+            layer.fail("param", f"the shared net's layer has {len(source.parameters)} parameters")
+        for index, blob in enumerate(layer.parameters):
+            spec = layer.spec(index)
+            if source is not None:
+                _check_shapes(layer, index, source, source.parameters[index].shape, strict=True)
+                layer.parameters[index] = source.parameters[index]
+            elif spec.name in named and spec.name:
+                owner, owner_layer = named[spec.name]
+                strict = spec.share_mode != caffe_pb2.ParamSpec.PERMISSIVE
+                _check_shapes(layer, index, owner_layer, owner.blob.shape, strict=strict)
+                _share_multipliers(layer, spec, owner)
+                owner.blob.data.flexible = False
+                if owner.blob.shape != blob.shape:
+                    blob.data = owner.blob.data.view(blob.shape)
+                    blob.diff = owner.blob.diff.view(blob.shape)
+                else:
+                    layer.parameters[index] = owner.blob
+                continue
+            own = layer.parameters[index]
+            if id(own) not in parameters:
+                parameters[id(own)] = Parameter(
+                    spec.name or f"{layer.name}/{index}",
+                    layer.name,
+                    index,
+                    own,
+                    spec.lr_mult,
+                    spec.decay_mult,
+                )
+                if spec.name:
+                    named[spec.name] = (parameters[id(own)], layer)
+                    _share_multipliers(layer, spec, parameters[id(own)])
+    for owner, _ in named.values():
+        wanted = owner.lr_mult != 0
+        for layer in layers:
+            for index in range(len(layer.parameters)):
+                if layer.spec(index).name == owner.name:
+                    layer.wanted[index] = wanted
+    return list(parameters.values())
+
+
+def _check_shapes(
+    layer: Layer, index: int, other: Layer, shape: tuple[int, ...], *, strict: bool
+) -> None:
+    own = layer.parameters[index].shape
+    if own != shape if strict else math.prod(own) != math.prod(shape):
+        layer.fail(
+            "param",
+            f"parameter {index} has shape {own}, but shares that of layer "
+            f'"{other.name}" with shape {shape}',
+        )
+
+
+def _share_multipliers(layer: Layer, spec: caffe_pb2.ParamSpec, owner: Parameter) -> None:
+    """The multipliers of one parameter may be given by any of its users, but only one value."""
+    for field in ("lr_mult", "decay_mult"):
+        if spec.HasField(field):
+            value = getattr(spec, field)
+            given = owner.given.setdefault(field, value)
+            if given != value:
+                layer.fail("param", f'"{spec.name}" already has {field} {given:g}, not {value:g}')
+            setattr(owner, field, value)
+
+
+def copy_weights(
+    weights: caffe_pb2.NetParameter, layers: Sequence[Layer], backend: Any
+) -> None:
+    """Write the blobs of `weights` into the parameters of the layers that have the same names."""
+    targets = {layer.name: layer for layer in layers}
+    for source in weights.layer:
+        layer = targets.get(source.name)
+        if layer is None:
+            if source.blobs:
+                log.info("Ignoring source layer %s", source.name)
+            continue
+        if not source.blobs:
+            continue
+        if len(source.blobs) != len(layer.parameters):
+            layer.fail(
+                "blobs",
+                f"has {len(layer.parameters)} parameters, the weights file {len(source.blobs)}",
+            )
+        for index, (blob, proto) in enumerate(zip(layer.parameters, source.blobs, strict=True)):
+            values = blob_to_array(proto)
+            if _core(values.shape) != _core(blob.shape):
+                raise UserError(
+                    f'layer "{layer.name}" ({layer.type}): parameter {index} has shape '
+                    f"{blob.shape}, but the weights file has {values.shape}; to learn this layer "
+                    f"afresh, rename it"
+                )
+            backend.write(blob.data, values.reshape(blob.shape))
+
+
+def _core(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape without leading ones (old files store every blob with four dimensions)."""
+    while len(shape) > 1 and shape[0] == 1:
+        shape = shape[1:]
+    return shape
