@@ -1,0 +1,12 @@
+"""Owns the layer types: one file a family. Importing the package registers them all."""
+
+from . import (  # noqa: F401
+    arrange,
+    convolution,
+    dropout,
+    elementwise,
+    inner_product,
+    normalization,
+    pooling,
+    softmax,
+)

@@ -1,0 +1,40 @@
+"""Owns Dropout: in training, each element is dropped by chance."""
+
+from __future__ import annotations
+
+from ..backends.primitives import Program
+from ..backends.tensor import Shape
+from ..blob import Blob
+from ..layer import Layer, register
+
+
+@register("Dropout")
+class Dropout(Layer):
+    """Zero a share dropout_ratio of the elements in training, scale up the others."""
+
+    in_place = True
+
+    def setup(self, bottom: list[Shape]) -> list[Shape]:
+        self.ratio = self.param.dropout_param.dropout_ratio
+        if not 0 <= self.ratio < 1:
+            self.fail("dropout_param.dropout_ratio", f"is {self.ratio}: it must be in 0 .. 1")
+        return bottom
+
+    def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
+        x, y = bottom[0].data, top[0].data
+        if self.phase == "TRAIN":
+            self.mask = self.tensor(x.shape, "uint8", flexible=True)
+            program.dropout(x, y, self.mask, ratio=self.ratio, key=self.key)
+        elif x is not y:
+            program.copy(x, y)
+
+    def backward(
+        self, program: Program, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]
+    ) -> None:
+        dy, dx = top[0].diff, bottom[0].diff
+        if not propagate_down[0]:
+            return
+        if self.phase == "TRAIN":
+            program.dropout_backward(dy, self.mask, dx, ratio=self.ratio, key=self.key)
+        elif dy is not dx:
+            program.copy(dy, dx)

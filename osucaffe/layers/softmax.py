@@ -1,0 +1,116 @@
+"""Owns Softmax and the classification loss and score that stand on it."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from ..backends.primitives import Program
+from ..backends.tensor import Shape
+from ..blob import Blob
+from ..layer import Layer, register
+
+
+def check_labels(layer: Layer, bottom: list[Shape], axis: int) -> None:
+    """Refuse labels that are not one for each position of bottom[0] outside `axis`."""
+    scores, labels = bottom[0], bottom[1]
+    positions = math.prod(scores[:axis] + scores[axis + 1 :])
+    if math.prod(labels) != positions:
+        layer.fail(
+            "bottom[1]",
+            f"has shape {labels}: scores of shape {scores} with classes along axis {axis} need "
+            f"{positions} labels",
+        )
+
+
+def read_normalization(layer: Layer) -> str:
+    """FULL, VALID, BATCH_SIZE or NONE from loss_param; `normalize` is its old spelling."""
+    param = layer.param.loss_param
+    if param.HasField("normalize") and not param.HasField("normalization"):
+        return "VALID" if param.normalize else "BATCH_SIZE"
+    return param.NormalizationMode.Name(param.normalization)
+
+
+def read_ignored(param: Any) -> int | None:
+    """The label to skip, from a message that has `ignore_label`."""
+    return param.ignore_label if param.HasField("ignore_label") else None
+
+
+@register("Softmax")
+class Softmax(Layer):
+    """Probabilities along an axis: exp(x) divided by its sum."""
+
+    in_place = True
+
+    def setup(self, bottom: list[Shape]) -> list[Shape]:
+        axis = self.param.softmax_param.axis
+        self.axis_index = self.axis(axis, len(bottom[0]), "softmax_param.axis")
+        return bottom
+
+    def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
+        program.softmax(bottom[0].data, top[0].data, axis=self.axis_index)
+
+    def backward(
+        self, program: Program, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]
+    ) -> None:
+        if propagate_down[0]:
+            y, dy, dx = top[0].data, top[0].diff, bottom[0].diff
+            program.softmax_backward(y, dy, dx, axis=self.axis_index)
+
+
+@register("SoftmaxWithLoss")
+class SoftmaxWithLoss(Layer):
+    """Cross-entropy of softmax probabilities with labels (a second top: the probabilities)."""
+
+    bottoms = (2, 2)
+    tops = (1, 2)
+    loss = True
+    no_gradient = (1,)
+
+    def setup(self, bottom: list[Shape]) -> list[Shape]:
+        axis = self.axis(self.param.softmax_param.axis, len(bottom[0]), "softmax_param.axis")
+        check_labels(self, bottom, axis)
+        self.settings: dict[str, Any] = {
+            "axis": axis,
+            "ignore": read_ignored(self.param.loss_param),
+            "normalization": read_normalization(self),
+        }
+        return [(), bottom[0]]
+
+    def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
+        x, label = bottom[0].data, bottom[1].data
+        self.probability = top[1].data if len(top) > 1 else self.tensor(x.shape, flexible=True)
+        program.softmax_loss(x, label, self.probability, top[0].data, **self.settings)
+
+    def backward(
+        self, program: Program, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]
+    ) -> None:
+        if propagate_down[0]:
+            label, dloss, dx = bottom[1].data, top[0].diff, bottom[0].diff
+            program.softmax_loss_backward(self.probability, label, dloss, dx, **self.settings)
+
+
+@register("Accuracy")
+class Accuracy(Layer):
+    """The share of labels among the top_k scores (a second top: the same for each class)."""
+
+    bottoms = (2, 2)
+    tops = (1, 2)
+    no_gradient = (0, 1)
+
+    def setup(self, bottom: list[Shape]) -> list[Shape]:
+        param = self.param.accuracy_param
+        axis = self.axis(param.axis, len(bottom[0]), "accuracy_param.axis")
+        check_labels(self, bottom, axis)
+        classes = bottom[0][axis]
+        if not 1 <= param.top_k <= classes:
+            self.fail(
+                "accuracy_param.top_k", f"is {param.top_k}: it must be 1 .. {classes} classes"
+            )
+        self.settings = {"axis": axis, "top_k": param.top_k, "ignore": read_ignored(param)}
+        return [(), (classes,)]
+
+    def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
+        per_class = top[1].data if len(top) > 1 else None
+        x, label, y = bottom[0].data, bottom[1].data, top[0].data
+        program.accuracy(x, label, y, per_class, **self.settings)
