@@ -7,7 +7,14 @@ depend on nothing but these, and the state of a run's random numbers is one inte
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+
+import numpy as np
+
+_MASK = 0xFFFFFFFFFFFFFFFF
+_HALF = np.uint64(32)
+_INDEX = np.arange(1 << 14, dtype=np.uint64)
 
 
 @dataclass
@@ -20,12 +27,39 @@ class RandomState:
 
 def mix64(value: int) -> int:
     """A good 64-bit hash of a 64-bit number (the finalizer of splitmix64, Steele et al. 2014)."""
-    value = (value + 0x9E3779B97F4A7C15) & 0xFFFFFFFFFFFFFFFF
-    value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & 0xFFFFFFFFFFFFFFFF
-    value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & 0xFFFFFFFFFFFFFFFF
+    value = (value + 0x9E3779B97F4A7C15) & _MASK
+    value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+    value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & _MASK
     return value ^ (value >> 31)
 
 
 def call_key(seed: int, key: int) -> int:
     """The key of squares32 for one call in a net with this seed: odd, bits well mixed."""
-    return mix64(mix64(seed & 0xFFFFFFFFFFFFFFFF) ^ mix64(key)) | 1
+    return mix64(mix64(seed & _MASK) ^ mix64(key)) | 1
+
+
+def keep_threshold(ratio: float) -> int:
+    """Dropout keeps an element when its 32 random bits are at least this."""
+    return round(ratio * 2**32)
+
+
+def squares32(counter: int, key: int, out: np.ndarray, scratch: Sequence[np.ndarray]) -> None:
+    """32 random bits for each of the counters counter, counter + 1, ...
+
+    out and three arrays of scratch are uint64 of one length, at most 2^14; nothing is allocated. Each round
+    squares, adds, and swaps the halves (Widynski 2020, section 4).
+    """
+    x, (y, z, high) = out, scratch
+    np.add(_INDEX[: len(x)], np.uint64(counter & _MASK), out=x)
+    np.multiply(x, np.uint64(key), out=x)
+    np.copyto(y, x)
+    np.add(y, np.uint64(key), out=z)
+    for addend in (y, z, y):
+        np.multiply(x, x, out=x)
+        np.add(x, addend, out=x)
+        np.right_shift(x, _HALF, out=high)
+        np.left_shift(x, _HALF, out=x)
+        np.bitwise_or(x, high, out=x)
+    np.multiply(x, x, out=x)
+    np.add(x, z, out=x)
+    np.right_shift(x, _HALF, out=x)

@@ -1,0 +1,234 @@
+"""Owns the CPU backend: it lets oneDNN prepare a call, or NumPy where oneDNN declines."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from typing import Any
+
+import numpy as np
+
+from ..random import RandomState
+from ..tensor import Call, Shape, Step, Tensor
+from . import (  # noqa: F401 (importing them registers the primitives)
+    convolution,
+    dense,
+    elementwise,
+    loss,
+    movement,
+    normalization,
+    pooling,
+    update,
+)
+from .registry import IMPLEMENTATIONS, CpuCall
+from .workers import Workers
+
+ALIGNMENT = 64
+
+
+class Cpu:
+    """Runs nets on the host.
+
+    dtype: "float32", or "float64" for gradient checks: then everything that tensors declare as
+    float32 is held and computed in float64, by NumPy alone.
+    threads: for oneDNN, OpenBLAS and the backend's own workers; None: one for each core.
+    onednn: use oneDNN where it is installed.
+    """
+
+    name = "cpu"
+
+    def __init__(
+        self, dtype: str = "float32", threads: int | None = None, onednn: bool = True
+    ) -> None:
+        if dtype not in ("float32", "float64"):
+            raise ValueError(f"the CPU backend computes in float32 or float64, not {dtype}")
+        self.dtype = dtype
+        self.threads = threads or len(os.sched_getaffinity(0))
+        self.workers = Workers(self.threads)
+        self.random = RandomState()
+        self.onednn = _load_onednn() if onednn and dtype == "float32" else None
+        _set_library_threads(self.threads)
+
+    # -- memory --------------------------------------------------------------------------------
+
+    def allocate(self, nbytes: int) -> np.ndarray:
+        """A flat uint8 array of nbytes, not initialized, that begins on a cache line."""
+        memory = np.empty(nbytes + ALIGNMENT, np.uint8)
+        offset = -memory.ctypes.data % ALIGNMENT
+        return memory[offset : offset + nbytes]
+
+    def dtype_of(self, tensor: Tensor) -> np.dtype:
+        """The type in which this backend holds the tensor."""
+        return np.dtype(self.dtype if tensor.dtype == "float32" else tensor.dtype)
+
+    def nbytes(self, tensor: Tensor) -> int:
+        """The memory that a tensor takes here, padding included."""
+        return tensor.size * self.dtype_of(tensor).itemsize
+
+    def place(self, tensor: Tensor, memory: np.ndarray, offset: int) -> None:
+        """Let the tensor lie in memory (from `allocate`), offset bytes from its start."""
+        piece = memory[offset : offset + self.nbytes(tensor)].view(self.dtype_of(tensor))
+        tensor.place(piece, piece.ctypes.data)
+
+    def read(self, tensor: Tensor) -> np.ndarray:
+        """A copy of the tensor's values, of its shape, whatever its layout."""
+        if tensor.layout is None:
+            return np.array(tensor.array)
+        plain = self._placed(tensor.shape, tensor.dtype)
+        self._reorder(tensor, plain)()
+        return plain.array
+
+    def write(self, tensor: Tensor, values: Any) -> None:
+        """Set the tensor's values from an array that can be broadcast to its shape."""
+        if tensor.layout is None:
+            np.copyto(tensor.array, values, casting="unsafe")
+            return
+        plain = self._placed(tensor.shape, tensor.dtype)
+        np.copyto(plain.array, values, casting="unsafe")
+        self._reorder(plain, tensor)()
+
+    def synchronize(self) -> None:
+        """Wait until all steps have run: here they have when they return."""
+
+    def _placed(self, shape: Shape, dtype: str) -> Tensor:
+        tensor = Tensor(shape, dtype)
+        self.place(tensor, self.allocate(self.nbytes(tensor)), 0)
+        return tensor
+
+    # -- steps ---------------------------------------------------------------------------------
+
+    def prepare(self, call: Call) -> Step:
+        """The step that runs a call. Layouts of its flexible tensors are settled from here on."""
+        if self.onednn is not None:
+            step = self.onednn.prepare(self, call)
+            if step is not None:
+                return step
+        if call.name == "host":
+            for tensor in [*call.read_tensors(), *call.written_tensors()]:
+                _settle(tensor)
+            return call.settings["function"]
+        if call.name == "copy" and (step := self._prepare_reorder(call)) is not None:
+            return step
+        implementation = IMPLEMENTATIONS[call.name]
+        tensors = [*call.read_tensors(), *call.written_tensors()]
+        flat = implementation.agnostic(call.settings) and _share_layout(tensors)
+        before: list[Step] = []
+        after: list[Step] = []
+        substitutes: dict[int, Tensor] = {}
+        if flat:
+            for tensor in tensors:
+                substitutes[id(tensor)] = tensor
+        added = frozenset() if implementation.accumulates else call.accumulates
+
+        def plain(tensor: Tensor) -> Tensor:
+            """A row-major tensor in the place of this one."""
+            if id(tensor) not in substitutes:
+                _settle(tensor)
+                substitute = tensor
+                if tensor.layout is not None:
+                    substitute = call.temporary(tensor.shape, tensor.dtype)
+                    if any(tensor is each for each in call.read_tensors()):
+                        before.append(self._reorder(tensor, substitute))
+                    if any(tensor is each for each in call.written_tensors()):
+                        after.append(self._reorder(substitute, tensor))
+                substitutes[id(tensor)] = substitute
+            return substitutes[id(tensor)]
+
+        reads = {name: _map(plain, value) for name, value in call.reads.items()}
+        writes = {}
+        for name, value in call.writes.items():
+            writes[name] = _map(plain, value)
+            if name in added:
+                total = writes[name]
+                writes[name] = call.temporary(total.shape, total.dtype)
+                after.insert(0, _adder(total, writes[name]))
+                if call.writes[name].layout is not None:
+                    before.append(self._reorder(call.writes[name], total))
+        inner = CpuCall(
+            call.name, reads, writes, call.settings, call.layer,
+            call.accumulates - added, call.scratch, self,
+        )  # fmt: skip
+        step = implementation.function(inner, **(reads | writes), **call.settings)
+        return _sequence([*before, step, *after])
+
+    def _prepare_reorder(self, call: Call) -> Step | None:
+        """A copy between two layouts is a reorder; None when it is not that."""
+        x, y = call.reads["x"], call.writes["y"]
+        if _is_open(y) or x.layout == y.layout:
+            return None
+        _settle(x)
+        return self._reorder(x, y)
+
+    def _reorder(self, source: Tensor, target: Tensor) -> Step:
+        assert self.onednn is not None, "only oneDNN gives tensors a layout"
+        return self.onednn.reorder(self, source, target)
+
+
+def _load_onednn() -> Any:
+    """oneDNN, or None where there is no such library."""
+    package = importlib.import_module(".onednn", __package__)
+    return package.load() if hasattr(package, "load") else None
+
+
+def _set_library_threads(threads: int) -> None:
+    from threadpoolctl import threadpool_limits
+
+    threadpool_limits(threads)
+
+
+def _root(tensor: Tensor) -> Tensor:
+    """The tensor whose layout decides this one's."""
+    while tensor.like is not None:
+        tensor = tensor.like
+    return tensor
+
+
+def _is_open(tensor: Tensor) -> bool:
+    return _root(tensor).flexible
+
+
+def _settle(tensor: Tensor) -> None:
+    """Make the tensor row-major if its layout is still open."""
+    _root(tensor).flexible = False
+
+
+def _share_layout(tensors: list[Tensor]) -> bool:
+    """Whether all the tensors lie alike; those that are open take the others' layout."""
+    settled = [tensor for tensor in tensors if not _is_open(tensor)]
+    if not settled:
+        for tensor in tensors:
+            _settle(tensor)
+        return True
+    layout = settled[0].layout
+    if any(tensor.layout != layout for tensor in settled):
+        return False
+    for tensor in tensors:
+        if _is_open(tensor):
+            _root(tensor).layout = layout
+    return True
+
+
+def _map(function: Any, value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return function(value)
+    if isinstance(value, list | tuple):
+        return [_map(function, each) for each in value]
+    return value
+
+
+def _adder(total: Tensor, part: Tensor) -> Step:
+    def step() -> None:
+        np.add(total.array, part.array, out=total.array)
+
+    return step
+
+
+def _sequence(steps: list[Step]) -> Step:
+    if len(steps) == 1:
+        return steps[0]
+
+    def step() -> None:
+        for each in steps:
+            each()
+
+    return step

@@ -1,0 +1,177 @@
+"""Owns the evaluation of formulas by NumPy: in chunks that stay in cache, without allocating.
+
+A formula becomes a list of ufunc calls between numbered slots: first the operands (a piece of each
+array while a chunk is worked on), then scalars and numbers, then registers of one chunk's length.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..formula import COMPARISONS, SCALAR_FUNCTIONS, Expression, Name, Number, parse
+from .special import erf
+
+CHUNK = 16384
+"""Elements worked on at a time: a handful of float32 arrays of it fit into a core's L2 cache."""
+
+UFUNCS: dict[str, Any] = {
+    "abs": np.absolute, "min": np.minimum, "max": np.maximum, "erf": erf,
+}  # fmt: skip
+CONDITIONS = frozenset(COMPARISONS.values())
+
+
+class Evaluate:
+    """A compiled formula: call it with arrays, scalars and a range of elements.
+
+    Each instance has scratch memory of its own: give every thread one.
+    """
+
+    def __init__(
+        self,
+        text: str,
+        operands: Sequence[str],
+        scalars: Sequence[str] = (),
+        constants: Mapping[str, float] | None = None,
+        *,
+        dtype: str = "float32",
+        length: int = CHUNK,
+        shared: bool = False,
+    ) -> None:
+        """length: the most elements of a chunk. shared: operands may be the same memory."""
+        formula = parse(text).bind(operands, scalars, constants)
+        self._length = min(length, CHUNK)
+        self._dtype = np.dtype(dtype)
+        self._slots: list[Any] = [None] * (len(operands) + len(scalars))
+        self._operands = len(operands)
+        self._instructions: list[tuple[Any, tuple[int, ...], int]] = []
+        self._prologue: list[tuple[Any, tuple[int, ...], int]] = []  # on single numbers
+        self._numbers = set(range(self._operands, len(self._slots)))  # slots of single numbers
+        self._registers: dict[int, np.ndarray] = {}
+        self._free: dict[Any, list[int]] = {}
+
+        where = {name: slot for slot, name in enumerate([*operands, *scalars])}
+        stores: dict[int, int] = {}
+        for position, statement in enumerate(formula.statements):
+            target = statement.target
+            late = shared and position + 1 < len(formula.statements)
+            direct = where[target] if target in operands and not late else None
+            value = self._emit(statement.value, where, direct)
+            if target not in operands:
+                where[target] = value if value not in where.values() else self._copy(value)
+            elif late:
+                slot = operands.index(target)
+                stores[slot] = where[target] = (
+                    self._copy(value) if value in where.values() else value
+                )
+            elif value != direct:
+                self._instructions.append((np.copyto, (operands.index(target), value), -1))
+                self._release(value, where)
+            if target in operands and not late:
+                stores.pop(operands.index(target), None)
+                where[target] = operands.index(target)
+        for slot, value in stores.items():
+            self._instructions.append((np.copyto, (slot, value), -1))
+
+    def __call__(
+        self, arrays: Sequence[np.ndarray], scalars: Sequence[float], start: int, stop: int
+    ) -> None:
+        """Evaluate elements start to stop of the flat arrays (operands in their order)."""
+        slots, operands = self._slots, self._operands
+        slots[operands : operands + len(scalars)] = scalars
+        for function, inputs, output in self._prologue:
+            slots[output] = function(*[slots[slot] for slot in inputs])
+        for begin in range(start, stop, self._length):
+            end = min(begin + self._length, stop)
+            for slot, array in enumerate(arrays):
+                slots[slot] = array[begin:end]
+            for slot, register in self._registers.items():
+                slots[slot] = register[: end - begin]
+            for function, inputs, output in self._instructions:
+                if output < 0:
+                    function(*[slots[slot] for slot in inputs])
+                else:
+                    function(*[slots[slot] for slot in inputs], out=slots[output])
+
+    def _emit(self, node: Expression, where: dict[str, int], target: int | None = None) -> int:
+        """Append the instructions of an expression; the slot that will hold its value."""
+        if isinstance(node, Number):
+            return self._number(node.value)
+        if isinstance(node, Name):
+            return where[node.name]
+        inputs = tuple(self._emit(argument, where) for argument in node.arguments)
+        if all(slot in self._numbers for slot in inputs):
+            output = self._number(None)
+            self._prologue.append((SCALAR_FUNCTIONS[node.function], inputs, output))
+            return output
+        if node.function == "where":
+            return self._where(inputs, where)
+        for slot in inputs:
+            self._release(slot, where)
+        dtype = np.dtype(bool) if node.function in CONDITIONS else self._dtype
+        output = self._register(dtype) if target is None else target
+        ufunc = UFUNCS.get(node.function) or getattr(np, node.function)
+        match node.function, node.arguments[-1]:
+            case "power", Number(2.0):
+                ufunc, inputs = np.square, inputs[:1]
+            case "power", Number(0.5):
+                ufunc, inputs = np.sqrt, inputs[:1]
+        self._instructions.append((ufunc, inputs, output))
+        return output
+
+    def _where(self, inputs: tuple[int, ...], where: dict[str, int]) -> int:
+        """The value otherwise, overwritten by the other where the condition holds."""
+        condition, value, otherwise = inputs
+        if condition in self._numbers:
+            # The condition depends on scalars only: a mask of one element, broadcast.
+            output = self._copy(otherwise)
+        elif otherwise in self._registers and otherwise not in where.values():
+            output = otherwise
+        else:
+            output = self._copy(otherwise)
+        self._instructions.append((_overwrite, (output, value, condition), -1))
+        for slot in (condition, value):
+            if slot != output:
+                self._release(slot, where)
+        return output
+
+    def _copy(self, slot: int) -> int:
+        output = self._register(self._dtype)
+        self._instructions.append((np.copyto, (output, slot), -1))
+        return output
+
+    def _number(self, value: float | None) -> int:
+        self._slots.append(value)
+        self._numbers.add(len(self._slots) - 1)
+        return len(self._slots) - 1
+
+    def _register(self, dtype: Any) -> int:
+        if self._free.get(dtype):
+            return self._free[dtype].pop()
+        self._slots.append(None)
+        self._registers[len(self._slots) - 1] = np.empty(self._length, dtype)
+        return len(self._slots) - 1
+
+    def _release(self, slot: int, where: dict[str, int]) -> None:
+        """Let the register be used again, unless it holds a temporary of the formula."""
+        if slot in self._registers and slot not in where.values():
+            free = self._free.setdefault(self._registers[slot].dtype, [])
+            if slot not in free:
+                free.append(slot)
+
+
+def _overwrite(output: np.ndarray, value: Any, condition: Any) -> None:
+    np.copyto(output, value, where=condition)
+
+
+def compile_numpy(
+    text: str,
+    operands: Sequence[str],
+    scalars: Sequence[str] = (),
+    constants: Mapping[str, float] | None = None,
+    **options: Any,
+) -> Evaluate:
+    """A function (arrays, scalars, start, stop) that evaluates a formula; see `Evaluate`."""
+    return Evaluate(text, operands, scalars, constants, **options)

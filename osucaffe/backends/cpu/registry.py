@@ -1,0 +1,52 @@
+"""Owns the table of the primitives that NumPy implements, and what each may be given."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ..tensor import Call, Step
+
+if TYPE_CHECKING:
+    from .backend import Cpu
+
+
+@dataclass(eq=False)
+class CpuCall(Call):
+    """A call with the backend that prepares it: its random state, workers and float type."""
+
+    backend: Cpu = None  # type: ignore[assignment]
+
+
+@dataclass(frozen=True)
+class Implementation:
+    """A function `(call, **tensors, **settings) -> Step` and what it copes with.
+
+    agnostic: whether, with these settings, it treats all elements alike and keeps zeros (the
+    padding of blocked layouts) zero. It then runs on flat arrays of any one layout.
+    accumulates: it honours `call.accumulates` itself.
+    """
+
+    function: Callable[..., Step]
+    agnostic: Callable[[dict[str, Any]], bool]
+    accumulates: bool
+
+
+IMPLEMENTATIONS: dict[str, Implementation] = {}
+
+
+def primitive(
+    *,
+    agnostic: bool | Callable[[dict[str, Any]], bool] = False,
+    accumulates: bool = False,
+) -> Callable[[Callable[..., Step]], Callable[..., Step]]:
+    """Register the decorated function under its name (without a trailing underscore)."""
+
+    def register(function: Callable[..., Step]) -> Callable[..., Step]:
+        condition = agnostic if callable(agnostic) else lambda settings: bool(agnostic)
+        name = function.__name__.rstrip("_")
+        IMPLEMENTATIONS[name] = Implementation(function, condition, accumulates)
+        return function
+
+    return register
