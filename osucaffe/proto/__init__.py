@@ -1,0 +1,72 @@
+"""Owns Caffe's file formats: their schema, reading, writing, and the upgrade of old forms."""
+
+from osucaffe.proto.blobs import (
+    array_to_blob,
+    blob_fits,
+    blob_shape,
+    blob_to_array,
+    fill_blob,
+    has_values,
+)
+from osucaffe.proto.caffe_pb2 import (
+    TEST,
+    TRAIN,
+    BlobProto,
+    BlobShape,
+    Datum,
+    FillerParameter,
+    LayerParameter,
+    NetParameter,
+    NetState,
+    NetStateRule,
+    ParamSpec,
+    SolverParameter,
+    SolverState,
+)
+from osucaffe.proto.datum import array_to_datum, datum_to_array, encoded_datum, parse_datum
+from osucaffe.proto.files import read_mean, read_net, read_solver, write_mean
+from osucaffe.proto.state import find_learned_net, read_state, write_state
+from osucaffe.proto.text import format_text, parse_text, read_text, write_text
+from osucaffe.proto.upgrade import upgrade_net, upgrade_solver
+from osucaffe.proto.weights import read_weights, write_weights
+
+__all__ = [
+    "TEST",
+    "TRAIN",
+    "BlobProto",
+    "BlobShape",
+    "Datum",
+    "FillerParameter",
+    "LayerParameter",
+    "NetParameter",
+    "NetState",
+    "NetStateRule",
+    "ParamSpec",
+    "SolverParameter",
+    "SolverState",
+    "array_to_blob",
+    "array_to_datum",
+    "blob_fits",
+    "blob_shape",
+    "blob_to_array",
+    "datum_to_array",
+    "encoded_datum",
+    "fill_blob",
+    "find_learned_net",
+    "format_text",
+    "has_values",
+    "parse_datum",
+    "parse_text",
+    "read_mean",
+    "read_net",
+    "read_solver",
+    "read_state",
+    "read_text",
+    "read_weights",
+    "upgrade_net",
+    "upgrade_solver",
+    "write_mean",
+    "write_state",
+    "write_text",
+    "write_weights",
+]

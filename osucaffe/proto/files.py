@@ -1,0 +1,68 @@
+"""Owns reading nets, solvers and means, whatever their form and age."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from osucaffe.errors import UserError
+from osucaffe.proto.blobs import blob_to_array
+from osucaffe.proto.caffe_pb2 import BlobProto, NetParameter, SolverParameter
+from osucaffe.proto.storage import read_message, write_message
+from osucaffe.proto.text import read_text
+from osucaffe.proto.upgrade import upgrade_net, upgrade_solver
+
+
+def read_net(path: str | Path) -> NetParameter:
+    """The net in a prototxt file, upgraded to today's form. Raises UserError."""
+    net = read_text(path, NetParameter)
+    try:
+        return upgrade_net(net)
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from None
+
+
+def read_solver(path: str | Path) -> SolverParameter:
+    """The solver in a prototxt file, upgraded to today's form. Raises UserError.
+
+    As in Caffe, snapshots are named after the solver's file when it gives no snapshot_prefix, and
+    lie in the folder when the prefix is one.
+    """
+    path = Path(path)
+    solver = read_text(path, SolverParameter)
+    try:
+        solver = upgrade_solver(solver)
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from None
+    if not solver.HasField("snapshot_prefix"):
+        solver.snapshot_prefix = str(path.with_suffix(""))
+    elif Path(solver.snapshot_prefix).is_dir():
+        solver.snapshot_prefix = str(Path(solver.snapshot_prefix) / path.stem)
+    return solver
+
+
+def read_mean(path: str | Path) -> NDArray[np.float32]:
+    """The mean image in a .binaryproto file: channels × height × width. Raises UserError."""
+    blob = read_message(path, BlobProto, "mean file (.binaryproto)")
+    try:
+        mean = blob_to_array(blob)
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from None
+    if mean.ndim == 4 and mean.shape[0] == 1:
+        mean = mean[0]
+    if mean.ndim != 3 or not mean.size:
+        raise UserError(
+            f"{path}: a mean has channels x height x width values, this is of shape "
+            f"{'x'.join(map(str, mean.shape)) or '()'}"
+        )
+    return mean.astype(np.float32, copy=False)
+
+
+def write_mean(path: str | Path, mean: NDArray) -> None:
+    """Write a mean image, channels × height × width, as a .binaryproto file. Raises UserError."""
+    channels, height, width = mean.shape
+    blob = BlobProto(num=1, channels=channels, height=height, width=width)
+    blob.data.extend(np.asarray(mean, np.float32).ravel())
+    write_message(path, blob)

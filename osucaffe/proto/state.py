@@ -1,0 +1,91 @@
+"""Owns solver states: the iteration, the update's history and what a bit-exact resume needs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from osucaffe.errors import UserError
+from osucaffe.proto.blobs import blob_to_array, fill_blob
+from osucaffe.proto.caffe_pb2 import SolverState
+from osucaffe.proto.storage import hdf5_file, is_hdf5, read_message, replacing, write_message
+
+if TYPE_CHECKING:
+    import h5py
+
+_WHAT = "solver state (.solverstate or .solverstate.h5)"
+
+
+def read_state(path: str | Path) -> SolverState:
+    """The solver state in a file; binary or HDF5, told by its content. Raises UserError."""
+    if is_hdf5(path):
+        with hdf5_file(path, "r", _WHAT) as file:
+            return _read_hdf5(file)
+    state = read_message(path, SolverState, _WHAT)
+    if not state.HasField("iter"):
+        raise UserError(f"{path}: states no iteration, so it is not a {_WHAT}")
+    for blob in state.history:
+        try:
+            blob_to_array(blob)
+        except UserError as error:
+            raise UserError(f"{path}: history: {error}") from None
+    return state
+
+
+def write_state(path: str | Path, state: SolverState) -> None:
+    """Write a solver state, whole or not at all: HDF5 if the name ends in .h5. Raises UserError."""
+    if Path(path).suffix == ".h5":
+        with replacing(path) as temporary, hdf5_file(temporary, "w", _WHAT) as file:
+            _write_hdf5(file, state)
+    else:
+        write_message(path, state)
+
+
+def find_learned_net(state_path: str | Path, learned_net: str) -> Path:
+    """The model file that a state names: relative to where training ran, or beside the state.
+
+    Raises UserError when it is in neither place.
+    """
+    named = Path(learned_net)
+    beside = Path(state_path).parent / named.name
+    for candidate in (named, beside):
+        if learned_net and candidate.is_file():
+            return candidate
+    raise UserError(
+        f'{state_path}: its model file "{learned_net}" is neither there nor at {beside}: '
+        "put it beside the state"
+    )
+
+
+def _read_hdf5(file: h5py.File) -> SolverState:
+    state = SolverState(
+        iter=int(file["iter"][0]),
+        current_step=int(file["current_step"][0]),
+    )
+    if "learned_net" in file:
+        state.learned_net = file["learned_net"][()].decode()
+    history = file["history"]
+    for i in range(len(history)):
+        fill_blob(state.history.add(), history[str(i)][()])
+    if "osucaffe" in file:
+        state.osucaffe = file["osucaffe"][()].tobytes()
+    return state
+
+
+def _write_hdf5(file: h5py.File, state: SolverState) -> None:
+    import h5py
+
+    file["iter"] = np.array([state.iter], np.int32)
+    # Caffe reads a string of fixed length that ends in a zero byte.
+    name = state.learned_net.encode() + b"\0"
+    kind = h5py.h5t.C_S1.copy()
+    kind.set_size(len(name))
+    file.create_dataset("learned_net", data=np.array(name, f"S{len(name)}"), dtype=h5py.Datatype(kind) if False else None)
+    file["current_step"] = np.array([state.current_step], np.int32)
+    history = file.create_group("history")
+    for i, blob in enumerate(state.history):
+        history[str(i)] = blob_to_array(blob)
+    if state.HasField("osucaffe"):
+        file["osucaffe"] = np.frombuffer(state.osucaffe, np.uint8)

@@ -1,0 +1,111 @@
+"""Owns how files are read and written whole: plain bytes, and HDF5, told apart by content."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, TypeVar
+
+from google.protobuf.message import DecodeError, EncodeError, Message
+
+from osucaffe.errors import UserError
+
+if TYPE_CHECKING:
+    import h5py
+
+AnyMessage = TypeVar("AnyMessage", bound=Message)
+
+_HDF5_SIGNATURE = b"\x89HDF\r\n\x1a\n"
+
+
+def read_bytes(path: str | Path) -> bytes:
+    """All of a file. Raises UserError."""
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise UserError(f"{path}: cannot read it: {error.strerror}") from None
+
+
+def write_bytes(path: str | Path, content: bytes) -> None:
+    """Write a file, whole or not at all. Raises UserError."""
+    with replacing(path) as temporary:
+        temporary.write_bytes(content)
+
+
+@contextmanager
+def replacing(path: str | Path) -> Iterator[Path]:
+    """The path of a temporary file that takes the place of `path` when the block has ended well.
+
+    It lies in the same folder, and reaches the disk before it is renamed: a crash leaves the old
+    file or the new one. When the block fails, nothing is left; an OSError becomes a UserError.
+    """
+    path = Path(path)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        yield temporary
+        _synchronize(temporary)
+        temporary.replace(path)
+        _synchronize(path.parent)
+    except BaseException as error:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            reason = error.strerror or error
+            raise UserError(f"{path}: cannot write it: {reason}") from None
+        raise
+
+
+def _synchronize(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def read_message(path: str | Path, message_type: type[AnyMessage], what: str) -> AnyMessage:
+    """The message in a binary file; `what` names its kind in errors. Raises UserError."""
+    content = read_bytes(path)
+    if not content:
+        raise UserError(f"{path}: the file is empty, not a {what}")
+    try:
+        return message_type.FromString(content)
+    except DecodeError:
+        raise UserError(f"{path}: not a {what}, or damaged or cut short") from None
+
+
+def write_message(path: str | Path, message: Message) -> None:
+    """Write a message as a binary file, whole or not at all. Raises UserError."""
+    try:
+        content = message.SerializeToString()
+    except (EncodeError, ValueError) as error:
+        raise UserError(
+            f"{path}: cannot be written as a binary message, which holds 2 GiB at most; "
+            f"write HDF5 (.h5) instead ({error})"
+        ) from None
+    write_bytes(path, content)
+
+
+def is_hdf5(path: str | Path) -> bool:
+    """Whether the file begins as HDF5 does. Raises UserError when it cannot be read."""
+    try:
+        with Path(path).open("rb") as file:
+            return file.read(len(_HDF5_SIGNATURE)) == _HDF5_SIGNATURE
+    except OSError as error:
+        raise UserError(f"{path}: cannot read it: {error.strerror}") from None
+
+
+@contextmanager
+def hdf5_file(path: str | Path, mode: Literal["r", "w"], what: str) -> Iterator[h5py.File]:
+    """An open HDF5 file; a file that is damaged, or lacks something, becomes a UserError."""
+    import h5py  # 0.1 s, so only for who needs it
+
+    try:
+        with h5py.File(path, mode) as file:
+            yield file
+    except (OSError, KeyError, ValueError, TypeError, RuntimeError) as error:
+        if mode == "w":
+            raise OSError(getattr(error, "errno", None), str(error)) from None
+        raise UserError(f"{path}: not a {what}, or damaged or cut short ({error})") from None

@@ -1,0 +1,92 @@
+"""Owns prototxt: text to messages, with errors that say where and what, and messages to text."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from pathlib import Path
+from typing import TypeVar
+
+from google.protobuf import descriptor_pool, text_format
+from google.protobuf.message import Message
+
+from osucaffe.errors import UserError
+from osucaffe.proto.storage import read_bytes, write_bytes
+
+AnyMessage = TypeVar("AnyMessage", bound=Message)
+
+_UNKNOWN_FIELD = re.compile(r'Message type "(\S+)" has no field named "(\S+)"')
+_UNKNOWN_VALUE = re.compile(r'Enum type "(\S+)" has no value (?:named|with number) (\S+?)\.?$')
+_GIVEN_TWICE = re.compile(r'Message type "(\S+)" should not have multiple "(\S+)" fields')
+
+
+def parse_text(text: str, message_type: type[AnyMessage], name: str = "text") -> AnyMessage:
+    """The message that this prototxt describes.
+
+    name: what the text is called in an error, usually its file.
+    Raises UserError "name:line:column: what is wrong", columns counted from 1.
+    """
+    message = message_type()
+    try:
+        text_format.Parse(text, message)
+    except text_format.ParseError as error:
+        place = f"{name}:{error.GetLine()}:{error.GetColumn()}"
+        raise UserError(f"{place}: {_explain(error, text)}") from None
+    missing = message.FindInitializationErrors()
+    if missing:
+        raise UserError(f"{name}: {missing[0]} is not given, and has no default")
+    return message
+
+
+def read_text(path: str | Path, message_type: type[AnyMessage]) -> AnyMessage:
+    """The message in a prototxt file. Raises UserError."""
+    try:
+        text = read_bytes(path).decode()
+    except UnicodeDecodeError:
+        raise UserError(
+            f"{path}: not a text file; give a .prototxt here, and a binary model as weights"
+        ) from None
+    return parse_text(text, message_type, str(path))
+
+
+def format_text(message: Message) -> str:
+    """The message as prototxt, a field a line, floats in the fewest digits that give them back."""
+    return text_format.MessageToString(message, as_utf8=True)
+
+
+def write_text(path: str | Path, message: Message) -> None:
+    """Write a prototxt file, whole or not at all. Raises UserError."""
+    write_bytes(path, format_text(message).encode())
+
+
+def _explain(error: text_format.ParseError, text: str) -> str:
+    """The parser's message without its repeated place and line, with the nearest known name."""
+    words = re.sub(r"^\d+:\d+ : ", "", str(error))
+    if match := _UNKNOWN_FIELD.search(words):
+        return _unknown_field(*match.groups())
+    if match := _UNKNOWN_VALUE.search(words):
+        enum = descriptor_pool.Default().FindEnumTypeByName(match[1])
+        known = ", ".join(value.name for value in enum.values)
+        return f"unknown value {match[2]} for {enum.name} (one of {known})"
+    if match := _GIVEN_TWICE.search(words):
+        return f'"{match[2]}" is given more than once in {match[1].rpartition(".")[2]}'
+    lines = text.splitlines()
+    number = error.GetLine() or 0
+    if 0 < number <= len(lines):
+        words = words.removeprefix(f"'{lines[number - 1]}': ")
+    words = words.removeprefix("'': ").rstrip(".")
+    at_end = number >= len(lines) and words == 'Expected "}"'
+    return words[:1].lower() + words[1:] + (", found the end of the file" if at_end else "")
+
+
+def _unknown_field(message_name: str, field: str) -> str:
+    message = descriptor_pool.Default().FindMessageTypeByName(message_name)
+    said = f'unknown field "{field}" in {message.name}'
+    if near := difflib.get_close_matches(field, message.fields_by_name, n=1):
+        return f'{said} (did you mean "{near[0]}"?)'
+    inside = [
+        child.name
+        for child in message.fields
+        if child.message_type is not None and field in child.message_type.fields_by_name
+    ]
+    return f"{said} (it belongs in {' or '.join(inside)})" if 0 < len(inside) <= 8 else said

@@ -1,0 +1,175 @@
+"""Owns the upgrade of V0 nets, Caffe's first form: one flat list of fields for all layer types."""
+
+from __future__ import annotations
+
+from osucaffe.errors import UserError
+from osucaffe.proto.caffe_pb2 import NetParameter, V0LayerParameter, V1LayerParameter
+
+_TYPES = {
+    "accuracy": "ACCURACY",
+    "bnll": "BNLL",
+    "concat": "CONCAT",
+    "conv": "CONVOLUTION",
+    "data": "DATA",
+    "dropout": "DROPOUT",
+    "euclidean_loss": "EUCLIDEAN_LOSS",
+    "flatten": "FLATTEN",
+    "hdf5_data": "HDF5_DATA",
+    "hdf5_output": "HDF5_OUTPUT",
+    "im2col": "IM2COL",
+    "images": "IMAGE_DATA",
+    "infogain_loss": "INFOGAIN_LOSS",
+    "innerproduct": "INNER_PRODUCT",
+    "lrn": "LRN",
+    "multinomial_logistic_loss": "MULTINOMIAL_LOGISTIC_LOSS",
+    "pool": "POOLING",
+    "relu": "RELU",
+    "sigmoid": "SIGMOID",
+    "softmax": "SOFTMAX",
+    "softmax_loss": "SOFTMAX_LOSS",
+    "split": "SPLIT",
+    "tanh": "TANH",
+    "window_data": "WINDOW_DATA",
+}
+# V0 type: its message of parameters in V1, and the V0 fields that go there under which name.
+_WEIGHTS = {
+    "num_output": "num_output",
+    "biasterm": "bias_term",
+    "weight_filler": "weight_filler",
+    "bias_filler": "bias_filler",
+}
+_WINDOW = {"pad": "pad", "kernelsize": "kernel_size", "stride": "stride"}
+_PARAMETERS: dict[str, tuple[str, dict[str, str]]] = {
+    "conv": ("convolution_param", {**_WEIGHTS, **_WINDOW, "group": "group"}),
+    "innerproduct": ("inner_product_param", _WEIGHTS),
+    "pool": ("pooling_param", {**_WINDOW, "pool": "pool"}),
+    "dropout": ("dropout_param", {"dropout_ratio": "dropout_ratio"}),
+    "lrn": ("lrn_param", {name: name for name in ("local_size", "alpha", "beta", "k")}),
+    "concat": ("concat_param", {"concat_dim": "concat_dim"}),
+    "infogain_loss": ("infogain_loss_param", {"source": "source"}),
+    "data": (
+        "data_param",
+        {"source": "source", "batchsize": "batch_size", "rand_skip": "rand_skip"},
+    ),
+    "hdf5_data": ("hdf5_data_param", {"source": "source", "batchsize": "batch_size"}),
+    "images": (
+        "image_data_param",
+        {
+            "source": "source",
+            "batchsize": "batch_size",
+            "rand_skip": "rand_skip",
+            "shuffle_images": "shuffle",
+            "new_height": "new_height",
+            "new_width": "new_width",
+        },
+    ),
+    "window_data": (
+        "window_data_param",
+        {
+            "source": "source",
+            "batchsize": "batch_size",
+            "det_fg_threshold": "fg_threshold",
+            "det_bg_threshold": "bg_threshold",
+            "det_fg_fraction": "fg_fraction",
+            "det_context_pad": "context_pad",
+            "det_crop_mode": "crop_mode",
+        },
+    ),
+    "hdf5_output": ("", {"hdf5_output_param": "hdf5_output_param"}),
+}
+# Fields that any layer may have, and where they go.
+_COMMON = {
+    "scale": "transform_param",
+    "meanfile": "transform_param",
+    "cropsize": "transform_param",
+    "mirror": "transform_param",
+    "name": "",
+    "blobs": "",
+    "blobs_lr": "",
+    "weight_decay": "",
+}
+_COMMON_NAMES = {"meanfile": "mean_file", "cropsize": "crop_size"}
+
+
+def is_v0(net: NetParameter) -> bool:
+    """Whether a layer of the net is in the V0 form."""
+    return any(layer.HasField("layer") for layer in net.layers)
+
+
+def upgrade_v0(net: NetParameter) -> NetParameter:
+    """The V0 net as a V1 net; padding layers become the `pad` of the layers that they feed.
+
+    Raises UserError for a layer type that V0 did not have, or a field that its type cannot have.
+    """
+    upgraded = NetParameter()
+    upgraded.CopyFrom(net)
+    upgraded.ClearField("layers")
+    padding: dict[str, V1LayerParameter] = {}  # by the blob that the padding layer makes
+    for old in net.layers:
+        connection = V1LayerParameter()
+        connection.CopyFrom(old)
+        _absorb_padding(connection, padding)
+        for top in old.top:
+            padding.pop(top, None)
+        if old.layer.type == "padding":
+            padding.update(dict.fromkeys(old.top, old))
+        else:
+            upgraded.layers.append(_upgrade_layer(connection))
+    return upgraded
+
+
+def _absorb_padding(connection: V1LayerParameter, padding: dict[str, V1LayerParameter]) -> None:
+    layer = connection.layer
+    for i, bottom in enumerate(connection.bottom):
+        source = padding.get(bottom)
+        if source is None:
+            continue
+        if layer.type not in ("conv", "pool") or len(connection.bottom) != 1:
+            raise UserError(
+                f'old layer "{layer.name}" of type "{layer.type}" takes padded input, as only conv '
+                "and pool with one bottom can"
+            )
+        if len(source.bottom) != 1 or len(source.top) != 1:
+            raise UserError(f'old padding layer "{source.layer.name}" needs one bottom and one top')
+        layer.pad = source.layer.pad
+        connection.bottom[i] = source.bottom[0]
+
+
+def _upgrade_layer(connection: V1LayerParameter) -> V1LayerParameter:
+    old = connection.layer
+    new = V1LayerParameter(bottom=connection.bottom, top=connection.top)
+    for field, value in old.ListFields():
+        if field.name == "type":
+            new.type = V1LayerParameter.LayerType.Value(_type_name(old))
+            continue
+        place, name = _place(old, field.name)
+        target = getattr(new, place) if place else new
+        current = getattr(target, name)
+        if hasattr(current, "extend"):  # a list; V0 gives one number for what is now a list
+            current.extend(value if field.is_repeated else [value])
+        elif field.message_type is not None:
+            current.CopyFrom(value)
+        else:
+            setattr(target, name, value)
+    return new
+
+
+def _type_name(layer: V0LayerParameter) -> str:
+    if layer.type not in _TYPES:
+        raise UserError(
+            f'old layer "{layer.name}" is of unknown type "{layer.type}" '
+            f"(one of {', '.join(_TYPES)}, padding)"
+        )
+    return _TYPES[layer.type]
+
+
+def _place(layer: V0LayerParameter, field: str) -> tuple[str, str]:
+    """The message within the new layer where a V0 field goes, and its name there."""
+    if field in _COMMON:
+        return _COMMON[field], _COMMON_NAMES.get(field, field)
+    place, names = _PARAMETERS.get(layer.type, ("", {}))
+    if field not in names:
+        raise UserError(
+            f'old layer "{layer.name}" of type "{layer.type}" cannot have a field "{field}"'
+        )
+    return place, names[field]
