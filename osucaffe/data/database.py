@@ -1,0 +1,208 @@
+"""Owns LMDB: reading in key order without locks or copies, and writing whole databases at once."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import shutil
+import struct
+import threading
+import uuid
+import weakref
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import lmdb
+
+from osucaffe.errors import UserError
+
+# A meta page: page header (16 bytes), then magic, version, address, map size, two tree
+# descriptions of 48 bytes (the first begins with the page size; the second ends with the number
+# of entries and the root page), the last page in use, and the transaction that wrote it.
+_META = struct.Struct("<16x I I 16x I 44x 32x Q Q Q Q")
+_MAGIC = 0xBEEFC0DE
+_MARK_EVERY = 64
+
+
+def _mapped_size(path: Path) -> int:
+    """Check that the LMDB at `path` is whole, and return its bytes in use.
+
+    LMDB maps the file and trusts its meta pages: reading a page beyond the end of a file that
+    was cut short kills the process (SIGBUS), so the size is compared here before it is mapped.
+    """
+    remedy = "Make it again (osucaffe data, convert_imageset), or correct `source`."
+    if not path.exists():
+        raise UserError(f"LMDB {path} does not exist (looked in {Path.cwd()}). {remedy}")
+    file = path / "data.mdb"
+    if not path.is_dir() or not file.is_file():
+        raise UserError(f"{path} is not an LMDB: that is a folder with a file data.mdb. {remedy}")
+    try:
+        size = file.stat().st_size
+        with file.open("rb") as stream:
+            first = stream.read(_META.size)
+            metas = [first]
+            if len(first) == _META.size:
+                stream.seek(_META.unpack(first)[2])
+                metas.append(stream.read(_META.size))
+    except OSError as error:
+        raise UserError(f"cannot read {file}: {error.strerror}. Check its permissions.") from error
+    if size == 0:
+        raise UserError(f"LMDB {path}: data.mdb is empty, nothing was written to it. {remedy}")
+    pages = [_META.unpack(meta) for meta in metas if len(meta) == _META.size]
+    if not pages or pages[0][0] != _MAGIC:
+        raise UserError(f"{file} is not an LMDB data file (or a damaged one). {remedy}")
+    _, _, page_size, entries, _, last_page, _ = max(
+        (page for page in pages if page[0] == _MAGIC), key=lambda page: page[6]
+    )
+    needed: int = (last_page + 1) * page_size
+    if len(pages) < 2 or size < needed:
+        raise UserError(
+            f"LMDB {path} is truncated: data.mdb has {size:,} bytes, its own meta page says "
+            f"{needed:,}. Copy it again from where it was made."
+        )
+    if entries == 0:
+        raise UserError(f"LMDB {path} has no records. {remedy}")
+    return needed
+
+
+class Database:
+    """An LMDB folder, read-only. Records are numbered in key order from 0.
+
+    Open one with `open_database`. Safe to use from several threads.
+    """
+
+    def __init__(self, path: Path, size: int) -> None:
+        self.path = path
+        try:
+            # No locks: read-only folders and network file systems work, and nothing is written.
+            self._environment = lmdb.open(
+                str(path), map_size=size, readonly=True, lock=False, readahead=True
+            )
+        except lmdb.Error as error:
+            raise UserError(f"cannot open LMDB {path}: {error}") from error
+        self.count: int = self._environment.stat()["entries"]
+        # LMDB finds keys, not numbers: so the key of every 64th record is noted on the way.
+        self._marks: list[bytes] = []
+        self._marking = threading.Lock()
+
+    def __len__(self) -> int:
+        return self.count
+
+    @contextlib.contextmanager
+    def read(self, start: int, stop: int) -> Iterator[list[tuple[memoryview, memoryview]]]:
+        """Keys and values of the records start .. stop - 1, in key order.
+
+        They are views of the mapped file, valid inside the `with` block only.
+        """
+        if not 0 <= start < stop <= self.count:
+            raise IndexError(f"records {start} to {stop} of {self.count} in {self.path}")
+        mark = self._mark(start // _MARK_EVERY)
+        with self._environment.begin(buffers=True) as transaction:
+            cursor = transaction.cursor()
+            cursor.set_key(mark)
+            skip = start % _MARK_EVERY
+            yield list(itertools.islice(cursor.iternext(), skip, skip + stop - start))
+
+    def _mark(self, block: int) -> bytes:
+        """The key of record 64 * block."""
+        with self._marking:
+            if block >= len(self._marks):
+                with self._environment.begin() as transaction:
+                    cursor = transaction.cursor()
+                    if self._marks:
+                        cursor.set_key(self._marks.pop())
+                    else:
+                        cursor.first()
+                    keys = cursor.iternext(keys=True, values=False)
+                    missing = block + 1 - len(self._marks)
+                    self._marks += itertools.islice(
+                        keys, 0, _MARK_EVERY * (missing - 1) + 1, _MARK_EVERY
+                    )
+            return self._marks[block]
+
+
+_opened: weakref.WeakValueDictionary[tuple[int, int], Database] = weakref.WeakValueDictionary()
+
+
+def open_database(path: str | os.PathLike[str]) -> Database:
+    """Open an LMDB for reading; raises UserError when it is missing, empty, cut short or damaged.
+
+    LMDB must not be opened twice in one process: a folder that is open already is shared.
+    """
+    folder = Path(path)
+    size = _mapped_size(folder)
+    status = (folder / "data.mdb").stat()
+    identity = (status.st_dev, status.st_ino)
+    database = _opened.get(identity)
+    if database is None:
+        database = _opened[identity] = Database(folder, size)
+    return database
+
+
+def record_key(index: int, name: str = "") -> bytes:
+    """The key that Caffe's tools give a record: eight digits, then _name for an image file."""
+    return f"{index:08d}{'_' + name if name else ''}".encode()
+
+
+def write_database(
+    path: str | os.PathLike[str], records: Iterable[tuple[bytes, bytes]], *, batch: int = 1000
+) -> int:
+    """Write records, in rising order of their keys, as the LMDB folder `path`; return their number.
+
+    All or nothing: the folder is built beside `path`, flushed to disk, then renamed. An LMDB that
+    stands there is replaced; anything else there is left alone (UserError). `batch` records are
+    one transaction.
+    """
+    target = Path(path)
+    if target.exists() and not _is_database_folder(target):
+        raise UserError(f"{target} exists and is not an LMDB: choose another name or remove it.")
+    temporary = target.parent / f".{target.name}.{uuid.uuid4().hex[:8]}"
+    try:
+        temporary.mkdir(parents=True)
+        count = _write(temporary, iter(records), batch)
+        _replace(temporary, target)
+    except OSError as error:
+        raise UserError(f"cannot write LMDB {target}: {error.strerror or error}") from error
+    except lmdb.Error as error:
+        raise UserError(f"cannot write LMDB {target}: {error}") from error
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+    return count
+
+
+def _is_database_folder(path: Path) -> bool:
+    return path.is_dir() and {item.name for item in path.iterdir()} <= {"data.mdb", "lock.mdb"}
+
+
+def _write(folder: Path, records: Iterator[tuple[bytes, bytes]], batch: int) -> int:
+    count = 0
+    size = 1 << 26
+    with lmdb.open(
+        str(folder), map_size=size, lock=False, sync=False, metasync=False, meminit=False
+    ) as environment:
+        while chunk := list(itertools.islice(records, batch)):
+            while True:
+                try:
+                    with environment.begin(write=True) as transaction:
+                        for key, value in chunk:
+                            if not transaction.put(key, value, append=True):
+                                raise ValueError(f"key {key!r} does not come after the last one")
+                    break
+                except lmdb.MapFullError:  # the transaction is undone: enlarge the map, try again
+                    size *= 2
+                    environment.set_mapsize(size)
+            count += len(chunk)
+        environment.sync(True)
+    return count
+
+
+def _replace(temporary: Path, target: Path) -> None:
+    """Move the finished folder to its name (a folder that is not empty cannot be renamed over)."""
+    if target.exists():
+        old = temporary.with_name(temporary.name + ".old")
+        target.rename(old)
+        temporary.rename(target)
+        shutil.rmtree(old)
+    else:
+        temporary.rename(target)

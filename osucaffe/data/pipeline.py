@@ -1,0 +1,118 @@
+"""Owns prefetching: batches that threads make ahead, in order, in a ring of buffers."""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import NamedTuple
+
+import numpy as np
+
+from osucaffe.backends.tensor import Shape
+
+Fill = Callable[[int, Sequence[np.ndarray]], None]
+_ALIGNMENT = 64
+
+
+class Buffer(NamedTuple):
+    """One array of a batch: as the reader sees it, flat, and where it begins in memory."""
+
+    array: np.ndarray
+    flat: np.ndarray
+    address: int
+
+
+class Pipeline:
+    """Gives the batches of a stream of records one by one, made ahead by threads.
+
+    fill(position, arrays) writes the records position, position + 1, ... of the stream into the
+    arrays; it runs on several threads, each on a batch of its own.
+    shapes: of the arrays of one batch (float32); the first extent of each is the batch size.
+    depth: batches made ahead (0: none, each is made when it is asked for).
+    threads: how many batches are in the making at a time.
+    """
+
+    def __init__(
+        self, fill: Fill, shapes: Sequence[Shape], *, depth: int, threads: int = 1
+    ) -> None:
+        self._fill = fill
+        self._batch_size = shapes[0][0]
+        # One more than are made ahead: the batch that was given out last.
+        self._free = deque([allocate(shape) for shape in shapes] for _ in range(depth + 1))
+        self._threads = min(threads, depth)
+        self._pool: ThreadPoolExecutor | None = None
+        self._pending: deque[tuple[Future[None], list[Buffer]]] = deque()
+        self._given: list[Buffer] | None = None
+        self._position = 0
+
+    @property
+    def position(self) -> int:
+        """How many records were given out. Set it, and those from there on come next."""
+        return self._position
+
+    @position.setter
+    def position(self, position: int) -> None:
+        self._drop_pending()
+        self._position = position
+
+    def next(self) -> list[Buffer]:
+        """The next batch. It stays as it is until the batch after it is asked for.
+
+        Raises what the thread that made the batch raised (again, if asked again).
+        """
+        if not self._threads:
+            batch = self._free[0]
+            self._fill(self._position, [buffer.array for buffer in batch])
+        else:
+            self._fill_ring()
+            future, batch = self._pending[0]
+            future.result()
+            self._pending.popleft()
+            if self._given is not None:
+                self._free.append(self._given)
+            self._given = batch
+        self._position += self._batch_size
+        if self._threads:
+            self._fill_ring()
+        return batch
+
+    def close(self) -> None:
+        """Stop the threads and wait for them. The next batch would start them again."""
+        self._drop_pending()
+        if self._pool is not None:
+            self._pool.shutdown()
+            self._pool = None
+
+    def _fill_ring(self) -> None:
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix="osucaffe-data")
+        while self._free:
+            batch = self._free.popleft()
+            position = self._position + self._batch_size * len(self._pending)
+            arrays = [buffer.array for buffer in batch]
+            self._pending.append((self._pool.submit(self._fill, position, arrays), batch))
+
+    def _drop_pending(self) -> None:
+        for future, batch in self._pending:
+            if not future.cancel():
+                future.exception()  # waits until the thread has let go of the buffer
+            self._free.append(batch)
+        self._pending.clear()
+
+
+def allocate(shape: Shape) -> Buffer:
+    """A float32 array that begins at a multiple of a cache line, as vector code likes it."""
+    count = int(np.prod(shape))
+    memory = np.zeros(count * 4 + _ALIGNMENT, np.uint8)
+    start = -memory.ctypes.data % _ALIGNMENT
+    flat = memory[start : start + count * 4].view(np.float32)
+    return Buffer(flat.reshape(shape), flat, flat.ctypes.data)
+
+
+def usable_cores() -> int:
+    """How many cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

@@ -1,0 +1,165 @@
+"""Owns the stream of records of a Data layer: which comes when, and how it enters a batch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from osucaffe.backends.random import mix64
+from osucaffe.backends.tensor import Shape
+from osucaffe.errors import UserError
+
+from .database import Database
+from .datum import Datum, parse_datum, pixels
+from .transform import Transform, record_draws
+
+Records = list[tuple[memoryview, memoryview]]
+_SMALL = 16384
+
+
+class DatumSource:
+    """The records of a database, over and over in key order, transformed.
+
+    The stream begins at a record below `rand_skip` that the seed picks. `shape` is the
+    (channels, height, width) of every transformed record; it comes from the first one.
+    """
+
+    def __init__(
+        self, database: Database, transform: Transform, *, seed: int = 0, rand_skip: int = 0
+    ) -> None:
+        self._database = database
+        self._transform = transform
+        self._seed = seed
+        self._start = mix64(mix64(seed) + 1) % rand_skip if rand_skip else 0
+        with database.read(0, 1) as [(key, value)]:
+            datum, image = self._decode(key, value)
+            self.encoded = datum.encoded
+            self._plain = _PlainForm.of(value, datum)
+            self.shape: Shape = transform.prepare(image.shape)
+            self._record_shape = image.shape
+
+    def fill(self, position: int, arrays: Sequence[np.ndarray]) -> None:
+        """Write the records of the stream from `position` on into a batch.
+
+        arrays: data (N, channels, height, width), and labels (N,) if they are wanted.
+        Raises UserError that names the key of a record that is damaged or of another size.
+        """
+        data, labels = arrays[0], arrays[1] if len(arrays) > 1 else None
+        at = 0
+        for epoch, start, stop in self._runs(position, len(data)):
+            draws: Sequence[int] = ()
+            if self._transform.random:
+                records = np.arange(start, stop)
+                draws = record_draws(self._seed, np.full_like(records, epoch), records)
+            end = at + stop - start
+            with self._database.read(start, stop) as found:
+                fill = self._fill_plain if self._plain else self._fill_any
+                fill(found, draws, data[at:end], None if labels is None else labels[at:end])
+            at = end
+
+    def _runs(self, position: int, count: int) -> Iterator[tuple[int, int, int]]:
+        """The next `count` records of the stream as (epoch, start, stop): consecutive ones."""
+        epoch, start = divmod(self._start + position, len(self._database))
+        while count:
+            stop = min(start + count, len(self._database))
+            yield epoch, start, stop
+            count -= stop - start
+            epoch, start = epoch + 1, 0
+
+    def _fill_any(
+        self, records: Records, draws: Sequence[int], data: np.ndarray, labels: np.ndarray | None
+    ) -> None:
+        for index, (key, value) in enumerate(records):
+            datum, image = self._decode(key, value)
+            if image.shape != self._record_shape:
+                self._check_size(key, image.shape)
+            self._transform.apply(image, data[index], draws[index] if draws else 0)
+            if labels is not None:
+                labels[index] = datum.label
+
+    def _fill_plain(
+        self, records: Records, draws: Sequence[int], data: np.ndarray, labels: np.ndarray | None
+    ) -> None:
+        """The same for small raw records: all at once where they look like the first one."""
+        assert self._plain is not None
+        rows = self._plain.rows([value for _, value in records])
+        if rows is None:
+            self._fill_any(records, draws, data, labels)
+            return
+        images = self._plain.images(rows)
+        if draws:
+            for image, out, draw in zip(images, data, draws, strict=True):
+                self._transform.apply(image, out, draw)
+        else:
+            self._transform.apply(images, data)
+        if labels is not None:
+            labels[:] = self._plain.labels(rows)
+
+    def _decode(self, key: memoryview, value: memoryview) -> tuple[Datum, np.ndarray]:
+        try:
+            datum = parse_datum(value)
+            return datum, pixels(datum, self._transform.colour)
+        except ValueError as error:
+            raise UserError(f"{self._name(key)} cannot be read: {error}") from error
+
+    def _check_size(self, key: memoryview, shape: Shape) -> None:
+        """Records may differ in size when all of them hold the crop, and no mean image is given."""
+        first = self._record_shape
+        fits = self._transform.crop and not self._transform.has_mean_image
+        if fits and shape[0] == first[0] and min(shape[1:]) >= self._transform.crop:
+            return
+        raise UserError(
+            f"{self._name(key)} is {_text(shape)}, but the first record is {_text(first)} "
+            "(channels x height x width): give all images one size when making the database"
+            + (f", at least crop_size {self._transform.crop}" if self._transform.crop else "")
+        )
+
+    def _name(self, key: memoryview) -> str:
+        return f'record "{bytes(key).decode(errors="replace")}" of {self._database.path}'
+
+
+class _PlainForm:
+    """The byte layout of small raw records that differ in their pixels and labels only.
+
+    Such records are told apart from others, and read, by whole batches: nothing is parsed.
+    """
+
+    def __init__(self, first: bytes, datum: Datum) -> None:
+        self._shape = datum.shape
+        self._pixels = slice(datum.offset, datum.offset + len(datum.data))
+        self._label = self._pixels.stop + 1
+        fixed = np.ones(len(first), bool)
+        fixed[self._pixels] = False
+        fixed[self._label] = False
+        self._fixed = np.flatnonzero(fixed)
+        self._first = np.frombuffer(first, np.uint8)
+
+    @classmethod
+    def of(cls, value: memoryview, datum: Datum) -> _PlainForm | None:
+        """The form of a record, or None if it is not that plain: header, pixels, label."""
+        tail = bytes(value[datum.offset + len(datum.data) :])
+        plain = tail[:1] == b"\x28" and len(tail) in (2, 4) and tail[1] < 0x80
+        small = len(value) <= _SMALL and not datum.encoded and datum.values is None
+        return cls(bytes(value), datum) if plain and small else None
+
+    def rows(self, values: list[memoryview]) -> np.ndarray | None:
+        """The records as the rows of one array, or None if one is of another form."""
+        if any(len(value) != self._first.size for value in values):
+            return None
+        rows = np.frombuffer(b"".join(values), np.uint8).reshape(len(values), -1)
+        if (rows[:, self._fixed] != self._first[self._fixed]).any() or (
+            rows[:, self._label] > 0x7F
+        ).any():
+            return None
+        return rows
+
+    def images(self, rows: np.ndarray) -> np.ndarray:
+        return rows[:, self._pixels].reshape(-1, *self._shape)
+
+    def labels(self, rows: np.ndarray) -> np.ndarray:
+        return rows[:, self._label]
+
+
+def _text(shape: Shape) -> str:
+    return "x".join(map(str, shape))

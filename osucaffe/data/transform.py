@@ -1,0 +1,142 @@
+"""Owns Caffe's transform_param: mean, scale, crop, mirror and the colours of decoded images."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NoReturn, cast
+
+import numpy as np
+from google.protobuf.message import DecodeError
+
+from osucaffe.backends.random import mix64
+from osucaffe.backends.tensor import Shape
+from osucaffe.proto import caffe_pb2
+
+Fail = Callable[[str, str], NoReturn]
+
+
+class Transform:
+    """y = (crop of x - mean) * scale, mirrored perhaps.
+
+    parameter: the layer's TransformationParameter. fail(field, text) raises the UserError that
+    names the layer. Call `prepare` once before `apply`.
+    """
+
+    def __init__(
+        self, parameter: caffe_pb2.TransformationParameter, phase: str, fail: Fail
+    ) -> None:
+        self.scale = np.float32(parameter.scale)
+        self.crop = parameter.crop_size
+        self.random_crop = phase == "TRAIN" and self.crop > 0
+        self.mirror = parameter.mirror
+        self.random = self.random_crop or self.mirror
+        self.colour: bool | None = None
+        if parameter.force_color or parameter.force_gray:
+            self.colour = parameter.force_color
+        if parameter.force_color and parameter.force_gray:
+            fail("transform_param", "force_color and force_gray exclude each other: set one")
+        if parameter.mean_file and parameter.mean_value:
+            fail("transform_param", "mean_file and mean_value exclude each other: set one")
+        self._values = np.array(parameter.mean_value, np.float32)
+        self._file = parameter.mean_file
+        self._full = read_mean(self._file, fail) if self._file else None
+        self._mean: np.ndarray | None = None
+        self._fail = fail
+
+    @property
+    def has_mean_image(self) -> bool:
+        """Whether the mean is an image, so that every record must have its size."""
+        return self._full is not None
+
+    def prepare(self, shape: Shape) -> Shape:
+        """Check the settings against a record's (channels, height, width); return what comes out.
+
+        Raises the layer's UserError where they do not fit.
+        """
+        channels, height, width = shape
+        text = _text(shape)
+        if self._full is not None:
+            if self._full.shape != shape:
+                self._fail(
+                    "transform_param.mean_file",
+                    f"the mean in {self._file} is {_text(self._full.shape)}, but the records are "
+                    f"{text} (channels x height x width): compute it from the same database",
+                )
+            self._mean = self._full
+        elif self._values.size:
+            if self._values.size not in (1, channels):
+                self._fail(
+                    "transform_param.mean_value",
+                    f"{self._values.size} values for {channels} channels: give one or {channels}",
+                )
+            self._mean = np.broadcast_to(self._values[:, None, None], (channels, 1, 1))
+        if not self.crop:
+            return shape
+        if self.crop > min(height, width):
+            self._fail(
+                "transform_param.crop_size",
+                f"{self.crop} is larger than the image of {text} (channels x height x width)",
+            )
+        return channels, self.crop, self.crop
+
+    def apply(self, image: np.ndarray, out: np.ndarray, draw: int = 0) -> None:
+        """Write the transformed image to out (float32), in one or two passes and without a copy.
+
+        image: (..., channels, height, width) of any type; out: the same with the shape that
+        `prepare` returned. draw: the record's 64 random bits (`record_draws`).
+        """
+        height, width = image.shape[-2:]
+        mean = self._mean
+        if self.crop:
+            top, left = height - self.crop, width - self.crop
+            if self.random_crop:
+                top = (top + 1) * (draw >> 1 & 0x7FFFFFFF) >> 31
+                left = (left + 1) * (draw >> 32) >> 32
+            else:
+                top, left = top // 2, left // 2
+            window = (..., slice(top, top + self.crop), slice(left, left + self.crop))
+            image = image[window]
+            if mean is not None and mean.shape[-1] > 1:
+                mean = mean[window]
+        target = out[..., ::-1] if self.mirror and draw & 1 else out
+        if mean is not None:
+            np.subtract(image, mean, out=target)
+            if self.scale != 1:
+                np.multiply(out, self.scale, out=out)
+        elif self.scale != 1:
+            np.multiply(image, self.scale, out=target)
+        else:
+            np.copyto(target, image)
+
+
+def record_draws(seed: int, epochs: np.ndarray, records: np.ndarray) -> list[int]:
+    """64 random bits for each record that depend on (seed, epoch, record number) only."""
+    # On uint64 arrays mix64 wraps around as it does on numbers that it masks.
+    mix = cast(Callable[[np.ndarray], np.ndarray], mix64)
+    mixed = mix(epochs.astype(np.uint64)) ^ np.uint64(mix64(seed & 0xFFFFFFFFFFFFFFFF))
+    draws: list[int] = mix(mix(mixed) ^ records.astype(np.uint64)).tolist()
+    return draws
+
+
+def read_mean(path: str, fail: Fail) -> np.ndarray:
+    """The mean of a .binaryproto file as float32 (channels, height, width)."""
+    field = "transform_param.mean_file"
+    blob = caffe_pb2.BlobProto()
+    try:
+        with open(path, "rb") as stream:
+            blob.ParseFromString(stream.read())
+    except OSError as error:
+        fail(field, f"cannot read {path}: {error.strerror}")
+    except DecodeError:
+        fail(field, f"{path} is not a mean file (a BlobProto in binary form)")
+    shape = tuple(blob.shape.dim) or (blob.num, blob.channels, blob.height, blob.width)
+    values = np.array(blob.data or blob.double_data, np.float32)
+    if len(shape) == 4 and shape[0] == 1:
+        shape = shape[1:]
+    if len(shape) != 3 or values.size != np.prod(shape) or not values.size:
+        fail(field, f"{path} is not a mean file: {values.size} values in the shape {_text(shape)}")
+    return values.reshape(shape)
+
+
+def _text(shape: Shape) -> str:
+    return "x".join(map(str, shape))

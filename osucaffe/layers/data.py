@@ -1,0 +1,177 @@
+"""Owns the layers that bring data into a net: Data, Input, DummyData."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from osucaffe import filler
+from osucaffe.backends.primitives import Program
+from osucaffe.backends.tensor import Shape
+from osucaffe.blob import Blob
+from osucaffe.data.database import open_database
+from osucaffe.data.pipeline import Buffer, Pipeline, allocate, usable_cores
+from osucaffe.data.source import DatumSource
+from osucaffe.data.transform import Transform
+from osucaffe.errors import UserError
+from osucaffe.layer import Layer, register
+from osucaffe.proto import caffe_pb2
+
+
+class _Feed(Layer):
+    """A layer without bottoms that places host memory as its tops in every forward pass.
+
+    `position` tells where its stream stands; set, the stream goes on from there.
+    """
+
+    bottoms = (0, 0)
+    position: int = 0
+
+    def next(self) -> list[Buffer]:
+        """The next batch, one buffer for each top."""
+        raise NotImplementedError
+
+    def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
+        tensors = [blob.data for blob in top]
+
+        def feed() -> None:
+            for tensor, buffer in zip(tensors, self.next(), strict=True):
+                tensor.place(buffer.flat, buffer.address)
+
+        program.host([], tensors, function=feed, feed=True)
+
+
+@register("Data")
+class Data(_Feed):
+    """Images (and labels, if there is a second top) from an LMDB, transformed and prefetched."""
+
+    tops = (1, 2)
+
+    def setup(self, bottom: list[Shape]) -> list[Shape]:
+        param = self.param.data_param
+        self._check(param)
+        transform = Transform(self.param.transform_param, self.phase, self.fail)
+        try:
+            source = DatumSource(
+                open_database(param.source), transform, seed=self.seed, rand_skip=param.rand_skip
+            )
+        except UserError as error:
+            if str(error).startswith("layer "):
+                raise
+            self.fail("data_param.source", str(error))
+        shapes: list[Shape] = [(param.batch_size, *source.shape), (param.batch_size,)]
+        # Copying raw records keeps one thread busy, not more; decoding images is worth all cores.
+        threads = usable_cores() if source.encoded else 1
+        self._pipeline = Pipeline(
+            source.fill, shapes[: len(self.param.top)], depth=param.prefetch, threads=threads
+        )
+        return shapes[: len(self.param.top)]
+
+    def _check(self, param: caffe_pb2.DataParameter) -> None:
+        if not param.source:
+            self.fail("data_param.source", "is missing: set it to the folder of an LMDB")
+        if not param.batch_size:
+            self.fail("data_param.batch_size", "is missing: set it to the images of one batch")
+        # The format's default is LevelDB; a net that leaves it out may still name an LMDB.
+        leveldb = param.HasField("backend") and param.backend == caffe_pb2.DataParameter.LEVELDB
+        if leveldb or (Path(param.source) / "CURRENT").exists():
+            self.fail(
+                "data_param.backend",
+                f"LevelDB is not supported. Make {param.source} again as an LMDB (C++ Caffe's "
+                "convert_imageset and convert_mnist_data have --backend=lmdb), set backend: LMDB",
+            )
+
+    def next(self) -> list[Buffer]:
+        return self._pipeline.next()
+
+    @property
+    def position(self) -> int:
+        """How many records the net has taken since the stream began."""
+        return self._pipeline.position
+
+    @position.setter
+    def position(self, position: int) -> None:
+        self._pipeline.position = position
+
+    def close(self) -> None:
+        """Stop the reading threads."""
+        self._pipeline.close()
+
+
+@register("Input")
+class Input(Layer):
+    """Blobs that the caller fills before each forward pass."""
+
+    bottoms = (0, 0)
+    tops = (1, None)
+
+    def setup(self, bottom: list[Shape]) -> list[Shape]:
+        tops = len(self.param.top)
+        shapes = [tuple(shape.dim) for shape in self.param.input_param.shape]
+        if len(shapes) not in (1, tops):
+            given = f"{len(shapes)} shapes for {tops} tops"
+            self.fail("input_param.shape", f"{given}: give 1 or {tops}")
+        return shapes * (tops // len(shapes))
+
+    def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
+        for blob in top:
+            blob.data.kept = True
+
+
+@register("DummyData")
+class DummyData(_Feed):
+    """Blobs from fillers: constant ones are filled once, random ones anew in each forward."""
+
+    tops = (1, None)
+
+    def setup(self, bottom: list[Shape]) -> list[Shape]:
+        tops = len(self.param.top)
+        fillers = list(self.param.dummy_data_param.data_filler) or [caffe_pb2.FillerParameter()]
+        if len(fillers) not in (1, tops):
+            self.fail(
+                "dummy_data_param.data_filler",
+                f"{len(fillers)} fillers for {tops} tops: give none, 1 or {tops}",
+            )
+        self._fillers = fillers * (tops // len(fillers))
+        self._buffers: list[Buffer] = []
+        shapes = self._shapes(tops)
+        # A trial of each filler now: a bad one is reported before training begins.
+        for shape, parameter in zip(shapes, self._fillers, strict=True):
+            buffer = allocate(shape)
+            buffer.array[...] = self._draw(parameter, shape, 0)
+            self._buffers.append(buffer)
+        return shapes
+
+    def _shapes(self, tops: int) -> list[Shape]:
+        param = self.param.dummy_data_param
+        legacy = [param.num, param.channels, param.height, param.width]
+        if param.shape and any(legacy):
+            self.fail("dummy_data_param", "give either shape or num, channels, height, width")
+        if param.shape:
+            shapes = [tuple(shape.dim) for shape in param.shape]
+        else:
+            counts = {len(values) for values in legacy}
+            if 0 in counts or not counts <= {1, tops}:
+                self.fail(
+                    "dummy_data_param",
+                    f"give shape (or each of num, channels, height, width) once or {tops} times",
+                )
+            columns = [list(values) * (tops // len(values)) for values in legacy]
+            shapes = list(zip(*columns, strict=True))
+        if len(shapes) not in (1, tops):
+            self.fail(
+                "dummy_data_param.shape", f"{len(shapes)} shapes for {tops} tops: give 1 or {tops}"
+            )
+        return shapes * (tops // len(shapes))
+
+    def _draw(self, parameter: caffe_pb2.FillerParameter, shape: Shape, top: int) -> np.ndarray:
+        generator = np.random.default_rng([self.seed, self.key, top, self.position])
+        return filler.fill(parameter, shape, generator, f'layer "{self.name}" ({self.type})')
+
+    def next(self) -> list[Buffer]:
+        for top, (buffer, parameter) in enumerate(zip(self._buffers, self._fillers, strict=True)):
+            if parameter.type != "constant":
+                buffer.array[...] = self._draw(parameter, buffer.array.shape, top)
+        self.position += 1
+        return self._buffers
