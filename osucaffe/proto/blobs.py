@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +18,10 @@ _FIELDS = {
     ("data", np.dtype(np.float64)): BlobProto.DOUBLE_DATA_FIELD_NUMBER,
     ("diff", np.dtype(np.float64)): BlobProto.DOUBLE_DIFF_FIELD_NUMBER,
 }
-_LENGTH_DELIMITED = 2  # a wire type: protobuf.dev/programming-guides/encoding
+# Wire types: https://protobuf.dev/programming-guides/encoding
+_VARINT = 0
+_LENGTH_DELIMITED = 2
+_FIXED_BYTES = {1: 8, 5: 4}
 
 
 def blob_shape(blob: BlobProto) -> tuple[int, ...]:
@@ -44,34 +47,38 @@ def has_values(blob: BlobProto) -> bool:
     return len(blob.data) > 0 or len(blob.double_data) > 0
 
 
-def blob_to_array(blob: BlobProto, field: Literal["data", "diff"] = "data") -> NDArray:
-    """A copy of the blob's values (or gradients) in its shape, float32 or float64 as stored.
+def check_blob(blob: BlobProto) -> None:
+    """Raise UserError unless the blob has as many values as its shape asks for."""
+    found = len(blob.double_data) or len(blob.data)
+    shape = blob_shape(blob)
+    if found != math.prod(shape):
+        raise UserError(
+            f"a blob of shape {'x'.join(map(str, shape)) or '()'} has {found} values instead of "
+            f"{math.prod(shape)}: the file is damaged"
+        )
+
+
+def blob_to_array(blob: BlobProto, field: Literal["data", "diff"] = "data") -> NDArray[Any]:
+    """The blob's values (or gradients) in its shape, read-only, float32 or float64 as stored.
 
     Raises UserError when the number of values is not that of the shape.
     """
-    doubles = blob.double_data if field == "data" else blob.double_diff
-    floats = blob.data if field == "data" else blob.diff
-    values = np.array(doubles, np.float64) if len(doubles) else np.array(floats, np.float32)
-    shape = blob_shape(blob)
-    if values.size != math.prod(shape):
-        raise UserError(
-            f"a blob of shape {'x'.join(map(str, shape)) or '()'} needs {math.prod(shape)} values "
-            f"but has {values.size} in its {field}: the file is damaged"
-        )
-    return values.reshape(shape)
+    check_blob(blob)
+    dtype = np.dtype(np.float64 if len(blob.double_data) else np.float32)
+    return _packed_values(blob, _FIELDS[field, dtype], dtype).reshape(blob_shape(blob))
 
 
-def array_to_blob(array: NDArray, diff: NDArray | None = None) -> BlobProto:
+def array_to_blob(array: NDArray[Any], diff: NDArray[Any] | None = None) -> BlobProto:
     """A blob of the array's shape with a copy of its values: float64 as doubles, else float32."""
     blob = BlobProto()
     fill_blob(blob, array, diff)
     return blob
 
 
-def fill_blob(blob: BlobProto, array: NDArray, diff: NDArray | None = None) -> None:
+def fill_blob(blob: BlobProto, array: NDArray[Any], diff: NDArray[Any] | None = None) -> None:
     """Make this blob (of a layer, say) hold the array and perhaps gradients of the same shape.
 
-    The values go in as serialized bytes, which is ten times as fast as to append them.
+    The values go in as serialized bytes, which is ten times as fast as appending them.
     """
     blob.Clear()
     blob.shape.CopyFrom(BlobShape(dim=array.shape))
@@ -79,9 +86,43 @@ def fill_blob(blob: BlobProto, array: NDArray, diff: NDArray | None = None) -> N
         if values is None:
             continue
         dtype = np.dtype(np.float64 if values.dtype == np.float64 else np.float32)
-        content = np.ascontiguousarray(values, dtype.newbyteorder("<")).tobytes()
-        tag = _varint(_FIELDS[field, dtype] << 3 | _LENGTH_DELIMITED)
-        blob.MergeFromString(b"".join((tag, _varint(len(content)), content)))
+        content = np.ascontiguousarray(values, dtype.newbyteorder("<"))
+        header = _varint(_FIELDS[field, dtype] << 3 | _LENGTH_DELIMITED) + _varint(content.nbytes)
+        blob.MergeFromString(b"".join((header, content.reshape(-1).view(np.uint8))))
+
+
+def _packed_values(blob: BlobProto, number: int, dtype: np.dtype[Any]) -> NDArray[Any]:
+    """The values of a packed field, out of the serialized blob.
+
+    Older protobufs turn a field into an array number by number; this is 25 times as fast.
+    """
+    content = blob.SerializeToString()
+    position = 0
+    while position < len(content):
+        tag, position = _read_varint(content, position)
+        wire_type = tag & 7
+        if wire_type == _VARINT:
+            _, position = _read_varint(content, position)
+        elif wire_type == _LENGTH_DELIMITED:
+            length, position = _read_varint(content, position)
+            if tag >> 3 == number:
+                count = length // dtype.itemsize
+                return np.frombuffer(content, dtype.newbyteorder("<"), count, position)
+            position += length
+        else:  # a field that the schema does not know
+            position += _FIXED_BYTES[wire_type]
+    return np.empty(0, dtype)
+
+
+def _read_varint(content: bytes, position: int) -> tuple[int, int]:
+    number = shift = 0
+    while True:
+        byte = content[position]
+        position += 1
+        number |= (byte & 0x7F) << shift
+        shift += 7
+        if byte < 0x80:
+            return number, position
 
 
 def _varint(number: int) -> bytes:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
@@ -13,13 +15,13 @@ from osucaffe.proto.caffe_pb2 import Datum
 def parse_datum(content: bytes | memoryview, where: str = "datum") -> Datum:
     """The Datum in these bytes; `where` (the data set and key) names it in a UserError."""
     try:
-        return Datum.FromString(content)
+        return Datum.FromString(content)  # type: ignore[arg-type]  # any buffer will do
     except DecodeError:
         raise UserError(f"{where}: not a Datum, or damaged") from None
 
 
 def datum_to_array(datum: Datum, where: str = "datum") -> NDArray[np.uint8] | NDArray[np.float32]:
-    """The pixels, channels × height × width: uint8 (read-only, not copied) or float32.
+    """The pixels, channels x height x width: uint8 (read-only, not copied) or float32.
 
     Raises UserError for an encoded image, whose `data` is a file to decode, and when the number
     of values is not that of the shape.
@@ -36,8 +38,8 @@ def datum_to_array(datum: Datum, where: str = "datum") -> NDArray[np.uint8] | ND
     return values.reshape(shape)
 
 
-def array_to_datum(array: NDArray, label: int = 0) -> Datum:
-    """A Datum of an image, channels × height × width: uint8 as raw pixels, else as floats."""
+def array_to_datum(array: NDArray[Any], label: int = 0) -> Datum:
+    """A Datum of an image, channels x height x width: uint8 as raw pixels, else as floats."""
     channels, height, width = array.shape
     datum = Datum(channels=channels, height=height, width=width, label=label)
     if array.dtype == np.uint8:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,7 +45,7 @@ def read_solver(path: str | Path) -> SolverParameter:
 
 
 def read_mean(path: str | Path) -> NDArray[np.float32]:
-    """The mean image in a .binaryproto file: channels × height × width. Raises UserError."""
+    """The mean image in a .binaryproto file: channels x height x width. Raises UserError."""
     blob = read_message(path, BlobProto, "mean file (.binaryproto)")
     try:
         mean = blob_to_array(blob)
@@ -60,8 +61,8 @@ def read_mean(path: str | Path) -> NDArray[np.float32]:
     return mean.astype(np.float32, copy=False)
 
 
-def write_mean(path: str | Path, mean: NDArray) -> None:
-    """Write a mean image, channels × height × width, as a .binaryproto file. Raises UserError."""
+def write_mean(path: str | Path, mean: NDArray[Any]) -> None:
+    """Write a mean image, channels x height x width, as a .binaryproto file. Raises UserError."""
     channels, height, width = mean.shape
     blob = BlobProto(num=1, channels=channels, height=height, width=width)
     blob.data.extend(np.asarray(mean, np.float32).ravel())

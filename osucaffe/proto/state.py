@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from osucaffe.errors import UserError
-from osucaffe.proto.blobs import blob_to_array, fill_blob
+from osucaffe.proto.blobs import blob_to_array, check_blob, fill_blob
 from osucaffe.proto.caffe_pb2 import SolverState
 from osucaffe.proto.storage import hdf5_file, is_hdf5, read_message, replacing, write_message
 
@@ -26,11 +26,11 @@ def read_state(path: str | Path) -> SolverState:
     state = read_message(path, SolverState, _WHAT)
     if not state.HasField("iter"):
         raise UserError(f"{path}: states no iteration, so it is not a {_WHAT}")
-    for blob in state.history:
+    for i, blob in enumerate(state.history):
         try:
-            blob_to_array(blob)
+            check_blob(blob)
         except UserError as error:
-            raise UserError(f"{path}: history: {error}") from None
+            raise UserError(f"{path}: history {i}: {error}") from None
     return state
 
 
@@ -75,17 +75,22 @@ def _read_hdf5(file: h5py.File) -> SolverState:
 
 
 def _write_hdf5(file: h5py.File, state: SolverState) -> None:
-    import h5py
-
     file["iter"] = np.array([state.iter], np.int32)
-    # Caffe reads a string of fixed length that ends in a zero byte.
-    name = state.learned_net.encode() + b"\0"
-    kind = h5py.h5t.C_S1.copy()
-    kind.set_size(len(name))
-    file.create_dataset("learned_net", data=np.array(name, f"S{len(name)}"), dtype=h5py.Datatype(kind) if False else None)
+    _write_string(file, "learned_net", state.learned_net)
     file["current_step"] = np.array([state.current_step], np.int32)
     history = file.create_group("history")
     for i, blob in enumerate(state.history):
         history[str(i)] = blob_to_array(blob)
     if state.HasField("osucaffe"):
         file["osucaffe"] = np.frombuffer(state.osucaffe, np.uint8)
+
+
+def _write_string(file: h5py.File, name: str, text: str) -> None:
+    """As Caffe does: of fixed length, with a zero byte at the end, which h5py leaves out."""
+    from h5py import h5d, h5s, h5t
+
+    content = text.encode() + b"\0"
+    kind = h5t.C_S1.copy()
+    kind.set_size(len(content))
+    dataset = h5d.create(file.id, name.encode(), kind, h5s.create(h5s.SCALAR))
+    dataset.write(h5s.ALL, h5s.ALL, np.array(content, f"S{len(content)}"), kind)

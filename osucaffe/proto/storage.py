@@ -105,7 +105,8 @@ def hdf5_file(path: str | Path, mode: Literal["r", "w"], what: str) -> Iterator[
     try:
         with h5py.File(path, mode) as file:
             yield file
-    except (OSError, KeyError, ValueError, TypeError, RuntimeError) as error:
+    except (OSError, LookupError, ValueError, TypeError, AttributeError, RuntimeError) as error:
         if mode == "w":
-            raise OSError(getattr(error, "errno", None), str(error)) from None
+            number = getattr(error, "errno", None)
+            raise OSError(number, os.strerror(number) if number else str(error)) from None
         raise UserError(f"{path}: not a {what}, or damaged or cut short ({error})") from None

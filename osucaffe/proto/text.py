@@ -15,6 +15,7 @@ from osucaffe.proto.storage import read_bytes, write_bytes
 
 AnyMessage = TypeVar("AnyMessage", bound=Message)
 
+_WHOLE_FLOAT = re.compile(r"^( *\w+: -?\d+)\.0$", re.MULTILINE)  # 1.0, where Caffe prints 1
 _UNKNOWN_FIELD = re.compile(r'Message type "(\S+)" has no field named "(\S+)"')
 _UNKNOWN_VALUE = re.compile(r'Enum type "(\S+)" has no value (?:named|with number) (\S+?)\.?$')
 _GIVEN_TWICE = re.compile(r'Message type "(\S+)" should not have multiple "(\S+)" fields')
@@ -32,9 +33,9 @@ def parse_text(text: str, message_type: type[AnyMessage], name: str = "text") ->
     except text_format.ParseError as error:
         place = f"{name}:{error.GetLine()}:{error.GetColumn()}"
         raise UserError(f"{place}: {_explain(error, text)}") from None
-    missing = message.FindInitializationErrors()
-    if missing:
-        raise UserError(f"{name}: {missing[0]} is not given, and has no default")
+    if not message.IsInitialized():
+        missing = message.FindInitializationErrors()[0]  # type: ignore[attr-defined]
+        raise UserError(f"{name}: {missing} is not given, and has no default")
     return message
 
 
@@ -50,8 +51,9 @@ def read_text(path: str | Path, message_type: type[AnyMessage]) -> AnyMessage:
 
 
 def format_text(message: Message) -> str:
-    """The message as prototxt, a field a line, floats in the fewest digits that give them back."""
-    return text_format.MessageToString(message, as_utf8=True)
+    """The message as Caffe prints it: a field a line, floats in the fewest digits that suffice."""
+    text = text_format.MessageToString(message, as_utf8=True)
+    return _WHOLE_FLOAT.sub(r"\1", text)
 
 
 def write_text(path: str | Path, message: Message) -> None:

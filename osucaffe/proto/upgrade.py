@@ -6,6 +6,8 @@ upgrade_v0.py; here V1 nets become today's (layer { type: "Convolution" … }).
 
 from __future__ import annotations
 
+from typing import Any
+
 from google.protobuf.message import Message
 
 from osucaffe.errors import UserError
@@ -129,8 +131,6 @@ def _upgrade_v1_layer(old: V1LayerParameter, new: LayerParameter) -> None:
             for i, entry in enumerate(value):
                 spec = new.param[i] if i < len(new.param) else new.param.add()
                 setattr(spec, _PARAM_SPEC_FIELDS[field.name], entry)
-        elif field.name == "layer":
-            raise UserError(f'layers "{old.name}" mixes the forms of V0 and V1 nets')
         else:
             _copy_field(new, field.name, value)
     for kind in ("data", "image_data", "window_data"):
@@ -138,7 +138,7 @@ def _upgrade_v1_layer(old: V1LayerParameter, new: LayerParameter) -> None:
             _move_transform(getattr(new, f"{kind}_param"), new)
 
 
-def _copy_field(message: Message, name: str, value: object) -> None:
+def _copy_field(message: Message, name: str, value: Any) -> None:
     """Set a field to a value of any kind: a scalar, a message, or a list of either."""
     target = getattr(message, name)
     if isinstance(target, Message):

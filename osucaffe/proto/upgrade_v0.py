@@ -136,17 +136,19 @@ def _absorb_padding(connection: V1LayerParameter, padding: dict[str, V1LayerPara
 
 
 def _upgrade_layer(connection: V1LayerParameter) -> V1LayerParameter:
+    if not connection.HasField("layer"):
+        raise UserError(f'layers "{connection.name}" mixes the forms of V0 and V1 nets')
     old = connection.layer
     new = V1LayerParameter(bottom=connection.bottom, top=connection.top)
     for field, value in old.ListFields():
         if field.name == "type":
-            new.type = V1LayerParameter.LayerType.Value(_type_name(old))
+            new.type = getattr(V1LayerParameter, _type_name(old))
             continue
         place, name = _place(old, field.name)
         target = getattr(new, place) if place else new
         current = getattr(target, name)
         if hasattr(current, "extend"):  # a list; V0 gives one number for what is now a list
-            current.extend(value if field.is_repeated else [value])
+            current.extend([value] if isinstance(value, int) else value)
         elif field.message_type is not None:
             current.CopyFrom(value)
         else:

@@ -5,10 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from osucaffe.errors import UserError
-from osucaffe.proto.blobs import blob_shape, blob_to_array, fill_blob, has_values
+from osucaffe.proto.blobs import blob_to_array, check_blob, fill_blob, has_values
 from osucaffe.proto.caffe_pb2 import BlobProto, NetParameter
 from osucaffe.proto.storage import (
     hdf5_file,
@@ -55,13 +53,10 @@ def _read_binary(path: str | Path) -> NetParameter:
             raise UserError(f"{path}: {error}") from None
     for layer in net.layer:
         for i, blob in enumerate(layer.blobs):
-            count = int(np.prod(blob_shape(blob), dtype=np.int64))
-            found = len(blob.data) or len(blob.double_data)
-            if found != count:
-                raise UserError(
-                    f'{path}: blob {i} of layer "{layer.name}" has {found} values where its shape '
-                    f"asks for {count}: the file is damaged"
-                )
+            try:
+                check_blob(blob)
+            except UserError as error:
+                raise UserError(f'{path}: layer "{layer.name}", blob {i}: {error}') from None
     return net
 
 
