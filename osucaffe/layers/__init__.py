@@ -3,6 +3,7 @@
 from . import (  # noqa: F401
     arrange,
     convolution,
+    data,
     dropout,
     elementwise,
     inner_product,

@@ -1,0 +1,98 @@
+"""Every layer against outputs and gradients that C++ Caffe 1.0 computed (fixtures/caffe)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from osucaffe.backends.cpu.backend import Cpu
+from osucaffe.layer import layer_types
+
+from .nets import build, error, layer
+
+FIXTURES = sorted((Path(__file__).parent.parent / "fixtures" / "caffe").glob("layer_*.npz"))
+TOLERANCE = 1e-5
+
+MISSING: set[str] = {
+    "AbsVal", "ArgMax", "BNLL", "BatchNorm", "Bias", "Clip", "ContrastiveLoss", "Crop",
+    "Deconvolution", "ELU", "Eltwise", "Embed", "EuclideanLoss", "Exp", "Flatten", "HingeLoss",
+    "Im2col", "LSTM", "Log", "MVN", "MultinomialLogisticLoss", "PReLU", "Power", "Reduction",
+    "Reshape", "Scale", "Sigmoid", "SigmoidCrossEntropyLoss", "Slice", "TanH", "Threshold", "Tile",
+}  # fmt: skip
+"""Types whose layer does not exist yet. A fixture of any other type runs."""
+
+
+@pytest.fixture(scope="module", params=["numpy", "onednn"])
+def backend(request: pytest.FixtureRequest) -> Cpu:
+    cpu = Cpu(onednn=request.param == "onednn")
+    if request.param == "onednn" and cpu.onednn is None:
+        pytest.skip("oneDNN is not installed")
+    return cpu
+
+
+class Fixture:
+    """The arrays of a file by their kind ("in", "param", "top", ...) and blob or position."""
+
+    def __init__(self, path: Path) -> None:
+        with np.load(path) as arrays:
+            self.text, self.phase = str(arrays["prototxt"]), str(arrays["phase"])
+            self._arrays = {key: arrays[key] for key in arrays.files}
+
+    @property
+    def type(self) -> str:
+        operation = self.text.split('name: "op"')[1]
+        return operation.split('type: "')[1].split('"')[0]
+
+    def kind(self, kind: str) -> dict[str, np.ndarray]:
+        return {
+            key.split(":", 1)[1]: value
+            for key, value in self._arrays.items()
+            if key.startswith(kind + ":")
+        }
+
+
+def parameter(net, key: str):
+    """The parameter blob that `layer:index` names."""
+    name, index = key.split(":")
+    return layer(net, name).parameters[int(index)]
+
+
+@pytest.mark.parametrize("path", FIXTURES, ids=lambda path: path.stem.removeprefix("layer_"))
+@pytest.mark.parametrize("inspectable", [True, False], ids=["inspectable", "planned"])
+def test_layer_computes_what_caffe_computes(path: Path, backend: Cpu, inspectable: bool) -> None:
+    fixture = Fixture(path)
+    if fixture.type in MISSING:
+        pytest.skip(f"no {fixture.type} layer yet")
+    net = build(fixture.text, backend, phase=fixture.phase, inspectable=inspectable)
+    for name, values in fixture.kind("in").items():
+        net.write(name, values)
+    for key, values in fixture.kind("param").items():
+        backend.write(parameter(net, key).data, values)
+
+    net.forward()
+    found = {f"top {name}": net.read(name) for name in fixture.kind("top")}
+    wanted = {f"top {name}": values for name, values in fixture.kind("top").items()}
+    for key, values in fixture.kind("after").items():
+        found[f"after {key}"] = backend.read(parameter(net, key).data)
+        wanted[f"after {key}"] = values
+
+    if inspectable and fixture.kind("bottomdiff"):
+        for name, values in fixture.kind("topdiff").items():
+            backend.write(net.blobs[name].diff, values)
+        net.backward()
+        for name, values in fixture.kind("bottomdiff").items():
+            found[f"bottomdiff {name}"] = backend.read(net.blobs[name].diff)
+            wanted[f"bottomdiff {name}"] = values
+        for key, values in fixture.kind("paramdiff").items():
+            found[f"paramdiff {key}"] = backend.read(parameter(net, key).diff)
+            wanted[f"paramdiff {key}"] = values
+
+    errors = {key: error(found[key], values) for key, values in wanted.items()}
+    assert errors and max(errors.values()) <= TOLERANCE, errors
+
+
+def test_missing_types_are_really_missing() -> None:
+    assert not MISSING & set(layer_types())
+    assert {Fixture(path).type for path in FIXTURES} <= MISSING | set(layer_types())
