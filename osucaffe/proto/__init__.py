@@ -23,7 +23,6 @@ from osucaffe.proto.caffe_pb2 import (
     SolverParameter,
     SolverState,
 )
-from osucaffe.proto.datum import array_to_datum, datum_to_array, encoded_datum, parse_datum
 from osucaffe.proto.files import read_mean, read_net, read_solver, write_mean
 from osucaffe.proto.state import find_learned_net, read_state, write_state
 from osucaffe.proto.text import format_text, parse_text, read_text, write_text
@@ -45,17 +44,13 @@ __all__ = [
     "SolverParameter",
     "SolverState",
     "array_to_blob",
-    "array_to_datum",
     "blob_fits",
     "blob_shape",
     "blob_to_array",
-    "datum_to_array",
-    "encoded_datum",
     "fill_blob",
     "find_learned_net",
     "format_text",
     "has_values",
-    "parse_datum",
     "parse_text",
     "read_mean",
     "read_net",

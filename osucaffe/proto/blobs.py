@@ -88,7 +88,7 @@ def fill_blob(blob: BlobProto, array: NDArray[Any], diff: NDArray[Any] | None = 
         dtype = np.dtype(np.float64 if values.dtype == np.float64 else np.float32)
         content = np.ascontiguousarray(values, dtype.newbyteorder("<"))
         header = _varint(_FIELDS[field, dtype] << 3 | _LENGTH_DELIMITED) + _varint(content.nbytes)
-        blob.MergeFromString(b"".join((header, content.reshape(-1).view(np.uint8))))
+        blob.MergeFromString(b"".join((header, content.reshape(-1).view(np.uint8).data)))
 
 
 def _packed_values(blob: BlobProto, number: int, dtype: np.dtype[Any]) -> NDArray[Any]:
