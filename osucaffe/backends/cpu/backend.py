@@ -7,6 +7,7 @@ import os
 from typing import Any
 
 import numpy as np
+from threadpoolctl import threadpool_limits
 
 from ..random import RandomState
 from ..tensor import Call, Shape, Step, Tensor
@@ -47,7 +48,9 @@ class Cpu:
         self.workers = Workers(self.threads)
         self.random = RandomState()
         self.onednn = _load_onednn() if onednn and dtype == "float32" else None
-        _set_library_threads(self.threads)
+        threadpool_limits(self.threads)
+        if self.onednn is not None:
+            self.onednn.set_threads(self.threads)
 
     # -- memory --------------------------------------------------------------------------------
 
@@ -166,14 +169,7 @@ class Cpu:
 
 def _load_onednn() -> Any:
     """oneDNN, or None where there is no such library."""
-    package = importlib.import_module(".onednn", __package__)
-    return package.load() if hasattr(package, "load") else None
-
-
-def _set_library_threads(threads: int) -> None:
-    from threadpoolctl import threadpool_limits
-
-    threadpool_limits(threads)
+    return importlib.import_module(".onednn", __package__).load()
 
 
 def _root(tensor: Tensor) -> Tensor:

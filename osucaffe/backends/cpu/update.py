@@ -70,3 +70,12 @@ def sum_of_squares(call: CpuCall, x: Tensor, y: Tensor) -> Step:
         y.array.fill(total)
 
     return step
+
+
+@primitive()
+def total(call: CpuCall, xs: list[Tensor], y: Tensor, *, weights: Sequence[float]) -> Step:
+    def step() -> None:
+        sums = [float(flat(x).sum(dtype=np.float64)) for x in xs]
+        y.array.fill(sum(weight * each for weight, each in zip(weights, sums, strict=True)))
+
+    return step
