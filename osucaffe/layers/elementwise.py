@@ -6,8 +6,6 @@ Each but ReLU is a pair of formulas (see backends/formula.py) and the constants 
 from __future__ import annotations
 
 import math
-from typing import ClassVar
-
 from ..backends.primitives import Program
 from ..backends.tensor import Shape
 from ..blob import Blob
@@ -18,13 +16,13 @@ class Elementwise(Layer):
     """y = f(x). `value` computes y from a = x.
 
     derivative: computes y = dx from a = dy and b = the top's value or, with `from_input`, the
-    bottom's, of which a copy is kept when the layer works in place. None: it has no gradient.
+    bottom's, of which a copy is kept when the layer works in place.
     """
 
     in_place = True
-    value: ClassVar[str]
-    derivative: ClassVar[str | None]
-    from_input: ClassVar[bool] = False
+    value: str
+    derivative: str
+    from_input = False
 
     def setup(self, bottom: list[Shape]) -> list[Shape]:
         self.constants = self.read_constants()
@@ -46,8 +44,6 @@ class Elementwise(Layer):
         self, program: Program, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]
     ) -> None:
         if propagate_down[0]:
-            if self.derivative is None:
-                self.fail("bottom", "this layer has no gradient: set propagate_down: false")
             program.elementwise(
                 [top[0].diff, self.saved],
                 [bottom[0].diff],
@@ -75,3 +71,152 @@ class ReLU(Layer):
         if propagate_down[0]:
             x, dy, dx = bottom[0].data, top[0].diff, bottom[0].diff
             program.relu_backward(x, dy, dx, slope=self.slope)
+
+
+@register("AbsVal")
+class AbsVal(Elementwise):
+    """y = |x|."""
+
+    value = "y = abs(a)"
+    derivative = "y = a * sign(b)"
+    from_input = True
+
+
+@register("BNLL")
+class BNLL(Elementwise):
+    """y = log(1 + exp(x)), the binomial normal log likelihood."""
+
+    value = "y = max(a, 0) + log1p(exp(-abs(a)))"
+    derivative = "y = a / (1 + exp(-b))"
+    from_input = True
+
+
+@register("Clip")
+class Clip(Elementwise):
+    """y = x held between min and max."""
+
+    value = "y = min(max(a, low), high)"
+    derivative = "y = where(b < low, 0, where(b > high, 0, a))"
+    from_input = True
+
+    def read_constants(self) -> dict[str, float]:
+        param = self.param.clip_param
+        if param.min > param.max:
+            self.fail("clip_param.min", f"is {param.min}, more than max {param.max}")
+        return {"low": param.min, "high": param.max}
+
+
+@register("ELU")
+class ELU(Elementwise):
+    """y = x where it is positive, else alpha * (exp(x) - 1) (Clevert et al. 2016)."""
+
+    value = "y = where(a > 0, a, alpha * expm1(min(a, 0)))"
+    derivative = "y = where(b > 0, a, a * alpha * exp(min(b, 0)))"
+    from_input = True
+
+    def read_constants(self) -> dict[str, float]:
+        return {"alpha": self.param.elu_param.alpha}
+
+
+@register("Exp")
+class Exp(Elementwise):
+    """y = base ** (shift + scale * x); base -1 stands for e."""
+
+    value = "y = factor * exp(rate * a)"
+    derivative = "y = a * b * rate"
+
+    def read_constants(self) -> dict[str, float]:
+        param = self.param.exp_param
+        logarithm = math.log(_base(self, param.base, "exp_param"))
+        return {"factor": math.exp(logarithm * param.shift), "rate": logarithm * param.scale}
+
+
+@register("GELU")
+class GELU(Elementwise):
+    """y = x * the normal distribution's Phi(x) (Hendrycks & Gimpel 2016)."""
+
+    value = "y = 0.5 * a * (1 + erf(a * root))"
+    derivative = "y = a * (0.5 * (1 + erf(b * root)) + b * density * exp(-0.5 * b * b))"
+    from_input = True
+
+    def read_constants(self) -> dict[str, float]:
+        return {"root": math.sqrt(0.5), "density": 1 / math.sqrt(2 * math.pi)}
+
+
+@register("Log")
+class Log(Elementwise):
+    """y = the logarithm to a base of shift + scale * x; base -1 stands for e."""
+
+    value = "y = log(shift + scale * a) * unit"
+    derivative = "y = a * scale * unit / (shift + scale * b)"
+    from_input = True
+
+    def read_constants(self) -> dict[str, float]:
+        param = self.param.log_param
+        base = _base(self, param.base, "log_param")
+        if base == 1:
+            self.fail("log_param.base", "is 1: there is no logarithm to base 1")
+        return {"shift": param.shift, "scale": param.scale, "unit": 1 / math.log(base)}
+
+
+@register("Power")
+class Power(Elementwise):
+    """y = (shift + scale * x) ** power."""
+
+    value = "y = (shift + scale * a) ** power"
+    derivative = "y = a * power * scale * (shift + scale * b) ** (power - 1)"
+    from_input = True
+
+    def read_constants(self) -> dict[str, float]:
+        param = self.param.power_param
+        if param.power in (0, 1):  # 0 ** 0 and 0 ** -1 must not come up: no power at all
+            self.value = "y = 1 + 0 * a" if param.power == 0 else "y = shift + scale * a"
+            self.derivative, self.from_input = "y = a * power * scale", False
+        return {"power": param.power, "scale": param.scale, "shift": param.shift}
+
+
+@register("Sigmoid")
+class Sigmoid(Elementwise):
+    """y = 1 / (1 + exp(-x))."""
+
+    value = "y = 0.5 * tanh(0.5 * a) + 0.5"
+    derivative = "y = a * b * (1 - b)"
+
+
+@register("Swish")
+class Swish(Elementwise):
+    """y = x * sigmoid(beta * x) (Ramachandran et al. 2017)."""
+
+    value = "y = a / (1 + exp(-beta * a))"
+    derivative = "s = 1 / (1 + exp(-beta * b)); y = a * s * (1 + beta * b * (1 - s))"
+    from_input = True
+
+    def read_constants(self) -> dict[str, float]:
+        return {"beta": self.param.swish_param.beta}
+
+
+@register("TanH")
+class TanH(Elementwise):
+    """y = tanh(x)."""
+
+    value = "y = tanh(a)"
+    derivative = "y = a * (1 - b * b)"
+
+
+@register("Threshold")
+class Threshold(Elementwise):
+    """y = 1 where x is above the threshold, else 0."""
+
+    value = "y = where(a > threshold, 1, 0)"
+    no_gradient = (0,)
+
+    def read_constants(self) -> dict[str, float]:
+        return {"threshold": self.param.threshold_param.threshold}
+
+
+def _base(layer: Layer, base: float, field: str) -> float:
+    if base == -1:
+        return math.e
+    if base <= 0:
+        layer.fail(f"{field}.base", f"is {base}: it must be positive, or -1 for e")
+    return base
