@@ -1,0 +1,97 @@
+"""Owns the oneDNN side of the CPU backend: finds the library and prepares calls that it serves."""
+
+from __future__ import annotations
+
+import ctypes.util
+import os
+import sys
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ...tensor import Call, Step, Tensor
+from . import convolution, elementwise, pooling
+from .api import Library, Unsupported
+from .memory import Layout, Preparation
+
+__all__ = ["Layout", "OneDNN", "load"]
+
+_WHEELS = ("onednn-cpu-gomp", "onednn-cpu-iomp", "onednn-cpu-tbb")
+_MODULES = (convolution, pooling, elementwise)
+_ELEMENT_TYPES = {"float32"}
+
+
+class OneDNN:
+    """oneDNN as a part of the CPU backend: `prepare` declines what it does not serve."""
+
+    def __init__(self, library: Library) -> None:
+        self.library = library
+
+    @property
+    def version(self) -> str:
+        return ".".join(map(str, self.library.version))
+
+    def prepare(self, backend: Any, call: Call) -> Step | None:
+        """The step that runs a call, or None when NumPy shall do it."""
+        function = next(
+            (vars(module)[call.name] for module in _MODULES if call.name in vars(module)), None
+        )
+        arguments = call.reads | call.writes
+        if function is None or not _all_float32(call):
+            return None
+        scratch = len(call.scratch)
+        try:
+            step: Step | None = function(Preparation(self.library, call), **arguments, **call.settings)
+        except Unsupported:
+            step = None
+        if step is None:
+            del call.scratch[scratch:]
+        return step
+
+    def reorder(self, backend: Any, source: Tensor, target: Tensor) -> Step:
+        """The step that copies source into target, of the same shape, whatever their layouts."""
+        call = Call("copy", {"x": source}, {"y": target}, {})
+        step = elementwise.copy(Preparation(self.library, call), source, target)
+        for scratch in call.scratch:
+            flat = backend.allocate(scratch.size * np.dtype(scratch.dtype).itemsize)
+            scratch.place(flat.view(scratch.dtype), flat.ctypes.data)
+        return step
+
+    def set_threads(self, count: int) -> None:
+        """How many threads a primitive uses when the calling thread runs it."""
+        self.library.set_threads(count)
+
+
+def _all_float32(call: Call) -> bool:
+    notes = {id(call.writes.get("index")), id(call.reads.get("index"))}
+    tensors = [*call.read_tensors(), *call.written_tensors()]
+    return all(t.dtype == "float32" for t in tensors if id(t) not in notes) and all(
+        t.count for t in tensors
+    )
+
+
+def load() -> OneDNN | None:
+    """Load oneDNN 3.x: `$OSUCAFFE_ONEDNN` (empty: use none), a wheel's, or the system's library."""
+    for path in _candidates():
+        try:
+            return OneDNN(Library(path))
+        except OSError:
+            continue
+    return None
+
+
+def _candidates() -> list[str]:
+    if "OSUCAFFE_ONEDNN" in os.environ:
+        return [path] if (path := os.environ["OSUCAFFE_ONEDNN"]) else []
+    found: list[str] = []
+    for wheel in _WHEELS:
+        try:
+            files = metadata.files(wheel) or []
+        except metadata.PackageNotFoundError:
+            continue
+        found += [str(file.locate()) for file in files if file.name == "libdnnl.so.3"]
+    found += map(str, Path(sys.prefix, "lib").glob("libdnnl.so.3"))
+    system = ctypes.util.find_library("dnnl")
+    return found + ([system] if system else [])

@@ -1,0 +1,293 @@
+"""Owns oneDNN's C API (3.x) as Python sees it: constants, signatures, handles that free themselves.
+
+Names are those of the C header without `dnnl_`; see https://oneapi-src.github.io/oneDNN/.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import weakref
+from collections.abc import Sequence
+from ctypes import byref, c_char_p, c_float, c_int, c_int64, c_size_t, c_uint, c_void_p
+from typing import Any
+
+F32, S32, U8 = 3, 4, 6
+FORWARD_TRAINING, FORWARD_INFERENCE = 64, 96
+CONVOLUTION_DIRECT = 1
+RELU = 0x20
+MAX, AVERAGE_INCLUDE_PADDING, AVERAGE_EXCLUDE_PADDING = 0x1FF, 0x2FF, 0x3FF
+LRN_ACROSS_CHANNELS, LRN_WITHIN_CHANNEL = 0xAFF, 0xBFF
+SOFTMAX_ACCURATE = 0x30000
+
+# Arguments of an execution; MULTIPLE_SRC + i for the inputs of concat and sum.
+SRC, DST, WEIGHTS, BIAS, WORKSPACE, SCRATCHPAD = 1, 17, 33, 41, 64, 80
+DIFF_SRC, DIFF_DST, DIFF_WEIGHTS, DIFF_BIAS, MULTIPLE_SRC = 129, 145, 161, 169, 1024
+
+_TAG_ANY = 1
+_CPU, _IN_ORDER, _USER_SCRATCHPAD, _UNDEFINED = 1, 1, 1, 0
+_QUERY_IMPLEMENTATION, _QUERY_ARGUMENT = 8, 255
+_QUERY_DIMENSIONS_COUNT, _QUERY_DIMENSIONS, _QUERY_DATA_TYPE = 256, 257, 258
+_ELEMENT_BYTES = {F32: 4, S32: 4, U8: 1}
+
+# The arguments of dnnl_NAME_primitive_desc_create after its result: e engine, m memory descriptor,
+# M array of them, d dimensions, h hint (a forward primitive descriptor), a attributes.
+_PRIMITIVES = {
+    "convolution_forward": "eiimmmmdddda",
+    "convolution_backward_data": "eimmmddddha",
+    "convolution_backward_weights": "eimmmmddddha",
+    "inner_product_forward": "eimmmma",
+    "inner_product_backward_data": "emmmha",
+    "inner_product_backward_weights": "emmmmha",
+    "eltwise_forward": "eiimmffa",
+    "eltwise_backward": "eimmmffha",
+    "pooling_forward": "eiimmddddda",
+    "pooling_backward": "eimmdddddha",
+    "lrn_forward": "eiimmqfffa",
+    "lrn_backward": "eimmmqfffha",
+    "softmax_forward": "eiimmia",
+    "softmax_backward": "eimmmiha",
+    "reorder": "memea",
+    "concat": "emiiMa",
+    "sum": "emiFMa",
+}
+_FUNCTIONS = {
+    "engine_create": "oiz",
+    "stream_create": "oeu",
+    "primitive_attr_create": "o",
+    "primitive_attr_set_scratchpad_mode": "ai",
+    "primitive_attr_set_post_ops": "ap",
+    "post_ops_create": "o",
+    "post_ops_append_eltwise": "piff",
+    "post_ops_append_sum": "pfii",
+    "memory_desc_create_with_strides": "oidid",
+    "memory_desc_create_with_tag": "oidii",
+    "memory_desc_create_submemory": "omdd",
+    "memory_desc_clone": "om",
+    "memory_desc_query": "mip",
+    "primitive_desc_query": "piip",
+    "memory_create": "omep",
+    "memory_set_data_handle": "pp",
+    "primitive_create": "op",
+}
+_TYPES: dict[str, Any] = dict.fromkeys("empha", c_void_p) | {
+    "o": ctypes.POINTER(c_void_p),
+    "i": c_int,
+    "u": c_uint,
+    "z": c_size_t,
+    "q": c_int64,
+    "f": c_float,
+    "d": ctypes.POINTER(c_int64),
+    "M": ctypes.POINTER(c_void_p),
+    "F": ctypes.POINTER(c_float),
+}
+
+
+class Unsupported(Exception):
+    """oneDNN has no implementation of what was asked for."""
+
+
+class ExecutionArgument(ctypes.Structure):
+    """dnnl_exec_arg_t."""
+
+    _fields_ = [("argument", c_int), ("memory", c_void_p)]
+
+
+class Handle:
+    """An object of the library, destroyed with its last reference. `_as_parameter_`: for ctypes."""
+
+    def __init__(self, library: Library, kind: str, value: int) -> None:
+        self._as_parameter_ = c_void_p(value)
+        self.value = value
+        weakref.finalize(self, library.destroyer(kind), value).atexit = False
+
+
+class Descriptor(Handle):
+    """A memory descriptor: dimensions, data type, and how the elements lie."""
+
+    def __init__(self, library: Library, value: int) -> None:
+        super().__init__(library, "memory_desc", value)
+        self._library = library
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Descriptor) and bool(self._library.equal(self.value, other.value))
+
+    __hash__ = None  # type: ignore[assignment]
+
+    @property
+    def bytes(self) -> int:
+        """The memory that it takes, padding included."""
+        return int(self._library.get_size(self.value))
+
+    @property
+    def data_type(self) -> int:
+        result = c_int()
+        self._library.call("memory_desc_query", self, _QUERY_DATA_TYPE, byref(result))
+        return result.value
+
+    @property
+    def size(self) -> int:
+        """The number of elements in memory, padding included."""
+        return self.bytes // _ELEMENT_BYTES[self.data_type]
+
+    @property
+    def dimensions(self) -> tuple[int, ...]:
+        count, pointer = c_int(), ctypes.POINTER(c_int64)()
+        self._library.call("memory_desc_query", self, _QUERY_DIMENSIONS_COUNT, byref(count))
+        self._library.call("memory_desc_query", self, _QUERY_DIMENSIONS, byref(pointer))
+        return tuple(pointer[: count.value])
+
+
+class PrimitiveDescriptor(Handle):
+    """A chosen implementation of a primitive for given memory descriptors."""
+
+    def __init__(self, library: Library, value: int) -> None:
+        super().__init__(library, "primitive_desc", value)
+        self._library = library
+
+    @property
+    def implementation(self) -> str:
+        """Its name in the library, such as `jit:avx512_core` or `ref:any`."""
+        text = c_char_p()
+        self._library.call("primitive_desc_query", self, _QUERY_IMPLEMENTATION, 0, byref(text))
+        return (text.value or b"").decode()
+
+    def wants(self, argument: int) -> Descriptor | None:
+        """The memory descriptor of an argument; None when there is no such argument."""
+        found = self._library.query_md(self.value, _QUERY_ARGUMENT, argument)
+        if not found or not self._library.get_size(found):
+            return None
+        return Descriptor(self._library, self._library.create("memory_desc_clone", found))
+
+
+class Library:
+    """The loaded shared library with one CPU engine and one stream.
+
+    Raises OSError when `path` cannot be loaded or is no oneDNN 3.x.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._dll = ctypes.CDLL(path)
+        try:
+            version = self._dll.dnnl_version
+        except AttributeError as error:
+            raise OSError(f"{path} is not oneDNN") from error
+        version.restype = ctypes.POINTER(c_int)
+        self.version = tuple(version()[:3])
+        if self.version[0] != 3:
+            raise OSError(f"{path} is oneDNN {self.version[0]}.x, not 3.x")
+        self._functions = {
+            name: self._declare(f"dnnl_{name}", signature) for name, signature in _FUNCTIONS.items()
+        }
+        for name, signature in _PRIMITIVES.items():
+            self._functions[name] = self._declare(
+                f"dnnl_{name}_primitive_desc_create", "o" + signature
+            )
+        self.equal = self._declare("dnnl_memory_desc_equal", "mm")
+        self.get_size = self._declare("dnnl_memory_desc_get_size", "m")
+        self.get_size.restype = c_size_t
+        self.query_md = self._declare("dnnl_primitive_desc_query_md", "pii")
+        self.query_md.restype = c_void_p
+        self.execute = self._declare("dnnl_primitive_execute", "peip")
+        self.set_data_handle = self._functions["memory_set_data_handle"]
+        # OpenMP's, found among the library's own dependencies.
+        self.set_threads = self._dll.omp_set_num_threads
+        self.engine = self.create("engine_create", _CPU, 0)
+        self.stream = self.create("stream_create", self.engine, _IN_ORDER)
+
+    def _declare(self, name: str, signature: str) -> Any:
+        function = getattr(self._dll, name)
+        function.argtypes = [_TYPES[letter] for letter in signature]
+        return function
+
+    def destroyer(self, kind: str) -> Any:
+        return self._declare(f"dnnl_{kind}_destroy", "p")
+
+    def call(self, name: str, *arguments: Any) -> None:
+        """Call a function of the library; raise Unsupported when it reports failure."""
+        status = self._functions[name](*arguments)
+        if status:
+            raise Unsupported(f"dnnl_{name}: status {status}")
+
+    def create(self, name: str, *arguments: Any) -> int:
+        """Call a function whose first argument receives the handle that it makes."""
+        handle = c_void_p()
+        self.call(name, byref(handle), *arguments)
+        return handle.value or 0
+
+    def plain(
+        self, dimensions: Sequence[int], strides: Sequence[int] | None = None, data_type: int = F32
+    ) -> Descriptor:
+        """Memory with the given strides, in elements (None: row-major)."""
+        if strides is None:
+            strides = [1]
+            for extent in reversed(dimensions[1:]):
+                strides.insert(0, strides[0] * extent)
+        return self._descriptor("with_strides", dimensions, data_type, self.dimensions(strides))
+
+    def any(self, dimensions: Sequence[int]) -> Descriptor:
+        """Memory whose format the primitive shall choose."""
+        return self.tagged(dimensions, _TAG_ANY)
+
+    def tagged(self, dimensions: Sequence[int], tag: int) -> Descriptor:
+        return self._descriptor("with_tag", dimensions, F32, tag)
+
+    def _descriptor(
+        self, how: str, dimensions: Sequence[int], data_type: int, last: Any
+    ) -> Descriptor:
+        value = self.create(
+            f"memory_desc_create_{how}",
+            len(dimensions),
+            self.dimensions(dimensions),
+            data_type,
+            last,
+        )
+        return Descriptor(self, value)
+
+    @staticmethod
+    def dimensions(values: Sequence[int]) -> Any:
+        return (c_int64 * max(len(values), 1))(*values)
+
+    def _attributes(self, relu: float | None, add: bool) -> Handle:
+        attributes = Handle(self, "primitive_attr", self.create("primitive_attr_create"))
+        self.call("primitive_attr_set_scratchpad_mode", attributes, _USER_SCRATCHPAD)
+        operations = Handle(self, "post_ops", self.create("post_ops_create"))
+        if add:
+            self.call("post_ops_append_sum", operations, 1.0, 0, _UNDEFINED)
+        if relu is not None:
+            self.call("post_ops_append_eltwise", operations, RELU, relu, 0.0)
+        self.call("primitive_attr_set_post_ops", attributes, operations)
+        return attributes
+
+    def describe(
+        self, primitive: str, *arguments: Any, relu: float | None = None, add: bool = False
+    ) -> PrimitiveDescriptor:
+        """Choose an implementation. Engines and attributes are filled in; sequences of whole
+        numbers become dimensions, of Descriptors arrays of them. Scratchpads come from the caller.
+
+        relu: the slope of a fused ReLU. add: to what is in the output. Raises Unsupported.
+        """
+        remaining = iter(arguments)
+        given: list[Any] = []
+        attributes = self._attributes(relu, add)
+        for letter in _PRIMITIVES[primitive]:
+            if letter in "ea":
+                given.append(self.engine if letter == "e" else attributes)
+                continue
+            value = next(remaining)
+            if letter == "d":
+                value = self.dimensions(value)
+            elif letter == "M":
+                value = (c_void_p * len(value))(*(descriptor.value for descriptor in value))
+            elif letter == "F":
+                value = (c_float * len(value))(*value)
+            given.append(value)
+        return PrimitiveDescriptor(self, self.create(primitive, *given))
+
+    def primitive(self, descriptor: PrimitiveDescriptor) -> Handle:
+        """Generate the code of a chosen implementation."""
+        return Handle(self, "primitive", self.create("primitive_create", descriptor))
+
+    def memory(self, descriptor: Descriptor) -> Handle:
+        """A memory object without memory yet (see `set_data_handle`)."""
+        value = self.create("memory_create", descriptor, self.engine, None)
+        return Handle(self, "memory", value)
