@@ -37,7 +37,7 @@ class Display:
 
 
 @dataclass(frozen=True)
-class Test:
+class TestResult:
     """The means of one test net's outputs over its `test_iter` batches.
 
     loss: the mean of the total loss, only with `test_compute_loss`.
@@ -66,7 +66,7 @@ class Observer(Protocol):
     def on_display(self, event: Display) -> None:
         """Every `display` iterations."""
 
-    def on_test(self, event: Test) -> None:
+    def on_test(self, event: TestResult) -> None:
         """After each test net."""
 
     def on_snapshot(self, event: Snapshot) -> None:

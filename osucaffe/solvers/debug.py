@@ -1,0 +1,94 @@
+"""Owns `debug_info`: the mean absolute values of blobs, parameters and gradients, in the log."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ..net import Net
+
+logger = logging.getLogger("osucaffe")
+
+
+def after_forward(net: Net) -> Callable[[int], None]:
+    """Shows the tops and parameters of each layer when it has run. The net is inspectable."""
+    for name in net.inputs:
+        logger.info("    [Forward] Input %s data: %g", name, _mean(net, net.blobs[name].data))
+
+    def show(index: int) -> None:
+        if index == len(net.nodes):  # the step behind the layers, which adds up the loss
+            return
+        node = net.nodes[index]
+        name = node.layer.name
+        for blob in node.top:
+            value = _mean(net, blob.data)
+            logger.info("    [Forward] Layer %s, top blob %s data: %g", name, blob.name, value)
+        for number, blob in enumerate(node.layer.parameters):
+            value = _mean(net, blob.data)
+            logger.info("    [Forward] Layer %s, param blob %d data: %g", name, number, value)
+
+    return show
+
+
+def after_backward(net: Net) -> Callable[[int], None]:
+    """Shows the gradients of each layer's bottoms and parameters when they are complete."""
+
+    def show(index: int) -> None:
+        node = net.nodes[index]
+        if not node.backward:
+            return
+        name = node.layer.name
+        for blob, wanted in zip(node.bottom, node.propagate_down, strict=True):
+            if wanted:
+                value = _mean(net, blob.diff)
+                logger.info(
+                    "    [Backward] Layer %s, bottom blob %s diff: %g", name, blob.name, value
+                )
+        for number, blob in enumerate(node.layer.parameters):
+            if node.layer.parameter_wanted(number):
+                value = _mean(net, blob.diff)
+                logger.info("    [Backward] Layer %s, param blob %d diff: %g", name, number, value)
+
+    return show
+
+
+def show_gradients(net: Net) -> None:
+    """The L1 and L2 norms of all parameters and of all gradients."""
+    sides = [[_read(net, getattr(each.blob, side)) for each in net.parameters]
+             for side in ("data", "diff")]  # fmt: skip
+    norms = [sum(float(np.abs(array).sum()) for array in arrays) for arrays in sides]
+    norms += [sum(float((array**2).sum()) for array in arrays) ** 0.5 for arrays in sides]
+    logger.info(
+        "    [Backward] All net params (data, diff): L1 norm = (%g, %g); L2 norm = (%g, %g)",
+        *norms,
+    )
+
+
+def parameter_values(net: Net) -> list[np.ndarray]:
+    """A copy of every parameter."""
+    return [_read(net, each.blob.data) for each in net.parameters]
+
+
+def show_update(net: Net, before: list[np.ndarray]) -> None:
+    """Each parameter's mean absolute value before the update, and that of the step it took."""
+    for parameter, old in zip(net.parameters, before, strict=True):
+        step = old - _read(net, parameter.blob.data)
+        logger.info(
+            "    [Update] Layer %s, param %d data: %g; diff: %g",
+            parameter.layer,
+            parameter.index,
+            float(np.abs(old).mean()),
+            float(np.abs(step).mean()),
+        )
+
+
+def _read(net: Net, tensor: Any) -> np.ndarray:
+    array: np.ndarray = net.backend.read(tensor)
+    return array
+
+
+def _mean(net: Net, tensor: Any) -> float:
+    return float(np.abs(_read(net, tensor)).mean())

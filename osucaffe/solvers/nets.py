@@ -1,0 +1,71 @@
+"""Owns which nets a solver has: the training net and the test nets that its fields name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ..errors import UserError
+from ..proto import caffe_pb2
+
+ReadNet = Callable[[str], caffe_pb2.NetParameter]
+"""Reads a net from a prototxt file."""
+
+GENERIC = ("net", "net_param")
+TRAIN = ("net", "net_param", "train_net", "train_net_param")
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A net and the state, besides its phase, that its layers are chosen by."""
+
+    param: caffe_pb2.NetParameter
+    level: int = 0
+    stages: tuple[str, ...] = ()
+
+
+def training_net(param: caffe_pb2.SolverParameter, file: str, read: ReadNet) -> Choice:
+    """The training net. UserError unless exactly one field gives it."""
+    given = [field for field in TRAIN if param.HasField(field)]  # type: ignore[arg-type]
+    if len(given) != 1:
+        found = f"these do: {', '.join(given)}" if given else "none does"
+        raise UserError(
+            f"{file}: exactly one of {', '.join(TRAIN)} must give the training net, but {found}"
+        )
+    value = getattr(param, given[0])
+    net = read(value) if isinstance(value, str) else value
+    return _choice(net, param.train_state)
+
+
+def testing_nets(param: caffe_pb2.SolverParameter, file: str, read: ReadNet) -> list[Choice]:
+    """The test nets: each test_net_param, each test_net, then the net that serves for both.
+
+    test_iter says how many there are. UserError where the numbers do not fit one another.
+    """
+    nets = list(param.test_net_param) + [read(name) for name in param.test_net]
+    generic = [field for field in GENERIC if param.HasField(field)]  # type: ignore[arg-type]
+    own, wanted = len(nets), len(param.test_iter)
+    if generic and wanted > own:
+        value = getattr(param, generic[0])
+        nets.append(read(value) if isinstance(value, str) else value)
+    if len(nets) != wanted:
+        raise UserError(
+            f"{file}: test_iter has {wanted} values for {len(nets)} test nets; give one for each"
+        )
+    if param.test_state and len(param.test_state) != len(nets):
+        raise UserError(
+            f"{file}: test_state has {len(param.test_state)} entries for {len(nets)} test nets; "
+            "give one for each or none"
+        )
+    if nets and param.test_interval <= 0:
+        raise UserError(f"{file}: there are test nets, so test_interval must be positive")
+    if param.test_interval > 0 and not nets:
+        raise UserError(f"{file}: test_interval is set, but test_iter is not; set it")
+    if any(count <= 0 for count in param.test_iter):
+        raise UserError(f"{file}: each test_iter must be positive")
+    states = list(param.test_state) or [caffe_pb2.NetState()] * len(nets)
+    return [_choice(net, state) for net, state in zip(nets, states, strict=True)]
+
+
+def _choice(net: caffe_pb2.NetParameter, state: caffe_pb2.NetState) -> Choice:
+    return Choice(net, state.level, tuple(state.stage))

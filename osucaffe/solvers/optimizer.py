@@ -1,0 +1,111 @@
+"""Owns the update of a net's parameters: the history buffers, the run-time scalars, the steps."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..backends.primitives import Program
+from ..backends.tensor import Step, Tensor
+from .rules import Update
+
+if TYPE_CHECKING:
+    from ..arena import Parameter
+    from ..net import Net
+
+
+class Optimizer:
+    """One pass over the arena an iteration; prepared once, then only replayed.
+
+    history[k][i]: the k-th history buffer of net.parameters[i], of the parameter's shape and in
+    its memory layout.
+    """
+
+    def __init__(self, net: Net, update: Update, backend: Any) -> None:
+        self._backend = backend
+        self._update = update
+        arena = net.arena
+        # Gaps between parameters, and gradients that nothing writes, must not count in the norm.
+        backend.write(arena.diff, 0)
+        self.history: list[list[Tensor]] = []
+        flats = []
+        for number in range(update.histories):
+            flat, memory = self._buffer(f"history{number}", len(arena))
+            flats.append(flat)
+            starts = {id(parameter): start for start, _, parameter in arena.segments}
+            self.history.append(
+                [self._part(flat, memory, starts[id(each)], each) for each in net.parameters]
+            )
+        self._given, _ = self._buffer("learning_rate", 1)
+        scalars = self._given
+        program = Program()
+        if "squares" in update.names:
+            squares, memory = self._buffer("squares", 1)
+            scalars, _ = self._buffer("scalars", 2)
+            total = Tensor((), name="squares", kept=True)
+            backend.place(total, memory, 0)
+            program.sum_of_squares(arena.diff, total)
+            program.concat([self._given, squares], scalars, axis=0)
+        program.update(
+            arena.data,
+            arena.diff,
+            flats,
+            scalars,
+            formula=update.formula,
+            names=update.names,
+            segments=[
+                (start, stop, each.lr_mult, each.decay_mult)
+                for start, stop, each in arena.segments
+                if each.lr_mult
+            ],
+            constants=update.constants,
+        )
+        self._steps: list[Step] = [self._prepare(call) for call in program.calls]
+        self.squares: Tensor | None = squares if "squares" in update.names else None
+
+    def step(self, learning_rate: float, iteration: int) -> None:
+        """Update every parameter from its gradient, which stays as it is."""
+        lr = self._update.rate(learning_rate, iteration)
+        self._backend.write(self._given, np.array([lr], np.float32))
+        for step in self._steps:
+            step()
+
+    def read_history(self) -> list[np.ndarray]:
+        """All history, in Caffe's order: the first buffer of every parameter, then the second."""
+        return [self._backend.read(tensor) for part in self.history for tensor in part]
+
+    def write_history(self, values: list[np.ndarray]) -> None:
+        """The reverse of `read_history`; the arrays have the parameters' shapes."""
+        tensors = [tensor for part in self.history for tensor in part]
+        for tensor, array in zip(tensors, values, strict=True):
+            self._backend.write(tensor, array)
+
+    def gradient_norm(self) -> float:
+        """The L2 norm of all raw gradients in the last step (only with clip_gradients)."""
+        assert self.squares is not None
+        return math.sqrt(self._backend.read(self.squares)[0])
+
+    def _buffer(self, name: str, size: int) -> tuple[Tensor, Any]:
+        """A flat tensor of zeros that keeps its memory, and that memory."""
+        tensor = Tensor((size,), name=name, kept=True)
+        memory = self._backend.allocate(self._backend.nbytes(tensor))
+        self._backend.place(tensor, memory, 0)
+        self._backend.write(tensor, 0)
+        return tensor, memory
+
+    def _part(self, flat: Tensor, memory: Any, start: int, parameter: Parameter) -> Tensor:
+        """The history of one parameter, within a flat buffer."""
+        data = parameter.blob.data
+        part = Tensor(data.shape, name=f"{flat.name}.{parameter.name}", kept=True, like=data)
+        itemsize = self._backend.nbytes(flat) // flat.size
+        self._backend.place(part, memory, start * itemsize)
+        return part
+
+    def _prepare(self, call: Any) -> Step:
+        step: Step = self._backend.prepare(call)
+        for tensor in call.scratch:
+            memory = self._backend.allocate(self._backend.nbytes(tensor))
+            self._backend.place(tensor, memory, 0)
+        return step

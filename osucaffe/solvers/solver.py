@@ -1,0 +1,315 @@
+"""Owns Solver: the nets of a training run and the loop that trains them."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections import deque
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from ..errors import UserError
+from ..net import Net
+from ..proto import caffe_pb2, read_net, read_weights
+from . import debug, snapshot
+from .nets import Choice, testing_nets, training_net
+from .observer import Display, Observer, Snapshot, TestResult
+from .optimizer import Optimizer
+from .outputs import log_outputs, name_outputs, read_outputs
+from .policy import Policy
+from .rules import update_of
+from .signals import NONE, SNAPSHOT, STOP, Request
+from .snapshot import NetProgress, Progress
+
+logger = logging.getLogger("osucaffe")
+
+
+class Solver:
+    """Trains a net as a SolverParameter says.
+
+    net, test_nets: what is trained and tested. iteration: how many updates were made.
+    file: where the settings come from, for messages. request: asked between iterations whether
+    to stop or to snapshot (see `signals.py`). inspectable: every blob of the nets can be looked
+    at (`debug_info` needs it and sets it).
+
+    Raises UserError for fields that contradict each other, and for bad nets.
+    """
+
+    def __init__(
+        self,
+        param: caffe_pb2.SolverParameter,
+        backend: Any,
+        *,
+        file: str = "the solver",
+        request: Request = lambda: NONE,
+        observers: Iterable[Observer] = (),
+        inspectable: bool = False,
+    ) -> None:
+        self.param = param
+        self.backend = backend
+        self.file = file
+        self.observers = list(observers)
+        self.iteration = 0
+        self._request = request
+        self._inspectable = inspectable or param.debug_info
+        self._update = update_of(param, file)
+        self.policy = Policy(param, file)
+        self._prefix = snapshot.prefix_of(param, file)
+        if param.average_loss < 1:
+            raise UserError(f"{file}: average_loss must be at least 1, not {param.average_loss}")
+        self._choice = training_net(param, file, read_net)
+        self._test_choices = testing_nets(param, file, read_net)
+        self._losses: deque[float] = deque(maxlen=param.average_loss)
+        self._displayed = (0, time.perf_counter())
+        self._before_test: Progress | None = None
+        self.stopped = False
+        seed = param.random_seed
+        self._build(seed if seed >= 0 else int.from_bytes(os.urandom(4), "little"))
+        for files in param.weights:
+            self.load(files)
+
+    def _build(self, seed: int) -> None:
+        self.seed = seed
+        self.net = self._new_net(
+            self._choice, phase="TRAIN", gradients=True, accumulate=self.param.iter_size > 1
+        )
+        self.test_nets = [
+            self._new_net(choice, phase="TEST", share=self.net) for choice in self._test_choices
+        ]
+        self.optimizer = Optimizer(self.net, self._update, self.backend)
+
+    def _new_net(self, choice: Choice, **settings: Any) -> Net:
+        return Net(
+            choice.param,
+            backend=self.backend,
+            level=choice.level,
+            stages=choice.stages,
+            seed=self.seed,
+            inspectable=self._inspectable,
+            **settings,
+        )
+
+    # -- training --------------------------------------------------------------------------------
+
+    def solve(self) -> None:
+        """Train up to max_iter, with tests and snapshots on the way, or until asked to stop."""
+        if self.iteration >= self.param.max_iter:
+            raise UserError(
+                f"{self.file}: already at iteration {self.iteration} of max_iter "
+                f"{self.param.max_iter}: there is nothing left to train; raise max_iter"
+            )
+        if self.param.snapshot or self.param.snapshot_after_train:
+            snapshot.check_writable(self._prefix, self.file)
+        logger.info("Solving %s", self.net.name)
+        logger.info("Learning Rate Policy: %s", self.param.lr_policy)
+        self.step(self.param.max_iter - self.iteration)
+        interval = self.param.snapshot
+        if self.param.snapshot_after_train and (not interval or self.iteration % interval):
+            self.snapshot()
+        if self.stopped:
+            logger.info("Optimization stopped early.")
+        else:
+            self._finish()
+            logger.info("Optimization Done.")
+        for observer in self.observers:
+            observer.on_end(self.iteration, self.stopped)
+
+    def _finish(self) -> None:
+        """Show the loss and test once more with the weights of the last update."""
+        if self._due(self.param.display):
+            self.net.forward()
+            self._losses.append(self.net.loss())
+            logger.info("Iteration %d, loss = %g", self.iteration, self.loss)
+        if self._due(self.param.test_interval):
+            self.test_all()
+
+    def step(self, iterations: int) -> None:
+        """Make this many updates, or fewer when asked to stop (then `stopped` is true)."""
+        self.stopped = False
+        self._displayed = (self.iteration, time.perf_counter())
+        end = self.iteration + iterations
+        while self.iteration < end:
+            first = self.iteration == 0
+            if self._due(self.param.test_interval) and not (
+                first and not self.param.test_initialization
+            ):
+                self.test_all()
+                if self.stopped:
+                    return
+            self._iterate()
+            request = self._request()
+            self.iteration += 1
+            if self._due(self.param.snapshot) or request == SNAPSHOT:
+                self.snapshot()
+            if request == STOP:
+                self.stopped = True
+                return
+
+    def _due(self, interval: int) -> bool:
+        return interval > 0 and self.iteration % interval == 0
+
+    def _iterate(self) -> None:
+        """One iteration: iter_size times forward and backward, then the update."""
+        self._before_test = None
+        display = self._due(self.param.display)
+        show = display and self.param.debug_info
+        # Reading the loss makes the host wait for the device: only what a display shows is read.
+        wanted = self.param.display > 0 and (
+            -self.iteration % self.param.display < self.param.average_loss
+        )
+        loss = 0.0
+        for part in range(self.param.iter_size):
+            self.net.forward(after=debug.after_forward(self.net) if show else None)
+            self.net.backward(
+                accumulate=part > 0, after=debug.after_backward(self.net) if show else None
+            )
+            if wanted:
+                loss += self.net.loss() / self.param.iter_size
+        if wanted:
+            self._losses.append(loss)
+        rate = self.policy.rate(self.iteration)
+        if display:
+            self._display(rate)
+        if show:
+            debug.show_gradients(self.net)
+        before = debug.parameter_values(self.net) if show else None
+        self.optimizer.step(rate, self.iteration)
+        if self.param.clip_gradients >= 0 and display:
+            self._show_clipping()
+        if before is not None:
+            debug.show_update(self.net, before)
+
+    @property
+    def loss(self) -> float:
+        """The mean loss of the last `average_loss` iterations; NaN before there is any."""
+        return sum(self._losses) / len(self._losses) if self._losses else float("nan")
+
+    def _show_clipping(self) -> None:
+        norm, limit = self.optimizer.gradient_norm(), self.param.clip_gradients
+        if norm > limit:
+            logger.info(
+                "Gradient clipping: scaling down gradients (L2 norm %g > %g) by scale factor %g",
+                norm,
+                limit,
+                limit / norm,
+            )
+
+    def _display(self, rate: float) -> None:
+        since, start = self._displayed
+        now = time.perf_counter()
+        seconds = now - start
+        speed = (self.iteration - since) / (seconds or 1)
+        self._displayed = (self.iteration, now)
+        logger.info(
+            "Iteration %d (%.5g iter/s, %.5gs/%d iters), loss = %g",
+            self.iteration,
+            speed,
+            seconds,
+            self.param.display,
+            self.loss,
+        )
+        outputs = name_outputs(self.net, read_outputs(self.net))
+        log_outputs("Train", outputs)
+        logger.info("Iteration %d, lr = %g", self.iteration, rate)
+        for observer in self.observers:
+            observer.on_display(
+                Display(
+                    self.iteration, self.param.max_iter, self.loss, rate, speed, seconds, outputs
+                )
+            )
+
+    # -- testing ---------------------------------------------------------------------------------
+
+    def test_all(self) -> list[TestResult]:
+        """Test every test net, unless asked to stop: then `stopped` is true."""
+        # A snapshot on the way must resume before the tests, or their data would be elsewhere.
+        self._before_test = self._progress()
+        results = []
+        for index in range(len(self.test_nets)):
+            result = self._test(index)
+            if result is None:
+                logger.info("Test interrupted.")
+                self.stopped = True
+                return results
+            results.append(result)
+            for observer in self.observers:
+                observer.on_test(result)
+        self._before_test = None
+        return results
+
+    def _test(self, index: int) -> TestResult | None:
+        """The mean outputs of one test net; None if interrupted."""
+        logger.info("Iteration %d, Testing net (#%d)", self.iteration, index)
+        net, batches = self.test_nets[index], self.param.test_iter[index]
+        total, loss = 0.0, 0.0
+        for _ in range(batches):
+            request = self._request()
+            if request == SNAPSHOT:
+                self.snapshot()
+            elif request == STOP:
+                return None
+            net.forward()
+            total = total + read_outputs(net)
+            if self.param.test_compute_loss:
+                loss += net.loss()
+        mean_loss = loss / batches if self.param.test_compute_loss else None
+        if mean_loss is not None:
+            logger.info("Test loss: %g", mean_loss)
+        outputs = name_outputs(net, total / batches)
+        log_outputs("Test", outputs)
+        return TestResult(self.iteration, index, outputs, mean_loss)
+
+    # -- weights and snapshots -------------------------------------------------------------------
+
+    def load(self, files: str) -> None:
+        """Copy the weights of layers with the same names from model files, given with commas."""
+        for file in files.split(","):
+            logger.info("Finetuning from %s", file.strip())
+            self.net.load(read_weights(file.strip()))
+
+    def snapshot(self) -> Snapshot:
+        """Write the model and the solver's state under snapshot_prefix. Raises UserError."""
+        snapshot.check_writable(self._prefix, self.file)
+        state = caffe_pb2.SolverState(iter=self.iteration, current_step=self.policy.current_step)
+        history = self.optimizer.read_history()
+        progress = self._before_test or self._progress()
+        model, path = snapshot.write(self.net, state, history, progress, self.param)
+        event = Snapshot(self.iteration, model, path)
+        for observer in self.observers:
+            observer.on_snapshot(event)
+        return event
+
+    def restore(self, path: str | Path) -> None:
+        """Go on from a snapshot, as if training had not stopped.
+
+        path: a solver state, binary or HDF5, of this or another Caffe; or "auto": the newest whole
+        one with this solver's prefix, and without any the run begins afresh. Raises UserError.
+        """
+        if path == "auto":
+            found = snapshot.newest(self._prefix)
+            if found is None:
+                logger.info("No snapshot %s_iter_*: training begins afresh", self._prefix)
+                return
+            path = found
+        logger.info("Restoring previous solver status from %s", path)
+        shapes = [each.blob.shape for each in self.net.parameters] * self._update.histories
+        restored = snapshot.read(Path(path), shapes, self.param.type)
+        progress, weights = restored.progress, read_weights(restored.model)
+        if progress is not None and progress.seed != self.seed:
+            self._build(progress.seed)
+        self.net.load(weights)
+        self.optimizer.write_history(restored.history)
+        self.iteration = restored.iteration
+        self.policy.current_step = restored.current_step
+        self._losses.clear()
+        if progress is not None:
+            nets = [self.net, *self.test_nets]
+            for net, reached in zip(nets, progress.nets, strict=False):
+                reached.apply(net)
+            self._losses.extend(progress.losses)
+
+    def _progress(self) -> Progress:
+        nets = [NetProgress.of(net) for net in (self.net, *self.test_nets)]
+        return Progress(self.seed, nets, list(self._losses))

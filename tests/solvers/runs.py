@@ -1,0 +1,67 @@
+"""Small training runs that the tests of the solvers share."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from osucaffe.backends.cpu import Cpu
+from osucaffe.proto import NetParameter, SolverParameter, parse_text
+from osucaffe.solvers import Solver
+
+TYPES = {
+    "SGD": "momentum: 0.9",
+    "Nesterov": "momentum: 0.9",
+    "AdaGrad": "",
+    "RMSProp": "rms_decay: 0.9",
+    "AdaDelta": "momentum: 0.95 delta: 1e-6",
+    "Adam": "momentum: 0.9 momentum2: 0.999",
+}
+"""Each solver type with fields that suit it."""
+
+NET = """
+name: "tiny"
+layer { name: "data" type: "DummyData" top: "x" top: "label" dummy_data_param {
+  shape { dim: 8 dim: 1 dim: 6 dim: 6 } shape { dim: 8 }
+  data_filler { type: "gaussian" } data_filler { type: "constant" value: 1 } } }
+layer { name: "conv" type: "Convolution" bottom: "x" top: "conv" param { lr_mult: 1 }
+  param { lr_mult: 2 decay_mult: 0 } convolution_param { num_output: 4 kernel_size: 3
+  weight_filler { type: "xavier" } } }
+layer { name: "relu" type: "ReLU" bottom: "conv" top: "conv" }
+layer { name: "drop" type: "Dropout" bottom: "conv" top: "conv" }
+layer { name: "ip" type: "InnerProduct" bottom: "conv" top: "score"
+  inner_product_param { num_output: 5 weight_filler { type: "gaussian" std: 0.1 } } }
+layer { name: "loss" type: "SoftmaxWithLoss" bottom: "score" bottom: "label" top: "loss" }
+"""
+
+
+def solver(settings: str, net: str = NET, **options: Any) -> Solver:
+    """A solver on the CPU: `settings` and a net, both as prototxt text."""
+    text = 'base_lr: 0.05 lr_policy: "fixed" random_seed: 7 snapshot_after_train: false ' + settings
+    # A field that the settings repeat counts as they give it.
+    param = SolverParameter()
+    for part in (text,):
+        param.MergeFrom(parse_text(part, SolverParameter))
+    if net:
+        param.net_param.CopyFrom(parse_text(net, NetParameter))
+    return Solver(param, Cpu(threads=1), file="solver.prototxt", **options)
+
+
+def parameters(run: Solver) -> dict[str, np.ndarray]:
+    """Every parameter, by layer and index."""
+    return {
+        f"{each.layer}:{each.index}": run.backend.read(each.blob.data) for each in run.net.parameters
+    }
+
+
+def assert_same(run: Solver, other: Solver) -> None:
+    """Both stand at the same point, bit for bit."""
+    assert run.iteration == other.iteration
+    values, others = parameters(run), parameters(other)
+    for name, value in values.items():
+        np.testing.assert_array_equal(value, others[name], err_msg=name)
+    for mine, theirs in zip(
+        run.optimizer.read_history(), other.optimizer.read_history(), strict=True
+    ):
+        np.testing.assert_array_equal(mine, theirs)
