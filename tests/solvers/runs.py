@@ -31,18 +31,18 @@ layer { name: "conv" type: "Convolution" bottom: "x" top: "conv" param { lr_mult
 layer { name: "relu" type: "ReLU" bottom: "conv" top: "conv" }
 layer { name: "drop" type: "Dropout" bottom: "conv" top: "conv" }
 layer { name: "ip" type: "InnerProduct" bottom: "conv" top: "score"
-  inner_product_param { num_output: 5 weight_filler { type: "gaussian" std: 0.1 } } }
+  inner_product_param { num_output: 10 weight_filler { type: "gaussian" std: 0.1 } } }
 layer { name: "loss" type: "SoftmaxWithLoss" bottom: "score" bottom: "label" top: "loss" }
 """
 
 
+DEFAULTS = 'base_lr: 0.05 lr_policy: "fixed" random_seed: 7 snapshot_after_train: false'
+
+
 def solver(settings: str, net: str = NET, **options: Any) -> Solver:
     """A solver on the CPU: `settings` and a net, both as prototxt text."""
-    text = 'base_lr: 0.05 lr_policy: "fixed" random_seed: 7 snapshot_after_train: false ' + settings
-    # A field that the settings repeat counts as they give it.
-    param = SolverParameter()
-    for part in (text,):
-        param.MergeFrom(parse_text(part, SolverParameter))
+    param = parse_text(DEFAULTS, SolverParameter)
+    param.MergeFrom(parse_text(settings, SolverParameter))
     if net:
         param.net_param.CopyFrom(parse_text(net, NetParameter))
     return Solver(param, Cpu(threads=1), file="solver.prototxt", **options)
@@ -60,6 +60,7 @@ def assert_same(run: Solver, other: Solver) -> None:
     assert run.iteration == other.iteration
     values, others = parameters(run), parameters(other)
     for name, value in values.items():
+        assert np.isfinite(value).all(), name
         np.testing.assert_array_equal(value, others[name], err_msg=name)
     for mine, theirs in zip(
         run.optimizer.read_history(), other.optimizer.read_history(), strict=True
