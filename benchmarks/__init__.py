@@ -1,0 +1,1 @@
+"""Benchmarks: the nets of models/, side by side with other frameworks on the same machine."""

@@ -1,0 +1,196 @@
+"""Owns `make bench-cpu`: training on the CPU, osucaffe beside PyTorch, in turns on two threads.
+
+Each net of the list runs in one process a framework; PyTorch in the faster of its two memory
+layouts, tried first. The floor of a net is its arithmetic at the machine's measured sgemm rate.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import sys
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from . import results
+from .measure import Worker, alternate
+
+THREADS = 2
+
+
+@dataclass(frozen=True)
+class Case:
+    """One row of the table.
+
+    update: a training iteration of the train_val net, its update included; else forward and
+    backward of the deploy net with a loss on top.
+    caffe_ms: what C++ Caffe 1.0 took for it (`CAFFE_SOURCE`).
+    """
+
+    model: str
+    batch: int
+    update: bool = True
+    caffe_ms: float | None = None
+
+    @property
+    def name(self) -> str:
+        what = "training" if self.update else "forward + backward"
+        return f"{self.model} {self.batch}, {what}"
+
+
+CASES = (
+    Case("lenet", 64, caffe_ms=28),
+    Case("cifar10_quick", 100),
+    Case("alexnet", 16),
+    Case("googlenet", 8),
+    Case("alexnet", 10, update=False, caffe_ms=583),
+    Case("googlenet", 10, update=False, caffe_ms=1092),
+)
+CAFFE_SOURCE = (
+    "C++ Caffe 1.0 with OpenBLAS, the better of one and two threads: measured once, in November "
+    "2026, on another machine of two cores, not in this run."
+)
+
+
+def measure_sgemm(rounds: int, seconds: float) -> float:
+    """The best rate of a large single-precision matrix product, in FLOP/s."""
+    with ExitStack() as stack:
+        workers = [
+            stack.enter_context(Worker({"framework": framework, "threads": THREADS}))
+            for framework in ("torch sgemm", "numpy sgemm")
+        ]
+        alternate(workers, rounds=rounds, seconds=seconds)
+        return max(worker.notes["flops"] / min(worker.run_medians) for worker in workers)
+
+
+def measure_case(case: Case, rounds: int, seconds: float) -> dict[str, Any]:
+    """Times in milliseconds, memory in MiB, and the FLOPs of an iteration."""
+    job = {"model": case.model, "batch": case.batch, "update": case.update, "threads": THREADS}
+    with ExitStack() as stack:
+        layouts = [
+            stack.enter_context(Worker(job | {"framework": "torch", "layout": layout}))
+            for layout in ("contiguous", "channels_last")
+        ]
+        alternate(layouts, rounds=2, seconds=seconds)
+        layout = min(layouts, key=lambda worker: worker.median).job["layout"]
+        tried = {worker.job["layout"]: round(worker.median * 1e3, 2) for worker in layouts}
+    with (
+        Worker(job | {"framework": "osucaffe"}) as ours,
+        Worker(job | {"framework": "torch", "layout": layout}) as peer,
+    ):
+        alternate([ours, peer], rounds=rounds, seconds=seconds)
+        return asdict(case) | {
+            "name": case.name,
+            "flops": peer.notes["flops"],
+            "osucaffe": _summary(ours),
+            "torch": _summary(peer) | {"layout": layout, "layouts_tried_ms": tried},
+            "ratio": round(ours.median / peer.median, 3),
+        }
+
+
+def _summary(worker: Worker) -> dict[str, Any]:
+    return {
+        "version": worker.notes["version"],
+        "median_ms": round(worker.median * 1e3, 2),
+        "runs_ms": [round(median * 1e3, 2) for median in worker.run_medians],
+        "peak_mib": round(worker.peak / 2**20),
+        "growth_mib": round(worker.growth / 2**20),
+    }
+
+
+def render(record: dict[str, Any]) -> str:
+    """The record as Markdown."""
+    machine, rate = record["machine"], record["sgemm_gflops"]
+    rows = []
+    for case in record["cases"]:
+        ours, peer, floor = case["osucaffe"], case["torch"], case["flops"] / rate / 1e6
+        rows.append(
+            (
+                case["name"],
+                ours["median_ms"],
+                peer["median_ms"],
+                f"{case['ratio']:.2f}",
+                f"{floor:.1f}",
+                f"{floor / ours['median_ms']:.0%}",
+                f"{floor / peer['median_ms']:.0%}",
+                f"{ours['peak_mib']} / {peer['peak_mib']}",
+                f"{ours['growth_mib']} / {peer['growth_mib']}",
+                "–" if case["caffe_ms"] is None else f"{case['caffe_ms']:g}",
+            )
+        )
+    first = record["cases"][0]
+    columns = (
+        "net and batch size",
+        "osucaffe ms",
+        "PyTorch ms",
+        "ratio",
+        "floor ms",
+        "osucaffe reaches",
+        "PyTorch reaches",
+        "peak memory MiB",
+        "of it for the net",
+        "Caffe 1.0 ms",
+    )
+    return f"""# osucaffe and PyTorch on the CPU
+
+Written by `make bench-cpu` on {record["date"]}.
+
+- {machine["cpu"]}, {machine["cores"]} cores, {machine["memory_gib"]} GiB
+- {record["threads"]} threads each
+- osucaffe {first["osucaffe"]["version"]}, PyTorch {first["torch"]["version"]}
+- {record["rounds"]} runs each of {record["seconds"]} s, in turns; medians of the runs' medians
+
+{results.table(columns, rows)}
+
+- Training: forward, backward and an SGD update with momentum and weight decay. Forward + backward:
+  of the deploy net with a softmax loss. Inputs are one fixed batch in memory.
+- PyTorch runs in the faster of its contiguous and channels_last layouts.
+- The floor is the arithmetic of convolutions and inner products at the rate of a large sgemm here:
+  {rate:.0f} GFLOP/s. What a framework reaches is the floor over its time.
+- Memory, osucaffe / PyTorch: the most that the process held, and how much of it came after the
+  framework's import.
+- Caffe: {CAFFE_SOURCE}
+"""
+
+
+def main() -> None:
+    """Measure all cases, write the results, print the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", metavar="MODEL", help="the cases of this model only")
+    parser.add_argument("--rounds", type=int, default=7, help="runs of each side (7)")
+    parser.add_argument("--seconds", type=float, default=1.5, help="length of a run (1.5)")
+    parser.add_argument("--out", type=Path, default=results.RESULTS, help="folder of the results")
+    options = parser.parse_args()
+    if importlib.util.find_spec("torch") is None:
+        sys.exit("bench_cpu: PyTorch is missing: pip install torch==2.13.0, or make bench-cpu")
+    cases = [case for case in CASES if options.only in (None, case.model)]
+    if not cases:
+        sys.exit(
+            f"bench_cpu: no case of model {options.only}; there are "
+            + ", ".join(sorted({case.model for case in CASES}))
+        )
+    record = {
+        "date": results.today(),
+        "machine": results.machine(),
+        "threads": THREADS,
+        "rounds": options.rounds,
+        "seconds": options.seconds,
+        "sgemm_gflops": round(measure_sgemm(3, 1.0) / 1e9, 1),
+        "cases": [],
+    }
+    for case in cases:
+        measured = measure_case(case, options.rounds, options.seconds)
+        record["cases"].append(measured)
+        print(
+            f"{case.name}: osucaffe {measured['osucaffe']['median_ms']} ms, "
+            f"PyTorch {measured['torch']['median_ms']} ms, ratio {measured['ratio']}",
+            flush=True,
+        )
+    path = results.write(f"cpu-{record['date']}", record, render(record), options.out)
+    print(f"\n{path.read_text()}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,80 @@
+"""Owns what is measured: nets of models/ fed from fixed synthetic batches instead of databases."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from osucaffe import proto
+from osucaffe.graph.filter import filter_layers, net_state
+from osucaffe.proto import caffe_pb2
+
+MODELS = Path(__file__).resolve().parents[1] / "models"
+
+
+def read_net(model: str, file: str) -> caffe_pb2.NetParameter:
+    """models/MODEL/FILE.prototxt."""
+    return proto.read_net(MODELS / model / f"{file}.prototxt")
+
+
+def input_shape(model: str) -> tuple[int, ...]:
+    """The shape of one image, C x H x W, as the model's deploy net states it."""
+    (layer,) = (layer for layer in read_net(model, "deploy").layer if layer.type == "Input")
+    return tuple(layer.input_param.shape[0].dim[1:])
+
+
+def with_inputs(
+    net: caffe_pb2.NetParameter, image: tuple[int, ...], batch: int | None = None
+) -> caffe_pb2.NetParameter:
+    """The net with an Input layer in place of each Data layer: tops N x *image, and N labels.
+
+    batch: N; None keeps each layer's own batch size. Include rules stay.
+    """
+    changed = caffe_pb2.NetParameter()
+    changed.CopyFrom(net)
+    for layer in changed.layer:
+        if layer.type == "Data":
+            count = batch or layer.data_param.batch_size
+            layer.type = "Input"
+            layer.ClearField("data_param")
+            layer.ClearField("transform_param")
+            layer.input_param.shape.add(dim=(count, *image))
+            layer.input_param.shape.add(dim=(count,))
+    return changed
+
+
+def training_net(model: str, batch: int) -> caffe_pb2.NetParameter:
+    """The training phase of the model's train_val net, with Input layers."""
+    net = with_inputs(read_net(model, "train_val"), input_shape(model), batch)
+    return filter_layers(net, net_state(net, "TRAIN"))
+
+
+def deploy_net_with_loss(model: str, batch: int) -> caffe_pb2.NetParameter:
+    """The model's deploy net with a loss in place of its softmax, so that it has gradients."""
+    net = read_net(model, "deploy")
+    for layer in net.layer:
+        if layer.type == "Input":
+            layer.input_param.shape[0].dim[0] = batch
+            layer.input_param.shape.add(dim=(batch,))
+            layer.top.append("label")
+        elif layer.type == "Softmax":
+            layer.type = "SoftmaxWithLoss"
+            layer.bottom.append("label")
+    return net
+
+
+def synthetic_batch(net: caffe_pb2.NetParameter, seed: int = 1) -> dict[str, np.ndarray]:
+    """A batch for the Input layers of a net: normal data, whole labels as floats.
+
+    One-dimensional inputs are labels, below 10: every net here has at least ten classes.
+    """
+    generator = np.random.default_rng(seed)
+    batch = {}
+    for layer in net.layer:
+        for top, shape in zip(layer.top, layer.input_param.shape, strict=False):
+            dims = tuple(shape.dim)
+            values = generator.integers(10, size=dims) if len(dims) == 1 else None
+            values = generator.standard_normal(dims) if values is None else values
+            batch[top] = values.astype(np.float32)
+    return batch

@@ -1,0 +1,206 @@
+"""Owns the PyTorch peer: a torch.nn.Module made from any NetParameter of the layers listed here.
+
+It computes what Caffe computes (the tests compare), with PyTorch's own modules wherever it has one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from osucaffe.errors import UserError
+from osucaffe.proto import caffe_pb2
+
+_Builder = Callable[[caffe_pb2.LayerParameter, list[Tensor]], nn.Module]
+_IGNORED = ("Input", "Accuracy", "Silence")
+
+
+class TorchPeer(nn.Module):
+    """A net that is already filtered by phase, its inputs being Input layers.
+
+    flops: of one iteration, forward and backward, in convolutions and inner products: twice the
+    multiplications. Backward has the same again for the weights, and for the bottom where it has a
+    gradient.
+    """
+
+    def __init__(self, net: caffe_pb2.NetParameter, *, seed: int = 1) -> None:
+        super().__init__()
+        self.layers = nn.ModuleDict()
+        self.specs = [layer for layer in net.layer if layer.type not in _IGNORED]
+        self.flops = 0
+        # Shapes are found by running every module on tensors without memory.
+        blobs = {
+            top: torch.empty(tuple(shape.dim), dtype=_dtype(len(shape.dim)), device="meta")
+            for layer in net.layer
+            for top, shape in zip(layer.top, layer.input_param.shape, strict=False)
+        }
+        inputs = set(blobs)
+        with torch.device("meta"), torch.no_grad():
+            for spec in self.specs:
+                bottoms = [blobs[name] for name in spec.bottom]
+                if spec.type not in _BUILDERS:
+                    raise UserError(f'layer "{spec.name}": no PyTorch peer of type {spec.type}')
+                module = _BUILDERS[spec.type](spec, bottoms)
+                self.layers[spec.name] = module
+                top = module(*bottoms)
+                blobs[spec.top[0]] = top
+                if isinstance(module, nn.Conv2d | nn.Sequential):
+                    weight = next(module.parameters())
+                    passes = 2 if spec.bottom[0] in inputs else 3
+                    self.flops += passes * 2 * top.numel() * weight[0].numel()
+        self.to_empty(device="cpu")
+        torch.manual_seed(seed)
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d | nn.Linear):
+                module.reset_parameters()
+
+    def forward(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """All blobs by name; a blob that a layer changes in place has its last value."""
+        blobs = dict(inputs)
+        for spec in self.specs:
+            blobs[spec.top[0]] = self.layers[spec.name](*(blobs[name] for name in spec.bottom))
+        return blobs
+
+    def loss(self, blobs: Mapping[str, Tensor]) -> Tensor:
+        """The sum of the losses by their weights."""
+        return torch.stack(
+            [
+                blobs[spec.top[0]] * (spec.loss_weight[0] if spec.loss_weight else 1.0)
+                for spec in self.specs
+                if spec.type == "SoftmaxWithLoss"
+            ]
+        ).sum()
+
+    def parameter_groups(self, lr: float, decay: float) -> list[dict[str, Any]]:
+        """Groups for a torch optimizer: parameters of equal learning rate and weight decay."""
+        groups: dict[tuple[float, float], list[Tensor]] = {}
+        for spec in self.specs:
+            for index, parameter in enumerate(self.layers[spec.name].parameters()):
+                given = spec.param[index] if index < len(spec.param) else caffe_pb2.ParamSpec()
+                key = (lr * given.lr_mult, decay * given.decay_mult)
+                groups.setdefault(key, []).append(parameter)
+        return [
+            {"params": parameters, "lr": rate, "weight_decay": weight_decay}
+            for (rate, weight_decay), parameters in groups.items()
+        ]
+
+    @torch.no_grad()
+    def load(self, parameters: Mapping[str, Sequence[np.ndarray]]) -> None:
+        """Take the values of parameters by layer name, in Caffe's order and shapes."""
+        for name, values in parameters.items():
+            for parameter, value in zip(self.layers[name].parameters(), values, strict=True):
+                parameter.copy_(torch.from_numpy(value).reshape(parameter.shape))
+
+
+def torch_batch(batch: Mapping[str, np.ndarray]) -> dict[str, Tensor]:
+    """A batch of arrays as tensors."""
+    return {name: torch.from_numpy(x).to(_dtype(x.ndim)) for name, x in batch.items()}
+
+
+def _dtype(dimensions: int) -> torch.dtype:
+    """Inputs of one dimension are labels, which PyTorch wants as whole numbers."""
+    return torch.int64 if dimensions == 1 else torch.float32
+
+
+def _pair(param: Any, prefix: str, field: str, default: int) -> tuple[int, int]:
+    """Height and width of a setting that may be given once, twice, or as PREFIX_h and PREFIX_w."""
+    if param.HasField(f"{prefix}_h") or param.HasField(f"{prefix}_w"):
+        return getattr(param, f"{prefix}_h"), getattr(param, f"{prefix}_w")
+    value = getattr(param, field)
+    values = [value] if isinstance(value, int) else list(value) or [default]
+    return values[0], values[-1]
+
+
+def _convolution(spec: caffe_pb2.LayerParameter, bottoms: list[Tensor]) -> nn.Module:
+    param = spec.convolution_param
+    dilation = list(param.dilation) or [1]
+    return nn.Conv2d(
+        bottoms[0].shape[1],
+        param.num_output,
+        _pair(param, "kernel", "kernel_size", 0),
+        stride=_pair(param, "stride", "stride", 1),
+        padding=_pair(param, "pad", "pad", 0),
+        dilation=(dilation[0], dilation[-1]),
+        groups=param.group,
+        bias=param.bias_term,
+    )
+
+
+def _inner_product(spec: caffe_pb2.LayerParameter, bottoms: list[Tensor]) -> nn.Module:
+    param = spec.inner_product_param
+    if param.transpose:
+        raise UserError(f'layer "{spec.name}": the PyTorch peer has no transposed weights')
+    flat = bottoms[0].flatten(param.axis)
+    return nn.Sequential(
+        nn.Flatten(param.axis), nn.Linear(flat.shape[-1], param.num_output, bias=param.bias_term)
+    )
+
+
+def _pooling(spec: caffe_pb2.LayerParameter, bottoms: list[Tensor]) -> nn.Module:
+    param = spec.pooling_param
+    kernel = _pair(param, "kernel", "kernel_size", 0)
+    stride = _pair(param, "stride", "stride", 1)
+    pad = _pair(param, "pad", "pad", 0)
+    if param.global_pooling:
+        kernel = tuple(bottoms[0].shape[2:])
+    elif pad == (0, 0) and (stride[0] > kernel[0] or stride[1] > kernel[1]):
+        # Caffe keeps a last window that begins past the image here, PyTorch drops it.
+        raise UserError(f'layer "{spec.name}": the PyTorch peer has no stride beyond the kernel')
+    ceil = param.round_mode == caffe_pb2.PoolingParameter.CEIL
+    if param.pool == caffe_pb2.PoolingParameter.MAX:
+        return nn.MaxPool2d(kernel, stride, pad, ceil_mode=ceil)
+    if param.pool == caffe_pb2.PoolingParameter.AVE:
+        return nn.AvgPool2d(kernel, stride, pad, ceil_mode=ceil, count_include_pad=True)
+    raise UserError(f'layer "{spec.name}": the PyTorch peer has no stochastic pooling')
+
+
+class _NormalizationWithinChannel(nn.Module):
+    """x * (1 + alpha * mean of x^2 over a size x size window)^-beta."""
+
+    def __init__(self, size: int, alpha: float, beta: float) -> None:
+        super().__init__()
+        self.mean = nn.AvgPool2d(size, stride=1, padding=(size - 1) // 2)
+        self.alpha, self.beta = alpha, beta
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * (1 + self.alpha * self.mean(x * x)).pow(-self.beta)
+
+
+def _normalization(spec: caffe_pb2.LayerParameter, bottoms: list[Tensor]) -> nn.Module:
+    param = spec.lrn_param
+    if param.norm_region == caffe_pb2.LRNParameter.WITHIN_CHANNEL:
+        return _NormalizationWithinChannel(param.local_size, param.alpha, param.beta)
+    return nn.LocalResponseNorm(param.local_size, param.alpha, param.beta, param.k)
+
+
+class _Concat(nn.Module):
+    def __init__(self, axis: int) -> None:
+        super().__init__()
+        self.axis = axis
+
+    def forward(self, *bottoms: Tensor) -> Tensor:
+        return torch.cat(bottoms, self.axis)
+
+
+def _relu(spec: caffe_pb2.LayerParameter, bottoms: list[Tensor]) -> nn.Module:
+    in_place = spec.bottom[0] == spec.top[0]
+    slope = spec.relu_param.negative_slope
+    return nn.LeakyReLU(slope, inplace=in_place) if slope else nn.ReLU(inplace=in_place)
+
+
+_BUILDERS: dict[str, _Builder] = {
+    "Concat": lambda spec, bottoms: _Concat(spec.concat_param.axis),
+    "Convolution": _convolution,
+    # Not in place: the ReLU before it needs its own result for the gradient.
+    "Dropout": lambda spec, bottoms: nn.Dropout(spec.dropout_param.dropout_ratio),
+    "InnerProduct": _inner_product,
+    "LRN": _normalization,
+    "Pooling": _pooling,
+    "ReLU": _relu,
+    "Softmax": lambda spec, bottoms: nn.Softmax(spec.softmax_param.axis),
+    "SoftmaxWithLoss": lambda spec, bottoms: nn.CrossEntropyLoss(),
+}

@@ -1,0 +1,179 @@
+"""Owns one side of a comparison: a process that builds a net once and runs iterations when told.
+
+Started by `measure.Worker` with a job (JSON) as its argument. It answers one JSON line when it is
+ready, then one for every line on standard input, which holds a number of seconds to run for.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from osucaffe.proto import caffe_pb2
+
+from . import nets
+
+Iterate = Callable[[], Any]
+LEARNING_RATE, MOMENTUM, DECAY = 0.001, 0.9, 0.0005
+WARM_UP_SECONDS = 0.5
+
+
+@dataclass
+class Built:
+    """What is ready to run: one iteration, and what is worth noting about it."""
+
+    iterate: Iterate
+    notes: dict[str, Any] = field(default_factory=dict)
+
+
+def main() -> None:
+    """Build the job's net, then run it whenever standard input says so."""
+    # Libraries may print: the answers go to the real standard output, all else to the error.
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    job = json.loads(sys.argv[1])
+    build = _FRAMEWORKS[job["framework"]]
+    built = build(job)
+    _run(built.iterate, WARM_UP_SECONDS)
+    print(json.dumps(built.notes), file=answers, flush=True)
+    for line in sys.stdin:
+        times = _run(built.iterate, float(line))
+        answer = {"times": times, "peak": _memory("VmHWM"), "growth": _memory("VmHWM") - _imported}
+        print(json.dumps(answer), file=answers, flush=True)
+
+
+def _run(iterate: Iterate, seconds: float) -> list[float]:
+    """The duration in seconds of each iteration; at least two of them."""
+    times: list[float] = []
+    while len(times) < 2 or sum(times) < seconds:
+        start = time.perf_counter()
+        iterate()
+        times.append(time.perf_counter() - start)
+    return times
+
+
+_imported = 0
+"""Resident bytes when the framework was imported and nothing built yet."""
+
+
+def _note_imported() -> None:
+    global _imported
+    _imported = _memory("VmRSS")
+
+
+def _memory(field_name: str) -> int:
+    """Bytes from /proc: VmRSS (resident now) or VmHWM (the most there was)."""
+    with open("/proc/self/status") as status:
+        for line in status:
+            if line.startswith(field_name + ":"):
+                return int(line.split()[1]) * 1024
+    raise OSError(f"/proc/self/status has no {field_name}")
+
+
+def _net(job: dict[str, Any]) -> caffe_pb2.NetParameter:
+    make = nets.training_net if job["update"] else nets.deploy_net_with_loss
+    return make(job["model"], job["batch"])
+
+
+def _build_osucaffe(job: dict[str, Any]) -> Built:
+    import osucaffe
+    from osucaffe.backends.cpu import Cpu
+    from osucaffe.net import Net
+    from osucaffe.solvers import Solver
+
+    _note_imported()
+    backend = Cpu(threads=job["threads"])
+    net_parameter = _net(job)
+    notes = {"version": osucaffe.__version__}
+    if not job["update"]:
+        net = Net(net_parameter, phase="TRAIN", backend=backend)
+        _feed(net, net_parameter)
+
+        def forward_backward() -> None:
+            net.forward()
+            net.backward()
+
+        return Built(forward_backward, notes)
+    settings = caffe_pb2.SolverParameter(
+        net_param=net_parameter,
+        base_lr=LEARNING_RATE,
+        lr_policy="fixed",
+        momentum=MOMENTUM,
+        weight_decay=DECAY,
+        max_iter=2**31 - 1,
+        solver_mode=caffe_pb2.SolverParameter.CPU,
+    )
+    solver = Solver(settings, backend)
+    _feed(solver.net, net_parameter)
+    return Built(lambda: solver.step(1), notes)
+
+
+def _feed(net: Any, net_parameter: caffe_pb2.NetParameter) -> None:
+    for name, values in nets.synthetic_batch(net_parameter).items():
+        net.write(name, values)
+
+
+def _build_torch(job: dict[str, Any]) -> Built:
+    import torch
+
+    from .torch_peer import TorchPeer, torch_batch
+
+    _note_imported()
+    torch.set_num_threads(job["threads"])
+    net_parameter = _net(job)
+    peer = TorchPeer(net_parameter)
+    batch = torch_batch(nets.synthetic_batch(net_parameter))
+    if job["layout"] == "channels_last":
+        peer = peer.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        batch = {
+            name: x.to(memory_format=torch.channels_last) if x.dim() == 4 else x
+            for name, x in batch.items()
+        }
+    optimizer = torch.optim.SGD(
+        peer.parameter_groups(LEARNING_RATE, DECAY), lr=LEARNING_RATE, momentum=MOMENTUM, fused=True
+    )
+
+    def iterate() -> None:
+        optimizer.zero_grad()
+        peer.loss(peer(batch)).backward()
+        if job["update"]:
+            optimizer.step()
+
+    return Built(iterate, {"version": torch.__version__, "flops": peer.flops})
+
+
+_SGEMM_SIZE = 2048
+
+
+def _build_torch_sgemm(job: dict[str, Any]) -> Built:
+    import torch
+
+    torch.set_num_threads(job["threads"])
+    a, b = (torch.rand(_SGEMM_SIZE, _SGEMM_SIZE) for _ in range(2))
+    c = torch.empty_like(a)
+    return Built(lambda: torch.mm(a, b, out=c), {"flops": 2 * _SGEMM_SIZE**3})
+
+
+def _build_numpy_sgemm(job: dict[str, Any]) -> Built:
+    generator = np.random.default_rng(1)
+    a, b = (generator.random((_SGEMM_SIZE, _SGEMM_SIZE), np.float32) for _ in range(2))
+    c = np.empty_like(a)
+    return Built(lambda: np.matmul(a, b, out=c), {"flops": 2 * _SGEMM_SIZE**3})
+
+
+_FRAMEWORKS: dict[str, Callable[[dict[str, Any]], Built]] = {
+    "osucaffe": _build_osucaffe,
+    "torch": _build_torch,
+    "torch sgemm": _build_torch_sgemm,
+    "numpy sgemm": _build_numpy_sgemm,
+}
+
+if __name__ == "__main__":
+    main()
