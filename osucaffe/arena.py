@@ -36,22 +36,24 @@ class Arena:
     def __init__(self, backend: Any, parameters: list[Parameter], *, gradients: bool) -> None:
         """parameters: in backward order. gradients: whether `diff` gets memory."""
         self.segments: list[tuple[int, int, Parameter]] = []
+        """(start, stop, parameter), in elements; the padding (always zero) behind it included."""
         offset = 0
         for parameter in parameters:
-            size = parameter.blob.data.size
-            self.segments.append((offset, offset + size, parameter))
-            offset += -(-size // ALIGNMENT) * ALIGNMENT
+            stop = offset + -(-parameter.blob.data.size // ALIGNMENT) * ALIGNMENT
+            self.segments.append((offset, stop, parameter))
+            offset = stop
         self.data = self._allocate(backend, "data", offset)
         self.diff = self._allocate(backend, "diff", offset if gradients else 0)
 
     def _allocate(self, backend: Any, side: str, size: int) -> Tensor:
         whole = Tensor((size,), name=f"arena.{side}", kept=True)
         if size:
-            memory = backend.allocate(size * backend.itemsize(whole.dtype))
+            nbytes = backend.nbytes(whole)
+            memory = backend.allocate(nbytes)
+            memory[:] = 0
             backend.place(whole, memory, 0)
             for start, _, parameter in self.segments:
-                tensor = getattr(parameter.blob, side)
-                backend.place(tensor, memory, start * backend.itemsize(whole.dtype))
+                backend.place(getattr(parameter.blob, side), memory, start * nbytes // size)
         return whole
 
     def __len__(self) -> int:

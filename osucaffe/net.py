@@ -23,7 +23,7 @@ from .graph.memory import Pool, plan_memory
 from .graph.parameters import adopt_parameters, copy_weights
 from .graph.splits import insert_splits
 from .layer import create_layer
-from .proto import array_to_blob, caffe_pb2
+from .proto import caffe_pb2, fill_blob
 
 log = logging.getLogger("osucaffe")
 
@@ -181,6 +181,7 @@ class Net:
             programs.append(self._record_backward(False).calls)
         if accumulate:
             programs.append(self._record_backward(True).calls)
+        self.programs = programs  # forward, backward, backward that accumulates
         steps = [[(call, self.backend.prepare(call)) for call in calls] for calls in programs]
         self._forward = self._by_layer(steps[0])
         self._backward = self._by_layer(steps[1]) if gradients else None
@@ -190,16 +191,13 @@ class Net:
         self.arena = Arena(self.backend, own[::-1], gradients=gradients)
         # Both forms of backward take the same time slots, behind forward's.
         timelines = [programs[0] + backward for backward in programs[1:]] or [programs[0]]
-        plan = plan_memory(
-            timelines,
-            lambda tensor: tensor.size * self.backend.itemsize(tensor.dtype),
-            share=not self.inspectable,
-        )
+        plan = plan_memory(timelines, self.backend.nbytes, share=not self.inspectable)
         self.pool.add(plan)
         kept = dict.fromkeys(plan.kept + [blob.diff for blob, _ in self._losses] * gradients)
         for tensor in kept:
-            size = tensor.size * self.backend.itemsize(tensor.dtype)
-            self.backend.place(tensor, self.backend.allocate(size), 0)
+            memory = self.backend.allocate(self.backend.nbytes(tensor))
+            memory[:] = 0
+            self.backend.place(tensor, memory, 0)
         self.memory = plan
         if plan.unshared:
             log.info(
@@ -305,7 +303,7 @@ class Net:
             del param.blobs[:]
             for blob in layer.parameters:
                 gradient = self.backend.read(blob.diff) if diff else None
-                array_to_blob(self.backend.read(blob.data), gradient, target=param.blobs.add())
+                fill_blob(param.blobs.add(), self.backend.read(blob.data), gradient)
         return result
 
 

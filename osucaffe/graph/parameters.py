@@ -10,7 +10,7 @@ from typing import Any
 from ..arena import Parameter
 from ..errors import UserError
 from ..layer import Layer
-from ..proto import blob_to_array, caffe_pb2
+from ..proto import blob_fits, blob_shape, blob_to_array, caffe_pb2
 
 log = logging.getLogger("osucaffe")
 
@@ -109,18 +109,12 @@ def copy_weights(
                 f"has {len(layer.parameters)} parameters, the weights file {len(source.blobs)}",
             )
         for index, (blob, proto) in enumerate(zip(layer.parameters, source.blobs, strict=True)):
-            values = blob_to_array(proto)
-            if _core(values.shape) != _core(blob.shape):
+            if not blob_fits(proto, blob.shape):
                 raise UserError(
                     f'layer "{layer.name}" ({layer.type}): parameter {index} has shape '
-                    f"{blob.shape}, but the weights file has {values.shape}; to learn this layer "
-                    f"afresh, rename it"
+                    f"{blob.shape}, but the weights file has {blob_shape(proto)}; to learn this "
+                    f"layer afresh, rename it"
                 )
+            values = blob_to_array(proto)
             backend.write(blob.data, values.reshape(blob.shape))
 
-
-def _core(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """The shape without leading ones (old files store every blob with four dimensions)."""
-    while len(shape) > 1 and shape[0] == 1:
-        shape = shape[1:]
-    return shape
