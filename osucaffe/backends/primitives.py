@@ -104,6 +104,37 @@ class Program:
         """Cut x along axis into ys: concat backwards. A None in ys skips that part."""
 
     @_primitive
+    def permute(self, x: Read, y: Write, *, axes: Sequence[int]) -> None:
+        """y = x with its axes in another order: axis i of y is axis axes[i] of x."""
+
+    @_primitive
+    def crop(self, x: Read, y: Write, *, offsets: Sequence[int]) -> None:
+        """y = the box of x that begins at offsets and has y's extents."""
+
+    @_primitive
+    def crop_backward(self, dy: Read, dx: Write, *, offsets: Sequence[int]) -> None:
+        """dx = dy in that box, zero outside it."""
+
+    @_primitive
+    def gather(self, x: Read, index: Read, y: Write) -> None:
+        """y[i] = x[index[i]]: pick along the first axis of x; y is (*index's shape, *rest of x's).
+
+        index: floats that hold whole numbers. Where one is out of range, y[i] is NaN.
+        """
+
+    @_primitive
+    def gather_backward(self, dy: Read, index: Read, dx: Write) -> None:
+        """dx[index[i]] = the sum of those dy[i], zero where nothing was picked."""
+
+    @_primitive
+    def gather_gradient(self, dy: Read, index: Read, dw: Gradient) -> None:
+        """`gather_backward` for a parameter."""
+
+    @_primitive
+    def positions(self, y: Write) -> None:
+        """y = 0, 1, 2, ... in row-major order."""
+
+    @_primitive
     def host(
         self, reads: Reads, writes: Writes, *, function: Callable[[], None], feed: bool = False
     ) -> None:
@@ -129,6 +160,45 @@ class Program:
         Inputs are called a, b, c, ... in the formula in their order; outputs y, z. An output
         may be the same tensor as an input.
         """
+
+    @_primitive
+    def broadcast(
+        self,
+        inputs: Reads,
+        outputs: Writes,
+        *,
+        formula: str,
+        constants: dict[str, float] | None = None,
+    ) -> None:
+        """`elementwise` over tensors of as many axes as the outputs, in which an input's extent
+        may be 1 where the outputs' is not: it is repeated."""
+
+    @_primitive
+    def reduce(
+        self,
+        inputs: Reads,
+        y: Write,
+        *,
+        formula: str,
+        axes: Sequence[int],
+        constants: dict[str, float] | None = None,
+    ) -> None:
+        """y = the sum over axes of the formula's y, evaluated as in `broadcast`.
+
+        y has as many elements as the other axes of the inputs together, in their order.
+        """
+
+    @_primitive
+    def reduce_gradient(
+        self,
+        inputs: Reads,
+        dw: Gradient,
+        *,
+        formula: str,
+        axes: Sequence[int],
+        constants: dict[str, float] | None = None,
+    ) -> None:
+        """`reduce` into the gradient of a parameter (the formula still writes y)."""
 
     @_primitive
     def sum(self, xs: Reads, y: Write, *, coefficients: Sequence[float] | None = None) -> None:
@@ -231,6 +301,32 @@ class Program:
         transpose: bool,
     ) -> None:
         """dw, db = the gradients of `inner_product` to w and b (either may be None)."""
+
+    @_primitive
+    def im2col(
+        self,
+        x: Read,
+        y: Write,
+        *,
+        kernel: Sequence[int],
+        stride: Sequence[int],
+        pad: Sequence[int],
+        dilation: Sequence[int],
+    ) -> None:
+        """y (N, C * kernel elements, *out) = the windows of x (N, C, *in), zero in the padding."""
+
+    @_primitive
+    def im2col_backward(
+        self,
+        dy: Read,
+        dx: Write,
+        *,
+        kernel: Sequence[int],
+        stride: Sequence[int],
+        pad: Sequence[int],
+        dilation: Sequence[int],
+    ) -> None:
+        """dx = the sum of dy where each element of x stands in windows."""
 
     # -- activations with a primitive of their own (the libraries fuse them) --------------------
 
@@ -413,6 +509,13 @@ class Program:
 
         A label counts when fewer than top_k others are larger or equal (C++ Caffe 1.0).
         per_class: (C,), the same for each class; 0 for a class without positions.
+        """
+
+    @_primitive
+    def top_k(self, x: Read, index: Write | None, value: Write | None, *, axis: int) -> None:
+        """The largest of x along axis, in falling order: as many as the outputs are long there.
+
+        index: float32. Of equal elements the later comes first (C++ Caffe 1.0).
         """
 
     @_primitive

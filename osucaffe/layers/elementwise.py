@@ -6,6 +6,7 @@ Each but ReLU is a pair of formulas (see backends/formula.py) and the constants 
 from __future__ import annotations
 
 import math
+
 from ..backends.primitives import Program
 from ..backends.tensor import Shape
 from ..blob import Blob

@@ -12,6 +12,7 @@ from threadpoolctl import threadpool_limits
 from ..random import RandomState
 from ..tensor import Call, Shape, Step, Tensor
 from . import (  # noqa: F401 (importing them registers the primitives)
+    broadcast,
     convolution,
     dense,
     elementwise,
@@ -19,6 +20,7 @@ from . import (  # noqa: F401 (importing them registers the primitives)
     movement,
     normalization,
     pooling,
+    selection,
     update,
 )
 from .registry import IMPLEMENTATIONS, CpuCall
