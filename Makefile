@@ -26,7 +26,7 @@ lint: $(VENV)/dev.stamp
 	$(BIN)/mypy
 
 bench-cpu: $(VENV)/bench.stamp
-	$(BIN)/python benchmarks/bench_cpu.py
+	$(BIN)/python -m benchmarks.bench_cpu
 
 data/mnist/mnist_train_lmdb/data.mdb: | $(VENV)/run.stamp
 	$(BIN)/osucaffe data mnist --out data/mnist
