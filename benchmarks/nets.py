@@ -74,7 +74,7 @@ def synthetic_batch(net: caffe_pb2.NetParameter, seed: int = 1) -> dict[str, np.
     for layer in net.layer:
         for top, shape in zip(layer.top, layer.input_param.shape, strict=False):
             dims = tuple(shape.dim)
-            values = generator.integers(10, size=dims) if len(dims) == 1 else None
-            values = generator.standard_normal(dims) if values is None else values
-            batch[top] = values.astype(np.float32)
+            label = len(dims) == 1
+            values = generator.integers(10, size=dims) if label else generator.normal(size=dims)
+            batch[top] = np.asarray(values, np.float32)
     return batch

@@ -1,0 +1,54 @@
+"""Workers take turns and report; results are written as JSON and as a table."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from benchmarks import bench_cpu, results
+from benchmarks.measure import Worker, alternate
+
+
+def test_workers_take_turns() -> None:
+    job = {"framework": "osucaffe", "model": "lenet", "batch": 2, "update": True, "threads": 1}
+    with Worker(job) as first, Worker(job | {"update": False}) as second:
+        alternate([first, second], rounds=3, seconds=0.01)
+        for worker in (first, second):
+            assert len(worker.times) == len(worker.run_medians) == 3
+            assert all(len(times) >= 2 for times in worker.times)
+            assert min(worker.run_medians) <= worker.median <= max(worker.run_medians)
+            assert 0 < worker.growth < worker.peak
+
+
+def test_a_failed_worker_is_told(capfd: pytest.CaptureFixture) -> None:
+    with pytest.raises(RuntimeError, match="failed"):
+        Worker({"framework": "none", "threads": 1})
+    assert "KeyError" in capfd.readouterr().err
+
+
+def test_results(tmp_path: Path) -> None:
+    side = {"version": "1", "median_ms": 20.0, "runs_ms": [20.0], "peak_mib": 9, "growth_mib": 3}
+    case = {
+        "name": "lenet 64, training",
+        "flops": 10**9,
+        "osucaffe": side,
+        "torch": side | {"median_ms": 40.0, "layout": "contiguous"},
+        "ratio": 0.5,
+        "caffe_ms": 28,
+    }
+    record = {
+        "date": results.today(),
+        "machine": results.machine(),
+        "threads": 2,
+        "rounds": 1,
+        "seconds": 1.0,
+        "sgemm_gflops": 100.0,
+        "cases": [case, case | {"caffe_ms": None}],
+    }
+    path = results.write("cpu", record, bench_cpu.render(record), tmp_path)
+    assert json.loads((tmp_path / "cpu.json").read_text()) == record
+    lines = [line for line in path.read_text().splitlines() if line.startswith("| lenet")]
+    start = "| lenet 64, training | 20.0 | 40.0 | 0.50 | 10.0 | 50% | 25% | 9 / 9 | 3 / 3 |"
+    assert lines == [f"{start} 28 |", f"{start} – |"]
