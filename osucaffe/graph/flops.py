@@ -22,10 +22,8 @@ def flops(call: Call) -> int:
 def _convolution(call: Call, large: str, weights: str) -> int:
     """Each element on the output's side meets the weights of one output channel."""
     tensors = call.reads | call.writes
-    if tensors[weights] is None:
-        return 0
     w = tensors[weights]
-    return 2 * tensors[large].count * (w.count // w.shape[0])
+    return int(2 * tensors[large].count * (w.count // w.shape[0]))
 
 
 def _filter_gradient(call: Call) -> int:
@@ -39,7 +37,7 @@ def _inner_product(call: Call, x: str, y: str) -> int:
     tensors = call.reads | call.writes
     axis = call.settings["axis"]
     inputs = math.prod(tensors[x].shape[axis:])
-    return 2 * inputs * tensors[y].count
+    return int(2 * inputs * tensors[y].count)
 
 
 def _inner_product_filter(call: Call) -> int:

@@ -6,7 +6,6 @@ Logging is not done here: the solver logs by itself. An observer must not change
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Protocol
 
 
 @dataclass(frozen=True)
@@ -60,7 +59,7 @@ class Snapshot:
     state: str
 
 
-class Observer(Protocol):
+class Observer:
     """Called by the solver, in the thread that trains. Inherit it to get empty defaults."""
 
     def on_display(self, event: Display) -> None:

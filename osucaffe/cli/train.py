@@ -1,0 +1,99 @@
+"""Train a net as a solver file says.
+
+  osucaffe train --solver solver.prototxt
+  osucaffe train --solver solver.prototxt --weights pretrained.caffemodel    fine-tune
+  osucaffe train --solver solver.prototxt --snapshot auto                    go on
+
+A first interrupt (Ctrl-C) stops after the iteration at hand and writes a snapshot; a second one
+stops at once. On a terminal a live display follows the log."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import sys
+from typing import TYPE_CHECKING
+
+from . import options
+
+if TYPE_CHECKING:
+    from ..proto import SolverParameter
+    from ..solvers.observer import Observer
+
+_EFFECTS = ("stop", "snapshot", "none")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    parser.add_argument("--solver", metavar="FILE", required=True, help="the solver's prototxt")
+    start = parser.add_mutually_exclusive_group()
+    start.add_argument(
+        "--snapshot",
+        metavar="FILE",
+        help='go on from this .solverstate; "auto": from the newest whole one, if there is any',
+    )
+    options.add_weights(start, "start from the weights in these files, by layer name (with commas)")
+    parser.add_argument(
+        "--max_iter", metavar="N", type=options.positive, help="train up to N, not the solver's"
+    )
+    parser.add_argument(
+        "--sigint_effect",
+        choices=_EFFECTS,
+        default="stop",
+        help="what an interrupt does (default: stop)",
+    )
+    parser.add_argument(
+        "--sighup_effect",
+        choices=_EFFECTS,
+        default="snapshot",
+        help="what a hangup does (default: snapshot)",
+    )
+    options.add_log(parser)
+    parser.add_argument("--tensorboard", metavar="DIR", help="write event files for TensorBoard")
+    parser.add_argument("--no_progress", action="store_true", help="no live display on a terminal")
+    options.add_state(parser)
+    options.add_device(parser)
+
+
+def run(args: argparse.Namespace) -> None:
+    """Train."""
+    from .. import log
+
+    standard_error = log.start(args.log_dir)
+    backend = options.make_backend(args)
+    from ..solvers.signals import Signals
+    from ..solvers.solver import Solver
+
+    param = _read(args)
+    with contextlib.ExitStack() as stack:
+        signals = stack.enter_context(Signals(args.sigint_effect, args.sighup_effect))
+        observers: list[Observer] = []
+        if args.tensorboard:
+            from .tensorboard import TensorBoard
+
+            observers.append(stack.enter_context(TensorBoard(args.tensorboard)))
+        solver = Solver(
+            param, backend, file=args.solver, request=signals.request, observers=observers
+        )
+        if args.snapshot:
+            solver.restore(args.snapshot)
+        for file in args.weights:
+            solver.load(file)
+        if sys.stderr.isatty() and not args.no_progress:
+            from .live import Live
+
+            solver.observers.append(stack.enter_context(Live(solver, standard_error)))
+        solver.solve()
+
+
+def _read(args: argparse.Namespace) -> SolverParameter:
+    """The solver's settings, with what the command line changes."""
+    from ..proto import read_solver
+
+    param = read_solver(args.solver)
+    if args.max_iter:
+        param.max_iter = args.max_iter
+    if args.level:
+        param.train_state.level = args.level
+    param.train_state.stage.extend(args.stage)
+    return param

@@ -1,0 +1,127 @@
+"""Owns the form of log lines: glog's, which Caffe's tools for logs read.
+
+    I1121 09:22:33.123456  4711 solver.py:218] Iteration 100, lr = 0.01
+
+That is severity, month and day, time, thread, file and line, message. Everything in the package
+logs with the standard `logging` module to loggers under "osucaffe"; `start` decides where it goes.
+"""
+
+from __future__ import annotations
+
+import getpass
+import logging
+import os
+import platform
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from .errors import UserError
+
+_SEVERITY = {
+    logging.DEBUG: "I",
+    logging.INFO: "I",
+    logging.WARNING: "W",
+    logging.ERROR: "E",
+    logging.CRITICAL: "F",
+}
+
+
+class Formatter(logging.Formatter):
+    """Formats a record as glog does."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line; a traceback, if there is one, follows it."""
+        moment = time.strftime("%m%d %H:%M:%S", time.localtime(record.created))
+        microseconds = int(record.created % 1 * 1e6)
+        place = f"{record.filename}:{record.lineno}"
+        line = (
+            f"{_SEVERITY.get(record.levelno, 'I')}{moment}.{microseconds:06d} "
+            f"{threading.get_native_id():5d} {place}] {record.getMessage()}"
+        )
+        if record.exc_info:
+            line += "\n" + self.formatException(record.exc_info)
+        return line
+
+
+class StandardError(logging.Handler):
+    """Writes to the standard error of the moment, or to what `write` is set to meanwhile."""
+
+    write: Callable[[str], object] | None = None
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write one line."""
+        try:
+            line = self.format(record)
+            if self.write:
+                self.write(line)
+            else:
+                print(line, file=sys.stderr, flush=True)
+        except BrokenPipeError:
+            pass
+        except Exception:
+            self.handleError(record)
+
+
+def start(log_dir: str | None = None, program: str = "osucaffe") -> StandardError:
+    """Send the package's log lines to standard error, and to a new file in log_dir if given.
+
+    Returns the handler for standard error. A directory that cannot be written raises UserError.
+    """
+    logger = logging.getLogger("osucaffe")
+    stop()
+    logger.setLevel(logging.INFO)
+    logger.propagate = False
+    standard_error = StandardError()
+    standard_error.setFormatter(Formatter())
+    logger.addHandler(standard_error)
+    if log_dir:
+        file = logging.FileHandler(_new_file(Path(log_dir), program), encoding="utf-8")
+        file.setFormatter(Formatter())
+        logger.addHandler(file)
+    return standard_error
+
+
+def stop() -> None:
+    """Take back what `start` did."""
+    logger = logging.getLogger("osucaffe")
+    for handler in list(logger.handlers):
+        logger.removeHandler(handler)
+        handler.close()
+    logger.propagate = True
+
+
+def _new_file(directory: Path, program: str) -> Path:
+    """Create the log file with glog's heading and name; PROGRAM.INFO links to the newest."""
+    now = time.localtime()
+    host = platform.node().split(".")[0] or "localhost"
+    stamp = time.strftime("%Y%m%d-%H%M%S", now)
+    name = f"{program}.{host}.{_user()}.log.INFO.{stamp}.{os.getpid()}"
+    path, link = directory / name, directory / f"{program}.INFO"
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        path.write_text(
+            f"Log file created at: {time.strftime('%Y/%m/%d %H:%M:%S', now)}\n"
+            f"Running on machine: {host}\n"
+            "Log line format: [IWEF]mmdd hh:mm:ss.uuuuuu threadid file:line] msg\n"
+        )
+    except OSError as error:
+        raise UserError(
+            f"{directory}: cannot write the log there ({error.strerror}): "
+            "give --log_dir a directory that you may write"
+        ) from error
+    try:
+        link.unlink(missing_ok=True)
+        link.symlink_to(name)
+    except OSError:
+        pass  # Some file systems have no links; the log itself is there.
+    return path
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a user id without a name, as in some containers
+        return str(os.getuid())

@@ -1,0 +1,67 @@
+"""Tests that log lines have glog's form, which Caffe's own tools for logs read."""
+
+from __future__ import annotations
+
+import logging
+import re
+from pathlib import Path
+
+import pytest
+
+from osucaffe import log
+from osucaffe.errors import UserError
+
+PREFIX = re.compile(
+    r"^(?P<severity>[IWEF])(?P<month>\d\d)(?P<day>\d\d) (?P<time>\d\d:\d\d:\d\d\.\d{6}) +"
+    r"(?P<thread>\d+) (?P<file>[\w.]+):(?P<line>\d+)\] (?P<message>.*)$"
+)
+
+
+def written(capsys: pytest.CaptureFixture[str]) -> list[str]:
+    return capsys.readouterr().err.splitlines()
+
+
+def test_a_line_has_the_prefix_of_glog(capsys: pytest.CaptureFixture[str]) -> None:
+    log.start()
+    logging.getLogger("osucaffe.solvers").info("Iteration %d, lr = %g", 100, 0.01)
+    (line,) = written(capsys)
+    match = PREFIX.match(line)
+    assert match
+    assert match["severity"] == "I"
+    assert match["file"] == "test_log.py"
+    assert match["message"] == "Iteration 100, lr = 0.01"
+
+
+@pytest.mark.parametrize(
+    ("level", "letter"),
+    [(logging.INFO, "I"), (logging.WARNING, "W"), (logging.ERROR, "E"), (logging.CRITICAL, "F")],
+)
+def test_the_first_letter_is_the_severity(
+    capsys: pytest.CaptureFixture[str], level: int, letter: str
+) -> None:
+    log.start()
+    logging.getLogger("osucaffe").log(level, "text")
+    assert written(capsys)[0].startswith(letter)
+
+
+def test_a_log_dir_gets_a_file_and_a_link(tmp_path: Path) -> None:
+    log.start(str(tmp_path / "new"))
+    logging.getLogger("osucaffe").info("text")
+    link = tmp_path / "new" / "osucaffe.INFO"
+    assert re.fullmatch(r"osucaffe\.\S+\.\S+\.log\.INFO\.\d{8}-\d{6}\.\d+", str(link.readlink()))
+    lines = link.read_text().splitlines()
+    assert lines[0].startswith("Log file created at: ")
+    assert PREFIX.match(lines[-1])
+
+
+def test_starting_again_does_not_write_twice(capsys: pytest.CaptureFixture[str]) -> None:
+    log.start()
+    log.start()
+    logging.getLogger("osucaffe").info("text")
+    assert len(written(capsys)) == 1
+
+
+def test_a_log_dir_that_is_a_file_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match=r"file: cannot write the log there"):
+        log.start(str(tmp_path / "file"))
