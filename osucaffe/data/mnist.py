@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import http.client
 import lzma
 import os
-import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -39,7 +39,7 @@ SOURCES = ("auto", "files", "download", "packaged")
 PACKAGED = Path(__file__).with_name("mnist_subset.xz")
 PACKAGED_TRAIN, PACKAGED_TEST = 10_000, 2_000  # every 6th and every 5th: a fair sample
 _SIDE = 28
-_TIMEOUT = 10.0
+_TIMEOUT = 5.0
 _IMAGES, _LABELS = 0x803, 0x801
 
 
@@ -123,19 +123,19 @@ def _download() -> Mnist:
     problems = []
     for mirror in MIRRORS:
         try:
-            contents = {name: _fetch(mirror + name, digest) for name, digest in FILES.items()}
-        except (OSError, ValueError) as error:
-            problems.append(f"{mirror}: {getattr(error, 'reason', error)}")
+            contents = {name: _fetch(mirror, name, digest) for name, digest in FILES.items()}
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            problems.append(f"{mirror}: {error}")
         else:
             return _parse(contents, f"from {mirror}")
     raise UserError(f"MNIST cannot be downloaded ({'; '.join(problems)}).")
 
 
-def _fetch(address: str, digest: str) -> bytes:
-    with urllib.request.urlopen(address, timeout=_TIMEOUT) as reply:
+def _fetch(mirror: str, name: str, digest: str) -> bytes:
+    with urllib.request.urlopen(mirror + name, timeout=_TIMEOUT) as reply:
         content: bytes = reply.read()
     if hashlib.sha256(content).hexdigest() != digest:
-        raise ValueError(f"{address} has another SHA-256 than expected")
+        raise ValueError(f"{name} has another SHA-256 than expected")
     return content
 
 

@@ -100,11 +100,11 @@ class Transform:
                 mean = mean[window]
         target = out[..., ::-1] if self.mirror and draw & 1 else out
         if mean is not None:
-            np.subtract(image, mean, out=target)
+            np.subtract(image, mean, out=target, dtype=np.float32)
             if self.scale != 1:
                 np.multiply(out, self.scale, out=out)
         elif self.scale != 1:
-            np.multiply(image, self.scale, out=target)
+            np.multiply(image, self.scale, out=target, dtype=np.float32)
         else:
             np.copyto(target, image)
 
