@@ -48,10 +48,12 @@ def find_learned_net(state_path: str | Path, learned_net: str) -> Path:
 
     Raises UserError when it is in neither place.
     """
+    if not learned_net:
+        raise UserError(f"{state_path}: names no model file, so it cannot be resumed from")
     named = Path(learned_net)
     beside = Path(state_path).parent / named.name
     for candidate in (named, beside):
-        if learned_net and candidate.is_file():
+        if candidate.is_file():
             return candidate
     raise UserError(
         f'{state_path}: its model file "{learned_net}" is neither there nor at {beside}: '

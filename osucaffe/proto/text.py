@@ -84,11 +84,12 @@ def _explain(error: text_format.ParseError, text: str) -> str:
 def _unknown_field(message_name: str, field: str) -> str:
     message = descriptor_pool.Default().FindMessageTypeByName(message_name)
     said = f'unknown field "{field}" in {message.name}'
-    if near := difflib.get_close_matches(field, message.fields_by_name, n=1):
-        return f'{said} (did you mean "{near[0]}"?)'
     inside = [
         child.name
         for child in message.fields
         if child.message_type is not None and field in child.message_type.fields_by_name
     ]
-    return f"{said} (it belongs in {' or '.join(inside)})" if 0 < len(inside) <= 8 else said
+    if 0 < len(inside) <= 4:
+        return f"{said} (it belongs in {' or '.join(inside)})"
+    near = difflib.get_close_matches(field, message.fields_by_name, n=1)
+    return f'{said} (did you mean "{near[0]}"?)' if near else said

@@ -1,0 +1,102 @@
+"""Checks the reading of solvers and means."""
+
+from pathlib import Path
+
+import lmdb
+import numpy as np
+import pytest
+
+from osucaffe.errors import UserError
+from osucaffe.proto import (
+    BlobProto,
+    Datum,
+    SolverParameter,
+    array_to_blob,
+    read_mean,
+    read_solver,
+    write_mean,
+)
+
+
+def test_solver(tmp_path: Path) -> None:
+    path = tmp_path / "my_solver.prototxt"
+    path.write_text('net: "a.prototxt" solver_type: NESTEROV snapshot_prefix: "x/y"')
+    assert read_solver(path) == SolverParameter(
+        net="a.prototxt", type="Nesterov", snapshot_prefix="x/y"
+    )
+
+
+def test_snapshots_are_named_after_the_solver_when_it_names_none(tmp_path: Path) -> None:
+    path = tmp_path / "my.solver.prototxt"
+    path.write_text("base_lr: 1")
+    assert read_solver(path).snapshot_prefix == str(tmp_path / "my.solver")
+    path.write_text(f'snapshot_prefix: "{tmp_path}"')
+    assert read_solver(path).snapshot_prefix == str(tmp_path / "my.solver")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("base_lr: fast", ":1:10: couldn't parse float: fast"),
+        ('solver_type: SGD type: "SGD"', ": both solver_type and type"),
+        ("net_param { layers { layer { type: 'x' } } }", ': old layer "" is of unknown type "x"'),
+    ],
+)
+def test_solver_errors_name_the_file(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "solver.prototxt"
+    path.write_text(text)
+    with pytest.raises(UserError) as error:
+        read_solver(path)
+    assert str(error.value).startswith(f"{path}{message}")
+
+
+def test_mean_is_that_of_the_images(formats: Path) -> None:
+    mean = read_mean(formats / "mnist200_mean.binaryproto")
+    with lmdb.open(str(formats / "mnist200_lmdb"), readonly=True, lock=False) as data:
+        with data.begin() as transaction:
+            values = [value for _, value in transaction.cursor()]
+    images = [np.frombuffer(Datum.FromString(value).data, np.uint8) for value in values]
+    assert len(images) == 200 and mean.shape == (1, 28, 28) and mean.dtype == np.float32
+    assert np.allclose(mean.ravel(), np.mean(images, axis=0), rtol=1e-6)
+
+
+def test_mean_is_written_as_caffe_writes_it(tmp_path: Path, formats: Path) -> None:
+    reference = formats / "mnist200_mean.binaryproto"
+    write_mean(tmp_path / "mean.binaryproto", read_mean(reference))
+    assert (tmp_path / "mean.binaryproto").read_bytes() == reference.read_bytes()
+
+
+def test_mean_in_the_new_form(tmp_path: Path) -> None:
+    mean = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
+    for array in (mean, mean[None], mean.astype(np.float64)):
+        (tmp_path / "m").write_bytes(array_to_blob(array).SerializeToString())
+        read = read_mean(tmp_path / "m")
+        assert np.array_equal(read, mean) and read.dtype == np.float32
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "the file is empty"),
+        (b"\x2a\xffabc", "not a mean file"),
+        (BlobProto(num=1, channels=1, height=2, width=2, data=[1]).SerializeToString(), "1 values"),
+        (array_to_blob(np.zeros((2, 3), np.float32)).SerializeToString(), "is of shape 2x3"),
+        (array_to_blob(np.zeros((2, 1, 3, 3))).SerializeToString(), "is of shape 2x1x3x3"),
+    ],
+)
+def test_what_is_no_mean(tmp_path: Path, content: bytes, message: str) -> None:
+    (tmp_path / "m.binaryproto").write_bytes(content)
+    with pytest.raises(UserError, match=rf"m\.binaryproto: .*{message}"):
+        read_mean(tmp_path / "m.binaryproto")
+
+
+@pytest.mark.parametrize("name", ["mnist200_lmdb", "jpeg6_lmdb", "raw6_lmdb"])
+def test_datum_has_all_fields_that_caffe_wrote(formats: Path, name: str) -> None:
+    with lmdb.open(str(formats / name), readonly=True, lock=False) as data:
+        with data.begin() as transaction:
+            for _, value in transaction.cursor():
+                datum = Datum.FromString(value)
+                assert datum.SerializeToString() == value
+                assert datum.encoded == (name == "jpeg6_lmdb")
+                size = datum.channels * datum.height * datum.width
+                assert datum.encoded or len(datum.data) == size

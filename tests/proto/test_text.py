@@ -1,0 +1,74 @@
+"""Checks prototxt: what the errors say, and that what is written is what Caffe writes."""
+
+from pathlib import Path
+
+import pytest
+
+from osucaffe.errors import UserError
+from osucaffe.proto import NetParameter, format_text, parse_text, read_text, write_text
+
+MISTAKES = [
+    (
+        "layer {\n  convolution_param {\n    kernle_size: 3\n  }\n}",
+        'net:3:5: unknown field "kernle_size" in ConvolutionParameter '
+        '(did you mean "kernel_size"?)',
+    ),
+    ("layer { zzz: 3 }", 'net:1:9: unknown field "zzz" in LayerParameter'),
+    (
+        "layer { dropout_ratio: 0.5 }",
+        'net:1:9: unknown field "dropout_ratio" in LayerParameter (it belongs in dropout_param)',
+    ),
+    (
+        "layer { pooling_param { pool: MAXX } }",
+        "net:1:31: unknown value MAXX for PoolMethod (one of MAX, AVE, STOCHASTIC)",
+    ),
+    ("layer { phase: 7 }", "net:1:16: unknown value 7 for Phase (one of TRAIN, TEST)"),
+    ("layer {\n  type: 3\n}", "net:2:9: expected string but found: '3'"),
+    ("layer { inner_product_param { num_output: ten } }", "net:1:43: couldn't parse integer: ten"),
+    ("layer { inner_product_param { num_output: -1 } }", "net:1:43: value out of range: -1"),
+    ('layer {\n  name: "a"\n', 'net:2:9: expected "}", found the end of the file'),
+    ('layer { name: "a" } }', "net:1:21: expected identifier or number, got }"),
+    ('layer { name "a" }', 'net:1:14: expected ":"'),
+    ('layer { name: "a }', "net:1:15: string missing ending quote: '\"a }'"),
+    ('name: "a"\nname: "b"', 'net:2:7: "name" is given more than once in NetParameter'),
+    ("layer { clip_param { min: 0 } }", "net: layer[0].clip_param.max is not given"),
+]
+
+
+@pytest.mark.parametrize(("text", "message"), MISTAKES)
+def test_a_mistake_is_named_with_its_place(text: str, message: str) -> None:
+    with pytest.raises(UserError) as error:
+        parse_text(text, NetParameter, "net")
+    assert str(error.value).startswith(message)
+    assert "\n" not in str(error.value) and "osucaffe." not in str(error.value)
+
+
+def test_an_error_names_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "net.prototxt"
+    path.write_text("nmae: 3")
+    with pytest.raises(UserError, match=r'net\.prototxt:1:1: unknown field "nmae".*"name"'):
+        read_text(path, NetParameter)
+
+
+def test_unreadable_files(tmp_path: Path, formats: Path) -> None:
+    with pytest.raises(UserError, match=r"none\.prototxt: cannot read it: No such file"):
+        read_text(tmp_path / "none.prototxt", NetParameter)
+    with pytest.raises(UserError, match="cannot read it: Is a directory"):
+        read_text(tmp_path, NetParameter)
+    with pytest.raises(UserError, match="not a text file"):
+        read_text(formats / "lenet_iter_200.caffemodel", NetParameter)
+
+
+def test_writes_what_caffe_writes(tmp_path: Path, formats: Path) -> None:
+    reference = formats / "v1_upgraded.prototxt"
+    write_text(tmp_path / "net.prototxt", read_text(reference, NetParameter))
+    assert (tmp_path / "net.prototxt").read_bytes() == reference.read_bytes()
+
+
+def test_writing_changes_no_value() -> None:
+    text = 'name: "1.0\\nscale: 2.0"\nlayer {\n  loss_weight: 0.1\n  loss_weight: -3\n}\n'
+    net = parse_text(text, NetParameter)
+    net.layer[0].loss_weight.extend([1e-30, 1 / 3, 16777216.0, 3e38, 0.0])
+    assert parse_text(format_text(net), NetParameter) == net
+    assert format_text(net).startswith(text.removesuffix("}\n"))
+    assert "€" in format_text(NetParameter(name="€"))
