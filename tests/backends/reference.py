@@ -1,0 +1,177 @@
+"""Owns plain float64 versions of the primitives, which every backend's are compared with."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable
+
+import numpy as np
+
+
+def gradient(function: Callable[[np.ndarray], np.ndarray], x, dy) -> np.ndarray:
+    """The gradient of sum(function(x) * dy) by central differences."""
+    x, step = x.astype(np.float64), 1e-5
+    result = np.empty_like(x)
+    for place in np.ndindex(*x.shape):
+        value = x[place]
+        x[place] = value + step
+        above = function(x)
+        x[place] = value - step
+        below = function(x)
+        x[place] = value
+        result[place] = ((above - below) * dy).sum() / (2 * step)
+    return result
+
+
+def convolution(x, w, b, stride, pad, dilation, group):
+    """Correlation, one tap of the kernel after another."""
+    axes = len(stride)
+    kernel = w.shape[2:]
+    reach = [d * (k - 1) + 1 for d, k in zip(dilation, kernel, strict=True)]
+    padded = np.pad(x, [(0, 0), (0, 0), *((p, p) for p in pad)])
+    out = [(e - r) // s + 1 for e, r, s in zip(padded.shape[2:], reach, stride, strict=True)]
+    y = np.zeros((x.shape[0], w.shape[0], *out))
+    inputs, outputs = x.shape[1] // group, w.shape[0] // group
+    for tap in np.ndindex(*kernel):
+        begin = [tap[i] * dilation[i] for i in range(axes)]
+        window = tuple(slice(begin[i], begin[i] + out[i] * stride[i], stride[i]) for i in range(axes))
+        piece = padded[(slice(None), slice(None), *window)]
+        piece = piece[(slice(None), slice(None), *(slice(extent) for extent in out))]
+        for g in range(group):
+            to, of = slice(g * outputs, (g + 1) * outputs), slice(g * inputs, (g + 1) * inputs)
+            weights = w[(to, slice(None), *tap)]
+            y[:, to] += np.einsum("oc,nc...->no...", weights, piece[:, of])
+    return y if b is None else y + b.reshape(-1, *[1] * axes)
+
+
+def inner_product(x, w, b, axis, transpose):
+    rows = x.reshape(math.prod(x.shape[:axis]), -1)
+    y = rows @ (w if transpose else w.T)
+    return (y if b is None else y + b).reshape(*x.shape[:axis], -1)
+
+
+def _windows(image, out, kernel, stride, pad):
+    """For each output position: it, the window's range on each axis, and its area in the padding."""
+    for position in np.ndindex(*out):
+        ranges, area = [], 1
+        for i, extent in enumerate(image):
+            start = position[i] * stride[i] - pad[i]
+            area *= min(start + kernel[i], extent + pad[i]) - start
+            ranges.append(range(max(start, 0), min(start + kernel[i], extent)))
+        yield position, ranges, area
+
+
+def max_pooling(x, out, kernel, stride, pad):
+    """(maxima, index of the first maximum in the channel)."""
+    y = np.empty((*x.shape[:2], *out))
+    index = np.empty(y.shape, np.int64)
+    image = x.shape[2:]
+    for position, ranges, _ in _windows(image, out, kernel, stride, pad):
+        for n, c in np.ndindex(*x.shape[:2]):
+            best = max(itertools.product(*ranges), key=lambda place: x[(n, c, *place)])
+            y[(n, c, *position)] = x[(n, c, *best)]
+            index[(n, c, *position)] = np.ravel_multi_index(best, image)
+    return y, index
+
+
+def average_pooling(x, out, kernel, stride, pad):
+    y = np.empty((*x.shape[:2], *out))
+    for position, ranges, area in _windows(x.shape[2:], out, kernel, stride, pad):
+        window = x[(slice(None), slice(None), *np.ix_(*ranges))]
+        y[(slice(None), slice(None), *position)] = (
+            window.reshape(*x.shape[:2], -1).sum(axis=-1) / area
+        )
+    return y
+
+
+def squares32(counter: int, key: int) -> int:
+    """Widynski 2020, section 4, with Python's integers."""
+    mask = 2**64 - 1
+    y = x = counter * key & mask
+    z = y + key & mask
+    for addend in (y, z, y):
+        x = x * x + addend & mask
+        x = (x >> 32) | (x << 32) & mask
+    return (x * x + z & mask) >> 32
+
+
+def stochastic_pooling(x, out, kernel, stride, key, start):
+    """(values drawn, their index in the channel): x / sum is the chance of each element."""
+    y = np.empty((*x.shape[:2], *out))
+    index = np.empty(y.shape, np.int64)
+    image = x.shape[2:]
+    for position, ranges, _ in _windows(image, out, kernel, stride, [0] * len(kernel)):
+        places = list(itertools.product(*ranges))
+        for n, c in np.ndindex(*x.shape[:2]):
+            values = np.array([x[(n, c, *place)] for place in places], np.float64)
+            number = np.ravel_multi_index((n, c, *position), y.shape)
+            chance = (squares32(start + number, key) >> 8) / 2**24
+            drawn = int(np.argmax(values.cumsum() > chance * values.sum()))
+            y[(n, c, *position)] = values[drawn]
+            index[(n, c, *position)] = np.ravel_multi_index(places[drawn], image)
+    return y, index
+
+
+def expected_pooling(x, out, kernel, stride):
+    y = np.empty((*x.shape[:2], *out))
+    for position, ranges, _ in _windows(x.shape[2:], out, kernel, stride, [0] * len(kernel)):
+        window = x[(slice(None), slice(None), *np.ix_(*ranges))].reshape(*x.shape[:2], -1)
+        total = window.sum(axis=-1)
+        with np.errstate(invalid="ignore"):
+            mean = np.where(total > 0, (window**2).sum(axis=-1) / total, 0)
+        y[(slice(None), slice(None), *position)] = mean
+    return y
+
+
+def lrn(x, size, alpha, beta, k, within_channel):
+    reach, y = size // 2, np.empty_like(x)
+    for place in np.ndindex(*x.shape):
+        n, c, *pixel = place
+        if within_channel:
+            window = tuple(slice(max(at - reach, 0), at + reach + 1) for at in pixel)
+            s = 1 + alpha / size ** len(pixel) * (x[(n, c, *window)] ** 2).sum()
+        else:
+            near = x[(n, slice(max(c - reach, 0), c + reach + 1), *pixel)]
+            s = k + alpha / size * (near**2).sum()
+        y[place] = x[place] * s**-beta
+    return y
+
+
+def softmax(x, axis):
+    return np.exp(x) / np.exp(x).sum(axis=axis, keepdims=True)
+
+
+def softmax_loss(x, label, axis, ignore, normalization):
+    """(loss, probability), position by position."""
+    rows = np.moveaxis(x, axis, -1)
+    total, valid = 0.0, 0
+    for place in np.ndindex(*rows.shape[:-1]):
+        wanted = int(label[place])
+        if wanted == ignore:
+            continue
+        if not 0 <= wanted < rows.shape[-1]:
+            return np.nan, softmax(x, axis)
+        row = rows[place]
+        total -= row[wanted] - row.max() - math.log(np.exp(row - row.max()).sum())
+        valid += 1
+    normalizer = {
+        "FULL": label.size, "VALID": valid, "BATCH_SIZE": math.prod(x.shape[:axis]), "NONE": 1,
+    }[normalization]  # fmt: skip
+    return total / max(normalizer, 1), softmax(x, axis)
+
+
+def accuracy(x, label, axis, top_k, ignore):
+    """(accuracy, accuracy of each class)."""
+    rows = np.moveaxis(x, axis, -1)
+    hits, counts = np.zeros(rows.shape[-1]), np.zeros(rows.shape[-1])
+    for place in np.ndindex(*rows.shape[:-1]):
+        wanted = int(label[place])
+        if wanted == ignore:
+            continue
+        rivals = sum(
+            value >= rows[place][wanted] for i, value in enumerate(rows[place]) if i != wanted
+        )
+        counts[wanted] += 1
+        hits[wanted] += rivals < top_k
+    return hits.sum() / max(counts.sum(), 1), hits / np.maximum(counts, 1)

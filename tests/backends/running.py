@@ -1,0 +1,117 @@
+"""Owns the running of single primitives in tests: tensors from arrays, garbage in all other memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from osucaffe.backends.primitives import Program
+from osucaffe.backends.tensor import Call, Tensor
+
+
+@dataclass(eq=False)
+class Output:
+    """Stands for a tensor that a primitive writes; the same one twice is one tensor."""
+
+    shape: tuple[int, ...]
+    dtype: str = "float32"
+
+
+Spec = np.ndarray | Output | list | None
+
+
+def place(backend: Any, tensor: Tensor) -> None:
+    """Memory of its own, full of NaNs (as float32) and nonsense (as anything else)."""
+    memory = backend.allocate(backend.nbytes(tensor))
+    memory[:] = 0xFF
+    backend.place(tensor, memory, 0)
+
+
+class Runner:
+    """Records calls on tensors made from specs, then prepares, places and runs them."""
+
+    def __init__(self, backend: Any, *, flexible: bool = True) -> None:
+        self.backend = backend
+        self.flexible = flexible
+        self.program = Program()
+        self.calls: list[Call] = self.program.calls
+        self.tensors: dict[int, tuple[Spec, Tensor]] = {}
+
+    def tensor(self, spec: Spec) -> Any:
+        """The tensor, or list of tensors, that stands for the spec."""
+        if isinstance(spec, list):
+            return [self.tensor(each) for each in spec]
+        if spec is None or isinstance(spec, Tensor):
+            return spec
+        if id(spec) not in self.tensors:
+            dtype = spec.dtype if isinstance(spec, Output) else "float32"
+            flexible = self.flexible and len(spec.shape) > 1
+            self.tensors[id(spec)] = spec, Tensor(spec.shape, dtype, flexible=flexible)
+        return self.tensors[id(spec)][1]
+
+    def record(self, name: str, tensors: dict[str, Spec], settings: dict[str, Any]) -> None:
+        """Record a call of a primitive."""
+        given = {argument: self.tensor(spec) for argument, spec in tensors.items()}
+        getattr(self.program, name)(**given, **settings)
+
+    def prepare(self) -> Callable[[], None]:
+        """Everything prepared and placed; the function returned sets the inputs and runs."""
+        steps = [self.backend.prepare(call) for call in self.calls]
+        for _, tensor in self.tensors.values():
+            place(self.backend, tensor)
+        for call in self.calls:
+            for tensor in call.scratch:
+                place(self.backend, tensor)
+
+        def run() -> None:
+            self.set_inputs()
+            for step in steps:
+                step()
+            self.backend.synchronize()
+
+        return run
+
+    def set_inputs(self) -> None:
+        """Write the arrays that the specs gave."""
+        for spec, tensor in self.tensors.values():
+            if isinstance(spec, np.ndarray):
+                self.backend.write(tensor, spec)
+
+    def read(self, spec: Spec) -> Any:
+        """The values of a tensor (or of each of a list)."""
+        if isinstance(spec, list):
+            return [None if each is None else self.read(each) for each in spec]
+        return self.backend.read(self.tensor(spec))
+
+
+def run_call(
+    backend: Any,
+    name: str,
+    tensors: dict[str, Spec],
+    settings: dict[str, Any] | None = None,
+    *,
+    flexible: bool = True,
+    first: tuple[str, dict[str, Spec], dict[str, Any]] | None = None,
+    accumulates: tuple[str, ...] = (),
+) -> dict[str, Any]:
+    """Run one primitive (after `first`, if given) and read everything that it writes.
+
+    It runs twice from the same inputs: a step must not depend on what its last run left behind.
+    """
+    runner = Runner(backend, flexible=flexible)
+    if first is not None:
+        runner.record(*first)
+    runner.record(name, tensors, settings or {})
+    call = runner.calls[-1]
+    call.accumulates = frozenset(accumulates)
+    run = runner.prepare()
+    results = []
+    for _ in range(2):
+        run()
+        results.append({argument: runner.read(tensors[argument]) for argument in call.writes})
+    for argument, once in results[0].items():
+        np.testing.assert_equal(once, results[1][argument], err_msg=argument)
+    return results[0]
