@@ -99,5 +99,5 @@ def test_damaged_records(value):
 def test_records_that_contradict_themselves():
     with pytest.raises(ValueError, match="3 values, but says channels 1 x height 2 x width 2"):
         pixels(parsed(caffe_pb2.Datum(channels=1, height=2, width=2, data=b"abc")))
-    with pytest.raises(ValueError, match="(?i)jpeg"):
+    with pytest.raises(ValueError, match=r"(?i)jpeg"):
         pixels(parsed(caffe_pb2.Datum(data=b"\xff\xd8\xff\xe0 no picture", encoded=True)))
