@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from osucaffe.errors import UserError
-from osucaffe.proto.blobs import blob_to_array
+from osucaffe.proto.blobs import array_to_blob, blob_to_array
 from osucaffe.proto.caffe_pb2 import BlobProto, NetParameter, SolverParameter
 from osucaffe.proto.storage import read_message, write_message
 from osucaffe.proto.text import read_text
@@ -63,7 +63,8 @@ def read_mean(path: str | Path) -> NDArray[np.float32]:
 
 def write_mean(path: str | Path, mean: NDArray[Any]) -> None:
     """Write a mean image, channels x height x width, as a .binaryproto file. Raises UserError."""
-    channels, height, width = mean.shape
-    blob = BlobProto(num=1, channels=channels, height=height, width=width)
-    blob.data.extend(np.asarray(mean, np.float32).ravel())
+    blob = array_to_blob(np.asarray(mean, np.float32))
+    blob.ClearField("shape")  # Caffe's own tool states a mean's extents in the old way
+    blob.num = 1
+    blob.channels, blob.height, blob.width = mean.shape
     write_message(path, blob)

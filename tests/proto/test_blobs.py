@@ -65,13 +65,17 @@ def test_old_blobs_have_four_extents() -> None:
     blob = BlobProto(num=1, channels=1, height=2, width=3, data=range(6))
     assert blob_shape(blob) == (1, 1, 2, 3)
     assert blob_to_array(blob).shape == (1, 1, 2, 3)
-    assert blob_fits(blob, (2, 3)) and blob_fits(blob, (1, 2, 3)) and blob_fits(blob, (1, 1, 2, 3))
-    assert not blob_fits(blob, (6,)) and not blob_fits(blob, (1, 1, 1, 2, 3))
+    assert blob_fits(blob, (2, 3))
+    assert blob_fits(blob, (1, 2, 3))
+    assert blob_fits(blob, (1, 1, 2, 3))
+    assert not blob_fits(blob, (6,))
+    assert not blob_fits(blob, (1, 1, 1, 2, 3))
 
 
 def test_new_blobs_fit_their_shape_only() -> None:
     blob = array_to_blob(np.zeros((1, 1, 2, 3), np.float32))
-    assert blob_fits(blob, (1, 1, 2, 3)) and not blob_fits(blob, (2, 3))
+    assert blob_fits(blob, (1, 1, 2, 3))
+    assert not blob_fits(blob, (2, 3))
 
 
 def test_a_wrong_number_of_values() -> None:
@@ -86,7 +90,8 @@ def test_a_wrong_number_of_values() -> None:
 
 def test_a_blob_without_values() -> None:
     assert not has_values(BlobProto())
-    assert has_values(BlobProto(data=[0])) and has_values(BlobProto(double_data=[0]))
+    assert has_values(BlobProto(data=[0]))
+    assert has_values(BlobProto(double_data=[0]))
 
 
 def test_a_blob_in_a_state_is_a_blob() -> None:

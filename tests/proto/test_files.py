@@ -52,11 +52,15 @@ def test_solver_errors_name_the_file(tmp_path: Path, text: str, message: str) ->
 
 def test_mean_is_that_of_the_images(formats: Path) -> None:
     mean = read_mean(formats / "mnist200_mean.binaryproto")
-    with lmdb.open(str(formats / "mnist200_lmdb"), readonly=True, lock=False) as data:
-        with data.begin() as transaction:
-            values = [value for _, value in transaction.cursor()]
+    with (
+        lmdb.open(str(formats / "mnist200_lmdb"), readonly=True, lock=False) as data,
+        data.begin() as transaction,
+    ):
+        values = [value for _, value in transaction.cursor()]
     images = [np.frombuffer(Datum.FromString(value).data, np.uint8) for value in values]
-    assert len(images) == 200 and mean.shape == (1, 28, 28) and mean.dtype == np.float32
+    assert len(images) == 200
+    assert mean.shape == (1, 28, 28)
+    assert mean.dtype == np.float32
     assert np.allclose(mean.ravel(), np.mean(images, axis=0), rtol=1e-6)
 
 
@@ -71,7 +75,8 @@ def test_mean_in_the_new_form(tmp_path: Path) -> None:
     for array in (mean, mean[None], mean.astype(np.float64)):
         (tmp_path / "m").write_bytes(array_to_blob(array).SerializeToString())
         read = read_mean(tmp_path / "m")
-        assert np.array_equal(read, mean) and read.dtype == np.float32
+        assert np.array_equal(read, mean)
+        assert read.dtype == np.float32
 
 
 @pytest.mark.parametrize(
@@ -92,11 +97,13 @@ def test_what_is_no_mean(tmp_path: Path, content: bytes, message: str) -> None:
 
 @pytest.mark.parametrize("name", ["mnist200_lmdb", "jpeg6_lmdb", "raw6_lmdb"])
 def test_datum_has_all_fields_that_caffe_wrote(formats: Path, name: str) -> None:
-    with lmdb.open(str(formats / name), readonly=True, lock=False) as data:
-        with data.begin() as transaction:
-            for _, value in transaction.cursor():
-                datum = Datum.FromString(value)
-                assert datum.SerializeToString() == value
-                assert datum.encoded == (name == "jpeg6_lmdb")
-                size = datum.channels * datum.height * datum.width
-                assert datum.encoded or len(datum.data) == size
+    with (
+        lmdb.open(str(formats / name), readonly=True, lock=False) as data,
+        data.begin() as transaction,
+    ):
+        for _, value in transaction.cursor():
+            datum = Datum.FromString(value)
+            assert datum.SerializeToString() == value
+            assert datum.encoded == (name == "jpeg6_lmdb")
+            size = datum.channels * datum.height * datum.width
+            assert datum.encoded or len(datum.data) == size

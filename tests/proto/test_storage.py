@@ -109,9 +109,13 @@ def test_content_reaches_the_disk_before_the_name(
 
 
 def test_an_interrupt_leaves_nothing(tmp_path: Path) -> None:
-    with pytest.raises(KeyboardInterrupt), replacing(tmp_path / "f") as temporary:
-        temporary.write_bytes(b"half")
-        raise KeyboardInterrupt
+    def interrupted() -> None:
+        with replacing(tmp_path / "f") as temporary:
+            temporary.write_bytes(b"half")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
     assert not os.listdir(tmp_path)
 
 
@@ -121,5 +125,5 @@ def test_a_file_that_is_cut_short(tmp_path: Path, formats: Path, name: str, shar
     content = (formats / name).read_bytes()
     path = tmp_path / "net.caffemodel"
     path.write_bytes(content[: int(len(content) * share)])
-    with pytest.raises(UserError, match="net.caffemodel: .*(empty|cut short|damaged|no layers)"):
+    with pytest.raises(UserError, match=r"net\.caffemodel: .*(empty|cut short|damaged|no layers)"):
         read_weights(path)

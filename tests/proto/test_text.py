@@ -40,7 +40,8 @@ def test_a_mistake_is_named_with_its_place(text: str, message: str) -> None:
     with pytest.raises(UserError) as error:
         parse_text(text, NetParameter, "net")
     assert str(error.value).startswith(message)
-    assert "\n" not in str(error.value) and "osucaffe." not in str(error.value)
+    assert "\n" not in str(error.value)
+    assert "osucaffe." not in str(error.value)
 
 
 def test_an_error_names_the_file(tmp_path: Path) -> None:

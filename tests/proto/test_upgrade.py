@@ -47,7 +47,8 @@ def test_every_v1_field_is_carried_over() -> None:
     special = {"type", "param", "blob_share_mode", "blobs_lr", "weight_decay", "layer"}
     for name, field in caffe_pb2.V1LayerParameter.DESCRIPTOR.fields_by_name.items():
         if name not in special:
-            assert new[name].message_type is field.message_type and new[name].type == field.type
+            assert new[name].message_type is field.message_type
+            assert new[name].type == field.type
 
 
 def test_v1_layer() -> None:
@@ -103,7 +104,9 @@ def test_inputs_become_the_first_layer(shapes: str) -> None:
     assert (first.name, first.type, list(first.top)) == ("input", "Input", ["a", "b"])
     assert [list(s.dim) for s in first.input_param.shape] == [[1, 2, 3, 4], [5, 6, 7, 8]]
     assert second.name == "r"
-    assert not net.input and not net.input_shape and not net.input_dim
+    assert not net.input
+    assert not net.input_shape
+    assert not net.input_dim
 
 
 @pytest.mark.parametrize(
@@ -144,4 +147,5 @@ def test_nets_inside_a_solver_are_upgraded() -> None:
         )
     )
     for inner in (solver.net_param, solver.train_net_param, *solver.test_net_param):
-        assert [layer.type for layer in inner.layer] == ["ReLU"] and not inner.layers
+        assert [layer.type for layer in inner.layer] == ["ReLU"]
+        assert not inner.layers

@@ -14,8 +14,10 @@ layers { layer { name: "pad" type: "padding" pad: 2 } bottom: "d" top: "p" }
 layers { layer { name: "conv" type: "conv" num_output: 8 kernelsize: 5 stride: 2 group: 2
   biasterm: false weight_filler { type: "xavier" } blobs_lr: 1 blobs_lr: 2 weight_decay: 1
   weight_decay: 0 blobs { num: 1 data: 3 } } bottom: "p" top: "c" }
-layers { layer { name: "pool" type: "pool" pool: AVE kernelsize: 3 stride: 2 } bottom: "c" top: "o" }
-layers { layer { name: "norm" type: "lrn" local_size: 3 alpha: 0.1 beta: 0.5 } bottom: "o" top: "n" }
+layers { layer { name: "pool" type: "pool" pool: AVE kernelsize: 3 stride: 2 }
+  bottom: "c" top: "o" }
+layers { layer { name: "norm" type: "lrn" local_size: 3 alpha: 0.1 beta: 0.5 }
+  bottom: "o" top: "n" }
 layers { layer { name: "drop" type: "dropout" dropout_ratio: 0.3 } bottom: "n" top: "n" }
 layers { layer { name: "ip" type: "innerproduct" num_output: 9 } bottom: "n" top: "i" }
 layers { layer { name: "loss" type: "softmax_loss" } bottom: "i" bottom: "l" }
@@ -50,12 +52,24 @@ def test_a_v0_net_becomes_todays() -> None:
 @pytest.mark.parametrize(
     ("kind", "fields", "expected"),
     [
-        ("images", "new_height: 2 shuffle_images: true", "image_data_param { new_height: 2 shuffle: true }"),
-        ("window_data", 'det_crop_mode: "square"', 'window_data_param { crop_mode: "square" }'),
-        ("hdf5_output", 'hdf5_output_param { file_name: "f" }', 'hdf5_output_param { file_name: "f" }'),
+        (
+            "images",
+            "new_height: 2 shuffle_images: true",
+            "image_data_param { new_height: 2 shuffle: true }",
+        ),
+        (
+            "window_data",
+            'det_crop_mode: "square"',
+            'window_data_param { crop_mode: "square" }',
+        ),
+        (
+            "hdf5_output",
+            'hdf5_output_param { file_name: "f" }',
+            'hdf5_output_param { file_name: "f" }',
+        ),
         ("concat", "concat_dim: 0", "concat_param { concat_dim: 0 }"),
     ],
-)  # fmt: skip
+)
 def test_fields_of_other_types(kind: str, fields: str, expected: str) -> None:
     net = upgrade_net(parse_text(f'layers {{ layer {{ type: "{kind}" {fields} }} }}', NetParameter))
     net.layer[0].ClearField("type")
@@ -67,7 +81,9 @@ def test_the_tables_name_real_fields() -> None:
     v1 = caffe_pb2.V1LayerParameter.DESCRIPTOR.fields_by_name
     for kind, (place, names) in _PARAMETERS.items():
         target = v1[place].message_type.fields_by_name if place else v1
-        assert kind in _TYPES and set(names) <= set(old) and set(names.values()) <= set(target)
+        assert kind in _TYPES
+        assert set(names) <= set(old)
+        assert set(names.values()) <= set(target)
     reached = set(_COMMON).union({"type"}, *(names for _, names in _PARAMETERS.values()))
     # Two fields of a layer type that V0 nets never had a name for; pad also serves "padding".
     assert set(old) - reached == {"new_num", "new_channels"}

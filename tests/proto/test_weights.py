@@ -94,7 +94,9 @@ def test_gradients_doubles_scalars_and_slashes(tmp_path: Path, name: str) -> Non
     assert np.array_equal(blob_to_array(blob), double)
     assert np.array_equal(blob_to_array(blob, "diff"), -double)
     scalar = blob_to_array(read["inception_3a"].blobs[0])
-    assert scalar.shape == () and scalar == 7 and scalar.dtype == np.float32
+    assert scalar.shape == ()
+    assert scalar == 7
+    assert scalar.dtype == np.float32
     assert not read["inception_3a/relu"].blobs
 
 
