@@ -21,6 +21,20 @@ __all__ = ["Layout", "OneDNN", "load"]
 _WHEELS = ("onednn-cpu-gomp", "onednn-cpu-iomp", "onednn-cpu-tbb")
 _MODULES = (convolution, pooling, elementwise)
 _ELEMENT_TYPES = {"float32"}
+# dnnl_cpu_isa_t; each includes those before it.
+_INSTRUCTION_SETS = {
+    0x1: "SSE4.1",
+    0x3: "AVX",
+    0x7: "AVX2",
+    0xF: "AVX2 with VNNI",
+    0x1F: "AVX2 with VNNI, bf16 and fp16",
+    0x27: "AVX-512",
+    0x67: "AVX-512 with VNNI",
+    0xE7: "AVX-512 with VNNI and bf16",
+    0x1EF: "AVX-512 with VNNI, bf16 and fp16",
+    0xFEF: "AVX-512 with AMX",
+    0x1FEF: "AVX-512 with AMX and fp16",
+}
 
 
 class OneDNN:
@@ -32,6 +46,12 @@ class OneDNN:
     @property
     def version(self) -> str:
         return ".".join(map(str, self.library.version))
+
+    @property
+    def instruction_set(self) -> str:
+        """The newest instructions that it makes use of on this machine."""
+        number = self.library.effective_cpu_isa()
+        return _INSTRUCTION_SETS.get(number, f"instruction set {number:#x}")
 
     def prepare(self, backend: Any, call: Call) -> Step | None:
         """The step that runs a call, or None when NumPy shall do it."""

@@ -191,6 +191,7 @@ class Library:
         self.set_data_handle = self._functions["memory_set_data_handle"]
         # OpenMP's, found among the library's own dependencies.
         self.set_threads = self._dll.omp_set_num_threads
+        self.effective_cpu_isa = self._dll.dnnl_get_effective_cpu_isa
         self.engine = self.create("engine_create", _CPU, 0)
         self.stream = self.create("stream_create", self.engine, _IN_ORDER)
 
