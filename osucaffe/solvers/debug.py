@@ -13,8 +13,15 @@ from ..net import Net
 logger = logging.getLogger("osucaffe")
 
 
-def after_forward(net: Net) -> Callable[[int], None]:
-    """Shows the tops and parameters of each layer when it has run. The net is inspectable."""
+def forward_and_backward(net: Net, *, accumulate: bool) -> None:
+    """Run both and show what each layer computes. The net must be inspectable."""
+    net.forward(after=_after_forward(net))
+    net.backward(accumulate=accumulate, after=_after_backward(net))
+    _show_norms(net)
+
+
+def _after_forward(net: Net) -> Callable[[int], None]:
+    """Shows the tops and parameters of each layer when it has run."""
     for name in net.inputs:
         logger.info("    [Forward] Input %s data: %g", name, _mean(net, net.blobs[name].data))
 
@@ -33,7 +40,7 @@ def after_forward(net: Net) -> Callable[[int], None]:
     return show
 
 
-def after_backward(net: Net) -> Callable[[int], None]:
+def _after_backward(net: Net) -> Callable[[int], None]:
     """Shows the gradients of each layer's bottoms and parameters when they are complete."""
 
     def show(index: int) -> None:
@@ -55,15 +62,16 @@ def after_backward(net: Net) -> Callable[[int], None]:
     return show
 
 
-def show_gradients(net: Net) -> None:
+def _show_norms(net: Net) -> None:
     """The L1 and L2 norms of all parameters and of all gradients."""
-    sides = [[_read(net, getattr(each.blob, side)) for each in net.parameters]
-             for side in ("data", "diff")]  # fmt: skip
-    norms = [sum(float(np.abs(array).sum()) for array in arrays) for arrays in sides]
-    norms += [sum(float((array**2).sum()) for array in arrays) ** 0.5 for arrays in sides]
+    data = np.concatenate([_read(net, each.blob.data).ravel() for each in net.parameters])
+    diff = np.concatenate([_read(net, each.blob.diff).ravel() for each in net.parameters])
     logger.info(
         "    [Backward] All net params (data, diff): L1 norm = (%g, %g); L2 norm = (%g, %g)",
-        *norms,
+        np.abs(data).sum(),
+        np.abs(diff).sum(),
+        np.linalg.norm(data),
+        np.linalg.norm(diff),
     )
 
 

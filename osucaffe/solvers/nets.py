@@ -26,7 +26,7 @@ class Choice:
 
 def training_net(param: caffe_pb2.SolverParameter, file: str, read: ReadNet) -> Choice:
     """The training net. UserError unless exactly one field gives it."""
-    given = [field for field in TRAIN if param.HasField(field)]  # type: ignore[arg-type]
+    given = [field for field in TRAIN if param.HasField(field)]
     if len(given) != 1:
         found = f"these do: {', '.join(given)}" if given else "none does"
         raise UserError(
@@ -43,7 +43,7 @@ def testing_nets(param: caffe_pb2.SolverParameter, file: str, read: ReadNet) -> 
     test_iter says how many there are. UserError where the numbers do not fit one another.
     """
     nets = list(param.test_net_param) + [read(name) for name in param.test_net]
-    generic = [field for field in GENERIC if param.HasField(field)]  # type: ignore[arg-type]
+    generic = [field for field in GENERIC if param.HasField(field)]
     own, wanted = len(nets), len(param.test_iter)
     if generic and wanted > own:
         value = getattr(param, generic[0])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,8 @@ from .rules import Update
 if TYPE_CHECKING:
     from ..arena import Parameter
     from ..net import Net
+
+logger = logging.getLogger("osucaffe")
 
 
 class Optimizer:
@@ -39,6 +42,7 @@ class Optimizer:
                 [self._part(flat, memory, starts[id(each)], each) for each in net.parameters]
             )
         self._given, _ = self._buffer("learning_rate", 1)
+        self._rate = np.zeros(1, np.float32)
         scalars = self._given
         program = Program()
         if "squares" in update.names:
@@ -63,12 +67,13 @@ class Optimizer:
             constants=update.constants,
         )
         self._steps: list[Step] = [self._prepare(call) for call in program.calls]
-        self.squares: Tensor | None = squares if "squares" in update.names else None
+        self._squares = squares if "squares" in update.names else None
 
     def step(self, learning_rate: float, iteration: int) -> None:
         """Update every parameter from its gradient, which stays as it is."""
         lr = self._update.rate(learning_rate, iteration)
-        self._backend.write(self._given, np.array([lr], np.float32))
+        self._rate[0] = lr
+        self._backend.write(self._given, self._rate)
         for step in self._steps:
             step()
 
@@ -82,10 +87,17 @@ class Optimizer:
         for tensor, array in zip(tensors, values, strict=True):
             self._backend.write(tensor, array)
 
-    def gradient_norm(self) -> float:
-        """The L2 norm of all raw gradients in the last step (only with clip_gradients)."""
-        assert self.squares is not None
-        return math.sqrt(self._backend.read(self.squares)[0])
+    def log_clipping(self, limit: float) -> None:
+        """Say so if the last step scaled its gradients down to this L2 norm."""
+        assert self._squares is not None
+        norm = math.sqrt(self._backend.read(self._squares)[0])
+        if norm > limit:
+            logger.info(
+                "Gradient clipping: scaling down gradients (L2 norm %g > %g) by scale factor %g",
+                norm,
+                limit,
+                limit / norm,
+            )
 
     def _buffer(self, name: str, size: int) -> tuple[Tensor, Any]:
         """A flat tensor of zeros that keeps its memory, and that memory."""

@@ -44,7 +44,7 @@ class Policy:
             raise UserError(f"{file}: lr_policy {name!r} is not known; choose one of {known}")
         for field in NEEDS[name]:
             value = getattr(param, field)
-            given = len(value) > 0 if field == "stepvalue" else param.HasField(field)  # type: ignore[arg-type]
+            given = len(value) > 0 if field == "stepvalue" else param.HasField(field)
             if not given:
                 raise UserError(f"{file}: lr_policy {name!r} needs the field {field}; set it")
         if name == "step" and param.stepsize <= 0:
@@ -65,24 +65,24 @@ class Policy:
 
     def _step(self, iteration: int) -> float:
         self.current_step = iteration // self._param.stepsize
-        return self._param.gamma**self.current_step
+        return float(self._param.gamma**self.current_step)
 
     def _exp(self, iteration: int) -> float:
-        return self._param.gamma**iteration
+        return float(self._param.gamma**iteration)
 
     def _inv(self, iteration: int) -> float:
-        return (1 + self._param.gamma * iteration) ** -self._param.power
+        return float((1 + self._param.gamma * iteration) ** -self._param.power)
 
     def _multistep(self, iteration: int) -> float:
         values = self._param.stepvalue
         while self.current_step < len(values) and iteration >= values[self.current_step]:
             self.current_step += 1
             logger.info("MultiStep Status: Iteration %d, step = %d", iteration, self.current_step)
-        return self._param.gamma**self.current_step
+        return float(self._param.gamma**self.current_step)
 
     def _poly(self, iteration: int) -> float:
         # An iteration beyond max_iter (a Python script may go there) must not turn complex.
-        return max(0.0, 1 - iteration / self._param.max_iter) ** self._param.power
+        return float(max(0.0, 1 - iteration / self._param.max_iter) ** self._param.power)
 
     def _sigmoid(self, iteration: int) -> float:
         return 1 / (1 + math.exp(-self._param.gamma * (iteration - self._param.stepsize)))

@@ -62,21 +62,21 @@ RULES: dict[str, Rule] = {
     ),
     # Duchi et al. 2011.
     "AdaGrad": Rule(
-        "h = h + g * g; w = w - lr * rate * (g / (sqrt(h) + delta))",
+        "h = h + g**2; w = w - lr * rate * (g / (sqrt(h) + delta))",
         ("delta",),
         momentum=False,
     ),
     # Tieleman & Hinton 2012, lecture 6.5.
     "RMSProp": Rule(
-        "h = rms_decay * h + (1 - rms_decay) * (g * g); w = w - lr * rate * (g / (sqrt(h) + delta))",
+        "h = rms_decay * h + (1 - rms_decay) * g**2; w = w - lr * rate * (g / (sqrt(h) + delta))",
         ("rms_decay", "delta"),
         momentum=False,
     ),
     # Zeiler 2012, arXiv 1212.5701, algorithm 1; momentum is its decay rate.
     "AdaDelta": Rule(
-        "h = momentum * h + (1 - momentum) * (g * g);"
+        "h = momentum * h + (1 - momentum) * g**2;"
         "v = g * sqrt((delta + h2) / (delta + h));"
-        "h2 = momentum * h2 + (1 - momentum) * (v * v);"
+        "h2 = momentum * h2 + (1 - momentum) * v**2;"
         "w = w - lr * rate * v",
         ("momentum", "delta"),
         histories=2,
@@ -84,7 +84,7 @@ RULES: dict[str, Rule] = {
     # Kingma & Ba 2014, arXiv 1412.6980, the efficient form at the end of section 2.
     "Adam": Rule(
         "h = momentum * h + (1 - momentum) * g;"
-        "h2 = momentum2 * h2 + (1 - momentum2) * (g * g);"
+        "h2 = momentum2 * h2 + (1 - momentum2) * g**2;"
         "w = w - lr * rate * (h / (sqrt(h2) + delta))",
         ("momentum", "momentum2", "delta"),
         histories=2,

@@ -94,13 +94,12 @@ class Restored:
     progress: Progress | None
 
 
-def prefix_of(param: SolverParameter, file: str) -> str:
-    """The snapshots' prefix; UserError where snapshots are wanted and it is not given."""
+def check_prefix(param: SolverParameter, file: str) -> None:
+    """UserError where snapshots are wanted and their prefix is not given."""
     if param.snapshot < 0:
         raise UserError(f"{file}: snapshot must not be negative, but is {param.snapshot}")
     if param.snapshot and not param.snapshot_prefix:
         raise UserError(f"{file}: snapshot is set, but snapshot_prefix is not; set it")
-    return param.snapshot_prefix
 
 
 def check_writable(prefix: str, file: str) -> None:

@@ -10,6 +10,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from ..errors import UserError
 from ..net import Net
 from ..proto import caffe_pb2, read_net, read_weights
@@ -17,8 +19,8 @@ from . import debug, snapshot
 from .nets import Choice, testing_nets, training_net
 from .observer import Display, Observer, Snapshot, TestResult
 from .optimizer import Optimizer
-from .outputs import log_outputs, name_outputs, read_outputs
 from .policy import Policy
+from .report import log_display, log_test, name_outputs, read_outputs
 from .rules import update_of
 from .signals import NONE, SNAPSHOT, STOP, Request
 from .snapshot import NetProgress, Progress
@@ -56,7 +58,7 @@ class Solver:
         self._inspectable = inspectable or param.debug_info
         self._update = update_of(param, file)
         self.policy = Policy(param, file)
-        self._prefix = snapshot.prefix_of(param, file)
+        snapshot.check_prefix(param, file)
         if param.average_loss < 1:
             raise UserError(f"{file}: average_loss must be at least 1, not {param.average_loss}")
         self._choice = training_net(param, file, read_net)
@@ -101,7 +103,7 @@ class Solver:
                 f"{self.param.max_iter}: there is nothing left to train; raise max_iter"
             )
         if self.param.snapshot or self.param.snapshot_after_train:
-            snapshot.check_writable(self._prefix, self.file)
+            snapshot.check_writable(self.param.snapshot_prefix, self.file)
         logger.info("Solving %s", self.net.name)
         logger.info("Learning Rate Policy: %s", self.param.lr_policy)
         self.step(self.param.max_iter - self.iteration)
@@ -131,10 +133,8 @@ class Solver:
         self._displayed = (self.iteration, time.perf_counter())
         end = self.iteration + iterations
         while self.iteration < end:
-            first = self.iteration == 0
-            if self._due(self.param.test_interval) and not (
-                first and not self.param.test_initialization
-            ):
+            begun = self.iteration > 0 or self.param.test_initialization
+            if begun and self._due(self.param.test_interval):
                 self.test_all()
                 if self.stopped:
                     return
@@ -161,10 +161,11 @@ class Solver:
         )
         loss = 0.0
         for part in range(self.param.iter_size):
-            self.net.forward(after=debug.after_forward(self.net) if show else None)
-            self.net.backward(
-                accumulate=part > 0, after=debug.after_backward(self.net) if show else None
-            )
+            if show:
+                debug.forward_and_backward(self.net, accumulate=part > 0)
+            else:
+                self.net.forward()
+                self.net.backward(accumulate=part > 0)
             if wanted:
                 loss += self.net.loss() / self.param.iter_size
         if wanted:
@@ -172,12 +173,10 @@ class Solver:
         rate = self.policy.rate(self.iteration)
         if display:
             self._display(rate)
-        if show:
-            debug.show_gradients(self.net)
         before = debug.parameter_values(self.net) if show else None
         self.optimizer.step(rate, self.iteration)
         if self.param.clip_gradients >= 0 and display:
-            self._show_clipping()
+            self.optimizer.log_clipping(self.param.clip_gradients)
         if before is not None:
             debug.show_update(self.net, before)
 
@@ -186,39 +185,22 @@ class Solver:
         """The mean loss of the last `average_loss` iterations; NaN before there is any."""
         return sum(self._losses) / len(self._losses) if self._losses else float("nan")
 
-    def _show_clipping(self) -> None:
-        norm, limit = self.optimizer.gradient_norm(), self.param.clip_gradients
-        if norm > limit:
-            logger.info(
-                "Gradient clipping: scaling down gradients (L2 norm %g > %g) by scale factor %g",
-                norm,
-                limit,
-                limit / norm,
-            )
-
     def _display(self, rate: float) -> None:
         since, start = self._displayed
         now = time.perf_counter()
-        seconds = now - start
-        speed = (self.iteration - since) / (seconds or 1)
         self._displayed = (self.iteration, now)
-        logger.info(
-            "Iteration %d (%.5g iter/s, %.5gs/%d iters), loss = %g",
+        event = Display(
             self.iteration,
-            speed,
-            seconds,
-            self.param.display,
+            self.param.max_iter,
             self.loss,
+            rate,
+            speed=(self.iteration - since) / (now - start),
+            seconds=now - start,
+            outputs=name_outputs(self.net, read_outputs(self.net)),
         )
-        outputs = name_outputs(self.net, read_outputs(self.net))
-        log_outputs("Train", outputs)
-        logger.info("Iteration %d, lr = %g", self.iteration, rate)
+        log_display(event, self.param.display)
         for observer in self.observers:
-            observer.on_display(
-                Display(
-                    self.iteration, self.param.max_iter, self.loss, rate, speed, seconds, outputs
-                )
-            )
+            observer.on_display(event)
 
     # -- testing ---------------------------------------------------------------------------------
 
@@ -226,7 +208,7 @@ class Solver:
         """Test every test net, unless asked to stop: then `stopped` is true."""
         # A snapshot on the way must resume before the tests, or their data would be elsewhere.
         self._before_test = self._progress()
-        results = []
+        results: list[TestResult] = []
         for index in range(len(self.test_nets)):
             result = self._test(index)
             if result is None:
@@ -243,7 +225,7 @@ class Solver:
         """The mean outputs of one test net; None if interrupted."""
         logger.info("Iteration %d, Testing net (#%d)", self.iteration, index)
         net, batches = self.test_nets[index], self.param.test_iter[index]
-        total, loss = 0.0, 0.0
+        total, loss = np.zeros(sum(net.blobs[name].data.count for name in net.outputs)), 0.0
         for _ in range(batches):
             request = self._request()
             if request == SNAPSHOT:
@@ -251,15 +233,13 @@ class Solver:
             elif request == STOP:
                 return None
             net.forward()
-            total = total + read_outputs(net)
+            total += read_outputs(net)
             if self.param.test_compute_loss:
                 loss += net.loss()
         mean_loss = loss / batches if self.param.test_compute_loss else None
-        if mean_loss is not None:
-            logger.info("Test loss: %g", mean_loss)
-        outputs = name_outputs(net, total / batches)
-        log_outputs("Test", outputs)
-        return TestResult(self.iteration, index, outputs, mean_loss)
+        result = TestResult(self.iteration, index, name_outputs(net, total / batches), mean_loss)
+        log_test(result)
+        return result
 
     # -- weights and snapshots -------------------------------------------------------------------
 
@@ -267,11 +247,15 @@ class Solver:
         """Copy the weights of layers with the same names from model files, given with commas."""
         for file in files.split(","):
             logger.info("Finetuning from %s", file.strip())
-            self.net.load(read_weights(file.strip()))
+            weights = read_weights(file.strip())
+            self.net.load(weights)
+            for net in self.test_nets:
+                if net.arena.segments:  # it has parameters that the training net does not have
+                    net.load(weights)
 
     def snapshot(self) -> Snapshot:
         """Write the model and the solver's state under snapshot_prefix. Raises UserError."""
-        snapshot.check_writable(self._prefix, self.file)
+        snapshot.check_writable(self.param.snapshot_prefix, self.file)
         state = caffe_pb2.SolverState(iter=self.iteration, current_step=self.policy.current_step)
         history = self.optimizer.read_history()
         progress = self._before_test or self._progress()
@@ -288,9 +272,11 @@ class Solver:
         one with this solver's prefix, and without any the run begins afresh. Raises UserError.
         """
         if path == "auto":
-            found = snapshot.newest(self._prefix)
+            found = snapshot.newest(self.param.snapshot_prefix)
             if found is None:
-                logger.info("No snapshot %s_iter_*: training begins afresh", self._prefix)
+                logger.info(
+                    "No snapshot %s_iter_*: training begins afresh", self.param.snapshot_prefix
+                )
                 return
             path = found
         logger.info("Restoring previous solver status from %s", path)

@@ -51,7 +51,8 @@ def solver(settings: str, net: str = NET, **options: Any) -> Solver:
 def parameters(run: Solver) -> dict[str, np.ndarray]:
     """Every parameter, by layer and index."""
     return {
-        f"{each.layer}:{each.index}": run.backend.read(each.blob.data) for each in run.net.parameters
+        f"{each.layer}:{each.index}": run.backend.read(each.blob.data)
+        for each in run.net.parameters
     }
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from osucaffe.errors import UserError
-from osucaffe.proto import read_state, write_state
+from osucaffe.proto import blob_to_array, read_state, read_weights, write_state
 from osucaffe.solvers import Solver
 
 from .runs import NET, TYPES, assert_same, parameters, solver
@@ -138,8 +138,12 @@ def test_states_that_cpp_caffe_wrote_are_restored(name: str) -> None:
     state = read_state(path)
     history = run.optimizer.read_history()
     assert len(history) == len(state.history) == 8
-    assert all(np.abs(array).max() > 0 for array in history)
-    assert all(np.abs(array).max() > 0 for array in parameters(run).values())
+    for array, blob in zip(history, state.history, strict=True):
+        np.testing.assert_array_equal(array, blob_to_array(blob))
+    model = read_weights(path.with_name(path.name.replace("solverstate", "caffemodel")))
+    blobs = [blob for layer in model.layer for blob in layer.blobs]
+    for value, blob in zip(parameters(run).values(), blobs, strict=True):
+        np.testing.assert_array_equal(value, blob_to_array(blob))
     run.step(2)
     assert run.iteration == 202
 

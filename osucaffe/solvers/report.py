@@ -1,4 +1,4 @@
-"""Owns a net's outputs as numbers: reading, naming and logging them."""
+"""Owns a net's outputs as numbers, and the log lines that show them in Caffe's words."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ..net import Net
-from .observer import Output
+from .observer import Display, Output, TestResult
 
 logger = logging.getLogger("osucaffe")
 
@@ -32,8 +32,28 @@ def name_outputs(net: Net, values: Sequence[float] | np.ndarray) -> list[Output]
     ]
 
 
-def log_outputs(phase: str, outputs: Sequence[Output]) -> None:
-    """A line for each. phase: "Train" or "Test"."""
+def log_display(event: Display, interval: int) -> None:
+    """The lines of a displayed iteration. interval: iterations from one display to the next."""
+    logger.info(
+        "Iteration %d (%g iter/s, %gs/%d iters), loss = %g",
+        event.iteration,
+        event.speed,
+        event.seconds,
+        interval,
+        event.loss,
+    )
+    _log_outputs("Train", event.outputs)
+    logger.info("Iteration %d, lr = %g", event.iteration, event.rate)
+
+
+def log_test(result: TestResult) -> None:
+    """The lines of a finished test."""
+    if result.loss is not None:
+        logger.info("Test loss: %g", result.loss)
+    _log_outputs("Test", result.outputs)
+
+
+def _log_outputs(phase: str, outputs: Sequence[Output]) -> None:
     for output in outputs:
         text = f"    {phase} net output #{output.index}: {output.name} = {output.value:g}"
         if output.loss_weight:

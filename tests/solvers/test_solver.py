@@ -1,0 +1,306 @@
+"""The training loop: its options, its log lines and its observers."""
+
+from __future__ import annotations
+
+import logging
+import math
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from osucaffe.errors import UserError
+from osucaffe.proto import NetParameter, blob_to_array, read_weights, write_weights
+from osucaffe.solvers import Display, Observer, Solver, TestResult
+
+from .runs import NET, parameters, solver
+
+FED = """
+layer { name: "data" type: "Input" top: "x" top: "label"
+  input_param { shape { dim: BATCH dim: 3 } shape { dim: BATCH } } }
+layer { name: "ip" type: "InnerProduct" bottom: "x" top: "score"
+  inner_product_param { num_output: 4 weight_filler { type: "gaussian" std: 1 } } }
+layer { name: "loss" type: "SoftmaxWithLoss" bottom: "score" bottom: "label" top: "loss" }
+"""
+
+
+def fed(settings: str, batch: int, **options: object) -> Solver:
+    """A solver whose input stays what is written into it."""
+    return solver(settings, FED.replace("BATCH", str(batch)), **options)
+
+
+def messages(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.name == "osucaffe"]
+
+
+@pytest.fixture(autouse=True)
+def _log_all(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "osucaffe")
+
+
+def test_sub_iterations_equal_one_larger_batch() -> None:
+    generator = np.random.default_rng(1)
+    x, label = generator.normal(size=(12, 3)), generator.integers(4, size=12)
+    settings = "momentum: 0.9 weight_decay: 0.1 "
+    whole, parts = fed(settings, 12), fed(settings + "iter_size: 3", 4)
+    whole.net.write("x", x)
+    whole.net.write("label", label)
+    forward, count = parts.net.forward, iter(range(6))
+
+    def next_part() -> None:
+        start = 4 * (next(count) % 3)
+        parts.net.write("x", x[start : start + 4])
+        parts.net.write("label", label[start : start + 4])
+        forward()
+
+    parts.net.forward = next_part  # type: ignore[method-assign]
+    for run in (whole, parts):
+        run.step(2)
+    for name, value in parameters(whole).items():
+        np.testing.assert_allclose(parameters(parts)[name], value, rtol=2e-6, atol=1e-7)
+
+
+def test_clipping_by_the_global_norm(caplog: pytest.LogCaptureFixture) -> None:
+    """The first step without momentum is lr times the gradients, whose norm is the limit."""
+    for frozen in ("", "param { lr_mult: 0 }"):
+        net = NET.replace("inner_product_param {", f"{frozen} inner_product_param {{")
+        run = solver("clip_gradients: 0.01 base_lr: 2 display: 1", net)
+        before = parameters(run)
+        run.step(1)
+        steps = [before[name] - value for name, value in parameters(run).items()]
+        if frozen:
+            np.testing.assert_array_equal(steps[2], 0)
+        scaled = [step / (2 if index == 1 else 1) for index, step in enumerate(steps)]
+        norm = math.sqrt(sum(float((step.astype(float) ** 2).sum()) for step in scaled))
+        assert norm == pytest.approx(0.02, rel=1e-4)
+        line = next(text for text in messages(caplog) if text.startswith("Gradient clipping"))
+        assert re.search(r"\(L2 norm \S+ > 0.01\) by scale factor", line)
+    wide, free = solver("clip_gradients: 1e6"), solver("")
+    for run in (wide, free):
+        run.step(2)
+    for name, value in parameters(free).items():
+        np.testing.assert_allclose(parameters(wide)[name], value, rtol=1e-6)
+
+
+class Notes(Observer):
+    def __init__(self) -> None:
+        self.displays: list[Display] = []
+        self.tests: list[TestResult] = []
+        self.ends: list[tuple[int, bool]] = []
+
+    def on_display(self, event: Display) -> None:
+        self.displays.append(event)
+
+    def on_test(self, event: TestResult) -> None:
+        self.tests.append(event)
+
+    def on_end(self, iteration: int, stopped: bool) -> None:
+        self.ends.append((iteration, stopped))
+
+
+def test_the_displayed_loss_is_averaged() -> None:
+    every, averaged = Notes(), Notes()
+    solver("display: 1", observers=[every]).step(9)
+    solver("display: 4 average_loss: 3", observers=[averaged]).step(9)
+    losses = [event.loss for event in every.displays]
+    assert [event.iteration for event in averaged.displays] == [0, 4, 8]
+    assert averaged.displays[0].loss == losses[0]
+    assert averaged.displays[1].loss == pytest.approx(np.mean(losses[2:5]))
+    assert averaged.displays[2].loss == pytest.approx(np.mean(losses[6:9]))
+
+
+LOG = [
+    r"Solving tiny",
+    r"Learning Rate Policy: inv",
+    r"Iteration 0, Testing net \(#0\)",
+    r"Test loss: \S+",
+    r"    Test net output #0: loss = (\S+) \(\* 1 = \1 loss\)",
+    r"Iteration 0 \(0 iter/s, \S+s/2 iters\), loss = (\S+)",
+    r"    Train net output #0: loss = (\S+) \(\* 1 = \1 loss\)",
+    r"Iteration 0, lr = 0\.05",
+    r"Iteration 2 \(\S+ iter/s, \S+s/2 iters\), loss = \S+",
+    r"    Train net output #0: loss = \S+ \(\* 1 = \S+ loss\)",
+    r"Iteration 2, lr = 0\.025$",
+    r"Snapshotting to binary proto file \S+/run_iter_4\.caffemodel",
+    r"Snapshotting solver state to binary proto file \S+/run_iter_4\.solverstate",
+    r"Iteration 4, loss = \S+",
+    r"Iteration 4, Testing net \(#0\)",
+    r"Test loss: \S+",
+    r"    Test net output #0: loss = \S+ \(\* 1 = \S+ loss\)",
+    r"Optimization Done\.",
+]
+
+
+def test_the_log_speaks_as_caffe_does(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    notes = Notes()
+    run = solver(
+        'lr_policy: "inv" gamma: 0.5 power: 1 '
+        "display: 2 max_iter: 4 test_iter: 2 test_interval: 4 test_compute_loss: true "
+        f'snapshot_after_train: true snapshot_prefix: "{tmp_path}/run"',
+        observers=[notes],
+    )
+    caplog.clear()
+    run.solve()
+    found = messages(caplog)
+    assert len(found) == len(LOG), found
+    for text, pattern in zip(found, LOG, strict=True):
+        assert re.match(pattern, text), (text, pattern)
+    assert [event.iteration for event in notes.tests] == [0, 4]
+    assert notes.tests[0].loss == pytest.approx(notes.tests[0].outputs[0].value)
+    assert notes.ends == [(4, False)]
+
+
+def test_a_stop_saves_and_ends_early(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    requests = iter(["none", "snapshot", "none", "stop"])
+    notes = Notes()
+    run = solver(
+        f'max_iter: 9 snapshot_after_train: true snapshot_prefix: "{tmp_path}/run"',
+        request=lambda: next(requests),
+        observers=[notes],
+    )
+    run.solve()
+    assert notes.ends == [(4, True)]
+    assert sorted(path.name for path in tmp_path.glob("*.solverstate")) == [
+        "run_iter_2.solverstate",
+        "run_iter_4.solverstate",
+    ]
+    assert messages(caplog)[-1] == "Optimization stopped early."
+
+
+def test_snapshots_at_their_interval(tmp_path: Path) -> None:
+    run = solver(
+        f'max_iter: 6 snapshot: 3 snapshot_after_train: true snapshot_prefix: "{tmp_path}/run" '
+        "snapshot_diff: true snapshot_format: HDF5"
+    )
+    run.solve()
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "run_iter_3.caffemodel.h5",
+        "run_iter_3.solverstate.h5",
+        "run_iter_6.caffemodel.h5",
+        "run_iter_6.solverstate.h5",
+    ]
+    blob = read_weights(tmp_path / "run_iter_6.caffemodel.h5").layer[0].blobs[0]
+    np.testing.assert_array_equal(
+        blob_to_array(blob, "diff"), run.backend.read(run.net.parameters[0].blob.diff)
+    )
+
+
+TWO_TESTS = """
+test_net_param { layer { name: "data" type: "DummyData" top: "x" dummy_data_param {
+  shape { dim: 2 dim: 1 dim: 6 dim: 6 } data_filler { value: 1 } } }
+  layer { name: "conv" type: "Convolution" bottom: "x" top: "z"
+    convolution_param { num_output: 4 kernel_size: 3 } }
+  layer { name: "pool" type: "Pooling" bottom: "z" top: "a" pooling_param { global_pooling: true }
+    include { stage: "pooled" } } }
+test_iter: 2 test_iter: 3 test_interval: 10 test_state { stage: "pooled" } test_state {}
+"""
+
+
+def test_several_test_nets_share_the_weights() -> None:
+    run = solver(TWO_TESTS)
+    run.step(1)
+    first, second = run.test_all()
+    assert (first.net, second.net) == (0, 1)
+    assert [output.name for output in first.outputs] == ["a"] * 8
+    assert [output.index for output in first.outputs] == list(range(8))
+    assert [output.name for output in second.outputs] == ["loss"]
+    weights = parameters(run)
+    wanted = weights["conv:0"].sum((1, 2, 3)) + weights["conv:1"]  # the input is all ones
+    found = [output.value for output in first.outputs[:4]]
+    np.testing.assert_allclose(found, wanted, rtol=1e-5)
+
+
+def test_weights_are_loaded_by_layer_name_from_several_files(tmp_path: Path) -> None:
+    """conv comes from one file, ip from another; a renamed layer keeps its first values."""
+    source = solver(f'random_seed: 9 snapshot_prefix: "{tmp_path}/run"')
+    for name, layers in (("a", ["conv"]), ("b", ["ip", "other"])):
+        weights = source.net.to_proto()
+        kept = [layer for layer in weights.layer if layer.name in layers]
+        write_weights(tmp_path / f"{name}.caffemodel", NetParameter(layer=kept))
+    run = solver(f'weights: "{tmp_path}/a.caffemodel, {tmp_path}/b.caffemodel"')
+    for name, value in parameters(source).items():
+        np.testing.assert_array_equal(parameters(run)[name], value)
+    renamed = NET.replace('name: "ip"', 'name: "new"')
+    fresh, tuned = solver("", renamed), solver("", renamed)
+    tuned.load(f"{tmp_path}/a.caffemodel,{tmp_path}/b.caffemodel")
+    np.testing.assert_array_equal(parameters(tuned)["new:0"], parameters(fresh)["new:0"])
+    np.testing.assert_array_equal(parameters(tuned)["conv:0"], parameters(source)["conv:0"])
+
+
+def test_max_iter_that_is_reached_is_refused(tmp_path: Path) -> None:
+    run = solver("max_iter: 3")
+    run.step(3)
+    with pytest.raises(UserError, match=r"already at iteration 3 of max_iter 3"):
+        run.solve()
+
+
+@pytest.mark.parametrize(
+    ("settings", "complaint"),
+    [
+        ("snapshot: 5", "snapshot is set, but snapshot_prefix is not"),
+        ("average_loss: 0", "average_loss must be at least 1"),
+        ('type: "Adagrad"', "solver type 'Adagrad'"),
+        ('net: "x.prototxt"', "these do: net, net_param"),
+    ],
+)
+def test_contradictions_name_the_file(settings: str, complaint: str) -> None:
+    with pytest.raises(UserError, match=f"solver.prototxt: .*{complaint}"):
+        solver(settings)
+
+
+def test_a_missing_snapshot_folder_is_found_before_training(tmp_path: Path) -> None:
+    run = solver(f'max_iter: 5 snapshot: 5 snapshot_prefix: "{tmp_path}/none/run"')
+    with pytest.raises(UserError, match="does not exist; make it"):
+        run.solve()
+    assert run.iteration == 0
+
+
+def test_nets_are_read_from_files(tmp_path: Path) -> None:
+    file = tmp_path / "net.prototxt"
+    file.write_text(NET)
+    run = solver(f'net: "{file}"', net="")
+    run.step(1)
+    other = solver("")
+    other.step(1)
+    for name, value in parameters(other).items():
+        np.testing.assert_array_equal(parameters(run)[name], value)
+
+
+def test_debug_info_shows_every_layer(caplog: pytest.LogCaptureFixture) -> None:
+    run = solver("debug_info: true display: 2")
+    caplog.clear()
+    run.step(2)
+    shown = [text.split(":")[0] for text in messages(caplog) if "[" in text]
+    assert shown == [
+        "    [Forward] Layer data, top blob x data",
+        "    [Forward] Layer data, top blob label data",
+        "    [Forward] Layer conv, top blob conv data",
+        "    [Forward] Layer conv, param blob 0 data",
+        "    [Forward] Layer conv, param blob 1 data",
+        "    [Forward] Layer relu, top blob conv data",
+        "    [Forward] Layer drop, top blob conv data",
+        "    [Forward] Layer ip, top blob score data",
+        "    [Forward] Layer ip, param blob 0 data",
+        "    [Forward] Layer ip, param blob 1 data",
+        "    [Forward] Layer loss, top blob loss data",
+        "    [Backward] Layer loss, bottom blob score diff",
+        "    [Backward] Layer ip, bottom blob conv diff",
+        "    [Backward] Layer ip, param blob 0 diff",
+        "    [Backward] Layer ip, param blob 1 diff",
+        "    [Backward] Layer drop, bottom blob conv diff",
+        "    [Backward] Layer relu, bottom blob conv diff",
+        "    [Backward] Layer conv, param blob 0 diff",
+        "    [Backward] Layer conv, param blob 1 diff",
+        "    [Backward] All net params (data, diff)",
+        "    [Update] Layer conv, param 0 data",
+        "    [Update] Layer conv, param 1 data",
+        "    [Update] Layer ip, param 0 data",
+        "    [Update] Layer ip, param 1 data",
+    ]
+    updates = [text for text in messages(caplog) if "[Update]" in text]
+    assert all(float(text.rsplit(" ", 1)[1]) > 0 for text in updates)
+
+
+def test_the_loss_of_an_untrained_solver_is_not_a_number() -> None:
+    assert math.isnan(solver("").loss)
