@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -160,14 +160,17 @@ class Net:
     def _record_backward(self, accumulate: bool) -> Program:
         program = Program(accumulate=accumulate)
         constant = {blob.diff for blob, _ in self._losses}
+        if self.inspectable:  # a user may seed the gradients of the outputs
+            diffs = [self.blobs[name].diff for name in self.outputs]
+            constant.update(diff.base or diff for diff in diffs)
         for node in reversed(self.nodes):
             if not node.backward:
                 continue
             program.layer = node.layer.name
             for blob in node.top:
-                # A top that leads to no loss adds nothing; one that a user may seed is kept.
-                seeded = self.inspectable and blob.name in self.outputs
-                if blob.diff not in constant and not seeded and not program.has_written(blob.diff):
+                # A top that leads to no loss adds nothing.
+                diff = blob.diff.base or blob.diff
+                if diff not in constant and not program.has_written(diff):
                     program.fill(blob.diff, value=0.0)
             node.layer.backward(program, node.top, node.propagate_down, node.bottom)
         return program
@@ -194,7 +197,7 @@ class Net:
         plan = plan_memory(timelines, self.backend.nbytes, share=not self.inspectable)
         self.pool.add(plan)
         kept = dict.fromkeys(plan.kept + [blob.diff for blob, _ in self._losses] * gradients)
-        for tensor in kept:
+        for tensor in kept | dict.fromkeys(self._untouched()):
             memory = self.backend.allocate(self.backend.nbytes(tensor))
             memory[:] = 0
             self.backend.place(tensor, memory, 0)
@@ -206,6 +209,14 @@ class Net:
                 plan.size / 1e6,
                 plan.unshared / 1e6,
             )
+
+    def _untouched(self) -> Iterator[Tensor]:
+        """Tensors that a user may set or read although no call has anything to do with them."""
+        for name, blob in self.blobs.items():
+            if self.inspectable or name in self.inputs:
+                for tensor in (blob.data, blob.diff) if self.inspectable else (blob.data,):
+                    if tensor.array is None:
+                        yield tensor.base or tensor
 
     def _by_layer(self, steps: list[tuple[Call, Step]]) -> LayerSteps:
         index = {name: position for position, name in enumerate(self.layer_names)}

@@ -2,6 +2,8 @@
 
 from . import (  # noqa: F401
     arrange,
+    channelwise,
+    combine,
     convolution,
     data,
     dropout,
@@ -9,5 +11,6 @@ from . import (  # noqa: F401
     inner_product,
     normalization,
     pooling,
+    shape,
     softmax,
 )
