@@ -105,7 +105,7 @@ def stochastic_pooling(x, out, kernel, stride, key, start):
         places = list(itertools.product(*ranges))
         for n, c in np.ndindex(*x.shape[:2]):
             values = np.array([x[(n, c, *place)] for place in places], np.float64)
-            number = np.ravel_multi_index((n, c, *position), y.shape)
+            number = int(np.ravel_multi_index((n, c, *position), y.shape))
             chance = (squares32(start + number, key) >> 8) / 2**24
             drawn = int(np.argmax(values.cumsum() > chance * values.sum()))
             y[(n, c, *position)] = values[drawn]
