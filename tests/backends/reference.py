@@ -45,6 +45,13 @@ def convolution(x, w, b, stride, pad, dilation, group):
     return y if b is None else y + b.reshape(-1, *[1] * axes)
 
 
+def im2col(x, kernel, stride, pad, dilation):
+    """The windows by convolution: with a filter for each channel and tap that picks just it."""
+    channels = x.shape[1]
+    picks = np.eye(channels * math.prod(kernel)).reshape(-1, channels, *kernel)
+    return convolution(x, picks, None, stride, pad, dilation, 1)
+
+
 def inner_product(x, w, b, axis, transpose):
     rows = x.reshape(math.prod(x.shape[:axis]), -1)
     y = rows @ (w if transpose else w.T)
@@ -175,3 +182,14 @@ def accuracy(x, label, axis, top_k, ignore):
         counts[wanted] += 1
         hits[wanted] += rivals < top_k
     return hits.sum() / max(counts.sum(), 1), hits / np.maximum(counts, 1)
+
+
+def top_k(x, k, axis):
+    """(indices, values) of the largest, the later of equals first."""
+    rows = np.moveaxis(x, axis, -1)
+    index = np.empty((*rows.shape[:-1], k))
+    for place in np.ndindex(*rows.shape[:-1]):
+        row = rows[place]
+        index[place] = sorted(range(len(row)), key=lambda i: (row[i], i), reverse=True)[:k]
+    value = np.take_along_axis(rows, index.astype(int), axis=-1)
+    return np.moveaxis(index, -1, axis), np.moveaxis(value, -1, axis)

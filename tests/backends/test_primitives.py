@@ -87,7 +87,7 @@ def assert_close(found: Any, wanted: Any, tolerance: float, what: str) -> None:
     found, wanted = np.asarray(found, np.float64), np.asarray(wanted, np.float64)
     assert found.shape == wanted.shape, what
     np.testing.assert_array_equal(np.isnan(found), np.isnan(wanted), err_msg=what)
-    scale = np.nanmax(np.abs(wanted), initial=1e-3)
+    scale = np.max(np.abs(wanted), initial=1e-3, where=~np.isnan(wanted))
     np.testing.assert_allclose(found, wanted, rtol=0, atol=tolerance * scale, err_msg=what)
 
 
@@ -107,6 +107,39 @@ def movement_cases() -> None:
          lambda: {"ys": [x, None, z]})  # fmt: skip
     case("batch", "split", {"x": x, "ys": [Output((1, 3, 4, 5)), Output((1, 3, 4, 5))]},
          {"axis": 0}, lambda: {"ys": [x[:1], x[1:]]})  # fmt: skip
+
+
+    case("", "permute", {"x": x, "y": Output((4, 2, 5, 3))}, {"axes": (2, 0, 3, 1)},
+         lambda: {"y": x.transpose(2, 0, 3, 1)})  # fmt: skip
+    small, box = normal(1, 2, 4, 3), (slice(1, 2), slice(0, 2), slice(0, 4), slice(2, 5))
+    offsets = {"offsets": (1, 0, 0, 2)}
+    case("", "crop", {"x": x, "y": Output(small.shape)}, offsets, lambda: {"y": x[box]})
+
+    def surrounded() -> dict[str, Any]:
+        dx = np.zeros(x.shape)
+        dx[box] = small
+        return {"dx": dx}
+
+    case("", "crop_backward", {"dy": small, "dx": Output(x.shape)}, offsets, surrounded)
+    for label, table, index in [
+        ("rows", normal(5, 3, 2), labels(5, 4, 2)), ("numbers", normal(6), labels(6, 9)),
+    ]:  # fmt: skip
+        shape = (*index.shape, *table.shape[1:])
+        rows, dy = index.astype(int), normal(*shape)
+        scattered = functools.partial(
+            reference.gradient, lambda table, rows=rows: table[rows], table, dy
+        )
+        case(label, "gather", {"x": table, "index": index, "y": Output(shape)}, {},
+             lambda table=table, rows=rows: {"y": table[rows]})  # fmt: skip
+        case(label, "gather_backward", {"dy": dy, "index": index, "dx": Output(table.shape)}, {},
+             lambda f=scattered: {"dx": f()})  # fmt: skip
+        case(label, "gather_gradient", {"dy": dy, "index": index, "dw": Output(table.shape)}, {},
+             lambda f=scattered: {"dw": f()})  # fmt: skip
+    outside = {"x": np.ones((3, 2)), "index": np.array([0.0, 3, -1]), "y": Output((3, 2))}
+    case("out of range", "gather", outside, {},
+         lambda: {"y": [[1, 1], [np.nan, np.nan], [np.nan, np.nan]]})  # fmt: skip
+    case("", "positions", {"y": Output((2, 3, 4))}, {},
+         lambda: {"y": np.arange(24).reshape(2, 3, 4)})  # fmt: skip
 
 
 def elementwise_cases() -> None:
@@ -139,6 +172,32 @@ def elementwise_cases() -> None:
              lambda v=derivative: {"dx": v})  # fmt: skip
         case(f"in place, slope {slope}", "relu_backward", {"x": a, "dy": b, "dx": b}, settings,
              lambda v=derivative: {"dx": v})  # fmt: skip
+
+
+def broadcast_cases() -> None:
+    for label, shapes, axes in [
+        ("channel", [(2, 3, 4, 5), (1, 3, 1, 1)], (0, 2, 3)),
+        ("both ways", [(2, 1, 4), (1, 3, 1)], (1,)),
+        ("last axis", [(6, 7), (6, 1)], (0,)),
+        ("large", [(3, 5, 170, 120), (1, 5, 1, 120)], (0, 2)),
+        ("one long axis", [(40_000,), (1,)], (0,)),
+        ("nothing to sum", [(2, 3), (1, 3)], ()),
+    ]:
+        a, b = (normal(*shape) for shape in shapes)
+        y, z = a * b + b, np.exp(-abs(a * b))
+        outputs = [Output(y.shape), Output(y.shape)]
+        case(label, "broadcast", {"inputs": [a, b], "outputs": outputs},
+             {"formula": "t = a * b; y = t + b; z = exp(-abs(t))"},
+             lambda y=y, z=z: {"outputs": [y, z]})  # fmt: skip
+        total = y.sum(axis=axes)
+        settings = {"formula": "y = k * (a * b + b)", "axes": axes, "constants": {"k": 2.0}}
+        tensors = {"inputs": [a, b]}
+        case(label, "reduce", tensors | {"y": Output(total.shape)}, settings,
+             lambda total=total: {"y": 2 * total})  # fmt: skip
+        case(label, "reduce_gradient", tensors | {"dw": Output(total.shape)}, settings,
+             lambda total=total: {"dw": 2 * total})  # fmt: skip
+    case("in place", "broadcast", {"inputs": [a, b], "outputs": [a]}, {"formula": "y = a - b"},
+         lambda: {"outputs": [a - b]})  # fmt: skip
 
 
 def dropout_cases() -> None:
@@ -197,6 +256,17 @@ def convolution_cases() -> None:
                  "dw": reference.gradient(lambda w: f(x, w, None), w, dy),
                  "db": dy.sum(axis=(0, *range(2, dy.ndim))),
              })  # fmt: skip
+
+        if settings["group"] > 1:
+            continue
+        window = {k: v for k, v in settings.items() if k != "group"} | {"kernel": kernel[2:]}
+        columns = functools.partial(reference.im2col, **window)
+        shape = columns(x).shape
+        dy = normal(*shape)
+        case(label, "im2col", {"x": x, "y": Output(shape)}, window,
+             lambda f=columns, x=x: {"y": f(x)})  # fmt: skip
+        case(label, "im2col_backward", {"dy": dy, "dx": Output(image)}, window,
+             lambda f=columns, x=x, dy=dy: {"dx": reference.gradient(f, x, dy)})  # fmt: skip
 
     label, image, kernel, settings = table[0]
     x, w = normal(*image), normal(*kernel)
@@ -402,6 +472,15 @@ def loss_cases() -> None:
              lambda f=function: {"y": f()[0], "per_class": f()[1]})  # fmt: skip
         case(f"{name}, no classes", "accuracy", tensors | {"per_class": None}, settings,
              lambda f=function: {"y": f()[0]})  # fmt: skip
+    for shape, axis, k in ((3, 6), 1, 4), ((2, 5, 3), 1, 5), ((4, 3), 0, 1):
+        x = np.round(normal(*shape))  # many ties
+        size = (*shape[:axis], k, *shape[axis + 1 :])
+        both = {"index": Output(size), "value": Output(size)}
+        function = functools.partial(reference.top_k, x, k, axis)
+        case(f"{k} on axis {axis}", "top_k", {"x": x} | both, {"axis": axis},
+             lambda f=function: {"index": f()[0], "value": f()[1]})  # fmt: skip
+        case(f"{k} on axis {axis}, index only", "top_k", {"x": x} | both | {"value": None},
+             {"axis": axis}, lambda f=function: {"index": f()[0]})  # fmt: skip
     xs = [normal(2, 3), normal(1)]
     case("", "total", {"xs": xs, "y": Output(())}, {"weights": [0.5, -2.0]},
          lambda: {"y": xs[0].sum() / 2 - 2 * xs[1].sum()})  # fmt: skip
@@ -452,8 +531,8 @@ def solver_cases() -> None:
 
 
 for define in (
-    movement_cases, elementwise_cases, dropout_cases, convolution_cases, inner_product_cases,
-    pooling_cases, normalization_cases, loss_cases, solver_cases,
+    movement_cases, elementwise_cases, broadcast_cases, dropout_cases, convolution_cases,
+    inner_product_cases, pooling_cases, normalization_cases, loss_cases, solver_cases,
 ):  # fmt: skip
     define()
 

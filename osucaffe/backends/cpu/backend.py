@@ -13,6 +13,7 @@ from ..random import RandomState
 from ..tensor import Call, Shape, Step, Tensor
 from . import (  # noqa: F401 (importing them registers the primitives)
     broadcast,
+    broadcast,
     convolution,
     dense,
     elementwise,

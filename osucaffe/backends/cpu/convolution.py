@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -13,8 +13,36 @@ from .registry import CpuCall, primitive
 from .windows import Windows
 
 
+class _Unfolding:
+    """Copies an image (channels, *extents) into columns (channels, *kernel, *out), and back."""
+
+    def __init__(self, call: CpuCall, channels: int, windows: Windows) -> None:
+        self.windows = windows
+        self._padded = call.temporary((channels, *windows.padded))
+
+    def clear(self) -> None:
+        """Zero the padding (scratch holds anything before a step)."""
+        self._padded.array.fill(0)
+
+    def unfold(self, image: np.ndarray, columns: np.ndarray) -> None:
+        """Write the windows of an image into columns. `clear` must have been called."""
+        if not self.windows.plain:
+            np.copyto(self._padded.array[self.windows.interior], image)
+            image = self._padded.array
+        np.copyto(columns, self.windows.unfold(image))
+
+    def fold(self, columns: np.ndarray, image: np.ndarray) -> None:
+        """image = the sum of the columns where they came from."""
+        target = self._padded.array
+        target.fill(0)
+        pieces = columns.reshape(len(target), self.windows.area, *self.windows.out)
+        for tap, place in enumerate(self.windows.taps):
+            target[place] += pieces[:, tap]
+        np.copyto(image, target[self.windows.interior])
+
+
 class _Geometry:
-    """The shapes of one convolution, and its scratch: a padded image and its columns."""
+    """The shapes of one convolution as a matrix product for each group, and its scratch."""
 
     def __init__(
         self,
@@ -28,57 +56,45 @@ class _Geometry:
         group: int,
     ) -> None:
         channels = x.shape[1]
-        self.windows = Windows(x.shape[2:], y.shape[2:], w.shape[2:], stride, pad, dilation)
-        self.group = group
-        self.rows = channels // group * self.windows.area
-        self.places = math.prod(y.shape[2:])
-        self.outputs = y.shape[1] // group
+        windows = Windows(x.shape[2:], y.shape[2:], w.shape[2:], stride, pad, dilation)
+        places = math.prod(y.shape[2:])
+        self._weights = group, y.shape[1] // group, channels // group * windows.area
+        self._maps = group, y.shape[1] // group, places
+        self._matrix = group, channels // group * windows.area, places
         # A 1x1 kernel that visits every pixel needs no columns: the image is already a matrix.
-        self.direct = (
-            self.windows.area == 1 and self.windows.plain and x.shape[2:] == y.shape[2:]
-        )
-        self.padded = self.columns = None
-        if not self.direct:
-            self.padded = call.temporary((channels, *self.windows.padded))
-            self.columns = call.temporary((channels, *self.windows.kernel, *y.shape[2:]))
+        self._direct = windows.area == 1 and windows.plain and x.shape[2:] == y.shape[2:]
+        if not self._direct:
+            self._unfolding = _Unfolding(call, channels, windows)
+            self._columns = call.temporary((channels, *windows.kernel, *y.shape[2:]))
 
     def clear(self) -> None:
-        """Zero the padding (scratch holds anything before a step)."""
-        if self.padded is not None:
-            self.padded.array.fill(0)
+        """Zero the padding: before the first `unfold` of a step."""
+        if not self._direct:
+            self._unfolding.clear()
 
     def unfold(self, image: np.ndarray) -> np.ndarray:
         """The columns of an image: (group, rows, places)."""
-        if self.padded is None or self.columns is None:
-            return image.reshape(self.group, self.rows, self.places)
-        if self.windows.plain:
-            source = image
-        else:
-            source = self.padded.array
-            np.copyto(source[self.windows.interior], image)
-        np.copyto(self.columns.array, self.windows.unfold(source))
-        return self.columns.array.reshape(self.group, self.rows, self.places)
+        if self._direct:
+            return image.reshape(self._matrix)
+        self._unfolding.unfold(image, self._columns.array)
+        return self._columns.array.reshape(self._matrix)
 
-    def fold(self, columns: Callable[[np.ndarray], None], image: np.ndarray) -> None:
-        """image = the sum of the columns, which the function given writes, where they came from."""
-        if self.padded is None or self.columns is None:
-            columns(image.reshape(self.group, self.rows, self.places))
-            return
-        columns(self.columns.array.reshape(self.group, self.rows, self.places))
-        target = self.padded.array
-        target.fill(0)
-        pieces = self.columns.array.reshape(len(target), self.windows.area, *self.windows.out)
-        for tap, place in enumerate(self.windows.taps):
-            target[place] += pieces[:, tap]
-        np.copyto(image, target[self.windows.interior])
+    def columns(self, image: np.ndarray) -> np.ndarray:
+        """Where to write the columns that `fold` adds up: (group, rows, places)."""
+        return (image if self._direct else self._columns.array).reshape(self._matrix)
 
-    def matrices(self, w: Tensor) -> np.ndarray:
+    def fold(self, image: np.ndarray) -> None:
+        """image = the sum of the columns where they came from."""
+        if not self._direct:
+            self._unfolding.fold(self._columns.array, image)
+
+    def weights(self, w: Tensor) -> np.ndarray:
         """Weights as (group, outputs, rows)."""
-        return w.array.reshape(self.group, self.outputs, self.rows)
+        return w.array.reshape(self._weights)
 
     def maps(self, image: np.ndarray) -> np.ndarray:
         """One image of the output as (group, outputs, places)."""
-        return image.reshape(self.group, self.outputs, self.places)
+        return image.reshape(self._maps)
 
 
 @primitive()
@@ -100,7 +116,7 @@ def convolution(
 
     def step() -> None:
         geometry.clear()
-        weights = geometry.matrices(w)
+        weights = geometry.weights(w)
         for image, out in zip(x.array, y.array, strict=True):
             np.matmul(weights, geometry.unfold(image), out=geometry.maps(out))
         if b is not None:
@@ -126,10 +142,10 @@ def convolution_backward_data(
     geometry = _Geometry(call, dx, w, dy, stride, pad, dilation, group)
 
     def step() -> None:
-        weights = geometry.matrices(w).transpose(0, 2, 1)
+        weights = geometry.weights(w).transpose(0, 2, 1)
         for out, image in zip(dy.array, dx.array, strict=True):
-            maps = geometry.maps(out)
-            geometry.fold(lambda columns, maps=maps: np.matmul(weights, maps, out=columns), image)
+            np.matmul(weights, geometry.maps(out), out=geometry.columns(image))
+            geometry.fold(image)
 
     return step
 
@@ -158,7 +174,7 @@ def convolution_backward_filter(
                 dw.array.fill(0)
             for image, out in zip(x.array, dy.array, strict=True):
                 columns = geometry.unfold(image).transpose(0, 2, 1)
-                np.matmul(geometry.maps(out), columns, out=geometry.matrices(part))
+                np.matmul(geometry.maps(out), columns, out=geometry.weights(part))
                 np.add(dw.array, part.array, out=dw.array)
 
         steps.append(filter_step)
@@ -181,5 +197,49 @@ def bias_gradient(call: CpuCall, dy: Tensor, db: Tensor, axis: int) -> Step:
         np.sum(dy.array, axis=axes, out=part.array)
         if part is not db:
             np.add(db.array, part.array, out=db.array)
+
+    return step
+
+
+@primitive()
+def im2col(
+    call: CpuCall,
+    x: Tensor,
+    y: Tensor,
+    *,
+    kernel: Sequence[int],
+    stride: Sequence[int],
+    pad: Sequence[int],
+    dilation: Sequence[int],
+) -> Step:
+    windows = Windows(x.shape[2:], y.shape[2:], kernel, stride, pad, dilation)
+    unfolding = _Unfolding(call, x.shape[1], windows)
+    columns = x.shape[0], x.shape[1], *kernel, *windows.out
+
+    def step() -> None:
+        unfolding.clear()
+        for image, out in zip(x.array, y.array.reshape(columns), strict=True):
+            unfolding.unfold(image, out)
+
+    return step
+
+
+@primitive()
+def im2col_backward(
+    call: CpuCall,
+    dy: Tensor,
+    dx: Tensor,
+    *,
+    kernel: Sequence[int],
+    stride: Sequence[int],
+    pad: Sequence[int],
+    dilation: Sequence[int],
+) -> Step:
+    windows = Windows(dx.shape[2:], dy.shape[2:], kernel, stride, pad, dilation)
+    unfolding = _Unfolding(call, dx.shape[1], windows)
+
+    def step() -> None:
+        for out, image in zip(dy.array, dx.array, strict=True):
+            unfolding.fold(out, image)
 
     return step

@@ -6,12 +6,14 @@ array while a chunk is worked on), then scalars and numbers, then registers of o
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from ..formula import COMPARISONS, SCALAR_FUNCTIONS, Expression, Name, Number, parse
+from ..tensor import Shape
 from .special import erf
 
 CHUNK = 16384
@@ -60,7 +62,7 @@ class Evaluate:
         for position, statement in enumerate(formula.statements):
             target = statement.target
             late = shared and position + 1 < len(formula.statements)
-            direct = where[target] if target in operands and not late else None
+            direct = operands.index(target) if target in operands and not late else None
             value = self._emit(statement.value, where, direct)
             if target not in operands:
                 where[target] = value if value not in where.values() else self._copy(value)
@@ -82,21 +84,30 @@ class Evaluate:
         self, arrays: Sequence[np.ndarray], scalars: Sequence[float], start: int, stop: int
     ) -> None:
         """Evaluate elements start to stop of the flat arrays (operands in their order)."""
+        self.set_scalars(scalars)
+        for begin in range(start, stop, self._length):
+            end = min(begin + self._length, stop)
+            self.piece([array[begin:end] for array in arrays], (end - begin,))
+
+    def set_scalars(self, scalars: Sequence[float]) -> None:
+        """Set the scalars, in their order, and compute what depends on nothing else."""
         slots, operands = self._slots, self._operands
         slots[operands : operands + len(scalars)] = scalars
         for function, inputs, output in self._prologue:
             slots[output] = function(*[slots[slot] for slot in inputs])
-        for begin in range(start, stop, self._length):
-            end = min(begin + self._length, stop)
-            for slot, array in enumerate(arrays):
-                slots[slot] = array[begin:end]
-            for slot, register in self._registers.items():
-                slots[slot] = register[: end - begin]
-            for function, inputs, output in self._instructions:
-                if output < 0:
-                    function(*[slots[slot] for slot in inputs])
-                else:
-                    function(*[slots[slot] for slot in inputs], out=slots[output])
+
+    def piece(self, arrays: Sequence[np.ndarray], shape: Shape) -> None:
+        """Evaluate one piece: arrays that broadcast to a shape of at most `length` elements."""
+        slots = self._slots
+        slots[: self._operands] = arrays
+        size = math.prod(shape)
+        for slot, register in self._registers.items():
+            slots[slot] = register[:size].reshape(shape)
+        for function, inputs, output in self._instructions:
+            if output < 0:
+                function(*[slots[slot] for slot in inputs])
+            else:
+                function(*[slots[slot] for slot in inputs], out=slots[output])
 
     def _emit(self, node: Expression, where: dict[str, int], target: int | None = None) -> int:
         """Append the instructions of an expression; the slot that will hold its value."""
