@@ -6,7 +6,6 @@ import contextlib
 import itertools
 import os
 import shutil
-import struct
 import threading
 import uuid
 import weakref
@@ -17,53 +16,9 @@ import lmdb
 
 from osucaffe.errors import UserError
 
-# A meta page: page header (16 bytes), then magic, version, address, map size, two tree
-# descriptions of 48 bytes (the first begins with the page size; the second ends with the number
-# of entries and the root page), the last page in use, and the transaction that wrote it.
-_META = struct.Struct("<16x I I 16x I 44x 32x Q Q Q Q")
-_MAGIC = 0xBEEFC0DE
+from .lmdb_file import check
+
 _MARK_EVERY = 64
-
-
-def _mapped_size(path: Path) -> int:
-    """Check that the LMDB at `path` is whole, and return its bytes in use.
-
-    LMDB maps the file and trusts its meta pages: reading a page beyond the end of a file that
-    was cut short kills the process (SIGBUS), so the size is compared here before it is mapped.
-    """
-    remedy = "Make it again (osucaffe data, convert_imageset), or correct `source`."
-    if not path.exists():
-        raise UserError(f"LMDB {path} does not exist (looked in {Path.cwd()}). {remedy}")
-    file = path / "data.mdb"
-    if not path.is_dir() or not file.is_file():
-        raise UserError(f"{path} is not an LMDB: that is a folder with a file data.mdb. {remedy}")
-    try:
-        size = file.stat().st_size
-        with file.open("rb") as stream:
-            first = stream.read(_META.size)
-            metas = [first]
-            if len(first) == _META.size:
-                stream.seek(_META.unpack(first)[2])
-                metas.append(stream.read(_META.size))
-    except OSError as error:
-        raise UserError(f"cannot read {file}: {error.strerror}. Check its permissions.") from error
-    if size == 0:
-        raise UserError(f"LMDB {path}: data.mdb is empty, nothing was written to it. {remedy}")
-    pages = [_META.unpack(meta) for meta in metas if len(meta) == _META.size]
-    if not pages or pages[0][0] != _MAGIC:
-        raise UserError(f"{file} is not an LMDB data file (or a damaged one). {remedy}")
-    _, _, page_size, entries, _, last_page, _ = max(
-        (page for page in pages if page[0] == _MAGIC), key=lambda page: page[6]
-    )
-    needed: int = (last_page + 1) * page_size
-    if len(pages) < 2 or size < needed:
-        raise UserError(
-            f"LMDB {path} is truncated: data.mdb has {size:,} bytes, its own meta page says "
-            f"{needed:,}. Copy it again from where it was made."
-        )
-    if entries == 0:
-        raise UserError(f"LMDB {path} has no records. {remedy}")
-    return needed
 
 
 class Database:
@@ -131,7 +86,7 @@ def open_database(path: str | os.PathLike[str]) -> Database:
     LMDB must not be opened twice in one process: a folder that is open already is shared.
     """
     folder = Path(path)
-    size = _mapped_size(folder)
+    size = check(folder)
     status = (folder / "data.mdb").stat()
     identity = (status.st_dev, status.st_ino)
     database = _opened.get(identity)

@@ -113,9 +113,20 @@ def decode_image(data: memoryview, colour: bool | None = None) -> np.ndarray:
     """A JPEG (or PNG and others, through Pillow) as uint8 (height, width, channels), blue first."""
     if bytes(data[:3]) != _JPEG:
         return _decode_other(data, colour)
+    space = simplejpeg.decode_jpeg_header(data)[2]
+    if space in ("CMYK", "YCCK"):
+        return _decode_other(data, colour)
     if colour is None:
-        colour = simplejpeg.decode_jpeg_header(data)[2] != "Gray"
-    image: np.ndarray = simplejpeg.decode_jpeg(data, colorspace="BGR" if colour else "GRAY")
+        colour = space != "Gray"
+    order = "BGR" if colour else "GRAY"
+    image: np.ndarray
+    try:
+        image = simplejpeg.decode_jpeg(data, colorspace=order)
+    except ValueError as error:
+        # Stray bytes between the segments do no harm, and large collections have such files.
+        if "extraneous bytes" not in str(error):
+            raise
+        image = simplejpeg.decode_jpeg(data, colorspace=order, strict=False)
     return image
 
 

@@ -53,13 +53,10 @@ class Data(_Feed):
         self._check(param)
         transform = Transform(self.param.transform_param, self.phase, self.fail)
         try:
-            source = DatumSource(
-                open_database(param.source), transform, seed=self.seed, rand_skip=param.rand_skip
-            )
+            database = open_database(param.source)
         except UserError as error:
-            if str(error).startswith("layer "):
-                raise
             self.fail("data_param.source", str(error))
+        source = DatumSource(database, transform, seed=self.seed, rand_skip=param.rand_skip)
         shapes: list[Shape] = [(param.batch_size, *source.shape), (param.batch_size,)]
         # Copying raw records keeps one thread busy, not more; decoding images is worth all cores.
         threads = usable_cores() if source.encoded else 1

@@ -1,5 +1,6 @@
 """Tests of LMDB reading (also of what C++ Caffe wrote), of its checks, and of writing."""
 
+import struct
 from pathlib import Path
 
 import pytest
@@ -102,8 +103,30 @@ def test_what_is_no_database(tmp_path):
     with pytest.raises(UserError, match="folder is not an LMDB"):
         open_database(tmp_path / "folder")
     (tmp_path / "folder" / "data.mdb").write_bytes(b"hello " * 5000)
-    with pytest.raises(UserError, match="is not an LMDB data file"):
+    with pytest.raises(UserError, match=r"data\.mdb is not an LMDB file"):
         open_database(tmp_path / "folder")
     write_database(tmp_path / "empty", [])
     with pytest.raises(UserError, match="empty has no records"):
         open_database(tmp_path / "empty")
+
+
+@pytest.mark.parametrize("value_size", [50, 5000])
+def test_pages_that_hold_nothing_may_lack_at_the_end(tmp_path, value_size):
+    # LMDB does not write pages that one transaction took and freed, but counts them.
+    path = tmp_path / "x_lmdb"
+    write_database(path, [(record_key(i), bytes(value_size)) for i in range(2000)], batch=2000)
+    file = path / "data.mdb"
+    content = bytearray(file.read_bytes())
+    for meta in (0, 4096):
+        last_page = struct.unpack_from("<Q", content, meta + 136)[0]
+        struct.pack_into("<Q", content, meta + 136, last_page + 3)
+    file.unlink()
+    file.write_bytes(content)
+    records = read_all(path)
+    assert [key for key, _ in records] == [record_key(i) for i in range(2000)]
+    assert all(len(value) == value_size for _, value in records)
+    for cut in (4096, 3 * 4096, len(content) // 2):
+        file.unlink()
+        file.write_bytes(content[:-cut])
+        with pytest.raises(UserError, match="truncated"):
+            open_database(path)

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import simplejpeg
 
 from osucaffe.data.database import open_database
 from osucaffe.data.datum import decode_image, make_datum, parse_datum, pixels
@@ -69,6 +70,26 @@ def test_colours():
     assert gray.shape == (1, 64, 96)
     blue, green, red = colour  # ITU-R BT.601, as JPEG defines its luminance
     assert np.abs(0.114 * blue + 0.587 * green + 0.299 * red - gray[0]).mean() < 1
+
+
+def test_jpegs_that_are_not_quite_right():
+    image = np.random.default_rng(1).integers(0, 256, (16, 24, 3), dtype=np.uint8)
+    good = simplejpeg.encode_jpeg(image, colorspace="BGR")
+    # Stray bytes before the end marker: every decoder reads such a file, with a warning.
+    stray = good[:-2] + bytes(12) + good[-2:]
+    assert (decode_image(memoryview(stray)) == decode_image(memoryview(good))).all()
+    with pytest.raises(ValueError, match="Premature end"):
+        decode_image(memoryview(good[:-200]))
+
+
+def test_cmyk_jpeg():
+    module = pytest.importorskip("PIL.Image")
+    stream = io.BytesIO()
+    red = module.new("RGB", (16, 8), (200, 0, 0)).convert("CMYK")
+    red.save(stream, "JPEG")
+    found = decode_image(memoryview(stream.getvalue()))
+    assert found.shape == (8, 16, 3)
+    assert np.abs(found - np.array([0.0, 0.0, 200.0])).max() < 10
 
 
 def test_png():
