@@ -1,0 +1,198 @@
+"""Owns the CUDA backend: memory on one GPU, its stream, and the preparation of calls."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ...errors import UserError
+from ..random import RandomState
+from ..tensor import Call, Step, Tensor
+from .layout import ITEM_BYTES, Layout, dtype_of, from_bfloat16, is_nhwc, to_bfloat16
+
+PRECISIONS = {"fp32": "float32", "tf32": "float32", "bf16": "bfloat16", "fp16": "float16"}
+
+
+class Cuda:
+    """Runs nets on one GPU.
+
+    device: its number. precision: "fp32", "tf32", "bf16" or "fp16": what convolutions and products
+    compute in, and in the 16-bit ones also what blobs are held in; parameters, their gradients,
+    history and sums are float32 always.
+    """
+
+    name = "cuda"
+
+    def __init__(self, device: int = 0, precision: str = "fp32") -> None:
+        if precision not in PRECISIONS:
+            raise UserError(f"unknown precision {precision}: choose {', '.join(PRECISIONS)}")
+        self.cupy = _import_cupy()
+        count = self.cupy.cuda.runtime.getDeviceCount()
+        if not 0 <= device < count:
+            raise UserError(f"GPU {device} does not exist: this machine has {count}, numbered from 0")
+        self.device = self.cupy.cuda.Device(device)
+        self.device.use()
+        self.precision = precision
+        self.dtype = PRECISIONS[precision]
+        self.stream = self.cupy.cuda.Stream(non_blocking=True)
+        self.stream.use()
+        self.random = RandomState()
+        self._counters: dict[int, tuple[RandomState, Any, int]] = {}
+        self._shadows: dict[int, tuple[Tensor, Tensor]] = {}
+
+    # -- memory ----------------------------------------------------------------------------------
+
+    def allocate(self, nbytes: int) -> Any:
+        """A flat uint8 array of nbytes on the device, not initialized."""
+        try:
+            return self.cupy.empty(max(nbytes, 1), np.uint8)
+        except self.cupy.cuda.memory.OutOfMemoryError:
+            free, total = self.device.mem_info
+            raise UserError(
+                f"GPU {self.device.id} is out of memory: {nbytes / 2**30:.2f} GiB more are needed, "
+                f"{free / 2**30:.2f} of {total / 2**30:.2f} GiB are free; lower the batch size or "
+                f"choose a 16-bit precision"
+            ) from None
+
+    def nbytes(self, tensor: Tensor) -> int:
+        """The memory that a tensor takes here."""
+        return tensor.size * ITEM_BYTES[dtype_of(tensor)]
+
+    def place(self, tensor: Tensor, memory: Any, offset: int) -> None:
+        """Let the tensor lie in memory (from `allocate`), offset bytes from its start."""
+        piece = memory[offset : offset + self.nbytes(tensor)]
+        tensor.place(piece.view(_array_dtype(tensor)), int(piece.data.ptr))
+
+    def read(self, tensor: Tensor) -> np.ndarray:
+        """A copy of the tensor's values on the host, of its shape, whatever its layout."""
+        self.stream.synchronize()
+        values = tensor.array.reshape(-1).get()
+        if dtype_of(tensor) == "bfloat16":
+            values = from_bfloat16(values)
+        elif dtype_of(tensor) == "float16":
+            values = values.astype(np.float32)
+        if tensor.layout is None:
+            return values.reshape(tensor.shape)
+        return tensor.layout.from_memory(values, tensor.shape)
+
+    def write(self, tensor: Tensor, values: Any) -> None:
+        """Set the tensor's values from an array that can be broadcast to its shape."""
+        values = np.broadcast_to(np.asarray(values), tensor.shape)
+        if tensor.layout is not None:
+            values = tensor.layout.to_memory(values)
+        if dtype_of(tensor) == "bfloat16":
+            values = to_bfloat16(values)
+        flat = np.ascontiguousarray(values, _array_dtype(tensor)).reshape(-1)
+        tensor.array.reshape(-1).set(flat)
+        self.stream.synchronize()
+        if id(tensor) in self._shadows:
+            self._refresh(*self._shadows[id(tensor)])
+
+    def synchronize(self) -> None:
+        """Wait until all steps have run."""
+        self.stream.synchronize()
+
+    # -- 16-bit copies of the parameters ----------------------------------------------------------
+
+    def shadow(self, parameter: Tensor) -> Tensor:
+        """The parameter in the type that convolutions and products read (itself in fp32, tf32).
+
+        The copy follows the parameter: `write` and the update rule renew it.
+        """
+        if self.dtype == "float32":
+            return parameter
+        if id(parameter) not in self._shadows:
+            layout = parameter.layout
+            shape, nhwc = (layout.shape, layout.nhwc) if layout else (parameter.shape, False)
+            copy = Tensor(parameter.shape, name=f"{parameter.name}.16", flexible=True)
+            copy.layout = Layout(shape, self.dtype, nhwc)
+            self.place(copy, self.allocate(self.nbytes(copy)), 0)
+            self._shadows[id(parameter)] = (parameter, copy)
+        return self._shadows[id(parameter)][1]
+
+    def shadow_arena(self, arena: Tensor) -> Tensor | None:
+        """Let the 16-bit copies of all parameters in a flat tensor lie as these do, so that an
+        update can write both in one pass. None where there are none."""
+        inside = [
+            (parameter, copy)
+            for parameter, copy in self._shadows.values()
+            if 0 <= parameter.address - arena.address < self.nbytes(arena)
+        ]
+        if not inside:
+            return None
+        whole = Tensor(arena.shape, name="arena.16", flexible=True)
+        whole.layout = Layout(arena.shape, self.dtype, False)
+        memory = self.allocate(self.nbytes(whole))
+        self.place(whole, memory, 0)
+        for parameter, copy in inside:
+            self.place(copy, memory, (parameter.address - arena.address) // 2)
+            self._refresh(parameter, copy)
+        return whole
+
+    def _refresh(self, parameter: Tensor, copy: Tensor) -> None:
+        from .movement import convert
+
+        convert(parameter, copy, parameter.size)()
+        self.stream.synchronize()
+
+    # -- random numbers --------------------------------------------------------------------------
+
+    def counter(self) -> Any:
+        """The device's copy of the current RandomState's step: the address of a uint64."""
+        key = id(self.random)
+        if key not in self._counters:
+            self._counters[key] = (self.random, self.cupy.zeros(1, np.uint64), 0)
+        return self._counters[key][1]
+
+    def begin_forward(self, random: RandomState) -> None:
+        """Make the device draw the random numbers of this forward pass."""
+        if id(random) in self._counters:
+            self._counters[id(random)][1].fill(random.step)
+
+    # -- steps -----------------------------------------------------------------------------------
+
+    def prepare(self, call: Call) -> Step:
+        """The step that runs a call. Layouts of its flexible tensors are settled from here on."""
+        from .registry import prepare
+
+        return prepare(self, call)
+
+    def settle(self, tensor: Tensor, dtype: str | None = None) -> None:
+        """Choose the layout of a tensor, if it is still open: blobs are held in the precision's
+        type, channels last; parameters and outputs stay row-major float32."""
+        root = tensor
+        while root.like is not None:
+            root = root.like
+        if not root.flexible:
+            return
+        if root.kept:
+            root.flexible = False
+        else:
+            chosen = dtype or (self.dtype if root.dtype == "float32" else root.dtype)
+            root.layout = Layout(root.shape, chosen, len(root.shape) > 2)
+
+
+def _array_dtype(tensor: Tensor) -> np.dtype:
+    """CuPy has no bfloat16: its bits are held as uint16."""
+    name = dtype_of(tensor)
+    return np.dtype(np.uint16 if name == "bfloat16" else name)
+
+
+def _import_cupy() -> Any:
+    try:
+        import cupy
+    except ImportError:
+        raise UserError(
+            "a GPU needs CuPy: install osucaffe[cuda13] (or osucaffe[cuda12] for an older driver)"
+        ) from None
+    try:
+        cupy.cuda.runtime.getDeviceCount()
+    except cupy.cuda.runtime.CUDARuntimeError as error:
+        raise UserError(
+            f"no GPU can be used ({error}): check the driver with nvidia-smi, or leave out --gpu"
+        ) from None
+    return cupy
+
+
+__all__ = ["Cuda", "is_nhwc"]
