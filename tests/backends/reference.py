@@ -35,7 +35,9 @@ def convolution(x, w, b, stride, pad, dilation, group):
     inputs, outputs = x.shape[1] // group, w.shape[0] // group
     for tap in np.ndindex(*kernel):
         begin = [tap[i] * dilation[i] for i in range(axes)]
-        window = tuple(slice(begin[i], begin[i] + out[i] * stride[i], stride[i]) for i in range(axes))
+        window = tuple(
+            slice(begin[i], begin[i] + out[i] * stride[i], stride[i]) for i in range(axes)
+        )
         piece = padded[(slice(None), slice(None), *window)]
         piece = piece[(slice(None), slice(None), *(slice(extent) for extent in out))]
         for g in range(group):

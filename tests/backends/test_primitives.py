@@ -108,7 +108,6 @@ def movement_cases() -> None:
     case("batch", "split", {"x": x, "ys": [Output((1, 3, 4, 5)), Output((1, 3, 4, 5))]},
          {"axis": 0}, lambda: {"ys": [x[:1], x[1:]]})  # fmt: skip
 
-
     case("", "permute", {"x": x, "y": Output((4, 2, 5, 3))}, {"axes": (2, 0, 3, 1)},
          lambda: {"y": x.transpose(2, 0, 3, 1)})  # fmt: skip
     small, box = normal(1, 2, 4, 3), (slice(1, 2), slice(0, 2), slice(0, 4), slice(2, 5))
@@ -503,7 +502,10 @@ def solver_cases() -> None:
 
         def momentum(w=w, g=g, h=h, rates=rates, decays=decays, inside=inside) -> dict[str, Any]:
             step = 0.9 * h + 0.25 * rates * (0.5 * g + 0.01 * decays * w)
-            return {"weights": np.where(inside, w - step, w), "history": [np.where(inside, step, h)]}
+            return {
+                "weights": np.where(inside, w - step, w),
+                "history": [np.where(inside, step, h)],
+            }
 
         case(f"momentum, {size}", "update",
              {"weights": w, "gradients": g, "history": [h], "scalars": given},
@@ -568,9 +570,7 @@ def test_gradients_are_added_when_the_call_accumulates(
 ) -> None:
     each = next(case for case in CASES if case.name == name)
     before = {k: normal(*each.tensors[k].shape) for k in ("dw", "db")}  # type: ignore[union-attr]
-    found = run_call(
-        backend, name, each.tensors | before, each.settings, accumulates=added
-    )
+    found = run_call(backend, name, each.tensors | before, each.settings, accumulates=added)
     each.expected = each.expected or each.expect()
     for argument, gradient in each.expected.items():
         wanted = gradient + before[argument] if argument in added else gradient

@@ -13,7 +13,6 @@ from ..random import RandomState
 from ..tensor import Call, Shape, Step, Tensor
 from . import (  # noqa: F401 (importing them registers the primitives)
     broadcast,
-    broadcast,
     convolution,
     dense,
     elementwise,
@@ -21,7 +20,6 @@ from . import (  # noqa: F401 (importing them registers the primitives)
     movement,
     normalization,
     pooling,
-    selection,
     update,
 )
 from .registry import IMPLEMENTATIONS, CpuCall

@@ -13,7 +13,7 @@ from ..tensor import Shape, Step, Tensor
 from .elementwise import OUTPUTS
 from .evaluate import CHUNK, Evaluate
 from .registry import CpuCall, primitive
-from .workers import SMALL
+from .workers import SMALL, cut
 
 Box = tuple[slice, ...]
 
@@ -65,9 +65,7 @@ def broadcast(
     ]
 
     def worker(start: int, stop: int) -> Callable[[], None]:
-        evaluate = Evaluate(
-            formula, operands, (), constants, dtype=call.backend.dtype, shared=True
-        )  # fmt: skip
+        evaluate = Evaluate(formula, operands, (), constants, dtype=call.backend.dtype, shared=True)
 
         def work() -> None:
             evaluate.set_scalars(())
@@ -78,8 +76,7 @@ def broadcast(
 
     workers = call.backend.workers
     parts = workers.count if outputs[0].count >= SMALL else 1
-    edges = [len(pieces) * part // parts for part in range(parts + 1)]
-    return partial(workers.run, [worker(*edge) for edge in zip(edges[:-1], edges[1:], strict=True)])
+    return partial(workers.run, [worker(*part) for part in cut(len(pieces), parts)])
 
 
 def _reduce(

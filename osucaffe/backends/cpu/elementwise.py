@@ -65,9 +65,8 @@ def keeps_zeros(settings: dict[str, Any]) -> bool:
     names = [*ascii_lowercase[: ascii_lowercase.index(OUTPUTS[0])], *OUTPUTS]
     arrays = [np.zeros(1) for _ in names]
     with np.errstate(all="ignore"):
-        Evaluate(
-            settings["formula"], names, (), settings["constants"], dtype="float64", length=1
-        )(arrays, (), 0, 1)
+        evaluate = Evaluate(settings["formula"], names, (), settings["constants"], dtype="float64")
+        evaluate(arrays, (), 0, 1)
     return not any(array.any() for array in arrays)
 
 
@@ -117,9 +116,7 @@ def relu_backward(call: CpuCall, x: Tensor, dy: Tensor, dx: Tensor, *, slope: fl
 
 
 @primitive()
-def dropout(
-    call: CpuCall, x: Tensor, y: Tensor, mask: Tensor, *, ratio: float, key: int
-) -> Step:
+def dropout(call: CpuCall, x: Tensor, y: Tensor, mask: Tensor, *, ratio: float, key: int) -> Step:
     threshold, scale = keep_threshold(ratio), 1 / (1 - ratio)
     random = call.backend.random
 
@@ -150,5 +147,3 @@ def dropout_backward(
 ) -> Step:
     operands = {"dy": dy, "mask": mask, "dx": dx}
     return formula(call, "dx = dy * mask * scale", operands, {"scale": 1 / (1 - ratio)})
-
-

@@ -40,14 +40,11 @@ class Evaluate:
         *,
         dtype: str = "float32",
         length: int = CHUNK,
-        rest: tuple[int, ...] = (),
         shared: bool = False,
     ) -> None:
-        """length: the most elements of a chunk. rest: further axes of the arrays, of which `length`
-        and the ranges are the first. shared: operands may be the same memory."""
+        """length: the most elements of a chunk. shared: operands may be the same memory."""
         formula = parse(text).bind(operands, scalars, constants)
         self._length = min(length, CHUNK)
-        self._rest = rest
         self._dtype = np.dtype(dtype)
         self._slots: list[Any] = [None] * (len(operands) + len(scalars))
         self._operands = len(operands)
@@ -165,7 +162,7 @@ class Evaluate:
         if self._free.get(dtype):
             return self._free[dtype].pop()
         self._slots.append(None)
-        self._registers[len(self._slots) - 1] = np.empty((self._length, *self._rest), dtype)
+        self._registers[len(self._slots) - 1] = np.empty(self._length, dtype)
         return len(self._slots) - 1
 
     def _release(self, slot: int, where: dict[str, int]) -> None:

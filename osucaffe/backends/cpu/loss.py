@@ -1,4 +1,4 @@
-"""Owns the softmax loss and the scores (accuracy, top k) by NumPy."""
+"""Owns the softmax loss and the accuracy by NumPy."""
 
 from __future__ import annotations
 
@@ -169,24 +169,5 @@ def accuracy(
             hits.fill(0)
             np.add.at(hits, labels.value.array, score.array)
             np.divide(hits, totals.array, out=hits)
-
-    return step
-
-
-@primitive()
-def top_k(
-    call: CpuCall, x: Tensor, index: Tensor | None, value: Tensor | None, *, axis: int
-) -> Step:
-    wanted = next(tensor.shape[axis] for tensor in (index, value) if tensor is not None)
-
-    def step() -> None:
-        scores = planes(x, axis)
-        # Backwards, a stable sort leaves the later of equal elements first. NumPy allocates its
-        # result: no layer that trains calls this.
-        order = np.argsort(scores, axis=1, kind="stable")[:, : -wanted - 1 : -1]
-        if index is not None:
-            np.copyto(planes(index, axis), order, casting="unsafe")
-        if value is not None:
-            np.copyto(planes(value, axis), np.take_along_axis(scores, order, axis=1))
 
     return step

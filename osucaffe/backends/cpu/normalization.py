@@ -120,9 +120,7 @@ def planes(tensor: Tensor, axis: int) -> np.ndarray:
 @primitive()
 def softmax(call: CpuCall, x: Tensor, y: Tensor, *, axis: int) -> Step:
     axis %= len(x.shape)
-    line = call.temporary(
-        (math.prod(x.shape[:axis]), 1, math.prod(x.shape[axis + 1 :]))
-    )
+    line = call.temporary((math.prod(x.shape[:axis]), 1, math.prod(x.shape[axis + 1 :])))
 
     def step() -> None:
         source, out = planes(x, axis), planes(y, axis)

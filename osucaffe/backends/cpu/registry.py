@@ -46,6 +46,8 @@ def primitive(
     def register(function: Callable[..., Step]) -> Callable[..., Step]:
         condition = agnostic if callable(agnostic) else lambda settings: bool(agnostic)
         name = function.__name__.rstrip("_")
+        if name in IMPLEMENTATIONS:
+            raise ValueError(f"primitive {name!r} is implemented twice")
         IMPLEMENTATIONS[name] = Implementation(function, condition, accumulates)
         return function
 

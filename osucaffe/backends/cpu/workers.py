@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import pairwise
 
 SMALL = 1 << 17
 """Elements below which a second thread costs more than it brings."""
+
+
+def cut(length: int, parts: int) -> list[tuple[int, int]]:
+    """range(length) in so many ranges (start, stop) of almost equal lengths."""
+    return list(pairwise(length * part // parts for part in range(parts + 1)))
 
 
 class Workers:
@@ -21,11 +27,9 @@ class Workers:
 
     def ranges(self, elements: int) -> list[tuple[int, int]]:
         """Cut elements into one range a worker; a single one when there are few."""
-        parts = self.count if elements >= SMALL else 1
-        edges = [elements * part // parts for part in range(parts + 1)]
-        return list(zip(edges[:-1], edges[1:], strict=True))
+        return cut(elements, self.count if elements >= SMALL else 1)
 
-    def run(self, tasks: list[Callable[[], None]]) -> None:
+    def run(self, tasks: Sequence[Callable[[], None]]) -> None:
         """Run the tasks at once, and wait for all of them; the first error is raised."""
         others: list[Future[None]] = []
         if self._pool is not None:
