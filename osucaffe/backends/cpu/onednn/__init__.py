@@ -63,7 +63,9 @@ class OneDNN:
             return None
         scratch = len(call.scratch)
         try:
-            step: Step | None = function(Preparation(self.library, call), **arguments, **call.settings)
+            step: Step | None = function(
+                Preparation(self.library, call), **arguments, **call.settings
+            )
         except Unsupported:
             step = None
         if step is None:

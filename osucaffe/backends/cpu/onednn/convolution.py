@@ -9,7 +9,13 @@ from typing import Any
 from ...tensor import Step, Tensor
 from . import api
 from .api import Descriptor, PrimitiveDescriptor
-from .memory import Held, Preparation
+from .memory import Held, Preparation, is_open
+
+_WEIGHTS = 1
+"""Where the weights stand in the argument lists below."""
+
+MOST_PADDED = 1.25
+"""Above this share of channels with padding, oneDNN's channels-last code is faster."""
 
 
 def _padding(
@@ -23,6 +29,13 @@ def _padding(
         )
     ]
     return [stride, [apart - 1 for apart in dilation], pad, after]
+
+
+def _output(p: Preparation, y: Tensor) -> Descriptor:
+    """The format to write y in: channels last where blocks of 16 channels waste too much."""
+    if is_open(y) and -(-y.shape[1] // 16) * 16 > MOST_PADDED * y.shape[1]:
+        return p.channels_last(y.shape)
+    return p.held(y)
 
 
 def _weights(p: Preparation, w: Tensor, group: int) -> Descriptor:
@@ -60,7 +73,7 @@ def convolution(
         )
 
     geometry = _padding(x, w, y, stride, pad, dilation)
-    chosen = p.choose(describe, p.held(x), p.held(w, weights), p.held(y))
+    chosen = p.choose(describe, p.held(x), p.held(w, weights), _output(p, y), cheap=[_WEIGHTS])
     return p.execute(
         chosen,
         {
@@ -92,7 +105,7 @@ def convolution_backward_data(
             "convolution_backward_data", api.CONVOLUTION_DIRECT, dx, w, dy, *geometry, None
         )
 
-    chosen = p.choose(describe, p.held(dx), p.held(w, weights), p.held(dy))
+    chosen = p.choose(describe, p.held(dx), p.held(w, weights), p.held(dy), cheap=[_WEIGHTS])
     return p.execute(
         chosen,
         {
@@ -131,7 +144,7 @@ def convolution_backward_filter(
             None,
         )
 
-    chosen = p.choose(describe, p.held(x), p.held(dw, weights), p.held(dy))
+    chosen = p.choose(describe, p.held(x), p.held(dw, weights), p.held(dy), cheap=[_WEIGHTS])
     return p.execute(
         chosen,
         {
@@ -160,22 +173,18 @@ def _gradients(
 
 
 class _Product:
-    """Inner product's shapes for oneDNN: x (N, C, *in) when axis is 1, else (rows, K); y (rows, O).
+    """The row-major formats of an inner product's x (rows, K), w (O, K) and y (rows, O).
 
-    w is (O, C, *in) or (O, K); with `transpose` its elements are those of (K, O).
+    x is always flattened, although oneDNN takes images too: its implementations for those are much
+    slower than to reorder x, which is small. With `transpose`, w has the elements of (K, O).
     """
 
     def __init__(self, p: Preparation, x: Tensor, w: Tensor, axis: int, transpose: bool) -> None:
-        rows, inner = math.prod(x.shape[:axis]), x.shape[axis:]
-        if axis != 1 or len(x.shape) > 5:
-            inner = (math.prod(inner),)
+        rows, inner = math.prod(x.shape[:axis]), math.prod(x.shape[axis:])
         outputs = w.shape[1] if transpose else w.shape[0]
-        self.x = p.plain(x, (rows, *inner))
+        self.x = p.library.plain((rows, inner))
         self.y = p.library.plain((rows, outputs))
-        self.w = p.library.plain((outputs, *inner))
-        if transpose:
-            strides = [outputs * math.prod(inner[i + 1 :]) for i in range(len(inner))]
-            self.w = p.library.plain((outputs, *inner), (1, *strides))
+        self.w = p.library.plain((outputs, inner), (1, outputs) if transpose else None)
 
 
 def inner_product(

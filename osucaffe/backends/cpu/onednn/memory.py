@@ -6,6 +6,7 @@ each argument in the wanted format (`source`, `target`), and ends with `execute`
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from ctypes import c_int, c_void_p
 from typing import Any
@@ -72,35 +73,44 @@ class Preparation:
         plain = plain or self.plain(tensor)
         if is_open(tensor):
             return self.library.any(plain.dimensions)
+        if tensor.layout is None and plain == self.plain(tensor) and plain.dimensions[1:2] == (1,):
+            return self.channels_last(tensor.shape)  # of one channel: the same memory
         if tensor.layout is None or tensor.layout.plain != plain:
             return plain
         return tensor.layout.descriptor
 
+    def channels_last(self, shape: Sequence[int]) -> Descriptor:
+        """The format N x spatial x C of a tensor N x C x spatial."""
+        strides = [shape[1]]
+        for extent in reversed(shape[3:]):
+            strides.insert(0, strides[0] * extent)
+        return self.library.plain(shape, (math.prod(shape[1:]), 1, *strides))
+
     def choose(
-        self, describe: Callable[..., PrimitiveDescriptor], *held: Descriptor
+        self,
+        describe: Callable[..., PrimitiveDescriptor],
+        *held: Descriptor,
+        cheap: Sequence[int] = (),
     ) -> PrimitiveDescriptor:
         """The implementation for arguments that lie in the formats `held`.
 
-        Where oneDNN has no fast one for those, the one for formats of its own choice: reordering
-        costs less.
+        Where oneDNN has no fast one for those, it chooses the formats itself: of the arguments
+        whose positions are in `cheap` (their reorders cost little), else of all.
         """
-        direct = self._described(describe, *held)
-        if direct is not None and fast(direct):
-            return direct
-        own = self._described(describe, *(self.library.any(form.dimensions) for form in held))
-        chosen = own if own is not None and (direct is None or fast(own)) else direct
-        if chosen is None:
+        free = [self.library.any(form.dimensions) for form in held]
+        some = [free[i] if i in cheap else form for i, form in enumerate(held)]
+        slow: PrimitiveDescriptor | None = None
+        for forms in (held, some, free):
+            try:
+                chosen = describe(*forms)
+            except Unsupported:
+                continue
+            if fast(chosen):
+                return chosen
+            slow = slow or chosen
+        if slow is None:
             raise Unsupported(self.call.name)
-        return chosen
-
-    @staticmethod
-    def _described(
-        describe: Callable[..., PrimitiveDescriptor], *held: Descriptor
-    ) -> PrimitiveDescriptor | None:
-        try:
-            return describe(*held)
-        except Unsupported:
-            return None
+        return slow
 
     # -- steps ---------------------------------------------------------------------------------
 
