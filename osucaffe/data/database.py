@@ -110,10 +110,10 @@ def write_database(
     one transaction.
     """
     target = Path(path)
-    if target.exists() and not _is_database_folder(target):
-        raise UserError(f"{target} exists and is not an LMDB: choose another name or remove it.")
     temporary = target.parent / f".{target.name}.{uuid.uuid4().hex[:8]}"
     try:
+        if target.exists() and not _is_database_folder(target):
+            raise UserError(f"{target} exists and is not an LMDB: remove it or use another name.")
         temporary.mkdir(parents=True)
         count = _write(temporary, iter(records), batch)
         _replace(temporary, target)

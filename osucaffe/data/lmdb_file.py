@@ -40,12 +40,12 @@ def check(path: Path) -> int:
 
     Raises UserError when it is missing, no LMDB, empty, or cut short.
     """
-    if not path.exists():
-        raise UserError(f"LMDB {path} does not exist (looked in {Path.cwd()}). {_REMEDY}")
     file = path / "data.mdb"
-    if not path.is_dir() or not file.is_file():
-        raise UserError(f"{path} is not an LMDB: that is a folder with a file data.mdb. {_REMEDY}")
     try:
+        if not path.exists():
+            raise UserError(f"LMDB {path} does not exist (looked in {Path.cwd()}). {_REMEDY}")
+        if not path.is_dir() or not file.is_file():
+            raise UserError(f"{path} is no LMDB: that is a folder with a file data.mdb. {_REMEDY}")
         with file.open("rb") as stream:
             return _check(path, stream, file.stat().st_size)
     except OSError as error:

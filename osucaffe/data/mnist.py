@@ -9,7 +9,9 @@ import gzip
 import hashlib
 import http.client
 import lzma
+import math
 import os
+import time
 import urllib.request
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -39,7 +41,10 @@ SOURCES = ("auto", "files", "download", "packaged")
 PACKAGED = Path(__file__).with_name("mnist_subset.xz")
 PACKAGED_TRAIN, PACKAGED_TEST = 10_000, 2_000  # every 6th and every 5th: a fair sample
 _SIDE = 28
-_TIMEOUT = 5.0
+_PATIENCE = 5.0
+"""Seconds to wait for a mirror that says nothing."""
+_PATIENCE_AUTO = 30.0
+"""Seconds that a download may take where the packaged digits would do."""
 _IMAGES, _LABELS = 0x803, 0x801
 
 
@@ -90,7 +95,7 @@ def load(source: str = "auto", files: str | os.PathLike[str] | None = None) -> M
     if source == "packaged":
         return _packaged()
     try:
-        return _download()
+        return _download(math.inf if source == "download" else _PATIENCE_AUTO)
     except UserError as error:
         if source == "download":
             raise
@@ -119,11 +124,12 @@ def _from_files(folder: Path) -> Mnist:
     return _parse(contents, f"files of {folder}")
 
 
-def _download() -> Mnist:
+def _download(seconds: float) -> Mnist:
     problems = []
+    deadline = time.monotonic() + seconds
     for mirror in MIRRORS:
         try:
-            contents = {name: _fetch(mirror, name, digest) for name, digest in FILES.items()}
+            contents = {name: _fetch(mirror, name, deadline) for name in FILES}
         except (OSError, http.client.HTTPException, ValueError) as error:
             problems.append(f"{mirror}: {error}")
         else:
@@ -131,10 +137,15 @@ def _download() -> Mnist:
     raise UserError(f"MNIST cannot be downloaded ({'; '.join(problems)}).")
 
 
-def _fetch(mirror: str, name: str, digest: str) -> bytes:
-    with urllib.request.urlopen(mirror + name, timeout=_TIMEOUT) as reply:
-        content: bytes = reply.read()
-    if hashlib.sha256(content).hexdigest() != digest:
+def _fetch(mirror: str, name: str, deadline: float) -> bytes:
+    chunks = []
+    with urllib.request.urlopen(mirror + name, timeout=_PATIENCE) as reply:
+        while chunk := reply.read(1 << 16):
+            chunks.append(chunk)
+            if time.monotonic() > deadline:
+                raise TimeoutError("too slow")
+    content = b"".join(chunks)
+    if hashlib.sha256(content).hexdigest() != FILES[name]:
         raise ValueError(f"{name} has another SHA-256 than expected")
     return content
 

@@ -88,7 +88,7 @@ def test_a_truncated_file_is_refused_before_it_is_mapped(many, keep):
     file.write_bytes(whole[:keep])
     with pytest.raises(UserError, match=r"many_lmdb") as caught:
         open_database(path)
-    assert any(word in str(caught.value) for word in ("truncated", "empty", "not an LMDB"))
+    assert any(word in str(caught.value) for word in ("truncated", "empty", "not an LMDB file"))
     if keep in (8192, -5000, -1):
         assert f"{len(whole):,}" in str(caught.value)
 
@@ -97,10 +97,10 @@ def test_what_is_no_database(tmp_path):
     with pytest.raises(UserError, match="nowhere does not exist"):
         open_database(tmp_path / "nowhere")
     (tmp_path / "file").write_text("hello")
-    with pytest.raises(UserError, match="file is not an LMDB"):
+    with pytest.raises(UserError, match="file is no LMDB"):
         open_database(tmp_path / "file")
     (tmp_path / "folder").mkdir()
-    with pytest.raises(UserError, match="folder is not an LMDB"):
+    with pytest.raises(UserError, match="folder is no LMDB"):
         open_database(tmp_path / "folder")
     (tmp_path / "folder" / "data.mdb").write_bytes(b"hello " * 5000)
     with pytest.raises(UserError, match=r"data\.mdb is not an LMDB file"):

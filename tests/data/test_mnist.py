@@ -125,7 +125,7 @@ def mirrors(small, monkeypatch):
             pass
 
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
     address = f"http://127.0.0.1:{server.server_port}/"
     digests = {name: hashlib.sha256(content).hexdigest() for name, content in contents.items()}
     monkeypatch.setattr(mnist, "FILES", digests)
@@ -150,6 +150,14 @@ def test_download_goes_from_mirror_to_mirror(small, mirrors, monkeypatch):
 def test_without_a_mirror_the_packaged_digits_are_taken(mirrors, capsys):
     assert len(mnist.load("auto").train.images) == 10_000
     assert "Taking the packaged subset instead" in capsys.readouterr().out
+
+
+def test_a_slow_mirror_is_given_up_where_the_package_will_do(mirrors, monkeypatch, capsys):
+    monkeypatch.setattr(mnist, "MIRRORS", (mirrors + "right/",))
+    monkeypatch.setattr(mnist, "_PATIENCE_AUTO", 0.0)
+    assert len(mnist.load("auto").train.images) == 10_000
+    assert "right/: too slow" in capsys.readouterr().out
+    assert len(mnist.load("download").train.images) == 20
 
 
 def test_bad_arguments(tmp_path):
