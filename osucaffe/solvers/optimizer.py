@@ -30,8 +30,6 @@ class Optimizer:
         self._backend = backend
         self._update = update
         arena = net.arena
-        # Gaps between parameters, and gradients that nothing writes, must not count in the norm.
-        backend.write(arena.diff, 0)
         self.history: list[list[Tensor]] = []
         flats = []
         for number in range(update.histories):

@@ -152,6 +152,11 @@ def _check(param: SolverParameter, rule: Rule, file: str) -> None:
         value = getattr(param, field)
         if field in rule.constants and not 0 <= value < 1:
             raise UserError(f"{file}: {field} must lie in 0 <= {field} < 1, not {value:g}")
+    if "delta" in rule.constants and param.delta <= 0:
+        raise UserError(
+            f"{file}: delta keeps {param.type} from dividing by zero, so it must be positive, "
+            f"not {param.delta:g}"
+        )
     if param.iter_size < 1:
         raise UserError(f"{file}: iter_size must be at least 1, not {param.iter_size}")
     if param.clip_gradients == 0:

@@ -110,11 +110,9 @@ class Solver:
         interval = self.param.snapshot
         if self.param.snapshot_after_train and (not interval or self.iteration % interval):
             self.snapshot()
-        if self.stopped:
-            logger.info("Optimization stopped early.")
-        else:
+        if not self.stopped:
             self._finish()
-            logger.info("Optimization Done.")
+        logger.info("Optimization stopped early." if self.stopped else "Optimization Done.")
         for observer in self.observers:
             observer.on_end(self.iteration, self.stopped)
 

@@ -36,6 +36,15 @@ layer { name: "loss" type: "SoftmaxWithLoss" bottom: "score" bottom: "label" top
 """
 
 
+class Unclean(Cpu):
+    """Its memory is full of NaN at first: who reads what nobody wrote is found out."""
+
+    def allocate(self, nbytes: int) -> np.ndarray:
+        memory = super().allocate(nbytes)
+        memory.fill(0xFF)
+        return memory
+
+
 DEFAULTS = 'base_lr: 0.05 lr_policy: "fixed" random_seed: 7 snapshot_after_train: false'
 
 
@@ -45,7 +54,7 @@ def solver(settings: str, net: str = NET, **options: Any) -> Solver:
     param.MergeFrom(parse_text(settings, SolverParameter))
     if net:
         param.net_param.CopyFrom(parse_text(net, NetParameter))
-    return Solver(param, Cpu(threads=1), file="solver.prototxt", **options)
+    return Solver(param, Unclean(threads=1), file="solver.prototxt", **options)
 
 
 def parameters(run: Solver) -> dict[str, np.ndarray]:

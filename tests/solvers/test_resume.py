@@ -55,7 +55,7 @@ def test_resumed_training_is_identical(tmp_path: Path, kind: str, form: str) -> 
 
 def test_data_positions_tests_and_losses_are_resumed(tmp_path: Path) -> None:
     more = (
-        "test_iter: 3 test_interval: 2 iter_size: 2 average_loss: 4 display: 1 clip_gradients: 1 "
+        "test_iter: 3 test_interval: 2 iter_size: 2 average_loss: 8 display: 1 clip_gradients: 1 "
         'lr_policy: "multistep" gamma: 0.5 stepvalue: 3 stepvalue: 7'
     )
     text = settings(tmp_path, "Adam", more=more)
@@ -66,6 +66,7 @@ def test_data_positions_tests_and_losses_are_resumed(tmp_path: Path) -> None:
     first.snapshot()
     second = solver(text, LMDB_NET)
     second.restore("auto")
+    assert second.policy.current_step == 1
     second.step(4)
     assert_same(second, straight)
     assert second.loss == straight.loss

@@ -65,6 +65,7 @@ def test_the_rules_are_those_of_caffe() -> None:
         ('type: "RMSProp" momentum: 0.9', "momentum has no meaning"),
         ('type: "RMSProp" rms_decay: 1.5', "rms_decay must lie in"),
         ('regularization_type: "L3" weight_decay: 1', "regularization_type 'L3' is not known"),
+        ('type: "Adam" delta: 0', "delta keeps Adam from dividing by zero"),
         ("iter_size: 0", "iter_size must be at least 1"),
         ("clip_gradients: 0", "clip_gradients must not be 0"),
     ],
