@@ -1,0 +1,108 @@
+"""Owns running the real program in tests: `Cli` starts it in a folder of its own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+NET = """\
+name: "tiny"
+layer {{
+  name: "data" type: "Data" top: "data" top: "label"
+  transform_param {{ scale: 0.00390625 {transform} }}
+  data_param {{ source: "{source}" batch_size: 8 backend: LMDB }}
+}}
+layer {{
+  name: "ip" type: "InnerProduct" bottom: "data" top: "ip"
+  inner_product_param {{ num_output: {outputs} weight_filler {{ type: "xavier" }} }}
+}}
+layer {{
+  name: "accuracy" type: "Accuracy" bottom: "ip" bottom: "label" top: "accuracy"
+  include {{ phase: TEST }}
+}}
+layer {{ name: "loss" type: "SoftmaxWithLoss" bottom: "ip" bottom: "label" top: "loss" }}
+"""
+
+SOLVER = """\
+net: "net.prototxt"
+test_iter: 2
+test_interval: 5
+base_lr: 0.1
+lr_policy: "step"
+gamma: 0.5
+stepsize: 4
+momentum: 0.9
+display: 2
+max_iter: 10
+snapshot_prefix: "run"
+random_seed: 1
+"""
+
+
+@dataclass(frozen=True)
+class Result:
+    """How a run of the program ended."""
+
+    code: int
+    out: str
+    err: str
+
+
+class Cli:
+    """Runs `osucaffe` in `folder`, on one thread."""
+
+    def __init__(self, folder: Path, fixtures: Path) -> None:
+        self.folder = folder
+        self.fixtures = fixtures
+
+    def command(self, arguments: Sequence[str]) -> list[str]:
+        return [sys.executable, "-m", "osucaffe", *arguments]
+
+    def environment(self, **changes: str) -> dict[str, str]:
+        return {**os.environ, "PYTHONPATH": str(ROOT), "OSUCAFFE_DEBUG": "", **changes}
+
+    def __call__(self, *arguments: str, **environment: str) -> Result:
+        done = subprocess.run(
+            self.command(arguments),
+            cwd=self.folder,
+            env=self.environment(**environment),
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        return Result(done.returncode, done.stdout, done.stderr)
+
+    def write(self, name: str, text: str) -> str:
+        """Write a file in the folder; returns its name."""
+        (self.folder / name).write_text(text)
+        return name
+
+    def write_net(
+        self, *, source: str | None = None, outputs: int = 10, transform: str = ""
+    ) -> str:
+        """Write net.prototxt: an inner product on 200 digits."""
+        if source is None:
+            source = str(self.fixtures / "formats" / "mnist200_lmdb")
+        text = NET.format(source=source, outputs=outputs, transform=transform)
+        return self.write("net.prototxt", text)
+
+    def write_solver(self, changes: str = "") -> str:
+        """Write solver.prototxt. changes: fields that replace those of SOLVER."""
+        fields = dict(line.split(":", 1) for line in (SOLVER + changes).strip().splitlines())
+        text = "\n".join(f"{name}:{value}" for name, value in fields.items())
+        return self.write("solver.prototxt", text)
+
+
+@pytest.fixture
+def cli(tmp_path: Path, fixtures: Path) -> Cli:
+    """The program, in an empty folder."""
+    return Cli(tmp_path, fixtures)

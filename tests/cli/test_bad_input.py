@@ -1,0 +1,324 @@
+"""Tests that bad input gives one clear message and exit code 1, whatever part of it is bad."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from osucaffe.proto import write_mean
+
+from .conftest import Cli, Result
+
+TRAIN = ("train", "--solver", "solver.prototxt")
+
+
+def replace(cli: Cli, name: str, old: str, new: str) -> None:
+    text = (cli.folder / name).read_text()
+    assert old in text
+    cli.write(name, text.replace(old, new, 1))
+
+
+def trained(cli: Cli) -> None:
+    assert cli(*TRAIN).code == 0
+
+
+def copy_database(cli: Cli) -> Path:
+    target = cli.folder / "digits"
+    shutil.copytree(cli.fixtures / "formats" / "mnist200_lmdb", target)
+    cli.write_net(source="digits")
+    return target
+
+
+# Each case spoils something in a folder that would train, and may return other arguments.
+
+
+def unknown_field(cli: Cli) -> None:
+    replace(cli, "net.prototxt", "num_output:", "num_ouput:")
+
+
+def unknown_solver_field(cli: Cli) -> None:
+    cli.write_solver("base_rl: 1")
+
+
+def unfinished_net(cli: Cli) -> None:
+    cli.write("net.prototxt", "layer { name: 'a'")
+
+
+def unknown_layer_type(cli: Cli) -> None:
+    replace(cli, "net.prototxt", '"InnerProduct"', '"InnerProdukt"')
+
+
+def missing_bottom(cli: Cli) -> None:
+    replace(cli, "net.prototxt", 'bottom: "data"', 'bottom: "dta"')
+
+
+def too_few_bottoms(cli: Cli) -> None:
+    replace(cli, "net.prototxt", 'type: "SoftmaxWithLoss" bottom: "ip"', 'type: "SoftmaxWithLoss"')
+
+
+def weights_of_another_shape(cli: Cli) -> tuple[str, ...]:
+    trained(cli)
+    cli.write_net(outputs=12)
+    return (*TRAIN, "--weights", "run_iter_10.caffemodel")
+
+
+def scoring_weights_of_another_shape(cli: Cli) -> tuple[str, ...]:
+    trained(cli)
+    cli.write_net(outputs=12)
+    return ("test", "--model", "net.prototxt", "--weights", "run_iter_10.caffemodel")
+
+
+def blobs_of_other_shapes(cli: Cli) -> None:
+    text = (cli.folder / "net.prototxt").read_text()
+    cli.write(
+        "net.prototxt",
+        text + 'layer { name: "sum" type: "Eltwise" bottom: "ip" bottom: "data" top: "sum" }',
+    )
+
+
+def labels_of_another_shape(cli: Cli) -> None:
+    replace(cli, "net.prototxt", 'bottom: "ip" bottom: "label" top: "loss"',
+            'bottom: "ip" bottom: "data" top: "loss"')  # fmt: skip
+
+
+def missing_database(cli: Cli) -> None:
+    cli.write_net(source="nowhere/digits")
+
+
+def empty_folder(cli: Cli) -> None:
+    (cli.folder / "digits").mkdir()
+    cli.write_net(source="digits")
+
+
+def empty_database(cli: Cli) -> None:
+    import lmdb
+
+    lmdb.open(str(cli.folder / "digits")).close()
+    cli.write_net(source="digits")
+
+
+def truncated_database(cli: Cli) -> None:
+    file = copy_database(cli) / "data.mdb"
+    file.write_bytes(file.read_bytes()[:50_000])
+
+
+def database_of_garbage(cli: Cli) -> None:
+    file = copy_database(cli) / "data.mdb"
+    file.write_bytes(b"no database" * 10_000)
+
+
+def database_of_other_records(cli: Cli) -> None:
+    import lmdb
+
+    with lmdb.open(str(cli.folder / "digits")) as environment, environment.begin(write=True) as t:
+        t.put(b"0", b"\xff\xffno datum")
+    cli.write_net(source="digits")
+
+
+def mean_of_the_wrong_size(cli: Cli) -> None:
+    write_mean(cli.folder / "mean.binaryproto", np.zeros((1, 20, 20), np.float32))
+    cli.write_net(transform='mean_file: "mean.binaryproto"')
+
+
+def missing_mean(cli: Cli) -> None:
+    cli.write_net(transform='mean_file: "mean.binaryproto"')
+
+
+def corrupt_mean(cli: Cli) -> None:
+    cli.write("mean.binaryproto", "not a mean")
+    cli.write_net(transform='mean_file: "mean.binaryproto"')
+
+
+def crop_too_large(cli: Cli) -> None:
+    cli.write_net(transform="crop_size: 40")
+
+
+def corrupt_snapshot(cli: Cli) -> tuple[str, ...]:
+    trained(cli)
+    file = cli.folder / "run_iter_10.solverstate"
+    file.write_bytes(file.read_bytes()[:-1000])
+    return (*TRAIN, "--max_iter=20", "--snapshot=run_iter_10.solverstate")
+
+
+def snapshot_without_its_model(cli: Cli) -> tuple[str, ...]:
+    trained(cli)
+    (cli.folder / "run_iter_10.caffemodel").unlink()
+    return (*TRAIN, "--max_iter=20", "--snapshot=run_iter_10.solverstate")
+
+
+def snapshot_of_another_net(cli: Cli) -> tuple[str, ...]:
+    trained(cli)
+    cli.write_net(outputs=12)
+    return (*TRAIN, "--max_iter=20", "--snapshot=run_iter_10.solverstate")
+
+
+def snapshot_of_another_solver(cli: Cli) -> tuple[str, ...]:
+    trained(cli)
+    cli.write_solver('type: "Adam"')
+    return (*TRAIN, "--max_iter=20", "--snapshot=run_iter_10.solverstate")
+
+
+def snapshot_that_is_not_there(cli: Cli) -> tuple[str, ...]:
+    return (*TRAIN, "--snapshot=run_iter_10.solverstate")
+
+
+def max_iter_reached(cli: Cli) -> tuple[str, ...]:
+    trained(cli)
+    return (*TRAIN, "--snapshot=run_iter_10.solverstate")
+
+
+def truncated_weights(cli: Cli) -> tuple[str, ...]:
+    trained(cli)
+    file = cli.folder / "run_iter_10.caffemodel"
+    file.write_bytes(file.read_bytes()[:-1000])
+    return (*TRAIN, "--weights=run_iter_10.caffemodel")
+
+
+def truncated_hdf5_weights(cli: Cli) -> tuple[str, ...]:
+    file = cli.fixtures / "formats" / "h5lenet_iter_200.caffemodel.h5"
+    (cli.folder / "half.caffemodel.h5").write_bytes(file.read_bytes()[:100_000])
+    return (*TRAIN, "--weights=half.caffemodel.h5")
+
+
+def missing_weights(cli: Cli) -> tuple[str, ...]:
+    return (*TRAIN, "--weights=none.caffemodel")
+
+
+def prototxt_as_weights(cli: Cli) -> tuple[str, ...]:
+    return (*TRAIN, "--weights=net.prototxt")
+
+
+def weights_as_prototxt(cli: Cli) -> tuple[str, ...]:
+    model = cli.fixtures / "formats" / "lenet_iter_200.caffemodel"
+    return ("test", "--model", str(model), "--weights", str(model))
+
+
+def missing_solver(cli: Cli) -> tuple[str, ...]:
+    return ("train", "--solver", "none.prototxt")
+
+
+def folder_as_solver(cli: Cli) -> tuple[str, ...]:
+    return ("train", "--solver", ".")
+
+
+def solver_with_a_missing_net(cli: Cli) -> None:
+    cli.write_solver('net: "none.prototxt"')
+
+
+def solver_without_a_net(cli: Cli) -> None:
+    cli.write("solver.prototxt", 'base_lr: 1 lr_policy: "fixed" max_iter: 1')
+
+
+def unknown_solver_type(cli: Cli) -> None:
+    cli.write_solver('type: "SDG"')
+
+
+def unknown_policy(cli: Cli) -> None:
+    cli.write_solver('lr_policy: "stp"')
+
+
+def snapshots_into_nowhere(cli: Cli) -> None:
+    cli.write_solver('snapshot_prefix: "nowhere/run"')
+
+
+def log_into_a_file(cli: Cli) -> tuple[str, ...]:
+    return (*TRAIN, "--log_dir=net.prototxt")
+
+
+def events_into_a_file(cli: Cli) -> tuple[str, ...]:
+    return (*TRAIN, "--tensorboard=net.prototxt")
+
+
+def gpu(cli: Cli) -> tuple[str, ...]:
+    return (*TRAIN, "--gpu=0")
+
+
+def no_weights_to_test(cli: Cli) -> tuple[str, ...]:
+    return ("test", "--model", "net.prototxt")
+
+
+def upgrade_to_nowhere(cli: Cli) -> tuple[str, ...]:
+    return ("upgrade", "net", "net.prototxt", "nowhere/net.prototxt")
+
+
+def mnist_from_an_empty_folder(cli: Cli) -> tuple[str, ...]:
+    return ("data", "mnist", "--files", ".")
+
+
+Spoil = Callable[[Cli], tuple[str, ...] | None]
+
+CASES: list[tuple[Spoil, list[str]]] = [
+    (unknown_field, ["net.prototxt:9:", '"num_ouput"', '"num_output"']),
+    (unknown_solver_field, ["solver.prototxt:", '"base_rl"', '"base_lr"']),
+    (unfinished_net, ["net.prototxt:1:"]),
+    (unknown_layer_type, ['"ip"', "InnerProdukt", "InnerProduct"]),
+    (missing_bottom, ['"ip"', '"dta"']),
+    (too_few_bottoms, ['"loss"', "bottom"]),
+    (weights_of_another_shape, ['"ip"', "12", "10", "784"]),
+    (scoring_weights_of_another_shape, ["run_iter_10.caffemodel", '"ip"', "12", "10", "784"]),
+    (blobs_of_other_shapes, ['"sum"', "8", "10", "28"]),
+    (labels_of_another_shape, ['"loss"', "8", "10", "28"]),
+    (missing_database, ["nowhere/digits"]),
+    (empty_folder, ["digits"]),
+    (empty_database, ["digits", "no records"]),
+    (truncated_database, ["digits", "truncated"]),
+    (database_of_garbage, ["digits"]),
+    (database_of_other_records, ["digits"]),
+    (mean_of_the_wrong_size, ["mean.binaryproto", "20", "28"]),
+    (missing_mean, ["mean.binaryproto"]),
+    (corrupt_mean, ["mean.binaryproto"]),
+    (crop_too_large, ["crop_size", "40", "28"]),
+    (corrupt_snapshot, ["run_iter_10.solverstate"]),
+    (snapshot_without_its_model, ["run_iter_10.caffemodel"]),
+    (snapshot_of_another_net, ["12", "10", "784"]),
+    (snapshot_of_another_solver, ["run_iter_10.solverstate", "Adam"]),
+    (snapshot_that_is_not_there, ["run_iter_10.solverstate"]),
+    (max_iter_reached, ["max_iter", "10"]),
+    (truncated_weights, ["run_iter_10.caffemodel"]),
+    (truncated_hdf5_weights, ["half.caffemodel.h5"]),
+    (missing_weights, ["none.caffemodel"]),
+    (prototxt_as_weights, ["net.prototxt"]),
+    (weights_as_prototxt, ["lenet_iter_200.caffemodel", "text"]),
+    (missing_solver, ["none.prototxt", "No such file"]),
+    (folder_as_solver, ["."]),
+    (solver_with_a_missing_net, ["none.prototxt"]),
+    (solver_without_a_net, ["solver.prototxt", "net"]),
+    (unknown_solver_type, ["solver.prototxt", "SDG", "SGD"]),
+    (unknown_policy, ["solver.prototxt", "stp", "step"]),
+    (snapshots_into_nowhere, ["solver.prototxt", "nowhere"]),
+    (log_into_a_file, ["net.prototxt", "--log_dir"]),
+    (events_into_a_file, ["net.prototxt", "--tensorboard"]),
+    (gpu, ["--gpu", "osucaffe[cuda13]"]),
+    (no_weights_to_test, ["--weights"]),
+    (upgrade_to_nowhere, ["nowhere"]),
+    (mnist_from_an_empty_folder, ["train-images-idx3-ubyte"]),
+]
+
+
+def message(result: Result) -> str:
+    """What the program says beside its log lines: one line that begins with its name."""
+    lines = [line for line in result.err.splitlines() if line[:1] not in "IW" or "] " not in line]
+    assert result.code == 1, result.err
+    assert len(lines) == 1, result.err
+    assert lines[0].startswith("osucaffe: ")
+    return lines[0]
+
+
+@pytest.mark.parametrize(("spoil", "words"), CASES, ids=[case[0].__name__ for case in CASES])
+def test_bad_input_gives_one_message(cli: Cli, spoil: Spoil, words: list[str]) -> None:
+    cli.write_net()
+    cli.write_solver()
+    arguments = spoil(cli) or TRAIN
+    said = message(cli(*arguments))
+    assert [word for word in words if word not in said] == [], said
+
+
+def test_a_traceback_is_shown_to_who_asks(cli: Cli) -> None:
+    result = cli("train", "--solver", "none.prototxt", OSUCAFFE_DEBUG="1")
+    assert result.code == 1
+    assert "Traceback" in result.err
+    assert "none.prototxt" in result.err

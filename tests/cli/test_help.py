@@ -1,0 +1,75 @@
+"""Tests of what the program says about itself, and of how it takes its options."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+
+import pytest
+
+from osucaffe.cli import COMMANDS, _normalize
+
+from .conftest import Cli
+
+
+def test_help_comes_at_once(cli: Cli) -> None:
+    seconds = []
+    for _ in range(5):
+        start = time.perf_counter()
+        assert cli("--help").code == 0
+        seconds.append(time.perf_counter() - start)
+    assert min(seconds) < 0.3
+
+
+def test_help_imports_nothing_heavy() -> None:
+    script = "import sys, osucaffe.cli as c; c._parser().format_help(); print(*sys.modules)"
+    loaded = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    ).stdout.split()
+    assert not {"numpy", "google.protobuf", "rich", "h5py", "lmdb"} & set(loaded)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_each_command_has_help(cli: Cli, command: str) -> None:
+    result = cli(command, "-help" if command == "train" else "--help")
+    assert result.code == 0
+    assert result.out.startswith(f"usage: osucaffe {command}")
+
+
+def test_the_flags_of_caffe_are_there(cli: Cli) -> None:
+    flags = {
+        "train": "solver snapshot weights sigint_effect sighup_effect gpu level stage log_dir",
+        "test": "model weights iterations gpu level stage log_dir",
+        "time": "model weights iterations phase gpu level stage log_dir",
+    }
+    for command, names in flags.items():
+        text = cli(command, "--help").out
+        assert [name for name in names.split() if f"--{name} " not in text] == []
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        ("-solver", "--solver"),
+        ("--solver=a-b_c", "--solver=a-b_c"),
+        ("-solver=x", "--solver=x"),
+        ("--log-dir", "--log_dir"),
+        ("--no-progress", "--no_progress"),
+        ("-h", "-h"),
+        ("-1", "-1"),
+        ("a-file", "a-file"),
+    ],
+)
+def test_one_dash_or_two(given: str, meant: str) -> None:
+    assert _normalize([given]) == [meant]
+
+
+def test_nothing_changes_behind_two_dashes_alone() -> None:
+    assert _normalize(["-a-b", "--", "-a-b"]) == ["--a_b", "--", "-a-b"]
+
+
+def test_an_unknown_option_is_a_usage_error(cli: Cli) -> None:
+    result = cli("train", "--solver", "x", "--sover", "y")
+    assert result.code == 2
+    assert "unrecognized arguments: --sover" in result.err

@@ -1,0 +1,66 @@
+"""Tests of the display on a terminal."""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+
+import pytest
+
+from .conftest import Cli
+
+ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+
+
+def on_terminal(cli: Cli, *arguments: str) -> tuple[int, str]:
+    """Run the program on a terminal of its own: its exit code, and all that it wrote there."""
+    child, terminal = pty.fork()
+    if child == 0:
+        os.chdir(cli.folder)
+        command = cli.command(arguments)
+        os.execve(command[0], command, cli.environment(TERM="xterm-256color", COLUMNS="120"))
+    written = b""
+    try:
+        while part := os.read(terminal, 1 << 16):
+            written += part
+    except OSError:  # how Linux says that the other end is closed
+        pass
+    os.close(terminal)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), written.decode()
+
+
+@pytest.fixture
+def ready(cli: Cli) -> Cli:
+    cli.write_net()
+    cli.write_solver()
+    return cli
+
+
+def test_training_shows_a_bar_below_the_log(ready: Cli) -> None:
+    code, written = on_terminal(ready, "train", "--solver", "solver.prototxt")
+    text = ESCAPES.sub("", written)
+    assert code == 0, text
+    bar = text.replace("\r", "\n").strip().splitlines()[-1]
+    assert re.search(r"loss \S+  test accuracy \S+  test loss \S+", bar)
+    assert "10/10" in bar
+    assert "iter/s" in bar
+    assert "] Optimization Done." in text
+
+
+def test_no_progress_leaves_it_out(ready: Cli) -> None:
+    code, written = on_terminal(ready, "train", "--solver", "solver.prototxt", "--no-progress")
+    assert code == 0, written
+    assert not ESCAPES.search(written)
+
+
+def test_without_a_terminal_there_is_none(ready: Cli) -> None:
+    assert not ESCAPES.search(ready("train", "--solver", "solver.prototxt").err)
+
+
+def test_time_prints_a_table(ready: Cli) -> None:
+    code, written = on_terminal(ready, "time", "--model", "net.prototxt", "--iterations", "1")
+    text = ESCAPES.sub("", written)
+    assert code == 0, text
+    assert re.search(r"ip +InnerProduct +[\d.]+", text)
+    assert "100.0%" in text

@@ -1,0 +1,187 @@
+"""Tests of training, testing and timing with the real program."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import time
+
+import numpy as np
+import pytest
+
+from osucaffe.proto import read_weights
+
+from .conftest import Cli
+
+# What Caffe's parse_log.py looks for in a line, in turn.
+ITERATION = re.compile(r"Iteration (\d+)")
+RATE = re.compile(r", lr = ([-+]?[0-9]*\.?[0-9]+([eE]?[-+]?[0-9]+)?)")
+TRAIN_OUTPUT = re.compile(r"Train net output #(\d+): (\S+) = ([\.\deE+-]+)")
+TEST_OUTPUT = re.compile(r"Test net output #(\d+): (\S+) = ([\.\deE+-]+)")
+SPEED = re.compile(r"Iteration (\d+) \((\S+) iter/s, (\S+)s/(\d+) iters\), loss = (\S+)$")
+
+
+@pytest.fixture
+def ready(cli: Cli) -> Cli:
+    """The program with a net and a solver in its folder."""
+    cli.write_net()
+    cli.write_solver()
+    return cli
+
+
+def parse(log: str) -> dict[str, list[tuple[int, str, float]]]:
+    """Read a log as Caffe's script does: values of outputs and rates by iteration."""
+    found: dict[str, list[tuple[int, str, float]]] = {"train": [], "test": [], "rate": []}
+    iteration = -1
+    for line in log.splitlines():
+        assert re.match(r"[IWEF]\d{4} \d\d:\d\d:\d\d\.\d{6} +\d+ [\w.]+:\d+\] ", line), line
+        if match := ITERATION.search(line):
+            iteration = int(match[1])
+        if iteration == -1:
+            continue
+        if match := RATE.search(line):
+            found["rate"].append((iteration, "lr", float(match[1])))
+        for kind, pattern in (("train", TRAIN_OUTPUT), ("test", TEST_OUTPUT)):
+            if match := pattern.search(line):
+                found[kind].append((iteration, match[2], float(match[3])))
+    return found
+
+
+def test_a_log_can_be_read_by_the_tools_of_caffe(ready: Cli) -> None:
+    result = ready("train", "-solver", "solver.prototxt", "--log_dir", "logs")
+    assert result.code == 0, result.err
+    assert result.out == ""
+    found = parse(result.err)
+    assert [value for value in found["rate"] if value[0] in (0, 4, 8)] == [
+        (0, "lr", 0.1),
+        (4, "lr", 0.05),
+        (8, "lr", 0.025),
+    ]
+    assert [at for at, name, _ in found["train"] if name == "loss"] == [0, 2, 4, 6, 8]
+    assert [(at, name) for at, name, _ in found["test"]] == [
+        (at, name) for at in (0, 5, 10) for name in ("accuracy", "loss")
+    ]
+    assert found["test"][-1][2] < found["test"][1][2]
+    assert sum(bool(SPEED.search(line)) for line in result.err.splitlines()) == 5
+    for phrase in (
+        "] Solving tiny",
+        "] Iteration 0, Testing net (#0)",
+        "]     Test net output #0: accuracy = ",
+        "]     Train net output #0: loss = ",
+        "] Snapshotting to binary proto file run_iter_10.caffemodel",
+        "] Snapshotting solver state to binary proto file run_iter_10.solverstate",
+        "] Optimization Done.",
+    ):
+        assert phrase in result.err
+    written = (ready.folder / "logs" / "osucaffe.INFO").read_text()
+    assert written.split("msg\n", 1)[1] == result.err
+
+
+def test_it_goes_on_from_a_snapshot_as_if_it_had_not_stopped(ready: Cli) -> None:
+    assert ready("train", "--solver=solver.prototxt").code == 0
+    whole = read_weights(ready.folder / "run_iter_10.caffemodel")
+    assert ready("train", "--solver=solver.prototxt", "--max_iter=6").code == 0
+    result = ready("train", "--solver=solver.prototxt", "--snapshot=run_iter_6.solverstate")
+    assert result.code == 0, result.err
+    resumed = read_weights(ready.folder / "run_iter_10.caffemodel")
+    assert [layer.blobs[0].data for layer in whole.layer if layer.blobs] == [
+        layer.blobs[0].data for layer in resumed.layer if layer.blobs
+    ]
+
+
+def test_snapshot_auto_takes_the_newest(ready: Cli) -> None:
+    ready.write_solver("snapshot: 2")
+    assert ready("train", "--solver=solver.prototxt", "--max_iter=6", "-snapshot=auto").code == 0
+    result = ready("train", "--solver=solver.prototxt", "--snapshot", "auto")
+    assert "run_iter_6.solverstate" in result.err
+    assert "Iteration 4," not in result.err
+
+
+def test_it_fine_tunes_from_several_files(ready: Cli) -> None:
+    assert ready("train", "--solver=solver.prototxt").code == 0
+    result = ready(
+        "train",
+        "--solver=solver.prototxt",
+        "--weights=run_iter_10.caffemodel,run_iter_10.caffemodel",
+    )
+    assert result.code == 0, result.err
+    first = next(value for at, name, value in parse(result.err)["test"] if name == "accuracy")
+    assert first > 0.4
+    assert result.err.count("Finetuning from run_iter_10.caffemodel") == 2
+
+
+def test_test_prints_each_batch_and_the_means(ready: Cli) -> None:
+    assert ready("train", "--solver=solver.prototxt").code == 0
+    result = ready(
+        "test", "-model", "net.prototxt", "-weights", "run_iter_10.caffemodel", "-iterations", "4"
+    )
+    assert result.code == 0, result.err
+    batches = re.findall(r"\] Batch (\d), accuracy = (\S+)$", result.err, re.M)
+    assert [number for number, _ in batches] == list("0123")
+    mean = re.search(r"\] accuracy = (\S+)$", result.err, re.M)
+    assert mean
+    assert float(mean[1]) == pytest.approx(np.mean([float(value) for _, value in batches]))
+    assert re.search(r"\] Loss: \d", result.err)
+    assert re.search(r"\] loss = (\S+) \(\* 1 = \1 loss\)$", result.err, re.M)
+
+
+def test_time_prints_every_layer(ready: Cli) -> None:
+    result = ready("time", "--model=net.prototxt", "--iterations=2")
+    assert result.code == 0, result.err
+    for way in ("forward", "backward"):
+        for layer in ("data", "ip", "loss"):
+            assert re.search(rf"\] +{layer}\t{way}: \S+ ms\.", result.err)
+    # 8 images of 784 values to 10 outputs, and the bias.
+    assert f"{(2 * 8 * 784 * 10 + 80) / 1e6:.3g} MFLOP" in result.err
+    for phrase in ("Forward pass", "Backward pass", "Forward-Backward"):
+        assert re.search(rf"\] Average {phrase}: \S+ ms\.", result.err)
+
+
+@pytest.mark.parametrize("signal_number", [signal.SIGINT, signal.SIGHUP])
+def test_signals_do_what_the_flags_say(ready: Cli, signal_number: signal.Signals) -> None:
+    ready.write_solver("max_iter: 100000000\ndisplay: 0\ntest_interval: 100000000")
+    command = ready.command(
+        ["train", "-solver=solver.prototxt", "-sigint_effect=snapshot", "-sighup_effect=stop"]
+    )
+    program = subprocess.Popen(
+        command, cwd=ready.folder, env=ready.environment(), stderr=subprocess.PIPE, text=True
+    )
+    assert program.stderr
+    for line in program.stderr:
+        if "output #1" in line:  # the first test is done
+            break
+    program.send_signal(signal_number)
+    if signal_number == signal.SIGINT:
+        for line in program.stderr:
+            if "Snapshotting solver state" in line:
+                break
+        time.sleep(0.1)
+        assert program.poll() is None
+        program.send_signal(signal.SIGHUP)
+    rest = program.communicate(timeout=60)[0] or ""
+    assert program.returncode == 0
+    assert list(ready.folder.glob("run_iter_*.solverstate")), rest
+
+
+def test_tensorboard_gets_event_files(ready: Cli) -> None:
+    from tensorboardX.proto.event_pb2 import Event
+
+    result = ready("train", "--solver=solver.prototxt", "--tensorboard=events")
+    assert result.code == 0, result.err
+    (file,) = (ready.folder / "events").iterdir()
+    content, events, at = file.read_bytes(), [], 0
+    while at < len(content):  # length, its checksum, the record, its checksum
+        length = int.from_bytes(content[at : at + 8], "little")
+        events.append(Event.FromString(content[at + 12 : at + 12 + length]))
+        at += length + 16
+    values = {
+        (value.tag, event.step): value.simple_value
+        for event in events
+        for value in event.summary.value
+    }
+    tags = {tag for tag, _ in values}
+    assert {"train/loss", "train/output/loss", "test/accuracy", "test/loss"} <= tags
+    assert values["train/learning_rate", 4] == pytest.approx(0.05)
+    logged = parse(result.err)
+    assert values["test/loss", 10] == pytest.approx(logged["test"][-1][2], rel=1e-4)
