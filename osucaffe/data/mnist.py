@@ -78,7 +78,8 @@ def make(
     digits = load(source, files)
     folder = Path(output)
     print(f"MNIST {digits.origin}", flush=True)
-    for name, part in (("mnist_train_lmdb", digits.train), ("mnist_test_lmdb", digits.test)):
+    # Where the training digits stand, both stand: a Makefile may look for them alone.
+    for name, part in (("mnist_test_lmdb", digits.test), ("mnist_train_lmdb", digits.train)):
         count = write_database(folder / name, _records(part))
         print(f"{folder / name}: {count:,} digits", flush=True)
     return digits
