@@ -335,6 +335,27 @@ def test_elementwise(row_major: bool) -> None:
     close(total, 2 * x.given - total.given)
 
 
+@pytest.mark.parametrize("channels", [(16, 48, 32), (10, 6)])
+def test_concat_and_split(channels: tuple[int, ...]) -> None:
+    program = Program()
+    xs = [blocked(program, (2, c, 4, 5)) for c in channels]
+    y = Tensor((2, sum(channels), 4, 5), flexible=True)
+    dy, dxs = Given(y.shape, like=y), [Tensor(x.shape, like=x) for x in xs]
+    program.concat(xs, y, axis=-3)
+    program.split(dy, dxs, axis=1)
+    run(program)
+    close(y, np.concatenate([x.given for x in xs], 1))
+    for dx, part in zip(dxs, np.split(dy.given, np.cumsum(channels)[:-1], 1), strict=True):
+        close(dx, part)
+
+
+def test_split_inside_a_block_is_declined() -> None:
+    program = Program()
+    y = blocked(program, (2, 32, 4, 5))
+    program.split(y, [Tensor((2, 16 + i, 4, 5)) for i in (1, -1)], axis=1)
+    assert [DNN.prepare(None, call) is None for call in program.calls] == [False, True]
+
+
 def test_softmax() -> None:
     program = Program()
     x, y = Given((4, 30)), Tensor((4, 30))

@@ -232,6 +232,18 @@ class Library:
     def tagged(self, dimensions: Sequence[int], tag: int) -> Descriptor:
         return self._descriptor("with_tag", dimensions, F32, tag)
 
+    def window(
+        self, whole: Descriptor, dimensions: Sequence[int], start: Sequence[int]
+    ) -> Descriptor:
+        """A part of memory that lies as `whole`. Raises Unsupported where it would cut a block."""
+        value = self.create(
+            "memory_desc_create_submemory",
+            whole,
+            self.dimensions(dimensions),
+            self.dimensions(start),
+        )
+        return Descriptor(self, value)
+
     def _descriptor(
         self, how: str, dimensions: Sequence[int], data_type: int, last: Any
     ) -> Descriptor:

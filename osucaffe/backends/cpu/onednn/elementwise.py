@@ -7,20 +7,19 @@ from collections.abc import Sequence
 from ...tensor import Step, Tensor
 from . import api
 from .api import Descriptor, Unsupported
-from .memory import Preparation, is_open
+from .memory import Preparation, in_sequence, is_open
 
 
-def _common(p: Preparation, *tensors: Tensor) -> Descriptor:
-    """The format that all share; the first tensor is read and so has one."""
-    held = p.held(tensors[0])
-    if any(is_open(tensor) for tensor in tensors[:1]):
+def _format(p: Preparation, tensor: Tensor) -> Descriptor:
+    """The format in which a tensor was written."""
+    if is_open(tensor):
         raise Unsupported("nothing has been written yet")
-    return held
+    return p.held(tensor)
 
 
 def relu(p: Preparation, x: Tensor, y: Tensor, *, slope: float) -> Step:
     """See `Program.relu`."""
-    form = _common(p, x)
+    form = _format(p, x)
     chosen = p.library.describe(
         "eltwise_forward", api.FORWARD_TRAINING, api.RELU, form, form, slope, 0.0
     )
@@ -29,7 +28,7 @@ def relu(p: Preparation, x: Tensor, y: Tensor, *, slope: float) -> Step:
 
 def relu_backward(p: Preparation, x: Tensor, dy: Tensor, dx: Tensor, *, slope: float) -> Step:
     """See `Program.relu_backward`."""
-    form = _common(p, x)
+    form = _format(p, x)
     hint = p.library.describe(
         "eltwise_forward", api.FORWARD_TRAINING, api.RELU, form, form, slope, 0.0
     )
@@ -51,7 +50,7 @@ def sum(
     # What y itself contributes must come first: oneDNN overwrites y with that and adds the others.
     factors = coefficients or [1.0] * len(xs)
     order = sorted(range(len(xs)), key=lambda i: xs[i] is not y)
-    form = _common(p, xs[order[0]])
+    form = _format(p, xs[order[0]])
     chosen = p.library.describe("sum", form, len(xs), [factors[i] for i in order], [form] * len(xs))
     return p.execute(
         chosen,
@@ -74,9 +73,33 @@ def copy(p: Preparation, x: Tensor, y: Tensor) -> Step:
     )
 
 
+def concat(p: Preparation, xs: Sequence[Tensor], y: Tensor, *, axis: int) -> Step:
+    """See `Program.concat`."""
+    forms = [_format(p, x) for x in xs]
+    form = None if is_open(y) else p.held(y)
+    chosen = p.library.describe("concat", form, len(xs), axis % len(y.shape), forms)
+    sources = {api.MULTIPLE_SRC + i: p.source(x, forms[i]) for i, x in enumerate(xs)}
+    return p.execute(chosen, {**sources, api.DST: p.target(y, chosen.wants(api.DST))})
+
+
+def split(p: Preparation, x: Tensor, ys: Sequence[Tensor | None], *, axis: int) -> Step:
+    """See `Program.split`. Each part is a reorder out of a window of x."""
+    axis %= len(x.shape)
+    form = _format(p, x)
+    steps: list[Step] = []
+    start = [0] * len(x.shape)
+    for y in ys:
+        if y is None or is_open(y):
+            raise Unsupported("a part of unknown extent or format")
+        window = p.library.window(form, y.shape, start)
+        steps.append(p.reorder((x, window), (y, p.held(y))))
+        start[axis] += y.shape[axis]
+    return in_sequence(steps)
+
+
 def softmax(p: Preparation, x: Tensor, y: Tensor, *, axis: int) -> Step:
     """See `Program.softmax`."""
-    form = _common(p, x)
+    form = _format(p, x)
     chosen = p.library.describe(
         "softmax_forward", api.FORWARD_TRAINING, api.SOFTMAX_ACCURATE, form, form, axis
     )
@@ -85,7 +108,7 @@ def softmax(p: Preparation, x: Tensor, y: Tensor, *, axis: int) -> Step:
 
 def softmax_backward(p: Preparation, y: Tensor, dy: Tensor, dx: Tensor, *, axis: int) -> Step:
     """See `Program.softmax_backward`."""
-    form = _common(p, y)
+    form = _format(p, y)
     hint = p.library.describe(
         "softmax_forward", api.FORWARD_TRAINING, api.SOFTMAX_ACCURATE, form, form, axis
     )

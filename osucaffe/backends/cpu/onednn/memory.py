@@ -40,9 +40,14 @@ class Layout:
     __hash__ = None  # type: ignore[assignment]
 
 
+def _root(tensor: Tensor) -> Tensor:
+    """The tensor whose layout decides this one's."""
+    return tensor if tensor.like is None else _root(tensor.like)
+
+
 def is_open(tensor: Tensor) -> bool:
     """Whether its layout is still to be chosen."""
-    return tensor.flexible and tensor.like is None and tensor.layout is None
+    return _root(tensor).flexible
 
 
 def fast(descriptor: PrimitiveDescriptor) -> bool:
@@ -149,12 +154,12 @@ class Preparation:
             if produced != plain:
                 raise Unsupported("scratch in two formats")
             scratch = self.scratch(produced)
-            self._after.append(self._reorder((scratch, layout.plain), (tensor, final), add))
+            self._after.append(self.reorder((scratch, layout.plain), (tensor, final), add))
             return scratch, produced
         if final == produced and not add:
             return tensor, produced
         scratch = self.scratch(produced)
-        self._after.append(self._reorder((scratch, produced), (tensor, final), add))
+        self._after.append(self.reorder((scratch, produced), (tensor, final), add))
         return scratch, produced
 
     def scratch(self, descriptor: Descriptor) -> Tensor:
@@ -175,14 +180,15 @@ class Preparation:
         return in_sequence([*self._before, step, *self._after])
 
     def _choose(self, tensor: Tensor, descriptor: Descriptor, plain: Descriptor) -> None:
-        tensor.layout = None if descriptor == plain else Layout(descriptor, plain)
+        _root(tensor).layout = None if descriptor == plain else Layout(descriptor, plain)
 
     def _reordered(self, tensor: Tensor, held: Descriptor, wanted: Descriptor) -> Tensor:
         scratch = self.scratch(wanted)
-        self._before.append(self._reorder((tensor, held), (scratch, wanted)))
+        self._before.append(self.reorder((tensor, held), (scratch, wanted)))
         return scratch
 
-    def _reorder(self, source: Held, target: Held, add: bool = False) -> Step:
+    def reorder(self, source: Held, target: Held, add: bool = False) -> Step:
+        """The step that copies between two formats of the same dimensions, or adds."""
         chosen = self.library.describe("reorder", source[1], target[1], add=add)
         scratchpad = chosen.wants(api.SCRATCHPAD)
         arguments = {api.SRC: source, api.DST: target}
