@@ -20,6 +20,7 @@ from . import (  # noqa: F401 (importing them registers the primitives)
     movement,
     normalization,
     pooling,
+    selection,
     update,
 )
 from .registry import IMPLEMENTATIONS, CpuCall
@@ -110,7 +111,8 @@ class Cpu:
         if call.name == "host":
             for tensor in [*call.read_tensors(), *call.written_tensors()]:
                 _settle(tensor)
-            return call.settings["function"]
+            function: Step = call.settings["function"]
+            return function
         if call.name == "copy" and (step := self._prepare_reorder(call)) is not None:
             return step
         implementation = IMPLEMENTATIONS[call.name]
@@ -165,7 +167,8 @@ class Cpu:
 
     def _reorder(self, source: Tensor, target: Tensor) -> Step:
         assert self.onednn is not None, "only oneDNN gives tensors a layout"
-        return self.onednn.reorder(self, source, target)
+        step: Step = self.onednn.reorder(self, source, target)
+        return step
 
 
 def _load_onednn() -> Any:

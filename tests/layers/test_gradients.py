@@ -1,0 +1,180 @@
+"""Every gradient against differences of the forward pass, in double precision.
+
+For each input and parameter: the derivative along a random direction, as backward tells it and as
+two forward passes do. Each row of the table makes another effect of a layer visible.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from osucaffe.backends.cpu.backend import Cpu
+from osucaffe.layer import layer_types
+
+from .nets import build, inputs
+
+STEP = 1e-5
+TOLERANCE = 1e-6
+
+X = {"x": (2, 4, 5, 6)}
+WEIGHTS = 'weight_filler { type: "gaussian" std: 0.5 } bias_filler { type: "gaussian" std: 0.5 }'
+NOISE = 'filler { type: "gaussian" std: 0.7 }'
+LABELS = {"l": 4}
+"""Inputs of whole numbers below this: they get no gradient."""
+
+
+def case(type_, settings="", shapes=X, *, tops=1, in_place=False, labels=None, phase="TRAIN",
+         positive=False, name=""):  # fmt: skip
+    """A row: a layer over inputs of these shapes. positive: the inputs are above 0."""
+    bottoms = "".join(f' bottom: "{each}"' for each in shapes)
+    outputs = ["x"] if in_place else [f"y{i}" for i in range(tops)]
+    text = f'layer {{ name: "op" type: "{type_}"{bottoms}'
+    text += "".join(f' top: "{each}"' for each in outputs) + f" {settings} }}"
+    options = {"labels": labels or {}, "phase": phase, "positive": positive}
+    words = [type_, name, "in_place" if in_place else ""]
+    return pytest.param(type_, shapes, text, options, id="-".join(w for w in words if w))
+
+
+CASES = [
+    case("Convolution", f"convolution_param {{ num_output: 6 kernel_size: 3 {WEIGHTS} }}"),
+    case("Convolution", f"convolution_param {{ num_output: 4 kernel_h: 2 kernel_w: 3 stride_h: 2 "
+         f"stride_w: 1 pad_h: 0 pad_w: 2 group: 2 {WEIGHTS} }}", name="by axis"),
+    case("Convolution", f"convolution_param {{ num_output: 3 kernel_size: 2 dilation: 2 {WEIGHTS} }}",
+         {"x": (2, 2, 5, 4), "z": (2, 2, 5, 4)}, tops=2, name="two bottoms"),
+    case("Convolution", f"convolution_param {{ num_output: 3 kernel_size: 2 pad: 1 stride: 2 {WEIGHTS} }}",
+         {"x": (2, 2, 3, 4, 5)}, name="3-d"),
+    case("Convolution", f"convolution_param {{ num_output: 3 kernel_size: 2 {WEIGHTS} }}",
+         {"x": (2, 2, 5)}, name="1-d"),
+    case("Convolution", f"convolution_param {{ num_output: 3 axis: 2 kernel_size: 2 {WEIGHTS} }}",
+         {"x": (2, 3, 2, 4, 5)}, name="axis 2"),
+    case("Convolution", f"convolution_param {{ num_output: 3 axis: -1 {WEIGHTS} kernel_size: 1 }}",
+         {"x": (2, 3, 4)}, name="no spatial axis"),
+    case("InnerProduct", f"inner_product_param {{ num_output: 5 {WEIGHTS} }}"),
+    case("InnerProduct", f"inner_product_param {{ num_output: 5 axis: -2 transpose: true {WEIGHTS} }}",
+         name="transpose"),
+    case("Pooling", "pooling_param { kernel_size: 3 stride: 2 }"),
+    case("Pooling", "pooling_param { kernel_h: 2 kernel_w: 3 stride_h: 1 stride_w: 2 pad_h: 1 "
+         "pad_w: 2 round_mode: FLOOR }", name="by axis"),
+    case("Pooling", "pooling_param { pool: AVE kernel_size: 3 stride: 2 pad: 1 }", name="AVE"),
+    case("Pooling", "pooling_param { pool: AVE global_pooling: true }", name="global"),
+    case("Pooling", "pooling_param { pool: STOCHASTIC kernel_size: 3 stride: 2 }", positive=True,
+         name="STOCHASTIC"),
+    case("LRN", "lrn_param { local_size: 3 alpha: 2 beta: 0.6 k: 1.5 }"),
+    case("LRN", "lrn_param { local_size: 3 alpha: 2 beta: 0.6 norm_region: WITHIN_CHANNEL }",
+         name="within"),
+    case("Dropout", "dropout_param { dropout_ratio: 0.4 }"),
+    case("Dropout", "dropout_param { dropout_ratio: 0.4 }", in_place=True),
+    case("Dropout", phase="TEST", name="test"),
+    case("Softmax"),
+    case("Softmax", "softmax_param { axis: -1 }", in_place=True),
+    case("SoftmaxWithLoss", "loss_weight: 3", {"x": (6, 4), "l": (6,)}, labels={"l": 4}),
+    case("SoftmaxWithLoss", "softmax_param { axis: 2 } loss_param { ignore_label: 1 }",
+         {"x": (3, 2, 4, 5), "l": (3, 2, 5)}, labels={"l": 4}, name="ignore"),
+    case("SoftmaxWithLoss", "loss_param { normalization: NONE }", {"x": (6, 4), "l": (6,)},
+         labels={"l": 4}, name="NONE"),
+    case("SoftmaxWithLoss", "loss_param { normalize: false }", {"x": (6, 4, 3), "l": (6, 3)},
+         labels={"l": 4}, name="normalize false"),
+    case("Concat", "concat_param { axis: 2 }", {"x": (2, 3, 4), "z": (2, 3, 2), "w": (2, 3, 1)}),
+    case("Slice", "slice_param { axis: 2 slice_point: 1 slice_point: 4 }", tops=3),
+    case("Slice", tops=2, name="equal"),
+    case("Tile", "tile_param { axis: 2 tiles: 3 }"),
+    case("Split", tops=3),
+    case("Silence", tops=0),
+    case("Reshape", "reshape_param { shape { dim: -1 dim: 3 } axis: 2 }"),
+    case("Flatten"),
+    case("Crop", "crop_param { axis: -2 offset: 1 offset: 2 }", {"x": (2, 3, 4, 5), "z": (2, 3, 2, 3)}),
+    case("BatchReindex", "", {"x": (4, 3), "l": (6,)}, labels={"l": 4}),
+    case("ReLU", "relu_param { negative_slope: 0.3 }"),
+    case("ReLU", in_place=True),
+    case("PReLU", f"prelu_param {{ {NOISE} }}"),
+    case("PReLU", f"prelu_param {{ channel_shared: true {NOISE} }}", in_place=True),
+    case("Scale", f"scale_param {{ {NOISE} bias_term: true bias_{NOISE} }}"),
+    case("Scale", f"scale_param {{ axis: 2 num_axes: -1 {NOISE} }}", in_place=True),
+    case("Scale", f"scale_param {{ num_axes: 0 {NOISE} bias_term: true }}", name="scalar"),
+    case("Scale", f"scale_param {{ axis: 1 bias_term: true bias_{NOISE} }}", {"x": (2, 3, 4, 5), "z": (3, 4)},
+         name="two bottoms"),
+    case("Bias", f"bias_param {{ {NOISE} }}"),
+    case("Bias", f"bias_param {{ axis: 0 num_axes: 2 {NOISE} }}", in_place=True),
+    case("Bias", "bias_param { axis: -2 }", {"x": (2, 3, 4, 5), "z": (4, 5)}, name="two bottoms"),
+    case("Eltwise", "eltwise_param { coeff: 2 coeff: -1 coeff: 0.5 }", dict.fromkeys("xzw", (3, 4))),
+    case("Eltwise", "eltwise_param { coeff: 2 coeff: -1 }", dict.fromkeys("xz", (3, 4)), in_place=True),
+    case("Eltwise", "eltwise_param { operation: PROD }", dict.fromkeys("xzw", (3, 4)), name="PROD"),
+    case("Eltwise", "eltwise_param { operation: MAX }", dict.fromkeys("xzw", (3, 4)), name="MAX"),
+    case("Reduction", "reduction_param { coeff: 2 }"),
+    case("Reduction", "reduction_param { operation: ASUM axis: 1 coeff: -1 }", name="ASUM"),
+    case("Reduction", "reduction_param { operation: SUMSQ axis: -1 coeff: 3 }", name="SUMSQ"),
+    case("Reduction", "reduction_param { operation: MEAN axis: 2 coeff: 2 }", name="MEAN"),
+    *(case(each, settings, in_place=in_place, positive=each == "Log")
+      for in_place in (False, True)
+      for each, settings in {
+          "AbsVal": "", "BNLL": "", "GELU": "", "Sigmoid": "", "TanH": "",
+          "Clip": "clip_param { min: -0.4 max: 0.6 }",
+          "ELU": "elu_param { alpha: 0.6 }",
+          "Exp": "exp_param { base: 3 scale: -0.5 shift: 0.3 }",
+          "Log": "log_param { base: 3 scale: 1.5 shift: 0.3 }",
+          "Power": "power_param { power: 3 scale: 0.5 shift: 1.5 }",
+          "Swish": "swish_param { beta: 1.7 }",
+      }.items()),
+    case("Power", "power_param { scale: 0.5 shift: 1.5 }", in_place=True, name="linear"),
+    case("Power", "power_param { power: 0 }", name="constant"),
+    case("Exp", "exp_param { scale: 0.7 }", name="e"),
+    case("Log", "", positive=True, name="e"),
+]  # fmt: skip
+
+WITHOUT = {"Accuracy", "ArgMax", "Data", "DummyData", "Input", "Threshold"}
+"""Types that have no gradient."""
+
+
+@pytest.mark.parametrize(("type_", "shapes", "text", "options"), CASES)
+def test_gradient_is_the_slope_of_forward(type_, shapes, text, options) -> None:
+    backend = Cpu(dtype="float64")
+    text = "force_backward: true\n" + inputs(shapes) + text
+    net = build(text, backend, phase=options["phase"], inspectable=True)
+    random = np.random.default_rng(7)
+    values = {}
+    for name, shape in shapes.items():
+        values[name] = random.standard_normal(shape)
+        if name in options["labels"]:
+            values[name] = random.integers(options["labels"][name], size=shape).astype(float)
+        elif options["positive"]:
+            values[name] = np.abs(values[name]) + 0.1
+    # What is differentiated: the losses plus the other outputs, each element weighted.
+    seeds = {
+        name: random.standard_normal(net.blobs[name].shape)
+        for name in net.outputs
+        if not net.loss_weight(name)
+    }
+    learned = {blob.name: blob for layer in net.layers for blob in layer.parameters}
+    values |= {name: backend.read(blob.data) for name, blob in learned.items()}
+
+    def objective() -> float:
+        for name, value in values.items():
+            backend.write((learned.get(name) or net.blobs[name]).data, value)
+        net.random.step = 3  # the same random numbers each time
+        net.forward()
+        return net.loss() + sum((net.read(name) * seed).sum() for name, seed in seeds.items())
+
+    objective()
+    for name, seed in seeds.items():
+        backend.write(net.blobs[name].diff, seed)
+    net.backward()
+    gradients = {name: backend.read(net.blobs[name].diff) for name in shapes}
+    gradients |= {name: backend.read(blob.diff) for name, blob in learned.items()}
+
+    for name, value in list(values.items()):
+        if name in options["labels"]:
+            continue
+        for _ in range(3):
+            direction = random.standard_normal(value.shape)
+            values[name] = value + STEP * direction
+            above = objective()
+            values[name] = value - STEP * direction
+            slope = (above - objective()) / (2 * STEP)
+            found = (gradients[name] * direction).sum()
+            assert found == pytest.approx(slope, rel=TOLERANCE, abs=TOLERANCE), name
+        values[name] = value
+
+
+def test_every_type_has_a_row() -> None:
+    assert {row.values[0] for row in CASES} | WITHOUT == set(layer_types())
