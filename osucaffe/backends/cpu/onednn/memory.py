@@ -242,6 +242,7 @@ def _runner(
 ) -> Step:
     execute, set_data_handle = library.execute, library.set_data_handle
     handle, stream, count = primitive._as_parameter_, c_void_p(library.stream), c_int(len(array))
+    implementation = descriptor.implementation  # run must not refer to itself: a cycle lives on
 
     def run() -> None:
         for binding in bindings:
@@ -249,8 +250,8 @@ def _runner(
                 binding.address = binding.tensor.address
                 set_data_handle(binding.memory, binding.address)
         if execute(handle, stream, count, array):
-            raise RuntimeError(f"oneDNN could not execute {run.implementation}")  # type: ignore[attr-defined]
+            raise RuntimeError(f"oneDNN could not execute {implementation}")
 
     run.owns = primitive, memories, descriptor  # type: ignore[attr-defined]
-    run.implementation = descriptor.implementation  # type: ignore[attr-defined]
+    run.implementation = implementation  # type: ignore[attr-defined]
     return run
