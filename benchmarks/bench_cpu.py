@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import sys
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -18,6 +19,7 @@ from . import results
 from .measure import Worker, alternate
 
 THREADS = 2
+LAYOUTS = ("contiguous", "channels_last")
 
 
 @dataclass(frozen=True)
@@ -49,43 +51,43 @@ CASES = (
     Case("googlenet", 10, update=False, caffe_ms=1092),
 )
 CAFFE_SOURCE = (
-    "C++ Caffe 1.0 with OpenBLAS, the better of one and two threads: measured once, in November "
-    "2026, on another machine of two cores, not in this run."
+    "C++ Caffe 1.0 with OpenBLAS, the better of one and two threads; measured once, in\n"
+    "  November 2026, on a machine of two cores, not in this run."
 )
 
 
-def measure_sgemm(rounds: int, seconds: float) -> float:
-    """The best rate of a large single-precision matrix product, in FLOP/s."""
+def fastest(jobs: Sequence[dict[str, Any]], seconds: float) -> tuple[dict[str, Any], list[float]]:
+    """Try jobs in turn: the one of the least median duration, and all their medians in ms."""
     with ExitStack() as stack:
-        workers = [
-            stack.enter_context(Worker({"framework": framework, "threads": THREADS}))
-            for framework in ("torch sgemm", "numpy sgemm")
-        ]
-        alternate(workers, rounds=rounds, seconds=seconds)
-        return max(worker.notes["flops"] / min(worker.run_medians) for worker in workers)
+        workers = [stack.enter_context(Worker(job)) for job in jobs]
+        alternate(workers, rounds=3, seconds=seconds)
+        best = min(workers, key=lambda worker: worker.median)
+        return best.job, [round(worker.median * 1e3, 2) for worker in workers]
 
 
-def measure_case(case: Case, rounds: int, seconds: float) -> dict[str, Any]:
-    """Times in milliseconds, memory in MiB, and the FLOPs of an iteration."""
+def measure_case(case: Case, sgemm: dict[str, Any], rounds: int, seconds: float) -> dict[str, Any]:
+    """Times in milliseconds, memory in MiB, FLOPs of an iteration, and sgemm's rate meanwhile."""
     job = {"model": case.model, "batch": case.batch, "update": case.update, "threads": THREADS}
-    with ExitStack() as stack:
-        layouts = [
-            stack.enter_context(Worker(job | {"framework": "torch", "layout": layout}))
-            for layout in ("contiguous", "channels_last")
-        ]
-        alternate(layouts, rounds=2, seconds=seconds)
-        layout = min(layouts, key=lambda worker: worker.median).job["layout"]
-        tried = {worker.job["layout"]: round(worker.median * 1e3, 2) for worker in layouts}
+    torch_jobs = [job | {"framework": "torch", "layout": layout} for layout in LAYOUTS]
+    torch_job, tried = fastest(torch_jobs, seconds / 2)
     with (
         Worker(job | {"framework": "osucaffe"}) as ours,
-        Worker(job | {"framework": "torch", "layout": layout}) as peer,
+        Worker(torch_job) as peer,
+        Worker(sgemm) as product,
     ):
-        alternate([ours, peer], rounds=rounds, seconds=seconds)
+        alternate([ours, peer, product], rounds=rounds, seconds=seconds)
+        rate = product.notes["flops"] / product.median
         return asdict(case) | {
             "name": case.name,
             "flops": peer.notes["flops"],
+            "sgemm_gflops": round(rate / 1e9, 1),
+            "floor_ms": round(peer.notes["flops"] / rate * 1e3, 2),
             "osucaffe": _summary(ours),
-            "torch": _summary(peer) | {"layout": layout, "layouts_tried_ms": tried},
+            "torch": _summary(peer)
+            | {
+                "layout": torch_job["layout"],
+                "layouts_tried_ms": dict(zip(LAYOUTS, tried, strict=True)),
+            },
             "ratio": round(ours.median / peer.median, 3),
         }
 
@@ -102,10 +104,10 @@ def _summary(worker: Worker) -> dict[str, Any]:
 
 def render(record: dict[str, Any]) -> str:
     """The record as Markdown."""
-    machine, rate = record["machine"], record["sgemm_gflops"]
+    machine = record["machine"]
     rows = []
     for case in record["cases"]:
-        ours, peer, floor = case["osucaffe"], case["torch"], case["flops"] / rate / 1e6
+        ours, peer, floor = case["osucaffe"], case["torch"], case["floor_ms"]
         rows.append(
             (
                 case["name"],
@@ -121,6 +123,7 @@ def render(record: dict[str, Any]) -> str:
             )
         )
     first = record["cases"][0]
+    rates = [case["sgemm_gflops"] for case in record["cases"]]
     columns = (
         "net and batch size",
         "osucaffe ms",
@@ -147,8 +150,9 @@ Written by `make bench-cpu` on {record["date"]}.
 - Training: forward, backward and an SGD update with momentum and weight decay. Forward + backward:
   of the deploy net with a softmax loss. Inputs are one fixed batch in memory.
 - PyTorch runs in the faster of its contiguous and channels_last layouts.
-- The floor is the arithmetic of convolutions and inner products at the rate of a large sgemm here:
-  {rate:.0f} GFLOP/s. What a framework reaches is the floor over its time.
+- The floor is the arithmetic of convolutions and inner products at the rate of a large sgemm, which
+  runs in turns with the two: {min(rates):.0f} to {max(rates):.0f} GFLOP/s here. What a framework
+  reaches is the floor over its time.
 - Memory, osucaffe / PyTorch: the most that the process held, and how much of it came after the
   framework's import.
 - Caffe: {CAFFE_SOURCE}
@@ -165,6 +169,9 @@ def main() -> None:
     options = parser.parse_args()
     if importlib.util.find_spec("torch") is None:
         sys.exit("bench_cpu: PyTorch is missing: pip install torch==2.13.0, or make bench-cpu")
+    sgemm, _ = fastest(
+        [{"framework": f"{name} sgemm", "threads": THREADS} for name in ("torch", "numpy")], 0.5
+    )
     cases = [case for case in CASES if options.only in (None, case.model)]
     if not cases:
         sys.exit(
@@ -177,11 +184,11 @@ def main() -> None:
         "threads": THREADS,
         "rounds": options.rounds,
         "seconds": options.seconds,
-        "sgemm_gflops": round(measure_sgemm(3, 1.0) / 1e9, 1),
+        "sgemm": sgemm["framework"],
         "cases": [],
     }
     for case in cases:
-        measured = measure_case(case, options.rounds, options.seconds)
+        measured = measure_case(case, sgemm, options.rounds, options.seconds)
         record["cases"].append(measured)
         print(
             f"{case.name}: osucaffe {measured['osucaffe']['median_ms']} ms, "

@@ -33,6 +33,8 @@ def test_results(tmp_path: Path) -> None:
     case = {
         "name": "lenet 64, training",
         "flops": 10**9,
+        "sgemm_gflops": 100.0,
+        "floor_ms": 10.0,
         "osucaffe": side,
         "torch": side | {"median_ms": 40.0, "layout": "contiguous"},
         "ratio": 0.5,
@@ -44,7 +46,6 @@ def test_results(tmp_path: Path) -> None:
         "threads": 2,
         "rounds": 1,
         "seconds": 1.0,
-        "sgemm_gflops": 100.0,
         "cases": [case, case | {"caffe_ms": None}],
     }
     path = results.write("cpu", record, bench_cpu.render(record), tmp_path)
