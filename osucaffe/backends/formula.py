@@ -5,10 +5,11 @@ A formula is one or more statements in Python's expression syntax, separated by 
     y = where(a > 0, a, slope * a)
     g = g * scale + decay * w; h = momentum * h + rate * g; w = w - h
 
-Operators: + - * / ** and unary minus; comparisons, only as the first argument of where. Functions: where,
-exp, log, log1p, expm1, sqrt, abs, tanh, erf, min, max, sign, floor. A name is an operand (an
-array, read and written in place), a constant (fixed when the formula is compiled), a scalar (given
-for each run), or a temporary (assigned first). Statements see what earlier ones assigned.
+Operators: + - * / ** and unary minus; comparisons, but only as the first argument of where.
+Functions: where, exp, log, log1p, expm1, sqrt, abs, tanh, erf, min, max, sign, floor. A name is an
+operand (an array, read and written in place), a constant (fixed when the formula is compiled), a
+scalar (given for each run), or a temporary (assigned first). A statement sees what those before it
+assigned.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from __future__ import annotations
 import ast
 import functools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 FUNCTIONS = {
@@ -166,7 +167,7 @@ def _expression(node: ast.expr, text: str, condition: bool = False) -> Expressio
     raise ValueError(f"formula {text!r}: {ast.unparse(node)!r} is not in the language")
 
 
-SCALAR_FUNCTIONS = {
+SCALAR_FUNCTIONS: dict[str, Callable[..., float]] = {
     "add": lambda a, b: a + b, "subtract": lambda a, b: a - b, "multiply": lambda a, b: a * b,
     "divide": lambda a, b: a / b, "power": lambda a, b: a**b, "negative": lambda a: -a,
     "greater": lambda a, b: a > b, "greater_equal": lambda a, b: a >= b,

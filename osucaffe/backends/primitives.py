@@ -19,8 +19,13 @@ from typing import Any, TypeVar
 
 from .tensor import Call, Tensor
 
-Read = Write = Update = Gradient = Tensor
-Reads = Writes = Updates = list[Tensor]
+Read = Tensor
+Write = Tensor
+Update = Tensor
+Gradient = Tensor
+Reads = list[Tensor]
+Writes = list[Tensor]
+Updates = list[Tensor]
 _Declaration = TypeVar("_Declaration", bound=Callable[..., None])
 
 NAMES: list[str] = []
@@ -74,9 +79,7 @@ class Program:
     def add(self, call: Call, gradients: Sequence[str] = ()) -> None:
         """Append a call. A gradient that was written before (shared parameters) is added to."""
         call.accumulates = frozenset(
-            name
-            for name in gradients
-            if self.accumulate or self.has_written(call.writes[name])
+            name for name in gradients if self.accumulate or self.has_written(call.writes[name])
         )
         self._written.update(id(tensor.base or tensor) for tensor in call.written_tensors())
         self.calls.append(call)

@@ -35,7 +35,7 @@ def mix64(value: int) -> int:
 
 def call_key(seed: int, key: int) -> int:
     """The key of squares32 for one call in a net with this seed: odd, bits well mixed."""
-    return mix64(mix64(seed & _MASK) ^ mix64(key)) | 1
+    return mix64((mix64(seed & _MASK) + key) & _MASK) | 1
 
 
 def keep_threshold(ratio: float) -> int:
@@ -46,8 +46,8 @@ def keep_threshold(ratio: float) -> int:
 def squares32(counter: int, key: int, out: np.ndarray, scratch: Sequence[np.ndarray]) -> None:
     """32 random bits for each of the counters counter, counter + 1, ...
 
-    out and three arrays of scratch are uint64 of one length, at most 2^14; nothing is allocated. Each round
-    squares, adds, and swaps the halves (Widynski 2020, section 4).
+    out and three arrays of scratch are uint64 of one length, at most 2^14; nothing is allocated.
+    Each round squares, adds, and swaps the halves (Widynski 2020, section 4).
     """
     x, (y, z, high) = out, scratch
     np.add(_INDEX[: len(x)], np.uint64(counter & _MASK), out=x)

@@ -61,7 +61,7 @@ def inner_product(x, w, b, axis, transpose):
 
 
 def _windows(image, out, kernel, stride, pad):
-    """For each output position: it, the window's range on each axis, and its area in the padding."""
+    """For each output position: it, the window's range on each axis, its area in the padding."""
     for position in np.ndindex(*out):
         ranges, area = [], 1
         for i, extent in enumerate(image):

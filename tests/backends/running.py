@@ -1,4 +1,4 @@
-"""Owns the running of single primitives in tests: tensors from arrays, garbage in all other memory."""
+"""Owns the running of single primitives in tests, with garbage in all memory but the inputs."""
 
 from __future__ import annotations
 

@@ -80,8 +80,9 @@ class Cpu:
         if tensor.layout is None:
             return np.array(tensor.array)
         plain = self._placed(tensor.shape, tensor.dtype)
-        self._reorder(tensor, plain)()
-        return plain.array
+        self.reorder(tensor, plain)()
+        values: np.ndarray = plain.array
+        return values
 
     def write(self, tensor: Tensor, values: Any) -> None:
         """Set the tensor's values from an array that can be broadcast to its shape."""
@@ -90,7 +91,7 @@ class Cpu:
             return
         plain = self._placed(tensor.shape, tensor.dtype)
         np.copyto(plain.array, values, casting="unsafe")
-        self._reorder(plain, tensor)()
+        self.reorder(plain, tensor)()
 
     def synchronize(self) -> None:
         """Wait until all steps have run: here they have when they return."""
@@ -105,57 +106,40 @@ class Cpu:
     def prepare(self, call: Call) -> Step:
         """The step that runs a call. Layouts of its flexible tensors are settled from here on."""
         if self.onednn is not None:
-            step = self.onednn.prepare(self, call)
-            if step is not None:
-                return step
+            served: Step | None = self.onednn.prepare(self, call)
+            if served is not None:
+                return served
         if call.name == "host":
-            for tensor in [*call.read_tensors(), *call.written_tensors()]:
-                _settle(tensor)
-            function: Step = call.settings["function"]
-            return function
+            return _prepare_host(call)
         if call.name == "copy" and (step := self._prepare_reorder(call)) is not None:
             return step
+        return self._prepare_numpy(call)
+
+    def _prepare_numpy(self, call: Call) -> Step:
+        """NumPy's implementation, on row-major stand-ins for tensors of another layout."""
         implementation = IMPLEMENTATIONS[call.name]
         tensors = [*call.read_tensors(), *call.written_tensors()]
-        flat = implementation.agnostic(call.settings) and _share_layout(tensors)
-        before: list[Step] = []
-        after: list[Step] = []
-        substitutes: dict[int, Tensor] = {}
-        if flat:
-            for tensor in tensors:
-                substitutes[id(tensor)] = tensor
+        stand_ins = _StandIns(self, call)
+        if implementation.agnostic(call.settings) and _share_layout(tensors):
+            stand_ins.not_for(tensors)
         added = frozenset() if implementation.accumulates else call.accumulates
-
-        def plain(tensor: Tensor) -> Tensor:
-            """A row-major tensor in the place of this one."""
-            if id(tensor) not in substitutes:
-                _settle(tensor)
-                substitute = tensor
-                if tensor.layout is not None:
-                    substitute = call.temporary(tensor.shape, tensor.dtype)
-                    if any(tensor is each for each in call.read_tensors()):
-                        before.append(self._reorder(tensor, substitute))
-                    if any(tensor is each for each in call.written_tensors()):
-                        after.append(self._reorder(substitute, tensor))
-                substitutes[id(tensor)] = substitute
-            return substitutes[id(tensor)]
-
-        reads = {name: _map(plain, value) for name, value in call.reads.items()}
-        writes = {}
-        for name, value in call.writes.items():
-            writes[name] = _map(plain, value)
-            if name in added:
-                total = writes[name]
-                writes[name] = call.temporary(total.shape, total.dtype)
-                after.insert(0, _adder(total, writes[name]))
-                if call.writes[name].layout is not None:
-                    before.append(self._reorder(call.writes[name], total))
+        reads = {name: _map(stand_ins.get, value) for name, value in call.reads.items()}
+        writes = {
+            name: stand_ins.addend(value) if name in added else _map(stand_ins.get, value)
+            for name, value in call.writes.items()
+        }
         inner = CpuCall(
-            call.name, reads, writes, call.settings, call.layer,
-            call.accumulates - added, call.scratch, self,
-        )  # fmt: skip
+            call.name,
+            reads,
+            writes,
+            call.settings,
+            call.layer,
+            call.accumulates - added,
+            call.scratch,
+            backend=self,
+        )
         step = implementation.function(inner, **(reads | writes), **call.settings)
-        return _sequence([*before, step, *after])
+        return _sequence([*stand_ins.before, step, *stand_ins.after])
 
     def _prepare_reorder(self, call: Call) -> Step | None:
         """A copy between two layouts is a reorder; None when it is not that."""
@@ -163,17 +147,67 @@ class Cpu:
         if _is_open(y) or x.layout == y.layout:
             return None
         _settle(x)
-        return self._reorder(x, y)
+        return self.reorder(x, y)
 
-    def _reorder(self, source: Tensor, target: Tensor) -> Step:
+    def reorder(self, source: Tensor, target: Tensor) -> Step:
+        """The step that copies source into target, of the same shape in another layout."""
         assert self.onednn is not None, "only oneDNN gives tensors a layout"
         step: Step = self.onednn.reorder(self, source, target)
         return step
 
 
+class _StandIns:
+    """Row-major scratch in the place of a call's tensors, and the steps that keep both alike."""
+
+    def __init__(self, backend: Cpu, call: Call) -> None:
+        self.before: list[Step] = []
+        self.after: list[Step] = []
+        self._backend, self._call = backend, call
+        self._read = {id(tensor) for tensor in call.read_tensors()}
+        self._known: dict[int, Tensor] = {}
+
+    def not_for(self, tensors: list[Tensor]) -> None:
+        """Leave these as they are."""
+        self._known |= {id(tensor): tensor for tensor in tensors}
+
+    def get(self, tensor: Tensor) -> Tensor:
+        """The tensor itself if it is row-major, or still open: then it becomes so."""
+        if id(tensor) not in self._known:
+            self._known[id(tensor)] = self._make(tensor, read=id(tensor) in self._read)
+        return self._known[id(tensor)]
+
+    def addend(self, tensor: Tensor) -> Tensor:
+        """Scratch to write: afterwards it is added to the tensor."""
+        total = self._make(tensor, read=True)
+        part = self._call.temporary(tensor.shape, tensor.dtype)
+        self.after.insert(0, _adder(total, part))
+        return part
+
+    def _make(self, tensor: Tensor, read: bool) -> Tensor:
+        _settle(tensor)
+        if tensor.layout is None:
+            return tensor
+        stand_in = self._call.temporary(tensor.shape, tensor.dtype)
+        if read:
+            self.before.append(self._backend.reorder(tensor, stand_in))
+        if any(tensor is written for written in self._call.written_tensors()):
+            self.after.append(self._backend.reorder(stand_in, tensor))
+        return stand_in
+
+
 def _load_onednn() -> Any:
     """oneDNN, or None where there is no such library."""
     return importlib.import_module(".onednn", __package__).load()
+
+
+def _prepare_host(call: Call) -> Step:
+    """The function itself; what it reads and writes is row-major."""
+    for tensor in [*call.read_tensors(), *call.written_tensors()]:
+        _settle(tensor)
+        if tensor.layout is not None:
+            raise ValueError(f"host function of layer {call.layer!r}: {tensor} is not row-major")
+    function: Step = call.settings["function"]
+    return function
 
 
 def _root(tensor: Tensor) -> Tensor:

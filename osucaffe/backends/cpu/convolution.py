@@ -74,14 +74,14 @@ class _Geometry:
 
     def unfold(self, image: np.ndarray) -> np.ndarray:
         """The columns of an image: (group, rows, places)."""
-        if self._direct:
-            return image.reshape(self._matrix)
-        self._unfolding.unfold(image, self._columns.array)
-        return self._columns.array.reshape(self._matrix)
+        if not self._direct:
+            self._unfolding.unfold(image, self._columns.array)
+        return self.columns(image)
 
     def columns(self, image: np.ndarray) -> np.ndarray:
         """Where to write the columns that `fold` adds up: (group, rows, places)."""
-        return (image if self._direct else self._columns.array).reshape(self._matrix)
+        columns: np.ndarray = image if self._direct else self._columns.array
+        return columns.reshape(self._matrix)
 
     def fold(self, image: np.ndarray) -> None:
         """image = the sum of the columns where they came from."""
@@ -90,7 +90,8 @@ class _Geometry:
 
     def weights(self, w: Tensor) -> np.ndarray:
         """Weights as (group, outputs, rows)."""
-        return w.array.reshape(self._weights)
+        weights: np.ndarray = w.array.reshape(self._weights)
+        return weights
 
     def maps(self, image: np.ndarray) -> np.ndarray:
         """One image of the output as (group, outputs, places)."""

@@ -14,7 +14,9 @@ from .registry import CpuCall, primitive
 def _matrix(tensor: Tensor, axis: int) -> np.ndarray:
     """The tensor with the axes before `axis` as rows and the others as columns."""
     axis %= len(tensor.shape)
-    return tensor.array.reshape(math.prod(tensor.shape[:axis]), math.prod(tensor.shape[axis:]))
+    rows, columns = math.prod(tensor.shape[:axis]), math.prod(tensor.shape[axis:])
+    matrix: np.ndarray = tensor.array.reshape(rows, columns)
+    return matrix
 
 
 @primitive()

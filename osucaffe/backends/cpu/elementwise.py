@@ -17,7 +17,8 @@ from .registry import CpuCall, primitive
 
 def flat(tensor: Tensor) -> np.ndarray:
     """All elements of a placed tensor, padding included, as one axis."""
-    return tensor.array.reshape(-1)
+    array: np.ndarray = tensor.array.reshape(-1)
+    return array
 
 
 def over_chunks(call: CpuCall, size: int, worker: Callable[[], Callable[[int, int], None]]) -> Step:

@@ -52,6 +52,7 @@ class _Labels:
 
     def normalizer(self, normalization: str) -> float:
         """What the loss is divided by, at least 1."""
+        count: float
         match normalization:
             case "FULL":
                 count = self.outer * self.inner

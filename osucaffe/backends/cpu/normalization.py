@@ -36,7 +36,8 @@ class _Neighbourhood:
     @property
     def source(self) -> np.ndarray:
         """Where to write the values to be summed."""
-        return self.padded.array[self.windows.interior]
+        interior: np.ndarray = self.padded.array[self.windows.interior]
+        return interior
 
     def sum(self, out: np.ndarray) -> None:
         """out = the sum of the neighbours of each element of `source`."""
@@ -114,7 +115,8 @@ def planes(tensor: Tensor, axis: int) -> np.ndarray:
     """The tensor's array as (outer, extent of axis, inner)."""
     axis %= len(tensor.shape)
     outer, inner = math.prod(tensor.shape[:axis]), math.prod(tensor.shape[axis + 1 :])
-    return tensor.array.reshape(outer, tensor.shape[axis], inner)
+    array: np.ndarray = tensor.array.reshape(outer, tensor.shape[axis], inner)
+    return array
 
 
 @primitive()

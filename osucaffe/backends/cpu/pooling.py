@@ -36,8 +36,9 @@ class _Images:
         """The image with its padding."""
         if self.padded is None:
             return image
-        np.copyto(self.padded.array[self.windows.interior], image)
-        return self.padded.array
+        padded: np.ndarray = self.padded.array
+        np.copyto(padded[self.windows.interior], image)
+        return padded
 
     def target(self, image: np.ndarray) -> np.ndarray:
         """A zeroed padded image to add to; `finish` copies its interior to the image."""

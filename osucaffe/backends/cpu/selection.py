@@ -14,7 +14,8 @@ from .registry import CpuCall, primitive
 def _rows(tensor: Tensor, axes: int) -> np.ndarray:
     """The tensor with its first axes as one, and the others as one."""
     shape = tensor.shape
-    return tensor.array.reshape(math.prod(shape[:axes]), math.prod(shape[axes:]))
+    rows: np.ndarray = tensor.array.reshape(math.prod(shape[:axes]), math.prod(shape[axes:]))
+    return rows
 
 
 @primitive()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -38,7 +39,7 @@ class Windows:
             for extent, p, far in zip(self.image, self.pad, reach, strict=True)
         )
         self.plain = self.padded == self.image
-        self.interior = (..., *(
+        self.interior: tuple[Any, ...] = (..., *(
             slice(p, p + extent) for p, extent in zip(self.pad, self.image, strict=True)
         ))  # fmt: skip
         self.taps = [self._tap(offset) for offset in np.ndindex(*self.kernel)]
@@ -48,7 +49,7 @@ class Windows:
         """The number of elements of the kernel."""
         return math.prod(self.kernel)
 
-    def _tap(self, offset: Sequence[int]) -> tuple:
+    def _tap(self, offset: Sequence[int]) -> tuple[Any, ...]:
         axes = zip(offset, self.dilation, self.stride, self.out, strict=True)
         return (..., *(slice(k * d, k * d + (o - 1) * s + 1, s) for k, d, s, o in axes))
 
