@@ -3,19 +3,20 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check
+ITERATIONS ?= 3000
 
 .PHONY: help train test lint bench-cpu clean
 .DELETE_ON_ERROR:
 
 help:
-	@echo "make train      train LeNet on handwritten digits and print its test accuracy"
+	@echo "make train      train LeNet on handwritten digits, $(ITERATIONS) iterations (ITERATIONS=N)"
 	@echo "make test       run ruff, mypy and the tests"
 	@echo "make lint       run ruff and mypy only"
 	@echo "make bench-cpu  measure training on the CPU side by side with PyTorch"
 	@echo "make clean      remove the environment, the data and everything else made here"
 
 train: $(VENV)/run.stamp data/mnist/mnist_train_lmdb/data.mdb
-	$(BIN)/osucaffe train --solver models/lenet/solver.prototxt
+	$(BIN)/osucaffe train --solver models/lenet/solver.prototxt --max_iter $(ITERATIONS)
 
 test: lint
 	$(BIN)/pytest
@@ -37,15 +38,18 @@ $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/run.stamp: pyproject.toml | $(VENV)/bin/python
-	$(PIP) install --quiet --editable .
+	@echo "Installing osucaffe in $(VENV) ..."
+	@$(PIP) install --quiet --editable .
 	@touch $@
 
 $(VENV)/dev.stamp: pyproject.toml | $(VENV)/bin/python
-	$(PIP) install --quiet --editable '.[dev]'
+	@echo "Installing osucaffe and what its tests need in $(VENV) ..."
+	@$(PIP) install --quiet --editable '.[dev]'
 	@touch $@ $(VENV)/run.stamp
 
 $(VENV)/bench.stamp: pyproject.toml | $(VENV)/bin/python
-	$(PIP) install --quiet --editable '.[bench]'
+	@echo "Installing osucaffe and PyTorch in $(VENV) ..."
+	@$(PIP) install --quiet --editable '.[bench]'
 	@touch $@ $(VENV)/run.stamp
 
 clean:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ..errors import UserError
@@ -73,8 +75,14 @@ def load_weights(net: Net, files: list[str]) -> None:
     from ..proto import read_weights
 
     for file in files:
-        try:
+        with naming(file):
             net.load(read_weights(file))
-        except UserError as error:
-            # The net does not know the file; what reads the file names it.
-            raise error if file in str(error) else UserError(f"{file}: {error}") from None
+
+
+@contextlib.contextmanager
+def naming(file: str) -> Iterator[None]:
+    """Put the file's name before the message of a UserError that does not name it."""
+    try:
+        yield
+    except UserError as error:
+        raise (error if file in str(error) else UserError(f"{file}: {error}")) from None

@@ -78,7 +78,8 @@ def run(args: argparse.Namespace) -> None:
         if args.snapshot:
             solver.restore(args.snapshot)
         for file in args.weights:
-            solver.load(file)
+            with options.naming(file):
+                solver.load(file)
         if sys.stderr.isatty() and not args.no_progress:
             from .live import Live
 

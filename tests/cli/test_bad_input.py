@@ -258,7 +258,7 @@ CASES: list[tuple[Spoil, list[str]]] = [
     (unknown_layer_type, ['"ip"', "InnerProdukt", "InnerProduct"]),
     (missing_bottom, ['"ip"', '"dta"']),
     (too_few_bottoms, ['"loss"', "bottom"]),
-    (weights_of_another_shape, ['"ip"', "12", "10", "784"]),
+    (weights_of_another_shape, ["run_iter_10.caffemodel", '"ip"', "12", "10", "784"]),
     (scoring_weights_of_another_shape, ["run_iter_10.caffemodel", '"ip"', "12", "10", "784"]),
     (blobs_of_other_shapes, ['"sum"', "8", "10", "28"]),
     (labels_of_another_shape, ['"loss"', "8", "10", "28"]),
