@@ -8,6 +8,7 @@ from . import (  # noqa: F401
     data,
     dropout,
     elementwise,
+    embed,
     inner_product,
     normalization,
     pooling,

@@ -1,4 +1,4 @@
-"""Owns the layers that slide filters over an image: Convolution, Deconvolution."""
+"""Owns the layers that slide windows over an image: Convolution, Deconvolution, Im2col."""
 
 from __future__ import annotations
 
@@ -37,12 +37,7 @@ class Filters(Layer):
             )
         window = read_window(self, "convolution_param", len(extents))
         out = self.positions(window, extents)
-        if min(out, default=1) < 1:
-            self.fail(
-                "convolution_param.kernel_size",
-                f"a {_by(window.reach)} window with pad {_by(window.pad)} does not fit "
-                f"{_by(extents)} (bottom {bottom[0]})",
-            )
+        check_fit(self, window, extents, out)
         self.add_parameter(
             (*self.weight_shape(channels, outputs), *window.kernel), param.weight_filler
         )
@@ -120,5 +115,78 @@ class Convolution(Filters):
                 )
 
 
-def _by(extents: Shape) -> str:
-    return "x".join(map(str, extents))
+@register("Deconvolution")
+class Deconvolution(Filters):
+    """The transpose of Convolution: each input pixel adds a filter to the output."""
+
+    def weight_shape(self, channels: int, outputs: int) -> Shape:
+        return channels, outputs // self.group
+
+    def positions(self, window: Window, extents: Shape) -> Shape:
+        return window.covered(extents)
+
+    def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
+        for x, y in zip(bottom, top, strict=True):
+            x_data, y_data = self.image(x.data), self.image(y.data)
+            program.convolution_backward_data(x_data, self.weight, y_data, **self.settings)
+            if self.bias is not None:
+                bias = self.bias.view((1, *self.bias.shape, *[1] * (len(y_data.shape) - 2)))
+                program.broadcast([y_data, bias], [y_data], formula="y = a + b")
+
+    def backward(
+        self, program: Program, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]
+    ) -> None:
+        dw, db = self.weight_gradient, self.gradient(1)
+        for x, y, wanted in zip(bottom, top, propagate_down, strict=True):
+            dy = self.image(y.diff)
+            if dw is not None:
+                program.convolution_backward_filter(
+                    dy, self.image(x.data), dw, None, **self.settings
+                )
+            if db is not None:
+                others = [axis for axis in range(len(dy.shape)) if axis != 1]
+                program.reduce_gradient([dy], db, formula="y = a", axes=others)
+            if wanted:
+                program.convolution(
+                    dy, self.weight, None, self.image(x.diff), **self.settings
+                )
+
+
+@register("Im2col")
+class Im2col(Layer):
+    """Every window of the image as a column of channels."""
+
+    def setup(self, bottom: list[Shape]) -> list[Shape]:
+        shape, param = bottom[0], self.param.convolution_param
+        axis = self.axis(param.axis, len(shape), "convolution_param.axis")
+        if axis == len(shape) - 1:
+            self.fail("bottom", f"{shape} has no spatial axis behind axis {axis}")
+        self.window = read_window(self, "convolution_param", len(shape) - axis - 1)
+        out = self.window.positions(shape[axis + 1 :])
+        check_fit(self, self.window, shape[axis + 1 :], out)
+        channels = shape[axis] * math.prod(self.window.kernel)
+        self.small = (math.prod(shape[:axis]), *shape[axis:])
+        self.large = (self.small[0], channels, *out)
+        return [(*shape[:axis], channels, *out)]
+
+    def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
+        x, y = bottom[0].data.view(self.small), top[0].data.view(self.large)
+        program.im2col(x, y, kernel=self.window.kernel, **self.window.settings)
+
+    def backward(
+        self, program: Program, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]
+    ) -> None:
+        if propagate_down[0]:
+            dy, dx = top[0].diff.view(self.large), bottom[0].diff.view(self.small)
+            program.im2col_backward(dy, dx, kernel=self.window.kernel, **self.window.settings)
+
+
+def check_fit(layer: Layer, window: Window, extents: Shape, out: Shape) -> None:
+    """Refuse a window that has no position in these extents."""
+    if min(out, default=1) < 1:
+        named = (window.reach, window.pad, extents)
+        reach, pad, image = ("x".join(map(str, each)) for each in named)
+        layer.fail(
+            "convolution_param.kernel_size",
+            f"a window of {reach} with pad {pad} does not fit an image of {image}",
+        )

@@ -1,11 +1,12 @@
-"""Owns the layers that divide activations by a measure of their neighbourhood."""
+"""Owns the layers that normalize activations by figures of their neighbours."""
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from ..backends.primitives import Program
-from ..backends.tensor import Shape
+from ..backends.tensor import Shape, Tensor
 from ..blob import Blob
 from ..layer import Layer, register
 
@@ -39,3 +40,168 @@ class LRN(Layer):
         if propagate_down[0]:
             x, y, dy, dx = bottom[0].data, top[0].data, top[0].diff, bottom[0].diff
             program.lrn_backward(x, y, dy, self.note, dx, **self.settings)
+
+
+class Standardize(Layer):
+    """y = (x - mean) * rate, with the mean over some axes, and rate 1 / spread or 1.
+
+    axes: those over which mean and variance are taken; the statistics have extent 1 there. rate:
+    the formula of y = rate from a = variance; None: only the mean is subtracted.
+    """
+
+    in_place = True
+    rate_formula: str | None = "y = 1 / sqrt(a + eps)"
+
+    def lay_out(self, shape: Shape, axes: tuple[int, ...], eps: float) -> None:
+        """Work on data viewed as this shape."""
+        self.shape, self.axes = shape, axes
+        self.small = tuple(1 if i in axes else extent for i, extent in enumerate(shape))
+        self.count = math.prod(shape) // math.prod(self.small)
+        self.constants = {"share": 1 / self.count, "eps": eps}
+
+    def measure(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
+        """Set `saved` (x, kept if it is overwritten), `mean`, `variance` and `rate` from x."""
+        x = bottom[0].data.view(self.shape)
+        self.saved = x
+        if bottom[0] is top[0]:
+            self.saved = self.tensor(self.shape)
+            program.copy(x, self.saved)
+        self.mean = self.tensor(self.small)
+        self._reduce(program, [x], self.mean, "y = a * share")
+        if self.rate_formula:
+            self.variance = self.tensor(self.small)
+            inputs = [x, self.mean]
+            self._reduce(program, inputs, self.variance, "y = (a - b) * (a - b) * share")
+            self.set_rate(program)
+
+    def set_rate(self, program: Program) -> None:
+        """Set `rate` from `variance`."""
+        assert self.rate_formula
+        self.rate = self.tensor(self.small)
+        program.elementwise(
+            [self.variance], [self.rate], formula=self.rate_formula, constants=self.constants
+        )
+
+    def normalize(self, program: Program, y: Tensor, *affine: Tensor) -> None:
+        """y from `saved`; affine: scale and bias to apply to it."""
+        inputs, formula = [self.saved, self.mean], "y = a - b"
+        if self.rate_formula:
+            inputs, formula = [*inputs, self.rate], "y = (a - b) * c"
+        if affine:
+            inputs, formula = [*inputs, *affine], f"{formula} * d + e"
+        program.broadcast(inputs, [y.view(self.shape)], formula=formula)
+
+    def differentiate(self, program: Program, dy: Tensor, dx: Tensor) -> None:
+        """dx = rate * (dy - mean(dy) - y * mean(dy * y)), y standing for the normalized x.
+
+        This is Caffe's gradient of MVN too, where it holds for an eps far below the deviation.
+        """
+        dy, dx = dy.view(self.shape), dx.view(self.shape)
+        mean = self.tensor(self.small)
+        self._reduce(program, [dy], mean, "y = a * share")
+        if not self.rate_formula:
+            program.broadcast([dy, mean], [dx], formula="y = a - b")
+            return
+        product = self.tensor(self.small)
+        inputs = [dy, self.saved, self.mean, self.rate]
+        self._reduce(program, inputs, product, "y = a * (b - c) * d * share")
+        formula = "y = d * (a - e - (b - c) * d * f)"
+        program.broadcast([*inputs, mean, product], [dx], formula=formula)
+
+    def _reduce(self, program: Program, inputs: list[Tensor], y: Tensor, formula: str) -> None:
+        program.reduce(inputs, y, formula=formula, axes=self.axes, constants=self.constants)
+
+    def backward(
+        self, program: Program, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]
+    ) -> None:
+        if propagate_down[0]:
+            self.differentiate(program, top[0].diff, bottom[0].diff)
+
+
+@register("MVN")
+class MVN(Standardize):
+    """Each channel (or item, across_channels) less its mean, divided by its deviation."""
+
+    in_place = False
+
+    def setup(self, bottom: list[Shape]) -> list[Shape]:
+        param, shape = self.param.mvn_param, bottom[0]
+        if len(shape) < 2:
+            self.fail("bottom", f"has shape {shape}, but must be N x C ...")
+        groups = shape[0] if param.across_channels else shape[0] * shape[1]
+        self.lay_out((groups, math.prod(shape) // groups), (1,), param.eps)
+        self.rate_formula = "y = 1 / (sqrt(a) + eps)" if param.normalize_variance else None
+        return bottom
+
+    def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
+        self.measure(program, bottom, top)
+        self.normalize(program, top[0].data)
+
+
+@register("BatchNorm")
+class BatchNorm(Standardize):
+    """Each channel less its mean over the batch, divided by its deviation (Ioffe & Szegedy 2015).
+
+    Parameters: sums of past means and variances, each weighted moving_average_fraction to the
+    power of its age, and the sum of these weights, by which they are divided when used.
+    """
+
+    def setup(self, bottom: list[Shape]) -> list[Shape]:
+        param, shape = self.param.batch_norm_param, bottom[0]
+        self.past = self.phase == "TEST"
+        if param.HasField("use_global_stats"):
+            self.past = param.use_global_stats
+        channels = shape[1] if len(shape) > 1 else 1
+        self.fraction = param.moving_average_fraction
+        for i, extents in enumerate([(channels,), (channels,), (1,)]):
+            self.fix_parameter(i)
+            self.add_parameter(extents)
+        inner = math.prod(shape[2:])
+        self.lay_out((math.prod(shape) // (channels * inner), channels, inner), (0, 2), param.eps)
+        return bottom
+
+    def fix_parameter(self, index: int) -> None:
+        """Statistics are not learned: the solver must leave them alone."""
+        while len(self.param.param) <= index:
+            self.param.param.add(lr_mult=0, decay_mult=0)
+        if self.param.param[index].lr_mult != 0:
+            self.fail(f"param[{index}].lr_mult", "must be 0: statistics are not learned")
+
+    def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
+        if self.past:
+            self.recall(program)
+            self.saved = bottom[0].data.view(self.shape)
+        else:
+            self.measure(program, bottom, top)
+            self.remember(program)
+        self.normalize(program, top[0].data)
+
+    def recall(self, program: Program) -> None:
+        """Set `mean` and `rate` from the statistics of the past."""
+        means, variances, weight = (blob.data for blob in self.parameters[:3])
+        self.mean, self.variance = self.tensor(self.small), self.tensor(self.small)
+        share = self.tensor((1, 1, 1))
+        formula = "y = where(a == 0, 0, 1 / where(a == 0, 1, a))"
+        program.elementwise([weight.view((1, 1, 1))], [share], formula=formula)
+        for past, now in ((means, self.mean), (variances, self.variance)):
+            program.broadcast([past.view(self.small), share], [now], formula="y = a * b")
+        self.set_rate(program)
+
+    def remember(self, program: Program) -> None:
+        """Add this batch's mean and (unbiased) variance to the statistics of the past."""
+        means, variances, weight = (blob.data for blob in self.parameters[:3])
+        unbiased = self.count / (self.count - 1) if self.count > 1 else 1.0
+        for past, now, factor in ((means, self.mean, 1.0), (variances, self.variance, unbiased)):
+            past = past.view(self.small)
+            program.sum([past, now], past, coefficients=[self.fraction, factor])
+        constants = {"fraction": self.fraction}
+        program.elementwise([weight], [weight], formula="y = a * fraction + 1", constants=constants)
+
+    def backward(
+        self, program: Program, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]
+    ) -> None:
+        if not self.past:
+            super().backward(program, top, propagate_down, bottom)
+        elif propagate_down[0]:
+            dy, dx = top[0].diff.view(self.shape), bottom[0].diff.view(self.shape)
+            program.broadcast([dy, self.rate], [dx], formula="y = a * b")

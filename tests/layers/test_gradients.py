@@ -24,6 +24,9 @@ LABELS = {"l": 4}
 """Inputs of whole numbers below this: they get no gradient."""
 
 
+# ruff: noqa: E501 (a table reads best with a row to a line)
+
+
 def case(type_, settings="", shapes=X, *, tops=1, in_place=False, labels=None, phase="TRAIN",
          positive=False, name=""):  # fmt: skip
     """A row: a layer over inputs of these shapes. positive: the inputs are above 0."""
@@ -50,6 +53,11 @@ CASES = [
          {"x": (2, 3, 2, 4, 5)}, name="axis 2"),
     case("Convolution", f"convolution_param {{ num_output: 3 axis: -1 {WEIGHTS} kernel_size: 1 }}",
          {"x": (2, 3, 4)}, name="no spatial axis"),
+    case("Deconvolution", f"convolution_param {{ num_output: 6 kernel_size: 3 {WEIGHTS} }}"),
+    case("Deconvolution", f"convolution_param {{ num_output: 4 kernel_size: 3 stride: 2 pad: 1 "
+         f"dilation: 2 group: 2 {WEIGHTS} }}", dict.fromkeys("xz", (2, 4, 3, 4)), tops=2, name="two bottoms"),
+    case("Im2col", "convolution_param { kernel_size: 3 stride: 2 pad: 1 dilation: 2 }"),
+    case("Im2col", "convolution_param { kernel_size: 2 axis: 2 }", {"x": (2, 3, 2, 4, 5)}, name="axis 2"),
     case("InnerProduct", f"inner_product_param {{ num_output: 5 {WEIGHTS} }}"),
     case("InnerProduct", f"inner_product_param {{ num_output: 5 axis: -2 transpose: true {WEIGHTS} }}",
          name="transpose"),
@@ -63,6 +71,16 @@ CASES = [
     case("LRN", "lrn_param { local_size: 3 alpha: 2 beta: 0.6 k: 1.5 }"),
     case("LRN", "lrn_param { local_size: 3 alpha: 2 beta: 0.6 norm_region: WITHIN_CHANNEL }",
          name="within"),
+    case("BatchNorm", "batch_norm_param { eps: 0.1 }"),
+    case("BatchNorm", "batch_norm_param { eps: 0.1 }", {"x": (7, 3)}, in_place=True),
+    case("BatchNorm", "", {"x": (7,)}, name="no channels"),
+    case("BatchNorm", "batch_norm_param { use_global_stats: true eps: 2 }", in_place=True, name="past"),
+    case("MVN"),
+    case("MVN", "mvn_param { across_channels: true }", name="across"),
+    case("MVN", "mvn_param { normalize_variance: false }", name="mean"),
+    case("Embed", f"embed_param {{ num_output: 3 input_dim: 4 {WEIGHTS} }}", {"l": (5, 2)},
+         labels={"l": 4}),
+    case("Parameter", "parameter_param { shape { dim: 2 dim: 3 } }", {}),
     case("Dropout", "dropout_param { dropout_ratio: 0.4 }"),
     case("Dropout", "dropout_param { dropout_ratio: 0.4 }", in_place=True),
     case("Dropout", phase="TEST", name="test"),
