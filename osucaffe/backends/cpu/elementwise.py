@@ -107,7 +107,7 @@ def relu_formula(slope: float) -> str:
     """y = x if x > 0 else slope * x, as cheap as it goes."""
     if slope == 0:
         return "y = max(x, 0)"
-    return f"y = where(x > 0, x, {slope!r} * x)"
+    return f"y = max(x, {slope!r} * x)" if 0 < slope <= 1 else f"y = where(x > 0, x, {slope!r} * x)"
 
 
 @primitive(agnostic=True)
