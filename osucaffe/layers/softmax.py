@@ -23,12 +23,14 @@ def check_labels(layer: Layer, bottom: list[Shape], axis: int) -> None:
         )
 
 
-def read_normalization(layer: Layer) -> str:
+def read_normalization(layer: Layer, default: str = "VALID") -> str:
     """FULL, VALID, BATCH_SIZE or NONE from loss_param; `normalize` is its old spelling."""
     param = layer.param.loss_param
-    if param.HasField("normalize") and not param.HasField("normalization"):
+    if param.HasField("normalization"):
+        return param.NormalizationMode.Name(param.normalization)
+    if param.HasField("normalize"):
         return "VALID" if param.normalize else "BATCH_SIZE"
-    return param.NormalizationMode.Name(param.normalization)
+    return default
 
 
 def read_ignored(param: Any) -> int | None:
