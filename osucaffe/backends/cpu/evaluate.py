@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ..formula import COMPARISONS, SCALAR_FUNCTIONS, Expression, Name, Number, parse
+from ..formula import COMPARISONS, SCALAR_FUNCTIONS, Expression, Name, Number, Statement, parse
 from ..tensor import Shape
 from .special import erf
 
@@ -54,28 +54,13 @@ class Evaluate:
         self._registers: dict[int, np.ndarray] = {}
         self._free: dict[Any, list[int]] = {}
 
-        where = {name: slot for slot, name in enumerate([*operands, *scalars])}
-        stores: dict[int, int] = {}
-        for position, statement in enumerate(formula.statements):
-            target = statement.target
-            late = shared and position + 1 < len(formula.statements)
-            direct = operands.index(target) if target in operands and not late else None
-            value = self._emit(statement.value, where, direct)
-            if target not in operands:
-                where[target] = value if value not in where.values() else self._copy(value)
-            elif late:
-                slot = operands.index(target)
-                stores[slot] = where[target] = (
-                    self._copy(value) if value in where.values() else value
-                )
-            elif value != direct:
-                self._instructions.append((np.copyto, (operands.index(target), value), -1))
-                self._release(value, where)
-            if target in operands and not late:
-                stores.pop(operands.index(target), None)
-                where[target] = operands.index(target)
-        for slot, value in stores.items():
-            self._instructions.append((np.copyto, (slot, value), -1))
+        self._where_is = {name: slot for slot, name in enumerate([*operands, *scalars])}
+        self._stores: dict[int, int] = {}  # operands written last, and the registers they get
+        last = formula.statements[-1]
+        for statement in formula.statements:
+            self._assign(statement, operands, wait=shared and statement is not last)
+        for operand, value in self._stores.items():
+            self._instructions.append((np.copyto, (operand, value), -1))
 
     def __call__(
         self, arrays: Sequence[np.ndarray], scalars: Sequence[float], start: int, stop: int
@@ -106,21 +91,39 @@ class Evaluate:
             else:
                 function(*[slots[slot] for slot in inputs], out=slots[output])
 
-    def _emit(self, node: Expression, where: dict[str, int], target: int | None = None) -> int:
+    def _assign(self, statement: Statement, operands: Sequence[str], wait: bool) -> None:
+        """Append a statement. wait: keep what an operand gets in a register until the end."""
+        target = statement.target
+        direct = operands.index(target) if target in operands and not wait else None
+        value = self._emit(statement.value, direct)
+        if direct is not None:
+            if value != direct:
+                self._instructions.append((np.copyto, (direct, value), -1))
+                self._release(value)
+            self._stores.pop(direct, None)
+            self._where_is[target] = direct
+            return
+        # A name for another name's value: that one may be assigned again.
+        value = self._copy(value) if value in self._where_is.values() else value
+        self._where_is[target] = value
+        if target in operands:
+            self._stores[operands.index(target)] = value
+
+    def _emit(self, node: Expression, target: int | None = None) -> int:
         """Append the instructions of an expression; the slot that will hold its value."""
         if isinstance(node, Number):
             return self._number(node.value)
         if isinstance(node, Name):
-            return where[node.name]
-        inputs = tuple(self._emit(argument, where) for argument in node.arguments)
+            return self._where_is[node.name]
+        inputs = tuple(self._emit(argument) for argument in node.arguments)
         if all(slot in self._numbers for slot in inputs):
             output = self._number(None)
             self._prologue.append((SCALAR_FUNCTIONS[node.function], inputs, output))
             return output
         if node.function == "where":
-            return self._where(inputs, where, target)
+            return self._where(inputs, target)
         for slot in inputs:
-            self._release(slot, where)
+            self._release(slot)
         dtype = np.dtype(bool) if node.function in CONDITIONS else self._dtype
         output = self._register(dtype) if target is None else target
         ufunc = UFUNCS.get(node.function) or getattr(np, node.function)
@@ -132,7 +135,7 @@ class Evaluate:
         self._instructions.append((ufunc, inputs, output))
         return output
 
-    def _where(self, inputs: tuple[int, ...], where: dict[str, int], target: int | None) -> int:
+    def _where(self, inputs: tuple[int, ...], target: int | None) -> int:
         """Append the choice between two values, which does not branch."""
         condition, value, otherwise = inputs
         output = self._register(self._dtype) if target is None else target
@@ -151,7 +154,7 @@ class Evaluate:
             slots = output, condition, value, otherwise, mask, scratch
             self._instructions.append((_select, slots, -1))
         for slot in (condition, value, otherwise, mask, scratch):
-            self._release(slot, where)
+            self._release(slot)
         return output
 
     def _copy(self, slot: int) -> int:
@@ -171,9 +174,9 @@ class Evaluate:
         self._registers[len(self._slots) - 1] = np.empty(self._length, dtype)
         return len(self._slots) - 1
 
-    def _release(self, slot: int, where: dict[str, int]) -> None:
+    def _release(self, slot: int) -> None:
         """Let the register be used again, unless it holds a temporary of the formula."""
-        if slot in self._registers and slot not in where.values():
+        if slot in self._registers and slot not in self._where_is.values():
             free = self._free.setdefault(self._registers[slot].dtype, [])
             if slot not in free:
                 free.append(slot)

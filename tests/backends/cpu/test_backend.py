@@ -1,0 +1,311 @@
+"""The CPU backend: memory, types, layouts that oneDNN chose, threads, no allocation in steps."""
+
+from __future__ import annotations
+
+import tracemalloc
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from osucaffe.backends.cpu import Cpu
+from osucaffe.backends.cpu.broadcast import boxes
+from osucaffe.backends.cpu.update import merge_segments
+from osucaffe.backends.cpu.workers import SMALL, Workers
+from osucaffe.backends.primitives import Program
+from osucaffe.backends.tensor import Tensor
+
+NUMPY = Cpu(onednn=False)
+RANDOM = np.random.default_rng(4)
+
+
+def place(backend: Cpu, *tensors: Tensor) -> None:
+    for tensor in tensors:
+        if tensor.array is None:
+            memory = backend.allocate(backend.nbytes(tensor))
+            memory[:] = 0
+            backend.place(tensor, memory, 0)
+
+
+def prepare(backend: Cpu, program: Program) -> Callable[[], None]:
+    """All calls prepared and all their tensors placed, zeroed."""
+    steps = [backend.prepare(call) for call in program.calls]
+    for call in program.calls:
+        place(backend, *call.read_tensors(), *call.written_tensors(), *call.scratch)
+
+    def run() -> None:
+        for step in steps:
+            step()
+
+    return run
+
+
+def test_memory_begins_on_a_cache_line() -> None:
+    for nbytes in 1, 1000, 1 << 20:
+        memory = NUMPY.allocate(nbytes)
+        assert memory.shape == (nbytes,)
+        assert memory.dtype == np.uint8
+        assert memory.ctypes.data % 64 == 0
+
+
+def test_tensors_lie_where_they_are_placed() -> None:
+    memory = NUMPY.allocate(256)
+    first, second = Tensor((2, 3)), Tensor((4,), "uint8")
+    NUMPY.place(first, memory, 64)
+    NUMPY.place(second, memory, 128)
+    NUMPY.write(first, [[1, 2, 3], [4, 5, 6]])
+    NUMPY.write(second, 7)
+    assert memory[64:88].view(np.float32).tolist() == [1, 2, 3, 4, 5, 6]
+    assert memory[128:132].tolist() == [7] * 4
+    assert first.address == memory.ctypes.data + 64
+
+
+def test_reading_makes_a_copy() -> None:
+    tensor = Tensor((3,))
+    place(NUMPY, tensor)
+    values = NUMPY.read(tensor)
+    values[:] = 1
+    assert NUMPY.read(tensor).tolist() == [0, 0, 0]
+
+
+def test_float64_holds_what_is_declared_float32() -> None:
+    backend = Cpu("float64")
+    tensor, mask = Tensor((3,)), Tensor((3,), "uint8")
+    place(backend, tensor, mask)
+    backend.write(tensor, [1 / 3] * 3)
+    assert backend.nbytes(tensor) == 24
+    assert backend.nbytes(mask) == 3
+    assert backend.read(tensor)[0] == 1 / 3
+    assert backend.onednn is None
+
+
+def test_unknown_types_are_refused() -> None:
+    with pytest.raises(ValueError, match="float16"):
+        Cpu("float16")
+
+
+def test_host_runs_the_function_between_other_steps() -> None:
+    x, y = Tensor((3,), flexible=True), Tensor((3,), flexible=True)
+    program = Program()
+    program.fill(x, value=2.0)
+    program.host([x], [y], function=lambda: np.copyto(y.array, x.array + 1))
+    program.relu(y, x, slope=0.0)
+    prepare(NUMPY, program)()
+    assert NUMPY.read(x).tolist() == [3, 3, 3]
+
+
+# -- layouts that oneDNN chose ----------------------------------------------------------------
+
+
+class Blocked:
+    """A tensor of 17 channels in a layout of oneDNN's, padded, that holds the values given."""
+
+    def __init__(self) -> None:
+        self.backend = Cpu()
+        if self.backend.onednn is None:
+            pytest.skip("no oneDNN library here")
+        self.program = Program()
+        self.tensor = self.make("convolved")
+        image, weights = Tensor((2, 16, 6, 6), flexible=True), self.make("w", (17, 16, 3, 3))
+        self.program.convolution(
+            image, weights, None, self.tensor, stride=[1, 1], pad=[1, 1], dilation=[1, 1], group=1
+        )
+        self.first = self.backend.prepare(self.program.calls.pop())
+        if self.tensor.layout is None:
+            pytest.skip("oneDNN prefers row-major memory here")
+        self.values = RANDOM.standard_normal(self.tensor.shape).astype(np.float32)
+
+    def make(self, name: str, shape: tuple[int, ...] = (2, 17, 6, 6), **how: Any) -> Tensor:
+        return Tensor(shape, name=name, flexible="like" not in how, **how)
+
+    def run(self) -> None:
+        run = prepare(self.backend, self.program)
+        place(self.backend, self.tensor)
+        self.backend.write(self.tensor, self.values)
+        run()
+
+    def padding_is_zero(self, tensor: Tensor) -> bool:
+        total = float((tensor.array.astype(np.float64) ** 2).sum())
+        return np.isclose(total, (self.backend.read(tensor).astype(np.float64) ** 2).sum())
+
+
+@pytest.fixture
+def blocked() -> Blocked:
+    return Blocked()
+
+
+def test_blocked_values_are_written_and_read(blocked: Blocked) -> None:
+    blocked.run()
+    assert blocked.tensor.array.ndim == 1
+    np.testing.assert_array_equal(blocked.backend.read(blocked.tensor), blocked.values)
+
+
+def test_formulas_that_keep_zeros_run_on_blocked_memory(blocked: Blocked) -> None:
+    y = blocked.make("y")
+    blocked.program.elementwise([blocked.tensor], [y], formula="y = a * 2 + tanh(a)")
+    blocked.run()
+    assert y.layout == blocked.tensor.layout
+    assert not blocked.program.calls[0].scratch
+    wanted = blocked.values * 2 + np.tanh(blocked.values)
+    np.testing.assert_allclose(blocked.backend.read(y), wanted, rtol=1e-5)
+
+
+def test_formulas_that_do_not_keep_zeros_leave_the_padding_alone(blocked: Blocked) -> None:
+    blocked.program.elementwise([blocked.tensor], [blocked.tensor], formula="y = a + 1")
+    blocked.run()
+    np.testing.assert_allclose(
+        blocked.backend.read(blocked.tensor), blocked.values + 1, rtol=1e-6, atol=1e-6
+    )
+    assert blocked.padding_is_zero(blocked.tensor)
+
+
+def test_layouts_are_mixed_by_reordering(blocked: Blocked) -> None:
+    plain, blocked_sum, copied = Tensor(blocked.tensor.shape), blocked.make("s"), blocked.make("c")
+    blocked.program.copy(blocked.tensor, plain)
+    blocked.program.copy(blocked.tensor, copied)
+    blocked.program.elementwise([plain, blocked.tensor], [blocked_sum], formula="y = a + 2 * b")
+    blocked.run()
+    read = blocked.backend.read
+    np.testing.assert_array_equal(read(plain), blocked.values)
+    np.testing.assert_array_equal(read(copied), blocked.values)
+    np.testing.assert_allclose(read(blocked_sum), 3 * blocked.values, rtol=1e-6)
+
+
+def test_primitives_of_numpy_see_blocked_tensors_row_major(blocked: Blocked) -> None:
+    moved, cropped = blocked.make("m", (17, 2, 6, 6)), blocked.make("g", (1, 5, 2, 6))
+    gradient = blocked.make("gradient", like=blocked.tensor)
+    blocked.program.permute(blocked.tensor, moved, axes=(1, 0, 2, 3))
+    blocked.program.crop(blocked.tensor, cropped, offsets=(1, 3, 2, 0))
+    blocked.program.crop_backward(cropped, gradient, offsets=(1, 3, 2, 0))
+    blocked.run()
+    read, box = blocked.backend.read, (slice(1, 2), slice(3, 8), slice(2, 4))
+    np.testing.assert_array_equal(read(moved), blocked.values.transpose(1, 0, 2, 3))
+    np.testing.assert_array_equal(read(cropped), blocked.values[box])
+    wanted = np.zeros_like(blocked.values)
+    wanted[box] = blocked.values[box]
+    assert gradient.layout is not None
+    np.testing.assert_array_equal(read(gradient), wanted)
+    assert blocked.padding_is_zero(gradient)
+
+
+def test_gradients_are_added_in_blocked_memory(blocked: Blocked) -> None:
+    index, dy = Tensor((3,)), Tensor((3, 17, 6, 6))
+    blocked.program.gather_gradient(dy, index, blocked.tensor)
+    blocked.program.calls[0].accumulates = frozenset({"dw"})
+    run = prepare(blocked.backend, blocked.program)
+    blocked.backend.write(blocked.tensor, blocked.values)
+    blocked.backend.write(dy, 1.5)
+    blocked.backend.write(index, [1, 1, 0])
+    run()
+    wanted = blocked.values + np.array([1.5, 3.0]).reshape(2, 1, 1, 1)
+    np.testing.assert_allclose(blocked.backend.read(blocked.tensor), wanted, rtol=1e-6, atol=1e-6)
+    assert blocked.padding_is_zero(blocked.tensor)
+
+
+# -- threads and pieces -----------------------------------------------------------------------
+
+
+def test_workers_cut_only_what_is_large() -> None:
+    workers = Workers(3)
+    assert workers.ranges(SMALL - 1) == [(0, SMALL - 1)]
+    assert workers.ranges(3 * SMALL + 1) == [
+        (0, SMALL), (SMALL, 2 * SMALL), (2 * SMALL, 3 * SMALL + 1),
+    ]  # fmt: skip
+    assert Cpu(threads=1, onednn=False).workers.count == 1
+
+
+def test_an_error_in_any_worker_is_raised() -> None:
+    def fail() -> None:
+        raise ArithmeticError("in a worker")
+
+    with pytest.raises(ArithmeticError, match="in a worker"):
+        Workers(2).run([lambda: None, fail])
+
+
+@pytest.mark.parametrize("shape", [(), (5,), (40_000,), (3, 20_000), (7, 5, 300, 3), (2, 0, 3)])
+def test_boxes_cover_every_element_once(shape: tuple[int, ...]) -> None:
+    count = np.zeros(shape, int)
+    for box in boxes(shape):
+        count[box] += 1
+        assert count[box].size <= 16384
+    assert (count == 1).all()
+
+
+def test_segments_that_touch_are_joined_if_their_multipliers_agree() -> None:
+    segments = [(0, 4, 1.0, 1.0), (4, 6, 1.0, 1.0), (6, 8, 2.0, 0.0), (9, 12, 2.0, 0.0)]
+    assert merge_segments(segments) == [(0, 6, 1.0, 1.0), (6, 8, 2.0, 0.0), (9, 12, 2.0, 0.0)]
+
+
+# -- allocation -------------------------------------------------------------------------------
+
+IMAGE = (8, 16, 40, 40)
+"""800 kB: no step may allocate anything near that."""
+
+
+def record_everything(program: Program) -> None:
+    """Calls of an ordinary training iteration, on images of 800 kB each."""
+    window = {"kernel": [3, 3], "stride": [1, 1], "pad": [1, 1]}
+    filters = {"stride": [1, 1], "pad": [1, 1], "dilation": [1, 1], "group": 2}
+    x, y, z, dx = (Tensor(IMAGE) for _ in range(4))
+    index, note, mask = Tensor(IMAGE, "int32"), Tensor(IMAGE), Tensor(IMAGE, "uint8")
+    w, b = Tensor((16, 8, 3, 3)), Tensor((16,))
+    program.convolution(x, w, b, y, **filters, relu=0.1)
+    program.convolution_backward_data(y, w, dx, **filters)
+    program.convolution_backward_filter(x, y, w, b, **filters)
+    program.relu(y, y, slope=0.0)
+    program.relu_backward(y, z, z, slope=0.1)
+    program.max_pooling(y, z, index, **window)
+    program.max_pooling_backward(z, index, dx, **window)
+    program.average_pooling(y, z, **window)
+    program.average_pooling_backward(z, dx, **window)
+    for within in True, False:
+        settings = {"size": 3, "alpha": 1.0, "beta": 0.75, "k": 1.0, "within_channel": within}
+        program.lrn(x, y, note, **settings)
+        program.lrn_backward(x, y, z, note, dx, **settings)
+    program.dropout(x, y, mask, ratio=0.5, key=1)
+    program.dropout_backward(z, mask, dx, ratio=0.5, key=1)
+    program.sum([x, y], z, coefficients=[1.0, -2.0])
+    program.elementwise([x, y], [z, y], formula="y = where(a > b, a, 2); z = a / (b + 1)")
+    program.broadcast([x, Tensor((1, 16, 1, 1))], [z], formula="y = a * b")
+    program.reduce([x, y], b, formula="y = a * b", axes=(0, 2, 3))
+    both = Tensor((8, 32, 40, 40))
+    program.concat([x, y], both, axis=1)
+    program.split(both, [x, y], axis=1)
+    weights, hidden, bias = Tensor((32, 25600)), Tensor((8, 32)), Tensor((32,))
+    program.inner_product(x, weights, bias, hidden, axis=1, transpose=False)
+    program.inner_product_backward_data(hidden, weights, dx, axis=1, transpose=False)
+    program.inner_product_backward_filter(x, hidden, weights, bias, axis=1, transpose=False)
+    label, one = Tensor((8, 40, 40)), Tensor(())
+    loss = {"axis": 1, "ignore": 3, "normalization": "VALID"}
+    program.softmax(x, y, axis=1)
+    program.softmax_backward(y, z, dx, axis=1)
+    program.softmax_loss(x, label, y, one, **loss)
+    program.softmax_loss_backward(y, label, one, dx, **loss)
+    flat = [Tensor((300_000,)) for _ in range(3)]
+    program.update(
+        flat[0], flat[1], [flat[2]], Tensor((1,)),
+        formula="h = m * h + lr * rate * g; w = w - h", names=["lr"],
+        segments=[(0, 300_000, 1.0, 1.0)], constants={"m": 0.9},
+    )  # fmt: skip
+    program.sum_of_squares(flat[0], one)
+
+
+def test_steps_allocate_nothing() -> None:
+    program = Program()
+    record_everything(program)
+    steps = [NUMPY.prepare(call) for call in program.calls]
+    for call in program.calls:
+        place(NUMPY, *call.read_tensors(), *call.written_tensors(), *call.scratch)
+    for step in steps:
+        step()
+    peaks = {}
+    tracemalloc.start()
+    for call, step in zip(program.calls, steps, strict=True):
+        tracemalloc.reset_peak()
+        before = tracemalloc.get_traced_memory()[0]
+        step()
+        peaks[call.name] = tracemalloc.get_traced_memory()[1] - before
+    tracemalloc.stop()
+    # NumPy casts through buffers of 8,192 elements.
+    assert {name: peak for name, peak in peaks.items() if peak > 200_000} == {}
