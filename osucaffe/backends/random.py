@@ -14,7 +14,7 @@ import numpy as np
 
 _MASK = 0xFFFFFFFFFFFFFFFF
 _HALF = np.uint64(32)
-_INDEX = np.arange(1 << 14, dtype=np.uint64)
+_INDEX = np.arange(1 << 15, dtype=np.uint64)
 
 
 @dataclass
@@ -46,7 +46,7 @@ def keep_threshold(ratio: float) -> int:
 def squares32(counter: int, key: int, out: np.ndarray, scratch: Sequence[np.ndarray]) -> None:
     """32 random bits for each of the counters counter, counter + 1, ...
 
-    out and three arrays of scratch are uint64 of one length, at most 2^14; nothing is allocated.
+    out and three arrays of scratch are uint64 of one length, at most 2^15; nothing is allocated.
     Each round squares, adds, and swaps the halves (Widynski 2020, section 4).
     """
     x, (y, z, high) = out, scratch

@@ -16,7 +16,7 @@ from ..formula import COMPARISONS, SCALAR_FUNCTIONS, Expression, Name, Number, S
 from ..tensor import Shape
 from .special import erf
 
-CHUNK = 16384
+CHUNK = 1 << 15
 """Elements worked on at a time: a handful of float32 arrays of it fit into a core's L2 cache."""
 
 UFUNCS: dict[str, Any] = {

@@ -11,6 +11,7 @@ import pytest
 
 from osucaffe.backends.cpu import Cpu
 from osucaffe.backends.cpu.broadcast import boxes
+from osucaffe.backends.cpu.evaluate import CHUNK
 from osucaffe.backends.cpu.update import merge_segments
 from osucaffe.backends.cpu.workers import SMALL, Workers
 from osucaffe.backends.primitives import Program
@@ -93,6 +94,17 @@ def test_host_runs_the_function_between_other_steps() -> None:
     program.relu(y, x, slope=0.0)
     prepare(NUMPY, program)()
     assert NUMPY.read(x).tolist() == [3, 3, 3]
+
+
+def test_max_pooling_notes_the_first_maximum() -> None:
+    x, y, index = Tensor((1, 1, 3, 4)), Tensor((1, 1, 2, 2)), Tensor((1, 1, 2, 2), "int32")
+    program = Program()
+    program.max_pooling(x, y, index, kernel=[3, 3], stride=[2, 2], pad=[1, 1])
+    run = prepare(NUMPY, program)
+    NUMPY.write(x, [[[[-1, -1, 5, 5], [-2, -1, 5, 5], [0, 7, 7, -9]]]])
+    run()
+    assert NUMPY.read(y).tolist() == [[[[-1, 5], [7, 7]]]]
+    assert NUMPY.read(index).tolist() == [[[[0, 2], [9, 9]]]]
 
 
 # -- layouts that oneDNN chose ----------------------------------------------------------------
@@ -228,7 +240,7 @@ def test_boxes_cover_every_element_once(shape: tuple[int, ...]) -> None:
     count = np.zeros(shape, int)
     for box in boxes(shape):
         count[box] += 1
-        assert count[box].size <= 16384
+        assert count[box].size <= CHUNK
     assert (count == 1).all()
 
 

@@ -1,0 +1,279 @@
+"""Owns the cases of the primitives that make up layers: convolution, pooling, losses ..."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import numpy as np
+
+from osucaffe.backends.random import call_key
+
+from . import reference
+from .cases import STATE, case, labels, normal
+from .running import Output
+
+
+def convolution_cases() -> None:
+    def geometry(stride, pad, dilation, group) -> dict[str, Any]:
+        return {"stride": stride, "pad": pad, "dilation": dilation, "group": group}
+
+    table = [
+        ("3x3", (2, 3, 6, 5), (4, 3, 3, 3), geometry([1, 1], [1, 1], [1, 1], 1)),
+        ("uneven", (2, 3, 8, 7), (2, 3, 2, 3), geometry([3, 2], [0, 2], [1, 1], 1)),
+        ("1x1", (2, 5, 3, 4), (3, 5, 1, 1), geometry([1, 1], [0, 0], [1, 1], 1)),
+        ("1x1 stride 2", (2, 5, 5, 4), (3, 5, 1, 1), geometry([2, 2], [0, 0], [1, 1], 1)),
+        ("groups", (2, 4, 5, 5), (6, 2, 3, 3), geometry([1, 1], [1, 1], [1, 1], 2)),
+        ("depthwise", (1, 4, 5, 5), (4, 1, 3, 3), geometry([2, 2], [1, 1], [1, 1], 4)),
+        ("dilated", (1, 2, 8, 9), (3, 2, 3, 2), geometry([2, 1], [2, 1], [2, 3], 1)),
+        ("1-d", (2, 3, 9), (4, 3, 4), geometry([2], [1], [1], 1)),
+        ("3-d", (1, 2, 4, 5, 3), (3, 2, 2, 3, 2), geometry([1, 2, 1], [1, 0, 1], [1, 1, 1], 1)),
+        ("channel blocks", (1, 16, 4, 4), (32, 16, 3, 3), geometry([1, 1], [1, 1], [1, 1], 1)),
+    ]
+    for label, image, kernel, settings in table:
+        x, w, b = normal(*image), normal(*kernel), normal(kernel[0])
+        forward = functools.partial(reference.convolution, **settings)
+        y = forward(x, w, b)
+        dy = normal(*y.shape)
+        case(label, "convolution", {"x": x, "w": w, "b": b, "y": Output(y.shape)}, settings,
+             lambda y=y: {"y": y})  # fmt: skip
+        case(label, "convolution_backward_data", {"dy": dy, "w": w, "dx": Output(image)}, settings,
+             lambda f=forward, x=x, w=w, dy=dy: {
+                 "dx": reference.gradient(lambda x: f(x, w, None), x, dy)
+             })  # fmt: skip
+        if label == "channel blocks":  # too many weights for finite differences
+            continue
+        case(label, "convolution_backward_filter",
+             {"x": x, "dy": dy, "dw": Output(kernel), "db": Output((kernel[0],))}, settings,
+             lambda f=forward, x=x, w=w, dy=dy: {
+                 "dw": reference.gradient(lambda w: f(x, w, None), w, dy),
+                 "db": dy.sum(axis=(0, *range(2, dy.ndim))),
+             })  # fmt: skip
+
+        if settings["group"] > 1:
+            continue
+        window = {k: v for k, v in settings.items() if k != "group"} | {"kernel": kernel[2:]}
+        columns = functools.partial(reference.im2col, **window)
+        shape = columns(x).shape
+        dy = normal(*shape)
+        case(label, "im2col", {"x": x, "y": Output(shape)}, window,
+             lambda f=columns, x=x: {"y": f(x)})  # fmt: skip
+        case(label, "im2col_backward", {"dy": dy, "dx": Output(image)}, window,
+             lambda f=columns, x=x, dy=dy: {"dx": reference.gradient(f, x, dy)})  # fmt: skip
+
+    label, image, kernel, settings = table[0]
+    x, w = normal(*image), normal(*kernel)
+    y = reference.convolution(x, w, None, **settings)
+    for slope in 0.0, 0.1:
+        case(f"no bias, ReLU {slope}", "convolution",
+             {"x": x, "w": w, "b": None, "y": Output(y.shape)}, settings | {"relu": slope},
+             lambda y=y, s=slope: {"y": np.where(y > 0, y, s * y)})  # fmt: skip
+    dy = normal(*y.shape)
+    case("weights only", "convolution_backward_filter",
+         {"x": x, "dy": dy, "dw": Output(kernel), "db": None}, settings,
+         lambda: {"dw": reference.gradient(
+             lambda w: reference.convolution(x, w, None, **settings), w, dy)})  # fmt: skip
+    case("bias only", "convolution_backward_filter",
+         {"x": x, "dy": dy, "dw": None, "db": Output(kernel[:1])}, settings,
+         lambda: {"db": dy.sum(axis=(0, 2, 3))})  # fmt: skip
+
+
+def inner_product_cases() -> None:
+    for label, shape, axis, outputs, transpose in [
+        ("matrix", (4, 6), 1, 5, False),
+        ("transposed", (4, 6), 1, 5, True),
+        ("image", (3, 2, 4, 2), 1, 7, False),
+        ("axis 2", (2, 3, 4, 2), 2, 3, False),
+        ("axis 0", (5, 3), 0, 2, True),
+        ("one row", (1, 12), 1, 5, False),
+    ]:
+        inside = int(np.prod(shape[axis:]))
+        x, b = normal(*shape), normal(outputs)
+        w = normal(inside, outputs) if transpose else normal(outputs, inside)
+        settings = {"axis": axis, "transpose": transpose}
+        forward = functools.partial(reference.inner_product, **settings)
+        y = forward(x, w, b)
+        dy = normal(*y.shape)
+        case(label, "inner_product", {"x": x, "w": w, "b": b, "y": Output(y.shape)}, settings,
+             lambda y=y: {"y": y})  # fmt: skip
+        case(f"{label}, ReLU", "inner_product", {"x": x, "w": w, "b": None, "y": Output(y.shape)},
+             settings | {"relu": 0.1},
+             lambda y=y - b: {"y": np.where(y > 0, y, 0.1 * y)})  # fmt: skip
+        case(label, "inner_product_backward_data", {"dy": dy, "w": w, "dx": Output(shape)},
+             settings, lambda f=forward, x=x, w=w, dy=dy: {
+                 "dx": reference.gradient(lambda x: f(x, w, None), x, dy)
+             })  # fmt: skip
+        case(label, "inner_product_backward_filter",
+             {"x": x, "dy": dy, "dw": Output(w.shape), "db": Output((outputs,))}, settings,
+             lambda f=forward, x=x, w=w, b=b, dy=dy: {
+                 "dw": reference.gradient(lambda w: f(x, w, b), w, dy),
+                 "db": reference.gradient(lambda b: f(x, w, b), b, dy),
+             })  # fmt: skip
+
+
+def pooling_cases() -> None:
+    for label, image, out, settings in [
+        ("2x2", (2, 3, 6, 8), (3, 4), {"kernel": [2, 2], "stride": [2, 2], "pad": [0, 0]}),
+        ("overlapping", (2, 3, 7, 7), (3, 3), {"kernel": [3, 3], "stride": [2, 2], "pad": [0, 0]}),
+        ("rounded up", (1, 2, 6, 7), (3, 4), {"kernel": [3, 2], "stride": [2, 2], "pad": [0, 0]}),
+        ("padded", (1, 4, 5, 5), (3, 3), {"kernel": [3, 3], "stride": [2, 2], "pad": [1, 1]}),
+        ("padded, rounded up", (1, 2, 6, 6), (4, 3),
+         {"kernel": [3, 4], "stride": [2, 3], "pad": [1, 1]}),
+        ("global", (2, 3, 4, 5), (1, 1), {"kernel": [4, 5], "stride": [1, 1], "pad": [0, 0]}),
+        ("gaps", (1, 2, 7, 7), (2, 2), {"kernel": [2, 2], "stride": [4, 5], "pad": [0, 0]}),
+        ("1-d", (2, 3, 9), (5,), {"kernel": [3], "stride": [2], "pad": [1]}),
+        ("3-d", (1, 2, 4, 5, 4), (2, 2, 2),
+         {"kernel": [2, 3, 2], "stride": [2, 2, 2], "pad": [0, 0, 0]}),
+        ("blocks", (2, 17, 6, 6), (3, 3), {"kernel": [3, 3], "stride": [2, 2], "pad": [0, 0]}),
+    ]:  # fmt: skip
+        x = normal(*image)
+        shape = (*image[:2], *out)
+        dy, index = normal(*shape), Output(shape, "int32")
+        largest = functools.partial(reference.max_pooling, out=out, **settings)
+        mean = functools.partial(reference.average_pooling, out=out, **settings)
+        forward = ("max_pooling", {"x": x, "y": Output(shape), "index": index}, settings)
+        case(label, *forward, lambda f=largest, x=x: {"y": f(x)[0]})
+        case(f"{label}, no index", "max_pooling", forward[1] | {"index": None}, settings,
+             lambda f=largest, x=x: {"y": f(x)[0]})  # fmt: skip
+        case(label, "average_pooling", {"x": x, "y": Output(shape)}, settings,
+             lambda f=mean, x=x: {"y": f(x)})  # fmt: skip
+        if label == "blocks":
+            continue
+        case(label, "max_pooling_backward", {"dy": dy, "index": index, "dx": Output(image)},
+             settings, lambda f=largest, x=x, dy=dy: {
+                 "dx": reference.gradient(lambda x: f(x)[0], x, dy)
+             }, forward)  # fmt: skip
+        case(label, "average_pooling_backward", {"dy": dy, "dx": Output(image)}, settings,
+             lambda f=mean, x=x, dy=dy: {"dx": reference.gradient(f, x, dy)})  # fmt: skip
+
+    x = np.maximum(normal(2, 3, 7, 6), 0)
+    x[0, 0, :4, :4] = 0
+    out, shape, dy = (3, 3), (2, 3, 3, 3), normal(2, 3, 3, 3)
+    window = {"kernel": [3, 2], "stride": [2, 2]}
+    settings = window | {"key": 11, "train": True}
+    index = Output(shape, "int32")
+
+    @functools.cache
+    def drawn() -> tuple[np.ndarray, np.ndarray]:
+        return reference.stochastic_pooling(
+            x, out, **window, key=call_key(STATE.seed, 11), start=STATE.step << 32
+        )
+
+    def scattered() -> np.ndarray:
+        dx = np.zeros((2, 3, 42))
+        for n, c, i, j in np.ndindex(*shape):
+            dx[n, c, drawn()[1][n, c, i, j]] += dy[n, c, i, j]
+        return dx.reshape(x.shape)
+
+    forward = ("stochastic_pooling", {"x": x, "y": Output(shape), "index": index}, settings)
+    case("train", *forward, lambda: {"y": drawn()[0], "index": drawn()[1]})
+    case("test", "stochastic_pooling", forward[1], settings | {"train": False},
+         lambda: {"y": reference.expected_pooling(x, out, **window)})  # fmt: skip
+    case("stochastic", "max_pooling_backward", {"dy": dy, "index": index, "dx": Output(x.shape)},
+         window | {"pad": [0, 0]}, lambda: {"dx": scattered()}, forward)  # fmt: skip
+
+
+def normalization_cases() -> None:
+    for label, shape, settings in [
+        ("across", (2, 6, 3, 4),
+         {"size": 5, "alpha": 0.5, "beta": 0.75, "k": 1.0, "within_channel": False}),
+        ("across, wide", (1, 3, 3, 2),
+         {"size": 7, "alpha": 2.0, "beta": 0.5, "k": 2.0, "within_channel": False}),
+        ("within", (1, 2, 5, 4),
+         {"size": 3, "alpha": 1.5, "beta": 0.75, "k": 1.0, "within_channel": True}),
+        ("within, wide", (2, 2, 3, 3),
+         {"size": 5, "alpha": 1.5, "beta": 0.4, "k": 1.0, "within_channel": True}),
+    ]:  # fmt: skip
+        x, dy = normal(*shape), normal(*shape)
+        y, note = Output(shape), Output(shape)
+        function = functools.partial(reference.lrn, **settings)
+        forward = ("lrn", {"x": x, "y": y, "note": note}, settings)
+        case(label, *forward, lambda f=function, x=x: {"y": f(x)})
+        case(label, "lrn_backward", {"x": x, "y": y, "dy": dy, "note": note, "dx": Output(shape)},
+             settings, lambda f=function, x=x, dy=dy: {"dx": reference.gradient(f, x, dy)},
+             forward)  # fmt: skip
+    for shape, axis in ((4, 7), 1), ((2, 5, 3, 2), 1), ((2, 3, 4), 2), ((3, 4), 0):
+        x, dy = normal(*shape), normal(*shape)
+        function = functools.partial(reference.softmax, axis=axis)
+        y = function(x)
+        label = f"{len(shape)}-d, axis {axis}"
+        case(label, "softmax", {"x": x, "y": Output(shape)}, {"axis": axis}, lambda y=y: {"y": y})
+        case(f"{label}, in place", "softmax", {"x": x, "y": x}, {"axis": axis},
+             lambda y=y: {"y": y})  # fmt: skip
+        derivative = lambda f=function, x=x, dy=dy: {  # noqa: E731
+            "dx": reference.gradient(f, x, dy)
+        }
+        case(label, "softmax_backward", {"y": y, "dy": dy, "dx": Output(shape)}, {"axis": axis},
+             derivative)  # fmt: skip
+        case(f"{label}, in place", "softmax_backward", {"y": y, "dy": dy, "dx": dy},
+             {"axis": axis}, derivative)  # fmt: skip
+    huge = np.round(normal(3, 4)) + 1e4
+    case("huge scores", "softmax", {"x": huge, "y": Output((3, 4))}, {"axis": 1},
+         lambda: {"y": reference.softmax(huge - huge.max(), 1)})  # fmt: skip
+
+
+def loss_cases() -> None:
+    table = [
+        (shape, axis, ignore, normalization)
+        for normalization in ("FULL", "VALID", "BATCH_SIZE", "NONE")
+        for shape, axis, ignore in (((5, 4), 1, None), ((2, 5, 3, 2), 1, 2), ((2, 3, 4), 2, 0))
+    ]
+    for shape, axis, ignore, normalization in table:
+        x, dloss = normal(*shape), np.array(1.5)
+        label = labels(shape[axis], *shape[:axis], *shape[axis + 1 :])
+        label.flat[:2] = 0, 2
+        settings = {"axis": axis, "ignore": ignore, "normalization": normalization}
+        function = functools.partial(reference.softmax_loss, label=label, **settings)
+        name = f"{len(shape)}-d, ignore {ignore}, {normalization}"
+        probability = Output(shape)
+        forward = (
+            "softmax_loss",
+            {"x": x, "label": label, "probability": probability, "loss": Output(())},
+            settings,
+        )
+        case(name, *forward,
+             lambda f=function, x=x: {"loss": f(x)[0], "probability": f(x)[1]})  # fmt: skip
+        case(name, "softmax_loss_backward",
+             {"probability": probability, "label": label, "dloss": dloss, "dx": Output(shape)},
+             settings, lambda f=function, x=x, d=dloss: {
+                 "dx": reference.gradient(lambda x: f(x)[0], x, d)
+             }, forward)  # fmt: skip
+    settings = {"axis": 1, "ignore": -1, "normalization": "VALID"}
+    for name, label, wrong in [
+        ("all ignored", [-1, -1, -1], False), ("too large", [0, 4, -1], True),
+        ("too small", [0, 1, -2], True),
+    ]:  # fmt: skip
+        case(f"label {name}", "softmax_loss",
+             {"x": normal(3, 4), "label": np.array(label, np.float64),
+              "probability": Output((3, 4)), "loss": Output(())}, settings,
+             lambda wrong=wrong: {"loss": np.nan if wrong else 0.0})  # fmt: skip
+    far = np.array([[200.0, 0, -200], [0, 0, 500]])
+    case("no underflow", "softmax_loss",
+         {"x": far, "label": np.array([2.0, 0]), "probability": Output((2, 3)),
+          "loss": Output(())}, settings, lambda: {"loss": 450.0})  # fmt: skip
+
+    for shape, axis, top_k, ignore in [
+        ((20, 5), 1, 1, None), ((20, 5), 1, 3, 2), ((3, 4, 2, 3), 1, 2, None), ((2, 3, 6), 2, 1, 0),
+    ]:  # fmt: skip
+        x = np.round(normal(*shape))  # many ties
+        label = labels(shape[axis], *shape[:axis], *shape[axis + 1 :])
+        settings = {"axis": axis, "top_k": top_k, "ignore": ignore}
+        function = functools.partial(reference.accuracy, x, label, **settings)
+        tensors = {"x": x, "label": label, "y": Output(())}
+        name = f"{len(shape)}-d, top {top_k}, ignore {ignore}"
+        case(name, "accuracy", tensors | {"per_class": Output((shape[axis],))}, settings,
+             lambda f=function: {"y": f()[0], "per_class": f()[1]})  # fmt: skip
+        case(f"{name}, no classes", "accuracy", tensors | {"per_class": None}, settings,
+             lambda f=function: {"y": f()[0]})  # fmt: skip
+    for shape, axis, k in ((3, 6), 1, 4), ((2, 5, 3), 1, 5), ((4, 3), 0, 1):
+        x = np.round(normal(*shape))  # many ties
+        size = (*shape[:axis], k, *shape[axis + 1 :])
+        both = {"index": Output(size), "value": Output(size)}
+        function = functools.partial(reference.top_k, x, k, axis)
+        case(f"{k} on axis {axis}", "top_k", {"x": x} | both, {"axis": axis},
+             lambda f=function: {"index": f()[0], "value": f()[1]})  # fmt: skip
+        case(f"{k} on axis {axis}, index only", "top_k", {"x": x} | both | {"value": None},
+             {"axis": axis}, lambda f=function: {"index": f()[0]})  # fmt: skip
+    xs = [normal(2, 3), normal(1)]
+    case("", "total", {"xs": xs, "y": Output(())}, {"weights": [0.5, -2.0]},
+         lambda: {"y": xs[0].sum() / 2 - 2 * xs[1].sum()})  # fmt: skip
