@@ -79,9 +79,9 @@ def measure_case(case: Case, sgemm: dict[str, Any], rounds: int, seconds: float)
         rate = product.notes["flops"] / product.median
         return asdict(case) | {
             "name": case.name,
-            "flops": peer.notes["flops"],
+            "flops": ours.notes["flops"],
             "sgemm_gflops": round(rate / 1e9, 1),
-            "floor_ms": round(peer.notes["flops"] / rate * 1e3, 2),
+            "floor_ms": round(ours.notes["flops"] / rate * 1e3, 2),
             "osucaffe": _summary(ours),
             "torch": _summary(peer)
             | {
@@ -150,8 +150,8 @@ Written by `make bench-cpu` on {record["date"]}.
 - Training: forward, backward and an SGD update with momentum and weight decay. Forward + backward:
   of the deploy net with a softmax loss. Inputs are one fixed batch in memory.
 - PyTorch runs in the faster of its contiguous and channels_last layouts.
-- The floor is the arithmetic of convolutions and inner products at the rate of a large sgemm, which
-  runs in turns with the two: {min(rates):.0f} to {max(rates):.0f} GFLOP/s here. What a framework
+- The floor is the arithmetic of forward and backward at the rate of a large sgemm, which runs in
+  turns with the two: {min(rates):.0f} to {max(rates):.0f} GFLOP/s here. What a framework
   reaches is the floor over its time.
 - Memory, osucaffe / PyTorch: the most that the process held, and how much of it came after the
   framework's import.

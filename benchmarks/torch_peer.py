@@ -20,25 +20,18 @@ _IGNORED = ("Input", "Accuracy", "Silence")
 
 
 class TorchPeer(nn.Module):
-    """A net that is already filtered by phase, its inputs being Input layers.
-
-    flops: of one iteration, forward and backward, in convolutions and inner products: twice the
-    multiplications. Backward has the same again for the weights, and for the bottom where it has a
-    gradient.
-    """
+    """A net that is already filtered by phase, its inputs being Input layers."""
 
     def __init__(self, net: caffe_pb2.NetParameter, *, seed: int = 1) -> None:
         super().__init__()
         self.layers = nn.ModuleDict()
         self.specs = [layer for layer in net.layer if layer.type not in _IGNORED]
-        self.flops = 0
         # Shapes are found by running every module on tensors without memory.
         blobs = {
             top: torch.empty(tuple(shape.dim), dtype=_dtype(len(shape.dim)), device="meta")
             for layer in net.layer
             for top, shape in zip(layer.top, layer.input_param.shape, strict=False)
         }
-        inputs = set(blobs)
         with torch.device("meta"), torch.no_grad():
             for spec in self.specs:
                 bottoms = [blobs[name] for name in spec.bottom]
@@ -46,12 +39,7 @@ class TorchPeer(nn.Module):
                     raise UserError(f'layer "{spec.name}": no PyTorch peer of type {spec.type}')
                 module = _BUILDERS[spec.type](spec, bottoms)
                 self.layers[spec.name] = module
-                top = module(*bottoms)
-                blobs[spec.top[0]] = top
-                if isinstance(module, nn.Conv2d | nn.Sequential):
-                    weight = next(module.parameters())
-                    passes = 2 if spec.bottom[0] in inputs else 3
-                    self.flops += passes * 2 * top.numel() * weight[0].numel()
+                blobs[spec.top[0]] = module(*bottoms)
         self.to_empty(device="cpu")
         torch.manual_seed(seed)
         for module in self.modules():

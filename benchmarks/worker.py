@@ -91,7 +91,6 @@ def _build_osucaffe(job: dict[str, Any]) -> Built:
     _note_imported()
     backend = Cpu(threads=job["threads"])
     net_parameter = _net(job)
-    notes = {"version": osucaffe.__version__}
     if not job["update"]:
         net = Net(net_parameter, phase="TRAIN", backend=backend)
         _feed(net, net_parameter)
@@ -100,7 +99,7 @@ def _build_osucaffe(job: dict[str, Any]) -> Built:
             net.forward()
             net.backward()
 
-        return Built(forward_backward, notes)
+        return Built(forward_backward, {"version": osucaffe.__version__, "flops": _flops(net)})
     settings = caffe_pb2.SolverParameter(
         net_param=net_parameter,
         base_lr=LEARNING_RATE,
@@ -112,7 +111,15 @@ def _build_osucaffe(job: dict[str, Any]) -> Built:
     )
     solver = Solver(settings, backend)
     _feed(solver.net, net_parameter)
+    notes = {"version": osucaffe.__version__, "flops": _flops(solver.net)}
     return Built(lambda: solver.step(1), notes)
+
+
+def _flops(net: Any) -> int:
+    """The arithmetic of one forward and one backward pass."""
+    from osucaffe.graph.flops import flops
+
+    return sum(flops(call) for program in net.programs[:2] for call in program)
 
 
 def _feed(net: Any, net_parameter: caffe_pb2.NetParameter) -> None:
@@ -146,7 +153,7 @@ def _build_torch(job: dict[str, Any]) -> Built:
         if job["update"]:
             optimizer.step()
 
-    return Built(iterate, {"version": torch.__version__, "flops": peer.flops})
+    return Built(iterate, {"version": torch.__version__})
 
 
 _SGEMM_SIZE = 2048

@@ -20,6 +20,8 @@ def test_workers_take_turns() -> None:
             assert all(len(times) >= 2 for times in worker.times)
             assert min(worker.run_medians) <= worker.median <= max(worker.run_medians)
             assert 0 < worker.growth < worker.peak
+            products = 2 * 288_000 + 3 * (1_600_000 + 400_000 + 5_000)  # of one image
+            assert 1 <= worker.notes["flops"] / (2 * 2 * products) < 1.05
 
 
 def test_a_failed_worker_is_told(capfd: pytest.CaptureFixture) -> None:
