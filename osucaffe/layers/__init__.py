@@ -14,6 +14,7 @@ from . import (  # noqa: F401
     losses,
     normalization,
     pooling,
+    recurrent,
     shape,
     softmax,
 )

@@ -28,13 +28,16 @@ LABELS = {"l": 4}
 
 
 def case(type_, settings="", shapes=X, *, tops=1, in_place=False, labels=None, phase="TRAIN",
-         positive=False, name=""):  # fmt: skip
-    """A row: a layer over inputs of these shapes. positive: the inputs are above 0."""
+         positive=False, begin=False, name=""):  # fmt: skip
+    """A row: a layer over inputs of these shapes.
+
+    positive: the inputs are above 0. begin: whole numbers of the first step are 0.
+    """
     bottoms = "".join(f' bottom: "{each}"' for each in shapes)
     outputs = ["x"] if in_place else [f"y{i}" for i in range(tops)]
     text = f'layer {{ name: "op" type: "{type_}"{bottoms}'
     text += "".join(f' top: "{each}"' for each in outputs) + f" {settings} }}"
-    options = {"labels": labels or {}, "phase": phase, "positive": positive}
+    options = {"labels": labels or {}, "phase": phase, "positive": positive, "begin": begin}
     words = [type_, name, "in_place" if in_place else ""]
     return pytest.param(type_, shapes, text, options, id="-".join(w for w in words if w))
 
@@ -110,6 +113,14 @@ CASES = [
          {"x": (2, 3, 4, 5), "l": (2, 3, 5), "h": (4, 4)}, labels={"l": 4, "h": 5}),
     case("InfogainLoss", "loss_param { ignore_label: 2 }", {"x": (6, 4), "l": (6,), "h": (1, 1, 4, 4)},
          labels={"l": 4, "h": 5}, name="ignore"),
+    *(case(each, f"recurrent_param {{ num_output: 3 {WEIGHTS} {exposed} }}",
+           {"x": (4, 2, 2, 2), "l": (4, 2)} | statics | states, labels={"l": 2},
+           begin=not states, tops=1 + len(states), name=" ".join([*statics, *states]))
+      for each, all_states in (("LSTM", "hc"), ("RNN", "h"))
+      for statics in ({}, {"static": (2, 3)})
+      for exposed, states in (("", {}), ("expose_hidden: true",
+                                         dict.fromkeys(all_states, (1, 2, 3))))),
+    case("LSTMUnit", "", {"x": (1, 3, 2), "g": (1, 3, 8), "l": (1, 3)}, labels={"l": 2}, tops=2),
     case("Concat", "concat_param { axis: 2 }", {"x": (2, 3, 4), "z": (2, 3, 2), "w": (2, 3, 1)}),
     case("Slice", "slice_param { axis: 2 slice_point: 1 slice_point: 4 }", tops=3),
     case("Slice", tops=2, name="equal"),
@@ -172,6 +183,7 @@ def test_gradient_is_the_slope_of_forward(type_, shapes, text, options) -> None:
         values[name] = random.standard_normal(shape)
         if name in options["labels"]:
             values[name] = random.integers(options["labels"][name], size=shape).astype(float)
+            values[name][: options["begin"]] = 0
         elif options["positive"]:
             values[name] = np.abs(values[name]) + 0.1
     # What is differentiated: the losses plus the other outputs, each element weighted.

@@ -20,6 +20,7 @@ from . import (  # noqa: F401 (importing them registers the primitives)
     movement,
     normalization,
     pooling,
+    recurrent,
     selection,
     update,
 )
