@@ -37,6 +37,8 @@ class Cpu:
     float32 is held and computed in float64, by NumPy alone.
     threads: for oneDNN, OpenBLAS and the backend's own workers; None: one for each core.
     onednn: use oneDNN where it is installed.
+
+    random: the state by which the calls draw that are prepared while it is set.
     """
 
     name = "cpu"
@@ -90,8 +92,10 @@ class Cpu:
         if tensor.layout is None:
             np.copyto(tensor.array, values, casting="unsafe")
             return
-        plain = self._placed(tensor.shape, tensor.dtype)
-        np.copyto(plain.array, values, casting="unsafe")
+        values = np.broadcast_to(np.asarray(values, self.dtype_of(tensor)), tensor.shape)
+        values = np.ascontiguousarray(values)  # as it is where it can be: weights are large
+        plain = Tensor(tensor.shape, tensor.dtype)
+        plain.place(values, values.ctypes.data)
         self.reorder(plain, tensor)()
 
     def synchronize(self) -> None:
