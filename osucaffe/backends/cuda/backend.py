@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from ...errors import UserError
-from ..random import RandomState
+from ..random import RandomState, call_key
 from ..tensor import Call, Step, Tensor
-from .layout import ITEM_BYTES, Layout, dtype_of, from_bfloat16, is_nhwc, to_bfloat16
+from . import registry
+from .graphs import capture
+from .kernels import kernel, launch
+from .layout import ITEM_BYTES, Layout, dtype_of, from_bfloat16, to_bfloat16
+from .registry import prepare, sequence
 
 PRECISIONS = {"fp32": "float32", "tf32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 
@@ -19,12 +24,14 @@ class Cuda:
 
     device: its number. precision: "fp32", "tf32", "bf16" or "fp16": what convolutions and products
     compute in, and in the 16-bit ones also what blobs are held in; parameters, their gradients,
-    history and sums are float32 always.
+    history and sums are float32 always. graphs: replay what is captured as CUDA graphs.
     """
 
     name = "cuda"
 
-    def __init__(self, device: int = 0, precision: str = "fp32") -> None:
+    def __init__(
+        self, device: int = 0, precision: str = "fp32", *, graphs: bool = True
+    ) -> None:
         if precision not in PRECISIONS:
             raise UserError(f"unknown precision {precision}: choose {', '.join(PRECISIONS)}")
         self.cupy = _import_cupy()
@@ -33,12 +40,16 @@ class Cuda:
             raise UserError(f"GPU {device} does not exist: this machine has {count}, numbered from 0")
         self.device = self.cupy.cuda.Device(device)
         self.device.use()
+        registry.load()
         self.precision = precision
+        self.graphs = graphs
         self.dtype = PRECISIONS[precision]
         self.stream = self.cupy.cuda.Stream(non_blocking=True)
         self.stream.use()
+        self.upload_stream = self.cupy.cuda.Stream(non_blocking=True)
         self.random = RandomState()
-        self._counters: dict[int, tuple[RandomState, Any, int]] = {}
+        self._counters: dict[int, tuple[RandomState, int]] = {}
+        self._tables: list[Any] = []
         self._shadows: dict[int, tuple[Tensor, Tensor]] = {}
 
     # -- memory ----------------------------------------------------------------------------------
@@ -84,10 +95,28 @@ class Cuda:
         if dtype_of(tensor) == "bfloat16":
             values = to_bfloat16(values)
         flat = np.ascontiguousarray(values, _array_dtype(tensor)).reshape(-1)
-        tensor.array.reshape(-1).set(flat)
-        self.stream.synchronize()
+        if flat.dtype == np.float32 and flat.size <= 4:  # without waiting: a learning rate, say
+            given = [*flat, *[np.float32(0)] * (4 - flat.size)]
+            launch(kernel("values", "set_floats"), 1, [tensor, np.int32(flat.size), *given], block=1)()
+        elif flat.size:
+            self._copy(tensor.address, flat)
         if id(tensor) in self._shadows:
             self._refresh(*self._shadows[id(tensor)])
+
+    def _copy(self, address: int, flat: np.ndarray) -> None:
+        """Copy host memory to the device, in the order of the stream."""
+        runtime = self.cupy.cuda.runtime
+        kind = runtime.memcpyHostToDevice
+        runtime.memcpyAsync(address, flat.ctypes.data, flat.nbytes, kind, self.stream.ptr)
+        self.stream.synchronize()
+
+    def upload(self, table: np.ndarray) -> int:
+        """The address of a copy of the table on the device, which lives as long as this backend."""
+        memory = self.allocate(table.nbytes)
+        self._tables.append(memory)
+        address = int(memory.data.ptr)
+        self._copy(address, np.ascontiguousarray(table))
+        return address
 
     def synchronize(self) -> None:
         """Wait until all steps have run."""
@@ -109,6 +138,8 @@ class Cuda:
             copy.layout = Layout(shape, self.dtype, nhwc)
             self.place(copy, self.allocate(self.nbytes(copy)), 0)
             self._shadows[id(parameter)] = (parameter, copy)
+            if parameter.array is not None:
+                self._refresh(parameter, copy)
         return self._shadows[id(parameter)][1]
 
     def shadow_arena(self, arena: Tensor) -> Tensor | None:
@@ -133,30 +164,37 @@ class Cuda:
     def _refresh(self, parameter: Tensor, copy: Tensor) -> None:
         from .movement import convert
 
-        convert(parameter, copy, parameter.size)()
-        self.stream.synchronize()
+        convert(parameter, copy)()
 
     # -- random numbers --------------------------------------------------------------------------
 
-    def counter(self) -> Any:
-        """The device's copy of the current RandomState's step: the address of a uint64."""
-        key = id(self.random)
-        if key not in self._counters:
-            self._counters[key] = (self.random, self.cupy.zeros(1, np.uint64), 0)
-        return self._counters[key][1]
+    def key(self, key: int) -> int:
+        """The key of squares32 for a call of the net that is being prepared."""
+        return call_key(self.random.seed, key)
+
+    def counter(self) -> int:
+        """The address of the device's copy of the current RandomState's step, a uint64."""
+        random = self.random
+        if id(random) not in self._counters:
+            address = self.upload(np.array([random.step], np.uint64))
+            self._counters[id(random)] = (random, address)
+        return self._counters[id(random)][1]
 
     def begin_forward(self, random: RandomState) -> None:
-        """Make the device draw the random numbers of this forward pass."""
+        """Let the device draw the random numbers of this forward pass."""
         if id(random) in self._counters:
-            self._counters[id(random)][1].fill(random.step)
+            address = np.uint64(self._counters[id(random)][1])
+            launch(kernel("values", "set_step"), 1, [address, np.uint64(random.step)], block=1)()
 
     # -- steps -----------------------------------------------------------------------------------
 
     def prepare(self, call: Call) -> Step:
         """The step that runs a call. Layouts of its flexible tensors are settled from here on."""
-        from .registry import prepare
-
         return prepare(self, call)
+
+    def capture(self, steps: Sequence[Step]) -> Step:
+        """One step that runs these: as they are at first, then as one CUDA graph."""
+        return capture(self, steps) if self.graphs else sequence(steps)
 
     def settle(self, tensor: Tensor, dtype: str | None = None) -> None:
         """Choose the layout of a tensor, if it is still open: blobs are held in the precision's
@@ -193,6 +231,3 @@ def _import_cupy() -> Any:
             f"no GPU can be used ({error}): check the driver with nvidia-smi, or leave out --gpu"
         ) from None
     return cupy
-
-
-__all__ = ["Cuda", "is_nhwc"]

@@ -16,13 +16,19 @@ THREADS = 256
 @functools.cache
 def source(name: str) -> str:
     """The text of one file of kernels, what all share in front."""
-    return (FOLDER / "common.cuh").read_text() + (FOLDER / f"{name}.cu").read_text()
+    return common() + (FOLDER / f"{name}.cu").read_text()
+
+
+@functools.cache
+def common() -> str:
+    """The text that stands in front of every kernel."""
+    return (FOLDER / "common.cuh").read_text()
 
 
 def options(macros: dict[str, Any]) -> tuple[str, ...]:
     """NVRTC's options for these macros."""
     defined = tuple(f"-D{name}={value}" for name, value in sorted(macros.items()))
-    return ("-std=c++17", "--use_fast_math", *defined)
+    return ("-std=c++17", *defined)
 
 
 @functools.cache
@@ -39,7 +45,7 @@ def kernel(name: str, function: str, **macros: Any) -> Any:
 
 def kernel_from(text: str, function: str) -> Any:
     """A kernel whose text was generated."""
-    return _module((FOLDER / "common.cuh").read_text() + text, options({})).get_function(function)
+    return _module(common() + text, options({})).get_function(function)
 
 
 def launch(

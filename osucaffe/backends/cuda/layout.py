@@ -12,10 +12,10 @@ from ..tensor import Shape, Tensor
 ITEM_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "int32": 4, "uint8": 1, "float64": 8}
 C_TYPES = {
     "float32": "float",
-    "bfloat16": "__nv_bfloat16",
-    "float16": "__half",
+    "bfloat16": "bfloat16",
+    "float16": "float16",
     "int32": "int",
-    "uint8": "unsigned char",
+    "uint8": "uint8_t",
     "float64": "double",
 }
 
@@ -48,14 +48,64 @@ class Layout:
         return np.ascontiguousarray(np.moveaxis(turned, -1, 1)).reshape(shape)
 
 
+@dataclass(frozen=True)
+class Unused:
+    """Of a tensor that this backend needs no memory for: it reads as zeros."""
+
+    dtype: str
+    shape: Shape = ()
+    nhwc: bool = False
+    size: int = 0
+
+    def to_memory(self, values: np.ndarray) -> np.ndarray:
+        return np.zeros(0, np.float32)
+
+    def from_memory(self, flat: np.ndarray, shape: Shape) -> np.ndarray:
+        return np.zeros(shape, np.float32)
+
+
 def dtype_of(tensor: Tensor) -> str:
     """The element type in which the tensor lies in memory."""
     return tensor.dtype if tensor.layout is None else tensor.layout.dtype
 
 
+def _shape(tensor: Tensor) -> Shape:
+    shape: Shape = tensor.layout.shape if tensor.layout is not None else tensor.shape
+    return shape
+
+
+def is_row_major(tensor: Tensor) -> bool:
+    """Whether the elements lie in the order of the tensor's shape."""
+    if tensor.layout is None or not tensor.layout.nhwc:
+        return True
+    shape = _shape(tensor)
+    return len(shape) <= 2 or shape[1] == 1 or math.prod(shape[2:]) == 1
+
+
 def is_nhwc(tensor: Tensor) -> bool:
-    """Whether channels vary fastest (tensors of two axes or less are row-major and NHWC alike)."""
-    return len(tensor.shape) <= 2 or (tensor.layout is not None and tensor.layout.nhwc)
+    """Whether channels vary fastest (where it makes no difference, tensors are row-major too)."""
+    shape = _shape(tensor)
+    if len(shape) <= 2 or shape[1] == 1 or math.prod(shape[2:]) == 1:
+        return True
+    return tensor.layout is not None and tensor.layout.nhwc
+
+
+def is_channels_last(tensor: Tensor) -> bool:
+    """Whether the order differs from row-major."""
+    return not is_row_major(tensor)
+
+
+def strides(tensor: Tensor) -> tuple[int, ...]:
+    """The distance in memory between neighbours along each axis, in elements."""
+    shape = _shape(tensor)
+    nhwc = tensor.layout is not None and tensor.layout.nhwc
+    order = [0, *range(2, len(shape)), 1] if nhwc else list(range(len(shape)))
+    result = [0] * len(shape)
+    distance = 1
+    for axis in reversed(order):
+        result[axis] = distance
+        distance *= shape[axis]
+    return tuple(result)
 
 
 def to_bfloat16(values: np.ndarray) -> np.ndarray:

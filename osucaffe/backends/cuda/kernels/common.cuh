@@ -1,24 +1,53 @@
 // Owns what all kernels share: element types, vectors of 16 bytes, sums over a block, random bits.
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
+//
+// The 16-bit types are our own, a few lines, because CUDA's headers for them take NVRTC ten times
+// as long to read as one of our kernels takes to compile.
 
 typedef unsigned char uint8_t;
+typedef unsigned short uint16_t;
 typedef unsigned int uint32_t;
 typedef unsigned long long uint64_t;
 typedef long long int64_t;
 
+#define INFINITY __int_as_float(0x7f800000)
+#define NAN __int_as_float(0x7fffffff)
+
+struct bfloat16 { uint16_t bits; };
+struct float16 { uint16_t bits; };
+
 __device__ __forceinline__ float to_float(float x) { return x; }
-__device__ __forceinline__ float to_float(__nv_bfloat16 x) { return __bfloat162float(x); }
-__device__ __forceinline__ float to_float(__half x) { return __half2float(x); }
-__device__ __forceinline__ float to_float(unsigned char x) { return x; }
+__device__ __forceinline__ float to_float(bfloat16 x) { return __uint_as_float((uint32_t)x.bits << 16); }
+__device__ __forceinline__ float to_float(float16 x) {
+    float value;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(x.bits));
+    return value;
+}
+__device__ __forceinline__ float to_float(uint8_t x) { return x; }
 __device__ __forceinline__ float to_float(int x) { return x; }
 
 template <typename T> __device__ __forceinline__ T from_float(float x);
 template <> __device__ __forceinline__ float from_float(float x) { return x; }
-template <> __device__ __forceinline__ __nv_bfloat16 from_float(float x) { return __float2bfloat16(x); }
-template <> __device__ __forceinline__ __half from_float(float x) { return __float2half(x); }
-template <> __device__ __forceinline__ unsigned char from_float(float x) { return (unsigned char)x; }
+template <> __device__ __forceinline__ bfloat16 from_float(float x) {
+    bfloat16 value;
+#if __CUDA_ARCH__ >= 800
+    asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(value.bits) : "f"(x));
+#else
+    uint32_t bits = __float_as_uint(x);
+    value.bits = x != x ? 0x7fff : (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
+#endif
+    return value;
+}
+template <> __device__ __forceinline__ float16 from_float(float x) {
+    float16 value;
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(value.bits) : "f"(x));
+    return value;
+}
+template <> __device__ __forceinline__ uint8_t from_float(float x) { return (uint8_t)x; }
 template <> __device__ __forceinline__ int from_float(float x) { return (int)x; }
+
+#define FOR_EACH(count) \
+    for (int64_t id = blockIdx.x * (int64_t)blockDim.x + threadIdx.x; id < (count); \
+         id += (int64_t)gridDim.x * blockDim.x)
 
 // N neighbouring elements, loaded and stored as one word of up to 16 bytes.
 template <typename T, int N> struct alignas(sizeof(T) * N) Vector {

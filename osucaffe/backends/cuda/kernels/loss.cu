@@ -1,6 +1,7 @@
 // Owns softmax, its loss and accuracy. A row is one position: its C scores stand `step` apart.
 //
-// T: element type of the scores. One warp works on a row; labels are floats, one a row.
+// One warp works on a row; labels are floats, one a row. X_T, Y_T, ...: element types, by argument
+// (P: probability).
 
 #define ROW_LOOP \
     int lane = threadIdx.x & 31; \
@@ -11,21 +12,26 @@
 // The first score of a row: rows of inner positions are interleaved.
 #define BASE (row / step * step * c + row % step)
 
-extern "C" __global__ void softmax(const T* x, T* y, int64_t rows, int c, int64_t step) {
+#if defined(X_T) && defined(Y_T)
+extern "C" __global__ void softmax(const X_T* x, Y_T* y, int64_t rows, int c, int64_t step) {
     ROW_LOOP {
-        const T* from = x + BASE;
+        const X_T* from = x + BASE;
         float most = -INFINITY, sum = 0;
         for (int i = lane; i < c; i += 32) most = fmaxf(most, to_float(from[i * step]));
         most = warp_max(most);
         for (int i = lane; i < c; i += 32) sum += expf(to_float(from[i * step]) - most);
         float scale = 1 / warp_sum(sum);
         for (int i = lane; i < c; i += 32)
-            y[BASE + i * step] = from_float<T>(expf(to_float(from[i * step]) - most) * scale);
+            y[BASE + i * step] = from_float<Y_T>(expf(to_float(from[i * step]) - most) * scale);
     }
 }
+#endif
 
-extern "C" __global__ void softmax_backward(const T* y, const T* dy, T* dx, int64_t rows, int c,
-                                            int64_t step) {
+#ifdef DX_T
+#ifdef X_T
+// x: the probabilities y.
+extern "C" __global__ void softmax_backward(const X_T* y, const Y_T* dy, DX_T* dx, int64_t rows,
+                                            int c, int64_t step) {
     ROW_LOOP {
         int64_t base = BASE;
         float dot = 0;
@@ -34,17 +40,36 @@ extern "C" __global__ void softmax_backward(const T* y, const T* dy, T* dx, int6
         dot = warp_sum(dot);
         for (int i = lane; i < c; i += 32) {
             int64_t at = base + i * step;
-            dx[at] = from_float<T>(to_float(y[at]) * (to_float(dy[at]) - dot));
+            dx[at] = from_float<DX_T>(to_float(y[at]) * (to_float(dy[at]) - dot));
         }
     }
 }
+#endif
 
-// probability: float32. note (rows): the loss of each row, or -1 where the label is ignored.
-extern "C" __global__ void softmax_loss(const T* x, const float* label, float* probability,
+#ifdef P_T
+extern "C" __global__ void softmax_loss_backward(const P_T* probability, const float* label,
+                                                 const float* dloss, const float* counted,
+                                                 float scale, DX_T* dx, int64_t rows, int c,
+                                                 int64_t step, int ignore, int has_ignore) {
+    float factor = *dloss * (counted ? 1 / *counted : scale);
+    FOR_EACH(rows * c) {
+        int64_t inner = id % step, outer = id / step / c;
+        int channel = id / step % c;
+        int wanted = (int)label[outer * step + inner];
+        float value = (to_float(probability[id]) - (channel == wanted)) * factor;
+        dx[id] = from_float<DX_T>(has_ignore && wanted == ignore ? 0.0f : value);
+    }
+}
+#endif
+#endif
+
+#if defined(X_T) && defined(P_T)
+// note (rows): the loss of each row, or -1 where the label is ignored.
+extern "C" __global__ void softmax_loss(const X_T* x, const float* label, P_T* probability,
                                         float* note, int64_t rows, int c, int64_t step, int ignore,
                                         int has_ignore) {
     ROW_LOOP {
-        const T* from = x + BASE;
+        const X_T* from = x + BASE;
         float most = -INFINITY, sum = 0;
         for (int i = lane; i < c; i += 32) most = fmaxf(most, to_float(from[i * step]));
         most = warp_max(most);
@@ -52,55 +77,47 @@ extern "C" __global__ void softmax_loss(const T* x, const float* label, float* p
         sum = warp_sum(sum);
         float scale = 1 / sum;
         for (int i = lane; i < c; i += 32)
-            probability[BASE + i * step] = expf(to_float(from[i * step]) - most) * scale;
+            probability[BASE + i * step] = from_float<P_T>(expf(to_float(from[i * step]) - most) * scale);
         if (lane == 0) {
             int wanted = (int)label[row];
             float loss = -1;
-            if (!(has_ignore && wanted == ignore)) {
+            // log softmax = score - most - log(sum), which does not underflow
+            if (!(has_ignore && wanted == ignore))
                 loss = wanted < 0 || wanted >= c
-                    ? NAN : fminf(logf(sum) + most - to_float(from[wanted * step]), -logf(1.17549435e-38f));
-            }
+                    ? NAN : logf(sum) + most - to_float(from[wanted * step]);
             note[row] = loss;
         }
     }
 }
+#endif
 
-// The loss from the rows' losses, and 1 / normalizer. One block. fixed: the normalizer, or 0 for
-// the number of rows that count.
-extern "C" __global__ void sum_losses(const float* note, float* loss, float* scale, int64_t rows,
-                                      float fixed) {
+// The loss from the rows' losses. One block. fixed: the normalizer, or 0 for the number of rows
+// that count.
+extern "C" __global__ void sum_losses(const float* note, float* loss, int64_t rows, float fixed) {
     float sum = 0, count = 0;
     for (int64_t row = threadIdx.x; row < rows; row += blockDim.x)
         if (note[row] != -1) sum += note[row], count += 1;
     sum = block_sum(sum);
     count = block_sum(count);
-    if (threadIdx.x == 0) {
-        float normalizer = fmaxf(fixed > 0 ? fixed : count, 1.0f);
-        *loss = sum / normalizer;
-        *scale = 1 / normalizer;
-    }
+    if (threadIdx.x == 0) *loss = sum / fmaxf(fixed > 0 ? fixed : count, 1.0f);
 }
 
-extern "C" __global__ void softmax_loss_backward(const float* probability, const float* label,
-                                                 const float* dloss, const float* scale, T* dx,
-                                                 int64_t rows, int c, int64_t step, int ignore,
-                                                 int has_ignore) {
-    float factor = *dloss * *scale;
-    for (int64_t id = blockIdx.x * (int64_t)blockDim.x + threadIdx.x; id < rows * c;
-         id += (int64_t)gridDim.x * blockDim.x) {
-        int64_t inner = id % step, outer = id / step / c;
-        int channel = id / step % c;
-        int wanted = (int)label[outer * step + inner];
-        float value = (probability[id] - (channel == wanted)) * factor;
-        dx[id] = from_float<T>(has_ignore && wanted == ignore ? 0.0f : value);
-    }
+// How many labels count, at least 1. One block.
+extern "C" __global__ void count_labels(const float* label, float* counted, int64_t rows,
+                                        int ignore, int has_ignore) {
+    float count = 0;
+    for (int64_t row = threadIdx.x; row < rows; row += blockDim.x)
+        count += !(has_ignore && (int)label[row] == ignore);
+    count = block_sum(count);
+    if (threadIdx.x == 0) *counted = fmaxf(count, 1.0f);
 }
 
+#ifdef X_T
 // note: 1 where the label is among the top k, 0 where not, -1 where ignored.
-extern "C" __global__ void accuracy(const T* x, const float* label, float* note, int64_t rows,
+extern "C" __global__ void accuracy(const X_T* x, const float* label, float* note, int64_t rows,
                                     int c, int64_t step, int top_k, int ignore, int has_ignore) {
     ROW_LOOP {
-        const T* from = x + BASE;
+        const X_T* from = x + BASE;
         int wanted = (int)label[row];
         bool skip = has_ignore && wanted == ignore;
         float score = !skip && wanted >= 0 && wanted < c ? to_float(from[wanted * step]) : NAN;
@@ -111,6 +128,7 @@ extern "C" __global__ void accuracy(const T* x, const float* label, float* note,
         if (lane == 0) note[row] = skip ? -1.0f : (float)(above < top_k && score == score);
     }
 }
+#endif
 
 // One block: the mean of the notes that count, over all rows (class -1) or those of one class.
 extern "C" __global__ void mean_notes(const float* note, const float* label, float* y, int64_t rows,

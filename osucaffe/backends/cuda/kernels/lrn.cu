@@ -79,10 +79,6 @@ extern "C" __global__ void lrn_backward(const T* x, const T* dy, T* dx, int64_t 
 }
 
 // Within a channel: s = 1 + alpha * mean of x^2 over a SIZE x SIZE window, zeros outside.
-#define FOR_EACH(count) \
-    for (int64_t id = blockIdx.x * (int64_t)blockDim.x + threadIdx.x; id < (count); \
-         id += (int64_t)gridDim.x * blockDim.x)
-
 #define WINDOW(body) \
     for (int dh = -PAD; dh <= PAD; ++dh) \
         for (int dw = -PAD; dw <= PAD; ++dw) { \

@@ -1,17 +1,13 @@
-// Owns copies between element types and memory orders, and between parts of tensors.
+// Owns copies between memory orders, and between parts of tensors.
 //
-// S, T: element types of the source and the target.
+// S, T: element types of the source and the target. accumulate: add to the target.
 
-#define FOR_EACH(count) \
-    for (int64_t id = blockIdx.x * (int64_t)blockDim.x + threadIdx.x; id < (count); \
-         id += (int64_t)gridDim.x * blockDim.x)
-
-extern "C" __global__ void convert(const S* x, T* y, int64_t count, int accumulate) {
-    FOR_EACH(count) y[id] = from_float<T>(to_float(x[id]) + (accumulate ? to_float(y[id]) : 0.0f));
+__device__ __forceinline__ void put(T* y, float value, int accumulate) {
+    *y = from_float<T>(accumulate ? value + to_float(*y) : value);
 }
 
-// For each of `batch` matrices: y (columns, rows) = x (rows, columns) turned, by tiles of 32 x 32.
-extern "C" __global__ void transpose(const S* x, T* y, int rows, int columns) {
+// For each of a stack of matrices: y (columns, rows) = x (rows, columns) turned, by tiles of 32 x 32.
+extern "C" __global__ void transpose(const S* x, T* y, int rows, int columns, int accumulate) {
     __shared__ float tile[32][33];
     int64_t base = blockIdx.z * (int64_t)rows * columns;
     int column = blockIdx.x * 32 + threadIdx.x;
@@ -25,22 +21,42 @@ extern "C" __global__ void transpose(const S* x, T* y, int rows, int columns) {
     for (int i = threadIdx.y; i < 32; i += 8) {
         int to = blockIdx.x * 32 + i;
         if (row < rows && to < columns)
-            y[base + (int64_t)to * rows + row] = from_float<T>(tile[threadIdx.x][i]);
+            put(y + base + (int64_t)to * rows + row, tile[threadIdx.x][i], accumulate);
     }
 }
 
-// y[row][to_offset + i] = x[row][from_offset + i] for i < width: parts of rows of other lengths.
+#ifdef FEW
+// The same for matrices of FEW rows: a thread turns one column. count: columns of all matrices.
+extern "C" __global__ void few_rows(const S* x, T* y, int64_t count, int columns, int accumulate) {
+    FOR_EACH(count) {
+        const S* from = x + id / columns * columns * FEW + id % columns;
+#pragma unroll
+        for (int i = 0; i < FEW; ++i)
+            put(y + id * FEW + i, to_float(from[(int64_t)i * columns]), accumulate);
+    }
+}
+
+// The same for matrices of FEW columns: a thread turns one row. count: rows of all matrices.
+extern "C" __global__ void few_columns(const S* x, T* y, int64_t count, int rows, int accumulate) {
+    FOR_EACH(count) {
+        T* to = y + id / rows * rows * FEW + id % rows;
+#pragma unroll
+        for (int i = 0; i < FEW; ++i)
+            put(to + (int64_t)i * rows, to_float(x[id * FEW + i]), accumulate);
+    }
+}
+#endif
+
+#ifdef VEC
+// Parts of rows of other lengths: y[row][to_offset + i] = x[row][from_offset + i] for
+// i < width * VEC.
 extern "C" __global__ void copy_columns(const S* x, T* y, int64_t rows, int width, int64_t from_pitch,
                                         int64_t from_offset, int64_t to_pitch, int64_t to_offset) {
     FOR_EACH(rows * width) {
-        int64_t row = id / width, i = id % width;
-        y[row * to_pitch + to_offset + i] = from_float<T>(to_float(x[row * from_pitch + from_offset + i]));
+        int64_t row = id / width, i = id % width * VEC;
+        float values[VEC];
+        load<S, VEC>(x + row * from_pitch + from_offset + i, values);
+        store<T, VEC>(y + row * to_pitch + to_offset + i, values);
     }
 }
-
-extern "C" __global__ void fill(T* y, int64_t count, float value) {
-    FOR_EACH(count) y[id] = from_float<T>(value);
-}
-
-// The number of the forward pass, from which random numbers are drawn.
-extern "C" __global__ void advance(uint64_t* step) { *step += 1; }
+#endif

@@ -9,10 +9,6 @@ struct Shape { int n, c, h, w, oh, ow, ph, pw; };
 #define SHAPE int n_, int c_, int h_, int w_, int oh_, int ow_, int ph_, int pw_
 #define READ_SHAPE const Shape s = {n_, c_, h_, w_, oh_, ow_, ph_, pw_};
 
-#define FOR_EACH(count) \
-    for (int64_t id = blockIdx.x * (int64_t)blockDim.x + threadIdx.x; id < (count); \
-         id += (int64_t)gridDim.x * blockDim.x)
-
 // note: the position of the maximum inside its window; 255 where RELU says that its gradient
 // stops (the maximum is not positive: x came out of a ReLU, fused away).
 extern "C" __global__ void max_pooling(const T* x, T* y, uint8_t* note, SHAPE) {

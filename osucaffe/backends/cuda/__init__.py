@@ -1,0 +1,5 @@
+"""Owns the primitives on one GPU: CuPy for memory and streams, cuDNN, cuBLAS, own kernels."""
+
+from .backend import Cuda
+
+__all__ = ["Cuda"]

@@ -1,0 +1,42 @@
+// Owns the picking of elements, in row-major float32 tensors.
+
+// y (picks, inner) = rows of x (rows, inner); NaN where the index is out of range.
+extern "C" __global__ void gather(const float* x, const float* index, float* y, int rows, int picks,
+                                  int64_t inner) {
+    FOR_EACH(picks * inner) {
+        int row = (int)index[id / inner];
+        y[id] = row >= 0 && row < rows ? x[row * inner + id % inner] : NAN;
+    }
+}
+
+// Each element of dx adds what was picked from it, in order: no atomics, the same bits each time.
+extern "C" __global__ void gather_backward(const float* dy, const float* index, float* dx, int rows,
+                                           int picks, int64_t inner, int accumulate) {
+    FOR_EACH(rows * inner) {
+        int row = id / inner;
+        float sum = 0;
+        for (int pick = 0; pick < picks; ++pick)
+            if ((int)index[pick] == row) sum += dy[pick * inner + id % inner];
+        dx[id] = sum + (accumulate ? dx[id] : 0.0f);
+    }
+}
+
+// An element's rank is the number of those before it: larger ones, and equal ones that come later.
+extern "C" __global__ void top_k(const float* x, float* index, float* value, int64_t count,
+                                 int length, int k, int64_t step) {
+    FOR_EACH(count) {
+        int64_t inner = id % step, outer = id / step / length;
+        int place = id / step % length;
+        const float* row = x + outer * length * step + inner;
+        float own = x[id];
+        int rank = 0;
+        for (int i = 0; i < length; ++i) {
+            float other = row[i * step];
+            rank += other > own || (other == own && i > place);
+        }
+        if (rank >= k) continue;
+        int64_t to = (outer * k + rank) * step + inner;
+        if (index) index[to] = place;
+        if (value) value[to] = own;
+    }
+}

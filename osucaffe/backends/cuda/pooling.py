@@ -1,0 +1,159 @@
+"""Owns pooling: fast kernels for images with the channels last, general ones for all else."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ..tensor import Step, Tensor
+from .kernels import blocks_for, kernel, launch
+from .layout import C_TYPES, ITEM_BYTES, Layout, dtype_of, is_nhwc
+from .registry import CudaCall, primitive
+from .windows import Windows
+
+
+def _is_open(tensor: Tensor) -> bool:
+    return tensor.flexible and tensor.like is None
+
+
+def _images(call: CudaCall, large: Tensor, small: Tensor) -> bool:
+    """Whether the fast kernels serve: two spatial axes, channels last in memory somewhere."""
+    for tensor in large, small:
+        call.backend.settle(tensor)
+    return len(large.shape) == 4 and any(
+        is_nhwc(tensor) and tensor.layout is not None for tensor in (large, small)
+    )
+
+
+def _fast(
+    call: CudaCall,
+    name: str,
+    large: Tensor,
+    small: Tensor,
+    arguments: Sequence[Any],
+    *,
+    over: Tensor,
+    kernel_size: Sequence[int],
+    stride: Sequence[int],
+    pad: Sequence[int],
+) -> Step:
+    """A step that launches a kernel of pooling.cu over the elements of `over`."""
+    n, c, h, w = large.shape
+    dtype = dtype_of(over)
+    vector = math.gcd(c, 16 // ITEM_BYTES[dtype])
+    function = kernel(
+        "pooling", name, T=C_TYPES[dtype], VEC=vector, RELU=0,
+        KH=kernel_size[0], KW=kernel_size[1], SH=stride[0], SW=stride[1],
+    )  # fmt: skip
+    shape = [np.int32(value) for value in (n, c, h, w, *small.shape[2:], *pad)]
+    return launch(function, blocks_for(over.size // vector), [*arguments, *shape])
+
+
+@primitive("own")
+def max_pooling(
+    call: CudaCall,
+    x: Tensor,
+    y: Tensor,
+    index: Tensor | None,
+    *,
+    kernel: Sequence[int],
+    stride: Sequence[int],
+    pad: Sequence[int],
+) -> Step:
+    images = _images(call, x, y)
+    if index is not None and _is_open(index):
+        # Its place inside the window is all that the backward pass needs to know of a maximum.
+        small = images and math.prod(kernel) < 255
+        index.layout = Layout(index.shape, "uint8" if small else "int32", images)
+    if images and (index is None or dtype_of(index) == "uint8"):
+        dtype = dtype_of(y)
+        x = call.held(x, nhwc=True, dtype=dtype)
+        y = call.held(y, nhwc=True)
+        return _fast(call, "max_pooling", x, y, [x, y, index], over=y,
+                     kernel_size=kernel, stride=stride, pad=pad)  # fmt: skip
+    windows = Windows(call, x, y, kernel, stride, pad)
+    return windows.over_small("max_pooling", index)
+
+
+@primitive("own")
+def max_pooling_backward(
+    call: CudaCall,
+    dy: Tensor,
+    index: Tensor,
+    dx: Tensor,
+    *,
+    kernel: Sequence[int],
+    stride: Sequence[int],
+    pad: Sequence[int],
+) -> Step:
+    for tensor in dx, dy, index:
+        call.backend.settle(tensor)
+    if dtype_of(index) == "uint8":
+        dx = call.held(dx, nhwc=True)
+        dy = call.held(dy, nhwc=True, dtype=dtype_of(dx))
+        return _fast(call, "max_pooling_backward", dx, dy, [dy, index, dx], over=dx,
+                     kernel_size=kernel, stride=stride, pad=pad)  # fmt: skip
+    windows = Windows(call, dx, dy, kernel, stride, pad)
+    return windows.over_large("max_pooling_backward", index)
+
+
+@primitive("own")
+def average_pooling(
+    call: CudaCall,
+    x: Tensor,
+    y: Tensor,
+    *,
+    kernel: Sequence[int],
+    stride: Sequence[int],
+    pad: Sequence[int],
+) -> Step:
+    if _images(call, x, y):
+        y = call.held(y, nhwc=True)
+        x = call.held(x, nhwc=True, dtype=dtype_of(y))
+        return _fast(call, "average_pooling", x, y, [x, y], over=y,
+                     kernel_size=kernel, stride=stride, pad=pad)  # fmt: skip
+    return Windows(call, x, y, kernel, stride, pad).over_small("average_pooling")
+
+
+@primitive("own")
+def average_pooling_backward(
+    call: CudaCall,
+    dy: Tensor,
+    dx: Tensor,
+    *,
+    kernel: Sequence[int],
+    stride: Sequence[int],
+    pad: Sequence[int],
+) -> Step:
+    if _images(call, dx, dy):
+        dx = call.held(dx, nhwc=True)
+        dy = call.held(dy, nhwc=True, dtype=dtype_of(dx))
+        return _fast(call, "average_pooling_backward", dx, dy, [dy, None, dx], over=dx,
+                     kernel_size=kernel, stride=stride, pad=pad)  # fmt: skip
+    return Windows(call, dx, dy, kernel, stride, pad).over_large("average_pooling_backward")
+
+
+@primitive("own")
+def stochastic_pooling(
+    call: CudaCall,
+    x: Tensor,
+    y: Tensor,
+    index: Tensor,
+    *,
+    kernel: Sequence[int],
+    stride: Sequence[int],
+    key: int,
+    train: bool,
+) -> Step:
+    for tensor in x, y:
+        call.backend.settle(tensor)
+    if _is_open(index):
+        index.layout = Layout(index.shape, "int32", False)
+    windows = Windows(call, x, y, kernel, stride, [0] * len(kernel))
+    if not train:
+        return windows.over_small("expected_pooling")
+    drawn = [call.backend.counter(), np.uint64(call.backend.key(key))]
+    return windows.over_small("stochastic_pooling", index, *drawn)

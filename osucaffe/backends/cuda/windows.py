@@ -1,0 +1,92 @@
+"""Owns windows over any number of spatial axes, row-major in float32: pooling and im2col in general."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from ..tensor import Step, Tensor
+from .kernels import blocks_for, kernel, launch
+from .registry import CudaCall, primitive
+
+
+def _list(values: Sequence[int]) -> str:
+    return "{" + ",".join(str(int(value)) for value in values) + "}"
+
+
+class Windows:
+    """Windows over `large` (N, C, *in), one for each position of `small` (N, C, *out)."""
+
+    def __init__(
+        self,
+        call: CudaCall,
+        large: Tensor,
+        small: Tensor,
+        kernel: Sequence[int],
+        stride: Sequence[int],
+        pad: Sequence[int],
+        dilation: Sequence[int] | None = None,
+    ) -> None:
+        for tensor in large, small:
+            call.backend.settle(tensor)
+        self.call = call
+        self.large = call.held(large, nhwc=False, dtype="float32")
+        self.small = call.held(small, nhwc=False, dtype="float32")
+        self.macros = {
+            "AXES": len(kernel),
+            "IN": _list(large.shape[2:]),
+            "OUT": _list(small.shape[2:]),
+            "KERNEL": _list(kernel),
+            "STRIDE": _list(stride),
+            "PAD": _list(pad),
+            "DILATION": _list(dilation or [1] * len(kernel)),
+            "INS": math.prod(large.shape[2:]),
+            "OUTS": math.prod(small.shape[2:]),
+            "TAPS": math.prod(kernel),
+        }
+
+    def over_small(self, name: str, *others: Any) -> Step:
+        """A step that launches a kernel with a thread for each element of `small`."""
+        return self._launch(name, self.small, others)
+
+    def over_large(self, name: str, *others: Any) -> Step:
+        """A step that launches a kernel with a thread for each element of `large`."""
+        return self._launch(name, self.large, others)
+
+    def _launch(self, name: str, over: Tensor, others: Sequence[Any]) -> Step:
+        # Whatever else there is, such as an index, is int32 and lies row-major.
+        held = [
+            self.call.held(other, nhwc=False) if isinstance(other, Tensor) else other
+            for other in others
+        ]
+        function = kernel("windows", name, COUNT=f"{over.count}ll", **self.macros)
+        return launch(function, blocks_for(over.count), [self.large, self.small, *held])
+
+
+@primitive("own")
+def im2col(
+    call: CudaCall,
+    x: Tensor,
+    y: Tensor,
+    *,
+    kernel: Sequence[int],
+    stride: Sequence[int],
+    pad: Sequence[int],
+    dilation: Sequence[int],
+) -> Step:
+    return Windows(call, x, y, kernel, stride, pad, dilation).over_small("im2col")
+
+
+@primitive("own")
+def im2col_backward(
+    call: CudaCall,
+    dy: Tensor,
+    dx: Tensor,
+    *,
+    kernel: Sequence[int],
+    stride: Sequence[int],
+    pad: Sequence[int],
+    dilation: Sequence[int],
+) -> Step:
+    return Windows(call, dx, dy, kernel, stride, pad, dilation).over_large("im2col_backward")

@@ -1,0 +1,126 @@
+"""Owns a stand-in for a GPU: kernels are compiled by NVRTC and their launches checked, not run."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import importlib.util
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+ARCHITECTURE = "compute_90"
+SIZES = {"b8": 1, "u8": 1, "b16": 2, "b32": 4, "u32": 4, "s32": 4, "f32": 4, "b64": 8, "u64": 8,
+         "f64": 8, "s64": 8}  # fmt: skip
+
+
+@functools.cache
+def nvrtc() -> Any:
+    """The library, or None where it is not installed."""
+    spec = importlib.util.find_spec("nvidia")
+    folders = [Path(folder) for folder in (spec.submodule_search_locations or [])] if spec else []
+    found = [path for folder in folders for path in folder.glob("*/lib/libnvrtc.so.1?")]
+    return ctypes.CDLL(str(found[0])) if found else None
+
+
+@functools.cache
+def compile_ptx(text: str, options: tuple[str, ...]) -> str:
+    """PTX of a CUDA source. AssertionError with the compiler's log where it does not compile."""
+    library, program = nvrtc(), ctypes.c_void_p()
+    library.nvrtcCreateProgram(
+        ctypes.byref(program), text.encode(), b"kernel.cu", 0, None, None
+    )
+    flags = [f"--gpu-architecture={ARCHITECTURE}", *options]
+    array = (ctypes.c_char_p * len(flags))(*(flag.encode() for flag in flags))
+    failed = library.nvrtcCompileProgram(program, len(flags), array)
+    size = ctypes.c_size_t()
+    library.nvrtcGetProgramLogSize(program, ctypes.byref(size))
+    log = ctypes.create_string_buffer(size.value)
+    library.nvrtcGetProgramLog(program, log)
+    assert not failed, log.value.decode()
+    library.nvrtcGetPTXSize(program, ctypes.byref(size))
+    ptx = ctypes.create_string_buffer(size.value)
+    library.nvrtcGetPTX(program, ptx)
+    library.nvrtcDestroyProgram(ctypes.byref(program))
+    return ptx.value.decode()
+
+
+class Kernel:
+    """A compiled kernel; calling it checks the launch against what the kernel declares."""
+
+    def __init__(self, ptx: str, name: str) -> None:
+        found = re.search(rf"\.entry {name}\s*\((.*?)\)", ptx, re.DOTALL)
+        assert found, f"no kernel {name}"
+        self.name = name
+        self.sizes = [SIZES[kind] for kind in re.findall(r"\.param \.(\w+) ", found[1])]
+        self.max_dynamic_shared_size_bytes = 48 * 1024
+
+    def __call__(
+        self, grid: Sequence[int], block: Sequence[int], values: Sequence[Any], shared_mem: int = 0
+    ) -> None:
+        sizes = [value.nbytes if isinstance(value, np.generic) else 8 for value in values]
+        assert sizes == self.sizes, f"{self.name}: {values}"
+        assert 0 < np.prod(block) <= 1024
+        assert all(0 < extent < 2**16 for extent in grid[1:]), f"{self.name}: grid {grid}"
+        assert 0 < grid[0] < 2**31, f"{self.name}: grid {grid}"
+        assert shared_mem <= self.max_dynamic_shared_size_bytes <= 227 * 1024
+
+
+class Memory(np.ndarray):
+    """Host memory that looks like CuPy's."""
+
+    @property
+    def data(self) -> SimpleNamespace:  # type: ignore[override]
+        return SimpleNamespace(ptr=self.ctypes.data)
+
+    def get(self) -> np.ndarray:
+        return np.array(self)
+
+
+class _Stream:
+    ptr = 0
+
+    def __init__(self, **_: Any) -> None: ...
+    def use(self) -> None: ...
+    def synchronize(self) -> None: ...
+    def wait_event(self, event: Any) -> None: ...
+    def record(self, stream: Any = None) -> None: ...
+
+
+def _move(to: int, source: int, size: int, *_: Any) -> None:
+    ctypes.memmove(to, source, size)
+
+
+def fake_cupy() -> Any:
+    """As much of CuPy as the backend uses, on host memory."""
+    runtime = SimpleNamespace(
+        getDeviceCount=lambda: 1, memcpyAsync=_move, memcpyHostToDevice=1,
+        memcpyDeviceToDevice=3, hostRegister=lambda *_: None, CUDARuntimeError=RuntimeError,
+    )  # fmt: skip
+    cuda = SimpleNamespace(
+        runtime=runtime, Device=lambda number: SimpleNamespace(id=number, use=lambda: None),
+        Stream=_Stream, Event=_Stream, memory=SimpleNamespace(OutOfMemoryError=MemoryError),
+    )  # fmt: skip
+    return SimpleNamespace(
+        cuda=cuda, empty=lambda size, dtype: np.zeros(size, dtype).view(Memory)
+    )
+
+
+def simulate(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let backends made from here on compile kernels and run none."""
+    from osucaffe.backends.cuda import backend, kernels
+
+    if nvrtc() is None:
+        pytest.skip("NVRTC is not installed")
+    monkeypatch.setattr(backend, "_import_cupy", fake_cupy)
+
+    def module(text: str, flags: tuple[str, ...]) -> Any:
+        ptx = compile_ptx(text, flags)
+        return SimpleNamespace(get_function=functools.partial(Kernel, ptx))
+
+    monkeypatch.setattr(kernels, "_module", module)

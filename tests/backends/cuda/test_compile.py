@@ -1,0 +1,45 @@
+"""Every kernel compiles, and its launches fit what it declares: no GPU is needed for that."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from osucaffe.backends.cuda import Cuda
+from osucaffe.backends.cuda.registry import IMPLEMENTATIONS
+from osucaffe.backends.primitives import NAMES
+
+from ..running import Runner
+from ..test_primitives import CASES, STATE, Case
+from .simulated import simulate
+
+LIBRARY = ("convolution", "inner_product")
+"""Beginnings of the names of those that cuDNN and cuBLAS compute."""
+
+
+@pytest.fixture(params=["fp32", "bf16", "fp16"])
+def backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cuda]:
+    simulate(monkeypatch)
+    made = Cuda(precision=request.param)
+    made.random = STATE
+    yield made
+
+
+@pytest.mark.parametrize("flexible", [False, True], ids=["row-major", "free"])
+@pytest.mark.parametrize("name", [name for name in NAMES if not name.startswith(LIBRARY)])
+def test_primitive_compiles(name: str, flexible: bool, backend: Cuda) -> None:
+    for case in [case for case in CASES if case.name == name]:
+        _launch(case, backend, flexible)
+
+
+def _launch(case: Case, backend: Cuda, flexible: bool) -> None:
+    runner = Runner(backend, flexible=flexible)
+    if case.first is not None:
+        runner.record(*case.first)
+    runner.record(case.name, case.tensors, case.settings)
+    runner.prepare()()
+
+
+def test_every_primitive_is_implemented() -> None:
+    assert set(NAMES) <= set(IMPLEMENTATIONS)
