@@ -13,39 +13,32 @@ FOLDER = Path(__file__).parent / "kernels"
 THREADS = 256
 
 
-@functools.cache
-def source(name: str) -> str:
-    """The text of one file of kernels, what all share in front."""
-    return common() + (FOLDER / f"{name}.cu").read_text()
+OPTIONS = ("-std=c++17",)
 
 
 @functools.cache
-def common() -> str:
-    """The text that stands in front of every kernel."""
-    return (FOLDER / "common.cuh").read_text()
-
-
-def options(macros: dict[str, Any]) -> tuple[str, ...]:
-    """NVRTC's options for these macros."""
-    defined = tuple(f"-D{name}={value}" for name, value in sorted(macros.items()))
-    return ("-std=c++17", *defined)
+def read(name: str) -> str:
+    """The text of a file of kernels."""
+    return (FOLDER / name).read_text()
 
 
 @functools.cache
-def _module(text: str, flags: tuple[str, ...]) -> Any:
+def _module(text: str, options: tuple[str, ...]) -> Any:
     import cupy
 
-    return cupy.RawModule(code=text, options=flags)
+    return cupy.RawModule(code=text, options=options)
 
 
 def kernel(name: str, function: str, **macros: Any) -> Any:
     """A kernel of kernels/<name>.cu, compiled for these macros (once for each set)."""
-    return _module(source(name), options(macros)).get_function(function)
+    # As lines of the text: an option -DT=... would be seen by NVRTC's own headers too.
+    lines = "".join(f"#define {macro} {value}\n" for macro, value in sorted(macros.items()))
+    return kernel_from(lines + read(f"{name}.cu"), function)
 
 
 def kernel_from(text: str, function: str) -> Any:
     """A kernel whose text was generated."""
-    return _module(common() + text, options({})).get_function(function)
+    return _module(read("common.cuh") + text, OPTIONS).get_function(function)
 
 
 def launch(
