@@ -16,7 +16,7 @@ import pytest
 from osucaffe.backends.cpu import Cpu
 from osucaffe.backends.primitives import NAMES
 
-from . import cases_layers, cases_plain
+from . import cases_layers, cases_plain, cases_recurrent
 from .cases import CASES, STATE, Case, normal
 from .running import Output, run_call
 
@@ -61,7 +61,7 @@ for define in (
     cases_plain.movement_cases, cases_plain.elementwise_cases, cases_plain.broadcast_cases,
     cases_plain.dropout_cases, cases_plain.solver_cases, cases_layers.convolution_cases,
     cases_layers.inner_product_cases, cases_layers.pooling_cases,
-    cases_layers.normalization_cases, cases_layers.loss_cases,
+    cases_layers.normalization_cases, cases_layers.loss_cases, cases_recurrent.recurrent_cases,
 ):  # fmt: skip
     define()
 
