@@ -186,6 +186,23 @@ def accuracy(x, label, axis, top_k, ignore):
     return hits.sum() / max(counts.sum(), 1), hits / np.maximum(counts, 1)
 
 
+def recurrent(x, keep, w, h_first, c_first):
+    """(h, c): an LSTM (Zaremba & Sutskever 2014); without c_first: h = tanh(x + w h), no c."""
+    sigmoid, before, inner = lambda v: 1 / (1 + np.exp(-v)), h_first, c_first
+    h, c = [], []
+    for step, kept in zip(x, keep[:, :, None], strict=True):
+        gates = step + kept * before @ w.T
+        if c_first is None:
+            before = np.tanh(gates)
+        else:
+            i, f, o, g = np.split(gates, 4, axis=1)
+            inner = kept * sigmoid(f) * inner + sigmoid(i) * np.tanh(g)
+            before = sigmoid(o) * np.tanh(inner)
+            c.append(inner)
+        h.append(before)
+    return np.array(h), np.array(c)
+
+
 def top_k(x, k, axis):
     """(indices, values) of the largest, the later of equals first."""
     rows = np.moveaxis(x, axis, -1)

@@ -131,6 +131,23 @@ def test_only_the_range_asked_for_is_touched() -> None:
     assert a.sum() == CHUNK + 2
 
 
+def test_operands_may_be_of_other_types() -> None:
+    a, y = np.array([0, 1, 2], np.uint8), np.zeros(3, np.float32)
+    compile_numpy("y = where(a > 0, a, -1)", "ay")([a, y], (), 0, 3)
+    assert y.tolist() == [-1, 1, 2]
+
+
+def test_a_piece_may_be_as_long_as_was_asked_for() -> None:
+    a, y = np.ones((2, CHUNK), np.float32), np.zeros((2, CHUNK), np.float32)
+    evaluate = compile_numpy("y = where(a > 0, a * 3 + 1, a)", "ay", length=2 * CHUNK)
+    evaluate.piece([a, y], y.shape)
+    assert (y == 4).all()
+
+
+def test_there_may_be_no_elements() -> None:
+    compile_numpy("a = a + 1", "a", length=0)([np.zeros(0, np.float32)], (), 0, 0)
+
+
 def test_running_allocates_nothing() -> None:
     arrays = [np.ones(4 * CHUNK, np.float32) for _ in range(3)]
     text, constants, scalars = FORMULAS["momentum"]

@@ -47,7 +47,7 @@ def formula(
     def worker() -> Callable[[int, int], None]:
         evaluate = Evaluate(
             text, list(operands), (), constants,
-            dtype=call.backend.dtype, length=size, shared=True,
+            dtype=call.backend.dtype, length=min(size, CHUNK), shared=True,
         )  # fmt: skip
 
         def work(start: int, stop: int) -> None:
@@ -66,7 +66,9 @@ def keeps_zeros(settings: dict[str, Any]) -> bool:
     names = [*ascii_lowercase[: ascii_lowercase.index(OUTPUTS[0])], *OUTPUTS]
     arrays = [np.zeros(1) for _ in names]
     with np.errstate(all="ignore"):
-        evaluate = Evaluate(settings["formula"], names, (), settings["constants"], dtype="float64")
+        evaluate = Evaluate(
+            settings["formula"], names, (), settings["constants"], dtype="float64", length=1
+        )
         evaluate(arrays, (), 0, 1)
     return not any(array.any() for array in arrays)
 
@@ -122,7 +124,7 @@ def dropout(call: CpuCall, x: Tensor, y: Tensor, mask: Tensor, *, ratio: float, 
     random = call.backend.random
 
     def worker() -> Callable[[int, int], None]:
-        length = min(CHUNK, x.size)
+        length = max(1, min(CHUNK, x.size))
         numbers = [np.empty(length, np.uint64) for _ in range(4)]
 
         def work(start: int, stop: int) -> None:

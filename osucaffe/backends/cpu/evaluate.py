@@ -44,7 +44,7 @@ class Evaluate:
     ) -> None:
         """length: the most elements of a chunk. shared: operands may be the same memory."""
         formula = parse(text).bind(operands, scalars, constants)
-        self._length = min(length, CHUNK)
+        self._length = max(1, length)
         self._dtype = np.dtype(dtype)
         self._slots: list[Any] = [None] * (len(operands) + len(scalars))
         self._operands = len(operands)
@@ -186,10 +186,16 @@ def _choose(output: np.ndarray, condition: bool, value: Any, otherwise: Any) -> 
     np.copyto(output, value if condition else otherwise)
 
 
+def _bits(values: np.ndarray, like: np.ndarray) -> np.ndarray:
+    """Floats as integers of the same bits; operands of another type are converted first."""
+    floats = np.dtype(f"f{like.itemsize}")
+    return (values if values.dtype == floats else values.astype(floats)).view(like.dtype)
+
+
 def _keep(output: np.ndarray, condition: np.ndarray, value: np.ndarray, mask: np.ndarray) -> None:
     """output = value where the condition holds, else 0. mask: integers as wide as the values."""
     np.negative(condition.view(np.int8), out=mask)  # all bits set where it holds
-    np.bitwise_and(value.view(mask.dtype), mask, out=output.view(mask.dtype))
+    np.bitwise_and(_bits(value, mask), mask, out=output.view(mask.dtype))
 
 
 def _select(
@@ -204,11 +210,11 @@ def _select(
 
     A copy with a mask takes five times as long where the condition changes at random.
     """
-    bits = mask.dtype
+    value, otherwise = _bits(value, mask), _bits(otherwise, mask)
     np.negative(condition.view(np.int8), out=mask)
-    np.bitwise_xor(value.view(bits), otherwise.view(bits), out=scratch)
+    np.bitwise_xor(value, otherwise, out=scratch)
     np.bitwise_and(scratch, mask, out=scratch)
-    np.bitwise_xor(otherwise.view(bits), scratch, out=output.view(bits))
+    np.bitwise_xor(otherwise, scratch, out=output.view(mask.dtype))
 
 
 def compile_numpy(

@@ -170,7 +170,7 @@ def average_pooling_backward(
 
 def uniform(call: CpuCall, y: Tensor, key: int) -> Step:
     """A step that fills y with numbers of [0, 1): 24 random bits each, so float32 holds them."""
-    random, length = call.backend.random, min(CHUNK, y.count)
+    random, length = call.backend.random, max(1, min(CHUNK, y.count))
     numbers = [np.empty(length, np.uint64) for _ in range(4)]
 
     def step() -> None:
