@@ -12,19 +12,21 @@ from typing import Any
 import numpy as np
 
 from ...tensor import Call, Step, Tensor
-from . import convolution, elementwise, pooling
+from . import convolution, dense, elementwise, normalization, pooling
 from .api import Library, Unsupported
-from .memory import Layout, Preparation
+from .memory import Layout
+from .preparation import Preparation
 
 __all__ = ["Layout", "OneDNN", "load"]
 
 _WHEELS = ("onednn-cpu-gomp", "onednn-cpu-iomp", "onednn-cpu-tbb")
-_MODULES = (convolution, pooling, elementwise)
+_MODULES = (convolution, dense, pooling, normalization, elementwise)
 
 # How long OpenMP's threads spin for one another before they sleep: long enough to bridge the gaps
 # between the calls of an iteration. GNU OpenMP's default of 300,000 rounds (some 15 ms) wastes the
 # cores of whatever else runs: beside three other busy processes an iteration took 8 times as long.
 os.environ.setdefault("GOMP_SPINCOUNT", "3000")
+
 # dnnl_cpu_isa_t; each includes those before it.
 _INSTRUCTION_SETS = {
     0x1: "SSE4.1",

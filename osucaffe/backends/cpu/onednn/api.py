@@ -151,12 +151,23 @@ class PrimitiveDescriptor(Handle):
         self._library.call("primitive_desc_query", self, _QUERY_IMPLEMENTATION, 0, byref(text))
         return (text.value or b"").decode()
 
-    def wants(self, argument: int) -> Descriptor | None:
-        """The memory descriptor of an argument; None when there is no such argument."""
-        found = self._library.query_md(self.value, _QUERY_ARGUMENT, argument)
-        if not found or not self._library.get_size(found):
-            return None
-        return Descriptor(self._library, self._library.create("memory_desc_clone", found))
+    @property
+    def is_fast(self) -> bool:
+        """Whether it is generated code, not oneDNN's portable fallback or a GEMM with copies."""
+        return self.implementation.startswith(("jit", "brg", "lrn_jit"))
+
+    def has(self, argument: int) -> bool:
+        """Whether it uses an argument that is optional, such as a workspace."""
+        return bool(self._library.get_size(self._form(argument)))
+
+    def wants(self, argument: int) -> Descriptor:
+        """The format of an argument."""
+        value = self._library.create("memory_desc_clone", self._form(argument))
+        return Descriptor(self._library, value)
+
+    def _form(self, argument: int) -> int | None:
+        found: int | None = self._library.query_md(self.value, _QUERY_ARGUMENT, argument)
+        return found
 
 
 class Library:

@@ -1,4 +1,4 @@
-"""Owns ReLU, sum, copy, concat, split and softmax on oneDNN."""
+"""Owns ReLU, sum, copy, concat and split on oneDNN."""
 
 from __future__ import annotations
 
@@ -6,40 +6,32 @@ from collections.abc import Sequence
 
 from ...tensor import Step, Tensor
 from . import api
-from .api import Descriptor, Unsupported
-from .memory import Preparation, in_sequence, is_open
+from .api import Descriptor, PrimitiveDescriptor, Unsupported
+from .memory import in_sequence, is_open
+from .preparation import Operand, Preparation
 
 
-def _format(p: Preparation, tensor: Tensor) -> Descriptor:
-    """The format in which a tensor was written."""
-    if is_open(tensor):
-        raise Unsupported("nothing has been written yet")
-    return p.held(tensor)
+def _relu(p: Preparation, form: Descriptor, slope: float) -> PrimitiveDescriptor:
+    return p.library.describe(
+        "eltwise_forward", api.FORWARD_TRAINING, api.RELU, form, form, slope, 0.0
+    )
 
 
 def relu(p: Preparation, x: Tensor, y: Tensor, *, slope: float) -> Step:
     """See `Program.relu`."""
-    form = _format(p, x)
-    chosen = p.library.describe(
-        "eltwise_forward", api.FORWARD_TRAINING, api.RELU, form, form, slope, 0.0
-    )
-    return p.execute(chosen, {api.SRC: p.source(x, form), api.DST: p.target(y, form)})
+    source = p.operand(x)
+    chosen = _relu(p, source.settled, slope)
+    return p.step(chosen, {api.SRC: source}, {api.DST: p.operand(y)})
 
 
 def relu_backward(p: Preparation, x: Tensor, dy: Tensor, dx: Tensor, *, slope: float) -> Step:
     """See `Program.relu_backward`."""
-    form = _format(p, x)
-    hint = p.library.describe(
-        "eltwise_forward", api.FORWARD_TRAINING, api.RELU, form, form, slope, 0.0
-    )
+    source = p.operand(x)
+    form = source.settled
+    hint = _relu(p, form, slope)
     chosen = p.library.describe("eltwise_backward", api.RELU, form, form, form, slope, 0.0, hint)
-    return p.execute(
-        chosen,
-        {
-            api.SRC: p.source(x, form),
-            api.DIFF_DST: p.source(dy, form),
-            api.DIFF_SRC: p.target(dx, form),
-        },
+    return p.step(
+        chosen, {api.SRC: source, api.DIFF_DST: p.operand(dy)}, {api.DIFF_SRC: p.operand(dx)}
     )
 
 
@@ -47,79 +39,48 @@ def sum(
     p: Preparation, xs: Sequence[Tensor], y: Tensor, *, coefficients: Sequence[float] | None
 ) -> Step:
     """See `Program.sum`."""
-    # What y itself contributes must come first: oneDNN overwrites y with that and adds the others.
     factors = coefficients or [1.0] * len(xs)
+    # Where y is one of xs that comes first: oneDNN overwrites y with it, then adds the others.
     order = sorted(range(len(xs)), key=lambda i: xs[i] is not y)
-    form = _format(p, xs[order[0]])
+    operands = [p.operand(xs[i]) for i in order]
+    form = operands[0].settled
     chosen = p.library.describe("sum", form, len(xs), [factors[i] for i in order], [form] * len(xs))
-    return p.execute(
-        chosen,
-        {
-            **{api.MULTIPLE_SRC + place: p.source(xs[i], form) for place, i in enumerate(order)},
-            api.DST: p.target(y, form),
-        },
-    )
+    return p.step(chosen, _numbered(operands), {api.DST: p.operand(y)})
 
 
 def copy(p: Preparation, x: Tensor, y: Tensor) -> Step:
     """See `Program.copy`."""
     layout = x.layout or y.layout
-    plain = p.plain(x) if layout is None else layout.plain
-    form = p.held(x, plain)
-    final = form if is_open(y) else p.held(y, plain)
-    chosen = p.library.describe("reorder", form, final)
-    return p.execute(
-        chosen, {api.SRC: p.source(x, form, plain), api.DST: p.target(y, final, plain)}
-    )
+    plain = None if layout is None else layout.plain
+    source, target = p.operand(x, plain), p.operand(y, plain)
+    form = source.settled
+    chosen = p.library.describe("reorder", form, form if is_open(y) else target.form)
+    return p.step(chosen, {api.SRC: source}, {api.DST: target})
 
 
 def concat(p: Preparation, xs: Sequence[Tensor], y: Tensor, *, axis: int) -> Step:
     """See `Program.concat`."""
-    forms = [_format(p, x) for x in xs]
-    form = None if is_open(y) else p.held(y)
-    chosen = p.library.describe("concat", form, len(xs), axis % len(y.shape), forms)
-    sources = {api.MULTIPLE_SRC + i: p.source(x, forms[i]) for i, x in enumerate(xs)}
-    return p.execute(chosen, {**sources, api.DST: p.target(y, chosen.wants(api.DST))})
+    operands, target = [p.operand(x) for x in xs], p.operand(y)
+    form = None if is_open(y) else target.form
+    chosen = p.library.describe(
+        "concat", form, len(xs), axis % len(y.shape), [operand.settled for operand in operands]
+    )
+    return p.step(chosen, _numbered(operands), {api.DST: target})
 
 
 def split(p: Preparation, x: Tensor, ys: Sequence[Tensor | None], *, axis: int) -> Step:
     """See `Program.split`. Each part is a reorder out of a window of x."""
-    axis %= len(x.shape)
-    form = _format(p, x)
+    form = p.operand(x).settled
     steps: list[Step] = []
     start = [0] * len(x.shape)
     for y in ys:
-        if y is None or is_open(y):
-            raise Unsupported("a part of unknown extent or format")
+        if y is None:
+            raise Unsupported("a part of unknown extent")
         window = p.library.window(form, y.shape, start)
-        steps.append(p.reorder((x, window), (y, p.held(y))))
+        steps.append(p.reorder((x, window), p.operand(y).held))
         start[axis] += y.shape[axis]
     return in_sequence(steps)
 
 
-def softmax(p: Preparation, x: Tensor, y: Tensor, *, axis: int) -> Step:
-    """See `Program.softmax`."""
-    form = _format(p, x)
-    chosen = p.library.describe(
-        "softmax_forward", api.FORWARD_TRAINING, api.SOFTMAX_ACCURATE, form, form, axis
-    )
-    return p.execute(chosen, {api.SRC: p.source(x, form), api.DST: p.target(y, form)})
-
-
-def softmax_backward(p: Preparation, y: Tensor, dy: Tensor, dx: Tensor, *, axis: int) -> Step:
-    """See `Program.softmax_backward`."""
-    form = _format(p, y)
-    hint = p.library.describe(
-        "softmax_forward", api.FORWARD_TRAINING, api.SOFTMAX_ACCURATE, form, form, axis
-    )
-    chosen = p.library.describe(
-        "softmax_backward", api.SOFTMAX_ACCURATE, form, form, form, axis, hint
-    )
-    return p.execute(
-        chosen,
-        {
-            api.DST: p.source(y, form),
-            api.DIFF_DST: p.source(dy, form),
-            api.DIFF_SRC: p.target(dx, form),
-        },
-    )
+def _numbered(operands: Sequence[Operand]) -> dict[int, Operand | None]:
+    return {api.MULTIPLE_SRC + i: operand for i, operand in enumerate(operands)}

@@ -1,4 +1,4 @@
-"""Owns pooling and local response normalization on oneDNN, forward and backward."""
+"""Owns pooling on oneDNN, forward and backward."""
 
 from __future__ import annotations
 
@@ -8,7 +8,15 @@ from typing import Any
 from ...tensor import Step, Tensor
 from . import api
 from .api import Descriptor, PrimitiveDescriptor, Unsupported
-from .memory import Layout, Preparation, is_open
+from .memory import Layout, is_open, settle
+from .preparation import Preparation
+
+
+def note_in(tensor: Tensor, form: Descriptor) -> None:
+    """Let an open tensor of four-byte elements hold what oneDNN notes for its backward."""
+    if not is_open(tensor):
+        raise Unsupported("the note must be row-major")
+    settle(tensor, Layout(form, form, -(-form.bytes // 4)))
 
 
 def _windows(
@@ -24,37 +32,47 @@ def _windows(
     return [stride, kernel, [0] * len(kernel), pad, after]
 
 
+def _average(windows: list[Sequence[int]]) -> int:
+    """The algorithm with Caffe's divisor: the window's area within the padded image."""
+    *_, before, after = windows
+    if not any(before):
+        return api.AVERAGE_EXCLUDE_PADDING
+    if all(right <= left for left, right in zip(before, after, strict=True)):
+        return api.AVERAGE_INCLUDE_PADDING
+    raise Unsupported("windows that reach beyond the padding")
+
+
 def _forward(
-    p: Preparation, algorithm: int, training: bool, x: Descriptor, y: Descriptor, windows: Any
-) -> PrimitiveDescriptor:
-    kind = api.FORWARD_TRAINING if training else api.FORWARD_INFERENCE
-    return p.library.describe("pooling_forward", kind, algorithm, x, y, *windows)
+    p: Preparation, algorithm: int, x: Tensor, y: Tensor, index: Tensor | None, windows: Any
+) -> Step:
+    below, above = p.operand(x), p.operand(y)
+    kind = api.FORWARD_INFERENCE if index is None else api.FORWARD_TRAINING
+
+    def describe(x: Descriptor, y: Descriptor) -> PrimitiveDescriptor:
+        return p.library.describe("pooling_forward", kind, algorithm, x, y, *windows)
+
+    chosen = p.choose(describe, below.form, above.form)
+    notes = {}
+    if index is not None:
+        note_in(index, chosen.wants(api.WORKSPACE))
+        notes[api.WORKSPACE] = index
+    return p.step(chosen, {api.SRC: below}, {api.DST: above}, notes)
 
 
 def _backward(
     p: Preparation, algorithm: int, dy: Tensor, index: Tensor | None, dx: Tensor, windows: Any
 ) -> Step:
+    above, below = p.operand(dy), p.operand(dx)
+
     def describe(dx: Descriptor, dy: Descriptor) -> PrimitiveDescriptor:
-        hint = _forward(p, algorithm, True, dx, dy, windows)
+        hint = p.library.describe(
+            "pooling_forward", api.FORWARD_TRAINING, algorithm, dx, dy, *windows
+        )
         return p.library.describe("pooling_backward", algorithm, dx, dy, *windows, hint)
 
-    chosen = p.choose(describe, p.held(dx), p.held(dy))
-    return p.execute(
-        chosen,
-        {
-            api.DIFF_DST: p.source(dy, chosen.wants(api.DIFF_DST)),
-            api.WORKSPACE: index and (index, chosen.wants(api.WORKSPACE)),
-            api.DIFF_SRC: p.target(dx, chosen.wants(api.DIFF_SRC)),
-        },
-    )
-
-
-def note_in(tensor: Tensor, workspace: Descriptor | None, element_bytes: int = 4) -> None:
-    """Let an open tensor hold what the library notes for its backward."""
-    if not is_open(tensor):
-        raise Unsupported("the note must be row-major")
-    if workspace is not None:
-        tensor.layout = Layout(workspace, workspace, -(-workspace.bytes // element_bytes))
+    chosen = p.choose(describe, below.form, above.form)
+    notes = {} if index is None else {api.WORKSPACE: index}
+    return p.step(chosen, {api.DIFF_DST: above}, {api.DIFF_SRC: below}, notes)
 
 
 def max_pooling(
@@ -67,24 +85,8 @@ def max_pooling(
     stride: Sequence[int],
     pad: Sequence[int],
 ) -> Step:
-    """See `Program.max_pooling`."""
-    windows = _windows(x, y, kernel, stride, pad)
-
-    def describe(x: Descriptor, y: Descriptor) -> PrimitiveDescriptor:
-        return _forward(p, api.MAX, index is not None, x, y, windows)
-
-    chosen = p.choose(describe, p.held(x), p.held(y))
-    workspace = chosen.wants(api.WORKSPACE)
-    if index is not None:
-        note_in(index, workspace)
-    return p.execute(
-        chosen,
-        {
-            api.SRC: p.source(x, chosen.wants(api.SRC)),
-            api.DST: p.target(y, chosen.wants(api.DST)),
-            api.WORKSPACE: index and (index, workspace),
-        },
-    )
+    """See `Program.max_pooling`. The index holds oneDNN's workspace."""
+    return _forward(p, api.MAX, x, y, index, _windows(x, y, kernel, stride, pad))
 
 
 def max_pooling_backward(
@@ -97,20 +99,10 @@ def max_pooling_backward(
     stride: Sequence[int],
     pad: Sequence[int],
 ) -> Step | None:
-    """See `Program.max_pooling_backward`."""
-    if index.layout is None:  # noted by another implementation
+    """See `Program.max_pooling_backward`; what NumPy noted is left to NumPy."""
+    if index.layout is None:
         return None
     return _backward(p, api.MAX, dy, index, dx, _windows(dx, dy, kernel, stride, pad))
-
-
-def _average(windows: list[Sequence[int]]) -> int:
-    """The algorithm with Caffe's divisor: the window's area within the padded image."""
-    *_, before, after = windows
-    if not any(before):
-        return api.AVERAGE_EXCLUDE_PADDING
-    if all(right <= left for left, right in zip(before, after, strict=True)):
-        return api.AVERAGE_INCLUDE_PADDING
-    raise Unsupported("windows that reach beyond the padding")
 
 
 def average_pooling(
@@ -124,19 +116,7 @@ def average_pooling(
 ) -> Step:
     """See `Program.average_pooling`."""
     windows = _windows(x, y, kernel, stride, pad)
-    algorithm = _average(windows)
-
-    def describe(x: Descriptor, y: Descriptor) -> PrimitiveDescriptor:
-        return _forward(p, algorithm, False, x, y, windows)
-
-    chosen = p.choose(describe, p.held(x), p.held(y))
-    return p.execute(
-        chosen,
-        {
-            api.SRC: p.source(x, chosen.wants(api.SRC)),
-            api.DST: p.target(y, chosen.wants(api.DST)),
-        },
-    )
+    return _forward(p, _average(windows), x, y, None, windows)
 
 
 def average_pooling_backward(
@@ -151,67 +131,3 @@ def average_pooling_backward(
     """See `Program.average_pooling_backward`."""
     windows = _windows(dx, dy, kernel, stride, pad)
     return _backward(p, _average(windows), dy, None, dx, windows)
-
-
-def _normalization(
-    p: Preparation,
-    x: Descriptor,
-    y: Descriptor,
-    size: int,
-    alpha: float,
-    beta: float,
-    k: float,
-    within_channel: bool,
-) -> PrimitiveDescriptor:
-    region = api.LRN_WITHIN_CHANNEL if within_channel else api.LRN_ACROSS_CHANNELS
-    return p.library.describe(
-        "lrn_forward", api.FORWARD_TRAINING, region, x, y, size, alpha, beta, k
-    )
-
-
-def lrn(p: Preparation, x: Tensor, y: Tensor, note: Tensor, **settings: Any) -> Step:
-    """See `Program.lrn`."""
-    if settings["within_channel"]:
-        settings["k"] = 1.0
-
-    def describe(x: Descriptor, y: Descriptor) -> PrimitiveDescriptor:
-        return _normalization(p, x, y, **settings)
-
-    chosen = p.choose(describe, p.held(x), p.held(y))
-    workspace = chosen.wants(api.WORKSPACE)
-    note_in(note, workspace or p.library.plain((1,)))
-    return p.execute(
-        chosen,
-        {
-            api.SRC: p.source(x, chosen.wants(api.SRC)),
-            api.DST: p.target(y, chosen.wants(api.DST)),
-            api.WORKSPACE: workspace and (note, workspace),
-        },
-    )
-
-
-def lrn_backward(
-    p: Preparation, x: Tensor, y: Tensor, dy: Tensor, note: Tensor, dx: Tensor, **settings: Any
-) -> Step | None:
-    """See `Program.lrn_backward`."""
-    if note.layout is None:  # noted by another implementation
-        return None
-    within = settings.pop("within_channel")
-    region = api.LRN_WITHIN_CHANNEL if within else api.LRN_ACROSS_CHANNELS
-    size, alpha, beta = settings["size"], settings["alpha"], settings["beta"]
-    k = 1.0 if within else settings["k"]
-    held = p.held(x)
-    hint = _normalization(p, held, p.held(y), size, alpha, beta, k, within)
-    chosen = p.library.describe(
-        "lrn_backward", region, *(hint.wants(api.SRC),) * 3, size, alpha, beta, k, hint
-    )
-    workspace = chosen.wants(api.WORKSPACE)
-    return p.execute(
-        chosen,
-        {
-            api.SRC: p.source(x, chosen.wants(api.SRC)),
-            api.DIFF_DST: p.source(dy, chosen.wants(api.DIFF_DST)),
-            api.WORKSPACE: workspace and (note, workspace),
-            api.DIFF_SRC: p.target(dx, chosen.wants(api.DIFF_SRC)),
-        },
-    )

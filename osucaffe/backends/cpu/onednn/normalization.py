@@ -1,0 +1,103 @@
+"""Owns local response normalization and softmax on oneDNN, forward and backward."""
+
+from __future__ import annotations
+
+from ...tensor import Step, Tensor
+from . import api
+from .api import Descriptor, PrimitiveDescriptor
+from .pooling import note_in
+from .preparation import Preparation
+
+
+def _lrn_settings(
+    size: int, alpha: float, beta: float, k: float, within_channel: bool
+) -> tuple[int, tuple[int, float, float, float]]:
+    """The algorithm, and the numbers as oneDNN wants them."""
+    if within_channel:
+        return api.LRN_WITHIN_CHANNEL, (size, alpha, beta, 1.0)
+    return api.LRN_ACROSS_CHANNELS, (size, alpha, beta, k)
+
+
+def lrn(
+    p: Preparation,
+    x: Tensor,
+    y: Tensor,
+    note: Tensor,
+    *,
+    size: int,
+    alpha: float,
+    beta: float,
+    k: float,
+    within_channel: bool,
+) -> Step:
+    """See `Program.lrn`. The note holds oneDNN's workspace."""
+    region, numbers = _lrn_settings(size, alpha, beta, k, within_channel)
+    below, above = p.operand(x), p.operand(y)
+
+    def describe(x: Descriptor, y: Descriptor) -> PrimitiveDescriptor:
+        return p.library.describe("lrn_forward", api.FORWARD_TRAINING, region, x, y, *numbers)
+
+    chosen = p.choose(describe, below.form, above.form)
+    if not chosen.has(api.WORKSPACE):
+        note_in(note, p.library.plain((1,)))
+        return p.step(chosen, {api.SRC: below}, {api.DST: above})
+    note_in(note, chosen.wants(api.WORKSPACE))
+    return p.step(chosen, {api.SRC: below}, {api.DST: above}, {api.WORKSPACE: note})
+
+
+def lrn_backward(
+    p: Preparation,
+    x: Tensor,
+    y: Tensor,
+    dy: Tensor,
+    note: Tensor,
+    dx: Tensor,
+    *,
+    size: int,
+    alpha: float,
+    beta: float,
+    k: float,
+    within_channel: bool,
+) -> Step | None:
+    """See `Program.lrn_backward`; what NumPy noted is left to NumPy."""
+    if note.layout is None:
+        return None
+    region, numbers = _lrn_settings(size, alpha, beta, k, within_channel)
+    below, output = p.operand(x), p.operand(y)
+    hint = p.library.describe(
+        "lrn_forward", api.FORWARD_TRAINING, region, below.form, output.form, *numbers
+    )
+    form = below.form
+    chosen = p.library.describe("lrn_backward", region, form, form, form, *numbers, hint)
+    return p.step(
+        chosen,
+        {api.SRC: below, api.DIFF_DST: p.operand(dy)},
+        {api.DIFF_SRC: p.operand(dx)},
+        {api.WORKSPACE: note} if chosen.has(api.WORKSPACE) else {},
+    )
+
+
+def _softmax(p: Preparation, form: Descriptor, axis: int) -> PrimitiveDescriptor:
+    return p.library.describe(
+        "softmax_forward", api.FORWARD_TRAINING, api.SOFTMAX_ACCURATE, form, form, axis
+    )
+
+
+def softmax(p: Preparation, x: Tensor, y: Tensor, *, axis: int) -> Step:
+    """See `Program.softmax`."""
+    source = p.operand(x)
+    chosen = _softmax(p, source.settled, axis % len(x.shape))
+    return p.step(chosen, {api.SRC: source}, {api.DST: p.operand(y)})
+
+
+def softmax_backward(p: Preparation, y: Tensor, dy: Tensor, dx: Tensor, *, axis: int) -> Step:
+    """See `Program.softmax_backward`."""
+    output, axis = p.operand(y), axis % len(y.shape)
+    form = output.settled
+    hint = _softmax(p, form, axis)
+    chosen = p.library.describe(
+        "softmax_backward", api.SOFTMAX_ACCURATE, form, form, form, axis, hint
+    )
+    return p.step(
+        chosen, {api.DST: output, api.DIFF_DST: p.operand(dy)}, {api.DIFF_SRC: p.operand(dx)}
+    )

@@ -1,0 +1,173 @@
+"""Owns how a call becomes a step: operands in the formats that a primitive wants, or reordered.
+
+A primitive's function names its operands, lets `choose` find an implementation for the formats in
+which they lie, and ends with `step`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+
+from ...tensor import Call, Step, Tensor
+from . import api
+from .api import Descriptor, Library, PrimitiveDescriptor, Unsupported
+from .memory import Held, Layout, execution, in_sequence, is_open, settle
+
+
+class Operand:
+    """A tensor seen under the dimensions that a primitive wants.
+
+    plain: the format of those dimensions when the tensor's elements are in row-major order.
+    add: what is written shall be added to the tensor.
+    """
+
+    def __init__(self, library: Library, tensor: Tensor, plain: Descriptor, add: bool) -> None:
+        self.library = library
+        self.tensor = tensor
+        self.plain = plain
+        self.add = add
+
+    @property
+    def form(self) -> Descriptor:
+        """The format in which it lies, under these dimensions; `any` while that is open."""
+        if is_open(self.tensor):
+            return self.library.any(self.plain.dimensions)
+        layout = self.tensor.layout
+        return self.plain if layout is None or layout.plain != self.plain else layout.form
+
+    @property
+    def settled(self) -> Descriptor:
+        """The format in which it lies. Raises Unsupported while that is open."""
+        if is_open(self.tensor):
+            raise Unsupported("it has not been written yet")
+        return self.form
+
+    @property
+    def held(self) -> Held:
+        """The tensor and the format in which it lies."""
+        return self.tensor, self.settled
+
+
+class Preparation:
+    """Prepares one call: collects the steps that it needs and the scratch between them."""
+
+    def __init__(self, library: Library, call: Call) -> None:
+        self.library = library
+        self.call = call
+        self._before: list[Step] = []
+        self._after: list[Step] = []
+
+    def operand(
+        self, tensor: Tensor, plain: Descriptor | None = None, *, add: bool = False
+    ) -> Operand:
+        """A tensor under its own dimensions, or under others; see `Operand`."""
+        plain = plain or self.library.plain(tensor.shape or (1,))
+        return Operand(self.library, tensor, plain, add)
+
+    def channels_last(self, shape: Sequence[int]) -> Descriptor:
+        """The format N x spatial x C of a tensor N x C x spatial."""
+        strides = [shape[1] * math.prod(shape[axis + 1 :]) for axis in range(2, len(shape))]
+        return self.library.plain(shape, (math.prod(shape[1:]), 1, *strides))
+
+    def choose(
+        self,
+        describe: Callable[..., PrimitiveDescriptor],
+        *forms: Descriptor,
+        cheap: Sequence[int] = (),
+    ) -> PrimitiveDescriptor:
+        """The implementation that `describe(*forms)` finds for operands in these formats.
+
+        Where oneDNN has no fast one for those, it chooses the formats itself: of the operands
+        whose positions are in `cheap` (their reorders cost little), else of all.
+        """
+        free = [self.library.any(form.dimensions) for form in forms]
+        some = [free[i] if i in cheap else form for i, form in enumerate(forms)]
+        slow: PrimitiveDescriptor | None = None
+        for formats in (forms, some, free):
+            try:
+                chosen = describe(*formats)
+            except Unsupported:
+                continue
+            if chosen.is_fast:
+                return chosen
+            slow = slow or chosen
+        if slow is None:
+            raise Unsupported(self.call.name)
+        return slow
+
+    def step(
+        self,
+        chosen: PrimitiveDescriptor,
+        reads: Mapping[int, Operand | None],
+        writes: Mapping[int, Operand | None],
+        notes: Mapping[int, Tensor] | None = None,
+    ) -> Step:
+        """The step that runs the implementation, with the reorders before and after it.
+
+        reads, writes: the operand of each argument; notes: tensors that only oneDNN understands.
+        """
+        arguments = {
+            argument: self._source(operand, chosen.wants(argument))
+            for argument, operand in reads.items()
+            if operand is not None
+        }
+        for argument, operand in writes.items():
+            if operand is not None:
+                arguments[argument] = self._target(operand, chosen.wants(argument))
+        for argument, tensor in (notes or {}).items():
+            arguments[argument] = tensor, chosen.wants(argument)
+        step = self._execution(chosen, arguments)
+        return in_sequence([*self._before, step, *self._after])
+
+    def reorder(self, source: Held, target: Held, *, add: bool = False) -> Step:
+        """The step that copies between two formats of the same dimensions; add: adds."""
+        chosen = self.library.describe("reorder", source[1], target[1], add=add)
+        return self._execution(chosen, {api.SRC: source, api.DST: target})
+
+    def _execution(self, chosen: PrimitiveDescriptor, arguments: dict[int, Held]) -> Step:
+        if chosen.has(api.SCRATCHPAD):
+            form = chosen.wants(api.SCRATCHPAD)
+            arguments = arguments | {api.SCRATCHPAD: (self._scratch(form), form)}
+        return execution(self.library, chosen, arguments)
+
+    def _source(self, operand: Operand, wanted: Descriptor) -> Held:
+        """The operand in the wanted format: itself, or scratch that a reorder fills first."""
+        self._settle(operand, wanted)
+        tensor, layout = operand.tensor, operand.tensor.layout
+        if layout is not None and layout.plain != operand.plain:
+            tensor = self._reordered((tensor, layout.form), layout.plain)  # to other dimensions
+        if operand.form != wanted:
+            tensor = self._reordered((tensor, operand.form), wanted)
+        return tensor, wanted
+
+    def _target(self, operand: Operand, produced: Descriptor) -> Held:
+        """Where to write the operand: itself, or scratch that is reordered into it after."""
+        self._settle(operand, produced)
+        tensor, layout = operand.tensor, operand.tensor.layout
+        other_dimensions = layout is not None and layout.plain != operand.plain
+        if operand.form == produced and not operand.add and not other_dimensions:
+            return tensor, produced
+        scratch = self._scratch(produced)
+        written, final = produced, operand.form
+        if other_dimensions:
+            if produced != operand.plain:
+                raise Unsupported("it would take two reorders")
+            written, final = layout.plain, layout.form
+        self._after.append(self.reorder((scratch, written), (tensor, final), add=operand.add))
+        return scratch, produced
+
+    def _settle(self, operand: Operand, form: Descriptor) -> None:
+        if is_open(operand.tensor):
+            plain = operand.plain
+            settle(operand.tensor, None if form == plain else Layout(form, plain))
+
+    def _reordered(self, source: Held, wanted: Descriptor) -> Tensor:
+        scratch = self._scratch(wanted)
+        self._before.append(self.reorder(source, (scratch, wanted)))
+        return scratch
+
+    def _scratch(self, form: Descriptor) -> Tensor:
+        if form.data_type == api.F32:
+            return self.call.temporary((form.size,))
+        return self.call.temporary((form.bytes,), "uint8")
