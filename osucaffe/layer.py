@@ -82,9 +82,7 @@ class Layer:
 
     # -- what a layer type uses ------------------------------------------------------------------
 
-    def add_parameter(
-        self, shape: Shape, filler: caffe_pb2.FillerParameter | None = None
-    ) -> Blob:
+    def add_parameter(self, shape: Shape, filler: caffe_pb2.FillerParameter | None = None) -> Blob:
         """Declare the next parameter, filled with `filler` (None: zeros)."""
         index = len(self.parameters)
         blob = Blob(f"{self.name}.{index}", shape, flexible=True)

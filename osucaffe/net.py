@@ -60,9 +60,7 @@ class Net:
         self.phase = phase
         self.name: str = param.name
         self.inspectable = inspectable
-        self.random = RandomState(
-            int.from_bytes(os.urandom(4), "little") if seed is None else seed
-        )
+        self.random = RandomState(int.from_bytes(os.urandom(4), "little") if seed is None else seed)
         self.param = insert_splits(filter_layers(param, net_state(param, phase, level, stages)))
         self.blobs: dict[str, Blob] = {}
         self.nodes: list[Node] = []
@@ -133,7 +131,7 @@ class Net:
         self.inputs = [
             blob.name for node in self.nodes if node.layer.type == "Input" for blob in node.top
         ]
-        self.outputs = [name for name, blob in self.blobs.items() if blob in outputs]
+        self.outputs = sorted(name for name, blob in self.blobs.items() if blob in outputs)
         for blob in outputs:
             (blob.data.base or blob.data).kept = True
         self._losses = [

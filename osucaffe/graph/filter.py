@@ -20,9 +20,7 @@ def net_state(
     return state
 
 
-def filter_layers(
-    net: caffe_pb2.NetParameter, state: caffe_pb2.NetState
-) -> caffe_pb2.NetParameter:
+def filter_layers(net: caffe_pb2.NetParameter, state: caffe_pb2.NetState) -> caffe_pb2.NetParameter:
     """The net without the layers that their include and exclude rules leave out."""
     filtered = caffe_pb2.NetParameter()
     filtered.CopyFrom(net)

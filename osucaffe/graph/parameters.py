@@ -90,9 +90,7 @@ def _share_multipliers(layer: Layer, spec: caffe_pb2.ParamSpec, owner: Parameter
             setattr(owner, field, value)
 
 
-def copy_weights(
-    weights: caffe_pb2.NetParameter, layers: Sequence[Layer], backend: Any
-) -> None:
+def copy_weights(weights: caffe_pb2.NetParameter, layers: Sequence[Layer], backend: Any) -> None:
     """Write the blobs of `weights` into the parameters of the layers that have the same names."""
     targets = {layer.name: layer for layer in layers}
     for source in weights.layer:
@@ -117,4 +115,3 @@ def copy_weights(
                 )
             values = blob_to_array(proto)
             backend.write(blob.data, values.reshape(blob.shape))
-

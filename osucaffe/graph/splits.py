@@ -64,8 +64,6 @@ def insert_splits(net: caffe_pb2.NetParameter) -> caffe_pb2.NetParameter:
     return result
 
 
-def _split_name(
-    net: caffe_pb2.NetParameter, top: _Top, blob: str, index: int | None = None
-) -> str:
+def _split_name(net: caffe_pb2.NetParameter, top: _Top, blob: str, index: int | None = None) -> str:
     name = f"{blob}_{net.layer[top[0]].name}_{top[1]}_split"
     return name if index is None else f"{name}_{index}"

@@ -1,5 +1,7 @@
 """The memory plan: tensors that live at one time never overlap, and others share."""
 
+from itertools import pairwise
+
 import numpy as np
 
 from osucaffe.backends.tensor import Call, Tensor
@@ -9,9 +11,7 @@ from osucaffe.graph.memory import plan_memory
 def chain(count: int, size: int = 1000) -> list[Call]:
     tensors = [Tensor((size,), name=str(i)) for i in range(count + 1)]
     tensors[0].kept = True
-    return [
-        Call("copy", {"x": a}, {"y": b}, {}) for a, b in zip(tensors, tensors[1:], strict=False)
-    ]
+    return [Call("copy", {"x": a}, {"y": b}, {}) for a, b in pairwise(tensors)]
 
 
 def bytes_of(tensor: Tensor) -> int:

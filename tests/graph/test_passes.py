@@ -60,7 +60,7 @@ def test_splits_are_named_as_caffe_names_them():
         layer { name: "accuracy" bottom: "ip" bottom: "label" top: "accuracy" }
         """)
     )
-    assert names(split) == "in label_in_1_split ip relu ip_relu_0_split loss accuracy".split()
+    assert " ".join(names(split)) == "in label_in_1_split ip relu ip_relu_0_split loss accuracy"
     assert list(split.layer[5].bottom) == ["ip_relu_0_split_0", "label_in_1_split_0"]
     assert list(split.layer[6].bottom) == ["ip_relu_0_split_1", "label_in_1_split_1"]
     assert list(split.layer[3].bottom) == list(split.layer[3].top) == ["ip"]

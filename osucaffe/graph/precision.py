@@ -1,0 +1,23 @@
+"""Owns NVIDIA Caffe's precision fields: they are read, and a run that differs says so."""
+
+from __future__ import annotations
+
+import logging
+
+from ..proto import NetParameter
+
+log = logging.getLogger("osucaffe")
+
+FIELDS = ("forward_type", "backward_type", "forward_math", "backward_math")
+
+
+def warn_of_precision(param: NetParameter) -> None:
+    """Warn once when a net asks for a precision: here it is a setting of the run, not the net."""
+    asked = {f"default_{field}" for field in FIELDS if param.HasField(f"default_{field}")}
+    asked |= {field for layer in param.layer for field in FIELDS if layer.HasField(field)}
+    if asked:
+        log.warning(
+            "Net %s sets %s (NVIDIA Caffe): ignored, all layers compute in the precision of the run",
+            param.name,
+            ", ".join(sorted(asked)),
+        )

@@ -1,0 +1,250 @@
+"""The net: how it is built, what it shares, which gradients it computes, how it saves weights."""
+
+import numpy as np
+import pytest
+
+from osucaffe.backends.cpu.backend import Cpu
+from osucaffe.errors import UserError
+from osucaffe.net import Net
+from osucaffe.proto import NetParameter, parse_text
+
+INPUT = """
+layer { name: "x" type: "Input" top: "x" input_param { shape { dim: 4 dim: 3 } } }
+layer { name: "label" type: "Input" top: "label" input_param { shape { dim: 4 } } }
+"""
+FILLER = 'weight_filler { type: "gaussian" std: 1 }'
+
+
+def ip(name: str, bottom: str, top: str, outputs: int = 3, more: str = "") -> str:
+    return (
+        f'layer {{ name: "{name}" type: "InnerProduct" bottom: "{bottom}" top: "{top}" '
+        f"inner_product_param {{ num_output: {outputs} {FILLER} }} {more} }}\n"
+    )
+
+
+def loss(bottom: str, more: str = "") -> str:
+    return (
+        f'layer {{ name: "loss_{bottom}" type: "SoftmaxWithLoss" bottom: "{bottom}" '
+        f'bottom: "label" top: "loss_{bottom}" {more} }}\n'
+    )
+
+
+def build(text: str, **options) -> Net:
+    return Net(parse_text(text, NetParameter, "test"), backend=Cpu(), **{"seed": 1} | options)
+
+
+def feed(net: Net) -> Net:
+    random = np.random.default_rng(2)
+    net.write("x", random.standard_normal((4, 3)).astype(np.float32))
+    net.write("label", np.array([0, 1, 2, 1], np.float32))
+    return net
+
+
+def gradients(net: Net) -> dict[str, np.ndarray]:
+    feed(net).forward()
+    net.backward()
+    return {p.name: net.backend.read(p.blob.diff) for p in net.parameters}
+
+
+def test_one_seed_gives_one_net():
+    text = INPUT + ip("ip", "x", "y") + loss("y")
+    first, again, other = build(text), build(text), build(text, seed=2)
+    weights = [net.backend.read(net.parameters[0].blob.data) for net in (first, again, other)]
+    assert np.array_equal(weights[0], weights[1])
+    assert not np.array_equal(weights[0], weights[2])
+
+
+def test_outputs_are_named_in_alphabetical_order():
+    net = build(INPUT + ip("b", "x", "zz") + ip("a", "x", "aa"))
+    assert net.outputs == ["aa", "label", "zz"]
+    assert net.inputs == ["x", "label"]
+
+
+def test_loss_weights_scale_the_loss_and_its_gradients():
+    single = build(INPUT + ip("ip", "x", "y") + loss("y"))
+    double = build(INPUT + ip("ip", "x", "y") + loss("y", "loss_weight: 2"))
+    once, twice = gradients(single), gradients(double)
+    assert double.loss() == pytest.approx(2 * single.loss())
+    for name, gradient in once.items():
+        np.testing.assert_allclose(twice[name], 2 * gradient, rtol=1e-5)
+
+
+def test_gradients_of_two_losses_add_up():
+    trunk = INPUT + ip("trunk", "x", "t")
+    heads = [ip("p", "t", "p") + loss("p"), ip("q", "t", "q") + loss("q", "loss_weight: 0.5")]
+    both = build(trunk + heads[0] + heads[1])
+    together = gradients(both)
+    alone = []
+    for head in heads:
+        net = build(trunk + head)
+        net.load(both.to_proto())
+        alone.append(gradients(net)["trunk/0"])
+    np.testing.assert_allclose(together["trunk/0"], alone[0] + alone[1], rtol=1e-4, atol=1e-6)
+
+
+def test_a_shared_parameter_gets_both_gradients():
+    named = 'param { name: "w" } param { name: "b" }'
+    text = INPUT + ip("one", "x", "h", 3, named) + ip("two", "h", "y", 3, named) + loss("y")
+    net = build(text)
+    assert [p.name for p in net.parameters] == ["w", "b"]
+    shared = gradients(net)
+    apart = build(INPUT + ip("one", "x", "h") + ip("two", "h", "y") + loss("y"))
+    values = [net.backend.read(p.blob.data) for p in net.parameters]
+    for parameter in apart.parameters:
+        apart.backend.write(parameter.blob.data, values[parameter.index])
+    split = gradients(apart)
+    np.testing.assert_allclose(shared["w"], split["one/0"] + split["two/0"], rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(shared["b"], split["one/1"] + split["two/1"], rtol=1e-4, atol=1e-6)
+
+
+def test_permissive_sharing_needs_equal_counts_only():
+    """6 inputs to 4 outputs and 4 to 6: the weights have one count and two shapes."""
+    head = INPUT.replace("dim: 3", "dim: 6")
+
+    def text(mode: str) -> str:
+        spec = f'param {{ name: "w" share_mode: {mode} }}'
+        return head + ip("a", "x", "h", 4, spec) + ip("b", "h", "y", 6, spec) + loss("y")
+
+    net = build(text("PERMISSIVE"))
+    a, b = net.layers[2].parameters[0], net.layers[3].parameters[0]
+    net.backend.write(a.data, np.arange(24, dtype=np.float32).reshape(4, 6))
+    assert np.array_equal(net.backend.read(b.data), np.arange(24).reshape(6, 4))
+    with pytest.raises(UserError, match=r'"b".*\(6, 4\).*"a".*\(4, 6\)'):
+        build(text("STRICT"))
+
+
+def test_users_of_a_shared_parameter_must_agree_on_its_multipliers():
+    def text(second: float) -> str:
+        one = 'param { name: "w" lr_mult: 2 }'
+        two = f'param {{ name: "w" lr_mult: {second} }}'
+        return INPUT + ip("a", "x", "h", 3, one) + ip("b", "h", "y", 3, two) + loss("y")
+
+    assert build(text(2)).parameters[0].lr_mult == 2
+    with pytest.raises(UserError, match=r'"b".*lr_mult 2, not 3'):
+        build(text(3))
+
+
+def test_a_frozen_layer_gets_no_gradient_but_passes_it_on():
+    frozen = "param { lr_mult: 0 } param { lr_mult: 0 }"
+    net = build(INPUT + ip("a", "x", "h") + ip("b", "h", "y", 3, frozen) + loss("y"))
+    found = gradients(net)
+    assert np.abs(found["a/0"]).max() > 0
+    assert np.abs(found["b/0"]).max() == np.abs(found["b/1"]).max() == 0
+
+
+def test_layers_above_all_learning_are_not_run_backward():
+    frozen = "param { lr_mult: 0 } param { lr_mult: 0 }"
+    net = build(INPUT + ip("a", "x", "h", 3, frozen) + ip("b", "h", "y") + loss("y"))
+    assert [node.layer.name for node in net.nodes if node.backward] == ["b", "loss_y"]
+    forced = build(
+        "force_backward: true "
+        + INPUT
+        + ip("a", "x", "h", 3, frozen)
+        + ip("b", "h", "y")
+        + loss("y")
+    )
+    assert all(node.backward for node in forced.nodes)
+    assert np.abs(gradients(forced)["a/0"]).max() > 0
+
+
+def test_propagate_down_false_stops_the_gradient():
+    net = build(
+        INPUT + ip("a", "x", "h") + ip("b", "h", "y", 3, "propagate_down: false") + loss("y")
+    )
+    found = gradients(net)
+    assert np.abs(found["a/0"]).max() == 0
+    assert np.abs(found["b/0"]).max() > 0
+
+
+def test_a_test_net_shares_weights_and_memory():
+    text = INPUT + ip("ip", "x", "y") + loss("y")
+    train = build(text)
+    test = build(text, phase="TEST", share=train)
+    assert test.pool is train.pool
+    weights = np.ones((3, 3), np.float32)
+    train.backend.write(train.parameters[0].blob.data, weights)
+    assert np.array_equal(test.backend.read(test.parameters[0].blob.data), weights)
+    feed(train).forward()
+    feed(test).forward()
+    assert test.loss() == pytest.approx(train.loss())
+
+
+def test_parameters_lie_in_backward_order():
+    net = build(INPUT + ip("a", "x", "h") + ip("b", "h", "y") + loss("y"))
+    assert [p.name for _, _, p in net.arena.segments] == ["b/1", "b/0", "a/1", "a/0"]
+    stops = [stop for _, stop, _ in net.arena.segments]
+    assert [start for start, _, _ in net.arena.segments] == [0, *stops[:-1]]
+
+
+def test_weights_are_copied_by_layer_name():
+    source = build(INPUT + ip("a", "x", "h") + ip("b", "h", "y") + loss("y"))
+    target = build(INPUT + ip("a", "x", "h") + ip("new", "h", "y", 3) + loss("y"), seed=7)
+    before = target.backend.read(target.layers[3].parameters[0].data)
+    target.load(source.to_proto())
+    copied = target.backend.read(target.layers[2].parameters[0].data)
+    assert np.array_equal(copied, source.backend.read(source.layers[2].parameters[0].data))
+    assert np.array_equal(before, target.backend.read(target.layers[3].parameters[0].data))
+    with pytest.raises(UserError, match=r'"a".*\(5, 3\).*\(3, 3\).*rename'):
+        build(INPUT + ip("a", "x", "h", 5)).load(source.to_proto())
+
+
+def test_accumulating_backward_adds():
+    net = build(INPUT + ip("ip", "x", "y") + loss("y"), accumulate=True)
+    once = gradients(net)
+    net.forward()
+    net.backward(accumulate=True)
+    for parameter in net.parameters:
+        twice = net.backend.read(parameter.blob.diff)
+        np.testing.assert_allclose(twice, 2 * once[parameter.name], rtol=1e-5)
+
+
+def test_after_names_the_layers_in_backward_order():
+    net = feed(build(INPUT + ip("a", "x", "h") + ip("b", "h", "y") + loss("y")))
+    net.forward()
+    seen: list[str] = []
+    net.backward(after=lambda index: seen.append(net.layer_names[index]))
+    assert [name for name in seen if name in "ab"] == ["b", "a"]
+
+
+def test_sharing_memory_changes_no_result():
+    body = INPUT.replace("dim: 3", "dim: 3 dim: 9 dim: 9") + """
+    layer { name: "c1" type: "Convolution" bottom: "x" top: "c1"
+            convolution_param { num_output: 8 kernel_size: 3 %s } }
+    layer { name: "r1" type: "ReLU" bottom: "c1" top: "c1" }
+    layer { name: "n1" type: "LRN" bottom: "c1" top: "n1" lrn_param { local_size: 3 alpha: 0.1 } }
+    layer { name: "p1" type: "Pooling" bottom: "n1" top: "p1"
+            pooling_param { kernel_size: 3 stride: 2 } }
+    layer { name: "c2" type: "Convolution" bottom: "p1" top: "c2"
+            convolution_param { num_output: 8 kernel_size: 1 %s } }
+    layer { name: "cat" type: "Concat" bottom: "p1" bottom: "c2" top: "cat" }
+    """ % (FILLER, FILLER) + ip("ip", "cat", "y") + loss("y")  # fmt: skip
+    results = []
+    for inspectable in (False, True):
+        net = build(body, inspectable=inspectable)
+        random = np.random.default_rng(3)
+        net.write("x", random.standard_normal((4, 3, 9, 9)).astype(np.float32))
+        net.write("label", np.array([0, 1, 2, 1], np.float32))
+        net.forward()
+        net.backward()
+        results.append([net.loss()] + [net.backend.read(p.blob.diff) for p in net.parameters])
+        assert (net.memory.size < net.memory.unshared) != inspectable
+    assert results[0][0] == pytest.approx(results[1][0], rel=1e-5)
+    for shared, apart in zip(results[0][1:], results[1][1:], strict=True):
+        np.testing.assert_allclose(shared, apart, rtol=1e-4, atol=1e-5 * np.abs(apart).max())
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('layer { name: "a" type: "Convolutoin" }', r'"Convolutoin" \(did you mean "Convolution"'),
+        ('layer { name: "a" type: "ReLU" top: "y" }', r'"a" \(ReLU\), bottom: needs 1.* gives it 0'),
+        (ip("a", "x", "y") + ip("b", "x", "y"), r'"b".*already makes "y"'),
+        (ip("a", "x", "x"), r'"a".*in place'),
+        (ip("a", "x", "y", 3, "propagate_down: true propagate_down: true"), "2 values for 1 bott"),
+        (ip("a", "x", "y", 3, "loss_weight: 1 loss_weight: 1"), "2 values for 1 tops"),
+        (ip("a", "x", "y").replace("gaussian", "gausian"), r'"a".*unknown filler "gausian"'),
+    ],
+)  # fmt: skip
+def test_bad_nets_name_the_layer(text, message):
+    with pytest.raises(UserError, match=message):
+        build(INPUT + text)
