@@ -17,7 +17,7 @@ def warn_of_precision(param: NetParameter) -> None:
     asked |= {field for layer in param.layer for field in FIELDS if layer.HasField(field)}
     if asked:
         log.warning(
-            "Net %s sets %s (NVIDIA Caffe): ignored, all layers compute in the precision of the run",
+            "Net %s sets %s (NVIDIA Caffe): ignored, the run's precision holds for all",
             param.name,
             ", ".join(sorted(asked)),
         )

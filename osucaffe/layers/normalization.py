@@ -51,6 +51,9 @@ class Standardize(Layer):
 
     in_place = True
     rate_formula: str | None = "y = 1 / sqrt(a + eps)"
+    affine_index: int | None = None
+    """Where the scale stands among the parameters, with the bias behind it, if there are any."""
+    affine_shape: Shape
 
     def lay_out(self, shape: Shape, axes: tuple[int, ...], eps: float) -> None:
         """Work on data viewed as this shape."""
@@ -59,13 +62,17 @@ class Standardize(Layer):
         self.count = math.prod(shape) // math.prod(self.small)
         self.constants = {"share": 1 / self.count, "eps": eps}
 
-    def measure(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
-        """Set `saved` (x, kept if it is overwritten), `mean`, `variance` and `rate` from x."""
-        x = bottom[0].data.view(self.shape)
-        self.saved = x
+    def save(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
+        """Set `saved` to x, or a copy if the layer overwrites it."""
+        self.saved = bottom[0].data.view(self.shape)
         if bottom[0] is top[0]:
-            self.saved = self.tensor(self.shape)
+            x, self.saved = self.saved, self.tensor(self.shape)
             program.copy(x, self.saved)
+
+    def measure(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
+        """Set `saved`, `mean`, `variance` and `rate` from x."""
+        self.save(program, bottom, top)
+        x = self.saved
         self.mean = self.tensor(self.small)
         self._reduce(program, [x], self.mean, "y = a * share")
         if self.rate_formula:
@@ -82,21 +89,49 @@ class Standardize(Layer):
             [self.variance], [self.rate], formula=self.rate_formula, constants=self.constants
         )
 
-    def normalize(self, program: Program, y: Tensor, *affine: Tensor) -> None:
-        """y from `saved`; affine: scale and bias to apply to it."""
+    def add_affine(self, shape: Shape, scale_filler: Any, bias_filler: Any) -> None:
+        """Declare a scale (ones by default) and a bias for the normalized x."""
+        ones = type(scale_filler)(type="constant", value=1)
+        given = scale_filler.ListFields()
+        self.affine_index = len(self.parameters)
+        self.add_parameter(shape, scale_filler if given else ones)
+        self.add_parameter(shape, bias_filler)
+
+    def affine(self, tensor: Tensor) -> Tensor:
+        """A scale, a bias or a gradient of theirs with as many axes as the data."""
+        return tensor.view(self.affine_shape)
+
+    def normalize(self, program: Program, y: Tensor) -> None:
+        """y from `saved`."""
         inputs, formula = [self.saved, self.mean], "y = a - b"
         if self.rate_formula:
             inputs, formula = [*inputs, self.rate], "y = (a - b) * c"
-        if affine:
-            inputs, formula = [*inputs, *affine], f"{formula} * d + e"
+        if self.affine_index is not None:
+            pair = self.parameters[self.affine_index : self.affine_index + 2]
+            inputs = [*inputs, *(self.affine(blob.data) for blob in pair)]
+            formula = f"{formula} * d + e"
         program.broadcast(inputs, [y.view(self.shape)], formula=formula)
+
+    def differentiate_affine(self, program: Program, dy: Tensor) -> Tensor:
+        """The gradients of scale and bias; the gradient of the normalized x."""
+        if self.affine_index is None:
+            return dy
+        axes = tuple(i for i, extent in enumerate(self.affine_shape) if extent == 1)
+        if (dw := self.gradient(self.affine_index)) is not None:
+            inputs, formula = [dy, self.saved, self.mean, self.rate], "y = a * (b - c) * d"
+            program.reduce_gradient(inputs, dw, formula=formula, axes=axes)
+        if (db := self.gradient(self.affine_index + 1)) is not None:
+            program.reduce_gradient([dy], db, formula="y = a", axes=axes)
+        scaled = self.tensor(self.shape)
+        scale = self.affine(self.parameters[self.affine_index].data)
+        program.broadcast([dy, scale], [scaled], formula="y = a * b")
+        return scaled
 
     def differentiate(self, program: Program, dy: Tensor, dx: Tensor) -> None:
         """dx = rate * (dy - mean(dy) - y * mean(dy * y)), y standing for the normalized x.
 
         This is Caffe's gradient of MVN too, where it holds for an eps far below the deviation.
         """
-        dy, dx = dy.view(self.shape), dx.view(self.shape)
         mean = self.tensor(self.small)
         self._reduce(program, [dy], mean, "y = a * share")
         if not self.rate_formula:
@@ -114,8 +149,9 @@ class Standardize(Layer):
     def backward(
         self, program: Program, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]
     ) -> None:
+        dy = self.differentiate_affine(program, top[0].diff.view(self.shape))
         if propagate_down[0]:
-            self.differentiate(program, top[0].diff, bottom[0].diff)
+            self.differentiate(program, dy, bottom[0].diff.view(self.shape))
 
 
 @register("MVN")
@@ -158,6 +194,9 @@ class BatchNorm(Standardize):
             self.add_parameter(extents)
         inner = math.prod(shape[2:])
         self.lay_out((math.prod(shape) // (channels * inner), channels, inner), (0, 2), param.eps)
+        if param.scale_bias:
+            self.affine_shape = (1, channels, 1)
+            self.add_affine((channels,), param.scale_filler, param.bias_filler)
         return bottom
 
     def fix_parameter(self, index: int) -> None:
@@ -170,7 +209,7 @@ class BatchNorm(Standardize):
     def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
         if self.past:
             self.recall(program)
-            self.saved = bottom[0].data.view(self.shape)
+            self.save(program, bottom, top)
         else:
             self.measure(program, bottom, top)
             self.remember(program)
@@ -197,11 +236,28 @@ class BatchNorm(Standardize):
         constants = {"fraction": self.fraction}
         program.elementwise([weight], [weight], formula="y = a * fraction + 1", constants=constants)
 
-    def backward(
-        self, program: Program, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]
-    ) -> None:
-        if not self.past:
-            super().backward(program, top, propagate_down, bottom)
-        elif propagate_down[0]:
-            dy, dx = top[0].diff.view(self.shape), bottom[0].diff.view(self.shape)
+    def differentiate(self, program: Program, dy: Tensor, dx: Tensor) -> None:
+        if self.past:
             program.broadcast([dy, self.rate], [dx], formula="y = a * b")
+        else:
+            super().differentiate(program, dy, dx)
+
+
+@register("LayerNorm")
+class LayerNorm(Standardize):
+    """Each item normalized over the axes from `axis` on, then scaled and shifted element by
+    element (Ba et al. 2016)."""
+
+    def setup(self, bottom: list[Shape]) -> list[Shape]:
+        param, shape = self.param.layer_norm_param, bottom[0]
+        axis = self.axis(param.axis, len(shape), "layer_norm_param.axis")
+        inner = math.prod(shape[axis:])
+        self.lay_out((math.prod(shape[:axis]), inner), (1,), param.eps)
+        if param.scale_bias:
+            self.affine_shape = (1, inner)
+            self.add_affine(shape[axis:], param.scale_filler, param.bias_filler)
+        return bottom
+
+    def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
+        self.measure(program, bottom, top)
+        self.normalize(program, top[0].data)

@@ -1,9 +1,11 @@
-"""Owns Pooling: one number for each window of each channel."""
+"""Owns Pooling, one number for each window of each channel, and SPP, a pyramid of poolings."""
 
 from __future__ import annotations
 
+import math
+
 from ..backends.primitives import Program
-from ..backends.tensor import Shape
+from ..backends.tensor import Shape, Tensor
 from ..blob import Blob
 from ..layer import Layer, register
 from .window import Window, read_window
@@ -107,3 +109,65 @@ class Pooling(Layer):
             self.fail("pooling_param.pool", "STOCHASTIC has a gradient in the TRAIN phase only")
         settings = {**self.settings, "pad": self.window.pad}
         program.max_pooling_backward(dy, self.index, dx, **settings)
+
+
+@register("SPP")
+class SPP(Layer):
+    """Poolings into 1, 4, 16 ... windows, put behind one another (He et al. 2014)."""
+
+    def setup(self, bottom: list[Shape]) -> list[Shape]:
+        param, shape = self.param.spp_param, bottom[0]
+        if len(shape) != 4:
+            self.fail("bottom", f"has shape {shape}, but must be N x C x H x W")
+        if param.pyramid_height < 1:
+            self.fail("spp_param.pyramid_height", "must be at least 1")
+        levels = range(param.pyramid_height)
+        self.levels = [self._level(2**level, shape) for level in levels]
+        shapes = [pooling.setup([shape])[0] for pooling in self.levels]
+        self.pooled = [Blob(f"{self.name}.{i}", each) for i, each in enumerate(shapes)]
+        if len(shapes) == 1:
+            return shapes
+        return [(shape[0], sum(math.prod(each[1:]) for each in shapes))]
+
+    def _level(self, bins: int, shape: Shape) -> Pooling:
+        """A pooling into bins x bins windows, padded where they do not divide the image."""
+        layer = type(self.param)(name=self.name, type="Pooling", top=["y"])
+        param = layer.pooling_param
+        param.pool = self.param.spp_param.pool
+        for axis, extent in zip("hw", shape[2:], strict=True):
+            kernel = -(-extent // bins)
+            pad = (kernel * bins - extent + 1) // 2
+            if pad >= kernel:
+                self.fail(
+                    "spp_param.pyramid_height",
+                    f"its finest level cannot cut extent {extent} into {bins} windows",
+                )
+            setattr(param, f"kernel_{axis}", kernel)
+            setattr(param, f"stride_{axis}", kernel)
+            setattr(param, f"pad_{axis}", pad)
+        return Pooling(layer, self.phase, key=self.key * 64 + bins, seed=self.seed)
+
+    def _flat(self, tensor: Tensor) -> Tensor:
+        return tensor.view((tensor.shape[0], tensor.count // tensor.shape[0]))
+
+    def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
+        if len(self.levels) == 1:
+            self.levels[0].forward(program, bottom, top)
+            return
+        for pooling, blob in zip(self.levels, self.pooled, strict=True):
+            pooling.forward(program, bottom, [blob])
+        program.concat([self._flat(blob.data) for blob in self.pooled], top[0].data, axis=1)
+
+    def backward(
+        self, program: Program, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]
+    ) -> None:
+        if not propagate_down[0]:
+            return
+        if len(self.levels) == 1:
+            self.levels[0].backward(program, top, propagate_down, bottom)
+            return
+        program.split(top[0].diff, [self._flat(blob.diff) for blob in self.pooled], axis=1)
+        parts = [Blob(f"{self.name}.dx", bottom[0].shape) for _ in self.levels]
+        for pooling, blob, part in zip(self.levels, self.pooled, parts, strict=True):
+            pooling.backward(program, [blob], propagate_down, [part])
+        program.sum([part.diff for part in parts], bottom[0].diff)

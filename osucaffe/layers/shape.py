@@ -113,3 +113,34 @@ class BatchReindex(Layer):
     ) -> None:
         if propagate_down[0]:
             program.gather_backward(top[0].diff, bottom[1].data, bottom[0].diff)
+
+
+@register("PixelShuffle")
+class PixelShuffle(Layer):
+    """Depth to space: r x r channels become one, r times as high and wide (Shi et al. 2016)."""
+
+    def setup(self, bottom: list[Shape]) -> list[Shape]:
+        shape, factor = bottom[0], self.param.pixel_shuffle_param.upscale_factor
+        if len(shape) != 4:
+            self.fail("bottom", f"has shape {shape}, but must be N x C x H x W")
+        items, channels, height, width = shape
+        if factor < 1 or channels % (factor * factor):
+            self.fail(
+                "pixel_shuffle_param.upscale_factor",
+                f"is {factor}: its square must divide {channels} channels",
+            )
+        channels //= factor * factor
+        self.apart = (items, channels, factor, factor, height, width)
+        self.together = (items, channels, height, factor, width, factor)
+        return [(items, channels, height * factor, width * factor)]
+
+    def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
+        x, y = bottom[0].data.view(self.apart), top[0].data.view(self.together)
+        program.permute(x, y, axes=(0, 1, 4, 2, 5, 3))
+
+    def backward(
+        self, program: Program, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]
+    ) -> None:
+        if propagate_down[0]:
+            dy, dx = top[0].diff.view(self.together), bottom[0].diff.view(self.apart)
+            program.permute(dy, dx, axes=(0, 1, 3, 5, 2, 4))
