@@ -21,6 +21,7 @@ from .graph.fusion import fuse_relu
 from .graph.gradients import Node, find_gradients
 from .graph.memory import Pool, plan_memory
 from .graph.parameters import adopt_parameters, copy_weights
+from .graph.precision import warn_of_precision
 from .graph.splits import insert_splits
 from .layer import create_layer
 from .proto import caffe_pb2, fill_blob
@@ -61,6 +62,8 @@ class Net:
         self.name: str = param.name
         self.inspectable = inspectable
         self.random = RandomState(int.from_bytes(os.urandom(4), "little") if seed is None else seed)
+        if share is None:
+            warn_of_precision(param)
         self.param = insert_splits(filter_layers(param, net_state(param, phase, level, stages)))
         self.blobs: dict[str, Blob] = {}
         self.nodes: list[Node] = []
