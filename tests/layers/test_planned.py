@@ -1,0 +1,65 @@
+"""Every layer in a net whose tensors share memory and lie as the backend likes, against a net
+whose blobs keep memory of their own; and the sum of gradients over sub-iterations."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from osucaffe.backends.cpu.backend import Cpu
+
+from .nets import build, error, inputs
+from .test_gradients import CASES
+
+
+def surrounded(shapes, text, labels) -> str:
+    """The layer between learned inputs and a loss of each of its outputs."""
+    text = text.replace('bottom: "', 'bottom: "_').replace('top: "x"', 'top: "_x"')
+    for label in labels:
+        text = text.replace(f'bottom: "_{label}"', f'bottom: "{label}"')
+    before = "".join(
+        f'layer {{ name: "learned_{name}" type: "Scale" bottom: "{name}" top: "_{name}" '
+        f"scale_param {{ axis: 0 num_axes: -1 }} }}\n"
+        for name in shapes
+        if name not in labels
+    )
+    tops = [part.split('"')[1] for part in text.split(" top: ")[1:]]
+    after = "".join(
+        f'layer {{ name: "loss_{top}" type: "Reduction" bottom: "{top}" top: "loss_{top}" '
+        "reduction_param { operation: SUMSQ } loss_weight: 1 }\n"
+        for top in tops
+        if "Loss" not in text and 'type: "Reduction"' not in text
+    )
+    text = text.replace('type: "Reduction"', 'type: "Reduction" loss_weight: 1')
+    return inputs(shapes) + before + text + after
+
+
+@pytest.mark.parametrize(("type_", "shapes", "text", "options"), CASES)
+@pytest.mark.parametrize("onednn", [False, True], ids=["numpy", "onednn"])
+def test_planned_net_learns_the_same(type_, shapes, text, options, onednn) -> None:
+    backend = Cpu(onednn=onednn)
+    if onednn and backend.onednn is None:
+        pytest.skip("oneDNN is not installed")
+    text = surrounded(shapes, text, options["labels"])
+    found = []
+    for inspectable in (True, False):
+        net = build(text, backend, phase="TRAIN", inspectable=inspectable, accumulate=True)
+        random = np.random.default_rng(7)
+        for name, shape in shapes.items():
+            values = random.standard_normal(shape)
+            if name in options["labels"]:
+                values = random.integers(options["labels"][name], size=shape)
+                values[: options["begin"]] = 0
+            net.write(name, np.abs(values) + 0.1 if options["positive"] else values)
+        gradients = []
+        for accumulate in (False, True):
+            net.random.step = 3  # the same random numbers each time
+            net.forward()
+            net.backward(accumulate=accumulate)
+            gradients.append({each.name: backend.read(each.blob.diff) for each in net.parameters})
+        found.append((net.loss(), *gradients))
+    (loss, once, _), (planned_loss, planned, twice) = found
+    assert planned_loss == pytest.approx(loss, rel=1e-5)
+    for name, gradient in once.items():
+        assert error(planned[name], gradient) < 2e-5, name
+        assert error(twice[name], 2 * gradient) < 2e-5, name
