@@ -74,7 +74,7 @@ class Net:
         self.parameters: list[Parameter] = adopt_parameters(self.layers, share)
         self._find_ends()
         find_gradients(self.nodes, force=self.param.force_backward)
-        self.pool = share.pool if share else Pool(backend)
+        self.pool: Pool = share.pool if share else Pool(backend)
         if gradients is None:
             gradients = phase == "TRAIN" or inspectable
         self._compile(gradients, gradients and accumulate)
@@ -311,7 +311,7 @@ class Net:
         result = caffe_pb2.NetParameter()
         result.CopyFrom(self.param)
         for layer, param in zip(self.layers, result.layer, strict=True):
-            param.phase = caffe_pb2.Phase.Value(self.phase)
+            param.phase = getattr(caffe_pb2, self.phase)
             del param.blobs[:]
             for blob in layer.parameters:
                 gradient = self.backend.read(blob.diff) if diff else None

@@ -206,18 +206,22 @@ def test_after_names_the_layers_in_backward_order():
     assert [name for name in seen if name in "ab"] == ["b", "a"]
 
 
+BODY = f"""
+layer {{ name: "c1" type: "Convolution" bottom: "x" top: "c1"
+        convolution_param {{ num_output: 8 kernel_size: 3 {FILLER} }} }}
+layer {{ name: "r1" type: "ReLU" bottom: "c1" top: "c1" }}
+layer {{ name: "n1" type: "LRN" bottom: "c1" top: "n1"
+        lrn_param {{ local_size: 3 alpha: 0.1 }} }}
+layer {{ name: "p1" type: "Pooling" bottom: "n1" top: "p1"
+        pooling_param {{ kernel_size: 3 stride: 2 }} }}
+layer {{ name: "c2" type: "Convolution" bottom: "p1" top: "c2"
+        convolution_param {{ num_output: 8 kernel_size: 1 {FILLER} }} }}
+layer {{ name: "cat" type: "Concat" bottom: "p1" bottom: "c2" top: "cat" }}
+"""
+
+
 def test_sharing_memory_changes_no_result():
-    body = INPUT.replace("dim: 3", "dim: 3 dim: 9 dim: 9") + """
-    layer { name: "c1" type: "Convolution" bottom: "x" top: "c1"
-            convolution_param { num_output: 8 kernel_size: 3 %s } }
-    layer { name: "r1" type: "ReLU" bottom: "c1" top: "c1" }
-    layer { name: "n1" type: "LRN" bottom: "c1" top: "n1" lrn_param { local_size: 3 alpha: 0.1 } }
-    layer { name: "p1" type: "Pooling" bottom: "n1" top: "p1"
-            pooling_param { kernel_size: 3 stride: 2 } }
-    layer { name: "c2" type: "Convolution" bottom: "p1" top: "c2"
-            convolution_param { num_output: 8 kernel_size: 1 %s } }
-    layer { name: "cat" type: "Concat" bottom: "p1" bottom: "c2" top: "cat" }
-    """ % (FILLER, FILLER) + ip("ip", "cat", "y") + loss("y")  # fmt: skip
+    body = INPUT.replace("dim: 3", "dim: 3 dim: 9 dim: 9") + BODY + ip("ip", "cat", "y") + loss("y")
     results = []
     for inspectable in (False, True):
         net = build(body, inspectable=inspectable)
@@ -237,7 +241,7 @@ def test_sharing_memory_changes_no_result():
     ("text", "message"),
     [
         ('layer { name: "a" type: "Convolutoin" }', r'"Convolutoin" \(did you mean "Convolution"'),
-        ('layer { name: "a" type: "ReLU" top: "y" }', r'"a" \(ReLU\), bottom: needs 1.* gives it 0'),
+        ('layer { name: "a" type: "ReLU" top: "y" }', r'"a" \(ReLU\), bottom: needs 1.*it 0'),
         (ip("a", "x", "y") + ip("b", "x", "y"), r'"b".*already makes "y"'),
         (ip("a", "x", "x"), r'"a".*in place'),
         (ip("a", "x", "y", 3, "propagate_down: true propagate_down: true"), "2 values for 1 bott"),

@@ -17,7 +17,8 @@ layer { name: "conv" type: "Convolution" bottom: "data" top: "conv"
         convolution_param { num_output: 32 kernel_size: 5 weight_filler { type: "xavier" } } }
 layer { name: "relu" type: "ReLU" bottom: "conv" top: "conv" }
 layer { name: "norm" type: "LRN" bottom: "conv" top: "norm" }
-layer { name: "pool" type: "Pooling" bottom: "norm" top: "pool" pooling_param { kernel_size: 3 stride: 2 } }
+layer { name: "pool" type: "Pooling" bottom: "norm" top: "pool"
+        pooling_param { kernel_size: 3 stride: 2 } }
 layer { name: "narrow" type: "Convolution" bottom: "pool" top: "narrow"
         convolution_param { num_output: 16 kernel_size: 1 weight_filler { type: "xavier" } } }
 layer { name: "cat" type: "Concat" bottom: "pool" bottom: "narrow" top: "cat" }
