@@ -139,12 +139,14 @@ class Program:
 
     @_primitive
     def host(
-        self, reads: Reads, writes: Writes, *, function: Callable[[], None], feed: bool = False
+        self, reads: Reads, writes: Writes, *, function: Callable[..., None], feed: bool = False
     ) -> None:
-        """Run a Python function on the host.
+        """Run a Python function on the host: function(reads, writes), lists of NumPy arrays.
 
-        feed: it brings input: it calls `tensor.place` (row-major) on each of writes with the
-        host memory of the next batch, instead of filling the memory that they have.
+        It changes the arrays of writes, which hold the tensors' values, in place.
+        feed: it brings input: called without arguments, it calls `tensor.place` (row-major) on
+        each of writes with the host memory of the next batch, instead of filling the memory that
+        they have.
         """
 
     # -- element by element --------------------------------------------------------------------

@@ -13,6 +13,7 @@ from . import (  # noqa: F401
     inner_product,
     losses,
     normalization,
+    output,
     pooling,
     recurrent,
     shape,

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import itertools
 import math
+from typing import Any
 
 from ..backends.primitives import Program
-from ..backends.tensor import Shape, Tensor
+from ..backends.tensor import Shape
 from ..blob import Blob
 from ..layer import Layer, register
 
@@ -85,7 +86,7 @@ class Concat(AlongAxis):
     ) -> None:
         if not any(propagate_down):
             return
-        parts: list[Tensor | None] = [blob.diff for blob in bottom]
+        parts: list[Any] = [blob.diff for blob in bottom]
         if propagate_down.count(False) == 1:  # the extent of a single part that is not wanted
             parts[propagate_down.index(False)] = None  # can be told from the others
         program.split(top[0].diff, parts, axis=self.along)

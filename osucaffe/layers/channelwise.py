@@ -82,7 +82,8 @@ class Scale(Spread):
     def backward(
         self, program: Program, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]
     ) -> None:
-        dy, product = top[0].diff, {"formula": "y = a * b", "axes": self.others}
+        dy = top[0].diff
+        product: dict[str, Any] = {"formula": "y = a * b", "axes": self.others}
         if self.bias is not None and (db := self.gradient(self.bias)) is not None:
             program.reduce_gradient([dy], db, formula="y = a", axes=self.others)
         if len(bottom) > 1:

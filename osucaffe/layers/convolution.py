@@ -106,9 +106,7 @@ class Convolution(Filters):
         for x, y, wanted in zip(bottom, top, propagate_down, strict=True):
             dy = self.image(y.diff)
             if dw is not None or db is not None:
-                program.convolution_backward_filter(
-                    self.image(x.data), dy, dw, db, **self.settings
-                )
+                program.convolution_backward_filter(self.image(x.data), dy, dw, db, **self.settings)
             if wanted:
                 program.convolution_backward_data(
                     dy, self.weight, self.image(x.diff), **self.settings
@@ -147,9 +145,7 @@ class Deconvolution(Filters):
                 others = [axis for axis in range(len(dy.shape)) if axis != 1]
                 program.reduce_gradient([dy], db, formula="y = a", axes=others)
             if wanted:
-                program.convolution(
-                    dy, self.weight, None, self.image(x.diff), **self.settings
-                )
+                program.convolution(dy, self.weight, None, self.image(x.diff), **self.settings)
 
 
 @register("Im2col")

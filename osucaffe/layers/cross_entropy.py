@@ -18,7 +18,7 @@ from .softmax import check_labels, read_ignored, read_normalization
 class Normalized(Loss):
     """A loss that may ignore a label, and that divides by a count of what it did not ignore."""
 
-    no_gradient = (1,)
+    no_gradient: tuple[int, ...] = (1,)
 
     def count(
         self, program: Program, label: Tensor, normalization: str, ignore: int | None, outer: int
@@ -57,8 +57,7 @@ class SigmoidCrossEntropyLoss(Normalized):
         batch = bottom[0].shape[0]
         self.divisor = self.count(program, target, self.normalization, self.ignore, batch)
         formula = (
-            f"y = {self.counted('b', self.ignore)} / c"
-            " * (max(a, 0) - a * b + log1p(exp(-abs(a))))"
+            f"y = {self.counted('b', self.ignore)} / c * (max(a, 0) - a * b + log1p(exp(-abs(a))))"
         )
         inputs = [x, target, self.divisor.view((1,))]
         program.reduce(inputs, top[0].data, formula=formula, axes=(0,))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 from ..backends.primitives import Program
 from ..backends.tensor import Shape
@@ -24,7 +25,7 @@ class InnerProduct(Layer):
         self.add_parameter(shape, param.weight_filler)
         if param.bias_term:
             self.add_parameter((outputs,), param.bias_filler)
-        self.settings = {"axis": axis, "transpose": param.transpose}
+        self.settings: dict[str, Any] = {"axis": axis, "transpose": param.transpose}
         return [(*bottom[0][:axis], outputs)]
 
     def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:

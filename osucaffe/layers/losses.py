@@ -47,9 +47,7 @@ class Differences(Loss):
 
     def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
         inputs = [blob.data.view((blob.data.count,)) for blob in bottom]
-        program.reduce(
-            inputs, top[0].data, formula=self.value, axes=(0,), constants=self.constants
-        )
+        program.reduce(inputs, top[0].data, formula=self.value, axes=(0,), constants=self.constants)
 
     def backward(
         self, program: Program, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]
@@ -114,9 +112,7 @@ class ContrastiveLoss(Loss):
             apart = "apart = max(margin - a, 0)"
         formula = f"{apart}; y = 0.5 * share * where(b != 0, a, apart)"
         inputs = [self.squared, self.similar]
-        program.reduce(
-            inputs, top[0].data, formula=formula, axes=(0, 1), constants=self.constants
-        )
+        program.reduce(inputs, top[0].data, formula=formula, axes=(0, 1), constants=self.constants)
 
     def backward(
         self, program: Program, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]

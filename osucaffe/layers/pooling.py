@@ -90,9 +90,7 @@ class Pooling(Layer):
             program.max_pooling(x, y, self.index, **self.settings)
         else:
             train = self.phase == "TRAIN"
-            program.stochastic_pooling(
-                x, y, self.index, **self.settings, key=self.key, train=train
-            )
+            program.stochastic_pooling(x, y, self.index, **self.settings, key=self.key, train=train)
         if masked:
             program.copy(self.index, top[1].data)
 
@@ -133,7 +131,8 @@ class SPP(Layer):
         """A pooling into bins x bins windows, padded where they do not divide the image."""
         layer = type(self.param)(name=self.name, type="Pooling", top=["y"])
         param = layer.pooling_param
-        param.pool = self.param.spp_param.pool
+        # The two enums have the same values.
+        param.pool = self.param.spp_param.pool  # type: ignore[assignment]
         for axis, extent in zip("hw", shape[2:], strict=True):
             kernel = -(-extent // bins)
             pad = (kernel * bins - extent + 1) // 2

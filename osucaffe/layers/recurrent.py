@@ -107,12 +107,10 @@ class Recurrent(Layer):
         x = self.tensor(wide)
         self.input_settings: dict[str, Any] = {"axis": 2, "transpose": False}
         self.static_settings: dict[str, Any] = {"axis": 1, "transpose": False}
-        program.inner_product(bottom[0].data, *weights[:2], x, **self.input_settings)
+        program.inner_product(bottom[0].data, weights[0], weights[1], x, **self.input_settings)
         if self.static:
             static = self.tensor(wide[1:])
-            program.inner_product(
-                bottom[2].data, weights[2], None, static, **self.static_settings
-            )
+            program.inner_product(bottom[2].data, weights[2], None, static, **self.static_settings)
             program.broadcast([x, static.view((1, *wide[1:]))], [x], formula="y = a + b")
         self.first = self.first_states(program, bottom)
         self.gates, self.h_in = self.tensor(wide), self.tensor((steps, items, self.size))
@@ -155,7 +153,8 @@ class Recurrent(Layer):
         recurrent = self.parameters[self.recurrent_index].data
         program.recurrent_backward(
             bottom[1].data, recurrent, self.first[1] if self.states > 1 else None,
-            self.gates, self.c, dh, *last, dgates, *first, formula=self.derivative,
+            self.gates, self.c, dh, last[0], last[1], dgates, first[0], first[1],
+            formula=self.derivative,
         )  # fmt: skip
         if (dw := self.gradient(self.recurrent_index)) is not None:
             program.inner_product_backward_filter(

@@ -109,7 +109,11 @@ class Accuracy(Layer):
             self.fail(
                 "accuracy_param.top_k", f"is {param.top_k}: it must be 1 .. {classes} classes"
             )
-        self.settings = {"axis": axis, "top_k": param.top_k, "ignore": read_ignored(param)}
+        self.settings: dict[str, Any] = {
+            "axis": axis,
+            "top_k": param.top_k,
+            "ignore": read_ignored(param),
+        }
         return [(), (classes,)]
 
     def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:

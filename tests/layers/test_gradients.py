@@ -178,7 +178,7 @@ CASES = [
     case("Log", "", positive=True, name="e"),
 ]  # fmt: skip
 
-WITHOUT = {"Accuracy", "ArgMax", "Data", "DummyData", "Input", "Threshold"}
+WITHOUT = {"Accuracy", "ArgMax", "Data", "DummyData", "HDF5Output", "Input", "Threshold"}
 """Types that have no gradient."""
 
 

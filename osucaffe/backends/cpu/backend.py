@@ -211,8 +211,15 @@ def _prepare_host(call: Call) -> Step:
         _settle(tensor)
         if tensor.layout is not None:
             raise ValueError(f"host function of layer {call.layer!r}: {tensor} is not row-major")
-    function: Step = call.settings["function"]
-    return function
+    function = call.settings["function"]
+    if call.settings["feed"]:
+        return function  # type: ignore[no-any-return]
+    reads, writes = call.reads["reads"], call.writes["writes"]
+
+    def step() -> None:
+        function([tensor.array for tensor in reads], [tensor.array for tensor in writes])
+
+    return step
 
 
 def _root(tensor: Tensor) -> Tensor:

@@ -134,11 +134,19 @@ def host(
     reads: list[Tensor],
     writes: list[Tensor],
     *,
-    function: Callable[[], None],
+    function: Callable[..., None],
     feed: bool = False,
 ) -> Step:
+    backend = call.backend
     for tensor in [*reads, *writes]:
-        call.backend.settle(tensor)
+        backend.settle(tensor)
     if feed:
-        return feed_step(call.backend, writes, function)
-    return function
+        return feed_step(backend, writes, function)
+
+    def step() -> None:
+        values = [backend.read(tensor) for tensor in writes]
+        function([backend.read(tensor) for tensor in reads], values)
+        for tensor, value in zip(writes, values, strict=True):
+            backend.write(tensor, value)
+
+    return step
