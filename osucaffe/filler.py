@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -100,7 +101,7 @@ def _bilinear(filler, shape, generator, where):  # type: ignore[no-untyped-def]
     return np.broadcast_to(np.outer(line, line), shape).astype(np.float32)
 
 
-_FILLERS = {
+_FILLERS: dict[str, Callable[..., np.ndarray]] = {
     "constant": _constant,
     "uniform": _uniform,
     "gaussian": _gaussian,

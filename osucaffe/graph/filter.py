@@ -14,7 +14,7 @@ def net_state(
     """The net's own state with these settings on top."""
     state = caffe_pb2.NetState()
     state.CopyFrom(net.state)
-    state.phase = caffe_pb2.Phase.Value(phase)
+    state.phase = getattr(caffe_pb2, phase)
     state.level = level or state.level
     state.stage.extend(stage for stage in stages if stage not in state.stage)
     return state
