@@ -171,6 +171,20 @@ def test_convolution(name: str, row_major: bool) -> None:
         assert np.count_nonzero(dw.array) == w.count
 
 
+@pytest.mark.skipif("AVX-512" not in getattr(DNN, "instruction_set", ""), reason="no AVX-512")
+def test_few_channels_lie_last_without_reorders() -> None:
+    program = Program()
+    x, y = Given((2, 1, 12, 12)), Tensor((2, 20, 8, 8), flexible=True)
+    w = Given((20, 1, 5, 5), flexible=True)
+    settings: dict[str, Any] = {"stride": (1, 1), "pad": (0, 0), "dilation": (1, 1), "group": 1}
+    program.convolution(x, w, None, y, **settings)
+    program.convolution_backward_filter(x, Given(y.shape, like=y), w, None, **settings)
+    steps = [DNN.prepare(None, call) for call in program.calls]
+    assert all("jit" in step.implementation for step in steps)  # one execution each
+    assert y.layout is not None
+    assert y.size == y.count
+
+
 @pytest.mark.parametrize("slope", [0.0, 0.1])
 def test_fused_relu(slope: float) -> None:
     program = Program()

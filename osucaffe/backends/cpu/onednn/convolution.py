@@ -43,6 +43,13 @@ def _weights(p: Preparation, w: Tensor, group: int, *, add: bool = False) -> Ope
     return p.operand(w, p.library.plain(in_groups), add=add)
 
 
+def _image_form(p: Preparation, x: Operand) -> Descriptor:
+    """The format of an image; one channel may be taken for the last, as its memory is the same."""
+    if x.tensor.shape[1] == 1 and x.form == x.plain:
+        return p.channels_last(x.tensor.shape)
+    return x.form
+
+
 def _output_form(p: Preparation, y: Operand) -> Descriptor:
     """The format to write y in: channels last where blocks of 16 channels waste too much."""
     channels = y.tensor.shape[1]
@@ -79,7 +86,9 @@ def convolution(
             relu=relu,
         )
 
-    chosen = p.choose(describe, image.form, weights.form, _output_form(p, output), cheap=_WEIGHTS)
+    chosen = p.choose(
+        describe, _image_form(p, image), weights.form, _output_form(p, output), cheap=_WEIGHTS
+    )
     reads = {api.SRC: image, api.WEIGHTS: weights, api.BIAS: bias}
     return p.step(chosen, reads, {api.DST: output})
 
@@ -138,6 +147,6 @@ def convolution_backward_filter(
             None,
         )
 
-    chosen = p.choose(describe, image.form, weights.form, above.form, cheap=_WEIGHTS)
+    chosen = p.choose(describe, _image_form(p, image), weights.form, above.form, cheap=_WEIGHTS)
     reads = {api.SRC: image, api.DIFF_DST: above}
     return p.step(chosen, reads, {api.DIFF_WEIGHTS: weights, api.DIFF_BIAS: bias})
