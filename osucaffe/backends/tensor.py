@@ -86,6 +86,8 @@ class Tensor:
         (base.like or base).flexible = False
         view = Tensor(shape, self.dtype, self.name, kept=self.kept, base=base)
         base._views.append(view)
+        if base.array is not None:  # a parameter of another net, say
+            view.place(base.array.reshape(-1), base.address)
         return view
 
     def __repr__(self) -> str:

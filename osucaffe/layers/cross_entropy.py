@@ -121,8 +121,9 @@ class InfogainLoss(Normalized):
         if len(bottom) > 2:
             matrix = bottom[2].data.view((classes, classes))
         else:
-            matrix = self.tensor((classes, classes))
-            program.host([], [matrix], function=lambda: self._feed(matrix), feed=True)
+            fed, matrix = self.tensor((classes, classes)), self.tensor((classes, classes))
+            program.host([], [fed], function=lambda: self._feed(fed), feed=True)
+            program.copy(fed, matrix)  # what is fed is float32, whatever the net computes in
         # The row of each position's label, with the classes brought to their place.
         picked, self.gain = self.tensor((outer, inner, classes)), self.tensor(self.folded)
         program.gather(matrix, label.view((outer, inner)), picked)

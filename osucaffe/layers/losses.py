@@ -196,5 +196,5 @@ class HingeLoss(Classification):
 class MultinomialLogisticLoss(Classification):
     """The mean of -log of the probability given to each label."""
 
-    value = "y = where(b == c, -d * share * log(max(a, 1e-20)), 0)"
+    value = "y = d * where(b == c, -share * log(max(a, 1e-20)), 0)"
     derivative = "y = where(b == c, -e * share / max(a, 1e-20), 0)"

@@ -104,9 +104,24 @@ class Pooling(Layer):
             program.average_pooling_backward(dy, dx, **self.settings)
             return
         if self.method == "STOCHASTIC" and self.phase == "TEST":
-            self.fail("pooling_param.pool", "STOCHASTIC has a gradient in the TRAIN phase only")
+            self._backward_expected(program, top[0], bottom[0])
+            return
         settings = {**self.settings, "pad": self.window.pad}
         program.max_pooling_backward(dy, self.index, dx, **settings)
+
+    def _backward_expected(self, program: Program, top: Blob, bottom: Blob) -> None:
+        """The gradient of y = sum(x^2) / sum(x) over a window: dx = dy * (2 x - y) / sum(x)."""
+        x, y, dy, dx = bottom.data, top.data, top.diff, bottom.diff
+        settings = {**self.settings, "pad": self.window.pad}
+        mean, rise, fall = (self.tensor(y.shape) for _ in range(3))
+        program.average_pooling(x, mean, **settings)
+        formula = "y = where(a > 0, b / max(a, 1e-30), 0)"
+        program.elementwise([mean, dy], [rise], formula=formula)
+        program.elementwise([rise, y], [fall], formula="y = a * b")
+        spread = self.tensor(x.shape)
+        program.average_pooling_backward(rise, spread, **settings)
+        program.average_pooling_backward(fall, dx, **settings)
+        program.elementwise([x, spread, dx], [dx], formula="y = 2 * a * b - c")
 
 
 @register("SPP")
@@ -139,7 +154,7 @@ class SPP(Layer):
             if pad >= kernel:
                 self.fail(
                     "spp_param.pyramid_height",
-                    f"its finest level cannot cut extent {extent} into {bins} windows",
+                    f"one of its levels would cut extent {extent} into {bins} windows",
                 )
             setattr(param, f"kernel_{axis}", kernel)
             setattr(param, f"stride_{axis}", kernel)

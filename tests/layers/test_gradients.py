@@ -71,6 +71,8 @@ CASES = [
     case("Pooling", "pooling_param { pool: AVE global_pooling: true }", name="global"),
     case("Pooling", "pooling_param { pool: STOCHASTIC kernel_size: 3 stride: 2 }", positive=True,
          name="STOCHASTIC"),
+    case("Pooling", "pooling_param { pool: STOCHASTIC kernel_size: 3 stride: 2 }", positive=True,
+         phase="TEST", name="STOCHASTIC test"),
     case("SPP", "spp_param { pyramid_height: 1 }", name="1"),
     case("SPP", "spp_param { pyramid_height: 3 }", {"x": (2, 3, 7, 8)}),
     case("SPP", "spp_param { pyramid_height: 3 pool: AVE }", {"x": (2, 3, 6, 7)}, name="AVE"),
