@@ -1,0 +1,126 @@
+"""Owns what a communicator is: ranks that do collective operations on flat arrays together.
+
+Every rank calls the same operations in the same order, on arrays of one size and type: float32,
+float64, float16, int32, or uint16 for the bits of bfloat16. All of them work in place.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+from .host import DTYPES
+
+
+class Handle:
+    """An operation under way. The array must be left alone until `wait` returns."""
+
+    def wait(self) -> None:
+        """Return when the operation is complete here; raise what it raised."""
+
+
+class _Pending(Handle):
+    def __init__(self, future: Future[None]) -> None:
+        self._future = future
+
+    def wait(self) -> None:
+        self._future.result()
+
+
+DONE = Handle()
+
+
+class Communicator(ABC):
+    """Ranks 0 .. size - 1 that communicate. `level` says over what, for the tuning table.
+
+    background: operations run one after the other on a thread of the communicator's own, so that
+    the caller goes on meanwhile. Without, each is complete when the call returns.
+
+    With a device array comes the `stream` that wrote it; an operation begins when all that was
+    enqueued there before has run. On the host it is None.
+    """
+
+    def __init__(self, rank: int, size: int, *, level: str, background: bool = False) -> None:
+        self.rank = rank
+        self.size = size
+        self.level = level
+        self.background = background
+        self._thread: ThreadPoolExecutor | None = None
+
+    @abstractmethod
+    def run(self, operation: str, array: Any, root: int = 0) -> None:
+        """Do one of the collective operations now; return when it is complete here."""
+
+    @abstractmethod
+    def transfer(self, array: Any, *, to: int | None = None, source: int | None = None) -> None:
+        """Send the array, or receive it; return when it is complete here."""
+
+    def broadcast(self, array: Any, root: int = 0, stream: Any = None) -> Handle:
+        """Give every rank root's array."""
+        return self._collective("broadcast", array, root, stream)
+
+    def reduce(self, array: Any, root: int = 0, stream: Any = None) -> Handle:
+        """Sum all arrays into root's. What the other ranks' arrays hold afterwards is undefined."""
+        return self._collective("reduce", array, root, stream)
+
+    def all_reduce(self, array: Any, stream: Any = None) -> Handle:
+        """Sum all arrays into each of them: the same bits on every rank."""
+        return self._collective("all_reduce", array, 0, stream)
+
+    def reduce_scatter(self, array: Any, stream: Any = None) -> Handle:
+        """Sum all arrays; rank r gets part r of the sum (`algorithms.part`) in its place.
+
+        What the rest of the array holds afterwards is undefined.
+        """
+        return self._collective("reduce_scatter", array, 0, stream)
+
+    def all_gather(self, array: Any, stream: Any = None) -> Handle:
+        """Give every rank part r of rank r's array, for all r, in its place."""
+        return self._collective("all_gather", array, 0, stream)
+
+    def send(self, array: Any, to: int, stream: Any = None) -> Handle:
+        """Send the array to a rank that calls `recv`."""
+        return self._start(lambda: self.transfer(array, to=to), stream)
+
+    def recv(self, array: Any, source: int, stream: Any = None) -> Handle:
+        """Overwrite the array with what rank `source` sends."""
+        return self._start(lambda: self.transfer(array, source=source), stream)
+
+    def close(self) -> None:
+        """Wait for what is under way and give everything back."""
+        if self._thread is not None:
+            self._thread.shutdown()
+            self._thread = None
+
+    def _collective(self, operation: str, array: Any, root: int, stream: Any) -> Handle:
+        check(array)
+        if not 0 <= root < self.size:
+            raise ValueError(f"there is no rank {root} among {self.size}")
+        if self.size == 1 or not array.size:
+            return DONE
+        return self._start(lambda: self.run(operation, array, root), stream)
+
+    def _start(self, work: Callable[[], None], stream: Any) -> Handle:
+        ready = None if stream is None else stream.record()
+        if not self.background:
+            _after(ready, work)
+            return DONE
+        if self._thread is None:
+            self._thread = ThreadPoolExecutor(1, thread_name_prefix="osucaffe-comm")
+        return _Pending(self._thread.submit(_after, ready, work))
+
+
+def _after(ready: Any, work: Callable[[], None]) -> None:
+    if ready is not None:
+        ready.synchronize()
+    work()
+
+
+def check(array: Any) -> None:
+    """ValueError unless the array is flat, contiguous, and of a type that can be reduced."""
+    if array.ndim != 1 or not array.flags.c_contiguous:
+        raise ValueError("a communicator takes flat contiguous arrays")
+    if array.dtype.name not in DTYPES:
+        raise ValueError(f"a communicator takes arrays of {', '.join(DTYPES)}, not {array.dtype}")

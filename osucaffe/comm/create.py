@@ -1,0 +1,138 @@
+"""Owns the making of communicators for the ranks of a job, as the command line asks for them."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..errors import UserError
+from .communicator import Communicator
+from .hierarchical import Hierarchical
+from .job import Job, MpiJob
+from .serial import Serial
+from .topology import Topology
+from .tuning import Selection
+from .watchdog import Watchdog
+
+KINDS = ("auto", "mpi", "hierarchical")
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What kind of communicator, which algorithms, and how long an operation may take.
+
+    timeout: seconds; 0: for ever. group: hosts are cut into groups of this many ranks, as if they
+    were more hosts (0: they are not), to try out what many hosts would do.
+    """
+
+    kind: str = "auto"
+    algorithm: str = "auto"
+    chunk: int | None = None
+    table: str | None = None
+    timeout: float = 300.0
+    group: int = 0
+
+
+def make_communicator(
+    job: Job, topology: Topology, wanted: Wanted, *, background: bool = False
+) -> Communicator:
+    """The communicator of all ranks of the job (they call it together)."""
+    if wanted.kind not in KINDS:
+        raise UserError(f"--comm {wanted.kind}: choose one of {', '.join(KINDS)}")
+    selection = Selection(wanted.algorithm, chunk=wanted.chunk, file=wanted.table)
+    if not isinstance(job, MpiJob):
+        return Serial()
+    maker = Maker(job, topology, selection, wanted, background=background)
+    levels = _cut(topology, wanted.group)
+    kind = wanted.kind
+    if kind == "auto":
+        kind = "hierarchical" if len(levels) > 1 else "mpi"
+    if kind == "mpi" or len(levels) < 2:
+        return maker.flat()
+    return maker.composed(levels)
+
+
+def _cut(topology: Topology, group: int) -> list[list[Hashable]]:
+    """The levels; with `group`, hosts are cut into groups of so many ranks."""
+    levels = topology.levels()
+    if not group:
+        return levels
+    seen: dict[int, int] = {}
+    pieces: list[Hashable] = []
+    for each in topology.ranks:
+        seen[each.host] = seen.get(each.host, -1) + 1
+        pieces.append((each.host, seen[each.host] // group))
+    if len(set(pieces)) in (1, len(pieces)):
+        return levels
+    return [pieces, levels[-1]]
+
+
+class Maker:
+    """Splits MPI's world along the levels. background: of the communicators that it makes."""
+
+    def __init__(
+        self,
+        job: MpiJob,
+        topology: Topology,
+        selection: Selection,
+        wanted: Wanted,
+        *,
+        background: bool = False,
+    ) -> None:
+        self._job = job
+        self._topology = topology
+        self._selection = selection
+        self._background = background
+        self._watchdog = Watchdog(wanted.timeout, job.expire)
+
+    def flat(self) -> Communicator:
+        """One MPI communicator of all ranks."""
+        return self._over(self._job.world, background=self._background)
+
+    def composed(self, levels: Sequence[Sequence[Hashable]]) -> Communicator:
+        """A hierarchy: levels[0] are the smallest groups, the last is one group of all."""
+        ranks = list(range(self._job.size))
+        return self._compose(self._job.world, ranks, levels, background=self._background)
+
+    def _compose(
+        self,
+        world: Any,
+        ranks: list[int],
+        levels: Sequence[Sequence[Hashable]],
+        *,
+        background: bool = False,
+    ) -> Communicator:
+        """world joins the given ranks of the job, which levels[0] groups.
+
+        Only the outermost communicator has a thread: it runs the others.
+        """
+        if len(levels) == 1:
+            return self._over(world, background=background)
+        order: dict[Hashable, int] = {}
+        groups = [order.setdefault(levels[0][rank], len(order)) for rank in ranks]
+        inside = world.Split(groups[world.rank])
+        leaders = [groups.index(number) for number in range(len(order))]
+        above = world.Split(0 if world.rank in leaders else self._job.mpi.UNDEFINED)
+        cross = None
+        if world.rank in leaders:
+            cross = self._compose(above, [ranks[index] for index in leaders], levels[1:])
+        rails = None
+        equal = len({groups.count(number) for number in range(len(order))}) == 1
+        if equal and len(levels) == 2:
+            rails = self._over(world.Split(inside.rank))
+        whole, local = self._over(world), self._over(inside)
+        return Hierarchical(whole, local, cross, groups, rails=rails, background=background)
+
+    def _over(self, world: Any, *, background: bool = False) -> Communicator:
+        from .mpi import Mpi
+
+        hosts = {self._topology.ranks[rank].host for rank in world.allgather(self._job.rank)}
+        return Mpi(
+            world,
+            selection=self._selection,
+            level="node" if len(hosts) == 1 else "network",
+            background=background,
+            patient=self._background,
+            watchdog=self._watchdog,
+        )

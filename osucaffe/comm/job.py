@@ -1,0 +1,191 @@
+"""Owns the job: the processes that mpiexec or srun started together, what they tell one another
+besides arrays, and that they end together.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+import platform
+import sys
+import time
+import traceback
+from collections.abc import Iterator
+from typing import Any
+
+from ..errors import UserError
+from .watchdog import GRACE
+
+_LAUNCHERS = (
+    ("PMI_SIZE", "mpiexec of MPICH, Intel MPI or MVAPICH"),
+    ("OMPI_COMM_WORLD_SIZE", "mpiexec of Open MPI"),
+    ("MPI_LOCALNRANKS", "mpiexec"),
+    ("PALS_APID", "the launcher of the Cray"),
+    ("PMIX_RANK", "a launcher that speaks PMIx"),
+)
+
+
+class Job:
+    """A process alone, which is a job of one rank. `MpiJob` is the other kind."""
+
+    rank = 0
+    size = 1
+
+    @property
+    def host(self) -> str:
+        """The name of this machine."""
+        return platform.node()
+
+    @property
+    def name(self) -> str:
+        """How messages call this process."""
+        return f"rank {self.rank} of {self.size} ({self.host})"
+
+    def share(self, value: Any) -> Any:
+        """Rank 0's value (anything that can be pickled), on every rank."""
+        return value
+
+    def gather(self, value: Any) -> list[Any]:
+        """Every rank's value, in the order of the ranks, on every rank."""
+        return [value]
+
+    def agree(self, wish: int) -> int:
+        """The greatest wish that any rank had in the call before this one (0 in the first).
+
+        Ranks that ask at the same points of their work so get the same answers, and nobody waits.
+        """
+        return wish
+
+    def barrier(self) -> None:
+        """Return when every rank has called it."""
+
+    def abort(self, message: str) -> None:
+        """Print a message and end every process of the job."""
+        print(f"osucaffe: {message}", file=sys.stderr, flush=True)
+        os._exit(1)
+
+    @contextlib.contextmanager
+    def together(self) -> Iterator[None]:
+        """An exception inside is what a single process makes of it."""
+        yield
+
+
+class MpiJob(Job):
+    """The ranks of MPI's world."""
+
+    def __init__(self) -> None:
+        self.mpi: Any = _start_mpi()
+        self.world = self.mpi.COMM_WORLD
+        self.rank = self.world.rank
+        self.size = self.world.size
+        self._control = self.world.Dup()
+        self._wish: Any = None
+
+    def share(self, value: Any) -> Any:
+        return self._control.bcast(value)
+
+    def gather(self, value: Any) -> list[Any]:
+        return self._control.allgather(value)
+
+    def agree(self, wish: int) -> int:
+        import numpy as np
+
+        answer = 0
+        if self._wish is not None:
+            request, given, got = self._wish
+            request.Wait()
+            answer = int(got[0])
+        else:
+            given, got = np.zeros(1, np.int32), np.zeros(1, np.int32)
+        given[0] = wish
+        request = self._control.Iallreduce(given, got, self.mpi.MAX)
+        self._wish = request, given, got
+        return answer
+
+    def barrier(self) -> None:
+        self._control.Barrier()
+
+    def abort(self, message: str) -> None:
+        print(f"osucaffe: {self.name}: {message}", file=sys.stderr, flush=True)
+        self.world.Abort(1)
+
+    def expire(self, message: str) -> None:
+        """End the job because this rank waited too long; the others may say the same first."""
+        print(
+            f"osucaffe: {self.name} has waited too long (--comm-timeout). {message}. "
+            "A rank that does not report here is the one that hangs.",
+            file=sys.stderr,
+            flush=True,
+        )
+        time.sleep(GRACE)
+        self.world.Abort(1)
+
+    @contextlib.contextmanager
+    def together(self) -> Iterator[None]:
+        """An exception inside ends all ranks: with its message, or with a traceback if it is no
+        UserError. Otherwise the others would wait for this one for ever.
+        """
+        try:
+            yield
+        except BaseException as error:
+            if isinstance(error, SystemExit) and not error.code:
+                raise
+            if not isinstance(error, UserError):
+                traceback.print_exc()
+            text = str(error) if isinstance(error, UserError) else repr(error)
+            self.abort("interrupted" if isinstance(error, KeyboardInterrupt) else text)
+            raise
+        finally:
+            if self._wish is not None:
+                self._wish[0].Wait()
+                self._wish = None
+
+
+_job: Job | None = None
+
+
+def find_job() -> Job:
+    """The job that this process belongs to. MPI is started only if a launcher started us.
+
+    UserError if one did and MPI for Python is missing, or belongs to another MPI library.
+    """
+    global _job
+    if _job is None:
+        launcher = launched_by()
+        _job = MpiJob() if launcher else Job()
+        started = int(os.environ.get(launcher[0], "1")) if launcher else 1
+        if _job.size == 1 and launcher and launcher[0].endswith(("SIZE", "TASKS")) and started > 1:
+            library = _job.mpi.Get_library_version().partition("\n")[0]  # type: ignore[attr-defined]
+            raise UserError(
+                f"{launcher[1]} started {started} processes, but each sees only itself: mpi4py "
+                f"uses another MPI ({library.strip()}); start with that one's mpiexec, or install "
+                "mpi4py for yours"
+            )
+    return _job
+
+
+def launched_by() -> tuple[str, str] | None:
+    """The variable of the environment that shows what started this process, and its name."""
+    for variable, name in _LAUNCHERS:
+        if variable in os.environ:
+            return variable, name
+    if int(os.environ.get("SLURM_STEP_NUM_TASKS", "1")) > 1:
+        return "SLURM_STEP_NUM_TASKS", "srun"
+    return None
+
+
+def _start_mpi() -> Any:
+    # MPICH's ranks that wait spin; this lets them yield, which costs little and saves much
+    # where ranks and their threads outnumber the cores.
+    os.environ.setdefault("MPIR_CVAR_ENABLE_HEAVY_YIELD", "1")
+    os.environ.setdefault("OMPI_MCA_mpi_yield_when_idle", "1")
+    try:
+        mpi4py = importlib.import_module("mpi4py")
+        mpi4py.rc.thread_level = "multiple"
+        return importlib.import_module("mpi4py.MPI")
+    except (ImportError, RuntimeError) as error:
+        raise UserError(
+            f"started as one of several processes, but MPI for Python cannot be used ({error}): "
+            'pip install "osucaffe[mpi]", or mpi4py for the MPI of this machine'
+        ) from error

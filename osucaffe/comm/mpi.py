@@ -1,0 +1,176 @@
+"""Owns the MPI communicator for host arrays: it carries out schedules over MPI's send and receive.
+
+MPI's own collectives are there as the algorithm "native", to compare with. Use it only where
+`job.find_job` found a job: importing this module starts MPI.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+from .algorithms import Schedule, Step, Transfer, added, part, schedule
+from .communicator import Communicator
+from .host import HostMath
+from .tuning import Selection
+from .watchdog import Watchdog
+
+_TYPES = {"float32": MPI.FLOAT, "float64": MPI.DOUBLE, "int32": MPI.INT32_T}
+_INSTEAD = {"all_reduce": "halving_doubling", "reduce": "scatter_gather"}
+"""What MPI cannot add, the 16-bit floats, is added here."""
+
+_TAG = 1
+_SPINS = 50  # times that a thread in the background asks MPI before it begins to sleep
+_NAP = 50e-6, 1e-3  # the first and the longest nap, seconds
+Requests = list[MPI.Request]
+
+
+class Mpi(Communicator):
+    """Ranks of an MPI communicator (which is duplicated, so that messages never mix).
+
+    selection: picks an algorithm for each operation. level: "node" where the ranks share memory,
+    "network" where they do not. patient: waiting leaves the core to others (default: in the
+    background, where another thread computes).
+    """
+
+    def __init__(
+        self,
+        comm: MPI.Comm,
+        *,
+        selection: Selection | None = None,
+        level: str = "node",
+        background: bool = False,
+        patient: bool | None = None,
+        watchdog: Watchdog | None = None,
+    ) -> None:
+        super().__init__(comm.rank, comm.size, level=level, background=background)
+        self._comm = comm.Dup()
+        self._selection = selection or Selection()
+        self._watchdog = watchdog or Watchdog(0, print)
+        self._math = HostMath()
+        self._wait: Callable[[Requests], object] = (
+            _wait_politely if (background if patient is None else patient) else MPI.Request.Waitall
+        )
+        self._now = ""
+        self._peers: set[int] = set()
+
+    def run(self, operation: str, array: np.ndarray, root: int = 0) -> None:
+        """Do one collective operation with the algorithm that is selected for it."""
+        name, chunk = self._selection.choose(operation, array.nbytes, self.size, self.level)
+        if name == "native" and array.dtype.name not in _TYPES:
+            name = _INSTEAD.get(operation, name)
+        with self._watched(f"{operation} of {array.nbytes:,} bytes by {name}"):
+            if name == "native":
+                self._run_native(operation, array, root)
+                return
+            elements = chunk // array.itemsize
+            plan = schedule(operation, name, self.rank, self.size, array.size, root, elements)
+            self._carry_out(plan, array)
+
+    def transfer(
+        self, array: np.ndarray, *, to: int | None = None, source: int | None = None
+    ) -> None:
+        """Send the array, or receive it."""
+        sends = () if to is None else (Transfer(to, 0, array.size),)
+        receives = () if source is None else (Transfer(source, 0, array.size),)
+        with self._watched(f"{'recv' if to is None else 'send'} of {array.nbytes:,} bytes"):
+            self._carry_out((Step(sends, receives),), array)
+
+    def close(self) -> None:
+        """Wait for what is under way; free the communicator (all ranks call it together)."""
+        super().close()
+        self._comm.Free()
+
+    def _watched(self, operation: str) -> Any:
+        self._now = operation
+        self._peers = set()
+        return self._watchdog.watch(self._report)
+
+    def _report(self) -> str:
+        peers = ", ".join(map(str, sorted(self._peers)))
+        return f"{self._now}: waiting for {'rank ' + peers if peers else 'the other ranks'}"
+
+    # -- schedules -------------------------------------------------------------------------------
+
+    def _carry_out(self, plan: Schedule, array: np.ndarray) -> None:
+        """Run a schedule. What a step adds is received beside the array, in one of two halves of
+        scratch memory: so the next step's messages can arrive while this one's are added.
+        """
+        item = array.itemsize
+        data = array.view(np.uint8)
+        most = max(map(added, plan), default=0) * item
+        halves = self._math.scratch(2 * most)[: 2 * most].reshape(2, -1)
+        posted = self._post_added(plan, 0, halves, item)
+        for index, step in enumerate(plan):
+            requests = posted
+            for peer, start, stop, add in step.receives:
+                if not add:
+                    requests.append(self._receive(data[start * item : stop * item], peer))
+            for peer, start, stop, _ in step.sends:
+                piece = data[start * item : stop * item]
+                requests.append(self._comm.Isend([piece, MPI.BYTE], peer, _TAG))
+            posted = self._post_added(plan, index + 1, halves, item)
+            self._peers = {each.peer for each in (*step.sends, *step.receives)}
+            self._wait(requests)
+            offset = 0
+            for _, start, stop, add in step.receives:
+                if add:
+                    nbytes = (stop - start) * item
+                    arrived = halves[index % 2][offset : offset + nbytes].view(array.dtype)
+                    self._math.add(array[start:stop], arrived)
+                    offset += nbytes
+
+    def _post_added(self, plan: Schedule, index: int, halves: np.ndarray, item: int) -> Requests:
+        """Begin to receive what the step at `index` adds."""
+        requests: Requests = []
+        if index < len(plan):
+            offset = 0
+            for peer, start, stop, add in plan[index].receives:
+                if add:
+                    nbytes = (stop - start) * item
+                    requests.append(
+                        self._receive(halves[index % 2][offset : offset + nbytes], peer)
+                    )
+                    offset += nbytes
+        return requests
+
+    def _receive(self, piece: np.ndarray, peer: int) -> MPI.Request:
+        return self._comm.Irecv([piece, MPI.BYTE], peer, _TAG)
+
+    # -- MPI's own collectives -------------------------------------------------------------------
+
+    def _run_native(self, operation: str, array: np.ndarray, root: int) -> None:
+        if operation == "broadcast":
+            self._wait([self._comm.Ibcast([array.view(np.uint8), MPI.BYTE], root)])
+            return
+        if operation == "all_reduce":
+            buffer = [array, _TYPES[array.dtype.name]]
+            self._wait([self._comm.Iallreduce(MPI.IN_PLACE, buffer)])
+        elif operation == "reduce":
+            buffer = [array, _TYPES[array.dtype.name]]
+            here = self.rank == root
+            given, got = (MPI.IN_PLACE, buffer) if here else (buffer, None)
+            self._wait([self._comm.Ireduce(given, got, MPI.SUM, root)])
+        elif operation == "all_gather":
+            parts = [part(array.size, self.size, rank) for rank in range(self.size)]
+            counts = [(stop - start) * array.itemsize for start, stop in parts]
+            starts = [start * array.itemsize for start, _ in parts]
+            whole = [array.view(np.uint8), counts, starts, MPI.BYTE]
+            self._wait([self._comm.Iallgatherv(MPI.IN_PLACE, whole)])
+        else:
+            raise ValueError(f'MPI has no "native" {operation} in place')
+
+
+def _wait_politely(requests: Requests) -> None:
+    """Wait without keeping a core busy: it belongs to the thread that computes."""
+    spins, nap = _SPINS, _NAP[0]
+    while not MPI.Request.Testall(requests):
+        if spins:
+            spins -= 1
+            continue
+        time.sleep(nap)
+        nap = min(2 * nap, _NAP[1])

@@ -1,0 +1,41 @@
+"""Starts ranks under a real mpiexec, for the tests of everything that needs several."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+MPIEXEC = shutil.which("mpiexec", path=str(Path(sys.executable).parent)) or shutil.which("mpiexec")
+
+needs_mpi = pytest.mark.skipif(MPIEXEC is None, reason="there is no mpiexec")
+
+
+def mpiexec(
+    ranks: int, *arguments: str, timeout: float = 100, cwd: Path = ROOT
+) -> subprocess.CompletedProcess[str]:
+    """Run `python ARGUMENTS` as so many ranks; what they print comes back."""
+    assert MPIEXEC is not None
+    environment = os.environ | {
+        "OMP_NUM_THREADS": "1",
+        "OPENBLAS_NUM_THREADS": "1",
+        "MPIR_CVAR_ENABLE_HEAVY_YIELD": "1",
+        "PYTHONPATH": str(ROOT),
+        "OMPI_ALLOW_RUN_AS_ROOT": "1",
+        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+        "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
+    }
+    return subprocess.run(
+        [MPIEXEC, "-n", str(ranks), sys.executable, *arguments],
+        env=environment,
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        check=False,
+    )
