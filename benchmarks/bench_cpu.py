@@ -75,7 +75,7 @@ def measure_case(case: Case, sgemm: dict[str, Any], rounds: int, seconds: float)
         Worker(torch_job) as peer,
         Worker(sgemm) as product,
     ):
-        alternate([ours, peer, product], rounds=rounds, seconds=seconds)
+        others = alternate([ours, peer, product], rounds=rounds, seconds=seconds)
         rate = product.notes["flops"] / product.median
         return asdict(case) | {
             "name": case.name,
@@ -89,6 +89,7 @@ def measure_case(case: Case, sgemm: dict[str, Any], rounds: int, seconds: float)
                 "layouts_tried_ms": dict(zip(LAYOUTS, tried, strict=True)),
             },
             "ratio": round(ours.median / peer.median, 3),
+            "others_share": round(others, 3),
         }
 
 
@@ -123,6 +124,7 @@ def render(record: dict[str, Any]) -> str:
             )
         )
     first = record["cases"][0]
+    others = max(case["others_share"] for case in record["cases"])
     rates = [case["sgemm_gflops"] for case in record["cases"]]
     columns = (
         "net and batch size",
@@ -144,6 +146,7 @@ Written by `make bench-cpu` on {record["date"]}.
 - {record["threads"]} threads each
 - osucaffe {first["osucaffe"]["version"]}, PyTorch {first["torch"]["version"]}
 - {record["rounds"]} runs each of {record["seconds"]} s, in turns; medians of the runs' medians
+- other processes took up to {others:.0%} of the machine while these ran
 
 {results.table(columns, rows)}
 
@@ -151,8 +154,8 @@ Written by `make bench-cpu` on {record["date"]}.
   of the deploy net with a softmax loss. Inputs are one fixed batch in memory.
 - PyTorch runs in the faster of its contiguous and channels_last layouts.
 - The floor is the arithmetic of forward and backward at the rate of a large sgemm, which runs in
-  turns with the two: {min(rates):.0f} to {max(rates):.0f} GFLOP/s here. What a framework
-  reaches is the floor over its time.
+  turns with the two: {min(rates):.0f} to {max(rates):.0f} GFLOP/s here. What a framework reaches is
+  the floor over its time.
 - Memory, osucaffe / PyTorch: the most that the process held, and how much of it came after the
   framework's import.
 - Caffe: {CAFFE_SOURCE}

@@ -1,4 +1,8 @@
-"""Owns fair timing: worker processes that take turns, and the medians of what they report."""
+"""Owns fair timing: worker processes that take turns on a quiet machine, and their medians.
+
+A busy machine does not slow two programs alike: threads that wait for one another in a loop lose
+far more than others. So a round in which other processes ran is repeated.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +11,17 @@ import os
 import statistics
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+QUIET = 0.05
+"""The share of the machine that other processes may take in a round that counts."""
+
 _ROOT = Path(__file__).resolve().parents[1]
+_PAUSE_SECONDS = 3.0
 
 
 class Worker:
@@ -43,14 +52,20 @@ class Worker:
             self._process.kill()
             raise
 
-    def run(self, seconds: float) -> None:
-        """Run for that long and add the durations (in seconds) to `times`, one list a run."""
+    def run(self, seconds: float) -> float:
+        """Run for that long and add the durations (in seconds) to `times`, one list a run.
+
+        Returns the share of the machine's processors that others took meanwhile.
+        """
         assert self._process.stdin is not None
+        busy, start = _busy_seconds(), time.perf_counter()
         self._process.stdin.write(f"{seconds}\n")
         self._process.stdin.flush()
         answer = self._answer()
+        busy, wall = _busy_seconds() - busy, time.perf_counter() - start
         self.times.append(answer["times"])
         self.peak, self.growth = answer["peak"], answer["growth"]
+        return max(0.0, busy - answer["cpu"]) / (wall * (os.cpu_count() or 1))
 
     @property
     def run_medians(self) -> list[float]:
@@ -86,8 +101,27 @@ class Worker:
         self._process.wait()
 
 
-def alternate(workers: Sequence[Worker], *, rounds: int, seconds: float) -> None:
-    """Let the workers run in turn, A B A B ..., so that what disturbs one disturbs both."""
-    for _ in range(rounds):
-        for worker in workers:
-            worker.run(seconds)
+def alternate(
+    workers: Sequence[Worker], *, rounds: int, seconds: float, patience: int = 4
+) -> float:
+    """Let the workers run in turn, A B A B ..., and keep the times of so many quiet rounds.
+
+    patience: how many rounds to try for each that is wanted; then the quietest are kept.
+    Returns the largest share of the machine that others took in a round that is kept.
+    """
+    shares: list[float] = []
+    while sum(share < QUIET for share in shares) < rounds and len(shares) < patience * rounds:
+        if shares and shares[-1] >= QUIET:
+            time.sleep(_PAUSE_SECONDS)
+        shares.append(max([worker.run(seconds) for worker in workers]))
+    kept = sorted(sorted(range(len(shares)), key=shares.__getitem__)[:rounds])
+    for worker in workers:
+        worker.times = [worker.times[index] for index in kept]
+    return max(shares[index] for index in kept)
+
+
+def _busy_seconds() -> float:
+    """The time that all processors of the machine together have been busy since it started."""
+    with open("/proc/stat") as stat:
+        user, nice, system, _idle, _wait, *other = map(int, stat.readline().split()[1:9])
+    return (user + nice + system + sum(other)) / os.sysconf("SC_CLK_TCK")

@@ -44,8 +44,14 @@ def main() -> None:
     _run(built.iterate, WARM_UP_SECONDS)
     print(json.dumps(built.notes), file=answers, flush=True)
     for line in sys.stdin:
+        start = time.process_time()
         times = _run(built.iterate, float(line))
-        answer = {"times": times, "peak": _memory("VmHWM"), "growth": _memory("VmHWM") - _imported}
+        answer = {
+            "times": times,
+            "cpu": time.process_time() - start,
+            "peak": _memory("VmHWM"),
+            "growth": _memory("VmHWM") - _imported,
+        }
         print(json.dumps(answer), file=answers, flush=True)
 
 

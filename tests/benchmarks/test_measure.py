@@ -7,14 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import bench_cpu, results
+from benchmarks import bench_cpu, measure, results
 from benchmarks.measure import Worker, alternate
 
 
 def test_workers_take_turns() -> None:
     job = {"framework": "osucaffe", "model": "lenet", "batch": 2, "update": True, "threads": 1}
     with Worker(job) as first, Worker(job | {"update": False}) as second:
-        alternate([first, second], rounds=3, seconds=0.01)
+        others = alternate([first, second], rounds=3, seconds=0.01, patience=1)
+        assert others >= 0
         for worker in (first, second):
             assert len(worker.times) == len(worker.run_medians) == 3
             assert all(len(times) >= 2 for times in worker.times)
@@ -22,6 +23,34 @@ def test_workers_take_turns() -> None:
             assert 0 < worker.growth < worker.peak
             products = 2 * 288_000 + 3 * (1_600_000 + 400_000 + 5_000)  # of one image
             assert 1 <= worker.notes["flops"] / (2 * 2 * products) < 1.05
+
+
+class Recorded(Worker):
+    """A worker whose runs are given: (duration, what others took)."""
+
+    def __init__(self, runs: list[tuple[float, float]]) -> None:
+        self.times = []
+        self.runs = iter(runs)
+
+    def run(self, seconds: float) -> float:
+        duration, others = next(self.runs)
+        self.times.append([duration])
+        return others
+
+
+def test_disturbed_rounds_are_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measure.time, "sleep", lambda seconds: None)
+    first = Recorded([(1, 0.0), (2, 0.5), (3, 0.01)])
+    second = Recorded([(4, 0.02), (5, 0.0), (6, 0.0)])
+    assert alternate([first, second], rounds=2, seconds=1) == 0.02
+    assert (first.times, second.times) == ([[1], [3]], [[4], [6]])
+
+
+def test_the_quietest_rounds_are_kept_when_patience_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measure.time, "sleep", lambda seconds: None)
+    worker = Recorded([(1, 0.3), (2, 0.2), (3, 0.4), (4, 0.1)])
+    assert alternate([worker], rounds=2, seconds=1, patience=2) == 0.2
+    assert worker.times == [[2], [4]]
 
 
 def test_a_failed_worker_is_told(capfd: pytest.CaptureFixture) -> None:
@@ -40,6 +69,7 @@ def test_results(tmp_path: Path) -> None:
         "osucaffe": side,
         "torch": side | {"median_ms": 40.0, "layout": "contiguous"},
         "ratio": 0.5,
+        "others_share": 0.02,
         "caffe_ms": 28,
     }
     record = {
