@@ -18,9 +18,10 @@ RELU = 0x20
 MAX, AVERAGE_INCLUDE_PADDING, AVERAGE_EXCLUDE_PADDING = 0x1FF, 0x2FF, 0x3FF
 LRN_ACROSS_CHANNELS, LRN_WITHIN_CHANNEL = 0xAFF, 0xBFF
 SOFTMAX_ACCURATE = 0x30000
+BINARY_MULTIPLY = 0x1FFF1
 
 # Arguments of an execution; MULTIPLE_SRC + i for the inputs of concat and sum.
-SRC, DST, WEIGHTS, BIAS, WORKSPACE, SCRATCHPAD = 1, 17, 33, 41, 64, 80
+SRC, SRC_1, DST, WEIGHTS, BIAS, WORKSPACE, SCRATCHPAD = 1, 2, 17, 33, 41, 64, 80
 DIFF_SRC, DIFF_DST, DIFF_WEIGHTS, DIFF_BIAS, MULTIPLE_SRC = 129, 145, 161, 169, 1024
 
 _TAG_ANY = 1
@@ -49,6 +50,7 @@ _PRIMITIVES = {
     "reorder": "memea",
     "concat": "emiiMa",
     "sum": "emiFMa",
+    "binary": "eimmma",
 }
 _FUNCTIONS = {
     "engine_create": "oiz",
@@ -271,28 +273,33 @@ class Library:
     def dimensions(values: Sequence[int]) -> Any:
         return (c_int64 * max(len(values), 1))(*values)
 
-    def _attributes(self, relu: float | None, add: bool) -> Handle:
+    def _attributes(self, relu: float | None, keep: float | None) -> Handle:
         attributes = Handle(self, "primitive_attr", self.create("primitive_attr_create"))
         self.call("primitive_attr_set_scratchpad_mode", attributes, _USER_SCRATCHPAD)
         operations = Handle(self, "post_ops", self.create("post_ops_create"))
-        if add:
-            self.call("post_ops_append_sum", operations, 1.0, 0, _UNDEFINED)
+        if keep is not None:
+            self.call("post_ops_append_sum", operations, keep, 0, _UNDEFINED)
         if relu is not None:
             self.call("post_ops_append_eltwise", operations, RELU, relu, 0.0)
         self.call("primitive_attr_set_post_ops", attributes, operations)
         return attributes
 
     def describe(
-        self, primitive: str, *arguments: Any, relu: float | None = None, add: bool = False
+        self,
+        primitive: str,
+        *arguments: Any,
+        relu: float | None = None,
+        keep: float | None = None,
     ) -> PrimitiveDescriptor:
         """Choose an implementation. Engines and attributes are filled in; sequences of whole
         numbers become dimensions, of Descriptors arrays of them. Scratchpads come from the caller.
 
-        relu: the slope of a fused ReLU. add: to what is in the output. Raises Unsupported.
+        keep: add this share of what is in the output. relu: then apply a ReLU of this slope.
+        Raises Unsupported.
         """
         remaining = iter(arguments)
         given: list[Any] = []
-        attributes = self._attributes(relu, add)
+        attributes = self._attributes(relu, keep)
         for letter in _PRIMITIVES[primitive]:
             if letter in "ea":
                 given.append(self.engine if letter == "e" else attributes)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from ctypes import c_int, c_void_p
+from typing import Protocol
 
 from ...tensor import Step, Tensor
 from .api import Descriptor, ExecutionArgument, Library, PrimitiveDescriptor
@@ -47,18 +49,29 @@ def settle(tensor: Tensor, layout: Layout | None) -> None:
     _root(tensor).layout = layout
 
 
+class Located(Protocol):
+    """What lies somewhere in memory: a tensor, or a part of one."""
+
+    @property
+    def address(self) -> int: ...
+
+
 class _Binding:
     """A memory object of the library that follows its tensor to where that is placed."""
 
     __slots__ = ("address", "memory", "tensor")
 
-    def __init__(self, tensor: Tensor, memory: c_void_p) -> None:
+    def __init__(self, tensor: Located, memory: c_void_p) -> None:
         self.tensor = tensor
         self.memory = memory
         self.address = 0
 
 
-def execution(library: Library, chosen: PrimitiveDescriptor, arguments: dict[int, Held]) -> Step:
+def execution(
+    library: Library,
+    chosen: PrimitiveDescriptor,
+    arguments: Mapping[int, tuple[Located, Descriptor]],
+) -> Step:
     """The step that executes a primitive on tensors: one call of the library, nothing allocated.
 
     Its attribute `implementation` names the library's code.

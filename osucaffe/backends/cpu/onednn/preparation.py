@@ -122,7 +122,8 @@ class Preparation:
 
     def reorder(self, source: Held, target: Held, *, add: bool = False) -> Step:
         """The step that copies between two formats of the same dimensions; add: adds."""
-        chosen = self.library.describe("reorder", source[1], target[1], add=add)
+        keep = 1.0 if add else None
+        chosen = self.library.describe("reorder", source[1], target[1], keep=keep)
         return self._execution(chosen, {api.SRC: source, api.DST: target})
 
     def _execution(self, chosen: PrimitiveDescriptor, arguments: dict[int, Held]) -> Step:
