@@ -8,12 +8,24 @@ tensors, and from then on an iteration only replays the prepared steps.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 Shape = tuple[int, ...]
 Step = Callable[[], None]
+
+
+def sequence(steps: Sequence[Step]) -> Step:
+    """One step that runs these."""
+    if len(steps) == 1:
+        return steps[0]
+
+    def step() -> None:
+        for each in steps:
+            each()
+
+    return step
 
 
 class Tensor:

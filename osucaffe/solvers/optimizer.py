@@ -40,7 +40,7 @@ class Optimizer:
                 [self._part(flat, memory, starts[id(each)], each) for each in net.parameters]
             )
         self._given, _ = self._buffer("learning_rate", 1)
-        self._rate = np.zeros(1, np.float32)
+        self._rate = np.full(1, np.nan, np.float32)
         scalars = self._given
         program = Program()
         if "squares" in update.names:
@@ -64,16 +64,22 @@ class Optimizer:
             ],
             constants=update.constants,
         )
-        self._steps: list[Step] = [self._prepare(call) for call in program.calls]
+        self.steps: list[Step] = [self._prepare(call) for call in program.calls]
+        """What `step` runs behind `set_rate`."""
         self._squares = squares if "squares" in update.names else None
 
     def step(self, learning_rate: float, iteration: int) -> None:
         """Update every parameter from its gradient, which stays as it is."""
-        lr = self._update.rate(learning_rate, iteration)
-        self._rate[0] = lr
-        self._backend.write(self._given, self._rate)
-        for step in self._steps:
+        self.set_rate(learning_rate, iteration)
+        for step in self.steps:
             step()
+
+    def set_rate(self, learning_rate: float, iteration: int) -> None:
+        """Give the steps what changes from iteration to iteration."""
+        rate = np.float32(self._update.rate(learning_rate, iteration))
+        if rate != self._rate[0]:
+            self._rate[0] = rate
+            self._backend.write(self._given, self._rate)
 
     def read_history(self) -> list[np.ndarray]:
         """All history, in Caffe's order: the first buffer of every parameter, then the second."""

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from ..backends.tensor import Step
 from ..errors import UserError
 from ..net import Net
 from ..proto import caffe_pb2, read_net, read_weights
@@ -24,6 +25,7 @@ from .report import log_display, log_test, name_outputs, read_outputs
 from .rules import update_of
 from .signals import NONE, SNAPSHOT, STOP, Request
 from .snapshot import NetProgress, Progress
+from .team import Team
 
 logger = logging.getLogger("osucaffe")
 
@@ -48,8 +50,10 @@ class Solver:
         request: Request = lambda: NONE,
         observers: Iterable[Observer] = (),
         inspectable: bool = False,
+        team: Team | None = None,
     ) -> None:
         self.param = param
+        self.team = team or Team()
         self.backend = backend
         self.file = file
         self.observers = list(observers)
@@ -61,14 +65,15 @@ class Solver:
         snapshot.check_prefix(param, file)
         if param.average_loss < 1:
             raise UserError(f"{file}: average_loss must be at least 1, not {param.average_loss}")
-        self._choice = training_net(param, file, read_net)
+        choice = training_net(param, file, read_net)
+        self._choice = replace(choice, param=self.team.divide(choice.param))
         self._test_choices = testing_nets(param, file, read_net)
         self._losses: deque[float] = deque(maxlen=param.average_loss)
         self._displayed = (0, time.perf_counter())
         self._before_test: Progress | None = None
         self.stopped = False
         seed = param.random_seed
-        self._build(seed if seed >= 0 else int.from_bytes(os.urandom(4), "little"))
+        self._build(self.team.share(seed if seed >= 0 else int.from_bytes(os.urandom(4), "little")))
         for files in param.weights:
             self.load(files)
 
@@ -81,6 +86,9 @@ class Solver:
             self._new_net(choice, phase="TEST", share=self.net) for choice in self._test_choices
         ]
         self.optimizer = Optimizer(self.net, self._update, self.backend)
+        self._parts: dict[tuple[bool, bool], Step] = {}
+        self._tests = [net.whole(backward=False) for net in self.test_nets]
+        self.team.attach(self)
 
     def _new_net(self, choice: Choice, **settings: Any) -> Net:
         return Net(
@@ -120,7 +128,7 @@ class Solver:
         """Show the loss and test once more with the weights of the last update."""
         if self._due(self.param.display):
             self.net.forward()
-            self._losses.append(self.net.loss())
+            self._losses.append(self._mean_loss(self.net.loss()))
             logger.info("Iteration %d, loss = %g", self.iteration, self.loss)
         if self._due(self.param.test_interval):
             self.test_all()
@@ -128,6 +136,7 @@ class Solver:
     def step(self, iterations: int) -> None:
         """Make this many updates, or fewer when asked to stop (then `stopped` is true)."""
         self.stopped = False
+        self.team.begin()
         self._displayed = (self.iteration, time.perf_counter())
         end = self.iteration + iterations
         while self.iteration < end:
@@ -137,7 +146,7 @@ class Solver:
                 if self.stopped:
                     return
             self._iterate()
-            request = self._request()
+            request = self.team.agree(self._request())
             self.iteration += 1
             if self._due(self.param.snapshot) or request == SNAPSHOT:
                 self.snapshot()
@@ -158,25 +167,38 @@ class Solver:
             -self.iteration % self.param.display < self.param.average_loss
         )
         loss = 0.0
+        rate = self.policy.rate(self.iteration)
+        self.optimizer.set_rate(rate, self.iteration)
         for part in range(self.param.iter_size):
             if show:
                 debug.forward_and_backward(self.net, accumulate=part > 0)
             else:
-                self.net.forward()
-                self.net.backward(accumulate=part > 0)
+                self._part(accumulate=part > 0, update=part == self.param.iter_size - 1)()
             if wanted:
                 loss += self.net.loss() / self.param.iter_size
         if wanted:
-            self._losses.append(loss)
-        rate = self.policy.rate(self.iteration)
+            self._losses.append(self._mean_loss(loss))
         if display:
             self._display(rate)
-        before = debug.parameter_values(self.net) if show else None
-        self.optimizer.step(rate, self.iteration)
+        if show:
+            self.team.exchange()
+            before = debug.parameter_values(self.net)
+            self.optimizer.step(rate, self.iteration)
+            debug.show_update(self.net, before)
+            self.team.updated()
         if self.param.clip_gradients >= 0 and display:
             self.optimizer.log_clipping(self.param.clip_gradients)
-        if before is not None:
-            debug.show_update(self.net, before)
+
+    def _part(self, *, accumulate: bool, update: bool) -> Step:
+        """One forward and backward pass, and the update, as a step that the backend may replay."""
+        key = accumulate, update
+        if key not in self._parts:
+            self._parts[key] = self.team.step(self, accumulate=accumulate, update=update)
+        return self._parts[key]
+
+    def _mean_loss(self, loss: float) -> float:
+        """The mean of all ranks' losses."""
+        return float(self.team.sum(np.array([loss]))[0]) / self.team.size
 
     @property
     def loss(self) -> float:
@@ -194,7 +216,9 @@ class Solver:
             rate,
             speed=(self.iteration - since) / (now - start),
             seconds=now - start,
-            outputs=name_outputs(self.net, read_outputs(self.net)),
+            outputs=name_outputs(
+                self.net, self.team.sum(read_outputs(self.net)) / self.team.size
+            ),
         )
         log_display(event, self.param.display)
         for observer in self.observers:
@@ -205,6 +229,7 @@ class Solver:
     def test_all(self) -> list[TestResult]:
         """Test every test net, unless asked to stop: then `stopped` is true."""
         # A snapshot on the way must resume before the tests, or their data would be elsewhere.
+        self.team.settle()
         self._before_test = self._progress()
         results: list[TestResult] = []
         for index in range(len(self.test_nets)):
@@ -220,22 +245,29 @@ class Solver:
         return results
 
     def _test(self, index: int) -> TestResult | None:
-        """The mean outputs of one test net; None if interrupted."""
+        """The mean outputs of one test net; None if interrupted. The ranks take turns in batches."""
         logger.info("Iteration %d, Testing net (#%d)", self.iteration, index)
         net, batches = self.test_nets[index], self.param.test_iter[index]
         total, loss = np.zeros(sum(net.blobs[name].data.count for name in net.outputs)), 0.0
-        for _ in range(batches):
-            request = self._request()
+        before = NetProgress.of(net)
+        for first in range(0, batches, self.team.size):
+            request = self.team.agree(self._request())
             if request == SNAPSHOT:
                 self.snapshot()
             elif request == STOP:
                 return None
-            net.forward()
+            if first + self.team.rank >= batches:
+                continue
+            self._tests[index]()
             total += read_outputs(net)
             if self.param.test_compute_loss:
                 loss += net.loss()
+        if batches % self.team.size:
+            turns = -(-batches // self.team.size) * self.team.size
+            self.team.share(NetProgress.of(net).part(before, batches, turns)).apply(net)
+        *total, loss = self.team.sum(np.append(total, loss))
         mean_loss = loss / batches if self.param.test_compute_loss else None
-        result = TestResult(self.iteration, index, name_outputs(net, total / batches), mean_loss)
+        result = TestResult(self.iteration, index, name_outputs(net, np.array(total) / batches), mean_loss)
         log_test(result)
         return result
 
@@ -250,13 +282,22 @@ class Solver:
             for net in self.test_nets:
                 if net.arena.segments:  # it has parameters that the training net does not have
                     net.load(weights)
+        self.team.changed()
 
     def snapshot(self) -> Snapshot:
-        """Write the model and the solver's state under snapshot_prefix. Raises UserError."""
+        """Write the model and the solver's state under snapshot_prefix. Raises UserError.
+
+        Of several ranks, rank 0 writes.
+        """
+        self.team.settle()
+        self.team.check("at a snapshot")
         snapshot.check_writable(self.param.snapshot_prefix, self.file)
         state = caffe_pb2.SolverState(iter=self.iteration, current_step=self.policy.current_step)
         history = self.optimizer.read_history()
         progress = self._before_test or self._progress()
+        if self.team.rank:
+            hdf5 = self.param.snapshot_format == caffe_pb2.SolverParameter.HDF5
+            return Snapshot(self.iteration, *snapshot.names(prefix, self.iteration, hdf5))
         model, path = snapshot.write(self.net, state, history, progress, self.param)
         event = Snapshot(self.iteration, model, path)
         for observer in self.observers:
@@ -270,7 +311,7 @@ class Solver:
         one with this solver's prefix, and without any the run begins afresh. Raises UserError.
         """
         if path == "auto":
-            found = snapshot.newest(self.param.snapshot_prefix)
+            found = self.team.share(snapshot.newest(self.param.snapshot_prefix))
             if found is None:
                 logger.info(
                     "No snapshot %s_iter_*: training begins afresh", self.param.snapshot_prefix
@@ -288,6 +329,7 @@ class Solver:
         self.iteration = restored.iteration
         self.policy.current_step = restored.current_step
         self._losses.clear()
+        self.team.changed()
         if progress is not None:
             nets = [self.net, *self.test_nets]
             for net, reached in zip(nets, progress.nets, strict=False):

@@ -59,6 +59,11 @@ def normal(*shape: int) -> np.ndarray:
     return random.standard_normal(shape).astype(np.float32).astype(np.float64)
 
 
+def eighths(*shape: int) -> np.ndarray:
+    """Random multiples of 1/8, which 16-bit formats hold too: comparisons stay as they are."""
+    return np.round(8 * normal(*shape)) / 8
+
+
 def labels(classes: int, *shape: int) -> np.ndarray:
     """Random whole numbers below classes."""
     return random.integers(classes, size=shape).astype(np.float64)

@@ -10,7 +10,7 @@ import numpy as np
 from osucaffe.backends.random import call_key
 
 from . import reference
-from .cases import STATE, case, labels, normal
+from .cases import STATE, case, eighths, labels, normal
 from .running import Output
 
 
@@ -65,7 +65,7 @@ def movement_cases() -> None:
 
 
 def elementwise_cases() -> None:
-    a, b, c = normal(2, 16, 5, 5), normal(2, 16, 5, 5), normal(2, 16, 5, 5)
+    a, b, c = (eighths(2, 16, 5, 5) for _ in range(3))
     y, z = Output(a.shape), Output(a.shape)
     case("one statement", "elementwise", {"inputs": [a, b], "outputs": [y]},
          {"formula": "y = where(a > b, a, slope * b)", "constants": {"slope": 0.25}},

@@ -29,6 +29,17 @@ def with_onednn() -> Cpu:
     return backend
 
 
+def with_gpu(precision: str) -> Callable[[], Any]:
+    """Makes the CUDA backend, with this precision."""
+
+    def make() -> Any:
+        from osucaffe.backends.cuda import Cuda
+
+        return Cuda(precision=precision)
+
+    return make
+
+
 @dataclass(frozen=True)
 class Variant:
     """A backend, whether it is offered flexible tensors, and its error relative to the largest."""
@@ -49,7 +60,13 @@ VARIANTS = [
     pytest.param(Variant(lambda: Cpu("float64"), tolerance=1e-7), id="numpy float64"),
     pytest.param(Variant(with_onednn, flexible=False), id="onednn"),
     pytest.param(Variant(with_onednn), id="onednn blocked"),
+    pytest.param(Variant(with_gpu("fp32"), flexible=False), id="cuda", marks=pytest.mark.gpu),
+    pytest.param(Variant(with_gpu("fp32")), id="cuda free", marks=pytest.mark.gpu),
+    pytest.param(Variant(with_gpu("tf32"), tolerance=2e-3), id="cuda tf32", marks=pytest.mark.gpu),
+    pytest.param(Variant(with_gpu("fp16"), tolerance=4e-3), id="cuda fp16", marks=pytest.mark.gpu),
+    pytest.param(Variant(with_gpu("bf16"), tolerance=3e-2), id="cuda bf16", marks=pytest.mark.gpu),
 ]
+"""The 16-bit formats hold 11 and 8 bits of a number: inputs and results are rounded to these."""
 
 
 @pytest.fixture(params=VARIANTS)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from osucaffe.backends.cpu.backend import Cpu
+from osucaffe.backends.cpu import Cpu
 from osucaffe.layer import layer_types
 
 from .nets import build, error, layer
@@ -19,8 +20,23 @@ MISSING: set[str] = set()
 """Types whose layer does not exist yet. A fixture of any other type runs."""
 
 
-@pytest.fixture(scope="module", params=["numpy", "onednn"])
-def backend(request: pytest.FixtureRequest) -> Cpu:
+PRECISIONS = {"fp32": 1e-4, "tf32": 5e-3, "fp16": 1e-2, "bf16": 6e-2}
+"""Of a GPU, and the error that it may make."""
+
+
+@pytest.fixture(
+    scope="module",
+    params=[
+        "numpy",
+        "onednn",
+        *(pytest.param(precision, marks=pytest.mark.gpu) for precision in PRECISIONS),
+    ],
+)
+def backend(request: pytest.FixtureRequest) -> Any:
+    if request.param in PRECISIONS:
+        from osucaffe.backends.cuda import Cuda
+
+        return Cuda(precision=request.param)
     cpu = Cpu(onednn=request.param == "onednn")
     if request.param == "onednn" and cpu.onednn is None:
         pytest.skip("oneDNN is not installed")
@@ -56,7 +72,7 @@ def parameter(net, key: str):
 
 @pytest.mark.parametrize("path", FIXTURES, ids=lambda path: path.stem.removeprefix("layer_"))
 @pytest.mark.parametrize("inspectable", [True, False], ids=["inspectable", "planned"])
-def test_layer_computes_what_caffe_computes(path: Path, backend: Cpu, inspectable: bool) -> None:
+def test_layer_computes_what_caffe_computes(path: Path, backend: Any, inspectable: bool) -> None:
     fixture = Fixture(path)
     if fixture.type in MISSING:
         pytest.skip(f"no {fixture.type} layer yet")
@@ -86,7 +102,8 @@ def test_layer_computes_what_caffe_computes(path: Path, backend: Cpu, inspectabl
 
     errors = {key: error(found[key], values) for key, values in wanted.items()}
     assert errors
-    assert max(errors.values()) <= TOLERANCE, errors
+    tolerance = PRECISIONS[backend.precision] if backend.name == "cuda" else TOLERANCE
+    assert max(errors.values()) <= tolerance, errors
 
 
 def test_missing_types_are_really_missing() -> None:

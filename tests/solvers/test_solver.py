@@ -5,7 +5,9 @@ from __future__ import annotations
 import logging
 import math
 import re
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -46,15 +48,20 @@ def test_sub_iterations_equal_one_larger_batch() -> None:
     whole, parts = fed(settings, 12), fed(settings + "iter_size: 3", 4)
     whole.net.write("x", x)
     whole.net.write("label", label)
-    forward, count = parts.net.forward, iter(range(6))
+    whole_step, count = parts.net.whole, iter(range(6))
 
-    def next_part() -> None:
-        start = 4 * (next(count) % 3)
-        parts.net.write("x", x[start : start + 4])
-        parts.net.write("label", label[start : start + 4])
-        forward()
+    def fed_step(**settings: Any) -> Callable[[], None]:
+        step = whole_step(**settings)
 
-    parts.net.forward = next_part  # type: ignore[method-assign]
+        def next_part() -> None:
+            start = 4 * (next(count) % 3)
+            parts.net.write("x", x[start : start + 4])
+            parts.net.write("label", label[start : start + 4])
+            step()
+
+        return next_part
+
+    parts.net.whole = fed_step  # type: ignore[method-assign]
     for run in (whole, parts):
         run.step(2)
     for name, value in parameters(whole).items():

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import importlib
 import os
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from threadpoolctl import threadpool_limits
 
 from ..random import RandomState
-from ..tensor import Call, Shape, Step, Tensor
+from ..tensor import Call, Shape, Step, Tensor, sequence
 from . import (  # noqa: F401 (importing them registers the primitives)
     broadcast,
     convolution,
@@ -101,6 +102,13 @@ class Cpu:
     def synchronize(self) -> None:
         """Wait until all steps have run: here they have when they return."""
 
+    def begin_forward(self, random: RandomState) -> None:
+        """Let a forward pass draw its random numbers: here, calls look at `random` themselves."""
+
+    def capture(self, steps: Sequence[Step]) -> Step:
+        """One step that runs these."""
+        return sequence(steps)
+
     def _placed(self, shape: Shape, dtype: str) -> Tensor:
         tensor = Tensor(shape, dtype)
         self.place(tensor, self.allocate(self.nbytes(tensor)), 0)
@@ -144,7 +152,7 @@ class Cpu:
             backend=self,
         )
         step = implementation.function(inner, **(reads | writes), **call.settings)
-        return _sequence([*stand_ins.before, step, *stand_ins.after])
+        return sequence([*stand_ins.before, step, *stand_ins.after])
 
     def _prepare_reorder(self, call: Call) -> Step | None:
         """A copy between two layouts is a reorder; None when it is not that."""
@@ -265,16 +273,5 @@ def _map(function: Any, value: Any) -> Any:
 def _adder(total: Tensor, part: Tensor) -> Step:
     def step() -> None:
         np.add(total.array, part.array, out=total.array)
-
-    return step
-
-
-def _sequence(steps: list[Step]) -> Step:
-    if len(steps) == 1:
-        return steps[0]
-
-    def step() -> None:
-        for each in steps:
-            each()
 
     return step

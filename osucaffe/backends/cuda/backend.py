@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,12 +10,14 @@ import numpy as np
 
 from ...errors import UserError
 from ..random import RandomState, call_key
-from ..tensor import Call, Step, Tensor
+from ..tensor import Call, Step, Tensor, sequence
 from . import registry
+from .cublas import Cublas
+from .cudnn import Cudnn
 from .graphs import capture
 from .kernels import kernel, launch
 from .layout import ITEM_BYTES, Layout, dtype_of, from_bfloat16, to_bfloat16
-from .registry import prepare, sequence
+from .registry import prepare
 
 PRECISIONS = {"fp32": "float32", "tf32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 
@@ -29,28 +32,35 @@ class Cuda:
 
     name = "cuda"
 
-    def __init__(
-        self, device: int = 0, precision: str = "fp32", *, graphs: bool = True
-    ) -> None:
+    def __init__(self, device: int = 0, precision: str = "fp32", *, graphs: bool = True) -> None:
         if precision not in PRECISIONS:
             raise UserError(f"unknown precision {precision}: choose {', '.join(PRECISIONS)}")
         self.cupy = _import_cupy()
         count = self.cupy.cuda.runtime.getDeviceCount()
         if not 0 <= device < count:
-            raise UserError(f"GPU {device} does not exist: this machine has {count}, numbered from 0")
+            raise UserError(f"GPU {device} does not exist: there are {count}, numbered from 0")
         self.device = self.cupy.cuda.Device(device)
         self.device.use()
         registry.load()
         self.precision = precision
         self.graphs = graphs
         self.dtype = PRECISIONS[precision]
-        self.stream = self.cupy.cuda.Stream(non_blocking=True)
+        self.stream, self.upload_stream = _streams(self.cupy, device)
         self.stream.use()
-        self.upload_stream = self.cupy.cuda.Stream(non_blocking=True)
         self.random = RandomState()
         self._counters: dict[int, tuple[RandomState, int]] = {}
         self._tables: list[Any] = []
         self._shadows: dict[int, tuple[Tensor, Tensor]] = {}
+
+    @functools.cached_property
+    def cudnn(self) -> Cudnn:
+        """cuDNN on this device and stream."""
+        return Cudnn(self)
+
+    @functools.cached_property
+    def cublas(self) -> Cublas:
+        """cuBLASLt on this device and stream."""
+        return Cublas(self)
 
     # -- memory ----------------------------------------------------------------------------------
 
@@ -97,7 +107,8 @@ class Cuda:
         flat = np.ascontiguousarray(values, _array_dtype(tensor)).reshape(-1)
         if flat.dtype == np.float32 and flat.size <= 4:  # without waiting: a learning rate, say
             given = [*flat, *[np.float32(0)] * (4 - flat.size)]
-            launch(kernel("values", "set_floats"), 1, [tensor, np.int32(flat.size), *given], block=1)()
+            arguments = [tensor, np.int32(flat.size), *given]
+            launch(kernel("values", "set_floats"), 1, arguments, block=1)()
         elif flat.size:
             self._copy(tensor.address, flat)
         if id(tensor) in self._shadows:
@@ -209,6 +220,12 @@ class Cuda:
         else:
             chosen = dtype or (self.dtype if root.dtype == "float32" else root.dtype)
             root.layout = Layout(root.shape, chosen, len(root.shape) > 2)
+
+
+@functools.cache
+def _streams(cupy: Any, device: int) -> tuple[Any, Any]:
+    """The streams for computing and for uploading: all backends on a device share them."""
+    return cupy.cuda.Stream(non_blocking=True), cupy.cuda.Stream(non_blocking=True)
 
 
 def _array_dtype(tensor: Tensor) -> np.dtype:

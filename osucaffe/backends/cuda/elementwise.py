@@ -53,8 +53,8 @@ def element_kernel(name: str, operands: Sequence[Operand], body: str, parameters
             stores.append(f"store<{t}, WIDTH>({n}_ + start, {n}s);")
             scalar_stores.append(f"{n}_[at] = from_float<{t}>({n});")
             puts.append(f"{n}s[lane] = {n};")
-    one = "\n".join([*picks, body, *puts])
-    rest = "\n".join([*scalar_loads, body, *scalar_stores])
+    one = "\n".join([*picks, f"{{ {body} }}", *puts])
+    rest = "\n".join([*scalar_loads, f"{{ {body} }}", *scalar_stores])
     return f"""
 #define WIDTH {width}
 extern "C" __global__ void {name}({declared}, int64_t count{parameters}) {{
@@ -126,9 +126,7 @@ def sum(
 
 @primitive("flat")
 def relu(call: CudaCall, x: Tensor, y: Tensor, *, slope: float) -> Step:
-    return formula_step(
-        "y = where(x > 0, x, slope * x)", [("x", x)], [("y", y)], {"slope": slope}
-    )
+    return formula_step("y = where(x > 0, x, slope * x)", [("x", x)], [("y", y)], {"slope": slope})
 
 
 @primitive("flat")
@@ -138,9 +136,7 @@ def relu_backward(call: CudaCall, x: Tensor, dy: Tensor, dx: Tensor, *, slope: f
 
 
 @primitive("own")
-def dropout(
-    call: CudaCall, x: Tensor, y: Tensor, mask: Tensor, *, ratio: float, key: int
-) -> Step:
+def dropout(call: CudaCall, x: Tensor, y: Tensor, mask: Tensor, *, ratio: float, key: int) -> Step:
     if mask.flexible:
         mask.layout = Unused("uint8")
     return _dropout(call, x, y, ratio, key)

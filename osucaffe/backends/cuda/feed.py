@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -60,14 +61,13 @@ class Upload:
         if address in self.registered:
             return
         self.registered[address] = source  # which keeps it alive as long as it is pinned
-        try:
+        # It may share a page with pinned memory, or none may be pinned: then the copy is slower.
+        with contextlib.suppress(self.runtime.CUDARuntimeError):
             self.runtime.hostRegister(address, self.nbytes, 0)
-        except self.runtime.CUDARuntimeError:
-            pass  # it shares a page with pinned memory, or none may be pinned: a slower copy
 
 
 def feed_step(backend: Cuda, tensors: Sequence[Tensor], function: Callable[[], None]) -> Step:
-    """A step that lets `function` place each tensor in the next batch's host memory, and uploads it."""
+    """A step that lets `function` place tensors in the next batch's host memory, and uploads it."""
     uploads = [Upload(backend, tensor) for tensor in tensors]
 
     def step() -> None:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from ..tensor import Step
-from .registry import sequence
+from ..tensor import Step, sequence
 
 if TYPE_CHECKING:
     from .backend import Cuda

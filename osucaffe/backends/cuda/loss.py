@@ -7,11 +7,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ..tensor import Step, Tensor
+from ..tensor import Step, Tensor, sequence
 from .kernels import THREADS, blocks_for, kernel, kernel_from, launch
 from .layout import C_TYPES, dtype_of
 from .normalization import Rows
-from .registry import CudaCall, primitive, sequence
+from .registry import CudaCall, primitive
 
 
 def _ignored(ignore: int | None) -> list[np.int32]:

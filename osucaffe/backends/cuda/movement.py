@@ -7,12 +7,12 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from ..tensor import Step, Tensor
+from ..tensor import Step, Tensor, sequence
 from .elementwise import Operand, element_step, row_major_place
 from .feed import feed_step
 from .kernels import blocks_for, kernel, launch
 from .layout import C_TYPES, ITEM_BYTES, dtype_of, is_channels_last
-from .registry import CudaCall, primitive, sequence
+from .registry import CudaCall, primitive
 
 FEW_CHANNELS = 8
 """Up to so many, a thread turns all channels of a pixel; more are turned tile by tile."""
@@ -24,24 +24,26 @@ def fill_step(y: Tensor, value: float) -> Step:
 
 
 def convert(source: Tensor, target: Tensor, *, accumulate: bool = False) -> Step:
-    """A step that copies (or adds) values between tensors of any layouts, of equally many elements."""
+    """A step that copies (or adds) values between tensors of any layouts."""
     turned = is_channels_last(source)
     if turned == is_channels_last(target):
-        target_operand = Operand("y", target, stored=True, loaded=accumulate)
-        return element_step([Operand("x", source), target_operand], "y = x + y;" if accumulate else "y = x;")
+        operands = [Operand("x", source), Operand("y", target, stored=True, loaded=accumulate)]
+        return element_step(operands, "y = x + y;" if accumulate else "y = x;")
     # A stack of matrices, turned: (channels, pixels) row-major is (pixels, channels) channels last.
     shape = (source if turned else target).layout.shape
     batch, channels, pixels = shape[0], shape[1], math.prod(shape[2:])
     rows, columns = (pixels, channels) if turned else (channels, pixels)
     types = {"S": C_TYPES[dtype_of(source)], "T": C_TYPES[dtype_of(target)]}
-    arguments = [source, target, np.int32(rows), np.int32(columns), np.int32(accumulate)]
     if channels <= FEW_CHANNELS:
         name = "few_columns" if turned else "few_rows"
         function = kernel("movement", name, FEW=channels, **types)
         count = batch * pixels
-        return launch(function, blocks_for(count), [source, target, np.int64(count), np.int32(pixels), np.int32(accumulate)])
+        shape = [np.int64(count), np.int32(pixels), np.int32(accumulate)]
+        return launch(function, blocks_for(count), [source, target, *shape])
     grid = (-(-columns // 32), -(-rows // 32), batch)
-    return launch(kernel("movement", "transpose", **types), grid, arguments, block=(32, 8))
+    shape = [np.int32(rows), np.int32(columns), np.int32(accumulate)]
+    function = kernel("movement", "transpose", **types)
+    return launch(function, grid, [source, target, *shape], block=(32, 8))
 
 
 @primitive("own")
@@ -78,8 +80,15 @@ def _inside(tensor: Tensor, axis: int) -> int:
     return math.prod(shape[axis + 1 :])
 
 
-def copy_columns(source: Tensor, target: Tensor, rows: int, width: int, *, pitch: tuple[int, int],
-                 offset: tuple[int, int]) -> Step:
+def copy_columns(
+    source: Tensor,
+    target: Tensor,
+    rows: int,
+    width: int,
+    *,
+    pitch: tuple[int, int],
+    offset: tuple[int, int],
+) -> Step:
     """A step that copies `width` elements of each row; pitch, offset: those of source, target."""
     widest = 16 // max(ITEM_BYTES[dtype_of(source)], ITEM_BYTES[dtype_of(target)])
     vector = math.gcd(widest, width, *pitch, *offset)

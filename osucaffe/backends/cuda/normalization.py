@@ -115,5 +115,3 @@ def softmax_backward(call: CudaCall, y: Tensor, dy: Tensor, dx: Tensor, *, axis:
     y, dy, dx = rows.tensors
     types = {"X": y, "Y": dy, "DX": dx}
     return rows.launch("softmax_backward", types, [y, dy, dx, *rows.shape])
-
-

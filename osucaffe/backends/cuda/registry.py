@@ -14,19 +14,19 @@ Where a tensor lies otherwise it gets a temporary in its place, converted before
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from ..tensor import Call, Step, Tensor
+from ..tensor import Call, Step, Tensor, sequence
 from .layout import Layout, dtype_of, is_nhwc, is_row_major
 
 if TYPE_CHECKING:
     from .backend import Cuda
 
 MODULES = (
-    "elementwise", "loss", "movement", "normalization", "pooling",
-    "selection", "strided", "update", "windows",
+    "convolution", "dense", "elementwise", "loss", "movement", "normalization", "pooling",
+    "recurrent", "selection", "strided", "update", "windows",
 )  # fmt: skip
 """The modules whose import registers primitives."""
 
@@ -110,18 +110,6 @@ def prepare(backend: Cuda, call: Call) -> Step:
         }
     step = function(inner, **arguments, **call.settings)
     return sequence([*inner.before, step, *inner.after])
-
-
-def sequence(steps: Sequence[Step]) -> Step:
-    """One step that runs several."""
-    if len(steps) == 1:
-        return steps[0]
-
-    def step() -> None:
-        for each in steps:
-            each()
-
-    return step
 
 
 def _map(function: Callable[[Tensor], Tensor], value: Any) -> Any:

@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 
 from ..formula import to_c
-from ..tensor import Shape, Step, Tensor
+from ..tensor import Shape, Step, Tensor, sequence
 from .kernels import THREADS, blocks_for, kernel, kernel_from, launch
 from .layout import C_TYPES, dtype_of, strides
-from .registry import CudaCall, primitive, sequence
+from .registry import CudaCall, primitive
 
 OUTPUTS = "yz"
 PARTS = 528
@@ -90,7 +90,7 @@ extern "C" __global__ void map({_declared(views)}) {{
     FOR_EACH({count}ll) {{
         {_places(views, box, "(uint32_t)id", _memory_order(stored[0], box))}
         {_loads(views)}
-        {body}
+        {{ {body} }}
         {" ".join(stores)}
     }}
 }}
@@ -230,7 +230,7 @@ extern "C" __global__ void reduce({_declared(views)}, float* sums, int accumulat
             {_pair_places(views, box, kept, order)}
             {_loads(views)}
             float y;
-            {body}
+            {{ {body} }}
             sum += y;
         }}
     shared[threadIdx.x] = sum;

@@ -15,7 +15,7 @@ from .registry import CudaCall, primitive
 
 Segment = tuple[int, int, float, float]
 CHUNK = 8192
-"""Elements that a block updates: a part of one parameter, so that its multipliers are the block's."""
+"""Elements that a block updates: part of one parameter, so that its multipliers are the block's."""
 WIDTH = 4
 
 
@@ -68,13 +68,16 @@ def update_kernel(
     declared = ", ".join(f"float* {name}_" for name in operands)
     kind = C_TYPES[shadow] if shadow else "float"
     written = [name for name in operands if name != "g"]
-    vector_loads = " ".join(f"float {n}s[{WIDTH}]; load<float, {WIDTH}>({n}_ + at, {n}s);" for n in operands)
+    vector_loads = " ".join(
+        f"float {n}s[WIDTH]; load<float, WIDTH>({n}_ + at, {n}s);" for n in operands
+    )
     picks = " ".join(f"float {n} = {n}s[lane];" for n in operands)
     puts = " ".join(f"{n}s[lane] = {n};" for n in written)
-    vector_stores = " ".join(f"store<float, {WIDTH}>({n}_ + at, {n}s);" for n in written)
+    vector_stores = " ".join(f"store<float, WIDTH>({n}_ + at, {n}s);" for n in written)
     loads = " ".join(f"float {n} = {n}_[at];" for n in operands)
     stores = " ".join(f"{n}_[at] = {n};" for n in written)
     return f"""
+#define WIDTH {WIDTH}
 struct Chunk {{ int64_t start, stop; float rate, decay; }};
 
 extern "C" __global__ void update({declared}, {kind}* shadow, const float* scalars,
@@ -83,23 +86,24 @@ extern "C" __global__ void update({declared}, {kind}* shadow, const float* scala
     float rate = chunk.rate, decay = chunk.decay;
     {given}
     int64_t whole = chunk.start;
-    if (chunk.start % {WIDTH} == 0) {{
-        whole = chunk.stop / {WIDTH} * {WIDTH};
-        for (int64_t at = chunk.start + threadIdx.x * {WIDTH}; at < whole; at += blockDim.x * {WIDTH}) {{
+    if (chunk.start % WIDTH == 0) {{
+        whole = chunk.stop / WIDTH * WIDTH;
+        int stride = blockDim.x * WIDTH;
+        for (int64_t at = chunk.start + threadIdx.x * WIDTH; at < whole; at += stride) {{
             {vector_loads}
 #pragma unroll
-            for (int lane = 0; lane < {WIDTH}; ++lane) {{
+            for (int lane = 0; lane < WIDTH; ++lane) {{
                 {picks}
-                {body}
+                {{ {body} }}
                 {puts}
             }}
             {vector_stores}
-            if (shadow) store<{kind}, {WIDTH}>(shadow + at, ws);
+            if (shadow) store<{kind}, WIDTH>(shadow + at, ws);
         }}
     }}
     for (int64_t at = whole + threadIdx.x; at < chunk.stop; at += blockDim.x) {{
         {loads}
-        {body}
+        {{ {body} }}
         {stores}
         if (shadow) shadow[at] = from_float<{kind}>(w);
     }}

@@ -1,4 +1,4 @@
-"""Owns windows over any number of spatial axes, row-major in float32: pooling and im2col in general."""
+"""Owns windows over any number of spatial axes, in row-major float32: general pooling, im2col."""
 
 from __future__ import annotations
 

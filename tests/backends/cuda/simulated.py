@@ -32,9 +32,7 @@ def nvrtc() -> Any:
 def compile_ptx(text: str, options: tuple[str, ...]) -> str:
     """PTX of a CUDA source. AssertionError with the compiler's log where it does not compile."""
     library, program = nvrtc(), ctypes.c_void_p()
-    library.nvrtcCreateProgram(
-        ctypes.byref(program), text.encode(), b"kernel.cu", 0, None, None
-    )
+    library.nvrtcCreateProgram(ctypes.byref(program), text.encode(), b"kernel.cu", 0, None, None)
     flags = [f"--gpu-architecture={ARCHITECTURE}", *options]
     array = (ctypes.c_char_p * len(flags))(*(flag.encode() for flag in flags))
     failed = library.nvrtcCompileProgram(program, len(flags), array)
@@ -96,6 +94,11 @@ def _move(to: int, source: int, size: int, *_: Any) -> None:
     ctypes.memmove(to, source, size)
 
 
+class _Module(SimpleNamespace):
+    __hash__ = object.__hash__
+
+
+@functools.cache
 def fake_cupy() -> Any:
     """As much of CuPy as the backend uses, on host memory."""
     runtime = SimpleNamespace(
@@ -106,9 +109,7 @@ def fake_cupy() -> Any:
         runtime=runtime, Device=lambda number: SimpleNamespace(id=number, use=lambda: None),
         Stream=_Stream, Event=_Stream, memory=SimpleNamespace(OutOfMemoryError=MemoryError),
     )  # fmt: skip
-    return SimpleNamespace(
-        cuda=cuda, empty=lambda size, dtype: np.zeros(size, dtype).view(Memory)
-    )
+    return _Module(cuda=cuda, empty=lambda size, dtype: np.zeros(size, dtype).view(Memory))
 
 
 def simulate(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from osucaffe.backends.cuda import Cuda
 from osucaffe.backends.cuda.registry import IMPLEMENTATIONS
 from osucaffe.backends.primitives import NAMES
 
+from .. import test_primitives  # noqa: F401 (fills CASES)
+from ..cases import CASES, STATE, Case
 from ..running import Runner
-from ..test_primitives import CASES, STATE, Case
 from .simulated import simulate
 
 LIBRARY = ("convolution", "inner_product")
@@ -19,11 +18,11 @@ LIBRARY = ("convolution", "inner_product")
 
 
 @pytest.fixture(params=["fp32", "bf16", "fp16"])
-def backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cuda]:
+def backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Cuda:
     simulate(monkeypatch)
     made = Cuda(precision=request.param)
     made.random = STATE
-    yield made
+    return made
 
 
 @pytest.mark.parametrize("flexible", [False, True], ids=["row-major", "free"])
