@@ -11,6 +11,8 @@ from .blob import Blob
 from .errors import UserError
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from .proto import caffe_pb2
 
 Count = tuple[int, int | None]
@@ -39,6 +41,11 @@ def layer_types() -> dict[str, type[Layer]]:
     return dict(sorted(_types.items()))
 
 
+class Reshaped(Exception):
+    """A layer's host function gives its tops other shapes: the net is to call `setup`, which tells
+    them, and then the function again."""
+
+
 class Layer:
     """Shape inference plus calls of primitives. See docs/architecture.md for an example."""
 
@@ -52,6 +59,8 @@ class Layer:
     """The first top has a loss weight of 1 by default, and may be left out of the prototxt."""
     no_gradient: tuple[int, ...] = ()
     """Bottoms (labels, say) that never get a gradient."""
+    reshapes: bool = False
+    """It may raise Reshaped while it runs."""
     alias: tuple[str, ...] = ()
     """What the tops share with the first bottom: ("data",) or ("data", "diff")."""
 
@@ -65,6 +74,8 @@ class Layer:
         self.parameters: list[Blob] = []
         self.fillers: list[caffe_pb2.FillerParameter | None] = []
         self.wanted: list[bool] = []
+        self.initial: list[tuple[Tensor, np.ndarray]] = []
+        """What is written once, when the net has been built: parameters and constant tops."""
 
     # -- what a layer type defines ---------------------------------------------------------------
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from . import filler
 from .arena import Arena, Parameter
 from .backends.primitives import Program
 from .backends.random import RandomState
-from .backends.tensor import Call, Step, Tensor
+from .backends.tensor import Call, Shape, Step, Tensor, sequence
 from .blob import Blob
 from .errors import UserError
 from .graph.filter import filter_layers, net_state
@@ -23,7 +23,7 @@ from .graph.memory import Pool, plan_memory
 from .graph.parameters import adopt_parameters, copy_weights
 from .graph.precision import warn_of_precision
 from .graph.splits import insert_splits
-from .layer import create_layer
+from .layer import Layer, Reshaped, create_layer
 from .proto import caffe_pb2, fill_blob
 
 log = logging.getLogger("osucaffe")
@@ -65,29 +65,63 @@ class Net:
         if share is None:
             warn_of_precision(param)
         self.param = insert_splits(filter_layers(param, net_state(param, phase, level, stages)))
-        self.blobs: dict[str, Blob] = {}
-        self.nodes: list[Node] = []
-        for layer_param in self.param.layer:
-            self._add_layer(layer_param)
+        if gradients is None:
+            gradients = phase == "TRAIN" or inspectable
+        self._gradients, self._accumulates = gradients, gradients and accumulate
+        self._add_layers()
         self.layers = [node.layer for node in self.nodes]
         self.layer_names: list[str] = [layer.name for layer in self.layers]
         self.parameters: list[Parameter] = adopt_parameters(self.layers, share)
-        self._find_ends()
-        find_gradients(self.nodes, force=self.param.force_backward)
         self.pool: Pool = share.pool if share else Pool(backend)
-        if gradients is None:
-            gradients = phase == "TRAIN" or inspectable
-        self._compile(gradients, gradients and accumulate)
+        self._compile()
+        own = [p for p in self.parameters if p.blob.data.array is None]
+        self.arena = Arena(backend, own[::-1], gradients=gradients)
+        self._place()
         self._fill()
+
+    def reshape(self, shapes: Mapping[str, Shape]) -> None:
+        """Give blobs that layers without bottoms make other shapes, and infer the rest anew.
+
+        What stays: the parameters, where the data streams are, the random step, and the values of
+        the blobs that keep both their memory and their shape. UserError where a layer cannot have
+        these shapes: then the net cannot be used until it has got others.
+        """
+        before = self.blobs
+        self._add_layers({node.layer.name: node for node in self.nodes}, shapes)
+        for name, blob in self.blobs.items():
+            old = before.get(name)
+            fixed = blob.data.kept and not blob.data.flexible
+            if old is not None and old.shape == blob.shape and fixed:
+                _keep_memory(old.data, blob.data)
+                _keep_memory(old.diff, blob.diff)
+        self._compile()
+        self.pool.remove(self.memory)
+        self._place()
 
     # -- building --------------------------------------------------------------------------------
 
-    def _add_layer(self, param: caffe_pb2.LayerParameter) -> None:
-        """Create a layer, infer its shapes and make its blobs."""
-        layer = create_layer(param, self.phase, key=len(self.nodes), seed=self.random.seed)
+    def _add_layers(
+        self, before: Mapping[str, Node] | None = None, shapes: Mapping[str, Shape] | None = None
+    ) -> None:
+        """Make all layers and blobs, or those of `before` again, with new shapes of some."""
+        self.blobs: dict[str, Blob] = {}
+        self.nodes: list[Node] = []
+        for param in self.param.layer:
+            bottom = [self.blobs[name].shape for name in param.bottom]
+            if before:
+                layer = before[param.name].layer
+                tops = _set_up_again(before[param.name], bottom, shapes or {})
+            else:
+                layer = create_layer(param, self.phase, key=len(self.nodes), seed=self.random.seed)
+                tops = layer.setup(bottom)
+            self._add_layer(layer, tops)
+        self._find_ends()
+
+    def _add_layer(self, layer: Layer, shapes: list[Shape]) -> None:
+        """Make the blobs of a layer: its tops have these shapes."""
+        param = layer.param
         bottom = [self.blobs[name] for name in param.bottom]
         names = list(param.top)
-        shapes = layer.setup([blob.shape for blob in bottom])
         if layer.loss and not names:
             names = [f"{layer.name} (automatic)"]
         if len(shapes) < len(names):
@@ -176,8 +210,10 @@ class Net:
             node.layer.backward(program, node.top, node.propagate_down, node.bottom)
         return program
 
-    def _compile(self, gradients: bool, accumulate: bool) -> None:
-        """Prepare every call, plan the memory and place all tensors."""
+    def _compile(self) -> None:
+        """Record and prepare every call."""
+        find_gradients(self.nodes, force=self.param.force_backward)
+        gradients, accumulate = self._gradients, self._accumulates
         self.backend.random = self.random
         forward = self._record_forward().calls
         programs = [forward if self.inspectable else fuse_relu(forward)]
@@ -190,18 +226,23 @@ class Net:
         self._forward = self._by_layer(steps[0])
         self._backward = self._by_layer(steps[1]) if gradients else None
         self._accumulate = self._by_layer(steps[2]) if accumulate else None
+        self._steps = steps
 
-        own = [p for p in self.parameters if p.blob.data.array is None]
-        self.arena = Arena(self.backend, own[::-1], gradients=gradients)
+    def _place(self) -> None:
+        """Plan the memory of all tensors but the parameters, and place them."""
+        programs = self.programs
         # Both forms of backward take the same time slots, behind forward's.
         timelines = [programs[0] + backward for backward in programs[1:]] or [programs[0]]
         plan = plan_memory(timelines, self.backend.nbytes, share=not self.inspectable)
         self.pool.add(plan)
-        kept = dict.fromkeys(plan.kept + [blob.diff for blob, _ in self._losses] * gradients)
+        kept = dict.fromkeys(plan.kept + [blob.diff for blob, _ in self._losses] * self._gradients)
         for tensor in kept | dict.fromkeys(self._untouched()):
             memory = self.backend.allocate(self.backend.nbytes(tensor))
             memory[:] = 0
             self.backend.place(tensor, memory, 0)
+        for blob, weight in self._losses:
+            if blob.diff.array is not None:
+                self.backend.write(blob.diff, np.full(blob.shape, weight, np.float32))
         self.memory = plan
         if plan.unshared:
             log.info(
@@ -214,7 +255,7 @@ class Net:
     def _untouched(self) -> Iterator[Tensor]:
         """Tensors that a user may set or read although no call has anything to do with them."""
         for name, blob in self.blobs.items():
-            if self.inspectable or name in self.inputs:
+            if self.inspectable or name in self.inputs or name in self.outputs:
                 for tensor in (blob.data, blob.diff) if self.inspectable else (blob.data,):
                     if tensor.array is None:
                         yield tensor.base or tensor
@@ -228,7 +269,7 @@ class Net:
         return by_layer
 
     def _fill(self) -> None:
-        """Give the parameters that are this net's own their first values."""
+        """Give the parameters that are this net's own, and constant tops, their first values."""
         generator = np.random.Generator(np.random.PCG64(self.random.seed))
         own = {id(parameter.blob) for _, _, parameter in self.arena.segments}
         for layer in self.layers:
@@ -237,9 +278,9 @@ class Net:
                     own.discard(id(blob))
                     where = f'layer "{layer.name}" ({layer.type})'
                     self.backend.write(blob.data, filler.fill(kind, blob.shape, generator, where))
-        for blob, weight in self._losses:
-            if blob.diff.array is not None:
-                self.backend.write(blob.diff, np.full(blob.shape, weight, np.float32))
+            for tensor, values in layer.initial:
+                if tensor.array is not None:  # else it is a parameter of another net
+                    self.backend.write(tensor, values)
 
     # -- running ---------------------------------------------------------------------------------
 
@@ -251,13 +292,30 @@ class Net:
         after: Callable[[int], None] | None = None,
     ) -> None:
         """Run the layers start..end (not included). after: called with each layer's index."""
-        self.random.step += 1
+        self._begin()
         end = len(self._forward) if end is None else end
-        for index in range(start, end):
-            for step in self._forward[index]:
-                step()
+        index = start
+        while index < end:
+            try:
+                for step in self._forward[index]:
+                    step()
+            except Reshaped:
+                self._follow(index)
+                continue
             if after:
                 after(index)
+            index += 1
+
+    def _follow(self, index: int) -> None:
+        """Take over the shapes that a layer has just given its tops; it is to run again."""
+        made = any(node.bottom for node in self.nodes[:index])
+        if made and not self.inspectable:
+            self.layers[index].fail(
+                "top",
+                "its shape changed while the net ran. Behind other layers that works in the Python "
+                "interface only; a layer without bottoms may do it everywhere",
+            )
+        self.reshape({})
 
     def backward(
         self,
@@ -280,6 +338,45 @@ class Net:
                 step()
             if after:
                 after(index)
+
+    def _begin(self) -> None:
+        """Let the random numbers of another forward pass be drawn."""
+        self.random.step += 1
+        self.backend.begin_forward(self.random)
+
+    def whole(
+        self, *, backward: bool = True, accumulate: bool = False, then: Iterable[Step] = ()
+    ) -> Step:
+        """A step for all of forward (and backward, as in `backward`), and what is to follow.
+
+        The backend may replay it as one: as a CUDA graph, which the steps that bring input run
+        before, and which a host function inside the net rules out. Nets that may be reshaped
+        (inspectable ones, and those with a layer that reshapes) are never replayed.
+        """
+        then = list(then)
+        if self.inspectable or any(layer.reshapes for layer in self.layers):
+
+            def plain() -> None:
+                self.forward()
+                if backward:
+                    self.backward(accumulate=accumulate)
+                for step in then:
+                    step()
+
+            return plain
+        calls = self._steps[0] + (self._steps[1 + accumulate] if backward else [])
+        feeds = [step for call, step in calls if call.settings.get("feed")]
+        steps = [step for call, step in calls if not call.settings.get("feed")] + then
+        hosted = any(call.name == "host" and not call.settings["feed"] for call, _ in calls)
+        run = sequence(steps) if hosted else self.backend.capture(steps)
+
+        def step() -> None:
+            self._begin()
+            for feed in feeds:
+                feed()
+            run()
+
+        return step
 
     def loss(self) -> float:
         """The weighted sum of the losses of the last forward pass."""
@@ -317,6 +414,30 @@ class Net:
                 gradient = self.backend.read(blob.diff) if diff else None
                 fill_blob(param.blobs.add(), self.backend.read(blob.data), gradient)
         return result
+
+
+def _set_up_again(node: Node, bottom: list[Shape], given: Mapping[str, Shape]) -> list[Shape]:
+    """The shapes of a layer's tops for new shapes of its bottoms. Its parameters stay.
+
+    given: the shapes of tops of layers without bottoms, where they change.
+    """
+    layer = node.layer
+    if not bottom and not layer.reshapes:
+        return [tuple(given.get(blob.name, blob.shape)) for blob in node.top]
+    parameters, fillers, wanted = layer.parameters, layer.fillers, layer.wanted
+    layer.parameters, layer.fillers, layer.wanted = [], [], []
+    tops = layer.setup(bottom)
+    for index, (old, new) in enumerate(zip(parameters, layer.parameters, strict=True)):
+        if old.shape != new.shape:
+            change = f"the new shape of its bottom needs {new.shape} instead of {old.shape}"
+            layer.fail("param", f"parameter {index}: {change}")
+    layer.parameters, layer.fillers, layer.wanted = parameters, fillers, wanted
+    return tops
+
+
+def _keep_memory(old: Tensor, new: Tensor) -> None:
+    if old.array is not None and old.layout is None and new.base is None:
+        new.place(old.array.reshape(-1), old.address)
 
 
 def _alias(tensor: Tensor, shape: tuple[int, ...]) -> Tensor:

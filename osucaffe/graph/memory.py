@@ -84,6 +84,10 @@ class Pool:
         self._memory: Any = None
         self._plans: list[MemoryPlan] = []
 
+    def remove(self, plan: MemoryPlan) -> None:
+        """Forget a plan whose tensors are not used any more."""
+        self._plans.remove(plan)
+
     def add(self, plan: MemoryPlan) -> None:
         """Place a plan's tensors; when the pool must grow, all plans move to the new memory."""
         self._plans.append(plan)

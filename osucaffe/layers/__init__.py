@@ -15,6 +15,7 @@ from . import (  # noqa: F401
     normalization,
     output,
     pooling,
+    python,
     recurrent,
     shape,
     softmax,

@@ -27,12 +27,23 @@ class _Feed(Layer):
 
     bottoms = (0, 0)
     position: int = 0
+    rank, ranks = 0, 1
+
+    def split(self, rank: int, ranks: int) -> None:
+        """Bring every `ranks`-th batch only, from batch `rank` on: `ranks` nets that do so bring
+        all. `position` stays that of the stream as a whole.
+        """
+        self.rank, self.ranks = rank, ranks
 
     def next(self) -> list[Buffer]:
         """The next batch, one buffer for each top."""
         raise NotImplementedError
 
     def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
+        self.feed(program, top)
+
+    def feed(self, program: Program, top: list[Blob]) -> None:
+        """Let `next` bring these tops."""
         tensors = [blob.data for blob in top]
 
         def feed() -> None:
@@ -81,6 +92,10 @@ class Data(_Feed):
 
     def next(self) -> list[Buffer]:
         return self._pipeline.next()
+
+    def split(self, rank: int, ranks: int) -> None:
+        super().split(rank, ranks)
+        self._pipeline.split(rank, ranks)
 
     @property
     def position(self) -> int:
@@ -131,14 +146,22 @@ class DummyData(_Feed):
                 f"{len(fillers)} fillers for {tops} tops: give none, 1 or {tops}",
             )
         self._fillers = fillers * (tops // len(fillers))
-        self._buffers: list[Buffer] = []
         shapes = self._shapes(tops)
         # A trial of each filler now: a bad one is reported before training begins.
-        for shape, parameter in zip(shapes, self._fillers, strict=True):
-            buffer = allocate(shape)
-            buffer.array[...] = self._draw(parameter, shape, 0)
-            self._buffers.append(buffer)
+        self._values = [self._draw(top, shape) for top, shape in enumerate(shapes)]
         return shapes
+
+    def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
+        constant = [parameter.type == "constant" for parameter in self._fillers]
+        self.initial = [
+            (blob.data, values)
+            for blob, values, once in zip(top, self._values, constant, strict=True)
+            if once
+        ]
+        self._random = [index for index, once in enumerate(constant) if not once]
+        self._buffers = [allocate(top[index].shape) for index in self._random]
+        if self._random:
+            self.feed(program, [top[index] for index in self._random])
 
     def _shapes(self, tops: int) -> list[Shape]:
         param = self.param.dummy_data_param
@@ -162,13 +185,14 @@ class DummyData(_Feed):
             )
         return shapes * (tops // len(shapes))
 
-    def _draw(self, parameter: caffe_pb2.FillerParameter, shape: Shape, top: int) -> np.ndarray:
-        generator = np.random.default_rng([self.seed, self.key, top, self.position])
-        return filler.fill(parameter, shape, generator, f'layer "{self.name}" ({self.type})')
+    def _draw(self, top: int, shape: Shape) -> np.ndarray:
+        generator = np.random.default_rng([self.seed, self.key, top, self.position + self.rank])
+        return filler.fill(
+            self._fillers[top], shape, generator, f'layer "{self.name}" ({self.type})'
+        )
 
     def next(self) -> list[Buffer]:
-        for top, (buffer, parameter) in enumerate(zip(self._buffers, self._fillers, strict=True)):
-            if parameter.type != "constant":
-                buffer.array[...] = self._draw(parameter, buffer.array.shape, top)
-        self.position += 1
+        for top, buffer in zip(self._random, self._buffers, strict=True):
+            buffer.array[...] = self._draw(top, buffer.array.shape)
+        self.position += self.ranks
         return self._buffers

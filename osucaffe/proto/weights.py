@@ -35,9 +35,12 @@ def read_weights(path: str | Path) -> NetParameter:
     return net
 
 
-def write_weights(path: str | Path, net: NetParameter) -> None:
-    """Write a model file, whole or not at all: HDF5 if the name ends in .h5. Raises UserError."""
-    if Path(path).suffix == ".h5":
+def write_weights(path: str | Path, net: NetParameter, *, hdf5: bool | None = None) -> None:
+    """Write a model file, whole or not at all. Raises UserError.
+
+    hdf5: whether as HDF5; by default, if the name ends in .h5.
+    """
+    if Path(path).suffix == ".h5" if hdf5 is None else hdf5:
         with replacing(path) as temporary, hdf5_file(temporary, "w", _WHAT) as file:
             _write_hdf5(file, net)
     else:

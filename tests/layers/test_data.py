@@ -6,10 +6,12 @@ import numpy as np
 import pytest
 from google.protobuf import text_format
 
+from osucaffe.backends.cpu import Cpu
 from osucaffe.backends.primitives import Program
 from osucaffe.blob import Blob
 from osucaffe.errors import UserError
 from osucaffe.layer import create_layer
+from osucaffe.net import Net
 from osucaffe.proto import caffe_pb2
 
 FORMATS = Path(__file__).parents[1] / "fixtures" / "formats"
@@ -119,38 +121,39 @@ def test_input():
 
 
 def dummy(tops, settings):
-    names = " ".join(f'top: "{i}"' for i in range(tops))
+    names = " ".join(f'top: "top{i}"' for i in range(tops))
     return f'name: "d" type: "DummyData" {names} dummy_data_param {{ {settings} }}'
 
 
 def test_dummy_data_fills_constants_once_and_random_values_anew():
-    built = Built(
-        dummy(
-            2,
-            'shape { dim: 2 dim: 5 } data_filler { value: 4 } data_filler { type: "gaussian" }',
-        )
+    text = dummy(
+        2, 'shape { dim: 2 dim: 5 } data_filler { value: 4 } data_filler { type: "gaussian" }'
     )
-    assert built.shapes == [(2, 5), (2, 5)]
-    constant, first = (array.copy() for array in built.forward())
-    assert (constant == 4).all()
+
+    def build():
+        net = text_format.Parse(f"layer {{ {text} }}", caffe_pb2.NetParameter())
+        return Net(net, backend=Cpu(), seed=1)
+
+    net = build()
+    assert (net.read("top0") == 4).all()
+    net.forward()
+    first = net.read("top1")
     assert first.std() > 0
-    built.tops[0].data.array[...] = 5  # nobody fills it again
-    second = [array.copy() for array in built.forward()]
-    assert (second[0] == 5).all()
-    assert (second[1] != first).any()
-    again = Built(built_text(built))
-    again.layer.position = 1
-    assert (again.forward()[1] == second[1]).all()
-
-
-def built_text(built):
-    return text_format.MessageToString(built.layer.param)
+    net.write("top0", np.full((2, 5), 5))  # nobody fills it again
+    net.forward()
+    second = net.read("top1")
+    assert (net.read("top0") == 5).all()
+    assert (second != first).any()
+    again = build()
+    again.layers[0].position = 1
+    again.forward()
+    assert (again.read("top1") == second).all()
 
 
 def test_dummy_data_defaults_and_the_old_form_of_shapes():
     built = Built(dummy(2, "num: 6 num: 7 channels: 3 height: 2 width: 1"))
     assert built.shapes == [(6, 3, 2, 1), (7, 3, 2, 1)]
-    assert all((array == 0).all() for array in built.forward())
+    assert [values.any() for _, values in built.layer.initial] == [False, False]
     assert Built(dummy(3, "shape { dim: 4 }")).shapes == [(4,)] * 3
     for settings, message in [
         ("", "give shape"),
