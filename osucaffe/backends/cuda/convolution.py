@@ -1,0 +1,225 @@
+"""Owns convolution on the GPU, on images with the channels last, each in the fastest way."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from ..tensor import Step, Tensor, sequence
+from .folding import Folding, foldings, folds
+from .layout import Layout, is_nhwc
+from .movement import convert
+from .registry import CudaCall, primitive
+from .rows import sum_rows
+from .small import small
+from .ways import (
+    Way,
+    bias_step,
+    convolution_product,
+    describe,
+    fastest,
+    library_ways,
+    plan_step,
+    temporary,
+)
+
+Window = tuple[Sequence[int], Sequence[int], Sequence[int]]
+"""stride, pad, dilation"""
+
+
+def _root(tensor: Tensor) -> Tensor:
+    while tensor.like is not None:
+        tensor = tensor.like
+    return tensor
+
+
+def settle_weights(tensor: Tensor) -> None:
+    """Filters lie in float32 with the channels last, where that is open."""
+    root = _root(tensor)
+    if root.flexible:
+        root.layout = Layout(root.shape, "float32", True)
+
+
+def settle_row_major(tensor: Tensor | None) -> None:
+    """It lies row-major in float32, where that is open: a bias."""
+    if tensor is not None:
+        _root(tensor).flexible = False
+
+
+def _held_weights(call: CudaCall, w: Tensor) -> Tensor:
+    """The filters in the type of the precision, with the channels last."""
+    backend = call.backend
+    if backend.dtype != "float32" and w.base is None and is_nhwc(w):
+        return backend.shadow(w)
+    return call.held(w, nhwc=True, dtype=backend.dtype)
+
+
+def _held(call: CudaCall, tensor: Tensor) -> Tensor:
+    """A blob in the type of the precision, with the channels last."""
+    call.backend.settle(tensor)
+    return call.held(tensor, nhwc=True, dtype=call.backend.dtype)
+
+
+@primitive("own")
+def convolution(
+    call: CudaCall,
+    x: Tensor,
+    w: Tensor,
+    b: Tensor | None,
+    y: Tensor,
+    *,
+    stride: Sequence[int],
+    pad: Sequence[int],
+    dilation: Sequence[int],
+    group: int,
+    relu: float | None = None,
+) -> Step:
+    window: Window = stride, pad, dilation
+    settle_weights(w)
+    settle_row_major(b)
+    call.backend.settle(x)
+    maps = _held(call, y)
+    around = b is not None or relu is not None
+    passed = 2 * call.backend.nbytes(maps) if around else 0
+
+    def with_bias(way: Way) -> Way:
+        step = lambda: bias_step(maps, b, relu, y.shape[1])  # noqa: E731
+        return way.then(step, passed) if around else way
+
+    if tiny := small(call, x, y, w.shape[2:], window, group, "forward"):
+        slope = 1.0 if relu is None else relu
+        return tiny.correlate(x, _held_weights(call, w), b, maps, slope, flipped=False)
+    if folds(x, window, group):
+        folded = foldings(call.backend.dtype, x, w, y, window)
+        found = [way for each in folded for way in _folded(call, each, x, w, maps)]
+        return fastest(call, [with_bias(way) for way in found])
+    tensors = {"x": _held(call, x), "w": _held_weights(call, w), "y": maps}
+    plain = describe(call, "forward", tensors, window)
+    ways = [with_bias(way) for way in library_ways(call, plain, tensors, group)]
+    if around and not relu:  # nothing fuses a slope
+        fused = replace(plain, bias="float32" if b is not None else None, relu=relu)
+        ways += library_ways(call, fused, {**tensors, **({} if b is None else {"b": b})}, group)
+    return fastest(call, ways)
+
+
+def _folded(call: CudaCall, folding: Folding, x: Tensor, w: Tensor, y: Tensor) -> list[Way]:
+    """The ways to compute a folded convolution."""
+    found = call.backend.cudnn.plan(folding.convolution("forward", call.backend.precision))
+    if found is None:
+        return []
+    plan, taken = found
+
+    def make() -> Step:
+        folded_x = temporary(call, folding.folded_x)
+        folded_w = temporary(call, folding.folded_w)
+        tensors = {"x": folded_x, "w": folded_w, "y": y}
+        return sequence([
+            folding.fold_filters(w, folded_w),
+            folding.fold_images(x, folded_x),
+            plan_step(call, plan, tensors),
+        ])  # fmt: skip
+
+    return [Way(taken, make)]
+
+
+@primitive("own")
+def convolution_backward_data(
+    call: CudaCall,
+    dy: Tensor,
+    w: Tensor,
+    dx: Tensor,
+    *,
+    stride: Sequence[int],
+    pad: Sequence[int],
+    dilation: Sequence[int],
+    group: int,
+) -> Step:
+    settle_weights(w)
+    window: Window = stride, pad, dilation
+    if tiny := small(call, dx, dy, w.shape[2:], window, group, "data"):
+        call.backend.settle(dy)
+        filters, images = _held_weights(call, w), _held(call, dx)
+        return tiny.turned.correlate(dy, filters, None, images, 1.0, flipped=True)
+    tensors = {"x": _held(call, dx), "w": _held_weights(call, w), "y": _held(call, dy)}
+    plain = describe(call, "data", tensors, window)
+    return fastest(call, library_ways(call, plain, tensors, group))
+
+
+@primitive("own")
+def convolution_backward_filter(
+    call: CudaCall,
+    x: Tensor,
+    dy: Tensor,
+    dw: Tensor | None,
+    db: Tensor | None,
+    *,
+    stride: Sequence[int],
+    pad: Sequence[int],
+    dilation: Sequence[int],
+    group: int,
+) -> Step:
+    call.backend.settle(x)
+    maps = _held(call, dy)
+    window: Window = stride, pad, dilation
+    settle_row_major(db)
+    steps: list[Step] = []
+    if dw is not None:
+        settle_weights(dw)
+        tiny = small(call, x, dy, dw.shape[2:], window, group, "filter")
+        if tiny and is_nhwc(dw):
+            return tiny.gradients(call, x, maps, dw, db)
+        steps.append(_filter_step(call, x, maps, dw, window, group))
+    if db is not None:
+        rows = maps.size // maps.shape[1]
+        steps.append(sum_rows(call, maps, db, rows, accumulate="db" in call.accumulates))
+    return sequence(steps)
+
+
+def _filter_step(
+    call: CudaCall, x: Tensor, dy: Tensor, dw: Tensor, window: Window, group: int
+) -> Step:
+    backend, accumulate = call.backend, "dw" in call.accumulates
+    if folds(x, window, group):
+        folded = foldings(backend.dtype, x, dw, dy, window)
+        return fastest(
+            call, [way for each in folded for way in _folded_filter(call, each, x, dy, dw)]
+        )
+    tensors = {"x": _held(call, x), "y": dy}
+    ways: list[Way] = []
+    if is_nhwc(dw):
+        direct = {**tensors, "w": dw}
+        plain = describe(call, "filter", direct, window)
+        if backend.dtype != "float32" or accumulate:  # cuDNN neither widens nor adds
+            if group == 1:
+                ways = convolution_product(call, plain, direct, accumulate=accumulate)
+        else:
+            return fastest(call, library_ways(call, plain, direct, group))
+    part = temporary(call, dw.shape)
+    indirect = {**tensors, "w": part}
+    plain = describe(call, "filter", indirect, window)
+    nbytes = backend.nbytes(part) + (1 + accumulate) * 4 * dw.count
+    converted = lambda: convert(part, dw, accumulate=accumulate)  # noqa: E731
+    ways += [way.then(converted, nbytes) for way in library_ways(call, plain, indirect, group)]
+    return fastest(call, ways)
+
+
+def _folded_filter(
+    call: CudaCall, folding: Folding, x: Tensor, dy: Tensor, dw: Tensor
+) -> list[Way]:
+    """The ways to compute the filter gradients of a folded convolution."""
+    found = call.backend.cudnn.plan(folding.convolution("filter", call.backend.precision))
+    if found is None:
+        return []
+    plan, taken = found
+
+    def make() -> Step:
+        folded_x = temporary(call, folding.folded_x)
+        folded_w = temporary(call, folding.folded_w)
+        tensors = {"x": folded_x, "w": folded_w, "y": dy}
+        return sequence([
+            folding.fold_images(x, folded_x),
+            plan_step(call, plan, tensors),
+            folding.unfold_filters(folded_w, dw, accumulate="dw" in call.accumulates),
+        ])  # fmt: skip
+
+    return [Way(taken, make)]

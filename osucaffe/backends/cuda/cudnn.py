@@ -1,0 +1,260 @@
+"""Owns cuDNN: its handle, the graphs of convolutions, and the choice of a plan for each.
+
+A plan is chosen by timing those that cuDNN proposes; see `plans.py` for where choices are kept.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ...errors import UserError
+from ..tensor import Shape
+from .layout import ITEM_BYTES
+from .plans import Choices, device_name, fastest, trial_memory
+
+if TYPE_CHECKING:
+    from .backend import Cuda
+
+MOST_TIMED = 40
+"""Plans that are timed at most, in the order in which cuDNN proposes them."""
+MOST_COMPILED = 4
+"""Among them, those that cuDNN has to compile first (about 0.2 s each)."""
+MOST_WORKSPACE = 1 << 30
+
+
+class Operand(NamedTuple):
+    """A tensor as cuDNN sees it: (N, C, *extents), strides in elements, element type."""
+
+    shape: Shape
+    strides: tuple[int, ...]
+    dtype: str
+
+    @property
+    def nbytes(self) -> int:
+        """From the first element to behind the last."""
+        last = sum((n - 1) * step for n, step in zip(self.shape, self.strides, strict=True))
+        return (last + 1) * ITEM_BYTES[self.dtype]
+
+
+@dataclass(frozen=True)
+class Convolution:
+    """What determines a plan.
+
+    operation: "forward" (y from x, w and, where there is one, b), "data" (x's gradient from y's
+    and w) or "filter" (w's gradient from x and y's).
+    precision: one of backend.PRECISIONS. bias: b's type. relu: the slope of a fused ReLU, or of
+    one whose backward pass is fused into "data" (its output is the operand "mask", which lies as
+    x does).
+    """
+
+    operation: str
+    precision: str
+    x: Operand
+    w: Operand
+    y: Operand
+    stride: Shape
+    pad: Shape
+    dilation: Shape
+    bias: str | None = None
+    relu: float | None = None
+
+    @property
+    def operands(self) -> dict[str, Operand]:
+        """The operands by name, the one that is written last."""
+        both = {
+            "forward": ("x", "w", "y"),
+            "data": ("y", "w", "x"),
+            "filter": ("x", "y", "w"),
+        }[self.operation]
+        result = {name: getattr(self, name) for name in both}
+        written = result.popitem()
+        if self.bias:
+            rest = len(self.y.shape) - 2
+            shape = (1, self.y.shape[1], *[1] * rest)
+            strides = (self.y.shape[1], 1, *[self.y.shape[1]] * rest)
+            result["b"] = Operand(shape, strides, self.bias)
+        if self.operation == "data" and self.relu is not None:
+            result["mask"] = self.x
+        return {**result, written[0]: written[1]}
+
+
+UIDS = {"x": 1, "w": 2, "y": 3, "b": 4, "mask": 5}
+
+
+class Plan:
+    """A way to run a convolution: `workspace` bytes of scratch, and `execute`."""
+
+    def __init__(self, graph: Any, index: int, handle: int) -> None:
+        self._graph = graph
+        self._index = index
+        self._handle = handle
+        self.name: str = graph.get_plan_name_at_index(index)
+        self.workspace: int = graph.get_workspace_size_plan_at_index(index)
+
+    def execute(self, addresses: dict[str, int], workspace: int) -> None:
+        """Launch it on the handle's stream. addresses: of the operands; workspace: of scratch."""
+        pack = {UIDS[name]: address for name, address in addresses.items()}
+        self._graph._execute_plan_at_index(pack, workspace, self._index, self._handle)
+
+
+class Cudnn:
+    """cuDNN on one device and stream."""
+
+    def __init__(self, backend: Cuda) -> None:
+        self.backend = backend
+        self.library = _import()
+        self.handle = self.library.create_handle()
+        self.library.set_stream(handle=self.handle, stream=backend.stream.ptr)
+        name = device_name(backend)
+        self._choices = Choices(f"cudnn {self.library.backend_version()}, {name}")
+        self._plans: dict[Convolution, tuple[Plan, float] | None] = {}
+
+    def plan(self, convolution: Convolution) -> tuple[Plan, float] | None:
+        """The fastest plan and its milliseconds, or None where cuDNN has none."""
+        if convolution not in self._plans:
+            self._plans[convolution] = self._remembered(convolution) or self._timed(convolution)
+        return self._plans[convolution]
+
+    def _remembered(self, convolution: Convolution) -> tuple[Plan, float] | None:
+        chosen = self._choices.get(repr(convolution))
+        plan = self.named(convolution, chosen[0]) if chosen else None
+        return (plan, chosen[1]) if chosen and plan else None
+
+    def _timed(self, convolution: Convolution) -> tuple[Plan, float] | None:
+        plans = self.plans(convolution)
+        if not plans:
+            return None
+        backend = self.backend
+        memory = {
+            name: trial_memory(backend, operand.nbytes)
+            for name, operand in convolution.operands.items()
+        }
+        addresses = {name: int(each.data.ptr) for name, each in memory.items()}
+        scratch = backend.allocate(max(plan.workspace for plan in plans))
+        workspace = int(scratch.data.ptr)
+        runs = [functools.partial(plan.execute, addresses, workspace) for plan in plans]
+        number, taken = fastest(backend, runs)
+        if number is None:
+            return None
+        self._choices.put(repr(convolution), plans[number].name, taken)
+        return plans[number], taken
+
+    def named(self, convolution: Convolution, name: str) -> Plan | None:
+        """The plan of this name, if cuDNN still proposes it."""
+        graph = self._proposed(convolution)
+        for index in range(graph.get_execution_plan_count() if graph else 0):
+            if graph.get_plan_name_at_index(index) == name:
+                return self._built(graph, index)
+        return None
+
+    def plans(self, convolution: Convolution) -> list[Plan]:
+        """The plans that are worth timing, built."""
+        graph = self._proposed(convolution)
+        if graph is None:
+            return []
+        note = self.library.behavior_note.RUNTIME_COMPILATION
+        plans: list[Plan] = []
+        compiled = 0
+        for index in range(min(graph.get_execution_plan_count(), MOST_TIMED)):
+            if note in graph.get_behavior_notes_for_plan_at_index(index):
+                compiled += 1
+                if compiled > MOST_COMPILED:
+                    continue
+            plan = self._built(graph, index)
+            if plan is not None and plan.workspace <= MOST_WORKSPACE:
+                plans.append(plan)
+        return plans
+
+    def _built(self, graph: Any, index: int) -> Plan | None:
+        try:
+            graph.build_plan_at_index(index)
+        except (RuntimeError, self.library.cudnnGraphNotSupportedError):
+            return None
+        return Plan(graph, index, self.handle)
+
+    def _proposed(self, convolution: Convolution) -> Any:
+        """A graph with the plans that cuDNN proposes for it, or None if it has none."""
+        mode = self.library.heur_mode
+        for modes in [mode.A], [mode.B], [mode.FALLBACK]:
+            graph = self._graph(convolution)
+            try:
+                graph.validate()
+                graph.build_operation_graph()
+                graph.create_execution_plans(modes)
+                if convolution.precision == "fp32":
+                    note = self.library.numerical_note
+                    graph.deselect_numeric_notes([note.TENSOR_CORE, note.DOWN_CONVERT_INPUTS])
+                graph.deselect_numeric_notes([self.library.numerical_note.NONDETERMINISTIC])
+                graph.check_support()
+            except (RuntimeError, self.library.cudnnGraphNotSupportedError):
+                continue
+            return graph
+        return None
+
+    def _graph(self, convolution: Convolution) -> Any:
+        kinds = self.library.data_type
+        types = {"float32": kinds.FLOAT, "bfloat16": kinds.BFLOAT16, "float16": kinds.HALF}
+        graph = self.library.pygraph(
+            handle=self.handle,
+            io_data_type=types[convolution.x.dtype],
+            intermediate_data_type=kinds.FLOAT,
+            compute_data_type=kinds.FLOAT,
+        )
+        *read, (written, target) = convolution.operands.items()
+        given = {
+            name: graph.tensor(
+                dim=list(operand.shape), stride=list(operand.strides),
+                data_type=types[operand.dtype], name=name,
+            ).set_uid(UIDS[name])
+            for name, operand in read
+        }  # fmt: skip
+        window: dict[str, Any] = {
+            "padding": list(convolution.pad),
+            "stride": list(convolution.stride),
+            "dilation": list(convolution.dilation),
+        }
+        slope = convolution.relu
+        if convolution.operation == "forward":
+            result = graph.conv_fprop(image=given["x"], weight=given["w"], **window)
+            if "b" in given:
+                result = graph.bias(input=result, bias=given["b"])
+            if slope is not None:
+                result = graph.relu(result, **({"negative_slope": slope} if slope else {}))
+        elif convolution.operation == "data":
+            result = graph.conv_dgrad(loss=given["y"], filter=given["w"], **window)
+            if "mask" in given:
+                result.set_dim(list(target.shape)).set_stride(list(target.strides))
+                result = graph.relu_backward(
+                    loss=result, input=given["mask"], **({"negative_slope": slope} if slope else {})
+                )
+        else:
+            result = graph.conv_wgrad(image=given["x"], loss=given["y"], **window)
+        result.set_output(True).set_data_type(types[target.dtype]).set_uid(UIDS[written])
+        result.set_dim(list(target.shape)).set_stride(list(target.strides))
+        return graph
+
+
+@functools.cache
+def _import() -> Any:
+    try:
+        import cudnn
+    except (ImportError, OSError):
+        raise UserError(
+            "a GPU needs cuDNN's Python interface: install osucaffe[cuda13] (or osucaffe[cuda12])"
+        ) from None
+    return cudnn
+
+
+def channels_last(shape: Sequence[int], channels: int | None = None) -> tuple[int, ...]:
+    """Strides of (N, C, *extents) with the channels last, in memory that has `channels` of them."""
+    width = shape[1] if channels is None else channels
+    strides = [0] * len(shape)
+    strides[1] = 1
+    distance = width
+    for axis in [*reversed(range(2, len(shape))), 0]:
+        strides[axis] = distance
+        distance *= shape[axis]
+    return tuple(strides)

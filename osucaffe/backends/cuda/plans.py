@@ -1,0 +1,105 @@
+"""Owns the choice among several ways to compute the same: by timing, remembered on disk."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from .backend import Cuda
+
+WARM, TIMED = 1, 3
+"""Runs before the clock starts, and on it."""
+
+
+def cache_folder() -> Path:
+    """Where choices are kept: $OSUCAFFE_CACHE, or osucaffe in the user's cache folder."""
+    own = os.environ.get("OSUCAFFE_CACHE")
+    if own:
+        return Path(own)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "osucaffe"
+
+
+class Choices:
+    """Which way was fastest, by a text that says what is computed.
+
+    One file for each device and version of the libraries. What cannot be read or written is
+    measured anew: the cache never stops a run.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.path = cache_folder() / f"{name}.json"
+        try:
+            self._chosen = {
+                key: (str(choice), float(taken))
+                for key, (choice, taken) in json.loads(self.path.read_text()).items()
+            }
+        except (OSError, ValueError, TypeError, AttributeError):
+            self._chosen = {}
+
+    def get(self, key: str) -> tuple[str, float] | None:
+        """What was chosen and the milliseconds it took, if it was."""
+        return self._chosen.get(key)
+
+    def put(self, key: str, choice: str, taken: float) -> None:
+        """Remember a choice, on disk too (others may write there at the same time)."""
+        self._chosen[key] = (choice, taken)
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            with tempfile.NamedTemporaryFile(
+                "w", dir=self.path.parent, suffix=".tmp", delete=False
+            ) as file:
+                json.dump(self._chosen, file, indent=0, sort_keys=True)
+            os.replace(file.name, self.path)
+        except OSError:
+            pass
+
+
+def device_name(backend: Cuda) -> str:
+    """What the device is called."""
+    properties = backend.cupy.cuda.runtime.getDeviceProperties(backend.device.id)
+    return str(properties["name"].decode())
+
+
+def trial_memory(backend: Cuda, nbytes: int) -> Any:
+    """Memory to try a kernel on: finite numbers of either sign in every element type."""
+    words = -(-nbytes // 4)
+    memory = backend.allocate(words * 4)
+    number = backend.cupy.arange(words, dtype=np.uint32) * np.uint32(2654435761)
+    # Without an exponent's highest bit, every float32, bfloat16 and float16 is below 2.
+    memory.view(np.uint32)[:] = number & np.uint32(0xBFFFBFFF)
+    return memory
+
+
+def time_of(backend: Cuda, run: Callable[[], None], times: int = TIMED) -> float:
+    """Milliseconds that one run takes on the device."""
+    event = backend.cupy.cuda.Event
+    for _ in range(WARM):
+        run()
+    begin, end = event(), event()
+    begin.record(backend.stream)
+    for _ in range(times):
+        run()
+    end.record(backend.stream)
+    end.synchronize()
+    return float(backend.cupy.cuda.get_elapsed_time(begin, end)) / times
+
+
+def fastest(backend: Cuda, runs: Sequence[Callable[[], None]]) -> tuple[int | None, float]:
+    """The number of the fastest of these and its milliseconds; those that fail drop out."""
+    best: int | None = None
+    least = float("inf")
+    for number, run in enumerate(runs):
+        try:
+            taken = time_of(backend, run)
+        except RuntimeError:
+            continue
+        if taken < least:
+            best, least = number, taken
+    return best, least

@@ -1,0 +1,240 @@
+"""Owns the ways to compute a convolution by libraries, and the choice of the fastest.
+
+A way: cuDNN on all groups at once; cuDNN on each group, as slices of the channels; where a 1 x 1
+kernel visits every pixel, a matrix product.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ..tensor import Shape, Step, Tensor, sequence
+from .cublas import Algorithm, Product
+from .cudnn import Convolution, Operand, Plan, channels_last
+from .kernels import blocks_for, kernel, launch
+from .layout import C_TYPES, ITEM_BYTES, Layout, dtype_of
+from .registry import CudaCall
+
+MOST_SLICES = 8
+"""Up to so many groups, each may get a convolution of its own."""
+BYTES_A_MILLISECOND = 3e9
+"""What an element-wise pass reads and writes."""
+LAUNCH = 0.002
+"""Milliseconds that a kernel takes at least."""
+
+
+@dataclass(frozen=True)
+class Way:
+    """milliseconds: as measured; make: makes the step."""
+
+    milliseconds: float
+    make: Callable[[], Step]
+
+    def then(self, step: Callable[[], Step], nbytes: int) -> Way:
+        """This, followed by an element-wise step that reads and writes so many bytes in all."""
+        taken = self.milliseconds + nbytes / BYTES_A_MILLISECOND + LAUNCH
+        return Way(taken, lambda: sequence([self.make(), step()]))
+
+
+def fastest(call: CudaCall, ways: Sequence[Way]) -> Step:
+    """The step of the fastest way."""
+    if not ways:
+        raise NotImplementedError(
+            f'layer "{call.layer}": cuDNN has no plan for a {call.name} of '
+            f"{[tensor.shape for tensor in call.read_tensors()]} with {call.settings}"
+        )
+    return min(ways, key=lambda way: way.milliseconds).make()
+
+
+def operand(tensor: Tensor) -> Operand:
+    """A tensor that lies channels last, for cuDNN: (N, C, L) becomes (N, C, 1, L)."""
+    shape = tensor.shape
+    if len(shape) == 3:
+        shape = (*shape[:2], 1, shape[2])
+    return Operand(shape, channels_last(shape), dtype_of(tensor))
+
+
+def describe(
+    call: CudaCall,
+    operation: str,
+    tensors: dict[str, Tensor],
+    window: Sequence[Sequence[int]],
+) -> Convolution:
+    """The convolution of x, w and y, which lie channels last. window: stride, pad, dilation."""
+    stride, pad, dilation = (tuple(map(int, each)) for each in window)
+    if len(stride) == 1:
+        stride, pad, dilation = (1, *stride), (0, *pad), (1, *dilation)
+    x, w, y = (operand(tensors[name]) for name in "xwy")
+    return Convolution(operation, call.backend.precision, x, w, y, stride, pad, dilation)
+
+
+def library_ways(
+    call: CudaCall, convolution: Convolution, tensors: dict[str, Tensor], group: int = 1
+) -> list[Way]:
+    """The ways to compute it with what it fuses. tensors: the operands by name."""
+    find = call.backend.cudnn.plan
+    ways = convolution_product(call, convolution, tensors) if group == 1 else []
+    if whole := find(convolution):
+        plan, taken = whole
+        ways.append(Way(taken, lambda: plan_step(call, plan, tensors)))
+    if 1 < group <= MOST_SLICES:
+        part = _slice(convolution, group)
+        offsets = _offsets(part)
+        aligned = all(offsets[name] % 16 == 0 for name in tensors)
+        if aligned and (sliced := find(part)):
+            each, taken = sliced
+            places = [{name: i * offsets[name] for name in tensors} for i in range(group)]
+            ways.append(Way(group * taken, lambda: plan_step(call, each, tensors, places)))
+    return ways
+
+
+def _slice(convolution: Convolution, group: int) -> Convolution:
+    """The convolution of one of the groups, with views into the whole tensors."""
+
+    def channels(operand: Operand, axis: int) -> Operand:
+        shape = list(operand.shape)
+        shape[axis] //= group
+        return operand._replace(shape=tuple(shape))
+
+    return replace(
+        convolution,
+        x=channels(convolution.x, 1),
+        w=channels(convolution.w, 0),
+        y=channels(convolution.y, 1),
+    )
+
+
+def _offsets(part: Convolution) -> dict[str, int]:
+    """Bytes from each operand of a group to that of the next."""
+    inputs = part.x.shape[1] * ITEM_BYTES[part.x.dtype]
+    return {
+        "x": inputs,
+        "mask": inputs,
+        "w": part.w.shape[0] * part.w.strides[0] * ITEM_BYTES[part.w.dtype],
+        "y": part.y.shape[1] * ITEM_BYTES[part.y.dtype],
+        "b": part.y.shape[1] * ITEM_BYTES[part.bias or "float32"],
+    }
+
+
+def plan_step(
+    call: CudaCall,
+    plan: Plan,
+    tensors: dict[str, Tensor],
+    places: Sequence[dict[str, int]] = ({},),
+) -> Step:
+    """A step that runs the plan at each of the places (offsets in bytes from the tensors)."""
+    scratch = call.temporary((plan.workspace,), "uint8") if plan.workspace else None
+
+    def step() -> None:
+        workspace = scratch.address if scratch else 0
+        for place in places:
+            addresses = {
+                name: tensor.address + place.get(name, 0) for name, tensor in tensors.items()
+            }
+            plan.execute(addresses, workspace)
+
+    return step
+
+
+def is_product(convolution: Convolution) -> bool:
+    """Whether it is a matrix product: each pixel of y depends on that pixel of x alone."""
+    return (
+        math.prod(convolution.w.shape[2:]) == 1
+        and set(convolution.stride) == {1}
+        and not any(convolution.pad)
+    )
+
+
+def convolution_product(
+    call: CudaCall,
+    convolution: Convolution,
+    tensors: dict[str, Tensor],
+    *,
+    accumulate: bool = False,
+) -> list[Way]:
+    """The way to compute it as a product, if it is one. accumulate: add to the result."""
+    if not is_product(convolution) or (convolution.operation == "data" and "mask" in tensors):
+        return []
+    x, w, y = (tensors[name] for name in "xwy")
+    inputs, outputs = x.shape[1], y.shape[1]
+    pixels = x.count // inputs
+    if convolution.operation == "data":
+        return product_ways(call, y, w, x, (pixels, inputs, outputs))
+    if convolution.operation == "filter":
+        size = outputs, inputs, pixels
+        return product_ways(call, y, x, w, size, transpose_a=True, accumulate=accumulate)
+    words = ["bias"] * (convolution.bias is not None) + ["relu"] * (convolution.relu is not None)
+    return product_ways(
+        call, x, w, y, (pixels, outputs, inputs), transpose_b=True, bias=tensors.get("b"),
+        epilogue=" ".join(words),
+    )  # fmt: skip
+
+
+def product_ways(
+    call: CudaCall,
+    a: Tensor,
+    b: Tensor,
+    c: Tensor,
+    size: tuple[int, int, int],
+    *,
+    transpose_a: bool = False,
+    transpose_b: bool = False,
+    bias: Tensor | None = None,
+    epilogue: str = "",
+    accumulate: bool = False,
+) -> list[Way]:
+    """At most one way to compute c (m, n) = a (m, k) b (k, n), row-major matrices in memory.
+
+    size: m, n, k. epilogue: see cublas.Product; bias: a parameter of n elements.
+    """
+    backend = call.backend
+    product = Product(
+        backend.precision, *size, transpose_a, transpose_b, dtype_of(a), dtype_of(c), epilogue,
+        accumulate,
+    )  # fmt: skip
+    algorithm = backend.cublas.algorithm(product)
+    if algorithm is None:
+        return []
+    return [
+        Way(
+            algorithm.milliseconds,
+            lambda: _product_step(call, algorithm, a, b, c, bias),
+        )
+    ]
+
+
+def _product_step(
+    call: CudaCall, algorithm: Algorithm, a: Tensor, b: Tensor, c: Tensor, bias: Tensor | None
+) -> Step:
+    scratch = call.temporary((algorithm.workspace,), "uint8") if algorithm.workspace else None
+    # The bias has to be of the output's type.
+    short = call.backend.shadow(bias) if bias is not None else None
+
+    def step() -> None:
+        algorithm.execute(
+            a.address, b.address, c.address, short.address if short else 0,
+            scratch.address if scratch else 0,
+        )  # fmt: skip
+
+    return step
+
+
+def temporary(call: CudaCall, shape: Shape) -> Tensor:
+    """Scratch memory in the type of the precision, with the channels last."""
+    tensor = call.temporary(shape)
+    tensor.flexible = True
+    tensor.layout = Layout(shape, call.backend.dtype, True)
+    return tensor
+
+
+def bias_step(y: Tensor, b: Tensor | None, relu: float | None, channels: int) -> Step:
+    """A step that adds the bias and applies the ReLU in place; channels vary fastest in y."""
+    vector = math.gcd(channels, 16 // ITEM_BYTES[dtype_of(y)])
+    function = kernel("convolution", "add_bias", T=C_TYPES[dtype_of(y)], VEC=vector)
+    slope = np.float32(1.0 if relu is None else relu)
+    arguments = [y, b, np.int64(y.size // vector), np.int32(channels // vector), slope]
+    return launch(function, blocks_for(y.size // vector), arguments)

@@ -1,0 +1,106 @@
+"""Convolution and inner product on the GPU: every kernel compiles, choices are sound."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from osucaffe.backends.cuda import Cuda
+from osucaffe.backends.cuda.folding import Folding
+
+from .. import test_primitives  # noqa: F401 (fills CASES)
+from ..cases import CASES, STATE, Case
+from ..running import Output, Runner
+from .simulated import simulate
+
+LIBRARY = ("convolution", "inner_product")
+"""Beginnings of the names of the primitives that cuDNN and cuBLAS compute."""
+
+
+@pytest.fixture(params=["fp32", "tf32", "bf16", "fp16"])
+def backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Cuda:
+    """A backend whose libraries accept everything and compute nothing."""
+    simulate(monkeypatch)
+    made = Cuda(precision=request.param)
+    made.random = STATE
+    plan = SimpleNamespace(workspace=64, execute=lambda addresses, workspace: None)
+    made.cudnn = SimpleNamespace(plan=lambda convolution: (plan, 1.0))  # type: ignore[assignment]
+    algorithm = SimpleNamespace(workspace=0, milliseconds=2.0, execute=lambda *addresses: None)
+    made.cublas = SimpleNamespace(algorithm=lambda product: algorithm)  # type: ignore[assignment]
+    return made
+
+
+def run(backend: Cuda, case: Case, flexible: bool, accumulates: tuple[str, ...] = ()) -> None:
+    runner = Runner(backend, flexible=flexible)
+    runner.record(case.name, case.tensors, case.settings)
+    runner.calls[-1].accumulates = frozenset(accumulates)
+    runner.prepare()()
+
+
+@pytest.mark.parametrize("flexible", [False, True], ids=["row-major", "free"])
+def test_kernels_compile(flexible: bool, backend: Cuda) -> None:
+    for case in CASES:
+        if case.name.startswith(LIBRARY):
+            run(backend, case, flexible)
+
+
+def test_kernels_that_accumulate_compile(backend: Cuda) -> None:
+    for case in CASES:
+        if case.name in ("convolution_backward_filter", "inner_product_backward_filter"):
+            run(backend, case, True, ("dw", "db"))
+
+
+def strided(name: str) -> Case:
+    """An image of three channels under a large strided kernel."""
+    images, filters, maps = (2, 3, 23, 27), (8, 3, 7, 7), (2, 8, 11, 12)
+    tensors: dict[str, Any] = {"x": np.zeros(images)}
+    if name == "convolution":
+        tensors |= {"w": np.zeros(filters), "b": np.zeros(8), "y": Output(maps)}
+    else:
+        tensors |= {"dy": np.zeros(maps), "dw": Output(filters), "db": Output((8,))}
+    settings = {"stride": [2, 2], "pad": [2, 1], "dilation": [1, 1], "group": 1}
+    return Case("strided", name, tensors, settings, dict)
+
+
+@pytest.mark.parametrize("name", ["convolution", "convolution_backward_filter"])
+@pytest.mark.parametrize("flexible", [False, True], ids=["row-major", "free"])
+def test_folded_kernels_compile(name: str, flexible: bool, backend: Cuda) -> None:
+    run(backend, strided(name), flexible)
+
+
+def unfolded(folded: np.ndarray, filters: np.ndarray, folding: Folding) -> np.ndarray:
+    """The output by the folded convolution, brought back."""
+    n, outputs, rows, columns = folding.folded_y
+    result = np.zeros((n, outputs, rows, columns))
+    for i, j in np.ndindex(*folding.kernel):
+        piece = folded[:, :, i : i + rows, j : j + columns]
+        result += np.einsum("nchw,oc->nohw", piece, filters[:, :, i, j])
+    split = result.reshape(n, folding.pixels, folding.y[1], rows, columns)
+    return split.transpose(0, 2, 3, 4, 1).reshape(folding.y)
+
+
+@pytest.mark.parametrize("pixels", [1, 2, 4])
+def test_folding_is_the_same_convolution(pixels: int) -> None:
+    from ..reference import convolution
+
+    generator = np.random.default_rng(0)
+    x, w = generator.normal(size=(2, 3, 23, 27)), generator.normal(size=(8, 3, 7, 7))
+    wanted = convolution(x, w, None, stride=[2, 2], pad=[2, 1], dilation=[1, 1], group=1)
+    folding = Folding(x.shape, w.shape, wanted.shape, (2, 2), (2, 1), pixels, "float32")
+    (high, wide), (top, left) = folding.block, folding.pad
+    images, filters = np.zeros(folding.folded_x), np.zeros(folding.folded_w)
+    # What kernels/folding.cu does, one element at a time.
+    for channel in range(3 * high * wide):
+        c, column, row = channel % 3, channel // 3 % wide, channel // (3 * wide)
+        for i, j in np.ndindex(*folding.folded_x[2:]):
+            at = i * high + row - top, j * wide + column - left
+            if 0 <= at[0] < 23 and 0 <= at[1] < 27:
+                images[:, channel, i, j] = x[:, c, at[0], at[1]]
+        for p, i, j in np.ndindex(pixels, *folding.kernel):
+            tap = i * high + row, j * wide + column - p * folding.stride[1]
+            if tap[0] < 7 and 0 <= tap[1] < 7:
+                filters[p * 8 : p * 8 + 8, channel, i, j] = w[:, c, tap[0], tap[1]]
+    np.testing.assert_allclose(unfolded(images, filters, folding), wanted, atol=1e-10)
