@@ -5,12 +5,13 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check
 ITERATIONS ?= 3000
 
-.PHONY: help train test lint bench-cpu clean
+.PHONY: help train test test-gpu lint bench-cpu clean
 .DELETE_ON_ERROR:
 
 help:
 	@echo "make train      train LeNet on handwritten digits, $(ITERATIONS) iterations (ITERATIONS=N)"
 	@echo "make test       run ruff, mypy and the tests"
+	@echo "make test-gpu   run the tests that need a GPU, on a machine that has one"
 	@echo "make lint       run ruff and mypy only"
 	@echo "make bench-cpu  measure training on the CPU side by side with PyTorch"
 	@echo "make clean      remove the environment, the data and everything else made here"
@@ -20,6 +21,11 @@ train: $(VENV)/run.stamp data/mnist/mnist_train_lmdb/data.mdb
 
 test: lint
 	$(BIN)/pytest
+
+# CUDA=cuda12 for a driver older than 580.
+CUDA ?= cuda13
+test-gpu: $(VENV)/$(CUDA).stamp
+	$(BIN)/pytest -m gpu
 
 lint: $(VENV)/dev.stamp
 	$(BIN)/ruff check
@@ -46,6 +52,10 @@ $(VENV)/dev.stamp: pyproject.toml | $(VENV)/bin/python
 	@echo "Installing osucaffe and what its tests need in $(VENV) ..."
 	@$(PIP) install --quiet --editable '.[dev]'
 	@touch $@ $(VENV)/run.stamp
+
+$(VENV)/cuda%.stamp: pyproject.toml | $(VENV)/bin/python
+	$(PIP) install --quiet --editable '.[dev,cuda$*]'
+	@touch $@ $(VENV)/run.stamp $(VENV)/dev.stamp
 
 $(VENV)/bench.stamp: pyproject.toml | $(VENV)/bin/python
 	@echo "Installing osucaffe and PyTorch in $(VENV) ..."

@@ -11,6 +11,7 @@ from ..errors import UserError
 
 if TYPE_CHECKING:
     from ..backends.cpu import Cpu
+    from ..backends.cuda import Cuda
     from ..net import Net
 
 
@@ -31,9 +32,20 @@ def names(text: str) -> list[str]:
 
 
 def add_device(parser: argparse.ArgumentParser) -> None:
-    """Add --gpu and --threads."""
+    """Add --gpu, --precision, --no-graph and --threads."""
     group = parser.add_argument_group("where it runs")
-    group.add_argument("--gpu", metavar="IDS", help='GPUs: "0", "0,1" or "all"')
+    group.add_argument("--gpu", metavar="ID", help="the number of the GPU (default: the CPU)")
+    group.add_argument(
+        "--precision",
+        choices=("fp32", "tf32", "bf16", "fp16"),
+        help="what a GPU computes in (default: fp32); parameters stay in fp32",
+    )
+    group.add_argument(
+        "--no-graph",
+        "--no_graph",
+        action="store_true",
+        help="launch a GPU's steps one by one instead of as CUDA graphs (to debug)",
+    )
     group.add_argument(
         "--threads", metavar="N", type=positive, help="CPU threads (default: one for each core)"
     )
@@ -58,13 +70,18 @@ def add_weights(parser: argparse._ActionsContainer, help: str) -> None:
     parser.add_argument("--weights", metavar="FILES", type=names, default=[], help=help)
 
 
-def make_backend(args: argparse.Namespace) -> Cpu:
-    """The backend that --gpu and --threads ask for."""
+def make_backend(args: argparse.Namespace) -> Cpu | Cuda:
+    """The backend that --gpu and the options beside it ask for."""
     if args.gpu is not None:
-        raise UserError(
-            f"--gpu {args.gpu}: this version runs on the CPU only: leave --gpu out. GPUs will "
-            'need CuPy, which comes with pip install "osucaffe[cuda13]" (or [cuda12])'
-        )
+        if not args.gpu.isdecimal():
+            raise UserError(f"--gpu {args.gpu}: give the number of one GPU, such as 0")
+        from ..backends.cuda import Cuda
+
+        precision = args.precision or "fp32"
+        return Cuda(int(args.gpu), precision, graphs=not args.no_graph)
+    for option in ("precision", "no_graph"):
+        if getattr(args, option):
+            raise UserError(f"--{option} is for GPUs only: add --gpu 0")
     from ..backends.cpu import Cpu
 
     return Cpu(threads=args.threads)

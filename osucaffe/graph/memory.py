@@ -14,8 +14,8 @@ from typing import Any
 
 from ..backends.tensor import Call, Tensor
 
-ALIGNMENT = 64
-"""Tensors begin at multiples of this many bytes."""
+ALIGNMENT = 256
+"""Tensors begin at multiples of this many bytes, as cuBLAS wants it of its scratch memory."""
 
 
 @dataclass

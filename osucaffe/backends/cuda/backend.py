@@ -239,7 +239,7 @@ def _import_cupy() -> Any:
         import cupy
     except ImportError:
         raise UserError(
-            "a GPU needs CuPy: install osucaffe[cuda13] (or osucaffe[cuda12] for an older driver)"
+            "--gpu needs CuPy: pip install \"osucaffe[cuda13]\" (or [cuda12] for an older driver)"
         ) from None
     try:
         cupy.cuda.runtime.getDeviceCount()
