@@ -19,10 +19,19 @@ _INDEX = np.arange(1 << 15, dtype=np.uint64)
 
 @dataclass
 class RandomState:
-    """The seed of a net and the number of forward passes that it has made."""
+    """The seed of a net and the number of forward passes that it has made.
+
+    rank: of several processes that share out a batch. Each draws the numbers that its part of the
+    whole batch would get: those behind the parts of the ranks before it.
+    """
 
     seed: int = 0
     step: int = 0
+    rank: int = 0
+
+    def counter(self, size: int, index: int) -> int:
+        """The counter of an element of a tensor that has `size` elements on every rank."""
+        return (self.step << 32) + self.rank * size + index
 
 
 def mix64(value: int) -> int:

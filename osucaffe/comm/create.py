@@ -10,6 +10,7 @@ from ..errors import UserError
 from .communicator import Communicator
 from .hierarchical import Hierarchical
 from .job import Job, MpiJob
+from .narrowed import Narrowed
 from .serial import Serial
 from .topology import Topology
 from .tuning import Selection
@@ -23,7 +24,8 @@ class Wanted:
     """What kind of communicator, which algorithms, and how long an operation may take.
 
     timeout: seconds; 0: for ever. group: hosts are cut into groups of this many ranks, as if they
-    were more hosts (0: they are not), to try out what many hosts would do.
+    were more hosts (0: they are not), to try out what many hosts would do. bits: the type in which
+    gradients travel, float32, float16 or bfloat16.
     """
 
     kind: str = "auto"
@@ -32,6 +34,7 @@ class Wanted:
     table: str | None = None
     timeout: float = 300.0
     group: int = 0
+    bits: str = "float32"
 
 
 def make_communicator(
@@ -43,14 +46,19 @@ def make_communicator(
     selection = Selection(wanted.algorithm, chunk=wanted.chunk, file=wanted.table)
     if not isinstance(job, MpiJob):
         return Serial()
-    maker = Maker(job, topology, selection, wanted, background=background)
+    narrow = wanted.bits != "float32"
+    maker = Maker(
+        job, topology, selection, wanted, background=background and not narrow, patient=background
+    )
     levels = _cut(topology, wanted.group)
     kind = wanted.kind
     if kind == "auto":
         kind = "hierarchical" if len(levels) > 1 else "mpi"
     if kind == "mpi" or len(levels) < 2:
-        return maker.flat()
-    return maker.composed(levels)
+        made = maker.flat()
+    else:
+        made = maker.composed(levels)
+    return Narrowed(made, wanted.bits, background=background) if narrow else made
 
 
 def _cut(topology: Topology, group: int) -> list[list[Hashable]]:
@@ -79,11 +87,13 @@ class Maker:
         wanted: Wanted,
         *,
         background: bool = False,
+        patient: bool | None = None,
     ) -> None:
         self._job = job
         self._topology = topology
         self._selection = selection
         self._background = background
+        self._patient = background if patient is None else patient
         self._watchdog = Watchdog(wanted.timeout, job.expire)
 
     def flat(self) -> Communicator:
@@ -133,6 +143,6 @@ class Maker:
             selection=self._selection,
             level="node" if len(hosts) == 1 else "network",
             background=background,
-            patient=self._background,
+            patient=self._patient,
             watchdog=self._watchdog,
         )

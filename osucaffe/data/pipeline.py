@@ -46,6 +46,15 @@ class Pipeline:
         self._pending: deque[tuple[Future[None], list[Buffer]]] = deque()
         self._given: list[Buffer] | None = None
         self._position = 0
+        self._offset = 0
+        self._stride = self._batch_size
+
+    def split(self, rank: int, ranks: int) -> None:
+        """Give out only every `ranks`-th batch, from batch `rank` on: `ranks` pipelines that count
+        together give out the stream. Positions are those of the stream as a whole.
+        """
+        self._drop_pending()
+        self._offset, self._stride = rank * self._batch_size, ranks * self._batch_size
 
     @property
     def position(self) -> int:
@@ -64,7 +73,7 @@ class Pipeline:
         """
         if not self._threads:
             batch = self._free[0]
-            self._fill(self._position, [buffer.array for buffer in batch])
+            self._fill(self._position + self._offset, [buffer.array for buffer in batch])
         else:
             self._fill_ring()
             future, batch = self._pending[0]
@@ -73,7 +82,7 @@ class Pipeline:
             if self._given is not None:
                 self._free.append(self._given)
             self._given = batch
-        self._position += self._batch_size
+        self._position += self._stride
         if self._threads:
             self._fill_ring()
         return batch
@@ -90,7 +99,7 @@ class Pipeline:
             self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix="osucaffe-data")
         while self._free:
             batch = self._free.popleft()
-            position = self._position + self._batch_size * len(self._pending)
+            position = self._position + self._offset + self._stride * len(self._pending)
             arrays = [buffer.array for buffer in batch]
             self._pending.append((self._pool.submit(self._fill, position, arrays), batch))
 

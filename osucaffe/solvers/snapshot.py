@@ -48,6 +48,14 @@ class NetProgress:
         }
         return cls(net.random.step, positions)
 
+    def part(self, before: NetProgress, done: int, taken: int) -> NetProgress:
+        """Where the net would be had it come only `done` of the `taken` batches since `before`."""
+        positions = {
+            name: before.positions[name] + (position - before.positions[name]) * done // taken
+            for name, position in self.positions.items()
+        }
+        return NetProgress(self.step, positions)
+
     def apply(self, net: Net) -> None:
         """Let the net go on from here. Layers that it did not have then keep their place."""
         net.random.step = self.step

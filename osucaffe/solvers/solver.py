@@ -7,6 +7,7 @@ import os
 import time
 from collections import deque
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -111,7 +112,7 @@ class Solver:
                 f"{self.param.max_iter}: there is nothing left to train; raise max_iter"
             )
         if self.param.snapshot or self.param.snapshot_after_train:
-            snapshot.check_writable(self.param.snapshot_prefix, self.file)
+            self._check_writable()
         logger.info("Solving %s", self.net.name)
         logger.info("Learning Rate Policy: %s", self.param.lr_policy)
         self.step(self.param.max_iter - self.iteration)
@@ -216,9 +217,7 @@ class Solver:
             rate,
             speed=(self.iteration - since) / (now - start),
             seconds=now - start,
-            outputs=name_outputs(
-                self.net, self.team.sum(read_outputs(self.net)) / self.team.size
-            ),
+            outputs=name_outputs(self.net, self.team.sum(read_outputs(self.net)) / self.team.size),
         )
         log_display(event, self.param.display)
         for observer in self.observers:
@@ -245,7 +244,7 @@ class Solver:
         return results
 
     def _test(self, index: int) -> TestResult | None:
-        """The mean outputs of one test net; None if interrupted. The ranks take turns in batches."""
+        """The mean outputs of one test net; None if interrupted. Several ranks share its batches."""
         logger.info("Iteration %d, Testing net (#%d)", self.iteration, index)
         net, batches = self.test_nets[index], self.param.test_iter[index]
         total, loss = np.zeros(sum(net.blobs[name].data.count for name in net.outputs)), 0.0
@@ -265,9 +264,9 @@ class Solver:
         if batches % self.team.size:
             turns = -(-batches // self.team.size) * self.team.size
             self.team.share(NetProgress.of(net).part(before, batches, turns)).apply(net)
-        *total, loss = self.team.sum(np.append(total, loss))
+        total, [loss] = np.split(self.team.sum(np.append(total, loss)), [-1])
         mean_loss = loss / batches if self.param.test_compute_loss else None
-        result = TestResult(self.iteration, index, name_outputs(net, np.array(total) / batches), mean_loss)
+        result = TestResult(self.iteration, index, name_outputs(net, total / batches), mean_loss)
         log_test(result)
         return result
 
@@ -291,18 +290,24 @@ class Solver:
         """
         self.team.settle()
         self.team.check("at a snapshot")
-        snapshot.check_writable(self.param.snapshot_prefix, self.file)
+        if self.team.rank:
+            hdf5 = self.param.snapshot_format == caffe_pb2.SolverParameter.HDF5
+            return Snapshot(
+                self.iteration, *snapshot.names(self.param.snapshot_prefix, self.iteration, hdf5)
+            )
+        self._check_writable()
         state = caffe_pb2.SolverState(iter=self.iteration, current_step=self.policy.current_step)
         history = self.optimizer.read_history()
         progress = self._before_test or self._progress()
-        if self.team.rank:
-            hdf5 = self.param.snapshot_format == caffe_pb2.SolverParameter.HDF5
-            return Snapshot(self.iteration, *snapshot.names(prefix, self.iteration, hdf5))
         model, path = snapshot.write(self.net, state, history, progress, self.param)
         event = Snapshot(self.iteration, model, path)
         for observer in self.observers:
             observer.on_snapshot(event)
         return event
+
+    def _check_writable(self) -> None:
+        if not self.team.rank:
+            snapshot.check_writable(self.param.snapshot_prefix, self.file)
 
     def restore(self, path: str | Path) -> None:
         """Go on from a snapshot, as if training had not stopped.

@@ -156,7 +156,7 @@ def main() -> None:
         for group in made.values():
             for comm in group.values():
                 comm.close()
-    print(f"rank {job.rank}: {done} cases right")
+    print(f"rank {job.rank}: {done} cases right\n", end="")
 
 
 if __name__ == "__main__":

@@ -133,7 +133,7 @@ def dropout(call: CpuCall, x: Tensor, y: Tensor, mask: Tensor, *, ratio: float, 
             for begin in range(start, stop, length):
                 end = min(begin + length, stop)
                 drawn, *scratch = [array[: end - begin] for array in numbers]
-                squares32((random.step << 32) + begin, seed, drawn, scratch)
+                squares32(random.counter(x.size, begin), seed, drawn, scratch)
                 keep = kept[begin:end]
                 np.greater_equal(drawn, threshold, out=keep, casting="unsafe")
                 np.multiply(source[begin:end], keep, out=target[begin:end])

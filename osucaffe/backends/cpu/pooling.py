@@ -178,7 +178,7 @@ def uniform(call: CpuCall, y: Tensor, key: int) -> Step:
         for begin in range(0, len(target), length):
             piece = target[begin : begin + length]
             drawn, *scratch = [array[: len(piece)] for array in numbers]
-            squares32((random.step << 32) + begin, seed, drawn, scratch)
+            squares32(random.counter(len(target), begin), seed, drawn, scratch)
             np.right_shift(drawn, np.uint64(8), out=drawn)
             np.multiply(drawn, 2.0**-24, out=piece, casting="unsafe")
 

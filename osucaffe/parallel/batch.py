@@ -1,0 +1,66 @@
+"""Owns the meaning of batch_size among several ranks: each has so many records, or all together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from ..errors import UserError
+from ..proto import caffe_pb2
+
+SCALINGS = ("weak", "strong")
+
+_FIELDS = ("data_param", "image_data_param", "hdf5_data_param", "memory_data_param",
+           "window_data_param")  # fmt: skip
+
+
+def readers(param: caffe_pb2.NetParameter) -> Iterator[tuple[str, Any]]:
+    """Each layer of the TRAIN phase that reads data: its name and its message with batch_size."""
+    for layer in param.layer:
+        for field in _FIELDS if _trains(layer) else ():
+            if layer.HasField(field) and getattr(layer, field).batch_size:
+                yield layer.name, getattr(layer, field)
+
+
+def divide_batches(param: caffe_pb2.NetParameter, ranks: int) -> caffe_pb2.NetParameter:
+    """The net with the batches of its TRAIN phase divided among the ranks.
+
+    UserError where a batch cannot be divided, or a layer has a batch that is no `batch_size`.
+    """
+    divided = caffe_pb2.NetParameter()
+    divided.CopyFrom(param)
+    for name, message in readers(divided):
+        if message.batch_size % ranks:
+            raise UserError(
+                f'layer "{name}", batch_size: {message.batch_size} cannot be divided among {ranks} '
+                f"ranks: choose a multiple of {ranks}, another number of ranks, or --scal weak"
+            )
+        message.batch_size //= ranks
+    for layer in divided.layer:
+        if _trains(layer) and layer.type in ("DummyData", "Input"):
+            raise UserError(
+                f'layer "{layer.name}" ({layer.type}): --scal strong divides batch_size, which '
+                "this layer does not have: use --scal weak"
+            )
+    return divided
+
+
+def describe(param: caffe_pb2.NetParameter, ranks: int, iter_size: int) -> str:
+    """The log line about the global batch; param: the training net as one rank runs it."""
+    sizes = {message.batch_size for _, message in readers(param)}
+    if len(sizes) != 1:
+        return f"Training on {ranks} ranks"
+    size = sizes.pop()
+    parts = f"{size} records on each of {ranks} ranks"
+    if iter_size > 1:
+        parts += f", {iter_size} times (iter_size)"
+    return f"Global batch: {size * ranks * iter_size} records an update ({parts})"
+
+
+def _trains(layer: caffe_pb2.LayerParameter) -> bool:
+    """Whether a layer may run in the TRAIN phase (its levels and stages are not looked at)."""
+    if layer.HasField("phase") and layer.phase != caffe_pb2.TRAIN:
+        return False
+    included = [rule.phase for rule in layer.include if rule.HasField("phase")]
+    excluded = [rule.phase for rule in layer.exclude if rule.HasField("phase")]
+    return (not included or caffe_pb2.TRAIN in included) and caffe_pb2.TRAIN not in excluded

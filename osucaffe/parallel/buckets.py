@@ -1,0 +1,57 @@
+"""Owns buckets: the slices of the arena that travel together, and when each is complete."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from ..net import Net
+
+ITEM = 4
+"""Bytes of an element of the arena."""
+
+
+class Bucket(NamedTuple):
+    """Elements start .. stop - 1 of the arena.
+
+    layer: the lowest layer that uses one of its parameters: forward needs them from there on, and
+    backward has completed their gradients when it has run that layer.
+    """
+
+    start: int
+    stop: int
+    layer: int
+
+
+def find_buckets(net: Net, nbytes: int, *, frozen: bool) -> list[Bucket]:
+    """Cut the arena into buckets of at least nbytes (0: one for each parameter), in its order.
+
+    frozen: parameters that never change (lr_mult 0) are wanted, too. A bucket does not reach over
+    those that are not wanted. Each bucket's layer is at most that of the one before.
+    """
+    lowest = _lowest_layers(net)
+    buckets: list[Bucket] = []
+    whole = True  # whether the last bucket is large enough, or cannot grow
+    layer = len(net.layers)
+    for start, stop, parameter in net.arena.segments:
+        if not frozen and not parameter.lr_mult:
+            whole = True
+            continue
+        layer = min(layer, lowest[id(parameter.blob)])
+        if whole:
+            buckets.append(Bucket(start, stop, layer))
+        else:
+            buckets[-1] = Bucket(buckets[-1].start, stop, layer)
+        whole = (stop - buckets[-1].start) * ITEM >= nbytes
+    return buckets
+
+
+def _lowest_layers(net: Net) -> dict[int, int]:
+    """For each parameter's blob (by id) the lowest layer that uses it or a view of it."""
+    lowest: dict[int, int] = {}
+    owners = {id(parameter.blob.data): id(parameter.blob) for parameter in net.parameters}
+    for index, layer in enumerate(net.layers):
+        for blob in layer.parameters:
+            owner = owners.get(id(blob.data.base or blob.data))
+            if owner is not None:
+                lowest.setdefault(owner, index)
+    return lowest

@@ -1,0 +1,71 @@
+"""Owns what a solver asks of the processes that train together, and its answers for one alone.
+
+`osucaffe/parallel` gives the answers for several: a solver knows of them only through this.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+
+from ..backends.tensor import Step
+from ..proto import caffe_pb2
+
+if TYPE_CHECKING:
+    from .solver import Solver
+
+_Value = TypeVar("_Value")
+
+
+class Team:
+    """A process that trains alone: rank 0 of 1."""
+
+    rank = 0
+    size = 1
+
+    def divide(self, param: caffe_pb2.NetParameter) -> caffe_pb2.NetParameter:
+        """The training net as this rank runs it: where ranks divide the batch, with a share."""
+        return param
+
+    def attach(self, solver: Solver) -> None:
+        """The solver's nets have been built, or built again."""
+
+    def changed(self) -> None:
+        """Weights were loaded, or a snapshot: the ranks are to agree on them before they go on."""
+
+    def begin(self) -> None:
+        """Iterations follow."""
+
+    def step(self, solver: Any, *, accumulate: bool, update: bool) -> Step:
+        """One forward and backward pass as a step; update: and the update from the mean gradient.
+
+        accumulate: the gradients are added to those of the pass before.
+        """
+        then = solver.optimizer.steps if update else ()
+        step: Step = solver.net.whole(accumulate=accumulate, then=then)
+        return step
+
+    def exchange(self) -> None:
+        """Make the gradients of this pass the mean of all ranks' (`step` does it by itself)."""
+
+    def updated(self) -> None:
+        """The weights were updated outside `step`."""
+
+    def settle(self) -> None:
+        """Wait until the weights are what the last update made them, on every rank."""
+
+    def share(self, value: _Value) -> _Value:
+        """Rank 0's value."""
+        return value
+
+    def sum(self, values: np.ndarray) -> np.ndarray:
+        """The sum of all ranks' float64 values."""
+        return values
+
+    def agree(self, request: str) -> str:
+        """One request (see `signals.py`) for all ranks, that any of them may have received."""
+        return request
+
+    def check(self, occasion: str) -> None:
+        """UserError unless all ranks have the same weights."""

@@ -1,0 +1,181 @@
+"""What the ranks run that test_training.py starts: N ranks with batch B against one with N·B.
+
+Every rank trains the reference by itself as well: alone, with the whole batch.
+"""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from osucaffe.backends.cpu import Cpu
+from osucaffe.comm.algorithms import ALGORITHMS
+from osucaffe.comm.create import Wanted
+from osucaffe.comm.job import Job, find_job
+from osucaffe.comm.topology import discover
+from osucaffe.data.database import record_key, write_database
+from osucaffe.parallel.team import DataParallel, Design
+from osucaffe.proto import Datum, NetParameter, SolverParameter, parse_text
+from osucaffe.solvers import Solver
+
+BATCH = 4
+RECORDS = 53  # a prime: batches cross the end of the data
+
+NET = """
+name: "small"
+layer {{ name: "data" type: "Data" top: "x" top: "label" include {{ phase: TRAIN }}
+  transform_param {{ mirror: true crop_size: 7 scale: 0.01 }}
+  data_param {{ source: "{source}" batch_size: {batch} backend: LMDB }} }}
+layer {{ name: "data" type: "Data" top: "x" top: "label" include {{ phase: TEST }}
+  transform_param {{ crop_size: 7 scale: 0.01 }}
+  data_param {{ source: "{source}" batch_size: 5 backend: LMDB }} }}
+layer {{ name: "frozen" type: "Convolution" bottom: "x" top: "frozen" param {{ lr_mult: 0 }}
+  param {{ lr_mult: 0 }} convolution_param {{ num_output: 4 kernel_size: 1
+  weight_filler {{ type: "xavier" }} }} }}
+layer {{ name: "conv" type: "Convolution" bottom: "frozen" top: "conv" param {{ lr_mult: 1 }}
+  param {{ lr_mult: 2 decay_mult: 0 }} convolution_param {{ num_output: 6 kernel_size: 3
+  weight_filler {{ type: "xavier" }} }} }}
+layer {{ name: "relu" type: "ReLU" bottom: "conv" top: "conv" }}
+layer {{ name: "first" type: "InnerProduct" bottom: "conv" top: "first"
+  inner_product_param {{ num_output: 12 weight_filler {{ type: "xavier" }} }} }}
+layer {{ name: "drop" type: "Dropout" bottom: "first" top: "first" }}
+layer {{ name: "twice" type: "InnerProduct" bottom: "first" top: "once" param {{ name: "w" }}
+  param {{ name: "b" }} inner_product_param {{ num_output: 12
+  weight_filler {{ type: "xavier" }} }} }}
+layer {{ name: "relu2" type: "ReLU" bottom: "once" top: "once" }}
+layer {{ name: "again" type: "InnerProduct" bottom: "once" top: "twice" param {{ name: "w" }}
+  param {{ name: "b" }} inner_product_param {{ num_output: 12
+  weight_filler {{ type: "xavier" }} }} }}
+layer {{ name: "score" type: "InnerProduct" bottom: "twice" top: "score"
+  inner_product_param {{ num_output: 10 weight_filler {{ type: "xavier" }} }} }}
+layer {{ name: "loss" type: "SoftmaxWithLoss" bottom: "score" bottom: "label" top: "loss" }}
+layer {{ name: "accuracy" type: "Accuracy" bottom: "score" bottom: "label" top: "accuracy"
+  include {{ phase: TEST }} }}
+"""
+SGD = 'type: "SGD" momentum: 0.9 weight_decay: 0.01 base_lr: 0.05 lr_policy: "fixed"'
+ADAM = 'type: "Adam" momentum: 0.9 momentum2: 0.999 delta: 1e-3 base_lr: 0.01 lr_policy: "fixed"'
+OTHER = "random_seed: 3 snapshot_after_train: false test_iter: 5 test_interval: 1000 "
+
+
+@dataclass(frozen=True)
+class Case:
+    """One way of training, and how near it must come to the reference: each parameter, or with
+    gradients in 16 bits, which round biases most, all of them taken together.
+    """
+
+    design: Design = field(default_factory=Design)
+    wanted: Wanted = field(default_factory=Wanted)
+    settings: str = SGD
+    tolerance: float = 1e-5
+
+
+def cases(size: int) -> Iterator[Case]:
+    """Designs with settings; every algorithm; every communicator."""
+    settings = itertools.cycle(
+        [
+            SGD,
+            SGD + " iter_size: 2",
+            SGD + " clip_gradients: 0.5",
+            ADAM + " clip_gradients: 0.3",
+            SGD + " iter_size: 3 clip_gradients: 0.5",
+        ]  # fmt: skip
+    )
+    for aggregation in ("blocking", "layerwise"):
+        for propagation in ("none", "blocking", "overlapped"):
+            for bucket in (0, 1 << 20) if aggregation == "layerwise" else (0,):
+                yield Case(Design(aggregation, propagation, bucket), settings=next(settings))
+    every = SGD + " iter_size: 2 clip_gradients: 0.5"
+    for name in [*ALGORITHMS["all_reduce"], "native"]:
+        yield Case(Design(bucket=1024), Wanted(algorithm=name, chunk=256), every)
+    for name in [*ALGORITHMS["reduce"], "native"]:
+        design = Design(propagation="overlapped", bucket=1024)
+        yield Case(design, Wanted(algorithm=name, chunk=256), every)
+    for kind in ("mpi", "hierarchical"):
+        for aggregation in ("blocking", "layerwise"):
+            yield Case(Design(aggregation, bucket=512), Wanted(kind, group=2), every)
+    yield Case(Design("blocking", scaling="strong"), settings=every)
+    yield Case(Design(bucket=512), Wanted(bits="bfloat16"), tolerance=0.05)
+    yield Case(Design(bucket=512), Wanted(bits="float16"), tolerance=0.01)
+
+
+def make_data(folder: Path) -> Path:
+    """Random images of 8 x 8 with three channels, and labels."""
+    generator = np.random.default_rng(5)
+    records = []
+    for index in range(RECORDS):
+        image = generator.integers(0, 256, (3, 8, 8), np.uint8)
+        datum = Datum(channels=3, height=8, width=8, data=image.tobytes(), label=index % 10)
+        records.append((record_key(index), datum.SerializeToString()))
+    write_database(folder / "lmdb", records)
+    return folder / "lmdb"
+
+
+def make_solver(source: Path, batch: int, settings: str, **options: Any) -> Solver:
+    """A solver on that data."""
+    param = parse_text(OTHER + settings, SolverParameter)
+    net = parse_text(NET.format(source=source, batch=batch), NetParameter)
+    param.net_param.CopyFrom(net)
+    return Solver(param, Cpu(threads=1, onednn=False), file="solver.prototxt", **options)
+
+
+def weights(solver: Solver) -> list[np.ndarray]:
+    return [solver.backend.read(each.blob.data) for each in solver.net.parameters]
+
+
+def flatten(arrays: list[np.ndarray]) -> np.ndarray:
+    return np.concatenate([array.ravel() for array in arrays])
+
+
+def check(case: Case, job: Job, source: Path, references: dict[Any, Any]) -> None:
+    """Train 20 iterations both ways and compare weights, losses and test scores."""
+    if case.settings not in references:
+        alone = make_solver(source, BATCH * job.size, case.settings)
+        alone.step(20)
+        first, second = alone.test_all()[0], alone.test_all()[0]
+        references[case.settings] = weights(alone), first.outputs, second.outputs
+    team = DataParallel(job, discover(job), case.wanted, case.design)
+    batch = BATCH * job.size if case.design.scaling == "strong" else BATCH
+    together = make_solver(source, batch, case.settings, team=team)
+    together.step(20)
+    tests = [together.test_all()[0].outputs for _ in range(2)]
+    team.check("in the test")
+    wanted, *scores = references[case.settings]
+    names = [each.name for each in together.net.parameters]
+    found = weights(together)
+    if case.wanted.bits != "float32":
+        names, found, wanted = ["all"], [flatten(found)], [flatten(wanted)]
+    for name, got, want in zip(names, found, wanted, strict=True):
+        error, size = np.linalg.norm(got - want), np.linalg.norm(want)
+        assert error <= case.tolerance * size, f"{name}: off by {error / size:.2g}"
+    for outputs, expected in zip(tests, scores, strict=True):
+        for output, other in zip(outputs, expected, strict=True):
+            assert abs(output.value - other.value) <= max(1e-5, 4 * case.tolerance), output
+    team.comm.close()
+
+
+def main() -> None:
+    folder = Path(sys.argv[1])
+    job = find_job()
+    with job.together():
+        if job.rank == 0:
+            make_data(folder)
+        job.barrier()
+        references: dict[Any, Any] = {}
+        count = 0
+        for case in cases(job.size):
+            try:
+                check(case, job, folder / "lmdb", references)
+            except AssertionError as error:
+                raise AssertionError(f"{case}") from error
+            count += 1
+    print(f"rank {job.rank}: {count} cases alike\n", end="")
+
+
+if __name__ == "__main__":
+    main()
