@@ -61,6 +61,8 @@ class Layer:
     """Bottoms (labels, say) that never get a gradient."""
     reshapes: bool = False
     """It may raise Reshaped while it runs."""
+    dynamic: bool = False
+    """Its tops change their shapes all the time: a net that has one keeps every blob apart."""
     alias: tuple[str, ...] = ()
     """What the tops share with the first bottom: ("data",) or ("data", "diff")."""
 

@@ -23,7 +23,7 @@ from .graph.memory import Pool, plan_memory
 from .graph.parameters import adopt_parameters, copy_weights
 from .graph.precision import warn_of_precision
 from .graph.splits import insert_splits
-from .layer import Layer, Reshaped, create_layer
+from .layer import Layer, Reshaped, create_layer, layer_types
 from .proto import caffe_pb2, fill_blob
 
 log = logging.getLogger("osucaffe")
@@ -38,7 +38,7 @@ class Net:
     share: a net whose parameters (by layer name) and working memory this one uses.
     inspectable: every blob keeps its own row-major memory, so that all can be looked at.
     gradients: whether backward can run (default: in the TRAIN phase, or when inspectable).
-    accumulate: whether `backward(accumulate=True)` can run (for `iter_size`).
+    accumulate: whether `backward(accumulate=True)` can run (for `iter_size`); inspectable: too.
 
     Bad layers raise UserError.
     """
@@ -67,7 +67,11 @@ class Net:
         self.param = insert_splits(filter_layers(param, net_state(param, phase, level, stages)))
         if gradients is None:
             gradients = phase == "TRAIN" or inspectable
-        self._gradients, self._accumulates = gradients, gradients and accumulate
+        types = layer_types()
+        if any(types[each.type].dynamic for each in self.param.layer if each.type in types):
+            self.inspectable = True
+        self._gradients = gradients
+        self._accumulates = gradients and (accumulate or inspectable)
         self._add_layers()
         self.layers = [node.layer for node in self.nodes]
         self.layer_names: list[str] = [layer.name for layer in self.layers]

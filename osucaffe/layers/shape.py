@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
+
 from ..backends.primitives import Program
 from ..backends.tensor import Shape
 from ..blob import Blob
-from ..layer import Layer, register
+from ..layer import Layer, Reshaped, register
 
 
 @register("Reshape")
@@ -113,6 +115,51 @@ class BatchReindex(Layer):
     ) -> None:
         if propagate_down[0]:
             program.gather_backward(top[0].diff, bottom[1].data, bottom[0].diff)
+
+
+@register("Filter")
+class Filter(Layer):
+    """Of every bottom but the last, the items of the batch where the last one is not 0."""
+
+    bottoms = (2, None)
+    tops = (1, None)
+    reshapes = dynamic = True
+    picked: int | None = None
+    """How many items the last selector picked; all, before the first forward pass."""
+
+    def setup(self, bottom: list[Shape]) -> list[Shape]:
+        *data, selector = bottom
+        if len(self.param.top) != len(data):
+            self.fail("top", f"needs {len(data)}, one for each bottom but the last")
+        self.no_gradient = (len(data),)
+        if not selector or math.prod(selector[1:]) != 1:
+            self.fail(f"bottom[{len(data)}]", f"{selector} must hold one number an item")
+        for i, shape in enumerate(data):
+            if shape[:1] != selector[:1]:
+                self.fail(f"bottom[{i}]", f"{shape} is not of the batch of the last, {selector}")
+        if self.picked is None:
+            self.picked = selector[0]
+        return [(self.picked, *shape[1:]) for shape in data]
+
+    def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
+        self.index = self.tensor(top[0].shape[:1])
+        program.host([bottom[-1].data], [self.index], function=self._pick)
+        for x, y in zip(bottom, top, strict=False):
+            program.gather(x.data, self.index, y.data)
+
+    def _pick(self, selector: list[np.ndarray], index: list[np.ndarray]) -> None:
+        places = np.flatnonzero(selector[0])
+        if len(places) != len(index[0]):
+            self.picked = len(places)
+            raise Reshaped
+        index[0][...] = places
+
+    def backward(
+        self, program: Program, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]
+    ) -> None:
+        for x, y, wanted in zip(bottom, top, propagate_down, strict=False):
+            if wanted:
+                program.gather_backward(y.diff, self.index, x.diff)
 
 
 @register("PixelShuffle")

@@ -140,6 +140,7 @@ CASES = [
     case("Silence", tops=0),
     case("Reshape", "reshape_param { shape { dim: -1 dim: 3 } axis: 2 }"),
     case("Flatten"),
+    case("Filter", "", {"x": (5, 2), "z": (5, 3), "l": (5, 1)}, labels={"l": 2}, tops=2),
     case("PixelShuffle", "pixel_shuffle_param { upscale_factor: 3 }", {"x": (2, 18, 2, 3)}),
     case("Crop", "crop_param { axis: -2 offset: 1 offset: 2 }", {"x": (2, 3, 4, 5), "z": (2, 3, 2, 3)}),
     case("BatchReindex", "", {"x": (4, 3), "l": (6,)}, labels={"l": 4}),
@@ -180,8 +181,9 @@ CASES = [
     case("Log", "", positive=True, name="e"),
 ]  # fmt: skip
 
-WITHOUT = {"Accuracy", "ArgMax", "Data", "DummyData", "HDF5Output", "Input", "Threshold"}
-"""Types that have no gradient."""
+WITHOUT = {"Accuracy", "ArgMax", "Data", "DummyData", "HDF5Output", "Input",
+           "Python", "Threshold"}
+"""Types that have no gradient, or (Python) one that users write."""
 
 
 @pytest.mark.parametrize(("type_", "shapes", "text", "options"), CASES)
@@ -198,23 +200,27 @@ def test_gradient_is_the_slope_of_forward(type_, shapes, text, options) -> None:
             values[name][: options["begin"]] = 0
         elif options["positive"]:
             values[name] = np.abs(values[name]) + 0.1
+    learned = {blob.name: blob for layer in net.layers for blob in layer.parameters}
+    values |= {name: backend.read(blob.data) for name, blob in learned.items()}
+
+    def forward() -> None:
+        for name, value in values.items():
+            backend.write((learned.get(name) or net.blobs[name]).data, value)
+        net.random.step = 3  # the same random numbers each time
+        net.forward()
+
+    forward()
     # What is differentiated: the losses plus the other outputs, each element weighted.
     seeds = {
         name: random.standard_normal(net.blobs[name].shape)
         for name in net.outputs
         if not net.loss_weight(name)
     }
-    learned = {blob.name: blob for layer in net.layers for blob in layer.parameters}
-    values |= {name: backend.read(blob.data) for name, blob in learned.items()}
 
     def objective() -> float:
-        for name, value in values.items():
-            backend.write((learned.get(name) or net.blobs[name]).data, value)
-        net.random.step = 3  # the same random numbers each time
-        net.forward()
+        forward()
         return net.loss() + sum((net.read(name) * seed).sum() for name, seed in seeds.items())
 
-    objective()
     for name, seed in seeds.items():
         backend.write(net.blobs[name].diff, seed)
     net.backward()

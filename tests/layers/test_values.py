@@ -144,6 +144,23 @@ def test_argmax_without_and_with_axis(values: bool) -> None:
     np.testing.assert_array_equal(run("ArgMax", [x], param % "axis: 1"), expected)
 
 
+def test_filter_follows_its_selector() -> None:
+    text = inputs({"x": (4, 3), "s": (4,)}) + (
+        'layer { name: "op" type: "Filter" bottom: "x" bottom: "s" top: "y" }'
+        'layer { name: "sum" type: "Reduction" bottom: "y" top: "sum" '
+        "reduction_param { axis: 1 } }"
+    )
+    net = build(text, Cpu(), inspectable=True)
+    x = random.standard_normal((4, 3)).astype(np.float32)
+    net.write("x", x)
+    for selector in ([1, 0, 0, 2], [1, 1, 1, 1], [0, 1, 0, 0]):
+        net.write("s", np.array(selector))
+        net.forward()
+        picked = x[np.flatnonzero(selector)]
+        np.testing.assert_array_equal(net.read("y"), picked)
+        np.testing.assert_allclose(net.read("sum"), picked.sum(axis=1), rtol=1e-5)
+
+
 def test_pixel_shuffle_interleaves_channels() -> None:
     x = random.standard_normal((2, 8, 3, 4))
     y = run("PixelShuffle", [x])
