@@ -23,9 +23,9 @@ _WHEELS = ("onednn-cpu-gomp", "onednn-cpu-iomp", "onednn-cpu-tbb")
 _MODULES = (convolution, dense, pooling, normalization, elementwise, update)
 
 # How long OpenMP's threads spin for one another before they sleep: long enough to bridge the gaps
-# between the calls of an iteration. GNU OpenMP's default of 300,000 rounds (some 15 ms) wastes the
+# between the calls of an iteration. GNU OpenMP's default of 300,000 rounds (some 5 ms) wastes the
 # cores of whatever else runs: beside three other busy processes an iteration took 8 times as long.
-os.environ.setdefault("GOMP_SPINCOUNT", "3000")
+os.environ.setdefault("GOMP_SPINCOUNT", "20000")
 
 # dnnl_cpu_isa_t; each includes those before it.
 _INSTRUCTION_SETS = {

@@ -67,6 +67,7 @@ _FUNCTIONS = {
     "memory_desc_clone": "om",
     "memory_desc_query": "mip",
     "primitive_desc_query": "piip",
+    "primitive_desc_next_impl": "p",
     "memory_create": "omep",
     "memory_set_data_handle": "pp",
     "primitive_create": "op",
@@ -157,6 +158,10 @@ class PrimitiveDescriptor(Handle):
     def is_fast(self) -> bool:
         """Whether it is generated code, not oneDNN's portable fallback or a GEMM with copies."""
         return self.implementation.startswith(("jit", "brg", "lrn_jit"))
+
+    def next(self) -> None:
+        """Become the next best implementation. Raises Unsupported where there is none."""
+        self._library.call("primitive_desc_next_impl", self)
 
     def has(self, argument: int) -> bool:
         """Whether it uses an argument that is optional, such as a workspace."""
