@@ -84,6 +84,11 @@ def start(log_dir: str | None = None, program: str = "osucaffe") -> StandardErro
     return standard_error
 
 
+def quieten() -> None:
+    """Let through warnings and errors only: of several ranks, one tells what all do."""
+    logging.getLogger("osucaffe").setLevel(logging.WARNING)
+
+
 def stop() -> None:
     """Take back what `start` did."""
     logger = logging.getLogger("osucaffe")

@@ -3,6 +3,8 @@
   osucaffe train --solver solver.prototxt
   osucaffe train --solver solver.prototxt --weights pretrained.caffemodel    fine-tune
   osucaffe train --solver solver.prototxt --snapshot auto                    go on
+  osucaffe train --solver solver.prototxt --ranks 4                          four processes
+  mpiexec -n 4 osucaffe train --solver solver.prototxt                       the same
 
 A first interrupt (Ctrl-C) stops after the iteration at hand and writes a snapshot; a second one
 stops at once. On a terminal a live display follows the log."""
@@ -14,9 +16,10 @@ import contextlib
 import sys
 from typing import TYPE_CHECKING
 
-from . import options
+from . import options, ranks
 
 if TYPE_CHECKING:
+    from ..comm.job import Job
     from ..proto import SolverParameter
     from ..solvers.observer import Observer
 
@@ -53,13 +56,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--no_progress", action="store_true", help="no live display on a terminal")
     options.add_state(parser)
     options.add_device(parser)
+    ranks.add_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> None:
-    """Train."""
+    """Train, alone or as one of the ranks of a job."""
+    from ..comm.job import find_job
+
+    ranks.launch(args)
+    job = find_job()
+    with job.together():
+        _train(args, job)
+
+
+def _train(args: argparse.Namespace, job: Job) -> None:
     from .. import log
 
-    standard_error = log.start(args.log_dir)
+    first = job.rank == 0
+    standard_error = log.start(args.log_dir if first else None)
+    if not first:
+        log.quieten()
+    topology = ranks.place(args, job)
     backend = options.make_backend(args)
     from ..solvers.signals import Signals
     from ..solvers.solver import Solver
@@ -68,19 +85,24 @@ def run(args: argparse.Namespace) -> None:
     with contextlib.ExitStack() as stack:
         signals = stack.enter_context(Signals(args.sigint_effect, args.sighup_effect))
         observers: list[Observer] = []
-        if args.tensorboard:
+        if args.tensorboard and first:
             from .tensorboard import TensorBoard
 
             observers.append(stack.enter_context(TensorBoard(args.tensorboard)))
         solver = Solver(
-            param, backend, file=args.solver, request=signals.request, observers=observers
+            param,
+            backend,
+            file=args.solver,
+            request=signals.request,
+            observers=observers,
+            team=ranks.make_team(args, job, topology),
         )
         if args.snapshot:
             solver.restore(args.snapshot)
         for file in args.weights:
             with options.naming(file):
                 solver.load(file)
-        if sys.stderr.isatty() and not args.no_progress:
+        if sys.stderr.isatty() and not args.no_progress and first:
             from .live import Live
 
             solver.observers.append(stack.enter_context(Live(solver, standard_error)))

@@ -1,0 +1,183 @@
+"""Owns the options for training on several ranks, how `osucaffe train` starts them, and where each
+runs."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..errors import UserError
+from . import options
+
+if TYPE_CHECKING:
+    from ..comm.job import Job
+    from ..comm.topology import Topology
+    from ..parallel.team import DataParallel
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    group = parser.add_argument_group(
+        "several ranks",
+        "Start them with mpiexec or srun, or let --ranks, or --gpu with several numbers, do it.",
+    )
+    add = group.add_argument
+    add("--ranks", metavar="N", type=options.positive, help="start so many ranks on this machine")
+    add(
+        "--scal",
+        choices=("weak", "strong"),
+        default="weak",
+        help="batch_size is each rank's (weak, the default) or is divided among them (strong)",
+    )
+    add(
+        "--aggregation",
+        choices=("blocking", "layerwise"),
+        default="layerwise",
+        help="gradients travel after backward, or beside it (default: layerwise)",
+    )
+    add(
+        "--propagation",
+        choices=("none", "blocking", "overlapped"),
+        default="none",
+        help="each rank updates its weights (none, the default), or rank 0 does and sends them "
+        "before the next forward, or beside it",
+    )
+    add(
+        "--bucket_mb",
+        metavar="MB",
+        type=float,
+        default=4.0,
+        help="the least that travels at once beside backward or forward (default: 4)",
+    )
+    add(
+        "--gradient_type",
+        choices=("float32", "bfloat16", "float16"),
+        default="float32",
+        help="the type in which gradients travel (default: float32)",
+    )
+    add("--comm", metavar="KIND", default="auto", help="auto, mpi or hierarchical (default: auto)")
+    add(
+        "--algorithm",
+        metavar="NAME",
+        default="auto",
+        help="the algorithm of collective operations; auto (the default): as the tuning table says",
+    )
+    add("--tuning", metavar="FILE", help="a tuning table that `osucaffe tune` wrote")
+    add(
+        "--comm_timeout",
+        metavar="S",
+        type=float,
+        default=300.0,
+        help="end the job when a rank waits longer than this for others (0: never; default: 300)",
+    )
+    add(
+        "--group",
+        metavar="N",
+        type=int,
+        default=0,
+        help="take each N ranks of a machine for a machine of their own, to try out hierarchies",
+    )
+
+
+def launch(args: argparse.Namespace) -> None:
+    """Become mpiexec with this command if the options ask for ranks and nothing started them yet.
+
+    UserError if MPI is not installed, or a launcher started another number of ranks.
+    """
+    from ..comm.job import find_job, launched_by
+
+    gpus = (args.gpu or "").split(",")
+    wanted = args.ranks or (_count_gpus(args.gpu) if args.gpu == "all" or len(gpus) > 1 else 1)
+    if launched_by():
+        job = find_job()
+        if args.ranks and job.size != args.ranks:
+            raise UserError(f"--ranks {args.ranks}, but {job.size} were started: leave it out")
+        return
+    if wanted == 1:
+        return
+    beside = Path(sys.executable).parent
+    mpiexec = shutil.which("mpiexec", path=str(beside)) or shutil.which("mpiexec")
+    if mpiexec is None:
+        raise UserError(
+            f'{wanted} ranks need MPI: pip install "osucaffe[mpi]", or load the MPI of this machine'
+        )
+    command = [mpiexec, "-n", str(wanted), sys.executable, "-m", "osucaffe", *sys.argv[1:]]
+    os.execv(mpiexec, command)
+
+
+def place(args: argparse.Namespace, job: Job) -> Topology:
+    """Choose this rank's GPU or its share of the cores (in args), and tell where all ranks are."""
+    from ..comm.topology import discover
+
+    topology = discover(job)
+    if job.size == 1:
+        if args.gpu == "all":
+            args.gpu = "0"
+        return topology
+    local = sum(each.host == topology.own.host for each in topology.ranks)
+    if args.gpu is None:
+        args.threads = args.threads or max(1, topology.own.cores // local)
+        return topology
+    count = _count_gpus(args.gpu)
+    chosen = [str(n) for n in range(count)] if args.gpu == "all" else args.gpu.split(",")
+    args.gpu = chosen[topology.local_rank % len(chosen)]
+    return discover(job, *_identify(int(args.gpu)))
+
+
+def make_team(args: argparse.Namespace, job: Job, topology: Topology) -> DataParallel | None:
+    """The team that the options ask for; None for a rank alone."""
+    if job.size == 1:
+        return None
+    from ..comm.create import Wanted
+    from ..parallel.team import DataParallel, Design
+
+    wanted = Wanted(
+        kind=args.comm,
+        algorithm=args.algorithm,
+        table=args.tuning,
+        timeout=args.comm_timeout,
+        group=args.group,
+        bits=args.gradient_type,
+    )
+    bucket = int(args.bucket_mb * 2**20)
+    design = Design(args.aggregation, args.propagation, bucket, args.scal)
+    return DataParallel(job, topology, wanted, design)
+
+
+def _count_gpus(wanted: str) -> int:
+    """How many GPUs --gpu names."""
+    if wanted != "all":
+        return len(wanted.split(","))
+    try:
+        import cupy
+    except ImportError:
+        raise UserError(
+            '--gpu all: GPUs need CuPy: pip install "osucaffe[cuda13]" (or [cuda12])'
+        ) from None
+    try:
+        count: int = cupy.cuda.runtime.getDeviceCount()
+    except cupy.cuda.runtime.CUDARuntimeError as error:
+        raise UserError(f"--gpu all: there is none: {error}") from error
+    return count
+
+
+def _identify(gpu: int) -> tuple[str, str]:
+    """The UUID and the name of a GPU; this process is bound to the cores near it."""
+    import cupy
+
+    properties = cupy.cuda.runtime.getDeviceProperties(gpu)
+    bus = cupy.cuda.runtime.deviceGetPCIBusId(gpu).lower()
+    near = Path(f"/sys/bus/pci/devices/{bus}/local_cpulist")
+    try:
+        cores: set[int] = set()
+        for span in near.read_text().strip().split(","):
+            first, _, last = span.partition("-")
+            cores |= set(range(int(first), int(last or first) + 1))
+        os.sched_setaffinity(0, cores & os.sched_getaffinity(0) or cores)
+    except (OSError, ValueError):
+        pass  # the system does not tell: the process stays where it is
+    return bytes(properties["uuid"]).hex(), properties["name"].decode()
