@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check
 ITERATIONS ?= 3000
 
-.PHONY: help train test test-gpu lint bench-cpu clean
+.PHONY: help train test test-gpu lint bench-cpu bench-gpu clean
 .DELETE_ON_ERROR:
 
 help:
@@ -14,6 +14,7 @@ help:
 	@echo "make test-gpu   run the tests that need a GPU, on a machine that has one"
 	@echo "make lint       run ruff and mypy only"
 	@echo "make bench-cpu  measure training on the CPU side by side with PyTorch"
+	@echo "make bench-gpu  the same on a GPU (needs CuPy, cuDNN and PyTorch for CUDA)"
 	@echo "make clean      remove the environment, the data and everything else made here"
 
 train: $(VENV)/run.stamp data/mnist/mnist_train_lmdb/data.mdb
@@ -34,6 +35,10 @@ lint: $(VENV)/dev.stamp
 
 bench-cpu: $(VENV)/bench.stamp
 	$(BIN)/python -m benchmarks.bench_cpu
+
+# A GPU machine brings CuPy, cuDNN and PyTorch of its own CUDA version: PYTHON names its Python.
+bench-gpu:
+	$(PYTHON) -m benchmarks.bench_gpu
 
 data/mnist/mnist_train_lmdb/data.mdb: | $(VENV)/run.stamp
 	$(BIN)/osucaffe data mnist --out data/mnist

@@ -27,10 +27,14 @@ WARM_UP_SECONDS = 0.5
 
 @dataclass
 class Built:
-    """What is ready to run: one iteration, and what is worth noting about it."""
+    """What is ready to run, and what is worth noting about it."""
 
     iterate: Iterate
     notes: dict[str, Any] = field(default_factory=dict)
+    iterations: int = 1
+    """How many iterations one call of `iterate` makes."""
+    device_peak: Callable[[], int] | None = None
+    """The most bytes held on a GPU; None: the host's memory counts."""
 
 
 def main() -> None:
@@ -47,9 +51,9 @@ def main() -> None:
         start = time.process_time()
         times = _run(built.iterate, float(line))
         answer = {
-            "times": times,
+            "times": [each / built.iterations for each in times],
             "cpu": time.process_time() - start,
-            "peak": _memory("VmHWM"),
+            "peak": built.device_peak() if built.device_peak else _memory("VmHWM"),
             "growth": _memory("VmHWM") - _imported,
         }
         print(json.dumps(answer), file=answers, flush=True)
@@ -181,11 +185,24 @@ def _build_numpy_sgemm(job: dict[str, Any]) -> Built:
     return Built(lambda: np.matmul(a, b, out=c), {"flops": 2 * _SGEMM_SIZE**3})
 
 
+def _on_gpu(name: str) -> Callable[[dict[str, Any]], Built]:
+    def build(job: dict[str, Any]) -> Built:
+        from . import gpu
+
+        built: Built = getattr(gpu, name)(job)
+        return built
+
+    return build
+
+
 _FRAMEWORKS: dict[str, Callable[[dict[str, Any]], Built]] = {
     "osucaffe": _build_osucaffe,
     "torch": _build_torch,
     "torch sgemm": _build_torch_sgemm,
     "numpy sgemm": _build_numpy_sgemm,
+    "osucaffe gpu": _on_gpu("build_osucaffe"),
+    "torch gpu": _on_gpu("build_torch"),
+    "gpu rates": _on_gpu("build_rates"),
 }
 
 if __name__ == "__main__":

@@ -1,0 +1,185 @@
+"""Owns `make bench-gpu`: training on one GPU, osucaffe beside PyTorch in the best of its modes.
+
+The floor of a net is, over the calls of one iteration, the sum of the longer of two times: its
+arithmetic at the device's rate of a large matrix product, and its bytes (each tensor read or
+written once) at the rate of a large copy; the update's bytes come on top.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from . import results
+from .gpu import TORCH_MODES
+from .measure import Worker, alternate
+
+CASES = (
+    ("lenet", 64),
+    ("cifar10_quick", 100),
+    ("alexnet", 256),
+    ("caffenet", 256),
+    ("googlenet", 128),
+)
+PRECISIONS = ("bf16", "tf32")
+UPDATE_PASSES = 5
+"""float32 passes over the parameters: weights, gradients and history read, the first and last
+written."""
+
+
+def measure_case(
+    job: dict[str, Any], rates: dict[str, Any], modes: list[str], rounds: int, seconds: float
+) -> dict[str, Any]:
+    """Milliseconds of both sides in turns (PyTorch in its best mode), memory, and the floor."""
+    with ExitStack() as stack, ThreadPoolExecutor() as pool:
+        jobs = [job | {"framework": "osucaffe gpu"}]
+        jobs += [job | {"framework": "torch gpu", "mode": mode} for mode in modes]
+        started = list(pool.map(lambda each: _start(each), jobs))
+        workers = [stack.enter_context(worker) for worker in started if worker is not None]
+        ours, peers = workers[0], workers[1:]
+        alternate(peers, rounds=2, seconds=seconds)
+        tried = {peer.job["mode"]: round(peer.median * 1e3, 4) for peer in peers}
+        best = min(peers, key=lambda peer: peer.median)
+        for worker in workers:
+            worker.times.clear()
+        alternate([ours, best], rounds=rounds, seconds=seconds)
+        floor = sum(
+            max(flops / rates["flops_per_second"], size / rates["bytes_per_second"])
+            for flops, size in ours.notes["calls"]
+        )
+        floor += UPDATE_PASSES * ours.notes["parameter_bytes"] / rates["bytes_per_second"]
+        return {
+            "model": job["model"],
+            "batch": job["batch"],
+            "precision": job["precision"],
+            "floor_ms": round(floor * 1e3, 4),
+            "flops": sum(flops for flops, _ in ours.notes["calls"]),
+            "osucaffe": _summary(ours),
+            "torch": _summary(best) | {"mode": best.job["mode"], "modes_tried_ms": tried},
+            "speedup": round(best.median / ours.median, 2),
+            "memory": round(ours.peak / best.peak, 2),
+        }
+
+
+def _start(job: dict[str, Any]) -> Worker | None:
+    """A worker, or None where PyTorch cannot run the net in this mode (its message is printed)."""
+    try:
+        return Worker(job)
+    except RuntimeError as error:
+        if job["framework"] != "torch gpu":
+            raise
+        print(error, file=sys.stderr)
+        return None
+
+
+def _summary(worker: Worker) -> dict[str, Any]:
+    return {
+        "version": worker.notes["version"],
+        "median_ms": round(worker.median * 1e3, 4),
+        "runs_ms": [round(median * 1e3, 4) for median in worker.run_medians],
+        "images_per_second": round(worker.job["batch"] / worker.median),
+        "peak_gib": round(worker.peak / 2**30, 2),
+        "setup_seconds": round(worker.notes["setup"], 1),
+    }
+
+
+def render(record: dict[str, Any]) -> str:
+    """The record as Markdown."""
+    columns = (
+        "net and batch size", "precision", "osucaffe img/s", "PyTorch img/s", "its mode",
+        "speed-up", "osucaffe ms", "floor ms", "share reached", "memory GiB", "set-up s",
+    )  # fmt: skip
+    rows = [
+        (
+            f"{case['model']} {case['batch']}",
+            case["precision"],
+            f"{case['osucaffe']['images_per_second']:,}",
+            f"{case['torch']['images_per_second']:,}",
+            case["torch"]["mode"],
+            f"{case['speedup']:.2f}",
+            f"{case['osucaffe']['median_ms']:.3f}",
+            f"{case['floor_ms']:.3f}",
+            f"{case['floor_ms'] / case['osucaffe']['median_ms']:.0%}",
+            f"{case['osucaffe']['peak_gib']:.2f} / {case['torch']['peak_gib']:.2f}",
+            f"{case['osucaffe']['setup_seconds']} / {case['torch']['setup_seconds']}",
+        )
+        for case in record["cases"]
+    ]
+    rates = "\n".join(
+        f"- {precision}: {rate['flops_per_second'] / 1e12:.0f} TFLOP/s in a large matrix product, "
+        f"{rate['bytes_per_second'] / 1e12:.2f} TB/s in a large copy"
+        for precision, rate in record["rates"].items()
+    )
+    rate = next(iter(record["rates"].values()))
+    first = record["cases"][0]
+    return f"""# osucaffe and PyTorch on one GPU
+
+Written by `make bench-gpu` on {record["date"]}.
+
+- {rate["device"]}; CUDA {rate["cuda"]}, cuDNN {rate["cudnn"]}, CuPy {rate["cupy"]}
+- osucaffe {first["osucaffe"]["version"]}, PyTorch {first["torch"]["version"]}
+{rates}
+- {record["rounds"]} runs each of {record["seconds"]} s, in turns; medians of the runs' medians
+
+{results.table(columns, rows)}
+
+- A training iteration: forward, backward and an SGD update with momentum and weight decay, on one
+  batch that lies on the device. PyTorch: channels_last, bf16 by autocast, in the fastest of eager,
+  torch.compile, torch.compile with reduce-overhead, and a captured CUDA graph.
+- The floor: for each call the longer of its arithmetic at the rate of a large matrix product and
+  its bytes at the rate of a large copy, and the update's bytes.
+- Memory: the most that each framework held of its own; set-up: to the end of the first iteration
+  (osucaffe / PyTorch).
+"""
+
+
+def main() -> None:
+    """Measure all cases, write the results, print the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", metavar="MODELS", help="the cases of these models, with commas")
+    parser.add_argument("--precisions", default=",".join(PRECISIONS), help="with commas")
+    parser.add_argument("--modes", default=",".join(TORCH_MODES), help="PyTorch's, with commas")
+    parser.add_argument("--rounds", type=int, default=5, help="runs of each side (5)")
+    parser.add_argument("--seconds", type=float, default=0.5, help="length of a run (0.5)")
+    parser.add_argument("--out", type=Path, default=results.RESULTS, help="folder of the results")
+    options = parser.parse_args()
+    only = options.only.split(",") if options.only else None
+    record: dict[str, Any] = {
+        "date": results.today(),
+        "machine": results.machine(),
+        "rounds": options.rounds,
+        "seconds": options.seconds,
+        "rates": {},
+        "cases": [],
+    }
+    for precision in options.precisions.split(","):
+        with Worker({"framework": "gpu rates", "precision": precision, "threads": 1}) as worker:
+            rates = record["rates"][precision] = worker.notes
+        for model, batch in CASES:
+            if only and model not in only:
+                continue
+            job = {"model": model, "batch": batch, "precision": precision, "threads": 4}
+            case = measure_case(
+                job, rates, options.modes.split(","), options.rounds, options.seconds
+            )
+            record["cases"].append(case)
+            print(
+                f"{model} {batch} {precision}: osucaffe {case['osucaffe']['median_ms']} ms, "
+                f"PyTorch {case['torch']['median_ms']} ms ({case['torch']['mode']}), "
+                f"speed-up {case['speedup']}, floor {case['floor_ms']} ms; "
+                f"all modes {case['torch']['modes_tried_ms']}; memory {case['memory']}",
+                flush=True,
+            )
+            name = rates["device"].lower().replace(" ", "-")
+            path = results.write(
+                f"gpu-{name}-{record['date']}", record, render(record), options.out
+            )
+    print(f"\n{path.read_text()}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,162 @@
+"""Owns the GPU sides of a comparison: a training iteration of osucaffe or PyTorch, and the rates
+of the device that floors are made of. Each is built for `worker`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from osucaffe.proto import caffe_pb2
+
+from . import nets
+from .worker import DECAY, LEARNING_RATE, MOMENTUM, Built
+
+TORCH_MODES = ("eager", "compile", "reduce-overhead", "graph")
+"""As it comes; torch.compile's default; its mode for little overhead; a captured CUDA graph."""
+
+BLOCK = 20
+"""Iterations between two looks at the clock: the host waits for the device only then."""
+
+
+def build_osucaffe(job: dict[str, Any]) -> Built:
+    """A training iteration on GPU 0, replayed as one CUDA graph."""
+    import time
+
+    import cupy
+
+    import osucaffe
+    from osucaffe.backends.cuda import Cuda
+    from osucaffe.graph.flops import flops
+    from osucaffe.solvers import Solver
+
+    start = time.perf_counter()
+    net_parameter = nets.training_net(job["model"], job["batch"])
+    settings = caffe_pb2.SolverParameter(
+        net_param=net_parameter,
+        base_lr=LEARNING_RATE,
+        lr_policy="fixed",
+        momentum=MOMENTUM,
+        weight_decay=DECAY,
+        max_iter=2**31 - 1,
+        random_seed=1,
+    )
+    backend = Cuda(precision=job["precision"])
+    solver = Solver(settings, backend)
+    for name, values in nets.synthetic_batch(net_parameter).items():
+        solver.net.write(name, values)
+    solver.step(1)
+    backend.synchronize()
+    notes = {
+        "version": osucaffe.__version__,
+        "setup": time.perf_counter() - start,
+        "calls": [
+            (flops(call), sum(map(backend.nbytes, {*call.read_tensors(), *call.written_tensors()})))
+            for program in solver.net.programs[:2]
+            for call in program
+        ],
+        "parameter_bytes": backend.nbytes(solver.net.arena.data),
+    }
+
+    def iterate() -> None:
+        solver.step(BLOCK)
+        backend.synchronize()
+
+    return Built(iterate, notes, BLOCK, lambda: cupy.get_default_memory_pool().total_bytes())
+
+
+def build_torch(job: dict[str, Any]) -> Built:
+    """The same in PyTorch, channels_last, in one of TORCH_MODES."""
+    import time
+
+    import torch
+
+    from .torch_peer import TorchPeer, torch_batch
+
+    start = time.perf_counter()
+    torch.backends.cudnn.benchmark = True
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = (
+        job["precision"] != "fp32"
+    )
+    net_parameter = nets.training_net(job["model"], job["batch"])
+    peer = TorchPeer(net_parameter).cuda().to(memory_format=torch.channels_last)
+    batch = {
+        name: x.cuda().to(memory_format=torch.channels_last) if x.dim() == 4 else x.cuda()
+        for name, x in torch_batch(nets.synthetic_batch(net_parameter)).items()
+    }
+    mode, half = job["mode"], job["precision"] == "bf16"
+    optimizer = torch.optim.SGD(
+        peer.parameter_groups(LEARNING_RATE, DECAY), lr=LEARNING_RATE, momentum=MOMENTUM, fused=True
+    )
+
+    def loss() -> torch.Tensor:
+        with torch.autocast("cuda", torch.bfloat16, enabled=half, cache_enabled=mode != "graph"):
+            return peer.loss(peer(batch))
+
+    if mode in ("compile", "reduce-overhead"):
+        loss = torch.compile(loss, mode="default" if mode == "compile" else mode)
+
+    def train() -> None:
+        optimizer.zero_grad(set_to_none=mode != "graph")
+        loss().backward()
+        optimizer.step()
+
+    once = train
+    if mode == "graph":
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(3):
+                train()
+        torch.cuda.current_stream().wait_stream(side)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            train()
+        once = graph.replay
+    for _ in range(3):
+        once()
+    torch.cuda.synchronize()
+
+    def iterate() -> None:
+        for _ in range(BLOCK):
+            once()
+        torch.cuda.synchronize()
+
+    notes = {"version": torch.__version__, "setup": time.perf_counter() - start}
+    return Built(iterate, notes, BLOCK, torch.cuda.max_memory_allocated)
+
+
+_MATRIX = 8192
+_COPY_BYTES = 2**30
+
+
+def build_rates(job: dict[str, Any]) -> Built:
+    """The device's name and rates: of a large matrix product in the precision, and of a copy."""
+    import cupy
+    import torch
+
+    torch.backends.cuda.matmul.allow_tf32 = job["precision"] != "fp32"
+    dtype = torch.bfloat16 if job["precision"] == "bf16" else torch.float32
+    a, b = (torch.randn(_MATRIX, _MATRIX, device="cuda", dtype=dtype) for _ in range(2))
+    source = torch.empty(_COPY_BYTES, dtype=torch.uint8, device="cuda").random_()
+    target = torch.empty_like(source)
+
+    def seconds(function: Any) -> float:
+        best = float("inf")
+        for _ in range(5):
+            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            begin.record()
+            for _ in range(10):
+                function()
+            end.record()
+            end.synchronize()
+            best = min(best, begin.elapsed_time(end) / 1e4)
+        return best
+
+    notes = {
+        "device": torch.cuda.get_device_name(),
+        "cupy": cupy.__version__,
+        "cudnn": torch.backends.cudnn.version(),
+        "cuda": torch.version.cuda,
+        "flops_per_second": 2 * _MATRIX**3 / seconds(lambda: torch.mm(a, b)),
+        "bytes_per_second": 2 * _COPY_BYTES / seconds(lambda: target.copy_(source)),
+    }
+    return Built(lambda: None, notes)
