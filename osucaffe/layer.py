@@ -63,6 +63,8 @@ class Layer:
     """It may raise Reshaped while it runs."""
     dynamic: bool = False
     """Its tops change their shapes all the time: a net that has one keeps every blob apart."""
+    messages: tuple[str, ...] | None = None
+    """The fields of LayerParameter that hold its settings (None: that of its own name, if any)."""
     alias: tuple[str, ...] = ()
     """What the tops share with the first bottom: ("data",) or ("data", "diff")."""
 

@@ -1,11 +1,12 @@
 """List the layer types that there are.
 
-Prints each type with a line that says what it does."""
+Prints each type with a line that says what it does, and the settings that it reads."""
 
 from __future__ import annotations
 
 import argparse
 import inspect
+import textwrap
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -15,8 +16,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     """Print the list."""
     from ..layer import layer_types
+    from ..layers.catalogue import settings_of
 
     types = layer_types()
-    width = max(map(len, types))
+    width = max(map(len, types)) + 2
     for name, layer in types.items():
-        print(f"{name:{width}}  {(inspect.getdoc(layer) or '').partition(chr(10))[0]}")
+        print(f"{name:{width}}{(inspect.getdoc(layer) or '').partition(chr(10))[0]}")
+        for message, settings in settings_of(layer).items():
+            text = f"{message}: {', '.join(settings)}"
+            indent = " " * width
+            print(textwrap.fill(text, 100, initial_indent=indent, subsequent_indent=indent + "  "))

@@ -15,6 +15,7 @@ from .window import Window, read_window
 class Filters(Layer):
     """What both directions share: parameters, extents, axes folded to (N, C, spatial ...)."""
 
+    messages = ("convolution_param",)
     bottoms = tops = (1, None)
 
     def setup(self, bottom: list[Shape]) -> list[Shape]:
@@ -151,6 +152,8 @@ class Deconvolution(Filters):
 @register("Im2col")
 class Im2col(Layer):
     """Every window of the image as a column of channels."""
+
+    messages = ("convolution_param",)
 
     def setup(self, bottom: list[Shape]) -> list[Shape]:
         shape, param = bottom[0], self.param.convolution_param

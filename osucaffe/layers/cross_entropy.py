@@ -46,6 +46,8 @@ class Normalized(Loss):
 class SigmoidCrossEntropyLoss(Normalized):
     """Cross-entropy of sigmoid(x) with targets between 0 and 1, element by element."""
 
+    messages = ("loss_param",)
+
     def setup(self, bottom: list[Shape]) -> list[Shape]:
         self.check_counts_alike(bottom)
         self.ignore = read_ignored(self.param.loss_param)
@@ -84,6 +86,7 @@ class InfogainLoss(Normalized):
     bottoms = (2, 3)
     tops = (1, 2)
     no_gradient = (1, 2)
+    messages = ("infogain_loss_param", "loss_param")
 
     def setup(self, bottom: list[Shape]) -> list[Shape]:
         scores, param = bottom[0], self.param.infogain_loss_param

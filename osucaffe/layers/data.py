@@ -58,6 +58,7 @@ class Data(_Feed):
     """Images (and labels, if there is a second top) from an LMDB, transformed and prefetched."""
 
     tops = (1, 2)
+    messages = ("data_param", "transform_param")
 
     def setup(self, bottom: list[Shape]) -> list[Shape]:
         param = self.param.data_param

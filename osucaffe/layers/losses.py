@@ -76,6 +76,7 @@ class EuclideanLoss(Differences):
 class L1Loss(Differences):
     """The mean over the batch (normalization: FULL, over all elements) of the absolute errors."""
 
+    messages = ("loss_param",)
     value = "y = share * abs(a - b)"
     derivative = "y = c * share * sign(a - b)"
 
@@ -86,8 +87,7 @@ class L1Loss(Differences):
 
 @register("ContrastiveLoss")
 class ContrastiveLoss(Loss):
-    """Draws pairs that bottom[2] calls similar together, pushes others margin apart
-    (Hadsell et al. 2006)."""
+    """Draws pairs together that bottom[2] calls similar, others apart (Hadsell et al. 2006)."""
 
     bottoms = (3, 3)
     no_gradient = (2,)

@@ -245,8 +245,7 @@ class BatchNorm(Standardize):
 
 @register("LayerNorm")
 class LayerNorm(Standardize):
-    """Each item normalized over the axes from `axis` on, then scaled and shifted element by
-    element (Ba et al. 2016)."""
+    """Each item normalized over its axes from `axis` on, scaled and shifted (Ba et al. 2016)."""
 
     def setup(self, bottom: list[Shape]) -> list[Shape]:
         param, shape = self.param.layer_norm_param, bottom[0]

@@ -35,6 +35,7 @@ class Recurrent(Layer):
 
     tops = (1, None)
     no_gradient = (1,)
+    messages = ("recurrent_param",)
     parts: int
     """How many gates a cell has."""
     states: int

@@ -67,6 +67,7 @@ class SoftmaxWithLoss(Layer):
     bottoms = (2, 2)
     tops = (1, 2)
     loss = True
+    messages = ("softmax_param", "loss_param")
     no_gradient = (1,)
 
     def setup(self, bottom: list[Shape]) -> list[Shape]:

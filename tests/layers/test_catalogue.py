@@ -1,0 +1,52 @@
+"""The layer types are those of Caffe 1.0 and a few more, and each knows its settings."""
+
+from __future__ import annotations
+
+import inspect
+
+from osucaffe.layer import layer_types
+from osucaffe.layers.catalogue import messages_of, settings_of
+from osucaffe.proto import LayerParameter
+
+CAFFE = {
+    "AbsVal", "Accuracy", "ArgMax", "BNLL", "BatchNorm", "BatchReindex", "Bias", "Clip", "Concat",
+    "ContrastiveLoss", "Convolution", "Crop", "Data", "Deconvolution", "Dropout", "DummyData",
+    "ELU", "Eltwise", "Embed", "EuclideanLoss", "Exp", "Filter", "Flatten", "HDF5Data",
+    "HDF5Output", "HingeLoss", "Im2col", "ImageData", "InfogainLoss", "InnerProduct", "Input",
+    "LRN", "LSTM", "LSTMUnit", "Log", "MVN", "MemoryData", "MultinomialLogisticLoss", "PReLU",
+    "Parameter", "Pooling", "Power", "Python", "RNN", "ReLU", "Reduction", "Reshape", "SPP",
+    "Scale", "Sigmoid", "SigmoidCrossEntropyLoss", "Silence", "Slice", "Softmax", "SoftmaxWithLoss",
+    "Split", "Swish", "TanH", "Threshold", "Tile", "WindowData",
+}  # fmt: skip
+OWN = {"GELU", "L1Loss", "LayerNorm", "PixelShuffle"}
+MISSING = {"HDF5Data", "ImageData", "MemoryData", "WindowData"}
+"""Types that are not there yet."""
+
+
+def test_the_types_are_caffes_and_our_own() -> None:
+    assert set(layer_types()) == (CAFFE - MISSING) | OWN
+
+
+def test_each_type_says_in_a_line_what_it_does() -> None:
+    for name, layer in layer_types().items():
+        line = (inspect.getdoc(layer) or "").partition("\n")[0]
+        assert line.endswith("."), name
+        assert len(line) <= 100, name
+
+
+def test_every_settings_message_belongs_to_a_type() -> None:
+    read = {message for layer in layer_types().values() for message in messages_of(layer)}
+    known = {
+        name
+        for name, field in LayerParameter.DESCRIPTOR.fields_by_name.items()
+        if name.endswith("_param")
+    }
+    waiting = {"hdf5_data_param", "image_data_param", "memory_data_param", "window_data_param"}
+    assert read == known - waiting
+
+
+def test_settings_are_the_schemas() -> None:
+    types = layer_types()
+    assert settings_of(types["ReLU"]) == {"relu_param": ["negative_slope", "engine"]}
+    assert set(settings_of(types["RNN"])) == {"recurrent_param"}
+    assert settings_of(types["AbsVal"]) == {}
