@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -423,3 +424,11 @@ def test_update(size: int) -> None:
 def test_other_update_rules_are_declined(formula: str) -> None:
     with pytest.raises(Unsupported):
         update.additions(formula, ["w", "g", "h"], ["lr"], {"momentum": 0.9})
+
+
+def test_what_is_no_onednn_is_not_loaded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    other = tmp_path / "libdnnl.so.3"
+    other.write_text("no library")
+    for path in (other, "libc.so.6", ""):
+        monkeypatch.setenv("OSUCAFFE_ONEDNN", str(path))
+        assert onednn.load() is None

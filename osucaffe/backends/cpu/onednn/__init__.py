@@ -19,7 +19,7 @@ from .preparation import Preparation
 
 __all__ = ["Layout", "OneDNN", "load"]
 
-_WHEELS = ("onednn-cpu-gomp", "onednn-cpu-iomp", "onednn-cpu-tbb")
+_WHEELS = ("onednn-cpu-gomp", "onednn-cpu-iomp")
 _MODULES = (convolution, dense, pooling, normalization, elementwise, update)
 
 # How long OpenMP's threads spin for one another before they sleep: long enough to bridge the gaps
@@ -105,7 +105,7 @@ def load() -> OneDNN | None:
     for path in _candidates():
         try:
             return OneDNN(Library(path))
-        except OSError:
+        except (OSError, AttributeError):  # not loadable, or without a function that is needed
             continue
     return None
 
