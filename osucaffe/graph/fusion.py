@@ -2,9 +2,53 @@
 
 from __future__ import annotations
 
-from ..backends.tensor import Call
+from collections import Counter
+from collections.abc import Collection, Sequence
+
+from ..backends.tensor import Call, Tensor
 
 _WITH_RELU = {"convolution", "inner_product"}
+
+
+def fuse(programs: Sequence[list[Call]], folds: Collection[str]) -> list[list[Call]]:
+    """Fuse the calls of forward and of each form of backward.
+
+    folds: the backend's primitives that can apply the backward pass of a ReLU to what they write.
+    """
+    forward, *backward = programs
+    fused = fuse_relu(relu_before_pooling(forward, programs))
+    return [fused, *(fold_relu_backward(calls, fused, folds) for calls in backward)]
+
+
+def relu_before_pooling(calls: list[Call], programs: Sequence[list[Call]]) -> list[Call]:
+    """Move an in-place ReLU behind max pooling to the convolution before it, which has it for
+    nothing: a ReLU keeps the order of values, so that the maximum is the same.
+
+    Only where nothing but the pooling reads the convolution's output, whose values change.
+    """
+    readers = Counter(
+        id(tensor) for program in programs for call in program for tensor in call.read_tensors()
+    )
+    moved: list[Call] = []
+    for call in calls:
+        convolution, pooling = moved[-2:] if len(moved) > 1 else (None, None)
+        if (
+            call.name == "relu"
+            and call.settings["slope"] >= 0
+            and pooling is not None
+            and convolution is not None
+            and pooling.name == "max_pooling"
+            and convolution.name == "convolution"
+            and call.reads["x"] is call.writes["y"] is pooling.writes["y"]
+            and pooling.reads["x"] is convolution.writes["y"]
+            and readers[id(pooling.reads["x"])] == 1
+        ):
+            x = pooling.reads["x"]
+            call.reads["x"], call.writes["y"] = x, x
+            moved.insert(-1, call)
+        else:
+            moved.append(call)
+    return moved
 
 
 def fuse_relu(calls: list[Call]) -> list[Call]:
@@ -23,3 +67,55 @@ def fuse_relu(calls: list[Call]) -> list[Call]:
         else:
             fused.append(call)
     return fused
+
+
+def fold_relu_backward(
+    calls: list[Call], forward: Sequence[Call], folds: Collection[str]
+) -> list[Call]:
+    """Let the call that writes a gradient apply the in-place ReLU backward that comes next.
+
+    It gets the ReLU's output as `positive`: where that is not, the gradient is zero. A maximum
+    that is not positive needs no gradient at all, so its forward call does not note it.
+    """
+    pooled = {id(call.writes.get("index")): call for call in forward if call.name == "max_pooling"}
+    writer: dict[int, Call | None] = {}  # of each tensor; None when it was touched since
+    fused = []
+    for call in calls:
+        if call.name == "relu_backward" and call.settings["slope"] == 0:
+            before = writer.get(id(call.reads["dy"]))
+            if (
+                call.reads["dy"] is call.writes["dx"]
+                and before is not None
+                and before.name in folds
+                and _fold(before, call.reads["x"], call.writes["dx"], pooled)
+            ):
+                continue
+        fused.append(call)
+        for tensor in call.read_tensors():
+            writer[id(tensor.base or tensor)] = None
+        for tensor in call.written_tensors():
+            writer[id(tensor.base or tensor)] = None if tensor.base else call
+    return fused
+
+
+def _fold(call: Call, x: Tensor, dx: Tensor, pooled: dict[int, Call]) -> bool:
+    """Whether the call could be told to zero dx, which it writes, where x is not positive."""
+    if call.accumulates:
+        return False
+    match call.name:
+        case "max_pooling_backward":
+            maker = pooled.get(id(call.reads["index"]))
+            if maker is None or maker.reads["x"] is not x:
+                return False
+            maker.settings["positive"] = True
+        case "lrn_backward":
+            if call.reads["x"] is not x:
+                return False
+            call.reads["positive"] = x
+        case "split":
+            parts = call.writes["ys"]
+            masks = call.reads.setdefault("positive", [None] * len(parts))
+            masks[next(i for i, part in enumerate(parts) if part is dx)] = x
+        case _:
+            call.reads["positive"] = x
+    return True

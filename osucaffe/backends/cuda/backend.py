@@ -31,6 +31,11 @@ class Cuda:
     """
 
     name = "cuda"
+    folds = frozenset((
+        "average_pooling_backward", "dropout_backward", "lrn_backward", "max_pooling_backward",
+        "split", "sum",
+    ))  # fmt: skip
+    """Primitives that can apply the backward pass of a ReLU to the gradient that they write."""
 
     def __init__(self, device: int = 0, precision: str = "fp32", *, graphs: bool = True) -> None:
         if precision not in PRECISIONS:
@@ -239,7 +244,7 @@ def _import_cupy() -> Any:
         import cupy
     except ImportError:
         raise UserError(
-            "--gpu needs CuPy: pip install \"osucaffe[cuda13]\" (or [cuda12] for an older driver)"
+            '--gpu needs CuPy: pip install "osucaffe[cuda13]" (or [cuda12] for an older driver)'
         ) from None
     try:
         cupy.cuda.runtime.getDeviceCount()

@@ -113,15 +113,23 @@ def elementwise(
 
 @primitive("flat")
 def sum(
-    call: CudaCall, xs: list[Tensor], y: Tensor, *, coefficients: Sequence[float] | None = None
+    call: CudaCall,
+    xs: list[Tensor],
+    y: Tensor,
+    *,
+    coefficients: Sequence[float] | None = None,
+    positive: Tensor | None = None,
 ) -> Step:
     coefficients = coefficients or [1.0] * len(xs)
     named = [(f"x{i}", x) for i, x in enumerate(xs)]
-    terms = [
+    total = " + ".join(
         name if factor == 1 else f"{float(factor)!r} * {name}"
         for factor, (name, _) in zip(coefficients, named, strict=True)
-    ]
-    return formula_step(f"y = {' + '.join(terms)}", named, [("y", y)])
+    )
+    if positive is not None:
+        named.append(("p", positive))
+        total = f"where(p > 0, {total}, 0)"
+    return formula_step(f"y = {total}", named, [("y", y)])
 
 
 @primitive("flat")
@@ -144,12 +152,21 @@ def dropout(call: CudaCall, x: Tensor, y: Tensor, mask: Tensor, *, ratio: float,
 
 @primitive("own")
 def dropout_backward(
-    call: CudaCall, dy: Tensor, mask: Tensor, dx: Tensor, *, ratio: float, key: int
+    call: CudaCall,
+    dy: Tensor,
+    mask: Tensor,
+    dx: Tensor,
+    *,
+    ratio: float,
+    key: int,
+    positive: Tensor | None = None,
 ) -> Step:
-    return _dropout(call, dy, dx, ratio, key)
+    return _dropout(call, dy, dx, ratio, key, positive)
 
 
-def _dropout(call: CudaCall, x: Tensor, y: Tensor, ratio: float, key: int) -> Step:
+def _dropout(
+    call: CudaCall, x: Tensor, y: Tensor, ratio: float, key: int, positive: Tensor | None = None
+) -> Step:
     """Both directions draw the same numbers, so no mask is kept."""
     backend = call.backend
     backend.settle(x)
@@ -158,13 +175,17 @@ def _dropout(call: CudaCall, x: Tensor, y: Tensor, ratio: float, key: int) -> St
     place = row_major_place(y) if nhwc else "at"
     drawn = f"squares32((*step << 32) + (uint64_t)({place}), key) >= {keep_threshold(ratio)}u"
     operands = [Operand("x", x), Operand("y", y, stored=True, loaded=False)]
+    if positive is not None:
+        operands.append(Operand("p", call.held(positive, nhwc=nhwc)))
+        drawn = f"p > 0 && {drawn}"
     text = element_kernel(
         "dropout",
         operands,
         f"y = {drawn} ? x * {1 / (1 - ratio)!r}f : 0.0f;",
         ", const uint64_t* step, uint64_t key",
     )
-    arguments = [x, y, np.int64(y.size), backend.counter(), np.uint64(backend.key(key))]
+    tensors = [each.tensor for each in operands]
+    arguments = [*tensors, np.int64(y.size), backend.counter(), np.uint64(backend.key(key))]
     return launch(kernel_from(text, "dropout"), blocks_for(y.size, 8), arguments)
 
 

@@ -88,16 +88,22 @@ def copy_columns(
     *,
     pitch: tuple[int, int],
     offset: tuple[int, int],
+    positive: Tensor | None = None,
 ) -> Step:
-    """A step that copies `width` elements of each row; pitch, offset: those of source, target."""
-    widest = 16 // max(ITEM_BYTES[dtype_of(source)], ITEM_BYTES[dtype_of(target)])
+    """A step that copies `width` elements of each row; pitch, offset: those of source, target.
+
+    positive: lies as the target; where it is not, zeros are written.
+    """
+    types = {dtype_of(tensor) for tensor in (source, target, positive) if tensor is not None}
+    widest = 16 // max(ITEM_BYTES[dtype] for dtype in types)
     vector = math.gcd(widest, width, *pitch, *offset)
-    types = {"S": C_TYPES[dtype_of(source)], "T": C_TYPES[dtype_of(target)]}
+    macros = {"S": C_TYPES[dtype_of(source)], "T": C_TYPES[dtype_of(target)]}
+    macros["P"] = C_TYPES[dtype_of(positive or target)]
     arguments = [
-        source, target, np.int64(rows), np.int32(width // vector),
+        source, target, positive, np.int64(rows), np.int32(width // vector),
         *(np.int64(value) for value in (pitch[0], offset[0], pitch[1], offset[1])),
     ]  # fmt: skip
-    function = kernel("movement", "copy_columns", VEC=vector, **types)
+    function = kernel("movement", "copy_columns", VEC=vector, **macros)
     return launch(function, blocks_for(rows * width // vector), arguments)
 
 
@@ -116,16 +122,24 @@ def concat(call: CudaCall, xs: list[Tensor], y: Tensor, *, axis: int) -> Step:
 
 
 @primitive("flat")
-def split(call: CudaCall, x: Tensor, ys: list[Tensor | None], *, axis: int) -> Step:
+def split(
+    call: CudaCall,
+    x: Tensor,
+    ys: list[Tensor | None],
+    *,
+    axis: int,
+    positive: list[Tensor | None] | None = None,
+) -> Step:
     axis %= len(x.shape)
     inside = _inside(x, axis)
     pitch = x.shape[axis] * inside
+    masks = positive or [None] * len(ys)
     return sequence([
         copy_columns(
-            x, y, x.size // pitch, y.shape[axis] * inside,
+            x, y, x.size // pitch, y.shape[axis] * inside, positive=mask,
             pitch=(pitch, y.shape[axis] * inside), offset=(start * inside, 0),
         )
-        for y, start in zip(ys, _parts(ys, x, axis), strict=True)
+        for y, mask, start in zip(ys, masks, _parts(ys, x, axis), strict=True)
         if y is not None
     ])  # fmt: skip
 

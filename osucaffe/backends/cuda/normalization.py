@@ -9,21 +9,56 @@ import numpy as np
 
 from ..tensor import Step, Tensor
 from .kernels import blocks_for, kernel, launch
-from .layout import C_TYPES, Unused, dtype_of, is_channels_last
+from .layout import C_TYPES, ITEM_BYTES, Unused, dtype_of, is_channels_last
 from .registry import CudaCall, primitive
 
 SHARED_FLOATS = 8192
 """Of one block's rows in shared memory: small enough for several blocks on a processor."""
 
 
-def _rows(channels: int, copies: int) -> int:
-    """How many pixels a block holds."""
-    return max(1, min(32, SHARED_FLOATS // copies // channels))
-
-
 def _lrn_constants(settings: dict[str, Any]) -> list[np.float32]:
     names = ["alpha", "beta"] + ["k"] * (not settings["within_channel"])
     return [np.float32(settings[name]) for name in names]
+
+
+def _across(
+    call: CudaCall, tensors: list[Tensor], settings: dict[str, Any], *, relu: bool = False
+) -> Step:
+    """A step for the region across channels: of (x, y), or backward of (x, dy, dx)."""
+    x, size = tensors[0], settings["size"]
+    backward = "_backward" if len(tensors) == 3 else ""
+    channels = x.shape[1]
+    macros = {"T": C_TYPES[dtype_of(x)], "SIZE": size, "RELU": int(relu)}
+    constants = _lrn_constants(settings)
+    vector = 16 // ITEM_BYTES[dtype_of(x)]
+    if channels % vector == 0 and size // 2 * 2 <= vector:
+        count = x.count // vector
+        function = kernel(
+            "lrn", f"lrn_vectors{backward}", VEC=vector, GROUPS=channels // vector, **macros
+        )
+        return launch(function, blocks_for(count), [*tensors, np.int64(count), *constants])
+    pixels, width = x.count // channels, channels + size // 2 * 2
+    row_floats = 2 * width + channels if backward else width
+    rows = max(1, min(32, SHARED_FLOATS // row_floats))
+    arguments = [*tensors, np.int64(pixels), np.int32(channels), np.int32(rows), *constants]
+    function = kernel("lrn", f"lrn{backward}", **macros)
+    return launch(function, -(-pixels // rows), arguments, shared=4 * rows * row_floats)
+
+
+def _within(
+    call: CudaCall,
+    tensors: list[Tensor],
+    settings: dict[str, Any],
+    *,
+    backward: bool,
+    relu: bool = False,
+) -> Step:
+    """A step for the region within a channel: of (x, y, note), or backward of (x, dy, note, dx)."""
+    x = tensors[0]
+    macros = {"T": C_TYPES[dtype_of(x)], "SIZE": settings["size"], "RELU": int(relu)}
+    function = kernel("lrn", "lrn_within_backward" if backward else "lrn_within", **macros)
+    shape = [np.int64(x.count), *(np.int32(x.shape[axis]) for axis in (2, 3, 1))]
+    return launch(function, blocks_for(x.count), [*tensors, *shape, *_lrn_constants(settings)])
 
 
 @primitive("own")
@@ -32,46 +67,39 @@ def lrn(call: CudaCall, x: Tensor, y: Tensor, note: Tensor, **settings: Any) -> 
     call.backend.settle(x)
     call.backend.settle(y)
     if not within and note.flexible:
-        note.layout = Unused("float32")  # the sums are made again: that is faster than to read them
+        note.layout = Unused("float32")  # to make the sums again is faster than to read them
     call.backend.settle(note, "float32")
     y = call.held(y, nhwc=True)
     x = call.held(x, nhwc=True, dtype=dtype_of(y))
-    size, constants = settings["size"], _lrn_constants(settings)
-    macros = {"T": C_TYPES[dtype_of(y)], "SIZE": size, "RELU": 0}
-    if within:
-        note = call.held(note, nhwc=True)
-        function = kernel("lrn", "lrn_within", **macros)
-        shape = [np.int64(x.count), *(np.int32(x.shape[axis]) for axis in (2, 3, 1))]
-        return launch(function, blocks_for(x.count), [x, y, note, *shape, *constants])
-    channels, pixels = x.shape[1], x.count // x.shape[1]
-    rows = _rows(channels + size, 1)
-    arguments = [x, y, np.int64(pixels), np.int32(channels), np.int32(rows), *constants]
-    shared = 4 * rows * (channels + size // 2 * 2)
-    return launch(kernel("lrn", "lrn", **macros), -(-pixels // rows), arguments, shared=shared)
+    if not within:
+        return _across(call, [x, y], settings)
+    note = call.held(note, nhwc=True)
+    return _within(call, [x, y, note], settings, backward=False)
 
 
 @primitive("own")
 def lrn_backward(
-    call: CudaCall, x: Tensor, y: Tensor, dy: Tensor, note: Tensor, dx: Tensor, **settings: Any
+    call: CudaCall,
+    x: Tensor,
+    y: Tensor,
+    dy: Tensor,
+    note: Tensor,
+    dx: Tensor,
+    *,
+    positive: Tensor | None = None,
+    **settings: Any,
 ) -> Step:
     for tensor in x, dy, dx:
         call.backend.settle(tensor)
+    relu = positive is not None
+    assert positive is None or positive is x, "only the ReLU that made x can be fused"
     dx = call.held(dx, nhwc=True)
     x = call.held(x, nhwc=True, dtype=dtype_of(dx))
     dy = call.held(dy, nhwc=True, dtype=dtype_of(dx))
-    size, constants = settings["size"], _lrn_constants(settings)
-    macros = {"T": C_TYPES[dtype_of(dx)], "SIZE": size, "RELU": 0}
-    if settings["within_channel"]:
-        note = call.held(note, nhwc=True)
-        function = kernel("lrn", "lrn_within_backward", **macros)
-        shape = [np.int64(x.count), *(np.int32(x.shape[axis]) for axis in (2, 3, 1))]
-        return launch(function, blocks_for(x.count), [x, dy, note, dx, *shape, *constants])
-    channels, pixels = x.shape[1], x.count // x.shape[1]
-    rows = _rows(channels + size, 3)
-    arguments = [x, dy, dx, np.int64(pixels), np.int32(channels), np.int32(rows), *constants]
-    shared = 4 * rows * (2 * (channels + size // 2 * 2) + channels)
-    function = kernel("lrn", "lrn_backward", **macros)
-    return launch(function, -(-pixels // rows), arguments, shared=shared)
+    if not settings["within_channel"]:
+        return _across(call, [x, dy, dx], settings, relu=relu)
+    note = call.held(note, nhwc=True)
+    return _within(call, [x, dy, note, dx], settings, backward=True, relu=relu)
 
 
 class Rows:

@@ -29,27 +29,28 @@ def _images(call: CudaCall, large: Tensor, small: Tensor) -> bool:
 
 
 def _fast(
-    call: CudaCall,
     name: str,
     large: Tensor,
     small: Tensor,
     arguments: Sequence[Any],
     *,
+    window: Sequence[Sequence[int]],
     over: Tensor,
-    kernel_size: Sequence[int],
-    stride: Sequence[int],
-    pad: Sequence[int],
+    relu: bool = False,
 ) -> Step:
-    """A step that launches a kernel of pooling.cu over the elements of `over`."""
-    n, c, h, w = large.shape
+    """A step that launches a kernel of pooling.cu over the elements of `over`.
+
+    window: kernel, stride, pad.
+    """
+    _, c, h, w = large.shape
     dtype = dtype_of(over)
     vector = math.gcd(c, 16 // ITEM_BYTES[dtype])
-    function = kernel(
-        "pooling", name, T=C_TYPES[dtype], VEC=vector, RELU=0,
-        KH=kernel_size[0], KW=kernel_size[1], SH=stride[0], SW=stride[1],
-    )  # fmt: skip
-    shape = [np.int32(value) for value in (n, c, h, w, *small.shape[2:], *pad)]
-    return launch(function, blocks_for(over.size // vector), [*arguments, *shape])
+    names = ("C", "H", "W", "OH", "OW", "KH", "KW", "SH", "SW", "PH", "PW")
+    values = (c, h, w, *small.shape[2:], *(value for pair in window for value in pair))
+    macros = dict(zip(names, map(int, values), strict=True))
+    function = kernel("pooling", name, T=C_TYPES[dtype], VEC=vector, RELU=int(relu), **macros)
+    count = over.size // vector
+    return launch(function, blocks_for(count), [*arguments, np.int64(count)])
 
 
 @primitive("own")
@@ -62,7 +63,9 @@ def max_pooling(
     kernel: Sequence[int],
     stride: Sequence[int],
     pad: Sequence[int],
+    positive: bool = False,
 ) -> Step:
+    """positive: note maxima only where they are (set by the fusion pass)."""
     images = _images(call, x, y)
     if index is not None and _is_open(index):
         # Its place inside the window is all that the backward pass needs to know of a maximum.
@@ -72,10 +75,10 @@ def max_pooling(
         dtype = dtype_of(y)
         x = call.held(x, nhwc=True, dtype=dtype)
         y = call.held(y, nhwc=True)
-        return _fast(call, "max_pooling", x, y, [x, y, index], over=y,
-                     kernel_size=kernel, stride=stride, pad=pad)  # fmt: skip
+        window = (kernel, stride, pad)
+        return _fast("max_pooling", x, y, [x, y, index], window=window, over=y, relu=positive)
     windows = Windows(call, x, y, kernel, stride, pad)
-    return windows.over_small("max_pooling", index)
+    return windows.over_small("max_pooling", index, np.int32(positive))
 
 
 @primitive("own")
@@ -94,8 +97,8 @@ def max_pooling_backward(
     if dtype_of(index) == "uint8":
         dx = call.held(dx, nhwc=True)
         dy = call.held(dy, nhwc=True, dtype=dtype_of(dx))
-        return _fast(call, "max_pooling_backward", dx, dy, [dy, index, dx], over=dx,
-                     kernel_size=kernel, stride=stride, pad=pad)  # fmt: skip
+        window = (kernel, stride, pad)
+        return _fast("max_pooling_backward", dx, dy, [dy, index, dx], window=window, over=dx)
     windows = Windows(call, dx, dy, kernel, stride, pad)
     return windows.over_large("max_pooling_backward", index)
 
@@ -113,8 +116,8 @@ def average_pooling(
     if _images(call, x, y):
         y = call.held(y, nhwc=True)
         x = call.held(x, nhwc=True, dtype=dtype_of(y))
-        return _fast(call, "average_pooling", x, y, [x, y], over=y,
-                     kernel_size=kernel, stride=stride, pad=pad)  # fmt: skip
+        window = (kernel, stride, pad)
+        return _fast("average_pooling", x, y, [x, y], window=window, over=y)
     return Windows(call, x, y, kernel, stride, pad).over_small("average_pooling")
 
 
@@ -127,13 +130,17 @@ def average_pooling_backward(
     kernel: Sequence[int],
     stride: Sequence[int],
     pad: Sequence[int],
+    positive: Tensor | None = None,
 ) -> Step:
     if _images(call, dx, dy):
         dx = call.held(dx, nhwc=True)
         dy = call.held(dy, nhwc=True, dtype=dtype_of(dx))
-        return _fast(call, "average_pooling_backward", dx, dy, [dy, None, dx], over=dx,
-                     kernel_size=kernel, stride=stride, pad=pad)  # fmt: skip
-    return Windows(call, dx, dy, kernel, stride, pad).over_large("average_pooling_backward")
+        if positive is not None:
+            positive = call.held(positive, nhwc=True, dtype=dtype_of(dx))
+        window = (kernel, stride, pad)
+        return _fast("average_pooling_backward", dx, dy, [dy, positive, dx], window=window, over=dx)
+    windows = Windows(call, dx, dy, kernel, stride, pad)
+    return windows.over_large("average_pooling_backward", positive)
 
 
 @primitive("own")

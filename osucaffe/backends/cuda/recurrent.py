@@ -140,27 +140,27 @@ extern "C" __global__ void back(const float* keep_, const float* w_, const float
 }}
 """
     cell, back = kernel_from(text, "cell"), kernel_from(text, "back")
-    keep, w, c_first, gates, c, dh, dh_last, dc_last, dgates, dh_first, dc_first = (
-        _plain(call, tensor)  # type: ignore[assignment]
-        for tensor in (
-            keep, w, c_first, gates, c, dh, dh_last, dc_last, dgates, dh_first, dc_first,
-        )
-    )  # fmt: skip
+    given = {name: _plain(call, tensor) for name, tensor in (call.reads | call.writes).items()}
+    keep_, w_, c_first_, gates_, c_, dh_, dgates_ = (
+        given.get(name) for name in ("keep", "w", "c_first", "gates", "c", "dh", "dgates")
+    )
     flow, cell_flow = (call.temporary((items, units)) for _ in range(2))
     steps: list[Step] = [
         fill_step(total, 0.0) if last is None else convert(last, total)
-        for total, last in ((flow, dh_last), (cell_flow, dc_last))
+        for total, last in ((flow, given.get("dh_last")), (cell_flow, given.get("dc_last")))
     ]
     blocks = -(-items * units // THREADS)
     for t in reversed(range(dh.shape[0])):
         time: list[Any] = [np.int32(t)]
         steps += [
-            launch(cell, blocks, [keep, c_first, gates, c, dh, dgates, flow, cell_flow, *time]),
-            launch(back, blocks, [keep, w, dgates, flow, *time]),
+            launch(
+                cell, blocks, [keep_, c_first_, gates_, c_, dh_, dgates_, flow, cell_flow, *time]
+            ),
+            launch(back, blocks, [keep_, w_, dgates_, flow, *time]),
         ]
     steps += [
         convert(total, first)
-        for total, first in ((flow, dh_first), (cell_flow, dc_first))
+        for total, first in ((flow, given.get("dh_first")), (cell_flow, given.get("dc_first")))
         if first is not None
     ]
     return sequence(steps)

@@ -53,9 +53,8 @@ def top_k(
 ) -> Step:
     axis %= len(x.shape)
     given = next(tensor for tensor in (index, value) if tensor is not None)
-    x, index, value = (
-        None if tensor is None else _plain(call, tensor) for tensor in (x, index, value)
-    )
+    x = _plain(call, x)
+    index, value = (None if tensor is None else _plain(call, tensor) for tensor in (index, value))
     step = np.int64(math.prod(x.shape[axis + 1 :]))
     lengths = [np.int32(x.shape[axis]), np.int32(given.shape[axis])]
     arguments = [x, index, value, np.int64(x.count), *lengths, step]

@@ -48,7 +48,9 @@ def update(
     backend = call.backend
     shadow = backend.shadow_arena(weights)
     tensors = {"w": weights, "g": gradients, **dict(zip(("h", "h2"), history, strict=False))}
-    text = update_kernel(formula, list(tensors), names, constants, shadow and dtype_of(shadow))
+    text = update_kernel(
+        formula, list(tensors), names, constants, dtype_of(shadow) if shadow else None
+    )
     table = chunks(segments)
     memory = backend.upload(table)
     arguments: list[Any] = [*tensors.values(), shadow, scalars, memory]

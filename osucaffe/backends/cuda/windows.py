@@ -55,9 +55,11 @@ class Windows:
         return self._launch(name, self.large, others)
 
     def _launch(self, name: str, over: Tensor, others: Sequence[Any]) -> Step:
-        # Whatever else there is, such as an index, is int32 and lies row-major.
+        # Whatever else there is, such as an index, lies row-major, in the type that it is declared.
         held = [
-            self.call.held(other, nhwc=False) if isinstance(other, Tensor) else other
+            self.call.held(other, nhwc=False, dtype=other.dtype)
+            if isinstance(other, Tensor)
+            else other
             for other in others
         ]
         function = kernel("windows", name, COUNT=f"{over.count}ll", **self.macros)

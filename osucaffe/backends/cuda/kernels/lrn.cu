@@ -5,13 +5,85 @@
 
 // s^-beta; the exponent of nearly all nets is 3/4, for which two square roots do.
 __device__ __forceinline__ float power(float s, float beta) {
-    return beta == 0.75f ? rsqrtf(s) * rsqrtf(sqrtf(s)) : __powf(s, -beta);
+    if (beta != 0.75f) return __powf(s, -beta);
+    float root = rsqrtf(s), half;
+    asm("sqrt.approx.f32 %0, %1;" : "=f"(half) : "f"(root));
+    return root * half;
 }
+
+#define PAD (SIZE / 2)
+
+#ifdef GROUPS
+// Across channels, VEC channels a thread, GROUPS threads a pixel: neighbours come from the vectors
+// beside its own, so 2 * PAD <= VEC. Windows are summed in the order of the channels.
+template <int N> __device__ __forceinline__ void load_around(const T* x, int64_t id, float (&to)[N]) {
+    const int around = (N - VEC) / 2;
+    int group = (uint32_t)id % GROUPS;
+    float side[VEC];
+    for (int i = 0; i < N; ++i) to[i] = 0;
+    load<T, VEC>(x + id * VEC, side);
+#pragma unroll
+    for (int i = 0; i < VEC; ++i) to[around + i] = side[i];
+    if (group > 0) {
+        load<T, VEC>(x + (id - 1) * VEC, side);
+#pragma unroll
+        for (int i = 0; i < around; ++i) to[i] = side[VEC - around + i];
+    }
+    if (group < GROUPS - 1) {
+        load<T, VEC>(x + (id + 1) * VEC, side);
+#pragma unroll
+        for (int i = 0; i < around; ++i) to[around + VEC + i] = side[i];
+    }
+}
+
+extern "C" __global__ void lrn_vectors(const T* x, T* y, int64_t count, float alpha, float beta,
+                                       float k) {
+    FOR_EACH(count) {
+        float v[VEC + 2 * PAD], out[VEC];
+        load_around(x, id, v);
+#pragma unroll
+        for (int i = 0; i < VEC; ++i) {
+            float sum = 0;
+#pragma unroll
+            for (int j = 0; j < SIZE; ++j) sum += v[i + j] * v[i + j];
+            out[i] = v[i + PAD] * power(k + alpha / SIZE * sum, beta);
+        }
+        store<T, VEC>(y + id * VEC, out);
+    }
+}
+
+extern "C" __global__ void lrn_vectors_backward(const T* x, const T* dy, T* dx, int64_t count,
+                                                float alpha, float beta, float k) {
+    FOR_EACH(count) {
+        float v[VEC + 4 * PAD], d[VEC + 2 * PAD], direct[VEC], ratio[VEC + 2 * PAD];
+        load_around(x, id, v);
+        load_around(dy, id, d);
+#pragma unroll
+        for (int i = 0; i < VEC + 2 * PAD; ++i) {
+            float sum = 0;
+#pragma unroll
+            for (int j = 0; j < SIZE; ++j) sum += v[i + j] * v[i + j];
+            float s = k + alpha / SIZE * sum;
+            float scaled = d[i] * power(s, beta);
+            ratio[i] = __fdividef(scaled * v[i + PAD], s);
+            if (i >= PAD && i < VEC + PAD) direct[i - PAD] = scaled;
+        }
+        float out[VEC];
+#pragma unroll
+        for (int i = 0; i < VEC; ++i) {
+            float sum = 0, value = v[i + 2 * PAD];
+#pragma unroll
+            for (int j = 0; j < SIZE; ++j) sum += ratio[i + j];
+            out[i] = direct[i] - 2 * alpha * beta / SIZE * value * sum;
+            if (RELU && !(value > 0)) out[i] = 0;
+        }
+        store<T, VEC>(dx + id * VEC, out);
+    }
+}
+#endif
 
 // Across channels: a block holds PIXELS rows of C channels in shared memory, with SIZE / 2 zeros
 // on both sides of each row.
-#define PAD (SIZE / 2)
-
 extern "C" __global__ void lrn(const T* x, T* y, int64_t pixels, int c, int rows,
                                float alpha, float beta, float k) {
     extern __shared__ float shared[];

@@ -49,14 +49,23 @@ extern "C" __global__ void few_columns(const S* x, T* y, int64_t count, int rows
 
 #ifdef VEC
 // Parts of rows of other lengths: y[row][to_offset + i] = x[row][from_offset + i] for
-// i < width * VEC.
-extern "C" __global__ void copy_columns(const S* x, T* y, int64_t rows, int width, int64_t from_pitch,
-                                        int64_t from_offset, int64_t to_pitch, int64_t to_offset) {
+// i < width * VEC; zero where `positive` (null, or lying as y) is not.
+extern "C" __global__ void copy_columns(const S* x, T* y, const P* positive, int64_t rows, int width,
+                                        int64_t from_pitch, int64_t from_offset, int64_t to_pitch,
+                                        int64_t to_offset) {
     FOR_EACH(rows * width) {
         int64_t row = id / width, i = id % width * VEC;
         float values[VEC];
         load<S, VEC>(x + row * from_pitch + from_offset + i, values);
-        store<T, VEC>(y + row * to_pitch + to_offset + i, values);
+        int64_t to = row * to_pitch + to_offset + i;
+        if (positive) {
+            float mask[VEC];
+            load<P, VEC>(positive + to, mask);
+#pragma unroll
+            for (int j = 0; j < VEC; ++j)
+                if (!(mask[j] > 0)) values[j] = 0;
+        }
+        store<T, VEC>(y + to, values);
     }
 }
 #endif

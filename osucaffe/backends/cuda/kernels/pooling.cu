@@ -1,140 +1,142 @@
 // Owns pooling over two spatial axes of NHWC tensors, VEC channels a thread.
 //
-// T: element type; VEC: channels a thread (a divisor of C); KH KW SH SW: window and stride.
-// The backward kernels gather: each input element adds what the windows over it send, in a fixed
-// order, so that results do not depend on how threads are scheduled.
+// T: element type; VEC: channels a thread (a divisor of C); C H W OH OW: extents of the large image
+// and the small; KH KW SH SW PH PW: window, stride, padding. All are constants, so that no division
+// is left to the run. The backward kernels gather: each input element adds what the windows over it
+// send, in a fixed order, so that results do not depend on how threads are scheduled.
 
-struct Shape { int n, c, h, w, oh, ow, ph, pw; };
+#define GROUPS (C / VEC)
 
-#define SHAPE int n_, int c_, int h_, int w_, int oh_, int ow_, int ph_, int pw_
-#define READ_SHAPE const Shape s = {n_, c_, h_, w_, oh_, ow_, ph_, pw_};
+#if KH * KW <= 64
+#define UNROLL _Pragma("unroll")
+#else
+#define UNROLL _Pragma("unroll 1")
+#endif
+
+// The place of a thread: its vector of channels, and its pixel in an image of this size.
+#define PLACE(height, width) \
+    uint32_t number = (uint32_t)id; \
+    int g = number % GROUPS; \
+    uint32_t pixel = number / GROUPS; \
+    int w = pixel % (width), h = pixel / (width) % (height); \
+    int64_t n = pixel / ((width) * (height));
 
 // note: the position of the maximum inside its window; 255 where RELU says that its gradient
 // stops (the maximum is not positive: x came out of a ReLU, fused away).
-extern "C" __global__ void max_pooling(const T* x, T* y, uint8_t* note, SHAPE) {
-    READ_SHAPE
-    int groups = s.c / VEC;
-    FOR_EACH((int64_t)s.n * s.oh * s.ow * groups) {
-        int g = id % groups;
-        int64_t pixel = id / groups;
-        int ow = pixel % s.ow, oh = pixel / s.ow % s.oh;
-        int64_t n = pixel / ((int64_t)s.ow * s.oh);
-        int h0 = oh * SH - s.ph, w0 = ow * SW - s.pw;
+extern "C" __global__ void max_pooling(const T* x, T* y, uint8_t* note, int64_t count) {
+    FOR_EACH(count) {
+        PLACE(OH, OW)
+        int h0 = h * SH - PH, w0 = w * SW - PW;
         float best[VEC];
         uint8_t where[VEC];
 #pragma unroll
         for (int i = 0; i < VEC; ++i) best[i] = -INFINITY, where[i] = 0;
-#pragma unroll
+        UNROLL
         for (int kh = 0; kh < KH; ++kh) {
-            int h = h0 + kh;
-            if (h < 0 || h >= s.h) continue;
-#pragma unroll
+            if ((unsigned)(h0 + kh) >= H) continue;
+            UNROLL
             for (int kw = 0; kw < KW; ++kw) {
-                int w = w0 + kw;
-                if (w < 0 || w >= s.w) continue;
+                if ((unsigned)(w0 + kw) >= W) continue;
                 float v[VEC];
-                load<T, VEC>(x + ((n * s.h + h) * s.w + w) * s.c + g * VEC, v);
+                load<T, VEC>(x + ((n * H + h0 + kh) * W + w0 + kw) * C + g * VEC, v);
 #pragma unroll
                 for (int i = 0; i < VEC; ++i)
                     if (v[i] > best[i]) best[i] = v[i], where[i] = kh * KW + kw;
             }
         }
-        int64_t out = pixel * s.c + g * VEC;
-        store<T, VEC>(y + out, best);
+        store<T, VEC>(y + id * VEC, best);
         if (note) {
             Vector<uint8_t, VEC> noted;
 #pragma unroll
             for (int i = 0; i < VEC; ++i)
                 noted.element[i] = RELU && !(best[i] > 0) ? 255 : where[i];
-            *reinterpret_cast<Vector<uint8_t, VEC>*>(note + out) = noted;
+            *reinterpret_cast<Vector<uint8_t, VEC>*>(note + id * VEC) = noted;
         }
     }
 }
 
-extern "C" __global__ void max_pooling_backward(const T* dy, const uint8_t* note, T* dx, SHAPE) {
-    READ_SHAPE
-    int groups = s.c / VEC;
-    FOR_EACH((int64_t)s.n * s.h * s.w * groups) {
-        int g = id % groups;
-        int64_t pixel = id / groups;
-        int w = pixel % s.w, h = pixel / s.w % s.h;
-        int64_t n = pixel / ((int64_t)s.w * s.h);
+// Runs the body for each window (oh, ow) over (h, w), which stands at tap (kh, kw) of it.
+#define WINDOWS(...) \
+    UNROLL \
+    for (int i_ = (KH - 1) / SH; i_ >= 0; --i_) { \
+        int oh = (h + PH) / SH - i_, kh = h + PH - oh * SH; \
+        if ((unsigned)oh >= OH || kh >= KH) continue; \
+        UNROLL \
+        for (int j_ = (KW - 1) / SW; j_ >= 0; --j_) { \
+            int ow = (w + PW) / SW - j_, kw = w + PW - ow * SW; \
+            if ((unsigned)ow >= OW || kw >= KW) continue; \
+            int64_t from = ((n * OH + oh) * OW + ow) * C + g * VEC; \
+            __VA_ARGS__ \
+        } \
+    }
+
+extern "C" __global__ void max_pooling_backward(const T* dy, const uint8_t* note, T* dx,
+                                                int64_t count) {
+    FOR_EACH(count) {
+        PLACE(H, W)
         float sum[VEC] = {};
-        // Windows oh with oh * SH - ph <= h < oh * SH - ph + KH.
-        int oh0 = max(0, (h + s.ph - KH) / SH + (h + s.ph >= KH)), oh1 = min(s.oh - 1, (h + s.ph) / SH);
-        int ow0 = max(0, (w + s.pw - KW) / SW + (w + s.pw >= KW)), ow1 = min(s.ow - 1, (w + s.pw) / SW);
-        for (int oh = oh0; oh <= oh1; ++oh)
-            for (int ow = ow0; ow <= ow1; ++ow) {
-                int64_t from = ((n * s.oh + oh) * s.ow + ow) * s.c + g * VEC;
-                int here = (h - oh * SH + s.ph) * KW + (w - ow * SW + s.pw);
-                float v[VEC];
-                load<T, VEC>(dy + from, v);
-                Vector<uint8_t, VEC> noted = *reinterpret_cast<const Vector<uint8_t, VEC>*>(note + from);
-#pragma unroll
-                for (int i = 0; i < VEC; ++i)
-                    if (noted.element[i] == here) sum[i] += v[i];
-            }
-        store<T, VEC>(dx + pixel * s.c + g * VEC, sum);
+        WINDOWS({
+            float v[VEC];
+            load<T, VEC>(dy + from, v);
+            Vector<uint8_t, VEC> noted = *reinterpret_cast<const Vector<uint8_t, VEC>*>(note + from);
+            _Pragma("unroll")
+            for (int i = 0; i < VEC; ++i) sum[i] += noted.element[i] == kh * KW + kw ? v[i] : 0.0f;
+        })
+        store<T, VEC>(dx + id * VEC, sum);
     }
 }
 
-// The area of a window inside the padded image, as Caffe counts it.
-__device__ __forceinline__ float area(int h0, int w0, const Shape& s) {
-    return (float)((min(h0 + KH, s.h + s.ph) - h0) * (min(w0 + KW, s.w + s.pw) - w0));
+// 1 / the area of a window inside the padded image, as Caffe counts it.
+__device__ __forceinline__ float share(int oh, int ow) {
+    int h0 = oh * SH - PH, w0 = ow * SW - PW;
+    return 1.0f / ((min(h0 + KH, H + PH) - h0) * (min(w0 + KW, W + PW) - w0));
 }
 
-extern "C" __global__ void average_pooling(const T* x, T* y, SHAPE) {
-    READ_SHAPE
-    int groups = s.c / VEC;
-    FOR_EACH((int64_t)s.n * s.oh * s.ow * groups) {
-        int g = id % groups;
-        int64_t pixel = id / groups;
-        int ow = pixel % s.ow, oh = pixel / s.ow % s.oh;
-        int64_t n = pixel / ((int64_t)s.ow * s.oh);
-        int h0 = oh * SH - s.ph, w0 = ow * SW - s.pw;
+extern "C" __global__ void average_pooling(const T* x, T* y, int64_t count) {
+    FOR_EACH(count) {
+        PLACE(OH, OW)
+        int h0 = h * SH - PH, w0 = w * SW - PW;
         float sum[VEC] = {};
-        for (int h = max(h0, 0); h < min(h0 + KH, s.h); ++h)
-            for (int w = max(w0, 0); w < min(w0 + KW, s.w); ++w) {
+        UNROLL
+        for (int kh = 0; kh < KH; ++kh) {
+            if ((unsigned)(h0 + kh) >= H) continue;
+            UNROLL
+            for (int kw = 0; kw < KW; ++kw) {
+                if ((unsigned)(w0 + kw) >= W) continue;
                 float v[VEC];
-                load<T, VEC>(x + ((n * s.h + h) * s.w + w) * s.c + g * VEC, v);
+                load<T, VEC>(x + ((n * H + h0 + kh) * W + w0 + kw) * C + g * VEC, v);
 #pragma unroll
                 for (int i = 0; i < VEC; ++i) sum[i] += v[i];
             }
-        float scale = 1 / area(h0, w0, s);
+        }
+        float scale = share(h, w);
 #pragma unroll
         for (int i = 0; i < VEC; ++i) sum[i] *= scale;
-        store<T, VEC>(y + pixel * s.c + g * VEC, sum);
+        store<T, VEC>(y + id * VEC, sum);
     }
 }
 
-// mask (may be null): x, the output of a ReLU whose backward is fused: no gradient where x <= 0.
-extern "C" __global__ void average_pooling_backward(const T* dy, const T* mask, T* dx, SHAPE) {
-    READ_SHAPE
-    int groups = s.c / VEC;
-    FOR_EACH((int64_t)s.n * s.h * s.w * groups) {
-        int g = id % groups;
-        int64_t pixel = id / groups;
-        int w = pixel % s.w, h = pixel / s.w % s.h;
-        int64_t n = pixel / ((int64_t)s.w * s.h);
+// positive (may be null): x, the output of a ReLU whose backward is fused: no gradient where it is
+// not positive.
+extern "C" __global__ void average_pooling_backward(const T* dy, const T* positive, T* dx,
+                                                    int64_t count) {
+    FOR_EACH(count) {
+        PLACE(H, W)
         float sum[VEC] = {};
-        int oh0 = max(0, (h + s.ph - KH) / SH + (h + s.ph >= KH)), oh1 = min(s.oh - 1, (h + s.ph) / SH);
-        int ow0 = max(0, (w + s.pw - KW) / SW + (w + s.pw >= KW)), ow1 = min(s.ow - 1, (w + s.pw) / SW);
-        for (int oh = oh0; oh <= oh1; ++oh)
-            for (int ow = ow0; ow <= ow1; ++ow) {
-                float v[VEC];
-                load<T, VEC>(dy + ((n * s.oh + oh) * s.ow + ow) * s.c + g * VEC, v);
-                float scale = 1 / area(oh * SH - s.ph, ow * SW - s.pw, s);
-#pragma unroll
-                for (int i = 0; i < VEC; ++i) sum[i] += v[i] * scale;
-            }
-        int64_t out = pixel * s.c + g * VEC;
-        if (mask) {
+        WINDOWS({
             float v[VEC];
-            load<T, VEC>(mask + out, v);
+            load<T, VEC>(dy + from, v);
+            float scale = share(oh, ow);
+            _Pragma("unroll")
+            for (int i = 0; i < VEC; ++i) sum[i] += v[i] * scale;
+        })
+        if (positive) {
+            float v[VEC];
+            load<T, VEC>(positive + id * VEC, v);
 #pragma unroll
             for (int i = 0; i < VEC; ++i)
                 if (!(v[i] > 0)) sum[i] = 0;
         }
-        store<T, VEC>(dx + out, sum);
+        store<T, VEC>(dx + id * VEC, sum);
     }
 }

@@ -1,132 +1,183 @@
-// Owns small convolutions with stride 1, on images with the channels last, by tensor cores in tf32
-// (in which 16-bit numbers are exact). For a few channels or a few images libraries take several
-// times as long as the data does.
+// Owns small convolutions with stride 1, on images with the channels last, by tensor cores.
 //
 // A block keeps the part of the image that it needs, its border of zeros included, and the filters in
-// shared memory as floats. Pitches are such that no two lanes of a warp meet in a bank.
+// shared memory, as words: a float (rounded to tf32, in which 16-bit numbers are exact), or PAIR = 2
+// neighbours of 16 bits along the axis that is summed over. Pitches (in words) are such that no two
+// lanes of a warp meet in a bank.
 //
 // S, T: element types of the input and of the output (and the filters); C, H, W: the input;
 // O, OH, OW: the output; KH, KW, PH, PW: kernel and padding; SN, SC, SH, SW: the input's strides;
-// ROWS: rows of the output in a block; PITCH: floats from pixel to pixel in shared memory.
+// VEC: neighbouring channels that are loaded at once; ROWS: rows of the output in a block; PITCH:
+// words from pixel to pixel; MMA: the instruction; ONE: the word for ones; THREADS: of a block.
 
 #define K (KH * KW * C)
 #define WIDTH (OW + KW - 1)
 #define HEIGHT (ROWS + KH - 1)
-#define PATCH (HEIGHT * WIDTH * PITCH)
+#define PATCH ((HEIGHT * WIDTH * PITCH + 3) / 4 * 4)
 
-__device__ __forceinline__ float tf32(float x) {
+__device__ __forceinline__ uint32_t word(float low, float high) {
     uint32_t bits;
-    asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(bits) : "f"(x));
-    return __uint_as_float(bits);
-}
-
-// d (16 x 8) += a (16 x 8) b (8 x 8). Lane 4 g + t holds a[g][t], a[g + 8][t], a[g][t + 4],
-// a[g + 8][t + 4]; b[t][g], b[t + 4][g]; d[g][2 t], d[g][2 t + 1], d[g + 8][2 t], d[g + 8][2 t + 1].
-__device__ __forceinline__ void multiply(float (&d)[4], const float (&a)[4], float b0, float b1) {
-    asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
-        "{%0,%1,%2,%3};"
-        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-        : "r"(__float_as_uint(a[0])), "r"(__float_as_uint(a[1])), "r"(__float_as_uint(a[2])),
-          "r"(__float_as_uint(a[3])), "r"(__float_as_uint(b0)), "r"(__float_as_uint(b1)));
-}
-
-// Where the tap k (of kernel row, kernel column, channel) lies behind a window's first pixel.
-__device__ __forceinline__ int tap_place(int k) {
-    return (k / (KW * C) * WIDTH + k / C % KW) * PITCH + k % C;
-}
-
-// Loads what `ROWS` rows of the output from `row` on need of image n.
-__device__ __forceinline__ void load_patch(const S* x, float* patch, int n, int row) {
-    const S* image = x + n * (int64_t)SN;
-    for (int i = threadIdx.x; i < HEIGHT * WIDTH * C / VEC; i += blockDim.x) {
-#if VEC > 1
-        int c = i % (C / VEC) * VEC, column = i / (C / VEC) % WIDTH, line = i / (C / VEC) / WIDTH;
+#if PAIR == 2
+    bits = from_float<T>(low).bits | (uint32_t)from_float<T>(high).bits << 16;
 #else
-        int column = i % WIDTH, line = i / WIDTH % HEIGHT, c = i / (WIDTH * HEIGHT);
+    asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(bits) : "f"(low));
 #endif
-        int h = row + line - PH, w = column - PW;
-        float v[VEC] = {};
-        if (h >= 0 && h < H && w >= 0 && w < W)
-            load<S, VEC>(image + (int64_t)h * SH + (int64_t)w * SW + (int64_t)c * SC, v);
+    return bits;
+}
+
+// d (16 x 8) += a (16 x 8 words) b (8 words x 8). Lane 4 g + t holds a[g][t], a[g + 8][t],
+// a[g][t + 4], a[g + 8][t + 4]; b[t][g], b[t + 4][g]; d[g][2 t], d[g][2 t + 1], d[g + 8][2 t] ...
+__device__ __forceinline__ void multiply(float (&d)[4], const uint32_t (&a)[4], uint32_t b0,
+                                         uint32_t b1) {
+    asm(MMA " {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+template <int N> __device__ __forceinline__ void put(uint32_t* to, const uint32_t (&words)[N]) {
+    Vector<uint32_t, N> v;
 #pragma unroll
-        for (int j = 0; j < VEC; ++j) patch[(line * WIDTH + column) * PITCH + c + j] = tf32(v[j]);
-    }
+    for (int i = 0; i < N; ++i) v.element[i] = words[i];
+    *reinterpret_cast<Vector<uint32_t, N>*>(to) = v;
+}
+
+// A pixel of the input, zero outside.
+__device__ __forceinline__ void load_pixel(const S* image, int h, int w, int c, float (&v)[VEC]) {
+#pragma unroll
+    for (int i = 0; i < VEC; ++i) v[i] = 0;
+    if (h >= 0 && h < H && w >= 0 && w < W)
+        load<S, VEC>(image + (int64_t)h * SH + (int64_t)w * SW + (int64_t)c * SC, v);
+}
+
+// Where the i-th of the vectors of a patch lies: neighbours in memory go to neighbouring threads.
+struct Place { int line, column, c; };
+__device__ __forceinline__ Place patch_place(int i) {
+#if VEC > 1
+    return {i / (C / VEC) / WIDTH, i / (C / VEC) % WIDTH, i % (C / VEC) * VEC};
+#else
+    return {i / WIDTH % HEIGHT, i % WIDTH, i / (WIDTH * HEIGHT)};
+#endif
 }
 
 #ifdef SPLITS
-// y (N, OH, OW, O) = x correlated with w, plus b, through ReLU with that slope (1: none).
-// FLIPPED: w is (C, KH, KW, O) and turned by half a turn, as the gradient to the input wants it.
-// SPLITS: warps that share the sum over taps of a tile of 16 pixels; RUN: floats from filter to filter
-// in shared memory; TILES: of 16 pixels in a block. Blocks: images x parts of ROWS rows.
-#define STEPS ((K + 7) / 8)
+// y (N, OH, OW, O) = x correlated with w, plus b, through ReLU with that slope (1: none). A word is
+// PAIR channels. FLIPPED: w is (C, KH, KW, O) and turned by half a turn, as the gradient to the
+// input wants it. SPLITS: warps that share the sum over taps of a tile of 16 pixels; TILES: of 16
+// pixels in a block; RUN: words from filter to filter; WVEC: weights that are loaded at once.
+// Blocks: images x parts of ROWS rows.
+#define WORDS (K / PAIR)
+#define STEPS ((WORDS + 7) / 8)
 #define ACROSS ((O + 7) / 8)
 #define SIDE (ACROSS * 8 + 2)
+#if FLIPPED
+#define FILTERS (C / PAIR * RUN + ACROSS * 8)
+#else
+#define FILTERS (ACROSS * 8 * RUN)
+#endif
 
-extern "C" __global__ void __launch_bounds__(TILES * SPLITS * 32)
-correlate(const S* x, const T* w, const float* b, T* y, float slope) {
-    extern __shared__ float shared[];
-    float *patch = shared, *filters = shared + PATCH;
-    int* place = reinterpret_cast<int*>(filters + ACROSS * 8 * RUN);
-    int n = blockIdx.x, row = blockIdx.y * ROWS;
-    for (int i = threadIdx.x; i < O * K / WVEC; i += blockDim.x) {
+__device__ __forceinline__ void load_filters(const T* w, uint32_t* filters) {
+#if FLIPPED
+    constexpr int ROW = KH * KW * O;
+#pragma unroll 4
+    for (int i = threadIdx.x; i < C / PAIR * ROW / WVEC; i += THREADS) {
+        int pair = i / (ROW / WVEC), at = i % (ROW / WVEC) * WVEC;
+        float low[WVEC], high[WVEC] = {};
+        load<T, WVEC>(w + pair * PAIR * ROW + at, low);
+        if (PAIR == 2) load<T, WVEC>(w + (pair * PAIR + 1) * ROW + at, high);
+        uint32_t words[WVEC];
+#pragma unroll
+        for (int j = 0; j < WVEC; ++j) words[j] = word(low[j], high[j]);
+        put(filters + pair * RUN + at, words);
+    }
+    if (threadIdx.x < ACROSS * 8) filters[C / PAIR * RUN + threadIdx.x] = 0;
+#else
+#pragma unroll 4
+    for (int i = threadIdx.x; i < O * K / WVEC; i += THREADS) {
         float v[WVEC];
         load<T, WVEC>(w + i * WVEC, v);
+        uint32_t words[WVEC / PAIR];
 #pragma unroll
-        for (int j = 0; j < WVEC; ++j) {
-            int at = i * WVEC + j;
-#if FLIPPED
-            int tap = KH * KW - 1 - at / O % (KH * KW);
-            int to = at % O * RUN + tap * C + at / (O * KH * KW);
-#else
-            int to = at / K * RUN + at % K;
-#endif
-            filters[to] = tf32(v[j]);
-        }
+        for (int j = 0; j < WVEC / PAIR; ++j) words[j] = word(v[j * PAIR], v[j * PAIR + PAIR - 1]);
+        put(filters + i / (K / WVEC) * RUN + i % (K / WVEC) * (WVEC / PAIR), words);
     }
-    for (int i = threadIdx.x; i < ACROSS * 8 * (STEPS * 8 - K); i += blockDim.x)
-        filters[i / (STEPS * 8 - K) * RUN + K + i % (STEPS * 8 - K)] = 0;
-    for (int i = threadIdx.x; i < STEPS * 8; i += blockDim.x) place[i] = i < K ? tap_place(i) : 0;
-    load_patch(x, patch, n, row);
+    if (STEPS * 8 > WORDS)
+        for (int i = threadIdx.x; i < ACROSS * 8 * 8; i += THREADS)
+            if (i % 8 < STEPS * 8 - WORDS) filters[i / 8 * RUN + WORDS + i % 8] = 0;
+#endif
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+correlate(const S* x, const T* w, const float* b, T* y, float slope) {
+    extern __shared__ uint32_t shared[];
+    uint32_t *patch = shared, *filters = shared + PATCH;
+    int2* place = reinterpret_cast<int2*>(filters + FILTERS);
+    int n = blockIdx.x, row = blockIdx.y * ROWS;
+    const S* image = x + n * (int64_t)SN;
+#pragma unroll 2
+    for (int i = threadIdx.x; i < HEIGHT * WIDTH * C / VEC; i += THREADS) {
+        Place at = patch_place(i);
+        float v[VEC];
+        load_pixel(image, row + at.line - PH, at.column - PW, at.c, v);
+        uint32_t words[VEC / PAIR];
+#pragma unroll
+        for (int j = 0; j < VEC / PAIR; ++j) words[j] = word(v[j * PAIR], v[j * PAIR + PAIR - 1]);
+        put(patch + (at.line * WIDTH + at.column) * PITCH + at.c / PAIR, words);
+    }
+    load_filters(w, filters);
+    for (int i = threadIdx.x; i < STEPS * 8; i += THREADS) {
+        int tap = i / (C / PAIR), c = i % (C / PAIR);
+        bool real = i < WORDS;
+        int to = (tap / KW * WIDTH + tap % KW) * PITCH + c;
+        int filter = real ? c * RUN + (KH * KW - 1 - tap) * O : C / PAIR * RUN;
+        place[i] = make_int2(real ? to : 0, filter);
+    }
     __syncthreads();
 
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
     int tile = warp % TILES, split = warp / TILES;
     int first = tile * 16 + g, second = first + 8;
     int p0 = min(first, ROWS * OW - 1), p1 = min(second, ROWS * OW - 1);
-    const float* from0 = patch + (p0 / OW * WIDTH + p0 % OW) * PITCH;
-    const float* from1 = patch + (p1 / OW * WIDTH + p1 % OW) * PITCH;
+    const uint32_t* from0 = patch + (p0 / OW * WIDTH + p0 % OW) * PITCH;
+    const uint32_t* from1 = patch + (p1 / OW * WIDTH + p1 % OW) * PITCH;
     float sum[ACROSS][4] = {};
-#pragma unroll 2
+#pragma unroll 4
     for (int k = split * 8; k < STEPS * 8; k += SPLITS * 8) {
-        int near = place[k + t], far = place[k + t + 4];
-        float a[4] = {from0[near], from1[near], from0[far], from1[far]};
+        int2 near = place[k + t], far = place[k + t + 4];
+        uint32_t a[4] = {from0[near.x], from1[near.x], from0[far.x], from1[far.x]};
 #pragma unroll
         for (int j = 0; j < ACROSS; ++j) {
-            const float* filter = filters + (j * 8 + g) * RUN + k + t;
+#if FLIPPED
+            multiply(sum[j], a, filters[near.y + j * 8 + g], filters[far.y + j * 8 + g]);
+#else
+            const uint32_t* filter = filters + (j * 8 + g) * RUN + k + t;
             multiply(sum[j], a, filter[0], filter[4]);
+#endif
         }
     }
     if (SPLITS > 1) {
+        float* parts = reinterpret_cast<float*>(shared);
         __syncthreads();
-        float* parts = shared;
         if (split) {
 #pragma unroll
             for (int j = 0; j < ACROSS; ++j)
 #pragma unroll
-                for (int i = 0; i < 4; ++i) {
-                    int line = (split - 1) * TILES * 16 + (i < 2 ? first : second);
-                    parts[line * SIDE + j * 8 + 2 * t + i % 2] = sum[j][i];
+                for (int i = 0; i < 4; i += 2) {
+                    int line = (split - 1) * TILES * 16 + (i ? second : first);
+                    *reinterpret_cast<float2*>(parts + line * SIDE + j * 8 + 2 * t) =
+                        make_float2(sum[j][i], sum[j][i + 1]);
                 }
         }
         __syncthreads();
         if (split) return;
+#pragma unroll
         for (int other = 0; other < SPLITS - 1; ++other)
 #pragma unroll
             for (int j = 0; j < ACROSS; ++j)
 #pragma unroll
-                for (int i = 0; i < 4; ++i) {
-                    int line = other * TILES * 16 + (i < 2 ? first : second);
-                    sum[j][i] += parts[line * SIDE + j * 8 + 2 * t + i % 2];
+                for (int i = 0; i < 4; i += 2) {
+                    int line = other * TILES * 16 + (i ? second : first);
+                    float2 v = *reinterpret_cast<float2*>(parts + line * SIDE + j * 8 + 2 * t);
+                    sum[j][i] += v.x, sum[j][i + 1] += v.y;
                 }
     }
     int left = min(ROWS, OH - row) * OW;
@@ -134,107 +185,140 @@ correlate(const S* x, const T* w, const float* b, T* y, float slope) {
 #pragma unroll
     for (int j = 0; j < ACROSS; ++j)
 #pragma unroll
-        for (int i = 0; i < 4; ++i) {
-            int pixel = i < 2 ? first : second, o = j * 8 + 2 * t + i % 2;
+        for (int i = 0; i < 4; i += 2) {
+            int pixel = i ? second : first, o = j * 8 + 2 * t;
             if (pixel >= left || o >= O) continue;
-            float value = sum[j][i] + (b ? b[o] : 0.0f);
-            to[pixel * O + o] = from_float<T>(value > 0 ? value : slope * value);
+            float low = sum[j][i] + (b ? b[o] : 0.0f), high = sum[j][i + 1];
+            if (b && o + 1 < O) high += b[o + 1];
+            float v[2] = {low > 0 ? low : slope * low, high > 0 ? high : slope * high};
+            if (O % 2 == 0) {
+                store<T, 2>(to + pixel * O + o, v);
+            } else {
+                to[pixel * O + o] = from_float<T>(v[0]);
+                if (o + 1 < O) to[pixel * O + o + 1] = from_float<T>(v[1]);
+            }
         }
 }
 #endif
 
 #ifdef SHARES
 // partial (splits, O, K + 1) = the gradients of filters and, in the last column, of biases, each
-// from its share of the images. A unit of work is ROWS rows (a divisor of OH) of an image.
-// UNITS: that a block sums; KROWS: rows of the kernel that it treats (blockIdx.y says which);
-// WIDE: tiles of 8 taps of a warp; GROUPS x WIDE tiles are all; SHARES: warps that share the sum over
-// pixels; OPITCH: floats from pixel to pixel of dy in shared memory.
+// from its share of the images. A word is PAIR neighbouring pixels of a row; in the patch every
+// pixel begins one. A unit of work is ROWS rows (a divisor of OH) of an image. UNITS: that a block
+// sums; KROWS: rows of the kernel that it treats (blockIdx.y says which); WIDE: tiles of 8 taps of a
+// warp, GROUPS x WIDE tiles are all; SHARES: warps that share the sum over pixels; OPITCH: words
+// from one word of pixels to the next of dy; OVEC: neighbouring maps that are loaded at once.
 #define TAPS (KROWS * KW * C)
 #define HIGH ((O + 15) / 16)
 #define PIXELS (ROWS * OW)
-#define STEPS ((PIXELS + 7) / 8)
+#define WORDS (PIXELS / PAIR)
+#define STEPS ((WORDS + 7) / 8)
 #define SIDE (GROUPS * WIDE * 8 + 2)
 
-extern "C" __global__ void __launch_bounds__(GROUPS * SHARES * 32)
+__device__ __forceinline__ void load_unit(const S* x, const T* dy, uint32_t* patch, uint32_t* maps,
+                                          int unit) {
+    int n = unit / (OH / ROWS), row = unit % (OH / ROWS) * ROWS;
+    const S* image = x + n * (int64_t)SN;
+#pragma unroll 2
+    for (int i = threadIdx.x; i < HEIGHT * WIDTH * C / VEC; i += THREADS) {
+        Place at = patch_place(i);
+        int h = row + at.line - PH, w = at.column - PW;
+        float low[VEC], high[VEC] = {};
+        load_pixel(image, h, w, at.c, low);
+        if (PAIR == 2 && at.column + 1 < WIDTH) load_pixel(image, h, w + 1, at.c, high);
+        uint32_t words[VEC];
+#pragma unroll
+        for (int j = 0; j < VEC; ++j) words[j] = word(low[j], high[j]);
+        put(patch + (at.line * WIDTH + at.column) * PITCH + at.c, words);
+    }
+    const T* from = dy + ((int64_t)n * OH + row) * OW * O;
+#pragma unroll 2
+    for (int i = threadIdx.x; i < WORDS * O / OVEC; i += THREADS) {
+        int at = i / (O / OVEC), o = i % (O / OVEC) * OVEC;
+        float low[OVEC], high[OVEC] = {};
+        load<T, OVEC>(from + at * PAIR * O + o, low);
+        if (PAIR == 2) load<T, OVEC>(from + (at * PAIR + 1) * O + o, high);
+        uint32_t words[OVEC];
+#pragma unroll
+        for (int j = 0; j < OVEC; ++j) words[j] = word(low[j], high[j]);
+        put(maps + at * OPITCH + o, words);
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS)
 gradient(const S* x, const T* dy, float* partial, int units) {
-    extern __shared__ float shared[];
-    float *patch = shared, *maps = shared + PATCH;
+    extern __shared__ uint32_t shared[];
+    uint32_t *patch = shared, *maps = shared + PATCH;
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
     int group = warp % GROUPS, share = warp / GROUPS, tap = blockIdx.y * TAPS;
     int place[WIDE];
+    bool bias[WIDE];
 #pragma unroll
     for (int j = 0; j < WIDE; ++j) {
-        int k = (group * WIDE + j) * 8 + g;
-        place[j] = k < TAPS ? tap_place(tap + k) : k == TAPS ? -1 : 0;  // -1: the bias, times one
+        int k = (group * WIDE + j) * 8 + g, all = tap + k;
+        bias[j] = k == TAPS;
+        place[j] = k < TAPS ? (all / (KW * C) * WIDTH + all / C % KW) * PITCH + all % C : 0;
     }
     float sum[HIGH][WIDE][4] = {};
-    // Outputs and pixels that do not exist.
-    for (int i = threadIdx.x; i < (STEPS * 8 - PIXELS) * OPITCH; i += blockDim.x)
-        maps[PIXELS * OPITCH + i] = 0;
-    for (int i = threadIdx.x; i < PIXELS * (OPITCH - O); i += blockDim.x)
-        maps[i / (OPITCH - O) * OPITCH + O + i % (OPITCH - O)] = 0;
+    // Maps and pixels that do not exist.
+    if (STEPS * 8 > WORDS)
+        for (int i = threadIdx.x; i < (STEPS * 8 - WORDS) * OPITCH; i += THREADS)
+            maps[WORDS * OPITCH + i] = 0;
     int last = min((int)(blockIdx.x + 1) * UNITS, units);
     for (int unit = blockIdx.x * UNITS; unit < last; ++unit) {
-        int n = unit / (OH / ROWS), row = unit % (OH / ROWS) * ROWS;
         __syncthreads();
-        load_patch(x, patch, n, row);
-        const T* from = dy + ((int64_t)n * OH + row) * OW * O;
-        for (int i = threadIdx.x; i < PIXELS * O / OVEC; i += blockDim.x) {
-            float v[OVEC];
-            load<T, OVEC>(from + i * OVEC, v);
-#pragma unroll
-            for (int j = 0; j < OVEC; ++j) {
-                int at = i * OVEC + j;
-                maps[at / O * OPITCH + at % O] = tf32(v[j]);
-            }
-        }
+        load_unit(x, dy, patch, maps, unit);
         __syncthreads();
+#pragma unroll 2
         for (int step = share; step < STEPS; step += SHARES) {
             int near = step * 8 + t, far = near + 4;
-            const float* image0 = patch;
-            const float* image1 = patch;
-            if (near < PIXELS) image0 += (near / OW * WIDTH + near % OW) * PITCH;
-            if (far < PIXELS) image1 += (far / OW * WIDTH + far % OW) * PITCH;
-            float a[HIGH][4];
+            int p0 = min(near, WORDS - 1) * PAIR, p1 = min(far, WORDS - 1) * PAIR;
+            const uint32_t* image0 = patch + (p0 / OW * WIDTH + p0 % OW) * PITCH;
+            const uint32_t* image1 = patch + (p1 / OW * WIDTH + p1 % OW) * PITCH;
+            uint32_t a[HIGH][4];
 #pragma unroll
             for (int i = 0; i < HIGH; ++i) {
-                const float* map0 = maps + near * OPITCH + i * 16 + g;
-                const float* map1 = maps + far * OPITCH + i * 16 + g;
+                const uint32_t* map0 = maps + near * OPITCH + i * 16 + g;
+                const uint32_t* map1 = maps + far * OPITCH + i * 16 + g;
                 a[i][0] = map0[0], a[i][1] = map0[8], a[i][2] = map1[0], a[i][3] = map1[8];
             }
 #pragma unroll
             for (int j = 0; j < WIDE; ++j) {
-                float b0 = place[j] >= 0 ? image0[place[j]] : 1.0f;
-                float b1 = place[j] >= 0 ? image1[place[j]] : 1.0f;
+                uint32_t b0 = image0[place[j]], b1 = image1[place[j]];
+                if (bias[j]) b0 = b1 = ONE;
 #pragma unroll
                 for (int i = 0; i < HIGH; ++i) multiply(sum[i][j], a[i], b0, b1);
             }
         }
     }
     if (SHARES > 1) {
+        float* parts = reinterpret_cast<float*>(shared) + g * SIDE + group * WIDE * 8 + 2 * t;
+#pragma unroll 1
         for (int other = 1; other < SHARES; ++other) {
             __syncthreads();
+            if (share == other) {
 #pragma unroll
-            for (int h = 0; h < HIGH; ++h)
+                for (int h = 0; h < HIGH; ++h)
 #pragma unroll
-                for (int j = 0; j < WIDE; ++j)
+                    for (int j = 0; j < WIDE; ++j)
 #pragma unroll
-                    for (int i = 0; i < 4; ++i) {
-                        int line = h * 16 + g + (i < 2 ? 0 : 8);
-                        float* at = shared + line * SIDE + (group * WIDE + j) * 8 + 2 * t + i % 2;
-                        if (share == other) *at = sum[h][j][i];
-                    }
+                        for (int i = 0; i < 4; i += 2)
+                            *reinterpret_cast<float2*>(parts + (h * 16 + i * 4) * SIDE + j * 8) =
+                                make_float2(sum[h][j][i], sum[h][j][i + 1]);
+            }
             __syncthreads();
+            if (share == 0) {
 #pragma unroll
-            for (int h = 0; h < HIGH; ++h)
+                for (int h = 0; h < HIGH; ++h)
 #pragma unroll
-                for (int j = 0; j < WIDE; ++j)
+                    for (int j = 0; j < WIDE; ++j)
 #pragma unroll
-                    for (int i = 0; i < 4; ++i) {
-                        int line = h * 16 + g + (i < 2 ? 0 : 8);
-                        float* at = shared + line * SIDE + (group * WIDE + j) * 8 + 2 * t + i % 2;
-                        if (share == 0) sum[h][j][i] += *at;
-                    }
+                        for (int i = 0; i < 4; i += 2) {
+                            float2 v = *reinterpret_cast<float2*>(
+                                parts + (h * 16 + i * 4) * SIDE + j * 8);
+                            sum[h][j][i] += v.x, sum[h][j][i + 1] += v.y;
+                        }
+            }
         }
         if (share) return;
     }

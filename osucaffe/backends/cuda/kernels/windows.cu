@@ -51,7 +51,8 @@ __device__ __forceinline__ float area(int window) {
     return result;
 }
 
-extern "C" __global__ void max_pooling(const float* x, float* y, int* index) {
+// positive: note maxima only where they are (-1 elsewhere).
+extern "C" __global__ void max_pooling(const float* x, float* y, int* index, int positive) {
     FOR_EACH(COUNT) {
         const float* plane = x + id / OUTS * INS;
         float best = -INFINITY;
@@ -61,7 +62,7 @@ extern "C" __global__ void max_pooling(const float* x, float* y, int* index) {
             if (place >= 0 && (where < 0 || plane[place] > best)) best = plane[place], where = place;
         }
         y[id] = best;
-        if (index) index[id] = where;
+        if (index) index[id] = positive && !(best > 0) ? -1 : where;
     }
 }
 
@@ -90,7 +91,8 @@ extern "C" __global__ void average_pooling(const float* x, float* y) {
     }
 }
 
-extern "C" __global__ void average_pooling_backward(float* dx, const float* dy) {
+// positive (may be null): no gradient where it is not.
+extern "C" __global__ void average_pooling_backward(float* dx, const float* dy, const float* positive) {
     FOR_EACH(COUNT) {
         const float* plane = dy + id / INS * OUTS;
         float sum = 0;
@@ -98,7 +100,7 @@ extern "C" __global__ void average_pooling_backward(float* dx, const float* dy) 
             int window = window_at(id % INS, tap);
             if (window >= 0) sum += plane[window] / area(window);
         }
-        dx[id] = sum;
+        dx[id] = positive && !(positive[id] > 0) ? 0.0f : sum;
     }
 }
 
