@@ -181,8 +181,7 @@ CASES = [
     case("Log", "", positive=True, name="e"),
 ]  # fmt: skip
 
-WITHOUT = {"Accuracy", "ArgMax", "Data", "DummyData", "HDF5Output", "Input",
-           "Python", "Threshold"}
+WITHOUT = {"Accuracy", "ArgMax", "Data", "DummyData", "HDF5Output", "Input", "Python", "Threshold"}
 """Types that have no gradient, or (Python) one that users write."""
 
 

@@ -219,9 +219,7 @@ def test_scale_bias_is_batch_norm_with_a_scale_layer() -> None:
 
 def test_spp_is_poolings_behind_one_another() -> None:
     x = random.standard_normal((2, 3, 6, 8))
-    parts = [
-        x.reshape(2, 3, n, 6 // n, n, 8 // n).max(axis=(3, 5)).reshape(2, -1) for n in (1, 2)
-    ]
+    parts = [x.reshape(2, 3, n, 6 // n, n, 8 // n).max(axis=(3, 5)).reshape(2, -1) for n in (1, 2)]
     found = run("SPP", [x], "spp_param { pyramid_height: 2 }")
     np.testing.assert_array_equal(found, np.concatenate(parts, axis=1))
 
