@@ -14,7 +14,6 @@ from .narrowed import Narrowed
 from .serial import Serial
 from .topology import Topology
 from .tuning import Selection
-from .watchdog import Watchdog
 
 KINDS = ("auto", "mpi", "hierarchical")
 
@@ -46,9 +45,10 @@ def make_communicator(
     selection = Selection(wanted.algorithm, chunk=wanted.chunk, file=wanted.table)
     if not isinstance(job, MpiJob):
         return Serial()
+    job.watchdog.timeout = wanted.timeout
     narrow = wanted.bits != "float32"
     maker = Maker(
-        job, topology, selection, wanted, background=background and not narrow, patient=background
+        job, topology, selection, background=background and not narrow, patient=background
     )
     levels = _cut(topology, wanted.group)
     kind = wanted.kind
@@ -84,7 +84,6 @@ class Maker:
         job: MpiJob,
         topology: Topology,
         selection: Selection,
-        wanted: Wanted,
         *,
         background: bool = False,
         patient: bool | None = None,
@@ -94,7 +93,6 @@ class Maker:
         self._selection = selection
         self._background = background
         self._patient = background if patient is None else patient
-        self._watchdog = Watchdog(wanted.timeout, job.expire)
 
     def flat(self) -> Communicator:
         """One MPI communicator of all ranks."""
@@ -144,5 +142,5 @@ class Maker:
             level="node" if len(hosts) == 1 else "network",
             background=background,
             patient=self._patient,
-            watchdog=self._watchdog,
+            watchdog=self._job.watchdog,
         )

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ..errors import UserError
-from .watchdog import GRACE
+from .watchdog import GRACE, Watchdog
 
 _LAUNCHERS = (
     ("PMI_SIZE", "mpiexec of MPICH, Intel MPI or MVAPICH"),
@@ -24,6 +24,9 @@ _LAUNCHERS = (
     ("PALS_APID", "the launcher of the Cray"),
     ("PMIX_RANK", "a launcher that speaks PMIx"),
 )
+
+_FORWARDING = 0.3
+"""Seconds that a launcher gets to forward a message before it ends everything."""
 
 
 class Job:
@@ -72,7 +75,7 @@ class Job:
 
 
 class MpiJob(Job):
-    """The ranks of MPI's world."""
+    """The ranks of MPI's world. `watchdog.timeout` says how long one may wait for the others."""
 
     def __init__(self) -> None:
         self.mpi: Any = _start_mpi()
@@ -81,12 +84,18 @@ class MpiJob(Job):
         self.size = self.world.size
         self._control = self.world.Dup()
         self._wish: Any = None
+        self.watchdog = Watchdog(0, self.expire)
 
     def share(self, value: Any) -> Any:
-        return self._control.bcast(value)
+        with self._watch("a message of rank 0"):
+            return self._control.bcast(value)
 
     def gather(self, value: Any) -> list[Any]:
-        return self._control.allgather(value)
+        with self._watch("messages of all ranks"):
+            return self._control.allgather(value)
+
+    def _watch(self, awaited: str) -> contextlib.AbstractContextManager[None]:
+        return self.watchdog.watch(lambda: f"Waiting for {awaited}")
 
     def agree(self, wish: int) -> int:
         import numpy as np
@@ -94,7 +103,8 @@ class MpiJob(Job):
         answer = 0
         if self._wish is not None:
             request, given, got = self._wish
-            request.Wait()
+            with self._watch("all ranks to end an iteration"):
+                request.Wait()
             answer = int(got[0])
         else:
             given, got = np.zeros(1, np.int32), np.zeros(1, np.int32)
@@ -104,22 +114,26 @@ class MpiJob(Job):
         return answer
 
     def barrier(self) -> None:
-        self._control.Barrier()
+        with self._watch("all ranks"):
+            self._control.Barrier()
 
     def abort(self, message: str) -> None:
-        print(f"osucaffe: {self.name}: {message}", file=sys.stderr, flush=True)
-        self.world.Abort(1)
+        self._end(message, _FORWARDING)
 
     def expire(self, message: str) -> None:
         """End the job because this rank waited too long; the others may say the same first."""
-        print(
-            f"osucaffe: {self.name} has waited too long (--comm-timeout). {message}. "
+        self._end(
+            f"waited too long (--comm-timeout). {message}. "
             "A rank that does not report here is the one that hangs.",
-            file=sys.stderr,
-            flush=True,
+            GRACE,
         )
-        time.sleep(GRACE)
+
+    def _end(self, message: str, pause: float) -> None:
+        sys.stderr.write(f"osucaffe: {self.name}: {message}\n")
+        sys.stderr.flush()
+        time.sleep(pause)
         self.world.Abort(1)
+        os._exit(1)  # some libraries return, and kill this process a little later
 
     @contextlib.contextmanager
     def together(self) -> Iterator[None]:

@@ -92,7 +92,7 @@ class Mpi(Communicator):
 
     def _report(self) -> str:
         peers = ", ".join(map(str, sorted(self._peers)))
-        return f"{self._now}: waiting for {'rank ' + peers if peers else 'the other ranks'}"
+        return f"In {self._now}: waiting for {'rank ' + peers if peers else 'the other ranks'}"
 
     # -- schedules -------------------------------------------------------------------------------
 

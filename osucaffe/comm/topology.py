@@ -12,12 +12,15 @@ from .job import Job
 
 @dataclass(frozen=True)
 class Location:
-    """Where one rank runs. host: a number that the ranks of one host share; gpu: a GPU's UUID."""
+    """Where one rank runs. host: a number that the ranks of one host share; process: its id there;
+    gpu: a GPU's UUID.
+    """
 
     rank: int
     host: int
     hostname: str
     cores: int
+    process: int = 0
     gpu: str | None = None
     gpu_name: str = ""
 
@@ -68,7 +71,9 @@ class Topology:
 def discover(job: Job, gpu: str | None = None, gpu_name: str = "") -> Topology:
     """Ask all ranks where they are (all call it together). gpu: the UUID of this rank's GPU."""
     leader = _host_leader(job)
-    own = Location(job.rank, leader, job.host, len(os.sched_getaffinity(0)), gpu, gpu_name)
+    own = Location(
+        job.rank, leader, job.host, len(os.sched_getaffinity(0)), os.getpid(), gpu, gpu_name
+    )
     ranks = job.gather(own)
     return Topology(own, tuple(ranks))
 

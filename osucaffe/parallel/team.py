@@ -57,6 +57,7 @@ class DataParallel(Team):
     def __init__(self, job: Job, topology: Topology, wanted: Wanted, design: Design) -> None:
         self.rank, self.size = job.rank, job.size
         self._job = job
+        self._topology = topology
         self._design = design
         overlapped = design.aggregation == "layerwise" or design.propagation == "overlapped"
         self.comm = make_communicator(job, topology, wanted, background=overlapped)
@@ -113,6 +114,9 @@ class DataParallel(Team):
         self._weights.settle()
         self.check("at the start")
         solver = self._solver
+        for each in self._topology.ranks:
+            where = f"{each.hostname}, {each.gpu_name}" if each.gpu else each.hostname
+            logger.info("Rank %d is process %d on %s", each.rank, each.process, where)
         logger.info("%s", describe(solver.net.param, self.size, solver.param.iter_size))
         self._agreed = True
 

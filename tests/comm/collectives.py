@@ -13,7 +13,7 @@ import numpy as np
 
 from osucaffe.comm.algorithms import ALGORITHMS, OPERATIONS, part
 from osucaffe.comm.communicator import Communicator
-from osucaffe.comm.create import Maker, Wanted
+from osucaffe.comm.create import Maker
 from osucaffe.comm.host import DTYPES, HostMath, widen
 from osucaffe.comm.job import MpiJob, find_job
 from osucaffe.comm.mpi import Mpi
@@ -107,7 +107,7 @@ def check_hierarchies(job: MpiJob) -> None:
     for levels in ([pairs, everyone], [uneven, everyone], [strided, everyone],
                    [pairs, strided, everyone] if size == 4 else [pairs, everyone]):  # fmt: skip
         for background in (False, True):
-            maker = Maker(job, topology, Selection(), Wanted(), background=background)
+            maker = Maker(job, topology, Selection(), background=background)
             comm = maker.composed(levels)
             for operation in OPERATIONS:
                 for count in (1, 3, 40_001):

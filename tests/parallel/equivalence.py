@@ -84,7 +84,7 @@ def cases(size: int) -> Iterator[Case]:
             SGD + " clip_gradients: 0.5",
             ADAM + " clip_gradients: 0.3",
             SGD + " iter_size: 3 clip_gradients: 0.5",
-        ]  # fmt: skip
+        ]
     )
     for aggregation in ("blocking", "layerwise"):
         for propagation in ("none", "blocking", "overlapped"):

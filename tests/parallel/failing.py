@@ -1,0 +1,81 @@
+"""What the ranks run that test_failures.py starts: training in which rank 1 fails in some way."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from osucaffe.backends.cpu import Cpu
+from osucaffe.comm.create import Wanted
+from osucaffe.comm.job import find_job
+from osucaffe.comm.topology import discover
+from osucaffe.errors import UserError
+from osucaffe.parallel.team import DataParallel, Design
+from osucaffe.proto import NetParameter, SolverParameter, parse_text
+from osucaffe.solvers import Solver
+
+SETTINGS = (
+    'base_lr: 0.1 lr_policy: "fixed" random_seed: 1 max_iter: 50 snapshot: 10 display: 1 '
+    'snapshot_prefix: "{folder}/run" '
+)
+NET = """
+name: "tiny"
+layer { name: "data" type: "DummyData" top: "x" top: "y" dummy_data_param {
+  shape { dim: 4 dim: 5 } shape { dim: 4 dim: 2 }
+  data_filler { type: "gaussian" } data_filler { type: "gaussian" } } }
+layer { name: "ip" type: "InnerProduct" bottom: "x" top: "z"
+  inner_product_param { num_output: 2 weight_filler { type: "xavier" } } }
+layer { name: "loss" type: "EuclideanLoss" bottom: "z" bottom: "y" top: "loss" }
+"""
+
+
+def fail(mode: str, solver: Solver, folder: Path) -> None:
+    """What happens to rank 1, or to the disk of rank 0, at iteration 25."""
+    rank = solver.team.rank
+    if solver.iteration != 25:
+        return
+    if rank == 0 and mode == "disk":
+        folder.rename(folder.with_name("gone"))
+    if rank != 1:
+        return
+    if mode == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    elif mode == "hang":
+        time.sleep(60)
+    elif mode == "raise":
+        raise ZeroDivisionError("a bug on rank 1")
+    elif mode == "refuse":
+        raise UserError("record 7 of data.mdb is damaged")
+    elif mode == "drift":
+        solver.net.arena.data.array[0] += 1
+
+
+def main() -> None:
+    mode, folder = sys.argv[1], Path(sys.argv[2])
+    job = find_job()
+    with job.together():
+        wanted = Wanted(timeout=1.0 if mode == "hang" else 60.0)
+        team = DataParallel(job, discover(job), wanted, Design())
+        param = parse_text(SETTINGS.format(folder=folder), SolverParameter)
+        net = NET.replace("xavier", "gaussian") if mode == "differ" and job.rank == 1 else NET
+        param.net_param.CopyFrom(parse_text(net, NetParameter))
+        current: list[Any] = []
+
+        def request() -> str:
+            fail(mode, current[0], folder)
+            return "none"
+
+        current.append(Solver(param, Cpu(threads=1, onednn=False), request=request, team=team))
+        if mode == "resume":
+            current[0].restore("auto")
+            print(f"resumed at {current[0].iteration}\n", end="")
+        current[0].solve()
+        print(f"rank {job.rank} done\n", end="")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,47 @@
+"""Whatever happens to one rank, all end soon, with its reason; and the last snapshot resumes."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.comm.ranks import mpiexec, needs_mpi
+
+MESSAGES = {
+    "raise": ("rank 1 of 3", "a bug on rank 1", "Traceback"),
+    "refuse": ("rank 1 of 3", "record 7 of data.mdb is damaged"),
+    "hang": ("waited too long", "aiting for", "is the one that hangs"),
+    "differ": ('rank 1 has another layer "ip" (number 1 of the net) than rank 0',),
+    "drift": ("at a snapshot (iteration 30) the weights of rank 1 are not those of rank 0",),
+    "disk": ("rank 0 of 3", "the folder of snapshot_prefix", "does not exist"),
+    "kill": ("signal 9",),
+}
+
+
+@needs_mpi
+@pytest.mark.parametrize("mode", MESSAGES)
+def test_all_ranks_end_with_the_reason(mode: str, tmp_path: Path) -> None:
+    folder = tmp_path / "snapshots"
+    folder.mkdir()
+    start = time.monotonic()
+    done = mpiexec(3, "-m", "tests.parallel.failing", mode, str(folder), timeout=30)
+    assert time.monotonic() - start < 20
+    assert done.returncode != 0
+    assert "done" not in done.stdout
+    told = done.stdout + done.stderr
+    for part in MESSAGES[mode]:
+        assert part in told, told
+    if mode == "refuse":
+        assert "Traceback" not in told
+
+
+@needs_mpi
+def test_another_number_of_ranks_goes_on_from_the_snapshot_of_a_killed_run(tmp_path: Path) -> None:
+    mpiexec(3, "-m", "tests.parallel.failing", "kill", str(tmp_path), timeout=30)
+    done = mpiexec(2, "-m", "tests.parallel.failing", "resume", str(tmp_path), timeout=30)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("resumed at 20") == 2
+    assert done.stdout.count("done") == 2
+    assert (tmp_path / "run_iter_50.caffemodel").is_file()
