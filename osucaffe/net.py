@@ -17,7 +17,7 @@ from .backends.tensor import Call, Shape, Step, Tensor, sequence
 from .blob import Blob
 from .errors import UserError
 from .graph.filter import filter_layers, net_state
-from .graph.fusion import fuse_relu
+from .graph.fusion import fuse
 from .graph.gradients import Node, find_gradients
 from .graph.memory import Pool, plan_memory
 from .graph.parameters import adopt_parameters, copy_weights
@@ -88,10 +88,14 @@ class Net:
 
         What stays: the parameters, where the data streams are, the random step, and the values of
         the blobs that keep both their memory and their shape. UserError where a layer cannot have
-        these shapes: then the net cannot be used until it has got others.
+        these shapes: then the net stays as it was.
         """
-        before = self.blobs
-        self._add_layers({node.layer.name: node for node in self.nodes}, shapes)
+        before, nodes = self.blobs, self.nodes
+        try:
+            self._add_layers({node.layer.name: node for node in nodes}, shapes)
+        except UserError:
+            self.blobs, self.nodes = before, nodes
+            raise
         for name, blob in self.blobs.items():
             old = before.get(name)
             fixed = blob.data.kept and not blob.data.flexible
@@ -220,11 +224,13 @@ class Net:
         gradients, accumulate = self._gradients, self._accumulates
         self.backend.random = self.random
         forward = self._record_forward().calls
-        programs = [forward if self.inspectable else fuse_relu(forward)]
+        programs = [forward]
         if gradients:
             programs.append(self._record_backward(False).calls)
         if accumulate:
             programs.append(self._record_backward(True).calls)
+        if not self.inspectable:
+            programs = fuse(programs, self.backend.folds)
         self.programs = programs  # forward, backward, backward that accumulates
         steps = [[(call, self.backend.prepare(call)) for call in calls] for calls in programs]
         self._forward = self._by_layer(steps[0])
@@ -430,12 +436,14 @@ def _set_up_again(node: Node, bottom: list[Shape], given: Mapping[str, Shape]) -
         return [tuple(given.get(blob.name, blob.shape)) for blob in node.top]
     parameters, fillers, wanted = layer.parameters, layer.fillers, layer.wanted
     layer.parameters, layer.fillers, layer.wanted = [], [], []
-    tops = layer.setup(bottom)
-    for index, (old, new) in enumerate(zip(parameters, layer.parameters, strict=True)):
-        if old.shape != new.shape:
-            change = f"the new shape of its bottom needs {new.shape} instead of {old.shape}"
-            layer.fail("param", f"parameter {index}: {change}")
-    layer.parameters, layer.fillers, layer.wanted = parameters, fillers, wanted
+    try:
+        tops = layer.setup(bottom)
+        for index, (old, new) in enumerate(zip(parameters, layer.parameters, strict=True)):
+            if old.shape != new.shape:
+                change = f"the new shape of its bottom needs {new.shape} instead of {old.shape}"
+                layer.fail("param", f"parameter {index}: {change}")
+    finally:
+        layer.parameters, layer.fillers, layer.wanted = parameters, fillers, wanted
     return tops
 
 

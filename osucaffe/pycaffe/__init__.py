@@ -1,0 +1,98 @@
+"""Owns the interface that pycaffe scripts use: `import osucaffe.pycaffe as caffe`.
+
+`install()` lets a plain `import caffe` find it, from then on in this process.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import sys
+
+from .. import __version__
+from ..layer import layer_types
+from ..layers.python import PythonLayer as Layer
+from ..proto.caffe_pb2 import TEST, TRAIN
+from . import coord_map, draw, io, net_spec, proto
+from .classifier import Classifier
+from .detector import Detector
+from .net import Net
+from .net_spec import NetSpec, layers, params, to_proto
+from .settings import (
+    Timer,
+    has_nccl,
+    init_log,
+    log,
+    set_device,
+    set_mode_cpu,
+    set_mode_gpu,
+    set_random_seed,
+    solver_count,
+    solver_rank,
+)
+from .solver import (
+    AdaDeltaSolver,
+    AdaGradSolver,
+    AdamSolver,
+    NesterovSolver,
+    RMSPropSolver,
+    SGDSolver,
+    get_solver,
+)
+
+__all__ = [
+    "TEST",
+    "TRAIN",
+    "AdaDeltaSolver",
+    "AdaGradSolver",
+    "AdamSolver",
+    "Classifier",
+    "Detector",
+    "Layer",
+    "NesterovSolver",
+    "Net",
+    "NetSpec",
+    "RMSPropSolver",
+    "SGDSolver",
+    "Timer",
+    "__version__",
+    "coord_map",
+    "draw",
+    "get_solver",
+    "has_nccl",
+    "init_log",
+    "install",
+    "io",
+    "layer_type_list",
+    "layers",
+    "log",
+    "net_spec",
+    "params",
+    "proto",
+    "set_device",
+    "set_mode_cpu",
+    "set_mode_gpu",
+    "set_random_seed",
+    "solver_count",
+    "solver_rank",
+    "to_proto",
+]
+
+_SUBMODULES = ("io", "net_spec", "coord_map", "draw", "classifier", "detector", "proto")
+
+
+def layer_type_list() -> list[str]:
+    """The names of all layer types."""
+    return list(layer_types())
+
+
+def install() -> None:
+    """Let `import caffe` and `from caffe.proto import caffe_pb2` find this package."""
+    sys.modules["caffe"] = sys.modules[__name__]
+    for name in _SUBMODULES:
+        sys.modules[f"caffe.{name}"] = importlib.import_module(f".{name}", __name__)
+    sys.modules["caffe.proto.caffe_pb2"] = proto.caffe_pb2
+
+
+if not logging.getLogger("osucaffe").handlers:
+    init_log()  # scripts expect to see the log

@@ -1,0 +1,229 @@
+"""Owns the way of images and arrays into nets and back: Transformer, blobs, datums, crops."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..data.datum import decode_image
+from ..errors import UserError
+from ..proto import array_to_blob, blob_shape, caffe_pb2
+from ..proto import blob_to_array as _blob_to_array
+
+Extents = Sequence[int] | np.ndarray
+"""Height and width."""
+
+# -- messages ------------------------------------------------------------------------------------
+
+
+def blobproto_to_array(blob: Any, return_diff: bool = False) -> np.ndarray:
+    """The values (or gradients) of a BlobProto in its shape. ValueError where they do not fit."""
+    shape = blob_shape(blob)
+    values = np.array(blob.diff if return_diff else blob.data)
+    if not return_diff and not values.size and len(blob.double_data):
+        values = np.array(_blob_to_array(blob))
+    return values.reshape(shape)
+
+
+def array_to_blobproto(arr: np.ndarray, diff: np.ndarray | None = None) -> Any:
+    """A BlobProto with these values, and perhaps gradients of the same shape."""
+    return array_to_blob(np.asarray(arr, np.float32), _float32(diff))
+
+
+def _float32(values: np.ndarray | None) -> np.ndarray | None:
+    return None if values is None else np.asarray(values, np.float32)
+
+
+def arraylist_to_blobprotovector_str(arraylist: Sequence[np.ndarray]) -> bytes:
+    """Arrays as one serialized BlobProtoVector."""
+    vector = caffe_pb2.BlobProtoVector()
+    vector.blobs.extend(array_to_blobproto(array) for array in arraylist)
+    return vector.SerializeToString()
+
+
+def blobprotovector_str_to_arraylist(content: bytes) -> list[np.ndarray]:
+    """The arrays of a serialized BlobProtoVector."""
+    vector = caffe_pb2.BlobProtoVector.FromString(content)
+    return [blobproto_to_array(blob) for blob in vector.blobs]
+
+
+def array_to_datum(arr: np.ndarray, label: int | None = None) -> Any:
+    """A Datum of an array (channels, height, width): bytes if it is uint8, floats otherwise."""
+    if arr.ndim != 3:
+        raise ValueError(f"an image has 3 axes (channels, height, width), this has {arr.ndim}")
+    channels, height, width = arr.shape
+    datum = caffe_pb2.Datum(channels=channels, height=height, width=width)
+    if arr.dtype == np.uint8:
+        datum.data = arr.tobytes()
+    else:
+        datum.float_data.extend(arr.astype(np.float32).ravel())
+    if label is not None:
+        datum.label = label
+    return datum
+
+
+def datum_to_array(datum: Any) -> np.ndarray:
+    """The values of a Datum, (channels, height, width). The label is in `datum.label`."""
+    shape = (datum.channels, datum.height, datum.width)
+    if len(datum.data):
+        return np.frombuffer(datum.data, np.uint8).reshape(shape)
+    return np.array(datum.float_data, np.float32).reshape(shape)
+
+
+# -- images --------------------------------------------------------------------------------------
+
+
+def load_image(filename: str | Path, color: bool = True) -> np.ndarray:
+    """An image file as float32 in 0..1: (height, width, 3) in RGB, or (height, width, 1).
+
+    JPEG is always read; other kinds need Pillow. UserError where it cannot be read.
+    """
+    try:
+        content = Path(filename).read_bytes()
+        pixels = decode_image(memoryview(content), color)
+    except (OSError, ValueError) as error:
+        raise UserError(f"{filename}: cannot read it as an image: {error}") from None
+    return np.ascontiguousarray(pixels[:, :, ::-1], np.float32) / np.float32(255)
+
+
+def resize_image(im: np.ndarray, new_dims: Extents, interp_order: int = 1) -> np.ndarray:
+    """An image (height, width, channels) at another (height, width), as float32.
+
+    interp_order: 0 takes the nearest pixel, 1 interpolates between the nearest ones (bilinear).
+    """
+    if interp_order not in (0, 1):
+        raise ValueError(f"interp_order must be 0 or 1, not {interp_order}")
+    result = np.asarray(im, np.float32)
+    for axis, extent in enumerate(new_dims[:2]):
+        result = _resize_axis(result, axis, int(extent), interp_order)
+    return result
+
+
+def _resize_axis(values: np.ndarray, axis: int, extent: int, order: int) -> np.ndarray:
+    old = values.shape[axis]
+    if old == extent:
+        return values
+    # Pixel i covers i..i+1: centres are mapped to centres, and the border pixels reach outwards.
+    place = np.clip((np.arange(extent) + 0.5) * old / extent - 0.5, 0, old - 1)
+    if order == 0:
+        return values.take(np.rint(place).astype(int), axis)
+    lower = np.minimum(place.astype(int), old - 1)
+    upper = np.minimum(lower + 1, old - 1)
+    weight = (place - lower).astype(np.float32)
+    weight = weight.reshape([-1 if i == axis else 1 for i in range(values.ndim)])
+    return values.take(lower, axis) * (1 - weight) + values.take(upper, axis) * weight
+
+
+def oversample(images: Sequence[np.ndarray], crop_dims: Extents) -> np.ndarray:
+    """Ten crops of each image (height, width, channels): the corners, the centre, all mirrored.
+
+    Returns (10 * images, *crop_dims, channels), float32.
+    """
+    height, width = (int(extent) for extent in crop_dims)
+    crops = []
+    for image in images:
+        down, right = image.shape[0] - height, image.shape[1] - width
+        corners = [(0, 0), (0, right), (down, 0), (down, right)]
+        centre = (round(down / 2), round(right / 2))
+        plain = [image[y : y + height, x : x + width] for y, x in [*corners, centre]]
+        crops += plain + [crop[:, ::-1] for crop in plain]
+    return np.array(crops, np.float32)
+
+
+class Transformer:
+    """Turns images into a net's inputs and back: what each input needs is set once by its name.
+
+    inputs: the shape of each input blob, as {"data": net.blobs["data"].data.shape}.
+    The order of `preprocess`: resize, transpose, swap channels, raw scale, mean, input scale.
+    """
+
+    def __init__(self, inputs: Mapping[str, Sequence[int]]) -> None:
+        self.inputs = inputs
+        self.transpose: dict[str, Sequence[int]] = {}
+        self.channel_swap: dict[str, Sequence[int]] = {}
+        self.raw_scale: dict[str, float] = {}
+        self.mean: dict[str, np.ndarray] = {}
+        self.input_scale: dict[str, float] = {}
+
+    def set_transpose(self, in_: str, order: Sequence[int]) -> None:
+        """Permute the axes: (2, 0, 1) makes channels x height x width of an image."""
+        self._check(in_)
+        if len(order) != len(self.inputs[in_]) - 1:
+            raise ValueError("the order needs as many axes as the input, without its batch axis")
+        self.transpose[in_] = order
+
+    def set_channel_swap(self, in_: str, order: Sequence[int]) -> None:
+        """Reorder the channels: (2, 1, 0) makes BGR of RGB."""
+        self._check(in_)
+        if len(order) != self.inputs[in_][1]:
+            raise ValueError("the order needs as many channels as the input")
+        self.channel_swap[in_] = order
+
+    def set_raw_scale(self, in_: str, scale: float) -> None:
+        """Multiply the image by this before the mean is subtracted: 255 for means of 0..255."""
+        self._check(in_)
+        self.raw_scale[in_] = scale
+
+    def set_mean(self, in_: str, mean: np.ndarray) -> None:
+        """Subtract a mean: a value for each channel, or an array of the input's own shape."""
+        self._check(in_)
+        mean = np.asarray(mean)
+        channels = self.inputs[in_][1]
+        if mean.ndim == 1:
+            if mean.shape[0] != channels:
+                raise ValueError(f"{mean.shape[0]} mean values for {channels} channels")
+            mean = mean[:, None, None]
+        else:
+            shape = tuple(self.inputs[in_][1:])
+            mean = mean[None] if mean.ndim == 2 else mean
+            if mean.ndim != 3 or mean.shape != shape:
+                raise ValueError(f"the mean has shape {mean.shape}, the input {shape}")
+        self.mean[in_] = mean
+
+    def set_input_scale(self, in_: str, scale: float) -> None:
+        """Multiply by this at last."""
+        self._check(in_)
+        self.input_scale[in_] = scale
+
+    def preprocess(self, in_: str, data: np.ndarray) -> np.ndarray:
+        """What the net's input wants, float32, of an image (height, width, channels)."""
+        self._check(in_)
+        image = np.asarray(data, np.float32)
+        extents = tuple(self.inputs[in_][2:])
+        if image.shape[:2] != extents:
+            image = resize_image(image, extents)
+        if (order := self.transpose.get(in_)) is not None:
+            image = image.transpose(order)
+        if (swap := self.channel_swap.get(in_)) is not None:
+            image = image[list(swap), :, :]
+        image = np.array(image, np.float32)
+        if (scale := self.raw_scale.get(in_)) is not None:
+            image *= scale
+        if (mean := self.mean.get(in_)) is not None:
+            image -= mean
+        if (scale := self.input_scale.get(in_)) is not None:
+            image *= scale
+        return image
+
+    def deprocess(self, in_: str, data: np.ndarray) -> np.ndarray:
+        """The image that `preprocess` made this of, but for its size."""
+        self._check(in_)
+        image = np.array(data, np.float32).squeeze()
+        if (scale := self.input_scale.get(in_)) is not None:
+            image /= scale
+        if (mean := self.mean.get(in_)) is not None:
+            image += mean
+        if (scale := self.raw_scale.get(in_)) is not None:
+            image /= scale
+        if (swap := self.channel_swap.get(in_)) is not None:
+            image = image[np.argsort(swap), :, :]
+        if (order := self.transpose.get(in_)) is not None:
+            image = image.transpose(np.argsort(order))
+        return image
+
+    def _check(self, in_: str) -> None:
+        if in_ not in self.inputs:
+            raise Exception(f"{in_} is not one of the net inputs: {tuple(self.inputs)}")

@@ -1,0 +1,356 @@
+"""Owns Net as scripts know it: blobs and parameters as arrays, forward and backward by names."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .. import net as engine
+from ..errors import UserError
+from ..layers.python import Python
+from ..proto import read_net, read_weights, write_weights
+from . import settings
+from .blob import Blob, BlobVec, Store, store_of
+
+Arrays = dict[str, np.ndarray]
+Callback = Callable[[int], None]
+PHASES = ("TRAIN", "TEST")
+
+
+class MissingFile(UserError, RuntimeError):
+    """A file cannot be read: pycaffe raises RuntimeError here, and scripts catch it."""
+
+
+class Layer:
+    """What a script sees of a layer: `type` and `blobs`. A Python layer is its own object."""
+
+    def __init__(self, type: str, blobs: BlobVec) -> None:
+        self.type = type
+        self.blobs = blobs
+
+
+class Net:
+    """A net with its parameters, to run layer by layer.
+
+    Net(file, phase, level=0, stages=(), weights=None), or as of old Net(file, weights, phase).
+    phase: 0 (TRAIN) or 1 (TEST). Missing files raise RuntimeError, bad nets UserError.
+    """
+
+    def __init__(
+        self,
+        network_file: str | Path,
+        phase: Any,
+        level: Any = 0,
+        stages: Iterable[str] | None = None,
+        weights: str | Path | None = None,
+    ) -> None:
+        if isinstance(phase, str | Path):
+            weights, phase, level = phase, level, 0
+        check_readable(network_file)
+        if weights is not None:
+            check_readable(weights)
+        net = engine.Net(
+            read_net(network_file),
+            backend=settings.backend(),
+            phase=PHASES[phase],
+            level=level,
+            stages=stages or (),
+            seed=settings.next_seed(),
+            inspectable=True,
+            gradients=True,
+        )
+        self._begin(net)
+        if weights is not None:
+            self.copy_from(weights)
+
+    @classmethod
+    def of(cls, net: engine.Net) -> Net:
+        """An engine's net (an inspectable one) as scripts know it."""
+        self = cls.__new__(cls)
+        self._begin(net)
+        return self
+
+    def _begin(self, net: engine.Net) -> None:
+        self._store: Store = store_of(net.backend)
+        self._before_forward: list[Callback] = []
+        self._after_forward: list[Callback] = []
+        self._before_backward: list[Callback] = []
+        self._after_backward: list[Callback] = []
+        self.use(net)
+
+    def use(self, net: engine.Net) -> None:
+        """Let this be the net of the engine."""
+        self._net = net
+        self.name: str = net.name
+        self._layer_names: list[str] = net.layer_names
+        self._blob_names: list[str] = list(net.blobs)
+        self.inputs: list[str] = net.inputs
+        self.outputs: list[str] = net.outputs
+        self.blobs: OrderedDict[str, Blob] = OrderedDict(
+            (name, Blob(lambda name=name: self._net.blobs[name], self._store))  # type: ignore[misc]
+            for name in net.blobs
+        )
+        self.layers: list[Any] = [self._layer(index) for index in range(len(net.layers))]
+        self.layer_dict: OrderedDict[str, Any] = OrderedDict(
+            zip(net.layer_names, self.layers, strict=True)
+        )
+        self.params: OrderedDict[str, BlobVec] = OrderedDict(
+            (name, layer.blobs) for name, layer in self.layer_dict.items() if layer.blobs
+        )
+        nodes = list(zip(net.layer_names, net.nodes, strict=True))
+        self.bottom_names = OrderedDict((k, [blob.name for blob in n.bottom]) for k, n in nodes)
+        self.top_names = OrderedDict((k, list(n.layer.param.top)) for k, n in nodes)
+        self.blob_loss_weights = OrderedDict((name, net.loss_weight(name)) for name in net.blobs)
+        self._follow()
+
+    def _layer(self, index: int) -> Any:
+        layer = self._net.layers[index]
+        if isinstance(layer, Python):
+            return layer.instance
+        count = len(layer.parameters)
+
+        def blob(number: int) -> Blob:
+            return Blob(lambda: self._net.layers[index].parameters[number], self._store)
+
+        return Layer(layer.type, BlobVec(blob(number) for number in range(count)))
+
+    # -- running ---------------------------------------------------------------------------------
+
+    def forward(
+        self,
+        blobs: Iterable[str] | None = None,
+        start: str | None = None,
+        end: str | None = None,
+        **inputs: np.ndarray,
+    ) -> Arrays:
+        """Run the layers start .. end (both included), and return outputs by name.
+
+        blobs: names of blobs to return besides. inputs: values to put into the net's inputs before.
+        """
+        first = self._index(start, 0)
+        last = self._index(end, len(self.layers) - 1)
+        wanted = self.outputs if end is None else self.top_names[end]
+        if inputs:
+            self._put("data", inputs, self.inputs, "Input blob arguments do not match net inputs.")
+        self._forward(first, last)
+        return {name: self.blobs[name].data for name in {*wanted, *(blobs or ())}}
+
+    def backward(
+        self,
+        diffs: Iterable[str] | None = None,
+        start: str | None = None,
+        end: str | None = None,
+        **outputs: np.ndarray,
+    ) -> Arrays:
+        """Run backward from layer start down to end (both included); returns diffs by name.
+
+        Gradients of parameters are added to what their diffs hold.
+        diffs: names of blobs to return besides. outputs: diffs to put on the net's outputs before.
+        """
+        first = self._index(start, len(self.layers) - 1)
+        last = self._index(end, 0)
+        wanted = self.inputs if end is None else self.bottom_names[end]
+        if outputs:
+            message = "Top diff arguments do not match net outputs."
+            self._put("diff", outputs, self.outputs, message)
+        self._backward(first, last)
+        return {name: self.blobs[name].diff for name in {*wanted, *(diffs or ())}}
+
+    def _index(self, name: str | None, default: int) -> int:
+        return default if name is None else self._layer_names.index(name)
+
+    def _put(self, side: str, given: Arrays, names: list[str], message: str) -> None:
+        if set(given) != set(names):
+            raise UserError(message)
+        for name, values in given.items():
+            array = getattr(self.blobs[name], side)
+            if len(values) != len(array):
+                raise UserError(f"{name}: is not batch sized: {len(values)} for {len(array)}")
+            array[...] = values
+
+    def _forward(self, start: int, end: int) -> float:
+        """Run layers by their indices; returns the loss."""
+        self.prepare()
+        if start <= end:
+            _call(self._before_forward, start)
+
+        def after(index: int) -> None:
+            if index <= end:
+                _call(self._after_forward, index)
+            if index < end:
+                _call(self._before_forward, index + 1)
+
+        # Behind the last layer the engine sums up the loss.
+        self._net.forward(start, None if end == len(self.layers) - 1 else end + 1, after=after)
+        self.done()
+        return self._net.loss()
+
+    def _backward(self, start: int, end: int) -> None:
+        self.prepare()
+        _call(self._before_backward, start)
+
+        def after(index: int) -> None:
+            _call(self._after_backward, index)
+            if index > end:
+                _call(self._before_backward, index - 1)
+
+        self._net.backward(start, end, accumulate=True, after=after)
+        self.done()
+
+    def prepare(self) -> None:
+        """Let the engine's net have what the script changed, before it runs."""
+        self.reshape()
+        self._store.upload()
+
+    def done(self) -> None:
+        """The engine's net has run."""
+        self._store.forget()
+        self._follow()
+
+    def before_forward(self, function: Callback) -> None:
+        """Call function(index of layer) before each layer's forward."""
+        self._before_forward.append(function)
+
+    def after_forward(self, function: Callback) -> None:
+        """Call function(index of layer) after each layer's forward."""
+        self._after_forward.append(function)
+
+    def before_backward(self, function: Callback) -> None:
+        """Call function(index of layer) before each layer's backward."""
+        self._before_backward.append(function)
+
+    def after_backward(self, function: Callback) -> None:
+        """Call function(index of layer) after each layer's backward."""
+        self._after_backward.append(function)
+
+    # -- shapes ----------------------------------------------------------------------------------
+
+    def reshape(self) -> None:
+        """Let all layers follow the shapes that the script gave to inputs."""
+        waiting = [name for name, blob in self.blobs.items() if blob.waits]
+        if waiting:
+            self._store.upload()
+            self._store.forget()
+            self._net.reshape({name: self.blobs[name].shape for name in waiting})
+            for name in waiting:
+                self.blobs[name].settle()
+            self._follow()
+
+    def _follow(self) -> None:
+        """Let the objects of Python layers have their parameters' memory between runs too."""
+        if self._net.backend.name == "cpu":
+            for layer in self._net.layers:
+                if isinstance(layer, Python) and layer.instance is not None:
+                    for own, blob in zip(layer.instance.blobs, layer.parameters, strict=True):
+                        own.data, own.diff = blob.data.array, blob.diff.array
+
+    # -- whole data sets -------------------------------------------------------------------------
+
+    def forward_all(self, blobs: Iterable[str] | None = None, **inputs: np.ndarray) -> Arrays:
+        """Run forward over any number of items, batch by batch; returns all outputs by name."""
+        blobs = list(blobs or ())
+        results: dict[str, list[np.ndarray]] = {name: [] for name in {*self.outputs, *blobs}}
+        for batch in self._batch(inputs):
+            for name, values in self.forward(blobs, None, None, **batch).items():
+                results[name].extend(values.copy())
+        return _cut(results, inputs)
+
+    def forward_backward_all(
+        self,
+        blobs: Iterable[str] | None = None,
+        diffs: Iterable[str] | None = None,
+        **given: np.ndarray,
+    ) -> tuple[Arrays, Arrays]:
+        """Run forward and backward over any number of items, batch by batch.
+
+        given: values for the inputs, and diffs for the outputs. Returns outputs and diffs by name.
+        """
+        blobs, diffs = list(blobs or ()), list(diffs or ())
+        values: dict[str, list[np.ndarray]] = {name: [] for name in {*self.outputs, *blobs}}
+        gradients: dict[str, list[np.ndarray]] = {name: [] for name in {*self.inputs, *diffs}}
+        inputs = {name: given[name] for name in self.inputs if name in given}
+        tops = {name: given[name] for name in self.outputs if name in given}
+        for batch, top in zip_longest(self._batch(inputs), self._batch(tops)):
+            for name, array in self.forward(blobs, None, None, **(batch or {})).items():
+                values[name].extend(array.copy())
+            for name, array in self.backward(diffs, None, None, **(top or {})).items():
+                gradients[name].extend(array.copy())
+        return _cut(values, given), _cut(gradients, given)
+
+    def _batch(self, arrays: Mapping[str, np.ndarray]) -> Iterator[Arrays]:
+        """Pieces of the net's batch size; the last one is filled up with zeros."""
+        if not arrays:
+            return
+        size = self.blobs[next(iter(arrays))].shape[0]
+        for start in range(0, len(next(iter(arrays.values()))), size):
+            pieces = {}
+            for name, values in arrays.items():
+                piece = np.asarray(values[start : start + size])
+                missing = np.zeros((size - len(piece), *piece.shape[1:]), piece.dtype)
+                pieces[name] = np.concatenate([piece, missing])
+            yield pieces
+
+    # -- weights ---------------------------------------------------------------------------------
+
+    def clear_param_diffs(self) -> None:
+        """Set the gradients of all parameters to zero."""
+        for blobs in self.params.values():
+            for blob in blobs:
+                blob.diff[...] = 0
+
+    def share_with(self, other: Net) -> None:
+        """Use the parameters of another net's layers of the same names, in place of own ones."""
+        sources = {layer.name: layer for layer in other._net.layers}
+        for layer in self._net.layers:
+            source = sources.get(layer.name)
+            if source is None:
+                continue
+            for mine, theirs in zip(layer.parameters, source.parameters, strict=True):
+                if mine.shape != theirs.shape:
+                    layer.fail("param", f"cannot share {theirs.shape}: it needs {mine.shape}")
+                mine.data.place(theirs.data.array.reshape(-1), theirs.data.address)
+        self._follow()
+
+    def copy_from(self, file: str | Path) -> None:
+        """Copy the weights of layers of the same names from a .caffemodel or HDF5 file."""
+        check_readable(file)
+        self._store.upload()
+        self._net.load(read_weights(file))
+        self._store.forget()
+
+    load_hdf5 = copy_from
+
+    def save(self, file: str | Path) -> None:
+        """Write a .caffemodel."""
+        self._store.upload()
+        write_weights(file, self._net.to_proto())
+
+    def save_hdf5(self, file: str | Path, write_diff: bool = False) -> None:
+        """Write the weights, and perhaps their gradients, as HDF5."""
+        self._store.upload()
+        write_weights(file, self._net.to_proto(diff=write_diff), hdf5=True)
+
+
+def check_readable(file: str | Path) -> None:
+    """Raise RuntimeError (and UserError in one) for a file that is not there."""
+    try:
+        with open(file, "rb"):
+            pass
+    except OSError as error:
+        raise MissingFile(f"{file}: cannot read it: {error.strerror}") from None
+
+
+def _call(functions: list[Callback], index: int) -> None:
+    for function in functions:
+        function(index)
+
+
+def _cut(results: Mapping[str, list[np.ndarray]], given: Mapping[str, np.ndarray]) -> Arrays:
+    """All results as arrays, without those of the zeros that filled the last batch."""
+    count = len(next(iter(given.values()))) if given else None
+    return {name: np.asarray(values[:count]) for name, values in results.items()}

@@ -1,0 +1,122 @@
+"""Owns what a script sets for all nets: the device, the random seed, the log."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+import time
+from typing import Any
+
+from .. import log as log_lines
+
+logger = logging.getLogger("osucaffe")
+
+_LEVELS = (logging.INFO, logging.WARNING, logging.ERROR, logging.CRITICAL)
+
+
+class _Settings:
+    gpu = False
+    device = 0
+    seed: int | None = None
+    nets = 0
+
+
+def set_mode_cpu() -> None:
+    """Build the nets that follow for the CPU."""
+    _Settings.gpu = False
+
+
+def set_mode_gpu() -> None:
+    """Build the nets that follow for the GPU. Without one, the first net raises UserError."""
+    _Settings.gpu = True
+
+
+def set_device(number: int) -> None:
+    """The GPU for the nets that follow."""
+    _Settings.device = number
+
+
+def set_random_seed(seed: int) -> None:
+    """Fillers and random layers of the nets that follow depend on this seed and their order."""
+    _Settings.seed, _Settings.nets = seed, 0
+
+
+def next_seed() -> int | None:
+    """The seed of the next net, or None if the script set none."""
+    if _Settings.seed is None:
+        return None
+    _Settings.nets += 1
+    return _Settings.seed + _Settings.nets - 1
+
+
+def backend() -> Any:
+    """The backend of the device that is set."""
+    return _cuda(_Settings.device) if _Settings.gpu else _cpu()
+
+
+@functools.cache
+def _cpu() -> Any:
+    from ..backends.cpu import Cpu
+
+    return Cpu()
+
+
+@functools.cache
+def _cuda(device: int) -> Any:
+    from ..backends.cuda import Cuda
+
+    return Cuda(device)
+
+
+def has_nccl() -> bool:
+    """False: a script runs on one device. Several train with `osucaffe train`."""
+    return False
+
+
+def solver_count() -> int:
+    """How many solvers train together: 1."""
+    return 1
+
+
+def solver_rank() -> int:
+    """Which of them this is: 0."""
+    return 0
+
+
+def init_log(level: int | None = None) -> None:
+    """Send log lines to standard error, from this level on: 0 all, 1 warnings, 2 errors, 3 none.
+
+    level: default, the environment variable GLOG_minloglevel, or else 0.
+    """
+    log_lines.start()
+    if level is None:
+        level = int(os.environ.get("GLOG_minloglevel", 0))  # noqa: SIM112 (glog's name)
+    logger.setLevel(_LEVELS[min(max(level, 0), len(_LEVELS) - 1)])
+
+
+def log(message: str) -> None:
+    """Write a line to the log."""
+    logger.info(message)
+
+
+class Timer:
+    """Measures the time from `start` to `stop`."""
+
+    def __init__(self) -> None:
+        self._begun = self._ended = 0.0
+
+    def start(self) -> None:
+        """Begin."""
+        backend().synchronize()
+        self._begun = time.perf_counter()
+
+    def stop(self) -> None:
+        """End, when the device has done its work."""
+        backend().synchronize()
+        self._ended = time.perf_counter()
+
+    @property
+    def ms(self) -> float:
+        """The milliseconds in between."""
+        return (self._ended - self._begun) * 1e3

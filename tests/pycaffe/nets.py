@@ -1,0 +1,58 @@
+"""Owns the nets that several tests of the Python interface use."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+CLASSES = 13
+
+SIMPLE = f"""
+name: "simple"
+force_backward: true
+layer {{ name: "data" type: "DummyData" top: "data" top: "label"
+  dummy_data_param {{
+    num: 5 channels: 2 height: 3 width: 4
+    num: 5 channels: 1 height: 1 width: 1
+    data_filler {{ type: "gaussian" std: 1 }} data_filler {{ type: "constant" }} }} }}
+layer {{ name: "conv" type: "Convolution" bottom: "data" top: "conv"
+  convolution_param {{ num_output: 11 kernel_size: 2 pad: 3
+    weight_filler {{ type: "gaussian" std: 1 }} bias_filler {{ type: "constant" value: 2 }} }}
+  param {{ decay_mult: 1 }} param {{ decay_mult: 0 }} }}
+layer {{ name: "ip" type: "InnerProduct" bottom: "conv" top: "ip_blob"
+  inner_product_param {{ num_output: {CLASSES}
+    weight_filler {{ type: "gaussian" std: 2.5 }} bias_filler {{ type: "constant" value: -3 }} }} }}
+layer {{ name: "loss" type: "SoftmaxWithLoss" bottom: "ip_blob" bottom: "label" top: "loss" }}
+"""
+
+DEPLOY = """
+name: "deploy"
+force_backward: true
+input: "data" input_shape { dim: 4 dim: 3 dim: 6 dim: 6 }
+layer { name: "conv" type: "Convolution" bottom: "data" top: "conv"
+  convolution_param { num_output: 5 kernel_size: 3 weight_filler { type: "gaussian" std: 0.5 } } }
+layer { name: "relu" type: "ReLU" bottom: "conv" top: "conv" }
+layer { name: "pool" type: "Pooling" bottom: "conv" top: "pool"
+  pooling_param { pool: AVE global_pooling: true } }
+layer { name: "prob" type: "Softmax" bottom: "pool" top: "prob" }
+"""
+
+SOLVER = """
+test_iter: 10 test_interval: 10 base_lr: 0.01 momentum: 0.9 weight_decay: 0.0005
+lr_policy: "inv" gamma: 0.0001 power: 0.75 display: 100 max_iter: 100
+snapshot_after_train: false
+"""
+
+
+def write(folder: Path, text: str, name: str = "net.prototxt") -> str:
+    """Write a file; returns its path."""
+    path = folder / name
+    path.write_text(text)
+    return str(path)
+
+
+def label(net) -> None:
+    """Put classes into the label blob of the simple net."""
+    blob = net.blobs["label"]
+    blob.data[...] = np.random.default_rng(1).integers(CLASSES, size=blob.data.shape)

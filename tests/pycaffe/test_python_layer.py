@@ -1,0 +1,223 @@
+"""Layers that a script writes: values, gradients, parameters, shapes that change, errors."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import osucaffe.pycaffe as caffe
+from osucaffe.backends.cpu import Cpu
+from osucaffe.errors import UserError
+from osucaffe.net import Net
+from osucaffe.pycaffe import layers as L
+from osucaffe.solvers import Solver
+
+from .nets import write
+
+MODULE = "tests.pycaffe.layers_for_tests"
+INPUT = 'force_backward: true input: "data" input_shape { dim: 10 dim: 9 dim: 8 }\n'
+
+
+def layer(kind, bottom="data", top="top", name=None, param_str=None, more=""):
+    bottoms = "".join(f'bottom: "{blob}" ' for blob in bottom.split())
+    tops = "".join(f'top: "{blob}" ' for blob in top.split())
+    text = "" if param_str is None else f'param_str: "{param_str}"'
+    return (
+        f'layer {{ name: "{name or top.split()[0]}" type: "Python" {bottoms} {tops} {more} '
+        f'python_param {{ module: "{MODULE}" layer: "{kind}" {text} }} }}\n'
+    )
+
+
+@pytest.fixture
+def load(tmp_path):
+    return lambda text, phase=caffe.TRAIN: caffe.Net(write(tmp_path, text), phase)
+
+
+@pytest.fixture
+def three(load):
+    text = layer("TimesTen", "data", "one") + layer("TimesTen", "one", "two")
+    return load(INPUT + text + layer("TimesTen", "two", "three"))
+
+
+def test_forward(three):
+    three.blobs["data"].data[...] = 8
+    three.forward()
+    assert (three.blobs["three"].data == 8000).all()
+
+
+def test_backward(three):
+    three.blobs["three"].diff[...] = 7
+    three.backward()
+    assert (three.blobs["data"].diff == 7000).all()
+
+
+def test_shapes_follow(three):
+    three.blobs["data"].reshape(4, 4, 4, 4)
+    three.blobs["data"].data[...] = 2
+    three.forward()
+    assert {blob.data.shape for blob in three.blobs.values()} == {(4, 4, 4, 4)}
+    assert (three.blobs["three"].data == 2000).all()
+    assert three.layers[1].set_up == 1  # and the objects stay
+
+
+def test_param_str(load):
+    net = load(INPUT + layer("Times", "data", "x", param_str="10") +
+               layer("Times", "x", "y", param_str="2"))  # fmt: skip
+    net.blobs["data"].data[...] = 8
+    assert (net.forward()["y"] == 160).all()
+    net.blobs["y"].diff[...] = 7
+    net.backward()
+    assert (net.blobs["data"].diff == 140).all()
+    with pytest.raises(ValueError, match="must be a number"):
+        load(INPUT + layer("Times", param_str="ten"))
+
+
+def test_exceptions_go_through(load):
+    with pytest.raises(RuntimeError, match="no"):
+        load(INPUT + layer("Raises"))
+    net = load(INPUT + layer("RaisesOnce"))
+    with pytest.raises(KeyError, match="once"):
+        net.forward()
+    net.blobs["data"].data[...] = 1
+    assert (net.forward()["top"] == 10).all()
+
+
+def test_parameters(load, tmp_path):
+    text = INPUT + layer("Parameter", name="layer")
+    net = load(text)
+    net.forward()
+    net.backward()
+    python = net.layers[list(net._layer_names).index("layer")]
+    assert python.blobs[0].data[0] == 0
+    assert python.blobs[0].diff[0] == 1
+    python.blobs[0].data[0] += python.blobs[0].diff[0]
+    assert net.params["layer"][0].data[0] == 1
+    net.save(str(tmp_path / "model"))
+    python.blobs[0].data[0] = -1
+    net.copy_from(str(tmp_path / "model"))
+    assert python.blobs[0].data[0] == 1
+    other = load(text)
+    other.share_with(net)
+    net.params["layer"][0].data[0] = 5
+    assert other.params["layer"][0].data[0] == 5
+    assert other.layer_dict["layer"].blobs[0].data[0] == 5
+
+
+def test_gradients_of_parameters_add_up(load):
+    net = load('force_backward: true input: "data" input_shape { dim: 4 dim: 9 }' + layer("Bias"))
+    net.forward()
+    assert (net.blobs["top"].data == 3).all()
+    net.blobs["top"].diff[...] = 1
+    net.backward()
+    assert (net.params["top"][0].diff == 4).all()
+    net.blobs["data"].reshape(2, 9)
+    net.forward()
+    net.blobs["top"].diff[...] = 1
+    net.backward()
+    assert (net.params["top"][0].diff == 6).all()
+    assert (net.blobs["data"].diff == 1).all()
+
+
+def test_phase(load):
+    for phase in (caffe.TRAIN, caffe.TEST):
+        assert load(layer("Phase", bottom="", top="phase"), phase).forward()["phase"] == phase
+
+
+def test_data_of_changing_size(load):
+    net = load(
+        layer("Growing", "", "x y", name="grow")
+        + 'layer { name: "ip" type: "InnerProduct" bottom: "x" top: "ip" inner_product_param '
+        '{ num_output: 2 weight_filler { type: "constant" value: 1 } } }'
+        + 'layer { name: "loss" type: "SoftmaxWithLoss" bottom: "ip" bottom: "y" top: "loss" }'
+    )
+    weights = net.params["ip"][0].data
+    for _ in range(3):
+        net.forward()
+        count = net.layers[0].count
+        assert net.blobs["ip"].data.tolist() == [[3.0 * count] * 2] * count
+        net.backward()
+    assert count >= 3
+    assert np.shares_memory(weights, net.params["ip"][0].data)
+
+
+def test_a_size_that_only_forward_knows(load):
+    net = load(
+        'input: "data" input_shape { dim: 5 dim: 2 }'
+        + layer("Positive", top="found")
+        + layer("TimesTen", "found", "top")
+    )
+    data = net.blobs["data"].data
+    data[...] = [[1, 2], [-1, 3], [4, 5], [-2, 0], [6, 7]]
+    assert net.forward()["top"].tolist() == [[10, 20], [40, 50], [60, 70]]
+    assert net.blobs["found"].shape == (3, 2)
+    data[...] = [[-1, 2], [-1, 3], [4, 5], [-2, 0], [-6, 7]]
+    assert net.forward()["top"].tolist() == [[40, 50]]
+
+
+def test_a_net_that_trains_with_a_python_loss(tmp_path):
+    net = (
+        layer("Growing", "", "x y", name="grow")
+        + 'layer { name: "ip" type: "InnerProduct" bottom: "x" top: "ip" inner_product_param '
+        '{ num_output: 3 weight_filler { type: "gaussian" std: 0.1 } } }'
+        + layer("Bias", "ip", "sum", name="bias")
+        + layer("Loss", "sum x", "loss", more="loss_weight: 1")
+    )
+    path = write(tmp_path, net)
+    text = f'net: "{path}" base_lr: 0.002 lr_policy: "fixed" random_seed: 1'
+    solver = caffe.SGDSolver(write(tmp_path, text, "solver.prototxt"))
+    losses = []
+    for _ in range(8):
+        solver.step(1)
+        losses.append(float(solver.net.blobs["loss"].data[0] / solver.net.layers[0].count ** 2))
+    assert losses[-1] < losses[0] / 2
+    assert solver.net.params["bias"][0].data.tolist() != [3, 3, 3]
+    # The engine alone: the same weights, in nets whose memory is shared.
+    alone = Solver(solver.param, Cpu())
+    alone.step(8)
+    for layer_ in ("ip", "bias"):
+        index = alone.net.layer_names.index(layer_)
+        ours = alone.backend.read(alone.net.layers[index].parameters[0].data)
+        np.testing.assert_allclose(ours, solver.net.params[layer_][0].data, rtol=1e-5)
+
+
+def test_layers_from_a_net_spec(load):
+    n = caffe.NetSpec()
+    n.data = L.Input(shape=dict(dim=[2, 3]))
+    n.ten = L.Python(n.data, module=MODULE, layer="TimesTen")
+    n.half = L.Python(n.ten, python_param=dict(module=MODULE, layer="Times", param_str="0.5"))
+    net = load(str(n.to_proto()))
+    net.blobs["data"].data[...] = 1
+    assert (net.forward()["half"] == 5).all()
+
+
+def test_in_place(load):
+    net = load(INPUT + layer("TimesTen", "data", "data", name="ten"))
+    net.blobs["data"].data[...] = 1
+    net.forward()
+    assert (net.blobs["data"].data == 10).all()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (layer("NoLayer"), 'has no class "NoLayer" derived from caffe.Layer'),
+        (layer("Nothing"), 'has no class "Nothing"'),
+        (layer("TimesTen").replace(MODULE, "no_such_module"), "PYTHONPATH"),
+    ],
+)
+def test_bad_names(load, text, message):
+    with pytest.raises(UserError, match=message):
+        load(INPUT + text)
+
+
+def test_a_shape_that_changes_behind_other_layers_needs_memory_of_its_own():
+    from osucaffe.proto import NetParameter, parse_text, upgrade_net
+
+    text = (
+        INPUT
+        + 'layer { name: "pow" type: "Power" bottom: "data" top: "p" }'
+        + layer("Positive", "p", "found", name="some")
+    )
+    net = Net(upgrade_net(parse_text(text.replace("dim: 8", ""), NetParameter)), backend=Cpu())
+    with pytest.raises(UserError, match='layer "some".*its shape changed'):
+        net.forward()
