@@ -16,6 +16,7 @@ from .backends.random import RandomState
 from .backends.tensor import Call, Shape, Step, Tensor, sequence
 from .blob import Blob
 from .errors import UserError
+from .graph.assembly import Assembly, assemble, assemble_again
 from .graph.filter import filter_layers, net_state
 from .graph.fusion import fuse
 from .graph.gradients import Node, find_gradients
@@ -23,7 +24,7 @@ from .graph.memory import Pool, plan_memory
 from .graph.parameters import adopt_parameters, copy_weights
 from .graph.precision import warn_of_precision
 from .graph.splits import insert_splits
-from .layer import Layer, Reshaped, create_layer, layer_types
+from .layer import Reshaped, layer_types
 from .proto import caffe_pb2, fill_blob
 
 log = logging.getLogger("osucaffe")
@@ -72,7 +73,7 @@ class Net:
             self.inspectable = True
         self._gradients = gradients
         self._accumulates = gradients and (accumulate or inspectable)
-        self._add_layers()
+        self._use(assemble(self.param, phase, self.random.seed, inspectable=self.inspectable))
         self.layers = [node.layer for node in self.nodes]
         self.layer_names: list[str] = [layer.name for layer in self.layers]
         self.parameters: list[Parameter] = adopt_parameters(self.layers, share)
@@ -90,103 +91,18 @@ class Net:
         the blobs that keep both their memory and their shape. UserError where a layer cannot have
         these shapes: then the net stays as it was.
         """
-        before, nodes = self.blobs, self.nodes
-        try:
-            self._add_layers({node.layer.name: node for node in nodes}, shapes)
-        except UserError:
-            self.blobs, self.nodes = before, nodes
-            raise
-        for name, blob in self.blobs.items():
-            old = before.get(name)
-            fixed = blob.data.kept and not blob.data.flexible
-            if old is not None and old.shape == blob.shape and fixed:
-                _keep_memory(old.data, blob.data)
-                _keep_memory(old.diff, blob.diff)
+        self._use(assemble_again(self._parts, shapes, inspectable=self.inspectable))
         self._compile()
         self.pool.remove(self.memory)
         self._place()
 
     # -- building --------------------------------------------------------------------------------
 
-    def _add_layers(
-        self, before: Mapping[str, Node] | None = None, shapes: Mapping[str, Shape] | None = None
-    ) -> None:
-        """Make all layers and blobs, or those of `before` again, with new shapes of some."""
-        self.blobs: dict[str, Blob] = {}
-        self.nodes: list[Node] = []
-        for param in self.param.layer:
-            bottom = [self.blobs[name].shape for name in param.bottom]
-            if before:
-                layer = before[param.name].layer
-                tops = _set_up_again(before[param.name], bottom, shapes or {})
-            else:
-                layer = create_layer(param, self.phase, key=len(self.nodes), seed=self.random.seed)
-                tops = layer.setup(bottom)
-            self._add_layer(layer, tops)
-        self._find_ends()
-
-    def _add_layer(self, layer: Layer, shapes: list[Shape]) -> None:
-        """Make the blobs of a layer: its tops have these shapes."""
-        param = layer.param
-        bottom = [self.blobs[name] for name in param.bottom]
-        names = list(param.top)
-        if layer.loss and not names:
-            names = [f"{layer.name} (automatic)"]
-        if len(shapes) < len(names):
-            layer.fail("top", f"this layer makes {len(shapes)} tops, the net names {len(names)}")
-        top = []
-        for position, (name, shape) in enumerate(zip(names, shapes, strict=False)):
-            if position < len(bottom) and name == param.bottom[position]:
-                if not layer.in_place:
-                    layer.fail("top", f'it cannot work in place: give "{name}" another name')
-                top.append(bottom[position])
-                continue
-            if name in self.blobs:
-                layer.fail("top", f'an earlier layer already makes "{name}": choose another name')
-            blob = Blob(name, shape, flexible=bool(bottom) and not self.inspectable)
-            blob.data.kept = blob.diff.kept = self.inspectable
-            if not bottom:
-                blob.data.kept = True
-            if "data" in layer.alias:
-                blob.data = _alias(bottom[0].data, shape)
-                blob.diff.like = blob.data
-            if "diff" in layer.alias:
-                blob.diff = _alias(bottom[0].diff, shape)
-            self.blobs[name] = blob
-            top.append(blob)
-        weights = [float(weight) for weight in param.loss_weight]
-        if weights and len(weights) != len(names):
-            layer.fail("loss_weight", f"has {len(weights)} values for {len(names)} tops")
-        if not weights:
-            weights = [1.0 if layer.loss and position == 0 else 0.0 for position in range(len(top))]
-        self.nodes.append(Node(layer, bottom, top, weights))
-        if self.inspectable:
-            for parameter in layer.parameters:
-                parameter.data.flexible = False
-
-    def _find_ends(self) -> None:
-        """Name the inputs and outputs, and let the outputs keep their memory."""
-        consumed = {blob for node in self.nodes for blob in node.bottom if blob not in node.top}
-        outputs = {
-            blob
-            for node in self.nodes
-            for blob in node.top[: len(node.layer.param.top)]
-            if blob not in consumed
-        }
-        self.inputs = [
-            blob.name for node in self.nodes if node.layer.type == "Input" for blob in node.top
-        ]
-        self.outputs = sorted(name for name, blob in self.blobs.items() if blob in outputs)
-        for blob in outputs:
-            (blob.data.base or blob.data).kept = True
-        self._losses = [
-            (blob, weight)
-            for node in self.nodes
-            for blob, weight in zip(node.top, node.loss_weight, strict=True)
-            if weight
-        ]
-        for blob, _ in self._losses:
-            blob.data.kept = blob.diff.kept = True
+    def _use(self, parts: Assembly) -> None:
+        self._parts, self._losses = parts, parts.losses
+        self.blobs: dict[str, Blob] = parts.blobs
+        self.nodes: list[Node] = parts.nodes
+        self.inputs, self.outputs = parts.inputs, parts.outputs
         self.total = Tensor((), name="total loss", kept=True)
 
     def _record_forward(self) -> Program:
@@ -424,33 +340,3 @@ class Net:
                 gradient = self.backend.read(blob.diff) if diff else None
                 fill_blob(param.blobs.add(), self.backend.read(blob.data), gradient)
         return result
-
-
-def _set_up_again(node: Node, bottom: list[Shape], given: Mapping[str, Shape]) -> list[Shape]:
-    """The shapes of a layer's tops for new shapes of its bottoms. Its parameters stay.
-
-    given: the shapes of tops of layers without bottoms, where they change.
-    """
-    layer = node.layer
-    if not bottom and not layer.reshapes:
-        return [tuple(given.get(blob.name, blob.shape)) for blob in node.top]
-    parameters, fillers, wanted = layer.parameters, layer.fillers, layer.wanted
-    layer.parameters, layer.fillers, layer.wanted = [], [], []
-    try:
-        tops = layer.setup(bottom)
-        for index, (old, new) in enumerate(zip(parameters, layer.parameters, strict=True)):
-            if old.shape != new.shape:
-                change = f"the new shape of its bottom needs {new.shape} instead of {old.shape}"
-                layer.fail("param", f"parameter {index}: {change}")
-    finally:
-        layer.parameters, layer.fillers, layer.wanted = parameters, fillers, wanted
-    return tops
-
-
-def _keep_memory(old: Tensor, new: Tensor) -> None:
-    if old.array is not None and old.layout is None and new.base is None:
-        new.place(old.array.reshape(-1), old.address)
-
-
-def _alias(tensor: Tensor, shape: tuple[int, ...]) -> Tensor:
-    return tensor if tensor.shape == tuple(shape) else tensor.view(shape)

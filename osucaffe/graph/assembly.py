@@ -1,0 +1,149 @@
+"""Owns a net's layers and blobs: which blobs the layers make, their shapes, and the ends."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from ..backends.tensor import Shape, Tensor
+from ..blob import Blob
+from ..layer import Layer, create_layer
+from ..proto import caffe_pb2
+from .gradients import Node
+
+
+@dataclass
+class Assembly:
+    """The blobs by name, the layers in order, the names of the ends, and the weighted losses."""
+
+    blobs: dict[str, Blob] = field(default_factory=dict)
+    nodes: list[Node] = field(default_factory=list)
+    inputs: list[str] = field(default_factory=list)
+    outputs: list[str] = field(default_factory=list)
+    losses: list[tuple[Blob, float]] = field(default_factory=list)
+
+
+def assemble(
+    param: caffe_pb2.NetParameter, phase: str, seed: int, *, inspectable: bool
+) -> Assembly:
+    """Create the layers of a net and their blobs, without memory. Bad layers raise UserError.
+
+    inspectable: every blob is to keep row-major memory of its own.
+    """
+    parts = Assembly()
+    for layer_param in param.layer:
+        layer = create_layer(layer_param, phase, key=len(parts.nodes), seed=seed)
+        tops = layer.setup([parts.blobs[name].shape for name in layer_param.bottom])
+        _add_layer(parts, layer, tops, inspectable)
+    _find_ends(parts)
+    return parts
+
+
+def assemble_again(before: Assembly, shapes: Mapping[str, Shape], *, inspectable: bool) -> Assembly:
+    """The same layers with blobs of other shapes; what keeps its own memory and shape keeps both.
+
+    shapes: those of tops of layers without bottoms, where they change.
+    """
+    parts = Assembly()
+    for node in before.nodes:
+        bottom = [parts.blobs[name].shape for name in node.layer.param.bottom]
+        _add_layer(parts, node.layer, _set_up_again(node, bottom, shapes), inspectable)
+    _find_ends(parts)
+    for name, blob in parts.blobs.items():
+        old = before.blobs.get(name)
+        fixed = blob.data.kept and not blob.data.flexible
+        if old is not None and old.shape == blob.shape and fixed:
+            _keep_memory(old.data, blob.data)
+            _keep_memory(old.diff, blob.diff)
+    return parts
+
+
+def _add_layer(parts: Assembly, layer: Layer, shapes: list[Shape], inspectable: bool) -> None:
+    """Make the blobs of a layer: its tops have these shapes."""
+    param, blobs = layer.param, parts.blobs
+    bottom = [blobs[name] for name in param.bottom]
+    names = list(param.top)
+    if layer.loss and not names:
+        names = [f"{layer.name} (automatic)"]
+    if len(shapes) < len(names):
+        layer.fail("top", f"this layer makes {len(shapes)} tops, the net names {len(names)}")
+    top = []
+    for position, (name, shape) in enumerate(zip(names, shapes, strict=False)):
+        if position < len(bottom) and name == param.bottom[position]:
+            if not layer.in_place:
+                layer.fail("top", f'it cannot work in place: give "{name}" another name')
+            top.append(bottom[position])
+            continue
+        if name in blobs:
+            layer.fail("top", f'an earlier layer already makes "{name}": choose another name')
+        blob = Blob(name, shape, flexible=bool(bottom) and not inspectable)
+        blob.data.kept = blob.diff.kept = inspectable
+        if not bottom:
+            blob.data.kept = True
+        if "data" in layer.alias:
+            blob.data = _alias(bottom[0].data, shape)
+            blob.diff.like = blob.data
+        if "diff" in layer.alias:
+            blob.diff = _alias(bottom[0].diff, shape)
+        blobs[name] = blob
+        top.append(blob)
+    weights = [float(weight) for weight in param.loss_weight]
+    if weights and len(weights) != len(names):
+        layer.fail("loss_weight", f"has {len(weights)} values for {len(names)} tops")
+    if not weights:
+        weights = [1.0 if layer.loss and position == 0 else 0.0 for position in range(len(top))]
+    parts.nodes.append(Node(layer, bottom, top, weights))
+    if inspectable:
+        for parameter in layer.parameters:
+            parameter.data.flexible = False
+
+
+def _find_ends(parts: Assembly) -> None:
+    """Name the inputs and outputs, and let the outputs keep their memory."""
+    nodes = parts.nodes
+    consumed = {blob for node in nodes for blob in node.bottom if blob not in node.top}
+    outputs = {
+        blob
+        for node in nodes
+        for blob in node.top[: len(node.layer.param.top)]
+        if blob not in consumed
+    }
+    parts.inputs = [blob.name for node in nodes if node.layer.type == "Input" for blob in node.top]
+    parts.outputs = sorted(name for name, blob in parts.blobs.items() if blob in outputs)
+    for blob in outputs:
+        (blob.data.base or blob.data).kept = True
+    parts.losses = [
+        (blob, weight)
+        for node in nodes
+        for blob, weight in zip(node.top, node.loss_weight, strict=True)
+        if weight
+    ]
+    for blob, _ in parts.losses:
+        blob.data.kept = blob.diff.kept = True
+
+
+def _set_up_again(node: Node, bottom: list[Shape], given: Mapping[str, Shape]) -> list[Shape]:
+    """The shapes of a layer's tops for new shapes of its bottoms. Its parameters stay."""
+    layer = node.layer
+    if not bottom and not layer.reshapes:
+        return [tuple(given.get(blob.name, blob.shape)) for blob in node.top]
+    parameters, fillers, wanted = layer.parameters, layer.fillers, layer.wanted
+    layer.parameters, layer.fillers, layer.wanted = [], [], []
+    try:
+        tops = layer.setup(bottom)
+        for index, (old, new) in enumerate(zip(parameters, layer.parameters, strict=True)):
+            if old.shape != new.shape:
+                change = f"the new shape of its bottom needs {new.shape} instead of {old.shape}"
+                layer.fail("param", f"parameter {index}: {change}")
+    finally:
+        layer.parameters, layer.fillers, layer.wanted = parameters, fillers, wanted
+    return tops
+
+
+def _keep_memory(old: Tensor, new: Tensor) -> None:
+    if old.array is not None and old.layout is None and new.base is None:
+        new.place(old.array.reshape(-1), old.address)
+
+
+def _alias(tensor: Tensor, shape: Shape) -> Tensor:
+    return tensor if tensor.shape == tuple(shape) else tensor.view(shape)
