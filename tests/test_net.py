@@ -207,7 +207,11 @@ def test_after_names_the_layers_in_backward_order():
 
 
 BODY = f"""
-layer {{ name: "c1" type: "Convolution" bottom: "x" top: "c1"
+layer {{ name: "c0" type: "Convolution" bottom: "x" top: "c0"
+        convolution_param {{ num_output: 4 kernel_size: 2 {FILLER} }} }}
+layer {{ name: "p0" type: "Pooling" bottom: "c0" top: "p0" pooling_param {{ kernel_size: 2 }} }}
+layer {{ name: "r0" type: "ReLU" bottom: "p0" top: "p0" }}
+layer {{ name: "c1" type: "Convolution" bottom: "p0" top: "c1"
         convolution_param {{ num_output: 8 kernel_size: 3 {FILLER} }} }}
 layer {{ name: "r1" type: "ReLU" bottom: "c1" top: "c1" }}
 layer {{ name: "n1" type: "LRN" bottom: "c1" top: "n1"

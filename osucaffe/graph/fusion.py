@@ -39,6 +39,7 @@ def relu_before_pooling(calls: list[Call], programs: Sequence[list[Call]]) -> li
             and convolution is not None
             and pooling.name == "max_pooling"
             and convolution.name == "convolution"
+            and convolution.settings["relu"] is None
             and call.reads["x"] is call.writes["y"] is pooling.writes["y"]
             and pooling.reads["x"] is convolution.writes["y"]
             and readers[id(pooling.reads["x"])] == 1
@@ -90,12 +91,35 @@ def fold_relu_backward(
                 and _fold(before, call.reads["x"], call.writes["dx"], pooled)
             ):
                 continue
+        if (
+            call.name == "max_pooling_backward"
+            and call.name in folds
+            and fused
+            and _stops_nothing_more(fused[-1], call, pooled)
+        ):
+            fused.pop()
         fused.append(call)
         for tensor in call.read_tensors():
             writer[id(tensor.base or tensor)] = None
         for tensor in call.written_tensors():
             writer[id(tensor.base or tensor)] = None if tensor.base else call
     return fused
+
+
+def _stops_nothing_more(relu: Call, pooling: Call, pooled: dict[int, Call]) -> bool:
+    """Whether a backward ReLU of what was pooled can go, since the pooling notes the maxima that
+    are not positive."""
+    maker = pooled.get(id(pooling.reads["index"]))
+    if (
+        maker is None
+        or relu.name != "relu_backward"
+        or relu.settings["slope"] != 0
+        or relu.reads["x"] is not maker.writes["y"]
+        or not relu.reads["dy"] is relu.writes["dx"] is pooling.reads["dy"]
+    ):
+        return False
+    maker.settings["positive"] = True
+    return True
 
 
 def _fold(call: Call, x: Tensor, dx: Tensor, pooled: dict[int, Call]) -> bool:

@@ -89,3 +89,34 @@ def test_each_part_of_a_split_has_its_own_relu() -> None:
     _, calls = fuse([[], program.calls], FOLDS)
     assert names(calls) == ["split", "copy"]
     assert calls[0].reads["positive"] == [a, None, b]
+
+
+def test_a_relu_behind_max_pooling_moves_to_the_convolution() -> None:
+    x, y, pooled, index, w, dpooled, dy = tensors(7)
+    settings: dict[str, Any] = {"stride": [1], "pad": [0], "dilation": [1], "group": 1}
+
+    def forward() -> list[Call]:
+        program = Program()
+        program.convolution(x, w, None, y, **settings)
+        program.max_pooling(y, pooled, index, **POOLING)
+        program.relu(pooled, pooled, slope=0.0)
+        return program.calls
+
+    backward = Program()
+    backward.relu_backward(pooled, dpooled, dpooled, slope=0.0)
+    backward.max_pooling_backward(dpooled, index, dy, **POOLING)
+
+    fused = fuse([forward(), backward.calls], ())
+    assert names(fused[0]) == ["convolution", "max_pooling"]
+    assert fused[0][0].settings["relu"] == 0.0
+    assert names(fused[1]) == ["relu_backward", "max_pooling_backward"]
+
+    # Where the backend folds ReLUs, the pooling notes the maxima whose gradient stops.
+    fused = fuse([forward(), backward.calls], FOLDS)
+    assert names(fused[1]) == ["max_pooling_backward"]
+    assert fused[0][1].settings["positive"]
+
+    looking = Program()
+    looking.copy(y, x)  # something else wants the convolution's output as it is
+    fused = fuse([forward(), looking.calls], ())
+    assert names(fused[0]) == ["convolution", "max_pooling", "relu"]
