@@ -6,7 +6,7 @@ import pytest
 from osucaffe.backends.cpu.backend import Cpu
 from osucaffe.errors import UserError
 from osucaffe.net import Net
-from osucaffe.proto import NetParameter, parse_text
+from osucaffe.proto import NetParameter, parse_text, read_weights, write_weights
 
 INPUT = """
 layer { name: "x" type: "Input" top: "x" input_param { shape { dim: 4 dim: 3 } } }
@@ -95,6 +95,17 @@ def test_a_shared_parameter_gets_both_gradients():
     split = gradients(apart)
     np.testing.assert_allclose(shared["w"], split["one/0"] + split["two/0"], rtol=1e-4, atol=1e-6)
     np.testing.assert_allclose(shared["b"], split["one/1"] + split["two/1"], rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("suffix", ["caffemodel", "caffemodel.h5"])
+def test_shared_parameters_are_saved_and_loaded(suffix, tmp_path):
+    named = 'param { name: "w" } param { name: "b" }'
+    text = INPUT + ip("one", "x", "h", 3, named) + ip("two", "h", "y", 3, named) + loss("y")
+    saved, fresh = build(text), build(text, seed=5)
+    write_weights(tmp_path / f"model.{suffix}", saved.to_proto())
+    fresh.load(read_weights(tmp_path / f"model.{suffix}"))
+    for one, other in zip(saved.parameters, fresh.parameters, strict=True):
+        assert np.array_equal(saved.backend.read(one.blob.data), fresh.backend.read(other.blob.data))
 
 
 def test_permissive_sharing_needs_equal_counts_only():

@@ -10,7 +10,7 @@ from typing import Any
 from ..arena import Parameter
 from ..errors import UserError
 from ..layer import Layer
-from ..proto import blob_fits, blob_shape, blob_to_array, caffe_pb2
+from ..proto import blob_fits, blob_shape, blob_to_array, caffe_pb2, has_values
 
 log = logging.getLogger("osucaffe")
 
@@ -107,6 +107,8 @@ def copy_weights(weights: caffe_pb2.NetParameter, layers: Sequence[Layer], backe
                 f"has {len(layer.parameters)} parameters, the weights file {len(source.blobs)}",
             )
         for index, (blob, proto) in enumerate(zip(layer.parameters, source.blobs, strict=True)):
+            if not has_values(proto):  # HDF5 files hold a shared parameter once
+                continue
             if not blob_fits(proto, blob.shape):
                 raise UserError(
                     f'layer "{layer.name}" ({layer.type}): parameter {index} has shape '
