@@ -1,20 +1,81 @@
-"""Tell what osucaffe would run on: CPU, memory, libraries, GPUs."""
+"""Tell what osucaffe would run on: CPU, memory, libraries, GPUs; with --mpi, all ranks.
+
+osucaffe device_query
+mpiexec -n 4 osucaffe device_query --mpi"""
 
 from __future__ import annotations
 
 import argparse
 import os
 import platform
+import subprocess
 from pathlib import Path
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     parser.add_argument("--gpu", metavar="IDS", default="all", help='GPUs: "0,1" (default: all)')
+    parser.add_argument(
+        "--mpi", action="store_true", help="show hosts, ranks, links and the MPI library instead"
+    )
 
 
 def run(args: argparse.Namespace) -> None:
     """Print it."""
+    if args.mpi:
+        _show_job(args)
+    else:
+        _show_machine(args)
+
+
+def _show_job(args: argparse.Namespace) -> None:
+    """Where the ranks are, and what joins them."""
+    from ..comm.job import cuda_aware, find_job, start_mpi
+    from . import ranks
+
+    job = find_job()
+    with job.together():
+        gpus = _gpus("all")
+        args.gpu = args.gpu if "GPU 0" in gpus else None
+        args.threads = None
+        topology = ranks.place(args, job)
+        if job.rank:
+            return
+        mpi = start_mpi()
+        version = mpi.Get_library_version().partition("\n")[0].rstrip("\0 ")
+        print(f"MPI:   {version}, {'CUDA-aware' if cuda_aware(mpi) else 'not CUDA-aware'}")
+        print(f"NCCL:  {_nccl()}")
+        for host in topology.hosts:
+            print(f"Host {host[0].hostname}: {len(host)} of {job.size} ranks")
+            for each in host:
+                gpu = f", {each.gpu_name} {each.gpu}" if each.gpu else ""
+                print(f"  rank {each.rank}: process {each.process}, {each.cores} cores{gpu}")
+        print(f"Levels: {len(topology.levels())}")
+        print(_links())
+
+
+def _nccl() -> str:
+    try:
+        from cupy.cuda import nccl
+
+        number = nccl.get_version()
+    except ImportError:
+        return "none (it comes with CuPy)"
+    return f"{number // 10000}.{number // 100 % 100}.{number % 100}"
+
+
+def _links() -> str:
+    """How this host's GPUs are joined, in the words of NVIDIA's own tool."""
+    try:
+        done = subprocess.run(
+            ["nvidia-smi", "topo", "-m"], capture_output=True, text=True, check=True
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return "Links: no GPUs"
+    return f"Links of this host's GPUs:\n{done.stdout.rstrip()}"
+
+
+def _show_machine(args: argparse.Namespace) -> None:
     import numpy as np
 
     from ..backends.cpu import Cpu

@@ -5,6 +5,7 @@ besides arrays, and that they end together.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import importlib
 import os
 import platform
@@ -78,7 +79,7 @@ class MpiJob(Job):
     """The ranks of MPI's world. `watchdog.timeout` says how long one may wait for the others."""
 
     def __init__(self) -> None:
-        self.mpi: Any = _start_mpi()
+        self.mpi: Any = start_mpi()
         self.world = self.mpi.COMM_WORLD
         self.rank = self.world.rank
         self.size = self.world.size
@@ -189,11 +190,20 @@ def launched_by() -> tuple[str, str] | None:
     return None
 
 
-def _start_mpi() -> Any:
-    # MPICH's ranks that wait spin; this lets them yield, which costs little and saves much
-    # where ranks and their threads outnumber the cores.
-    os.environ.setdefault("MPIR_CVAR_ENABLE_HEAVY_YIELD", "1")
-    os.environ.setdefault("OMPI_MCA_mpi_yield_when_idle", "1")
+def cuda_aware(mpi: Any) -> bool:
+    """Whether the MPI library takes pointers to device memory."""
+    library = ctypes.CDLL(mpi.__file__)
+    query = getattr(library, "MPIX_Query_cuda_support", None)
+    return bool(query()) if query is not None else os.environ.get("MV2_USE_CUDA") == "1"
+
+
+def start_mpi() -> Any:
+    """The module mpi4py.MPI, with MPI started in it. UserError where that fails."""
+    local = os.environ.get("MPI_LOCALNRANKS") or os.environ.get("OMPI_COMM_WORLD_LOCAL_SIZE") or 1
+    if int(local) > len(os.sched_getaffinity(0)):
+        # Ranks that wait keep a core busy: where there are more than cores, they must yield it.
+        os.environ.setdefault("MPIR_CVAR_ENABLE_HEAVY_YIELD", "1")
+        os.environ.setdefault("OMPI_MCA_mpi_yield_when_idle", "1")
     try:
         mpi4py = importlib.import_module("mpi4py")
         mpi4py.rc.thread_level = "multiple"
