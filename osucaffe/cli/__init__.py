@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from .. import __version__
 from ..errors import UserError
 
-COMMANDS = ("train", "test", "time", "device_query", "upgrade", "data", "layers")
+COMMANDS = ("train", "test", "time", "device_query", "tune", "upgrade", "data", "layers")
 
 _EPILOG = """\
 Options are Caffe's; one dash or two, "-" or "_" are alike: -log_dir D, --log-dir=D.

@@ -1,0 +1,134 @@
+"""Owns the measuring of algorithms on the ranks at hand, and the tuning table made from it."""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..errors import UserError
+from .algorithms import ALGORITHMS, OPERATIONS
+from .communicator import Communicator
+from .job import Job
+from .tuning import NATIVE, Choice
+
+CHUNKS = (64 * 1024, 256 * 1024, 1024 * 1024)
+"""Bytes tried for algorithms that work in chunks."""
+
+CHUNKED = ("chain", "chain_binomial")
+SIZES = tuple(4**power for power in range(2, 14))
+"""Bytes of the arrays that are measured: 16 B to 64 MB."""
+
+Make = Callable[[Choice], Communicator]
+
+
+def choices(operation: str, nbytes: int) -> Iterator[Choice]:
+    """What can be tried for an operation on arrays of nbytes."""
+    for name in [*ALGORITHMS[operation], *(["native"] if operation in NATIVE else [])]:
+        if name not in CHUNKED:
+            yield Choice(name)
+            continue
+        yield from (Choice(name, chunk) for chunk in CHUNKS if chunk < nbytes)
+
+
+def seconds(
+    job: Job, comm: Communicator, operation: str, array: Any, *, budget: float = 0.02
+) -> float:
+    """How long an operation takes: the median over repetitions of the slowest rank's time.
+
+    budget: about how many seconds to spend; at least three repetitions are made.
+    """
+    run = getattr(comm, operation)
+    run(array).wait()
+    times: list[float] = []
+    spent, repeat = 0.0, 3
+    while len(times) < repeat:
+        job.barrier()
+        start = time.perf_counter()
+        run(array).wait()
+        times.append(time.perf_counter() - start)
+        if len(times) == 3:
+            spent = max(job.gather(sum(times)))
+            repeat = min(100, max(3, int(budget / (spent / 3))))
+    return statistics.median(map(max, zip(*job.gather(times), strict=True)))
+
+
+def measure(
+    job: Job, make: Make, sizes: Sequence[int] = SIZES, report: Callable[[str], None] = print
+) -> dict[str, list[list[Any]]]:
+    """For each operation the rows of a table: [most bytes or null, algorithm, chunk].
+
+    make: a communicator that uses a choice. Between two sizes the boundary is their geometric mean.
+    """
+    made: dict[Choice, Communicator] = {}
+    table: dict[str, list[list[Any]]] = {}
+    for operation in OPERATIONS:
+        best: list[tuple[int, Choice]] = []
+        for nbytes in sizes:
+            array = np.zeros(nbytes // 4, np.float32)
+            found = []
+            for choice in choices(operation, nbytes):
+                if choice not in made:
+                    made[choice] = make(choice)
+                took = seconds(job, made[choice], operation, array)
+                found.append((job.share(took), choice))
+            took, choice = min(found)
+            if best:  # a change of algorithm must be worth more than the noise
+                before = best[-1][1]
+                same = min((each for each in found if each[1] == before), default=(np.inf, choice))
+                took, choice = same if same[0] < 1.1 * took else (took, choice)
+            best.append((nbytes, choice))
+            report(f"{operation:15} {nbytes:>11,} B {took * 1e6:>10.1f} us  {choice.algorithm}")
+        table[operation] = _rows(best)
+    for comm in made.values():
+        comm.close()
+    return table
+
+
+def _rows(best: Sequence[tuple[int, Choice]]) -> list[list[Any]]:
+    rows: list[list[Any]] = []
+    for (nbytes, choice), following in zip(best, [*best[1:], None], strict=True):
+        if following is not None and following[1] == choice:
+            continue
+        most = None if following is None else math.isqrt(nbytes * following[0])
+        rows.append([most, choice.algorithm, choice.chunk])
+    return rows
+
+
+def merge(path: Path, level: str, ranks: int, rows: dict[str, list[list[Any]]]) -> None:
+    """Put measured rows into a table file, beside what it holds for other levels and ranks."""
+    content: dict[str, Any] = {"about": "measured by osucaffe tune", "levels": {}}
+    try:
+        if path.exists():
+            content = json.loads(path.read_text())
+        operations = content["levels"].setdefault(level, {})
+        for operation, row in rows.items():
+            operations.setdefault(operation, {})[str(ranks)] = row
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(render(content))
+    except OSError as error:
+        raise UserError(f"{path}: cannot write the tuning table: {error.strerror}") from error
+    except (ValueError, KeyError, AttributeError) as error:
+        raise UserError(f"{path}: not a tuning table ({error}): remove it") from error
+
+
+def render(content: dict[str, Any]) -> str:
+    """A table as JSON with one line for each number of ranks."""
+    lines = ["{", f'  "about": {json.dumps(content["about"])},', '  "levels": {']
+    levels = content["levels"]
+    for level, operations in levels.items():
+        lines.append(f"    {json.dumps(level)}: {{")
+        for operation, rows in operations.items():
+            lines.append(f"      {json.dumps(operation)}: {{")
+            ordered = sorted(rows.items(), key=lambda item: int(item[0]))
+            entries = [f'        "{ranks}": {json.dumps(row)}' for ranks, row in ordered]
+            lines.append(",\n".join(entries))
+            lines.append("      }" + ("," if operation != list(operations)[-1] else ""))
+        lines.append("    }" + ("," if level != list(levels)[-1] else ""))
+    return "\n".join([*lines, "  }", "}"]) + "\n"
