@@ -88,7 +88,8 @@ def convolution(
 
     if tiny := small(call, x, y, w.shape[2:], window, group, "forward"):
         slope = 1.0 if relu is None else relu
-        return tiny.correlate(x, _held_weights(call, w), b, maps, slope, flipped=False)
+        images = x if x.shape[1] % 2 else _held(call, x)
+        return tiny.correlate(images, _held_weights(call, w), b, maps, slope, flipped=False)
     if folds(x, window, group):
         folded = foldings(call.backend.dtype, x, w, y, window)
         found = [way for each in folded for way in _folded(call, each, x, w, maps)]
@@ -137,9 +138,8 @@ def convolution_backward_data(
     settle_weights(w)
     window: Window = stride, pad, dilation
     if tiny := small(call, dx, dy, w.shape[2:], window, group, "data"):
-        call.backend.settle(dy)
         filters, images = _held_weights(call, w), _held(call, dx)
-        return tiny.turned.correlate(dy, filters, None, images, 1.0, flipped=True)
+        return tiny.turned.correlate(_held(call, dy), filters, None, images, 1.0, flipped=True)
     tensors = {"x": _held(call, dx), "w": _held_weights(call, w), "y": _held(call, dy)}
     plain = describe(call, "data", tensors, window)
     return fastest(call, library_ways(call, plain, tensors, group))

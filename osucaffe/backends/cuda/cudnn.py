@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 MOST_TIMED = 40
 """Plans that are timed at most, in the order in which cuDNN proposes them."""
-MOST_COMPILED = 4
+MOST_COMPILED = 3
 """Among them, those that cuDNN has to compile first (about 0.2 s each)."""
 MOST_WORKSPACE = 1 << 30
 

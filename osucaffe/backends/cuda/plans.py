@@ -14,8 +14,9 @@ import numpy as np
 if TYPE_CHECKING:
     from .backend import Cuda
 
-WARM, TIMED = 1, 3
-"""Runs before the clock starts, and on it."""
+TIMED = 5
+"""Runs on the clock, of what was at most HOPELESS times as slow as the best in one run."""
+HOPELESS = 1.5
 
 
 def cache_folder() -> Path:
@@ -77,11 +78,9 @@ def trial_memory(backend: Cuda, nbytes: int) -> Any:
     return memory
 
 
-def time_of(backend: Cuda, run: Callable[[], None], times: int = TIMED) -> float:
+def time_of(backend: Cuda, run: Callable[[], None], times: int) -> float:
     """Milliseconds that one run takes on the device."""
     event = backend.cupy.cuda.Event
-    for _ in range(WARM):
-        run()
     begin, end = event(), event()
     begin.record(backend.stream)
     for _ in range(times):
@@ -97,7 +96,10 @@ def fastest(backend: Cuda, runs: Sequence[Callable[[], None]]) -> tuple[int | No
     least = float("inf")
     for number, run in enumerate(runs):
         try:
-            taken = time_of(backend, run)
+            run()  # what it loads or compiles is not to be timed
+            if time_of(backend, run, 1) > HOPELESS * least + 0.01:
+                continue
+            taken = time_of(backend, run, TIMED)
         except RuntimeError:
             continue
         if taken < least:

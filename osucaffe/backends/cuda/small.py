@@ -1,7 +1,7 @@
 """Owns convolutions so small that libraries are slow at them: LeNet's, or on three channels.
 
-Shared memory holds what a block of threads needs as floats; tensor cores multiply in tf32 (so not
-in fp32 runs). Two kernels: `correlate` for outputs and the gradients of inputs, `gradient`
+Shared memory holds what a block of threads needs; tensor cores multiply, at best in tf32 (so not in
+fp32 runs). Two kernels: `correlate` for outputs and the gradients of inputs, `gradient`
 for those of filters and biases, with a sum over its blocks behind it, in a fixed order.
 """
 
@@ -28,23 +28,36 @@ BLOCKS = 128
 WARPS = 16
 
 
-def _pitch(count: int, rest: int) -> int:
-    """The least number from count on that is `rest` modulo 8: so lanes meet in no bank."""
-    return count + (rest - count) % 8
+INSTRUCTIONS = {
+    ("float32", 1): "m16n8k8.row.col.f32.tf32.tf32.f32",
+    ("bfloat16", 2): "m16n8k16.row.col.f32.bf16.bf16.f32",
+    ("float16", 2): "m16n8k16.row.col.f32.f16.f16.f32",
+}
+"""The multiplication of tiles of words, by what is in a word."""
+ONES = {
+    ("float32", 1): "0x3f800000u",
+    ("bfloat16", 2): "0x3f803f80u",
+    ("float16", 2): "0x3c003c00u",
+}
 
 
-def _image_pitch(channels: int, rest: int) -> int:
-    return channels if channels < 4 else _pitch(channels, rest)
+def _up(count: int, rest: int, modulus: int = 8) -> int:
+    """The least number from count on that leaves this rest."""
+    return count + (rest - count) % modulus
 
 
 @dataclass(frozen=True)
 class Small:
-    """A convolution with stride 1 of images x to maps y, both as (N, C, H, W)."""
+    """A convolution with stride 1 of images x to maps y, both as (N, C, H, W).
+
+    dtype: of the maps and the filters.
+    """
 
     x: Shape
     y: Shape
     kernel: Shape
     pad: Shape
+    dtype: str
 
     @property
     def work(self) -> int:
@@ -55,115 +68,137 @@ class Small:
     def turned(self) -> Small:
         """The convolution of y's gradient that gives x's."""
         pad = tuple(size - 1 - before for size, before in zip(self.kernel, self.pad, strict=True))
-        return Small(self.y, self.x, self.kernel, pad)
+        return Small(self.y, self.x, self.kernel, pad, self.dtype)
 
     def _patch(self, rows: int, pitch: int) -> int:
-        """Floats that `rows` rows of the output need of an image."""
-        return (rows + self.kernel[0] - 1) * (self.y[3] + self.kernel[1] - 1) * pitch
+        """Words that `rows` rows of the output need of an image."""
+        pixels = (rows + self.kernel[0] - 1) * (self.y[3] + self.kernel[1] - 1)
+        return -(-pixels * pitch // 4) * 4
 
-    def _macros(self, x: Tensor, y: Tensor, rows: int, pitch: int) -> dict[str, Any]:
+    def _pair(self, even: int) -> int:
+        """How many elements a word holds: two of 16 bits, if the extent summed over is even."""
+        return 2 if self.dtype != "float32" and even % 2 == 0 else 1
+
+    def _macros(
+        self, x: Tensor, rows: int, pitch: int, pair: int, threads: int, most: int
+    ) -> dict[str, Any]:
         n, c, h, w = strides(x)
         channels = self.x[1]
         # Neighbouring channels in one load, where they are neighbours.
-        vector = math.gcd(channels, 16 // ITEM_BYTES[dtype_of(x)]) if c == 1 else 1
+        vector = math.gcd(channels, most) if c == 1 else 1
+        word = ("float32", 1) if pair == 1 else (self.dtype, 2)
         return {
-            "S": C_TYPES[dtype_of(x)], "T": C_TYPES[dtype_of(y)], "C": channels, "H": self.x[2],
+            "S": C_TYPES[dtype_of(x)], "T": C_TYPES[self.dtype], "C": channels, "H": self.x[2],
             "W": self.x[3], "O": self.y[1], "OH": self.y[2], "OW": self.y[3],
             "KH": self.kernel[0], "KW": self.kernel[1], "PH": self.pad[0], "PW": self.pad[1],
             "SN": n, "SC": c, "SH": h, "SW": w, "ROWS": rows, "PITCH": pitch, "VEC": vector,
+            "PAIR": pair, "MMA": f'"mma.sync.aligned.{INSTRUCTIONS[word]}"', "ONE": ONES[word],
+            "THREADS": threads,
         }  # fmt: skip
 
     # -- outputs ---------------------------------------------------------------------------------
 
-    def _correlation(self) -> tuple[int, int, int, int, int] | None:
-        """rows, tiles, splits, run and floats of shared memory, or None where it does not fit."""
-        taps = self.x[1] * math.prod(self.kernel)
-        steps, across = -(-taps // 8), -(-self.y[1] // 8)
-        run = _pitch(steps * 8, 4)
+    def _correlation(self, flipped: bool) -> tuple[dict[str, int], int] | None:
+        """Macros and words of shared memory, or None where it does not fit."""
+        channels, outputs = self.x[1], self.y[1]
+        area = math.prod(self.kernel)
+        pair = self._pair(channels)
+        words = area * channels // pair
+        steps, across = -(-words // 8), -(-outputs // 8)
+        if flipped:
+            run = _up(area * outputs, 8, 16)
+            filters = channels // pair * run + across * 8
+        else:
+            run = _up(steps * 8, 4)
+            filters = across * 8 * run
+        pitch = channels if channels < 4 else _up(channels // pair, 4)
         height, width = self.y[2:]
         rows = height
         while rows > 1 and (self.y[0] * -(-height // rows) < BLOCKS or rows * width > WARPS * 12):
             rows = -(-rows // 2)
         tiles = -(-rows * width // 16)
-        splits = max(1, min(WARPS // tiles, steps // 8, 4))
-        size = self._patch(rows, _image_pitch(self.x[1], 4)) + across * 8 * run
-        size = max(size, (splits - 1) * tiles * 16 * (across * 8 + 2)) + steps * 8
+        splits = max(1, min(WARPS // tiles, steps // 6, 4))
+        size = self._patch(rows, pitch) + filters + steps * 16
+        size = max(size, (splits - 1) * tiles * 16 * (across * 8 + 2))
         if tiles > WARPS or across > 8 or size * 4 > SHARED:
             return None
-        return rows, tiles, splits, run, size
+        macros = {
+            "ROWS": rows, "PITCH": pitch, "PAIR": pair, "TILES": tiles, "SPLITS": splits,
+            "RUN": run, "FLIPPED": int(flipped),
+        }  # fmt: skip
+        return macros, size
 
-    @property
-    def correlates(self) -> bool:
+    def correlates(self, *, flipped: bool = False) -> bool:
         """Whether `correlate` can compute it."""
-        return self._correlation() is not None
+        return min(self.pad) >= 0 and self._correlation(flipped) is not None
 
     def correlate(
         self, x: Tensor, w: Tensor, b: Tensor | None, y: Tensor, slope: float, *, flipped: bool
     ) -> Step:
         """A step for y = x correlated with w, plus b, then y or slope * y where it is negative.
 
-        x may lie in any layout; w, of y's type, and y have the channels last. flipped: w is the
-        filter of the convolution that this one is `turned` from.
+        w and y have the channels last, and so has x where it has an even number of them. flipped:
+        w is the filter of the convolution that this one is `turned` from.
         """
-        found = self._correlation()
+        found = self._correlation(flipped)
         assert found is not None
-        rows, tiles, splits, run, size = found
-        function = kernel(
-            "small", "correlate", TILES=tiles, SPLITS=splits, RUN=run, FLIPPED=int(flipped),
-            WVEC=math.gcd(w.size, 16 // ITEM_BYTES[dtype_of(w)]),
-            **self._macros(x, y, rows, _image_pitch(self.x[1], 4)),
-        )  # fmt: skip
+        macros, size = found
+        threads = macros["TILES"] * macros["SPLITS"] * 32
+        most = 16 // ITEM_BYTES[self.dtype]
+        filters = math.prod(self.kernel) * self.y[1] * (1 if flipped else self.x[1])
+        macros["WVEC"] = math.gcd(filters, 4 if flipped else most)
+        defined = self._macros(x, macros["ROWS"], macros["PITCH"], macros["PAIR"], threads, most)
         return launch(
-            function, (self.y[0], -(-self.y[2] // rows)), [x, w, b, y, np.float32(slope)],
-            block=tiles * splits * 32, shared=size * 4,
+            kernel("small", "correlate", **defined | macros),
+            (self.y[0], -(-self.y[2] // macros["ROWS"])), [x, w, b, y, np.float32(slope)],
+            block=threads, shared=size * 4,
         )  # fmt: skip
 
     # -- gradients of filters --------------------------------------------------------------------
 
     def _summation(self) -> tuple[dict[str, int], int, int] | None:
-        """Macros, blocks that sum (before those of kernel rows) and floats of shared memory."""
+        """Macros, units of work and words of shared memory, or None where it does not fit."""
         channels, outputs = self.x[1], self.y[1]
-        high = -(-outputs // 16)
-        pitch, wide_pitch = _image_pitch(channels, 0), _pitch(high * 16, 0)
-        pitch += 8 * (channels >= 4 and pitch % 16 == 0)
-        wide_pitch += 8 * (wide_pitch % 16 == 0)
         height, width = self.y[2:]
+        high, pair = -(-outputs // 16), self._pair(width)
+        pitch = channels
+        if channels >= 4:
+            pitch = _up(channels, 4) if pair == 2 else _up(channels, 8, 16)
+        maps_pitch = _up(high * 16, 8, 16)
 
         def size(rows: int) -> int:
-            pixels = -(-rows * width // 8) * 8
-            return self._patch(rows, pitch) + pixels * wide_pitch
-
-        divisors = [rows for rows in range(height, 0, -1) if height % rows == 0]
-        fitting = [rows for rows in divisors if size(rows) * 4 <= SHARED // 2]
-        if not fitting:
-            return None
-        enough = [rows for rows in fitting if self.x[0] * (height // rows) >= BLOCKS * 3 // 4]
-        rows = (enough or fitting[-1:])[0]
-        units = self.x[0] * (height // rows)
-        wide = max(1, 16 // high)
+            words = -(-rows * width // (8 * pair)) * 8
+            return self._patch(rows, pitch) + words * maps_pitch
 
         def tiles(kernel_rows: int) -> int:
             return -(-(kernel_rows * self.kernel[1] * channels + 1) // 8)
 
-        kernel_rows = self.kernel[0]
-        if units < BLOCKS * 3 // 4 or -(-tiles(kernel_rows) // wide) > WARPS:
-            kernel_rows = 1
-        wide = min(wide, tiles(kernel_rows))
-        groups = -(-tiles(kernel_rows) // wide)
-        steps = -(-rows * width // 8)
-        shares = max(1, min(8 // groups, steps // 4))
+        most = max(1, 16 // high)
+        kernel_rows = self.kernel[0] if tiles(self.kernel[0]) <= 4 * most else 1
         parts = self.kernel[0] // kernel_rows
-        a_block = max(1, -(-units * parts // (BLOCKS * 5 // 4)))
-        floats = size(rows)
+        divisors = [rows for rows in range(height, 0, -1) if height % rows == 0]
+        fitting = [rows for rows in divisors if size(rows) * 4 <= SHARED // 2]
+        if not fitting or high > 4:
+            return None
+        enough = [r for r in fitting if self.x[0] * (height // r) * parts >= BLOCKS * 3 // 4]
+        rows = (enough or fitting[-1:])[0]
+        units = self.x[0] * (height // rows)
+        groups = -(-tiles(kernel_rows) // most)
+        wide = -(-tiles(kernel_rows) // groups)
+        steps = -(-rows * width // (8 * pair))
+        shares = max(1, min(8 // groups, steps // 2))
+        a_block = max(1, -(-units * parts // (2 * BLOCKS)))
+        words = size(rows)
         if shares > 1:
-            floats = max(floats, high * 16 * (groups * wide * 8 + 2))
-        if groups > WARPS or high > 4 or floats * 4 > SHARED:
+            words = max(words, high * 16 * (groups * wide * 8 + 2))
+        if groups > WARPS or words * 4 > SHARED:
             return None
         macros = {
-            "ROWS": rows, "PITCH": pitch, "OPITCH": wide_pitch, "UNITS": a_block,
+            "ROWS": rows, "PITCH": pitch, "PAIR": pair, "OPITCH": maps_pitch, "UNITS": a_block,
             "KROWS": kernel_rows, "WIDE": wide, "GROUPS": groups, "SHARES": shares,
+            "OVEC": math.gcd(outputs, 4),
         }  # fmt: skip
-        return macros, units, floats
+        return macros, units, words
 
     @property
     def sums(self) -> bool:
@@ -179,11 +214,10 @@ class Small:
         """
         found = self._summation()
         assert found is not None
-        macros, units, floats = found
-        defined = self._macros(x, dy, macros["ROWS"], macros["PITCH"]) | macros
-        defined["OVEC"] = math.gcd(
-            macros["ROWS"] * self.y[3] * self.y[1], 16 // ITEM_BYTES[dtype_of(dy)]
-        )
+        macros, units, words = found
+        threads = macros["GROUPS"] * macros["SHARES"] * 32
+        defined = self._macros(x, macros["ROWS"], macros["PITCH"], macros["PAIR"], threads, 4)
+        defined |= macros
         splits = -(-units // macros["UNITS"])
         columns = self.y[1] * (self.x[1] * math.prod(self.kernel) + 1)
         partial = call.temporary((splits, columns))
@@ -192,7 +226,7 @@ class Small:
             launch(
                 kernel("small", "gradient", **defined),
                 (splits, self.kernel[0] // macros["KROWS"]), [x, dy, partial, np.int32(units)],
-                block=macros["GROUPS"] * macros["SHARES"] * 32, shared=floats * 4,
+                block=threads, shared=words * 4,
             ),
             launch(
                 kernel("small", "finish_gradient", **defined), -(-columns // 32),
@@ -217,10 +251,10 @@ def small(
         or call.backend.precision == "fp32"
     ):  # fmt: skip
         return None
-    found = Small(x.shape, y.shape, tuple(kernel), pad)
+    found = Small(x.shape, y.shape, tuple(kernel), pad, call.backend.dtype)
     possible = {
-        "forward": lambda: found.correlates,
-        "data": lambda: found.turned.correlates and min(found.turned.pad) >= 0,
+        "forward": lambda: found.correlates(),
+        "data": lambda: found.turned.correlates(flipped=True),
         "filter": lambda: found.sums,
     }
     return found if found.work <= MOST_WORK[operation] and possible[operation]() else None

@@ -23,6 +23,8 @@ MOST_SLICES = 8
 """Up to so many groups, each may get a convolution of its own."""
 BYTES_A_MILLISECOND = 3e9
 """What an element-wise pass reads and writes."""
+WORKSPACE_ALIGNMENT = 256
+"""cuBLASLt refuses a workspace that begins at no such address."""
 LAUNCH = 0.002
 """Milliseconds that a kernel takes at least."""
 
@@ -78,6 +80,8 @@ def library_ways(
     """The ways to compute it with what it fuses. tensors: the operands by name."""
     find = call.backend.cudnn.plan
     ways = convolution_product(call, convolution, tensors) if group == 1 else []
+    if ways and convolution.operation == "forward":  # no need to wait for cuDNN's compiler
+        return ways
     if whole := find(convolution):
         plan, taken = whole
         ways.append(Way(taken, lambda: plan_step(call, plan, tensors)))
@@ -120,6 +124,14 @@ def _offsets(part: Convolution) -> dict[str, int]:
     }
 
 
+def _workspace(call: CudaCall, nbytes: int) -> Callable[[], int]:
+    """What gives the address of so many bytes of scratch, or 0 if none are wanted."""
+    if not nbytes:
+        return lambda: 0
+    scratch = call.temporary((nbytes + WORKSPACE_ALIGNMENT,), "uint8")
+    return lambda: -(-scratch.address // WORKSPACE_ALIGNMENT) * WORKSPACE_ALIGNMENT
+
+
 def plan_step(
     call: CudaCall,
     plan: Plan,
@@ -127,10 +139,10 @@ def plan_step(
     places: Sequence[dict[str, int]] = ({},),
 ) -> Step:
     """A step that runs the plan at each of the places (offsets in bytes from the tensors)."""
-    scratch = call.temporary((plan.workspace,), "uint8") if plan.workspace else None
+    scratch = _workspace(call, plan.workspace)
 
     def step() -> None:
-        workspace = scratch.address if scratch else 0
+        workspace = scratch()
         for place in places:
             addresses = {
                 name: tensor.address + place.get(name, 0) for name, tensor in tensors.items()
@@ -210,14 +222,13 @@ def product_ways(
 def _product_step(
     call: CudaCall, algorithm: Algorithm, a: Tensor, b: Tensor, c: Tensor, bias: Tensor | None
 ) -> Step:
-    scratch = call.temporary((algorithm.workspace,), "uint8") if algorithm.workspace else None
+    scratch = _workspace(call, algorithm.workspace)
     # The bias has to be of the output's type.
     short = call.backend.shadow(bias) if bias is not None else None
 
     def step() -> None:
         algorithm.execute(
-            a.address, b.address, c.address, short.address if short else 0,
-            scratch.address if scratch else 0,
+            a.address, b.address, c.address, short.address if short else 0, scratch()
         )  # fmt: skip
 
     return step

@@ -95,10 +95,18 @@ __device__ __forceinline__ void load_filters(const T* w, uint32_t* filters) {
     for (int i = threadIdx.x; i < O * K / WVEC; i += THREADS) {
         float v[WVEC];
         load<T, WVEC>(w + i * WVEC, v);
+#if K % WVEC == 0
         uint32_t words[WVEC / PAIR];
 #pragma unroll
         for (int j = 0; j < WVEC / PAIR; ++j) words[j] = word(v[j * PAIR], v[j * PAIR + PAIR - 1]);
         put(filters + i / (K / WVEC) * RUN + i % (K / WVEC) * (WVEC / PAIR), words);
+#else  // a vector may end in another filter than it begins in; they come in pairs all the same
+#pragma unroll
+        for (int j = 0; j < WVEC; j += PAIR) {
+            int at = i * WVEC + j;
+            filters[at / K * RUN + at % K / PAIR] = word(v[j], v[j + PAIR - 1]);
+        }
+#endif
     }
     if (STEPS * 8 > WORDS)
         for (int i = threadIdx.x; i < ACROSS * 8 * 8; i += THREADS)
