@@ -105,7 +105,8 @@ def test_shared_parameters_are_saved_and_loaded(suffix, tmp_path):
     write_weights(tmp_path / f"model.{suffix}", saved.to_proto())
     fresh.load(read_weights(tmp_path / f"model.{suffix}"))
     for one, other in zip(saved.parameters, fresh.parameters, strict=True):
-        assert np.array_equal(saved.backend.read(one.blob.data), fresh.backend.read(other.blob.data))
+        values = saved.backend.read(one.blob.data)
+        assert np.array_equal(values, fresh.backend.read(other.blob.data))
 
 
 def test_permissive_sharing_needs_equal_counts_only():
