@@ -17,7 +17,10 @@ from collections.abc import Sequence
 from .. import __version__
 from ..errors import UserError
 
-COMMANDS = ("train", "test", "time", "device_query", "tune", "upgrade", "data", "layers")
+COMMANDS = (
+    *("train", "test", "time", "classify", "extract_features"),
+    *("device_query", "tune", "upgrade", "data", "layers", "net_spec", "draw", "parse_log"),
+)
 
 _EPILOG = """\
 Options are Caffe's; one dash or two, "-" or "_" are alike: -log_dir D, --log-dir=D.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -158,7 +159,7 @@ def get_pydot_graph(
             ends = "both" if in_place else "forward"
             graph.add_edge(pydot.Edge(_quote(f"blob {blob}"), own, dir=ends))
         for blob in [] if in_place else layer.top:
-            graph.add_edge(pydot.Edge(own, _quote(f"blob {blob}"), label=_quote(label)))
+            graph.add_edge(pydot.Edge(own, _quote(f"blob {blob}"), label=_quote(f" {label}")))
     return graph
 
 
@@ -174,18 +175,20 @@ def draw_net(
     UserError without pydot or Graphviz. For the rest see `get_pydot_graph`.
     """
     graph = get_pydot_graph(caffe_net, rankdir, phase=phase, display_lrm=display_lrm)
+    text = str(graph.to_string()).encode()
     if ext in ("dot", "gv", "raw"):
-        return str(graph.to_string()).encode()
+        return text
     try:
-        picture: bytes = graph.create(format=ext)
+        done = subprocess.run(["dot", f"-T{ext}"], input=text, capture_output=True, check=False)
     except FileNotFoundError:
         raise UserError(
             "net pictures need Graphviz, whose program dot was not found: install it (its package "
             "is called graphviz nearly everywhere), or write a .dot file"
         ) from None
-    except AssertionError as error:  # how pydot says that dot failed
-        raise UserError(f'Graphviz makes no picture of format "{ext}": {error}') from None
-    return picture
+    if done.returncode:
+        message = done.stderr.decode(errors="replace").strip()
+        raise UserError(f'Graphviz makes no picture of format "{ext}": {message}')
+    return done.stdout
 
 
 def draw_net_to_file(

@@ -24,6 +24,11 @@ def _param_fields() -> dict[str, str]:
 _FIELDS = _param_fields()
 
 
+def own_field(type_name: str) -> str | None:
+    """The field of LayerParameter whose message is this type's own, if there is one."""
+    return _FIELDS.get(type_name)
+
+
 def assign_proto(message: Any, name: str, value: Any) -> None:
     """Set a field: dicts fill messages, lists fill repeated fields (one value: a list of one)."""
     field = getattr(message, name)
@@ -106,7 +111,7 @@ class Function:
         else:
             layer.top.extend(names.of(top, self.type_name) for top in self.tops)
         layer.name = names.of(self.tops[0] if self.tops else self, self.type_name)
-        field = _FIELDS.get(self.type_name)
+        field = own_field(self.type_name)
         for key, value in self.params.items():
             own = field is not None and key in getattr(layer, field).DESCRIPTOR.fields_by_name
             if own and not key.endswith("param"):

@@ -20,16 +20,17 @@ class _Settings:
     device = 0
     seed: int | None = None
     nets = 0
+    given: Any = None
 
 
 def set_mode_cpu() -> None:
     """Build the nets that follow for the CPU."""
-    _Settings.gpu = False
+    _Settings.gpu, _Settings.given = False, None
 
 
 def set_mode_gpu() -> None:
     """Build the nets that follow for the GPU. Without one, the first net raises UserError."""
-    _Settings.gpu = True
+    _Settings.gpu, _Settings.given = True, None
 
 
 def set_device(number: int) -> None:
@@ -50,8 +51,15 @@ def next_seed() -> int | None:
     return _Settings.seed + _Settings.nets - 1
 
 
+def use(backend: Any) -> None:
+    """Build the nets that follow on this backend."""
+    _Settings.given = backend
+
+
 def backend() -> Any:
-    """The backend of the device that is set."""
+    """The backend that `use` gave, or that of the device that is set."""
+    if _Settings.given is not None:
+        return _Settings.given
     return _cuda(_Settings.device) if _Settings.gpu else _cpu()
 
 

@@ -15,12 +15,13 @@ from .nets import write
 
 def spec(kernel=3, stride=1, pad=0, pool=2, up=2, up_pad=0):
     n = caffe.NetSpec()
-    n.data = L.Input(shape=dict(dim=[2, 1, 100, 100]))
-    n.aux = L.Input(shape=dict(dim=[2, 1, 20, 20]))
+    n.data = L.Input(shape={"dim": [2, 1, 100, 100]})
+    n.aux = L.Input(shape={"dim": [2, 1, 20, 20]})
     n.conv = L.Convolution(n.data, num_output=10, kernel_size=kernel, stride=stride, pad=pad)
     n.pool = L.Pooling(n.conv, pool=P.Pooling.MAX, kernel_size=pool, stride=pool, pad=0)
     n.deconv = L.Deconvolution(
-        n.pool, convolution_param=dict(num_output=10, kernel_size=2 * up, stride=up, pad=up_pad)
+        n.pool,
+        convolution_param={"num_output": 10, "kernel_size": 2 * up, "stride": up, "pad": up_pad},
     )
     return n
 
@@ -68,7 +69,7 @@ def test_windows_that_are_no_squares():
 
 def test_volumes():
     n = caffe.NetSpec()
-    n.data = L.Input(shape=dict(dim=[2, 3, 100, 100, 100]))
+    n.data = L.Input(shape={"dim": [2, 3, 100, 100, 100]})
     n.conv = L.Convolution(
         n.data, num_output=10, kernel_size=[3, 3, 3], stride=[1, 1, 1], pad=[0, 1, 2]
     )

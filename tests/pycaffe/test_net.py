@@ -238,7 +238,9 @@ def choice(rules):
             f"inner_product_param {{ num_output: 1 }} {rule} }}"
         )
 
-    data = 'layer { name: "data" type: "Input" top: "data" input_param { shape { dim: 1 dim: 9 } } }'
+    data = (
+        'layer { name: "data" type: "Input" top: "data" input_param { shape { dim: 1 dim: 9 } } }'
+    )
     return data + "".join(layer(name, rule) for name, rule in rules.items())
 
 
@@ -279,7 +281,7 @@ def test_stages(tmp_path, stages, names):
 
 
 def test_train_test_and_deployment_in_one_file(tmp_path):
-    data = 'dummy_data_param { shape { dim: 1 dim: 4 } shape { dim: 1 dim: 1 } }'
+    data = "dummy_data_param { shape { dim: 1 dim: 4 } shape { dim: 1 dim: 1 } }"
     path = write(
         tmp_path,
         f"""

@@ -11,19 +11,19 @@ from osucaffe.pycaffe.net_spec import to_proto
 
 from .nets import write
 
-SHAPES = [dict(dim=[4, 1, 28, 28]), dict(dim=[4, 1, 1, 1])]
-XAVIER = dict(type="xavier")
+SHAPES = [{"dim": [4, 1, 28, 28]}, {"dim": [4, 1, 1, 1]}]
+XAVIER = {"type": "xavier"}
 
 
 def lenet():
     n = caffe.NetSpec()
-    n.data, n.label = L.DummyData(shape=SHAPES, transform_param=dict(scale=1 / 255), ntop=2)
+    n.data, n.label = L.DummyData(shape=SHAPES, transform_param={"scale": 1 / 255}, ntop=2)
     n.conv1 = L.Convolution(n.data, kernel_size=5, num_output=20, weight_filler=XAVIER)
     n.pool1 = L.Pooling(n.conv1, kernel_size=2, stride=2, pool=P.Pooling.MAX)
     n.ip1 = L.InnerProduct(n.pool1, num_output=50, weight_filler=XAVIER)
     n.relu1 = L.ReLU(n.ip1, in_place=True)
     n.ip2 = L.InnerProduct(
-        n.relu1, num_output=10, weight_filler=XAVIER, param=[dict(lr_mult=1), dict(lr_mult=2)]
+        n.relu1, num_output=10, weight_filler=XAVIER, param=[{"lr_mult": 1}, {"lr_mult": 2}]
     )
     n.loss = L.SoftmaxWithLoss(n.ip2, n.label, loss_weight=0.5)
     return n
@@ -72,7 +72,7 @@ def test_names_are_made_where_none_are_given(tmp_path):
 
 def test_layers_without_tops(tmp_path):
     n = caffe.NetSpec()
-    n.data, n.data2 = L.DummyData(shape=dict(dim=3), ntop=2)
+    n.data, n.data2 = L.DummyData(shape={"dim": 3}, ntop=2)
     n.silence = L.Silence(n.data, ntop=0)
     n.silence2 = L.Silence(n.data2, ntop=0)
     net = n.to_proto()
@@ -110,7 +110,7 @@ def test_items_are_attributes():
 
 
 def test_deep_nets():
-    top = L.Input(shape=dict(dim=[1]))
+    top = L.Input(shape={"dim": [1]})
     for _ in range(3000):
         top = L.ReLU(top)
     assert len(to_proto(top).layer) == 3001

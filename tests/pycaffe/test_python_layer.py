@@ -182,9 +182,9 @@ def test_a_net_that_trains_with_a_python_loss(tmp_path):
 
 def test_layers_from_a_net_spec(load):
     n = caffe.NetSpec()
-    n.data = L.Input(shape=dict(dim=[2, 3]))
+    n.data = L.Input(shape={"dim": [2, 3]})
     n.ten = L.Python(n.data, module=MODULE, layer="TimesTen")
-    n.half = L.Python(n.ten, python_param=dict(module=MODULE, layer="Times", param_str="0.5"))
+    n.half = L.Python(n.ten, python_param={"module": MODULE, "layer": "Times", "param_str": "0.5"})
     net = load(str(n.to_proto()))
     net.blobs["data"].data[...] = 1
     assert (net.forward()["half"] == 5).all()
@@ -219,5 +219,5 @@ def test_a_shape_that_changes_behind_other_layers_needs_memory_of_its_own():
         + layer("Positive", "p", "found", name="some")
     )
     net = Net(upgrade_net(parse_text(text.replace("dim: 8", ""), NetParameter)), backend=Cpu())
-    with pytest.raises(UserError, match='layer "some".*its shape changed'):
+    with pytest.raises(UserError, match=r'layer "some".*its shape changed'):
         net.forward()

@@ -1,0 +1,132 @@
+"""Write what a net computes for its data to LMDBs, one for each blob.
+
+  osucaffe extract_features trained.caffemodel net.prototxt fc7,prob fc7_lmdb,prob_lmdb 50
+
+The net brings its data itself (a Data layer, say) and runs in its TEST phase, for 50 batches here.
+Record i, a Datum of floats under a key of ten digits, is what the blob holds for item i."""
+
+from __future__ import annotations
+
+import argparse
+import queue
+import threading
+from collections.abc import Iterator
+
+import numpy as np
+
+from . import options
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    parser.add_argument("weights", metavar="WEIGHTS", help="the trained model")
+    parser.add_argument("model", metavar="NET", help="the net's prototxt")
+    parser.add_argument("blobs", metavar="BLOBS", type=options.names, help="names, with commas")
+    parser.add_argument("databases", metavar="LMDBS", type=options.names, help="as many, to write")
+    parser.add_argument("batches", metavar="BATCHES", type=options.positive, help="how many to run")
+    options.add_state(parser)
+    options.add_device(parser)
+
+
+def run(args: argparse.Namespace) -> None:
+    """Run the net and write its blobs."""
+    from ..errors import UserError
+    from ..net import Net
+    from ..proto import read_net
+
+    if len(args.blobs) != len(args.databases):
+        given = f"{len(args.blobs)} blobs and {len(args.databases)} databases"
+        raise UserError(f"{given} are named: give one database for each blob")
+    net = Net(
+        read_net(args.model),
+        phase="TEST",
+        backend=options.make_backend(args),
+        level=args.level,
+        stages=args.stage,
+        inspectable=True,
+        gradients=False,
+    )
+    for name in args.blobs:
+        if name not in net.blobs:
+            layers = [layer for layer in net.layers if layer.type != "Split"]
+            made = dict.fromkeys(top for layer in layers for top in layer.param.top)
+            raise UserError(f'{args.model} has no blob "{name}": it has {", ".join(made)}')
+        if not net.blobs[name].shape:
+            raise UserError(f'blob "{name}" is one number for a batch, not something for each item')
+    options.load_weights(net, [args.weights])
+    writers = [_Writer(path) for path in args.databases]
+    try:
+        for _ in range(args.batches):
+            net.forward()
+            for writer, name in zip(writers, args.blobs, strict=True):
+                writer.put(net.read(name))
+        counts = [writer.finish() for writer in writers]
+    finally:
+        for writer in writers:
+            writer.abandon()
+    for name, path, count in zip(args.blobs, args.databases, counts, strict=True):
+        print(f"wrote {path}: {count} x {name}")
+
+
+class _Writer:
+    """Writes one LMDB in a thread of its own, so that several grow beside one another."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.count = 0
+        self.error: BaseException | None = None
+        self._waiting: queue.Queue[np.ndarray | None] = queue.Queue(maxsize=2)
+        self._whole = False
+        self._thread = threading.Thread(target=self._write, daemon=True)
+        self._thread.start()
+
+    def put(self, features: np.ndarray) -> None:
+        """Add a batch. Raises what made writing fail."""
+        if self.error is not None:
+            raise self.error
+        self._waiting.put(features)
+
+    def finish(self) -> int:
+        """Wait until all is written; returns the number of records."""
+        self._whole = True
+        self.abandon()
+        if self.error is not None:
+            raise self.error
+        return self.count
+
+    def abandon(self) -> None:
+        """End the thread; without `finish` no database is left behind."""
+        if self._thread.is_alive():
+            self._waiting.put(None)
+            self._thread.join()
+
+    def _write(self) -> None:
+        from ..data.database import write_database
+
+        try:
+            self.count = write_database(self.path, self._records())
+        except _Abandoned:
+            pass
+        except BaseException as error:
+            self.error = error
+            while self._waiting.get() is not None:  # nobody shall wait for a place in the queue
+                pass
+
+    def _records(self) -> Iterator[tuple[bytes, bytes]]:
+        from ..proto import Datum
+
+        index = 0
+        while (batch := self._waiting.get()) is not None:
+            items = batch.reshape(*batch.shape, *[1] * (4 - batch.ndim))
+            for item in items.reshape(*items.shape[:3], -1):  # more axes than Datum knows: as width
+                channels, height, width = item.shape
+                datum = Datum(channels=channels, height=height, width=width)
+                datum.float_data.extend(item.ravel().tolist())
+                yield b"%010d" % index, datum.SerializeToString()
+                index += 1
+        if not self._whole:
+            raise _Abandoned
+
+
+class _Abandoned(Exception):
+    """The run failed: the database is not to be kept."""

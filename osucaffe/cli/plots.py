@@ -1,0 +1,31 @@
+"""Owns what the commands that draw with matplotlib share: its import, colours, and saving."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..errors import UserError
+
+# Okabe and Ito's colours, which those who see few colours tell apart.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+
+
+def pyplot() -> Any:
+    """matplotlib.pyplot, drawing into files. UserError without matplotlib."""
+    try:
+        import matplotlib
+    except ImportError:
+        raise UserError('pictures need matplotlib: pip install "osucaffe[tools]"') from None
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    return plt
+
+
+def save(figure: Any, path: str) -> None:
+    """Write the picture, in the format of its suffix. UserError."""
+    try:
+        figure.savefig(path, dpi=130)
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path}: cannot write the picture: {error}") from None
+    print(f"wrote {path}")

@@ -1,0 +1,60 @@
+"""`osucaffe extract_features`: the databases hold what the net computes; bad names."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from osucaffe.backends.cpu import Cpu
+from osucaffe.data.database import open_database
+from osucaffe.net import Net
+from osucaffe.proto import Datum, read_net, read_weights, write_weights
+
+
+def prepare(cli):
+    """The tiny net and weights for it; returns what it computes for 16 digits."""
+    path = cli.folder / cli.write_net()
+    net = Net(read_net(path), phase="TEST", backend=Cpu(threads=1), seed=3, inspectable=True)
+    write_weights(cli.folder / "tiny.caffemodel", net.to_proto())
+    net.load(read_weights(cli.folder / "tiny.caffemodel"))
+    scores, data = [], []
+    for _ in range(2):
+        net.forward()
+        scores.append(net.read("ip"))
+        data.append(net.read("data"))
+    return np.concatenate(scores), np.concatenate(data)
+
+
+def records(path):
+    database = open_database(path)
+    with database.read(0, len(database)) as found:
+        return [(bytes(key), Datum.FromString(bytes(value))) for key, value in found]
+
+
+def test_records(cli):
+    scores, data = prepare(cli)
+    done = cli("extract_features", "tiny.caffemodel", "net.prototxt", "ip,data", "a,b", "2")
+    assert done.code == 0, done.err
+    assert done.out == "wrote a: 16 x ip\nwrote b: 16 x data\n"
+    found = records(cli.folder / "a")
+    assert [key for key, _ in found] == [b"%010d" % index for index in range(16)]
+    for (_, datum), expected in zip(found, scores, strict=True):
+        assert (datum.channels, datum.height, datum.width) == (10, 1, 1)
+        np.testing.assert_allclose(datum.float_data, expected, rtol=1e-5)
+    for (_, datum), expected in zip(records(cli.folder / "b"), data, strict=True):
+        assert (datum.channels, datum.height, datum.width) == expected.shape
+        np.testing.assert_allclose(datum.float_data, expected.ravel(), rtol=1e-6)
+
+
+def test_bad_input(cli):
+    prepare(cli)
+    cli.write("taken", "a file")
+    for blobs, databases, message in [
+        ("ip", "a,b", "1 blobs and 2 databases"),
+        ("fc7", "a", 'has no blob "fc7": it has data, label, ip'),
+        ("loss", "a", "not something for each item"),
+        ("ip,data", "taken,b", "taken exists and is not an LMDB"),
+    ]:
+        done = cli("extract_features", "tiny.caffemodel", "net.prototxt", blobs, databases, "2")
+        assert done.code == 1
+        assert message in done.err
+    assert not (cli.folder / "a").exists()
