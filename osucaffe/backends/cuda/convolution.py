@@ -19,6 +19,7 @@ from .ways import (
     describe,
     fastest,
     library_ways,
+    measured,
     plan_step,
     temporary,
 )
@@ -86,20 +87,27 @@ def convolution(
         step = lambda: bias_step(maps, b, relu, y.shape[1])  # noqa: E731
         return way.then(step, passed) if around else way
 
-    if tiny := small(call, x, y, w.shape[2:], window, group, "forward"):
-        slope = 1.0 if relu is None else relu
-        images = x if x.shape[1] % 2 else _held(call, x)
-        return tiny.correlate(images, _held_weights(call, w), b, maps, slope, flipped=False)
     if folds(x, window, group):
         folded = foldings(call.backend.dtype, x, w, y, window)
         found = [way for each in folded for way in _folded(call, each, x, w, maps)]
         return fastest(call, [with_bias(way) for way in found])
+    slope = 1.0 if relu is None else relu
+    tiny = small(call, x, y, w.shape[2:], window, group, "forward")
+    if tiny and x.shape[1] % 2:  # it takes x as it lies: no library does better
+        return tiny.correlate(x, _held_weights(call, w), b, maps, slope)
     tensors = {"x": _held(call, x), "w": _held_weights(call, w), "y": maps}
     plain = describe(call, "forward", tensors, window)
     ways = [with_bias(way) for way in library_ways(call, plain, tensors, group)]
     if around and not relu:  # nothing fuses a slope
         fused = replace(plain, bias="float32" if b is not None else None, relu=relu)
         ways += library_ways(call, fused, {**tensors, **({} if b is None else {"b": b})}, group)
+    if tiny:
+        ways.append(
+            measured(
+                call, f"forward {tiny}", {**tensors, "b": b},
+                lambda _, t: tiny.correlate(t["x"], t["w"], t["b"], t["y"], slope),
+            )
+        )  # fmt: skip
     return fastest(call, ways)
 
 
@@ -137,12 +145,18 @@ def convolution_backward_data(
 ) -> Step:
     settle_weights(w)
     window: Window = stride, pad, dilation
-    if tiny := small(call, dx, dy, w.shape[2:], window, group, "data"):
-        filters, images = _held_weights(call, w), _held(call, dx)
-        return tiny.turned.correlate(_held(call, dy), filters, None, images, 1.0, flipped=True)
     tensors = {"x": _held(call, dx), "w": _held_weights(call, w), "y": _held(call, dy)}
     plain = describe(call, "data", tensors, window)
-    return fastest(call, library_ways(call, plain, tensors, group))
+    ways = library_ways(call, plain, tensors, group)
+    if tiny := small(call, dx, dy, w.shape[2:], window, group, "data"):
+        back = tiny.turned
+        ways.append(
+            measured(
+                call, f"data {tiny}", tensors,
+                lambda _, t: back.correlate(t["y"], t["w"], None, t["x"], 1.0, flipped=True),
+            )
+        )  # fmt: skip
+    return fastest(call, ways)
 
 
 @primitive("own")
@@ -159,48 +173,59 @@ def convolution_backward_filter(
     group: int,
 ) -> Step:
     call.backend.settle(x)
+    settle_row_major(db)
     maps = _held(call, dy)
     window: Window = stride, pad, dilation
-    settle_row_major(db)
-    steps: list[Step] = []
-    if dw is not None:
-        settle_weights(dw)
-        tiny = small(call, x, dy, dw.shape[2:], window, group, "filter")
-        if tiny and is_nhwc(dw):
-            return tiny.gradients(call, x, maps, dw, db)
-        steps.append(_filter_step(call, x, maps, dw, window, group))
-    if db is not None:
+
+    def bias_gradient() -> Step:
+        assert db is not None
         rows = maps.size // maps.shape[1]
-        steps.append(sum_rows(call, maps, db, rows, accumulate="db" in call.accumulates))
-    return sequence(steps)
+        return sum_rows(call, maps, db, rows, accumulate="db" in call.accumulates)
+
+    if dw is None:
+        return bias_gradient()
+    settle_weights(dw)
+    tiny = small(call, x, dy, dw.shape[2:], window, group, "filter") if is_nhwc(dw) else None
+    if tiny and x.shape[1] % 2:  # it takes x as it lies: no library does better
+        return tiny.gradients(call, x, maps, dw, db)
+    ways = _filter_ways(call, x, maps, dw, window, group)
+    if db is not None:
+        ways = [way.then(bias_gradient, call.backend.nbytes(maps)) for way in ways]
+    if tiny:
+        tensors = {"x": _held(call, x), "y": maps, "w": dw, "b": db}
+        ways.append(
+            measured(
+                call, f"filter {tiny}", tensors,
+                lambda call, t: tiny.gradients(call, t["x"], t["y"], t["w"], t["b"]),
+            )
+        )  # fmt: skip
+    return fastest(call, ways)
 
 
-def _filter_step(
+def _filter_ways(
     call: CudaCall, x: Tensor, dy: Tensor, dw: Tensor, window: Window, group: int
-) -> Step:
+) -> list[Way]:
     backend, accumulate = call.backend, "dw" in call.accumulates
     if folds(x, window, group):
         folded = foldings(backend.dtype, x, dw, dy, window)
-        return fastest(
-            call, [way for each in folded for way in _folded_filter(call, each, x, dy, dw)]
-        )
+        return [way for each in folded for way in _folded_filter(call, each, x, dy, dw)]
     tensors = {"x": _held(call, x), "y": dy}
     ways: list[Way] = []
     if is_nhwc(dw):
         direct = {**tensors, "w": dw}
         plain = describe(call, "filter", direct, window)
-        if backend.dtype != "float32" or accumulate:  # cuDNN neither widens nor adds
-            if group == 1:
-                ways = convolution_product(call, plain, direct, accumulate=accumulate)
-        else:
-            return fastest(call, library_ways(call, plain, direct, group))
+        if backend.dtype == "float32" and not accumulate:
+            return library_ways(call, plain, direct, group)
+        if group == 1:  # a product widens and adds, cuDNN does neither
+            ways = convolution_product(call, plain, direct, accumulate=accumulate)
     part = temporary(call, dw.shape)
     indirect = {**tensors, "w": part}
     plain = describe(call, "filter", indirect, window)
     nbytes = backend.nbytes(part) + (1 + accumulate) * 4 * dw.count
     converted = lambda: convert(part, dw, accumulate=accumulate)  # noqa: E731
-    ways += [way.then(converted, nbytes) for way in library_ways(call, plain, indirect, group)]
-    return fastest(call, ways)
+    return ways + [
+        way.then(converted, nbytes) for way in library_ways(call, plain, indirect, group)
+    ]
 
 
 def _folded_filter(

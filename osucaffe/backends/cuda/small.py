@@ -19,9 +19,9 @@ from .kernels import kernel, launch
 from .layout import C_TYPES, ITEM_BYTES, dtype_of, strides
 from .registry import CudaCall
 
-MOST_WORK = {"forward": 3e8, "data": 3e8, "filter": 1e9}
-"""Multiplications up to which these kernels are faster than cuDNN's (measured on an H200)."""
-SHARED = 200 << 10
+MOST_WORK = 7e8
+"""Multiplications up to which it is worth trying whether these kernels are the fastest."""
+SHARED = 227 << 10
 """Bytes of shared memory that a block may take."""
 BLOCKS = 128
 """About one for each processor."""
@@ -70,9 +70,9 @@ class Small:
         pad = tuple(size - 1 - before for size, before in zip(self.kernel, self.pad, strict=True))
         return Small(self.y, self.x, self.kernel, pad, self.dtype)
 
-    def _patch(self, rows: int, pitch: int) -> int:
-        """Words that `rows` rows of the output need of an image."""
-        pixels = (rows + self.kernel[0] - 1) * (self.y[3] + self.kernel[1] - 1)
+    def _patch(self, rows: int, kernel_rows: int, pitch: int) -> int:
+        """Words that `rows` rows of the output need of an image for so many of the kernel's."""
+        pixels = (rows + kernel_rows - 1) * (self.y[3] + self.kernel[1] - 1)
         return -(-pixels * pitch // 4) * 4
 
     def _pair(self, even: int) -> int:
@@ -118,13 +118,13 @@ class Small:
             rows = -(-rows // 2)
         tiles = -(-rows * width // 16)
         splits = max(1, min(WARPS // tiles, steps // 6, 4))
-        size = self._patch(rows, pitch) + filters + steps * 16
+        size = self._patch(rows, self.kernel[0], pitch) + filters + steps * 16
         size = max(size, (splits - 1) * tiles * 16 * (across * 8 + 2))
         if tiles > WARPS or across > 8 or size * 4 > SHARED:
             return None
         macros = {
             "ROWS": rows, "PITCH": pitch, "PAIR": pair, "TILES": tiles, "SPLITS": splits,
-            "RUN": run, "FLIPPED": int(flipped),
+            "RUN": run, "FLIPPED": int(flipped), "KROWS": self.kernel[0],
         }  # fmt: skip
         return macros, size
 
@@ -133,7 +133,14 @@ class Small:
         return min(self.pad) >= 0 and self._correlation(flipped) is not None
 
     def correlate(
-        self, x: Tensor, w: Tensor, b: Tensor | None, y: Tensor, slope: float, *, flipped: bool
+        self,
+        x: Tensor,
+        w: Tensor,
+        b: Tensor | None,
+        y: Tensor,
+        slope: float,
+        *,
+        flipped: bool = False,
     ) -> Step:
         """A step for y = x correlated with w, plus b, then y or slope * y where it is negative.
 
@@ -166,18 +173,19 @@ class Small:
             pitch = _up(channels, 4) if pair == 2 else _up(channels, 8, 16)
         maps_pitch = _up(high * 16, 8, 16)
 
-        def size(rows: int) -> int:
-            words = -(-rows * width // (8 * pair)) * 8
-            return self._patch(rows, pitch) + words * maps_pitch
-
         def tiles(kernel_rows: int) -> int:
             return -(-(kernel_rows * self.kernel[1] * channels + 1) // 8)
 
         most = max(1, 16 // high)
         kernel_rows = self.kernel[0] if tiles(self.kernel[0]) <= 4 * most else 1
         parts = self.kernel[0] // kernel_rows
+
+        def size(rows: int) -> int:
+            words = -(-rows * width // (8 * pair)) * 8
+            return self._patch(rows, kernel_rows, pitch) + words * maps_pitch
+
         divisors = [rows for rows in range(height, 0, -1) if height % rows == 0]
-        fitting = [rows for rows in divisors if size(rows) * 4 <= SHARED // 2]
+        fitting = [rows for rows in divisors if size(rows) * 4 <= SHARED // 2 - 1024]
         if not fitting or high > 4:
             return None
         enough = [r for r in fitting if self.x[0] * (height // r) * parts >= BLOCKS * 3 // 4]
@@ -244,11 +252,12 @@ def small(
     group: int,
     operation: str,
 ) -> Small | None:
-    """The convolution of x to y as a small one, if it is. window: stride, pad, dilation."""
+    """The convolution of x to y as a small one, if the operation ("forward", "data", "filter") can
+    be tried as such. window: stride, pad, dilation."""
     stride, pad, dilation = (tuple(map(int, each)) for each in window)
     if (
         len(x.shape) != 4 or set(stride) != {1} or set(dilation) != {1} or group > 1
-        or call.backend.precision == "fp32"
+        or call.backend.precision == "fp32" or math.prod(kernel) == 1
     ):  # fmt: skip
         return None
     found = Small(x.shape, y.shape, tuple(kernel), pad, call.backend.dtype)
@@ -257,4 +266,4 @@ def small(
         "data": lambda: found.turned.correlates(flipped=True),
         "filter": lambda: found.sums,
     }
-    return found if found.work <= MOST_WORK[operation] and possible[operation]() else None
+    return found if found.work <= MOST_WORK and possible[operation]() else None

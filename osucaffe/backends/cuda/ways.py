@@ -7,8 +7,9 @@ kernel visits every pixel, a matrix product.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,7 +18,11 @@ from .cublas import Algorithm, Product
 from .cudnn import Convolution, Operand, Plan, channels_last
 from .kernels import blocks_for, kernel, launch
 from .layout import C_TYPES, ITEM_BYTES, Layout, dtype_of
+from .plans import TIMED, time_of, trial_memory
 from .registry import CudaCall
+
+if TYPE_CHECKING:
+    from .backend import Cuda
 
 MOST_SLICES = 8
 """Up to so many groups, each may get a convolution of its own."""
@@ -50,6 +55,39 @@ def fastest(call: CudaCall, ways: Sequence[Way]) -> Step:
             f"{[tensor.shape for tensor in call.read_tensors()]} with {call.settings}"
         )
     return min(ways, key=lambda way: way.milliseconds).make()
+
+
+def measured(
+    call: CudaCall,
+    what: str,
+    tensors: Mapping[str, Tensor | None],
+    make: Callable[[CudaCall, Mapping[str, Any]], Step],
+) -> Way:
+    """A way by kernels of our own, timed on stand-ins for its tensors.
+
+    what: a text that says all that the time depends on. make: makes the step for a call.
+    """
+    backend = call.backend
+    found = backend.timings.get(what)
+    if found is None:
+        trial = replace(call, scratch=[], before=[], after=[], _substitutes={})
+        stand_ins = {name: each and _stand_in(backend, each) for name, each in tensors.items()}
+        step = make(trial, stand_ins)
+        for scratch in trial.scratch:
+            backend.place(scratch, backend.allocate(backend.nbytes(scratch)), 0)
+        step()
+        found = ("", time_of(backend, step, TIMED))
+        backend.timings.put(what, *found)
+    return Way(found[1], lambda: make(call, tensors))
+
+
+def _stand_in(backend: Cuda, tensor: Tensor) -> Tensor:
+    """A tensor that lies as this one does, in memory of its own with numbers in it."""
+    result = Tensor(tensor.shape, tensor.dtype, flexible=True)
+    if tensor.layout is not None:
+        result.layout = tensor.layout
+    backend.place(result, trial_memory(backend, backend.nbytes(tensor)), 0)
+    return result
 
 
 def operand(tensor: Tensor) -> Operand:

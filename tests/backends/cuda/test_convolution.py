@@ -20,16 +20,21 @@ LIBRARY = ("convolution", "inner_product")
 """Beginnings of the names of the primitives that cuDNN and cuBLAS compute."""
 
 
-@pytest.fixture(params=["fp32", "tf32", "bf16", "fp16"])
+@pytest.fixture(
+    params=[("fp32", 0.5), ("tf32", 0.5), ("bf16", 0.5), ("bf16", 9.0), ("fp16", 0.5)], ids=str
+)
 def backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Cuda:
-    """A backend whose libraries accept everything and compute nothing."""
+    """A backend whose libraries accept everything and compute nothing in a millisecond, and
+    whose own kernels take as long as given."""
     simulate(monkeypatch)
-    made = Cuda(precision=request.param)
+    made = Cuda(precision=request.param[0])
     made.random = STATE
     plan = SimpleNamespace(workspace=64, execute=lambda addresses, workspace: None)
     made.cudnn = SimpleNamespace(plan=lambda convolution: (plan, 1.0))  # type: ignore[assignment]
     algorithm = SimpleNamespace(workspace=0, milliseconds=2.0, execute=lambda *addresses: None)
     made.cublas = SimpleNamespace(algorithm=lambda product: algorithm)  # type: ignore[assignment]
+    taken = SimpleNamespace(get=lambda what: ("", request.param[1]))
+    made.timings = taken  # type: ignore[assignment]
     return made
 
 

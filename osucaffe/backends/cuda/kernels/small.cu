@@ -7,12 +7,12 @@
 //
 // S, T: element types of the input and of the output (and the filters); C, H, W: the input;
 // O, OH, OW: the output; KH, KW, PH, PW: kernel and padding; SN, SC, SH, SW: the input's strides;
-// VEC: neighbouring channels that are loaded at once; ROWS: rows of the output in a block; PITCH:
-// words from pixel to pixel; MMA: the instruction; ONE: the word for ones; THREADS: of a block.
+// VEC: neighbouring channels that are loaded at once; ROWS: rows of the output in a block; KROWS:
+// rows of the kernel in a block; PITCH: words from pixel to pixel; MMA: the instruction; ONE: the word for ones; THREADS: of a block.
 
 #define K (KH * KW * C)
 #define WIDTH (OW + KW - 1)
-#define HEIGHT (ROWS + KH - 1)
+#define HEIGHT (ROWS + KROWS - 1)
 #define PATCH ((HEIGHT * WIDTH * PITCH + 3) / 4 * 4)
 
 __device__ __forceinline__ uint32_t word(float low, float high) {
@@ -41,12 +41,25 @@ template <int N> __device__ __forceinline__ void put(uint32_t* to, const uint32_
     *reinterpret_cast<Vector<uint32_t, N>*>(to) = v;
 }
 
-// A pixel of the input, zero outside.
-__device__ __forceinline__ void load_pixel(const S* image, int h, int w, int c, float (&v)[VEC]) {
-#pragma unroll
-    for (int i = 0; i < VEC; ++i) v[i] = 0;
+template <typename E, int N> __device__ __forceinline__ Vector<E, N> get(const E* from) {
+    return *reinterpret_cast<const Vector<E, N>*>(from);
+}
+
+#if PAIR == 2
+__device__ __forceinline__ uint32_t word_of(T low, T high) {
+    return low.bits | (uint32_t)high.bits << 16;
+}
+#endif
+template <typename E> __device__ __forceinline__ uint32_t word_of(E low, E high) {
+    return word(to_float(low), to_float(high));
+}
+
+// Neighbouring channels of a pixel of the input, zero outside.
+__device__ __forceinline__ Vector<S, VEC> pixel(const S* image, int h, int w, int c) {
+    Vector<S, VEC> v = {};
     if (h >= 0 && h < H && w >= 0 && w < W)
-        load<S, VEC>(image + (int64_t)h * SH + (int64_t)w * SW + (int64_t)c * SC, v);
+        v = get<S, VEC>(image + (int64_t)h * SH + (int64_t)w * SW + (int64_t)c * SC);
+    return v;
 }
 
 // Where the i-th of the vectors of a patch lies: neighbours in memory go to neighbouring threads.
@@ -81,30 +94,30 @@ __device__ __forceinline__ void load_filters(const T* w, uint32_t* filters) {
 #pragma unroll 4
     for (int i = threadIdx.x; i < C / PAIR * ROW / WVEC; i += THREADS) {
         int pair = i / (ROW / WVEC), at = i % (ROW / WVEC) * WVEC;
-        float low[WVEC], high[WVEC] = {};
-        load<T, WVEC>(w + pair * PAIR * ROW + at, low);
-        if (PAIR == 2) load<T, WVEC>(w + (pair * PAIR + 1) * ROW + at, high);
+        auto low = get<T, WVEC>(w + pair * PAIR * ROW + at), high = low;
+        if (PAIR == 2) high = get<T, WVEC>(w + (pair * PAIR + 1) * ROW + at);
         uint32_t words[WVEC];
 #pragma unroll
-        for (int j = 0; j < WVEC; ++j) words[j] = word(low[j], high[j]);
+        for (int j = 0; j < WVEC; ++j) words[j] = word_of(low.element[j], high.element[j]);
         put(filters + pair * RUN + at, words);
     }
     if (threadIdx.x < ACROSS * 8) filters[C / PAIR * RUN + threadIdx.x] = 0;
 #else
 #pragma unroll 4
     for (int i = threadIdx.x; i < O * K / WVEC; i += THREADS) {
-        float v[WVEC];
-        load<T, WVEC>(w + i * WVEC, v);
+        auto v = get<T, WVEC>(w + i * WVEC);
 #if K % WVEC == 0
         uint32_t words[WVEC / PAIR];
 #pragma unroll
-        for (int j = 0; j < WVEC / PAIR; ++j) words[j] = word(v[j * PAIR], v[j * PAIR + PAIR - 1]);
+        for (int j = 0; j < WVEC / PAIR; ++j)
+            words[j] = word_of(v.element[j * PAIR], v.element[j * PAIR + PAIR - 1]);
         put(filters + i / (K / WVEC) * RUN + i % (K / WVEC) * (WVEC / PAIR), words);
 #else  // a vector may end in another filter than it begins in; they come in pairs all the same
 #pragma unroll
         for (int j = 0; j < WVEC; j += PAIR) {
             int at = i * WVEC + j;
-            filters[at / K * RUN + at % K / PAIR] = word(v[j], v[j + PAIR - 1]);
+            filters[at / K * RUN + at % K / PAIR] =
+                word_of(v.element[j], v.element[j + PAIR - 1]);
         }
 #endif
     }
@@ -124,11 +137,11 @@ correlate(const S* x, const T* w, const float* b, T* y, float slope) {
 #pragma unroll 2
     for (int i = threadIdx.x; i < HEIGHT * WIDTH * C / VEC; i += THREADS) {
         Place at = patch_place(i);
-        float v[VEC];
-        load_pixel(image, row + at.line - PH, at.column - PW, at.c, v);
+        auto v = pixel(image, row + at.line - PH, at.column - PW, at.c);
         uint32_t words[VEC / PAIR];
 #pragma unroll
-        for (int j = 0; j < VEC / PAIR; ++j) words[j] = word(v[j * PAIR], v[j * PAIR + PAIR - 1]);
+        for (int j = 0; j < VEC / PAIR; ++j)
+            words[j] = word_of(v.element[j * PAIR], v.element[j * PAIR + PAIR - 1]);
         put(patch + (at.line * WIDTH + at.column) * PITCH + at.c / PAIR, words);
     }
     load_filters(w, filters);
@@ -210,11 +223,10 @@ correlate(const S* x, const T* w, const float* b, T* y, float slope) {
 #endif
 
 #ifdef SHARES
-// partial (splits, O, K + 1) = the gradients of filters and, in the last column, of biases, each
-// from its share of the images. A word is PAIR neighbouring pixels of a row; in the patch every
+// partial (splits, O * K + O) = the gradients of filters, then those of biases, each from its share of
+// the images. A word is PAIR neighbouring pixels of a row; in the patch every
 // pixel begins one. A unit of work is ROWS rows (a divisor of OH) of an image. UNITS: that a block
-// sums; KROWS: rows of the kernel that it treats (blockIdx.y says which); WIDE: tiles of 8 taps of a
-// warp, GROUPS x WIDE tiles are all; SHARES: warps that share the sum over pixels; OPITCH: words
+// sums; blockIdx.y: which rows of the kernel it treats; WIDE: tiles of 8 taps of a warp, GROUPS x WIDE tiles are all; SHARES: warps that share the sum over pixels; OPITCH: words
 // from one word of pixels to the next of dy; OVEC: neighbouring maps that are loaded at once.
 #define TAPS (KROWS * KW * C)
 #define HIGH ((O + 15) / 16)
@@ -227,28 +239,27 @@ __device__ __forceinline__ void load_unit(const S* x, const T* dy, uint32_t* pat
                                           int unit) {
     int n = unit / (OH / ROWS), row = unit % (OH / ROWS) * ROWS;
     const S* image = x + n * (int64_t)SN;
+    int top = row + blockIdx.y * KROWS - PH;
 #pragma unroll 2
     for (int i = threadIdx.x; i < HEIGHT * WIDTH * C / VEC; i += THREADS) {
         Place at = patch_place(i);
-        int h = row + at.line - PH, w = at.column - PW;
-        float low[VEC], high[VEC] = {};
-        load_pixel(image, h, w, at.c, low);
-        if (PAIR == 2 && at.column + 1 < WIDTH) load_pixel(image, h, w + 1, at.c, high);
+        int h = top + at.line, w = at.column - PW;
+        auto low = pixel(image, h, w, at.c), high = low;
+        if (PAIR == 2) high = pixel(image, h, w + 1, at.c);
         uint32_t words[VEC];
 #pragma unroll
-        for (int j = 0; j < VEC; ++j) words[j] = word(low[j], high[j]);
+        for (int j = 0; j < VEC; ++j) words[j] = word_of(low.element[j], high.element[j]);
         put(patch + (at.line * WIDTH + at.column) * PITCH + at.c, words);
     }
     const T* from = dy + ((int64_t)n * OH + row) * OW * O;
 #pragma unroll 2
     for (int i = threadIdx.x; i < WORDS * O / OVEC; i += THREADS) {
         int at = i / (O / OVEC), o = i % (O / OVEC) * OVEC;
-        float low[OVEC], high[OVEC] = {};
-        load<T, OVEC>(from + at * PAIR * O + o, low);
-        if (PAIR == 2) load<T, OVEC>(from + (at * PAIR + 1) * O + o, high);
+        auto low = get<T, OVEC>(from + at * PAIR * O + o), high = low;
+        if (PAIR == 2) high = get<T, OVEC>(from + (at * PAIR + 1) * O + o);
         uint32_t words[OVEC];
 #pragma unroll
-        for (int j = 0; j < OVEC; ++j) words[j] = word(low[j], high[j]);
+        for (int j = 0; j < OVEC; ++j) words[j] = word_of(low.element[j], high.element[j]);
         put(maps + at * OPITCH + o, words);
     }
 }
@@ -263,9 +274,9 @@ gradient(const S* x, const T* dy, float* partial, int units) {
     bool bias[WIDE];
 #pragma unroll
     for (int j = 0; j < WIDE; ++j) {
-        int k = (group * WIDE + j) * 8 + g, all = tap + k;
+        int k = (group * WIDE + j) * 8 + g;
         bias[j] = k == TAPS;
-        place[j] = k < TAPS ? (all / (KW * C) * WIDTH + all / C % KW) * PITCH + all % C : 0;
+        place[j] = k < TAPS ? (k / (KW * C) * WIDTH + k / C % KW) * PITCH + k % C : 0;
     }
     float sum[HIGH][WIDE][4] = {};
     // Maps and pixels that do not exist.
@@ -330,17 +341,25 @@ gradient(const S* x, const T* dy, float* partial, int units) {
         }
         if (share) return;
     }
-    float* to = partial + blockIdx.x * (int64_t)(O * (K + 1));
+    float* to = partial + blockIdx.x * (int64_t)(O * K + O);
 #pragma unroll
     for (int h = 0; h < HIGH; ++h)
 #pragma unroll
         for (int j = 0; j < WIDE; ++j)
 #pragma unroll
-            for (int i = 0; i < 4; ++i) {
-                int o = h * 16 + g + (i < 2 ? 0 : 8), k = (group * WIDE + j) * 8 + 2 * t + i % 2;
+            for (int i = 0; i < 4; i += 2) {
+                int o = h * 16 + g + (i ? 8 : 0), k = (group * WIDE + j) * 8 + 2 * t;
                 if (o >= O) continue;
-                if (k < TAPS) to[o * (K + 1) + tap + k] = sum[h][j][i];
-                else if (k == TAPS && blockIdx.y == 0) to[o * (K + 1) + K] = sum[h][j][i];
+                float* at = to + o * K + tap + k;
+                if (TAPS % 2 == 0 && K % 2 == 0 && O % 2 == 0) {
+                    if (k < TAPS)
+                        *reinterpret_cast<float2*>(at) = make_float2(sum[h][j][i], sum[h][j][i + 1]);
+                } else {
+                    if (k < TAPS) at[0] = sum[h][j][i];
+                    if (k + 1 < TAPS) at[1] = sum[h][j][i + 1];
+                }
+                if (blockIdx.y == 0 && k == TAPS) to[O * K + o] = sum[h][j][i];
+                if (blockIdx.y == 0 && k + 1 == TAPS) to[O * K + o] = sum[h][j][i + 1];
             }
 }
 
@@ -351,18 +370,18 @@ extern "C" __global__ void finish_gradient(const float* partial, float* dw, floa
     __shared__ float parts[8][32];
     int column = blockIdx.x * 32 + threadIdx.x;
     float sum = 0;
-    if (column < O * (K + 1)) {
+    if (column < O * K + O) {
 #pragma unroll 4
         for (int split = threadIdx.y; split < splits; split += 8)
-            sum += partial[split * (int64_t)(O * (K + 1)) + column];
+            sum += partial[split * (int64_t)(O * K + O) + column];
     }
     parts[threadIdx.y][threadIdx.x] = sum;
     __syncthreads();
-    if (threadIdx.y || column >= O * (K + 1)) return;
+    if (threadIdx.y || column >= O * K + O) return;
 #pragma unroll
     for (int i = 1; i < 8; ++i) sum += parts[i][threadIdx.x];
-    int o = column / (K + 1), k = column % (K + 1);
-    if (k < K && dw) dw[o * K + k] = sum + (add_w ? dw[o * K + k] : 0.0f);
-    if (k == K && db) db[o] = sum + (add_b ? db[o] : 0.0f);
+    float* to = column < O * K ? dw : db;
+    int add = column < O * K ? add_w : add_b, at = column < O * K ? column : column - O * K;
+    if (to) to[at] = sum + (add ? to[at] : 0.0f);
 }
 #endif
