@@ -11,10 +11,12 @@ import argparse
 import queue
 import threading
 from collections.abc import Iterator
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 from . import options
+
+if TYPE_CHECKING:
+    import numpy as np
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
