@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..errors import UserError
 from .communicator import Communicator
@@ -15,7 +15,10 @@ from .serial import Serial
 from .topology import Topology
 from .tuning import Selection
 
-KINDS = ("auto", "mpi", "hierarchical")
+if TYPE_CHECKING:
+    from .ipc import Ipc
+
+KINDS = ("auto", "mpi", "nccl", "ipc", "hierarchical")
 
 
 @dataclass(frozen=True)
@@ -46,19 +49,29 @@ def make_communicator(
     if not isinstance(job, MpiJob):
         return Serial()
     job.watchdog.timeout = wanted.timeout
+    _check(wanted, topology)
     narrow = wanted.bits != "float32"
     maker = Maker(
         job, topology, selection, background=background and not narrow, patient=background
     )
     levels = _cut(topology, wanted.group)
-    kind = wanted.kind
-    if kind == "auto":
-        kind = "hierarchical" if len(levels) > 1 else "mpi"
-    if kind == "mpi" or len(levels) < 2:
-        made = maker.flat()
-    else:
+    if wanted.kind in ("auto", "hierarchical") and len(levels) > 1:
         made = maker.composed(levels)
+    else:
+        made = maker.flat("auto" if wanted.kind == "hierarchical" else wanted.kind)
     return Narrowed(made, wanted.bits, background=background) if narrow else made
+
+
+def _check(wanted: Wanted, topology: Topology) -> None:
+    """UserError where the GPUs do not allow what is wanted, or it needs GPUs and there are none."""
+    if wanted.kind in ("nccl", "ipc") and topology.own.gpu is None:
+        raise UserError(f"--comm {wanted.kind} is for GPUs: add --gpu all, or choose mpi")
+    if wanted.kind == "nccl" and topology.shares_gpu:
+        raise UserError("--comm nccl: NCCL refuses two ranks on one GPU: choose auto or ipc")
+    if wanted.kind == "ipc" and len(topology.hosts) > 1:
+        raise UserError("--comm ipc: the ranks are on several hosts: choose auto")
+    if wanted.bits != "float32" and topology.own.gpu is not None:
+        raise UserError("--gradient_type: on GPUs gradients travel in float32: leave it out")
 
 
 def _cut(topology: Topology, group: int) -> list[list[Hashable]]:
@@ -94,9 +107,9 @@ class Maker:
         self._background = background
         self._patient = background if patient is None else patient
 
-    def flat(self) -> Communicator:
-        """One MPI communicator of all ranks."""
-        return self._over(self._job.world, background=self._background)
+    def flat(self, kind: str = "auto") -> Communicator:
+        """One communicator of all ranks."""
+        return self._over(self._job.world, kind, background=self._background)
 
     def composed(self, levels: Sequence[Sequence[Hashable]]) -> Communicator:
         """A hierarchy: levels[0] are the smallest groups, the last is one group of all."""
@@ -116,7 +129,7 @@ class Maker:
         Only the outermost communicator has a thread: it runs the others.
         """
         if len(levels) == 1:
-            return self._over(world, background=background)
+            return self._over(world, "auto", background=background)
         order: dict[Hashable, int] = {}
         groups = [order.setdefault(levels[0][rank], len(order)) for rank in ranks]
         inside = world.Split(groups[world.rank])
@@ -128,19 +141,47 @@ class Maker:
         rails = None
         equal = len({groups.count(number) for number in range(len(order))}) == 1
         if equal and len(levels) == 2:
-            rails = self._over(world.Split(inside.rank))
-        whole, local = self._over(world), self._over(inside)
+            rails = self._over(world.Split(inside.rank), "auto")
+        whole, local = self._over(world, "mpi"), self._over(inside, "auto")
         return Hierarchical(whole, local, cross, groups, rails=rails, background=background)
 
-    def _over(self, world: Any, *, background: bool = False) -> Communicator:
+    def _over(self, world: Any, kind: str, *, background: bool = False) -> Communicator:
+        """A communicator of one kind over the ranks of an MPI communicator."""
+        places = [self._topology.ranks[rank] for rank in world.allgather(self._job.rank)]
+        one_host = len({each.host for each in places}) == 1
+        gpus = [each.gpu for each in places if each.gpu is not None]
+        if kind == "auto" and gpus and one_host:
+            kind = "nccl" if len(set(gpus)) == len(gpus) else "ipc"
+        if kind == "nccl":
+            from .nccl import Nccl
+
+            return Nccl(world, small=_ipc(world) if one_host and world.size > 1 else None)
+        if kind == "ipc":
+            from .ipc import Ipc
+
+            return Ipc(world)
         from .mpi import Mpi
 
-        hosts = {self._topology.ranks[rank].host for rank in world.allgather(self._job.rank)}
-        return Mpi(
+        made = Mpi(
             world,
             selection=self._selection,
-            level="node" if len(hosts) == 1 else "network",
-            background=background,
+            level="node" if one_host else "network",
+            background=background and not gpus,
             patient=self._patient,
             watchdog=self._job.watchdog,
         )
+        if not gpus:
+            return made
+        from .staged import Staged
+
+        return Staged(made, background=background)
+
+
+def _ipc(world: Any) -> Ipc | None:
+    """IPC among these ranks for what is small, if their GPUs reach one another."""
+    from .ipc import Ipc
+
+    try:
+        return Ipc(world)
+    except UserError:
+        return None

@@ -7,9 +7,10 @@ has completed them (SC-OBR); weights arrive just before the layer that needs the
 from __future__ import annotations
 
 from collections import deque
+from functools import partial
 from typing import Any
 
-from ..backends.tensor import Tensor
+from ..backends.tensor import Step, Tensor
 from ..comm.communicator import Communicator, Handle
 from .buckets import Bucket
 
@@ -17,13 +18,15 @@ from .buckets import Bucket
 class Aggregation:
     """Sums gradients over the ranks, on all of them or (to_root) on rank 0 only.
 
+    stream: where backward computes them; None on the host.
     In every iteration: `begin`; `after` whenever backward has run a layer, or not at all; `finish`.
     """
 
     def __init__(
-        self, comm: Communicator, diff: Tensor, buckets: list[Bucket], *, to_root: bool
+        self, comm: Communicator, diff: Tensor, buckets: list[Bucket], *, to_root: bool, stream: Any
     ) -> None:
         self._comm = comm
+        self._stream = stream
         self._pieces = [diff.array[bucket.start : bucket.stop] for bucket in buckets]
         self._layers = [bucket.layer for bucket in buckets]
         self._to_root = to_root
@@ -40,6 +43,10 @@ class Aggregation:
             self._send(self._pieces[self._next])
             self._next += 1
 
+    def marks(self) -> dict[int, Step]:
+        """`after` for the layers with which something is complete."""
+        return {layer: partial(self.after, layer) for layer in self._layers}
+
     def finish(self) -> None:
         """Send the rest; return when all sums have arrived."""
         self.after(0)
@@ -48,20 +55,23 @@ class Aggregation:
 
     def _send(self, piece: Any) -> None:
         if self._to_root:
-            self._handles.append(self._comm.reduce(piece, 0))
+            self._handles.append(self._comm.reduce(piece, 0, self._stream))
         else:
-            self._handles.append(self._comm.all_reduce(piece))
+            self._handles.append(self._comm.all_reduce(piece, self._stream))
 
 
 class Propagation:
     """Brings rank 0's weights to all ranks.
 
     `send` after an update; then forward, with `before_first` and `after` called around its layers,
-    or `settle`.
+    or `settle`. stream: where forward reads them; None on the host.
     """
 
-    def __init__(self, comm: Communicator, data: Tensor, buckets: list[Bucket]) -> None:
+    def __init__(
+        self, comm: Communicator, data: Tensor, buckets: list[Bucket], *, stream: Any
+    ) -> None:
         self._comm = comm
+        self._stream = stream
         # Forward needs them in the order of the layers: the arena lies in backward order.
         self._pieces = [(each.layer, data.array[each.start : each.stop]) for each in buckets[::-1]]
         self._handles: deque[tuple[int, Handle]] = deque()
@@ -69,7 +79,7 @@ class Propagation:
     def send(self) -> None:
         """Begin to broadcast all weights."""
         for layer, piece in self._pieces:
-            self._handles.append((layer, self._comm.broadcast(piece, 0)))
+            self._handles.append((layer, self._comm.broadcast(piece, 0, self._stream)))
 
     def before_first(self) -> None:
         """Forward is about to start."""

@@ -16,6 +16,7 @@ import numpy as np
 from ..backends.tensor import Step
 from ..comm.create import Wanted, make_communicator
 from ..comm.job import Job
+from ..comm.on_stream import OnStream
 from ..comm.topology import Topology
 from ..errors import UserError
 from ..proto import caffe_pb2
@@ -79,16 +80,18 @@ class DataParallel(Team):
                 if hasattr(layer, "split"):
                     layer.split(self.rank, self.size)
         net, design = solver.net, self._design
+        stream = getattr(net.backend, "stream", None)
         nbytes = design.bucket if design.aggregation == "layerwise" else len(net.arena) * 4
         self._aggregation = Aggregation(
             self.comm,
             net.arena.diff,
             find_buckets(net, nbytes, frozen=False),
             to_root=design.propagation != "none",
+            stream=stream,
         )
         nbytes = design.bucket if design.propagation == "overlapped" else len(net.arena) * 4
         self._weights = Propagation(
-            self.comm, net.arena.data, find_buckets(net, nbytes, frozen=True)
+            self.comm, net.arena.data, find_buckets(net, nbytes, frozen=True), stream=stream
         )
         self._losses = [name for name in net.blobs if net.loss_weight(name)]
         self._scale_gradients()
@@ -112,8 +115,11 @@ class DataParallel(Team):
         self._check_nets()
         self._weights.send()
         self._weights.settle()
-        self.check("at the start")
         solver = self._solver
+        for parameter in solver.net.parameters:  # a backend may hold copies: this renews them
+            data = parameter.blob.data
+            solver.backend.write(data, solver.backend.read(data))
+        self.check("at the start")
         for each in self._topology.ranks:
             where = f"{each.hostname}, {each.gpu_name}" if each.gpu else each.hostname
             logger.info("Rank %d is process %d on %s", each.rank, each.process, where)
@@ -128,6 +134,16 @@ class DataParallel(Team):
         arrives = weights.after if self._design.propagation == "overlapped" else None
         leaves = gradients.after if self._design.aggregation == "layerwise" else None
         reshapes = any(layer.reshapes for layer in net.layers)
+        if isinstance(self.comm, OnStream) and self._design.propagation == "none" and not reshapes:
+            # Nothing needs the host: the backend may replay all of it as one.
+            if not update:
+                return net.whole(accumulate=accumulate)
+            return net.whole(
+                accumulate=accumulate,
+                before=gradients.begin,
+                after=gradients.marks() if leaves else {},
+                then=[gradients.finish, *solver.optimizer.steps],
+            )
 
         def run() -> None:
             weights.before_first()

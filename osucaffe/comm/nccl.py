@@ -1,0 +1,78 @@
+"""Owns the NCCL communicator (through CuPy): ranks with a GPU each, on one host or on several.
+
+Small all-reduces can go to `ipc` instead, where it is faster.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .algorithms import part
+from .ipc import Ipc
+from .on_stream import OnStream
+
+_TYPES = {"int32": 2, "float16": 6, "float32": 7, "float64": 8, "uint16": 9}
+"""NCCL's numbers of the types; uint16 holds the bits of bfloat16."""
+_SUM = 0
+
+
+class Nccl(OnStream):
+    """The ranks of an MPI communicator, which only tells them NCCL's identity.
+
+    small: takes the all-reduces that it says are small. NCCL refuses two ranks on one GPU.
+    """
+
+    def __init__(self, comm: Any, *, small: Ipc | None = None) -> None:
+        super().__init__(comm.rank, comm.size)
+        from cupy.cuda import nccl
+
+        identity = comm.bcast(nccl.get_unique_id() if comm.rank == 0 else None)
+        self._nccl = nccl
+        self._comm = nccl.NcclCommunicator(comm.size, identity, comm.rank)
+        self._small = small
+
+    def enqueue(self, operation: str, array: Any, root: int, stream: Any) -> None:
+        """Enqueue one of the collective operations on a stream."""
+        small = self._small
+        if small is not None and operation == "all_reduce" and small.takes(array.nbytes):
+            small.enqueue(operation, array, root, stream)
+            return
+        pointer, count, kind = array.data.ptr, array.size, _TYPES[array.dtype.name]
+        if operation == "all_reduce":
+            self._comm.allReduce(pointer, pointer, count, kind, _SUM, stream.ptr)
+        elif operation == "reduce":
+            self._comm.reduce(pointer, pointer, count, kind, _SUM, root, stream.ptr)
+        elif operation == "broadcast":
+            self._comm.broadcast(pointer, pointer, count, kind, root, stream.ptr)
+        else:
+            self._by_parts(operation, array, kind, stream)
+
+    def _by_parts(self, operation: str, array: Any, kind: int, stream: Any) -> None:
+        """NCCL wants equal parts; a group of reductions (or broadcasts) takes any."""
+        self._nccl.groupStart()
+        for owner in range(self.size):
+            start, stop = part(array.size, self.size, owner)
+            pointer, count = array.data.ptr + start * array.itemsize, stop - start
+            if not count:
+                continue
+            if operation == "all_gather":
+                self._comm.broadcast(pointer, pointer, count, kind, owner, stream.ptr)
+            else:
+                self._comm.reduce(pointer, pointer, count, kind, _SUM, owner, stream.ptr)
+        self._nccl.groupEnd()
+
+    def transfer(self, array: Any, *, to: int | None = None, source: int | None = None) -> None:
+        """Send the array, or receive it; return when it is complete here."""
+        pointer, count, kind = array.data.ptr, array.size, _TYPES[array.dtype.name]
+        if to is not None:
+            self._comm.send(pointer, count, kind, to, self.stream.ptr)
+        else:
+            self._comm.recv(pointer, count, kind, source, self.stream.ptr)
+        self.stream.synchronize()
+
+    def close(self) -> None:
+        """Destroy NCCL's communicator: with it alive, a program may hang at its end."""
+        super().close()
+        self._comm.destroy()
+        if self._small is not None:
+            self._small.close()

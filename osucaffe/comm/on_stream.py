@@ -1,0 +1,58 @@
+"""Owns communicators whose operations are enqueued on a CUDA stream: nobody on the host waits."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import Any
+
+from .communicator import DONE, Communicator, Handle, check
+
+
+class _Enqueued(Handle):
+    """`wait` makes the stream that asked wait; the host goes on."""
+
+    def __init__(self, done: Any, stream: Any) -> None:
+        self._done, self._stream = done, stream
+
+    def wait(self) -> None:
+        self._stream.wait_event(self._done)
+
+
+class OnStream(Communicator):
+    """Runs operations in order on a stream of its own, beside what computes.
+
+    All of it can be captured in a CUDA graph: the stream is forked off and joined by events.
+    """
+
+    def __init__(self, rank: int, size: int, *, level: str = "gpu") -> None:
+        super().__init__(rank, size, level=level)
+        import cupy
+
+        self._cupy = cupy
+        self.stream = cupy.cuda.Stream(non_blocking=True)
+
+    @abstractmethod
+    def enqueue(self, operation: str, array: Any, root: int, stream: Any) -> None:
+        """Enqueue one of the collective operations on a stream."""
+
+    def run(self, operation: str, array: Any, root: int = 0) -> None:
+        """Do one of the collective operations now; the array must be ready."""
+        self.enqueue(operation, array, root, self.stream)
+        self.stream.synchronize()
+
+    def close(self) -> None:
+        """Wait for what is under way."""
+        self.stream.synchronize()
+        super().close()
+
+    def _collective(self, operation: str, array: Any, root: int, stream: Any) -> Handle:
+        check(array)
+        if self.size == 1 or not array.size:
+            return DONE
+        ready = self._cupy.cuda.Event(disable_timing=True)
+        ready.record(stream)
+        self.stream.wait_event(ready)
+        self.enqueue(operation, array, root, self.stream)
+        done = self._cupy.cuda.Event(disable_timing=True)
+        done.record(self.stream)
+        return _Enqueued(done, stream)

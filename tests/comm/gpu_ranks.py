@@ -1,0 +1,148 @@
+"""What the ranks run that test_gpu.py starts: communicators for device arrays, against NumPy.
+
+Arguments: what to do (check, time, share), then where the results go, if they are wanted.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from osucaffe.cli.ranks import _identify
+from osucaffe.comm.algorithms import OPERATIONS, part
+from osucaffe.comm.communicator import Communicator
+from osucaffe.comm.create import Wanted, make_communicator
+from osucaffe.comm.hierarchical import Hierarchical
+from osucaffe.comm.host import DTYPES
+from osucaffe.comm.ipc import Ipc
+from osucaffe.comm.job import MpiJob, find_job
+from osucaffe.comm.nccl import Nccl
+from osucaffe.comm.topology import discover
+
+from .collectives import numbers, values
+
+COUNTS = (1, 3, 1001, 65_537, 3_000_001)
+
+
+def check(cupy: Any, comm: Communicator, operation: str, count: int, dtype: str, root: int) -> None:
+    """Run one operation on device arrays, on a stream, and compare."""
+    arrays = [numbers(values(rank, count, dtype)) for rank in range(comm.size)]
+    stream = cupy.cuda.Stream(non_blocking=True)
+    with stream:
+        padded = cupy.zeros(count + 1, dtype)
+        mine = padded[count % 2 :][:count]  # odd counts begin beside a multiple of 16 bytes
+        mine.set(values(comm.rank, count, dtype))
+    rooted = operation in ("broadcast", "reduce")
+    handle = getattr(comm, operation)(mine, *([root] if rooted else []), stream=stream)
+    handle.wait()
+    stream.synchronize()
+    got, total = numbers(mine.get()), np.sum(arrays, axis=0)
+    start, stop = part(count, comm.size, comm.rank)
+    if operation == "broadcast":
+        np.testing.assert_array_equal(got, arrays[root])
+    elif operation == "reduce":
+        if comm.rank == root:
+            np.testing.assert_array_equal(got, total)
+    elif operation == "all_reduce":
+        np.testing.assert_array_equal(got, total)
+    elif operation == "reduce_scatter":
+        np.testing.assert_array_equal(got[start:stop], total[start:stop])
+    else:
+        for rank in range(comm.size):
+            one = slice(*part(count, comm.size, rank))
+            np.testing.assert_array_equal(got[one], arrays[rank][one])
+
+
+def check_all(job: MpiJob, cupy: Any, made: dict[str, Communicator]) -> int:
+    """Every operation, type and size over each communicator."""
+    done = 0
+    for name, comm in made.items():
+        for operation in OPERATIONS:
+            for index, count in enumerate(COUNTS):
+                for dtype in DTYPES if count == 1001 else ("float32",):
+                    try:
+                        check(cupy, comm, operation, count, dtype, index % comm.size)
+                    except AssertionError as error:
+                        raise AssertionError(f"{name} {operation} {count} {dtype}") from error
+                    done += 1
+    return done
+
+
+def measure(job: MpiJob, cupy: Any) -> list[dict[str, Any]]:
+    """Microseconds of an all-reduce by NCCL and by our kernels, in turn, size by size."""
+    nccl, ipc = Nccl(job.world), Ipc(job.world)
+    stream = cupy.cuda.Stream(non_blocking=True)
+    rows = []
+    for power in range(2, 27):
+        array = cupy.zeros(2**power // 4, np.float32)
+        cupy.cuda.runtime.deviceSynchronize()
+        ways: dict[str, Any] = {"nccl": lambda a=array: nccl.enqueue("all_reduce", a, 0, stream)}
+        if array.nbytes <= 8 << 20:
+            for name in ("one_shot", "two_shot"):
+                ways[name] = lambda a=array, n=name: ipc._launch(n, a, stream)
+        times: dict[str, list[float]] = {name: [] for name in ways}
+        for _ in range(5):
+            for name, run in ways.items():
+                job.barrier()
+                repeat = 50 if power < 22 else 10
+                run()
+                stream.synchronize()
+                job.barrier()
+                start = time.perf_counter()
+                for _ in range(repeat):
+                    run()
+                stream.synchronize()
+                times[name].append((time.perf_counter() - start) / repeat * 1e6)
+        row: dict[str, Any] = {name: sorted(each)[2] for name, each in times.items()}
+        rows.append({"bytes": 2**power} | row)
+    nccl.close()
+    ipc.close()
+    return rows
+
+
+def main() -> None:
+    mode = sys.argv[1]
+    job: Any = find_job()
+    with job.together():
+        import cupy
+
+        count = cupy.cuda.runtime.getDeviceCount()
+        gpu = 0 if mode == "share" else job.rank % count
+        cupy.cuda.Device(gpu).use()
+        topology = discover(job, *_identify(gpu))
+        kinds = ["ipc", "mpi", "auto"] if mode == "share" else ["nccl", "ipc", "mpi", "auto"]
+        if mode == "time":
+            rows = measure(job, cupy)
+            if job.rank == 0:
+                Path(sys.argv[2]).write_text(json.dumps(rows))
+                for row in rows:
+                    print(row)
+            return
+        made = {kind: make_communicator(job, topology, Wanted(kind)) for kind in kinds}
+        if mode != "share":
+            made["background mpi"] = make_communicator(
+                job, topology, Wanted("mpi"), background=True
+            )
+            whole = make_communicator(job, topology, Wanted("mpi"))
+            local = Nccl(job.world.Split(job.rank))
+            rails = make_communicator(job, topology, Wanted("nccl"))
+            made["hierarchical"] = Hierarchical(
+                whole, local, rails, list(range(job.size)), rails=None
+            )
+        done = check_all(job, cupy, made)
+        for comm in made.values():
+            if not isinstance(comm, Hierarchical):
+                comm.close()
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES", "all")
+        print(f"rank {job.rank}: {done} cases right on GPU {gpu} of {visible}\n", end="")
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,70 @@
+"""What the ranks run that test_gpu.py starts: N GPUs with batch B against one with N·B."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from osucaffe.backends.cuda import Cuda
+from osucaffe.cli.ranks import _identify
+from osucaffe.comm.create import Wanted
+from osucaffe.comm.job import find_job
+from osucaffe.comm.topology import discover
+from osucaffe.parallel.team import DataParallel, Design
+from osucaffe.proto import NetParameter, SolverParameter, parse_text
+from osucaffe.solvers import Solver
+
+from .equivalence import BATCH, NET, OTHER, SGD, make_data, weights
+
+CASES = [
+    (Design("blocking"), Wanted("nccl"), SGD),
+    (Design(bucket=512), Wanted("nccl"), SGD + " iter_size: 2 clip_gradients: 0.5"),
+    (Design(bucket=512), Wanted("ipc"), SGD),
+    (Design(bucket=512), Wanted("auto"), SGD + " clip_gradients: 0.5"),
+    (Design(bucket=512), Wanted("mpi"), SGD),
+    (Design("blocking", "blocking"), Wanted("nccl"), SGD),
+    (Design("layerwise", "overlapped", bucket=512), Wanted("mpi"), SGD + " iter_size: 2"),
+]
+
+
+def train(source: Path, batch: int, settings: str, gpu: int, **options: Any) -> Solver:
+    param = parse_text(OTHER + settings, SolverParameter)
+    net = parse_text(NET.format(source=source, batch=batch), NetParameter)
+    param.net_param.CopyFrom(net)
+    solver = Solver(param, Cuda(gpu, "fp32"), file="solver.prototxt", **options)
+    solver.step(20)
+    return solver
+
+
+def main() -> None:
+    folder = Path(sys.argv[1])
+    job: Any = find_job()
+    with job.together():
+        import cupy
+
+        gpu = job.rank % cupy.cuda.runtime.getDeviceCount()
+        if job.rank == 0:
+            make_data(folder)
+        job.barrier()
+        topology = discover(job, *_identify(gpu))
+        worst = 0.0
+        for design, wanted, settings in CASES:
+            alone = weights(train(folder / "lmdb", BATCH * job.size, settings, gpu))
+            team = DataParallel(job, topology, wanted, design)
+            solver = train(folder / "lmdb", BATCH, settings, gpu, team=team)
+            team.check("in the test")
+            for got, want in zip(weights(solver), alone, strict=True):
+                size = np.linalg.norm(want)
+                error = np.linalg.norm(got - want) / (size or 1)
+                worst = max(worst, error)
+                assert error < 1e-5, (design, wanted, settings, error)
+            team.comm.close()
+        print(f"rank {job.rank}: {len(CASES)} cases alike, {worst:.1e} off at most\n", end="")
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()
