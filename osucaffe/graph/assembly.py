@@ -42,7 +42,8 @@ def assemble(
 def assemble_again(before: Assembly, shapes: Mapping[str, Shape], *, inspectable: bool) -> Assembly:
     """The same layers with blobs of other shapes; what keeps its own memory and shape keeps both.
 
-    shapes: those of tops of layers without bottoms, where they change.
+    shapes: those of tops of Input and DummyData layers, where they change. Other layers without
+    bottoms know their shapes themselves.
     """
     parts = Assembly()
     for node in before.nodes:
@@ -126,7 +127,10 @@ def _set_up_again(node: Node, bottom: list[Shape], given: Mapping[str, Shape]) -
     """The shapes of a layer's tops for new shapes of its bottoms. Its parameters stay."""
     layer = node.layer
     if not bottom and not layer.reshapes:
-        return [tuple(given.get(blob.name, blob.shape)) for blob in node.top]
+        open_ = layer.type in ("Input", "DummyData")
+        return [
+            tuple(given.get(blob.name, blob.shape)) if open_ else blob.shape for blob in node.top
+        ]
     parameters, fillers, wanted = layer.parameters, layer.fillers, layer.wanted
     layer.parameters, layer.fillers, layer.wanted = [], [], []
     try:

@@ -12,6 +12,8 @@ import numpy as np
 
 from .. import net as engine
 from ..errors import UserError
+from ..layers.memory_data import MemoryData
+from ..layers.memory_data import MemoryData
 from ..layers.python import Python
 from ..proto import read_net, read_weights, write_weights
 from . import settings
@@ -22,8 +24,8 @@ Callback = Callable[[int], None]
 PHASES = ("TRAIN", "TEST")
 
 
-class MissingFile(UserError, RuntimeError):
-    """A file cannot be read: pycaffe raises RuntimeError here, and scripts catch it."""
+class CaffeError(UserError, RuntimeError):
+    """Raised where pycaffe raises RuntimeError, which scripts catch."""
 
 
 class Layer:
@@ -172,6 +174,16 @@ class Net:
             if len(values) != len(array):
                 raise UserError(f"{name}: is not batch sized: {len(values)} for {len(array)}")
             array[...] = values
+
+    def set_input_arrays(self, data: np.ndarray, labels: np.ndarray) -> None:
+        """Let the first MemoryData layer bring these: data (N, channels, height, width), N labels.
+
+        float32, C-contiguous, not copied; N a multiple of the layer's batch_size. Raises UserError.
+        """
+        layer = next((each for each in self._net.layers if isinstance(each, MemoryData)), None)
+        if layer is None:
+            raise CaffeError(f'net "{self.name}" has no MemoryData layer to take the arrays')
+        layer.set_arrays(data if np.ndim(data) == 4 else data[None], labels)
 
     def _forward(self, start: int, end: int) -> float:
         """Run layers by their indices; returns the loss."""
@@ -342,7 +354,7 @@ def check_readable(file: str | Path) -> None:
         with open(file, "rb"):
             pass
     except OSError as error:
-        raise MissingFile(f"{file}: cannot read it: {error.strerror}") from None
+        raise CaffeError(f"{file}: cannot read it: {error.strerror}") from None
 
 
 def _call(functions: list[Callback], index: int) -> None:

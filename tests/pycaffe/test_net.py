@@ -301,3 +301,26 @@ def test_train_test_and_deployment_in_one_file(tmp_path):
     assert caffe.Net(path, caffe.TEST, stages=["val"]).outputs == ["loss"]
     deploy = caffe.Net(path, caffe.TEST, stages=["deploy"])
     assert (deploy.inputs, deploy.outputs) == (["data"], ["pred"])
+
+
+def test_arrays_for_memory_data(tmp_path):
+    text = """
+    layer { name: "memory" type: "MemoryData" top: "data" top: "label"
+      memory_data_param { batch_size: 2 channels: 3 height: 6 width: 6 } }
+    layer { name: "ip" type: "InnerProduct" bottom: "data" top: "ip"
+      inner_product_param { num_output: 1 weight_filler { type: "constant" value: 1 } } }
+    """
+    net = caffe.Net(write(tmp_path, text), caffe.TEST)
+    data = images(4)
+    net.set_input_arrays(data, np.arange(4, dtype=np.float32))
+    for batch in (data[:2], data[2:], data[:2]):
+        result = net.forward()
+        np.testing.assert_allclose(result["ip"][:, 0], batch.sum(axis=(1, 2, 3)), rtol=1e-4)
+    assert net.blobs["label"].data.tolist() == [0, 1]
+    net.blobs["data"].reshape(1, 3, 6, 6)  # the layer's own shape is what counts
+    net.forward()
+    assert net.blobs["data"].shape == (2, 3, 6, 6)
+    with pytest.raises(UserError, match="multiple of batch_size"):
+        net.set_input_arrays(data[:3], np.zeros(3, np.float32))
+    with pytest.raises(UserError, match="no MemoryData"):
+        caffe.Net(write(tmp_path, DEPLOY), caffe.TEST).set_input_arrays(data, np.zeros(4))
