@@ -6,13 +6,13 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from osucaffe.backends.random import mix64
 from osucaffe.backends.tensor import Shape
 from osucaffe.errors import UserError
 
 from .database import Database
 from .datum import Datum, parse_datum, pixels
-from .transform import Transform, record_draws
+from .order import first_record
+from .transform import Transform, check_size, record_draws
 
 Records = list[tuple[memoryview, memoryview]]
 _SMALL = 16384
@@ -31,7 +31,7 @@ class DatumSource:
         self._database = database
         self._transform = transform
         self._seed = seed
-        self._start = mix64(mix64(seed) + 1) % rand_skip if rand_skip else 0
+        self._start = first_record(seed, rand_skip)
         with database.read(0, 1) as [(key, value)]:
             datum, image = self._decode(key, value)
             self.encoded = datum.encoded
@@ -73,7 +73,7 @@ class DatumSource:
         for index, (key, value) in enumerate(records):
             datum, image = self._decode(key, value)
             if image.shape != self._record_shape:
-                self._check_size(key, image.shape)
+                check_size(self._transform, image.shape, self._record_shape, self._name(key))
             self._transform.apply(image, data[index], draws[index] if draws else 0)
             if labels is not None:
                 labels[index] = datum.label
@@ -102,18 +102,6 @@ class DatumSource:
             return datum, pixels(datum, self._transform.colour)
         except ValueError as error:
             raise UserError(f"{self._name(key)} cannot be read: {error}") from error
-
-    def _check_size(self, key: memoryview, shape: Shape) -> None:
-        """Records may differ in size when all of them hold the crop, and no mean image is given."""
-        first = self._record_shape
-        fits = self._transform.crop and not self._transform.has_mean_image
-        if fits and shape[0] == first[0] and min(shape[1:]) >= self._transform.crop:
-            return
-        raise UserError(
-            f"{self._name(key)} is {_text(shape)}, but the first record is {_text(first)} "
-            "(channels x height x width): give all images one size when making the database"
-            + (f", at least crop_size {self._transform.crop}" if self._transform.crop else "")
-        )
 
     def _name(self, key: memoryview) -> str:
         return f'record "{bytes(key).decode(errors="replace")}" of {self._database.path}'
@@ -159,7 +147,3 @@ class _PlainForm:
 
     def labels(self, rows: np.ndarray) -> np.ndarray:
         return rows[:, self._label]
-
-
-def _text(shape: Shape) -> str:
-    return "x".join(map(str, shape))

@@ -10,6 +10,7 @@ from google.protobuf.message import DecodeError
 
 from osucaffe.backends.random import mix64
 from osucaffe.backends.tensor import Shape
+from osucaffe.errors import UserError
 from osucaffe.proto import caffe_pb2
 
 Fail = Callable[[str, str], NoReturn]
@@ -79,6 +80,22 @@ class Transform:
             )
         return channels, self.crop, self.crop
 
+    def centre_mean(self, channels: int) -> np.ndarray | None:
+        """The mean of a crop at the centre, (channels, crop, crop), whatever the records' size."""
+        if self._full is None and not self._values.size:
+            return None
+        shape = self._full.shape if self._full is not None else (channels, self.crop, self.crop)
+        if shape[0] != channels:
+            self._fail(
+                "transform_param.mean_file",
+                f"the mean in {self._file} has {shape[0]} channels, the images have {channels}",
+            )
+        self.prepare(shape)
+        assert self._mean is not None
+        mean = np.broadcast_to(self._mean, shape)
+        top, left = ((extent - self.crop) // 2 for extent in shape[1:])
+        return mean[:, top : top + self.crop, left : left + self.crop]
+
     def apply(self, image: np.ndarray, out: np.ndarray, draw: int = 0) -> None:
         """Write the transformed image to out (float32), in one or two passes and without a copy.
 
@@ -107,6 +124,21 @@ class Transform:
             np.multiply(image, self.scale, out=target, dtype=np.float32)
         else:
             np.copyto(target, image)
+
+
+def check_size(transform: Transform, shape: Shape, first: Shape, name: str) -> None:
+    """Refuse the record `name` whose (channels, height, width) the first record's do not allow.
+
+    Records may differ in size when all of them hold the crop, and no mean image is given.
+    """
+    fits = transform.crop and not transform.has_mean_image
+    if fits and shape[0] == first[0] and min(shape[1:]) >= transform.crop:
+        return
+    raise UserError(
+        f"{name} is {_text(shape)}, but the first record is {_text(first)} "
+        "(channels x height x width): give all images one size"
+        + (f", at least crop_size {transform.crop}" if transform.crop else "")
+    )
 
 
 def record_draws(seed: int, epochs: np.ndarray, records: np.ndarray) -> list[int]:

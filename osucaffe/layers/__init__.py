@@ -10,8 +10,11 @@ from . import (  # noqa: F401
     dropout,
     elementwise,
     embed,
+    hdf5_data,
+    image_data,
     inner_product,
     losses,
+    memory_data,
     normalization,
     output,
     pooling,
@@ -19,4 +22,5 @@ from . import (  # noqa: F401
     recurrent,
     shape,
     softmax,
+    window_data,
 )

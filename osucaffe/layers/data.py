@@ -11,50 +11,18 @@ from osucaffe.backends.primitives import Program
 from osucaffe.backends.tensor import Shape
 from osucaffe.blob import Blob
 from osucaffe.data.database import open_database
-from osucaffe.data.pipeline import Buffer, Pipeline, allocate, usable_cores
+from osucaffe.data.pipeline import Buffer, allocate, usable_cores
 from osucaffe.data.source import DatumSource
 from osucaffe.data.transform import Transform
 from osucaffe.errors import UserError
 from osucaffe.layer import Layer, register
 from osucaffe.proto import caffe_pb2
 
-
-class _Feed(Layer):
-    """A layer without bottoms that places host memory as its tops in every forward pass.
-
-    `position` tells where its stream stands; set, the stream goes on from there.
-    """
-
-    bottoms = (0, 0)
-    position: int = 0
-    rank, ranks = 0, 1
-
-    def split(self, rank: int, ranks: int) -> None:
-        """Bring every `ranks`-th batch only, from batch `rank` on: `ranks` nets that do so bring
-        all. `position` stays that of the stream as a whole.
-        """
-        self.rank, self.ranks = rank, ranks
-
-    def next(self) -> list[Buffer]:
-        """The next batch, one buffer for each top."""
-        raise NotImplementedError
-
-    def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
-        self.feed(program, top)
-
-    def feed(self, program: Program, top: list[Blob]) -> None:
-        """Let `next` bring these tops."""
-        tensors = [blob.data for blob in top]
-
-        def feed() -> None:
-            for tensor, buffer in zip(tensors, self.next(), strict=True):
-                tensor.place(buffer.flat, buffer.address)
-
-        program.host([], tensors, function=feed, feed=True)
+from .feed import Feed, Stream
 
 
 @register("Data")
-class Data(_Feed):
+class Data(Stream):
     """Images (and labels, if there is a second top) from an LMDB, transformed and prefetched."""
 
     tops = (1, 2)
@@ -72,10 +40,7 @@ class Data(_Feed):
         shapes: list[Shape] = [(param.batch_size, *source.shape), (param.batch_size,)]
         # Copying raw records keeps one thread busy, not more; decoding images is worth all cores.
         threads = usable_cores() if source.encoded else 1
-        self._pipeline = Pipeline(
-            source.fill, shapes[: len(self.param.top)], depth=param.prefetch, threads=threads
-        )
-        return shapes[: len(self.param.top)]
+        return self.stream(source.fill, shapes, threads=threads, depth=param.prefetch)
 
     def _check(self, param: caffe_pb2.DataParameter) -> None:
         if not param.source:
@@ -90,26 +55,6 @@ class Data(_Feed):
                 f"LevelDB is not supported. Make {param.source} again as an LMDB (C++ Caffe's "
                 "convert_imageset and convert_mnist_data have --backend=lmdb), set backend: LMDB",
             )
-
-    def next(self) -> list[Buffer]:
-        return self._pipeline.next()
-
-    def split(self, rank: int, ranks: int) -> None:
-        super().split(rank, ranks)
-        self._pipeline.split(rank, ranks)
-
-    @property
-    def position(self) -> int:
-        """How many records the net has taken since the stream began."""
-        return self._pipeline.position
-
-    @position.setter
-    def position(self, position: int) -> None:
-        self._pipeline.position = position
-
-    def close(self) -> None:
-        """Stop the reading threads."""
-        self._pipeline.close()
 
 
 @register("Input")
@@ -133,7 +78,7 @@ class Input(Layer):
 
 
 @register("DummyData")
-class DummyData(_Feed):
+class DummyData(Feed):
     """Blobs from fillers: constant ones are filled once, random ones anew in each forward."""
 
     tops = (1, None)

@@ -181,7 +181,10 @@ CASES = [
     case("Log", "", positive=True, name="e"),
 ]  # fmt: skip
 
-WITHOUT = {"Accuracy", "ArgMax", "Data", "DummyData", "HDF5Output", "Input", "Python", "Threshold"}
+WITHOUT = {
+    "Accuracy", "ArgMax", "Data", "DummyData", "HDF5Data", "HDF5Output", "ImageData", "Input",
+    "MemoryData", "Python", "Threshold", "WindowData",
+}  # fmt: skip
 """Types that have no gradient, or (Python) one that users write."""
 
 

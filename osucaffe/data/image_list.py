@@ -1,0 +1,121 @@
+"""Owns lists of image files: reading the list, and the stream of its images."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from osucaffe.backends.tensor import Shape
+from osucaffe.errors import UserError
+
+from .image import read_image
+from .order import first_record, permutation
+from .transform import Transform, check_size, record_draws
+
+
+class Entry(NamedTuple):
+    """A line of a list: the file's name as it stands there, and its label."""
+
+    name: str
+    label: int
+
+
+def read_list(path: str) -> list[Entry]:
+    """The lines `NAME LABEL` of a file; a name may hold blanks. Bad lines raise UserError."""
+    try:
+        lines = Path(path).read_text().splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"cannot read the list of images {path}: {error}") from error
+    entries = []
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        name, _, label = line.rstrip().rpartition(" ")
+        try:
+            entries.append(Entry(name.strip(), int(label)))
+        except ValueError:
+            name = ""
+        if not name:
+            raise UserError(
+                f'{path}, line {number}: "{line}" is not an image\'s name, a blank, and a label '
+                "(a whole number)"
+            )
+    if not entries:
+        raise UserError(f"the list of images {path} is empty: a line is NAME LABEL")
+    return entries
+
+
+class ImageListSource:
+    """The images of a list, over and over, resized and transformed.
+
+    root: put before each name as it is. size: (height, width) of all images (None: their own).
+    shuffle: another order in each epoch. The stream begins at an image below `rand_skip` that
+    the seed picks. `shape` is the (channels, height, width) of what comes out.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        transform: Transform,
+        *,
+        root: str = "",
+        colour: bool = True,
+        size: tuple[int, int] | None = None,
+        shuffle: bool = False,
+        seed: int = 0,
+        rand_skip: int = 0,
+    ) -> None:
+        self._path, self._root, self._size, self._colour = path, root, size, colour
+        self._entries = read_list(path)
+        self._transform = transform
+        self._seed, self._shuffle = seed, shuffle
+        self._start = first_record(seed, rand_skip)
+        image = self._read(0)
+        self._image_shape = image.shape
+        self.shape: Shape = transform.prepare(image.shape)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def fill(self, position: int, arrays: Sequence[np.ndarray]) -> None:
+        """Write the images of the stream from `position` on into a batch.
+
+        arrays: data (N, channels, height, width) and labels (N,). Raises UserError that names
+        an image that cannot be read, or has another size.
+        """
+        data, labels = arrays
+        epochs, places = np.divmod(
+            self._start + position + np.arange(len(data)), len(self._entries)
+        )
+        records = self._records(epochs, places)
+        draws = record_draws(self._seed, epochs, records)
+        for at, record in enumerate(records.tolist()):
+            image = self._read(record)
+            if image.shape != self._image_shape:
+                check_size(self._transform, image.shape, self._image_shape, self._name(record))
+            self._transform.apply(image, data[at], draws[at])
+            labels[at] = self._entries[record].label
+
+    def _records(self, epochs: np.ndarray, places: np.ndarray) -> np.ndarray:
+        if not self._shuffle:
+            return places
+        return np.array(
+            [
+                permutation(self._seed, epoch, len(self._entries))[place]
+                for epoch, place in zip(epochs.tolist(), places.tolist(), strict=True)
+            ]
+        )
+
+    def _read(self, record: int) -> np.ndarray:
+        try:
+            image = read_image(self._root + self._entries[record].name, self._colour, self._size)
+        except UserError as error:
+            raise UserError(f"{error} (image {record + 1} of the list {self._path})") from error
+        return image.transpose(2, 0, 1)
+
+    def _name(self, record: int) -> str:
+        name = self._root + self._entries[record].name
+        return f"image {name} (image {record + 1} of the list {self._path})"

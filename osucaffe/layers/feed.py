@@ -1,0 +1,75 @@
+"""Owns what all layers that bring data share: host memory that becomes tops, streams of records."""
+
+from __future__ import annotations
+
+from osucaffe.backends.primitives import Program
+from osucaffe.backends.tensor import Shape
+from osucaffe.blob import Blob
+from osucaffe.data.pipeline import Buffer, Fill, Pipeline
+from osucaffe.layer import Layer
+
+
+class Feed(Layer):
+    """A layer without bottoms that places host memory as its tops in every forward pass.
+
+    `position` tells where its stream stands; set, the stream goes on from there.
+    """
+
+    bottoms = (0, 0)
+    position: int = 0
+    rank, ranks = 0, 1
+
+    def split(self, rank: int, ranks: int) -> None:
+        """Bring every `ranks`-th batch only, from batch `rank` on: `ranks` nets that do so bring
+        all. `position` stays that of the stream as a whole.
+        """
+        self.rank, self.ranks = rank, ranks
+
+    def next(self) -> list[Buffer]:
+        """The next batch, one buffer for each top."""
+        raise NotImplementedError
+
+    def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
+        self.feed(program, top)
+
+    def feed(self, program: Program, top: list[Blob]) -> None:
+        """Let `next` bring these tops."""
+        tensors = [blob.data for blob in top]
+
+        def feed() -> None:
+            for tensor, buffer in zip(tensors, self.next(), strict=True):
+                tensor.place(buffer.flat, buffer.address)
+
+        program.host([], tensors, function=feed, feed=True)
+
+
+class Stream(Feed):
+    """A layer that takes its batches from a stream of records, made ahead by threads."""
+
+    def stream(
+        self, fill: Fill, shapes: list[Shape], *, threads: int = 1, depth: int = 4
+    ) -> list[Shape]:
+        """Start the stream that `fill` writes; see Pipeline. Returns the shapes of the tops."""
+        shapes = shapes[: len(self.param.top)]
+        self._pipeline = Pipeline(fill, shapes, depth=depth, threads=threads)
+        return shapes
+
+    def next(self) -> list[Buffer]:
+        return self._pipeline.next()
+
+    def split(self, rank: int, ranks: int) -> None:
+        super().split(rank, ranks)
+        self._pipeline.split(rank, ranks)
+
+    @property
+    def position(self) -> int:
+        """How many records the net has taken since the stream began."""
+        return self._pipeline.position
+
+    @position.setter
+    def position(self, position: int) -> None:
+        self._pipeline.position = position
+
+    def close(self) -> None:
+        """Stop the reading threads."""
+        self._pipeline.close()

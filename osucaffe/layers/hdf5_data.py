@@ -1,0 +1,33 @@
+"""Owns the layer HDF5Data, which reads rows of HDF5 files."""
+
+from __future__ import annotations
+
+from osucaffe.backends.tensor import Shape
+from osucaffe.data.hdf5 import Hdf5Source
+from osucaffe.errors import UserError
+from osucaffe.layer import register
+
+from .feed import Stream
+
+
+@register("HDF5Data")
+class HDF5Data(Stream):
+    """Rows of HDF5 files that a list names: each top is the data set of its name."""
+
+    tops = (1, None)
+    messages = ("hdf5_data_param",)
+
+    def setup(self, bottom: list[Shape]) -> list[Shape]:
+        param = self.param.hdf5_data_param
+        if self.param.HasField("transform_param"):
+            self.fail("transform_param", "HDF5Data does not transform: write what the net needs")
+        if not param.source:
+            self.fail("hdf5_data_param.source", "is missing: name a file that lists HDF5 files")
+        if not param.batch_size:
+            self.fail("hdf5_data_param.batch_size", "is missing: set it to the rows of one batch")
+        try:
+            source = Hdf5Source(param.source, self.param.top, shuffle=param.shuffle, seed=self.seed)
+        except UserError as error:
+            self.fail("hdf5_data_param.source", str(error))
+        shapes: list[Shape] = [(param.batch_size, *shape) for shape in source.shapes]
+        return self.stream(source.fill, shapes)

@@ -1,0 +1,48 @@
+"""Tests of image files: resizing is OpenCV's, as the LMDBs that Caffe's own tool made show."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from osucaffe.data.database import open_database
+from osucaffe.data.datum import parse_datum, pixels
+from osucaffe.data.image import read_image, resize
+from osucaffe.errors import UserError
+
+FORMATS = Path(__file__).parents[1] / "fixtures" / "formats"
+
+
+def test_resizing_gives_what_caffes_convert_imageset_wrote():
+    with (
+        open_database(FORMATS / "jpeg6_lmdb").read(0, 6) as encoded,
+        open_database(FORMATS / "raw6_lmdb").read(0, 6) as raw,
+    ):
+        for (_, large), (_, small) in zip(encoded, raw, strict=True):
+            image = pixels(parse_datum(large)).transpose(1, 2, 0)
+            wanted = pixels(parse_datum(small)).transpose(1, 2, 0)
+            assert (resize(image, *wanted.shape[:2]) == wanted).all()
+
+
+@pytest.mark.parametrize("extents", [(64, 96, 50, 70), (37, 51, 200, 256), (120, 90, 11, 31)])
+@pytest.mark.parametrize("channels", [1, 3])
+def test_resizing_is_opencvs_to_the_bit(extents, channels):
+    cv2 = pytest.importorskip("cv2")
+    height, width, *target = extents
+    image = np.random.default_rng(0).integers(0, 256, (height, width, channels), dtype=np.uint8)
+    wanted = cv2.resize(image, target[::-1]).reshape(*target, channels)
+    assert (resize(image, *target) == wanted).all()
+
+
+def test_a_constant_image_stays_and_one_of_the_size_is_not_copied():
+    image = np.full((5, 7, 3), 255, np.uint8)
+    assert (resize(image, 31, 3) == 255).all()
+    assert resize(image, 5, 7) is image
+
+
+def test_bad_files_are_named(tmp_path):
+    with pytest.raises(UserError, match=r"cannot read image .*no\.jpg: No such file"):
+        read_image(str(tmp_path / "no.jpg"))
+    (tmp_path / "bad.jpg").write_bytes(b"\xff\xd8\xff nothing more")
+    with pytest.raises(UserError, match=r"cannot read image .*bad\.jpg"):
+        read_image(str(tmp_path / "bad.jpg"))
