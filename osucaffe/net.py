@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -271,9 +272,18 @@ class Net:
         self.backend.begin_forward(self.random)
 
     def whole(
-        self, *, backward: bool = True, accumulate: bool = False, then: Iterable[Step] = ()
+        self,
+        *,
+        backward: bool = True,
+        accumulate: bool = False,
+        before: Step | None = None,
+        after: Mapping[int, Step] = MappingProxyType({}),
+        then: Iterable[Step] = (),
     ) -> Step:
         """A step for all of forward (and backward, as in `backward`), and what is to follow.
+
+        before: run first. after: what to run behind the backward of some layers, by index, when the
+        gradients of these and all above are complete. All of it may only enqueue work.
 
         The backend may replay it as one: as a CUDA graph, which the steps that bring input run
         before, and which a host function inside the net rules out. Nets that may be reshaped
@@ -283,14 +293,20 @@ class Net:
         if self.inspectable or any(layer.reshapes for layer in self.layers):
 
             def plain() -> None:
+                if before:
+                    before()
                 self.forward()
                 if backward:
-                    self.backward(accumulate=accumulate)
+                    self.backward(accumulate=accumulate, after=lambda index: _run(after, index))
                 for step in then:
                     step()
 
             return plain
         calls = self._steps[0] + (self._steps[1 + accumulate] if backward else [])
+        if after:
+            calls = self._steps[0] + self._marked(self._steps[1 + accumulate], after)
+        if before:
+            calls = [_mark(before), *calls]
         feeds = [step for call, step in calls if call.settings.get("feed")]
         steps = [step for call, step in calls if not call.settings.get("feed")] + then
         hosted = any(call.name == "host" and not call.settings["feed"] for call, _ in calls)
@@ -303,6 +319,18 @@ class Net:
             run()
 
         return step
+
+    def _marked(
+        self, calls: list[tuple[Call, Step]], after: Mapping[int, Step]
+    ) -> list[tuple[Call, Step]]:
+        """The calls of backward, with the steps of `after` behind their layers'."""
+        marked = []
+        for index in reversed(range(len(self.layers))):
+            name = self.layer_names[index]
+            marked += [(call, step) for call, step in calls if call.layer == name]
+            if index in after:
+                marked.append(_mark(after[index]))
+        return marked
 
     def loss(self) -> float:
         """The weighted sum of the losses of the last forward pass."""
@@ -340,3 +368,13 @@ class Net:
                 gradient = self.backend.read(blob.diff) if diff else None
                 fill_blob(param.blobs.add(), self.backend.read(blob.data), gradient)
         return result
+
+
+def _run(steps: Mapping[int, Step], index: int) -> None:
+    if index in steps:
+        steps[index]()
+
+
+def _mark(step: Step) -> tuple[Call, Step]:
+    """A step among the calls, before which all that runs beside them is complete."""
+    return Call("mark", {}, {}, {}), step

@@ -189,10 +189,10 @@ class Cuda:
         return call_key(self.random.seed, key)
 
     def counter(self) -> int:
-        """The address of the device's copy of the current RandomState's step, a uint64."""
+        """The address of the device's copy of the current RandomState: step and rank, uint64."""
         random = self.random
         if id(random) not in self._counters:
-            address = self.upload(np.array([random.step], np.uint64))
+            address = self.upload(np.array([random.step, random.rank], np.uint64))
             self._counters[id(random)] = (random, address)
         return self._counters[id(random)][1]
 
@@ -200,7 +200,8 @@ class Cuda:
         """Let the device draw the random numbers of this forward pass."""
         if id(random) in self._counters:
             address = np.uint64(self._counters[id(random)][1])
-            launch(kernel("values", "set_step"), 1, [address, np.uint64(random.step)], block=1)()
+            arguments = [address, np.uint64(random.step), np.uint64(random.rank)]
+            launch(kernel("values", "set_step"), 1, arguments, block=1)()
 
     # -- steps -----------------------------------------------------------------------------------
 

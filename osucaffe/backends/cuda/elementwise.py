@@ -173,7 +173,8 @@ def _dropout(
     backend.settle(y)
     x = call.held(x, nhwc=(nhwc := is_channels_last(y)))
     place = row_major_place(y) if nhwc else "at"
-    drawn = f"squares32((*step << 32) + (uint64_t)({place}), key) >= {keep_threshold(ratio)}u"
+    counter = f"(step[0] << 32) + step[1] * {y.count}ull + (uint64_t)({place})"
+    drawn = f"squares32({counter}, key) >= {keep_threshold(ratio)}u"
     operands = [Operand("x", x), Operand("y", y, stored=True, loaded=False)]
     if positive is not None:
         operands.append(Operand("p", call.held(positive, nhwc=nhwc)))

@@ -6,4 +6,6 @@ extern "C" __global__ void set_floats(float* to, int count, float a, float b, fl
     for (int i = 0; i < count; ++i) to[i] = values[i];
 }
 
-extern "C" __global__ void set_step(uint64_t* to, uint64_t step) { *to = step; }
+extern "C" __global__ void set_step(uint64_t* to, uint64_t step, uint64_t rank) {
+    to[0] = step, to[1] = rank;
+}

@@ -115,7 +115,7 @@ extern "C" __global__ void stochastic_pooling(const float* x, float* y, int* ind
             int place = tap_place(id % OUTS, tap);
             if (place >= 0) total += plane[place];
         }
-        float drawn = (squares32((*step << 32) + id, key) >> 8) * 0x1p-24f;
+        float drawn = (squares32((step[0] << 32) + step[1] * COUNT + id, key) >> 8) * 0x1p-24f;
         float threshold = drawn * total, sum = 0, value = 0;
         int where = tap_place(id % OUTS, 0);
         for (int tap = 0; tap < TAPS; ++tap) {
