@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,10 @@ from ..tensor import Step, Tensor
 
 FOLDER = Path(__file__).parent / "kernels"
 THREADS = 256
-
-
+SHARED = 48 << 10
+"""Bytes of shared memory that a block gets without asking."""
+COMPILERS = 8
+"""Modules that are compiled at a time."""
 OPTIONS = ("-std=c++17",)
 
 
@@ -22,27 +25,77 @@ def read(name: str) -> str:
     return (FOLDER / name).read_text()
 
 
-@functools.cache
-def _module(text: str, options: tuple[str, ...]) -> Any:
+def _module(text: str, options: tuple[str, ...], device: int) -> Any:
     import cupy
 
-    return cupy.RawModule(code=text, options=options)
+    with cupy.cuda.Device(device):
+        module = cupy.RawModule(code=text, options=options)
+        module.compile()
+    return module
 
 
-def kernel(name: str, function: str, **macros: Any) -> Any:
+def _device() -> int:
+    import cupy
+
+    return int(cupy.cuda.runtime.getDevice())
+
+
+class Kernel:
+    """A function of a module that is compiled in the background: its first use waits for that."""
+
+    def __init__(self, module: Future[Any], name: str) -> None:
+        self._module = module
+        self._name = name
+        self._shared = 0
+
+    @functools.cached_property
+    def function(self) -> Any:
+        """What CuPy launches."""
+        function = self._module.result().get_function(self._name)
+        if self._shared > SHARED:
+            function.max_dynamic_shared_size_bytes = self._shared
+        return function
+
+    def reserve(self, shared: int) -> None:
+        """Let blocks have so many bytes of shared memory. To be called before its first use."""
+        self._shared = max(self._shared, shared)
+
+
+@functools.cache
+def _compilers() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(COMPILERS, thread_name_prefix="nvrtc")
+
+
+_pending: list[Future[Any]] = []
+
+
+@functools.cache
+def _compiled(text: str, device: int) -> Future[Any]:
+    future = _compilers().submit(_module, text, OPTIONS, device)
+    _pending.append(future)
+    return future
+
+
+def finish_compiling() -> None:
+    """Wait until no module is being loaded, as CUDA wants it while a graph is captured."""
+    while _pending:
+        wait([_pending.pop()])
+
+
+def kernel(name: str, function: str, **macros: Any) -> Kernel:
     """A kernel of kernels/<name>.cu, compiled for these macros (once for each set)."""
     # As lines of the text: an option -DT=... would be seen by NVRTC's own headers too.
     lines = "".join(f"#define {macro} {value}\n" for macro, value in sorted(macros.items()))
     return kernel_from(lines + read(f"{name}.cu"), function)
 
 
-def kernel_from(text: str, function: str) -> Any:
+def kernel_from(text: str, function: str) -> Kernel:
     """A kernel whose text was generated."""
-    return _module(read("common.cuh") + text, OPTIONS).get_function(function)
+    return Kernel(_compiled(read("common.cuh") + text, _device()), function)
 
 
 def launch(
-    function: Any,
+    function: Kernel,
     grid: int | Sequence[int],
     arguments: Sequence[Any],
     *,
@@ -54,12 +107,11 @@ def launch(
     blocks = (grid,) if isinstance(grid, int) else tuple(grid)
     threads = (block,) if isinstance(block, int) else tuple(block)
     given = [0 if argument is None else argument for argument in arguments]
-    if shared > 48 * 1024:
-        function.max_dynamic_shared_size_bytes = shared
+    function.reserve(shared)
 
     def step() -> None:
         values = tuple(a.address if isinstance(a, Tensor) else a for a in given)
-        function(blocks, threads, values, shared_mem=shared)
+        function.function(blocks, threads, values, shared_mem=shared)
 
     return step
 

@@ -120,8 +120,10 @@ def simulate(monkeypatch: pytest.MonkeyPatch) -> None:
         pytest.skip("NVRTC is not installed")
     monkeypatch.setattr(backend, "_import_cupy", fake_cupy)
 
-    def module(text: str, flags: tuple[str, ...]) -> Any:
+    def module(text: str, flags: tuple[str, ...], device: int) -> Any:
         ptx = compile_ptx(text, flags)
         return SimpleNamespace(get_function=functools.partial(Kernel, ptx))
 
     monkeypatch.setattr(kernels, "_module", module)
+    monkeypatch.setattr(kernels, "_device", lambda: 0)
+    kernels._compiled.cache_clear()
