@@ -13,7 +13,6 @@ import numpy as np
 from .. import net as engine
 from ..errors import UserError
 from ..layers.memory_data import MemoryData
-from ..layers.memory_data import MemoryData
 from ..layers.python import Python
 from ..proto import read_net, read_weights, write_weights
 from . import settings
