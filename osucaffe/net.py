@@ -21,6 +21,7 @@ from .graph.assembly import Assembly, assemble, assemble_again
 from .graph.filter import filter_layers, net_state
 from .graph.fusion import fuse
 from .graph.gradients import Node, find_gradients
+from .graph.lanes import run_beside
 from .graph.memory import Pool, plan_memory
 from .graph.parameters import adopt_parameters, copy_weights
 from .graph.precision import warn_of_precision
@@ -148,6 +149,8 @@ class Net:
             programs.append(self._record_backward(True).calls)
         if not self.inspectable:
             programs = fuse(programs, self.backend.folds)
+            for calls in programs[1:]:
+                run_beside(calls, self.backend.aside)
         self.programs = programs  # forward, backward, backward that accumulates
         steps = [[(call, self.backend.prepare(call)) for call in calls] for calls in programs]
         self._forward = self._by_layer(steps[0])
@@ -308,7 +311,8 @@ class Net:
         if before:
             calls = [_mark(before), *calls]
         feeds = [step for call, step in calls if call.settings.get("feed")]
-        steps = [step for call, step in calls if not call.settings.get("feed")] + then
+        others = [(call, step) for call, step in calls if not call.settings.get("feed")]
+        steps = self.backend.arrange(others) + then
         hosted = any(call.name == "host" and not call.settings["feed"] for call, _ in calls)
         run = sequence(steps) if hosted else self.backend.capture(steps)
 

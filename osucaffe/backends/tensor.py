@@ -111,6 +111,7 @@ class Tensor:
 class Call:
     """One call of a primitive: its tensors by argument name, its settings, and whose it is.
 
+    beside: how many of the calls behind it this one may run beside (0: it runs in its turn).
     accumulates: names of the outputs to add to instead of overwriting. The recorder sets it
     for parameter gradients that an earlier call (or sub-iteration) has already written.
     """
@@ -122,6 +123,7 @@ class Call:
     layer: str = ""
     accumulates: frozenset[str] = frozenset()
     scratch: list[Tensor] = field(default_factory=list)
+    beside: int = 0
 
     def read_tensors(self) -> Iterator[Tensor]:
         return _flatten(self.reads.values())

@@ -52,8 +52,9 @@ def plan_memory(
                     kept[id(tensor)] = tensor
                     continue
                 tensors[id(tensor)] = tensor
-                first, last = life.setdefault(id(tensor), [time, time])
-                life[id(tensor)] = [min(first, time), max(last, time)]
+                end = time + call.beside
+                first, last = life.setdefault(id(tensor), [time, end])
+                life[id(tensor)] = [min(first, time), max(last, end)]
 
     sizes = {key: -(-size_of(t) // ALIGNMENT) * ALIGNMENT for key, t in tensors.items()}
     placed: list[tuple[int, int, int, int]] = []  # offset, end, first, last

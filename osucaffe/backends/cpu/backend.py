@@ -44,6 +44,7 @@ class Cpu:
 
     name = "cpu"
     folds: frozenset[str] = frozenset()
+    aside: frozenset[str] = frozenset()
 
     def __init__(
         self, dtype: str = "float32", threads: int | None = None, onednn: bool = True
@@ -105,6 +106,10 @@ class Cpu:
 
     def begin_forward(self, random: RandomState) -> None:
         """Let a forward pass draw its random numbers: here, calls look at `random` themselves."""
+
+    def arrange(self, calls: Sequence[tuple[Call, Step]]) -> list[Step]:
+        """The steps of the calls in their order."""
+        return [step for _, step in calls]
 
     def capture(self, steps: Sequence[Step]) -> Step:
         """One step that runs these."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Sequence
+import zlib
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,9 +16,10 @@ from ..tensor import Call, Step, Tensor, sequence
 from . import registry
 from .cublas import Cublas
 from .cudnn import Cudnn
-from .graphs import capture
-from .kernels import kernel, launch
+from .graphs import arrange, capture
+from .kernels import FOLDER, kernel, launch
 from .layout import ITEM_BYTES, Layout, dtype_of, from_bfloat16, to_bfloat16
+from .plans import Choices, device_name
 from .registry import prepare
 
 PRECISIONS = {"fp32": "float32", "tf32": "float32", "bf16": "bfloat16", "fp16": "float16"}
@@ -36,6 +39,8 @@ class Cuda:
         "split", "sum",
     ))  # fmt: skip
     """Primitives that can apply the backward pass of a ReLU to the gradient that they write."""
+    aside = frozenset(("convolution_backward_filter", "inner_product_backward_filter"))
+    """Primitives that run beside what follows: nothing waits for the gradients of parameters."""
 
     def __init__(self, device: int = 0, precision: str = "fp32", *, graphs: bool = True) -> None:
         if precision not in PRECISIONS:
@@ -50,7 +55,8 @@ class Cuda:
         self.precision = precision
         self.graphs = graphs
         self.dtype = PRECISIONS[precision]
-        self.stream, self.upload_stream = _streams(self.cupy, device)
+        self.stream, self.side_stream, self.upload_stream = _streams(self.cupy, device)
+        self.current = self.stream
         self.stream.use()
         self.random = RandomState()
         self._counters: dict[int, tuple[RandomState, int]] = {}
@@ -66,6 +72,12 @@ class Cuda:
     def cublas(self) -> Cublas:
         """cuBLASLt on this device and stream."""
         return Cublas(self)
+
+    @functools.cached_property
+    def timings(self) -> Choices:
+        """How long kernels of our own take on this device, as long as they are not changed."""
+        text = "".join(path.read_text() for path in sorted(FOLDER.iterdir()))
+        return Choices(f"kernels {zlib.crc32(text.encode()):08x}, {device_name(self)}")
 
     # -- memory ----------------------------------------------------------------------------------
 
@@ -209,6 +221,25 @@ class Cuda:
         """The step that runs a call. Layouts of its flexible tensors are settled from here on."""
         return prepare(self, call)
 
+    @contextlib.contextmanager
+    def on(self, stream: Any) -> Iterator[None]:
+        """Launch everything on this stream meanwhile."""
+        self._use(stream)
+        try:
+            yield
+        finally:
+            self._use(self.stream)
+
+    def _use(self, stream: Any) -> None:
+        self.current = stream
+        stream.use()
+        if "cudnn" in self.__dict__:  # made when it was first needed
+            self.cudnn.use(stream)
+
+    def arrange(self, calls: Sequence[tuple[Call, Step]]) -> list[Step]:
+        """The steps of the calls in their order, where those that may run beside others do."""
+        return arrange(self, calls)
+
     def capture(self, steps: Sequence[Step]) -> Step:
         """One step that runs these: as they are at first, then as one CUDA graph."""
         return capture(self, steps) if self.graphs else sequence(steps)
@@ -229,9 +260,9 @@ class Cuda:
 
 
 @functools.cache
-def _streams(cupy: Any, device: int) -> tuple[Any, Any]:
-    """The streams for computing and for uploading: all backends on a device share them."""
-    return cupy.cuda.Stream(non_blocking=True), cupy.cuda.Stream(non_blocking=True)
+def _streams(cupy: Any, device: int) -> tuple[Any, ...]:
+    """The streams for computing, beside that, and uploading: the backends of a device share them."""
+    return tuple(cupy.cuda.Stream(non_blocking=True) for _ in range(3))
 
 
 def _array_dtype(tensor: Tensor) -> np.dtype:

@@ -63,8 +63,8 @@ class Algorithm:
     milliseconds: what it took when it was chosen.
     """
 
-    def __init__(self, library: Any, handle: c_void_p, product: Product, stream: int) -> None:
-        self._library, self._handle, self._stream = library, handle, stream
+    def __init__(self, library: Any, handle: c_void_p, product: Product, backend: Cuda) -> None:
+        self._library, self._handle, self._backend = library, handle, backend
         self._product = product
         self._has_bias = product.epilogue.startswith("bias")
         self.milliseconds = 0.0
@@ -143,7 +143,7 @@ class Algorithm:
             self._handle, self._description, byref(self._one), c_void_p(b), self._b,
             c_void_p(a), self._a, byref(self._beta), c_void_p(c), self._c, c_void_p(c), self._c,
             byref(self._algorithm), c_void_p(workspace), c_size_t(self.workspace),
-            c_void_p(self._stream),
+            c_void_p(self._backend.current.ptr),
         )  # fmt: skip
         check(status, f"{self._product} at {a:x}, {b:x}, {c:x}, {bias:x}, {workspace:x}")
 
@@ -168,7 +168,7 @@ class Cublas:
         return self._algorithms[product]
 
     def _find(self, product: Product) -> Algorithm | None:
-        algorithm = Algorithm(self.library, self.handle, product, self.backend.stream.ptr)
+        algorithm = Algorithm(self.library, self.handle, product, self.backend)
         chosen = self._choices.get(repr(product))
         if chosen is not None:
             algorithm.choose(chosen[0])

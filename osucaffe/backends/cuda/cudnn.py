@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 MOST_TIMED = 40
 """Plans that are timed at most, in the order in which cuDNN proposes them."""
-MOST_COMPILED = 3
+MOST_COMPILED = 2
 """Among them, those that cuDNN has to compile first (about 0.2 s each)."""
 MOST_WORKSPACE = 1 << 30
 
@@ -107,10 +107,14 @@ class Cudnn:
         self.backend = backend
         self.library = _import()
         self.handle = self.library.create_handle()
-        self.library.set_stream(handle=self.handle, stream=backend.stream.ptr)
+        self.use(backend.stream)
         name = device_name(backend)
         self._choices = Choices(f"cudnn {self.library.backend_version()}, {name}")
         self._plans: dict[Convolution, tuple[Plan, float] | None] = {}
+
+    def use(self, stream: Any) -> None:
+        """Launch on this stream from now on."""
+        self.library.set_stream(handle=self.handle, stream=stream.ptr)
 
     def plan(self, convolution: Convolution) -> tuple[Plan, float] | None:
         """The fastest plan and its milliseconds, or None where cuDNN has none."""

@@ -1,11 +1,12 @@
-"""Owns the capture of steps as CUDA graphs."""
+"""Owns the order of steps on streams, and their capture as CUDA graphs."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from ..tensor import Step, sequence
+from ..tensor import Call, Step, sequence
+from .kernels import finish_compiling
 
 if TYPE_CHECKING:
     from .backend import Cuda
@@ -26,6 +27,7 @@ def capture(backend: Cuda, steps: Sequence[Step]) -> Step:
             run()
             warm = True
         else:
+            finish_compiling()
             backend.stream.begin_capture()
             try:
                 run()
@@ -34,3 +36,45 @@ def capture(backend: Cuda, steps: Sequence[Step]) -> Step:
             graph.launch(backend.stream)
 
     return step
+
+
+def arrange(backend: Cuda, calls: Sequence[tuple[Call, Step]]) -> list[Step]:
+    """The steps in their order; those that may run beside others go to the side stream.
+
+    The main stream waits for such a step before the first call that it may not run beside.
+    """
+    steps: list[Step] = []
+    waited: list[tuple[int, Any]] = []  # before which call, for which event
+    for index, (call, step) in enumerate(calls):
+        limit = len(calls) + 1 if call.name == "mark" else index
+        due = [event for place, event in waited if place <= limit]
+        waited = [(place, event) for place, event in waited if place > limit]
+        steps += [_wait(backend, event) for event in due[-1:]]
+        if call.beside:
+            steps.append(_aside(backend, step, done := _event(backend)))
+            waited.append((index + call.beside + 1, done))
+        else:
+            steps.append(step)
+    return steps + [_wait(backend, event) for _, event in waited[-1:]]
+
+
+def _event(backend: Cuda) -> Any:
+    return backend.cupy.cuda.Event(disable_timing=True)
+
+
+def _wait(backend: Cuda, event: Any) -> Step:
+    return lambda: backend.stream.wait_event(event)
+
+
+def _aside(backend: Cuda, step: Step, done: Any) -> Step:
+    """A step that runs another on the side stream, behind what the main stream has got so far."""
+    begun = _event(backend)
+
+    def run() -> None:
+        begun.record(backend.stream)
+        backend.side_stream.wait_event(begun)
+        with backend.on(backend.side_stream):
+            step()
+        done.record(backend.side_stream)
+
+    return run

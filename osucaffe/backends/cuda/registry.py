@@ -94,7 +94,7 @@ def prepare(backend: Cuda, call: Call) -> Step:
     function, order = IMPLEMENTATIONS[call.name]
     inner = CudaCall(
         call.name, call.reads, call.writes, call.settings, call.layer, call.accumulates,
-        call.scratch, backend,
+        call.scratch, backend=backend,
     )  # fmt: skip
     arguments = call.reads | call.writes
     if order != "own":

@@ -1,0 +1,49 @@
+"""Which calls run beside which: gradients of parameters beside what does not need them."""
+
+from __future__ import annotations
+
+from osucaffe.backends.tensor import Call, Tensor
+from osucaffe.graph.lanes import run_beside
+from osucaffe.graph.memory import plan_memory
+
+NAMES = {"filter"}
+
+
+def call(name: str, reads: list[Tensor], writes: list[Tensor]) -> Call:
+    return Call(name, {"xs": reads}, {"ys": writes}, {})
+
+
+def test_they_end_before_what_depends_on_them() -> None:
+    x, dy, dw, dx, other = (Tensor((4,)) for _ in range(5))
+    for last, beside in [
+        (call("sum", [dw], [other]), 1),  # it reads what they write
+        (call("sum", [other], [dy]), 1),  # it writes what they read
+        (call("sum", [dy], [other]), 2),
+        (call("filter", [x, other], [dw]), 2),  # one after the other in any case
+    ]:
+        calls = [call("filter", [x, dy], [dw]), call("data", [dy], [dx]), last]
+        run_beside(calls, NAMES)
+        assert calls[0].beside == beside
+
+
+def test_only_a_few_run_at_a_time() -> None:
+    tensors = [Tensor((4,)) for _ in range(12)]
+    calls = []
+    for index in range(4):
+        calls.append(call("filter", [tensors[index]], [tensors[index + 6]]))
+        calls.append(call("data", [tensors[index]], [tensors[index + 1]]))
+    run_beside(calls, NAMES)
+    assert [each.beside for each in calls] == [3, 0, 3, 0, 3, 0, 1, 0]
+
+
+def test_their_operands_stay_in_memory() -> None:
+    kept, dy, dx, later = (Tensor((64,)) for _ in range(4))
+    kept.kept = True
+    for beside, shared in (0, True), (2, False):
+        calls = [
+            call("filter", [dy], [kept]), call("data", [kept], [dx]), call("data", [dx], [later]),
+        ]  # fmt: skip
+        calls[0].beside = beside
+        plan = plan_memory([calls], lambda tensor: 256, share=True)
+        offsets = {id(tensor): offset for tensor, offset in plan.offsets}
+        assert (offsets[id(dy)] in (offsets[id(dx)], offsets[id(later)])) == shared
