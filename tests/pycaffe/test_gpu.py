@@ -1,0 +1,105 @@
+"""Scripts on a GPU: arrays in step with the device, the same numbers as on the CPU."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import osucaffe.pycaffe as caffe
+
+from .nets import DEPLOY, SIMPLE, SOLVER, label, write
+from .test_python_layer import INPUT, layer
+
+pytestmark = pytest.mark.gpu
+
+
+@pytest.fixture
+def pair(tmp_path):
+    """Makes a net on the CPU and the same one on the GPU."""
+
+    def make(text, phase=caffe.TRAIN):
+        path = write(tmp_path, text)
+        first = caffe.Net(path, phase)
+        first.save(str(tmp_path / "weights"))
+        caffe.set_mode_gpu()
+        return first, caffe.Net(path, phase, weights=str(tmp_path / "weights"))
+
+    return make
+
+
+def test_forward_backward_and_shapes(pair):
+    nets = pair(DEPLOY, caffe.TEST)
+    data = np.random.default_rng(1).standard_normal((4, 3, 6, 6)).astype(np.float32)
+    seed = np.random.default_rng(2).standard_normal((4, 5, 1, 1)).astype(np.float32)
+    for size in (4, 2):
+        results = []
+        for net in nets:
+            net.blobs["data"].reshape(size, 3, 6, 6)
+            outputs = dict(net.forward(data=data[:size], blobs=["conv"]))
+            net.clear_param_diffs()
+            outputs |= net.backward(prob=seed[:size])
+            outputs["weight diff"] = net.params["conv"][0].diff
+            results.append({name: array.copy() for name, array in outputs.items()})
+        for name, expected in results[0].items():
+            np.testing.assert_allclose(results[1][name], expected, rtol=1e-3, atol=1e-4)
+
+
+def test_what_a_script_writes_reaches_the_device(pair):
+    first, second = pair(SIMPLE)
+    for net in (first, second):
+        label(net)
+        net.forward(end="data")
+    second.blobs["data"].data[...] = first.blobs["data"].data
+    for net in (first, second):
+        net.params["conv"][0].data[...] *= 0.5
+        net.forward(start="conv")
+        net.backward()
+        net.backward()
+    for name in ("conv", "ip"):
+        for one, other in zip(first.params[name], second.params[name], strict=True):
+            np.testing.assert_allclose(other.data, one.data, rtol=1e-5)
+            np.testing.assert_allclose(other.diff, one.diff, rtol=2e-3, atol=1e-3)
+
+
+def test_a_solver_trains(tmp_path):
+    caffe.set_mode_gpu()
+    text = f'net: "{write(tmp_path, SIMPLE)}" snapshot_prefix: "{tmp_path}/run"' + SOLVER
+    solver = caffe.SGDSolver(write(tmp_path, text, "solver.prototxt"))
+    label(solver.net)
+    label(solver.test_nets[0])
+    seen = []
+
+    def on_gradients():
+        seen.append(float(np.abs(solver.net.params["ip"][0].diff).sum()))
+
+    solver.add_callback(lambda: None, on_gradients)
+    before = solver.net.params["ip"][0].data.copy()
+    solver.step(12)
+    assert len(seen) == 12
+    assert min(seen) > 0
+    assert np.abs(solver.net.params["ip"][0].data - before).max() > 0
+    solver.net.params["ip"][0].data[...] = 0
+    solver.net.params["ip"][0].diff[...] = 1
+    solver.snapshot()
+    saved = caffe.Net(write(tmp_path, SIMPLE), str(tmp_path / "run_iter_12.caffemodel"), caffe.TEST)
+    assert not saved.params["ip"][0].data.any()
+
+
+def test_python_layers(pair):
+    text = INPUT.replace("dim: 8", "") + layer("Bias", "data", "x") + layer("TimesTen", "x", "y")
+    nets = pair(text)
+    for net in nets:
+        net.blobs["data"].data[...] = 2
+        assert (net.forward()["y"] == 50).all()
+        net.blobs["y"].diff[...] = 1
+        assert (net.backward()["data"] == 10).all()
+        assert (net.params["x"][0].diff == 100).all()
+
+
+def test_sharing(pair):
+    _, first = pair(DEPLOY, caffe.TEST)
+    _, second = pair(DEPLOY, caffe.TEST)
+    second.share_with(first)
+    first.params["conv"][0].data[...] = 0
+    second.forward()
+    np.testing.assert_allclose(second.blobs["prob"].data, 0.2, rtol=1e-5)
