@@ -149,7 +149,7 @@ class Net:
             programs.append(self._record_backward(True).calls)
         if not self.inspectable:
             programs = fuse(programs, self.backend.folds)
-            for calls in programs[1:]:
+            for calls in [programs[0] + backward for backward in programs[1:]] or programs:
                 run_beside(calls, self.backend.aside)
         self.programs = programs  # forward, backward, backward that accumulates
         steps = [[(call, self.backend.prepare(call)) for call in calls] for calls in programs]

@@ -39,8 +39,8 @@ class Cuda:
         "split", "sum",
     ))  # fmt: skip
     """Primitives that can apply the backward pass of a ReLU to the gradient that they write."""
-    aside = frozenset(("convolution_backward_filter", "inner_product_backward_filter"))
-    """Primitives that run beside what follows: nothing waits for the gradients of parameters."""
+    aside = frozenset(("convolution_backward_filter", "inner_product_backward_filter", "total"))
+    """Primitives that run beside what follows: nothing there waits for what they compute."""
 
     def __init__(self, device: int = 0, precision: str = "fp32", *, graphs: bool = True) -> None:
         if precision not in PRECISIONS:

@@ -13,6 +13,9 @@ from .layout import C_TYPES, dtype_of
 from .normalization import Rows
 from .registry import CudaCall, primitive
 
+SMALL = 16384
+"""Up to so many scores, one block computes the whole loss."""
+
 
 def _ignored(ignore: int | None) -> list[np.int32]:
     return [np.int32(ignore or 0), np.int32(ignore is not None)]
@@ -53,12 +56,19 @@ def softmax_loss(
     loss = call.held(loss, nhwc=False, dtype="float32")
     fixed = _fixed(normalization, rows, math.prod(x.shape[:axis]), ignore)
     note = call.temporary((rows.count,))
-    return sequence([
-        rows.launch("softmax_loss", {"X": x, "P": probability},
-                    [x, label, probability, note, *rows.shape, *_ignored(ignore)]),
-        launch(kernel("loss", "sum_losses"), 1,
-               [note, loss, np.int64(rows.count), np.float32(fixed)], block=_block(rows.count)),
-    ])  # fmt: skip
+    sizes = [*rows.shape, *_ignored(ignore)]
+    types = {"X": x, "P": probability}
+    if x.count <= SMALL:
+        arguments = [x, label, probability, note, loss, np.float32(fixed), *sizes]
+        return rows.launch("softmax_loss", types, arguments, one_block=True)
+    arguments = [x, label, probability, note, None, np.float32(0), *sizes]
+    summed = [note, loss, np.int64(rows.count), np.float32(fixed)]
+    return sequence(
+        [
+            rows.launch("softmax_loss", types, arguments),
+            launch(kernel("loss", "sum_losses"), 1, summed, block=_block(rows.count)),
+        ]
+    )
 
 
 def _block(count: int) -> int:

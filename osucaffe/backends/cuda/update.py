@@ -67,7 +67,7 @@ def update_kernel(
     """The text of the kernel. shadow: the type of the 16-bit copies of the weights, if any."""
     body = to_c(formula, operands, [*names, "rate", "decay"], constants)
     given = " ".join(f"float {name} = scalars[{i}];" for i, name in enumerate(names))
-    declared = ", ".join(f"float* {name}_" for name in operands)
+    declared = ", ".join(f"float* __restrict__ {name}_" for name in operands)
     kind = C_TYPES[shadow] if shadow else "float"
     written = [name for name in operands if name != "g"]
     vector_loads = " ".join(
@@ -82,8 +82,8 @@ def update_kernel(
 #define WIDTH {WIDTH}
 struct Chunk {{ int64_t start, stop; float rate, decay; }};
 
-extern "C" __global__ void update({declared}, {kind}* shadow, const float* scalars,
-                                  const Chunk* chunks) {{
+extern "C" __global__ void update({declared}, {kind}* __restrict__ shadow,
+                                  const float* scalars, const Chunk* chunks) {{
     Chunk chunk = chunks[blockIdx.x];
     float rate = chunk.rate, decay = chunk.decay;
     {given}
@@ -91,6 +91,7 @@ extern "C" __global__ void update({declared}, {kind}* shadow, const float* scala
     if (chunk.start % WIDTH == 0) {{
         whole = chunk.stop / WIDTH * WIDTH;
         int stride = blockDim.x * WIDTH;
+#pragma unroll 2
         for (int64_t at = chunk.start + threadIdx.x * WIDTH; at < whole; at += stride) {{
             {vector_loads}
 #pragma unroll

@@ -63,11 +63,27 @@ extern "C" __global__ void softmax_loss_backward(const P_T* probability, const f
 #endif
 #endif
 
+// The loss from the rows' losses, by one block. fixed: the normalizer, or 0 for the number of rows
+// that count.
+__device__ __forceinline__ void sum_notes(const float* note, float* loss, int64_t rows, float fixed) {
+    float sum = 0, count = 0;
+    for (int64_t row = threadIdx.x; row < rows; row += blockDim.x)
+        if (note[row] != -1) sum += note[row], count += 1;
+    sum = block_sum(sum);
+    count = block_sum(count);
+    if (threadIdx.x == 0) *loss = sum / fmaxf(fixed > 0 ? fixed : count, 1.0f);
+}
+
+extern "C" __global__ void sum_losses(const float* note, float* loss, int64_t rows, float fixed) {
+    sum_notes(note, loss, rows, fixed);
+}
+
 #if defined(X_T) && defined(P_T)
-// note (rows): the loss of each row, or -1 where the label is ignored.
+// note (rows): the loss of each row, or -1 where the label is ignored. loss: their sum if there is
+// one block; null if there are more.
 extern "C" __global__ void softmax_loss(const X_T* x, const float* label, P_T* probability,
-                                        float* note, int64_t rows, int c, int64_t step, int ignore,
-                                        int has_ignore) {
+                                        float* note, float* loss, float fixed, int64_t rows, int c,
+                                        int64_t step, int ignore, int has_ignore) {
     ROW_LOOP {
         const X_T* from = x + BASE;
         float most = -INFINITY, sum = 0;
@@ -80,27 +96,19 @@ extern "C" __global__ void softmax_loss(const X_T* x, const float* label, P_T* p
             probability[BASE + i * step] = from_float<P_T>(expf(to_float(from[i * step]) - most) * scale);
         if (lane == 0) {
             int wanted = (int)label[row];
-            float loss = -1;
+            float value = -1;
             // log softmax = score - most - log(sum), which does not underflow
             if (!(has_ignore && wanted == ignore))
-                loss = wanted < 0 || wanted >= c
+                value = wanted < 0 || wanted >= c
                     ? NAN : logf(sum) + most - to_float(from[wanted * step]);
-            note[row] = loss;
+            note[row] = value;
         }
     }
+    if (!loss) return;
+    __syncthreads();
+    sum_notes(note, loss, rows, fixed);
 }
 #endif
-
-// The loss from the rows' losses. One block. fixed: the normalizer, or 0 for the number of rows
-// that count.
-extern "C" __global__ void sum_losses(const float* note, float* loss, int64_t rows, float fixed) {
-    float sum = 0, count = 0;
-    for (int64_t row = threadIdx.x; row < rows; row += blockDim.x)
-        if (note[row] != -1) sum += note[row], count += 1;
-    sum = block_sum(sum);
-    count = block_sum(count);
-    if (threadIdx.x == 0) *loss = sum / fmaxf(fixed > 0 ? fixed : count, 1.0f);
-}
 
 // How many labels count, at least 1. One block.
 extern "C" __global__ void count_labels(const float* label, float* counted, int64_t rows,
