@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UserError
+from . import options
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -20,6 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("net", metavar="FILE", help="a Python file (.py) or a prototxt")
     parser.add_argument("--object", metavar="NAME", help="a variable or a function of the file")
     parser.add_argument("--phase", choices=("TRAIN", "TEST"), help="only this phase's layers")
+    options.add_state(parser)
 
 
 def run(args: argparse.Namespace) -> None:
@@ -30,7 +32,7 @@ def run(args: argparse.Namespace) -> None:
     is_python = Path(args.net).suffix == ".py"
     net = _run_script(args.net, args.object) if is_python else read_net(args.net)
     if args.phase:
-        net = filter_layers(net, net_state(net, args.phase))
+        net = filter_layers(net, net_state(net, args.phase, args.level, args.stage))
         net.ClearField("state")
     print((format_text if is_python else to_python)(net), end="")
 

@@ -54,12 +54,14 @@ def test_every_model_comes_back(root, phase, monkeypatch):
     monkeypatch.setattr(sys, "modules", dict(sys.modules))
     caffe.install()
     for path in models(root):
-        net = read_net(path)
-        net = filter_layers(net, net_state(net, phase))
-        net.ClearField("state")
-        made = {}
-        exec(to_python(net).replace("print(net)", ""), made)
-        assert made["net"] == net, path
+        whole = read_net(path)
+        rules = [rule for layer in whole.layer for rule in layer.include]
+        for stage in {stage for rule in rules for stage in rule.stage} or {None}:
+            net = filter_layers(whole, net_state(whole, phase, stages=[stage] if stage else []))
+            net.ClearField("state")
+            made = {}
+            exec(to_python(net).replace("print(net)", ""), made)
+            assert made["net"] == net, path
 
 
 def test_names_that_python_does_not_know():
