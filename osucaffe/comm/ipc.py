@@ -25,15 +25,25 @@ ONE_SHOT = 128 << 10
 FASTER = 512 << 10
 """Bytes up to which an all-reduce is faster than NCCL's."""
 
+_PLAIN = "return v;"
 _TYPES = {
-    "float32": ("float", "float", "return v;", "return v;"),
-    "float64": ("double", "double", "return v;", "return v;"),
-    "int32": ("int", "int", "return v;", "return v;"),
-    "float16": ("__half", "float", "return __half2float(v);", "return __float2half(v);"),
-    "uint16": (
-        "__nv_bfloat16", "float", "return __bfloat162float(v);", "return __float2bfloat16(v);",
+    "float32": ("float", "float", _PLAIN, _PLAIN),
+    "float64": ("double", "double", _PLAIN, _PLAIN),
+    "int32": ("int", "int", _PLAIN, _PLAIN),
+    "float16": (
+        "unsigned short",
+        "float",
+        'float wide; asm("cvt.f32.f16 %0, %1;" : "=f"(wide) : "h"(v)); return wide;',
+        'T narrow; asm("cvt.rn.f16.f32 %0, %1;" : "=h"(narrow) : "f"(v)); return narrow;',
     ),
-}  # fmt: skip
+    "uint16": (
+        "unsigned short",
+        "float",
+        "return __uint_as_float((unsigned)v << 16);",
+        'T narrow; asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(narrow) : "f"(v)); return narrow;',
+    ),
+}
+"""For each type of array: the element, what it is added in, and the bodies that convert."""
 
 
 @functools.cache
@@ -42,7 +52,6 @@ def _module(dtype: str) -> Any:
 
     element, total, widen, narrow = _TYPES[dtype]
     head = (
-        "#include <cuda_fp16.h>\n#include <cuda_bf16.h>\n"
         "typedef unsigned int uint32_t; typedef unsigned long long uint64_t;\n"
         "typedef int int32_t; typedef long long int64_t;\n"
         f"typedef {element} T; typedef {total} A;\n"

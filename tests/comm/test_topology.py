@@ -1,0 +1,76 @@
+"""Levels of a job: ranks of a GPU, of a host, and all."""
+
+from __future__ import annotations
+
+import pytest
+
+from osucaffe.comm.create import Wanted, _check, _cut, make_communicator
+from osucaffe.comm.job import Job
+from osucaffe.comm.serial import Serial
+from osucaffe.comm.topology import Location, Topology, discover
+from osucaffe.errors import UserError
+
+
+def topology(*places: tuple[int, str | None]) -> Topology:
+    """Ranks by host and GPU."""
+    ranks = [
+        Location(rank, host, f"h{host}", 1, gpu=gpu) for rank, (host, gpu) in enumerate(places)
+    ]
+    return Topology(ranks[-1], tuple(ranks))
+
+
+@pytest.mark.parametrize(
+    ("places", "levels"),
+    [
+        ([(0, None)] * 4, [[0, 0, 0, 0]]),
+        ([(0, None), (0, None), (2, None)], [[0, 0, 2], [0, 0, 0]]),
+        ([(0, "a"), (0, "b"), (2, "c"), (2, "d")], [[0, 0, 2, 2], [0, 0, 0, 0]]),
+        ([(0, "a"), (0, "a"), (0, "b")], [["a", "a", "b"], [0, 0, 0]]),
+        ([(0, "a"), (0, "a"), (2, "c")], [["a", "a", "c"], [0, 0, 0]]),
+        (
+            [(0, "a"), (0, "a"), (0, "b"), (3, "c")],
+            [["a", "a", "b", "c"], [0, 0, 0, 3], [0, 0, 0, 0]],
+        ),
+        ([(0, None), (1, None)], [[0, 0]]),
+    ],
+)
+def test_levels(places: list[tuple[int, str | None]], levels: list[list[object]]) -> None:
+    assert topology(*places).levels() == levels
+
+
+def test_local_ranks_and_shared_gpus() -> None:
+    found = topology((0, "a"), (1, "b"), (0, "c"), (1, "b"))
+    assert found.local_rank == 1
+    assert found.shares_gpu
+    assert [[each.rank for each in host] for host in found.hosts] == [[0, 2], [1, 3]]
+
+
+def test_hosts_can_be_cut_into_groups() -> None:
+    pieces, everyone = _cut(topology(*[(0, None)] * 5), 2)
+    assert pieces == [(0, 0), (0, 0), (0, 1), (0, 1), (0, 2)]
+    assert len(set(everyone)) == 1
+    assert len(_cut(topology(*[(0, None)] * 2), 2)) == 1
+
+
+def test_a_process_alone() -> None:
+    job = Job()
+    found = discover(job)
+    assert found.local_rank == 0
+    assert isinstance(make_communicator(job, found, Wanted()), Serial)
+    with pytest.raises(UserError, match="choose one of auto, mpi"):
+        make_communicator(job, found, Wanted("gossip"))
+
+
+@pytest.mark.parametrize(
+    ("wanted", "places", "message"),
+    [
+        (Wanted("nccl"), [(0, None)], "for GPUs"),
+        (Wanted("nccl"), [(0, "a"), (0, "a")], "refuses two ranks on one GPU"),
+        (Wanted("ipc"), [(0, "a"), (1, "b")], "several hosts"),
+    ],
+)
+def test_what_gpus_do_not_allow_is_refused(
+    wanted: Wanted, places: list[tuple[int, str | None]], message: str
+) -> None:
+    with pytest.raises(UserError, match=message):
+        _check(wanted, topology(*places))

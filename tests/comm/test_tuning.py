@@ -1,0 +1,80 @@
+"""Which algorithm is picked: by name, by the shipped table, by a table of the user's own."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from osucaffe.comm.algorithms import OPERATIONS
+from osucaffe.comm.tune import SIZES, _rows, choices, merge
+from osucaffe.comm.tuning import LEVELS, Choice, Selection, read_table
+from osucaffe.errors import UserError
+
+SHIPPED = Path(__file__).resolve().parents[2] / "osucaffe" / "comm" / "table.json"
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_the_shipped_table_knows_every_case(level: str) -> None:
+    selection = Selection(file=SHIPPED)
+    for operation in OPERATIONS:
+        for ranks in (2, 3, 5, 16, 1000):
+            for nbytes in (1, 4096, 1 << 20, 1 << 30):
+                assert selection.choose(operation, nbytes, ranks, level).algorithm
+
+
+def test_a_name_holds_for_the_operations_that_have_it() -> None:
+    selection = Selection("ring", chunk=99, file=SHIPPED)
+    assert selection.choose("all_reduce", 4, 2, "node") == Choice("ring", 99)
+    assert selection.choose("broadcast", 4, 2, "node").algorithm != "ring"
+    with pytest.raises(UserError, match="'rings' is not known"):
+        Selection("rings")
+
+
+def test_rows_are_made_and_read_again(tmp_path: Path) -> None:
+    best = [(16, Choice("binomial")), (64, Choice("binomial")), (256, Choice("ring"))]
+    rows = {"all_reduce": _rows(best)}
+    path = tmp_path / "made" / "tuning.json"
+    merge(path, "node", 4, rows)
+    merge(path, "node", 8, {"all_reduce": _rows(best[2:])})
+    selection = Selection(file=path)
+    names = [selection.choose("all_reduce", n, 4, "node").algorithm for n in (1, 128, 129, 9999)]
+    assert names == ["binomial", "binomial", "ring", "ring"]
+    assert selection.choose("all_reduce", 1, 5, "node").algorithm == "ring"
+    assert selection.choose("broadcast", 1, 4, "node").algorithm
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{",
+        "[]",
+        '{"levels": {"node": {"sort": {"2": [[null, "ring", 1]]}}}}',
+        '{"levels": {"node": {"all_reduce": {"2": [[9, "ring", 1]]}}}}',
+        '{"levels": {"node": {"all_reduce": {"2": [[null, "rings", 1]]}}}}',
+    ],
+)
+def test_damaged_tables_are_refused(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "table.json"
+    path.write_text(text)
+    with pytest.raises(UserError, match="not a tuning table"):
+        read_table(path)
+
+
+def test_a_missing_table_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"none\.json: cannot read"):
+        Selection(file=tmp_path / "none.json")
+
+
+def test_what_is_tried() -> None:
+    for operation in OPERATIONS:
+        for nbytes in SIZES:
+            tried = list(choices(operation, nbytes))
+            assert len(set(tried)) == len(tried) > 1
+
+
+def test_the_shipped_table_is_written_as_tune_writes() -> None:
+    from osucaffe.comm.tune import render
+
+    assert SHIPPED.read_text() == render(json.loads(SHIPPED.read_text()))

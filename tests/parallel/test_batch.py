@@ -1,0 +1,47 @@
+"""Weak and strong scaling: what batch_size means."""
+
+from __future__ import annotations
+
+import pytest
+
+from osucaffe.errors import UserError
+from osucaffe.parallel.batch import describe, divide_batches
+from osucaffe.proto import NetParameter, parse_text
+
+NET = """
+layer { name: "d" type: "Data" top: "x" include { phase: TRAIN } data_param { batch_size: 12 } }
+layer { name: "t" type: "Data" top: "x" include { phase: TEST } data_param { batch_size: 10 } }
+layer { name: "i" type: "ImageData" top: "y" exclude { phase: TEST }
+  image_data_param { batch_size: 12 } }
+"""
+
+
+def net(text: str = NET) -> NetParameter:
+    return parse_text(text, NetParameter)
+
+
+def test_strong_scaling_divides_the_batches_of_training_only() -> None:
+    whole = net()
+    divided = divide_batches(whole, 3)
+    assert divided.layer[0].data_param.batch_size == 4
+    assert divided.layer[1].data_param.batch_size == 10
+    assert divided.layer[2].image_data_param.batch_size == 4
+    assert whole.layer[0].data_param.batch_size == 12
+
+
+def test_a_batch_that_cannot_be_divided_is_refused() -> None:
+    with pytest.raises(UserError, match='layer "d", batch_size: 12 cannot be divided among 5'):
+        divide_batches(net(), 5)
+
+
+def test_batches_that_are_shapes_are_refused() -> None:
+    with pytest.raises(UserError, match='layer "x" \\(DummyData\\): --scal strong'):
+        divide_batches(net('layer { name: "x" type: "DummyData" top: "x" }'), 2)
+
+
+def test_the_global_batch_is_told() -> None:
+    assert describe(net(), 3, 1) == (
+        "Global batch: 36 records an update (12 records on each of 3 ranks)"
+    )
+    assert "72 records an update" in describe(net(), 3, 2)
+    assert describe(net(""), 3, 1) == "Training on 3 ranks"

@@ -1,0 +1,60 @@
+"""Buckets cover the parameters that learn, once, and name the layer that completes them."""
+
+from __future__ import annotations
+
+import pytest
+
+from osucaffe.backends.cpu import Cpu
+from osucaffe.net import Net
+from osucaffe.parallel.buckets import find_buckets
+from osucaffe.proto import NetParameter, parse_text
+
+LAYER = """
+layer {{ name: "{name}" type: "InnerProduct" bottom: "{bottom}" top: "{name}" {param}
+  inner_product_param {{ num_output: 10 bias_term: false weight_filler {{ type: "xavier" }} }} }}
+"""
+DATA = 'layer { name: "x" type: "Input" top: "x" input_param { shape { dim: 2 dim: 10 } } }'
+
+
+def build(*params: str) -> Net:
+    text, bottom = DATA, "x"
+    for number, param in enumerate(params):
+        text += LAYER.format(name=f"ip{number}", bottom=bottom, param=param)
+        bottom = f"ip{number}"
+    text += f'layer {{ name: "l" type: "Reduction" bottom: "{bottom}" top: "l" loss_weight: 1 }}'
+    return Net(parse_text(text, NetParameter), backend=Cpu(threads=1, onednn=False))
+
+
+def test_one_for_each_parameter() -> None:
+    net = build("", "", "")
+    buckets = find_buckets(net, 0, frozen=False)
+    assert [each.layer for each in buckets] == [3, 2, 1]
+    assert [each.start for each in buckets] == [0, 112, 224]
+    assert buckets[-1].stop == len(net.arena)
+
+
+@pytest.mark.parametrize(("nbytes", "count"), [(448, 3), (449, 2), (10**9, 1)])
+def test_they_are_at_least_as_large_as_asked(nbytes: int, count: int) -> None:
+    net = build("", "", "")
+    buckets = find_buckets(net, nbytes, frozen=False)
+    assert len(buckets) == count
+    assert buckets[-1].layer == 1
+    assert sum(each.stop - each.start for each in buckets) == len(net.arena)
+
+
+def test_frozen_parameters_are_left_out_unless_wanted() -> None:
+    net = build("", "param { lr_mult: 0 }", "")
+    assert [each.layer for each in find_buckets(net, 10**9, frozen=False)] == [3, 1]
+    assert [each.layer for each in find_buckets(net, 10**9, frozen=True)] == [1]
+
+
+def test_a_shared_parameter_is_complete_with_its_lowest_layer() -> None:
+    net = build('param { name: "w" }', "", 'param { name: "w" }')
+    buckets = find_buckets(net, 0, frozen=False)
+    assert [each.layer for each in buckets] == [2, 1]
+
+
+def test_what_lies_behind_a_shared_parameter_waits_for_it() -> None:
+    net = build("", 'param { name: "w" }', 'param { name: "w" }', "")
+    layers = [each.layer for each in find_buckets(net, 0, frozen=False)]
+    assert layers == sorted(layers, reverse=True)
