@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import re
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 
@@ -221,3 +226,38 @@ def test_a_shape_that_changes_behind_other_layers_needs_memory_of_its_own():
     net = Net(upgrade_net(parse_text(text.replace("dim: 8", ""), NetParameter)), backend=Cpu())
     with pytest.raises(UserError, match=r'layer "some".*its shape changed'):
         net.forward()
+
+
+def test_the_command_line_trains_with_modules_that_import_caffe(tmp_path, root):
+    write(
+        tmp_path,
+        "import caffe\n\nclass Half(caffe.Layer):\n"
+        "    def reshape(self, bottom, top):\n        top[0].reshape(*bottom[0].shape)\n"
+        "    def forward(self, bottom, top):\n        top[0].data[...] = bottom[0].data / 2\n"
+        "    def backward(self, top, propagate_down, bottom):\n"
+        "        bottom[0].diff[...] = top[0].diff / 2\n",
+        "my_layers.py",
+    )
+    net = (
+        'layer { name: "x" type: "DummyData" top: "x" dummy_data_param { shape { dim: 2 dim: 3 } '
+        'data_filler { value: 1 } } }\nlayer { name: "ip" type: "InnerProduct" bottom: "x" top: '
+        '"ip" inner_product_param { num_output: 3 } }\nlayer { name: "half" type: "Python" bottom: '
+        '"ip" top: "half" python_param { module: "my_layers" layer: "Half" } }\n'
+        'layer { name: "loss" type: "EuclideanLoss" bottom: "half" bottom: "x" top: "loss" }'
+    )
+    path = write(tmp_path, net)
+    text = (
+        f'net: "{path}" base_lr: 0.1 lr_policy: "fixed" max_iter: 9 display: 8 '
+        "snapshot_after_train: false"
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "osucaffe", "train", "--solver", write(tmp_path, text, "solver")],
+        env={**os.environ, "PYTHONPATH": f"{root}:{tmp_path}"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    losses = re.findall(r"Train net output #0: loss = (\S+)", done.stderr)
+    assert float(losses[-1]) < 0.5 * float(losses[0])
