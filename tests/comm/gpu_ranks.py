@@ -1,15 +1,12 @@
 """What the ranks run that test_gpu.py starts: communicators for device arrays, against NumPy.
 
-Arguments: what to do (check, time, share), then where the results go, if they are wanted.
+Argument: "check" for a GPU each, "share" for all on one.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import sys
-import time
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,7 +17,6 @@ from osucaffe.comm.communicator import Communicator
 from osucaffe.comm.create import Wanted, make_communicator
 from osucaffe.comm.hierarchical import Hierarchical
 from osucaffe.comm.host import DTYPES
-from osucaffe.comm.ipc import Ipc
 from osucaffe.comm.job import MpiJob, find_job
 from osucaffe.comm.nccl import Nccl
 from osucaffe.comm.topology import discover
@@ -74,38 +70,6 @@ def check_all(job: MpiJob, cupy: Any, made: dict[str, Communicator]) -> int:
     return done
 
 
-def measure(job: MpiJob, cupy: Any) -> list[dict[str, Any]]:
-    """Microseconds of an all-reduce by NCCL and by our kernels, in turn, size by size."""
-    nccl, ipc = Nccl(job.world), Ipc(job.world)
-    stream = cupy.cuda.Stream(non_blocking=True)
-    rows = []
-    for power in range(2, 27):
-        array = cupy.zeros(2**power // 4, np.float32)
-        cupy.cuda.runtime.deviceSynchronize()
-        ways: dict[str, Any] = {"nccl": lambda a=array: nccl.enqueue("all_reduce", a, 0, stream)}
-        if array.nbytes <= 8 << 20:
-            for name in ("one_shot", "two_shot"):
-                ways[name] = lambda a=array, n=name: ipc._launch(n, a, stream)
-        times: dict[str, list[float]] = {name: [] for name in ways}
-        for _ in range(5):
-            for name, run in ways.items():
-                job.barrier()
-                repeat = 50 if power < 22 else 10
-                run()
-                stream.synchronize()
-                job.barrier()
-                start = time.perf_counter()
-                for _ in range(repeat):
-                    run()
-                stream.synchronize()
-                times[name].append((time.perf_counter() - start) / repeat * 1e6)
-        row: dict[str, Any] = {name: sorted(each)[2] for name, each in times.items()}
-        rows.append({"bytes": 2**power} | row)
-    nccl.close()
-    ipc.close()
-    return rows
-
-
 def main() -> None:
     mode = sys.argv[1]
     job: Any = find_job()
@@ -117,13 +81,6 @@ def main() -> None:
         cupy.cuda.Device(gpu).use()
         topology = discover(job, *_identify(gpu))
         kinds = ["ipc", "mpi", "auto"] if mode == "share" else ["nccl", "ipc", "mpi", "auto"]
-        if mode == "time":
-            rows = measure(job, cupy)
-            if job.rank == 0:
-                Path(sys.argv[2]).write_text(json.dumps(rows))
-                for row in rows:
-                    print(row)
-            return
         made = {kind: make_communicator(job, topology, Wanted(kind)) for kind in kinds}
         if mode != "share":
             made["background mpi"] = make_communicator(
