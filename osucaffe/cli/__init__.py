@@ -20,6 +20,7 @@ from ..errors import UserError
 COMMANDS = (
     *("train", "test", "time", "classify", "extract_features"),
     *("device_query", "tune", "upgrade", "data", "layers", "net_spec", "draw", "parse_log"),
+    *("convert_imageset", "compute_image_mean", "convert_mnist", "convert_cifar"),
 )
 
 _EPILOG = """\

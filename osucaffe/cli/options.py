@@ -12,6 +12,7 @@ from ..errors import UserError
 if TYPE_CHECKING:
     from ..backends.cpu import Cpu
     from ..backends.cuda import Cuda
+    from ..data.ahead import BadRecords
     from ..net import Net
 
 
@@ -51,6 +52,16 @@ def add_device(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_loss_scale(parser: argparse.ArgumentParser) -> None:
+    """Add --loss_scale."""
+    parser.add_argument(
+        "--loss_scale",
+        metavar="SCALE",
+        help='"dynamic", "none" or a factor of the loss and its gradients, which the update '
+        "divides by (default: dynamic in fp16)",
+    )
+
+
 def add_state(parser: argparse.ArgumentParser) -> None:
     """Add --level and --stage."""
     group = parser.add_argument_group("which layers of the net")
@@ -68,6 +79,33 @@ def add_log(parser: argparse.ArgumentParser) -> None:
 def add_weights(parser: argparse._ActionsContainer, help: str) -> None:
     """Add --weights."""
     parser.add_argument("--weights", metavar="FILES", type=names, default=[], help=help)
+
+
+def add_reading(parser: argparse.ArgumentParser) -> None:
+    """Add --readers and --on_bad_record."""
+    parser.add_argument(
+        "--readers", metavar="N", type=positive, help="threads that read (default: one a core)"
+    )
+    parser.add_argument(
+        "--on_bad_record",
+        choices=("stop", "skip"),
+        default="stop",
+        help="stop (default) at an image that cannot be used, or name, count and leave it out",
+    )
+
+
+def readers(args: argparse.Namespace) -> int:
+    """The number of reading threads that --readers asks for."""
+    from ..data.pipeline import usable_cores
+
+    return args.readers or usable_cores()
+
+
+def bad_records(args: argparse.Namespace) -> BadRecords:
+    """What --on_bad_record asks for."""
+    from ..data.ahead import BadRecords
+
+    return BadRecords(skip=args.on_bad_record == "skip")
 
 
 def make_backend(args: argparse.Namespace) -> Cpu | Cuda:

@@ -7,7 +7,7 @@ would copy the pixels twice. What is out of the ordinary goes to protobuf.
 from __future__ import annotations
 
 import io
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import simplejpeg
@@ -155,9 +155,17 @@ def _decode_other(data: memoryview, colour: bool | None) -> np.ndarray:
     return array[:, :, [2, 1, 0, 3][: array.shape[2]]]
 
 
-def make_datum(image: np.ndarray, label: int) -> bytes:
-    """A raw Datum, serialized: image is uint8 (channels, height, width)."""
+def make_datum(image: np.ndarray, label: int, *, encoded: Literal[False] | None = None) -> bytes:
+    """A raw Datum, serialized: image is uint8 (channels, height, width).
+
+    encoded: False to state that it is raw, as Caffe's convert_imageset does, None not to.
+    """
     channels, height, width = image.shape
     return caffe_pb2.Datum(
-        channels=channels, height=height, width=width, data=image.tobytes(), label=label
+        channels=channels,
+        height=height,
+        width=width,
+        data=image.tobytes(),
+        label=label,
+        encoded=encoded,
     ).SerializeToString()

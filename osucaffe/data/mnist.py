@@ -85,6 +85,17 @@ def make(
     return digits
 
 
+def convert(images: str, labels: str, output: str | os.PathLike[str]) -> int:
+    """Make an LMDB of one pair of MNIST's files (plain or .gz); return the number of records."""
+    contents = {}
+    for path in (images, labels):
+        try:
+            contents[path] = Path(path).read_bytes()
+        except OSError as error:
+            raise UserError(f"cannot read {path}: {error.strerror}") from error
+    return write_database(output, _records(_digits(contents, images, labels)))
+
+
 def load(source: str = "auto", files: str | os.PathLike[str] | None = None) -> Mnist:
     """The digits from the given source; see `make`."""
     if source not in SOURCES:
@@ -152,14 +163,21 @@ def _fetch(mirror: str, name: str, deadline: float) -> bytes:
 
 
 def _parse(contents: Mapping[str, bytes], origin: str) -> Mnist:
-    def digits(part: str) -> Digits:
-        images = _read_idx(contents, f"{part}-images-idx3-ubyte.gz", _IMAGES)
-        labels = _read_idx(contents, f"{part}-labels-idx1-ubyte.gz", _LABELS)
-        if len(images) != len(labels):
-            raise UserError(f"MNIST {part}: {len(images)} images, but {len(labels)} labels")
-        return Digits(images, labels)
+    train, test = (
+        _digits(contents, f"{part}-images-idx3-ubyte.gz", f"{part}-labels-idx1-ubyte.gz")
+        for part in ("train", "t10k")
+    )
+    return Mnist(train, test, origin)
 
-    return Mnist(digits("train"), digits("t10k"), origin)
+
+def _digits(contents: Mapping[str, bytes], images: str, labels: str) -> Digits:
+    digits = Digits(_read_idx(contents, images, _IMAGES), _read_idx(contents, labels, _LABELS))
+    if len(digits.images) != len(digits.labels):
+        raise UserError(
+            f"MNIST: {len(digits.images)} images, but {len(digits.labels)} labels, in {images} "
+            f"and {labels}"
+        )
+    return digits
 
 
 def _read_idx(contents: Mapping[str, bytes], name: str, magic: int) -> np.ndarray:

@@ -1,0 +1,86 @@
+"""Owns the mean image of a database."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from osucaffe.backends.tensor import Shape
+from osucaffe.errors import UserError
+
+from .ahead import BadRecords, map_ahead
+from .database import Database
+from .datum import parse_datum, pixels
+
+_BLOCK = 64
+
+
+class _Sum(NamedTuple):
+    total: np.ndarray
+    images: int
+    errors: list[UserError]
+
+
+def compute_mean(
+    database: Database,
+    *,
+    threads: int = 1,
+    bad: BadRecords | None = None,
+    advance: Callable[[int], object] = lambda count: None,
+) -> np.ndarray:
+    """The mean of all images, float64 (channels, height, width), summed exactly.
+
+    bad: what to do about records that cannot be read or have another size than the first one.
+    advance(n) is called when n more records are done. Raises UserError.
+    """
+    bad = bad or BadRecords()
+    shape = first_shape(database)
+    total, count = np.zeros(shape), 0
+    starts = range(0, len(database), _BLOCK)
+    for part in map_ahead(lambda start: _sum(database, start, shape), starts, threads):
+        for error in part.errors:
+            bad.found(error)
+        total += part.total
+        count += part.images
+        advance(part.images + len(part.errors))
+    if not count:
+        raise UserError(f"{database.path} has no record that can be read")
+    return total / count
+
+
+def first_shape(database: Database) -> Shape:
+    """The (channels, height, width) of the first record."""
+    with database.read(0, 1) as [(key, value)]:
+        try:
+            return pixels(parse_datum(value)).shape
+        except ValueError as error:
+            raise UserError(f"{record_name(database, key)} cannot be read: {error}") from error
+
+
+def record_name(database: Database, key: memoryview) -> str:
+    """How messages call a record."""
+    return f'record "{bytes(key).decode(errors="replace")}" of {database.path}'
+
+
+def _sum(database: Database, start: int, shape: Shape) -> _Sum:
+    errors: list[UserError] = []
+    total, count = np.zeros(shape), 0
+    with database.read(start, min(start + _BLOCK, len(database))) as records:
+        for key, value in records:
+            try:
+                image = pixels(parse_datum(value))
+            except ValueError as error:
+                name = record_name(database, key)
+                errors.append(UserError(f"{name} cannot be read: {error}"))
+                continue
+            if image.shape != shape:
+                sizes = f"is {image.shape}, but the first record is {shape}"
+                errors.append(
+                    UserError(f"{record_name(database, key)} {sizes}: give all images one size")
+                )
+                continue
+            total += image  # float64: exact for bytes
+            count += 1
+    return _Sum(total, count, errors)
