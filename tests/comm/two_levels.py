@@ -14,7 +14,7 @@ from osucaffe.comm.topology import discover
 from osucaffe.comm.tune import seconds
 
 NBYTES = 2 << 20
-FLAT = ("ring", "halving_doubling", "recursive_doubling", "binomial", "native")
+FLAT = ("ring", "halving_doubling", "recursive_doubling", "binomial")
 
 
 def main() -> None:
