@@ -42,6 +42,7 @@ class Net:
     inspectable: every blob keeps its own row-major memory, so that all can be looked at.
     gradients: whether backward can run (default: in the TRAIN phase, or when inspectable).
     accumulate: whether `backward(accumulate=True)` can run (for `iter_size`); inspectable: too.
+    loss_scale: a factor of all losses' weights, in the backend's memory, at each backward pass.
 
     Bad layers raise UserError.
     """
@@ -59,8 +60,10 @@ class Net:
         inspectable: bool = False,
         gradients: bool | None = None,
         accumulate: bool = False,
+        loss_scale: Tensor | None = None,
     ) -> None:
         self.backend = backend
+        self._loss_scale = loss_scale
         self.phase = phase
         self.name: str = param.name
         self.inspectable = inspectable
@@ -106,6 +109,10 @@ class Net:
         self.nodes: list[Node] = parts.nodes
         self.inputs, self.outputs = parts.inputs, parts.outputs
         self.total = Tensor((), name="total loss", kept=True)
+        self.seeds = {blob.name: blob.diff for blob, _ in self._losses}
+        """The weight of each loss, by blob: what backward begins with, but for the scale."""
+        if self._loss_scale is not None:
+            self.seeds = {name: Tensor(t.shape, kept=True) for name, t in self.seeds.items()}
 
     def _record_forward(self) -> Program:
         program = Program()
@@ -121,6 +128,13 @@ class Net:
     def _record_backward(self, accumulate: bool) -> Program:
         program = Program(accumulate=accumulate)
         constant = {blob.diff for blob, _ in self._losses}
+        if self._loss_scale is not None:
+            program.layer = self.layer_names[-1]
+            for blob, _ in self._losses:
+                # A scalar has no axes to repeat it along.
+                multiply = program.broadcast if blob.shape else program.elementwise
+                scale = self._loss_scale.view((1,) * len(blob.shape))
+                multiply([self.seeds[blob.name], scale], [blob.diff], formula="y = a * b")
         if self.inspectable:  # a user may seed the gradients of the outputs
             diffs = [self.blobs[name].diff for name in self.outputs]
             constant.update(diff.base or diff for diff in diffs)
@@ -171,8 +185,8 @@ class Net:
             memory[:] = 0
             self.backend.place(tensor, memory, 0)
         for blob, weight in self._losses:
-            if blob.diff.array is not None:
-                self.backend.write(blob.diff, np.full(blob.shape, weight, np.float32))
+            if (seed := self.seeds[blob.name]).array is not None:
+                self.backend.write(seed, np.full(blob.shape, weight, np.float32))
         self.memory = plan
         if plan.unshared:
             log.info(

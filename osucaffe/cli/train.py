@@ -54,6 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_log(parser)
     parser.add_argument("--tensorboard", metavar="DIR", help="write event files for TensorBoard")
     parser.add_argument("--no_progress", action="store_true", help="no live display on a terminal")
+    options.add_loss_scale(parser)
     options.add_state(parser)
     options.add_device(parser)
     ranks.add_arguments(parser)
@@ -96,6 +97,7 @@ def _train(args: argparse.Namespace, job: Job) -> None:
             request=signals.request,
             observers=observers,
             team=ranks.make_team(args, job, topology),
+            loss_scale=args.loss_scale,
         )
         if args.snapshot:
             solver.restore(args.snapshot)

@@ -74,6 +74,11 @@ class DataParallel(Team):
         """Give each net its part of the data, and plan what travels."""
         self._solver = solver
         self._agreed = False
+        if solver.loss_scale and solver.loss_scale.dynamic and self._design.propagation != "none":
+            raise UserError(
+                "a dynamic loss scale needs ranks that all update their weights: give --loss_scale "
+                "a number, or leave out --propagation"
+            )
         for net in (solver.net, *solver.test_nets):
             net.random.rank = self.rank
             for layer in net.layers:
@@ -100,10 +105,10 @@ class DataParallel(Team):
         """Let backward compute this rank's share of the mean: then a sum is all that it takes."""
         net = self._solver.net
         for name in self._losses:
-            diff = net.blobs[name].diff
-            if diff.array is not None:
+            seed = net.seeds[name]
+            if seed.array is not None:
                 weight = net.loss_weight(name) / self.size
-                net.backend.write(diff, np.full(diff.shape, weight, np.float32))
+                net.backend.write(seed, np.full(seed.shape, weight, np.float32))
 
     def changed(self) -> None:
         self._agreed = False

@@ -11,6 +11,7 @@ import numpy as np
 from ..backends.primitives import Program
 from ..backends.tensor import Step, Tensor
 from .rules import Update
+from .scaling import LossScale
 
 if TYPE_CHECKING:
     from ..arena import Parameter
@@ -26,7 +27,9 @@ class Optimizer:
     its memory layout.
     """
 
-    def __init__(self, net: Net, update: Update, backend: Any) -> None:
+    def __init__(
+        self, net: Net, update: Update, backend: Any, scale: LossScale | None = None
+    ) -> None:
         self._backend = backend
         self._update = update
         arena = net.arena
@@ -45,11 +48,12 @@ class Optimizer:
         program = Program()
         if "squares" in update.names:
             squares, memory = self._buffer("squares", 1)
-            scalars, _ = self._buffer("scalars", 2)
+            scalars, _ = self._buffer("scalars", len(update.names))
             total = Tensor((), name="squares", kept=True)
             backend.place(total, memory, 0)
             program.sum_of_squares(arena.diff, total)
-            program.concat([self._given, squares], scalars, axis=0)
+            given = [self._given, squares, *([scale.factor] if scale else [])]
+            program.concat(given, scalars, axis=0)
         program.update(
             arena.data,
             arena.diff,
@@ -64,9 +68,11 @@ class Optimizer:
             ],
             constants=update.constants,
         )
+        if scale:
+            program.add(scale.change(squares), [])
         self.steps: list[Step] = [self._prepare(call) for call in program.calls]
         """What `step` runs behind `set_rate`."""
-        self._squares = squares if "squares" in update.names else None
+        self._scalars = scalars
 
     def step(self, learning_rate: float, iteration: int) -> None:
         """Update every parameter from its gradient, which stays as it is."""
@@ -93,8 +99,8 @@ class Optimizer:
 
     def log_clipping(self, limit: float) -> None:
         """Say so if the last step scaled its gradients down to this L2 norm."""
-        assert self._squares is not None
-        norm = math.sqrt(self._backend.read(self._squares)[0])
+        _, squares, *scale = self._backend.read(self._scalars)
+        norm = math.sqrt(squares) / (scale[0] if scale else 1)
         if norm > limit:
             logger.info(
                 "Gradient clipping: scaling down gradients (L2 norm %g > %g) by scale factor %g",

@@ -2,7 +2,8 @@
 
 The language is that of `backends/formula.py`. w and g are the weights and their gradients, h and h2
 the history; `rate` and `decay` are the parameter's own multipliers (lr_mult, decay_mult);
-`lr` is the learning rate of the iteration, `squares` the sum of squares of all raw gradients.
+`lr` is the learning rate of the iteration, `squares` the sum of squares of all raw gradients,
+`scale` the factor that these have of loss scaling (see `scaling.py`).
 Everything else is a constant of the run, named after its solver field.
 
 The order is Caffe's: clip by the global norm of the accumulated gradients, divide by iter_size,
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
 
 CLIP = "g = g * (clip_gradients / max(sqrt(squares), clip_gradients))"
 """Pascanu et al. 2013, arXiv 1211.5063, algorithm 1."""
+UNSCALE = "g = g / scale"
+FINITE = 3e38
+"""A sum of squares that is not below this has met an infinity or NaN (or will be one soon)."""
 AVERAGE = "g = g / iter_size"
 REGULARIZATION = {
     "L2": "g = g + weight_decay * decay * w",
@@ -107,8 +111,11 @@ class Update:
     rate: Callable[[float, int], float]
 
 
-def update_of(param: SolverParameter, file: str = "the solver") -> Update:
-    """The update that a solver's fields ask for; UserError where they contradict each other."""
+def update_of(param: SolverParameter, file: str = "the solver", *, scaled: bool = False) -> Update:
+    """The update that a solver's fields ask for; UserError where they contradict each other.
+
+    scaled: with loss scaling. Then an update whose gradients are not all finite changes nothing.
+    """
     rule = RULES.get(param.type)
     if rule is None:
         raise UserError(
@@ -116,10 +123,15 @@ def update_of(param: SolverParameter, file: str = "the solver") -> Update:
         )
     _check(param, rule, file)
     names, parts, fields = ["lr"], [], list(rule.constants)
-    if param.clip_gradients >= 0:
-        parts.append(CLIP)
-        fields.append("clip_gradients")
+    clipped = param.clip_gradients >= 0
+    if clipped or scaled:
         names.append("squares")
+    if scaled:
+        names.append("scale")
+        parts.append(UNSCALE)
+    if clipped:
+        parts.append(CLIP.replace("sqrt(squares)", "(sqrt(squares) / scale)") if scaled else CLIP)
+        fields.append("clip_gradients")
     if param.iter_size > 1:
         parts.append(AVERAGE)
         fields.append("iter_size")
@@ -131,10 +143,17 @@ def update_of(param: SolverParameter, file: str = "the solver") -> Update:
         factor = rule.correction(param, iteration) if rule.correction else 1.0
         return learning_rate * factor
 
+    parts.append(rule.formula)
+    constants = {field: float(getattr(param, field)) for field in fields}
+    if scaled:
+        changed = ("w", "h", "h2")[: 1 + rule.histories]
+        parts[:0] = [f"{name}_before = {name}" for name in changed]
+        parts += [f"{name} = where(squares < finite, {name}, {name}_before)" for name in changed]
+        constants["finite"] = FINITE
     return Update(
-        formula="; ".join([*parts, rule.formula]),
+        formula="; ".join(parts),
         names=tuple(names),
-        constants={field: float(getattr(param, field)) for field in fields},
+        constants=constants,
         histories=rule.histories,
         rate=rate,
     )

@@ -69,11 +69,13 @@ class Progress:
     """What decides how a run goes on besides weights and history.
 
     nets: the training net, then the test nets. losses: those that the next display smooths over.
+    loss_scale: see `LossScale.read`; None without loss scaling.
     """
 
     seed: int
     nets: list[NetProgress]
     losses: list[float]
+    loss_scale: list[float] | None = None
 
     def encode(self) -> bytes:
         return json.dumps(asdict(self)).encode()
@@ -83,7 +85,8 @@ class Progress:
         try:
             fields = json.loads(content)
             nets = [NetProgress(**each) for each in fields["nets"]]
-            return cls(int(fields["seed"]), nets, [float(loss) for loss in fields["losses"]])
+            losses = [float(loss) for loss in fields["losses"]]
+            return cls(int(fields["seed"]), nets, losses, fields.get("loss_scale"))
         except (ValueError, KeyError, TypeError):
             raise UserError(
                 f"{path}: what a resumed run needs cannot be read, the file is damaged; "

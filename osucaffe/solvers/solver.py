@@ -24,6 +24,7 @@ from .optimizer import Optimizer
 from .policy import Policy
 from .report import log_display, log_test, name_outputs, read_outputs
 from .rules import update_of
+from .scaling import make_loss_scale
 from .signals import NONE, SNAPSHOT, STOP, Request
 from .snapshot import NetProgress, Progress
 from .team import Team
@@ -37,7 +38,8 @@ class Solver:
     net, test_nets: what is trained and tested. iteration: how many updates were made.
     file: where the settings come from, for messages. request: asked between iterations whether
     to stop or to snapshot (see `signals.py`). inspectable: every blob of the nets can be looked
-    at (`debug_info` needs it and sets it).
+    at (`debug_info` needs it and sets it). loss_scale: "dynamic", "none" or a factor of the loss
+    (default: dynamic in fp16); see `scaling.py`.
 
     Raises UserError for fields that contradict each other, and for bad nets.
     """
@@ -52,6 +54,7 @@ class Solver:
         observers: Iterable[Observer] = (),
         inspectable: bool = False,
         team: Team | None = None,
+        loss_scale: str | float | None = None,
     ) -> None:
         self.param = param
         self.team = team or Team()
@@ -61,7 +64,8 @@ class Solver:
         self.iteration = 0
         self._request = request
         self._inspectable = inspectable or param.debug_info
-        self._update = update_of(param, file)
+        self.loss_scale = make_loss_scale(backend, loss_scale)
+        self._update = update_of(param, file, scaled=self.loss_scale is not None)
         self.policy = Policy(param, file)
         snapshot.check_prefix(param, file)
         if param.average_loss < 1:
@@ -81,12 +85,16 @@ class Solver:
     def _build(self, seed: int) -> None:
         self.seed = seed
         self.net = self._new_net(
-            self._choice, phase="TRAIN", gradients=True, accumulate=self.param.iter_size > 1
+            self._choice,
+            phase="TRAIN",
+            gradients=True,
+            accumulate=self.param.iter_size > 1,
+            loss_scale=self.loss_scale and self.loss_scale.factor,
         )
         self.test_nets = [
             self._new_net(choice, phase="TEST", share=self.net) for choice in self._test_choices
         ]
-        self.optimizer = Optimizer(self.net, self._update, self.backend)
+        self.optimizer = Optimizer(self.net, self._update, self.backend, self.loss_scale)
         self._parts: dict[tuple[bool, bool], Step] = {}
         self._tests = [net.whole(backward=False) for net in self.test_nets]
         self.team.attach(self)
@@ -189,6 +197,8 @@ class Solver:
             self.team.updated()
         if self.param.clip_gradients >= 0 and display:
             self.optimizer.log_clipping(self.param.clip_gradients)
+        if self.loss_scale and display:
+            self.loss_scale.log()
 
     def _part(self, *, accumulate: bool, update: bool) -> Step:
         """One forward and backward pass, and the update, as a step that the backend may replay."""
@@ -340,7 +350,10 @@ class Solver:
             for net, reached in zip(nets, progress.nets, strict=False):
                 reached.apply(net)
             self._losses.extend(progress.losses)
+            if self.loss_scale and progress.loss_scale:
+                self.loss_scale.write(progress.loss_scale)
 
     def _progress(self) -> Progress:
         nets = [NetProgress.of(net) for net in (self.net, *self.test_nets)]
-        return Progress(self.seed, nets, list(self._losses))
+        scale = self.loss_scale.read() if self.loss_scale else None
+        return Progress(self.seed, nets, list(self._losses), scale)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from ..formula import parse
 from ..tensor import Step, Tensor
 from .elementwise import flat, over_chunks
 from .evaluate import Evaluate
@@ -38,7 +39,10 @@ def update(
     segments: Sequence[Segment],
     constants: dict[str, float],
 ) -> Step:
-    operands = ["w", "g", *["h", "h2"][: len(history)]]
+    gradient = "g"
+    if "g" in parse(formula).writes:  # the gradients stay as they are
+        gradient, formula = "gradient", f"g = gradient; {formula}"
+    operands = ["w", gradient, *["h", "h2"][: len(history)]]
     tensors = [weights, gradients, *history]
     merged = merge_segments(segments)
 
