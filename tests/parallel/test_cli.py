@@ -1,0 +1,123 @@
+"""The real program on several ranks: started by itself or by mpiexec, its log, its refusals."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from osucaffe.proto import read_weights
+from tests.comm.ranks import ROOT, mpiexec, needs_mpi
+
+from .equivalence import NET, make_data
+
+pytestmark = needs_mpi
+
+SOLVER = """
+net: "net.prototxt" test_iter: 3 test_interval: 10 base_lr: 0.05 momentum: 0.9
+lr_policy: "fixed" display: 5 max_iter: 20 random_seed: 1 snapshot: 10 snapshot_prefix: "run"
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    source = make_data(tmp_path)
+    (tmp_path / "net.prototxt").write_text(NET.format(source=source, batch=12))
+    (tmp_path / "solver.prototxt").write_text(SOLVER)
+    return tmp_path
+
+
+def train(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    return subprocess.run(
+        [sys.executable, "-m", "osucaffe", "train", "--solver", "solver.prototxt", *options],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def told(text: str) -> list[str]:
+    """Losses and scores of a log, to five digits."""
+    found = re.findall(r"(?:loss|accuracy) = ([-\d.e]+)", text)
+    return [f"{float(number):.5g}" for number in found]
+
+
+def weights(folder: Path, iteration: int) -> list[float]:
+    net = read_weights(str(folder / f"run_iter_{iteration}.caffemodel"))
+    return [value for layer in net.layer for blob in layer.blobs for value in blob.data]
+
+
+def test_strong_scaling_trains_as_one_rank_does(folder: Path) -> None:
+    alone = train(folder)
+    assert alone.returncode == 0, alone.stderr
+    reference = weights(folder, 20)
+    together = train(folder, "--ranks", "3", "--scal", "strong")
+    assert together.returncode == 0, together.stderr
+    assert "12 records an update (4 records on each of 3 ranks)" in together.stderr
+    assert told(together.stderr) == told(alone.stderr)
+    assert weights(folder, 20) == pytest.approx(reference, rel=1e-4, abs=1e-6)
+    assert together.stderr.count("Optimization Done.") == 1
+
+
+def test_a_snapshot_goes_on_with_another_number_of_ranks(folder: Path) -> None:
+    train(folder, "--ranks", "2", "--scal", "strong")
+    whole = weights(folder, 20)
+    state = "run_iter_10.solverstate"
+    for options in (["--ranks", "3", "--scal", "strong"], []):
+        done = train(folder, "--snapshot", state, *options)
+        assert done.returncode == 0, done.stderr
+        assert weights(folder, 20) == pytest.approx(whole, rel=1e-4, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--scal", "strong", "--ranks", "5"], "12 cannot be divided among 5 ranks"),
+        (["--ranks", "2", "--algorithm", "bogus"], "algorithm 'bogus' is not known"),
+        (["--ranks", "2", "--comm", "nccl"], "--comm nccl is for GPUs"),
+        (["--ranks", "2", "--tuning", "none.json"], "none.json: cannot read the tuning table"),
+    ],
+)
+def test_refusals(folder: Path, options: list[str], message: str) -> None:
+    done = train(folder, *options)
+    assert done.returncode != 0
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_mpiexec_starts_it_as_well(folder: Path) -> None:
+    done = mpiexec(2, "-m", "osucaffe", "train", "--solver", "solver.prototxt", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    assert "24 records an update (12 records on each of 2 ranks)" in done.stderr
+    assert re.search(r"Rank 1 is process \d+ on", done.stderr)
+
+
+def test_a_wrong_number_of_ranks_is_told() -> None:
+    command = ["-m", "osucaffe", "train", "--solver", "x", "--ranks", "3"]
+    done = mpiexec(2, *command)
+    assert done.returncode != 0
+    assert "--ranks 3, but 2 were started" in done.stderr
+
+
+def test_device_query_shows_the_ranks() -> None:
+    done = mpiexec(2, "-m", "osucaffe", "device_query", "--mpi")
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"MPI: .*, (not )?CUDA-aware", done.stdout)
+    assert re.search(r"2 of 2 ranks\n  rank 0: .*\n  rank 1: ", done.stdout)
+
+
+def test_tune_writes_a_table_that_train_takes(folder: Path) -> None:
+    command = ["-m", "osucaffe", "tune", "--out", "t.json", "--max_mb", "0.001"]
+    done = mpiexec(2, *command, cwd=folder)
+    assert done.returncode == 0, done.stderr
+    assert "wrote t.json: level node, 2 ranks" in done.stdout
+    done = train(folder, "--ranks", "2", "--tuning", "t.json", "--max_iter", "2")
+    assert done.returncode == 0, done.stderr
