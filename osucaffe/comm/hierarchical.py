@@ -84,9 +84,9 @@ class Hierarchical(Communicator):
             _run(self._cross, "reduce", array, home)
         if self._group == home and self._local_rank[root]:
             if self.rank == root:
-                self._local.transfer(array, source=0)
+                self._whole.transfer(array, source=self._groups.index(home))
             elif self._cross is not None:
-                self._local.transfer(array, to=self._local_rank[root])
+                self._whole.transfer(array, to=root)
 
     def _all_reduce(self, array: Any, root: int) -> None:
         """By the leaders; or, over the rails: reduce-scatter, all-reduce of each part, gather."""

@@ -29,6 +29,7 @@ class OnStream(Communicator):
         import cupy
 
         self._cupy = cupy
+        self._device = cupy.cuda.Device()
         self.stream = cupy.cuda.Stream(non_blocking=True)
 
     @abstractmethod
@@ -37,6 +38,7 @@ class OnStream(Communicator):
 
     def run(self, operation: str, array: Any, root: int = 0) -> None:
         """Do one of the collective operations now; the array must be ready."""
+        self._device.use()  # this may be another thread than the one that made it
         self.enqueue(operation, array, root, self.stream)
         self.stream.synchronize()
 
