@@ -80,7 +80,7 @@ def fold_relu_backward(
     """
     pooled = {id(call.writes.get("index")): call for call in forward if call.name == "max_pooling"}
     writer: dict[int, Call | None] = {}  # of each tensor; None when it was touched since
-    fused = []
+    fused: list[Call] = []
     for call in calls:
         if call.name == "relu_backward" and call.settings["slope"] == 0:
             before = writer.get(id(call.reads["dy"]))
