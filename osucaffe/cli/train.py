@@ -52,6 +52,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="what a hangup does (default: snapshot)",
     )
     options.add_log(parser)
+    parser.add_argument(
+        "--trace",
+        metavar="FILE",
+        help="write a Chrome trace (JSON) of a few iterations after the first ones, layer by layer",
+    )
     parser.add_argument("--tensorboard", metavar="DIR", help="write event files for TensorBoard")
     parser.add_argument("--no_progress", action="store_true", help="no live display on a terminal")
     options.add_loss_scale(parser)
@@ -99,6 +104,11 @@ def _train(args: argparse.Namespace, job: Job) -> None:
             team=ranks.make_team(args, job, topology),
             loss_scale=args.loss_scale,
         )
+        if args.trace:
+            from ..solvers.tracer import Tracer
+
+            solver.tracer = Tracer(args.trace, backend, job.rank)
+            stack.callback(solver.tracer.write)
         if args.snapshot:
             solver.restore(args.snapshot)
         for file in args.weights:

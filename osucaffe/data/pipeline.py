@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from osucaffe.backends.tensor import Shape
+from osucaffe.trace import span
 
 Fill = Callable[[int, Sequence[np.ndarray]], None]
 _ALIGNMENT = 64
@@ -73,7 +74,7 @@ class Pipeline:
         """
         if not self._threads:
             batch = self._free[0]
-            self._fill(self._position + self._offset, [buffer.array for buffer in batch])
+            self._make(self._position + self._offset, [buffer.array for buffer in batch])
         else:
             self._fill_ring()
             future, batch = self._pending[0]
@@ -101,7 +102,11 @@ class Pipeline:
             batch = self._free.popleft()
             position = self._position + self._offset + self._stride * len(self._pending)
             arrays = [buffer.array for buffer in batch]
-            self._pending.append((self._pool.submit(self._fill, position, arrays), batch))
+            self._pending.append((self._pool.submit(self._make, position, arrays), batch))
+
+    def _make(self, position: int, arrays: Sequence[np.ndarray]) -> None:
+        with span("make a batch", "data"):
+            self._fill(position, arrays)
 
     def _drop_pending(self) -> None:
         for future, batch in self._pending:

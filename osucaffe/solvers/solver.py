@@ -28,6 +28,7 @@ from .scaling import make_loss_scale
 from .signals import NONE, SNAPSHOT, STOP, Request
 from .snapshot import NetProgress, Progress
 from .team import Team
+from .tracer import Tracer
 
 logger = logging.getLogger("osucaffe")
 
@@ -62,6 +63,7 @@ class Solver:
         self.file = file
         self.observers = list(observers)
         self.iteration = 0
+        self.tracer: Tracer | None = None
         self._request = request
         self._inspectable = inspectable or param.debug_info
         self.loss_scale = make_loss_scale(backend, loss_scale)
@@ -148,13 +150,19 @@ class Solver:
         self.team.begin()
         self._displayed = (self.iteration, time.perf_counter())
         end = self.iteration + iterations
+        if self.tracer:
+            self.tracer.plan(self.iteration, end)
         while self.iteration < end:
             begun = self.iteration > 0 or self.param.test_initialization
             if begun and self._due(self.param.test_interval):
                 self.test_all()
                 if self.stopped:
                     return
-            self._iterate()
+            if self.tracer and self.tracer.due(self.iteration):
+                with self.tracer.iteration(self.iteration):
+                    self._iterate(self.tracer)
+            else:
+                self._iterate()
             request = self.team.agree(self._request())
             self.iteration += 1
             if self._due(self.param.snapshot) or request == SNAPSHOT:
@@ -166,7 +174,7 @@ class Solver:
     def _due(self, interval: int) -> bool:
         return interval > 0 and self.iteration % interval == 0
 
-    def _iterate(self) -> None:
+    def _iterate(self, tracer: Tracer | None = None) -> None:
         """One iteration: iter_size times forward and backward, then the update."""
         self._before_test = None
         display = self._due(self.param.display)
@@ -181,24 +189,33 @@ class Solver:
         for part in range(self.param.iter_size):
             if show:
                 debug.forward_and_backward(self.net, accumulate=part > 0)
+            elif tracer:
+                self.team.settle()
+                tracer.forward_and_backward(self.net, accumulate=part > 0)
             else:
                 self._part(accumulate=part > 0, update=part == self.param.iter_size - 1)()
             if wanted:
                 loss += self.net.loss() / self.param.iter_size
+        if tracer and not show:
+            tracer.update(lambda: self._update_apart(rate))
         if wanted:
             self._losses.append(self._mean_loss(loss))
         if display:
             self._display(rate)
         if show:
-            self.team.exchange()
             before = debug.parameter_values(self.net)
-            self.optimizer.step(rate, self.iteration)
+            self._update_apart(rate)
             debug.show_update(self.net, before)
-            self.team.updated()
         if self.param.clip_gradients >= 0 and display:
             self.optimizer.log_clipping(self.param.clip_gradients)
         if self.loss_scale and display:
             self.loss_scale.log()
+
+    def _update_apart(self, rate: float) -> None:
+        """The update, outside a step that the backend may replay."""
+        self.team.exchange()
+        self.optimizer.step(rate, self.iteration)
+        self.team.updated()
 
     def _part(self, *, accumulate: bool, update: bool) -> Step:
         """One forward and backward pass, and the update, as a step that the backend may replay."""
@@ -254,7 +271,7 @@ class Solver:
         return results
 
     def _test(self, index: int) -> TestResult | None:
-        """The mean outputs of one test net; None if interrupted. Several ranks share its batches."""
+        """The mean outputs of a test net; None if interrupted. Several ranks share its batches."""
         logger.info("Iteration %d, Testing net (#%d)", self.iteration, index)
         net, batches = self.test_nets[index], self.param.test_iter[index]
         total, loss = np.zeros(sum(net.blobs[name].data.count for name in net.outputs)), 0.0

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from threadpoolctl import threadpool_limits
 
+from ..laps import Laps
 from ..random import RandomState
 from ..tensor import Call, Shape, Step, Tensor, sequence
 from . import (  # noqa: F401 (importing them registers the primitives)
@@ -103,6 +104,10 @@ class Cpu:
 
     def synchronize(self) -> None:
         """Wait until all steps have run: here they have when they return."""
+
+    def laps(self) -> Laps:
+        """A clock for parts of a net's steps."""
+        return Laps()
 
     def begin_forward(self, random: RandomState) -> None:
         """Let a forward pass draw its random numbers: here, calls look at `random` themselves."""

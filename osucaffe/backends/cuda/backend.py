@@ -18,6 +18,7 @@ from .cublas import Cublas
 from .cudnn import Cudnn
 from .graphs import arrange, capture
 from .kernels import FOLDER, kernel, launch
+from .laps import DeviceLaps
 from .layout import ITEM_BYTES, Layout, dtype_of, from_bfloat16, to_bfloat16
 from .plans import Choices, device_name
 from .registry import prepare
@@ -150,6 +151,10 @@ class Cuda:
         """Wait until all steps have run."""
         self.stream.synchronize()
 
+    def laps(self) -> DeviceLaps:
+        """A clock for parts of a net's steps."""
+        return DeviceLaps(self)
+
     # -- 16-bit copies of the parameters ----------------------------------------------------------
 
     def shadow(self, parameter: Tensor) -> Tensor:
@@ -261,7 +266,7 @@ class Cuda:
 
 @functools.cache
 def _streams(cupy: Any, device: int) -> tuple[Any, ...]:
-    """The streams for computing, beside that, and uploading: the backends of a device share them."""
+    """The streams to compute, to do so beside that, and to upload: shared on a device."""
     return tuple(cupy.cuda.Stream(non_blocking=True) for _ in range(3))
 
 

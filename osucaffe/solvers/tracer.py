@@ -1,0 +1,111 @@
+"""Owns what `train --trace` records of a run: a few iterations, layer by layer.
+
+They run without the graph that other iterations are replayed from, and compute the same. After each
+of forward, backward and update the host waits for the device.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from ..net import Net
+from ..trace import Trace
+
+logger = logging.getLogger("osucaffe")
+
+WARM_UP = 5
+"""Iterations of the run before those that are traced, if it has so many."""
+TRACED = 3
+
+Part = tuple[str, str]
+"""The name of a span and its category."""
+
+
+class Tracer:
+    """Traces a solver's iterations WARM_UP to WARM_UP + TRACED - 1, counted from where it starts.
+
+    path: of the trace; other ranks than 0 write beside it (out.rank1.json).
+    """
+
+    def __init__(self, path: str | Path, backend: Any, rank: int = 0) -> None:
+        path = Path(path)
+        if rank:
+            path = path.with_suffix(f".rank{rank}{path.suffix}")
+        self._trace = Trace(path, rank)
+        self._laps = backend.laps()
+        self._iterations = range(0)
+        self._done: list[int] = []
+
+    def plan(self, begin: int, end: int) -> None:
+        """The iterations from begin to end (not included) are about to be made."""
+        if not self._iterations:
+            first = max(begin, min(begin + WARM_UP, end - TRACED))
+            self._iterations = range(first, min(first + TRACED, end))
+
+    def due(self, iteration: int) -> bool:
+        """Whether this iteration is to be traced."""
+        return iteration in self._iterations
+
+    @contextlib.contextmanager
+    def iteration(self, number: int) -> Iterator[None]:
+        """The span of an iteration. The last one writes the trace."""
+        with self._trace.running(), self._trace.span(f"iteration {number}", "iteration"):
+            yield
+        self._done.append(number)
+        if number == self._iterations[-1]:
+            self.write()
+
+    def write(self) -> None:
+        """Write what was traced, once."""
+        if self._done:
+            self._trace.write()
+            logger.info(
+                "Trace of iterations %d to %d, which ran step by step: %s",
+                self._done[0],
+                self._done[-1],
+                self._trace.path,
+            )
+            self._done = []
+
+    def forward_and_backward(self, net: Net, *, accumulate: bool) -> None:
+        """Run both passes; a span for each, and within it for each layer."""
+        parts = [(n.layer.name, "forward" if n.bottom else "data") for n in net.nodes]
+        self._pass("forward", [*parts, ("total", "forward")], lambda f: net.forward(after=f))
+        backward = [(node.layer.name, "backward") for node in reversed(net.nodes)]
+        self._pass("backward", backward, lambda f: net.backward(accumulate=accumulate, after=f))
+
+    def update(self, run: Callable[[], None]) -> None:
+        """Run the exchange of gradients and the update; a span for both."""
+
+        def once(after: Callable[[int], None]) -> None:
+            run()
+            after(0)
+
+        self._pass("update", [("parameters", "update")], once)
+
+    def _pass(
+        self, name: str, parts: Sequence[Part], run: Callable[[Callable[[int], None]], None]
+    ) -> None:
+        """run(after) calls `after` behind each part."""
+        trace, laps = self._trace, self._laps
+        rest = iter(parts)
+        laps.begin()
+        with trace.span(name, name), contextlib.ExitStack() as stack:
+            stack.enter_context(trace.span(*next(rest)))
+
+            def after(index: int) -> None:
+                stack.pop_all().close()
+                laps.mark()
+                if part := next(rest, None):
+                    stack.enter_context(trace.span(*part))
+
+            run(after)
+        times = laps.read()
+        if laps.track:
+            trace.add(name, name, times[0], times[-1], laps.track)
+            for part, start, end in zip(parts, times, times[1:], strict=False):
+                trace.add(*part, start, end, laps.track)
