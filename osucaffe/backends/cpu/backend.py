@@ -232,7 +232,7 @@ def _prepare_host(call: Call) -> Step:
             raise ValueError(f"host function of layer {call.layer!r}: {tensor} is not row-major")
     function = call.settings["function"]
     if call.settings["feed"]:
-        return function  # type: ignore[no-any-return]
+        return function
     reads, writes = call.reads["reads"], call.writes["writes"]
 
     def step() -> None:

@@ -1,4 +1,4 @@
-"""Convolutions and products of real nets, in the way that a GPU takes for each, against the CPU's."""
+"""Convolutions and products of real nets, as a GPU computes each of them, against the CPU's."""
 
 from __future__ import annotations
 
