@@ -1,0 +1,47 @@
+"""What was measured once is remembered, and a broken memory only costs time."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from osucaffe.backends.cuda.plans import Choices
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("OSUCAFFE_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def test_a_choice_outlives_the_process() -> None:
+    Choices("device").put("what", "this way", 0.25)
+    again = Choices("device")
+    assert again.get("what") == ("this way", 0.25)
+    assert again.get("else") is None
+    assert Choices("other device").get("what") is None
+
+
+def test_nothing_is_left_beside_the_file(folder: Path) -> None:
+    choices = Choices("device")
+    choices.put("a", "x", 1.0)
+    choices.put("b", "y", 2.0)
+    assert [path.name for path in folder.iterdir()] == ["device.json"]
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"a": 1}', '{"a": ["x", "slow"]}', "\x00\xff"])
+def test_a_broken_file_is_as_good_as_none(text: str, folder: Path) -> None:
+    folder.mkdir()
+    (folder / "device.json").write_text(text)
+    choices = Choices("device")
+    assert choices.get("a") is None
+    choices.put("a", "x", 1.0)
+    assert Choices("device").get("a") == ("x", 1.0)
+
+
+def test_what_cannot_be_written_is_remembered_for_now(folder: Path) -> None:
+    folder.write_text("a file where the folder should be")
+    choices = Choices("device")
+    choices.put("a", "x", 1.0)
+    assert choices.get("a") == ("x", 1.0)
