@@ -1,23 +1,31 @@
-"""Time a net: each layer forward and backward, and its arithmetic.
+"""Time a net: each layer forward and backward, against what the device can do; and its memory.
 
   osucaffe time --model train_val.prototxt --iterations 50
+  osucaffe time --model train_val.prototxt --gpu 0 --precision bf16
 
-Milliseconds are means over the iterations; a first, untimed pass warms up."""
+A layer's milliseconds are the median over the iterations, after an untimed pass; on a GPU they are
+the device's, by events, without the gaps between launches. Its floor is the time that its
+operations take at the rate of a large matrix product, or its tensors at the rate of a large copy,
+whichever is longer; both rates are measured first. The share is floor / time."""
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import logging
+import statistics
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from . import options
 
 if TYPE_CHECKING:
+    from ..backends.tensor import Call
     from ..net import Net
+    from .rates import Rates
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -40,15 +48,30 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 @dataclass
+class Cost:
+    """One direction of a layer: milliseconds of each iteration, operations and bytes of one."""
+
+    times: list[float] = field(default_factory=list)
+    flops: int = 0
+    nbytes: int = 0
+
+    @property
+    def milliseconds(self) -> float:
+        return statistics.median(self.times) if self.times else 0.0
+
+    def floor(self, rates: Rates) -> float:
+        """Milliseconds that the device needs at least."""
+        return 1e3 * max(self.flops / rates.flops, self.nbytes / rates.nbytes)
+
+
+@dataclass
 class Layer:
-    """What one layer took: mean milliseconds, and operations of a pass."""
+    """What one layer costs."""
 
     name: str
     type: str
-    forward: float = 0.0
-    backward: float = 0.0
-    forward_flops: int = 0
-    backward_flops: int = 0
+    forward: Cost = field(default_factory=Cost)
+    backward: Cost = field(default_factory=Cost)
 
 
 def run(args: argparse.Namespace) -> None:
@@ -60,7 +83,10 @@ def run(args: argparse.Namespace) -> None:
 
     from ..net import Net
     from ..proto import read_net
+    from .memory import report_memory
+    from .rates import measure_rates
 
+    rates = measure_rates(options.make_backend(args))  # one of its own: it keeps nothing
     net = Net(
         read_net(args.model),
         phase=args.phase,
@@ -71,9 +97,11 @@ def run(args: argparse.Namespace) -> None:
     )
     options.load_weights(net, args.weights)
     layers = measure(net, args.iterations)
-    _log(layers, args.iterations)
+    whole = measure_whole(net, args.iterations)
+    _log(layers, rates, whole, args.iterations)
+    report_memory(net)
     if sys.stdout.isatty():
-        _print_table(net, layers)
+        _print_table(net, layers, rates)
 
 
 def measure(net: Net, iterations: int) -> list[Layer]:
@@ -88,70 +116,102 @@ def measure(net: Net, iterations: int) -> list[Layer]:
     net.backward()
     logger.info("*** Benchmark begins ***")
     logger.info("Testing for %d iterations.", iterations)
-    last = time.perf_counter()
+    laps = net.backend.laps()
 
-    def lap() -> float:
-        """Milliseconds since the last call."""
-        nonlocal last
-        net.backend.synchronize()
-        now = time.perf_counter()
-        milliseconds, last = (now - last) * 1e3, now
-        return milliseconds
-
-    def forward(index: int) -> None:
-        # Behind the last layer the net adds up the losses: that is not counted.
-        milliseconds = lap() / iterations
-        if index < len(layers):
-            layers[index].forward += milliseconds
-
-    def backward(index: int) -> None:
-        layers[index].backward += lap() / iterations
+    def mark(index: int) -> None:
+        laps.mark()
 
     for iteration in range(iterations):
-        start = time.perf_counter()
-        lap()
-        net.forward(after=forward)
-        lap()
-        net.backward(after=backward)
-        milliseconds = (time.perf_counter() - start) * 1e3
-        logger.info("Iteration: %d forward-backward time: %.4g ms.", iteration + 1, milliseconds)
+        laps.begin()
+        net.forward(after=mark)
+        net.backward(after=mark)
+        marks = laps.read()
+        spans = [(end - start) * 1e3 for start, end in itertools.pairwise(marks)]
+        # Behind the last layer the net adds up the losses: that is nobody's.
+        forward, backward = spans[: len(layers)], spans[len(layers) + 1 :]
+        for layer, there, back in zip(layers, forward, reversed(backward), strict=True):
+            layer.forward.times.append(there)
+            layer.backward.times.append(back)
+        total = (marks[-1] - marks[0]) * 1e3
+        logger.info("Iteration: %d forward-backward time: %.4g ms.", iteration + 1, total)
     return layers
 
 
+def measure_whole(net: Net, iterations: int) -> float:
+    """The milliseconds of forward and backward as training runs them: as one graph, on a GPU."""
+    step = net.whole()
+    for _ in range(3):
+        step()
+    taken = []
+    for _ in range(5):
+        net.backend.synchronize()
+        start = time.perf_counter()
+        for _ in range(iterations):
+            step()
+        net.backend.synchronize()
+        taken.append((time.perf_counter() - start) * 1e3 / iterations)
+    return statistics.median(taken)
+
+
 def _count(net: Net, layers: list[Layer]) -> None:
-    """Add up the operations of each layer's calls."""
+    """Add up the operations of each layer's calls, and the bytes of the tensors in them."""
     from ..graph.flops import flops
 
     by_name = {layer.name: layer for layer in layers}
-    forward, backward = net.programs[:2]
-    for call in forward:
-        if call.layer:
-            by_name[call.layer].forward_flops += flops(call)
-    for call in backward:
-        if call.layer:
-            by_name[call.layer].backward_flops += flops(call)
+    for direction, program in zip(("forward", "backward"), net.programs, strict=False):
+        calls: dict[str, list[Call]] = {}
+        for call in program:
+            calls.setdefault(call.layer, []).append(call)
+        for name in by_name.keys() & calls.keys():
+            cost = getattr(by_name[name], direction)
+            cost.flops = sum(map(flops, calls[name]))
+            touched = {
+                tensor.base or tensor
+                for call in calls[name]
+                if not call.settings.get("feed")
+                for tensor in (*call.read_tensors(), *call.written_tensors())
+            }
+            cost.nbytes = sum(map(net.backend.nbytes, touched))
 
 
-def _log(layers: Sequence[Layer], iterations: int) -> None:
-    """Say it in Caffe's words, with operations after the times."""
+def _log(layers: Sequence[Layer], rates: Rates, whole: float, iterations: int) -> None:
+    """Say it in Caffe's words, with operations and floors after the times."""
     logger = logging.getLogger("osucaffe")
     logger.info("Average time per layer: ")
     for layer in layers:
-        for word, milliseconds, operations in (
-            ("forward", layer.forward, layer.forward_flops),
-            ("backward", layer.backward, layer.backward_flops),
-        ):
-            rate = f" ({_rates(operations, milliseconds)})" if operations else ""
-            logger.info("%10s\t%s: %.4g ms.%s", layer.name, word, milliseconds, rate)
-    forward = sum(layer.forward for layer in layers)
-    backward = sum(layer.backward for layer in layers)
-    operations = sum(layer.forward_flops + layer.backward_flops for layer in layers)
-    logger.info("Average Forward pass: %.4g ms.", forward)
-    logger.info("Average Backward pass: %.4g ms.", backward)
-    logger.info("Average Forward-Backward: %.4g ms.", forward + backward)
-    logger.info("Total Time: %.4g ms.", (forward + backward) * iterations)
-    logger.info("Arithmetic: %s", _rates(operations, forward + backward))
+        for word, cost in ("forward", layer.forward), ("backward", layer.backward):
+            rate = f" ({_rates(cost.flops, cost.milliseconds)})" if cost.flops else ""
+            floor = cost.floor(rates)
+            share = f" floor {floor:.3g} ms ({_share(floor, cost.milliseconds)})" if floor else ""
+            logger.info("%10s\t%s: %.4g ms.%s%s", layer.name, word, cost.milliseconds, rate, share)
+    forward, backward = (_sum(layers, word) for word in ("forward", "backward"))
+    taken = forward.milliseconds + backward.milliseconds
+    floor = sum(each.forward.floor(rates) + each.backward.floor(rates) for each in layers)
+    logger.info("Average Forward pass: %.4g ms.", forward.milliseconds)
+    logger.info("Average Backward pass: %.4g ms.", backward.milliseconds)
+    logger.info("Average Forward-Backward: %.4g ms.", taken)
+    logger.info("Total Time: %.4g ms.", taken * iterations)
+    logger.info("Arithmetic: %s", _rates(forward.flops + backward.flops, taken))
+    logger.info("Rates of the device: %s", rates)
+    logger.info("Floor: %.4g ms (%s of the layers' sum)", floor, _share(floor, taken))
+    logger.info(
+        "Whole iteration, as training runs it: %.4g ms (floor: %s)", whole, _share(floor, whole)
+    )
     logger.info("*** Benchmark ends ***")
+
+
+def _sum(layers: Sequence[Layer], direction: str) -> Cost:
+    """The costs of all layers in one direction."""
+    costs: list[Cost] = [getattr(layer, direction) for layer in layers]
+    return Cost(
+        [sum(each.milliseconds for each in costs)],
+        sum(each.flops for each in costs),
+        sum(each.nbytes for each in costs),
+    )
+
+
+def _share(floor: float, milliseconds: float) -> str:
+    return f"{floor / milliseconds:.0%}" if milliseconds else "-"
 
 
 def _rates(operations: int, milliseconds: float) -> str:
@@ -161,40 +221,30 @@ def _rates(operations: int, milliseconds: float) -> str:
     return f"{size:.3g} {unit}, {rate:.3g} GFLOP/s"
 
 
-def _print_table(net: Net, layers: Sequence[Layer]) -> None:
+def _print_table(net: Net, layers: Sequence[Layer], rates: Rates) -> None:
     """The same as a table, on a terminal."""
     from rich import box
     from rich.console import Console
     from rich.table import Table
 
     table = Table(title=net.name or None, box=box.SIMPLE_HEAD, show_footer=True)
-    whole = Layer("total", "")
-    for layer in layers:
-        whole.forward += layer.forward
-        whole.backward += layer.backward
-        whole.forward_flops += layer.forward_flops
-        whole.backward_flops += layer.backward_flops
+    whole = Layer("total", "", _sum(layers, "forward"), _sum(layers, "backward"))
     table.add_column("layer", "total")
     table.add_column("type")
-    headings = ("forward ms", "GFLOP/s", "backward ms", "GFLOP/s", "MFLOP", "share")
-    for heading, total in zip(headings, _cells(whole, whole), strict=True):
+    headings = ("forward ms", "GFLOP/s", "floor", "backward ms", "GFLOP/s", "floor", "share")
+    for heading, total in zip(headings, _cells(whole, whole, rates), strict=True):
         table.add_column(heading, total, justify="right")
     for layer in layers:
-        table.add_row(layer.name, layer.type, *_cells(layer, whole))
+        table.add_row(layer.name, layer.type, *_cells(layer, whole, rates))
     Console().print(table)
 
 
-def _cells(layer: Layer, whole: Layer) -> tuple[str, ...]:
-    def rate(operations: int, milliseconds: float) -> str:
-        return f"{operations / milliseconds / 1e6:.1f}" if operations and milliseconds else ""
-
-    operations = layer.forward_flops + layer.backward_flops
-    share = (layer.forward + layer.backward) / ((whole.forward + whole.backward) or 1)
-    return (
-        f"{layer.forward:.3f}",
-        rate(layer.forward_flops, layer.forward),
-        f"{layer.backward:.3f}",
-        rate(layer.backward_flops, layer.backward),
-        f"{operations / 1e6:.1f}" if operations else "",
-        f"{share:.1%}",
-    )
+def _cells(layer: Layer, whole: Layer, rates: Rates) -> tuple[str, ...]:
+    cells = []
+    for cost in layer.forward, layer.backward:
+        taken = cost.milliseconds
+        rate = f"{cost.flops / taken / 1e6:.1f}" if cost.flops and taken else ""
+        cells += [f"{taken:.3f}", rate, _share(cost.floor(rates), taken)]
+    total = whole.forward.milliseconds + whole.backward.milliseconds
+    taken = layer.forward.milliseconds + layer.backward.milliseconds
+    return (*cells, f"{taken / (total or 1):.1%}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import signal
 import subprocess
@@ -136,6 +137,30 @@ def test_time_prints_every_layer(ready: Cli) -> None:
     assert f"{(2 * 8 * 784 * 10 + 80) / 1e6:.3g} MFLOP" in result.err
     for phrase in ("Forward pass", "Backward pass", "Forward-Backward"):
         assert re.search(rf"\] Average {phrase}: \S+ ms\.", result.err)
+    assert re.search(
+        r"\] Rates of the device: \S+ TFLOP/s \(matrix product\), \S+ GB/s", result.err
+    )
+    assert re.search(r"\] +ip\tforward: .* floor \S+ ms \(\d+%\)", result.err)
+    assert re.search(r"\] Whole iteration, as training runs it: \S+ ms", result.err)
+    parameters, shared, unshared = (
+        float(re.search(rf"(\S+) MB  {words}", result.err)[1])  # type: ignore[index]
+        for words in ("parameters", "blobs, their gradients and scratch", "the same if nothing")
+    )
+    assert parameters >= 4 * 7850 / 1e6
+    assert 0 < shared <= unshared
+
+
+def test_a_trace_of_a_run(ready: Cli) -> None:
+    result = ready("train", "--solver=solver.prototxt", "--trace=out.json")
+    assert result.code == 0, result.err
+    assert "] Trace of iterations 5 to 7, which ran step by step: out.json" in result.err
+    events = json.loads((ready.folder / "out.json").read_text())["traceEvents"]
+    found = {(event["name"], event.get("cat")) for event in events}
+    assert {("data", "data"), ("ip", "forward"), ("ip", "backward"), ("update", "update")} < found
+    assert ("make a batch", "data") in found
+    result = ready("train", "--solver=solver.prototxt", "--trace=nowhere/out.json")
+    assert result.code == 1
+    assert "--trace nowhere/out.json: cannot be written: No such file" in result.err
 
 
 @pytest.mark.parametrize("signal_number", [signal.SIGINT, signal.SIGHUP])

@@ -105,6 +105,10 @@ class Cpu:
     def synchronize(self) -> None:
         """Wait until all steps have run: here they have when they return."""
 
+    def memory_in_use(self) -> dict[str, int]:
+        """Bytes that this backend holds beside a net's own, by what they are for: here, none."""
+        return {}
+
     def laps(self) -> Laps:
         """A clock for parts of a net's steps."""
         return Laps()

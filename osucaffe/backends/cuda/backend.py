@@ -151,6 +151,16 @@ class Cuda:
         """Wait until all steps have run."""
         self.stream.synchronize()
 
+    def memory_in_use(self) -> dict[str, int]:
+        """Bytes that this backend holds beside a net's own, by what they are for."""
+        copies = [copy for _, copy in self._shadows.values()]
+        return {
+            "16-bit copies of the parameters": sum(map(self.nbytes, copies)),
+            "all of the GPU's memory that is in use here": (
+                self.cupy.get_default_memory_pool().used_bytes()
+            ),
+        }
+
     def laps(self) -> DeviceLaps:
         """A clock for parts of a net's steps."""
         return DeviceLaps(self)
