@@ -60,7 +60,8 @@ def test_nothing_is_allocated(onednn, solver_type):
         tracemalloc.stop()
     # Blobs have 256 KB and more, but for the scores. What comes and goes: argument tuples, views,
     # and the buffers of NumPy's iterators, of 8,192 elements however large the arrays are.
+    # What stays: what Python keeps on its free lists
     assert peak - start < 64_000
-    assert now - start < 4_000
+    assert now - start < 16_000
     after = solver.net.backend.read(solver.net.parameters[0].blob.data)
     assert not np.array_equal(before, after)

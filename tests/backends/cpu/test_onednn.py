@@ -10,83 +10,12 @@ import numpy as np
 import pytest
 
 from osucaffe.backends.cpu import onednn
-from osucaffe.backends.cpu.onednn import update
-from osucaffe.backends.cpu.onednn.api import Unsupported
 from osucaffe.backends.primitives import Program
 from osucaffe.backends.tensor import Tensor
 
-DNN = onednn.load()
-pytestmark = pytest.mark.skipif(DNN is None, reason="no oneDNN library here")
-RANDOM = np.random.default_rng(1)
+from .programs import DNN, NEEDS_ONEDNN, Given, blocked, close, run
 
-
-def place(tensor: Tensor) -> None:
-    """Aligned memory full of NaN, as if another tensor had left it there."""
-    if tensor.address:
-        return
-    itemsize = np.dtype(tensor.dtype).itemsize
-    raw = np.full(tensor.size * itemsize + 64, 0xFF, "uint8")
-    start = -raw.ctypes.data % 64
-    flat = raw[start : start + tensor.size * itemsize].view(tensor.dtype)
-    tensor.place(flat, flat.ctypes.data)
-
-
-def run(program: Program) -> None:
-    """Prepare all calls, then place the tensors, then run the steps twice (as iterations do)."""
-    steps = [DNN.prepare(None, call) for call in program.calls]
-    assert None not in steps
-    for call in program.calls:
-        for tensor in [*call.read_tensors(), *call.written_tensors(), *call.scratch]:
-            before = tensor.address
-            place(tensor)
-            if not before and isinstance(tensor, Given):
-                store(tensor, tensor.given)
-    for step in steps:
-        step()
-
-
-class Given(Tensor):
-    """A tensor that holds random (or the given) values when the program runs."""
-
-    def __init__(self, shape: tuple[int, ...], values: np.ndarray | None = None, **how: Any):
-        super().__init__(shape, **how)
-        self.given = RANDOM.standard_normal(shape) if values is None else values
-
-
-def store(tensor: Tensor, values: np.ndarray) -> None:
-    source = Tensor(tensor.shape)
-    place(source)
-    source.array[...] = values
-    step(source, tensor)
-
-
-def load(tensor: Tensor) -> np.ndarray:
-    target = Tensor(tensor.shape)
-    place(target)
-    step(tensor, target)
-    return target.array
-
-
-def step(source: Tensor, target: Tensor) -> None:
-    DNN.reorder(None, source, target)()
-
-
-def blocked(program: Program, shape: tuple[int, ...]) -> Tensor:
-    """A tensor that a convolution with 1x1 kernels has written in the layout that it likes."""
-    x = Given(shape)
-    channels = shape[1]
-    eye = np.eye(channels).reshape(channels, channels, *(1 for _ in shape[2:]))
-    w = Given(eye.shape, eye)
-    y = Tensor(shape, flexible=True)
-    ones = (1,) * len(shape[2:])
-    program.convolution(x, w, None, y, stride=ones, pad=(0,) * len(ones), dilation=ones, group=1)
-    y.given = x.given  # type: ignore[attr-defined]
-    return y
-
-
-def close(tensor: Tensor, expected: np.ndarray) -> None:
-    scale = np.abs(expected).max()
-    np.testing.assert_allclose(load(tensor) / scale, expected / scale, atol=3e-6, rtol=0)
+pytestmark = NEEDS_ONEDNN
 
 
 def taps(kernel, stride, dilation, out):  # type: ignore[no-untyped-def]
@@ -389,41 +318,6 @@ def test_other_dtypes_are_declined() -> None:
     program = Program()
     program.relu(Tensor((2, 3), "float64"), Tensor((2, 3), "float64"), slope=0.0)
     assert DNN.prepare(None, program.calls[0]) is None
-
-
-SGD = "g = g / 2; g = g + weight_decay * decay * w; h = momentum * h + lr * rate * g; w = w - h"
-
-
-@pytest.mark.parametrize("size", [1000, update.PIECE + 100])
-def test_update(size: int) -> None:
-    program = Program()
-    w, g, h, lr = Given((size,)), Given((size,)), Given((size,)), Given((1,), np.array([0.5]))
-    segments = [(0, 300, 1.0, 1.0), (300, 400, 2.0, 0.0), (400, size, 1.0, 1.0)]
-    constants = {"momentum": 0.9, "weight_decay": 0.1}
-    program.update(w, g, [h], lr, formula=SGD, names=["lr"], segments=segments, constants=constants)
-    run(program)
-    rate, decay = np.ones(size), np.ones(size)
-    rate[300:400], decay[300:400] = 2, 0
-    step = 0.9 * h.given + 0.5 * rate * (g.given / 2 + 0.1 * decay * w.given)
-    close(h, step)
-    close(w, w.given - step)
-    close(g, g.given)
-
-
-@pytest.mark.parametrize(
-    "formula",
-    [
-        "w = w - lr * sign(g)",
-        "w = w - lr * g * g",
-        "w = w - lr",
-        "w = lr * g",
-        "w = lr * w",
-        "v = momentum * h; h = v + lr * g; w = w - ((1 + momentum) * h - v)",
-    ],
-)
-def test_other_update_rules_are_declined(formula: str) -> None:
-    with pytest.raises(Unsupported):
-        update.additions(formula, ["w", "g", "h"], ["lr"], {"momentum": 0.9})
 
 
 def test_what_is_no_onednn_is_not_loaded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
