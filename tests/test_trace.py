@@ -12,7 +12,6 @@ import pytest
 from osucaffe import trace
 from osucaffe.errors import UserError
 from osucaffe.solvers.tracer import TRACED, WARM_UP, Tracer
-
 from tests.solvers.runs import assert_same, solver
 
 LAYERS = ["data", "conv", "relu", "drop", "ip", "loss"]
@@ -120,5 +119,5 @@ def test_ranges_of_nvtx_open_and_close(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_a_file_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="--trace .*: cannot be written: No such file"):
+    with pytest.raises(UserError, match=r"--trace .*: cannot be written: No such file"):
         trace.Trace(tmp_path / "nowhere" / "out.json")

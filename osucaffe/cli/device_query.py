@@ -32,10 +32,11 @@ def _show_job(args: argparse.Namespace) -> None:
     """Where the ranks are, and what joins them."""
     from ..comm.job import cuda_aware, find_job, start_mpi
     from . import ranks
+    from .gpus import describe_gpus, nccl_version
 
     job = find_job()
     with job.together():
-        gpus = _gpus("all")
+        gpus = describe_gpus("all")
         args.gpu = args.gpu if "GPU 0" in gpus else None
         args.threads = None
         topology = ranks.place(args, job)
@@ -44,7 +45,7 @@ def _show_job(args: argparse.Namespace) -> None:
         mpi = start_mpi()
         version = mpi.Get_library_version().partition("\n")[0].rstrip("\0 ")
         print(f"MPI:   {version}, {'CUDA-aware' if cuda_aware(mpi) else 'not CUDA-aware'}")
-        print(f"NCCL:  {_nccl()}")
+        print(f"NCCL:  {nccl_version()}")
         for host in topology.hosts:
             print(f"Host {host[0].hostname}: {len(host)} of {job.size} ranks")
             for each in host:
@@ -52,16 +53,6 @@ def _show_job(args: argparse.Namespace) -> None:
                 print(f"  rank {each.rank}: process {each.process}, {each.cores} cores{gpu}")
         print(f"Levels: {len(topology.levels())}")
         print(_links())
-
-
-def _nccl() -> str:
-    try:
-        from cupy.cuda import nccl
-
-        number = nccl.get_version()
-    except ImportError:
-        return "none (it comes with CuPy)"
-    return f"{number // 10000}.{number // 100 % 100}.{number % 100}"
 
 
 def _links() -> str:
@@ -79,6 +70,7 @@ def _show_machine(args: argparse.Namespace) -> None:
     import numpy as np
 
     from ..backends.cpu import Cpu
+    from .gpus import describe_gpus
 
     backend = Cpu()
     rows = {
@@ -89,7 +81,7 @@ def _show_machine(args: argparse.Namespace) -> None:
         "NumPy": f"{np.__version__}, {_blas()}",
         "Python": f"{platform.python_version()} on {platform.system()} {platform.machine()}",
     }
-    rows |= _gpus(args.gpu)
+    rows |= describe_gpus(args.gpu)
     width = max(map(len, rows)) + 1
     for name, text in rows.items():
         print(f"{name + ':':{width}} {text}")
@@ -128,32 +120,3 @@ def _blas() -> str:
         if library["user_api"] == "blas"
     ]
     return ", ".join(found) or "no BLAS known"
-
-
-def _gpus(wanted: str) -> dict[str, str]:
-    """A row for each GPU that CuPy sees, or one that says why there is none."""
-    from ..errors import UserError
-
-    try:
-        import cupy
-    except ImportError:
-        return {"GPU": 'none looked for: CuPy is not there (pip install "osucaffe[cuda13]")'}
-    runtime = cupy.cuda.runtime
-    try:
-        count = runtime.getDeviceCount()
-    except runtime.CUDARuntimeError as error:
-        return {"GPU": f"none: {error}"}
-    try:
-        chosen = range(count) if wanted == "all" else [int(part) for part in wanted.split(",")]
-    except ValueError:
-        raise UserError(f'--gpu {wanted}: give numbers with commas, or "all"') from None
-    rows = {}
-    for number in chosen:
-        if not 0 <= number < count:
-            raise UserError(f"--gpu {number}: there are {count} GPUs, counted from 0")
-        found = runtime.getDeviceProperties(number)
-        rows[f"GPU {number}"] = (
-            f"{found['name'].decode()}, compute {found['major']}.{found['minor']}, "
-            f"{found['totalGlobalMem'] / 2**30:.1f} GiB, {found['multiProcessorCount']} SMs"
-        )
-    return rows or {"GPU": "none"}

@@ -46,10 +46,13 @@ class Cuda:
     def __init__(self, device: int = 0, precision: str = "fp32", *, graphs: bool = True) -> None:
         if precision not in PRECISIONS:
             raise UserError(f"unknown precision {precision}: choose {', '.join(PRECISIONS)}")
-        self.cupy = _import_cupy()
+        self.cupy = import_cupy()
         count = self.cupy.cuda.runtime.getDeviceCount()
         if not 0 <= device < count:
-            raise UserError(f"GPU {device} does not exist: there are {count}, numbered from 0")
+            raise UserError(
+                f"GPU {device} does not exist: there are {count}, numbered from 0 "
+                "(`osucaffe device_query` lists them)"
+            )
         self.device = self.cupy.cuda.Device(device)
         self.device.use()
         registry.load()
@@ -286,17 +289,29 @@ def _array_dtype(tensor: Tensor) -> np.dtype:
     return np.dtype(np.uint16 if name == "bfloat16" else name)
 
 
-def _import_cupy() -> Any:
+def import_cupy() -> Any:
+    """CuPy, where there is a GPU that it can use. UserError says what is missing otherwise."""
     try:
         import cupy
-    except ImportError:
+    except ModuleNotFoundError:
         raise UserError(
             '--gpu needs CuPy: pip install "osucaffe[cuda13]" (or [cuda12] for an older driver)'
         ) from None
-    try:
-        cupy.cuda.runtime.getDeviceCount()
-    except cupy.cuda.runtime.CUDARuntimeError as error:
+    except ImportError as error:
         raise UserError(
-            f"no GPU can be used ({error}): check the driver with nvidia-smi, or leave out --gpu"
+            f"CuPy cannot be loaded ({str(error).strip().splitlines()[0]}): install the NVIDIA "
+            'driver, and CUDA\'s libraries with pip install "osucaffe[cuda13]" (or [cuda12])'
         ) from None
+    try:
+        count = cupy.cuda.runtime.getDeviceCount()
+    except cupy.cuda.runtime.CUDARuntimeError as error:
+        remedy = "check the driver with nvidia-smi, or leave out --gpu"
+        if "InsufficientDriver" in str(error):
+            remedy = (
+                "install the NVIDIA driver, or where there is one, osucaffe[cuda12] instead of "
+                "[cuda13], which needs driver 580 or later"
+            )
+        raise UserError(f"no GPU can be used ({error}): {remedy}") from None
+    if not count:
+        raise UserError("no GPU is there: check nvidia-smi and CUDA_VISIBLE_DEVICES")
     return cupy

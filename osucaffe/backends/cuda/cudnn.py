@@ -6,6 +6,7 @@ A plan is chosen by timing those that cuDNN proposes; see `plans.py` for where c
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -20,8 +21,10 @@ if TYPE_CHECKING:
 
 MOST_TIMED = 40
 """Plans that are timed at most, in the order in which cuDNN proposes them."""
-MOST_COMPILED = 2
-"""Among them, those that cuDNN has to compile first (about 0.2 s each)."""
+MOST_COMPILED, MOST_COMPILED_HEAVY = 2, 5
+"""Among them, those that cuDNN has to compile first (about 0.2 s each); where HEAVY is exceeded."""
+HEAVY = 2e10
+"""Multiplications."""
 MOST_WORKSPACE = 1 << 30
 
 
@@ -105,7 +108,7 @@ class Cudnn:
 
     def __init__(self, backend: Cuda) -> None:
         self.backend = backend
-        self.library = _import()
+        self.library = import_cudnn()
         self.handle = self.library.create_handle()
         self.use(backend.stream)
         name = device_name(backend)
@@ -162,10 +165,12 @@ class Cudnn:
         note = self.library.behavior_note.RUNTIME_COMPILATION
         plans: list[Plan] = []
         compiled = 0
+        heavy = math.prod(convolution.y.shape) * math.prod(convolution.w.shape[1:]) > HEAVY
+        most = MOST_COMPILED_HEAVY if heavy else MOST_COMPILED
         for index in range(min(graph.get_execution_plan_count(), MOST_TIMED)):
             if note in graph.get_behavior_notes_for_plan_at_index(index):
                 compiled += 1
-                if compiled > MOST_COMPILED:
+                if compiled > most:
                     continue
             plan = self._built(graph, index)
             if plan is not None and plan.workspace <= MOST_WORKSPACE:
@@ -188,15 +193,23 @@ class Cudnn:
                 graph.validate()
                 graph.build_operation_graph()
                 graph.create_execution_plans(modes)
-                if convolution.precision == "fp32":
-                    note = self.library.numerical_note
-                    graph.deselect_numeric_notes([note.TENSOR_CORE, note.DOWN_CONVERT_INPUTS])
-                graph.deselect_numeric_notes([self.library.numerical_note.NONDETERMINISTIC])
+                graph.deselect_numeric_notes(self._refused(convolution.precision))
                 graph.check_support()
             except (RuntimeError, self.library.cudnnGraphNotSupportedError):
                 continue
             return graph
         return None
+
+    def _refused(self, precision: str) -> list[Any]:
+        """Notes of the engines that give other bits each time, or fewer than fp32 promises."""
+        note = self.library.numerical_note
+        refused = [note.NONDETERMINISTIC]
+        if precision == "fp32":
+            refused += [
+                note.TENSOR_CORE, note.DOWN_CONVERT_INPUTS, note.REDUCED_PRECISION_REDUCTION,
+                note.FFT, note.WINOGRAD_TILE_4x4, note.WINOGRAD_TILE_6x6, note.WINOGRAD_TILE_13x13,
+            ]  # fmt: skip
+        return refused
 
     def _graph(self, convolution: Convolution) -> Any:
         kinds = self.library.data_type
@@ -242,12 +255,21 @@ class Cudnn:
 
 
 @functools.cache
-def _import() -> Any:
+def import_cudnn() -> Any:
+    """cuDNN's Python interface, with its library. UserError says what is missing otherwise."""
     try:
         import cudnn
     except (ImportError, OSError):
         raise UserError(
-            "a GPU needs cuDNN's Python interface: install osucaffe[cuda13] (or osucaffe[cuda12])"
+            'a GPU needs cuDNN\'s Python interface: pip install "osucaffe[cuda13]" (or [cuda12]), '
+            "or nvidia-cudnn-frontend alone where cuDNN is there"
+        ) from None
+    try:
+        cudnn.backend_version()
+    except (RuntimeError, OSError) as error:  # the interface looks for the library only then
+        raise UserError(
+            f"cuDNN's library cannot be loaded ({error}): pip install nvidia-cudnn-cu13 (or "
+            "nvidia-cudnn-cu12), or put the folder of libcudnn.so.9 into LD_LIBRARY_PATH"
         ) from None
     return cudnn
 

@@ -118,7 +118,7 @@ def simulate(monkeypatch: pytest.MonkeyPatch) -> None:
 
     if nvrtc() is None:
         pytest.skip("NVRTC is not installed")
-    monkeypatch.setattr(backend, "_import_cupy", fake_cupy)
+    monkeypatch.setattr(backend, "import_cupy", fake_cupy)
 
     def module(text: str, flags: tuple[str, ...], device: int) -> Any:
         ptx = compile_ptx(text, flags)

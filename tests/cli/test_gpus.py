@@ -1,0 +1,172 @@
+"""What is said where a GPU, its driver or a library is missing: one message with the remedy."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+from osucaffe.backends.cuda import Cuda
+from osucaffe.backends.cuda.backend import import_cupy
+from osucaffe.backends.cuda.cudnn import import_cudnn
+from osucaffe.cli import main
+from osucaffe.cli.gpus import describe_gpus
+from osucaffe.errors import UserError
+from tests.backends.cuda.simulated import fake_cupy
+
+PROPERTIES = {"name": b"NVIDIA H200", "major": 9, "minor": 0, "multiProcessorCount": 132}
+
+
+class Missing:
+    """Lets the import of a module fail, as an entry of sys.meta_path."""
+
+    def __init__(self, name: str, error: ImportError) -> None:
+        self.name, self.error = name, error
+
+    def find_spec(self, name: str, *_: Any) -> None:
+        if name == self.name:
+            raise self.error
+
+
+@pytest.fixture(autouse=True)
+def fresh() -> Iterator[None]:
+    """cuDNN is looked for anew."""
+    import_cudnn.cache_clear()
+    yield
+    import_cudnn.cache_clear()
+
+
+def fail_import(monkeypatch: pytest.MonkeyPatch, name: str, error: ImportError) -> None:
+    monkeypatch.delitem(sys.modules, name, raising=False)
+    monkeypatch.setattr(sys, "meta_path", [Missing(name, error), *sys.meta_path])
+
+
+def provide(monkeypatch: pytest.MonkeyPatch, name: str, **content: Any) -> Any:
+    module = ModuleType(name)
+    module.__dict__.update(content)
+    monkeypatch.setitem(sys.modules, name, module)
+    return module
+
+
+class RuntimeFailure(Exception):
+    """As CuPy's CUDARuntimeError."""
+
+
+def provide_cupy(monkeypatch: pytest.MonkeyPatch, count: int | str = 1, **runtime: Any) -> Any:
+    """A CuPy with so many GPUs; text: what counting them fails with."""
+
+    def get_count() -> int:
+        if isinstance(count, str):
+            raise RuntimeFailure(count)
+        return count
+
+    made = SimpleNamespace(
+        getDeviceCount=get_count, CUDARuntimeError=RuntimeFailure,
+        getDeviceProperties=lambda number: PROPERTIES, runtimeGetVersion=lambda: 13000,
+        driverGetVersion=lambda: 13010, **runtime,
+    )  # fmt: skip
+    device = SimpleNamespace(mem_info=(100 * 2**30, 140 * 2**30))
+    cuda = SimpleNamespace(runtime=made, Device=lambda number: device)
+    return provide(monkeypatch, "cupy", cuda=cuda, __version__="14.0.1")
+
+
+def test_without_cupy(monkeypatch: pytest.MonkeyPatch) -> None:
+    fail_import(monkeypatch, "cupy", ModuleNotFoundError("No module named 'cupy'"))
+    with pytest.raises(UserError, match=r'needs CuPy: pip install "osucaffe\[cuda13\]"'):
+        import_cupy()
+    assert "needs CuPy" in describe_gpus("all")["GPU"]
+
+
+def test_cupy_that_does_not_load(monkeypatch: pytest.MonkeyPatch) -> None:
+    error = ImportError("\nlibcuda.so.1: cannot open shared object file\nmore\nlines")
+    fail_import(monkeypatch, "cupy", error)
+    with pytest.raises(UserError, match=r"libcuda\.so\.1.*install the NVIDIA driver") as found:
+        import_cupy()
+    assert "\n" not in str(found.value)
+
+
+@pytest.mark.parametrize(
+    ("count", "remedy"),
+    [
+        ("cudaErrorInsufficientDriver: too old", "install the NVIDIA driver, or .*cuda12"),
+        ("cudaErrorNoDevice: no CUDA-capable device", "check the driver with nvidia-smi"),
+        (0, "CUDA_VISIBLE_DEVICES"),
+    ],
+)
+def test_no_gpu(monkeypatch: pytest.MonkeyPatch, count: int | str, remedy: str) -> None:
+    provide_cupy(monkeypatch, count)
+    with pytest.raises(UserError, match=f"no GPU .*{remedy}"):
+        import_cupy()
+
+
+def test_a_gpu_that_does_not_exist(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    provide_cupy(monkeypatch, 2)
+    assert main(["train", "--solver", "none.prototxt", "--gpu", "9"]) == 1
+    assert capsys.readouterr().err == (
+        "osucaffe: GPU 9 does not exist: there are 2, numbered from 0 "
+        "(`osucaffe device_query` lists them)\n"
+    )
+    with pytest.raises(UserError, match="--gpu 9: there are 2 GPUs"):
+        describe_gpus("0,9")
+    with pytest.raises(UserError, match="--gpu first: give numbers"):
+        describe_gpus("first")
+
+
+def test_out_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    from osucaffe.backends.cuda import backend
+
+    def fail(*_: Any) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(backend, "import_cupy", fake_cupy)
+    cuda = Cuda()
+    cuda.cupy = SimpleNamespace(cuda=cuda.cupy.cuda, empty=fail)
+    cuda.device = SimpleNamespace(id=0, mem_info=(2**30, 80 * 2**30))
+    with pytest.raises(UserError, match=r"GPU 0 .* 8\.00 GiB more .* 1\.00 of 80\.00 .* batch"):
+        cuda.allocate(8 * 2**30)
+
+
+def test_without_the_interface_of_cudnn(monkeypatch: pytest.MonkeyPatch) -> None:
+    fail_import(monkeypatch, "cudnn", ModuleNotFoundError("No module named 'cudnn'"))
+    with pytest.raises(UserError, match=r"cuDNN's Python interface: pip install .*frontend"):
+        import_cudnn()
+
+
+def test_without_the_library_of_cudnn(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> int:
+        raise RuntimeError("libcudnn.so.9 is not there")
+
+    provide(monkeypatch, "cudnn", backend_version=fail)
+    with pytest.raises(UserError, match=r"libcudnn\.so\.9 is not there.*pip install nvidia-cudnn"):
+        import_cudnn()
+    provide_cupy(monkeypatch)
+    rows = describe_gpus("all")
+    assert rows["cuDNN"].startswith("none: cuDNN's library cannot be loaded")
+
+
+def test_everything_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    cupy = provide_cupy(monkeypatch, 2)
+    provide(monkeypatch, "cudnn", backend_version=lambda: 91301, __version__="1.23.0")
+    library = SimpleNamespace(
+        create=lambda: 1, getVersion=lambda handle: 130001, destroy=lambda handle: None
+    )
+    for name in ("cupy_backends", "cupy_backends.cuda"):
+        provide(monkeypatch, name)
+    provide(monkeypatch, "cupy_backends.cuda.libs", cublas=library)
+    cupy.cuda.nccl = SimpleNamespace(get_version=lambda: 22703)
+    monkeypatch.setitem(sys.modules, "cupy.cuda", cupy.cuda)
+    rows = describe_gpus("1")
+    assert rows.pop("Driver").endswith("for CUDA up to 13.1")
+    assert rows == {
+        "GPU 1": "NVIDIA H200, compute capability 9.0, 132 multiprocessors, "
+        "100.0 of 140.0 GiB free",
+        "CUDA": "13.0, CuPy 14.0.1",
+        "cuDNN": "9.13.1, frontend 1.23.0",
+        "cuBLAS": "13.0.1",
+        "NCCL": "2.27.3",
+    }
