@@ -26,10 +26,6 @@ SHARED = 227 << 10
 BLOCKS = 128
 """About one for each processor."""
 WARPS = 16
-MOST_TILES = 10
-"""Tiles of 16 pixels up to which each has a warp of its own."""
-MOST_PIXELS = 512
-"""That a block computes."""
 
 
 INSTRUCTIONS = {
@@ -118,18 +114,16 @@ class Small:
         pitch = channels if channels < 4 else _up(channels // pair, 4)
         height, width = self.y[2:]
         rows = height
-        while rows > 1 and (self.y[0] * -(-height // rows) < BLOCKS or rows * width > MOST_PIXELS):
+        while rows > 1 and (self.y[0] * -(-height // rows) < BLOCKS or rows * width > WARPS * 12):
             rows = -(-rows // 2)
         tiles = -(-rows * width // 16)
-        row_warps = -(-tiles // -(-tiles // MOST_TILES))
         splits = max(1, min(WARPS // tiles, steps // 6, 4))
         size = self._patch(rows, self.kernel[0], pitch) + filters + steps * 16
         size = max(size, (splits - 1) * tiles * 16 * (across * 8 + 2))
-        if across > 8 or size * 4 > SHARED:
+        if tiles > WARPS or across > 8 or size * 4 > SHARED:
             return None
         macros = {
-            "ROWS": rows, "PITCH": pitch, "PAIR": pair, "TILES": tiles, "ROWWARPS": row_warps,
-            "SPLITS": splits,
+            "ROWS": rows, "PITCH": pitch, "PAIR": pair, "TILES": tiles, "SPLITS": splits,
             "RUN": run, "FLIPPED": int(flipped), "KROWS": self.kernel[0],
         }  # fmt: skip
         return macros, size
@@ -156,7 +150,7 @@ class Small:
         found = self._correlation(flipped)
         assert found is not None
         macros, size = found
-        threads = macros["ROWWARPS"] * macros["SPLITS"] * 32
+        threads = macros["TILES"] * macros["SPLITS"] * 32
         most = 16 // ITEM_BYTES[self.dtype]
         filters = math.prod(self.kernel) * self.y[1] * (1 if flipped else self.x[1])
         macros["WVEC"] = math.gcd(filters, 4 if flipped else most)

@@ -18,7 +18,7 @@ from .cublas import Algorithm, Product
 from .cudnn import Convolution, Operand, Plan, channels_last
 from .kernels import blocks_for, kernel, launch
 from .layout import C_TYPES, ITEM_BYTES, Layout, dtype_of
-from .plans import TIMED, time_of, trial_memory
+from .plans import time_of, trial_memory
 from .registry import CudaCall
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ def measured(
         for scratch in trial.scratch:
             backend.place(scratch, backend.allocate(backend.nbytes(scratch)), 0)
         step()
-        found = ("", time_of(backend, step, TIMED))
+        found = ("", time_of(backend, step))
         backend.timings.put(what, *found)
     return Way(found[1], lambda: make(call, tensors))
 

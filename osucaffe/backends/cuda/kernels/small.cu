@@ -75,8 +75,8 @@ __device__ __forceinline__ Place patch_place(int i) {
 #ifdef SPLITS
 // y (N, OH, OW, O) = x correlated with w, plus b, through ReLU with that slope (1: none). A word is
 // PAIR channels. FLIPPED: w is (C, KH, KW, O) and turned by half a turn, as the gradient to the
-// input wants it. TILES: of 16 pixels in a block; ROWWARPS: warps that take them in turn; SPLITS: warps
-// that share the sum over taps of a tile (where each takes one); RUN: words from filter to filter; WVEC: weights that are loaded at once.
+// input wants it. SPLITS: warps that share the sum over taps of a tile of 16 pixels; TILES: of 16
+// pixels in a block; RUN: words from filter to filter; WVEC: weights that are loaded at once.
 // Blocks: images x parts of ROWS rows.
 #define WORDS (K / PAIR)
 #define STEPS ((WORDS + 7) / 8)
@@ -155,73 +155,70 @@ correlate(const S* x, const T* w, const float* b, T* y, float slope) {
     __syncthreads();
 
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-    int split = warp / ROWWARPS;
-    // Where warps share a sum, each has one tile only, and all pass the barriers together.
-    for (int tile = warp % ROWWARPS; tile < TILES; tile += ROWWARPS) {
-        int first = tile * 16 + g, second = first + 8;
-        int p0 = min(first, ROWS * OW - 1), p1 = min(second, ROWS * OW - 1);
-        const uint32_t* from0 = patch + (p0 / OW * WIDTH + p0 % OW) * PITCH;
-        const uint32_t* from1 = patch + (p1 / OW * WIDTH + p1 % OW) * PITCH;
-        float sum[ACROSS][4] = {};
+    int tile = warp % TILES, split = warp / TILES;
+    int first = tile * 16 + g, second = first + 8;
+    int p0 = min(first, ROWS * OW - 1), p1 = min(second, ROWS * OW - 1);
+    const uint32_t* from0 = patch + (p0 / OW * WIDTH + p0 % OW) * PITCH;
+    const uint32_t* from1 = patch + (p1 / OW * WIDTH + p1 % OW) * PITCH;
+    float sum[ACROSS][4] = {};
 #pragma unroll 4
-        for (int k = split * 8; k < STEPS * 8; k += SPLITS * 8) {
-            int2 near = place[k + t], far = place[k + t + 4];
-            uint32_t a[4] = {from0[near.x], from1[near.x], from0[far.x], from1[far.x]};
+    for (int k = split * 8; k < STEPS * 8; k += SPLITS * 8) {
+        int2 near = place[k + t], far = place[k + t + 4];
+        uint32_t a[4] = {from0[near.x], from1[near.x], from0[far.x], from1[far.x]};
 #pragma unroll
-            for (int j = 0; j < ACROSS; ++j) {
+        for (int j = 0; j < ACROSS; ++j) {
 #if FLIPPED
-                multiply(sum[j], a, filters[near.y + j * 8 + g], filters[far.y + j * 8 + g]);
+            multiply(sum[j], a, filters[near.y + j * 8 + g], filters[far.y + j * 8 + g]);
 #else
-                const uint32_t* filter = filters + (j * 8 + g) * RUN + k + t;
-                multiply(sum[j], a, filter[0], filter[4]);
+            const uint32_t* filter = filters + (j * 8 + g) * RUN + k + t;
+            multiply(sum[j], a, filter[0], filter[4]);
 #endif
-            }
         }
-        if (SPLITS > 1) {
-            float* parts = reinterpret_cast<float*>(shared);
-            __syncthreads();
-            if (split) {
-#pragma unroll
-                for (int j = 0; j < ACROSS; ++j)
-#pragma unroll
-                    for (int i = 0; i < 4; i += 2) {
-                        int line = (split - 1) * TILES * 16 + (i ? second : first);
-                        *reinterpret_cast<float2*>(parts + line * SIDE + j * 8 + 2 * t) =
-                            make_float2(sum[j][i], sum[j][i + 1]);
-                    }
-            }
-            __syncthreads();
-            if (split) return;
-#pragma unroll
-            for (int other = 0; other < SPLITS - 1; ++other)
-#pragma unroll
-                for (int j = 0; j < ACROSS; ++j)
-#pragma unroll
-                    for (int i = 0; i < 4; i += 2) {
-                        int line = other * TILES * 16 + (i ? second : first);
-                        float2 v = *reinterpret_cast<float2*>(parts + line * SIDE + j * 8 + 2 * t);
-                        sum[j][i] += v.x, sum[j][i + 1] += v.y;
-                    }
-        }
-        int left = min(ROWS, OH - row) * OW;
-        T* to = y + ((int64_t)n * OH + row) * OW * O;
-#pragma unroll
-        for (int j = 0; j < ACROSS; ++j)
-#pragma unroll
-            for (int i = 0; i < 4; i += 2) {
-                int pixel = i ? second : first, o = j * 8 + 2 * t;
-                if (pixel >= left || o >= O) continue;
-                float low = sum[j][i] + (b ? b[o] : 0.0f), high = sum[j][i + 1];
-                if (b && o + 1 < O) high += b[o + 1];
-                float v[2] = {low > 0 ? low : slope * low, high > 0 ? high : slope * high};
-                if (O % 2 == 0) {
-                    store<T, 2>(to + pixel * O + o, v);
-                } else {
-                    to[pixel * O + o] = from_float<T>(v[0]);
-                    if (o + 1 < O) to[pixel * O + o + 1] = from_float<T>(v[1]);
-                }
-            }
     }
+    if (SPLITS > 1) {
+        float* parts = reinterpret_cast<float*>(shared);
+        __syncthreads();
+        if (split) {
+#pragma unroll
+            for (int j = 0; j < ACROSS; ++j)
+#pragma unroll
+                for (int i = 0; i < 4; i += 2) {
+                    int line = (split - 1) * TILES * 16 + (i ? second : first);
+                    *reinterpret_cast<float2*>(parts + line * SIDE + j * 8 + 2 * t) =
+                        make_float2(sum[j][i], sum[j][i + 1]);
+                }
+        }
+        __syncthreads();
+        if (split) return;
+#pragma unroll
+        for (int other = 0; other < SPLITS - 1; ++other)
+#pragma unroll
+            for (int j = 0; j < ACROSS; ++j)
+#pragma unroll
+                for (int i = 0; i < 4; i += 2) {
+                    int line = other * TILES * 16 + (i ? second : first);
+                    float2 v = *reinterpret_cast<float2*>(parts + line * SIDE + j * 8 + 2 * t);
+                    sum[j][i] += v.x, sum[j][i + 1] += v.y;
+                }
+    }
+    int left = min(ROWS, OH - row) * OW;
+    T* to = y + ((int64_t)n * OH + row) * OW * O;
+#pragma unroll
+    for (int j = 0; j < ACROSS; ++j)
+#pragma unroll
+        for (int i = 0; i < 4; i += 2) {
+            int pixel = i ? second : first, o = j * 8 + 2 * t;
+            if (pixel >= left || o >= O) continue;
+            float low = sum[j][i] + (b ? b[o] : 0.0f), high = sum[j][i + 1];
+            if (b && o + 1 < O) high += b[o + 1];
+            float v[2] = {low > 0 ? low : slope * low, high > 0 ? high : slope * high};
+            if (O % 2 == 0) {
+                store<T, 2>(to + pixel * O + o, v);
+            } else {
+                to[pixel * O + o] = from_float<T>(v[0]);
+                if (o + 1 < O) to[pixel * O + o + 1] = from_float<T>(v[1]);
+            }
+        }
 }
 #endif
 
