@@ -25,7 +25,7 @@ class TorchPeer(nn.Module):
     def __init__(self, net: caffe_pb2.NetParameter, *, seed: int = 1) -> None:
         super().__init__()
         self.layers = nn.ModuleDict()
-        self.specs = [layer for layer in net.layer if layer.type not in _IGNORED]
+        self.specs = _joined([layer for layer in net.layer if layer.type not in _IGNORED])
         # Shapes are found by running every module on tensors without memory.
         blobs = {
             top: torch.empty(tuple(shape.dim), dtype=_dtype(len(shape.dim)), device="meta")
@@ -43,7 +43,7 @@ class TorchPeer(nn.Module):
         self.to_empty(device="cpu")
         torch.manual_seed(seed)
         for module in self.modules():
-            if isinstance(module, nn.Conv2d | nn.Linear):
+            if isinstance(module, nn.Conv2d | nn.Linear | nn.BatchNorm2d):
                 module.reset_parameters()
 
     def forward(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -78,8 +78,13 @@ class TorchPeer(nn.Module):
 
     @torch.no_grad()
     def load(self, parameters: Mapping[str, Sequence[np.ndarray]]) -> None:
-        """Take the values of parameters by layer name, in Caffe's order and shapes."""
+        """Take the values of parameters by layer name, in Caffe's order and shapes.
+
+        Those of layers that have no peer of their own (BatchNorm: its statistics) stay behind.
+        """
         for name, values in parameters.items():
+            if name not in self.layers:
+                continue
             for parameter, value in zip(self.layers[name].parameters(), values, strict=True):
                 parameter.copy_(torch.from_numpy(value).reshape(parameter.shape))
 
@@ -165,6 +170,54 @@ def _normalization(spec: caffe_pb2.LayerParameter, bottoms: list[Tensor]) -> nn.
     return nn.LocalResponseNorm(param.local_size, param.alpha, param.beta, param.k)
 
 
+_NORMALIZATION = "BatchNorm, Scale"
+
+
+def _joined(specs: list[caffe_pb2.LayerParameter]) -> list[caffe_pb2.LayerParameter]:
+    """With each BatchNorm and the Scale behind it as one layer of the Scale's name."""
+    joined: list[caffe_pb2.LayerParameter] = []
+    for spec in specs:
+        before = joined[-1] if joined else spec
+        if spec.type == "Scale" and before.type == "BatchNorm" and spec.bottom[:] == before.top[:]:
+            both = caffe_pb2.LayerParameter()
+            both.CopyFrom(spec)
+            both.type = _NORMALIZATION
+            both.bottom[:] = before.bottom
+            both.batch_norm_param.CopyFrom(before.batch_norm_param)
+            joined[-1] = both
+        else:
+            joined.append(spec)
+    return joined
+
+
+def _batch_normalization(spec: caffe_pb2.LayerParameter, bottoms: list[Tensor]) -> nn.Module:
+    param, scale = spec.batch_norm_param, spec.scale_param
+    if not scale.bias_term or (scale.axis, scale.num_axes) != (1, 1):
+        raise UserError(f'layer "{spec.name}": the PyTorch peer scales and shifts channels')
+    fraction = param.moving_average_fraction
+    return nn.BatchNorm2d(bottoms[0].shape[1], eps=param.eps, momentum=1 - fraction)
+
+
+class _Sum(nn.Module):
+    def __init__(self, coefficients: Sequence[float]) -> None:
+        super().__init__()
+        self.coefficients = list(coefficients)
+
+    def forward(self, first: Tensor, *others: Tensor) -> Tensor:
+        factors = self.coefficients or [1.0] * (1 + len(others))
+        total = first if factors[0] == 1 else first * factors[0]
+        for other, factor in zip(others, factors[1:], strict=True):
+            total = torch.add(total, other, alpha=factor)
+        return total
+
+
+def _eltwise(spec: caffe_pb2.LayerParameter, bottoms: list[Tensor]) -> nn.Module:
+    param = spec.eltwise_param
+    if param.operation != caffe_pb2.EltwiseParameter.SUM:
+        raise UserError(f'layer "{spec.name}": the PyTorch peer has sums only')
+    return _Sum(param.coeff)
+
+
 class _Concat(nn.Module):
     def __init__(self, axis: int) -> None:
         super().__init__()
@@ -181,10 +234,12 @@ def _relu(spec: caffe_pb2.LayerParameter, bottoms: list[Tensor]) -> nn.Module:
 
 
 _BUILDERS: dict[str, _Builder] = {
+    _NORMALIZATION: _batch_normalization,
     "Concat": lambda spec, bottoms: _Concat(spec.concat_param.axis),
     "Convolution": _convolution,
     # Not in place: the ReLU before it needs its own result for the gradient.
     "Dropout": lambda spec, bottoms: nn.Dropout(spec.dropout_param.dropout_ratio),
+    "Eltwise": _eltwise,
     "InnerProduct": _inner_product,
     "LRN": _normalization,
     "Pooling": _pooling,

@@ -46,6 +46,26 @@ layer { name: "loss2" type: "SoftmaxWithLoss" bottom: "ip2" bottom: "label" top:
         loss_weight: 0.3 }
 """
 
+# A residual block: batch normalization and its scale, in place; sums with coefficients or not.
+RESIDUAL = """
+layer { name: "in" type: "Input" top: "data" top: "label"
+        input_param { shape { dim: 5 dim: 4 dim: 6 dim: 7 } shape { dim: 5 } } }
+layer { name: "conv" type: "Convolution" bottom: "data" top: "conv" convolution_param {
+        num_output: 4 kernel_size: 3 pad: 1 bias_term: false weight_filler { type: "msra" } } }
+layer { name: "bn" type: "BatchNorm" bottom: "conv" top: "conv" batch_norm_param { eps: 0.01 } }
+layer { name: "scale" type: "Scale" bottom: "conv" top: "conv" scale_param {
+        bias_term: true filler { type: "gaussian" mean: 1 std: 0.5 }
+        bias_filler { type: "gaussian" std: 0.5 } } }
+layer { name: "relu" type: "ReLU" bottom: "conv" top: "conv" }
+layer { name: "tenth" type: "Eltwise" bottom: "data" bottom: "conv" top: "tenth"
+        eltwise_param { operation: SUM coeff: 1 coeff: 0.1 } }
+layer { name: "sum" type: "Eltwise" bottom: "tenth" bottom: "conv" top: "sum" }
+layer { name: "sum_relu" type: "ReLU" bottom: "sum" top: "sum" }
+layer { name: "ip" type: "InnerProduct" bottom: "sum" top: "ip"
+        inner_product_param { num_output: 10 weight_filler { type: "xavier" } } }
+layer { name: "loss" type: "SoftmaxWithLoss" bottom: "ip" bottom: "label" top: "loss" }
+"""
+
 
 def both(param: NetParameter) -> tuple[Net, TorchPeer, dict]:
     """An osucaffe net and its peer with the same weights, after forward and backward."""
@@ -74,8 +94,13 @@ def close(found: np.ndarray, wanted: np.ndarray) -> bool:
 
 @pytest.mark.parametrize(
     "param",
-    [parse_text(SMALL, NetParameter), training_net("cifar10_full", 2), training_net("lenet", 2)],
-    ids=["small", "cifar10_full", "lenet"],
+    [
+        parse_text(SMALL, NetParameter),
+        parse_text(RESIDUAL, NetParameter),
+        training_net("cifar10_full", 2),
+        training_net("lenet", 2),
+    ],
+    ids=["small", "residual", "cifar10_full", "lenet"],
 )
 def test_same_blobs_and_gradients(param: NetParameter) -> None:
     net, peer, blobs = both(param)
@@ -83,7 +108,7 @@ def test_same_blobs_and_gradients(param: NetParameter) -> None:
         assert close(values.detach().numpy(), net.read(name)), name
     assert peer.loss(blobs).item() == pytest.approx(net.loss(), rel=1e-5)
     for layer in net.layers:
-        if not layer.parameters:
+        if not layer.parameters or layer.type == "BatchNorm":  # whose statistics are not learned
             continue
         gradients = [parameter.grad.numpy() for parameter in peer.layers[layer.name].parameters()]
         for found, blob in zip(gradients, layer.parameters, strict=True):
@@ -96,6 +121,21 @@ def test_parameters_and_multipliers() -> None:
     groups = {group["lr"]: group for group in peer.parameter_groups(0.1, 0.5)}
     assert sorted(groups) == [0.1, 0.2]
     assert [len(group["params"]) for group in groups.values()] == [4, 4]
+
+
+def test_resnet50_has_a_peer() -> None:
+    """Learned: all but the statistics; batch normalization and its scale are one module."""
+    peer = TorchPeer(training_net("resnet50", 1))
+    assert sum(parameter.numel() for parameter in peer.parameters()) == 25_557_032 + 64
+    kinds = [type(module) for module in peer.layers.values()]
+    assert kinds.count(torch.nn.BatchNorm2d) == 53
+
+
+def test_other_normalizations_are_refused() -> None:
+    with pytest.raises(UserError, match=r'layer "scale": .* scales and shifts channels'):
+        TorchPeer(parse_text(RESIDUAL.replace("bias_term: true", ""), NetParameter))
+    with pytest.raises(UserError, match=r'layer "tenth": .* sums only'):
+        TorchPeer(parse_text(RESIDUAL.replace("SUM coeff: 1 coeff: 0.1", "MAX"), NetParameter))
 
 
 def test_a_type_without_peer_is_refused() -> None:
