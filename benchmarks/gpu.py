@@ -3,6 +3,12 @@ of the device that floors are made of. Each is built for `worker`."""
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 from osucaffe.proto import caffe_pb2
@@ -17,10 +23,16 @@ BLOCK = 20
 """Iterations between two looks at the clock: the host waits for the device only then."""
 
 
+@contextlib.contextmanager
+def _device_alone() -> Iterator[None]:
+    """Hold the device while a side builds: each picks its kernels by timing them."""
+    with open(Path(tempfile.gettempdir()) / "osucaffe-bench-gpu.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
 def build_osucaffe(job: dict[str, Any]) -> Built:
     """A training iteration on GPU 0, replayed as one CUDA graph."""
-    import time
-
     import cupy
 
     import osucaffe
@@ -28,26 +40,28 @@ def build_osucaffe(job: dict[str, Any]) -> Built:
     from osucaffe.graph.flops import flops
     from osucaffe.solvers import Solver
 
-    start = time.perf_counter()
-    net_parameter = nets.training_net(job["model"], job["batch"])
-    settings = caffe_pb2.SolverParameter(
-        net_param=net_parameter,
-        base_lr=LEARNING_RATE,
-        lr_policy="fixed",
-        momentum=MOMENTUM,
-        weight_decay=DECAY,
-        max_iter=2**31 - 1,
-        random_seed=1,
-    )
-    backend = Cuda(precision=job["precision"])
-    solver = Solver(settings, backend)
-    for name, values in nets.synthetic_batch(net_parameter).items():
-        solver.net.write(name, values)
-    solver.step(1)
-    backend.synchronize()
+    with _device_alone():
+        start = time.perf_counter()
+        net_parameter = nets.training_net(job["model"], job["batch"])
+        settings = caffe_pb2.SolverParameter(
+            net_param=net_parameter,
+            base_lr=LEARNING_RATE,
+            lr_policy="fixed",
+            momentum=MOMENTUM,
+            weight_decay=DECAY,
+            max_iter=2**31 - 1,
+            random_seed=1,
+        )
+        backend = Cuda(precision=job["precision"])
+        solver = Solver(settings, backend)
+        for name, values in nets.synthetic_batch(net_parameter).items():
+            solver.net.write(name, values)
+        solver.step(1)
+        backend.synchronize()
+        setup = time.perf_counter() - start
     notes = {
         "version": osucaffe.__version__,
-        "setup": time.perf_counter() - start,
+        "setup": setup,
         "calls": [
             (flops(call), sum(map(backend.nbytes, {*call.read_tensors(), *call.written_tensors()})))
             for program in solver.net.programs[:2]
@@ -60,28 +74,45 @@ def build_osucaffe(job: dict[str, Any]) -> Built:
         solver.step(BLOCK)
         backend.synchronize()
 
-    return Built(iterate, notes, BLOCK, lambda: cupy.get_default_memory_pool().total_bytes())
+    return Built(iterate, notes, BLOCK, lambda: int(cupy.get_default_memory_pool().total_bytes()))
 
 
 def build_torch(job: dict[str, Any]) -> Built:
     """The same in PyTorch, channels_last, in one of TORCH_MODES."""
-    import time
-
     import torch
 
     from .torch_peer import TorchPeer, torch_batch
 
-    start = time.perf_counter()
     torch.backends.cudnn.benchmark = True
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = (
         job["precision"] != "fp32"
     )
-    net_parameter = nets.training_net(job["model"], job["batch"])
-    peer = TorchPeer(net_parameter).cuda().to(memory_format=torch.channels_last)
-    batch = {
-        name: x.cuda().to(memory_format=torch.channels_last) if x.dim() == 4 else x.cuda()
-        for name, x in torch_batch(nets.synthetic_batch(net_parameter)).items()
-    }
+    with contextlib.nullcontext() if job.get("warm") else _device_alone():
+        start = time.perf_counter()
+        net_parameter = nets.training_net(job["model"], job["batch"])
+        peer = TorchPeer(net_parameter).cuda().to(memory_format=torch.channels_last)
+        batch = {
+            name: x.cuda().to(memory_format=torch.channels_last) if x.dim() == 4 else x.cuda()
+            for name, x in torch_batch(nets.synthetic_batch(net_parameter)).items()
+        }
+        once = _training_step(job, peer, batch)
+        for _ in range(3):
+            once()
+        torch.cuda.synchronize()
+        setup = time.perf_counter() - start
+
+    def iterate() -> None:
+        for _ in range(BLOCK):
+            once()
+        torch.cuda.synchronize()
+
+    notes = {"version": torch.__version__, "setup": setup}
+    return Built(iterate, notes, BLOCK, torch.cuda.max_memory_allocated)
+
+
+def _training_step(job: dict[str, Any], peer: Any, batch: Any) -> Callable[[], Any]:
+    import torch
+
     mode, half = job["mode"], job["precision"] == "bf16"
     optimizer = torch.optim.SGD(
         peer.parameter_groups(LEARNING_RATE, DECAY), lr=LEARNING_RATE, momentum=MOMENTUM, fused=True
@@ -99,29 +130,19 @@ def build_torch(job: dict[str, Any]) -> Built:
         loss().backward()
         optimizer.step()
 
-    once = train
-    if mode == "graph":
-        side = torch.cuda.Stream()
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            for _ in range(3):
-                train()
-        torch.cuda.current_stream().wait_stream(side)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
+    if mode != "graph":
+        return train
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(3):
             train()
-        once = graph.replay
-    for _ in range(3):
-        once()
-    torch.cuda.synchronize()
-
-    def iterate() -> None:
-        for _ in range(BLOCK):
-            once()
-        torch.cuda.synchronize()
-
-    notes = {"version": torch.__version__, "setup": time.perf_counter() - start}
-    return Built(iterate, notes, BLOCK, torch.cuda.max_memory_allocated)
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        train()
+    replay: Callable[[], Any] = graph.replay
+    return replay
 
 
 _MATRIX = 8192
