@@ -99,6 +99,28 @@ def add_reading(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_data(parser: argparse.ArgumentParser) -> None:
+    """Add --readers, --on_bad_record and --shuffle."""
+    add_reading(parser)
+    parser.add_argument(
+        "--shuffle",
+        metavar="BLOCK",
+        nargs="?",
+        type=positive,
+        const=256,
+        help="blocks of so many records of an LMDB (256) in another order in each epoch",
+    )
+
+
+def set_data(args: argparse.Namespace) -> None:
+    """Let this process read data as add_data's options say."""
+    from ..data.settings import settings
+
+    settings.readers = args.readers
+    settings.skip_bad = args.on_bad_record == "skip"
+    settings.shuffle = args.shuffle or 0
+
+
 def readers(args: argparse.Namespace) -> int:
     """The number of reading threads that --readers asks for."""
     from ..data.pipeline import usable_cores

@@ -62,6 +62,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_loss_scale(parser)
     options.add_state(parser)
     options.add_device(parser)
+    options.add_data(parser)
     ranks.add_arguments(parser)
 
 
@@ -84,6 +85,7 @@ def _train(args: argparse.Namespace, job: Job) -> None:
         log.quieten()
     topology = ranks.place(args, job)
     backend = options.make_backend(args)
+    options.set_data(args)
     from ..solvers.signals import Signals
     from ..solvers.solver import Solver
 

@@ -11,6 +11,7 @@ import numpy as np
 from osucaffe.backends.tensor import Shape
 from osucaffe.errors import UserError
 
+from .ahead import BadRecords
 from .image import read_image
 from .order import first_record, permutation
 from .transform import Transform, check_size, record_draws
@@ -53,7 +54,9 @@ class ImageListSource:
 
     root: put before each name as it is. size: (height, width) of all images (None: their own).
     shuffle: another order in each epoch. The stream begins at an image below `rand_skip` that
-    the seed picks. `shape` is the (channels, height, width) of what comes out.
+    the seed picks. bad: what becomes of an image that cannot be used; where it is skipped, the
+    next good one of the list takes its place. `shape` is the
+    (channels, height, width) of what comes out.
     """
 
     def __init__(
@@ -67,11 +70,13 @@ class ImageListSource:
         shuffle: bool = False,
         seed: int = 0,
         rand_skip: int = 0,
+        bad: BadRecords | None = None,
     ) -> None:
         self._path, self._root, self._size, self._colour = path, root, size, colour
         self._entries = read_list(path)
         self._transform = transform
         self._seed, self._shuffle = seed, shuffle
+        self._bad = bad or BadRecords()
         self._start = first_record(seed, rand_skip)
         image = self._read(0)
         self._image_shape = image.shape
@@ -93,11 +98,21 @@ class ImageListSource:
         records = self._records(epochs, places)
         draws = record_draws(self._seed, epochs, records)
         for at, record in enumerate(records.tolist()):
-            image = self._read(record)
-            if image.shape != self._image_shape:
-                check_size(self._transform, image.shape, self._image_shape, self._name(record))
+            image, record = self._usable(record)
             self._transform.apply(image, data[at], draws[at])
             labels[at] = self._entries[record].label
+
+    def _usable(self, record: int) -> tuple[np.ndarray, int]:
+        """An image, or where it is bad and to be skipped the next one of the list that is not."""
+        while True:  # the first image of all can be used
+            try:
+                image = self._read(record)
+                if image.shape != self._image_shape:
+                    check_size(self._transform, image.shape, self._image_shape, self._name(record))
+                return image, record
+            except UserError as error:
+                self._bad.found(error)
+                record = (record + 1) % len(self._entries)
 
     def _records(self, epochs: np.ndarray, places: np.ndarray) -> np.ndarray:
         if not self._shuffle:

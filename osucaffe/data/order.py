@@ -5,6 +5,7 @@ An order depends on the seed and the epoch only: not on ranks, threads or what w
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import lru_cache
 
 import numpy as np
@@ -18,6 +19,39 @@ def permutation(seed: int, epoch: int, count: int) -> np.ndarray:
     order = np.random.default_rng([seed & 0xFFFFFFFFFFFFFFFF, epoch, count]).permutation(count)
     order.flags.writeable = False
     return order
+
+
+def runs(
+    position: int, wanted: int, count: int, *, block: int = 0, seed: int = 0
+) -> Iterator[tuple[int, int, int]]:
+    """The next `wanted` places of an endless stream of `count` records, as runs of consecutive
+    records (epoch, start, stop).
+
+    block: 0 for the order of the records; else their blocks of so many come in another order in
+    each epoch, and each record once. The last block may be short.
+    """
+    while wanted:
+        epoch, place = divmod(position, count)
+        start, stop = place, count
+        if block:
+            start, stop = _block_run(
+                permutation(seed, epoch, -(-count // block)), place, count, block
+            )
+        stop = min(stop, start + wanted)
+        yield epoch, start, stop
+        position += stop - start
+        wanted -= stop - start
+
+
+def _block_run(order: np.ndarray, place: int, count: int, block: int) -> tuple[int, int]:
+    """The record at a place of a shuffled epoch, and the end of its block."""
+    last = len(order) - 1
+    lacking = len(order) * block - count
+    short = int(np.flatnonzero(order == last)[0])
+    if place >= (short + 1) * block - lacking:  # behind the short block: as if it were whole
+        place += lacking
+    number = int(order[place // block])
+    return number * block + place % block, min((number + 1) * block, count)
 
 
 def first_record(seed: int, rand_skip: int) -> int:

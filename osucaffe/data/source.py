@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
 from osucaffe.backends.tensor import Shape
 from osucaffe.errors import UserError
 
+from .ahead import BadRecords
 from .database import Database
 from .datum import Datum, parse_datum, pixels
-from .order import first_record
+from .order import first_record, runs
 from .transform import Transform, check_size, record_draws
 
 Records = list[tuple[memoryview, memoryview]]
@@ -23,14 +24,25 @@ class DatumSource:
 
     The stream begins at a record below `rand_skip` that the seed picks. `shape` is the
     (channels, height, width) of every transformed record; it comes from the first one.
+    block: as for order.runs. bad: what becomes of a record that cannot be used; where it is
+    skipped, the next good record by key takes its place.
     """
 
     def __init__(
-        self, database: Database, transform: Transform, *, seed: int = 0, rand_skip: int = 0
+        self,
+        database: Database,
+        transform: Transform,
+        *,
+        seed: int = 0,
+        rand_skip: int = 0,
+        block: int = 0,
+        bad: BadRecords | None = None,
     ) -> None:
         self._database = database
         self._transform = transform
         self._seed = seed
+        self._block = block
+        self._bad = bad or BadRecords()
         self._start = first_record(seed, rand_skip)
         with database.read(0, 1) as [(key, value)]:
             datum, image = self._decode(key, value)
@@ -47,7 +59,13 @@ class DatumSource:
         """
         data, labels = arrays[0], arrays[1] if len(arrays) > 1 else None
         at = 0
-        for epoch, start, stop in self._runs(position, len(data)):
+        for epoch, start, stop in runs(
+            self._start + position,
+            len(data),
+            len(self._database),
+            block=self._block,
+            seed=self._seed,
+        ):
             draws: Sequence[int] = ()
             if self._transform.random:
                 records = np.arange(start, stop)
@@ -55,37 +73,40 @@ class DatumSource:
             end = at + stop - start
             with self._database.read(start, stop) as found:
                 fill = self._fill_plain if self._plain else self._fill_any
-                fill(found, draws, data[at:end], None if labels is None else labels[at:end])
+                fill(start, found, draws, data[at:end], None if labels is None else labels[at:end])
             at = end
 
-    def _runs(self, position: int, count: int) -> Iterator[tuple[int, int, int]]:
-        """The next `count` records of the stream as (epoch, start, stop): consecutive ones."""
-        epoch, start = divmod(self._start + position, len(self._database))
-        while count:
-            stop = min(start + count, len(self._database))
-            yield epoch, start, stop
-            count -= stop - start
-            epoch, start = epoch + 1, 0
-
     def _fill_any(
-        self, records: Records, draws: Sequence[int], data: np.ndarray, labels: np.ndarray | None
+        self,
+        start: int,
+        records: Records,
+        draws: Sequence[int],
+        data: np.ndarray,
+        labels: np.ndarray | None,
     ) -> None:
         for index, (key, value) in enumerate(records):
-            datum, image = self._decode(key, value)
-            if image.shape != self._record_shape:
-                check_size(self._transform, image.shape, self._record_shape, self._name(key))
+            try:
+                datum, image = self._usable(key, value)
+            except UserError as error:
+                self._bad.found(error)
+                datum, image = self._next_usable(start + index)
             self._transform.apply(image, data[index], draws[index] if draws else 0)
             if labels is not None:
                 labels[index] = datum.label
 
     def _fill_plain(
-        self, records: Records, draws: Sequence[int], data: np.ndarray, labels: np.ndarray | None
+        self,
+        start: int,
+        records: Records,
+        draws: Sequence[int],
+        data: np.ndarray,
+        labels: np.ndarray | None,
     ) -> None:
         """The same for small raw records: all at once where they look like the first one."""
         assert self._plain is not None
         rows = self._plain.rows([value for _, value in records])
         if rows is None:
-            self._fill_any(records, draws, data, labels)
+            self._fill_any(start, records, draws, data, labels)
             return
         images = self._plain.images(rows)
         if draws:
@@ -95,6 +116,23 @@ class DatumSource:
             self._transform.apply(images, data)
         if labels is not None:
             labels[:] = self._plain.labels(rows)
+
+    def _usable(self, key: memoryview, value: memoryview) -> tuple[Datum, np.ndarray]:
+        datum, image = self._decode(key, value)
+        if image.shape != self._record_shape:
+            check_size(self._transform, image.shape, self._record_shape, self._name(key))
+        return datum, image
+
+    def _next_usable(self, number: int) -> tuple[Datum, np.ndarray]:
+        """The first record behind a bad one that can be used: it takes the place."""
+        while True:  # the first record of all can be used
+            number = (number + 1) % len(self._database)
+            with self._database.read(number, number + 1) as [(key, value)]:
+                try:
+                    datum, image = self._usable(key, value)
+                    return datum, image.copy()
+                except UserError:
+                    continue
 
     def _decode(self, key: memoryview, value: memoryview) -> tuple[Datum, np.ndarray]:
         try:

@@ -10,8 +10,10 @@ from osucaffe import filler
 from osucaffe.backends.primitives import Program
 from osucaffe.backends.tensor import Shape
 from osucaffe.blob import Blob
+from osucaffe.data.ahead import BadRecords
 from osucaffe.data.database import open_database
 from osucaffe.data.pipeline import Buffer, allocate, usable_cores
+from osucaffe.data.settings import settings
 from osucaffe.data.source import DatumSource
 from osucaffe.data.transform import Transform
 from osucaffe.errors import UserError
@@ -36,7 +38,14 @@ class Data(Stream):
             database = open_database(param.source)
         except UserError as error:
             self.fail("data_param.source", str(error))
-        source = DatumSource(database, transform, seed=self.seed, rand_skip=param.rand_skip)
+        source = DatumSource(
+            database,
+            transform,
+            seed=self.seed,
+            rand_skip=param.rand_skip,
+            block=settings.shuffle if self.phase == "TRAIN" else 0,
+            bad=BadRecords(skip=settings.skip_bad),
+        )
         shapes: list[Shape] = [(param.batch_size, *source.shape), (param.batch_size,)]
         # Copying raw records keeps one thread busy, not more; decoding images is worth all cores.
         threads = usable_cores() if source.encoded else 1

@@ -6,6 +6,7 @@ from osucaffe.backends.primitives import Program
 from osucaffe.backends.tensor import Shape
 from osucaffe.blob import Blob
 from osucaffe.data.pipeline import Buffer, Fill, Pipeline
+from osucaffe.data.settings import settings
 from osucaffe.layer import Layer
 
 
@@ -51,6 +52,9 @@ class Stream(Feed):
     ) -> list[Shape]:
         """Start the stream that `fill` writes; see Pipeline. Returns the shapes of the tops."""
         shapes = shapes[: len(self.param.top)]
+        # Each thread makes a batch of its own: so many readers need so many batches ahead.
+        threads = settings.readers or threads
+        depth = max(depth, settings.readers or 0)
         self._pipeline = Pipeline(fill, shapes, depth=depth, threads=threads)
         return shapes
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from osucaffe.backends.tensor import Shape
+from osucaffe.data.ahead import BadRecords
 from osucaffe.data.image_list import ImageListSource
 from osucaffe.data.pipeline import usable_cores
+from osucaffe.data.settings import settings
 from osucaffe.data.transform import Transform
 from osucaffe.errors import UserError
 from osucaffe.layer import register
@@ -38,6 +40,7 @@ class ImageData(Stream):
                 shuffle=param.shuffle,
                 seed=self.seed,
                 rand_skip=param.rand_skip,
+                bad=BadRecords(skip=settings.skip_bad),
             )
         except UserError as error:
             # The transform's own errors name the layer already.

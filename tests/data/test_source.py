@@ -5,8 +5,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from osucaffe.data.ahead import BadRecords
 from osucaffe.data.database import open_database, record_key, write_database
 from osucaffe.data.datum import make_datum, parse_datum, pixels
+from osucaffe.data.order import runs
 from osucaffe.data.pipeline import Pipeline
 from osucaffe.data.source import DatumSource
 from osucaffe.data.transform import Transform, record_draws
@@ -181,3 +183,30 @@ def test_damaged_records_are_named(database):
     path = database([whole.SerializeToString(), cut.SerializeToString()])
     with pytest.raises(UserError, match=r'record "00000001" of .* cannot be read'):
         take(source(path), 0, 2)
+
+
+def test_skipped_records_are_counted_and_the_next_good_one_takes_their_place(database):
+    images = [make_datum(np.full((1, 4, 4), i, np.uint8), i) for i in range(6)]
+    images[2] = images[3] = b"nonsense"
+    images[5] = make_datum(np.zeros((1, 4, 5), np.uint8), 5)
+    transform = Transform(caffe_pb2.TransformationParameter(), "TRAIN", fail)
+    bad = BadRecords(skip=True)
+    made = DatumSource(open_database(database(images)), transform, bad=bad)
+    data, labels = take(made, 0, 12)
+    assert labels.tolist() == [0, 1, 4, 4, 4, 0] * 2
+    assert (data == labels[:, None, None, None]).all()
+    assert bad.count == 6
+
+
+def test_shuffled_blocks():
+    path = FORMATS / "mnist200_lmdb"
+    images, wanted = everything(path)
+    transform = Transform(caffe_pb2.TransformationParameter(), "TRAIN", fail)
+    made = DatumSource(open_database(path), transform, seed=3, block=16)
+    data, labels = take(made, 0, 400)
+    order = [
+        i for _, start, stop in runs(0, 400, 200, block=16, seed=3) for i in range(start, stop)
+    ]
+    assert order[:200] != list(range(200))
+    assert (data == images[order]).all()
+    assert (labels == wanted[order]).all()

@@ -10,6 +10,7 @@ from google.protobuf import text_format
 
 from osucaffe.backends.cpu import Cpu
 from osucaffe.data.image import resize
+from osucaffe.data.settings import settings
 from osucaffe.data.windows import plan_cut
 from osucaffe.errors import UserError
 from osucaffe.net import Net
@@ -122,6 +123,15 @@ def test_bad_image_lists_name_the_line_or_the_file(tmp_path, pictures):
     )
     with pytest.raises(UserError, match=r"picture 7.jpg .* is 3x9x9, but the first .* 3x24x32"):
         build(image_data(tmp_path)).forward()
+
+
+def test_image_data_may_skip_bad_images(tmp_path, pictures, monkeypatch):
+    monkeypatch.setattr(settings, "skip_bad", True)
+    (tmp_path / "a picture 2.jpg").unlink()
+    (tmp_path / "a picture 3.jpg").write_bytes(b"nonsense")
+    data, labels = batches(build(image_data(tmp_path)), 5, "data", "label")
+    assert labels.tolist() == [0, 10, 40, 40, 40] * 3
+    assert (data[2] == pictures[4].transpose(2, 0, 1)).all()
 
 
 # -- HDF5Data ------------------------------------------------------------------------------------

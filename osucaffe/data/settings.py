@@ -1,0 +1,21 @@
+"""Owns how this process reads data, whatever the net says: threads, bad records, shuffling."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass
+class Settings:
+    """readers: threads of each layer that reads (None: the layer's own choice). skip_bad: leave
+    out records that cannot be used. shuffle: records of a block; the blocks of an LMDB come in
+    another order in each epoch of training (0: key order).
+    """
+
+    readers: int | None = None
+    skip_bad: bool = False
+    shuffle: int = 0
+
+
+settings = Settings()
+"""Those of this process. Layers look at them when they are set up."""

@@ -1,0 +1,37 @@
+"""Tests of the options of `osucaffe train` that say how data are read."""
+
+from __future__ import annotations
+
+from osucaffe.data.database import open_database, record_key, write_database
+
+from .conftest import Cli
+
+
+def test_bad_records_stop_training_or_are_skipped(cli: Cli, fixtures) -> None:
+    source = open_database(fixtures / "formats" / "mnist200_lmdb")
+    with source.read(0, 40) as found:
+        values = [bytes(value) for _, value in found]
+    values[20] = b"nonsense"
+    write_database(cli.folder / "bad_lmdb", [(record_key(i), v) for i, v in enumerate(values)])
+    cli.write_net(source="bad_lmdb")
+    solver = cli.write_solver("test_iter: 1\ntest_interval: 100\ntest_initialization: false\n")
+    done = cli("train", "--solver", solver)
+    assert done.code == 1
+    assert 'record "00000020" of bad_lmdb cannot be read' in done.err
+    done = cli("train", "--solver", solver, "--on-bad-record=skip", "--readers=3")
+    assert done.code == 0, done.err
+    assert 'Skipped: record "00000020" of bad_lmdb cannot be read' in done.err
+
+
+def test_shuffled_training_repeats_itself(cli: Cli) -> None:
+    cli.write_net()
+    solver = cli.write_solver("test_iter: 1\ntest_interval: 100\n")
+
+    def losses(*options: str) -> list[str]:
+        done = cli("train", "--solver", solver, *options)
+        assert done.code == 0, done.err
+        return [line.split("loss = ")[1] for line in done.err.splitlines() if ", loss = " in line]
+
+    shuffled = losses("--shuffle", "16")
+    assert shuffled == losses("--shuffle=16", "--readers", "2")
+    assert shuffled != losses()
