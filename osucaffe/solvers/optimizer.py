@@ -42,18 +42,21 @@ class Optimizer:
             self.history.append(
                 [self._part(flat, memory, starts[id(each)], each) for each in net.parameters]
             )
-        self._given, _ = self._buffer("learning_rate", 1)
+        # One behind another, as the update takes them, each is written by whoever owns it.
+        scalars, memory = self._buffer("scalars", len(update.names))
+        self._scalars = scalars
+        self._given = Tensor((1,), name="learning_rate", kept=True)
+        self._place(self._given, scalars, memory, update.names.index("lr"))
         self._rate = np.full(1, np.nan, np.float32)
-        scalars = self._given
         program = Program()
         if "squares" in update.names:
-            squares, memory = self._buffer("squares", 1)
-            scalars, _ = self._buffer("scalars", len(update.names))
-            total = Tensor((), name="squares", kept=True)
-            backend.place(total, memory, 0)
-            program.sum_of_squares(arena.diff, total)
-            given = [self._given, squares, *([scale.factor] if scale else [])]
-            program.concat(given, scalars, axis=0)
+            squares = Tensor((1,), name="squares", kept=True)
+            self._place(squares, scalars, memory, update.names.index("squares"))
+            program.sum_of_squares(arena.diff, squares.view(()))
+        if scale:
+            values = scale.read()
+            self._place(scale.factor, scalars, memory, update.names.index("scale"))
+            scale.write(values)
         program.update(
             arena.data,
             arena.diff,
@@ -72,7 +75,6 @@ class Optimizer:
             program.add(scale.change(squares), [])
         self.steps: list[Step] = [self._prepare(call) for call in program.calls]
         """What `step` runs behind `set_rate`."""
-        self._scalars = scalars
 
     def step(self, learning_rate: float, iteration: int) -> None:
         """Update every parameter from its gradient, which stays as it is."""
@@ -121,9 +123,12 @@ class Optimizer:
         """The history of one parameter, within a flat buffer."""
         data = parameter.blob.data
         part = Tensor(data.shape, name=f"{flat.name}.{parameter.name}", kept=True, like=data)
-        itemsize = self._backend.nbytes(flat) // flat.size
-        self._backend.place(part, memory, start * itemsize)
+        self._place(part, flat, memory, start)
         return part
+
+    def _place(self, part: Tensor, flat: Tensor, memory: Any, start: int) -> None:
+        """Let a tensor lie within a flat buffer, from this element on."""
+        self._backend.place(part, memory, start * (self._backend.nbytes(flat) // flat.size))
 
     def _prepare(self, call: Any) -> Step:
         step: Step = self._backend.prepare(call)
