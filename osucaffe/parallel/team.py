@@ -200,6 +200,7 @@ class DataParallel(Team):
 
     def check(self, occasion: str) -> None:
         """UserError on every rank, naming those whose weights are not those of rank 0."""
+        self.settle()
         net = self._solver.net
         own = zlib.crc32(net.backend.read(net.arena.data).tobytes())
         sums = self._job.gather(own)

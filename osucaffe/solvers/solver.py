@@ -169,7 +169,8 @@ class Solver:
                 self.snapshot()
             if request == STOP:
                 self.stopped = True
-                return
+                break
+        self.team.settle()
 
     def _due(self, interval: int) -> bool:
         return interval > 0 and self.iteration % interval == 0
@@ -188,6 +189,7 @@ class Solver:
         self.optimizer.set_rate(rate, self.iteration)
         for part in range(self.param.iter_size):
             if show:
+                self.team.settle()
                 debug.forward_and_backward(self.net, accumulate=part > 0)
             elif tracer:
                 self.team.settle()

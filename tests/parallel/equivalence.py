@@ -143,11 +143,11 @@ def check(case: Case, job: Job, source: Path, references: dict[Any, Any]) -> Non
     batch = BATCH * job.size if case.design.scaling == "strong" else BATCH
     together = make_solver(source, batch, case.settings, team=team)
     together.step(20)
+    found = weights(together)
     tests = [together.test_all()[0].outputs for _ in range(2)]
     team.check("in the test")
     wanted, *scores = references[case.settings]
     names = [each.name for each in together.net.parameters]
-    found = weights(together)
     if case.wanted.bits != "float32":
         names, found, wanted = ["all"], [flatten(found)], [flatten(wanted)]
     for name, got, want in zip(names, found, wanted, strict=True):
