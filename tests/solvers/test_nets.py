@@ -54,13 +54,26 @@ def test_test_nets_come_in_the_order_of_caffe() -> None:
     assert [choice.level for choice in choices] == [0, 0, 1]
 
 
+def test_one_net_is_tested_in_several_states() -> None:
+    """As Caffe's autoencoder is: on training and on test images."""
+    param = parse(
+        'net: "a" test_interval: 5 test_iter: 1 test_iter: 2 '
+        'test_state { stage: "train" } test_state { stage: "test" }'
+    )
+    choices = choose_test_nets(param, "s.prototxt", read)
+    assert [(choice.param.name, choice.stages) for choice in choices] == [
+        ("a", ("train",)),
+        ("a", ("test",)),
+    ]
+
+
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
         ('net: "a" test_iter: 1', "test_interval must be positive"),
         ('net: "a" test_interval: 1', "test_iter is not"),
         ('net: "a" test_iter: 0 test_interval: 1', "each test_iter must be positive"),
-        ('net: "a" test_iter: 1 test_iter: 1 test_interval: 1', "2 values for 1 test nets"),
+        ('net: "a" test_net: "b" test_net: "c" test_iter: 1 test_interval: 1', "1 values for 2"),
         ('train_net: "a" test_iter: 1 test_interval: 1', "1 values for 0 test nets"),
         ('train_net: "a" test_net: "b" test_interval: 1', "0 values for 1 test nets"),
         (
