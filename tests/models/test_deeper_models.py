@@ -19,6 +19,7 @@ from osucaffe.errors import UserError
 from osucaffe.graph.filter import filter_layers, net_state
 from osucaffe.net import Net
 from osucaffe.proto import caffe_pb2, read_solver
+from osucaffe.solvers.nets import testing_nets as choose_test_nets
 from osucaffe.solvers.policy import Policy
 
 MODELS = ("vgg16", "resnet50", "edsr", "edsr_baseline", "mnist_autoencoder", "mnist_siamese")
@@ -207,13 +208,17 @@ def test_siamese_branches_share_every_weight() -> None:
 
 def test_the_autoencoder_is_tested_on_either_set() -> None:
     solver = read_solver(FOLDER / "mnist_autoencoder" / "solver.prototxt")
-    stages = [state.stage[0] for state in solver.test_state]
-    assert len(solver.test_iter) == len(stages)
     net = read_net("mnist_autoencoder", "train_val")
-    for stage, part in zip(stages, ("train", "test"), strict=True):
-        state = caffe_pb2.NetState(phase="TEST", stage=[stage])
-        (layer,) = (each for each in filter_layers(net, state).layer if each.type == "Data")
-        assert layer.data_param.source == f"data/mnist/mnist_{part}_lmdb"
+    choices = choose_test_nets(solver, "solver.prototxt", lambda path: net)
+    sources = []
+    for choice in choices:
+        state = caffe_pb2.NetState(phase="TEST", stage=choice.stages)
+        sources += [
+            layer.data_param.source
+            for layer in filter_layers(choice.param, state).layer
+            if layer.type == "Data"
+        ]
+    assert sources == ["data/mnist/mnist_train_lmdb", "data/mnist/mnist_test_lmdb"]
 
 
 @pytest.mark.parametrize(
