@@ -9,6 +9,7 @@ from types import ModuleType
 
 import numpy as np
 import pytest
+import simplejpeg
 
 from benchmarks.nets import MODELS as FOLDER
 from benchmarks.nets import read_net
@@ -266,6 +267,27 @@ def test_patches_lie_alike_in_both_resolutions(tmp_path: Path) -> None:
         np.testing.assert_array_equal(low.repeat(2, axis=1).repeat(2, axis=2), high)
         seen.add(low.tobytes())
     assert len(seen) == 10
+
+
+def test_patches_become_databases(tmp_path: Path) -> None:
+    """Two images, one dark and one light: the records of both resolutions belong together."""
+    patches = load_script(FOLDER / "edsr" / "patches.py")
+    for name, side in (("low", 60), ("high", 120)):
+        (tmp_path / name).mkdir()
+        for image, level in (("a", 40), ("b", 200)):
+            grey = np.full((side, side, 3), level, np.uint8)
+            (tmp_path / name / f"{image}.jpg").write_bytes(simplejpeg.encode_jpeg(grey))
+    made = patches.make(tmp_path / "low", tmp_path / "high", str(tmp_path / "train"), 3)
+    assert made == 6
+    levels = []
+    for resolution, side in (("low", 48), ("high", 96)):
+        database = open_database(tmp_path / f"train_{resolution}_lmdb")
+        with database.read(0, 6) as records:
+            images = [pixels(parse_datum(value)) for _, value in records]
+            assert {image.shape for image in images} == {(3, side, side)}
+            levels.append([round(float(image.mean()), -1) for image in images])
+    assert levels[0] == levels[1]
+    assert sorted(levels[0]) == [40] * 3 + [200] * 3
 
 
 def test_patches_of_unequal_folders_are_refused(tmp_path: Path) -> None:
