@@ -6,9 +6,11 @@
 A layer's milliseconds are the median over the iterations, after an untimed pass; on a GPU they are
 the device's, by events, without the gaps between launches; a layer that does nothing shows what an
 event takes, about 0.001 ms. Layers run one after the other, which the whole iteration, timed behind
-them, need not: there gradients of parameters are computed beside what follows. A layer's floor is the time that its
-operations take at the rate of a large matrix product, or its tensors at the rate of a large copy,
-whichever is longer; both rates are measured first. Tensors in caches may be faster than that."""
+them, need not: there gradients of parameters are computed beside what follows.
+
+A layer's floor is the time that its operations take at the rate of a large matrix product, or its
+tensors at the rate of a large copy, whichever is longer; both rates are measured first. Tensors in
+caches may be faster than that."""
 
 from __future__ import annotations
 
