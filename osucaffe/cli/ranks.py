@@ -59,7 +59,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="float32",
         help="the type in which gradients travel (default: float32)",
     )
-    add("--comm", metavar="KIND", default="auto", help="auto, mpi or hierarchical (default: auto)")
+    add(
+        "--comm",
+        metavar="KIND",
+        default="auto",
+        help="mpi, hierarchical, or for GPUs nccl, ipc, nccl+ipc (default: auto, by where the ranks "
+        "are)",
+    )
     add(
         "--algorithm",
         metavar="NAME",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..errors import UserError
 from .communicator import Communicator
@@ -15,10 +15,10 @@ from .serial import Serial
 from .topology import Topology
 from .tuning import Selection
 
-if TYPE_CHECKING:
-    from .ipc import Ipc
+KINDS = ("auto", "mpi", "nccl", "ipc", "nccl+ipc", "hierarchical")
+"""auto takes NCCL alone among GPUs: that the kernels of ipc are faster has not been measured."""
 
-KINDS = ("auto", "mpi", "nccl", "ipc", "hierarchical")
+_GPU_KINDS = ("nccl", "ipc", "nccl+ipc")
 
 
 @dataclass(frozen=True)
@@ -64,12 +64,12 @@ def make_communicator(
 
 def _check(wanted: Wanted, topology: Topology) -> None:
     """UserError where the GPUs do not allow what is wanted, or it needs GPUs and there are none."""
-    if wanted.kind in ("nccl", "ipc") and topology.own.gpu is None:
+    if wanted.kind in _GPU_KINDS and topology.own.gpu is None:
         raise UserError(f"--comm {wanted.kind} is for GPUs: add --gpu all, or choose mpi")
-    if wanted.kind == "nccl" and topology.shares_gpu:
+    if wanted.kind.startswith("nccl") and topology.shares_gpu:
         raise UserError("--comm nccl: NCCL refuses two ranks on one GPU: choose auto or ipc")
-    if wanted.kind == "ipc" and len(topology.hosts) > 1:
-        raise UserError("--comm ipc: the ranks are on several hosts: choose auto")
+    if wanted.kind.endswith("ipc") and len(topology.hosts) > 1:
+        raise UserError(f"--comm {wanted.kind}: the ranks are on several hosts: choose auto")
     if wanted.bits != "float32" and topology.own.gpu is not None:
         raise UserError("--gradient_type: on GPUs gradients travel in float32: leave it out")
 
@@ -152,14 +152,13 @@ class Maker:
         gpus = [each.gpu for each in places if each.gpu is not None]
         if kind == "auto" and gpus and one_host:
             kind = "nccl" if len(set(gpus)) == len(gpus) else "ipc"
-        if kind == "nccl":
+        if kind in _GPU_KINDS:
+            from .ipc import Ipc
             from .nccl import Nccl
 
-            return Nccl(world, small=_ipc(world) if one_host and world.size > 1 else None)
-        if kind == "ipc":
-            from .ipc import Ipc
-
-            return Ipc(world)
+            if kind == "ipc":
+                return Ipc(world)
+            return Nccl(world, small=Ipc(world) if kind == "nccl+ipc" else None)
         from .mpi import Mpi
 
         made = Mpi(
@@ -175,13 +174,3 @@ class Maker:
         from .staged import Staged
 
         return Staged(made, background=background)
-
-
-def _ipc(world: Any) -> Ipc | None:
-    """IPC among these ranks for what is small, if their GPUs reach one another."""
-    from .ipc import Ipc
-
-    try:
-        return Ipc(world)
-    except UserError:
-        return None

@@ -1,7 +1,7 @@
 """Owns the communicator of ranks on one host that read one another's GPU memory (CUDA IPC).
 
-Its kernels are `ipc.cu`. It serves small and medium all-reduces faster than NCCL does, and ranks
-that share a GPU, which NCCL refuses. Memory is mapped once, when it is made.
+Its kernels are `ipc.cu`. It is for small and medium all-reduces, and for ranks that share a GPU,
+which NCCL refuses. Memory is mapped once, when it is made.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ BUFFER_BYTES = 8 << 20
 FLAG_BYTES = 4096
 ONE_SHOT = 128 << 10
 """Bytes up to which every rank adds everything."""
-FASTER = 512 << 10
-"""Bytes up to which an all-reduce is faster than NCCL's."""
+SMALL = 512 << 10
+"""Bytes up to which "nccl+ipc" brings an all-reduce here."""
 
 _PLAIN = "return v;"
 _TYPES = {
@@ -106,8 +106,8 @@ class Ipc(OnStream):
 
     @staticmethod
     def takes(nbytes: int) -> bool:
-        """Whether an all-reduce of so many bytes is faster here than by NCCL."""
-        return nbytes <= FASTER
+        """Whether "nccl+ipc" brings an all-reduce of so many bytes here."""
+        return nbytes <= SMALL
 
     def enqueue(self, operation: str, array: Any, root: int, stream: Any) -> None:
         """Enqueue one of the collective operations on a stream, in pieces that fit the buffers."""

@@ -1,6 +1,6 @@
 """Owns the NCCL communicator (through CuPy): ranks with a GPU each, on one host or on several.
 
-Small all-reduces can go to `ipc` instead, where it is faster.
+Small all-reduces can go to `ipc` instead.
 """
 
 from __future__ import annotations

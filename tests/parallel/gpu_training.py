@@ -23,7 +23,7 @@ CASES = [
     (Design("blocking"), Wanted("nccl"), SGD),
     (Design(bucket=512), Wanted("nccl"), SGD + " iter_size: 2 clip_gradients: 0.5"),
     (Design(bucket=512), Wanted("ipc"), SGD),
-    (Design(bucket=512), Wanted("auto"), SGD + " clip_gradients: 0.5"),
+    (Design(bucket=512), Wanted("nccl+ipc"), SGD + " clip_gradients: 0.5"),
     (Design(bucket=512), Wanted("mpi"), SGD),
     (Design("blocking", "blocking"), Wanted("nccl"), SGD),
     (Design("layerwise", "overlapped", bucket=512), Wanted("mpi"), SGD + " iter_size: 2"),
