@@ -20,7 +20,7 @@ from .errors import UserError
 from .graph.assembly import Assembly, assemble, assemble_again
 from .graph.filter import filter_layers, net_state
 from .graph.fusion import fuse
-from .graph.gradients import Node, find_gradients
+from .graph.gradients import Node, find_gradients, scale_losses
 from .graph.lanes import run_beside
 from .graph.memory import Pool, plan_memory
 from .graph.parameters import adopt_parameters, copy_weights
@@ -130,11 +130,7 @@ class Net:
         constant = {blob.diff for blob, _ in self._losses}
         if self._loss_scale is not None:
             program.layer = self.layer_names[-1]
-            for blob, _ in self._losses:
-                # A scalar has no axes to repeat it along.
-                multiply = program.broadcast if blob.shape else program.elementwise
-                scale = self._loss_scale.view((1,) * len(blob.shape))
-                multiply([self.seeds[blob.name], scale], [blob.diff], formula="y = a * b")
+            scale_losses(program, self._losses, self.seeds, self._loss_scale)
         if self.inspectable:  # a user may seed the gradients of the outputs
             diffs = [self.blobs[name].diff for name in self.outputs]
             constant.update(diff.base or diff for diff in diffs)
