@@ -21,7 +21,7 @@ from .graph.assembly import Assembly, assemble, assemble_again
 from .graph.filter import filter_layers, net_state
 from .graph.fusion import fuse
 from .graph.gradients import Node, find_gradients, scale_losses
-from .graph.lanes import run_beside
+from .graph.lanes import mark, mark_layers, run_beside
 from .graph.memory import Pool, plan_memory
 from .graph.parameters import adopt_parameters, copy_weights
 from .graph.precision import warn_of_precision
@@ -317,9 +317,10 @@ class Net:
             return plain
         calls = self._steps[0] + (self._steps[1 + accumulate] if backward else [])
         if after:
-            calls = self._steps[0] + self._marked(self._steps[1 + accumulate], after)
+            marked = mark_layers(self._steps[1 + accumulate], self.layer_names, after)
+            calls = self._steps[0] + marked
         if before:
-            calls = [_mark(before), *calls]
+            calls = [mark(before), *calls]
         feeds = [step for call, step in calls if call.settings.get("feed")]
         others = [(call, step) for call, step in calls if not call.settings.get("feed")]
         steps = self.backend.arrange(others) + then
@@ -333,18 +334,6 @@ class Net:
             run()
 
         return step
-
-    def _marked(
-        self, calls: list[tuple[Call, Step]], after: Mapping[int, Step]
-    ) -> list[tuple[Call, Step]]:
-        """The calls of backward, with the steps of `after` behind their layers'."""
-        marked = []
-        for index in reversed(range(len(self.layers))):
-            name = self.layer_names[index]
-            marked += [(call, step) for call, step in calls if call.layer == name]
-            if index in after:
-                marked.append(_mark(after[index]))
-        return marked
 
     def loss(self) -> float:
         """The weighted sum of the losses of the last forward pass."""
@@ -387,8 +376,3 @@ class Net:
 def _run(steps: Mapping[int, Step], index: int) -> None:
     if index in steps:
         steps[index]()
-
-
-def _mark(step: Step) -> tuple[Call, Step]:
-    """A step among the calls, before which all that runs beside them is complete."""
-    return Call("mark", {}, {}, {}), step

@@ -1,10 +1,10 @@
-"""Owns which calls may run beside those that come after them."""
+"""Owns which calls may run beside those that come after them, and marks among calls."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
-from ..backends.tensor import Call, Tensor
+from ..backends.tensor import Call, Step, Tensor
 
 MOST = 2
 """Calls that run beside the others at a time: their operands must stay in memory meanwhile."""
@@ -41,3 +41,20 @@ def run_beside(calls: list[Call], names: Collection[str]) -> None:
 def _keys(tensors: Iterator[Tensor]) -> Iterator[int]:
     for tensor in tensors:
         yield id(tensor.base or tensor)
+
+
+def mark_layers(
+    calls: Sequence[tuple[Call, Step]], names: Sequence[str], after: Mapping[int, Step]
+) -> list[tuple[Call, Step]]:
+    """The calls of backward, with the steps of `after` (by index) behind their layers'."""
+    marked = []
+    for index in reversed(range(len(names))):
+        marked += [(call, step) for call, step in calls if call.layer == names[index]]
+        if index in after:
+            marked.append(mark(after[index]))
+    return marked
+
+
+def mark(step: Step) -> tuple[Call, Step]:
+    """A step among the calls, before which all that runs beside them is complete."""
+    return Call("mark", {}, {}, {}), step
