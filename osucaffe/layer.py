@@ -67,6 +67,10 @@ class Layer:
     """The fields of LayerParameter that hold its settings (None: that of its own name, if any)."""
     alias: tuple[str, ...] = ()
     """What the tops share with the first bottom: ("data",) or ("data", "diff")."""
+    computed: tuple[int, ...] = ()
+    """Of a layer without bottoms: the tops that primitives compute, not the host."""
+    raw_records: bool = False
+    """The backend wants records as they are stored, to transform them itself (set by the net)."""
 
     def __init__(self, param: caffe_pb2.LayerParameter, phase: str, *, key: int = 0, seed: int = 0):
         """key: a number of its own for random draws; seed: the net's."""

@@ -78,7 +78,15 @@ class Net:
             self.inspectable = True
         self._gradients = gradients
         self._accumulates = gradients and (accumulate or inspectable)
-        self._use(assemble(self.param, phase, self.random.seed, inspectable=self.inspectable))
+        self._use(
+            assemble(
+                self.param,
+                phase,
+                self.random.seed,
+                inspectable=self.inspectable,
+                raw_records=backend.raw_records,
+            )
+        )
         self.layers = [node.layer for node in self.nodes]
         self.layer_names: list[str] = [layer.name for layer in self.layers]
         self.parameters: list[Parameter] = adopt_parameters(self.layers, share)

@@ -30,18 +30,26 @@ class Pipeline:
 
     fill(position, arrays) writes the records position, position + 1, ... of the stream into the
     arrays; it runs on several threads, each on a batch of its own.
-    shapes: of the arrays of one batch (float32); the first extent of each is the batch size.
+    shapes: of the arrays of one batch; the first extent of each is the batch size.
+    dtypes: of these arrays (default: all float32).
     depth: batches made ahead (0: none, each is made when it is asked for).
     threads: how many batches are in the making at a time.
     """
 
     def __init__(
-        self, fill: Fill, shapes: Sequence[Shape], *, depth: int, threads: int = 1
+        self,
+        fill: Fill,
+        shapes: Sequence[Shape],
+        *,
+        dtypes: Sequence[str] = (),
+        depth: int,
+        threads: int = 1,
     ) -> None:
         self._fill = fill
         self._batch_size = shapes[0][0]
         # One more than are made ahead: the batch that was given out last.
-        self._free = deque([allocate(shape) for shape in shapes] for _ in range(depth + 1))
+        arrays = list(zip(shapes, dtypes or ["float32"] * len(shapes), strict=True))
+        self._free = deque([allocate(*each) for each in arrays] for _ in range(depth + 1))
         self._threads = min(threads, depth)
         self._pool: ThreadPoolExecutor | None = None
         self._pending: deque[tuple[Future[None], list[Buffer]]] = deque()
@@ -116,12 +124,12 @@ class Pipeline:
         self._pending.clear()
 
 
-def allocate(shape: Shape) -> Buffer:
-    """A float32 array that begins at a multiple of a cache line, as vector code likes it."""
-    count = int(np.prod(shape))
-    memory = np.zeros(count * 4 + _ALIGNMENT, np.uint8)
+def allocate(shape: Shape, dtype: str = "float32") -> Buffer:
+    """An array that begins at a multiple of a cache line, as vector code likes it."""
+    nbytes = int(np.prod(shape)) * np.dtype(dtype).itemsize
+    memory = np.zeros(nbytes + _ALIGNMENT, np.uint8)
     start = -memory.ctypes.data % _ALIGNMENT
-    flat = memory[start : start + count * 4].view(np.float32)
+    flat = memory[start : start + nbytes].view(dtype)
     return Buffer(flat.reshape(shape), flat, flat.ctypes.data)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -26,6 +26,8 @@ class DatumSource:
     (channels, height, width) of every transformed record; it comes from the first one.
     block: as for order.runs. bad: what becomes of a record that cannot be used; where it is
     skipped, the next good record by key takes its place.
+    raw: whether to give records as they are, for the primitive `transform`. Only bytes can be:
+    afterwards `raw` tells whether they are.
     """
 
     def __init__(
@@ -37,6 +39,7 @@ class DatumSource:
         rand_skip: int = 0,
         block: int = 0,
         bad: BadRecords | None = None,
+        raw: bool = False,
     ) -> None:
         self._database = database
         self._transform = transform
@@ -49,19 +52,23 @@ class DatumSource:
             self.encoded = datum.encoded
             self._plain = _PlainForm.of(value, datum)
             self.shape: Shape = transform.prepare(image.shape)
-            self._record_shape = image.shape
+            self.record_shape: Shape = image.shape
+            self.raw = raw and image.dtype == np.uint8
+        self._enter: Callable[..., None] = transform.keep if self.raw else transform.apply
 
     def fill(self, position: int, arrays: Sequence[np.ndarray]) -> None:
         """Write the records of the stream from `position` on into a batch.
 
-        arrays: data (N, channels, height, width), and labels (N,) if they are wanted.
+        arrays: data (N, channels, height, width), and labels (N,) if they are wanted. Raw data are
+        two arrays: uint8 of `record_shape`, and int32 (N, 3), the table of `transform`.
         Raises UserError that names the key of a record that is damaged or of another size.
         """
-        data, labels = arrays[0], arrays[1] if len(arrays) > 1 else None
+        parts = 2 if self.raw else 1
+        data, labels = arrays[:parts], arrays[parts] if len(arrays) > parts else None
         at = 0
         for epoch, start, stop in runs(
             self._start + position,
-            len(data),
+            len(data[0]),
             len(self._database),
             block=self._block,
             seed=self._seed,
@@ -73,7 +80,8 @@ class DatumSource:
             end = at + stop - start
             with self._database.read(start, stop) as found:
                 fill = self._fill_plain if self._plain else self._fill_any
-                fill(start, found, draws, data[at:end], None if labels is None else labels[at:end])
+                piece = [each[at:end] for each in data]
+                fill(start, found, draws, piece, None if labels is None else labels[at:end])
             at = end
 
     def _fill_any(
@@ -81,7 +89,7 @@ class DatumSource:
         start: int,
         records: Records,
         draws: Sequence[int],
-        data: np.ndarray,
+        data: Sequence[np.ndarray],
         labels: np.ndarray | None,
     ) -> None:
         for index, (key, value) in enumerate(records):
@@ -90,7 +98,7 @@ class DatumSource:
             except UserError as error:
                 self._bad.found(error)
                 datum, image = self._next_usable(start + index)
-            self._transform.apply(image, data[index], draws[index] if draws else 0)
+            self._enter(image, *(each[index] for each in data), draws[index] if draws else 0)
             if labels is not None:
                 labels[index] = datum.label
 
@@ -99,7 +107,7 @@ class DatumSource:
         start: int,
         records: Records,
         draws: Sequence[int],
-        data: np.ndarray,
+        data: Sequence[np.ndarray],
         labels: np.ndarray | None,
     ) -> None:
         """The same for small raw records: all at once where they look like the first one."""
@@ -110,17 +118,22 @@ class DatumSource:
             return
         images = self._plain.images(rows)
         if draws:
-            for image, out, draw in zip(images, data, draws, strict=True):
-                self._transform.apply(image, out, draw)
+            for image, *out, draw in zip(images, *data, draws, strict=True):
+                self._enter(image, *out, draw)
         else:
-            self._transform.apply(images, data)
+            self._enter(images, *data)
         if labels is not None:
             labels[:] = self._plain.labels(rows)
 
     def _usable(self, key: memoryview, value: memoryview) -> tuple[Datum, np.ndarray]:
         datum, image = self._decode(key, value)
-        if image.shape != self._record_shape:
-            check_size(self._transform, image.shape, self._record_shape, self._name(key))
+        if image.shape != self.record_shape:
+            check_size(self._transform, image.shape, self.record_shape, self._name(key))
+        if self.raw and image.dtype != np.uint8:
+            raise UserError(
+                f"{self._name(key)} holds float_data, but the first record bytes: give all records "
+                "one kind"
+            )
         return datum, image
 
     def _next_usable(self, number: int) -> tuple[Datum, np.ndarray]:

@@ -9,6 +9,7 @@ import numpy as np
 from google.protobuf.message import DecodeError
 
 from osucaffe.backends.random import mix64
+from osucaffe.backends.records import Choice, transform_record
 from osucaffe.backends.tensor import Shape
 from osucaffe.errors import UserError
 from osucaffe.proto import caffe_pb2
@@ -41,7 +42,7 @@ class Transform:
         self._values = np.array(parameter.mean_value, np.float32)
         self._file = parameter.mean_file
         self._full = read_mean(self._file, fail) if self._file else None
-        self._mean: np.ndarray | None = None
+        self.mean: np.ndarray | None = None
         self._fail = fail
 
     @property
@@ -63,14 +64,14 @@ class Transform:
                     f"the mean in {self._file} is {_text(self._full.shape)}, but the records are "
                     f"{text} (channels x height x width): compute it from the same database",
                 )
-            self._mean = self._full
+            self.mean = self._full
         elif self._values.size:
             if self._values.size not in (1, channels):
                 self._fail(
                     "transform_param.mean_value",
                     f"{self._values.size} values for {channels} channels: give one or {channels}",
                 )
-            self._mean = np.broadcast_to(self._values[:, None, None], (channels, 1, 1))
+            self.mean = np.broadcast_to(self._values[:, None, None], (channels, 1, 1))
         if not self.crop:
             return shape
         if self.crop > min(height, width):
@@ -91,8 +92,8 @@ class Transform:
                 f"the mean in {self._file} has {shape[0]} channels, the images have {channels}",
             )
         self.prepare(shape)
-        assert self._mean is not None
-        mean = np.broadcast_to(self._mean, shape)
+        assert self.mean is not None
+        mean = np.broadcast_to(self.mean, shape)
         top, left = ((extent - self.crop) // 2 for extent in shape[1:])
         return mean[:, top : top + self.crop, left : left + self.crop]
 
@@ -102,28 +103,35 @@ class Transform:
         image: (..., channels, height, width) of any type; out: the same with the shape that
         `prepare` returned. draw: the record's 64 random bits (`record_draws`).
         """
-        height, width = image.shape[-2:]
-        mean = self._mean
-        if self.crop:
-            top, left = height - self.crop, width - self.crop
-            if self.random_crop:
-                top = (top + 1) * (draw >> 1 & 0x7FFFFFFF) >> 31
-                left = (left + 1) * (draw >> 32) >> 32
-            else:
-                top, left = top // 2, left // 2
-            window = (..., slice(top, top + self.crop), slice(left, left + self.crop))
-            image = image[window]
-            if mean is not None and mean.shape[-1] > 1:
-                mean = mean[window]
-        target = out[..., ::-1] if self.mirror and draw & 1 else out
-        if mean is not None:
-            np.subtract(image, mean, out=target, dtype=np.float32)
-            if self.scale != 1:
-                np.multiply(out, self.scale, out=out)
-        elif self.scale != 1:
-            np.multiply(image, self.scale, out=target, dtype=np.float32)
+        choice = self.choose(image.shape, draw)
+        transform_record(image, out, choice, mean=self.mean, scale=self.scale)
+
+    def choose(self, shape: Shape, draw: int = 0) -> Choice:
+        """The first row and column of the crop, and whether to mirror, for (..., height, width)."""
+        mirrored = int(self.mirror and draw & 1)
+        if not self.crop:
+            return 0, 0, mirrored
+        top, left = (extent - self.crop for extent in shape[-2:])
+        if self.random_crop:
+            top = (top + 1) * (draw >> 1 & 0x7FFFFFFF) >> 31
+            left = (left + 1) * (draw >> 32) >> 32
         else:
-            np.copyto(target, image)
+            top, left = top // 2, left // 2
+        return top, left, mirrored
+
+    def keep(self, image: np.ndarray, raw: np.ndarray, table: np.ndarray, draw: int = 0) -> None:
+        """Write the image as it is to raw, and what `choose` says to table: the primitive
+        `transform` then gives what `apply` would.
+
+        Of an image of another size than raw's, the crop is written, where table says it is.
+        """
+        top, left, mirrored = self.choose(image.shape, draw)
+        if image.shape[-2:] != raw.shape[-2:]:
+            image = image[..., top : top + self.crop, left : left + self.crop]
+            top, left, _ = self.choose(raw.shape)
+            raw = raw[..., top : top + self.crop, left : left + self.crop]
+        np.copyto(raw, image)
+        table[...] = top, left, mirrored
 
 
 def check_size(transform: Transform, shape: Shape, first: Shape, name: str) -> None:

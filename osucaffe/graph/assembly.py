@@ -24,15 +24,21 @@ class Assembly:
 
 
 def assemble(
-    param: caffe_pb2.NetParameter, phase: str, seed: int, *, inspectable: bool
+    param: caffe_pb2.NetParameter,
+    phase: str,
+    seed: int,
+    *,
+    inspectable: bool,
+    raw_records: bool = False,
 ) -> Assembly:
     """Create the layers of a net and their blobs, without memory. Bad layers raise UserError.
 
-    inspectable: every blob is to keep row-major memory of its own.
+    inspectable: every blob is to keep row-major memory of its own. raw_records: see Layer.
     """
     parts = Assembly()
     for layer_param in param.layer:
         layer = create_layer(layer_param, phase, key=len(parts.nodes), seed=seed)
+        layer.raw_records = raw_records
         tops = layer.setup([parts.blobs[name].shape for name in layer_param.bottom])
         _add_layer(parts, layer, tops, inspectable)
     _find_ends(parts)
@@ -77,9 +83,10 @@ def _add_layer(parts: Assembly, layer: Layer, shapes: list[Shape], inspectable: 
             continue
         if name in blobs:
             layer.fail("top", f'an earlier layer already makes "{name}": choose another name')
-        blob = Blob(name, shape, flexible=bool(bottom) and not inspectable)
+        made = bool(bottom) or position in layer.computed
+        blob = Blob(name, shape, flexible=made and not inspectable)
         blob.data.kept = blob.diff.kept = inspectable
-        if not bottom:
+        if not made:
             blob.data.kept = True
         if "data" in layer.alias:
             blob.data = _alias(bottom[0].data, shape)

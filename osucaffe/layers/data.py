@@ -45,11 +45,35 @@ class Data(Stream):
             rand_skip=param.rand_skip,
             block=settings.shuffle if self.phase == "TRAIN" else 0,
             bad=BadRecords(skip=settings.skip_bad),
+            raw=self.raw_records,
         )
-        shapes: list[Shape] = [(param.batch_size, *source.shape), (param.batch_size,)]
+        batch = param.batch_size
+        shapes: list[Shape] = [(batch, *source.shape), (batch,)]
         # Copying raw records keeps one thread busy, not more; decoding images is worth all cores.
         threads = usable_cores() if source.encoded else 1
-        return self.stream(source.fill, shapes, threads=threads, depth=param.prefetch)
+        if not source.raw:
+            return self.stream(source.fill, shapes, threads=threads, depth=param.prefetch)
+        self.computed = (0,)
+        self._transform = transform
+        self._raw = self.tensor((batch, *source.record_shape), "uint8")
+        self._table = self.tensor((batch, 3), "int32")
+        self._mean = None
+        if transform.mean is not None:
+            self._mean = self.tensor(transform.mean.shape, kept=True)
+            self.initial = [(self._mean, transform.mean)]
+        shapes = shapes[: len(self.param.top)]
+        fed = [self._raw.shape, self._table.shape, *shapes[1:]]
+        dtypes = [self._raw.dtype, self._table.dtype, *["float32"] * len(shapes[1:])]
+        self.prefetch(source.fill, fed, dtypes=dtypes, threads=threads, depth=param.prefetch)
+        return shapes
+
+    def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
+        if not self.computed:
+            super().forward(program, bottom, top)
+            return
+        self.feed(program, [self._raw, self._table, *(blob.data for blob in top[1:])])
+        scale = float(self._transform.scale)
+        program.transform(self._raw, self._table, self._mean, top[0].data, scale=scale)
 
     def _check(self, param: caffe_pb2.DataParameter) -> None:
         if not param.source:
@@ -116,7 +140,7 @@ class DummyData(Feed):
         self._random = [index for index, once in enumerate(constant) if not once]
         self._buffers = [allocate(top[index].shape) for index in self._random]
         if self._random:
-            self.feed(program, [top[index] for index in self._random])
+            self.feed(program, [top[index].data for index in self._random])
 
     def _shapes(self, tops: int) -> list[Shape]:
         param = self.param.dummy_data_param

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from osucaffe.backends.primitives import Program
-from osucaffe.backends.tensor import Shape
+from osucaffe.backends.tensor import Shape, Tensor
 from osucaffe.blob import Blob
 from osucaffe.data.pipeline import Buffer, Fill, Pipeline
 from osucaffe.data.settings import settings
@@ -27,15 +29,14 @@ class Feed(Layer):
         self.rank, self.ranks = rank, ranks
 
     def next(self) -> list[Buffer]:
-        """The next batch, one buffer for each top."""
+        """The next batch, one buffer for each tensor that is fed."""
         raise NotImplementedError
 
     def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
-        self.feed(program, top)
+        self.feed(program, [blob.data for blob in top])
 
-    def feed(self, program: Program, top: list[Blob]) -> None:
-        """Let `next` bring these tops."""
-        tensors = [blob.data for blob in top]
+    def feed(self, program: Program, tensors: list[Tensor]) -> None:
+        """Let `next` bring these."""
 
         def feed() -> None:
             for tensor, buffer in zip(tensors, self.next(), strict=True):
@@ -50,13 +51,25 @@ class Stream(Feed):
     def stream(
         self, fill: Fill, shapes: list[Shape], *, threads: int = 1, depth: int = 4
     ) -> list[Shape]:
-        """Start the stream that `fill` writes; see Pipeline. Returns the shapes of the tops."""
+        """Start the stream of tops that `fill` writes. Returns their shapes."""
         shapes = shapes[: len(self.param.top)]
+        self.prefetch(fill, shapes, threads=threads, depth=depth)
+        return shapes
+
+    def prefetch(
+        self,
+        fill: Fill,
+        shapes: list[Shape],
+        *,
+        dtypes: Sequence[str] = (),
+        threads: int = 1,
+        depth: int = 4,
+    ) -> None:
+        """Start the stream of arrays that `fill` writes; see Pipeline."""
         # Each thread makes a batch of its own: so many readers need so many batches ahead.
         threads = settings.readers or threads
         depth = max(depth, settings.readers or 0)
-        self._pipeline = Pipeline(fill, shapes, depth=depth, threads=threads)
-        return shapes
+        self._pipeline = Pipeline(fill, shapes, dtypes=dtypes, depth=depth, threads=threads)
 
     def next(self) -> list[Buffer]:
         return self._pipeline.next()

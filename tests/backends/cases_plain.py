@@ -9,7 +9,7 @@ import numpy as np
 
 from osucaffe.backends.random import call_key
 
-from . import reference
+from . import cases, reference
 from .cases import STATE, case, eighths, labels, normal
 from .running import Output
 
@@ -62,6 +62,35 @@ def movement_cases() -> None:
          lambda: {"y": [[1, 1], [np.nan, np.nan], [np.nan, np.nan]]})  # fmt: skip
     case("", "positions", {"y": Output((2, 3, 4))}, {},
          lambda: {"y": np.arange(24).reshape(2, 3, 4)})  # fmt: skip
+
+
+def record_cases() -> None:
+    images = cases.random.integers(0, 256, (4, 3, 9, 8)).astype(np.uint8)
+    table = np.array([[0, 0, 0], [3, 2, 1], [1, 0, 1], [2, 1, 0]], np.int32)
+    for label, mean, scale, extents in [
+        ("whole image", None, 1.0, (9, 8)),
+        ("crop", None, 1 / 256, (6, 6)),
+        ("mean of channels", 128 * normal(3, 1, 1), 1.0, (6, 6)),
+        ("mean image", 128 * normal(3, 9, 8), 0.5, (6, 6)),
+    ]:
+        crops = table if extents != (9, 8) else table * [0, 0, 1]
+
+        def expected(
+            mean: np.ndarray | None = mean,
+            scale: float = scale,
+            extents: tuple[int, int] = extents,
+            crops: np.ndarray = crops,
+        ) -> dict[str, Any]:
+            plain = (images - (0 if mean is None else mean)) * scale
+            found = []
+            for image, (top, left, mirror) in zip(plain, crops, strict=True):
+                crop = image[:, top : top + extents[0], left : left + extents[1]]
+                found.append(crop[:, :, ::-1] if mirror else crop)
+            return {"y": found}
+
+        tensors = {"x": images, "table": crops.astype(np.int32), "mean": mean}
+        case(label, "transform", tensors | {"y": Output((4, 3, *extents))}, {"scale": scale},
+             expected)  # fmt: skip
 
 
 def elementwise_cases() -> None:

@@ -47,7 +47,8 @@ class Runner:
         if spec is None or isinstance(spec, Tensor):
             return spec
         if id(spec) not in self.tensors:
-            dtype = spec.dtype if isinstance(spec, Output) else "float32"
+            whole = isinstance(spec, Output) or spec.dtype.kind in "iu"
+            dtype = str(spec.dtype) if whole else "float32"
             flexible = self.flexible and len(spec.shape) > 1
             self.tensors[id(spec)] = spec, Tensor(spec.shape, dtype, flexible=flexible)
         return self.tensors[id(spec)][1]

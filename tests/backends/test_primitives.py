@@ -75,8 +75,9 @@ def variant(request: pytest.FixtureRequest) -> Variant:
 
 
 for define in (
-    cases_plain.movement_cases, cases_plain.elementwise_cases, cases_plain.broadcast_cases,
-    cases_plain.dropout_cases, cases_plain.solver_cases, cases_layers.convolution_cases,
+    cases_plain.movement_cases, cases_plain.record_cases, cases_plain.elementwise_cases,
+    cases_plain.broadcast_cases, cases_plain.dropout_cases, cases_plain.solver_cases,
+    cases_layers.convolution_cases,
     cases_layers.inner_product_cases, cases_layers.pooling_cases,
     cases_layers.normalization_cases, cases_layers.loss_cases, cases_recurrent.recurrent_cases,
 ):  # fmt: skip

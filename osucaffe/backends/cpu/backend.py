@@ -22,6 +22,7 @@ from . import (  # noqa: F401 (importing them registers the primitives)
     movement,
     normalization,
     pooling,
+    records,
     recurrent,
     selection,
     update,
@@ -46,6 +47,8 @@ class Cpu:
     name = "cpu"
     folds: frozenset[str] = frozenset()
     aside: frozenset[str] = frozenset()
+    raw_records = False
+    """The threads that read records transform them in the same pass."""
 
     def __init__(
         self, dtype: str = "float32", threads: int | None = None, onednn: bool = True

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 MODULES = (
     "convolution", "dense", "elementwise", "loss", "movement", "normalization", "pooling",
-    "recurrent", "selection", "strided", "update", "windows",
+    "records", "recurrent", "selection", "strided", "update", "windows",
 )  # fmt: skip
 """The modules whose import registers primitives."""
 

@@ -1,0 +1,21 @@
+"""Owns the NumPy primitive that turns raw records into input."""
+
+from __future__ import annotations
+
+from ..records import transform_record
+from ..tensor import Step, Tensor
+from .registry import CpuCall, primitive
+
+
+@primitive()
+def transform(
+    call: CpuCall, x: Tensor, table: Tensor, mean: Tensor | None, y: Tensor, *, scale: float
+) -> Step:
+    factor = call.backend.dtype_of(y).type(scale)
+
+    def step() -> None:
+        average = None if mean is None else mean.array
+        for image, choice, out in zip(x.array, table.array.tolist(), y.array, strict=True):
+            transform_record(image, out, choice, mean=average, scale=factor)
+
+    return step

@@ -1,0 +1,30 @@
+"""Owns the primitive that turns raw records into input, in the memory order of what reads it."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..tensor import Step, Tensor
+from .kernels import blocks_for, kernel, launch
+from .layout import C_TYPES, dtype_of, is_channels_last
+from .registry import CudaCall, primitive
+
+
+@primitive("own")
+def transform(
+    call: CudaCall, x: Tensor, table: Tensor, mean: Tensor | None, y: Tensor, *, scale: float
+) -> Step:
+    for tensor in (x, table, mean, y):
+        if tensor is not None:
+            call.backend.settle(tensor)
+    x, table = (call.held(tensor, nhwc=False) for tensor in (x, table))
+    whole = mean is not None and mean.shape[1:] == x.shape[2:]
+    if mean is not None:
+        mean = call.held(mean, nhwc=False, dtype="float32")
+    batch, channels, height, width = y.shape
+    macros = {"T": C_TYPES[dtype_of(y)], "CHANNELS": channels, "WHOLE": int(whole)}
+    function = kernel("records", "transform", LAST=int(is_channels_last(y)), **macros)
+    count = batch * height * width
+    extents = [np.int32(extent) for extent in (height, width, *x.shape[2:])]
+    arguments = [x, table, mean, y, np.int64(count), *extents, np.float32(scale)]
+    return launch(function, blocks_for(count), arguments)
