@@ -43,12 +43,12 @@ def measure_case(
         started = list(pool.map(lambda each: _start(each), jobs))
         workers = [stack.enter_context(worker) for worker in started if worker is not None]
         ours, peers = workers[0], workers[1:]
-        alternate(peers, rounds=2, seconds=seconds)
+        alternate(peers, rounds=2, seconds=seconds, quiet=1)
         tried = {peer.job["mode"]: round(peer.median * 1e3, 4) for peer in peers}
         best = min(peers, key=lambda peer: peer.median)
         for worker in workers:
             worker.times.clear()
-        alternate([ours, best], rounds=rounds, seconds=seconds)
+        alternate([ours, best], rounds=rounds, seconds=seconds, quiet=1)
         floor = sum(
             max(flops / rates["flops_per_second"], size / rates["bytes_per_second"])
             for flops, size in ours.notes["calls"]
@@ -68,8 +68,9 @@ def measure_case(
 
 
 def compile_ahead(jobs: list[dict[str, Any]], modes: list[str]) -> None:
-    """Let torch.compile fill its cache on disk, many nets at once: it takes minutes."""
-    with ThreadPoolExecutor(max_workers=10) as pool:
+    """Let torch.compile fill its cache on disk, several nets at once: it takes minutes."""
+    print("torch.compile fills its cache ...", file=sys.stderr, flush=True)
+    with ThreadPoolExecutor(max_workers=4) as pool:
         for worker in pool.map(
             _start,
             [
@@ -188,6 +189,7 @@ def main() -> None:
             rates = record["rates"][precision] = worker.notes
         for job in (each for each in jobs if each["precision"] == precision):
             model, batch = job["model"], job["batch"]
+            print(f"{model} {batch} {precision} ...", file=sys.stderr, flush=True)
             case = measure_case(job, rates, modes, options.rounds, options.seconds)
             record["cases"].append(case)
             print(

@@ -102,16 +102,22 @@ class Worker:
 
 
 def alternate(
-    workers: Sequence[Worker], *, rounds: int, seconds: float, patience: int = 4
+    workers: Sequence[Worker],
+    *,
+    rounds: int,
+    seconds: float,
+    patience: int = 4,
+    quiet: float = QUIET,
 ) -> float:
     """Let the workers run in turn, A B A B ..., and keep the times of so many quiet rounds.
 
     patience: how many rounds to try for each that is wanted; then the quietest are kept.
+    quiet: the share of the processors that others may take (1: it does not matter).
     Returns the largest share of the machine that others took in a round that is kept.
     """
     shares: list[float] = []
-    while sum(share < QUIET for share in shares) < rounds and len(shares) < patience * rounds:
-        if shares and shares[-1] >= QUIET:
+    while sum(share <= quiet for share in shares) < rounds and len(shares) < patience * rounds:
+        if shares and shares[-1] > quiet:
             time.sleep(_PAUSE_SECONDS)
         shares.append(max([worker.run(seconds) for worker in workers]))
     kept = sorted(sorted(range(len(shares)), key=shares.__getitem__)[:rounds])
