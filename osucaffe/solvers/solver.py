@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections import deque
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +17,7 @@ from ..errors import UserError
 from ..net import Net
 from ..proto import caffe_pb2, read_net, read_weights
 from . import debug, snapshot
+from .losses import Losses
 from .nets import Choice, testing_nets, training_net
 from .observer import Display, Observer, Snapshot, TestResult
 from .optimizer import Optimizer
@@ -75,7 +75,7 @@ class Solver:
         choice = training_net(param, file, read_net)
         self._choice = replace(choice, param=self.team.divide(choice.param))
         self._test_choices = testing_nets(param, file, read_net)
-        self._losses: deque[float] = deque(maxlen=param.average_loss)
+        self._losses = Losses(backend, self.team, param.average_loss, param.iter_size)
         self._displayed = (0, time.perf_counter())
         self._before_test: Progress | None = None
         self.stopped = False
@@ -139,7 +139,7 @@ class Solver:
         """Show the loss and test once more with the weights of the last update."""
         if self._due(self.param.display):
             self.net.forward()
-            self._losses.append(self._mean_loss(self.net.loss()))
+            self._losses.append(np.array([self.net.loss()]))
             logger.info("Iteration %d, loss = %g", self.iteration, self.loss)
         if self._due(self.param.test_interval):
             self.test_all()
@@ -171,6 +171,7 @@ class Solver:
                 self.stopped = True
                 break
         self.team.settle()
+        self._losses.read()
 
     def _due(self, interval: int) -> bool:
         return interval > 0 and self.iteration % interval == 0
@@ -180,11 +181,10 @@ class Solver:
         self._before_test = None
         display = self._due(self.param.display)
         show = display and self.param.debug_info
-        # Reading the loss makes the host wait for the device: only what a display shows is read.
+        # Only what a display shows is noted.
         wanted = self.param.display > 0 and (
             -self.iteration % self.param.display < self.param.average_loss
         )
-        loss = 0.0
         rate = self.policy.rate(self.iteration)
         self.optimizer.set_rate(rate, self.iteration)
         for part in range(self.param.iter_size):
@@ -197,12 +197,11 @@ class Solver:
             else:
                 self._part(accumulate=part > 0, update=part == self.param.iter_size - 1)()
             if wanted:
-                loss += self.net.loss() / self.param.iter_size
+                self._losses.note(self.net, part)
         if tracer and not show:
             tracer.update(lambda: self._update_apart(rate))
-        if wanted:
-            self._losses.append(self._mean_loss(loss))
         if display:
+            self._losses.read()
             self._display(rate)
         if show:
             before = debug.parameter_values(self.net)
@@ -226,14 +225,10 @@ class Solver:
             self._parts[key] = self.team.step(self, accumulate=accumulate, update=update)
         return self._parts[key]
 
-    def _mean_loss(self, loss: float) -> float:
-        """The mean of all ranks' losses."""
-        return float(self.team.sum(np.array([loss]))[0]) / self.team.size
-
     @property
     def loss(self) -> float:
         """The mean loss of the last `average_loss` iterations; NaN before there is any."""
-        return sum(self._losses) / len(self._losses) if self._losses else float("nan")
+        return self._losses.mean
 
     def _display(self, rate: float) -> None:
         since, start = self._displayed
@@ -258,6 +253,7 @@ class Solver:
         """Test every test net, unless asked to stop: then `stopped` is true."""
         # A snapshot on the way must resume before the tests, or their data would be elsewhere.
         self.team.settle()
+        self._losses.read()
         self._before_test = self._progress()
         results: list[TestResult] = []
         for index in range(len(self.test_nets)):
@@ -318,6 +314,7 @@ class Solver:
         Of several ranks, rank 0 writes.
         """
         self.team.settle()
+        self._losses.read()
         self.team.check("at a snapshot")
         if self.team.rank:
             hdf5 = self.param.snapshot_format == caffe_pb2.SolverParameter.HDF5
@@ -362,17 +359,17 @@ class Solver:
         self.optimizer.write_history(restored.history)
         self.iteration = restored.iteration
         self.policy.current_step = restored.current_step
-        self._losses.clear()
+        self._losses.reset([])
         self.team.changed()
         if progress is not None:
             nets = [self.net, *self.test_nets]
             for net, reached in zip(nets, progress.nets, strict=False):
                 reached.apply(net)
-            self._losses.extend(progress.losses)
+            self._losses.reset(progress.losses)
             if self.loss_scale and progress.loss_scale:
                 self.loss_scale.write(progress.loss_scale)
 
     def _progress(self) -> Progress:
         nets = [NetProgress.of(net) for net in (self.net, *self.test_nets)]
         scale = self.loss_scale.read() if self.loss_scale else None
-        return Progress(self.seed, nets, list(self._losses), scale)
+        return Progress(self.seed, nets, list(self._losses.recent), scale)

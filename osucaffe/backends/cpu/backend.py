@@ -105,6 +105,10 @@ class Cpu:
         plain.place(values, values.ctypes.data)
         self.reorder(plain, tensor)()
 
+    def store(self, scalar: Tensor, target: Tensor, index: int) -> None:
+        """Copy a scalar to an element of a flat tensor."""
+        target.array[index] = scalar.array
+
     def synchronize(self) -> None:
         """Wait until all steps have run: here they have when they return."""
 

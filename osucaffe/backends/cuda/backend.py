@@ -137,6 +137,12 @@ class Cuda:
         if id(tensor) in self._shadows:
             self._refresh(*self._shadows[id(tensor)])
 
+    def store(self, scalar: Tensor, target: Tensor, index: int) -> None:
+        """Copy a scalar to an element of a flat tensor of the same type, without waiting."""
+        runtime, nbytes = self.cupy.cuda.runtime, self.nbytes(scalar)
+        place, kind = target.address + index * nbytes, runtime.memcpyDeviceToDevice
+        runtime.memcpyAsync(place, scalar.address, nbytes, kind, self.stream.ptr)
+
     def _copy(self, address: int, flat: np.ndarray) -> None:
         """Copy host memory to the device, in the order of the stream."""
         runtime = self.cupy.cuda.runtime

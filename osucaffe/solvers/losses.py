@@ -1,0 +1,62 @@
+"""Owns the losses of the last iterations: they stay where they were computed until one is shown."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+import numpy as np
+
+from ..backends.tensor import Tensor
+from ..net import Net
+from .team import Team
+
+
+class Losses:
+    """The last `length` losses of iterations of `parts` passes each, the mean of all ranks'.
+
+    To read a loss makes the host wait for the device: `note` only enqueues its copy, and `read`
+    reads all that were noted at once.
+    """
+
+    def __init__(self, backend: Any, team: Team, length: int, parts: int) -> None:
+        self.recent: deque[float] = deque(maxlen=length)
+        self._backend, self._team, self._parts = backend, team, parts
+        self._noted = 0
+        self._ring = Tensor((length * parts,), name="losses", kept=True)
+        backend.place(self._ring, backend.allocate(backend.nbytes(self._ring)), 0)
+        backend.write(self._ring, 0)
+
+    def note(self, net: Net, part: int) -> None:
+        """Remember the loss of the pass that was enqueued last, an iteration's part-th (from 0)."""
+        self._noted += part - self._noted % self._parts  # an iteration may have been broken off
+        if self._noted == self._ring.count:
+            self.read()
+        if net.total.array is not None:  # else the net has no loss
+            self._backend.store(net.total, self._ring, self._noted)
+        self._noted += 1
+
+    def read(self) -> None:
+        """Append the losses of the iterations that were noted. All ranks call it together."""
+        if self._noted:
+            passes = self._backend.read(self._ring)[: self._noted].astype(np.float64)
+            own = np.zeros(self._noted // self._parts)
+            for part in range(self._parts):
+                own += passes[part :: self._parts] / self._parts
+            self._noted = 0
+            self.append(own)
+
+    def append(self, own: np.ndarray) -> None:
+        """Append losses of this rank, as the means of all ranks'."""
+        self.recent.extend((self._team.sum(own) / self._team.size).tolist())
+
+    def reset(self, losses: list[float]) -> None:
+        """Forget all, and go on from these."""
+        self._noted = 0
+        self.recent.clear()
+        self.recent.extend(losses)
+
+    @property
+    def mean(self) -> float:
+        """The mean of those that were read; NaN before there is any."""
+        return sum(self.recent) / len(self.recent) if self.recent else float("nan")
