@@ -6,13 +6,12 @@ from collections.abc import Callable
 from typing import NoReturn, cast
 
 import numpy as np
-from google.protobuf.message import DecodeError
 
 from osucaffe.backends.random import mix64
 from osucaffe.backends.records import Choice, transform_record
 from osucaffe.backends.tensor import Shape
 from osucaffe.errors import UserError
-from osucaffe.proto import caffe_pb2
+from osucaffe.proto import caffe_pb2, read_mean
 
 Fail = Callable[[str, str], NoReturn]
 
@@ -41,7 +40,12 @@ class Transform:
             fail("transform_param", "mean_file and mean_value exclude each other: set one")
         self._values = np.array(parameter.mean_value, np.float32)
         self._file = parameter.mean_file
-        self._full = read_mean(self._file, fail) if self._file else None
+        self._full = None
+        if self._file:
+            try:
+                self._full = read_mean(self._file)
+            except UserError as error:
+                fail("transform_param.mean_file", str(error))
         self.mean: np.ndarray | None = None
         self._fail = fail
 
@@ -156,26 +160,6 @@ def record_draws(seed: int, epochs: np.ndarray, records: np.ndarray) -> list[int
     mixed = mix(epochs.astype(np.uint64)) ^ np.uint64(mix64(seed & 0xFFFFFFFFFFFFFFFF))
     draws: list[int] = mix(mix(mixed) ^ records.astype(np.uint64)).tolist()
     return draws
-
-
-def read_mean(path: str, fail: Fail) -> np.ndarray:
-    """The mean of a .binaryproto file as float32 (channels, height, width)."""
-    field = "transform_param.mean_file"
-    blob = caffe_pb2.BlobProto()
-    try:
-        with open(path, "rb") as stream:
-            blob.ParseFromString(stream.read())
-    except OSError as error:
-        fail(field, f"cannot read {path}: {error.strerror}")
-    except DecodeError:
-        fail(field, f"{path} is not a mean file (a BlobProto in binary form)")
-    shape = tuple(blob.shape.dim) or (blob.num, blob.channels, blob.height, blob.width)
-    values = np.array(blob.data or blob.double_data, np.float32)
-    if len(shape) == 4 and shape[0] == 1:
-        shape = shape[1:]
-    if len(shape) != 3 or values.size != np.prod(shape) or not values.size:
-        fail(field, f"{path} is not a mean file: {values.size} values in the shape {_text(shape)}")
-    return values.reshape(shape)
 
 
 def _text(shape: Shape) -> str:

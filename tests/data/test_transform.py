@@ -112,8 +112,8 @@ def test_bad_settings_name_layer_and_field(mean_file, tmp_path):
         transform(crop_size=10)
     with pytest.raises(UserError, match=layer + r"\.mean_file: .* is 3x9x11, .* are 3x8x11"):
         transform(mean_file=mean_file, shape=(3, 8, 11))
-    with pytest.raises(UserError, match=layer + r"\.mean_file: cannot read .*nowhere"):
+    with pytest.raises(UserError, match=layer + r"\.mean_file: .*nowhere: cannot read it"):
         transform(mean_file=str(tmp_path / "nowhere"))
     (tmp_path / "text").write_text("hello")
-    with pytest.raises(UserError, match=layer + r"\.mean_file: .*text is not a mean file"):
+    with pytest.raises(UserError, match=layer + r"\.mean_file: .*text: not a mean file"):
         transform(mean_file=str(tmp_path / "text"))
