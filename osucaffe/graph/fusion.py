@@ -24,10 +24,14 @@ def relu_before_pooling(calls: list[Call], programs: Sequence[list[Call]]) -> li
     """Move an in-place ReLU behind max pooling to the convolution before it, which has it for
     nothing: a ReLU keeps the order of values, so that the maximum is the same.
 
-    Only where nothing but the pooling reads the convolution's output, whose values change.
+    Only where nothing but the pooling reads the convolution's output, whose values change: no
+    other call, through a view either, and no user (what is kept may be looked at).
     """
     readers = Counter(
-        id(tensor) for program in programs for call in program for tensor in call.read_tensors()
+        id(tensor.base or tensor)
+        for program in programs
+        for call in program
+        for tensor in call.read_tensors()
     )
     moved: list[Call] = []
     for call in calls:
@@ -42,7 +46,8 @@ def relu_before_pooling(calls: list[Call], programs: Sequence[list[Call]]) -> li
             and convolution.settings["relu"] is None
             and call.reads["x"] is call.writes["y"] is pooling.writes["y"]
             and pooling.reads["x"] is convolution.writes["y"]
-            and readers[id(pooling.reads["x"])] == 1
+            and not pooling.reads["x"].kept
+            and readers[id(pooling.reads["x"].base or pooling.reads["x"])] == 1
         ):
             x = pooling.reads["x"]
             call.reads["x"], call.writes["y"] = x, x

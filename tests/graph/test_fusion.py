@@ -116,7 +116,10 @@ def test_a_relu_behind_max_pooling_moves_to_the_convolution() -> None:
     assert names(fused[1]) == ["max_pooling_backward"]
     assert fused[0][1].settings["positive"]
 
-    looking = Program()
-    looking.copy(y, x)  # something else wants the convolution's output as it is
-    fused = fuse([forward(), looking.calls], ())
-    assert names(fused[0]) == ["convolution", "max_pooling", "relu"]
+    for other in (y, y.view((y.count,))):
+        looking = Program()
+        looking.copy(other, x)  # something else wants the convolution's output as it is
+        fused = fuse([forward(), looking.calls], ())
+        assert names(fused[0]) == ["convolution", "max_pooling", "relu"]
+    y.kept = True
+    assert names(fuse([forward()], ())[0]) == ["convolution", "max_pooling", "relu"]
