@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -14,7 +15,6 @@ from osucaffe.backends.tensor import Shape
 from osucaffe.trace import span
 
 Fill = Callable[[int, Sequence[np.ndarray]], None]
-_ALIGNMENT = 64
 
 
 class Buffer(NamedTuple):
@@ -125,11 +125,10 @@ class Pipeline:
 
 
 def allocate(shape: Shape, dtype: str = "float32") -> Buffer:
-    """An array that begins at a multiple of a cache line, as vector code likes it."""
-    nbytes = int(np.prod(shape)) * np.dtype(dtype).itemsize
-    memory = np.zeros(nbytes + _ALIGNMENT, np.uint8)
-    start = -memory.ctypes.data % _ALIGNMENT
-    flat = memory[start : start + nbytes].view(dtype)
+    """An array of zeros on whole pages of its own: a GPU can pin these, and vector code likes it."""
+    count = int(np.prod(shape))
+    pages = mmap.mmap(-1, max(1, count * np.dtype(dtype).itemsize))
+    flat = np.frombuffer(pages, dtype, count)
     return Buffer(flat.reshape(shape), flat, flat.ctypes.data)
 
 

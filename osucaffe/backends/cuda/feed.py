@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import mmap
+import weakref
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -57,13 +59,18 @@ class Upload:
         self.backend.place(self.tensor, self.memory, 0)
 
     def _register(self, source: Any, address: int) -> None:
-        """Pin the host memory when it is first seen: only then is the copy truly asynchronous."""
-        if address in self.registered:
+        """Pin the host memory when it is first seen: only then is the copy truly asynchronous.
+
+        Only memory that begins with a page is pinned (the data layers' is): CUDA refuses to copy
+        from an array of which only a part shares its pages with pinned memory.
+        """
+        if address in self.registered or address % mmap.PAGESIZE:
             return
         self.registered[address] = source  # which keeps it alive as long as it is pinned
-        # It may share a page with pinned memory, or none may be pinned: then the copy is slower.
+        # Where the system lets none be pinned, the copy is only slower.
         with contextlib.suppress(self.runtime.CUDARuntimeError):
             self.runtime.hostRegister(address, self.nbytes, 0)
+            weakref.finalize(source, self.runtime.hostUnregister, address).atexit = False
 
 
 def feed_step(backend: Cuda, tensors: Sequence[Tensor], function: Callable[[], None]) -> Step:
