@@ -125,7 +125,7 @@ class Pipeline:
 
 
 def allocate(shape: Shape, dtype: str = "float32") -> Buffer:
-    """An array of zeros on whole pages of its own: a GPU can pin these, and vector code likes it."""
+    """An array of zeros on whole pages of its own, which a GPU can pin."""
     count = int(np.prod(shape))
     pages = mmap.mmap(-1, max(1, count * np.dtype(dtype).itemsize))
     flat = np.frombuffer(pages, dtype, count)
