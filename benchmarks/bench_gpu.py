@@ -8,6 +8,7 @@ written once) at the rate of a large copy; the update's bytes come on top.
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -26,8 +27,11 @@ CASES = (
     ("googlenet", 128),
     ("vgg16", 64),
     ("resnet50", 256),
+    ("edsr_baseline", 16),
 )
 PRECISIONS = ("bf16", "tf32")
+COMPILERS = 6
+"""How many nets torch.compile works on at a time."""
 UPDATE_PASSES = 5
 """float32 passes over the parameters: weights, gradients and history read, the first and last
 written."""
@@ -67,10 +71,16 @@ def measure_case(
         }
 
 
+def measure_rates(precision: str) -> dict[str, Any]:
+    """The device, its versions, and its rates in the precision."""
+    with Worker({"framework": "gpu rates", "precision": precision, "threads": 1}) as worker:
+        return worker.notes
+
+
 def compile_ahead(jobs: list[dict[str, Any]], modes: list[str]) -> None:
     """Let torch.compile fill its cache on disk, several nets at once: it takes minutes."""
     print("torch.compile fills its cache ...", file=sys.stderr, flush=True)
-    with ThreadPoolExecutor(max_workers=4) as pool:
+    with ThreadPoolExecutor(max_workers=COMPILERS) as pool:
         for worker in pool.map(
             _start,
             [
@@ -168,42 +178,51 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=results.RESULTS, help="folder of the results")
     options = parser.parse_args()
     only = options.only.split(",") if options.only else None
-    record: dict[str, Any] = {
-        "date": results.today(),
-        "machine": results.machine(),
-        "rounds": options.rounds,
-        "seconds": options.seconds,
-        "rates": {},
-        "cases": [],
-    }
     cases = [case for case in CASES if only is None or case[0] in only]
-    modes = options.modes.split(",")
+    modes, precisions = options.modes.split(","), options.precisions.split(",")
     jobs = [
         {"model": model, "batch": batch, "precision": precision, "threads": 4}
-        for precision in options.precisions.split(",")
+        for precision in precisions
         for model, batch in cases
     ]
+    rates = {precision: measure_rates(precision) for precision in precisions}
     compile_ahead(jobs, modes)
-    for precision in options.precisions.split(","):
-        with Worker({"framework": "gpu rates", "precision": precision, "threads": 1}) as worker:
-            rates = record["rates"][precision] = worker.notes
-        for job in (each for each in jobs if each["precision"] == precision):
-            model, batch = job["model"], job["batch"]
-            print(f"{model} {batch} {precision} ...", file=sys.stderr, flush=True)
-            case = measure_case(job, rates, modes, options.rounds, options.seconds)
-            record["cases"].append(case)
-            print(
-                f"{model} {batch} {precision}: osucaffe {case['osucaffe']['median_ms']} ms, "
-                f"PyTorch {case['torch']['median_ms']} ms ({case['torch']['mode']}), "
-                f"speed-up {case['speedup']}, floor {case['floor_ms']} ms; "
-                f"all modes {case['torch']['modes_tried_ms']}; memory {case['memory']}",
-                flush=True,
-            )
-            name = rates["device"].lower().replace(" ", "-")
-            path = results.write(
-                f"gpu-{name}-{record['date']}", record, render(record), options.out
-            )
+    path, record = _earlier_today(options.out, rates)
+    record |= {"rounds": options.rounds, "seconds": options.seconds}
+    for job in jobs:
+        print(f"{_name(job)} ...", file=sys.stderr, flush=True)
+        case = measure_case(job, rates[job["precision"]], modes, options.rounds, options.seconds)
+        kept = [each for each in record["cases"] if _name(each) != _name(case)]
+        record["cases"] = sorted([*kept, case], key=_place)
+        print(
+            f"{_name(case)}: osucaffe {case['osucaffe']['median_ms']} ms, "
+            f"PyTorch {case['torch']['median_ms']} ms ({case['torch']['mode']}), "
+            f"speed-up {case['speedup']}, floor {case['floor_ms']} ms; "
+            f"all modes {case['torch']['modes_tried_ms']}; memory {case['memory']}",
+            flush=True,
+        )
+        results.write(path.stem, record, render(record), path.parent)
     print(f"\n{path.read_text()}")
+
+
+def _name(case: dict[str, Any]) -> str:
+    return f"{case['model']} {case['batch']} {case['precision']}"
+
+
+def _place(case: dict[str, Any]) -> tuple[int, int]:
+    """Where a case stands in the table."""
+    return PRECISIONS.index(case["precision"]), CASES.index((case["model"], case["batch"]))
+
+
+def _earlier_today(folder: Path, rates: dict[str, Any]) -> tuple[Path, dict[str, Any]]:
+    """Today's file of results, and what it holds: a part of the cases may be measured again."""
+    device = next(iter(rates.values()))["device"].lower().replace(" ", "-")
+    path = folder / f"gpu-{device}-{results.today()}.md"
+    record = {"date": results.today(), "machine": results.machine(), "rates": {}, "cases": []}
+    if path.with_suffix(".json").exists():
+        record = json.loads(path.with_suffix(".json").read_text())
+    record["rates"] |= rates
+    return path, record
 
 
 if __name__ == "__main__":

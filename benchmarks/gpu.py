@@ -14,7 +14,7 @@ from typing import Any
 from osucaffe.proto import caffe_pb2
 
 from . import nets
-from .worker import DECAY, LEARNING_RATE, MOMENTUM, Built
+from .built import DECAY, LEARNING_RATE, MOMENTUM, Built
 
 TORCH_MODES = ("eager", "compile", "reduce-overhead", "graph")
 """As it comes; torch.compile's default; its mode for little overhead; a captured CUDA graph."""
@@ -180,4 +180,4 @@ def build_rates(job: dict[str, Any]) -> Built:
         "flops_per_second": 2 * _MATRIX**3 / seconds(lambda: torch.mm(a, b)),
         "bytes_per_second": 2 * _COPY_BYTES / seconds(lambda: target.copy_(source)),
     }
-    return Built(lambda: None, notes)
+    return Built(notes=notes)

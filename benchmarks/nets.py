@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,9 @@ from osucaffe.graph.filter import filter_layers, net_state
 from osucaffe.proto import caffe_pb2
 
 MODELS = Path(__file__).resolve().parents[1] / "models"
+
+TARGETS = {"edsr_baseline": {"label": (3, 96, 96)}}
+"""What nets are trained towards where that is no label: shapes by top, without the batch."""
 
 
 def read_net(model: str, file: str) -> caffe_pb2.NetParameter:
@@ -25,10 +29,11 @@ def input_shape(model: str) -> tuple[int, ...]:
 
 
 def with_inputs(
-    net: caffe_pb2.NetParameter, image: tuple[int, ...], batch: int | None = None
+    net: caffe_pb2.NetParameter, shapes: Mapping[str, tuple[int, ...]], batch: int | None = None
 ) -> caffe_pb2.NetParameter:
-    """The net with an Input layer in place of each Data layer: tops N x *image, and N labels.
+    """The net with an Input layer in place of each Data layer.
 
+    shapes: by top, of one image; a top that has none brings labels, N of them.
     batch: N; None keeps each layer's own batch size. Include rules stay.
     """
     changed = caffe_pb2.NetParameter()
@@ -39,14 +44,15 @@ def with_inputs(
             layer.type = "Input"
             layer.ClearField("data_param")
             layer.ClearField("transform_param")
-            layer.input_param.shape.add(dim=(count, *image))
-            layer.input_param.shape.add(dim=(count,))
+            for top in layer.top:
+                layer.input_param.shape.add(dim=(count, *shapes.get(top, ())))
     return changed
 
 
 def training_net(model: str, batch: int) -> caffe_pb2.NetParameter:
     """The training phase of the model's train_val net, with Input layers."""
-    net = with_inputs(read_net(model, "train_val"), input_shape(model), batch)
+    shapes = {"data": input_shape(model)} | TARGETS.get(model, {})
+    net = with_inputs(read_net(model, "train_val"), shapes, batch)
     return filter_layers(net, net_state(net, "TRAIN"))
 
 

@@ -17,6 +17,7 @@ from osucaffe.proto import caffe_pb2
 
 _Builder = Callable[[caffe_pb2.LayerParameter, list[Tensor]], nn.Module]
 _IGNORED = ("Input", "Accuracy", "Silence")
+_LOSSES = ("L1Loss", "SoftmaxWithLoss")
 
 
 class TorchPeer(nn.Module):
@@ -59,7 +60,7 @@ class TorchPeer(nn.Module):
             [
                 blobs[spec.top[0]] * (spec.loss_weight[0] if spec.loss_weight else 1.0)
                 for spec in self.specs
-                if spec.type == "SoftmaxWithLoss"
+                if spec.type in _LOSSES
             ]
         ).sum()
 
@@ -233,6 +234,12 @@ def _relu(spec: caffe_pb2.LayerParameter, bottoms: list[Tensor]) -> nn.Module:
     return nn.LeakyReLU(slope, inplace=in_place) if slope else nn.ReLU(inplace=in_place)
 
 
+def _l1_loss(spec: caffe_pb2.LayerParameter, bottoms: list[Tensor]) -> nn.Module:
+    if spec.loss_param.normalization != caffe_pb2.LossParameter.FULL:
+        raise UserError(f'layer "{spec.name}": the PyTorch peer has the mean over all values only')
+    return nn.L1Loss()
+
+
 _BUILDERS: dict[str, _Builder] = {
     _NORMALIZATION: _batch_normalization,
     "Concat": lambda spec, bottoms: _Concat(spec.concat_param.axis),
@@ -241,7 +248,9 @@ _BUILDERS: dict[str, _Builder] = {
     "Dropout": lambda spec, bottoms: nn.Dropout(spec.dropout_param.dropout_ratio),
     "Eltwise": _eltwise,
     "InnerProduct": _inner_product,
+    "L1Loss": _l1_loss,
     "LRN": _normalization,
+    "PixelShuffle": lambda spec, bottoms: nn.PixelShuffle(spec.pixel_shuffle_param.upscale_factor),
     "Pooling": _pooling,
     "ReLU": _relu,
     "Softmax": lambda spec, bottoms: nn.Softmax(spec.softmax_param.axis),

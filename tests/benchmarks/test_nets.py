@@ -19,7 +19,7 @@ def test_training_net_reads_inputs() -> None:
 def test_with_inputs_keeps_phases_and_batch_sizes() -> None:
     original = nets.read_net("lenet", "train_val")
     before = original.SerializeToString()
-    changed = nets.with_inputs(original, (1, 28, 28))
+    changed = nets.with_inputs(original, {"data": (1, 28, 28)})
     assert original.SerializeToString() == before
     inputs = [layer for layer in changed.layer if layer.type == "Input"]
     assert [layer.input_param.shape[0].dim[0] for layer in inputs] == [64, 100]

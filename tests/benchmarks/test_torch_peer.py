@@ -99,8 +99,9 @@ def close(found: np.ndarray, wanted: np.ndarray) -> bool:
         parse_text(RESIDUAL, NetParameter),
         training_net("cifar10_full", 2),
         training_net("lenet", 2),
+        training_net("edsr_baseline", 1),
     ],
-    ids=["small", "residual", "cifar10_full", "lenet"],
+    ids=["small", "residual", "cifar10_full", "lenet", "edsr_baseline"],
 )
 def test_same_blobs_and_gradients(param: NetParameter) -> None:
     net, peer, blobs = both(param)

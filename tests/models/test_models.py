@@ -180,7 +180,7 @@ def test_deploy(model: str) -> None:
 @pytest.mark.parametrize("model", MODELS)
 def test_train_val(model: str, phase: str) -> None:
     batch = 2
-    param = with_inputs(read_net(model, "train_val"), IMAGE[model], batch)
+    param = with_inputs(read_net(model, "train_val"), {"data": IMAGE[model]}, batch)
     for layer in param.layer:  # drawing 60 million weights would take most of the time
         layer.convolution_param.ClearField("weight_filler")
         layer.inner_product_param.ClearField("weight_filler")
@@ -218,7 +218,7 @@ def test_deploy_shares_the_layers_of_train_val(model: str) -> None:
 
 
 def test_googlenet_loss_weights() -> None:
-    net = Net(with_inputs(read_net("googlenet", "train_val"), IMAGE["googlenet"], 1), backend=Cpu())
+    net = Net(with_inputs(read_net("googlenet", "train_val"), {"data": IMAGE["googlenet"]}, 1), backend=Cpu())
     assert net.loss_weight("loss1/loss1") == pytest.approx(0.3)
     assert net.loss_weight("loss2/loss1") == pytest.approx(0.3)
     assert net.loss_weight("loss3/loss3") == 1
