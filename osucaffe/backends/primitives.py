@@ -150,11 +150,21 @@ class Program:
         """
 
     @_primitive
-    def transform(self, x: Read, table: Read, mean: Read | None, y: Write, *, scale: float) -> None:
+    def transform(
+        self,
+        x: Read,
+        table: Read,
+        mean: Read | None,
+        y: Write,
+        *,
+        scale: float,
+        interleaved: bool = False,
+    ) -> None:
         """y[n] = (a crop of x[n] - mean) * scale, mirrored perhaps: see `records.transform_record`.
 
-        x: uint8 (N, C, *in). table: int32 (N, 3), for each record the first row and column of the
-        crop, and 1 where it is mirrored. mean: (C, 1, 1), or (C, *in) and cropped likewise.
+        x: uint8 (N, C, *in), or interleaved (N, *in, C). table: int32 (N, 3), for each record the
+        first row and column of the crop, and 1 where it is mirrored. mean: (C, 1, 1), or (C, *in)
+        and cropped likewise.
         """
 
     # -- element by element --------------------------------------------------------------------

@@ -16,7 +16,7 @@ import lmdb
 
 from osucaffe.errors import UserError
 
-from .lmdb_file import check
+from .lmdb_file import Places, check, find_places
 
 _MARK_EVERY = 64
 
@@ -37,6 +37,7 @@ class Database:
         except lmdb.Error as error:
             raise UserError(f"cannot open LMDB {path}: {error}") from error
         self.count: int = self._environment.stat()["entries"]
+        self.file = (path / "data.mdb").open("rb", buffering=0)
         # LMDB finds keys, not numbers: so the key of every 64th record is noted on the way.
         self._marks: list[bytes] = []
         self._marking = threading.Lock()
@@ -58,6 +59,13 @@ class Database:
             cursor.set_key(mark)
             skip = start % _MARK_EVERY
             yield list(itertools.islice(cursor.iternext(), skip, skip + stop - start))
+
+    def places(self) -> Places | None:
+        """Where the values lie in `file`; None if they cannot be found there."""
+        with open(self.file.name, "rb") as stream:
+            same = os.path.sameopenfile(stream.fileno(), self.file.fileno())
+            places = find_places(stream) if same else None
+        return places if places is not None and len(places.begins) == self.count else None
 
     def _mark(self, block: int) -> bytes:
         """The key of record 64 * block."""

@@ -17,7 +17,7 @@ from osucaffe.errors import UserError
 from osucaffe.proto import caffe_pb2
 
 # Tags of Datum's fields: field number * 8 + wire type (0 varint, 2 bytes).
-_CHANNELS, _HEIGHT, _WIDTH, _DATA, _LABEL, _ENCODED = 0x08, 0x10, 0x18, 0x22, 0x28, 0x38
+_CHANNELS, _HEIGHT, _WIDTH, _DATA, LABEL_TAG, _ENCODED = 0x08, 0x10, 0x18, 0x22, 0x28, 0x38
 _JPEG = b"\xff\xd8\xff"
 
 
@@ -34,7 +34,7 @@ class Datum(NamedTuple):
 
 def parse_datum(value: memoryview) -> Datum:
     """The fields of a serialized Datum. Raises ValueError when it is none."""
-    fields = {_CHANNELS: 0, _HEIGHT: 0, _WIDTH: 0, _LABEL: 0, _ENCODED: 0}
+    fields = {_CHANNELS: 0, _HEIGHT: 0, _WIDTH: 0, LABEL_TAG: 0, _ENCODED: 0}
     data, offset = value[:0], 0
     at, end = 0, len(value)
     try:
@@ -62,7 +62,7 @@ def parse_datum(value: memoryview) -> Datum:
         at = -1
     if at != end:
         raise ValueError("it is not a Datum, or it is cut short")
-    label = fields[_LABEL]
+    label = fields[LABEL_TAG]
     return Datum(
         (fields[_CHANNELS], fields[_HEIGHT], fields[_WIDTH]),
         label if label < 1 << 31 else label - (1 << 64),
@@ -89,15 +89,16 @@ def _parse_rare(value: memoryview) -> Datum:
     )
 
 
-def pixels(datum: Datum, colour: bool | None = None) -> np.ndarray:
+def pixels(datum: Datum, colour: bool | None = None, out: np.ndarray | None = None) -> np.ndarray:
     """The values of a Datum as (channels, height, width): uint8 (a view if raw), or float32.
 
     colour: decode an encoded image to 3 channels (True), to 1 (False), or to what it has (None).
-    The channels of an encoded image come in OpenCV's order, blue first, as Caffe reads them.
+    out: as for decode_image. The channels of an encoded image come in OpenCV's order, blue first,
+    as Caffe reads them.
     Raises ValueError when the record contradicts itself or its image is damaged.
     """
     if datum.encoded:
-        image = decode_image(datum.data, colour)
+        image = decode_image(datum.data, colour, out)
         return image.transpose(2, 0, 1)
     flat = np.frombuffer(datum.data, np.uint8) if datum.values is None else datum.values
     channels, height, width = datum.shape
@@ -109,24 +110,31 @@ def pixels(datum: Datum, colour: bool | None = None) -> np.ndarray:
     return flat.reshape(datum.shape)
 
 
-def decode_image(data: memoryview, colour: bool | None = None) -> np.ndarray:
-    """A JPEG (or PNG and others, through Pillow) as uint8 (height, width, channels), blue first."""
+def decode_image(
+    data: memoryview, colour: bool | None = None, out: np.ndarray | None = None
+) -> np.ndarray:
+    """A JPEG (or PNG and others, through Pillow) as uint8 (height, width, channels), blue first.
+
+    out: row-major memory to decode into, if the image is a JPEG of its shape.
+    """
     if bytes(data[:3]) != _JPEG:
         return _decode_other(data, colour)
-    space = simplejpeg.decode_jpeg_header(data)[2]
+    height, width, space, _ = simplejpeg.decode_jpeg_header(data)
     if space in ("CMYK", "YCCK"):
         return _decode_other(data, colour)
     if colour is None:
         colour = space != "Gray"
-    order = "BGR" if colour else "GRAY"
+    order, channels = ("BGR", 3) if colour else ("GRAY", 1)
+    if out is not None and out.shape != (height, width, channels):
+        out = None
     image: np.ndarray
     try:
-        image = simplejpeg.decode_jpeg(data, colorspace=order)
+        image = simplejpeg.decode_jpeg(data, colorspace=order, buffer=out)
     except ValueError as error:
         # Stray bytes between the segments do no harm, and large collections have such files.
         if "extraneous bytes" not in str(error):
             raise
-        image = simplejpeg.decode_jpeg(data, colorspace=order, strict=False)
+        image = simplejpeg.decode_jpeg(data, colorspace=order, buffer=out, strict=False)
     return image
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -55,9 +55,12 @@ class ImageListSource:
     root: put before each name as it is. size: (height, width) of all images (None: their own).
     shuffle: another order in each epoch. The stream begins at an image below `rand_skip` that
     the seed picks. bad: what becomes of an image that cannot be used; where it is skipped, the
-    next good one of the list takes its place. `shape` is the
-    (channels, height, width) of what comes out.
+    next good one of the list takes its place. `shape` is the (channels, height, width) of what
+    comes out. raw: whether to give the images as they are, for the primitive `transform`, which
+    have `raw_shape` then, the channels last.
     """
+
+    interleaved = True
 
     def __init__(
         self,
@@ -71,6 +74,7 @@ class ImageListSource:
         seed: int = 0,
         rand_skip: int = 0,
         bad: BadRecords | None = None,
+        raw: bool = False,
     ) -> None:
         self._path, self._root, self._size, self._colour = path, root, size, colour
         self._entries = read_list(path)
@@ -81,6 +85,8 @@ class ImageListSource:
         image = self._read(0)
         self._image_shape = image.shape
         self.shape: Shape = transform.prepare(image.shape)
+        self.raw = raw
+        self.raw_shape: Shape = (*image.shape[1:], image.shape[0])
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -88,18 +94,22 @@ class ImageListSource:
     def fill(self, position: int, arrays: Sequence[np.ndarray]) -> None:
         """Write the images of the stream from `position` on into a batch.
 
-        arrays: data (N, channels, height, width) and labels (N,). Raises UserError that names
+        arrays: data (N, channels, height, width) and labels (N,). Raw data are two arrays: uint8
+        (N, *raw_shape), and int32 (N, 3), the table of `transform`. Raises UserError that names
         an image that cannot be read, or has another size.
         """
-        data, labels = arrays
+        *data, labels = arrays
+        if self.raw:
+            data[0] = data[0].transpose(0, 3, 1, 2)
         epochs, places = np.divmod(
-            self._start + position + np.arange(len(data)), len(self._entries)
+            self._start + position + np.arange(len(labels)), len(self._entries)
         )
         records = self._records(epochs, places)
-        draws = record_draws(self._seed, epochs, records)
+        draws = record_draws(self._seed, epochs, records).tolist()
+        enter: Callable[..., None] = self._transform.keep if self.raw else self._transform.apply
         for at, record in enumerate(records.tolist()):
             image, record = self._usable(record)
-            self._transform.apply(image, data[at], draws[at])
+            enter(image, *(each[at] for each in data), draws[at])
             labels[at] = self._entries[record].label
 
     def _usable(self, record: int) -> tuple[np.ndarray, int]:

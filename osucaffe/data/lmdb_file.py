@@ -1,14 +1,17 @@
-"""Owns the check that an LMDB's file is whole, made before LMDB maps it.
+"""Owns an LMDB's file as it lies on disk: whether it is whole, and where its values are.
 
 LMDB trusts its meta pages: reading a page beyond the end of a file that was cut short kills the
-process (SIGBUS). So the pages are looked at here by plain reading.
+process (SIGBUS). So the pages are looked at here by plain reading, before LMDB maps them.
 """
 
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
+
+import numpy as np
 
 from osucaffe.errors import UserError
 
@@ -55,17 +58,12 @@ def check(path: Path) -> int:
 def _check(path: Path, stream: BinaryIO, size: int) -> int:
     if size == 0:
         raise UserError(f"LMDB {path}: data.mdb is empty, nothing was written to it. {_REMEDY}")
-    first = _read_meta(stream, 0)
-    if first is None or first.magic != _MAGIC:
+    meta = _newest_meta(stream)
+    if meta is None:
         raise UserError(f"{path}/data.mdb is not an LMDB file, or is damaged. {_REMEDY}")
-    # Two meta pages take turns; the one with the later transaction counts.
-    second = _read_meta(stream, first.page_size)
-    meta = first
-    if second and second.magic == _MAGIC and second.transaction > first.transaction:
-        meta = second
     needed = (meta.last_page + 1) * meta.page_size
     # Pages at the end that were freed before they were ever written may be missing rightly.
-    if second is None or (size < needed and not _pages_in_use_exist(stream, size, meta)):
+    if size < 2 * meta.page_size or (size < needed and not _pages_in_use_exist(stream, size, meta)):
         raise UserError(
             f"LMDB {path} is truncated: data.mdb has {size:,} bytes, its own meta page says "
             f"{needed:,}. Copy it again from where it was made."
@@ -73,6 +71,18 @@ def _check(path: Path, stream: BinaryIO, size: int) -> int:
     if meta.entries == 0:
         raise UserError(f"LMDB {path} has no records. {_REMEDY}")
     return needed
+
+
+def _newest_meta(stream: BinaryIO) -> _Meta | None:
+    """The meta page that counts; None if the file is no LMDB."""
+    first = _read_meta(stream, 0)
+    if first is None or first.magic != _MAGIC:
+        return None
+    # Two meta pages take turns; the one with the later transaction counts.
+    second = _read_meta(stream, first.page_size)
+    if second and second.magic == _MAGIC and second.transaction > first.transaction:
+        return second
+    return first
 
 
 def _read_meta(stream: BinaryIO, at: int) -> _Meta | None:
@@ -93,16 +103,65 @@ def _pages_in_use_exist(stream: BinaryIO, size: int, meta: _Meta) -> bool:
         page = pages.pop()
         if (page + 1) * meta.page_size > size:
             return False
-        stream.seek(page * meta.page_size)
-        content = stream.read(meta.page_size)
-        _, flags, lower = _PAGE.unpack_from(content)
-        for (offset,) in struct.iter_unpack("<H", content[_PAGE.size : lower]):
-            number, node_flags, key_size = _NODE.unpack_from(content, offset)
-            if flags & _BRANCH:
-                pages.append(number | node_flags << 32)
-            elif node_flags & _VALUE_ELSEWHERE:
-                (start,) = struct.unpack_from("<Q", content, offset + _NODE.size + key_size)
-                # The value follows the header of the first of its pages, without further ones.
-                if start * meta.page_size + _PAGE.size + number > size:
+        content, is_branch = _read_page(stream, page, meta)
+        for offset, number, flags, key_size in _nodes(content):
+            if is_branch:
+                pages.append(number | flags << 32)
+            elif flags & _VALUE_ELSEWHERE:
+                start = _place_elsewhere(content, offset, key_size, meta)
+                if start + number > size:
                     return False
     return True
+
+
+class Places(NamedTuple):
+    """Where the values lie, in the order of their keys: first byte in the file, and length."""
+
+    begins: np.ndarray
+    sizes: np.ndarray
+
+
+def find_places(stream: BinaryIO) -> Places:
+    """Where the values of a whole LMDB lie in its file. Reads the pages of keys, not the values.
+
+    Sub-databases and several values of one key, which Caffe does not make, are left out.
+    """
+    meta = _newest_meta(stream)
+    assert meta is not None
+    places = []
+    pages = [meta.root] if meta.entries else []
+    while pages:
+        page = pages.pop()
+        content, is_branch = _read_page(stream, page, meta)
+        children = []
+        for offset, number, flags, key_size in _nodes(content):
+            if is_branch:
+                children.append(number | flags << 32)
+            elif flags == _VALUE_ELSEWHERE:
+                places.append((_place_elsewhere(content, offset, key_size, meta), number))
+            elif not flags:
+                start = page * meta.page_size + offset + _NODE.size + key_size
+                places.append((start, number))
+        pages += reversed(children)
+    return Places(*np.array(places, np.int64).reshape(-1, 2).T.copy())
+
+
+def _read_page(stream: BinaryIO, page: int, meta: _Meta) -> tuple[bytes, bool]:
+    """A page of keys, and whether it is a branch: its nodes are pages then, not records."""
+    stream.seek(page * meta.page_size)
+    content = stream.read(meta.page_size)
+    return content, bool(_PAGE.unpack_from(content)[1] & _BRANCH)
+
+
+def _nodes(content: bytes) -> Iterator[tuple[int, int, int, int]]:
+    """Of each node of a page: its offset, size of the value or page, flags, size of the key."""
+    lower = _PAGE.unpack_from(content)[2]
+    for (offset,) in struct.iter_unpack("<H", content[_PAGE.size : lower]):
+        yield offset, *_NODE.unpack_from(content, offset)
+
+
+def _place_elsewhere(content: bytes, offset: int, key_size: int, meta: _Meta) -> int:
+    """Where a value begins that has pages of its own."""
+    (page,) = struct.unpack_from("<Q", content, offset + _NODE.size + key_size)
+    # The value follows the header of the first of its pages, without further ones.
+    return page * meta.page_size + _PAGE.size

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -13,10 +14,10 @@ from .ahead import BadRecords
 from .database import Database
 from .datum import Datum, parse_datum, pixels
 from .order import first_record, runs
+from .plain import SMALL, BulkReader, PlainForm
 from .transform import Transform, check_size, record_draws
 
 Records = list[tuple[memoryview, memoryview]]
-_SMALL = 16384
 
 
 class DatumSource:
@@ -27,7 +28,8 @@ class DatumSource:
     block: as for order.runs. bad: what becomes of a record that cannot be used; where it is
     skipped, the next good record by key takes its place.
     raw: whether to give records as they are, for the primitive `transform`. Only bytes can be:
-    afterwards `raw` tells whether they are.
+    afterwards `raw` tells whether they are, `raw_shape` their shape, and `interleaved` whether
+    that has the channels last, as decoders write them.
     """
 
     def __init__(
@@ -47,24 +49,37 @@ class DatumSource:
         self._block = block
         self._bad = bad or BadRecords()
         self._start = first_record(seed, rand_skip)
+        self._local = threading.local()
         with database.read(0, 1) as [(key, value)]:
             datum, image = self._decode(key, value)
             self.encoded = datum.encoded
-            self._plain = _PlainForm.of(value, datum)
             self.shape: Shape = transform.prepare(image.shape)
             self.record_shape: Shape = image.shape
             self.raw = raw and image.dtype == np.uint8
+            self._form = PlainForm.of(value, datum)
+            is_large = len(value) > SMALL
+        self.interleaved = self.raw and self.encoded
+        channels, *extents = image.shape
+        self.raw_shape = (*extents, channels) if self.interleaved else self.record_shape
         self._enter: Callable[..., None] = transform.keep if self.raw else transform.apply
+        self._bulk = None
+        if is_large:
+            places = database.places() if self.raw and self._form else None
+            if places is not None and self._form:
+                self._bulk = BulkReader(database.file, places, self._form)
+            self._form = None
 
     def fill(self, position: int, arrays: Sequence[np.ndarray]) -> None:
         """Write the records of the stream from `position` on into a batch.
 
         arrays: data (N, channels, height, width), and labels (N,) if they are wanted. Raw data are
-        two arrays: uint8 of `record_shape`, and int32 (N, 3), the table of `transform`.
+        two arrays: uint8 (N, *raw_shape), and int32 (N, 3), the table of `transform`.
         Raises UserError that names the key of a record that is damaged or of another size.
         """
         parts = 2 if self.raw else 1
-        data, labels = arrays[:parts], arrays[parts] if len(arrays) > parts else None
+        data, labels = list(arrays[:parts]), arrays[parts] if len(arrays) > parts else None
+        if self.interleaved:
+            data[0] = data[0].transpose(0, 3, 1, 2)
         at = 0
         for epoch, start, stop in runs(
             self._start + position,
@@ -73,18 +88,54 @@ class DatumSource:
             block=self._block,
             seed=self._seed,
         ):
-            draws: Sequence[int] = ()
+            records = np.arange(start, stop)
+            draws = np.zeros(len(records), np.uint64)
             if self._transform.random:
-                records = np.arange(start, stop)
                 draws = record_draws(self._seed, np.full_like(records, epoch), records)
-            end = at + stop - start
-            with self._database.read(start, stop) as found:
-                fill = self._fill_plain if self._plain else self._fill_any
-                piece = [each[at:end] for each in data]
-                fill(start, found, draws, piece, None if labels is None else labels[at:end])
-            at = end
+            piece = slice(at, at + len(records))
+            out = [each[piece] for each in data]
+            numbers = None if labels is None else labels[piece]
+            if not self._fill_at_once(start, stop, draws, out, numbers):
+                with self._database.read(start, stop) as found:
+                    self._fill_one_by_one(start, found, draws.tolist(), out, numbers)
+            at = piece.stop
 
-    def _fill_any(
+    def _fill_at_once(
+        self,
+        start: int,
+        stop: int,
+        draws: np.ndarray,
+        data: Sequence[np.ndarray],
+        labels: np.ndarray | None,
+    ) -> bool:
+        """Fill in raw records that look like the first one. False if there are others."""
+        transform = self._transform
+        if self._bulk:
+            numbers = self._bulk.read(start, stop, data[0])
+            if numbers is None:
+                return False
+            transform.choose_all(self.record_shape, draws, data[1])
+        elif self._form:
+            with self._database.read(start, stop) as found:
+                plain = self._form.small([value for _, value in found])
+            if plain is None:
+                return False
+            images, numbers = plain
+            if self.raw:
+                np.copyto(data[0], images)
+                transform.choose_all(self.record_shape, draws, data[1])
+            elif transform.random:
+                for image, out, draw in zip(images, data[0], draws.tolist(), strict=True):
+                    transform.apply(image, out, draw)
+            else:
+                transform.apply(images, data[0])
+        else:
+            return False
+        if labels is not None:
+            labels[:] = numbers
+        return True
+
+    def _fill_one_by_one(
         self,
         start: int,
         records: Records,
@@ -93,40 +144,32 @@ class DatumSource:
         labels: np.ndarray | None,
     ) -> None:
         for index, (key, value) in enumerate(records):
+            out = [each[index] for each in data]
             try:
-                datum, image = self._usable(key, value)
+                datum, image = self._usable(key, value, self._memory(out[0]))
             except UserError as error:
                 self._bad.found(error)
                 datum, image = self._next_usable(start + index)
-            self._enter(image, *(each[index] for each in data), draws[index] if draws else 0)
+            self._enter(image, *out, draws[index])
             if labels is not None:
                 labels[index] = datum.label
 
-    def _fill_plain(
-        self,
-        start: int,
-        records: Records,
-        draws: Sequence[int],
-        data: Sequence[np.ndarray],
-        labels: np.ndarray | None,
-    ) -> None:
-        """The same for small raw records: all at once where they look like the first one."""
-        assert self._plain is not None
-        rows = self._plain.rows([value for _, value in records])
-        if rows is None:
-            self._fill_any(start, records, draws, data, labels)
-            return
-        images = self._plain.images(rows)
-        if draws:
-            for image, *out, draw in zip(images, *data, draws, strict=True):
-                self._enter(image, *out, draw)
-        else:
-            self._enter(images, *data)
-        if labels is not None:
-            labels[:] = self._plain.labels(rows)
+    def _memory(self, out: np.ndarray) -> np.ndarray | None:
+        """Where to decode an image: into the batch, if it goes there as it is."""
+        if not self.encoded:
+            return None
+        if self.raw:
+            return out.transpose(1, 2, 0)
+        if not hasattr(self._local, "memory"):  # one a thread: new memory for each takes time
+            channels, *extents = self.record_shape
+            self._local.memory = np.empty((*extents, channels), np.uint8)
+        memory: np.ndarray = self._local.memory
+        return memory
 
-    def _usable(self, key: memoryview, value: memoryview) -> tuple[Datum, np.ndarray]:
-        datum, image = self._decode(key, value)
+    def _usable(
+        self, key: memoryview, value: memoryview, memory: np.ndarray | None = None
+    ) -> tuple[Datum, np.ndarray]:
+        datum, image = self._decode(key, value, memory)
         if image.shape != self.record_shape:
             check_size(self._transform, image.shape, self.record_shape, self._name(key))
         if self.raw and image.dtype != np.uint8:
@@ -147,54 +190,14 @@ class DatumSource:
                 except UserError:
                     continue
 
-    def _decode(self, key: memoryview, value: memoryview) -> tuple[Datum, np.ndarray]:
+    def _decode(
+        self, key: memoryview, value: memoryview, memory: np.ndarray | None = None
+    ) -> tuple[Datum, np.ndarray]:
         try:
             datum = parse_datum(value)
-            return datum, pixels(datum, self._transform.colour)
+            return datum, pixels(datum, self._transform.colour, memory)
         except ValueError as error:
             raise UserError(f"{self._name(key)} cannot be read: {error}") from error
 
     def _name(self, key: memoryview) -> str:
         return f'record "{bytes(key).decode(errors="replace")}" of {self._database.path}'
-
-
-class _PlainForm:
-    """The byte layout of small raw records that differ in their pixels and labels only.
-
-    Such records are told apart from others, and read, by whole batches: nothing is parsed.
-    """
-
-    def __init__(self, first: bytes, datum: Datum) -> None:
-        self._shape = datum.shape
-        self._pixels = slice(datum.offset, datum.offset + len(datum.data))
-        self._label = self._pixels.stop + 1
-        fixed = np.ones(len(first), bool)
-        fixed[self._pixels] = False
-        fixed[self._label] = False
-        self._fixed = np.flatnonzero(fixed)
-        self._first = np.frombuffer(first, np.uint8)
-
-    @classmethod
-    def of(cls, value: memoryview, datum: Datum) -> _PlainForm | None:
-        """The form of a record, or None if it is not that plain: header, pixels, label."""
-        tail = bytes(value[datum.offset + len(datum.data) :])
-        plain = tail[:1] == b"\x28" and len(tail) in (2, 4) and tail[1] < 0x80
-        small = len(value) <= _SMALL and not datum.encoded and datum.values is None
-        return cls(bytes(value), datum) if plain and small else None
-
-    def rows(self, values: list[memoryview]) -> np.ndarray | None:
-        """The records as the rows of one array, or None if one is of another form."""
-        if any(len(value) != self._first.size for value in values):
-            return None
-        rows = np.frombuffer(b"".join(values), np.uint8).reshape(len(values), -1)
-        if (rows[:, self._fixed] != self._first[self._fixed]).any() or (
-            rows[:, self._label] > 0x7F
-        ).any():
-            return None
-        return rows
-
-    def images(self, rows: np.ndarray) -> np.ndarray:
-        return rows[:, self._pixels].reshape(-1, *self._shape)
-
-    def labels(self, rows: np.ndarray) -> np.ndarray:
-        return rows[:, self._label]

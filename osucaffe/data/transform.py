@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NoReturn, cast
+from typing import Any, NoReturn, cast
 
 import numpy as np
 
@@ -110,9 +110,13 @@ class Transform:
         choice = self.choose(image.shape, draw)
         transform_record(image, out, choice, mean=self.mean, scale=self.scale)
 
-    def choose(self, shape: Shape, draw: int = 0) -> Choice:
-        """The first row and column of the crop, and whether to mirror, for (..., height, width)."""
-        mirrored = int(self.mirror and draw & 1)
+    def choose(self, shape: Shape, draw: Any = 0) -> Choice:
+        """The first row and column of the crop, and whether to mirror, for (..., height, width).
+
+        draw: of one record, or an array of uint64, of many: then these are arrays too, or one
+        number for all.
+        """
+        mirrored = draw & 1 if self.mirror else 0
         if not self.crop:
             return 0, 0, mirrored
         top, left = (extent - self.crop for extent in shape[-2:])
@@ -122,6 +126,11 @@ class Transform:
         else:
             top, left = top // 2, left // 2
         return top, left, mirrored
+
+    def choose_all(self, shape: Shape, draws: np.ndarray, table: np.ndarray) -> None:
+        """Write what `choose` says for each draw to the rows of table."""
+        for column, choice in zip(table.T, self.choose(shape, draws), strict=True):
+            column[...] = choice
 
     def keep(self, image: np.ndarray, raw: np.ndarray, table: np.ndarray, draw: int = 0) -> None:
         """Write the image as it is to raw, and what `choose` says to table: the primitive
@@ -134,7 +143,8 @@ class Transform:
             image = image[..., top : top + self.crop, left : left + self.crop]
             top, left, _ = self.choose(raw.shape)
             raw = raw[..., top : top + self.crop, left : left + self.crop]
-        np.copyto(raw, image)
+        if not np.may_share_memory(raw, image):  # else it was decoded there
+            np.copyto(raw, image)
         table[...] = top, left, mirrored
 
 
@@ -153,13 +163,12 @@ def check_size(transform: Transform, shape: Shape, first: Shape, name: str) -> N
     )
 
 
-def record_draws(seed: int, epochs: np.ndarray, records: np.ndarray) -> list[int]:
-    """64 random bits for each record that depend on (seed, epoch, record number) only."""
+def record_draws(seed: int, epochs: np.ndarray, records: np.ndarray) -> np.ndarray:
+    """64 random bits (uint64) for each record, by (seed, epoch, record number) only."""
     # On uint64 arrays mix64 wraps around as it does on numbers that it masks.
     mix = cast(Callable[[np.ndarray], np.ndarray], mix64)
     mixed = mix(epochs.astype(np.uint64)) ^ np.uint64(mix64(seed & 0xFFFFFFFFFFFFFFFF))
-    draws: list[int] = mix(mix(mixed) ^ records.astype(np.uint64)).tolist()
-    return draws
+    return mix(mix(mixed) ^ records.astype(np.uint64))
 
 
 def _text(shape: Shape) -> str:

@@ -182,7 +182,7 @@ class WindowSource:
         data, labels = arrays
         data[...] = 0
         places = position + np.arange(len(data))
-        draws = record_draws(self._seed, np.zeros_like(places), places)
+        draws = record_draws(self._seed, np.zeros_like(places), places).tolist()
         for index, (place, draw) in enumerate(zip(places.tolist(), draws, strict=True)):
             is_foreground = place % self._batch_size >= self._first_foreground
             windows = self._foreground if is_foreground else self._background

@@ -20,11 +20,14 @@ from osucaffe.errors import UserError
 from osucaffe.layer import Layer, register
 from osucaffe.proto import caffe_pb2
 
-from .feed import Feed, Stream
+from .feed import Feed
+from .images import Images
+
+_COPYING = 4
 
 
 @register("Data")
-class Data(Stream):
+class Data(Images):
     """Images (and labels, if there is a second top) from an LMDB, transformed and prefetched."""
 
     tops = (1, 2)
@@ -47,33 +50,11 @@ class Data(Stream):
             bad=BadRecords(skip=settings.skip_bad),
             raw=self.raw_records,
         )
-        batch = param.batch_size
-        shapes: list[Shape] = [(batch, *source.shape), (batch,)]
-        # Copying raw records keeps one thread busy, not more; decoding images is worth all cores.
-        threads = usable_cores() if source.encoded else 1
-        if not source.raw:
-            return self.stream(source.fill, shapes, threads=threads, depth=param.prefetch)
-        self.computed = (0,)
-        self._transform = transform
-        self._raw = self.tensor((batch, *source.record_shape), "uint8")
-        self._table = self.tensor((batch, 3), "int32")
-        self._mean = None
-        if transform.mean is not None:
-            self._mean = self.tensor(transform.mean.shape, kept=True)
-            self.initial = [(self._mean, transform.mean)]
-        shapes = shapes[: len(self.param.top)]
-        fed = [self._raw.shape, self._table.shape, *shapes[1:]]
-        dtypes = [self._raw.dtype, self._table.dtype, *["float32"] * len(shapes[1:])]
-        self.prefetch(source.fill, fed, dtypes=dtypes, threads=threads, depth=param.prefetch)
-        return shapes
-
-    def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
-        if not self.computed:
-            super().forward(program, bottom, top)
-            return
-        self.feed(program, [self._raw, self._table, *(blob.data for blob in top[1:])])
-        scale = float(self._transform.scale)
-        program.transform(self._raw, self._table, self._mean, top[0].data, scale=scale)
+        # A few threads copy raw records as fast as the memory can; decoding is worth all cores.
+        threads = usable_cores() if source.encoded else min(_COPYING, usable_cores())
+        return self.images(
+            source, transform, batch=param.batch_size, threads=threads, depth=param.prefetch
+        )
 
     def _check(self, param: caffe_pb2.DataParameter) -> None:
         if not param.source:

@@ -11,11 +11,11 @@ from osucaffe.data.transform import Transform
 from osucaffe.errors import UserError
 from osucaffe.layer import register
 
-from .feed import Stream
+from .images import Images
 
 
 @register("ImageData")
-class ImageData(Stream):
+class ImageData(Images):
     """Images and labels from a list of image files, resized, transformed and prefetched."""
 
     tops = (2, 2)
@@ -41,11 +41,11 @@ class ImageData(Stream):
                 seed=self.seed,
                 rand_skip=param.rand_skip,
                 bad=BadRecords(skip=settings.skip_bad),
+                raw=self.raw_records,
             )
         except UserError as error:
             # The transform's own errors name the layer already.
             if str(error).startswith("layer "):
                 raise
             self.fail("image_data_param.source", str(error))
-        shapes: list[Shape] = [(param.batch_size, *source.shape), (param.batch_size,)]
-        return self.stream(source.fill, shapes, threads=usable_cores())
+        return self.images(source, transform, batch=param.batch_size, threads=usable_cores())

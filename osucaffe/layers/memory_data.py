@@ -65,7 +65,7 @@ class MemoryData(Feed):
             )
         data = np.empty((len(images), *shape), np.float32)
         numbers = self._added + np.arange(len(images))
-        draws = record_draws(self.seed, np.zeros_like(numbers), numbers)
+        draws = record_draws(self.seed, np.zeros_like(numbers), numbers).tolist()
         for image, out, draw in zip(images, data, draws, strict=True):
             self._transform.apply(image, out, draw)
         self.set_arrays(data, labels)

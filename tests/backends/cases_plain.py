@@ -89,8 +89,11 @@ def record_cases() -> None:
             return {"y": found}
 
         tensors = {"x": images, "table": crops.astype(np.int32), "mean": mean}
-        case(label, "transform", tensors | {"y": Output((4, 3, *extents))}, {"scale": scale},
-             expected)  # fmt: skip
+        out = {"y": Output((4, 3, *extents))}
+        case(label, "transform", tensors | out, {"scale": scale}, expected)
+        tensors["x"] = images.transpose(0, 2, 3, 1)
+        case(f"{label}, interleaved", "transform", tensors | out,
+             {"scale": scale, "interleaved": True}, expected)  # fmt: skip
 
 
 def elementwise_cases() -> None:

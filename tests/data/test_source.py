@@ -122,7 +122,7 @@ def test_the_augmentation_of_a_record_depends_on_seed_epoch_and_record_only():
     assert (whole[:6] != whole[6:12]).any(axis=(1, 2, 3)).all()  # another epoch, another crop
     assert (take(source(path, seed=6, **settings), 0, 24)[0] != whole).any()
     images, _ = everything(path)
-    draw = record_draws(5, np.array([2]), np.array([3]))[0]
+    [draw] = record_draws(5, np.array([2]), np.array([3])).tolist()
     single = np.empty(made.shape, np.float32)
     made._transform.apply(images[3], single, draw)
     assert (whole[2 * 6 + 3] == single).all()

@@ -12,19 +12,28 @@ from .registry import CudaCall, primitive
 
 @primitive("own")
 def transform(
-    call: CudaCall, x: Tensor, table: Tensor, mean: Tensor | None, y: Tensor, *, scale: float
+    call: CudaCall,
+    x: Tensor,
+    table: Tensor,
+    mean: Tensor | None,
+    y: Tensor,
+    *,
+    scale: float,
+    interleaved: bool = False,
 ) -> Step:
     for tensor in (x, table, mean, y):
         if tensor is not None:
             call.backend.settle(tensor)
     x, table = (call.held(tensor, nhwc=False) for tensor in (x, table))
-    whole = mean is not None and mean.shape[1:] == x.shape[2:]
+    extents = x.shape[1:3] if interleaved else x.shape[2:]
+    whole = mean is not None and mean.shape[1:] == extents
     if mean is not None:
         mean = call.held(mean, nhwc=False, dtype="float32")
     batch, channels, height, width = y.shape
     macros = {"T": C_TYPES[dtype_of(y)], "CHANNELS": channels, "WHOLE": int(whole)}
-    function = kernel("records", "transform", LAST=int(is_channels_last(y)), **macros)
+    macros |= {"FROM_LAST": int(interleaved), "LAST": int(is_channels_last(y))}
+    function = kernel("records", "transform", **macros)
     count = batch * height * width
-    extents = [np.int32(extent) for extent in (height, width, *x.shape[2:])]
-    arguments = [x, table, mean, y, np.int64(count), *extents, np.float32(scale)]
+    sides = [np.int32(extent) for extent in (height, width, *extents)]
+    arguments = [x, table, mean, y, np.int64(count), *sides, np.float32(scale)]
     return launch(function, blocks_for(count), arguments)

@@ -1,6 +1,6 @@
 // Owns the transformation of raw records, as `transform_record` of records.py defines it.
 //
-// T: element type of y. LAST: y has the channels last. WHOLE: the mean is an image.
+// T: element type of y. FROM_LAST, LAST: x, y have the channels last. WHOLE: the mean is an image.
 
 // A thread makes all channels of a pixel. count: pixels of all crops; height, width: of a crop;
 // rows, columns: of a record; table: first row, first column and mirror of each record's crop.
@@ -14,11 +14,11 @@ extern "C" __global__ void transform(const uint8_t* x, const int* table, const f
         const int* choice = table + n * 3;
         int from = (choice[0] + row) * columns + choice[1]
                  + (choice[2] ? width - 1 - column : column);
-        const uint8_t* source = x + n * CHANNELS * plane + from;
+        const uint8_t* source = x + n * CHANNELS * plane + (FROM_LAST ? from * CHANNELS : from);
         T* target = y + n * CHANNELS * area + (LAST ? pixel * CHANNELS : pixel);
 #pragma unroll
         for (int c = 0; c < CHANNELS; ++c) {
-            float value = to_float(source[(int64_t)c * plane]);
+            float value = to_float(source[FROM_LAST ? c : (int64_t)c * plane]);
             if (mean) value -= mean[WHOLE ? (int64_t)c * plane + from : c];
             target[LAST ? c : (int64_t)c * area] = from_float<T>(value * scale);
         }

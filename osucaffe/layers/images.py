@@ -1,0 +1,65 @@
+"""Owns layers that stream images: the reading threads transform them, or the backend does."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from osucaffe.backends.primitives import Program
+from osucaffe.backends.tensor import Shape, Tensor
+from osucaffe.blob import Blob
+from osucaffe.data.pipeline import Fill
+from osucaffe.data.transform import Transform
+
+from .feed import Stream
+
+
+class Source(Protocol):
+    """What makes the batches: see DatumSource, whose names these are."""
+
+    shape: Shape
+    raw: bool
+    raw_shape: Shape
+    interleaved: bool
+
+    @property
+    def fill(self) -> Fill:
+        """Writes records into a batch; raw ones as bytes and the table of `transform`."""
+
+
+class Images(Stream):
+    """A layer that takes transformed images (and labels) from a source."""
+
+    def images(
+        self, source: Source, transform: Transform, *, batch: int, threads: int, depth: int = 4
+    ) -> list[Shape]:
+        """Start the stream. Returns the shapes of the tops."""
+        shapes: list[Shape] = [(batch, *source.shape), (batch,)]
+        if not source.raw:
+            return self.stream(source.fill, shapes, threads=threads, depth=depth)
+        self.computed = (0,)
+        self._raw = self.tensor((batch, *source.raw_shape), "uint8")
+        self._table = self.tensor((batch, 3), "int32")
+        self._mean: Tensor | None = None
+        if transform.mean is not None:
+            self._mean = self.tensor(transform.mean.shape, kept=True)
+            self.initial = [(self._mean, transform.mean)]
+        self._scale, self._interleaved = float(transform.scale), source.interleaved
+        shapes = shapes[: len(self.param.top)]
+        fed = [self._raw.shape, self._table.shape, *shapes[1:]]
+        dtypes = [self._raw.dtype, self._table.dtype, *["float32"] * len(shapes[1:])]
+        self.prefetch(source.fill, fed, dtypes=dtypes, threads=threads, depth=depth)
+        return shapes
+
+    def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
+        if not self.computed:
+            super().forward(program, bottom, top)
+            return
+        self.feed(program, [self._raw, self._table, *(blob.data for blob in top[1:])])
+        program.transform(
+            self._raw,
+            self._table,
+            self._mean,
+            top[0].data,
+            scale=self._scale,
+            interleaved=self._interleaved,
+        )
