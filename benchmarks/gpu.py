@@ -33,13 +33,12 @@ def _device_alone() -> Iterator[None]:
 
 def build_osucaffe(job: dict[str, Any]) -> Built:
     """A training iteration on GPU 0, replayed as one CUDA graph."""
-    import cupy
-
     import osucaffe
     from osucaffe.backends.cuda import Cuda
     from osucaffe.graph.flops import flops
     from osucaffe.solvers import Solver
 
+    peak = _peak_of_cupy()
     with _device_alone():
         start = time.perf_counter()
         net_parameter = nets.training_net(job["model"], job["batch"])
@@ -74,7 +73,23 @@ def build_osucaffe(job: dict[str, Any]) -> Built:
         solver.step(BLOCK)
         backend.synchronize()
 
-    return Built(iterate, notes, BLOCK, lambda: int(cupy.get_default_memory_pool().total_bytes()))
+    return Built(iterate, notes, BLOCK, peak)
+
+
+def _peak_of_cupy() -> Callable[[], int]:
+    """What tells the most bytes that were in use at a time from here on, as PyTorch counts."""
+    import cupy
+
+    class Watch(cupy.cuda.MemoryHook):
+        name = "watch"
+        peak = 0
+
+        def malloc_postprocess(self, **_: Any) -> None:
+            self.peak = max(self.peak, cupy.get_default_memory_pool().used_bytes())
+
+    watch = Watch()
+    watch.__enter__()
+    return lambda: watch.peak
 
 
 def build_torch(job: dict[str, Any]) -> Built:

@@ -41,6 +41,13 @@ class TorchPeer(nn.Module):
                 module = _BUILDERS[spec.type](spec, bottoms)
                 self.layers[spec.name] = module
                 blobs[spec.top[0]] = module(*bottoms)
+        # Plain values: torch.compile traces them in one piece, messages it would stop at.
+        self.steps = [(each.name, tuple(each.bottom), each.top[0]) for each in self.specs]
+        self.losses = [
+            (spec.top[0], spec.loss_weight[0] if spec.loss_weight else 1.0)
+            for spec in self.specs
+            if spec.type in _LOSSES
+        ]
         self.to_empty(device="cpu")
         torch.manual_seed(seed)
         for module in self.modules():
@@ -50,19 +57,13 @@ class TorchPeer(nn.Module):
     def forward(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """All blobs by name; a blob that a layer changes in place has its last value."""
         blobs = dict(inputs)
-        for spec in self.specs:
-            blobs[spec.top[0]] = self.layers[spec.name](*(blobs[name] for name in spec.bottom))
+        for layer, bottoms, top in self.steps:
+            blobs[top] = self.layers[layer](*[blobs[name] for name in bottoms])
         return blobs
 
     def loss(self, blobs: Mapping[str, Tensor]) -> Tensor:
         """The sum of the losses by their weights."""
-        return torch.stack(
-            [
-                blobs[spec.top[0]] * (spec.loss_weight[0] if spec.loss_weight else 1.0)
-                for spec in self.specs
-                if spec.type in _LOSSES
-            ]
-        ).sum()
+        return torch.stack([blobs[top] * weight for top, weight in self.losses]).sum()
 
     def parameter_groups(self, lr: float, decay: float) -> list[dict[str, Any]]:
         """Groups for a torch optimizer: parameters of equal learning rate and weight decay."""
@@ -164,11 +165,31 @@ class _NormalizationWithinChannel(nn.Module):
         return x * (1 + self.alpha * self.mean(x * x)).pow(-self.beta)
 
 
+class _NormalizationAcrossChannels(nn.Module):
+    """x * (k + alpha * mean of x^2 over `size` channels)^-beta.
+
+    A sum of shifted squares: torch.compile makes one kernel of it, and without it too it takes less
+    time than nn.LocalResponseNorm, which pools in three dimensions.
+    """
+
+    def __init__(self, size: int, alpha: float, beta: float, k: float) -> None:
+        super().__init__()
+        self.size, self.alpha, self.beta, self.k = size, alpha / size, beta, k
+
+    def forward(self, x: Tensor) -> Tensor:
+        channels, before = x.shape[1], (self.size - 1) // 2
+        squares = nn.functional.pad(x * x, (0, 0, 0, 0, before, self.size - 1 - before))
+        total = squares[:, :channels]
+        for shift in range(1, self.size):
+            total = total + squares[:, shift : shift + channels]
+        return x * (self.k + self.alpha * total).pow(-self.beta)
+
+
 def _normalization(spec: caffe_pb2.LayerParameter, bottoms: list[Tensor]) -> nn.Module:
     param = spec.lrn_param
     if param.norm_region == caffe_pb2.LRNParameter.WITHIN_CHANNEL:
         return _NormalizationWithinChannel(param.local_size, param.alpha, param.beta)
-    return nn.LocalResponseNorm(param.local_size, param.alpha, param.beta, param.k)
+    return _NormalizationAcrossChannels(param.local_size, param.alpha, param.beta, param.k)
 
 
 _NORMALIZATION = "BatchNorm, Scale"
