@@ -18,6 +18,8 @@ TIMED = 4
 """Runs on the clock."""
 HOPELESS = 1.5
 """What is so many times as slow as the best in one run is not run again."""
+TRIAL_WORDS = 2**22
+"""After so many numbers, those of memory to try kernels on begin again."""
 BRIEF = 0.03
 """Milliseconds: what takes no longer is timed as a graph."""
 
@@ -75,9 +77,12 @@ def trial_memory(backend: Cuda, nbytes: int) -> Any:
     """Memory to try a kernel on: finite numbers of either sign in every element type."""
     words = -(-nbytes // 4)
     memory = backend.allocate(words * 4)
-    number = backend.cupy.arange(words, dtype=np.uint32) * np.uint32(2654435761)
+    number = backend.cupy.arange(min(words, TRIAL_WORDS), dtype=np.uint32) * np.uint32(2654435761)
     # Without an exponent's highest bit, every float32, bfloat16 and float16 is below 2.
-    memory.view(np.uint32)[:] = number & np.uint32(0xBFFFBFFF)
+    number &= np.uint32(0xBFFFBFFF)
+    for start in range(0, words, TRIAL_WORDS):
+        piece = memory.view(np.uint32)[start : start + TRIAL_WORDS]
+        piece[:] = number[: piece.size]
     return memory
 
 
