@@ -1,4 +1,8 @@
-"""The one exception for bad input: its text is all that a user sees of it."""
+"""Owns the one exception for bad input: its text is all that a user sees of it."""
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
 
 
 class UserError(Exception):
@@ -7,3 +11,12 @@ class UserError(Exception):
     The message names the file, line or layer and the remedy. The command line prints it
     without a traceback and exits with 1.
     """
+
+
+@contextlib.contextmanager
+def naming(place: str | Path) -> Iterator[None]:
+    """Put a place, such as a file's name, before the message of a UserError that lacks it."""
+    try:
+        yield
+    except UserError as error:
+        raise (error if str(place) in str(error) else UserError(f"{place}: {error}")) from None

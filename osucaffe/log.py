@@ -65,6 +65,16 @@ class StandardError(logging.Handler):
             self.handleError(record)
 
 
+class File(logging.FileHandler):
+    """Writes to a file for as long as it can be written: a full disk does not end a run."""
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        """Say once that the file is given up."""
+        logger = logging.getLogger("osucaffe")
+        logger.removeHandler(self)
+        logger.warning("%s cannot be written any more: %s", self.baseFilename, sys.exc_info()[1])
+
+
 def start(log_dir: str | None = None, program: str = "osucaffe") -> StandardError:
     """Send the package's log lines to standard error, and to a new file in log_dir if given.
 
@@ -78,7 +88,7 @@ def start(log_dir: str | None = None, program: str = "osucaffe") -> StandardErro
     standard_error.setFormatter(Formatter())
     logger.addHandler(standard_error)
     if log_dir:
-        file = logging.FileHandler(_new_file(Path(log_dir), program), encoding="utf-8")
+        file = File(_new_file(Path(log_dir), program), encoding="utf-8")
         file.setFormatter(Formatter())
         logger.addHandler(file)
     return standard_error

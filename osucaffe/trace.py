@@ -43,10 +43,7 @@ class Trace:
         self._tracks: dict[str, int] = {}
         self._push, self._pop = _find_nvtx()
         self._thread = threading.get_ident()
-        try:
-            self.path.write_text("[]")
-        except OSError as error:
-            raise UserError(f"--trace {path}: cannot be written: {error.strerror}") from None
+        self._write("[]")
 
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:
@@ -97,7 +94,13 @@ class Trace:
         events = [event | {"ts": event["ts"] - first} for event in self._events]
         events.sort(key=lambda event: (event["ts"], -event["dur"]))
         content = {"displayTimeUnit": "ms", "traceEvents": [process, *named, *events]}
-        self.path.write_text(json.dumps(content, indent=0))
+        self._write(json.dumps(content, indent=0))
+
+    def _write(self, text: str) -> None:
+        try:
+            self.path.write_text(text)
+        except OSError as error:
+            raise UserError(f"--trace {self.path}: cannot be written: {error.strerror}") from None
 
 
 def _find_nvtx() -> tuple[Callable[[str], Any], Callable[[], Any]]:

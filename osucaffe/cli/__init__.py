@@ -8,11 +8,13 @@ they run, so that help comes at once.
 from __future__ import annotations
 
 import argparse
+import difflib
 import importlib
 import os
 import re
 import sys
 from collections.abc import Sequence
+from typing import Any, NoReturn
 
 from .. import __version__
 from ..errors import UserError
@@ -30,29 +32,56 @@ Options are Caffe's; one dash or two, "-" or "_" are alike: -log_dir D, --log-di
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run `osucaffe` with these arguments (default: the program's). Returns the exit code."""
-    args = _parser().parse_args(_normalize(sys.argv[1:] if arguments is None else arguments))
-    debug = os.environ.get("OSUCAFFE_DEBUG", "0") not in ("", "0")
+    words = _normalize(sys.argv[1:] if arguments is None else arguments)
+    args = _parser().parse_args(words or ["--help"])
     try:
         args.run(args)
-        sys.stdout.flush()
-    except UserError as error:
-        if debug:
+        if sys.stdout:  # None where the shell closed it
+            sys.stdout.flush()
+    except (UserError, KeyboardInterrupt, OSError, MemoryError) as error:
+        if os.environ.get("OSUCAFFE_DEBUG", "0") not in ("", "0"):
             raise
-        print(f"osucaffe: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        if debug:
-            raise
-        print("osucaffe: interrupted", file=sys.stderr)
-        return 130
-    except BrokenPipeError:  # `osucaffe ... | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 141
+        code, message = _explain(error)
+        if message:
+            print(f"osucaffe: {message}", file=sys.stderr)
+        return code
     return 0
 
 
+def _explain(error: BaseException) -> tuple[int, str]:
+    """The exit code for an error, and what there is to say of it."""
+    if isinstance(error, KeyboardInterrupt):
+        return 130, "interrupted"
+    if isinstance(error, MemoryError):
+        return 1, f"out of memory ({error}): lower the batch size"
+    if isinstance(error, OSError) and error.filename is None:
+        if sys.stdout:  # what it still holds cannot be written: `osucaffe ... | head`, a full disk
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return (141, "") if isinstance(error, BrokenPipeError) else (1, str(error.strerror))
+    if isinstance(error, OSError):
+        return 1, f"{error.filename}: {error.strerror}"
+    return 1, str(error)
+
+
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong with the arguments in one line, without listing all options."""
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """As it is there, but each subcommand refuses what it does not know by itself."""
+        found, rest = super().parse_known_args(args, namespace)
+        if rest:
+            near = difflib.get_close_matches(rest[0], re.findall(r"--\w+", self.format_usage()), 1)
+            hint = f" (did you mean {near[0]}?)" if near else ""
+            self.error(f"unrecognized arguments: {' '.join(rest)}{hint}")
+        return found, rest
+
+    def error(self, message: str) -> NoReturn:
+        """Exit with 2, as for any wrong use of a command."""
+        self.exit(2, f"{self.prog}: {message}; see {self.prog} --help\n")
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="osucaffe",
         description="Train, test and time the nets of Caffe.",
         epilog=_EPILOG,
@@ -77,11 +106,15 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _normalize(arguments: Sequence[str]) -> list[str]:
-    """Give every option two dashes and underscores: "-log-dir=D" becomes "--log_dir=D"."""
+    """Give every option two dashes and underscores: "-log-dir=D" becomes "--log_dir=D".
+
+    Caffe's scripts also write "--gray=true" for "--gray".
+    """
 
     def option(match: re.Match[str]) -> str:
-        return "--" + match[1].replace("-", "_")
+        return "--" + match[1].replace("-", "_") + match[2].removesuffix("=true")
 
     words = list(arguments)
     end = words.index("--") if "--" in words else len(words)
-    return [re.sub(r"^--?([a-z][\w-]+)", option, word) for word in words[:end]] + words[end:]
+    pattern = re.compile(r"^--?([a-z][\w-]+)(.*)", re.DOTALL)
+    return [pattern.sub(option, word) for word in words[:end]] + words[end:]

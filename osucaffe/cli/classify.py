@@ -55,14 +55,14 @@ def run(args: argparse.Namespace) -> None:
     import numpy as np
 
     from .. import log
-    from ..errors import UserError
+    from ..errors import UserError, naming
 
     log.start()
     logging.getLogger("osucaffe").setLevel(logging.WARNING)
     from ..pycaffe import Classifier, io, settings
 
     settings.use(options.make_backend(args))
-    with options.naming(args.model):
+    with naming(args.model):
         classifier = Classifier(
             args.model, args.weights, args.image_dims, None, args.input_scale, args.raw_scale
         )

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from ..errors import UserError
+from ..errors import UserError, naming
 
 if TYPE_CHECKING:
     from ..backends.cpu import Cpu
@@ -24,7 +22,16 @@ def positive(text: str) -> int:
     return value
 
 
-positive.__name__ = "whole number"  # argparse names it in its message
+def not_negative(text: str) -> float:
+    """A number of at least 0."""
+    value = float(text)
+    if not value >= 0:
+        raise argparse.ArgumentTypeError(f"must be at least 0, not {text}")
+    return value
+
+
+# argparse names them in its messages.
+positive.__name__, not_negative.__name__ = "whole number", "number"
 
 
 def names(text: str) -> list[str]:
@@ -32,10 +39,17 @@ def names(text: str) -> list[str]:
     return [part.strip() for part in text.split(",") if part.strip()]
 
 
-def add_device(parser: argparse.ArgumentParser) -> None:
-    """Add --gpu, --precision, --no-graph and --threads."""
+def files(text: str) -> list[str]:
+    """A list with commas that names at least one file."""
+    if not (found := names(text)):
+        raise argparse.ArgumentTypeError("names no file")
+    return found
+
+
+def add_device(parser: argparse.ArgumentParser, gpu: str = "the number of the GPU") -> None:
+    """Add --gpu, --precision, --no-graph and --threads. gpu: what --gpu may be given."""
     group = parser.add_argument_group("where it runs")
-    group.add_argument("--gpu", metavar="ID", help="the number of the GPU (default: the CPU)")
+    group.add_argument("--gpu", metavar="ID", help=f"{gpu} (default: the CPU)")
     group.add_argument(
         "--precision",
         choices=("fp32", "tf32", "bf16", "fp16"),
@@ -78,7 +92,7 @@ def add_log(parser: argparse.ArgumentParser) -> None:
 
 def add_weights(parser: argparse._ActionsContainer, help: str) -> None:
     """Add --weights."""
-    parser.add_argument("--weights", metavar="FILES", type=names, default=[], help=help)
+    parser.add_argument("--weights", metavar="FILES", type=files, default=[], help=help)
 
 
 def add_readers(parser: argparse.ArgumentParser) -> None:
@@ -159,12 +173,3 @@ def load_weights(net: Net, files: list[str]) -> None:
     for file in files:
         with naming(file):
             net.load(read_weights(file))
-
-
-@contextlib.contextmanager
-def naming(file: str) -> Iterator[None]:
-    """Put the file's name before the message of a UserError that does not name it."""
-    try:
-        yield
-    except UserError as error:
-        raise (error if file in str(error) else UserError(f"{file}: {error}")) from None

@@ -49,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--bucket_mb",
         metavar="MB",
-        type=float,
+        type=options.not_negative,
         default=4.0,
         help="the least that travels at once beside backward or forward (default: 4)",
     )
@@ -76,14 +76,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--comm_timeout",
         metavar="S",
-        type=float,
+        type=options.not_negative,
         default=300.0,
         help="end the job when a rank waits longer than this for others (0: never; default: 300)",
     )
     add(
         "--group",
         metavar="N",
-        type=int,
+        type=options.positive,
         default=0,
         help="take each N ranks of a machine for a machine of their own, to try out hierarchies",
     )
@@ -96,13 +96,12 @@ def launch(args: argparse.Namespace) -> None:
     """
     from ..comm.job import find_job, launched_by
 
-    gpus = (args.gpu or "").split(",")
-    wanted = args.ranks or (_count_gpus(args.gpu) if args.gpu == "all" or len(gpus) > 1 else 1)
     if launched_by():
         job = find_job()
         if args.ranks and job.size != args.ranks:
             raise UserError(f"--ranks {args.ranks}, but {job.size} were started: leave it out")
         return
+    wanted = args.ranks or (1 if args.gpu is None else len(_gpus(args.gpu)))
     if wanted == 1:
         return
     beside = Path(sys.executable).parent
@@ -128,8 +127,7 @@ def place(args: argparse.Namespace, job: Job) -> Topology:
     if args.gpu is None:
         args.threads = args.threads or max(1, topology.own.cores // local)
         return topology
-    count = _count_gpus(args.gpu)
-    chosen = [str(n) for n in range(count)] if args.gpu == "all" else args.gpu.split(",")
+    chosen = _gpus(args.gpu)
     args.gpu = chosen[topology.local_rank % len(chosen)]
     return discover(job, *_identify(int(args.gpu)))
 
@@ -154,27 +152,27 @@ def make_team(args: argparse.Namespace, job: Job, topology: Topology) -> DataPar
     return DataParallel(job, topology, wanted, design)
 
 
-def _count_gpus(wanted: str) -> int:
-    """How many GPUs --gpu names."""
-    if wanted != "all":
-        return len(wanted.split(","))
-    try:
-        import cupy
-    except ImportError:
-        raise UserError(
-            '--gpu all: GPUs need CuPy: pip install "osucaffe[cuda13]" (or [cuda12])'
-        ) from None
-    try:
-        count: int = cupy.cuda.runtime.getDeviceCount()
-    except cupy.cuda.runtime.CUDARuntimeError as error:
-        raise UserError(f"--gpu all: there is none: {error}") from error
-    return count
+def _gpus(wanted: str) -> list[str]:
+    """The numbers of the GPUs that --gpu names. UserError where they are none, or not there."""
+    from ..backends.cuda.backend import import_cupy
+
+    chosen = options.names(wanted)
+    if wanted != "all" and not (chosen and all(number.isdecimal() for number in chosen)):
+        raise UserError(f'--gpu {wanted}: give a number, such as 0, several with commas, or "all"')
+    if wanted != "all" and len(chosen) == 1:
+        return chosen  # whether it is there, the backend says
+    count = import_cupy().cuda.runtime.getDeviceCount()
+    chosen = [str(number) for number in range(count)] if wanted == "all" else chosen
+    if any(int(number) >= count for number in chosen):
+        raise UserError(f"--gpu {wanted}: there are {count} GPUs, numbered from 0")
+    return chosen
 
 
 def _identify(gpu: int) -> tuple[str, str]:
     """The UUID and the name of a GPU; this process is bound to the cores near it."""
-    import cupy
+    from ..backends.cuda.backend import import_cupy
 
+    cupy = import_cupy()
     properties = cupy.cuda.runtime.getDeviceProperties(gpu)
     bus = cupy.cuda.runtime.deviceGetPCIBusId(gpu).lower()
     near = Path(f"/sys/bus/pci/devices/{bus}/local_cpulist")

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import logging
 import sys
 from typing import TYPE_CHECKING
 
@@ -61,7 +62,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--no_progress", action="store_true", help="no live display on a terminal")
     options.add_loss_scale(parser)
     options.add_state(parser)
-    options.add_device(parser)
+    options.add_device(parser, 'the number of the GPU; "0,1" or "all": a rank on each')
     options.add_data(parser)
     ranks.add_arguments(parser)
 
@@ -90,6 +91,12 @@ def _train(args: argparse.Namespace, job: Job) -> None:
     from ..solvers.solver import Solver
 
     param = _read(args)
+    if first and args.gpu is None and param.HasField("solver_mode") and param.solver_mode:
+        logging.getLogger("osucaffe").warning(
+            "%s: solver_mode is GPU, but only --gpu makes it so: training on the CPU; add --gpu %d",
+            args.solver,
+            param.device_id,
+        )
     with contextlib.ExitStack() as stack:
         signals = stack.enter_context(Signals(args.sigint_effect, args.sighup_effect))
         observers: list[Observer] = []
@@ -114,8 +121,7 @@ def _train(args: argparse.Namespace, job: Job) -> None:
         if args.snapshot:
             solver.restore(args.snapshot)
         for file in args.weights:
-            with options.naming(file):
-                solver.load(file)
+            solver.load(file)
         if sys.stderr.isatty() and not args.no_progress and first:
             from .live import Live
 

@@ -19,7 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--max_mb",
         metavar="MB",
-        type=float,
+        type=options.not_negative,
         default=64.0,
         help="the largest arrays to measure (default: 64)",
     )
@@ -43,7 +43,7 @@ def run(args: argparse.Namespace) -> None:
         if not isinstance(job, MpiJob) or job.size == 1:
             raise UserError("tune measures several ranks: add --ranks N, or start it with mpiexec")
         topology = discover(job)
-        sizes = [nbytes for nbytes in tune.SIZES if nbytes <= args.max_mb * 2**20]
+        sizes = [nbytes for nbytes in tune.SIZES if nbytes <= max(args.max_mb * 2**20, 16)]
 
         def make(choice: tuning.Choice) -> Communicator:
             fixed = tuning.Selection(choice.algorithm, chunk=choice.chunk)

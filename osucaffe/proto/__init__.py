@@ -1,6 +1,6 @@
 """Owns Caffe's file formats: their schema, reading, writing, and the upgrade of old forms."""
 
-from osucaffe.proto.blobs import (
+from .blobs import (
     array_to_blob,
     blob_fits,
     blob_shape,
@@ -8,7 +8,7 @@ from osucaffe.proto.blobs import (
     fill_blob,
     has_values,
 )
-from osucaffe.proto.caffe_pb2 import (
+from .caffe_pb2 import (
     TEST,
     TRAIN,
     BlobProto,
@@ -23,11 +23,11 @@ from osucaffe.proto.caffe_pb2 import (
     SolverParameter,
     SolverState,
 )
-from osucaffe.proto.files import read_mean, read_net, read_solver, write_mean
-from osucaffe.proto.state import find_learned_net, read_state, write_state
-from osucaffe.proto.text import format_text, parse_text, read_text, write_text
-from osucaffe.proto.upgrade import upgrade_net, upgrade_solver
-from osucaffe.proto.weights import read_weights, write_weights
+from .files import read_mean, read_net, read_solver, write_mean
+from .state import find_learned_net, read_state, write_state
+from .text import format_text, parse_text, read_text, write_text
+from .upgrade import upgrade_net, upgrade_solver
+from .weights import read_weights, write_weights
 
 __all__ = [
     "TEST",

@@ -8,8 +8,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from osucaffe.errors import UserError
-from osucaffe.proto.caffe_pb2 import BlobProto, BlobShape
+from ..errors import UserError
+from .caffe_pb2 import BlobProto, BlobShape
 
 _LEGACY_EXTENTS = ("num", "channels", "height", "width")
 _FIELDS = {

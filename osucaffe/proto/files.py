@@ -8,21 +8,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from osucaffe.errors import UserError
-from osucaffe.proto.blobs import array_to_blob, blob_to_array
-from osucaffe.proto.caffe_pb2 import BlobProto, NetParameter, SolverParameter
-from osucaffe.proto.storage import read_message, write_message
-from osucaffe.proto.text import read_text
-from osucaffe.proto.upgrade import upgrade_net, upgrade_solver
+from ..errors import UserError, naming
+from .blobs import array_to_blob, blob_to_array
+from .caffe_pb2 import BlobProto, NetParameter, SolverParameter
+from .storage import read_message, write_message
+from .text import read_text
+from .upgrade import upgrade_net, upgrade_solver
 
 
 def read_net(path: str | Path) -> NetParameter:
     """The net in a prototxt file, upgraded to today's form. Raises UserError."""
     net = read_text(path, NetParameter)
-    try:
+    with naming(path):
         return upgrade_net(net)
-    except UserError as error:
-        raise UserError(f"{path}: {error}") from None
 
 
 def read_solver(path: str | Path) -> SolverParameter:
@@ -33,10 +31,8 @@ def read_solver(path: str | Path) -> SolverParameter:
     """
     path = Path(path)
     solver = read_text(path, SolverParameter)
-    try:
+    with naming(path):
         solver = upgrade_solver(solver)
-    except UserError as error:
-        raise UserError(f"{path}: {error}") from None
     if not solver.HasField("snapshot_prefix"):
         solver.snapshot_prefix = str(path.with_suffix(""))
     elif Path(solver.snapshot_prefix).is_dir():
@@ -47,10 +43,8 @@ def read_solver(path: str | Path) -> SolverParameter:
 def read_mean(path: str | Path) -> NDArray[np.float32]:
     """The mean image in a .binaryproto file: channels x height x width. Raises UserError."""
     blob = read_message(path, BlobProto, "mean file (.binaryproto)")
-    try:
+    with naming(path):
         mean = blob_to_array(blob)
-    except UserError as error:
-        raise UserError(f"{path}: {error}") from None
     if mean.ndim == 4 and mean.shape[0] == 1:
         mean = mean[0]
     if mean.ndim != 3 or not mean.size:

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from osucaffe.errors import UserError
-from osucaffe.proto.blobs import blob_to_array, check_blob, fill_blob
-from osucaffe.proto.caffe_pb2 import SolverState
-from osucaffe.proto.storage import hdf5_file, is_hdf5, read_message, replacing, write_message
+from ..errors import UserError, naming
+from .blobs import blob_to_array, check_blob, fill_blob
+from .caffe_pb2 import SolverState
+from .storage import hdf5_file, is_hdf5, read_message, replacing, write_message
 
 if TYPE_CHECKING:
     import h5py
@@ -27,10 +27,8 @@ def read_state(path: str | Path) -> SolverState:
     if not state.HasField("iter"):
         raise UserError(f"{path}: states no iteration, so it is not a {_WHAT}")
     for i, blob in enumerate(state.history):
-        try:
+        with naming(f"{path}: history {i}"):
             check_blob(blob)
-        except UserError as error:
-            raise UserError(f"{path}: history {i}: {error}") from None
     return state
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 
 from google.protobuf.message import DecodeError, EncodeError, Message
 
-from osucaffe.errors import UserError
+from ..errors import UserError
 
 if TYPE_CHECKING:
     import h5py

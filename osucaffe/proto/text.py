@@ -10,8 +10,8 @@ from typing import TypeVar
 from google.protobuf import descriptor_pool, text_format
 from google.protobuf.message import Message
 
-from osucaffe.errors import UserError
-from osucaffe.proto.storage import read_bytes, write_bytes
+from ..errors import UserError
+from .storage import read_bytes, write_bytes
 
 AnyMessage = TypeVar("AnyMessage", bound=Message)
 

@@ -10,14 +10,14 @@ from typing import Any
 
 from google.protobuf.message import Message
 
-from osucaffe.errors import UserError
-from osucaffe.proto.caffe_pb2 import (
+from ..errors import UserError
+from .caffe_pb2 import (
     LayerParameter,
     NetParameter,
     SolverParameter,
     V1LayerParameter,
 )
-from osucaffe.proto.upgrade_v0 import is_v0, upgrade_v0
+from .upgrade_v0 import is_v0, upgrade_v0
 
 _V1_TYPES = {
     "NONE": "",

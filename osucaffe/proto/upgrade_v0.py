@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from osucaffe.errors import UserError
-from osucaffe.proto.caffe_pb2 import NetParameter, V0LayerParameter, V1LayerParameter
+from ..errors import UserError
+from .caffe_pb2 import NetParameter, V0LayerParameter, V1LayerParameter
 
 _TYPES = {
     "accuracy": "ACCURACY",

@@ -5,17 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from osucaffe.errors import UserError
-from osucaffe.proto.blobs import blob_to_array, check_blob, fill_blob, has_values
-from osucaffe.proto.caffe_pb2 import BlobProto, NetParameter
-from osucaffe.proto.storage import (
+from ..errors import UserError, naming
+from .blobs import blob_to_array, check_blob, fill_blob, has_values
+from .caffe_pb2 import BlobProto, NetParameter
+from .storage import (
     hdf5_file,
     is_hdf5,
     read_message,
     replacing,
     write_message,
 )
-from osucaffe.proto.upgrade import upgrade_net
+from .upgrade import upgrade_net
 
 if TYPE_CHECKING:
     import h5py
@@ -50,16 +50,12 @@ def write_weights(path: str | Path, net: NetParameter, *, hdf5: bool | None = No
 def _read_binary(path: str | Path) -> NetParameter:
     net = read_message(path, NetParameter, _WHAT)
     if net.layers or net.input:
-        try:
+        with naming(path):
             net = upgrade_net(net)
-        except UserError as error:
-            raise UserError(f"{path}: {error}") from None
     for layer in net.layer:
         for i, blob in enumerate(layer.blobs):
-            try:
+            with naming(f'{path}: layer "{layer.name}", blob {i}'):
                 check_blob(blob)
-            except UserError as error:
-                raise UserError(f'{path}: layer "{layer.name}", blob {i}: {error}') from None
     return net
 
 

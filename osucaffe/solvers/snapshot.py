@@ -16,12 +16,14 @@ from pathlib import Path
 
 import numpy as np
 
+from ..arena import Parameter
 from ..errors import UserError
 from ..net import Net
 from ..proto import (
     SolverParameter,
     SolverState,
     blob_fits,
+    blob_shape,
     blob_to_array,
     fill_blob,
     find_learned_net,
@@ -152,27 +154,31 @@ def write(
     return model, path
 
 
-def read(path: Path, shapes: Sequence[tuple[int, ...]], solver_type: str) -> Restored:
-    """Read a state whose history must have these shapes. UserError if it is damaged or differs."""
+def read(path: Path, parameters: Sequence[Parameter], solver_type: str) -> Restored:
+    """Read a state whose history must be that of these parameters, one for each of its blobs.
+
+    UserError if it is damaged or belongs to another net.
+    """
     state = read_state(path)
-    if len(state.history) != len(shapes):
+    if len(state.history) != len(parameters):
         raise UserError(
-            f"{path}: has {len(state.history)} history blobs, but this net needs {len(shapes)} "
+            f"{path}: has {len(state.history)} history blobs, but this net needs {len(parameters)} "
             f"with solver type {solver_type}: it belongs to another net or solver type"
         )
-    for index, (blob, shape) in enumerate(zip(state.history, shapes, strict=True)):
+    history = []
+    for blob, parameter in zip(state.history, parameters, strict=True):
+        shape = parameter.blob.shape
         if not blob_fits(blob, shape):
             raise UserError(
-                f"{path}: history blob {index} does not have the shape {shape} of its parameter: "
-                "it belongs to another net"
+                f'{path}: the history of layer "{parameter.layer}", parameter {parameter.index}, '
+                f"has shape {blob_shape(blob)}, but this net's has {shape}: it belongs to another "
+                "net; go on with the net that it was made with"
             )
+        history.append(blob_to_array(blob).reshape(shape))
     return Restored(
         iteration=state.iter,
         current_step=state.current_step,
-        history=[
-            blob_to_array(blob).reshape(shape)
-            for blob, shape in zip(state.history, shapes, strict=True)
-        ],
+        history=history,
         model=find_learned_net(path, state.learned_net),
         progress=Progress.decode(state.osucaffe, path) if state.osucaffe else None,
     )

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ..backends.tensor import Step
-from ..errors import UserError
+from ..errors import UserError, naming
 from ..net import Net
 from ..proto import caffe_pb2, read_net, read_weights
 from . import debug, snapshot
@@ -299,13 +299,14 @@ class Solver:
 
     def load(self, files: str) -> None:
         """Copy the weights of layers with the same names from model files, given with commas."""
-        for file in files.split(","):
-            logger.info("Finetuning from %s", file.strip())
-            weights = read_weights(file.strip())
-            self.net.load(weights)
-            for net in self.test_nets:
-                if net.arena.segments:  # it has parameters that the training net does not have
-                    net.load(weights)
+        for file in map(str.strip, files.split(",")):
+            logger.info("Finetuning from %s", file)
+            weights = read_weights(file)
+            with naming(file):
+                self.net.load(weights)
+                for net in self.test_nets:
+                    if net.arena.segments:  # it has parameters that the training net does not have
+                        net.load(weights)
         self.team.changed()
 
     def snapshot(self) -> Snapshot:
@@ -350,12 +351,13 @@ class Solver:
                 return
             path = found
         logger.info("Restoring previous solver status from %s", path)
-        shapes = [each.blob.shape for each in self.net.parameters] * self._update.histories
-        restored = snapshot.read(Path(path), shapes, self.param.type)
+        parameters = self.net.parameters * self._update.histories
+        restored = snapshot.read(Path(path), parameters, self.param.type)
         progress, weights = restored.progress, read_weights(restored.model)
         if progress is not None and progress.seed != self.seed:
             self._build(progress.seed)
-        self.net.load(weights)
+        with naming(restored.model):
+            self.net.load(weights)
         self.optimizer.write_history(restored.history)
         self.iteration = restored.iteration
         self.policy.current_step = restored.current_step

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -237,6 +238,14 @@ def gpu(cli: Cli) -> tuple[str, ...]:
     return (*TRAIN, "--gpu=0")
 
 
+def gpus(cli: Cli) -> tuple[str, ...]:
+    return (*TRAIN, "--gpu=0,1")
+
+
+def no_gpu_number(cli: Cli) -> tuple[str, ...]:
+    return (*TRAIN, "--gpu=first")
+
+
 def no_weights_to_test(cli: Cli) -> tuple[str, ...]:
     return ("test", "--model", "net.prototxt")
 
@@ -274,7 +283,7 @@ CASES: list[tuple[Spoil, list[str]]] = [
     (crop_too_large, ["crop_size", "40", "28"]),
     (corrupt_snapshot, ["run_iter_10.solverstate"]),
     (snapshot_without_its_model, ["run_iter_10.caffemodel"]),
-    (snapshot_of_another_net, ["12", "10", "784"]),
+    (snapshot_of_another_net, ["run_iter_10.solverstate", '"ip"', "(10, 784)", "(12, 784)"]),
     (snapshot_of_another_solver, ["run_iter_10.solverstate", "Adam"]),
     (snapshot_that_is_not_there, ["run_iter_10.solverstate"]),
     (max_iter_reached, ["max_iter", "10"]),
@@ -293,6 +302,8 @@ CASES: list[tuple[Spoil, list[str]]] = [
     (log_into_a_file, ["net.prototxt", "--log_dir"]),
     (events_into_a_file, ["net.prototxt", "--tensorboard"]),
     (gpu, ["--gpu", "osucaffe[cuda13]"]),
+    (gpus, ["--gpu", "osucaffe[cuda13]"]),
+    (no_gpu_number, ["--gpu first", "number"]),
     (no_weights_to_test, ["--weights"]),
     (upgrade_to_nowhere, ["nowhere"]),
     (mnist_from_an_empty_folder, ["train-images-idx3-ubyte"]),
@@ -322,3 +333,22 @@ def test_a_traceback_is_shown_to_who_asks(cli: Cli) -> None:
     assert result.code == 1
     assert "Traceback" in result.err
     assert "none.prototxt" in result.err
+
+
+def test_a_full_disk_is_no_traceback(cli: Cli) -> None:
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            cli.command(["layers"]), env=cli.environment(), stdout=full, stderr=subprocess.PIPE,
+            text=True, check=False,
+        )  # fmt: skip
+    assert done.returncode == 1
+    assert done.stderr == "osucaffe: No space left on device\n"
+
+
+def test_a_solver_that_states_gpu_is_told_where_it_runs(cli: Cli) -> None:
+    cli.write_net()
+    cli.write_solver("solver_mode: GPU\ndevice_id: 3")
+    result = cli(*TRAIN)
+    assert result.code == 0
+    assert "solver_mode is GPU" in result.err
+    assert "add --gpu 3" in result.err

@@ -56,6 +56,7 @@ def test_the_flags_of_caffe_are_there(cli: Cli) -> None:
         ("-solver=x", "--solver=x"),
         ("--log-dir", "--log_dir"),
         ("--no-progress", "--no_progress"),
+        ("--gray=true", "--gray"),
         ("-h", "-h"),
         ("-1", "-1"),
         ("a-file", "a-file"),
@@ -72,4 +73,5 @@ def test_nothing_changes_behind_two_dashes_alone() -> None:
 def test_an_unknown_option_is_a_usage_error(cli: Cli) -> None:
     result = cli("train", "--solver", "x", "--sover", "y")
     assert result.code == 2
-    assert "unrecognized arguments: --sover" in result.err
+    assert "unrecognized arguments: --sover y (did you mean --solver?)" in result.err
+    assert len(result.err.splitlines()) == 1
