@@ -6,7 +6,7 @@ import time
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from rich.console import Console
+from rich.console import Console, Group
 from rich.live import Live as RichLive
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.text import Text
@@ -34,7 +34,6 @@ class Live(Observer):
         self._scores: dict[tuple[int, str], str] = {}
         self._started = (solver.iteration, time.monotonic())
         self._progress = Progress(
-            TextColumn("{task.description}"),
             BarColumn(bar_width=None),
             MofNCompleteColumn(),
             TextColumn("{task.fields[speed]}"),
@@ -44,7 +43,7 @@ class Live(Observer):
             expand=True,
         )
         self._task = self._progress.add_task(
-            solver.net.name or "training",
+            "",
             total=solver.param.max_iter,
             completed=solver.iteration,
             speed="",
@@ -64,7 +63,8 @@ class Live(Observer):
             net = f"#{event.net} " if len(self._solver.test_nets) > 1 else ""
             self._scores[event.net, output.name] = f"test {net}{output.name} {output.value:.4g}"
 
-    def _render(self) -> Progress:
+    def _render(self) -> Group:
+        """The scores, on as many lines as they take, and below them the bar."""
         first, start = self._started
         done = self._solver.iteration
         seconds = time.monotonic() - start
@@ -72,13 +72,12 @@ class Live(Observer):
         left = (self._solver.param.max_iter - done) / speed if speed else None
         self._progress.update(
             self._task,
-            description="  ".join(filter(None, [self._loss, *self._scores.values()]))
-            or f"training {self._solver.net.name}",
             completed=done,
-            speed=f"{speed:.3g} iter/s" if speed else "",
+            speed=f"{speed:{',.0f' if speed >= 100 else '.3g'}} iter/s" if speed else "",
             left="" if left is None else f"{_clock(left)} left",
         )
-        return self._progress
+        scores = "  ".join(filter(None, [self._loss, *self._scores.values()]))
+        return Group(Text(scores or f"training {self._solver.net.name}"), self._progress)
 
     def __enter__(self) -> Live:
         self._live.start()

@@ -41,8 +41,8 @@ def test_training_shows_a_bar_below_the_log(ready: Cli) -> None:
     code, written = on_terminal(ready, "train", "--solver", "solver.prototxt")
     text = ESCAPES.sub("", written)
     assert code == 0, text
-    bar = text.replace("\r", "\n").strip().splitlines()[-1]
-    assert re.search(r"loss \S+  test accuracy \S+  test loss \S+", bar)
+    scores, bar = re.findall(r"[^\r\n]+", text)[-2:]
+    assert re.search(r"loss \S+  test accuracy \S+  test loss \S+", scores)
     assert "10/10" in bar
     assert "iter/s" in bar
     assert "] Optimization Done." in text
