@@ -21,7 +21,7 @@ from .graph.assembly import Assembly, assemble, assemble_again
 from .graph.filter import filter_layers, net_state
 from .graph.fusion import fuse
 from .graph.gradients import Node, find_gradients, scale_losses
-from .graph.lanes import mark, mark_layers, run_beside
+from .graph.lanes import mark_backward, mark_forward, run_beside, split
 from .graph.memory import Pool, plan_memory
 from .graph.parameters import adopt_parameters, copy_weights
 from .graph.precision import warn_of_precision
@@ -297,26 +297,28 @@ class Net:
         *,
         backward: bool = True,
         accumulate: bool = False,
-        before: Step | None = None,
+        before: Mapping[int, Step] = MappingProxyType({}),
         after: Mapping[int, Step] = MappingProxyType({}),
         then: Iterable[Step] = (),
+        enqueues: bool = True,
     ) -> Step:
         """A step for all of forward (and backward, as in `backward`), and what is to follow.
 
-        before: run first. after: what to run behind the backward of some layers, by index, when the
-        gradients of these and all above are complete. All of it may only enqueue work.
+        before: what to run ahead of the forward of some layers, by index. after: behind the
+        backward of some layers, when the gradients of these and all above are complete. enqueues:
+        all of it, and `then`, only enqueues work.
 
         The backend may replay it as one: as a CUDA graph, which the steps that bring input run
-        before, and which a host function inside the net rules out. Nets that may be reshaped
+        before, and which a host function inside the net rules out. If `before` and `after` do more
+        than to enqueue work, it may replay what lies between them. Nets that may be reshaped
         (inspectable ones, and those with a layer that reshapes) are never replayed.
         """
         then = list(then)
         if self.inspectable or any(layer.reshapes for layer in self.layers):
 
             def plain() -> None:
-                if before:
-                    before()
-                self.forward()
+                _run(before, 0)
+                self.forward(after=lambda index: _run(before, index + 1))
                 if backward:
                     self.backward(accumulate=accumulate, after=lambda index: _run(after, index))
                 for step in then:
@@ -324,16 +326,22 @@ class Net:
 
             return plain
         calls = self._steps[0] + (self._steps[1 + accumulate] if backward else [])
-        if after:
-            marked = mark_layers(self._steps[1 + accumulate], self.layer_names, after)
-            calls = self._steps[0] + marked
-        if before:
-            calls = [mark(before), *calls]
-        feeds = [step for call, step in calls if call.settings.get("feed")]
-        others = [(call, step) for call, step in calls if not call.settings.get("feed")]
-        steps = self.backend.arrange(others) + then
         hosted = any(call.name == "host" and not call.settings["feed"] for call, _ in calls)
-        run = sequence(steps) if hosted else self.backend.capture(steps)
+        feeds = [step for call, step in calls if call.settings.get("feed")]
+        if before:
+            calls = mark_forward(self._steps[0], self.layer_names, before)
+            calls += self._steps[1 + accumulate] if backward else []
+        if after:
+            calls = calls[: -len(self._steps[1 + accumulate])]
+            calls += mark_backward(self._steps[1 + accumulate], self.layer_names, after)
+        calls = [(call, step) for call, step in calls if not call.settings.get("feed")]
+        arrange, capture = self.backend.arrange, self.backend.capture
+        if enqueues or hosted:
+            steps = arrange(calls) + then
+            run = sequence(steps) if hosted else capture(steps)
+        else:
+            pieces = split(calls)
+            run = sequence([p if callable(p) else capture(arrange(p)) for p in pieces] + then)
 
         def step() -> None:
             self._begin()

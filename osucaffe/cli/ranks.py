@@ -41,10 +41,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add(
         "--propagation",
-        choices=("none", "blocking", "overlapped"),
+        choices=("none", "blocking", "overlapped", "sharded"),
         default="none",
-        help="each rank updates its weights (none, the default), or rank 0 does and sends them "
-        "before the next forward, or beside it",
+        help="each rank updates all weights (none, the default), or rank 0 does and sends them "
+        "before the next forward, or beside it; sharded: each rank updates and sends a part",
     )
     add(
         "--bucket_mb",

@@ -17,15 +17,18 @@ from .host import DTYPES
 class Handle:
     """An operation under way. The array must be left alone until `wait` returns."""
 
-    def wait(self) -> None:
-        """Return when the operation is complete here; raise what it raised."""
+    def wait(self, stream: Any = None) -> None:
+        """Return when the operation is complete here; raise what it raised.
+
+        stream: it waits in the host's place, where the operation is one on a stream.
+        """
 
 
 class _Pending(Handle):
     def __init__(self, future: Future[None]) -> None:
         self._future = future
 
-    def wait(self) -> None:
+    def wait(self, stream: Any = None) -> None:
         self._future.result()
 
 

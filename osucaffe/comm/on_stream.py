@@ -7,15 +7,18 @@ from typing import Any
 
 from .communicator import DONE, Communicator, Handle, check
 
+PRIORITY = -5
+"""Of the streams of communicators: the greatest that CUDA knows."""
+
 
 class _Enqueued(Handle):
-    """`wait` makes the stream that asked wait; the host goes on."""
+    """`wait` makes a stream wait (by default the one that asked); the host goes on."""
 
     def __init__(self, done: Any, stream: Any) -> None:
         self._done, self._stream = done, stream
 
-    def wait(self) -> None:
-        self._stream.wait_event(self._done)
+    def wait(self, stream: Any = None) -> None:
+        (stream or self._stream).wait_event(self._done)
 
 
 class OnStream(Communicator):
@@ -30,7 +33,8 @@ class OnStream(Communicator):
 
         self._cupy = cupy
         self._device = cupy.cuda.Device()
-        self.stream = cupy.cuda.Stream(non_blocking=True)
+        # With priority: a few blocks that move data must not queue behind those that compute.
+        self.stream = cupy.cuda.Stream(non_blocking=True, priority=PRIORITY)
 
     @abstractmethod
     def enqueue(self, operation: str, array: Any, root: int, stream: Any) -> None:

@@ -7,6 +7,7 @@ has completed them (SC-OBR); weights arrive just before the layer that needs the
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -16,84 +17,125 @@ from .buckets import Bucket
 
 
 class Aggregation:
-    """Sums gradients over the ranks, on all of them or (to_root) on rank 0 only.
+    """Sums gradients over the ranks.
 
-    stream: where backward computes them; None on the host.
-    In every iteration: `begin`; `after` whenever backward has run a layer, or not at all; `finish`.
+    operation: where the sums are wanted: "all_reduce", on every rank; "reduce", on rank 0;
+    "reduce_scatter", each rank's part of each bucket on that rank.
+    In every iteration: `begin`; `after` whenever backward has run a layer, or not at all;
+    `send_rest`; `arrive` for each bucket.
     """
 
     def __init__(
-        self, comm: Communicator, diff: Tensor, buckets: list[Bucket], *, to_root: bool, stream: Any
+        self,
+        comm: Communicator,
+        backend: Any,
+        diff: Tensor,
+        buckets: Sequence[Bucket],
+        operation: str,
     ) -> None:
-        self._comm = comm
-        self._stream = stream
+        self._backend = backend
+        self._send = getattr(comm, operation)
         self._pieces = [diff.array[bucket.start : bucket.stop] for bucket in buckets]
         self._layers = [bucket.layer for bucket in buckets]
-        self._to_root = to_root
-        self._handles: deque[Handle] = deque()
-        self._next = 0
+        self._handles: list[Handle] = []
 
     def begin(self) -> None:
         """Backward is about to start."""
-        self._next = 0
+        self._handles.clear()
 
     def after(self, layer: int) -> None:
         """Backward has run this layer and all above it: send what is complete."""
-        while self._next < len(self._layers) and layer <= self._layers[self._next]:
-            self._send(self._pieces[self._next])
-            self._next += 1
+        while len(self._handles) < len(self._layers) and layer <= self._layers[len(self._handles)]:
+            piece = self._pieces[len(self._handles)]
+            self._handles.append(self._send(piece, stream=_stream(self._backend)))
 
     def marks(self) -> dict[int, Step]:
         """`after` for the layers with which something is complete."""
         return {layer: partial(self.after, layer) for layer in self._layers}
 
-    def finish(self) -> None:
-        """Send the rest; return when all sums have arrived."""
+    def send_rest(self) -> None:
+        """Backward has run all layers."""
         self.after(0)
-        while self._handles:
-            self._handles.popleft().wait()
 
-    def _send(self, piece: Any) -> None:
-        if self._to_root:
-            self._handles.append(self._comm.reduce(piece, 0, self._stream))
-        else:
-            self._handles.append(self._comm.all_reduce(piece, self._stream))
+    def arrive(self, bucket: int) -> None:
+        """Wait for the sums of a bucket; all are to be waited for, in their order."""
+        self._handles[bucket].wait(_stream(self._backend))
+
+    def finish(self) -> None:
+        """Send the rest, and wait for all."""
+        self.send_rest()
+        for bucket in range(len(self._layers)):
+            self.arrive(bucket)
 
 
 class Propagation:
-    """Brings rank 0's weights to all ranks.
+    """Brings the weights that another rank has updated to this one.
 
-    `send` after an update; then forward, with `before_first` and `after` called around its layers,
-    or `settle`. stream: where forward reads them; None on the host.
+    operation: "broadcast", rank 0 updates all; "all_gather", each rank its part of each bucket.
+    copies: what forward reads in the place of `weights`, where the backend has 16-bit copies: then
+    these travel from iteration to iteration, and the weights when they are asked for (`settle`).
+
+    `changed` after an update; then forward, with the steps of `marks` ahead of its layers, or
+    `settle`.
     """
 
     def __init__(
-        self, comm: Communicator, data: Tensor, buckets: list[Bucket], *, stream: Any
+        self,
+        comm: Communicator,
+        backend: Any,
+        weights: Tensor,
+        copies: Tensor | None,
+        buckets: Sequence[Bucket],
+        operation: str,
     ) -> None:
-        self._comm = comm
-        self._stream = stream
+        self._backend = backend
+        self._send = getattr(comm, operation)
+        self._weights, self._copies = weights, copies
         # Forward needs them in the order of the layers: the arena lies in backward order.
-        self._pieces = [(each.layer, data.array[each.start : each.stop]) for each in buckets[::-1]]
+        self._buckets = buckets[::-1]
         self._handles: deque[tuple[int, Handle]] = deque()
+        self._differ = self._others_differ = False
 
-    def send(self) -> None:
-        """Begin to broadcast all weights."""
-        for layer, piece in self._pieces:
-            self._handles.append((layer, self._comm.broadcast(piece, 0, self._stream)))
+    def changed(self) -> None:
+        """Ranks have made an update that the others do not have."""
+        self._differ = self._others_differ = True
 
-    def before_first(self) -> None:
-        """Forward is about to start."""
-        self._wait(0)
+    def marks(self, *, overlapped: bool) -> dict[int, Step]:
+        """By layer, what to run ahead of it in forward: all weights are sent before the first
+        one, and it waits for all, or (overlapped) each layer waits for what it needs."""
+        layers = {bucket.layer for bucket in self._buckets} if overlapped else ()
+        marks: dict[int, Step] = {layer: partial(self._wait, layer) for layer in layers}
+        marks[0] = partial(self._begin, 0 if overlapped else None)
+        return marks
 
-    def after(self, layer: int) -> None:
-        """Forward has run a layer: wait for the weights of the next one."""
-        self._wait(layer + 1)
+    def settle(self, others: Sequence[Tensor] = ()) -> None:
+        """Return when all weights are the same on every rank. others: the update's own tensors,
+        which lie as the weights do; each rank has the same parts of them up to date."""
+        if self._differ:
+            for tensor in (self._copies, self._weights):
+                if tensor is not None:
+                    self._begin(None, tensor)
+            self._differ = False
+        if self._others_differ and others:
+            for tensor in others:
+                self._begin(None, tensor)
+            self._others_differ = False
 
-    def settle(self) -> None:
-        """Return when all weights have arrived."""
-        while self._handles:
-            self._handles.popleft()[1].wait()
+    def _begin(self, layer: int | None, tensor: Tensor | None = None) -> None:
+        """Send what forward reads, or another tensor; wait for what layers up to `layer` need."""
+        array = (tensor or self._copies or self._weights).array
+        stream = _stream(self._backend)
+        for bucket in self._buckets:
+            handle = self._send(array[bucket.start : bucket.stop], stream=stream)
+            self._handles.append((bucket.layer, handle))
+        self._wait(self._buckets[-1].layer if layer is None and self._buckets else layer or 0)
 
     def _wait(self, layer: int) -> None:
+        """Wait for the weights of the layers up to this one."""
         while self._handles and self._handles[0][0] <= layer:
-            self._handles.popleft()[1].wait()
+            self._handles.popleft()[1].wait(_stream(self._backend))
+
+
+def _stream(backend: Any) -> Any:
+    """The stream on which the backend launches just now; None on the host."""
+    return getattr(backend, "current", None)

@@ -9,11 +9,13 @@ from __future__ import annotations
 import logging
 import zlib
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
 
 from ..backends.tensor import Step
+from ..comm.algorithms import part
 from ..comm.create import Wanted, make_communicator
 from ..comm.job import Job
 from ..comm.on_stream import OnStream
@@ -24,13 +26,15 @@ from ..solvers.signals import NONE, SNAPSHOT, STOP
 from ..solvers.solver import Solver
 from ..solvers.team import Team
 from .batch import describe, divide_batches
-from .buckets import find_buckets
+from .buckets import align, find_buckets
 from .exchange import Aggregation, Propagation
 
 logger = logging.getLogger("osucaffe")
 
 AGGREGATIONS = ("blocking", "layerwise")
-PROPAGATIONS = ("none", "blocking", "overlapped")
+PROPAGATIONS = ("none", "blocking", "overlapped", "sharded")
+GRAIN = 64
+"""Parts of a bucket begin at multiples of so many elements, as NCCL's long loads want it."""
 _WISHES = (NONE, SNAPSHOT, STOP)
 
 _Value = TypeVar("_Value")
@@ -41,9 +45,11 @@ class Design:
     """How gradients and weights travel.
 
     aggregation: all gradients after backward, or bucket by bucket beside it. propagation: "none",
-    each rank updates its own weights; otherwise rank 0 alone updates, and the weights reach the
-    others in one broadcast, or layer by layer beside forward. bucket: the bytes that a bucket has
-    at least. scaling: whether batch_size is each rank's ("weak") or divided ("strong").
+    each rank updates all weights; "blocking" or "overlapped": rank 0 alone does, and they reach the
+    others in one broadcast, or layer by layer beside forward; "sharded": each rank updates its
+    part, for which alone it needs the sums of gradients, and gets the others' beside forward (the
+    first stage of ZeRO: Rajbhandari et al., SC 2020). bucket: the bytes that a bucket has at least.
+    scaling: whether batch_size is each rank's ("weak") or divided ("strong").
     """
 
     aggregation: str = "layerwise"
@@ -60,8 +66,8 @@ class DataParallel(Team):
         self._job = job
         self._topology = topology
         self._design = design
-        overlapped = design.aggregation == "layerwise" or design.propagation == "overlapped"
-        self.comm = make_communicator(job, topology, wanted, background=overlapped)
+        beside = {design.aggregation, design.propagation} & {"layerwise", "overlapped", "sharded"}
+        self.comm = make_communicator(job, topology, wanted, background=bool(beside))
         self._agreed = False
 
     # -- building --------------------------------------------------------------------------------
@@ -84,22 +90,46 @@ class DataParallel(Team):
             for layer in net.layers:
                 if hasattr(layer, "split"):
                     layer.split(self.rank, self.size)
-        net, design = solver.net, self._design
-        stream = getattr(net.backend, "stream", None)
-        nbytes = design.bucket if design.aggregation == "layerwise" else len(net.arena) * 4
-        self._aggregation = Aggregation(
-            self.comm,
-            net.arena.diff,
-            find_buckets(net, nbytes, frozen=False),
-            to_root=design.propagation != "none",
-            stream=stream,
-        )
-        nbytes = design.bucket if design.propagation == "overlapped" else len(net.arena) * 4
-        self._weights = Propagation(
-            self.comm, net.arena.data, find_buckets(net, nbytes, frozen=True), stream=stream
-        )
-        self._losses = [name for name in net.blobs if net.loss_weight(name)]
+        if self._design.propagation == "sharded" and not solver.optimizer.separable:
+            raise UserError(
+                "clipping, and a loss scale, need the sum over all gradients, which no rank has "
+                "with --propagation sharded: leave it out"
+            )
+        self._plan(solver)
+        self._losses = [name for name in solver.net.blobs if solver.net.loss_weight(name)]
         self._scale_gradients()
+
+    def _plan(self, solver: Solver) -> None:
+        """Cut gradients and weights into buckets, and the update with them."""
+        net, design, arena = solver.net, self._design, solver.net.arena
+        sharded = design.propagation == "sharded"
+        nbytes = design.bucket if design.aggregation == "layerwise" else len(arena) * 4
+        buckets = find_buckets(net, nbytes, frozen=False)
+        if sharded:
+            buckets = align(buckets, GRAIN * self.size)
+        operations = {"none": "all_reduce", "sharded": "reduce_scatter"}
+        operation = operations.get(design.propagation, "reduce")
+        self._aggregation = Aggregation(self.comm, net.backend, arena.diff, buckets, operation)
+        ranges = [(bucket.start, bucket.stop) for bucket in buckets]
+        if sharded:
+            ranges = [
+                (start + first, start + last)
+                for start, stop in ranges
+                for first, last in [part(stop - start, self.size, self.rank)]
+            ]
+        self._updates: list[Step] = []
+        if solver.optimizer.separable and self._updates_weights:
+            self._updates = [solver.optimizer.part([each]) for each in ranges]
+        if not sharded:
+            nbytes = design.bucket if design.propagation == "overlapped" else len(arena) * 4
+            buckets = find_buckets(net, nbytes, frozen=True)
+        copies = getattr(net.backend, "shadow_arena", lambda arena: None)(arena.data)
+        operation = "all_gather" if sharded else "broadcast"
+        self._weights = Propagation(self.comm, net.backend, arena.data, copies, buckets, operation)
+
+    @property
+    def _updates_weights(self) -> bool:
+        return self._design.propagation in ("none", "sharded") or self.rank == 0
 
     def _scale_gradients(self) -> None:
         """Let backward compute this rank's share of the mean: then a sum is all that it takes."""
@@ -117,10 +147,11 @@ class DataParallel(Team):
         """Before the first iteration: the same net everywhere, and rank 0's weights in it."""
         if self._agreed:
             return
+        self.settle(history=True)
         self._check_nets()
-        self._weights.send()
-        self._weights.settle()
         solver = self._solver
+        whole = solver.net.arena.data.array
+        self.comm.broadcast(whole, 0, getattr(solver.backend, "stream", None)).wait()
         for parameter in solver.net.parameters:  # a backend may hold copies: this renews them
             data = parameter.blob.data
             solver.backend.write(data, solver.backend.read(data))
@@ -135,42 +166,44 @@ class DataParallel(Team):
 
     def step(self, solver: Solver, *, accumulate: bool, update: bool) -> Step:
         """One pass, and with `update` the exchange of gradients beside or behind it."""
-        net, gradients, weights = solver.net, self._aggregation, self._weights
-        arrives = weights.after if self._design.propagation == "overlapped" else None
-        leaves = gradients.after if self._design.aggregation == "layerwise" else None
-        reshapes = any(layer.reshapes for layer in net.layers)
-        if isinstance(self.comm, OnStream) and self._design.propagation == "none" and not reshapes:
-            # Nothing needs the host: the backend may replay all of it as one.
-            if not update:
-                return net.whole(accumulate=accumulate)
-            return net.whole(
-                accumulate=accumulate,
-                before=gradients.begin,
-                after=gradients.marks() if leaves else {},
-                then=[gradients.finish, *solver.optimizer.steps],
-            )
+        net, design = solver.net, self._design
+        before: dict[int, Step] = {}
+        if design.propagation != "none" and not accumulate:
+            before = self._weights.marks(overlapped=design.propagation != "blocking")
+        after: dict[int, Step] = {}
+        then: list[Step] = []
+        if update:
+            after = self._aggregation.marks() if design.aggregation == "layerwise" else {}
+            then = self._finish()
+        if any(layer.reshapes for layer in net.layers):
+            before[len(net.layers)] = self._scale_gradients  # the losses may have new memory
+        run = net.whole(
+            accumulate=accumulate,
+            before=before,
+            after=after,
+            then=then,
+            enqueues=isinstance(self.comm, OnStream),
+        )
 
-        def run() -> None:
-            weights.before_first()
-            net.forward(after=arrives)
-            if reshapes:
-                self._scale_gradients()
-            if not update:
-                net.backward(accumulate=accumulate)
-                return
-            gradients.begin()
-            net.backward(accumulate=accumulate, after=leaves)
-            gradients.finish()
-            self._update()
+        def step() -> None:
+            self._aggregation.begin()
+            run()
+            if update:
+                self.updated()
 
-        return run
+        return step
 
-    def _update(self) -> None:
-        """Everywhere, or on rank 0, whose weights then go to the others."""
-        if self._design.propagation == "none" or self.rank == 0:
-            for step in self._solver.optimizer.steps:
-                step()
-        self.updated()
+    def _finish(self) -> list[Step]:
+        """Behind backward: the rest of the gradients, and the update, bucket by bucket if it may
+        be cut."""
+        gradients = self._aggregation
+        if not self._updates:
+            own = self._solver.optimizer.steps if self._updates_weights else []
+            return [gradients.finish, *own]
+        steps: list[Step] = [gradients.send_rest]
+        for bucket, change in enumerate(self._updates):
+            steps += [partial(gradients.arrive, bucket), change]
+        return steps
 
     def exchange(self) -> None:
         self._aggregation.begin()
@@ -178,12 +211,10 @@ class DataParallel(Team):
 
     def updated(self) -> None:
         if self._design.propagation != "none":
-            self._weights.send()
-            if self._design.propagation == "blocking":
-                self._weights.settle()
+            self._weights.changed()
 
-    def settle(self) -> None:
-        self._weights.settle()
+    def settle(self, *, history: bool = False) -> None:
+        self._weights.settle(self._solver.optimizer.flats if history else ())
 
     # -- agreement -------------------------------------------------------------------------------
 

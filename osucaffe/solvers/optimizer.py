@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -33,11 +34,12 @@ class Optimizer:
         self._backend = backend
         self._update = update
         arena = net.arena
+        self._arena = arena
         self.history: list[list[Tensor]] = []
-        flats = []
+        self.flats: list[Tensor] = []
         for number in range(update.histories):
             flat, memory = self._buffer(f"history{number}", len(arena))
-            flats.append(flat)
+            self.flats.append(flat)
             starts = {id(parameter): start for start, _, parameter in arena.segments}
             self.history.append(
                 [self._part(flat, memory, starts[id(each)], each) for each in net.parameters]
@@ -57,24 +59,39 @@ class Optimizer:
             values = scale.read()
             self._place(scale.factor, scalars, memory, update.names.index("scale"))
             scale.write(values)
-        program.update(
-            arena.data,
-            arena.diff,
-            flats,
-            scalars,
-            formula=update.formula,
-            names=update.names,
-            segments=[
-                (start, stop, each.lr_mult, each.decay_mult)
-                for start, stop, each in arena.segments
-                if each.lr_mult
-            ],
-            constants=update.constants,
-        )
+        self._record(program, [(0, len(arena))])
         if scale:
             program.add(scale.change(squares), [])
         self.steps: list[Step] = [self._prepare(call) for call in program.calls]
         """What `step` runs behind `set_rate`."""
+        self.separable = len(self.steps) == 1
+        """Whether parameters may be updated apart: no sum over all gradients is needed."""
+
+    def part(self, ranges: Sequence[tuple[int, int]]) -> Step:
+        """A step like those of a `separable` update, of the arena's elements start .. stop - 1 of
+        some ranges only."""
+        program = Program()
+        self._record(program, ranges)
+        (call,) = program.calls
+        return self._prepare(call) if call.settings["segments"] else lambda: None
+
+    def _record(self, program: Program, ranges: Sequence[tuple[int, int]]) -> None:
+        """Record the update of ranges of the arena."""
+        program.update(
+            self._arena.data,
+            self._arena.diff,
+            self.flats,
+            self._scalars,
+            formula=self._update.formula,
+            names=self._update.names,
+            segments=[
+                (max(start, first), min(stop, last), each.lr_mult, each.decay_mult)
+                for first, last in ranges
+                for start, stop, each in self._arena.segments
+                if each.lr_mult and max(start, first) < min(stop, last)
+            ],
+            constants=self._update.constants,
+        )
 
     def step(self, learning_rate: float, iteration: int) -> None:
         """Update every parameter from its gradient, which stays as it is."""

@@ -314,7 +314,7 @@ class Solver:
 
         Of several ranks, rank 0 writes.
         """
-        self.team.settle()
+        self.team.settle(history=True)
         self._losses.read()
         self.team.check("at a snapshot")
         if self.team.rank:

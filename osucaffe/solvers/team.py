@@ -52,8 +52,8 @@ class Team:
     def updated(self) -> None:
         """The weights were updated outside `step`."""
 
-    def settle(self) -> None:
-        """Wait until the weights are what the last update made them, on every rank."""
+    def settle(self, *, history: bool = False) -> None:
+        """Let the weights be what the last update made them, on every rank; history: that, too."""
 
     def share(self, value: _Value) -> _Value:
         """Rank 0's value."""

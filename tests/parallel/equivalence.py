@@ -87,15 +87,21 @@ def cases(size: int) -> Iterator[Case]:
         ]
     )
     for aggregation in ("blocking", "layerwise"):
-        for propagation in ("none", "blocking", "overlapped"):
+        for propagation in ("none", "blocking", "overlapped", "sharded"):
             for bucket in (0, 1 << 20) if aggregation == "layerwise" else (0,):
-                yield Case(Design(aggregation, propagation, bucket), settings=next(settings))
+                given = next(settings)
+                if propagation == "sharded":  # it refuses clipping
+                    given = SGD + " iter_size: 2" if bucket else ADAM
+                yield Case(Design(aggregation, propagation, bucket), settings=given)
     every = SGD + " iter_size: 2 clip_gradients: 0.5"
     for name in [*ALGORITHMS["all_reduce"], "native"]:
         yield Case(Design(bucket=1024), Wanted(algorithm=name, chunk=256), every)
     for name in [*ALGORITHMS["reduce"], "native"]:
         design = Design(propagation="overlapped", bucket=1024)
         yield Case(design, Wanted(algorithm=name, chunk=256), every)
+    for name in ALGORITHMS["reduce_scatter"]:
+        design = Design(propagation="sharded", bucket=1024)
+        yield Case(design, Wanted(algorithm=name), SGD)
     for kind in ("mpi", "hierarchical"):
         for aggregation in ("blocking", "layerwise"):
             yield Case(Design(aggregation, bucket=512), Wanted(kind, group=2), every)

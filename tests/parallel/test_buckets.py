@@ -6,7 +6,7 @@ import pytest
 
 from osucaffe.backends.cpu import Cpu
 from osucaffe.net import Net
-from osucaffe.parallel.buckets import find_buckets
+from osucaffe.parallel.buckets import Bucket, align, find_buckets
 from osucaffe.proto import NetParameter, parse_text
 
 LAYER = """
@@ -58,3 +58,11 @@ def test_what_lies_behind_a_shared_parameter_waits_for_it() -> None:
     net = build("", 'param { name: "w" }', 'param { name: "w" }', "")
     layers = [each.layer for each in find_buckets(net, 0, frozen=False)]
     assert layers == sorted(layers, reverse=True)
+
+
+def test_aligned_buckets_hold_the_same_elements() -> None:
+    given = [Bucket(0, 100, 9), Bucket(100, 230, 7), Bucket(300, 310, 4), Bucket(310, 400, 2)]
+    assert align(given, 64) == [
+        Bucket(0, 64, 9), Bucket(64, 192, 7), Bucket(192, 230, 7), Bucket(300, 364, 2),
+        Bucket(364, 400, 2),
+    ]  # fmt: skip

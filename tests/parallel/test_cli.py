@@ -67,8 +67,9 @@ def test_strong_scaling_trains_as_one_rank_does(folder: Path) -> None:
     assert together.stderr.count("Optimization Done.") == 1
 
 
-def test_a_snapshot_goes_on_with_another_number_of_ranks(folder: Path) -> None:
-    train(folder, "--ranks", "2", "--scal", "strong")
+@pytest.mark.parametrize("propagation", ["none", "overlapped", "sharded"])
+def test_a_snapshot_goes_on_with_another_number_of_ranks(folder: Path, propagation: str) -> None:
+    train(folder, "--ranks", "2", "--scal", "strong", "--propagation", propagation)
     whole = weights(folder, 20)
     state = "run_iter_10.solverstate"
     for options in (["--ranks", "3", "--scal", "strong"], []):

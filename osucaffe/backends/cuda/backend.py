@@ -68,6 +68,7 @@ class Cuda:
         self._counters: dict[int, tuple[RandomState, int]] = {}
         self._tables: list[Any] = []
         self._shadows: dict[int, tuple[Tensor, Tensor]] = {}
+        self._shadow_arenas: dict[int, tuple[Tensor, Tensor]] = {}
 
     @functools.cached_property
     def cudnn(self) -> Cudnn:
@@ -199,6 +200,8 @@ class Cuda:
     def shadow_arena(self, arena: Tensor) -> Tensor | None:
         """Let the 16-bit copies of all parameters in a flat tensor lie as these do, so that an
         update can write both in one pass. None where there are none."""
+        if id(arena) in self._shadow_arenas:
+            return self._shadow_arenas[id(arena)][1]
         inside = [
             (parameter, copy)
             for parameter, copy in self._shadows.values()
@@ -206,6 +209,8 @@ class Cuda:
         ]
         if not inside:
             return None
+        for _, copy in inside:  # their memory can be had again
+            copy.array = None
         whole = Tensor(arena.shape, name="arena.16", flexible=True)
         whole.layout = Layout(arena.shape, self.dtype, False)
         memory = self.allocate(self.nbytes(whole))
@@ -213,6 +218,7 @@ class Cuda:
         for parameter, copy in inside:
             self.place(copy, memory, (parameter.address - arena.address) // 2)
             self._refresh(parameter, copy)
+        self._shadow_arenas[id(arena)] = (arena, whole)
         return whole
 
     def _refresh(self, parameter: Tensor, copy: Tensor) -> None:

@@ -46,13 +46,13 @@ def arrange(backend: Cuda, calls: Sequence[tuple[Call, Step]]) -> list[Step]:
     steps: list[Step] = []
     waited: list[tuple[int, Any]] = []  # before which call, for which event
     for index, (call, step) in enumerate(calls):
-        limit = len(calls) + 1 if call.name == "mark" else index
-        due = [event for place, event in waited if place <= limit]
-        waited = [(place, event) for place, event in waited if place > limit]
+        due = [event for place, event in waited if place <= index]
+        waited = [(place, event) for place, event in waited if place > index]
         steps += [_wait(backend, event) for event in due[-1:]]
-        if call.beside:
+        beside = len(calls) if call.settings.get("aside") else call.beside
+        if beside:
             steps.append(_aside(backend, step, done := _event(backend)))
-            waited.append((index + call.beside + 1, done))
+            waited.append((index + beside + 1, done))
         else:
             steps.append(step)
     return steps + [_wait(backend, event) for _, event in waited[-1:]]
