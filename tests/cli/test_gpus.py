@@ -131,6 +131,35 @@ def test_out_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
         cuda.allocate(8 * 2**30)
 
 
+@pytest.mark.parametrize(
+    "said",
+    ["cudaErrorMemoryAllocation: out of memory", "CUDNN_STATUS_ALLOC_FAILED", "status 3"],
+)
+def test_out_of_memory_inside_a_library(monkeypatch: pytest.MonkeyPatch, said: str) -> None:
+    from osucaffe.backends.cuda import backend, cublas
+
+    def fail(*_: Any) -> None:
+        cublas.check(3) if said == "status 3" else None
+        raise RuntimeError(said)
+
+    monkeypatch.setattr(backend, "import_cupy", fake_cupy)
+    monkeypatch.setattr(backend, "capture", lambda *_: fail)
+    with pytest.raises(UserError, match=r"GPU is out of memory .* lower the batch size"):
+        Cuda().capture([])()
+    monkeypatch.setattr(backend, "prepare", fail)
+    with pytest.raises(UserError, match="GPU is out of memory"):
+        Cuda().prepare(None)  # type: ignore[arg-type]
+
+
+def test_other_errors_of_libraries_stay_what_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    from osucaffe.backends.cuda import backend, cublas
+
+    monkeypatch.setattr(backend, "import_cupy", fake_cupy)
+    monkeypatch.setattr(backend, "capture", lambda *_: lambda: cublas.check(7))
+    with pytest.raises(RuntimeError, match="status 7"):
+        Cuda().capture([])()
+
+
 def test_without_the_interface_of_cudnn(monkeypatch: pytest.MonkeyPatch) -> None:
     fail_import(monkeypatch, "cudnn", ModuleNotFoundError("No module named 'cudnn'"))
     with pytest.raises(UserError, match=r"cuDNN's Python interface: pip install .*frontend"):

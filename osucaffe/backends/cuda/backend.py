@@ -20,6 +20,7 @@ from .graphs import arrange, capture
 from .kernels import FOLDER, kernel, launch
 from .laps import DeviceLaps
 from .layout import ITEM_BYTES, Layout, dtype_of, from_bfloat16, to_bfloat16
+from .out_of_memory import reported
 from .plans import Choices, device_name
 from .registry import prepare
 
@@ -45,6 +46,7 @@ class Cuda:
     raw_records = True
     """A byte a pixel is quicker to upload than a float, and `transform` takes no time here."""
 
+    @reported
     def __init__(self, device: int = 0, precision: str = "fp32", *, graphs: bool = True) -> None:
         if precision not in PRECISIONS:
             raise UserError(f"unknown precision {precision}: choose {', '.join(PRECISIONS)}")
@@ -249,9 +251,10 @@ class Cuda:
 
     # -- steps -----------------------------------------------------------------------------------
 
+    @reported
     def prepare(self, call: Call) -> Step:
         """The step that runs a call. Layouts of its flexible tensors are settled from here on."""
-        return prepare(self, call)
+        return reported(prepare(self, call))
 
     @contextlib.contextmanager
     def on(self, stream: Any) -> Iterator[None]:
@@ -274,7 +277,7 @@ class Cuda:
 
     def capture(self, steps: Sequence[Step]) -> Step:
         """One step that runs these: as they are at first, then as one CUDA graph."""
-        return capture(self, steps) if self.graphs else sequence(steps)
+        return reported(capture(self, steps) if self.graphs else sequence(steps))
 
     def settle(self, tensor: Tensor, dtype: str | None = None) -> None:
         """Choose the layout of a tensor, if it is still open: blobs are held in the precision's

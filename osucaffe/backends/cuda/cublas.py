@@ -199,7 +199,8 @@ class Cublas:
 def check(status: int, what: str = "") -> None:
     """Raise if a call of the library failed."""
     if status:
-        raise RuntimeError(f"cuBLASLt failed with status {status} {what}")
+        name = "CUBLAS_STATUS_ALLOC_FAILED" if status == 3 else f"status {status}"
+        raise RuntimeError(f"cuBLASLt failed with {name} {what}")
 
 
 @functools.cache
