@@ -28,6 +28,7 @@ from ..solvers.team import Team
 from .batch import describe, divide_batches
 from .buckets import align, find_buckets
 from .exchange import Aggregation, Propagation
+from .statistics import average_statistics
 
 logger = logging.getLogger("osucaffe")
 
@@ -215,6 +216,7 @@ class DataParallel(Team):
 
     def settle(self, *, history: bool = False) -> None:
         self._weights.settle(self._solver.optimizer.flats if history else ())
+        average_statistics(self._solver.net, self._job)
 
     # -- agreement -------------------------------------------------------------------------------
 
