@@ -218,7 +218,10 @@ def test_deploy_shares_the_layers_of_train_val(model: str) -> None:
 
 
 def test_googlenet_loss_weights() -> None:
-    net = Net(with_inputs(read_net("googlenet", "train_val"), {"data": IMAGE["googlenet"]}, 1), backend=Cpu())
+    net = Net(
+        with_inputs(read_net("googlenet", "train_val"), {"data": IMAGE["googlenet"]}, 1),
+        backend=Cpu(),
+    )
     assert net.loss_weight("loss1/loss1") == pytest.approx(0.3)
     assert net.loss_weight("loss2/loss1") == pytest.approx(0.3)
     assert net.loss_weight("loss3/loss3") == 1

@@ -103,7 +103,8 @@ def fake_cupy() -> Any:
     """As much of CuPy as the backend uses, on host memory."""
     runtime = SimpleNamespace(
         getDeviceCount=lambda: 1, memcpyAsync=_move, memcpyHostToDevice=1,
-        memcpyDeviceToDevice=3, hostRegister=lambda *_: None, CUDARuntimeError=RuntimeError,
+        memcpyDeviceToDevice=3, hostRegister=lambda *_: None, hostUnregister=lambda *_: None,
+        CUDARuntimeError=RuntimeError,
     )  # fmt: skip
     cuda = SimpleNamespace(
         runtime=runtime, Device=lambda number: SimpleNamespace(id=number, use=lambda: None),
