@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check
 ITERATIONS ?= 3000
 
-.PHONY: help train test test-gpu lint bench-cpu bench-gpu clean
+.PHONY: help train test test-gpu lint bench-cpu bench-gpu bench-scaling clean
 .DELETE_ON_ERROR:
 
 help:
@@ -15,6 +15,7 @@ help:
 	@echo "make lint       run ruff and mypy only"
 	@echo "make bench-cpu  measure training on the CPU side by side with PyTorch"
 	@echo "make bench-gpu  the same on a GPU (needs CuPy, cuDNN and PyTorch for CUDA)"
+	@echo "make bench-scaling  training on 1, 2 and 4 GPUs, beside PyTorch DDP"
 	@echo "make clean      remove the environment, the data and everything else made here"
 
 train: $(VENV)/run.stamp data/mnist/mnist_train_lmdb/data.mdb
@@ -39,6 +40,10 @@ bench-cpu: $(VENV)/bench.stamp
 # A GPU machine brings CuPy, cuDNN and PyTorch of its own CUDA version: PYTHON names its Python.
 bench-gpu:
 	$(PYTHON) -m benchmarks.bench_gpu
+
+# The same Python needs mpi4py, and the MPI that it was built for.
+bench-scaling:
+	$(PYTHON) -m benchmarks.bench_scaling
 
 data/mnist/mnist_train_lmdb/data.mdb: | $(VENV)/run.stamp
 	$(BIN)/osucaffe data mnist --out data/mnist

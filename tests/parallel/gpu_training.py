@@ -27,6 +27,10 @@ CASES = [
     (Design(bucket=512), Wanted("mpi"), SGD),
     (Design("blocking", "blocking"), Wanted("nccl"), SGD),
     (Design("layerwise", "overlapped", bucket=512), Wanted("mpi"), SGD + " iter_size: 2"),
+    (Design("layerwise", "overlapped", bucket=512), Wanted("nccl"), SGD + " clip_gradients: 0.5"),
+    (Design("blocking", "sharded"), Wanted("nccl"), SGD + " iter_size: 2"),
+    (Design("layerwise", "sharded", bucket=512), Wanted("nccl"), SGD),
+    (Design("layerwise", "sharded", bucket=512), Wanted("mpi"), SGD),
 ]
 
 

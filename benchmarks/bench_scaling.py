@@ -1,0 +1,89 @@
+"""Owns `make bench-scaling`: weak scaling over the GPUs of one machine, beside PyTorch DDP."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from tests.comm.ranks import MPIEXEC, ROOT
+
+from . import results
+
+CASES = "alexnet:256,alexnet:64,googlenet:128,googlenet:32"
+
+
+def measure(ranks: int, cases: str) -> list[dict[str, Any]]:
+    """The rows of so many ranks."""
+    assert MPIEXEC is not None
+    command = [MPIEXEC, "-n", str(ranks), sys.executable, "-m", "benchmarks.bench_scaling_ranks"]
+    environment = os.environ | {
+        "OMP_NUM_THREADS": "4",
+        "OMPI_MCA_hwloc_base_binding_policy": "none",
+    }
+    rows = []
+    with subprocess.Popen(
+        [*command, cases], env=environment, cwd=ROOT, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            print(line, end="", flush=True)
+            if line.startswith("ROW "):
+                rows.append(json.loads(line[4:]))
+    return rows
+
+
+def render(record: dict[str, Any]) -> str:
+    """The record as Markdown."""
+    rows = record["rows"]
+    single = {(row["model"], row["batch"]): row["ms"] for row in rows if row["ranks"] == 1}
+    lines = []
+    for row in rows:
+        alone = single.get((row["model"], row["batch"]))
+        for name, ms in row["ms"].items():
+            speed = row["batch"] * row["ranks"] / ms * 1e3
+            own = (alone or {}).get("ddp" if name == "ddp" else "osucaffe")
+            share = f"{own / ms:.1%}" if own else ""
+            case = f"{row['model']} {row['batch']}"
+            lines.append((case, row["ranks"], name, f"{ms:.3f}", f"{speed:,.0f}", share))
+    columns = ("net and batch a GPU", "GPUs", "side", "ms", "images/s", "efficiency")
+    return f"""# Weak scaling, beside PyTorch DDP
+
+Written by `make bench-scaling` on {record["date"]}. {record["device"]}; PyTorch {record["torch"]}.
+
+{results.table(columns, lines)}
+
+- bf16, a training iteration on a batch that lies on the device; medians of rounds in turns.
+- osucaffe: one GPU alone; all_reduce: every rank updates all weights; sharded: each its part.
+  Gradients travel in float32 beside backward. ddp: PyTorch eager with autocast, channels_last.
+- Efficiency: speed(n) / (n * speed(1)) of the same framework.
+"""
+
+
+def main() -> None:
+    """Measure, write after each number of ranks, print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--ranks", default="1,2,4", help="numbers of GPUs, with commas")
+    parser.add_argument("--cases", default=CASES, help="MODEL:BATCH, with commas")
+    parser.add_argument("--out", type=Path, default=results.RESULTS, help="folder of the results")
+    options = parser.parse_args()
+    names = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=True)
+    device = names.stdout.splitlines()[0].partition(": ")[2].partition(" (")[0]
+    from importlib.metadata import version
+
+    record: dict[str, Any] = {
+        "date": results.today(), "device": device, "torch": version("torch"), "rows": [],
+    }  # fmt: skip
+    for ranks in map(int, options.ranks.split(",")):
+        record["rows"] += measure(ranks, options.cases)
+        name = f"scaling-{device.lower().replace(' ', '-')}-{record['date']}"
+        path = results.write(name, record, render(record), options.out)
+    print(f"\n{path.read_text()}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,142 @@
+"""What the ranks run that bench_scaling starts: training iterations of osucaffe and PyTorch DDP.
+
+Arguments: the cases as MODEL:BATCH, with commas. Rank 0 prints one line of JSON: for each case the
+milliseconds of an iteration of each side, medians over rounds in which the sides take turns.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import cupy
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+from osucaffe.backends.cuda import Cuda
+from osucaffe.cli.ranks import _identify
+from osucaffe.comm.create import Wanted
+from osucaffe.comm.job import find_job
+from osucaffe.comm.topology import discover
+from osucaffe.parallel.team import DataParallel, Design
+from osucaffe.proto import caffe_pb2
+from osucaffe.solvers import Solver
+
+from . import nets
+from .torch_peer import TorchPeer, torch_batch
+from .worker import DECAY, LEARNING_RATE, MOMENTUM
+
+ROUNDS = 3
+SECONDS = 0.25
+DESIGNS = {"all_reduce": Design(), "sharded": Design(propagation="sharded")}
+Run = Callable[[int], Any]
+
+
+def ours(job: Any, gpu: int, model: str, batch: int, design: Design) -> tuple[Run, Any]:
+    """So many iterations of osucaffe in bf16, and what to close in the end."""
+    net = nets.training_net(model, batch)
+    settings = caffe_pb2.SolverParameter(
+        net_param=net, base_lr=LEARNING_RATE, lr_policy="fixed", momentum=MOMENTUM,
+        weight_decay=DECAY, max_iter=2**31 - 1, random_seed=1,
+    )  # fmt: skip
+    team = None
+    if job.size > 1:
+        team = DataParallel(job, discover(job, *_identify(gpu)), Wanted("nccl"), design)
+    solver = Solver(settings, Cuda(gpu, "bf16"), team=team)
+    for name, values in nets.synthetic_batch(net).items():
+        solver.net.write(name, values)
+
+    def run(iterations: int) -> None:
+        solver.step(iterations)
+        solver.backend.synchronize()
+
+    return run, team.comm if team else None
+
+
+def ddp(job: Any, gpu: int, model: str, batch: int) -> Run:
+    """The same in PyTorch, eager, channels_last, bf16 by autocast."""
+    net = nets.training_net(model, batch)
+    peer = TorchPeer(net).cuda().to(memory_format=torch.channels_last)
+    inputs = {
+        name: x.cuda().to(memory_format=torch.channels_last) if x.dim() == 4 else x.cuda()
+        for name, x in torch_batch(nets.synthetic_batch(net)).items()
+    }
+    optimizer = torch.optim.SGD(
+        peer.parameter_groups(LEARNING_RATE, DECAY), lr=LEARNING_RATE, momentum=MOMENTUM, fused=True
+    )
+    model_ = peer
+    if job.size > 1:
+        model_ = DistributedDataParallel(peer, device_ids=[gpu], gradient_as_bucket_view=True)
+
+    def run(iterations: int) -> None:
+        for _ in range(iterations):
+            optimizer.zero_grad()
+            with torch.autocast("cuda", torch.bfloat16):
+                loss = peer.loss(model_(inputs))
+            loss.backward()
+            optimizer.step()
+        torch.cuda.synchronize()
+
+    return run
+
+
+def seconds(job: Any, run: Run, iterations: int) -> float:
+    """Of one iteration, on the slowest rank."""
+    job.barrier()
+    start = time.perf_counter()
+    run(iterations)
+    return float(max(job.gather(time.perf_counter() - start)) / iterations)
+
+
+def measure(job: Any, gpu: int, model: str, batch: int) -> dict[str, Any]:
+    """Milliseconds of each side."""
+    sides: dict[str, Run] = {}
+    comms = []
+    for name, design in DESIGNS.items() if job.size > 1 else [("osucaffe", Design())]:
+        sides[name], comm = ours(job, gpu, model, batch, design)
+        comms.append(comm)
+    sides["ddp"] = ddp(job, gpu, model, batch)
+    counts = {}
+    for name, run in sides.items():
+        seconds(job, run, 5)
+        counts[name] = max(10, int(SECONDS / seconds(job, run, 20)))
+    times: dict[str, list[float]] = {name: [] for name in sides}
+    for _ in range(ROUNDS):
+        for name, run in sides.items():
+            times[name].append(seconds(job, run, counts[name]) * 1e3)
+    for comm in comms:
+        if comm is not None:
+            comm.close()
+    return {name: round(statistics.median(each), 4) for name, each in times.items()}
+
+
+def main() -> None:
+    """Measure and print."""
+    job: Any = find_job()
+    with job.together():
+        gpu = job.rank
+        cupy.cuda.Device(gpu).use()
+        torch.cuda.set_device(gpu)
+        torch.backends.cudnn.benchmark = True
+        if job.size > 1:
+            os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="29511")
+            torch.distributed.init_process_group("nccl", rank=job.rank, world_size=job.size)
+        for case in sys.argv[1].split(","):
+            model, _, batch = case.partition(":")
+            row = {"model": model, "batch": int(batch), "ranks": job.size}
+            row["ms"] = measure(job, gpu, model, int(batch))
+            if job.rank == 0:
+                print("ROW", json.dumps(row), flush=True)
+        if job.size > 1:
+            torch.distributed.destroy_process_group()
+        sys.stdout.flush()
+        os._exit(0)
+
+
+if __name__ == "__main__":
+    main()
