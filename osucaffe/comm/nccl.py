@@ -44,11 +44,18 @@ class Nccl(OnStream):
             self._comm.reduce(pointer, pointer, count, kind, _SUM, root, stream.ptr)
         elif operation == "broadcast":
             self._comm.broadcast(pointer, pointer, count, kind, root, stream.ptr)
-        else:
+        elif count % self.size:
             self._by_parts(operation, array, kind, stream)
+        else:
+            share = count // self.size
+            own = pointer + self.rank * share * array.itemsize
+            if operation == "reduce_scatter":
+                self._comm.reduceScatter(pointer, own, share, kind, _SUM, stream.ptr)
+            else:
+                self._comm.allGather(own, pointer, share, kind, stream.ptr)
 
     def _by_parts(self, operation: str, array: Any, kind: int, stream: Any) -> None:
-        """NCCL wants equal parts; a group of reductions (or broadcasts) takes any."""
+        """Parts that are not equal, as NCCL wants them: a group of reductions or broadcasts."""
         self._nccl.groupStart()
         for owner in range(self.size):
             start, stop = part(array.size, self.size, owner)

@@ -23,7 +23,7 @@ from osucaffe.comm.topology import discover
 
 from .collectives import numbers, values
 
-COUNTS = (1, 3, 1001, 65_537, 3_000_001)
+COUNTS = (1, 3, 1001, 65_537, 98_304, 3_000_001)
 
 
 def check(cupy: Any, comm: Communicator, operation: str, count: int, dtype: str, root: int) -> None:
