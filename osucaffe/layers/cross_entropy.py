@@ -8,6 +8,7 @@ from ..backends.primitives import Program
 from ..backends.tensor import Shape, Tensor
 from ..blob import Blob
 from ..data.pipeline import Buffer, allocate
+from ..errors import UserError
 from ..layer import register
 from ..proto import BlobProto, blob_to_array
 from ..proto.storage import read_message
@@ -106,7 +107,11 @@ class InfogainLoss(Normalized):
         """The matrix of a file, in host memory that the net can take as it is."""
         if not source:
             self.fail("infogain_loss_param.source", "is missing, and so is bottom[2]")
-        values = blob_to_array(read_message(source, BlobProto, "infogain matrix (.binaryproto)"))
+        try:
+            found = read_message(source, BlobProto, "infogain matrix (.binaryproto)")
+        except UserError as error:
+            self.fail("infogain_loss_param.source", str(error))
+        values = blob_to_array(found)
         if values.size != classes * classes:
             self.fail(
                 "infogain_loss_param.source",

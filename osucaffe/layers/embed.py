@@ -50,6 +50,8 @@ class Parameter(Layer):
 
     def setup(self, bottom: list[Shape]) -> list[Shape]:
         shape = tuple(int(dim) for dim in self.param.parameter_param.shape.dim)
+        if not shape or min(shape) < 1:
+            self.fail("parameter_param.shape", f"is {shape}: it must name extents of at least 1")
         self.add_parameter(shape)
         return [shape]
 

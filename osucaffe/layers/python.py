@@ -125,6 +125,9 @@ class Python(Layer):
 
     def _load(self) -> PythonLayer:
         param = self.param.python_param
+        for field in ("module", "layer"):
+            if not getattr(param, field):
+                self.fail(f"python_param.{field}", "is missing")
         if importlib.util.find_spec("caffe") is None:
             # Such modules begin with `import caffe`. The interface is above this layer: by name.
             importlib.import_module("osucaffe.pycaffe").install()

@@ -94,6 +94,12 @@ CASES = [
     ("ContrastiveLoss", "", [VECTOR, VECTOR, (6, 2)], "bottom[2]", "each of the pairs"),
     ("HingeLoss", "", [VECTOR, (6, 2)], "bottom[1]", "6 labels"),
     ("InfogainLoss", "", [VECTOR, (6,)], "infogain_loss_param.source", "missing"),
+    ("InfogainLoss", 'source: "/no/such/file"', [VECTOR, (6,)], "infogain_loss_param.source",
+     "/no/such/file: cannot read it"),
+    ("Parameter", "", [], "parameter_param.shape", "at least 1"),
+    ("Parameter", "shape { dim: 3 dim: -2 }", [], "parameter_param.shape", "(3, -2)"),
+    ("Python", 'layer: "Own"', [X], "python_param.module", "is missing"),
+    ("Python", 'module: "math"', [X], "python_param.layer", "is missing"),
     ("InfogainLoss", "", [VECTOR, (6,), (3, 3)], "bottom[2]", "4 x 4"),
     ("LSTM", "", [(4, 2, 3), (4, 2)], "recurrent_param.num_output", "at least 1"),
     ("LSTM", "num_output: 2", [(4, 2, 3), (2, 4)], "bottom[1]", "must be (4, 2)"),
@@ -106,6 +112,7 @@ MESSAGES = {
     "ArgMax": "argmax_param", "InnerProduct": "inner_product_param", "ReLU": "relu_param",
     "SoftmaxWithLoss": "softmax_param", "PReLU": "prelu_param", "PixelShuffle":
     "pixel_shuffle_param", "LayerNorm": "layer_norm_param",
+    "InfogainLoss": "infogain_loss_param",
 }  # fmt: skip
 
 
