@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check
 ITERATIONS ?= 3000
 
-.PHONY: help train test test-gpu lint bench-cpu bench-gpu bench-scaling clean
+.PHONY: help train test test-gpu lint bench-cpu bench-data bench-gpu bench-scaling clean
 .DELETE_ON_ERROR:
 
 help:
@@ -14,6 +14,7 @@ help:
 	@echo "make test-gpu   run the tests that need a GPU, on a machine that has one"
 	@echo "make lint       run ruff and mypy only"
 	@echo "make bench-cpu  measure training on the CPU side by side with PyTorch"
+	@echo "make bench-data read LMDBs side by side with PyTorch's DataLoader; PYTHON=... on a GPU machine"
 	@echo "make bench-gpu  the same on a GPU (needs CuPy, cuDNN and PyTorch for CUDA)"
 	@echo "make bench-scaling  training on 1, 2 and 4 GPUs, beside PyTorch DDP"
 	@echo "make clean      remove the environment, the data and everything else made here"
@@ -36,6 +37,10 @@ lint: $(VENV)/dev.stamp
 
 bench-cpu: $(VENV)/bench.stamp
 	$(BIN)/python -m benchmarks.bench_cpu
+
+# Where there is a GPU, PYTHON names the Python that has CuPy and PyTorch of its CUDA version.
+bench-data: $(if $(filter python3,$(PYTHON)),$(VENV)/bench.stamp)
+	$(if $(filter python3,$(PYTHON)),$(BIN)/python,$(PYTHON)) -m benchmarks.bench_data
 
 # A GPU machine brings CuPy, cuDNN and PyTorch of its own CUDA version: PYTHON names its Python.
 bench-gpu:

@@ -1,0 +1,193 @@
+"""Owns `make bench-data`: images a second from an LMDB, osucaffe's readers beside DataLoader's.
+
+The limits are measured in the same run: threads that only decode, threads that only copy memory.
+With a GPU also: training from an LMDB beside training on data that lie on the device.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import importlib.util
+import json
+import statistics
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import simplejpeg
+
+import osucaffe
+
+from . import bench_data_training, results
+from .bench_data_sides import (
+    BATCH,
+    CROP,
+    SIDE,
+    Loader,
+    Osucaffe,
+    copy_rate,
+    decode_rate,
+    images_per_second,
+    write_databases,
+)
+
+RECORD_BYTES = 3 * SIDE * SIDE
+
+
+def measure_readers(
+    kind: str, path: Path, workers: int, rounds: int, *, gpu: bool
+) -> dict[str, Any]:
+    """The rates of one kind of database at so many workers, and of the limit."""
+    gc.collect()  # which closes the LMDB
+    peer = Loader(path, workers, pinned=gpu)
+    ours = [Osucaffe(path, workers, as_bytes=each) for each in (True, False)]
+    sides = [*ours, peer]
+    limits = []
+    limit = decode_rate if kind == "JPEG" else lambda _, n: copy_rate(n) / RECORD_BYTES
+    for side in ours:
+        list(side.batches(2 * workers + 2))  # all buffers: memory is slow at its first use
+    rates: list[list[float]] = [[] for _ in sides]
+    for _ in range(rounds):
+        limits.append(limit(path, workers))
+        for side, found in zip(sides, rates, strict=True):
+            found.append(images_per_second(side, workers))
+    for side in sides:
+        side.close()
+    names = ("osucaffe bytes", "osucaffe floats", "DataLoader", "limit")
+    return {"kind": kind, "workers": workers} | {
+        name: {"median": round(statistics.median(each)), "runs": [round(rate) for rate in each]}
+        for name, each in zip(names, [*rates, limits], strict=True)
+    }
+
+
+def render(record: dict[str, Any]) -> str:
+    """The record as Markdown."""
+    machine = record["machine"]
+    rows = []
+    for case in record["cases"]:
+        raw, floats, peer, limit = (
+            case[name]["median"]
+            for name in ("osucaffe bytes", "osucaffe floats", "DataLoader", "limit")
+        )
+        rows.append(
+            (
+                case["kind"],
+                case["workers"],
+                f"{raw:,}",
+                f"{raw * RECORD_BYTES / 1e9:.1f}",
+                f"{floats:,}",
+                f"{peer:,}",
+                f"{raw / peer:.1f}",
+                f"{floats / peer:.1f}",
+                f"{limit:,}",
+                f"{raw / limit:.0%}",
+                f"{floats / limit:.0%}",
+            )
+        )
+    columns = (
+        "records", "workers", "bytes img/s", "GB/s", "floats img/s", "DataLoader img/s",
+        "bytes over it", "floats over it", "limit img/s", "bytes reach", "floats reach",
+    )  # fmt: skip
+    return f"""# Reading data: osucaffe and PyTorch's DataLoader
+
+Written by `make bench-data` on {record["date"]}.
+
+- {machine["cpu"]}, {machine["cores"]} cores, {machine["memory_gib"]} GiB
+- osucaffe {record["osucaffe"]}, PyTorch {record["torch"]}, simplejpeg {record["simplejpeg"]}
+- {record["rounds"]} runs of each in turns; medians
+
+{results.table(columns, rows) if rows else ""}
+
+- LMDBs of {record["records"]["raw"]:,} raw and {record["records"]["JPEG"]:,} JPEG records of
+  {SIDE}x{SIDE}x3, in the page cache; batches of {BATCH}; random crops of {CROP}, half of them
+  mirrored, less the mean colour. Workers are threads here, processes in the DataLoader.
+- bytes: what a GPU is given, which crops, mirrors, subtracts and converts. floats: the threads do
+  that, as the DataLoader's workers do, with the same decoder{record["pinned"]}.
+- The limit: of JPEGs, that many threads that only decode them; of raw records, that many threads
+  that only copy memory ({RECORD_BYTES:,} bytes an image).
+{_training(record.get("training"))}"""
+
+
+def _training(training: dict[str, Any] | None) -> str:
+    if training is None:
+        return ""
+    rates = training["images_per_second"]
+    rows = [
+        (
+            name,
+            f"{rate:,}",
+            f"{rate * RECORD_BYTES / 1e9:.1f}",
+            f"{rate / rates['on the device']:.1%}",
+        )
+        for name, rate in rates.items()
+    ]
+    return f"""
+## Training from the raw LMDB
+
+AlexNet, bf16, batch {BATCH}, on one {training["device"]}: a whole iteration with its update. Pinned
+memory is uploaded at {training["upload_bytes_per_second"] / 1e9:.1f} GB/s here.
+
+{results.table(("data", "img/s", "GB/s of records", "of the first"), rows)}
+"""
+
+
+def main() -> None:
+    """Measure, write the results, print the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--workers", help="numbers of workers, with commas (default: 1,2,4,8,16)")
+    parser.add_argument(
+        "--only", choices=("readers", "training"), help="this part only; the day's other one stays"
+    )
+    parser.add_argument("--records", type=int, default=4096, help="of each database (4096)")
+    parser.add_argument("--rounds", type=int, default=5, help="runs of each side (5)")
+    parser.add_argument("--folder", type=Path, help="where to make the databases for a while")
+    parser.add_argument("--out", type=Path, default=results.RESULTS, help="folder of the results")
+    options = parser.parse_args()
+    if importlib.util.find_spec("torch") is None:
+        sys.exit("bench_data: PyTorch is missing: pip install torch, or make bench-data")
+    import torch
+
+    gpu = torch.cuda.is_available()
+    machine = results.machine()
+    # More workers than cores measure the system's scheduler.
+    numbers = [int(text) for text in (options.workers or "1,2,4,8,16").split(",")]
+    numbers = numbers if options.workers else [n for n in numbers if n <= machine["cores"]]
+    record: dict[str, Any] = {
+        "date": results.today(),
+        "machine": machine,
+        "osucaffe": osucaffe.__version__,
+        "torch": torch.__version__,
+        "simplejpeg": simplejpeg.__version__,
+        "rounds": options.rounds,
+        "pinned": ", and pins the batch" if gpu else "",
+        "records": {"raw": options.records, "JPEG": options.records},
+        "cases": [],
+    }
+    name = torch.cuda.get_device_name() if gpu else "cpu"
+    file = f"data-{name.lower().replace(' ', '-')}-{record['date']}"
+    before = options.out / f"{file}.json"
+    if options.only and before.exists():
+        kept = json.loads(before.read_text())
+        record |= {part: kept[part] for part in ("cases", "training") if part in kept}
+    if options.only != "training":
+        record["cases"] = []
+    with tempfile.TemporaryDirectory(dir=options.folder) as folder:
+        print("Making the databases ...", file=sys.stderr, flush=True)
+        paths = write_databases(Path(folder), options.records, options.records)
+        for kind, path in paths.items() if options.only != "training" else ():
+            for workers in numbers:
+                case = measure_readers(kind, path, workers, options.rounds, gpu=gpu)
+                record["cases"].append(case)
+                print(case, file=sys.stderr, flush=True)
+                results.write(file, record, render(record), options.out)
+        if gpu and options.only != "readers":
+            readers = [n for n in (1, 2, 4, 8) if n <= machine["cores"]]
+            record["training"] = bench_data_training.measure(paths["raw"], readers, options.rounds)
+        path = results.write(file, record, render(record), options.out)
+    print(f"\n{path.read_text()}")
+
+
+if __name__ == "__main__":
+    main()
