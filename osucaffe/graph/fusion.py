@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 
 from ..backends.tensor import Call, Tensor
+from .batch_norm import fuse_batch_norm
 
 _WITH_RELU = {"convolution", "inner_product"}
 
@@ -16,7 +17,8 @@ def fuse(programs: Sequence[list[Call]], folds: Collection[str]) -> list[list[Ca
     folds: the backend's primitives that can apply the backward pass of a ReLU to what they write.
     """
     forward, *backward = programs
-    fused = fuse_relu(relu_before_pooling(forward, programs))
+    forward = fuse_relu(relu_before_pooling(forward, programs))
+    fused, *backward = fuse_batch_norm([forward, *backward])
     return [fused, *(fold_relu_backward(calls, fused, folds) for calls in backward)]
 
 

@@ -20,6 +20,8 @@ class Spread(Layer):
 
     def lay_out(self, dimensions: int, axis: int, shape: Shape) -> None:
         """The tensor of this shape lies along the axes from `axis` on."""
+        self.along_channels = axis == 1 == len(shape)
+        """Whether there is a number for each channel."""
         self.spread_shape = (1,) * axis + shape + (1,) * (dimensions - axis - len(shape))
         along = range(axis, axis + len(shape))
         self.others = tuple(i for i in range(dimensions) if i not in along)
@@ -49,7 +51,7 @@ class Spread(Layer):
         """Set `saved` to the bottom's data, or to a copy if the layer overwrites them."""
         self.saved = bottom[0].data
         if bottom[0] is top[0]:
-            self.saved = self.tensor(bottom[0].shape)
+            self.saved = self.tensor(bottom[0].shape, flexible=True)
             program.copy(bottom[0].data, self.saved)
 
 
@@ -72,6 +74,9 @@ class Scale(Spread):
 
     def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
         self.keep_input(program, bottom, top)
+        if self.along_channels and len(bottom) == 1:  # batch normalization without statistics
+            program.batch_norm(self.saved, None, None, *self.pair(), None, top[0].data)
+            return
         self.scale = self.spread((bottom[1] if len(bottom) > 1 else self.parameters[0]).data)
         inputs = [bottom[0].data, self.scale]
         if self.bias is not None:
@@ -79,12 +84,25 @@ class Scale(Spread):
         formula = "y = a * b" if self.bias is None else "y = a * b + c"
         program.broadcast(inputs, [top[0].data], formula=formula)
 
+    def pair(self) -> tuple[Tensor, Tensor | None]:
+        """The learned scale, and the bias if there is one."""
+        bias = None if self.bias is None else self.parameters[self.bias].data
+        return self.parameters[0].data, bias
+
     def backward(
         self, program: Program, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]
     ) -> None:
         dy = top[0].diff
+        db = None if self.bias is None else self.gradient(self.bias)
+        if self.along_channels and len(bottom) == 1:
+            dx = bottom[0].diff if propagate_down[0] else None
+            program.batch_norm_backward(
+                self.saved, [dy], None, None, *self.pair(), None, None, dx, self.gradient(0), db,
+                constant=True,
+            )  # fmt: skip
+            return
         product: dict[str, Any] = {"formula": "y = a * b", "axes": self.others}
-        if self.bias is not None and (db := self.gradient(self.bias)) is not None:
+        if db is not None:
             program.reduce_gradient([dy], db, formula="y = a", axes=self.others)
         if len(bottom) > 1:
             if propagate_down[1]:

@@ -42,6 +42,13 @@ class LRN(Layer):
             program.lrn_backward(x, y, dy, self.note, dx, **self.settings)
 
 
+RECALL = (
+    "share = where(c == 0, 0, 1 / where(c == 0, 1, c)); "
+    "y = a * share; z = 1 / sqrt(b * share + eps)"
+)
+"""Mean and rate from the sums of past means and variances and the sum of their weights."""
+
+
 class Standardize(Layer):
     """y = (x - mean) * rate, with the mean over some axes, and rate 1 / spread or 1.
 
@@ -79,15 +86,10 @@ class Standardize(Layer):
             self.variance = self.tensor(self.small)
             inputs = [x, self.mean]
             self._reduce(program, inputs, self.variance, "y = (a - b) * (a - b) * share")
-            self.set_rate(program)
-
-    def set_rate(self, program: Program) -> None:
-        """Set `rate` from `variance`."""
-        assert self.rate_formula
-        self.rate = self.tensor(self.small)
-        program.elementwise(
-            [self.variance], [self.rate], formula=self.rate_formula, constants=self.constants
-        )
+            self.rate = self.tensor(self.small)
+            program.elementwise(
+                [self.variance], [self.rate], formula=self.rate_formula, constants=self.constants
+            )
 
     def add_affine(self, shape: Shape, scale_filler: Any, bias_filler: Any) -> None:
         """Declare a scale (ones by default) and a bias for the normalized x."""
@@ -175,28 +177,33 @@ class MVN(Standardize):
 
 
 @register("BatchNorm")
-class BatchNorm(Standardize):
+class BatchNorm(Layer):
     """Each channel less its mean over the batch, divided by its deviation (Ioffe & Szegedy 2015).
 
     Parameters: sums of past means and variances, each weighted moving_average_fraction to the
     power of its age, and the sum of these weights, by which they are divided when used.
     """
 
+    in_place = True
+
     def setup(self, bottom: list[Shape]) -> list[Shape]:
         param, shape = self.param.batch_norm_param, bottom[0]
         self.past = self.phase == "TEST"
         if param.HasField("use_global_stats"):
             self.past = param.use_global_stats
-        channels = shape[1] if len(shape) > 1 else 1
-        self.fraction = param.moving_average_fraction
-        for i, extents in enumerate([(channels,), (channels,), (1,)]):
+        self.channels = shape[1] if len(shape) > 1 else 1
+        self.settings: dict[str, Any] = {
+            "eps": param.eps,
+            "fraction": param.moving_average_fraction,
+        }
+        for i, extents in enumerate([(self.channels,), (self.channels,), (1,)]):
             self.fix_parameter(i)
             self.add_parameter(extents)
-        inner = math.prod(shape[2:])
-        self.lay_out((math.prod(shape) // (channels * inner), channels, inner), (0, 2), param.eps)
         if param.scale_bias:
-            self.affine_shape = (1, channels, 1)
-            self.add_affine((channels,), param.scale_filler, param.bias_filler)
+            ones = type(param.scale_filler)(type="constant", value=1)
+            given = param.scale_filler.ListFields()
+            self.add_parameter((self.channels,), param.scale_filler if given else ones)
+            self.add_parameter((self.channels,), param.bias_filler)
         return bottom
 
     def fix_parameter(self, index: int) -> None:
@@ -207,40 +214,41 @@ class BatchNorm(Standardize):
             self.fail(f"param[{index}].lr_mult", "must be 0: statistics are not learned")
 
     def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
+        x = self.saved = bottom[0].data
+        if bottom[0] is top[0]:
+            self.saved = self.tensor(x.shape, flexible=True)
+            program.copy(x, self.saved)
+        self.mean, self.rate = self.tensor((self.channels,)), self.tensor((self.channels,))
+        statistics = [blob.data for blob in self.parameters[:3]]
+        x, y = with_channels(self.saved), with_channels(top[0].data)
         if self.past:
-            self.recall(program)
-            self.save(program, bottom, top)
+            program.broadcast(
+                [statistics[0], statistics[1], statistics[2]], [self.mean, self.rate],
+                formula=RECALL, constants={"eps": self.settings["eps"]},
+            )  # fmt: skip
         else:
-            self.measure(program, bottom, top)
-            self.remember(program)
-        self.normalize(program, top[0].data)
+            program.batch_norm_statistics(x, self.mean, self.rate, *statistics, **self.settings)
+        program.batch_norm(x, self.mean, self.rate, *self.affine(), None, y)
 
-    def recall(self, program: Program) -> None:
-        """Set `mean` and `rate` from the statistics of the past."""
-        means, variances, weight = (blob.data for blob in self.parameters[:3])
-        self.mean, self.variance = self.tensor(self.small), self.tensor(self.small)
-        share = self.tensor((1, 1, 1))
-        formula = "y = where(a == 0, 0, 1 / where(a == 0, 1, a))"
-        program.elementwise([weight.view((1, 1, 1))], [share], formula=formula)
-        for past, now in ((means, self.mean), (variances, self.variance)):
-            program.broadcast([past.view(self.small), share], [now], formula="y = a * b")
-        self.set_rate(program)
+    def affine(self) -> tuple[Tensor | None, Tensor | None]:
+        """Scale and bias, if it has them itself."""
+        scale_bias = [blob.data for blob in self.parameters[3:]]
+        return (scale_bias[0], scale_bias[1]) if scale_bias else (None, None)
 
-    def remember(self, program: Program) -> None:
-        """Add this batch's mean and (unbiased) variance to the statistics of the past."""
-        means, variances, weight = (blob.data for blob in self.parameters[:3])
-        unbiased = self.count / (self.count - 1) if self.count > 1 else 1.0
-        for past, now, factor in ((means, self.mean, 1.0), (variances, self.variance, unbiased)):
-            past = past.view(self.small)
-            program.sum([past, now], past, coefficients=[self.fraction, factor])
-        constants = {"fraction": self.fraction}
-        program.elementwise([weight], [weight], formula="y = a * fraction + 1", constants=constants)
+    def backward(
+        self, program: Program, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]
+    ) -> None:
+        dx = with_channels(bottom[0].diff) if propagate_down[0] else None
+        program.batch_norm_backward(
+            with_channels(self.saved), [with_channels(top[0].diff)], self.mean, self.rate,
+            *self.affine(), None, None, dx, self.gradient(3), self.gradient(4),
+            constant=self.past,
+        )  # fmt: skip
 
-    def differentiate(self, program: Program, dy: Tensor, dx: Tensor) -> None:
-        if self.past:
-            program.broadcast([dy, self.rate], [dx], formula="y = a * b")
-        else:
-            super().differentiate(program, dy, dx)
+
+def with_channels(tensor: Tensor) -> Tensor:
+    """The tensor with a second axis, which may be of one channel."""
+    return tensor if len(tensor.shape) > 1 else tensor.view((tensor.count, 1))
 
 
 @register("LayerNorm")

@@ -10,7 +10,7 @@ import numpy as np
 from osucaffe.backends.random import call_key
 
 from . import reference
-from .cases import STATE, case, labels, normal
+from .cases import STATE, case, eighths, labels, normal
 from .running import Output
 
 
@@ -212,6 +212,62 @@ def normalization_cases() -> None:
     huge = 64 * np.round(normal(3, 4)) + 8192  # bfloat16 holds these
     case("huge scores", "softmax", {"x": huge, "y": Output((3, 4))}, {"axis": 1},
          lambda: {"y": reference.softmax(huge - huge.max(), 1)})  # fmt: skip
+
+
+def batch_norm_cases() -> None:
+    for shape in (3, 16, 5, 7), (2, 3, 4, 5), (9, 5), (2, 40, 3, 2, 2):
+        label = "x".join(map(str, shape))
+        channels = shape[1:2]
+        mean, scale, bias = (normal(*channels) for _ in range(3))
+        means, variances, weight = normal(*channels), normal(*channels) ** 2, normal(1)
+        # What a ReLU stops must not depend on how x is rounded: all types hold it exactly.
+        x = eighths(*shape) + np.round(3 * mean).reshape(1, -1, *[1] * (len(shape) - 2))
+        past = {"past_means": means, "past_variances": variances, "past_weight": weight}
+        settings = {"eps": 0.01, "fraction": 0.9}
+        case(label, "batch_norm_statistics",
+             {"x": x, "mean": Output(channels), "rate": Output(channels), **past}, settings,
+             lambda x=x, past=past: reference.batch_norm_statistics(x, *past.values(), 0.01, 0.9),
+             )  # fmt: skip
+        mean, variance = reference.moments(x)
+        rate = 1 / np.sqrt(variance + 0.01)
+        addend, dy, more = normal(*shape), normal(*shape), normal(*shape)
+        both = {"mean": mean, "rate": rate}
+        affine = {"scale": scale, "bias": bias}
+        nothing = dict.fromkeys((*both, *affine))
+        for what, small, added, relu in [
+            ("whole", both | affine, None, False),
+            ("plain", both | {"scale": None, "bias": None}, None, False),
+            ("scale", nothing | {"scale": scale}, None, False),
+            ("ReLU", both | affine, None, True),
+            ("residual", both | affine, addend, True),
+        ]:
+
+            def forward(x, small=small, added=added, constant=True, relu=relu):
+                if not constant:
+                    mean, variance = reference.moments(x)
+                    small = small | {"mean": mean, "rate": 1 / np.sqrt(variance + 0.01)}
+                return reference.batch_norm(x, **small, addend=added, relu=relu)
+
+            y = forward(x)
+            given = {"x": x, **small, "addend": added}
+            case(f"{label}, {what}", "batch_norm", {**given, "y": Output(shape)}, {"relu": relu},
+                 lambda y=y: {"y": y})  # fmt: skip
+            for constant in {small["mean"] is None, True}:
+                for parts in ([dy], [dy, more]):
+                    whole = sum(parts) * (y > 0) if relu else sum(parts)
+                    tensors = {
+                        "x": x, "dys": parts, **small, "positive": None if added is None else y,
+                        "dy": Output(shape) if len(parts) > 1 else None, "dx": Output(shape),
+                        "dscale": None if small["scale"] is None else Output(channels),
+                        "dbias": None if small["bias"] is None else Output(channels),
+                    }  # fmt: skip
+                    case(f"{label}, {what}, {len(parts)} parts{', constant' * constant}",
+                         "batch_norm_backward", tensors, {"constant": constant, "relu": relu},
+                         lambda f=forward, g=whole, x=x, t=tensors, constant=constant: {
+                             name: values for name, values in reference.batch_norm_backward(
+                                 f, x, g, t["mean"], t["rate"], constant).items()
+                             if t[name] is not None
+                         })  # fmt: skip
 
 
 def loss_cases() -> None:

@@ -147,6 +147,39 @@ def lrn(x, size, alpha, beta, k, within_channel):
     return y
 
 
+def moments(x):
+    """(mean, variance) of each channel."""
+    axes = (0, *range(2, x.ndim))
+    return x.mean(axis=axes), x.var(axis=axes)
+
+
+def batch_norm_statistics(x, past_means, past_variances, past_weight, eps, fraction):
+    mean, variance = moments(x)
+    count = x.size // x.shape[1]
+    return {
+        "mean": mean, "rate": 1 / np.sqrt(variance + eps),
+        "past_means": fraction * past_means + mean,
+        "past_variances": fraction * past_variances + count / (count - 1) * variance,
+        "past_weight": fraction * past_weight + 1,
+    }  # fmt: skip
+
+
+def batch_norm(x, mean, rate, scale, bias, addend, relu):
+    for values, name in (mean, "subtract"), (rate, "multiply"), (scale, "multiply"), (bias, "add"):
+        if values is not None:
+            x = getattr(np, name)(x, values.reshape(-1, *[1] * (x.ndim - 2)))
+    x = x if addend is None else x + addend
+    return np.maximum(x, 0) if relu else x
+
+
+def batch_norm_backward(forward, x, dy, mean, rate, constant):
+    """From the gradient behind the ReLU. forward(x, constant, relu): the whole."""
+    axes = (0, *range(2, x.ndim))
+    plain = batch_norm(x, mean, rate, None, None, None, False)
+    dx = gradient(lambda x: forward(x, constant=constant, relu=False), x, dy)
+    return {"dy": dy, "dx": dx, "dscale": (plain * dy).sum(axis=axes), "dbias": dy.sum(axis=axes)}
+
+
 def softmax(x, axis):
     return np.exp(x) / np.exp(x).sum(axis=axis, keepdims=True)
 

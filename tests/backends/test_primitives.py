@@ -79,7 +79,8 @@ for define in (
     cases_plain.broadcast_cases, cases_plain.dropout_cases, cases_plain.solver_cases,
     cases_layers.convolution_cases,
     cases_layers.inner_product_cases, cases_layers.pooling_cases,
-    cases_layers.normalization_cases, cases_layers.loss_cases, cases_recurrent.recurrent_cases,
+    cases_layers.normalization_cases, cases_layers.batch_norm_cases,
+    cases_layers.loss_cases, cases_recurrent.recurrent_cases,
 ):  # fmt: skip
     define()
 
@@ -117,12 +118,14 @@ def test_every_primitive_has_a_case() -> None:
 
 GRADIENTS = [
     "convolution_backward_filter", "inner_product_backward_filter", "gather_gradient",
-    "reduce_gradient",
+    "reduce_gradient", "batch_norm_backward",
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize("name", GRADIENTS)
-@pytest.mark.parametrize("added", [("dw",), ("dw", "db"), ("db",)], ids=" and ".join)
+@pytest.mark.parametrize(
+    "added", [("dw", "dscale"), ("dw", "db", "dscale", "dbias"), ("db", "dbias")], ids=" and ".join
+)
 def test_gradients_are_added_when_the_call_accumulates(
     name: str, added: tuple[str, ...], variant: Variant
 ) -> None:
@@ -130,7 +133,7 @@ def test_gradients_are_added_when_the_call_accumulates(
     before = {
         argument: normal(*spec.shape)
         for argument, spec in each.tensors.items()
-        if argument in ("dw", "db") and isinstance(spec, Output)
+        if argument in ("dw", "db", "dscale", "dbias") and isinstance(spec, Output)
     }
     added = tuple(argument for argument in added if argument in before)
     found = run_call(

@@ -14,6 +14,7 @@ from ..laps import Laps
 from ..random import RandomState
 from ..tensor import Call, Shape, Step, Tensor, sequence
 from . import (  # noqa: F401 (importing them registers the primitives)
+    batch_norm,
     broadcast,
     convolution,
     dense,

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from .backend import Cuda
 
 MODULES = (
-    "convolution", "dense", "elementwise", "loss", "movement", "normalization", "pooling",
-    "records", "recurrent", "selection", "strided", "update", "windows",
+    "batch_norm", "convolution", "dense", "elementwise", "loss", "movement", "normalization",
+    "pooling", "records", "recurrent", "selection", "strided", "update", "windows",
 )  # fmt: skip
 """The modules whose import registers primitives."""
 

@@ -1,0 +1,242 @@
+// Owns batch normalization of a matrix of pixels (rows) by channels (columns).
+//
+// T: element type of the blobs; VEC: elements that a thread loads at once; C: channels, a multiple
+// of VEC; GROUPS: vectors of a row that a block treats; LANES: rows that it treats at once. The grid
+// is (groups of channels, parts of the rows), a block GROUPS x LANES threads. Rows are dealt out in
+// turn, from the last on where a pass follows one that ended there: that is still in the cache.
+
+#define AT_ONCE 4
+
+typedef Vector<T, VEC> Piece;
+
+__device__ __forceinline__ Piece piece(const T* x, int64_t at) {
+    return *reinterpret_cast<const Piece*>(x + at);
+}
+
+// Call work(offsets of this thread's pieces in AT_ONCE rows, how many of them there are).
+template <bool BACK, class Work>
+__device__ __forceinline__ void for_pieces(int64_t rows, int column, Work work) {
+    int lane = threadIdx.x / GROUPS;
+    int64_t chunks = (rows + LANES * AT_ONCE - 1) / (LANES * AT_ONCE);
+    for (int64_t i = blockIdx.y; i < chunks; i += gridDim.y) {
+        int64_t row = (BACK ? chunks - 1 - i : i) * (LANES * AT_ONCE) + lane;
+        int64_t at[AT_ONCE];
+        int count = 0;
+#pragma unroll
+        for (int j = 0; j < AT_ONCE; ++j) {
+            at[j] = (row + j * LANES) * C + column;
+            count += row + j * LANES < rows;
+        }
+        work(at, count);
+    }
+}
+
+// The sums over a block's rows of each channel, of two numbers for each: into partial, which lies
+// as (2, parts, C).
+__device__ __forceinline__ void sum_block(float (&first)[VEC], float (&second)[VEC],
+                                          float* partial) {
+    __shared__ float shared[LANES][GROUPS * VEC];
+    int lane = threadIdx.x / GROUPS, group = threadIdx.x % GROUPS;
+#pragma unroll
+    for (int number = 0; number < 2; ++number) {
+        __syncthreads();
+#pragma unroll
+        for (int j = 0; j < VEC; ++j) shared[lane][group * VEC + j] = number ? second[j] : first[j];
+        __syncthreads();
+        for (int i = threadIdx.x; i < GROUPS * VEC; i += GROUPS * LANES) {
+            int column = blockIdx.x * GROUPS * VEC + i;
+            if (column >= C) break;
+            float total = 0;
+#pragma unroll 8
+            for (int row = 0; row < LANES; ++row) total += shared[row][i];
+            partial[(number * (int64_t)gridDim.y + blockIdx.y) * C + column] = total;
+        }
+    }
+}
+
+__device__ __forceinline__ int own_column() {
+    return (blockIdx.x * GROUPS + threadIdx.x % GROUPS) * VEC;
+}
+
+// A number of each channel of this thread: `otherwise` where there are none.
+__device__ __forceinline__ void channels(const float* from, int column, float otherwise,
+                                         float (&to)[VEC]) {
+#pragma unroll
+    for (int j = 0; j < VEC; ++j) to[j] = from ? from[column + j] : otherwise;
+}
+
+// Sums of x and x^2, less the first x of the channel: so that large means cancel nothing.
+extern "C" __global__ void sum_squares(const T* x, float* partial, int64_t rows) {
+    int column = own_column();
+    float sum[VEC] = {}, square[VEC] = {}, shift[VEC];
+    if (column < C) {
+        load<T, VEC>(x + column, shift);
+        for_pieces<true>(rows, column, [&](const int64_t (&at)[AT_ONCE], int count) {
+            Piece xs[AT_ONCE];
+#pragma unroll
+            for (int i = 0; i < AT_ONCE; ++i)
+                if (i < count) xs[i] = piece(x, at[i]);
+#pragma unroll
+            for (int i = 0; i < AT_ONCE; ++i) {
+                if (i >= count) break;
+#pragma unroll
+                for (int j = 0; j < VEC; ++j) {
+                    float value = to_float(xs[i].element[j]) - shift[j];
+                    sum[j] += value;
+                    square[j] = fmaf(value, value, square[j]);
+                }
+            }
+        });
+    }
+    sum_block(sum, square, partial);
+}
+
+// The sums of both numbers over the parts, for the channel of threadIdx.x; true in one thread each.
+__device__ __forceinline__ bool sum_partial(const float* partial, int parts, int column,
+                                            float& first, float& second) {
+    __shared__ float shared[2][32][32];
+    float one = 0, two = 0;
+    if (column < C) {
+#pragma unroll 8
+        for (int part = threadIdx.y; part < parts; part += 32) {
+            one += partial[part * (int64_t)C + column];
+            two += partial[(parts + part) * (int64_t)C + column];
+        }
+    }
+    shared[0][threadIdx.y][threadIdx.x] = one;
+    shared[1][threadIdx.y][threadIdx.x] = two;
+    __syncthreads();
+    if (threadIdx.y || column >= C) return false;
+    first = second = 0;
+#pragma unroll
+    for (int i = 0; i < 32; ++i) {
+        first += shared[0][i][threadIdx.x];
+        second += shared[1][i][threadIdx.x];
+    }
+    return true;
+}
+
+// Mean and rate from the sums of sum_squares, and what the past gets of them.
+extern "C" __global__ void finish_statistics(const T* x, const float* partial, float* mean,
+                                             float* rate, float* past_means, float* past_variances,
+                                             float* past_weight, int parts, float share,
+                                             float unbiased, float eps, float fraction) {
+    int column = blockIdx.x * 32 + threadIdx.x;
+    float sum, square;
+    if (!sum_partial(partial, parts, column, sum, square)) return;
+    float centre = sum * share, variance = fmaxf(square * share - centre * centre, 0.0f);
+    float value = to_float(x[column]) + centre;
+    mean[column] = value;
+    rate[column] = 1 / sqrtf(variance + eps);
+    past_means[column] = fraction * past_means[column] + value;
+    past_variances[column] = fraction * past_variances[column] + unbiased * variance;
+    if (column == 0) *past_weight = fraction * *past_weight + 1;
+}
+
+// y = (x - mean) * rate * scale + bias + addend, and its ReLU if RELU.
+extern "C" __global__ void normalize(const T* x, const float* mean, const float* rate,
+                                     const float* scale, const float* bias, const T* addend, T* y,
+                                     int64_t rows) {
+    int column = own_column();
+    if (column >= C) return;
+    float centre[VEC], factor[VEC], shift[VEC], scales[VEC];
+    channels(mean, column, 0, centre);
+    channels(rate, column, 1, factor);
+    channels(scale, column, 1, scales);
+    channels(bias, column, 0, shift);
+#pragma unroll
+    for (int j = 0; j < VEC; ++j) factor[j] *= scales[j];
+    for_pieces<false>(rows, column, [&](const int64_t (&at)[AT_ONCE], int count) {
+        Piece xs[AT_ONCE], added[AT_ONCE];
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; ++i) {
+            if (i >= count) break;
+            xs[i] = piece(x, at[i]);
+            if (ADDEND) added[i] = piece(addend, at[i]);
+        }
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; ++i) {
+            if (i >= count) break;
+            float values[VEC];
+#pragma unroll
+            for (int j = 0; j < VEC; ++j) {
+                float value = fmaf(to_float(xs[i].element[j]) - centre[j], factor[j], shift[j]);
+                if (ADDEND) value += to_float(added[i].element[j]);
+                values[j] = RELU && value < 0 ? 0.0f : value;
+            }
+            store<T, VEC>(y + at[i], values);
+        }
+    });
+}
+
+#ifdef PARTS
+// The gradient behind the ReLU: the sum of PARTS gradients, zero where RELU and `positive` (if
+// POSITIVE) or what was computed from x is not. Where SUMS: sums of it and of it times x - mean,
+// and `whole` (if there is one) gets it. Else dx = factor * (it - less - (x - mean) * slope).
+extern "C" __global__ void gradients(const T* x, const T* dy, const T* other, const T* positive,
+                                     const float* mean, const float* rate, const float* scale,
+                                     const float* bias, const float* averages, T* to,
+                                     float* partial, int64_t rows) {
+    constexpr bool FROM_X = RELU && !POSITIVE, READ_X = SUMS || FROM_X || AVERAGES;
+    int column = own_column();
+    float sum[VEC] = {}, product[VEC] = {};
+    if (column < C) {
+        float centre[VEC], factor[VEC], scales[VEC], shift[VEC], less[VEC], slope[VEC];
+        channels(mean, column, 0, centre);
+        channels(rate, column, 1, factor);
+        channels(scale, column, 1, scales);
+        channels(FROM_X ? bias : 0, column, 0, shift);
+        channels(AVERAGES ? averages : 0, column, 0, less);
+        channels(AVERAGES ? averages + C : 0, column, 0, slope);
+#pragma unroll
+        for (int j = 0; j < VEC; ++j) factor[j] *= scales[j];
+        for_pieces<SUMS>(rows, column, [&](const int64_t (&at)[AT_ONCE], int count) {
+            Piece xs[AT_ONCE], ones[AT_ONCE], twos[AT_ONCE], masks[AT_ONCE];
+#pragma unroll
+            for (int i = 0; i < AT_ONCE; ++i) {
+                if (i >= count) break;
+                ones[i] = piece(dy, at[i]);
+                if (READ_X) xs[i] = piece(x, at[i]);
+                if (PARTS > 1) twos[i] = piece(other, at[i]);
+                if (POSITIVE) masks[i] = piece(positive, at[i]);
+            }
+#pragma unroll
+            for (int i = 0; i < AT_ONCE; ++i) {
+                if (i >= count) break;
+                float values[VEC];
+#pragma unroll
+                for (int j = 0; j < VEC; ++j) {
+                    float value = to_float(ones[i].element[j]);
+                    if (PARTS > 1) value += to_float(twos[i].element[j]);
+                    float apart = READ_X ? to_float(xs[i].element[j]) - centre[j] : 0.0f;
+                    if (POSITIVE && !(to_float(masks[i].element[j]) > 0)) value = 0;
+                    if (FROM_X && !(fmaf(apart, factor[j], shift[j]) > 0)) value = 0;
+                    if (SUMS) {
+                        sum[j] += value;
+                        product[j] = fmaf(value, apart, product[j]);
+                        values[j] = value;
+                    } else {
+                        values[j] = factor[j] * (value - less[j] - apart * slope[j]);
+                    }
+                }
+                if (!SUMS || WHOLE) store<T, VEC>(to + at[i], values);
+            }
+        });
+    }
+    if (SUMS) sum_block(sum, product, partial);
+}
+
+// The gradients of scale and bias, and the averages that `gradients` takes off, from its sums.
+extern "C" __global__ void finish_gradients(const float* partial, const float* rate, float* dscale,
+                                            float* dbias, float* averages, int parts, float share,
+                                            int add_scale, int add_bias) {
+    int column = blockIdx.x * 32 + threadIdx.x;
+    float sum, product;
+    if (!sum_partial(partial, parts, column, sum, product)) return;
+    float factor = rate ? rate[column] : 1.0f;
+    if (dscale) dscale[column] = product * factor + (add_scale ? dscale[column] : 0.0f);
+    if (dbias) dbias[column] = sum + (add_bias ? dbias[column] : 0.0f);
+    averages[column] = sum * share;
+    averages[C + column] = product * share * factor * factor;
+}
+#endif
