@@ -28,6 +28,7 @@ class Nccl(OnStream):
 
         identity = comm.bcast(nccl.get_unique_id() if comm.rank == 0 else None)
         self._nccl = nccl
+        self._world = comm
         self._comm = nccl.NcclCommunicator(comm.size, identity, comm.rank)
         self._small = small
 
@@ -78,8 +79,13 @@ class Nccl(OnStream):
         self.stream.synchronize()
 
     def close(self) -> None:
-        """Destroy NCCL's communicator: with it alive, a program may hang at its end."""
+        """End NCCL's communicator: with it alive, a program may hang at its end.
+
+        All ranks call it together. To destroy it would wait for ever while a CUDA graph lives that
+        has captured its operations; to abort it does not, and nothing is under way any more.
+        """
         super().close()
-        self._comm.destroy()
+        self._world.Barrier()
+        self._comm.abort()
         if self._small is not None:
             self._small.close()
