@@ -6,8 +6,8 @@
   osucaffe train --solver solver.prototxt --ranks 4                          four processes
   mpiexec -n 4 osucaffe train --solver solver.prototxt                       the same
 
-A first interrupt (Ctrl-C) stops after the iteration at hand and writes a snapshot; a second one
-stops at once. On a terminal a live display follows the log."""
+A first interrupt (Ctrl-C) stops after the iteration at hand and writes a snapshot, as SIGTERM does;
+a second one stops at once. On a terminal a live display follows the log."""
 
 from __future__ import annotations
 

@@ -20,6 +20,8 @@ def read_net(path: str | Path) -> NetParameter:
     """The net in a prototxt file, upgraded to today's form. Raises UserError."""
     net = read_text(path, NetParameter)
     with naming(path):
+        if not (net.layer or net.layers or net.input):
+            raise UserError("it has no layers: is this a net's prototxt?")
         return upgrade_net(net)
 
 

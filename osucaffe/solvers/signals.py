@@ -1,4 +1,4 @@
-"""Owns what SIGINT and SIGHUP do to a training run: nothing, a snapshot, or an orderly stop."""
+"""Owns what SIGINT, SIGHUP and SIGTERM do to a training run: nothing, a snapshot, or a stop."""
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ class Signals:
     """While it is entered, signals become requests that the solver reads between iterations.
 
     A second SIGINT while the first still waits, or after one that asked for a stop, ends the
-    program at once (KeyboardInterrupt). Only the main thread can enter it (a rule of Python).
+    program at once (KeyboardInterrupt). SIGTERM, by which batch systems announce the end of a job,
+    asks for a stop. Only the main thread can enter it (a rule of Python).
     """
 
     def __init__(self, sigint: str = STOP, sighup: str = SNAPSHOT) -> None:
         for effect in (sigint, sighup):
             if effect not in EFFECTS:
                 raise ValueError(f"effect {effect!r} is none of {', '.join(EFFECTS)}")
-        self._effects = {signal.SIGINT: sigint, signal.SIGHUP: sighup}
+        self._effects = {signal.SIGINT: sigint, signal.SIGTERM: STOP, signal.SIGHUP: sighup}
         self._waiting: dict[int, bool] = dict.fromkeys(self._effects, False)
         self._stopping = False
         self._before: dict[int, Any] = {}
@@ -41,7 +42,7 @@ class Signals:
             signal.signal(number, handler)
 
     def request(self) -> str:
-        """What is asked for since the last call: STOP, SNAPSHOT or NONE; SIGINT goes first."""
+        """What is asked for since the last call: STOP, SNAPSHOT or NONE; a hangup comes last."""
         for number, effect in self._effects.items():
             if self._waiting[number]:
                 self._waiting[number] = False

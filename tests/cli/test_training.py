@@ -163,7 +163,7 @@ def test_a_trace_of_a_run(ready: Cli) -> None:
     assert "--trace nowhere/out.json: cannot be written: No such file" in result.err
 
 
-@pytest.mark.parametrize("signal_number", [signal.SIGINT, signal.SIGHUP])
+@pytest.mark.parametrize("signal_number", [signal.SIGINT, signal.SIGHUP, signal.SIGTERM])
 def test_signals_do_what_the_flags_say(ready: Cli, signal_number: signal.Signals) -> None:
     ready.write_solver("max_iter: 100000000\ndisplay: 0\ntest_interval: 100000000")
     command = ready.command(
