@@ -129,7 +129,7 @@ def render(record: dict[str, Any]) -> str:
             case["precision"],
             f"{case['osucaffe']['images_per_second']:,}",
             f"{case['torch']['images_per_second']:,}",
-            case["torch"]["mode"],
+            f"{case['torch']['mode']} (of {len(case['torch']['modes_tried_ms'])})",
             f"{case['speedup']:.2f}",
             f"{case['osucaffe']['median_ms']:.3f}",
             f"{case['floor_ms']:.3f}",
@@ -159,12 +159,29 @@ Written by `make bench-gpu` on {record["date"]}.
 
 - A training iteration: forward, backward and an SGD update with momentum and weight decay, on one
   batch that lies on the device. PyTorch: channels_last, bf16 by autocast, in the fastest of eager,
-  torch.compile, torch.compile with reduce-overhead, and a captured CUDA graph.
+  torch.compile, torch.compile with reduce-overhead, and a captured CUDA graph; "(of N)" tells how
+  many of these were tried, and the JSON file beside this one their times.
 - The floor: for each call the longer of its arithmetic at the rate of a large matrix product and
   its bytes at the rate of a large copy, and the update's bytes.
 - Memory: the most that each framework held of its own; set-up: to the end of the first iteration
   (osucaffe / PyTorch).
 """
+
+
+def summary(record: dict[str, Any]) -> str:
+    """The table of the README."""
+    columns = ("net and batch size", "precision", "osucaffe img/s", "PyTorch img/s", "ratio")
+    rows = [
+        (
+            f"{case['model']} {case['batch']}",
+            case["precision"],
+            f"{case['osucaffe']['images_per_second']:,}",
+            f"{case['torch']['images_per_second']:,}",
+            f"{case['speedup']:.2f}",
+        )
+        for case in record["cases"]
+    ]
+    return results.table(columns, rows)
 
 
 def main() -> None:
