@@ -53,7 +53,10 @@ class DatumSource:
         with database.read(0, 1) as [(key, value)]:
             datum, image = self._decode(key, value)
             self.encoded = datum.encoded
-            self.shape: Shape = transform.prepare(image.shape)
+            try:
+                self.shape: Shape = transform.prepare(image.shape)
+            except UserError as error:
+                raise UserError(f"{error} (the first: {self._name(key)})") from error
             self.record_shape: Shape = image.shape
             self.raw = raw and image.dtype == np.uint8
             self._form = PlainForm.of(value, datum)

@@ -172,6 +172,13 @@ def test_a_record_of_another_size_names_its_key_and_both_shapes(database):
         take(source(path, crop_size=8), 0, 4)
 
 
+def test_an_image_smaller_than_the_crop_is_named(database):
+    path = database([make_datum(np.zeros((3, 8, 6), np.uint8), 0)])
+    with pytest.raises(UserError, match=r"crop_size: 7 is larger .*3x8x6") as caught:
+        source(path, crop_size=7)
+    assert f'(the first: record "00000000" of {path})' in str(caught.value)
+
+
 def test_damaged_records_are_named(database):
     good = make_datum(np.zeros((1, 4, 4), np.uint8), 3)
     path = database([good, b"nonsense"])
