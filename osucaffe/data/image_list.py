@@ -84,7 +84,10 @@ class ImageListSource:
         self._start = first_record(seed, rand_skip)
         image = self._read(0)
         self._image_shape = image.shape
-        self.shape: Shape = transform.prepare(image.shape)
+        try:
+            self.shape: Shape = transform.prepare(image.shape)
+        except UserError as error:
+            raise UserError(f"{error} (the first: {self._name(0)})") from error
         self.raw = raw
         self.raw_shape: Shape = (*image.shape[1:], image.shape[0])
 
