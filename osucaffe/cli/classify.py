@@ -66,8 +66,8 @@ def run(args: argparse.Namespace) -> None:
         classifier = Classifier(
             args.model, args.weights, args.image_dims, None, args.input_scale, args.raw_scale
         )
-        if len(classifier.inputs) != 1 or not classifier.outputs:
-            raise UserError("a net to classify with has one input and an output")
+        if not classifier.outputs:
+            raise UserError("a net to classify with has an output")
     channels = classifier.blobs[classifier.inputs[0]].shape[1]
     if args.channel_swap or channels == 3:
         swap = args.channel_swap or (2, 1, 0)

@@ -146,7 +146,7 @@ class MpiJob(Job):
         except BaseException as error:
             if isinstance(error, SystemExit) and not error.code:
                 raise
-            if not isinstance(error, UserError):
+            if not isinstance(error, UserError | KeyboardInterrupt):
                 traceback.print_exc()
             text = str(error) if isinstance(error, UserError) else repr(error)
             self.abort("interrupted" if isinstance(error, KeyboardInterrupt) else text)

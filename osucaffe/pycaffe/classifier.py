@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from ..errors import UserError
 from .io import Extents, Transformer, oversample, resize_image
 from .net import Net
 from .proto import caffe_pb2
@@ -23,6 +24,11 @@ class Preprocessing:
         raw_scale: float | None,
         channel_swap: Sequence[int] | None,
     ) -> None:
+        if len(net.inputs) != 1:
+            raise UserError(
+                f"a net that images enter has one input, not {len(net.inputs)}: give its deploy "
+                "prototxt, which begins with an Input layer"
+            )
         self.input = net.inputs[0]
         self.transformer = Transformer({name: net.blobs[name].data.shape for name in net.inputs})
         self.transformer.set_transpose(self.input, (2, 0, 1))

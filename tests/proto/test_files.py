@@ -1,5 +1,6 @@
 """Checks the reading of solvers and means."""
 
+import shutil
 from pathlib import Path
 
 import lmdb
@@ -50,13 +51,19 @@ def test_solver_errors_name_the_file(tmp_path: Path, text: str, message: str) ->
     assert str(error.value).startswith(f"{path}{message}")
 
 
-def test_mean_is_that_of_the_images(formats: Path) -> None:
-    mean = read_mean(formats / "mnist200_mean.binaryproto")
+def read_values(database: Path, copy: Path) -> list[bytes]:
+    """The values of a copy of an LMDB: a process may open none twice, and others may have."""
+    shutil.copytree(database, copy)
     with (
-        lmdb.open(str(formats / "mnist200_lmdb"), readonly=True, lock=False) as data,
+        lmdb.open(str(copy), readonly=True, lock=False) as data,
         data.begin() as transaction,
     ):
-        values = [value for _, value in transaction.cursor()]
+        return [value for _, value in transaction.cursor()]
+
+
+def test_mean_is_that_of_the_images(tmp_path: Path, formats: Path) -> None:
+    mean = read_mean(formats / "mnist200_mean.binaryproto")
+    values = read_values(formats / "mnist200_lmdb", tmp_path / "copy")
     images = [np.frombuffer(Datum.FromString(value).data, np.uint8) for value in values]
     assert len(images) == 200
     assert mean.shape == (1, 28, 28)
@@ -96,14 +103,10 @@ def test_what_is_no_mean(tmp_path: Path, content: bytes, message: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["mnist200_lmdb", "jpeg6_lmdb", "raw6_lmdb"])
-def test_datum_has_all_fields_that_caffe_wrote(formats: Path, name: str) -> None:
-    with (
-        lmdb.open(str(formats / name), readonly=True, lock=False) as data,
-        data.begin() as transaction,
-    ):
-        for _, value in transaction.cursor():
-            datum = Datum.FromString(value)
-            assert datum.SerializeToString() == value
-            assert datum.encoded == (name == "jpeg6_lmdb")
-            size = datum.channels * datum.height * datum.width
-            assert datum.encoded or len(datum.data) == size
+def test_datum_has_all_fields_that_caffe_wrote(tmp_path: Path, formats: Path, name: str) -> None:
+    for value in read_values(formats / name, tmp_path / "copy"):
+        datum = Datum.FromString(value)
+        assert datum.SerializeToString() == value
+        assert datum.encoded == (name == "jpeg6_lmdb")
+        size = datum.channels * datum.height * datum.width
+        assert datum.encoded or len(datum.data) == size

@@ -7,6 +7,7 @@ import pytest
 import simplejpeg
 
 import osucaffe.pycaffe as caffe
+from osucaffe.errors import UserError
 from osucaffe.pycaffe import io
 
 from .nets import DEPLOY, write
@@ -79,3 +80,11 @@ def test_context_is_shown_and_what_lies_outside_is_the_mean(files):
     net.configure_crop(3)
     with pytest.raises(ValueError, match="context_pad 3 leaves nothing"):
         net.crop(picture, (0, 0, 4, 4))
+
+
+def test_a_net_without_an_input_is_refused(tmp_path):
+    text = """layer { name: "d" type: "DummyData" top: "d" dummy_data_param { shape { dim: 1 } } }
+              layer { name: "s" type: "Power" bottom: "d" top: "s" }"""
+    (tmp_path / "empty.caffemodel").touch()
+    with pytest.raises(UserError, match="one input, not 0: give its deploy"):
+        caffe.Classifier(write(tmp_path, text), str(tmp_path / "empty.caffemodel"))
