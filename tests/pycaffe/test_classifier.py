@@ -82,9 +82,9 @@ def test_context_is_shown_and_what_lies_outside_is_the_mean(files):
         net.crop(picture, (0, 0, 4, 4))
 
 
-def test_a_net_without_an_input_is_refused(tmp_path):
+def test_a_net_without_an_input_is_refused(files, tmp_path):
     text = """layer { name: "d" type: "DummyData" top: "d" dummy_data_param { shape { dim: 1 } } }
               layer { name: "s" type: "Power" bottom: "d" top: "s" }"""
-    (tmp_path / "empty.caffemodel").touch()
+    weights = files[1]
     with pytest.raises(UserError, match="one input, not 0: give its deploy"):
-        caffe.Classifier(write(tmp_path, text), str(tmp_path / "empty.caffemodel"))
+        caffe.Classifier(write(tmp_path, text), weights)
