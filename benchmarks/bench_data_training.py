@@ -16,6 +16,7 @@ from osucaffe.solvers import Solver
 
 from . import nets
 from .bench_data_sides import BATCH, TRANSFORM
+from .built import solver_settings
 
 MODEL = "alexnet"
 ITERATIONS = 100
@@ -48,16 +49,7 @@ def measure(path: Path, readers: list[int], rounds: int) -> dict[str, Any]:
 
 
 def _solver(net: caffe_pb2.NetParameter, backend: Any) -> Solver:
-    param = caffe_pb2.SolverParameter(
-        net_param=net,
-        base_lr=1e-4,
-        lr_policy="fixed",
-        momentum=0.9,
-        weight_decay=5e-4,
-        max_iter=2**31 - 1,
-        random_seed=1,
-    )
-    solver = Solver(param, backend(precision="bf16"))
+    solver = Solver(solver_settings(net, 1e-4), backend(precision="bf16"))
     solver.step(3)
     return solver
 

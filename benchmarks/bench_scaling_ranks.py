@@ -19,17 +19,16 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from osucaffe.backends.cuda import Cuda
-from osucaffe.cli.ranks import _identify
+from osucaffe.cli.ranks import identify
 from osucaffe.comm.create import Wanted
 from osucaffe.comm.job import find_job
 from osucaffe.comm.topology import discover
 from osucaffe.parallel.team import DataParallel, Design
-from osucaffe.proto import caffe_pb2
 from osucaffe.solvers import Solver
 
 from . import nets
+from .built import DECAY, LEARNING_RATE, MOMENTUM, solver_settings
 from .torch_peer import TorchPeer, torch_batch
-from .worker import DECAY, LEARNING_RATE, MOMENTUM
 
 ROUNDS = 3
 SECONDS = 0.25
@@ -40,14 +39,10 @@ Run = Callable[[int], Any]
 def ours(job: Any, gpu: int, model: str, batch: int, design: Design) -> tuple[Run, Any]:
     """So many iterations of osucaffe in bf16, and what to close in the end."""
     net = nets.training_net(model, batch)
-    settings = caffe_pb2.SolverParameter(
-        net_param=net, base_lr=LEARNING_RATE, lr_policy="fixed", momentum=MOMENTUM,
-        weight_decay=DECAY, max_iter=2**31 - 1, random_seed=1,
-    )  # fmt: skip
     team = None
     if job.size > 1:
-        team = DataParallel(job, discover(job, *_identify(gpu)), Wanted("nccl"), design)
-    solver = Solver(settings, Cuda(gpu, "bf16"), team=team)
+        team = DataParallel(job, discover(job, *identify(gpu)), Wanted("nccl"), design)
+    solver = Solver(solver_settings(net), Cuda(gpu, "bf16"), team=team)
     for name, values in nets.synthetic_batch(net).items():
         solver.net.write(name, values)
 

@@ -6,10 +6,27 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from osucaffe.proto import caffe_pb2
+
 LEARNING_RATE, MOMENTUM, DECAY = 0.001, 0.9, 0.0005
 """Of the update that every side makes."""
 
 Iterate = Callable[[], Any]
+
+
+def solver_settings(
+    net: caffe_pb2.NetParameter, learning_rate: float = LEARNING_RATE
+) -> caffe_pb2.SolverParameter:
+    """What osucaffe's sides train a net with: SGD without end, at a fixed rate."""
+    return caffe_pb2.SolverParameter(
+        net_param=net,
+        base_lr=learning_rate,
+        lr_policy="fixed",
+        momentum=MOMENTUM,
+        weight_decay=DECAY,
+        max_iter=2**31 - 1,
+        random_seed=1,
+    )
 
 
 @dataclass

@@ -11,10 +11,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from osucaffe.proto import caffe_pb2
-
 from . import nets
-from .built import DECAY, LEARNING_RATE, MOMENTUM, Built
+from .built import DECAY, LEARNING_RATE, MOMENTUM, Built, solver_settings
 
 TORCH_MODES = ("eager", "compile", "reduce-overhead", "graph")
 """As it comes; torch.compile's default; its mode for little overhead; a captured CUDA graph."""
@@ -42,17 +40,8 @@ def build_osucaffe(job: dict[str, Any]) -> Built:
     with _device_alone():
         start = time.perf_counter()
         net_parameter = nets.training_net(job["model"], job["batch"])
-        settings = caffe_pb2.SolverParameter(
-            net_param=net_parameter,
-            base_lr=LEARNING_RATE,
-            lr_policy="fixed",
-            momentum=MOMENTUM,
-            weight_decay=DECAY,
-            max_iter=2**31 - 1,
-            random_seed=1,
-        )
         backend = Cuda(precision=job["precision"])
-        solver = Solver(settings, backend)
+        solver = Solver(solver_settings(net_parameter), backend)
         for name, values in nets.synthetic_batch(net_parameter).items():
             solver.net.write(name, values)
         solver.step(1)

@@ -18,7 +18,7 @@ import numpy as np
 from osucaffe.proto import caffe_pb2
 
 from . import gpu, nets
-from .built import DECAY, LEARNING_RATE, MOMENTUM, Built, Iterate
+from .built import DECAY, LEARNING_RATE, MOMENTUM, Built, Iterate, solver_settings
 
 WARM_UP_SECONDS = 0.5
 
@@ -100,16 +100,7 @@ def _build_osucaffe(job: dict[str, Any]) -> Built:
             net.backward()
 
         return Built(forward_backward, {"version": osucaffe.__version__, "flops": _flops(net)})
-    settings = caffe_pb2.SolverParameter(
-        net_param=net_parameter,
-        base_lr=LEARNING_RATE,
-        lr_policy="fixed",
-        momentum=MOMENTUM,
-        weight_decay=DECAY,
-        max_iter=2**31 - 1,
-        solver_mode=caffe_pb2.SolverParameter.CPU,
-    )
-    solver = Solver(settings, backend)
+    solver = Solver(solver_settings(net_parameter), backend)
     _feed(solver.net, net_parameter)
     notes = {"version": osucaffe.__version__, "flops": _flops(solver.net)}
     return Built(lambda: solver.step(1), notes)

@@ -325,15 +325,14 @@ class Net:
                     step()
 
             return plain
-        calls = self._steps[0] + (self._steps[1 + accumulate] if backward else [])
+        first, second = self._steps[0], self._steps[1 + accumulate] if backward else []
+        if before:
+            first = mark_forward(first, self.layer_names, before)
+        if after:
+            second = mark_backward(second, self.layer_names, after)
+        calls = first + second
         hosted = any(call.name == "host" and not call.settings["feed"] for call, _ in calls)
         feeds = [step for call, step in calls if call.settings.get("feed")]
-        if before:
-            calls = mark_forward(self._steps[0], self.layer_names, before)
-            calls += self._steps[1 + accumulate] if backward else []
-        if after:
-            calls = calls[: -len(self._steps[1 + accumulate])]
-            calls += mark_backward(self._steps[1 + accumulate], self.layer_names, after)
         calls = [(call, step) for call, step in calls if not call.settings.get("feed")]
         arrange, capture = self.backend.arrange, self.backend.capture
         if enqueues or hosted:

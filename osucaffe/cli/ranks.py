@@ -129,7 +129,7 @@ def place(args: argparse.Namespace, job: Job) -> Topology:
         return topology
     chosen = _gpus(args.gpu)
     args.gpu = chosen[topology.local_rank % len(chosen)]
-    return discover(job, *_identify(int(args.gpu)))
+    return discover(job, *identify(int(args.gpu)))
 
 
 def make_team(args: argparse.Namespace, job: Job, topology: Topology) -> DataParallel | None:
@@ -168,7 +168,7 @@ def _gpus(wanted: str) -> list[str]:
     return chosen
 
 
-def _identify(gpu: int) -> tuple[str, str]:
+def identify(gpu: int) -> tuple[str, str]:
     """The UUID and the name of a GPU; this process is bound to the cores near it."""
     from ..backends.cuda.backend import import_cupy
 

@@ -44,12 +44,19 @@ def check_case(comm: Communicator, operation: str, count: int, dtype: str, root:
     """Run one operation and compare."""
     arrays = [numbers(values(rank, count, dtype)) for rank in range(comm.size)]
     mine = values(comm.rank, count, dtype)
-    start, stop = part(count, comm.size, comm.rank)
     if operation in ("broadcast", "reduce"):
         getattr(comm, operation)(mine, root).wait()
     else:
         getattr(comm, operation)(mine).wait()
-    got, total = numbers(mine), np.sum(arrays, axis=0)
+    check_result(comm, operation, numbers(mine), arrays, root)
+
+
+def check_result(
+    comm: Communicator, operation: str, got: np.ndarray, arrays: list[np.ndarray], root: int
+) -> None:
+    """Compare what a rank got with what NumPy makes of all ranks' arrays."""
+    total, count = np.sum(arrays, axis=0), len(got)
+    start, stop = part(count, comm.size, comm.rank)
     if operation == "broadcast":
         np.testing.assert_array_equal(got, arrays[root])
     elif operation == "reduce":

@@ -9,10 +9,8 @@ import os
 import sys
 from typing import Any
 
-import numpy as np
-
-from osucaffe.cli.ranks import _identify
-from osucaffe.comm.algorithms import OPERATIONS, part
+from osucaffe.cli.ranks import identify
+from osucaffe.comm.algorithms import OPERATIONS
 from osucaffe.comm.communicator import Communicator
 from osucaffe.comm.create import Wanted, make_communicator
 from osucaffe.comm.hierarchical import Hierarchical
@@ -21,7 +19,7 @@ from osucaffe.comm.job import MpiJob, find_job
 from osucaffe.comm.nccl import Nccl
 from osucaffe.comm.topology import discover
 
-from .collectives import numbers, values
+from .collectives import check_result, numbers, values
 
 COUNTS = (1, 3, 1001, 65_537, 98_304, 3_000_001)
 
@@ -38,21 +36,7 @@ def check(cupy: Any, comm: Communicator, operation: str, count: int, dtype: str,
     handle = getattr(comm, operation)(mine, *([root] if rooted else []), stream=stream)
     handle.wait()
     stream.synchronize()
-    got, total = numbers(mine.get()), np.sum(arrays, axis=0)
-    start, stop = part(count, comm.size, comm.rank)
-    if operation == "broadcast":
-        np.testing.assert_array_equal(got, arrays[root])
-    elif operation == "reduce":
-        if comm.rank == root:
-            np.testing.assert_array_equal(got, total)
-    elif operation == "all_reduce":
-        np.testing.assert_array_equal(got, total)
-    elif operation == "reduce_scatter":
-        np.testing.assert_array_equal(got[start:stop], total[start:stop])
-    else:
-        for rank in range(comm.size):
-            one = slice(*part(count, comm.size, rank))
-            np.testing.assert_array_equal(got[one], arrays[rank][one])
+    check_result(comm, operation, numbers(mine.get()), arrays, root)
 
 
 def check_all(job: MpiJob, cupy: Any, made: dict[str, Communicator]) -> int:
@@ -79,7 +63,7 @@ def main() -> None:
         count = cupy.cuda.runtime.getDeviceCount()
         gpu = 0 if mode == "share" else job.rank % count
         cupy.cuda.Device(gpu).use()
-        topology = discover(job, *_identify(gpu))
+        topology = discover(job, *identify(gpu))
         kinds = ["ipc", "mpi", "auto"] if mode == "share" else ["nccl", "ipc", "mpi", "nccl+ipc"]
         made = {kind: make_communicator(job, topology, Wanted(kind)) for kind in kinds}
         if mode != "share":

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from osucaffe.backends.cuda import Cuda
-from osucaffe.cli.ranks import _identify
+from osucaffe.cli.ranks import identify
 from osucaffe.comm.create import Wanted
 from osucaffe.comm.job import find_job
 from osucaffe.comm.topology import discover
@@ -53,7 +53,7 @@ def main() -> None:
         if job.rank == 0:
             make_data(folder)
         job.barrier()
-        topology = discover(job, *_identify(gpu))
+        topology = discover(job, *identify(gpu))
         worst, wrong = 0.0, []
         for design, wanted, settings in CASES:
             alone = weights(train(folder / "lmdb", BATCH * job.size, settings, gpu))
