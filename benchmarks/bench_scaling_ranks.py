@@ -36,8 +36,8 @@ DESIGNS = {"all_reduce": Design(), "sharded": Design(propagation="sharded")}
 Run = Callable[[int], Any]
 
 
-def ours(job: Any, gpu: int, model: str, batch: int, design: Design) -> tuple[Run, Any]:
-    """So many iterations of osucaffe in bf16, and what to close in the end."""
+def ours(job: Any, gpu: int, model: str, batch: int, design: Design) -> tuple[Run, Solver]:
+    """So many iterations of osucaffe in bf16, and the solver, to be closed in the end."""
     net = nets.training_net(model, batch)
     team = None
     if job.size > 1:
@@ -50,7 +50,7 @@ def ours(job: Any, gpu: int, model: str, batch: int, design: Design) -> tuple[Ru
         solver.step(iterations)
         solver.backend.synchronize()
 
-    return run, team.comm if team else None
+    return run, solver
 
 
 def ddp(job: Any, gpu: int, model: str, batch: int) -> Run:
@@ -91,10 +91,10 @@ def seconds(job: Any, run: Run, iterations: int) -> float:
 def measure(job: Any, gpu: int, model: str, batch: int) -> dict[str, Any]:
     """Milliseconds of each side."""
     sides: dict[str, Run] = {}
-    comms = []
+    solvers = []
     for name, design in DESIGNS.items() if job.size > 1 else [("osucaffe", Design())]:
-        sides[name], comm = ours(job, gpu, model, batch, design)
-        comms.append(comm)
+        sides[name], solver = ours(job, gpu, model, batch, design)
+        solvers.append(solver)
     sides["ddp"] = ddp(job, gpu, model, batch)
     counts = {}
     for name, run in sides.items():
@@ -104,9 +104,8 @@ def measure(job: Any, gpu: int, model: str, batch: int) -> dict[str, Any]:
     for _ in range(ROUNDS):
         for name, run in sides.items():
             times[name].append(seconds(job, run, counts[name]) * 1e3)
-    for comm in comms:
-        if comm is not None:
-            comm.close()
+    for solver in solvers:
+        solver.close()
     return {name: round(statistics.median(each), 4) for name, each in times.items()}
 
 

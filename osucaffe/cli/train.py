@@ -127,6 +127,7 @@ def _train(args: argparse.Namespace, job: Job) -> None:
 
             solver.observers.append(stack.enter_context(Live(solver, standard_error)))
         solver.solve()
+        solver.close()
 
 
 def _read(args: argparse.Namespace) -> SolverParameter:

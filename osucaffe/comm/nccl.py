@@ -28,7 +28,6 @@ class Nccl(OnStream):
 
         identity = comm.bcast(nccl.get_unique_id() if comm.rank == 0 else None)
         self._nccl = nccl
-        self._world = comm
         self._comm = nccl.NcclCommunicator(comm.size, identity, comm.rank)
         self._small = small
 
@@ -81,11 +80,10 @@ class Nccl(OnStream):
     def close(self) -> None:
         """End NCCL's communicator: with it alive, a program may hang at its end.
 
-        All ranks call it together. To destroy it would wait for ever while a CUDA graph lives that
-        has captured its operations; to abort it does not, and nothing is under way any more.
+        All ranks call it together. It waits until no CUDA graph lives that has captured one of
+        its operations.
         """
         super().close()
-        self._world.Barrier()
-        self._comm.abort()
+        self._comm.destroy()
         if self._small is not None:
             self._small.close()

@@ -218,6 +218,9 @@ class DataParallel(Team):
         self._weights.settle(self._solver.optimizer.flats if history else ())
         average_statistics(self._solver.net, self._job)
 
+    def close(self) -> None:
+        self.comm.close()
+
     # -- agreement -------------------------------------------------------------------------------
 
     def share(self, value: _Value) -> _Value:

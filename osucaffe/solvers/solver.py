@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import time
@@ -111,6 +112,16 @@ class Solver:
             inspectable=self._inspectable,
             **settings,
         )
+
+    def close(self) -> None:
+        """End the team: the solver makes no more iterations.
+
+        Captured graphs go first, as NCCL waits for those that hold its operations.
+        """
+        self._parts.clear()
+        self._tests.clear()
+        gc.collect()
+        self.team.close()
 
     # -- training --------------------------------------------------------------------------------
 

@@ -69,3 +69,6 @@ class Team:
 
     def check(self, occasion: str) -> None:
         """UserError unless all ranks have the same weights."""
+
+    def close(self) -> None:
+        """No more iterations follow."""

@@ -162,7 +162,7 @@ def check(case: Case, job: Job, source: Path, references: dict[Any, Any]) -> Non
     for outputs, expected in zip(tests, scores, strict=True):
         for output, other in zip(outputs, expected, strict=True):
             assert abs(output.value - other.value) <= max(1e-5, 4 * case.tolerance), output
-    team.comm.close()
+    together.close()
 
 
 def main() -> None:

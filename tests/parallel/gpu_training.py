@@ -69,7 +69,7 @@ def main() -> None:
                 if error > 1e-5 or (mine != zero).any():
                     apart = np.abs(mine - zero).max()
                     wrong.append(f"{design} {wanted.kind} {settings}: {each.name} {error} {apart}")
-            team.comm.close()
+            solver.close()
         assert not wrong, "\n".join(wrong)
         print(f"rank {job.rank}: {len(CASES)} cases alike, {worst:.1e} off at most\n", end="")
         sys.stdout.flush()

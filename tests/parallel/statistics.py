@@ -55,7 +55,7 @@ def check(job: Job, folder: Path) -> None:
         for got, wanted in zip(found, (mean, variance, weight), strict=True):
             np.testing.assert_allclose(got, np.broadcast_to(wanted, got.shape), rtol=1e-5)
     solver.snapshot()  # refuses ranks that are out of step
-    team.comm.close()
+    solver.close()
 
 
 def main() -> None:
