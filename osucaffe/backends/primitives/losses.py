@@ -1,0 +1,71 @@
+"""Owns the declarations of losses and scores."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from .recording import Read, Reads, Recorder, Write, primitive
+
+
+class LossPrimitives(Recorder):
+    @primitive
+    def softmax_loss(
+        self,
+        x: Read,
+        label: Read,
+        probability: Write,
+        loss: Write,
+        *,
+        axis: int,
+        ignore: int | None,
+        normalization: str,
+    ) -> None:
+        """loss (scalar) = -sum of log softmax(x)[label] / normalizer; x (N, .., C, ..) on axis.
+
+        label: floats that hold whole numbers, (N, ..) without the axis. ignore: label to skip.
+        normalization: FULL (all positions), VALID (those not ignored), BATCH_SIZE (extents before
+        axis), NONE (1); the normalizer is at least 1. A label outside 0..C-1 sets the loss to NaN.
+        """
+
+    @primitive
+    def softmax_loss_backward(
+        self,
+        probability: Read,
+        label: Read,
+        dloss: Read,
+        dx: Write,
+        *,
+        axis: int,
+        ignore: int | None,
+        normalization: str,
+    ) -> None:
+        """dx = dloss * (probability - one at the label) / normalizer; zero where ignored."""
+
+    @primitive
+    def accuracy(
+        self,
+        x: Read,
+        label: Read,
+        y: Write,
+        per_class: Write | None,
+        *,
+        axis: int,
+        top_k: int,
+        ignore: int | None,
+    ) -> None:
+        """y = the share of positions whose label is among the top_k of x along axis.
+
+        A label counts when fewer than top_k others are larger or equal (C++ Caffe 1.0).
+        per_class: (C,), the same for each class; 0 for a class without positions.
+        """
+
+    @primitive
+    def top_k(self, x: Read, index: Write | None, value: Write | None, *, axis: int) -> None:
+        """The largest of x along axis, in falling order: as many as the outputs are long there.
+
+        index: float32. Of equal elements the later comes first (C++ Caffe 1.0).
+        """
+
+    @primitive
+    def total(self, xs: Reads, y: Write, *, weights: Sequence[float]) -> None:
+        """y (scalar) = sum over xs of weight * sum(x): the loss of a net."""

@@ -1,0 +1,116 @@
+"""Owns the declarations of LRN, batch normalization and softmax."""
+
+from __future__ import annotations
+
+from .recording import Gradient, Read, Reads, Recorder, Update, Write, primitive
+
+
+class NormalizationPrimitives(Recorder):
+    @primitive
+    def lrn(
+        self,
+        x: Read,
+        y: Write,
+        note: Write,
+        *,
+        size: int,
+        alpha: float,
+        beta: float,
+        k: float,
+        within_channel: bool,
+    ) -> None:
+        """y = x * s^-beta (Krizhevsky et al. 2012, section 3.3).
+
+        Across channels: s = k + alpha / size * sum of x^2 over `size` neighbouring channels;
+        within: s = 1 + alpha * mean of x^2 over a size x size window, zero-padded (k not used).
+        note: float32 of x's shape, flexible: s, or what else the backend's backward wants.
+        """
+
+    @primitive
+    def lrn_backward(
+        self,
+        x: Read,
+        y: Read,
+        dy: Read,
+        note: Read,
+        dx: Write,
+        *,
+        size: int,
+        alpha: float,
+        beta: float,
+        k: float,
+        within_channel: bool,
+    ) -> None:
+        """dx = the gradient of `lrn` to x."""
+
+    @primitive
+    def batch_norm_statistics(
+        self,
+        x: Read,
+        mean: Write,
+        rate: Write,
+        past_means: Update,
+        past_variances: Update,
+        past_weight: Update,
+        *,
+        eps: float,
+        fraction: float,
+    ) -> None:
+        """mean, rate (C,) = the mean of each channel of x (N, C, ..), and 1 / sqrt(variance + eps).
+
+        The past: past_means = fraction * past_means + mean, past_variances (C,) likewise with the
+        unbiased variance, past_weight (1,) = fraction * past_weight + 1.
+        """
+
+    @primitive
+    def batch_norm(
+        self,
+        x: Read,
+        mean: Read | None,
+        rate: Read | None,
+        scale: Read | None,
+        bias: Read | None,
+        addend: Read | None,
+        y: Write,
+        *,
+        relu: bool = False,
+    ) -> None:
+        """y = (x - mean) * rate * scale + bias + addend, where what is None is left out.
+
+        x, addend, y: (N, C, ..); the others: (C,). relu: then y = max(y, 0). y may be x or the
+        addend. (addend and relu are set by the fusion pass.)
+        """
+
+    @primitive
+    def batch_norm_backward(
+        self,
+        x: Read,
+        dys: Reads,
+        mean: Read | None,
+        rate: Read | None,
+        scale: Read | None,
+        bias: Read | None,
+        positive: Read | None,
+        dy: Write | None,
+        dx: Write | None,
+        dscale: Gradient | None,
+        dbias: Gradient | None,
+        *,
+        constant: bool,
+        relu: bool = False,
+    ) -> None:
+        """The gradients of `batch_norm`. dys: parts of the gradient of y, which is their sum.
+
+        constant: mean and rate do not depend on x. relu: there was one; positive: its output, or
+        None where it follows from x, as it does without an addend. dy: the gradient behind the
+        ReLU, which is the addend's. dx or dy may be one of dys. (More than one part, relu, bias,
+        positive and dy are set by the fusion pass.)
+        """
+
+    @primitive
+    def softmax(self, x: Read, y: Write, *, axis: int) -> None:
+        """y = exp(x - max) / sum of it, along axis. y may be x."""
+
+    @primitive
+    def softmax_backward(self, y: Read, dy: Read, dx: Write, *, axis: int) -> None:
+        """dx = y * (dy - sum(y * dy) along axis). dx may be dy."""

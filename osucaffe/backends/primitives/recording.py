@@ -1,0 +1,84 @@
+"""Owns what turns the declaration of a primitive into a method that records a call of it.
+
+The annotation of an argument is its role: Read, Write, Update (read, then written in place), or
+Gradient (a parameter's gradient: overwritten, or added to when `call.accumulates` names it).
+`Reads`, `Writes` are lists; `... | None` may be None; what stands after the `*` is a setting.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from ..tensor import Call, Tensor
+
+Read = Tensor
+Write = Tensor
+Update = Tensor
+Gradient = Tensor
+Reads = list[Tensor]
+Writes = list[Tensor]
+Updates = list[Tensor]
+_Declaration = TypeVar("_Declaration", bound=Callable[..., None])
+
+NAMES: list[str] = []
+"""Every primitive, in the order in which they are declared."""
+
+
+def primitive(declaration: _Declaration) -> _Declaration:
+    """Turn a declaration (a signature and a docstring) into a method that records the call."""
+    signature = inspect.signature(declaration)
+    # Annotations are strings here (`from __future__ import annotations`): "Read | None" -> "Read".
+    roles = {
+        name: parameter.annotation.split(" ")[0].removesuffix("s")
+        for name, parameter in signature.parameters.items()
+        if name != "self" and parameter.kind is not parameter.KEYWORD_ONLY
+    }
+    NAMES.append(declaration.__name__)
+
+    @functools.wraps(declaration)
+    def record(self: Recorder, *tensors: Any, **settings: Any) -> None:
+        bound = signature.bind(self, *tensors, **settings)
+        bound.apply_defaults()
+        given = {name: value for name, value in bound.arguments.items() if name != "self"}
+        tensor_roles = {name: role for name, role in roles.items() if given[name] is not None}
+        self.add(
+            Call(
+                declaration.__name__,
+                reads={n: given[n] for n, r in tensor_roles.items() if r in ("Read", "Update")},
+                writes={n: given[n] for n, r in tensor_roles.items() if r != "Read"},
+                settings={n: value for n, value in given.items() if n not in tensor_roles},
+                layer=self.layer,
+            ),
+            gradients=[n for n, r in tensor_roles.items() if r == "Gradient"],
+        )
+
+    return record  # type: ignore[return-value]
+
+
+class Recorder:
+    """A list of calls in the making.
+
+    layer: the name of the layer that is being recorded.
+    accumulate: add to every parameter gradient (a further sub-iteration of `iter_size`).
+    """
+
+    def __init__(self, *, accumulate: bool = False) -> None:
+        self.calls: list[Call] = []
+        self.layer = ""
+        self.accumulate = accumulate
+        self._written: set[int] = set()
+
+    def add(self, call: Call, gradients: Sequence[str] = ()) -> None:
+        """Append a call. A gradient that was written before (shared parameters) is added to."""
+        call.accumulates = frozenset(
+            name for name in gradients if self.accumulate or self.has_written(call.writes[name])
+        )
+        self._written.update(id(tensor.base or tensor) for tensor in call.written_tensors())
+        self.calls.append(call)
+
+    def has_written(self, tensor: Tensor) -> bool:
+        """Whether a call recorded so far writes this tensor (or the one that it views)."""
+        return id(tensor.base or tensor) in self._written
