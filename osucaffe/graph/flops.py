@@ -50,8 +50,10 @@ def _pooling(call: Call, y: str) -> int:
     return int((call.reads | call.writes)[y].count * math.prod(call.settings["kernel"]))
 
 
-def _with_bias(count: int, call: Call) -> int:
-    return count + (call.writes["y"].count if call.reads.get("b") else 0)
+def _finished(count: int, call: Call) -> int:
+    """With the bias and the ReLU that a convolution or inner product may end with."""
+    steps = (call.reads.get("b") is not None) + (call.settings.get("relu") is not None)
+    return count + steps * call.writes["y"].count
 
 
 def _lrn(call: Call) -> int:
@@ -60,17 +62,60 @@ def _lrn(call: Call) -> int:
     return int(call.reads["x"].count * (2 * size + 3))
 
 
+def _batch_norm(call: Call) -> int:
+    """A subtraction, product or sum for each of the operands, and the ReLU."""
+    operands = ("mean", "rate", "scale", "bias", "addend")
+    given = sum(call.reads.get(name) is not None for name in operands)
+    return (given + call.settings["relu"]) * int(call.reads["x"].count)
+
+
+def _batch_norm_backward(call: Call) -> int:
+    """What each element takes: first its gradient, then the two sums over a channel that the
+    gradients of bias, scale and statistics are made of, then dx."""
+    reads, writes = call.reads, call.writes
+    through = "dx" in writes and not call.settings["constant"]
+    steps = len(reads["dys"]) - 1 + call.settings["relu"]
+    if through or "dbias" in writes:
+        steps += 1
+    if through or "dscale" in writes:
+        # x is normalized (where there are statistics), multiplied by its gradient and summed.
+        steps += 2 + (reads.get("mean") is not None) + (reads.get("rate") is not None)
+    if through:
+        steps += 3  # less the mean gradient, and less x times that of its product
+    if "dx" in writes:
+        steps += (reads.get("rate") is not None) + (reads.get("scale") is not None)
+    return steps * int(reads["x"].count)
+
+
+def _sum(call: Call) -> int:
+    xs = call.reads["xs"]
+    factors = call.settings.get("coefficients") or []
+    return (len(xs) - 1 + sum(factor != 1 for factor in factors)) * int(call.writes["y"].count)
+
+
+def _recurrent(call: Call) -> int:
+    """The product of all steps' states (or, backwards, gates' gradients) and the weights."""
+    w = call.reads.get("w")
+    return int(2 * call.reads["keep"].count * w.count) if w is not None else 0
+
+
 _COUNTS: dict[str, Callable[[Call], int]] = {
-    "convolution": lambda call: _with_bias(_convolution(call, "y", "w"), call),
+    "convolution": lambda call: _finished(_convolution(call, "y", "w"), call),
     "convolution_backward_data": lambda call: _convolution(call, "dy", "w"),
     "convolution_backward_filter": _filter_gradient,
-    "inner_product": lambda call: _with_bias(_inner_product(call, "x", "y"), call),
+    "inner_product": lambda call: _finished(_inner_product(call, "x", "y"), call),
     "inner_product_backward_data": lambda call: _inner_product(call, "dx", "dy"),
     "inner_product_backward_filter": _inner_product_filter,
     "max_pooling": lambda call: _pooling(call, "y"),
     "average_pooling": lambda call: _pooling(call, "y"),
     "lrn": _lrn,
     "lrn_backward": lambda call: 2 * _lrn(call),
+    "batch_norm_statistics": lambda call: 3 * call.reads["x"].count,
+    "batch_norm": _batch_norm,
+    "batch_norm_backward": _batch_norm_backward,
+    "sum": _sum,
+    "recurrent": _recurrent,
+    "recurrent_backward": _recurrent,
     "relu": lambda call: call.reads["x"].count,
     "relu_backward": lambda call: call.reads["dy"].count,
     "softmax": lambda call: 4 * call.reads["x"].count,

@@ -25,6 +25,10 @@ def adopt_parameters(layers: Sequence[Layer], share: Any | None) -> list[Paramet
     named: dict[str, tuple[Parameter, Layer]] = {}
     parameters: dict[int, Parameter] = {}
     for layer in layers:
+        given, known = len(layer.param.param), len(layer.parameters)
+        if given > known:
+            entries = "entry" if given == 1 else "entries"
+            layer.fail("param", f"has {given} {entries}, but the layer takes {known or 'none'}")
         source = trained.get(layer.name)
         if source is not None and len(source.parameters) != len(layer.parameters):
             layer.fail("param", f"the shared net's layer has {len(source.parameters)} parameters")

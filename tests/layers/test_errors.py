@@ -133,6 +133,26 @@ def test_message_names_layer_and_field(type_, settings, shapes, field, text) -> 
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("type_", "settings", "entries", "text"),
+    [
+        ("InnerProduct", "inner_product_param { num_output: 2 bias_term: false }", 2,
+         "has 2 entries, but the layer takes 1"),
+        ("ReLU", "", 1, "has 1 entry, but the layer takes none"),
+        ("BatchNorm", "", 4, "has 4 entries, but the layer takes 3"),
+    ],
+)  # fmt: skip
+def test_no_more_param_entries_than_parameters(type_, settings, entries, text) -> None:
+    culprit = (
+        f'layer {{ name: "culprit" type: "{type_}" bottom: "x" top: "y" {settings} '
+        + "param { lr_mult: 0 } " * entries
+        + "}"
+    )
+    with pytest.raises(UserError) as caught:
+        build(inputs({"x": X}) + culprit, Cpu())
+    assert str(caught.value) == f'layer "culprit" ({type_}), param: {text}'
+
+
 def test_statistics_are_not_learned() -> None:
     net = inputs({"x": X}) + (
         'layer { name: "norm" type: "BatchNorm" bottom: "x" top: "y" '
