@@ -59,7 +59,8 @@ Written by `make bench-scaling` on {record["date"]}. {record["device"]}; PyTorch
 
 - bf16, a training iteration on a batch that lies on the device; medians of rounds in turns.
 - osucaffe: one GPU alone; all_reduce: every rank updates all weights; sharded: each its part.
-  Gradients travel in float32 beside backward. ddp: PyTorch eager with autocast, channels_last.
+  Gradients travel in float32 beside backward, by NCCL or (copy) by the GPUs' copy engines.
+  ddp: PyTorch eager with autocast, channels_last.
 - Efficiency: speed(n) / (n * speed(1)) of the same framework.
 """
 

@@ -32,16 +32,23 @@ from .torch_peer import TorchPeer, torch_batch
 
 ROUNDS = 3
 SECONDS = 0.25
-DESIGNS = {"all_reduce": Design(), "sharded": Design(propagation="sharded")}
+WAYS = {
+    "all_reduce": ("nccl", Design()),
+    "all_reduce, copy": ("copy", Design()),
+    "sharded": ("nccl", Design(propagation="sharded")),
+    "sharded, copy": ("copy", Design(propagation="sharded")),
+}
+"""The ways of several GPUs: the communicator, and what travels when."""
 Run = Callable[[int], Any]
 
 
-def ours(job: Any, gpu: int, model: str, batch: int, design: Design) -> tuple[Run, Solver]:
+def ours(job: Any, gpu: int, model: str, batch: int, way: str) -> tuple[Run, Solver]:
     """So many iterations of osucaffe in bf16, and the solver, to be closed in the end."""
     net = nets.training_net(model, batch)
     team = None
     if job.size > 1:
-        team = DataParallel(job, discover(job, *identify(gpu)), Wanted("nccl"), design)
+        kind, design = WAYS[way]
+        team = DataParallel(job, discover(job, *identify(gpu)), Wanted(kind), design)
     solver = Solver(solver_settings(net), Cuda(gpu, "bf16"), team=team)
     for name, values in nets.synthetic_batch(net).items():
         solver.net.write(name, values)
@@ -92,8 +99,8 @@ def measure(job: Any, gpu: int, model: str, batch: int) -> dict[str, Any]:
     """Milliseconds of each side."""
     sides: dict[str, Run] = {}
     solvers = []
-    for name, design in DESIGNS.items() if job.size > 1 else [("osucaffe", Design())]:
-        sides[name], solver = ours(job, gpu, model, batch, design)
+    for name in WAYS if job.size > 1 else ["osucaffe"]:
+        sides[name], solver = ours(job, gpu, model, batch, name)
         solvers.append(solver)
     sides["ddp"] = ddp(job, gpu, model, batch)
     counts = {}
@@ -128,8 +135,6 @@ def main() -> None:
                 print("ROW", json.dumps(row), flush=True)
         if job.size > 1:
             torch.distributed.destroy_process_group()
-        sys.stdout.flush()
-        os._exit(0)
 
 
 if __name__ == "__main__":

@@ -63,8 +63,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--comm",
         metavar="KIND",
         default="auto",
-        help="mpi, hierarchical, or for GPUs nccl, ipc, nccl+ipc (default: auto, by where the "
-        "ranks are)",
+        help="mpi, hierarchical, or for GPUs nccl, ipc, nccl+ipc, copy (default: auto, by where "
+        "the ranks are)",
     )
     add(
         "--algorithm",

@@ -15,10 +15,10 @@ from .serial import Serial
 from .topology import Topology
 from .tuning import Selection
 
-KINDS = ("auto", "mpi", "nccl", "ipc", "nccl+ipc", "hierarchical")
+KINDS = ("auto", "mpi", "nccl", "ipc", "nccl+ipc", "copy", "hierarchical")
 """auto takes NCCL alone among GPUs: that the kernels of ipc are faster has not been measured."""
 
-_GPU_KINDS = ("nccl", "ipc", "nccl+ipc")
+_GPU_KINDS = ("nccl", "ipc", "nccl+ipc", "copy")
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ def _check(wanted: Wanted, topology: Topology) -> None:
         raise UserError(f"--comm {wanted.kind} is for GPUs: add --gpu all, or choose mpi")
     if wanted.kind.startswith("nccl") and topology.shares_gpu:
         raise UserError("--comm nccl: NCCL refuses two ranks on one GPU: choose auto or ipc")
-    if wanted.kind.endswith("ipc") and len(topology.hosts) > 1:
+    if wanted.kind.endswith(("ipc", "copy")) and len(topology.hosts) > 1:
         raise UserError(f"--comm {wanted.kind}: the ranks are on several hosts: choose auto")
     if wanted.bits != "float32" and topology.own.gpu is not None:
         raise UserError("--gradient_type: on GPUs gradients travel in float32: leave it out")
@@ -153,11 +153,14 @@ class Maker:
         if kind == "auto" and gpus and one_host:
             kind = "nccl" if len(set(gpus)) == len(gpus) else "ipc"
         if kind in _GPU_KINDS:
+            from .copying import Copying
             from .ipc import Ipc
             from .nccl import Nccl
 
             if kind == "ipc":
                 return Ipc(world)
+            if kind == "copy":
+                return Copying(world)
             return Nccl(world, small=Ipc(world) if kind == "nccl+ipc" else None)
         from .mpi import Mpi
 

@@ -64,7 +64,11 @@ def main() -> None:
         gpu = 0 if mode == "share" else job.rank % count
         cupy.cuda.Device(gpu).use()
         topology = discover(job, *identify(gpu))
-        kinds = ["ipc", "mpi", "auto"] if mode == "share" else ["nccl", "ipc", "mpi", "nccl+ipc"]
+        kinds = (
+            ["ipc", "mpi", "auto"]
+            if mode == "share"
+            else ["nccl", "ipc", "mpi", "nccl+ipc", "copy"]
+        )
         made = {kind: make_communicator(job, topology, Wanted(kind)) for kind in kinds}
         if mode != "share":
             made["background mpi"] = make_communicator(

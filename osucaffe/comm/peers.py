@@ -1,0 +1,63 @@
+"""Owns the memory of other ranks' GPUs that is mapped into this process (CUDA IPC)."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+from ..errors import UserError
+
+
+class Peers:
+    """What the ranks of an MPI communicator, all on one host, let one another read and write.
+
+    A handle names a whole allocation; it is opened once, and stays open until `close`.
+    """
+
+    def __init__(self, comm: Any) -> None:
+        import cupy
+
+        self._comm = comm
+        self._runtime = cupy.cuda.runtime
+        self._opened: dict[bytes, int] = {}
+
+    def addresses(self, pointer: int) -> list[int]:
+        """Where each rank's memory, which it calls this with, lies for this process.
+
+        All ranks call it together. UserError where memory cannot be mapped.
+        """
+        start = _allocation(pointer)
+        handle = self._runtime.ipcGetMemHandle(start)
+        offered = self._comm.allgather((handle, pointer - start))
+        trouble, found = "", []
+        for rank, (handle, offset) in enumerate(offered):
+            if rank == self._comm.rank:
+                found.append(pointer)
+                continue
+            try:
+                if handle not in self._opened:
+                    self._opened[handle] = self._runtime.ipcOpenMemHandle(handle)
+                found.append(self._opened[handle] + offset)
+            except self._runtime.CUDARuntimeError as error:
+                trouble = str(error)
+        if failed := [text for text in self._comm.allgather(trouble) if text]:
+            raise UserError(
+                f"the memory of the other ranks' GPUs cannot be mapped ({failed[0]}): use --comm "
+                "nccl or mpi"
+            )
+        return found
+
+    def close(self) -> None:
+        """Unmap it all."""
+        for address in self._opened.values():
+            self._runtime.ipcCloseMemHandle(address)
+        self._opened.clear()
+
+
+def _allocation(pointer: int) -> int:
+    """Where the allocation begins that this address is in: pools cut theirs into pieces."""
+    start = ctypes.c_uint64()
+    query = ctypes.CDLL("libcuda.so.1").cuMemGetAddressRange_v2
+    if status := query(ctypes.byref(start), None, ctypes.c_uint64(pointer)):
+        raise UserError(f"device memory at {pointer:#x} has no allocation (CUDA error {status})")
+    return start.value
