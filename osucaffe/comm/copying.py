@@ -34,6 +34,7 @@ class Copying(OnStream):
     def __init__(self, comm: Any) -> None:
         super().__init__(comm.rank, comm.size)
         runtime = self._runtime = self._cupy.cuda.runtime
+        self._world = comm
         self._peers = Peers(comm)
         # A set of slots for each other rank, and two sets: one is filled while one is added.
         nbytes = FLAG_BYTES + 2 * (comm.size - 1) * SLOT_BYTES
@@ -136,6 +137,7 @@ class Copying(OnStream):
         """Unmap the others' memory and give back this rank's. All ranks call it together."""
         super().close()
         self._peers.close()
+        self._world.Barrier()  # memory is to be unmapped before its owner gives it back
         self._arrays.clear()
         if self._region:
             self._runtime.free(self._region)
