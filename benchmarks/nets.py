@@ -31,7 +31,7 @@ def input_shape(model: str) -> tuple[int, ...]:
 def with_inputs(
     net: caffe_pb2.NetParameter, shapes: Mapping[str, tuple[int, ...]], batch: int | None = None
 ) -> caffe_pb2.NetParameter:
-    """The net with an Input layer in place of each Data layer.
+    """The net with an Input layer in place of each Data or PatchData layer.
 
     shapes: by top, of one image; a top that has none brings labels, N of them.
     batch: N; None keeps each layer's own batch size. Include rules stay.
@@ -39,11 +39,11 @@ def with_inputs(
     changed = caffe_pb2.NetParameter()
     changed.CopyFrom(net)
     for layer in changed.layer:
-        if layer.type == "Data":
-            count = batch or layer.data_param.batch_size
+        if layer.type in ("Data", "PatchData"):
+            count = batch or layer.data_param.batch_size or layer.patch_data_param.batch_size
             layer.type = "Input"
-            layer.ClearField("data_param")
-            layer.ClearField("transform_param")
+            for field in ("data_param", "patch_data_param", "transform_param"):
+                layer.ClearField(field)
             for top in layer.top:
                 layer.input_param.shape.add(dim=(count, *shapes.get(top, ())))
     return changed

@@ -30,7 +30,7 @@ from .solvers.runs import parameters, solver
 TESTS = Path(__file__).parent
 PAGE = TESTS.parent / "docs" / "caffe-compatibility.md"
 STATES = {"works", "differs", "not", "own"}
-OWN = {"GELU", "L1Loss", "LayerNorm", "PixelShuffle"}
+OWN = {"GELU", "L1Loss", "LayerNorm", "PatchData", "PixelShuffle"}
 
 Row = tuple[str, str, str, list[str]]
 random = np.random.default_rng(5)

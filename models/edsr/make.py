@@ -79,18 +79,20 @@ def body(size: Size) -> list[str]:
     ]
 
 
-def data(top: str, phase: str, part: str, resolution: str) -> str:
-    """Patches of DIV2K from a database: low for the net's input, high for what it should give."""
+def data(phase: str, part: str, batch: int, patch: int) -> str:
+    """Patches of DIV2K: small ones for the net's input, large ones for what it should give."""
     return layer(
-        top, "Data", [], top,
+        "data", "PatchData", [], "data",
+        'top: "label"',
         f"include {{ phase: {phase} }}",
         "transform_param {",
         *(f"  mean_value: {value:g}" for value in MEAN),
         "}",
-        "data_param {",
-        f'  source: "data/div2k/{part}_{resolution}_lmdb"',
-        "  batch_size: 16",
-        "  backend: LMDB",
+        "patch_data_param {",
+        f'  source: "data/div2k/{part}_lmdb"',
+        f"  batch_size: {batch}",
+        f"  scale: {SCALE}",
+        f"  patch_size: {patch}",
         "}",
     )  # fmt: skip
 
@@ -102,10 +104,8 @@ def nets() -> dict[str, str]:
         head = f"# {size.title}, twice as large: {{}}. By models/edsr/make.py."
         train_val = [
             head.format("training and testing") + f'\nname: "{size.title}"',
-            data("data", "TRAIN", "train", "low"),
-            data("label", "TRAIN", "train", "high"),
-            data("data", "TEST", "valid", "low"),
-            data("label", "TEST", "valid", "high"),
+            data("TRAIN", "train", 16, PATCH),
+            data("TEST", "valid", 2, 4 * PATCH),  # 50 times: the centres of 100 images
             *body(size),
             # The mean over pixels and colours, as PyTorch's L1Loss has it.
             layer(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import mmap
 import os
 import shutil
 import threading
@@ -40,7 +41,8 @@ class Database:
         self.file = (path / "data.mdb").open("rb", buffering=0)
         # LMDB finds keys, not numbers: so the key of every 64th record is noted on the way.
         self._marks: list[bytes] = []
-        self._marking = threading.Lock()
+        self._lock = threading.Lock()
+        self._values: tuple[memoryview, Places] | None = None
 
     def __len__(self) -> int:
         return self.count
@@ -60,6 +62,32 @@ class Database:
             skip = start % _MARK_EVERY
             yield list(itertools.islice(cursor.iternext(), skip, skip + stop - start))
 
+    def key(self, number: int) -> bytes:
+        """The key of a record."""
+        with self.read(number, number + 1) as [(key, _)]:
+            return bytes(key)
+
+    def value(self, number: int) -> memoryview:
+        """The value of a record, of which only what is looked at is read from the disk.
+
+        (`read` lets LMDB read all of it: better where all is wanted, or the values are small.)
+        """
+        with self._lock:
+            if self._values is None:
+                places = self.places()
+                if places is None:
+                    raise UserError(f"{self.path} is not an LMDB as Caffe's tools write them")
+                whole = mmap.mmap(self.file.fileno(), 0, access=mmap.ACCESS_READ)
+                self._values = memoryview(whole), places
+        file, places = self._values
+        begin = int(places.begins[number])
+        return file[begin : begin + int(places.sizes[number])]
+
+    def keys(self) -> Iterator[bytes]:
+        """The keys of all records, in their order."""
+        with self._environment.begin() as transaction:
+            yield from transaction.cursor().iternext(keys=True, values=False)
+
     def places(self) -> Places | None:
         """Where the values lie in `file`; None if they cannot be found there."""
         with open(self.file.name, "rb") as stream:
@@ -69,7 +97,7 @@ class Database:
 
     def _mark(self, block: int) -> bytes:
         """The key of record 64 * block."""
-        with self._marking:
+        with self._lock:
             if block >= len(self._marks):
                 with self._environment.begin() as transaction:
                     cursor = transaction.cursor()

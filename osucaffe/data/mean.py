@@ -12,7 +12,7 @@ from osucaffe.errors import UserError
 
 from .ahead import BadRecords, map_ahead
 from .database import Database
-from .datum import parse_datum, pixels
+from .records import read_record, record_name
 
 _BLOCK = 64
 
@@ -53,15 +53,7 @@ def compute_mean(
 def first_shape(database: Database) -> Shape:
     """The (channels, height, width) of the first record."""
     with database.read(0, 1) as [(key, value)]:
-        try:
-            return pixels(parse_datum(value)).shape
-        except ValueError as error:
-            raise UserError(f"{record_name(database, key)} cannot be read: {error}") from error
-
-
-def record_name(database: Database, key: memoryview) -> str:
-    """How messages call a record."""
-    return f'record "{bytes(key).decode(errors="replace")}" of {database.path}'
+        return read_record(database, key, value)[1].shape
 
 
 def _sum(database: Database, start: int, shape: Shape) -> _Sum:
@@ -70,10 +62,9 @@ def _sum(database: Database, start: int, shape: Shape) -> _Sum:
     with database.read(start, min(start + _BLOCK, len(database))) as records:
         for key, value in records:
             try:
-                image = pixels(parse_datum(value))
-            except ValueError as error:
-                name = record_name(database, key)
-                errors.append(UserError(f"{name} cannot be read: {error}"))
+                _, image = read_record(database, key, value)
+            except UserError as error:
+                errors.append(error)
                 continue
             if image.shape != shape:
                 sizes = f"is {image.shape}, but the first record is {shape}"

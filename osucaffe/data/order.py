@@ -45,11 +45,11 @@ def runs(
 
 def _block_run(order: np.ndarray, place: int, count: int, block: int) -> tuple[int, int]:
     """The record at a place of a shuffled epoch, and the end of its block."""
-    last = len(order) - 1
     lacking = len(order) * block - count
-    short = int(np.flatnonzero(order == last)[0])
-    if place >= (short + 1) * block - lacking:  # behind the short block: as if it were whole
-        place += lacking
+    if lacking:
+        short = int(np.flatnonzero(order == len(order) - 1)[0])
+        if place >= (short + 1) * block - lacking:  # behind the short block: as if it were whole
+            place += lacking
     number = int(order[place // block])
     return number * block + place % block, min((number + 1) * block, count)
 

@@ -12,9 +12,10 @@ from osucaffe.errors import UserError
 
 from .ahead import BadRecords
 from .database import Database
-from .datum import Datum, parse_datum, pixels
+from .datum import Datum
 from .order import first_record, runs
 from .plain import SMALL, BulkReader, PlainForm
+from .records import read_record, record_name
 from .transform import Transform, check_size, record_draws
 
 Records = list[tuple[memoryview, memoryview]]
@@ -196,11 +197,7 @@ class DatumSource:
     def _decode(
         self, key: memoryview, value: memoryview, memory: np.ndarray | None = None
     ) -> tuple[Datum, np.ndarray]:
-        try:
-            datum = parse_datum(value)
-            return datum, pixels(datum, self._transform.colour, memory)
-        except ValueError as error:
-            raise UserError(f"{self._name(key)} cannot be read: {error}") from error
+        return read_record(self._database, key, value, self._transform.colour, memory)
 
     def _name(self, key: memoryview) -> str:
-        return f'record "{bytes(key).decode(errors="replace")}" of {self._database.path}'
+        return record_name(self._database, key)

@@ -17,6 +17,7 @@ from . import (  # noqa: F401
     memory_data,
     normalization,
     output,
+    patch_data,
     pooling,
     python,
     recurrent,

@@ -11,7 +11,7 @@ from ..proto import caffe_pb2
 SCALINGS = ("weak", "strong")
 
 _FIELDS = ("data_param", "image_data_param", "hdf5_data_param", "memory_data_param",
-           "window_data_param")  # fmt: skip
+           "window_data_param", "patch_data_param")  # fmt: skip
 
 
 def readers(param: caffe_pb2.NetParameter) -> Iterator[tuple[str, Any]]:

@@ -23,7 +23,7 @@ _COLOURS = {
     "other": "#E6E6E6",
 }
 _FAMILIES = {
-    "input": "Data DummyData HDF5Data ImageData Input MemoryData Parameter WindowData",
+    "input": "Data DummyData HDF5Data ImageData Input MemoryData Parameter PatchData WindowData",
     "window": "Convolution Deconvolution Im2col",
     "dense": "InnerProduct Embed LSTM RNN",
     "pooling": "Pooling SPP",

@@ -42,6 +42,18 @@ def test_any_range_of_records_in_any_order(many):
             pass
 
 
+@pytest.mark.parametrize("name", ["mnist200_lmdb", "raw6_lmdb", "jpeg6_lmdb", "many"])
+def test_single_values_are_views_of_the_file(name, many):
+    """Small values and large ones, which LMDB keeps in pages of their own."""
+    path = many[0] if name == "many" else FORMATS / name
+    database = open_database(path)
+    records = read_all(path)
+    assert list(database.keys()) == [key for key, _ in records]
+    for number in (0, len(records) - 1, 3):
+        assert (database.key(number), database.value(number)) == records[number]
+    assert database.value(1).readonly
+
+
 def test_writing_replaces_a_database_and_nothing_else(many, tmp_path):
     path, _ = many
     old = open_database(path)

@@ -18,7 +18,7 @@ CAFFE = {
     "Scale", "Sigmoid", "SigmoidCrossEntropyLoss", "Silence", "Slice", "Softmax", "SoftmaxWithLoss",
     "Split", "Swish", "TanH", "Threshold", "Tile", "WindowData",
 }  # fmt: skip
-OWN = {"GELU", "L1Loss", "LayerNorm", "PixelShuffle"}
+OWN = {"GELU", "L1Loss", "LayerNorm", "PatchData", "PixelShuffle"}
 
 
 def test_the_types_are_caffes_and_our_own() -> None:

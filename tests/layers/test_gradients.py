@@ -183,7 +183,7 @@ CASES = [
 
 WITHOUT = {
     "Accuracy", "ArgMax", "Data", "DummyData", "HDF5Data", "HDF5Output", "ImageData", "Input",
-    "MemoryData", "Python", "Threshold", "WindowData",
+    "MemoryData", "PatchData", "Python", "Threshold", "WindowData",
 }  # fmt: skip
 """Types that have no gradient, or (Python) one that users write."""
 

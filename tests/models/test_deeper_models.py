@@ -9,14 +9,12 @@ from types import ModuleType
 
 import numpy as np
 import pytest
-import simplejpeg
 
 from benchmarks.nets import MODELS as FOLDER
 from benchmarks.nets import read_net
 from osucaffe.backends.cpu import Cpu
 from osucaffe.data.database import open_database
 from osucaffe.data.datum import parse_datum, pixels
-from osucaffe.errors import UserError
 from osucaffe.graph.filter import filter_layers, net_state
 from osucaffe.net import Net
 from osucaffe.proto import caffe_pb2, read_solver
@@ -98,9 +96,9 @@ def fed(model: str, phase: str, batch: int, stage: str = "") -> caffe_pb2.NetPar
     net.state.stage.extend(filter(None, [stage]))
     net = filter_layers(net, net_state(net, phase))
     for layer in net.layer:
-        if layer.type == "Data":
+        if layer.type in ("Data", "PatchData"):
             layer.type = "Input"
-            for field in ("data_param", "transform_param"):
+            for field in ("data_param", "patch_data_param", "transform_param"):
                 layer.ClearField(field)
             for top in layer.top:
                 layer.input_param.shape.add(dim=(batch, *INPUTS[model][top]))
@@ -253,47 +251,3 @@ def test_pairs_of_digits(fixtures: Path, tmp_path: Path) -> None:
         assert first.tobytes() == pixels(digit).tobytes()
         assert pair.label == (by_pixels[second.tobytes()] == digit.label)
     assert 5 < sum(pair.label for pair in made) < 50
-
-
-def test_patches_lie_alike_in_both_resolutions(tmp_path: Path) -> None:
-    patches = load_script(FOLDER / "edsr" / "patches.py")
-    small = np.random.default_rng(1).integers(256, size=(60, 70, 3), dtype=np.uint8)
-    large = small.repeat(2, axis=0).repeat(2, axis=1)
-    generator = np.random.default_rng(2)
-    seen = set()
-    for _ in range(10):
-        low, high = patches.cut(small, large, generator)
-        assert low.shape == (3, 48, 48)
-        np.testing.assert_array_equal(low.repeat(2, axis=1).repeat(2, axis=2), high)
-        seen.add(low.tobytes())
-    assert len(seen) == 10
-
-
-def test_patches_become_databases(tmp_path: Path) -> None:
-    """Two images, one dark and one light: the records of both resolutions belong together."""
-    patches = load_script(FOLDER / "edsr" / "patches.py")
-    for name, side in (("low", 60), ("high", 120)):
-        (tmp_path / name).mkdir()
-        for image, level in (("a", 40), ("b", 200)):
-            grey = np.full((side, side, 3), level, np.uint8)
-            (tmp_path / name / f"{image}.jpg").write_bytes(simplejpeg.encode_jpeg(grey))
-    made = patches.make(tmp_path / "low", tmp_path / "high", str(tmp_path / "train"), 3)
-    assert made == 6
-    levels = []
-    for resolution, side in (("low", 48), ("high", 96)):
-        database = open_database(tmp_path / f"train_{resolution}_lmdb")
-        with database.read(0, 6) as records:
-            images = [pixels(parse_datum(value)) for _, value in records]
-            assert {image.shape for image in images} == {(3, side, side)}
-            levels.append([round(float(image.mean()), -1) for image in images])
-    assert levels[0] == levels[1]
-    assert sorted(levels[0]) == [40] * 3 + [200] * 3
-
-
-def test_patches_of_unequal_folders_are_refused(tmp_path: Path) -> None:
-    patches = load_script(FOLDER / "edsr" / "patches.py")
-    for name in ("low", "high"):
-        (tmp_path / name).mkdir()
-    (tmp_path / "low" / "a.png").write_bytes(b"")
-    with pytest.raises(UserError, match="has 1 images"):
-        patches.make(tmp_path / "low", tmp_path / "high", str(tmp_path / "out"), 1)

@@ -1,0 +1,33 @@
+"""Owns reading one record of a database: what messages call it, and its pixels."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from osucaffe.errors import UserError
+
+from .database import Database
+from .datum import Datum, parse_datum, pixels
+
+
+def record_name(database: Database, key: memoryview | bytes) -> str:
+    """How messages call a record."""
+    return f'record "{bytes(key).decode(errors="replace")}" of {database.path}'
+
+
+def read_record(
+    database: Database,
+    key: memoryview,
+    value: memoryview,
+    colour: bool | None = None,
+    memory: np.ndarray | None = None,
+) -> tuple[Datum, np.ndarray]:
+    """A record's fields and its image (channels, height, width); see `datum.pixels`.
+
+    memory: where to decode an image that fits. UserError names a record that is damaged.
+    """
+    try:
+        datum = parse_datum(value)
+        return datum, pixels(datum, colour, memory)
+    except ValueError as error:
+        raise UserError(f"{record_name(database, key)} cannot be read: {error}") from error
