@@ -70,7 +70,9 @@ class _Parser(argparse.ArgumentParser):
         """As it is there, but each subcommand refuses what it does not know by itself."""
         found, rest = super().parse_known_args(args, namespace)
         if rest:
-            near = difflib.get_close_matches(rest[0], re.findall(r"--\w+", self.format_usage()), 1)
+            near = difflib.get_close_matches(
+                rest[0], re.findall(r"--\w+", self.format_usage()), 1, 0.7
+            )
             hint = f" (did you mean {near[0]}?)" if near else ""
             self.error(f"unrecognized arguments: {' '.join(rest)}{hint}")
         return found, rest

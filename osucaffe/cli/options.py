@@ -149,8 +149,16 @@ def bad_records(args: argparse.Namespace) -> BadRecords:
     return BadRecords(skip=args.on_bad_record == "skip")
 
 
+def check_device(args: argparse.Namespace) -> None:
+    """UserError for an option of GPUs without --gpu."""
+    for option in ("precision", "no_graph"):
+        if args.gpu is None and getattr(args, option):
+            raise UserError(f"--{option} is for GPUs only: add --gpu 0")
+
+
 def make_backend(args: argparse.Namespace) -> Cpu | Cuda:
     """The backend that --gpu and the options beside it ask for."""
+    check_device(args)
     if args.gpu is not None:
         if not args.gpu.isdecimal():
             raise UserError(f"--gpu {args.gpu}: give the number of one GPU, such as 0")
@@ -158,9 +166,6 @@ def make_backend(args: argparse.Namespace) -> Cpu | Cuda:
 
         precision = args.precision or "fp32"
         return Cuda(int(args.gpu), precision, graphs=not args.no_graph)
-    for option in ("precision", "no_graph"):
-        if getattr(args, option):
-            raise UserError(f"--{option} is for GPUs only: add --gpu 0")
     from ..backends.cpu import Cpu
 
     return Cpu(threads=args.threads)

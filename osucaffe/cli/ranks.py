@@ -4,9 +4,12 @@ runs."""
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
+import platform
 import shutil
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,9 +17,13 @@ from ..errors import UserError
 from . import options
 
 if TYPE_CHECKING:
+    from ..comm.create import Wanted
     from ..comm.job import Job
     from ..comm.topology import Topology
     from ..parallel.team import DataParallel
+
+_TERMINAL = "OSUCAFFE_TERMINAL"
+"""The variable in which `launch` leaves HOST:PATH of its terminal for rank 0."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -25,8 +32,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "several ranks",
         "Start them with mpiexec or srun, or let --ranks, or --gpu with several numbers, do it.",
     )
+    group.add_argument(
+        "--ranks", metavar="N", type=options.positive, help="start so many ranks on this machine"
+    )
+    _add_design(group)
+    _add_communication(group)
+
+
+def _add_design(group: argparse._ArgumentGroup) -> None:
+    """Who computes what, and what travels when."""
     add = group.add_argument
-    add("--ranks", metavar="N", type=options.positive, help="start so many ranks on this machine")
     add(
         "--scal",
         choices=("weak", "strong"),
@@ -59,12 +74,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="float32",
         help="the type in which gradients travel (default: float32)",
     )
+
+
+def _add_communication(group: argparse._ArgumentGroup) -> None:
+    """How it travels."""
+    add = group.add_argument
     add(
         "--comm",
         metavar="KIND",
         default="auto",
-        help="mpi, hierarchical, or for GPUs nccl, ipc, nccl+ipc, copy (default: auto, by where "
-        "the ranks are)",
+        help="mpi, hierarchical, or for GPUs nccl, ipc, nccl+ipc (default: auto, by where the "
+        "ranks are)",
     )
     add(
         "--algorithm",
@@ -89,29 +109,57 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def launch(args: argparse.Namespace) -> None:
+def launch(args: argparse.Namespace, check: Callable[[], None] = lambda: None) -> None:
     """Become mpiexec with this command if the options ask for ranks and nothing started them yet.
 
-    UserError if MPI is not installed, or a launcher started another number of ranks.
+    check: called before that, to find once what every rank would find. UserError if it does, or
+    MPI is not installed.
     """
-    from ..comm.job import find_job, launched_by
+    from ..comm.job import launched_by
 
     if launched_by():
-        job = find_job()
-        if args.ranks and job.size != args.ranks:
-            raise UserError(f"--ranks {args.ranks}, but {job.size} were started: leave it out")
         return
-    wanted = args.ranks or (1 if args.gpu is None else len(_gpus(args.gpu)))
+    gpus = [] if args.gpu is None else _gpus(args.gpu)
+    wanted = args.ranks or len(gpus) or 1
     if wanted == 1:
         return
+    check()
     beside = Path(sys.executable).parent
     mpiexec = shutil.which("mpiexec", path=str(beside)) or shutil.which("mpiexec")
     if mpiexec is None:
         raise UserError(
             f'{wanted} ranks need MPI: pip install "osucaffe[mpi]", or load the MPI of this machine'
         )
+    if sys.stderr and sys.stderr.isatty():
+        os.environ[_TERMINAL] = f"{platform.node()}:{os.ttyname(sys.stderr.fileno())}"
     command = [mpiexec, "-n", str(wanted), sys.executable, "-m", "osucaffe", *sys.argv[1:]]
     os.execv(mpiexec, command)
+
+
+def check_size(args: argparse.Namespace, job: Job) -> None:
+    """UserError if a launcher started another number of ranks than --ranks asks for."""
+    if args.ranks and job.size != args.ranks:
+        raise UserError(f"--ranks {args.ranks}, but {job.size} were started: leave it out")
+
+
+def take_terminal(job: Job) -> None:
+    """Let rank 0 write to the terminal that `launch` had: what mpiexec gives it is a pipe."""
+    host, _, path = os.environ.pop(_TERMINAL, "").partition(":")
+    if not path or job.rank or host != platform.node():
+        return
+    with contextlib.suppress(OSError):
+        terminal = os.open(path, os.O_WRONLY | os.O_NOCTTY)
+        os.dup2(terminal, sys.stderr.fileno())
+        os.close(terminal)
+
+
+def check_communication(args: argparse.Namespace) -> None:
+    """UserError for a kind, an algorithm or a tuning table that there is not."""
+    from ..comm.create import make_communicator
+    from ..comm.job import Job
+    from ..comm.topology import discover
+
+    make_communicator(Job(), discover(Job()), _wanted(args))
 
 
 def place(args: argparse.Namespace, job: Job) -> Topology:
@@ -136,10 +184,18 @@ def make_team(args: argparse.Namespace, job: Job, topology: Topology) -> DataPar
     """The team that the options ask for; None for a rank alone."""
     if job.size == 1:
         return None
-    from ..comm.create import Wanted
     from ..parallel.team import DataParallel, Design
 
-    wanted = Wanted(
+    bucket = int(args.bucket_mb * 2**20)
+    design = Design(args.aggregation, args.propagation, bucket, args.scal)
+    return DataParallel(job, topology, _wanted(args), design)
+
+
+def _wanted(args: argparse.Namespace) -> Wanted:
+    """The communicator that the options ask for."""
+    from ..comm.create import Wanted
+
+    return Wanted(
         kind=args.comm,
         algorithm=args.algorithm,
         table=args.tuning,
@@ -147,9 +203,6 @@ def make_team(args: argparse.Namespace, job: Job, topology: Topology) -> DataPar
         group=args.group,
         bits=args.gradient_type,
     )
-    bucket = int(args.bucket_mb * 2**20)
-    design = Design(args.aggregation, args.propagation, bucket, args.scal)
-    return DataParallel(job, topology, wanted, design)
 
 
 def _gpus(wanted: str) -> list[str]:

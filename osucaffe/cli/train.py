@@ -71,10 +71,33 @@ def run(args: argparse.Namespace) -> None:
     """Train, alone or as one of the ranks of a job."""
     from ..comm.job import find_job
 
-    ranks.launch(args)
+    ranks.launch(args, lambda: _check(args))
     job = find_job()
     with job.together():
+        ranks.check_size(args, job)
+        ranks.take_terminal(job)
         _train(args, job)
+
+
+def _check(args: argparse.Namespace) -> None:
+    """Find what is wrong with options and files, as far as it can be told before ranks start."""
+    from ..proto import read_net
+    from ..solvers.nets import testing_nets, training_net
+    from ..solvers.policy import Policy
+    from ..solvers.rules import update_of
+    from ..solvers.snapshot import check_prefix
+
+    options.check_device(args)
+    ranks.check_communication(args)
+    param = _read(args)
+    update_of(param, args.solver)
+    Policy(param, args.solver)
+    check_prefix(param, args.solver)
+    training_net(param, args.solver, read_net)
+    testing_nets(param, args.solver, read_net)
+    given = [args.snapshot] if args.snapshot and args.snapshot != "auto" else args.weights
+    for file in [*given, *(name for names in param.weights for name in options.names(names))]:
+        open(file, "rb").close()
 
 
 def _train(args: argparse.Namespace, job: Job) -> None:

@@ -40,6 +40,7 @@ def run(args: argparse.Namespace) -> None:
     ranks.launch(args)
     job = find_job()
     with job.together():
+        ranks.check_size(args, job)
         if not isinstance(job, MpiJob) or job.size == 1:
             raise UserError("tune measures several ranks: add --ranks N, or start it with mpiexec")
         topology = discover(job)

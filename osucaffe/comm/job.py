@@ -29,6 +29,10 @@ _LAUNCHERS = (
 _FORWARDING = 0.3
 """Seconds that a launcher gets to forward a message before it ends everything."""
 
+_TURN = 0.5
+"""Seconds between the ranks' messages, so that what is wrong on all of them is said by one: its
+end is theirs too. Longer than _FORWARDING."""
+
 
 class Job:
     """A process alone, which is a job of one rank. `MpiJob` is the other kind."""
@@ -148,6 +152,8 @@ class MpiJob(Job):
                 raise
             if not isinstance(error, UserError | KeyboardInterrupt):
                 traceback.print_exc()
+            if isinstance(error, UserError):
+                time.sleep(_TURN * min(self.rank, 4))
             text = str(error) if isinstance(error, UserError) else repr(error)
             self.abort("interrupted" if isinstance(error, KeyboardInterrupt) else text)
             raise

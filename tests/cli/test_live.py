@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import pty
 import re
+import struct
+import termios
 
 import pytest
 
+from tests.comm.ranks import needs_mpi
+
 from .conftest import Cli
 
+WIDTH = 100
 ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
@@ -17,9 +23,10 @@ def on_terminal(cli: Cli, *arguments: str) -> tuple[int, str]:
     """Run the program on a terminal of its own: its exit code, and all that it wrote there."""
     child, terminal = pty.fork()
     if child == 0:
+        fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack("4H", 40, WIDTH, 0, 0))
         os.chdir(cli.folder)
         command = cli.command(arguments)
-        os.execve(command[0], command, cli.environment(TERM="xterm-256color", COLUMNS="120"))
+        os.execve(command[0], command, cli.environment(TERM="xterm-256color"))
     written = b""
     try:
         while part := os.read(terminal, 1 << 16):
@@ -37,13 +44,16 @@ def ready(cli: Cli) -> Cli:
     return cli
 
 
-def test_training_shows_a_bar_below_the_log(ready: Cli) -> None:
-    code, written = on_terminal(ready, "train", "--solver", "solver.prototxt")
+@pytest.mark.parametrize("ranks", [1, pytest.param(2, marks=needs_mpi)])
+def test_training_shows_a_bar_below_the_log(ready: Cli, ranks: int) -> None:
+    command = ["train", "--solver", "solver.prototxt", "--ranks", str(ranks)]
+    code, written = on_terminal(ready, *command)
     text = ESCAPES.sub("", written)
     assert code == 0, text
     scores, bar = re.findall(r"[^\r\n]+", text)[-2:]
     assert re.search(r"loss \S+  test accuracy \S+  test loss \S+", scores)
     assert "10/10" in bar
+    assert len(bar) == WIDTH
     assert "iter/s" in bar
     assert "] Optimization Done." in text
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 import subprocess
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -187,6 +189,22 @@ def test_signals_do_what_the_flags_say(ready: Cli, signal_number: signal.Signals
     rest = program.communicate(timeout=60)[0] or ""
     assert program.returncode == 0
     assert list(ready.folder.glob("run_iter_*.solverstate")), rest
+
+
+def test_a_full_disk_ends_the_event_file_and_nothing_else(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    from osucaffe.cli.tensorboard import TensorBoard
+    from osucaffe.solvers.observer import Output, TestResult
+
+    result = TestResult(3, 0, [Output(0, "loss", 0.5)])
+    with TensorBoard(str(tmp_path)) as board, open("/dev/full", "wb") as full:
+        os.dup2(full.fileno(), board._file._writer.fileno())
+        board.on_test(result)
+        board.on_test(result)
+    (told,) = caplog.messages
+    assert "events.out.tfevents" in told
+    assert told.endswith("cannot be written any more: No space left on device")
 
 
 def test_tensorboard_gets_event_files(ready: Cli) -> None:

@@ -85,12 +85,18 @@ def test_a_snapshot_goes_on_with_another_number_of_ranks(folder: Path, propagati
         (["--ranks", "2", "--algorithm", "bogus"], "algorithm 'bogus' is not known"),
         (["--ranks", "2", "--comm", "nccl"], "--comm nccl is for GPUs"),
         (["--ranks", "2", "--tuning", "none.json"], "none.json: cannot read the tuning table"),
+        (["--ranks", "2", "--precision", "bf16"], "osucaffe: --precision is for GPUs only"),
+        (["--ranks", "2", "--weights", "none.caffemodel"], "osucaffe: none.caffemodel: No such"),
+        (["--ranks", "2", "--solver", "none.prototxt"], "osucaffe: none.prototxt: cannot read it"),
+        (["--ranks", "2", "--solver", "bad.prototxt"], "osucaffe: bad.prototxt: lr_policy 'none'"),
     ],
 )
-def test_refusals(folder: Path, options: list[str], message: str) -> None:
+def test_refusals_are_printed_once(folder: Path, options: list[str], message: str) -> None:
+    (folder / "bad.prototxt").write_text(SOLVER.replace("fixed", "none"))
     done = train(folder, *options)
     assert done.returncode != 0
     assert message in done.stderr
+    assert done.stderr.count("osucaffe:") == 1, done.stderr
     assert "Traceback" not in done.stderr
 
 
@@ -105,7 +111,7 @@ def test_a_wrong_number_of_ranks_is_told() -> None:
     command = ["-m", "osucaffe", "train", "--solver", "x", "--ranks", "3"]
     done = mpiexec(2, *command)
     assert done.returncode != 0
-    assert "--ranks 3, but 2 were started" in done.stderr
+    assert done.stderr.count("--ranks 3, but 2 were started") == 1
 
 
 def test_device_query_shows_the_ranks() -> None:
