@@ -17,13 +17,15 @@ class Elementwise(Layer):
     """y = f(x). `value` computes y from a = x.
 
     derivative: computes y = dx from a = dy and b = the top's value or, with `from_input`, the
-    bottom's, of which a copy is kept when the layer works in place.
+    bottom's, of which a copy is kept when the layer works in place. numbers: the fields of its
+    settings that both use as constants.
     """
 
     in_place = True
     value: str
     derivative: str
     from_input = False
+    numbers: tuple[str, ...] = ()
 
     def setup(self, bottom: list[Shape]) -> list[Shape]:
         self.constants = self.read_constants()
@@ -31,7 +33,8 @@ class Elementwise(Layer):
 
     def read_constants(self) -> dict[str, float]:
         """The constants of both formulas."""
-        return {}
+        settings = getattr(self.param, f"{self.type.lower()}_param") if self.numbers else None
+        return {name: getattr(settings, name) for name in self.numbers}
 
     def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
         x, y = bottom[0].data, top[0].data
@@ -111,12 +114,10 @@ class Clip(Elementwise):
 class ELU(Elementwise):
     """y = x where it is positive, else alpha * (exp(x) - 1) (Clevert et al. 2016)."""
 
+    numbers = ("alpha",)
     value = "y = where(a > 0, a, alpha * expm1(min(a, 0)))"
     derivative = "y = where(b > 0, a, a * alpha * exp(min(b, 0)))"
     from_input = True
-
-    def read_constants(self) -> dict[str, float]:
-        return {"alpha": self.param.elu_param.alpha}
 
 
 @register("Exp")
@@ -164,6 +165,7 @@ class Log(Elementwise):
 class Power(Elementwise):
     """y = (shift + scale * x) ** power."""
 
+    numbers = ("power", "scale", "shift")
     value = "y = (shift + scale * a) ** power"
     derivative = "y = a * power * scale * (shift + scale * b) ** (power - 1)"
     from_input = True
@@ -173,7 +175,7 @@ class Power(Elementwise):
         if param.power in (0, 1):  # 0 ** 0 and 0 ** -1 must not come up: no power at all
             self.value = "y = 1 + 0 * a" if param.power == 0 else "y = shift + scale * a"
             self.derivative, self.from_input = "y = a * power * scale", False
-        return {"power": param.power, "scale": param.scale, "shift": param.shift}
+        return super().read_constants()
 
 
 @register("Sigmoid")
@@ -188,12 +190,10 @@ class Sigmoid(Elementwise):
 class Swish(Elementwise):
     """y = x * sigmoid(beta * x) (Ramachandran et al. 2017)."""
 
+    numbers = ("beta",)
     value = "y = a / (1 + exp(-beta * a))"
     derivative = "s = 1 / (1 + exp(-beta * b)); y = a * s * (1 + beta * b * (1 - s))"
     from_input = True
-
-    def read_constants(self) -> dict[str, float]:
-        return {"beta": self.param.swish_param.beta}
 
 
 @register("TanH")
@@ -208,11 +208,9 @@ class TanH(Elementwise):
 class Threshold(Elementwise):
     """y = 1 where x is above the threshold, else 0."""
 
+    numbers = ("threshold",)
     value = "y = where(a > threshold, 1, 0)"
     no_gradient = (0,)
-
-    def read_constants(self) -> dict[str, float]:
-        return {"threshold": self.param.threshold_param.threshold}
 
 
 def _base(layer: Layer, base: float, field: str) -> float:

@@ -132,28 +132,15 @@ def get_pydot_graph(
     made: set[str] = set()
     for index, layer in enumerate(net.layer):
         own = f"layer{index}"
-        graph.add_node(
-            pydot.Node(
-                own,
-                label=_quote(get_layer_label(layer, rankdir, display_lrm)),
-                style="filled",
-                color="#555555",
-                fillcolor=_quote(choose_color_by_layertype(layer.type)),
-            )
-        )
+        text = get_layer_label(layer, rankdir, display_lrm)
+        colour = choose_color_by_layertype(layer.type)
+        graph.add_node(_box(own, text, style="filled", color="#555555", fillcolor=colour))
         label = get_edge_label(layer) if label_edges else ""
         for blob in [*layer.bottom, *layer.top]:
             if blob not in made:
                 made.add(blob)
-                graph.add_node(
-                    pydot.Node(
-                        _quote(f"blob {blob}"),
-                        label=_quote(blob),
-                        style=_quote("filled,rounded"),
-                        color="#999999",
-                        fillcolor=_quote(_BLOB_COLOUR),
-                    )
-                )
+                look = {"style": "filled,rounded", "color": "#999999", "fillcolor": _BLOB_COLOUR}
+                graph.add_node(_box(_quote(f"blob {blob}"), blob, **look))
         in_place = list(layer.bottom) == list(layer.top)
         for blob in layer.bottom:
             ends = "both" if in_place else "forward"
@@ -207,6 +194,14 @@ def draw_net_to_file(
         Path(filename).write_bytes(content)
     except OSError as error:
         raise UserError(f"{filename}: cannot write it: {error.strerror}") from None
+
+
+def _box(name: str, label: str, **look: str) -> Any:
+    """A node of the graph."""
+    import pydot
+
+    quoted: dict[str, Any] = {key: _quote(value) for key, value in look.items()}
+    return pydot.Node(name, label=_quote(label), **quoted)
 
 
 def _quote(text: str) -> str:

@@ -7,6 +7,7 @@ that the compiler turns divisions into multiplications.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -37,18 +38,22 @@ class View:
     stored: bool = False
 
 
-def _places(views: Sequence[View], box: Shape, number: str, order: Sequence[int]) -> str:
-    """C that computes the place of each view from the number of a point of the box.
+def _places(views: Sequence[View], box: Shape, numbers: dict[str, Sequence[int]]) -> str:
+    """C that computes the place of each view for a point of the box.
 
-    order: the axes of the box from the slowest to the fastest in which points are numbered.
+    numbers: variables in C that number the points along some axes each, from the slowest axis to
+    the fastest; together they have all axes.
     """
-    lines = [f"uint32_t rest = {number};"]
-    for axis in reversed(order):
-        if box[axis] > 1:
-            lines.append(f"uint32_t i{axis} = rest % {box[axis]}u; rest /= {box[axis]}u;")
+    lines = []
+    for number, axes in numbers.items():
+        lines.append(f"uint32_t {number}_rest = {number};")
+        for axis in reversed(axes):
+            if box[axis] > 1:
+                rest, extent = f"{number}_rest", f"{box[axis]}u"
+                lines.append(f"uint32_t i{axis} = {rest} % {extent}; {rest} /= {extent};")
     for view in views:
         terms = [f"{view.offset}"]
-        for axis in order:
+        for axis in itertools.chain(*numbers.values()):
             if box[axis] > 1 and view.strides[axis]:
                 terms.append(f"(int64_t)i{axis} * {view.strides[axis]}")
         lines.append(f"int64_t {view.name}_at = {' + '.join(terms)};")
@@ -88,7 +93,7 @@ def map_step(views: Sequence[View], box: Shape, body: str, accumulate: bool = Fa
     text = f"""
 extern "C" __global__ void map({_declared(views)}) {{
     FOR_EACH({count}ll) {{
-        {_places(views, box, "(uint32_t)id", _memory_order(stored[0], box))}
+        {_places(views, box, {"id": _memory_order(stored[0], box)})}
         {_loads(views)}
         {{ {body} }}
         {" ".join(stores)}
@@ -215,9 +220,27 @@ def _reduce(
     across = 32 if fastest in kept and columns >= 8 else 1
     groups = -(-columns // across)
     parts = max(1, min(PARTS // groups, rows // (THREADS // across * 4), 512))
-    slow_to_fast = _memory_order(largest, box)
-    order = [axis for axis in slow_to_fast if axis in summed]
-    text = f"""
+    order = [axis for axis in _memory_order(largest, box) if axis in summed]
+    places = _places(views, box, {"column": kept, "row": order})
+    text = _reduction(views, places, body, (rows, columns), across)
+    tensors = [view.tensor for view in views]
+    function = kernel_from(text, "reduce")
+    if parts == 1:
+        return launch(function, (groups, 1), [*tensors, y, np.int32(accumulate)])
+    partial = call.temporary((parts, columns))
+    return sequence([
+        launch(function, (groups, parts), [*tensors, partial, np.int32(0)]),
+        sum_parts(partial, y, accumulate=accumulate),
+    ])  # fmt: skip
+
+
+def _reduction(
+    views: Sequence[View], places: str, body: str, extents: tuple[int, int], across: int
+) -> str:
+    """The kernel that evaluates `body` for a box of (rows, columns) points and sums its rows, of
+    which each block of a column of the grid takes a part; `across` columns a block."""
+    rows, columns = extents
+    return f"""
 #define ACROSS {across}
 extern "C" __global__ void reduce({_declared(views)}, float* sums, int accumulate) {{
     __shared__ float shared[{THREADS}];
@@ -227,7 +250,7 @@ extern "C" __global__ void reduce({_declared(views)}, float* sums, int accumulat
     float sum = 0;
     if (column < {columns}u)
         for (uint32_t row = first + threadIdx.x / ACROSS; row < last; row += {THREADS} / ACROSS) {{
-            {_pair_places(views, box, kept, order)}
+            {places}
             {_loads(views)}
             float y;
             {{ {body} }}
@@ -244,34 +267,6 @@ extern "C" __global__ void reduce({_declared(views)}, float* sums, int accumulat
     }}
 }}
 """
-    tensors = [view.tensor for view in views]
-    function = kernel_from(text, "reduce")
-    if parts == 1:
-        return launch(function, (groups, 1), [*tensors, y, np.int32(accumulate)])
-    partial = call.temporary((parts, columns))
-    return sequence([
-        launch(function, (groups, parts), [*tensors, partial, np.int32(0)]),
-        sum_parts(partial, y, accumulate=accumulate),
-    ])  # fmt: skip
-
-
-def _pair_places(
-    views: Sequence[View], box: Shape, kept: Sequence[int], summed: Sequence[int]
-) -> str:
-    """As `_places`, for a point numbered by `column` on some axes and `row` on the others."""
-    lines = ["uint32_t rest = column, below = row;"]
-    for name, axes in ("rest", kept), ("below", summed):
-        for axis in reversed(axes):
-            if box[axis] > 1:
-                lines.append(f"uint32_t i{axis} = {name} % {box[axis]}u; {name} /= {box[axis]}u;")
-    for view in views:
-        terms = [
-            f"(int64_t)i{axis} * {view.strides[axis]}"
-            for axis in range(len(box))
-            if box[axis] > 1 and view.strides[axis]
-        ]
-        lines.append(f"int64_t {view.name}_at = {' + '.join(terms) or '0'};")
-    return "\n            ".join(lines)
 
 
 def sum_parts(partial: Tensor, y: Tensor, *, accumulate: bool) -> Step:
