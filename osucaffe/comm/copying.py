@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from .algorithms import part
-from .kernels import kernel
+from .kernels import kernel, launch
 from .on_stream import OnStream
 from .peers import Peers
 
@@ -104,11 +104,12 @@ class Copying(OnStream):
             start, stop = _piece(parts[self.rank], offset, most)
             if stop > start:
                 first = self._slot(self.rank, turn, 0 if self.rank else 1)
-                self._launch(
-                    array.dtype.name, "add", BLOCKS, THREADS, stream,
+                arguments = (
                     array[start:stop], np.int64(stop - start), np.uint64(first),
                     np.int64(SLOT_BYTES), np.int32(self.size - 1),
                 )  # fmt: skip
+                function = kernel("copying", "add", array.dtype.name)
+                launch(function, BLOCKS, THREADS, arguments, stream)
 
     def _slot(self, owner: int, turn: int, writer: int) -> int:
         """The address of what one rank writes for another, in this turn."""
@@ -117,13 +118,7 @@ class Copying(OnStream):
 
     def _meet(self, stream: Any) -> None:
         arguments = self._flags, np.int32(self.rank), np.int32(self.size), self._meetings
-        self._launch("float32", "meet", 1, MOST_RANKS, stream, *arguments)
-
-    def _launch(
-        self, dtype: str, name: str, blocks: int, threads: int, stream: Any, *arguments: Any
-    ) -> None:
-        with stream:
-            kernel("copying", name, dtype)((blocks,), (threads,), arguments)
+        launch(kernel("copying", "meet", "float32"), 1, MOST_RANKS, arguments, stream)
 
     def _copy(self, to: int, source: int, nbytes: int, stream: Any) -> None:
         if nbytes > 0:

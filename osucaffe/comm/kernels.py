@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,23 @@ holds the bits of bfloat16."""
 def kernel(name: str, function: str, dtype: str, **macros: int) -> Any:
     """A kernel of <name>.cu, which has T, A, to_sum and from_sum, and these macros."""
     return _module(name, dtype, tuple(macros.items())).get_function(function)
+
+
+def launch(
+    function: Any, blocks: int, threads: int, arguments: Sequence[Any], stream: Any
+) -> None:
+    """Launch a kernel on a stream, and leave current the stream that is.
+
+    `with stream` would not: at its end CuPy forgets the stream that `use` has made current.
+    """
+    import cupy
+
+    current = cupy.cuda.get_current_stream()
+    stream.use()
+    try:
+        function((blocks,), (threads,), tuple(arguments))
+    finally:
+        current.use()
 
 
 @functools.cache
