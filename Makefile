@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check
 ITERATIONS ?= 3000
 
-.PHONY: help train test test-gpu lint bench-cpu bench-data bench-gpu bench-scaling clean
+.PHONY: help train test test-gpu lint bench-cpu bench-data bench-gpu bench-scaling bench-comm clean
 .DELETE_ON_ERROR:
 
 help:
@@ -17,6 +17,7 @@ help:
 	@echo "make bench-data read LMDBs side by side with PyTorch's DataLoader; PYTHON=... on a GPU machine"
 	@echo "make bench-gpu  the same on a GPU (needs CuPy, cuDNN and PyTorch for CUDA)"
 	@echo "make bench-scaling  training on 1, 2 and 4 GPUs, beside PyTorch DDP"
+	@echo "make bench-comm  all-reduces on 2, 4 .. GPUs, beside NCCL"
 	@echo "make clean      remove the environment, the data and everything else made here"
 
 train: $(VENV)/run.stamp data/mnist/mnist_train_lmdb/data.mdb
@@ -49,6 +50,9 @@ bench-gpu:
 # The same Python needs mpi4py, and the MPI that it was built for.
 bench-scaling:
 	$(PYTHON) -m benchmarks.bench_scaling
+
+bench-comm:
+	$(PYTHON) -m benchmarks.bench_comm --gpu
 
 data/mnist/mnist_train_lmdb/data.mdb: | $(VENV)/run.stamp
 	$(BIN)/osucaffe data mnist --out data/mnist

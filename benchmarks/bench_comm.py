@@ -1,7 +1,7 @@
 """Measure all-reduces: algorithms among ranks of this machine, of two hosts, and of GPUs.
 
-  python -m benchmarks.bench_comm                 on the CPU, and on two hosts made of namespaces
-  python -m benchmarks.bench_comm --gpu --ranks 2 on GPUs, beside NCCL
+  python -m benchmarks.bench_comm                   on the CPU, and on two hosts made of namespaces
+  python -m benchmarks.bench_comm --gpu             on 2, 4, .. GPUs, beside NCCL
 
 Results go to benchmarks/results. All ways take turns, size by size; only ratios mean something.
 """
@@ -11,16 +11,24 @@ from __future__ import annotations
 import argparse
 import json
 import subprocess
+import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
 from tests.comm.hosts import hosts
-from tests.comm.ranks import mpiexec
+from tests.comm.ranks import ROOT, command, mpiexec
 
 from . import results
 
 MODULE = "benchmarks.bench_comm_ranks"
+LINE = """All-reduces of float32 arrays, in microseconds.
+
+- graph: many of them in one replayed CUDA graph, as in training; called: one call after the other
+  from Python, which costs the host more than the GPU where arrays are small.
+- auto is what a run takes by itself. auto / nccl: below 1 auto is faster.
+- mpi goes through the host, at some sizes only. Medians of rounds in turns, of the slowest rank.
+"""
 
 
 def rows_of(done: subprocess.CompletedProcess[str]) -> list[dict[str, Any]]:
@@ -51,31 +59,81 @@ def on_cpu(largest: int) -> dict[str, list[dict[str, Any]]]:
     return found
 
 
+def on_gpus(ranks: int, largest: int) -> list[dict[str, Any]]:
+    """The rows of so many GPUs, printed as they come."""
+    line, environment = command(ranks, "-m", "benchmarks.bench_comm_gpu", str(largest))
+    rows = []
+    with subprocess.Popen(
+        line, env=environment, cwd=ROOT, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        for text in process.stdout:
+            print(text, end="", flush=True)
+            if text.startswith("ROW "):
+                rows.append(json.loads(text[4:]))
+    if process.returncode:
+        print(f"{ranks} ranks ended with {process.returncode}", file=sys.stderr)
+    return rows
+
+
+def gpu_section(title: str, rows: list[dict[str, Any]]) -> str:
+    """A heading and a table of microseconds, with the ratio that counts."""
+    modes = {mode: list(rows[0][mode]) for mode in ("graph", "called")}
+    modes["called"] = [*modes["graph"], "mpi"]
+    columns = [f"{name}, {mode}" for mode, names in modes.items() for name in names]
+    cells = []
+    for row in rows:
+        times = [row[mode].get(name, "") for mode, names in modes.items() for name in names]
+        ratio = row["graph"]["auto"] / row["graph"]["nccl"]
+        cells.append([f"{row['bytes']:,}", *times, f"{ratio:.2f}"])
+    heads = ["bytes", *columns, "auto / nccl"]
+    return f"## {title}\n\n{results.table(heads, cells)}\n"
+
+
+def measure_gpus(wanted: str | None, largest: int, folder: Path) -> None:
+    """Measure and write, after each number of ranks."""
+    import cupy
+    from cupy.cuda import nccl
+
+    runtime, version = cupy.cuda.runtime, nccl.get_version()
+    counts = [number for number in (2, 4, 8) if number <= runtime.getDeviceCount()]
+    if wanted is not None:
+        counts = [int(number) for number in wanted.split(",")]
+    device = runtime.getDeviceProperties(0)["name"].decode()
+    record: dict[str, Any] = {
+        "date": results.today(), "machine": results.machine(), "gpu": device,
+        "nccl": f"{version // 10000}.{version // 100 % 100}.{version % 100}", "cuda": runtime.runtimeGetVersion(),
+        "driver": runtime.driverGetVersion(), "microseconds": {},
+    }  # fmt: skip
+    name = f"comm-{device.lower().replace(' ', '-')}-{record['date']}"
+    text = f"# All-reduce on GPUs, {record['date']}\n\n{device}, NCCL {record['nccl']}. {LINE}"
+    for ranks in counts:
+        rows = on_gpus(ranks, largest)
+        if rows:
+            record["microseconds"][f"{ranks} GPUs"] = rows
+            text += f"\n{gpu_section(f'{ranks} GPUs', rows)}"
+        print(f"wrote {results.write(name, record, text, folder)}")
+    print(text)
+
+
 def main() -> None:
     """Measure and write."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--gpu", action="store_true", help="on GPUs, beside NCCL")
-    parser.add_argument("--ranks", type=int, default=2, help="ranks for --gpu (default: 2)")
-    parser.add_argument("--max_mb", type=float, default=16, help="largest arrays (default: 16)")
+    parser.add_argument("--ranks", help="numbers of GPUs, with commas (default: 2, 4, .. all)")
+    parser.add_argument("--max_mb", type=float, help="largest arrays (default: 16, --gpu: 256)")
+    parser.add_argument("--out", type=Path, default=results.RESULTS, help="folder of the results")
     args = parser.parse_args()
-    largest = int(args.max_mb * 2**20)
-    record: dict[str, Any] = {"date": results.today(), "machine": results.machine()}
-    name = f"comm-{'gpu' if args.gpu else 'cpu'}-{record['date']}"
+    largest = int((args.max_mb or (256 if args.gpu else 16)) * 2**20)
     if args.gpu:
-        import cupy
-
-        device = cupy.cuda.runtime.getDeviceProperties(0)["name"].decode()
-        record |= {"gpu": device, "nccl": cupy.cuda.nccl.get_version()}
-        done = mpiexec(args.ranks, "-m", MODULE, "gpu", str(largest), timeout=600)
-        found = {f"{args.ranks} GPUs ({device})": rows_of(done)}
-        name += f"-{args.ranks}"
-    else:
-        found = on_cpu(largest)
-    record["microseconds"] = found
+        measure_gpus(args.ranks, largest, args.out)
+        return
+    record: dict[str, Any] = {"date": results.today(), "machine": results.machine()}
+    record["microseconds"] = found = on_cpu(largest)
     text = f"# All-reduce, {record['date']}\n\nMicroseconds on {record['machine']['cpu']}.\n\n"
     text += "\n".join(section(title, rows) for title, rows in found.items())
     print(text)
-    print(f"wrote {results.write(name, record, text)}")
+    print(f"wrote {results.write('comm-cpu-' + record['date'], record, text, args.out)}")
 
 
 if __name__ == "__main__":

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ..errors import UserError
 from .communicator import Communicator
 from .hierarchical import Hierarchical
 from .job import Job, MpiJob
-from .narrowed import Narrowed
+from .narrowed import narrowed
 from .serial import Serial
 from .topology import Topology
 from .tuning import Selection
 
 KINDS = ("auto", "mpi", "nccl", "ipc", "nccl+ipc", "copy", "hierarchical")
-"""auto takes NCCL alone among GPUs: that the kernels of ipc are faster has not been measured."""
+"""auto takes nccl+ipc among the GPUs of a host, or NCCL alone where they cannot map one another's
+memory; ipc where ranks share a GPU."""
 
 _GPU_KINDS = ("nccl", "ipc", "nccl+ipc", "copy")
 
@@ -50,16 +51,20 @@ def make_communicator(
         return Serial()
     job.watchdog.timeout = wanted.timeout
     _check(wanted, topology)
+    topology = _cut(topology, wanted.group)
     narrow = wanted.bits != "float32"
     maker = Maker(
         job, topology, selection, background=background and not narrow, patient=background
     )
-    levels = _cut(topology, wanted.group)
+    levels = topology.levels()
     if wanted.kind in ("auto", "hierarchical") and len(levels) > 1:
         made = maker.composed(levels)
     else:
         made = maker.flat("auto" if wanted.kind == "hierarchical" else wanted.kind)
-    return Narrowed(made, wanted.bits, background=background) if narrow else made
+    if not narrow:
+        return made
+    device = topology.own.gpu is not None
+    return narrowed(made, wanted.bits, device=device, background=background)
 
 
 def _check(wanted: Wanted, topology: Topology) -> None:
@@ -70,23 +75,17 @@ def _check(wanted: Wanted, topology: Topology) -> None:
         raise UserError("--comm nccl: NCCL refuses two ranks on one GPU: choose auto or ipc")
     if wanted.kind.endswith(("ipc", "copy")) and len(topology.hosts) > 1:
         raise UserError(f"--comm {wanted.kind}: the ranks are on several hosts: choose auto")
-    if wanted.bits != "float32" and topology.own.gpu is not None:
-        raise UserError("--gradient_type: on GPUs gradients travel in float32: leave it out")
 
 
-def _cut(topology: Topology, group: int) -> list[list[Hashable]]:
-    """The levels; with `group`, hosts are cut into groups of so many ranks."""
-    levels = topology.levels()
+def _cut(topology: Topology, group: int) -> Topology:
+    """With `group`, each host is as many hosts as it has groups of so many ranks."""
     if not group:
-        return levels
-    seen: dict[int, int] = {}
-    pieces: list[Hashable] = []
-    for each in topology.ranks:
-        seen[each.host] = seen.get(each.host, -1) + 1
-        pieces.append((each.host, seen[each.host] // group))
-    if len(set(pieces)) in (1, len(pieces)):
-        return levels
-    return [pieces, levels[-1]]
+        return topology
+    ranks = list(topology.ranks)
+    for host in topology.hosts:
+        for index, each in enumerate(host):
+            ranks[each.rank] = replace(each, host=host[index - index % group].rank)
+    return Topology(ranks[topology.own.rank], tuple(ranks))
 
 
 class Maker:
@@ -150,18 +149,10 @@ class Maker:
         places = [self._topology.ranks[rank] for rank in world.allgather(self._job.rank)]
         one_host = len({each.host for each in places}) == 1
         gpus = [each.gpu for each in places if each.gpu is not None]
-        if kind == "auto" and gpus and one_host:
-            kind = "nccl" if len(set(gpus)) == len(gpus) else "ipc"
-        if kind in _GPU_KINDS:
-            from .copying import Copying
-            from .ipc import Ipc
-            from .nccl import Nccl
-
-            if kind == "ipc":
-                return Ipc(world)
-            if kind == "copy":
-                return Copying(world)
-            return Nccl(world, small=Ipc(world) if kind == "nccl+ipc" else None)
+        if world.size == 1:
+            return Serial()
+        if kind in _GPU_KINDS or (kind == "auto" and gpus and one_host):
+            return _on_gpus(world, kind, shared=len(set(gpus)) < len(gpus))
         from .mpi import Mpi
 
         made = Mpi(
@@ -177,3 +168,23 @@ class Maker:
         from .staged import Staged
 
         return Staged(made, background=background)
+
+
+def _on_gpus(world: Any, kind: str, *, shared: bool) -> Communicator:
+    """A communicator of the ranks of an MPI communicator. shared: some of them use one GPU."""
+    from .copying import Copying
+    from .ipc import Ipc
+    from .nccl import Nccl
+
+    if kind == "copy":
+        return Copying(world)
+    if kind == "ipc" or (kind == "auto" and shared):
+        return Ipc(world)
+    small = None
+    if kind != "nccl":
+        try:
+            small = Ipc(world)
+        except UserError:  # on all ranks alike
+            if kind != "auto":
+                raise
+    return Nccl(world, small=small)

@@ -1,67 +1,56 @@
-"""Owns the communicator of ranks on one host that read one another's GPU memory (CUDA IPC).
+"""Owns the communicator of ranks on one host that store into one another's GPU memory (CUDA IPC).
 
-Its kernels are `ipc.cu`. It is for small and medium all-reduces, and for ranks that share a GPU,
-which NCCL refuses. Memory is mapped once, when it is made.
+It is made for small all-reduces, and for ranks that share a GPU, which NCCL refuses. Its kernels
+are `ipc.cu`. Memory is mapped once, when it is made.
 """
 
 from __future__ import annotations
 
 import functools
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ..errors import UserError
+from .kernels import kernel, launch
 from .on_stream import OnStream
+from .peers import Peers
 
-BLOCKS, THREADS = 32, 512
 MOST_RANKS = 16
-BUFFER_BYTES = 8 << 20
-"""How much a call can move; larger arrays take several calls."""
-FLAG_BYTES = 4096
-ONE_SHOT = 128 << 10
-"""Bytes up to which every rank adds everything."""
-SMALL = 512 << 10
-"""Bytes up to which "nccl+ipc" brings an all-reduce here."""
+PACKET_BYTES, DATA_BYTES = 16, 12
+SLOT = 1 << 20
+"""Packets that a rank can hold for one call; larger arrays take several calls."""
+BLOCKS, THREADS = 128, 512
+TRIP = 24_000
+"""Packets that leave a GPU in the time of a trip to another and of meeting it there: 1.05 us at
+363 GB/s, as measured on H200s joined by NVLink."""
+SMALL = 4 << 20
+"""Bytes up to which an all-reduce is faster here than with NCCL (measured there, too)."""
 
-_PLAIN = "return v;"
-_TYPES = {
-    "float32": ("float", "float", _PLAIN, _PLAIN),
-    "float64": ("double", "double", _PLAIN, _PLAIN),
-    "int32": ("int", "int", _PLAIN, _PLAIN),
-    "float16": (
-        "unsigned short",
-        "float",
-        'float wide; asm("cvt.f32.f16 %0, %1;" : "=f"(wide) : "h"(v)); return wide;',
-        'T narrow; asm("cvt.rn.f16.f32 %0, %1;" : "=h"(narrow) : "f"(v)); return narrow;',
-    ),
-    "uint16": (
-        "unsigned short",
-        "float",
-        "return __uint_as_float((unsigned)v << 16);",
-        'T narrow; asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(narrow) : "f"(v)); return narrow;',
-    ),
-}
-"""For each type of array: the element, what it is added in, and the bodies that convert."""
+Launch = tuple[Any, int, int, tuple[Any, ...]]
 
 
-@functools.cache
-def _module(dtype: str) -> Any:
-    import cupy
+def elements(itemsize: int) -> int:
+    """How many of them a packet holds."""
+    return DATA_BYTES // itemsize
 
-    element, total, widen, narrow = _TYPES[dtype]
-    head = (
-        "typedef unsigned int uint32_t; typedef unsigned long long uint64_t;\n"
-        "typedef int int32_t; typedef long long int64_t;\n"
-        f"typedef {element} T; typedef {total} A;\n"
-        f"#define FLAG_BYTES {FLAG_BYTES}\n#define BUFFER_BYTES {BUFFER_BYTES}ull\n"
-        f"#define MOST_RANKS {MOST_RANKS}\n"
-        f"__device__ __forceinline__ A to_sum(T v) {{ {widen} }}\n"
-        f"__device__ __forceinline__ T from_sum(A v) {{ {narrow} }}\n"
-    )
-    text = Path(__file__).with_suffix(".cu").read_text()
-    return cupy.RawModule(code=head + text, options=("-std=c++17",))
+
+def most(itemsize: int, ranks: int) -> int:
+    """The elements that an all-reduce can take at a time."""
+    return SLOT // (2 * ranks) * ranks * elements(itemsize)
+
+
+def plan(count: int, itemsize: int, ranks: int) -> tuple[str, int]:
+    """The kernel for an all-reduce of so many elements, and the packets that its threads share.
+
+    In one shot a rank sends (ranks - 1) * packets, in two 2 * (ranks - 1) / ranks * packets and a
+    trip more.
+    """
+    packets = -(-count // elements(itemsize))
+    saved = (ranks - 1) * (ranks - 2) * packets / ranks
+    if packets * ranks <= SLOT and (saved <= TRIP or packets < ranks):
+        return "one_shot", packets
+    return "two_shot", -(-packets // ranks)
 
 
 class Ipc(OnStream):
@@ -75,72 +64,80 @@ class Ipc(OnStream):
         if comm.size > MOST_RANKS:
             raise UserError(f"--comm ipc: at most {MOST_RANKS} ranks of a host, not {comm.size}")
         runtime = self._runtime = self._cupy.cuda.runtime
-        nbytes = FLAG_BYTES + 2 * BUFFER_BYTES
+        self._comm, self._peers = comm, Peers(comm)
+        nbytes = 2 * SLOT * PACKET_BYTES
         self._region = runtime.malloc(nbytes)  # an allocation of its own: a handle means all of one
         runtime.memset(self._region, 0, nbytes)
         runtime.deviceSynchronize()
-        handles = comm.allgather(runtime.ipcGetMemHandle(self._region))
-        self._mapped, trouble = self._map(handles)
-        if failed := [text for text in comm.allgather(trouble) if text]:
+        try:
+            regions = self._peers.addresses(self._region)
+        except UserError:
             self.close()
-            raise UserError(
-                f"the memory of the other ranks' GPUs cannot be mapped ({failed[0]}): use --comm "
-                "nccl or mpi"
-            )
-        addresses = [self._mapped.get(rank, self._region) for rank in range(comm.size)]
-        self._peers = self._cupy.asarray(np.array(addresses, np.uint64))
+            raise
+        self._slots = self._cupy.asarray(np.array(regions, np.uint64))
         self._calls = self._cupy.zeros(BLOCKS, np.uint32)
+        # Ranks that share a GPU may run side by side: what waits must leave room for the others.
+        gpus = comm.allgather(runtime.deviceGetPCIBusId(self._device.id))
+        self._blocks = max(1, BLOCKS // max(map(gpus.count, gpus)))
+        self._launches = functools.lru_cache(maxsize=4096)(self._prepare)
         runtime.deviceSynchronize()
         comm.Barrier()
 
-    def _map(self, handles: list[bytes]) -> tuple[dict[int, int], str]:
-        """The addresses of the peers' regions, and what went wrong if something did."""
-        mapped: dict[int, int] = {}
-        for rank, handle in enumerate(handles):
-            if rank != self.rank:
-                try:
-                    mapped[rank] = self._runtime.ipcOpenMemHandle(handle)
-                except self._runtime.CUDARuntimeError as error:
-                    return mapped, str(error)
-        return mapped, ""
-
     @staticmethod
     def takes(nbytes: int) -> bool:
-        """Whether "nccl+ipc" brings an all-reduce of so many bytes here."""
+        """Whether an all-reduce of so many bytes is faster here than with NCCL."""
         return nbytes <= SMALL
 
     def enqueue(self, operation: str, array: Any, root: int, stream: Any) -> None:
-        """Enqueue one of the collective operations on a stream, in pieces that fit the buffers."""
-        most = BUFFER_BYTES // array.itemsize
-        for start in range(0, array.size, most):
-            piece = array[start : start + most]
-            if operation in ("broadcast", "all_gather"):
-                owner = root if operation == "broadcast" else -1
-                extra = np.int32(owner), np.int64(start), np.int64(array.size)
-                self._launch("pull", piece, stream, *extra)
-            else:  # a reduction to all holds what any other reduction must
-                small = piece.nbytes <= ONE_SHOT or self.size == 2
-                self._launch("one_shot" if small else "two_shot", piece, stream)
+        """Enqueue one of the collective operations on a stream, in pieces that fit into a slot."""
+        for each in self._launches(operation, array.data.ptr, array.size, array.dtype, root):
+            launch(*each, stream)
 
-    def _launch(self, name: str, piece: Any, stream: Any, *extra: Any) -> None:
-        arguments = (
-            piece, np.int64(piece.size), self._peers, np.int32(self.rank), np.int32(self.size),
-            self._calls, *extra,
-        )  # fmt: skip
-        function = _module(piece.dtype.name).get_function(name)
-        with stream:
-            function((BLOCKS,), (THREADS,), arguments)
+    def _prepare(
+        self, operation: str, pointer: int, count: int, dtype: np.dtype[Any], root: int
+    ) -> list[Launch]:
+        """What to launch for an array; prepared once, as that takes longer than to launch it."""
+        item, launches = dtype.itemsize, []
+        if operation in ("broadcast", "all_gather"):
+            rooted = operation == "broadcast"
+            owned = count if rooted else -(-count // self.size)
+            step = SLOT // self.size * elements(item)
+            for start in range(0, owned, step):
+                length = min(step, owned - start)
+                numbers = (
+                    np.int32(root if rooted else -1), np.int64(count), np.int64(start),
+                    np.int32(length),
+                )  # fmt: skip
+                packets = -(-length // elements(item))
+                launches.append(self._launch("spread", dtype.name, packets, pointer, *numbers))
+            return launches
+        step = most(item, self.size)  # an all-reduce has what any other reduction must
+        for start in range(0, count, step):
+            length = min(step, count - start)
+            name, packets = plan(length, item, self.size)
+            place = pointer + start * item
+            launches.append(self._launch(name, dtype.name, packets, place, np.int32(length)))
+        return launches
+
+    def _launch(self, name: str, dtype: str, packets: int, pointer: int, *numbers: Any) -> Launch:
+        """A kernel, its blocks and threads, which share so many packets, and its arguments."""
+        function = kernel(
+            "ipc", name, dtype, RANKS=self.size, SLOT=SLOT, BLOCKS=BLOCKS, THREADS=THREADS
+        )
+        threads = min(THREADS, -(-packets // 32) * 32)
+        blocks = min(self._blocks, -(-packets // threads))
+        rank = np.int32(self.rank)
+        return function, blocks, threads, (pointer, *numbers, self._slots, self._calls, rank)
 
     def transfer(self, array: Any, *, to: int | None = None, source: int | None = None) -> None:
         """It has no send and receive between two ranks: every call is one of all ranks."""
         raise ValueError("ipc has no send and recv: use the communicator of all ranks")
 
     def close(self) -> None:
-        """Unmap the peers' memory and give back this rank's."""
+        """Unmap the peers' memory and give back this rank's. All ranks call it together."""
         super().close()
-        for address in self._mapped.values():
-            self._runtime.ipcCloseMemHandle(address)
-        self._mapped.clear()
+        self._peers.close()
+        self._comm.Barrier()  # CUDA wants memory unmapped everywhere before it is given back
         if self._region:
             self._runtime.free(self._region)
             self._region = 0

@@ -35,21 +35,12 @@ def kernel(name: str, function: str, dtype: str, **macros: int) -> Any:
     return _module(name, dtype, tuple(macros.items())).get_function(function)
 
 
-def launch(
-    function: Any, blocks: int, threads: int, arguments: Sequence[Any], stream: Any
-) -> None:
-    """Launch a kernel on a stream, and leave current the stream that is.
+def launch(function: Any, blocks: int, threads: int, arguments: Sequence[Any], stream: Any) -> None:
+    """Launch a kernel on a stream, whatever stream is current.
 
-    `with stream` would not: at its end CuPy forgets the stream that `use` has made current.
+    (`with stream` would not do: at its end CuPy forgets the stream that `use` has made current.)
     """
-    import cupy
-
-    current = cupy.cuda.get_current_stream()
-    stream.use()
-    try:
-        function((blocks,), (threads,), tuple(arguments))
-    finally:
-        current.use()
+    function((blocks,), (threads,), tuple(arguments), stream=stream)
 
 
 @functools.cache

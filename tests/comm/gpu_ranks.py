@@ -5,41 +5,60 @@ Argument: "check" for a GPU each, "share" for all on one.
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
+import time
+import zlib
 from typing import Any
 
+import numpy as np
+
 from osucaffe.cli.ranks import identify
-from osucaffe.comm.algorithms import OPERATIONS
+from osucaffe.comm.algorithms import OPERATIONS, part
 from osucaffe.comm.communicator import Communicator
 from osucaffe.comm.create import Wanted, make_communicator
 from osucaffe.comm.hierarchical import Hierarchical
 from osucaffe.comm.host import DTYPES
 from osucaffe.comm.job import MpiJob, find_job
 from osucaffe.comm.nccl import Nccl
+from osucaffe.comm.on_stream import OnStream
 from osucaffe.comm.topology import discover
 
 from .collectives import check_result, numbers, values
 
 COUNTS = (1, 3, 1001, 65_537, 98_304, 3_000_001)
+SEQUENCE = 300
+
+
+@functools.cache
+def arrays_of(ranks: int, count: int, dtype: str) -> list[np.ndarray]:
+    """What all ranks have, as float64."""
+    return [numbers(values(rank, count, dtype)) for rank in range(ranks)]
+
+
+def upload(cupy: Any, array: np.ndarray, stream: Any) -> Any:
+    """A device array; one with an odd count begins beside a multiple of 16 bytes."""
+    with stream:
+        padded = cupy.zeros(array.size + 1, array.dtype)
+        device = padded[array.size % 2 :][: array.size]
+        device.set(array)
+    return device
 
 
 def check(cupy: Any, comm: Communicator, operation: str, count: int, dtype: str, root: int) -> None:
     """Run one operation on device arrays, on a stream, and compare."""
-    arrays = [numbers(values(rank, count, dtype)) for rank in range(comm.size)]
     stream = cupy.cuda.Stream(non_blocking=True)
-    with stream:
-        padded = cupy.zeros(count + 1, dtype)
-        mine = padded[count % 2 :][:count]  # odd counts begin beside a multiple of 16 bytes
-        mine.set(values(comm.rank, count, dtype))
+    mine = upload(cupy, values(comm.rank, count, dtype), stream)
     rooted = operation in ("broadcast", "reduce")
     handle = getattr(comm, operation)(mine, *([root] if rooted else []), stream=stream)
     handle.wait()
     stream.synchronize()
+    arrays = arrays_of(comm.size, count, dtype)
     check_result(comm, operation, numbers(mine.get()), arrays, root)
 
 
-def check_all(job: MpiJob, cupy: Any, made: dict[str, Communicator]) -> int:
+def check_all(cupy: Any, made: dict[str, Communicator]) -> int:
     """Every operation, type and size over each communicator."""
     done = 0
     for name, comm in made.items():
@@ -54,6 +73,77 @@ def check_all(job: MpiJob, cupy: Any, made: dict[str, Communicator]) -> int:
     return done
 
 
+def check_sequence(job: MpiJob, cupy: Any, comm: Communicator, most: int) -> int:
+    """All-reduces of random sizes and types, one behind the other, while ranks now and then fall
+    behind: right sums, and of numbers that are rounded the same bits on every rank."""
+    random = np.random.default_rng(4)  # the same on every rank
+    own = np.random.default_rng((5, job.rank))
+    stream = cupy.cuda.Stream(non_blocking=True)
+    arrays, rounded = [], []
+    for _ in range(SEQUENCE):
+        count, dtype = int(2 ** random.uniform(0, np.log2(most))), str(random.choice(DTYPES))
+        arrays.append((upload(cupy, values(comm.rank, count, dtype), stream), dtype))
+        rounded.append(upload(cupy, own.standard_normal(count).astype(np.float32), stream))
+    stream.synchronize()
+    for (array, _), other in zip(arrays, rounded, strict=True):
+        comm.all_reduce(array, stream=stream)
+        comm.all_reduce(other, stream=stream).wait()
+        if own.random() < 0.05:
+            time.sleep(own.uniform(0, 2e-3))
+    stream.synchronize()
+    for array, dtype in arrays:
+        expected = arrays_of(comm.size, array.size, dtype)
+        check_result(comm, "all_reduce", numbers(array.get()), expected, 0)
+    sums = job.gather([zlib.crc32(array.get().tobytes()) for array in rounded])
+    assert all(each == sums[0] for each in sums), "the ranks have other bits"
+    return 2 * SEQUENCE
+
+
+def check_graph(cupy: Any, comm: OnStream) -> int:
+    """Operations of several sizes in one CUDA graph, which is replayed, between others."""
+    counts = (1, 5, 4096, 100_003, 1_500_000)
+    stream = cupy.cuda.Stream(non_blocking=True)
+    arrays = [upload(cupy, np.zeros(count, np.float32), stream) for count in counts]
+
+    def run() -> None:
+        for array in arrays:
+            comm.all_reduce(array, stream=stream).wait()
+
+    run()
+    stream.synchronize()
+    stream.begin_capture()
+    run()
+    graph = stream.end_capture()
+    for turn in range(3):
+        for array in arrays:
+            array.set(values(comm.rank, array.size, "float32"), stream=stream)
+        graph.launch(stream)
+        graph.launch(stream)
+        if turn == 1:  # an operation more: the next graph begins with the other slot
+            run()
+        stream.synchronize()
+        for array in arrays:
+            total = np.sum(arrays_of(comm.size, array.size, "float32"), axis=0)
+            np.testing.assert_array_equal(array.get(), total * comm.size ** (1 + (turn == 1)))
+    del graph
+    return 3 * len(counts)
+
+
+def check_narrow(cupy: Any, comm: Communicator, bits: str) -> None:
+    """float32 that 16 bits cannot tell from 1 arrives as 1, and other operations keep it."""
+    stream = cupy.cuda.Stream(non_blocking=True)
+    for operation in ("all_reduce", "reduce", "reduce_scatter", "broadcast", "all_gather"):
+        array = upload(cupy, np.full(70_001, 1 + 2**-12, np.float32), stream)
+        getattr(comm, operation)(array, stream=stream).wait()
+        stream.synchronize()
+        reduces = operation not in ("broadcast", "all_gather")
+        whole = operation != "reduce_scatter"
+        start, stop = (0, array.size) if whole else part(array.size, comm.size, comm.rank)
+        if operation != "reduce" or comm.rank == 0:
+            expected = comm.size if reduces else np.float32(1 + 2**-12)
+            assert (array[start:stop].get() == expected).all(), f"{operation} in {bits}"
+
+
 def main() -> None:
     mode = sys.argv[1]
     job: Any = find_job()
@@ -64,26 +154,36 @@ def main() -> None:
         gpu = 0 if mode == "share" else job.rank % count
         cupy.cuda.Device(gpu).use()
         topology = discover(job, *identify(gpu))
-        kinds = (
-            ["ipc", "mpi", "auto"]
-            if mode == "share"
-            else ["nccl", "ipc", "mpi", "nccl+ipc", "copy"]
-        )
-        made = {kind: make_communicator(job, topology, Wanted(kind)) for kind in kinds}
-        if mode != "share":
-            made["background mpi"] = make_communicator(
-                job, topology, Wanted("mpi"), background=True
-            )
-            whole = make_communicator(job, topology, Wanted("mpi"))
+
+        def make(kind: str, bits: str = "float32", *, background: bool = False) -> Communicator:
+            wanted = Wanted(kind, bits=bits)
+            return make_communicator(job, topology, wanted, background=background)
+
+        if mode == "share":
+            made = {kind: make(kind) for kind in ("ipc", "mpi", "auto")}
+        else:
+            made = {kind: make(kind) for kind in ("nccl", "ipc", "mpi", "auto", "copy")}
+            made["background mpi"] = make("mpi", background=True)
             local = Nccl(job.world.Split(job.rank))
-            rails = make_communicator(job, topology, Wanted("nccl"))
             made["hierarchical"] = Hierarchical(
-                whole, local, rails, list(range(job.size)), rails=None
+                make("mpi"), local, make("nccl"), list(range(job.size)), rails=None
             )
-        done = check_all(job, cupy, made)
+        narrow = {
+            f"{kind} {bits}": make(kind, bits, background=kind == "mpi")
+            for kind in (("ipc",) if mode == "share" else ("nccl", "auto", "mpi"))
+            for bits in ("float16", "bfloat16")
+        }
+        for name, comm in narrow.items():
+            check_narrow(cupy, comm, name)
+        made |= narrow
+        done = check_all(cupy, made)
+        for name, comm in made.items():
+            if isinstance(comm, OnStream) and name != "copy":
+                done += check_graph(cupy, comm)
+        for kind in ("ipc",) if mode == "share" else ("ipc", "auto"):
+            done += check_sequence(job, cupy, made[kind], 20_000 if mode == "share" else 1_000_000)
         for comm in made.values():
-            if not isinstance(comm, Hierarchical):
-                comm.close()
+            comm.close()
         visible = os.environ.get("CUDA_VISIBLE_DEVICES", "all")
         print(f"rank {job.rank}: {done} cases right on GPU {gpu} of {visible}\n", end="")
         sys.stdout.flush()

@@ -16,10 +16,8 @@ MPIEXEC = shutil.which("mpiexec", path=str(Path(sys.executable).parent)) or shut
 needs_mpi = pytest.mark.skipif(MPIEXEC is None, reason="there is no mpiexec")
 
 
-def mpiexec(
-    ranks: int, *arguments: str, timeout: float = 100, cwd: Path = ROOT
-) -> subprocess.CompletedProcess[str]:
-    """Run `python ARGUMENTS` as so many ranks; what they print comes back."""
+def command(ranks: int, *arguments: str) -> tuple[list[str], dict[str, str]]:
+    """What starts `python ARGUMENTS` as so many ranks, and its environment."""
     assert MPIEXEC is not None
     environment = os.environ | {
         "OMP_NUM_THREADS": "1",
@@ -28,14 +26,17 @@ def mpiexec(
         "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")])),
         "OMPI_ALLOW_RUN_AS_ROOT": "1",
         "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+        "OMPI_MCA_hwloc_base_binding_policy": "none",
         "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
     }
+    return [MPIEXEC, "-n", str(ranks), sys.executable, *arguments], environment
+
+
+def mpiexec(
+    ranks: int, *arguments: str, timeout: float = 100, cwd: Path = ROOT
+) -> subprocess.CompletedProcess[str]:
+    """Run `python ARGUMENTS` as so many ranks; what they print comes back."""
+    line, environment = command(ranks, *arguments)
     return subprocess.run(
-        [MPIEXEC, "-n", str(ranks), sys.executable, *arguments],
-        env=environment,
-        cwd=cwd,
-        capture_output=True,
-        text=True,
-        timeout=timeout,
-        check=False,
+        line, env=environment, cwd=cwd, capture_output=True, text=True, timeout=timeout, check=False
     )

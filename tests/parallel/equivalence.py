@@ -108,6 +108,7 @@ def cases(size: int) -> Iterator[Case]:
     yield Case(Design("blocking", scaling="strong"), settings=every)
     yield Case(Design(bucket=512), Wanted(bits="bfloat16"), tolerance=0.05)
     yield Case(Design(bucket=512), Wanted(bits="float16"), tolerance=0.01)
+    yield Case(Design(propagation="sharded"), Wanted(bits="float16"), tolerance=0.01)
 
 
 def make_data(folder: Path) -> Path:
