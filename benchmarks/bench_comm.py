@@ -102,8 +102,9 @@ def measure_gpus(wanted: str | None, largest: int, folder: Path) -> None:
     device = runtime.getDeviceProperties(0)["name"].decode()
     record: dict[str, Any] = {
         "date": results.today(), "machine": results.machine(), "gpu": device,
-        "nccl": f"{version // 10000}.{version // 100 % 100}.{version % 100}", "cuda": runtime.runtimeGetVersion(),
-        "driver": runtime.driverGetVersion(), "microseconds": {},
+        "nccl": f"{version // 10000}.{version // 100 % 100}.{version % 100}",
+        "cuda": runtime.runtimeGetVersion(), "driver": runtime.driverGetVersion(),
+        "microseconds": {},
     }  # fmt: skip
     name = f"comm-{device.lower().replace(' ', '-')}-{record['date']}"
     text = f"# All-reduce on GPUs, {record['date']}\n\n{device}, NCCL {record['nccl']}. {LINE}"
