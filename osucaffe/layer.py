@@ -9,6 +9,7 @@ from .backends.primitives import Program
 from .backends.tensor import Shape, Tensor
 from .blob import Blob
 from .errors import UserError
+from .labels import Classes, Labels
 
 if TYPE_CHECKING:
     import numpy as np
@@ -84,6 +85,8 @@ class Layer:
         self.wanted: list[bool] = []
         self.initial: list[tuple[Tensor, np.ndarray]] = []
         """What is written once, when the net has been built: parameters and constant tops."""
+        self.label_bottoms: dict[int, Classes] = {}
+        """Which bottoms hold labels, and which of them this layer takes."""
 
     # -- what a layer type defines ---------------------------------------------------------------
 
@@ -98,6 +101,9 @@ class Layer:
         self, program: Program, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]
     ) -> None:
         """Record what computes the bottoms' diffs (where propagate_down) and the parameters'."""
+
+    def limit_labels(self, top: int, labels: Labels) -> None:
+        """Of a layer without bottoms: learn which labels the layers take that read this top."""
 
     # -- what a layer type uses ------------------------------------------------------------------
 
@@ -133,6 +139,11 @@ class Layer:
     ) -> Tensor:
         """Memory of the layer's own that lives from forward to backward (kept: for ever)."""
         return Tensor(shape, dtype, f"{self.name}.{self.type}", flexible=flexible, kept=kept)
+
+    def takes_labels(self, bottom: int, classes: int, ignored: int | None = None) -> None:
+        """Declare that a bottom holds labels, 0 to classes - 1 or the one that is ignored."""
+        name = f'layer "{self.name}" ({self.type})'
+        self.label_bottoms[bottom] = Classes(name, classes, ignored)
 
     def axis(self, axis: int, dimensions: int, field: str = "axis") -> int:
         """A checked axis as a number from 0; negative ones count from the end."""

@@ -21,6 +21,7 @@ from .graph.assembly import Assembly, assemble, assemble_again
 from .graph.filter import filter_layers, net_state
 from .graph.fusion import fuse
 from .graph.gradients import Node, find_gradients, scale_losses
+from .graph.labels import limit_labels
 from .graph.lanes import mark_backward, mark_forward, run_beside, split
 from .graph.memory import Pool, plan_memory
 from .graph.parameters import adopt_parameters, copy_weights
@@ -115,6 +116,7 @@ class Net:
         self._parts, self._losses = parts, parts.losses
         self.blobs: dict[str, Blob] = parts.blobs
         self.nodes: list[Node] = parts.nodes
+        self.labels = limit_labels(parts.nodes)
         self.inputs, self.outputs = parts.inputs, parts.outputs
         self.total = Tensor((), name="total loss", kept=True)
         self.seeds = {blob.name: blob.diff for blob, _ in self._losses}
@@ -367,6 +369,8 @@ class Net:
         blob = self.blobs[name]
         if np.shape(values) != blob.shape:
             raise UserError(f'blob "{name}" has shape {blob.shape}, not {np.shape(values)}')
+        if name in self.labels:
+            self.labels[name].check_all(values, f'blob "{name}"')
         self.backend.write(blob.data, values)
 
     # -- weights ---------------------------------------------------------------------------------

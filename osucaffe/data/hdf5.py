@@ -11,6 +11,7 @@ import numpy as np
 
 from osucaffe.backends.tensor import Shape
 from osucaffe.errors import UserError
+from osucaffe.labels import Labels
 
 from .order import permutation
 
@@ -22,12 +23,14 @@ class Hdf5Source:
     rows as the others; of all files the data sets have one shape but for the rows. shuffle: other
     orders of the files, and of the rows in each, in every epoch. `shapes`: those of one row.
     A file's rows are read at once and stay in memory until the next file's are wanted.
+    labels: of each data set, the labels that it may hold (set them before the first batch).
     """
 
     def __init__(
         self, path: str, names: Sequence[str], *, shuffle: bool = False, seed: int = 0
     ) -> None:
         self._path, self._names = path, list(names)
+        self.labels = [Labels() for _ in names]
         self._shuffle, self._seed = shuffle, seed
         self._files = self._read_list()
         described = [self._describe(file) for file in self._files]
@@ -80,6 +83,8 @@ class Hdf5Source:
                         values = [opened[name].astype(np.float32)[()] for name in self._names]
                 except (OSError, KeyError) as error:
                     raise UserError(f"cannot read {self._files[file]}: {error}") from error
+                for name, labels, array in zip(self._names, self.labels, values, strict=True):
+                    labels.check_all(array, f'{self._files[file]}: data set "{name}"')
                 self._loaded = file, values
             return self._loaded[1]
 

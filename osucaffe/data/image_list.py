@@ -10,6 +10,7 @@ import numpy as np
 
 from osucaffe.backends.tensor import Shape
 from osucaffe.errors import UserError
+from osucaffe.labels import Labels
 
 from .ahead import BadRecords
 from .image import read_image
@@ -57,7 +58,8 @@ class ImageListSource:
     the seed picks. bad: what becomes of an image that cannot be used; where it is skipped, the
     next good one of the list takes its place. `shape` is the (channels, height, width) of what
     comes out. raw: whether to give the images as they are, for the primitive `transform`, which
-    have `raw_shape` then, the channels last.
+    have `raw_shape` then, the channels last. labels: those that an image may have (set it before
+    the first batch).
     """
 
     interleaved = True
@@ -81,6 +83,7 @@ class ImageListSource:
         self._transform = transform
         self._seed, self._shuffle = seed, shuffle
         self._bad = bad or BadRecords()
+        self.labels = Labels()
         self._start = first_record(seed, rand_skip)
         image = self._read(0)
         self._image_shape = image.shape
@@ -117,15 +120,17 @@ class ImageListSource:
 
     def _usable(self, record: int) -> tuple[np.ndarray, int]:
         """An image, or where it is bad and to be skipped the next one of the list that is not."""
-        while True:  # the first image of all can be used
+        for place in range(record, record + len(self)):
+            record = place % len(self)
             try:
+                self.labels.check(self._entries[record].label, self._name(record))
                 image = self._read(record)
                 if image.shape != self._image_shape:
                     check_size(self._transform, image.shape, self._image_shape, self._name(record))
                 return image, record
             except UserError as error:
                 self._bad.found(error)
-                record = (record + 1) % len(self._entries)
+        raise UserError(f"the list {self._path} has no image that can be used")
 
     def _records(self, epochs: np.ndarray, places: np.ndarray) -> np.ndarray:
         if not self._shuffle:

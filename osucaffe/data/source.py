@@ -9,6 +9,7 @@ import numpy as np
 
 from osucaffe.backends.tensor import Shape
 from osucaffe.errors import UserError
+from osucaffe.labels import Labels
 
 from .ahead import BadRecords
 from .database import Database
@@ -31,6 +32,7 @@ class DatumSource:
     raw: whether to give records as they are, for the primitive `transform`. Only bytes can be:
     afterwards `raw` tells whether they are, `raw_shape` their shape, and `interleaved` whether
     that has the channels last, as decoders write them.
+    labels: those that a record may have (set it before the first batch).
     """
 
     def __init__(
@@ -49,6 +51,7 @@ class DatumSource:
         self._seed = seed
         self._block = block
         self._bad = bad or BadRecords()
+        self.labels = Labels()
         self._start = first_record(seed, rand_skip)
         self._local = threading.local()
         with database.read(0, 1) as [(key, value)]:
@@ -112,11 +115,12 @@ class DatumSource:
         data: Sequence[np.ndarray],
         labels: np.ndarray | None,
     ) -> bool:
-        """Fill in raw records that look like the first one. False if there are others."""
+        """Fill in raw records that look like the first one. False if there are others, or one has
+        a label that it may not have."""
         transform = self._transform
         if self._bulk:
             numbers = self._bulk.read(start, stop, data[0])
-            if numbers is None:
+            if numbers is None or self.labels.wrong(numbers) is not None:
                 return False
             transform.choose_all(self.record_shape, draws, data[1])
         elif self._form:
@@ -125,6 +129,8 @@ class DatumSource:
             if plain is None:
                 return False
             images, numbers = plain
+            if self.labels.wrong(numbers) is not None:
+                return False
             if self.raw:
                 np.copyto(data[0], images)
                 transform.choose_all(self.record_shape, draws, data[1])
@@ -174,6 +180,7 @@ class DatumSource:
         self, key: memoryview, value: memoryview, memory: np.ndarray | None = None
     ) -> tuple[Datum, np.ndarray]:
         datum, image = self._decode(key, value, memory)
+        self.labels.check(datum.label, self._name(key))
         if image.shape != self.record_shape:
             check_size(self._transform, image.shape, self.record_shape, self._name(key))
         if self.raw and image.dtype != np.uint8:
@@ -185,14 +192,16 @@ class DatumSource:
 
     def _next_usable(self, number: int) -> tuple[Datum, np.ndarray]:
         """The first record behind a bad one that can be used: it takes the place."""
-        while True:  # the first record of all can be used
-            number = (number + 1) % len(self._database)
-            with self._database.read(number, number + 1) as [(key, value)]:
+        count = len(self._database)
+        for place in range(number + 1, number + count):
+            place %= count
+            with self._database.read(place, place + 1) as [(key, value)]:
                 try:
                     datum, image = self._usable(key, value)
                     return datum, image.copy()
                 except UserError:
                     continue
+        raise UserError(f"{self._database.path} has no record that can be used")
 
     def _decode(
         self, key: memoryview, value: memoryview, memory: np.ndarray | None = None

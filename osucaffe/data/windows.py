@@ -12,6 +12,7 @@ import numpy as np
 
 from osucaffe.backends.tensor import Shape
 from osucaffe.errors import UserError
+from osucaffe.labels import Labels
 
 from .datum import decode_image
 from .image import resize
@@ -176,6 +177,12 @@ class WindowSource:
         self.shape: Shape = (self._file.channels, transform.crop, transform.crop)
         self._mean = transform.centre_mean(self._file.channels)
         self._content: Callable[[int], bytes] = lru_cache(None)(self._load) if cache else self._load
+
+    def check_labels(self, labels: Labels) -> None:
+        """Refuse a foreground window with a label that it may not have."""
+        for window in self._foreground:
+            name = self._root + self._file.images[window.image]
+            labels.check(window.label, f"{self._path}: a foreground window of {name}")
 
     def fill(self, position: int, arrays: Sequence[np.ndarray]) -> None:
         """Write the samples of the stream from `position` on: data, and labels."""

@@ -92,8 +92,8 @@ class InfogainLoss(Normalized):
     def setup(self, bottom: list[Shape]) -> list[Shape]:
         scores, param = bottom[0], self.param.infogain_loss_param
         self.along = axis = self.axis(param.axis, len(scores), "infogain_loss_param.axis")
-        check_labels(self, bottom, axis)
         self.ignore = read_ignored(self.param.loss_param)
+        check_labels(self, bottom, axis, self.ignore)
         self.normalization = read_normalization(self)
         classes = scores[axis]
         self.folded = (math.prod(scores[:axis]), classes, math.prod(scores[axis + 1 :]))

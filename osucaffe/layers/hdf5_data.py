@@ -5,6 +5,7 @@ from __future__ import annotations
 from osucaffe.backends.tensor import Shape
 from osucaffe.data.hdf5 import Hdf5Source
 from osucaffe.errors import UserError
+from osucaffe.labels import Labels
 from osucaffe.layer import register
 
 from .feed import Stream
@@ -29,5 +30,9 @@ class HDF5Data(Stream):
             source = Hdf5Source(param.source, self.param.top, shuffle=param.shuffle, seed=self.seed)
         except UserError as error:
             self.fail("hdf5_data_param.source", str(error))
+        self._labels = source.labels
         shapes: list[Shape] = [(param.batch_size, *shape) for shape in source.shapes]
         return self.stream(source.fill, shapes)
+
+    def limit_labels(self, top: int, labels: Labels) -> None:
+        self._labels[top] = labels

@@ -9,6 +9,7 @@ from osucaffe.backends.tensor import Shape, Tensor
 from osucaffe.blob import Blob
 from osucaffe.data.pipeline import Fill
 from osucaffe.data.transform import Transform
+from osucaffe.labels import Labels
 
 from .feed import Stream
 
@@ -20,6 +21,7 @@ class Source(Protocol):
     raw: bool
     raw_shape: Shape
     interleaved: bool
+    labels: Labels
 
     @property
     def fill(self) -> Fill:
@@ -33,6 +35,7 @@ class Images(Stream):
         self, source: Source, transform: Transform, *, batch: int, threads: int, depth: int = 4
     ) -> list[Shape]:
         """Start the stream. Returns the shapes of the tops."""
+        self._source = source
         shapes: list[Shape] = [(batch, *source.shape), (batch,)]
         if not source.raw:
             return self.stream(source.fill, shapes, threads=threads, depth=depth)
@@ -49,6 +52,10 @@ class Images(Stream):
         dtypes = [self._raw.dtype, self._table.dtype, *["float32"] * len(shapes[1:])]
         self.prefetch(source.fill, fed, dtypes=dtypes, threads=threads, depth=depth)
         return shapes
+
+    def limit_labels(self, top: int, labels: Labels) -> None:
+        if top == 1:
+            self._source.labels = labels
 
     def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
         if not self.computed:

@@ -151,6 +151,7 @@ class Classification(Loss):
         if math.prod(bottom[1]) != items:
             self.fail("bottom[1]", f"has shape {bottom[1]}: it must hold {items} labels")
         self.scores = (items, math.prod(bottom[0][1:]))
+        self.takes_labels(1, self.scores[1])
         self.constants = {"share": 1 / items}
         return [()]
 

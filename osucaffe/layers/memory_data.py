@@ -8,6 +8,7 @@ from osucaffe.backends.tensor import Shape
 from osucaffe.data.pipeline import Buffer, allocate
 from osucaffe.data.transform import Transform, record_draws
 from osucaffe.errors import UserError
+from osucaffe.labels import Labels
 from osucaffe.layer import register
 
 from .feed import Feed
@@ -30,9 +31,14 @@ class MemoryData(Feed):
         self._transform = Transform(self.param.transform_param, self.phase, self.fail)
         self._arrays: tuple[np.ndarray, np.ndarray] | None = None
         self._added = 0
+        self._labels = Labels()
         shapes: list[Shape] = [(self.batch_size, *self.shape), (self.batch_size,)]
         self._buffers = [allocate(shape) for shape in shapes]
         return shapes
+
+    def limit_labels(self, top: int, labels: Labels) -> None:
+        if top == 1:
+            self._labels = labels
 
     def set_arrays(self, data: np.ndarray, labels: np.ndarray) -> None:
         """Bring these from now on, as they are: transform_param does not apply.
@@ -79,6 +85,9 @@ class MemoryData(Feed):
         data, labels = self._arrays
         start = (self.position + self.rank * self.batch_size) % len(data)
         stop = start + self.batch_size
+        if (place := self._labels.wrong(labels[start:stop])) is not None:
+            name = f'layer "{self.name}" (MemoryData): image {start + place} of the arrays'
+            self._labels.check(labels[start + place], name)
         self._buffers[0].array[...] = data[start:stop]
         self._buffers[1].array[...] = labels[start:stop]
         self.position += self.ranks * self.batch_size

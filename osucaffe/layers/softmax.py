@@ -11,8 +11,11 @@ from ..blob import Blob
 from ..layer import Layer, register
 
 
-def check_labels(layer: Layer, bottom: list[Shape], axis: int) -> None:
-    """Refuse labels that are not one for each position of bottom[0] outside `axis`."""
+def check_labels(
+    layer: Layer, bottom: list[Shape], axis: int, ignored: int | None = None
+) -> None:
+    """Refuse labels that are not one for each position of bottom[0] outside `axis`, and declare
+    that those are taken which name one of the classes along it."""
     scores, labels = bottom[0], bottom[1]
     positions = math.prod(scores[:axis] + scores[axis + 1 :])
     if math.prod(labels) != positions:
@@ -21,6 +24,7 @@ def check_labels(layer: Layer, bottom: list[Shape], axis: int) -> None:
             f"has shape {labels}: scores of shape {scores} with classes along axis {axis} need "
             f"{positions} labels",
         )
+    layer.takes_labels(1, scores[axis], ignored)
 
 
 def read_normalization(layer: Layer, default: str = "VALID") -> str:
@@ -72,10 +76,11 @@ class SoftmaxWithLoss(Layer):
 
     def setup(self, bottom: list[Shape]) -> list[Shape]:
         axis = self.axis(self.param.softmax_param.axis, len(bottom[0]), "softmax_param.axis")
-        check_labels(self, bottom, axis)
+        ignored = read_ignored(self.param.loss_param)
+        check_labels(self, bottom, axis, ignored)
         self.settings: dict[str, Any] = {
             "axis": axis,
-            "ignore": read_ignored(self.param.loss_param),
+            "ignore": ignored,
             "normalization": read_normalization(self),
         }
         return [(), bottom[0]]
@@ -104,7 +109,8 @@ class Accuracy(Layer):
     def setup(self, bottom: list[Shape]) -> list[Shape]:
         param = self.param.accuracy_param
         axis = self.axis(param.axis, len(bottom[0]), "accuracy_param.axis")
-        check_labels(self, bottom, axis)
+        ignored = read_ignored(param)
+        check_labels(self, bottom, axis, ignored)
         classes = bottom[0][axis]
         if not 1 <= param.top_k <= classes:
             self.fail(
@@ -113,7 +119,7 @@ class Accuracy(Layer):
         self.settings: dict[str, Any] = {
             "axis": axis,
             "top_k": param.top_k,
-            "ignore": read_ignored(param),
+            "ignore": ignored,
         }
         return [(), (classes,)]
 

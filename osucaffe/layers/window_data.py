@@ -7,6 +7,7 @@ from osucaffe.data.pipeline import usable_cores
 from osucaffe.data.transform import Transform
 from osucaffe.data.windows import WindowSource
 from osucaffe.errors import UserError
+from osucaffe.labels import Labels
 from osucaffe.layer import register
 
 from .feed import Stream
@@ -55,5 +56,10 @@ class WindowData(Stream):
             if str(error).startswith("layer "):
                 raise
             self.fail("window_data_param.source", str(error))
+        self._source = source
         shapes: list[Shape] = [(param.batch_size, *source.shape), (param.batch_size,)]
         return self.stream(source.fill, shapes, threads=usable_cores())
+
+    def limit_labels(self, top: int, labels: Labels) -> None:
+        if top == 1:
+            self._source.check_labels(labels)

@@ -49,6 +49,12 @@ class Store:
             self._arrays[tensor] = array
             self._seen[tensor] = None
 
+    def written(self, tensor: Tensor) -> np.ndarray | None:
+        """The array of a tensor that a script may have written to since the last run."""
+        if self.backend.name == "cpu":
+            return tensor.array
+        return self._arrays[tensor] if tensor in self._seen else None
+
     def upload(self) -> None:
         """Bring what the script may have written to the device."""
         for tensor in self._seen:

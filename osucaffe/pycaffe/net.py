@@ -216,6 +216,10 @@ class Net:
     def prepare(self) -> None:
         """Let the engine's net have what the script changed, before it runs."""
         self.reshape()
+        for name in self._net.inputs:
+            values = self._store.written(self._net.blobs[name].data)
+            if values is not None:
+                self._net.labels[name].check_all(values, f'blob "{name}"')
         self._store.upload()
 
     def done(self) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import simplejpeg
 from google.protobuf import text_format
 
 from osucaffe.backends.cpu import Cpu
@@ -28,8 +29,13 @@ def cpu(raw: bool) -> Cpu:
 
 def read_net(backend: Any, source: Path, transform: str = "", **settings: Any) -> Net:
     """A net that reads a database, and does something behind it that takes memory."""
-    text = f"""layer {{ name: "in" type: "Data" top: "data" top: "label"
-        data_param {{ source: "{source}" batch_size: 7 backend: LMDB }}
+    data = f'type: "Data" data_param {{ source: "{source}" batch_size: 7 backend: LMDB }}'
+    return net_of(backend, data, transform, **settings)
+
+
+def net_of(backend: Any, data: str, transform: str, **settings: Any) -> Net:
+    """The same with any layer that brings images."""
+    text = f"""layer {{ name: "in" top: "data" top: "label" {data}
         transform_param {{ {transform} }} }}
     layer {{ name: "double" type: "Power" bottom: "data" top: "double" power_param {{ scale: 2 }} }}
     layer {{ name: "flat" type: "Flatten" bottom: "double" top: "flat" }}
@@ -122,6 +128,56 @@ def test_floats_among_bytes_are_refused(database: Any) -> None:
     path = database([make_datum(np.zeros((1, 1, 4), np.uint8), 1), floats(4)])
     with pytest.raises(UserError, match=r'record "00000001".*holds float_data'):
         batches(read_net(cpu(True), path))
+
+
+IMAGES = [
+    ("", "crop_size: 20 mirror: true mean_value: 104 mean_value: 117 mean_value: 123"),
+    ("shuffle: true", "crop_size: 24 mean_value: 9"),
+    ("shuffle: true rand_skip: 3 is_color: false", "crop_size: 9 mirror: true scale: 0.25"),
+    ("new_height: 21 new_width: 33", "mirror: true mean_value: 50 scale: 0.5"),
+    ("new_height: 21 new_width: 33 is_color: false", ""),
+]
+
+
+@pytest.fixture
+def listed(tmp_path: Path) -> str:
+    """The settings of ImageData for five JPEGs, of which two have sizes of their own."""
+    random = np.random.default_rng(0)
+    lines = []
+    for number, extents in enumerate([(30, 40), (30, 40), (24, 50), (30, 40), (61, 25)]):
+        image = random.integers(0, 256, (*extents, 3), dtype=np.uint8)
+        (tmp_path / f"{number}.jpg").write_bytes(simplejpeg.encode_jpeg(image))
+        lines.append(f"{number}.jpg {number}\n")
+    (tmp_path / "list").write_text("".join(lines))
+    return f'source: "{tmp_path}/list" root_folder: "{tmp_path}/" batch_size: 4'
+
+
+def image_net(backend: Any, listed: str, text: str, transform: str, phase: str) -> Net:
+    data = f'type: "ImageData" image_data_param {{ {listed} {text} }}'
+    return net_of(backend, data, transform, phase=phase)
+
+
+@pytest.mark.parametrize("phase", ["TRAIN", "TEST"])
+@pytest.mark.parametrize(("text", "transform"), IMAGES)
+def test_images_of_a_list_too(listed: str, text: str, transform: str, phase: str) -> None:
+    made = [image_net(cpu(raw), listed, text, transform, phase) for raw in (False, True)]
+    assert [call.name for call in made[1].programs[0][:2]] == ["host", "transform"]
+    assert made[1].layers[0]._raw.dtype == "uint8"
+    found, wanted = batches(made[1]), batches(made[0])
+    assert_same(found, wanted)
+    assert {*found[1].tolist(), *found[3].tolist()} == set(range(5))
+    assert np.ptp(found[0]) > 20  # there is something to see
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("text", "transform"), IMAGES)
+def test_a_gpu_makes_the_same_of_images_of_a_list(listed: str, text: str, transform: str) -> None:
+    from osucaffe.backends.cuda import Cuda
+
+    found, wanted = (
+        batches(image_net(backend, listed, text, transform, "TRAIN")) for backend in (Cuda(), Cpu())
+    )
+    assert_same(found, wanted)
 
 
 @pytest.mark.gpu

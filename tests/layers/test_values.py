@@ -102,13 +102,21 @@ def test_softmax_loss_gives_the_probabilities_too() -> None:
 @pytest.mark.parametrize(
     "type_", ["SoftmaxWithLoss", "HingeLoss", "MultinomialLogisticLoss", "InfogainLoss"]
 )
-def test_a_label_out_of_range_makes_the_loss_nan(type_: str, wrong: float) -> None:
-    bottoms = [random.random((3, 4)), np.array([0.0, wrong, 1])]
+def test_a_computed_label_out_of_range_makes_the_loss_nan(type_: str, wrong: float) -> None:
+    values = {"x": random.random((3, 4)), "half": np.array([0.0, wrong / 2, 0.5])}
     if type_ == "InfogainLoss":
-        bottoms.append(np.eye(4))
-    assert np.isnan(run(type_, bottoms))
-    bottoms[1][1] = 2
-    assert np.isfinite(run(type_, bottoms))
+        values["m"] = np.eye(4)
+    text = f"""layer {{ name: "twice" type: "Power" bottom: "half" top: "label"
+        power_param {{ scale: 2 }} }}
+    layer {{ name: "op" type: "{type_}" bottom: "x" bottom: "label" top: "loss"
+        {'bottom: "m"' if "m" in values else ""} }}"""
+    net = build(inputs({name: each.shape for name, each in values.items()}) + text, Cpu())
+    for label, good in ((wrong, False), (2, True)):
+        values["half"][1] = label / 2
+        for name, value in values.items():
+            net.write(name, value)
+        net.forward()
+        assert np.isfinite(net.read("loss")) == good
 
 
 def test_infogain_with_the_identity_is_the_softmax_loss(tmp_path) -> None:

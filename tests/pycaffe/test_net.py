@@ -324,3 +324,15 @@ def test_arrays_for_memory_data(tmp_path):
         net.set_input_arrays(data[:3], np.zeros(3, np.float32))
     with pytest.raises(UserError, match="no MemoryData"):
         caffe.Net(write(tmp_path, DEPLOY), caffe.TEST).set_input_arrays(data, np.zeros(4))
+
+
+def test_labels_that_a_script_writes_are_checked(tmp_path):
+    text = """layer { name: "x" type: "Input" top: "x" top: "label"
+        input_param { shape { dim: 2 dim: 3 } shape { dim: 2 } } }
+    layer { name: "loss" type: "SoftmaxWithLoss" bottom: "x" bottom: "label" top: "loss" }"""
+    net = caffe.Net(write(tmp_path, text), caffe.TEST)
+    net.blobs["label"].data[...] = [0, 2]
+    net.forward()
+    net.blobs["label"].data[1] = 3
+    with pytest.raises(UserError, match=r'blob "label"\[1\] has label 3, but layer "loss"'):
+        net.forward()

@@ -1,0 +1,56 @@
+"""Owns what labels may be: those that the layers which read them tell apart."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from .errors import UserError
+
+
+class Classes(NamedTuple):
+    """The labels that a layer takes: 0 to classes - 1, and one that it ignores.
+
+    layer: as messages call it. Fractions of labels do not count, as they do not in Caffe.
+    """
+
+    layer: str
+    classes: int
+    ignored: int | None = None
+
+
+class Labels:
+    """The labels that all layers take which read one blob. Without such layers: any."""
+
+    def __init__(self, readers: Sequence[Classes] = ()) -> None:
+        # Two of a kind, such as a loss and a score, need one look.
+        self._readers = list({(each.classes, each.ignored): each for each in readers}.values())
+
+    def wrong(self, labels: np.ndarray) -> int | None:
+        """Where the first label stands, in row-major order, that a layer does not take."""
+        for _, classes, ignored in self._readers:
+            good = (labels > -1) & (labels < classes)
+            if ignored is not None:
+                good |= np.trunc(labels) == ignored
+            if not good.all():
+                return int(good.argmin())
+        return None
+
+    def check_all(self, labels: np.ndarray, name: str) -> None:
+        """Refuse an array that holds a label that a layer does not take."""
+        labels = np.asarray(labels)
+        if (place := self.wrong(labels)) is not None:
+            where = ", ".join(map(str, np.unravel_index(place, labels.shape)))
+            self.check(labels.flat[place], f"{name}[{where}]")
+
+    def check(self, label: float, name: str) -> None:
+        """Refuse a label that a layer does not take. name: as messages call what has it."""
+        for layer, classes, ignored in self._readers:
+            if not (-1 < label < classes or np.trunc(label) == ignored):
+                but = "" if ignored is None else f" and ignores {ignored}"
+                raise UserError(
+                    f"{name} has label {label:g}, but {layer} tells {classes} classes apart, "
+                    f"0 to {classes - 1}{but}: correct the label, or the net's number of classes"
+                )
