@@ -29,6 +29,11 @@ def span(name: str, category: str) -> AbstractContextManager[None]:
     return _NOTHING if _running is None else _running.span(name, category)
 
 
+def running() -> Trace | None:
+    """The trace that is running, if one is."""
+    return _running
+
+
 class Trace:
     """Collects spans while it runs (`with trace.running():`), and writes them.
 
@@ -41,6 +46,7 @@ class Trace:
         self._process = process
         self._events: list[dict[str, Any]] = []
         self._tracks: dict[str, int] = {}
+        self._enqueued: list[tuple[str, str, Any, Any, str]] = []
         self._push, self._pop = _find_nvtx()
         self._thread = threading.get_ident()
         self._write("[]")
@@ -78,6 +84,16 @@ class Trace:
             "name": name, "cat": category, "ph": "X", "ts": start * 1e6, "dur": (end - start) * 1e6,
             "pid": self._process, "tid": number,
         })  # fmt: skip
+
+    def enqueue(self, name: str, category: str, start: Any, end: Any, track: str) -> None:
+        """A span between two events of a device, whose times `settle` will find."""
+        self._enqueued.append((name, category, start, end, track))
+
+    def settle(self, time_of: Callable[[Any], float]) -> None:
+        """Add the spans that were enqueued. time_of: waits for an event, gives its time."""
+        for name, category, start, end, track in self._enqueued:
+            self.add(name, category, time_of(start), time_of(end), track)
+        self._enqueued.clear()
 
     def write(self) -> None:
         """Write the file: events by time, and the names of the tracks."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 
 class Laps:
@@ -23,6 +24,10 @@ class Laps:
     def mark(self) -> None:
         """A part has been run."""
         self._marks.append(time.perf_counter())
+
+    def time_of(self, event: Any) -> float:
+        """When a device came to an event, on the same clock; the host has no such events."""
+        raise NotImplementedError
 
     def read(self) -> list[float]:
         """Where the first part began and where each ended, in seconds of `time.perf_counter`."""

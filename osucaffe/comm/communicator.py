@@ -11,6 +11,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
+from ..trace import span
 from .host import DTYPES
 
 
@@ -103,7 +104,12 @@ class Communicator(ABC):
             raise ValueError(f"there is no rank {root} among {self.size}")
         if self.size == 1 or not array.size:
             return DONE
-        return self._start(lambda: self.run(operation, array, root), stream)
+
+        def work() -> None:
+            with span(describe(operation, array), "communication"):
+                self.run(operation, array, root)
+
+        return self._start(work, stream)
 
     def _start(self, work: Callable[[], None], stream: Any) -> Handle:
         ready = None if stream is None else stream.record()
@@ -119,6 +125,11 @@ def _after(ready: Any, work: Callable[[], None]) -> None:
     if ready is not None:
         ready.synchronize()
     work()
+
+
+def describe(operation: str, array: Any) -> str:
+    """How a trace calls it."""
+    return f"{operation} {array.nbytes:,} B"
 
 
 def check(array: Any) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import Any
 
-from .communicator import DONE, Communicator, Handle, check
+from ..trace import running
+from .communicator import DONE, Communicator, Handle, check, describe
 
 PRIORITY = -5
 """Of the streams of communicators: the greatest that CUDA knows."""
@@ -55,10 +56,14 @@ class OnStream(Communicator):
         check(array)
         if self.size == 1 or not array.size:
             return DONE
+        trace = running()
         ready = self._cupy.cuda.Event(disable_timing=True)
         ready.record(stream)
         self.stream.wait_event(ready)
+        begun = self.stream.record() if trace else None
         self.enqueue(operation, array, root, self.stream)
-        done = self._cupy.cuda.Event(disable_timing=True)
+        done = self._cupy.cuda.Event(disable_timing=not trace)
         done.record(self.stream)
+        if trace:
+            trace.enqueue(describe(operation, array), "communication", begun, done, "communication")
         return _Enqueued(done, stream)

@@ -21,8 +21,8 @@ class Aggregation:
 
     operation: where the sums are wanted: "all_reduce", on every rank; "reduce", on rank 0;
     "reduce_scatter", each rank's part of each bucket on that rank.
-    In every iteration: `begin`; `after` whenever backward has run a layer, or not at all;
-    `send_rest`; `arrive` for each bucket.
+    In every iteration: `after` whenever backward has run a layer, or not at all; `send_rest`;
+    `arrive` for each bucket.
     """
 
     def __init__(
@@ -38,10 +38,6 @@ class Aggregation:
         self._pieces = [diff.array[bucket.start : bucket.stop] for bucket in buckets]
         self._layers = [bucket.layer for bucket in buckets]
         self._handles: list[Handle] = []
-
-    def begin(self) -> None:
-        """Backward is about to start."""
-        self._handles.clear()
 
     def after(self, layer: int) -> None:
         """Backward has run this layer and all above it: send what is complete."""
@@ -60,6 +56,8 @@ class Aggregation:
     def arrive(self, bucket: int) -> None:
         """Wait for the sums of a bucket; all are to be waited for, in their order."""
         self._handles[bucket].wait(_stream(self._backend))
+        if bucket == len(self._layers) - 1:
+            self._handles.clear()
 
     def finish(self) -> None:
         """Send the rest, and wait for all."""

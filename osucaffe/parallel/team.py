@@ -167,15 +167,9 @@ class DataParallel(Team):
 
     def step(self, solver: Solver, *, accumulate: bool, update: bool) -> Step:
         """One pass, and with `update` the exchange of gradients beside or behind it."""
-        net, design = solver.net, self._design
-        before: dict[int, Step] = {}
-        if design.propagation != "none" and not accumulate:
-            before = self._weights.marks(overlapped=design.propagation != "blocking")
-        after: dict[int, Step] = {}
-        then: list[Step] = []
-        if update:
-            after = self._aggregation.marks() if design.aggregation == "layerwise" else {}
-            then = self._finish()
+        net = solver.net
+        before, after = self.beside(accumulate=accumulate, update=update)
+        then = self._finish() if update else []
         if any(layer.reshapes for layer in net.layers):
             before[len(net.layers)] = self._scale_gradients  # the losses may have new memory
         run = net.whole(
@@ -187,12 +181,19 @@ class DataParallel(Team):
         )
 
         def step() -> None:
-            self._aggregation.begin()
             run()
             if update:
                 self.updated()
 
         return step
+
+    def beside(self, *, accumulate: bool, update: bool) -> tuple[dict[int, Step], dict[int, Step]]:
+        design = self._design
+        before: dict[int, Step] = {}
+        if design.propagation != "none" and not accumulate:
+            before = self._weights.marks(overlapped=design.propagation != "blocking")
+        layerwise = update and design.aggregation == "layerwise"
+        return before, self._aggregation.marks() if layerwise else {}
 
     def _finish(self) -> list[Step]:
         """Behind backward: the rest of the gradients, and the update, bucket by bucket if it may
@@ -207,7 +208,6 @@ class DataParallel(Team):
         return steps
 
     def exchange(self) -> None:
-        self._aggregation.begin()
         self._aggregation.finish()
 
     def updated(self) -> None:

@@ -41,7 +41,8 @@ class Policy:
         name = param.lr_policy
         if name not in NEEDS:
             known = ", ".join(NEEDS)
-            raise UserError(f"{file}: lr_policy {name!r} is not known; choose one of {known}")
+            what = f"lr_policy {name!r} is not known" if name else "lr_policy is missing"
+            raise UserError(f"{file}: {what}; choose one of {known}")
         for field in NEEDS[name]:
             value = getattr(param, field)
             given = len(value) > 0 if field == "stepvalue" else param.HasField(field)

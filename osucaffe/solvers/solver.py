@@ -203,8 +203,9 @@ class Solver:
                 self.team.settle()
                 debug.forward_and_backward(self.net, accumulate=part > 0)
             elif tracer:
-                self.team.settle()
-                tracer.forward_and_backward(self.net, accumulate=part > 0)
+                last = part == self.param.iter_size - 1
+                before, after = self.team.beside(accumulate=part > 0, update=last)
+                tracer.forward_and_backward(self.net, before, after, accumulate=part > 0)
             else:
                 self._part(accumulate=part > 0, update=part == self.param.iter_size - 1)()
             if wanted:
@@ -215,9 +216,9 @@ class Solver:
             self._losses.read()
             self._display(rate)
         if show:
-            before = debug.parameter_values(self.net)
+            shown = debug.parameter_values(self.net)
             self._update_apart(rate)
-            debug.show_update(self.net, before)
+            debug.show_update(self.net, shown)
         if self.param.clip_gradients >= 0 and display:
             self.optimizer.log_clipping(self.param.clip_gradients)
         if self.loss_scale and display:

@@ -46,8 +46,14 @@ class Team:
         step: Step = solver.net.whole(accumulate=accumulate, then=then)
         return step
 
+    def beside(self, *, accumulate: bool, update: bool) -> tuple[dict[int, Step], dict[int, Step]]:
+        """By layer: what to run ahead of its forward, and behind its backward (`step` does it by
+        itself)."""
+        return {}, {}
+
     def exchange(self) -> None:
-        """Make the gradients of this pass the mean of all ranks' (`step` does it by itself)."""
+        """Make the gradients of this pass the mean of all ranks', what `beside` has not begun, too
+        (`step` does it by itself)."""
 
     def updated(self) -> None:
         """The weights were updated outside `step`."""

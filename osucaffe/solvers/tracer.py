@@ -1,17 +1,19 @@
 """Owns what `train --trace` records of a run: a few iterations, layer by layer.
 
 They run without the graph that other iterations are replayed from, and compute the same. After each
-of forward, backward and update the host waits for the device.
+of forward, backward and update the host waits for the device. What several ranks exchange beside
+them has a track of its own.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ..backends.tensor import Step
 from ..net import Net
 from ..trace import Trace
 
@@ -23,6 +25,8 @@ TRACED = 3
 
 Part = tuple[str, str]
 """The name of a span and its category."""
+Mark = Callable[[int], None]
+"""Called behind each part."""
 
 
 class Tracer:
@@ -71,24 +75,46 @@ class Tracer:
             )
             self._done = []
 
-    def forward_and_backward(self, net: Net, *, accumulate: bool) -> None:
-        """Run both passes; a span for each, and within it for each layer."""
+    def forward_and_backward(
+        self, net: Net, before: Mapping[int, Step], after: Mapping[int, Step], *, accumulate: bool
+    ) -> None:
+        """Run both passes; a span for each, and within it for each layer.
+
+        before, after: what to run ahead of the forward, and behind the backward, of some layers.
+        """
+
+        def forward(mark: Mark) -> None:
+            before.get(0, _nothing)()
+
+            def behind(index: int) -> None:
+                mark(index)
+                before.get(index + 1, _nothing)()
+
+            net.forward(after=behind)
+
+        def backward(mark: Mark) -> None:
+            def behind(index: int) -> None:
+                mark(index)
+                after.get(index, _nothing)()
+
+            net.backward(accumulate=accumulate, after=behind)
+
         parts = [(n.layer.name, "forward" if n.bottom else "data") for n in net.nodes]
-        self._pass("forward", [*parts, ("total", "forward")], lambda f: net.forward(after=f))
-        backward = [(node.layer.name, "backward") for node in reversed(net.nodes)]
-        self._pass("backward", backward, lambda f: net.backward(accumulate=accumulate, after=f))
+        self._pass("forward", [*parts, ("total", "forward")], forward)
+        parts = [(node.layer.name, "backward") for node in reversed(net.nodes)]
+        self._pass("backward", parts, backward)
 
     def update(self, run: Callable[[], None]) -> None:
         """Run the exchange of gradients and the update; a span for both."""
 
-        def once(after: Callable[[int], None]) -> None:
+        def once(after: Mark) -> None:
             run()
             after(0)
 
         self._pass("update", [("parameters", "update")], once)
 
     def _pass(
-        self, name: str, parts: Sequence[Part], run: Callable[[Callable[[int], None]], None]
+        self, name: str, parts: Sequence[Part], run: Callable[[Mark], None]
     ) -> None:
         """run(after) calls `after` behind each part."""
         trace, laps = self._trace, self._laps
@@ -105,7 +131,12 @@ class Tracer:
 
             run(after)
         times = laps.read()
+        trace.settle(laps.time_of)
         if laps.track:
             trace.add(name, name, times[0], times[-1], laps.track)
             for part, start, end in zip(parts, times, times[1:], strict=False):
                 trace.add(*part, start, end, laps.track)
+
+
+def _nothing() -> None:
+    pass

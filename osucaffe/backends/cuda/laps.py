@@ -52,10 +52,12 @@ class DeviceLaps(Laps):
         self._events[self._used].record(self._backend.stream)
         self._used += 1
 
+    def time_of(self, event: Any) -> float:
+        event.synchronize()
+        elapsed: float = self._backend.cupy.cuda.get_elapsed_time(self._events[0], event)
+        return self._start + elapsed / 1e3
+
     def read(self) -> list[float]:
         taken = time.perf_counter() - self._start
         self._hold = min(1.2 * taken + 1e-4, LONGEST_HOLD)
-        base, *events = self._events[: self._used]
-        events[-1].synchronize()
-        elapsed = self._backend.cupy.cuda.get_elapsed_time
-        return [self._start + elapsed(base, event) / 1e3 for event in events]
+        return [self.time_of(event) for event in self._events[1 : self._used]]
