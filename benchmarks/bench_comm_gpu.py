@@ -24,6 +24,7 @@ from osucaffe.comm.create import Wanted, make_communicator
 from osucaffe.comm.job import find_job
 from osucaffe.comm.on_stream import OnStream
 from osucaffe.comm.topology import discover
+from osucaffe.comm.tune import replayed
 
 KINDS = ("nccl", "ipc", "auto", "mpi")
 ROUNDS = 11
@@ -42,24 +43,6 @@ def sizes(largest: int) -> Iterator[int]:
     while nbytes <= largest:
         yield nbytes
         nbytes *= 2 if 16 << 10 <= nbytes < 4 << 20 else 4
-
-
-def graphed(comm: OnStream, array: Any, stream: Any, repeat: int) -> Way:
-    """Seconds of one of many that are captured as one CUDA graph, as training does it."""
-    stream.begin_capture()
-    for _ in range(repeat):
-        comm.enqueue("all_reduce", array, 0, stream)
-    graph = stream.end_capture()
-    start, stop = cupy.cuda.Event(), cupy.cuda.Event()
-
-    def way() -> float:
-        start.record(stream)
-        graph.launch(stream)
-        stop.record(stream)
-        stop.synchronize()
-        return float(cupy.cuda.get_elapsed_time(start, stop)) / 1e3 / repeat
-
-    return way
 
 
 def called(comm: Communicator, array: Any, stream: Any, repeat: int) -> Way:
@@ -93,7 +76,7 @@ def measure(job: Any, comms: dict[str, Communicator], nbytes: int) -> dict[str, 
             assert bool((array == job.size).all()), f"{name}: {nbytes} bytes are added wrong"
             array.fill(0)
         if isinstance(comm, OnStream):
-            ways["graph"][name] = graphed(comm, array, stream, repeat)
+            ways["graph"][name] = replayed(comm, array, stream, repeat)
         ways["called"][name] = called(comm, array, stream, repeat if name != "mpi" else 2)
     times: dict[str, dict[str, float]] = {}
     for mode, named in ways.items():

@@ -2,19 +2,31 @@
 
   osucaffe tune --ranks 4            four ranks on this machine
   mpiexec -n 16 osucaffe tune        the ranks of a job
+  osucaffe tune --gpu all            NCCL and ipc among the GPUs of this machine
 
 Later runs use the table by themselves. Other numbers of ranks are kept beside these."""
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
+from ..errors import UserError
 from . import options, ranks
+
+if TYPE_CHECKING:
+    from ..comm.communicator import Communicator
+    from ..comm.job import MpiJob
+    from ..comm.topology import Topology
+    from ..comm.tuning import Choice
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     parser.add_argument("--ranks", metavar="N", type=options.positive, help="start so many ranks")
+    parser.add_argument("--gpu", metavar="IDS", help='measure among GPUs: "0,1", or "all"')
     parser.add_argument("--out", metavar="FILE", help="the table (default: the user's own)")
     parser.add_argument(
         "--max_mb",
@@ -23,7 +35,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=64.0,
         help="the largest arrays to measure (default: 64)",
     )
-    parser.set_defaults(gpu=None)
 
 
 def run(args: argparse.Namespace) -> None:
@@ -31,11 +42,8 @@ def run(args: argparse.Namespace) -> None:
     from pathlib import Path
 
     from ..comm import tune, tuning
-    from ..comm.communicator import Communicator
-    from ..comm.create import Maker
     from ..comm.job import MpiJob, find_job
     from ..comm.topology import discover
-    from ..errors import UserError
 
     ranks.launch(args)
     job = find_job()
@@ -43,20 +51,49 @@ def run(args: argparse.Namespace) -> None:
         ranks.check_size(args, job)
         if not isinstance(job, MpiJob) or job.size == 1:
             raise UserError("tune measures several ranks: add --ranks N, or start it with mpiexec")
-        topology = discover(job)
         sizes = [nbytes for nbytes in tune.SIZES if nbytes <= max(args.max_mb * 2**20, 16)]
-
-        def make(choice: tuning.Choice) -> Communicator:
-            fixed = tuning.Selection(choice.algorithm, chunk=choice.chunk)
-            return Maker(job, topology, fixed).flat()
 
         def report(line: str) -> None:
             if job.rank == 0:
                 print(line, flush=True)
 
-        rows = tune.measure(job, make, sizes, report)
-        level = "node" if len(topology.hosts) == 1 else "network"
+        if args.gpu is not None:
+            rows, level = _measure_gpus(args, job, sizes, report), tuning.GPU
+        else:
+            topology = discover(job)
+            level = "node" if len(topology.hosts) == 1 else "network"
+            rows = tune.measure(job, partial(_make, job, topology), sizes, report)
         path = Path(args.out) if args.out else tuning.user_table()
         if job.rank == 0:
             tune.merge(path, level, job.size, rows)
             print(f"wrote {path}: level {level}, {job.size} ranks")
+
+
+def _make(job: MpiJob, topology: Topology, choice: Choice) -> Communicator:
+    """A communicator that uses an algorithm."""
+    from ..comm.create import Maker
+    from ..comm.tuning import Selection
+
+    return Maker(job, topology, Selection(choice.algorithm, chunk=choice.chunk)).flat()
+
+
+def _measure_gpus(
+    args: argparse.Namespace, job: MpiJob, sizes: list[int], report: Callable[[str], None]
+) -> dict[str, list[list[Any]]]:
+    """The rows for the GPUs of this host."""
+    from ..backends.cuda.backend import import_cupy
+    from ..comm.ipc import Ipc
+    from ..comm.nccl import Nccl
+    from ..comm.tune import measure_gpus
+
+    topology = ranks.place(args, job)
+    if len(topology.hosts) > 1 or topology.shares_gpu:
+        raise UserError("tune --gpu measures ranks of one machine, each with a GPU of its own")
+    cupy = import_cupy()
+    cupy.cuda.Device(int(args.gpu)).use()
+    stream = cupy.cuda.Stream(non_blocking=True)
+    comms = {"nccl": Nccl(job.world), "ipc": Ipc(job.world)}
+    rows = measure_gpus(job, comms, partial(cupy.zeros, dtype="float32"), stream, sizes, report)
+    for comm in comms.values():
+        comm.close()
+    return rows

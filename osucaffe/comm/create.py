@@ -152,7 +152,7 @@ class Maker:
         if world.size == 1:
             return Serial()
         if kind in _GPU_KINDS or (kind == "auto" and gpus and one_host):
-            return _on_gpus(world, kind, shared=len(set(gpus)) < len(gpus))
+            return self._on_gpus(world, kind, shared=len(set(gpus)) < len(gpus))
         from .mpi import Mpi
 
         made = Mpi(
@@ -169,22 +169,23 @@ class Maker:
 
         return Staged(made, background=background)
 
+    def _on_gpus(self, world: Any, kind: str, *, shared: bool) -> Communicator:
+        """One over ranks of a host with GPUs. shared: some of them use one GPU."""
+        from .copying import Copying
+        from .ipc import Ipc
+        from .nccl import Nccl
 
-def _on_gpus(world: Any, kind: str, *, shared: bool) -> Communicator:
-    """A communicator of the ranks of an MPI communicator. shared: some of them use one GPU."""
-    from .copying import Copying
-    from .ipc import Ipc
-    from .nccl import Nccl
-
-    if kind == "copy":
-        return Copying(world)
-    if kind == "ipc" or (kind == "auto" and shared):
-        return Ipc(world)
-    small = None
-    if kind != "nccl":
+        if kind == "copy":
+            return Copying(world)
+        if kind == "ipc" or (kind == "auto" and shared):
+            return Ipc(world)
+        if kind == "nccl":
+            return Nccl(world)
         try:
             small = Ipc(world)
         except UserError:  # on all ranks alike
             if kind != "auto":
                 raise
-    return Nccl(world, small=small)
+            return Nccl(world)
+        choose = self._selection.choose_on_gpus
+        return Nccl(world, small=small, takes=lambda n: choose(n, world.size) == "ipc")

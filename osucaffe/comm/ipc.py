@@ -24,8 +24,6 @@ BLOCKS, THREADS = 128, 512
 TRIP = 24_000
 """Packets that leave a GPU in the time of a trip to another and of meeting it there: 1.05 us at
 363 GB/s, as measured on H200s joined by NVLink."""
-SMALL = 4 << 20
-"""Bytes up to which an all-reduce is faster here than with NCCL (measured there, too)."""
 
 Launch = tuple[Any, int, int, tuple[Any, ...]]
 
@@ -82,11 +80,6 @@ class Ipc(OnStream):
         self._launches = functools.lru_cache(maxsize=4096)(self._prepare)
         runtime.deviceSynchronize()
         comm.Barrier()
-
-    @staticmethod
-    def takes(nbytes: int) -> bool:
-        """Whether an all-reduce of so many bytes is faster here than with NCCL."""
-        return nbytes <= SMALL
 
     def enqueue(self, operation: str, array: Any, root: int, stream: Any) -> None:
         """Enqueue one of the collective operations on a stream, in pieces that fit into a slot."""

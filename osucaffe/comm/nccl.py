@@ -1,10 +1,12 @@
 """Owns the NCCL communicator (through CuPy): ranks with a GPU each, on one host or on several.
 
-Small all-reduces can go to `ipc` instead.
+All-reduces can go to `ipc` instead, where that is faster.
 """
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from typing import Any
 
 from .algorithms import part
@@ -19,10 +21,17 @@ _SUM = 0
 class Nccl(OnStream):
     """The ranks of an MPI communicator, which only tells them NCCL's identity.
 
-    small: takes the all-reduces that it says are small. NCCL refuses two ranks on one GPU.
+    small: does the all-reduces of so many bytes that `takes` says so. NCCL refuses two ranks on
+    one GPU.
     """
 
-    def __init__(self, comm: Any, *, small: Ipc | None = None) -> None:
+    def __init__(
+        self,
+        comm: Any,
+        *,
+        small: Ipc | None = None,
+        takes: Callable[[int], bool] = lambda nbytes: False,
+    ) -> None:
         super().__init__(comm.rank, comm.size)
         from cupy.cuda import nccl
 
@@ -30,11 +39,12 @@ class Nccl(OnStream):
         self._nccl = nccl
         self._comm = nccl.NcclCommunicator(comm.size, identity, comm.rank)
         self._small = small
+        self._takes = functools.lru_cache(maxsize=4096)(takes)
 
     def enqueue(self, operation: str, array: Any, root: int, stream: Any) -> None:
         """Enqueue one of the collective operations on a stream."""
         small = self._small
-        if small is not None and operation == "all_reduce" and small.takes(array.nbytes):
+        if small is not None and operation == "all_reduce" and self._takes(array.nbytes):
             small.enqueue(operation, array, root, stream)
             return
         pointer, count, kind = array.data.ptr, array.size, _TYPES[array.dtype.name]

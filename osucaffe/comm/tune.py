@@ -6,7 +6,7 @@ import json
 import math
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from ..errors import UserError
 from .algorithms import ALGORITHMS, OPERATIONS
 from .communicator import Communicator
 from .job import Job
+from .on_stream import OnStream
 from .tuning import NATIVE, Choice
 
 CHUNKS = (64 * 1024, 256 * 1024, 1024 * 1024)
@@ -24,6 +25,8 @@ CHUNKS = (64 * 1024, 256 * 1024, 1024 * 1024)
 CHUNKED = ("chain", "chain_binomial")
 SIZES = tuple(4**power for power in range(2, 14))
 """Bytes of the arrays that are measured: 16 B to 64 MB."""
+ROUNDS = 8
+"""Of the GPUs' communicators in turns; the first one warms up."""
 
 Make = Callable[[Choice], Communicator]
 
@@ -78,17 +81,81 @@ def measure(
                     made[choice] = make(choice)
                 took = seconds(job, made[choice], operation, array)
                 found.append((job.share(took), choice))
-            took, choice = min(found)
-            if best:  # a change of algorithm must be worth more than the noise
-                before = best[-1][1]
-                same = min((each for each in found if each[1] == before), default=(np.inf, choice))
-                took, choice = same if same[0] < 1.1 * took else (took, choice)
-            best.append((nbytes, choice))
+            took, choice = _pick(found, best, nbytes)
             report(f"{operation:15} {nbytes:>11,} B {took * 1e6:>10.1f} us  {choice.algorithm}")
         table[operation] = _rows(best)
     for comm in made.values():
         comm.close()
     return table
+
+
+def replayed(
+    comm: OnStream, array: Any, stream: Any, repeat: int, operation: str = "all_reduce"
+) -> Callable[[], float]:
+    """What measures the seconds of an operation: one of many in a CUDA graph, as in training."""
+    from cupy.cuda import Event, get_elapsed_time
+
+    comm.enqueue(operation, array, 0, stream)  # libraries load what they need: not in a capture
+    stream.synchronize()
+    stream.begin_capture()
+    for _ in range(repeat):
+        comm.enqueue(operation, array, 0, stream)
+    graph = stream.end_capture()
+    start, stop = Event(), Event()
+
+    def measured() -> float:
+        start.record(stream)
+        graph.launch(stream)
+        stop.record(stream)
+        stop.synchronize()
+        return float(get_elapsed_time(start, stop)) / 1e3 / repeat
+
+    return measured
+
+
+def measure_gpus(
+    job: Job,
+    comms: Mapping[str, OnStream],
+    zeros: Callable[[int], Any],
+    stream: Any,
+    sizes: Sequence[int] = SIZES,
+    report: Callable[[str], None] = print,
+) -> dict[str, list[list[Any]]]:
+    """The rows of a table for the GPUs of a host: which of the communicators does an all-reduce.
+
+    zeros: makes a device array of so many float32. No graph is left, for which NCCL would wait.
+    """
+    best: list[tuple[int, Choice]] = []
+    for nbytes in sizes:
+        array, times = zeros(nbytes // 4), dict[str, list[float]]()
+        repeat = max(2, min(100, (64 << 20) // nbytes))
+        ways = {name: replayed(comm, array, stream, repeat) for name, comm in comms.items()}
+        for _ in range(ROUNDS):
+            for name, way in ways.items():
+                job.barrier()
+                times.setdefault(name, []).append(max(job.gather(way())))
+        found = [(statistics.median(each[1:]), Choice(name, 0)) for name, each in times.items()]
+        took, choice = _pick(found, best, nbytes, noise=1.0)
+        report(f"{'all_reduce':15} {nbytes:>11,} B {took * 1e6:>10.1f} us  {choice.algorithm}")
+        del ways, way
+    return {"all_reduce": _rows(best)}
+
+
+def _pick(
+    found: list[tuple[float, Choice]],
+    best: list[tuple[int, Choice]],
+    nbytes: int,
+    *,
+    noise: float = 1.1,
+) -> tuple[float, Choice]:
+    """Add the fastest to `best`; another than before must be faster by more than the noise."""
+    took, choice = min(found)
+    if best:
+        before = best[-1][1]
+        same = min((each for each in found if each[1] == before), default=(np.inf, choice))
+        took, choice = same if same[0] < noise * took else (took, choice)
+    best.append((nbytes, choice))
+    return took, choice
 
 
 def _rows(best: Sequence[tuple[int, Choice]]) -> list[list[Any]]:

@@ -20,7 +20,9 @@ from .algorithms import ALGORITHMS, algorithms_for
 CHUNK = 256 * 1024
 """Bytes that a pipeline moves at a time, where no table says otherwise."""
 
-LEVELS = ("node", "network", "gpu")
+LEVELS = ("node", "network")
+GPU, GPU_WAYS = "gpu", ("nccl", "ipc")
+"""A further level, the GPUs of a host: which communicator does an all-reduce."""
 NATIVE = ("broadcast", "reduce", "all_reduce", "all_gather")
 """The operations that MPI libraries have themselves, in place."""
 
@@ -57,10 +59,17 @@ class Selection:
         fixed = self._fixed.get(operation)
         if fixed is not None:
             return Choice(fixed, self._chunk or CHUNK)
-        rows = self._table[level][operation]
-        row = rows[min((count for count in rows if count >= ranks), default=max(rows))]
-        algorithm, chunk = next((name, chunk) for most, name, chunk in row if nbytes <= most)
+        algorithm, chunk = _find(self._table[level][operation], nbytes, ranks)
         return Choice(algorithm, self._chunk or chunk)
+
+    def choose_on_gpus(self, nbytes: int, ranks: int) -> str:
+        """The communicator for an all-reduce of nbytes: one of GPU_WAYS."""
+        return _find(self._table[GPU]["all_reduce"], nbytes, ranks).algorithm
+
+
+def _find(rows: Mapping[int, list[tuple[float, str, int]]], nbytes: int, ranks: int) -> Choice:
+    row = rows[min((count for count in rows if count >= ranks), default=max(rows))]
+    return next(Choice(name, chunk) for most, name, chunk in row if nbytes <= most)
 
 
 def user_table() -> Path:
@@ -98,6 +107,8 @@ def _parse(content: Any) -> Table:
     for level, operations in content["levels"].items():
         for operation, rows in operations.items():
             known = {*ALGORITHMS[operation], *(["native"] if operation in NATIVE else [])}
+            if level == GPU:
+                known = set(GPU_WAYS)
             for ranks, row in rows.items():
                 entries = [
                     (float("inf") if most is None else float(most), str(name), int(chunk))

@@ -155,8 +155,10 @@ def main() -> None:
         cupy.cuda.Device(gpu).use()
         topology = discover(job, *identify(gpu))
 
-        def make(kind: str, bits: str = "float32", *, background: bool = False) -> Communicator:
-            wanted = Wanted(kind, bits=bits)
+        def make(
+            kind: str, bits: str = "float32", group: int = 0, *, background: bool = False
+        ) -> Communicator:
+            wanted = Wanted(kind, bits=bits, group=group)
             return make_communicator(job, topology, wanted, background=background)
 
         if mode == "share":
@@ -168,6 +170,8 @@ def main() -> None:
             made["hierarchical"] = Hierarchical(
                 make("mpi"), local, make("nccl"), list(range(job.size)), rails=None
             )
+            if job.size > 2:  # as hosts with two GPUs: NCCL inside, MPI across
+                made["groups of 2"] = make("auto", group=2, background=True)
         narrow = {
             f"{kind} {bits}": make(kind, bits, background=kind == "mpi")
             for kind in (("ipc",) if mode == "share" else ("nccl", "auto", "mpi"))

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from osucaffe.comm import tune
 from osucaffe.comm.algorithms import OPERATIONS
+from osucaffe.comm.job import Job
 from osucaffe.comm.tune import SIZES, _rows, choices, merge
-from osucaffe.comm.tuning import LEVELS, Choice, Selection, read_table
+from osucaffe.comm.tuning import GPU, LEVELS, Choice, Selection, read_table
 from osucaffe.errors import UserError
 
 SHIPPED = Path(__file__).resolve().parents[2] / "osucaffe" / "comm" / "table.json"
@@ -45,9 +49,40 @@ def test_rows_are_made_and_read_again(tmp_path: Path) -> None:
     assert selection.choose("broadcast", 1, 4, "node").algorithm
 
 
+def test_the_gpus_of_a_host_have_a_level_of_their_own(tmp_path: Path) -> None:
+    shipped = Selection("ring", file=SHIPPED)
+    assert [shipped.choose_on_gpus(n, 2) for n in (4, 1 << 20, 1 << 28)] == ["ipc", "ipc", "nccl"]
+    best = [(1 << 10, Choice("ipc", 0)), (1 << 20, Choice("nccl", 0))]
+    path = tmp_path / "tuning.json"
+    merge(path, GPU, 4, {"all_reduce": _rows(best)})
+    selection = Selection(file=path)
+    ways = [selection.choose_on_gpus(n, 3) for n in (1 << 15, (1 << 15) + 1)]
+    assert ways == ["ipc", "nccl"]
+    assert selection.choose("all_reduce", 4, 2, "node").algorithm
+
+
+def test_gpus_are_measured_and_the_faster_way_is_kept() -> None:
+    """With communicators that take 10 us and a time by their rate."""
+    seconds = {"nccl": lambda n: 10e-6 + n / 2e11, "ipc": lambda n: 2e-6 + n / 1e11}
+
+    def replayed(comm: str, array: int, stream: None, repeat: int) -> Callable[[], float]:
+        return lambda: seconds[comm](4 * array)
+
+    lines: list[str] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tune, "replayed", replayed)
+        comms: Any = {name: name for name in seconds}
+        rows = tune.measure_gpus(Job(), comms, lambda count: count, None, SIZES, lines.append)
+    [[most, first, _], [rest, second, _]] = rows["all_reduce"]
+    assert (first, second, rest) == ("ipc", "nccl", None)
+    assert 1 << 20 < most < 4 << 20
+    assert len(lines) == len(SIZES)
+
+
 @pytest.mark.parametrize(
     "text",
     [
+        '{"levels": {"gpu": {"all_reduce": {"2": [[null, "ring", 1]]}}}}',
         "{",
         "[]",
         '{"levels": {"node": {"sort": {"2": [[null, "ring", 1]]}}}}',
