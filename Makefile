@@ -16,7 +16,7 @@ help:
 	@echo "make bench-cpu  measure training on the CPU side by side with PyTorch"
 	@echo "make bench-data read LMDBs side by side with PyTorch's DataLoader; PYTHON=... on a GPU machine"
 	@echo "make bench-gpu  the same on a GPU (needs CuPy, cuDNN and PyTorch for CUDA)"
-	@echo "make bench-scaling  training on 1, 2 and 4 GPUs, beside PyTorch DDP"
+	@echo "make bench-scaling  training on 2 and 4 GPUs, beside PyTorch DDP"
 	@echo "make bench-comm  all-reduces on 2, 4 .. GPUs, beside NCCL"
 	@echo "make clean      remove the environment, the data and everything else made here"
 

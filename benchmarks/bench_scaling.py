@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,37 +18,32 @@ from . import results
 CASES = "alexnet:256,alexnet:64,googlenet:128,googlenet:32"
 
 
-def measure(ranks: int, cases: str) -> list[dict[str, Any]]:
-    """The rows of so many ranks."""
+def measure(ranks: int, cases: str, out: Path) -> Iterator[dict[str, Any]]:
+    """The rows of so many ranks, as they come."""
     assert MPIEXEC is not None
     command = [MPIEXEC, "-n", str(ranks), sys.executable, "-m", "benchmarks.bench_scaling_ranks"]
     environment = os.environ | {
         "OMP_NUM_THREADS": "4",
         "OMPI_MCA_hwloc_base_binding_policy": "none",
     }
-    rows = []
     with subprocess.Popen(
-        [*command, cases], env=environment, cwd=ROOT, stdout=subprocess.PIPE, text=True
+        [*command, cases, str(out)], env=environment, cwd=ROOT, stdout=subprocess.PIPE, text=True
     ) as process:
         assert process.stdout is not None
         for line in process.stdout:
             print(line, end="", flush=True)
             if line.startswith("ROW "):
-                rows.append(json.loads(line[4:]))
-    return rows
+                yield json.loads(line[4:])
 
 
 def render(record: dict[str, Any]) -> str:
     """The record as Markdown."""
-    rows = record["rows"]
-    single = {(row["model"], row["batch"]): row["ms"] for row in rows if row["ranks"] == 1}
     lines = []
-    for row in rows:
-        alone = single.get((row["model"], row["batch"]))
+    for row in record["rows"]:
         for name, ms in row["ms"].items():
             speed = row["batch"] * row["ranks"] / ms * 1e3
-            own = (alone or {}).get("ddp" if name == "ddp" else "osucaffe")
-            share = f"{own / ms:.1%}" if own else ""
+            alone = row["ms"]["PyTorch, alone" if name == "DDP" else "alone"]
+            share = "" if name.endswith("alone") else f"{alone / ms:.1%}"
             case = f"{row['model']} {row['batch']}"
             lines.append((case, row["ranks"], name, f"{ms:.3f}", f"{speed:,.0f}", share))
     columns = ("net and batch a GPU", "GPUs", "side", "ms", "images/s", "efficiency")
@@ -58,17 +54,17 @@ Written by `make bench-scaling` on {record["date"]}. {record["device"]}; PyTorch
 {results.table(columns, lines)}
 
 - bf16, a training iteration on a batch that lies on the device; medians of rounds in turns.
-- osucaffe: one GPU alone; all_reduce: every rank updates all weights; sharded: each its part.
-  Gradients travel in float32 beside backward, by NCCL or (copy) by the GPUs' copy engines.
-  ddp: PyTorch eager with autocast, channels_last.
-- Efficiency: speed(n) / (n * speed(1)) of the same framework.
+- osucaffe: alone, each GPU by itself; all_reduce: every rank updates all weights; sharded: each its
+  part. Gradients travel in float32 beside backward, by NCCL or (copy) by the GPUs' copy engines.
+  PyTorch: eager with autocast, channels_last; alone, and in DDP.
+- All sides in turns in one run. Efficiency: beside the same framework's GPUs alone.
 """
 
 
 def main() -> None:
     """Measure, write after each number of ranks, print."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--ranks", default="1,2,4", help="numbers of GPUs, with commas")
+    parser.add_argument("--ranks", default="2,4", help="numbers of GPUs, with commas")
     parser.add_argument("--cases", default=CASES, help="MODEL:BATCH, with commas")
     parser.add_argument("--out", type=Path, default=results.RESULTS, help="folder of the results")
     options = parser.parse_args()
@@ -80,9 +76,10 @@ def main() -> None:
         "date": results.today(), "device": device, "torch": version("torch"), "rows": [],
     }  # fmt: skip
     for ranks in map(int, options.ranks.split(",")):
-        record["rows"] += measure(ranks, options.cases)
-        name = f"scaling-{device.lower().replace(' ', '-')}-{record['date']}"
-        path = results.write(name, record, render(record), options.out)
+        for row in measure(ranks, options.cases, options.out):
+            record["rows"].append(row)
+            name = f"scaling-{device.lower().replace(' ', '-')}-{record['date']}"
+            path = results.write(name, record, render(record), options.out)
     print(f"\n{path.read_text()}")
 
 

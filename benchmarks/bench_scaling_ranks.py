@@ -1,7 +1,8 @@
 """What the ranks run that bench_scaling starts: training iterations of osucaffe and PyTorch DDP.
 
-Arguments: the cases as MODEL:BATCH, with commas. Rank 0 prints one line of JSON: for each case the
-milliseconds of an iteration of each side, medians over rounds in which the sides take turns.
+Arguments: the cases as MODEL:BATCH, with commas; the folder for traces of the first case. Rank 0
+prints a line of JSON for each case: the milliseconds of an iteration of each side, medians over
+rounds in which the sides take turns.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import cupy
@@ -25,6 +27,7 @@ from osucaffe.comm.job import find_job
 from osucaffe.comm.topology import discover
 from osucaffe.parallel.team import DataParallel, Design
 from osucaffe.solvers import Solver
+from osucaffe.solvers.tracer import Tracer
 
 from . import nets
 from .built import DECAY, LEARNING_RATE, MOMENTUM, solver_settings
@@ -33,12 +36,12 @@ from .torch_peer import TorchPeer, torch_batch
 ROUNDS = 3
 SECONDS = 0.25
 WAYS = {
+    "alone": None,
     "all_reduce": ("nccl", Design()),
-    "all_reduce, copy": ("copy", Design()),
     "sharded": ("nccl", Design(propagation="sharded")),
     "sharded, copy": ("copy", Design(propagation="sharded")),
 }
-"""The ways of several GPUs: the communicator, and what travels when."""
+"""osucaffe's sides: the communicator, and what travels when. Alone, each GPU trains by itself."""
 Run = Callable[[int], Any]
 
 
@@ -46,8 +49,8 @@ def ours(job: Any, gpu: int, model: str, batch: int, way: str) -> tuple[Run, Sol
     """So many iterations of osucaffe in bf16, and the solver, to be closed in the end."""
     net = nets.training_net(model, batch)
     team = None
-    if job.size > 1:
-        kind, design = WAYS[way]
+    if found := WAYS[way]:
+        kind, design = found
         team = DataParallel(job, discover(job, *identify(gpu)), Wanted(kind), design)
     solver = Solver(solver_settings(net), Cuda(gpu, "bf16"), team=team)
     for name, values in nets.synthetic_batch(net).items():
@@ -60,8 +63,8 @@ def ours(job: Any, gpu: int, model: str, batch: int, way: str) -> tuple[Run, Sol
     return run, solver
 
 
-def ddp(job: Any, gpu: int, model: str, batch: int) -> Run:
-    """The same in PyTorch, eager, channels_last, bf16 by autocast."""
+def torch_side(gpu: int, model: str, batch: int, *, ddp: bool) -> Run:
+    """The same in PyTorch, eager, channels_last, bf16 by autocast: alone, or in DDP."""
     net = nets.training_net(model, batch)
     peer = TorchPeer(net).cuda().to(memory_format=torch.channels_last)
     inputs = {
@@ -71,8 +74,8 @@ def ddp(job: Any, gpu: int, model: str, batch: int) -> Run:
     optimizer = torch.optim.SGD(
         peer.parameter_groups(LEARNING_RATE, DECAY), lr=LEARNING_RATE, momentum=MOMENTUM, fused=True
     )
-    model_ = peer
-    if job.size > 1:
+    model_: torch.nn.Module = peer
+    if ddp:
         model_ = DistributedDataParallel(peer, device_ids=[gpu], gradient_as_bucket_view=True)
 
     def run(iterations: int) -> None:
@@ -95,14 +98,14 @@ def seconds(job: Any, run: Run, iterations: int) -> float:
     return float(max(job.gather(time.perf_counter() - start)) / iterations)
 
 
-def measure(job: Any, gpu: int, model: str, batch: int) -> dict[str, Any]:
+def measure(job: Any, gpu: int, model: str, batch: int, traces: Path | None) -> dict[str, Any]:
     """Milliseconds of each side."""
     sides: dict[str, Run] = {}
-    solvers = []
-    for name in WAYS if job.size > 1 else ["osucaffe"]:
-        sides[name], solver = ours(job, gpu, model, batch, name)
-        solvers.append(solver)
-    sides["ddp"] = ddp(job, gpu, model, batch)
+    solvers = {}
+    for name in WAYS:
+        sides[name], solvers[name] = ours(job, gpu, model, batch, name)
+    sides["PyTorch, alone"] = torch_side(gpu, model, batch, ddp=False)
+    sides["DDP"] = torch_side(gpu, model, batch, ddp=True)
     counts = {}
     for name, run in sides.items():
         seconds(job, run, 5)
@@ -111,7 +114,11 @@ def measure(job: Any, gpu: int, model: str, batch: int) -> dict[str, Any]:
     for _ in range(ROUNDS):
         for name, run in sides.items():
             times[name].append(seconds(job, run, counts[name]) * 1e3)
-    for solver in solvers:
+    for name, solver in solvers.items():
+        if traces and name != "alone":
+            file = traces / f"{model}-{batch}-{name.replace(', ', '-')}.json"
+            solver.tracer = Tracer(file, solver.backend, job.rank)
+            solver.step(10)
         solver.close()
     return {name: round(statistics.median(each), 4) for name, each in times.items()}
 
@@ -124,17 +131,17 @@ def main() -> None:
         cupy.cuda.Device(gpu).use()
         torch.cuda.set_device(gpu)
         torch.backends.cudnn.benchmark = True
-        if job.size > 1:
-            os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="29511")
-            torch.distributed.init_process_group("nccl", rank=job.rank, world_size=job.size)
+        os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="29511")
+        torch.distributed.init_process_group("nccl", rank=job.rank, world_size=job.size)
+        traces: Path | None = Path(sys.argv[2])
         for case in sys.argv[1].split(","):
             model, _, batch = case.partition(":")
             row = {"model": model, "batch": int(batch), "ranks": job.size}
-            row["ms"] = measure(job, gpu, model, int(batch))
+            row["ms"] = measure(job, gpu, model, int(batch), traces)
+            traces = None
             if job.rank == 0:
                 print("ROW", json.dumps(row), flush=True)
-        if job.size > 1:
-            torch.distributed.destroy_process_group()
+        torch.distributed.destroy_process_group()
 
 
 if __name__ == "__main__":
