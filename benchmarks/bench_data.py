@@ -30,6 +30,7 @@ from .bench_data_sides import (
     copy_rate,
     decode_rate,
     images_per_second,
+    store_rate,
     write_databases,
 )
 
@@ -39,26 +40,29 @@ RECORD_BYTES = 3 * SIDE * SIDE
 def measure_readers(
     kind: str, path: Path, workers: int, rounds: int, *, gpu: bool
 ) -> dict[str, Any]:
-    """The rates of one kind of database at so many workers, and of the limit."""
+    """The rates of one kind of database at so many workers, and of the limits."""
     gc.collect()  # which closes the LMDB
     peer = Loader(path, workers, pinned=gpu)
     ours = [Osucaffe(path, workers, as_bytes=each) for each in (True, False)]
     sides = [*ours, peer]
-    limits = []
-    limit = decode_rate if kind == "JPEG" else lambda _, n: copy_rate(n) / RECORD_BYTES
+    is_jpeg = kind == "JPEG"
+    limits: list[list[float]] = [[], []]
     for side in ours:
         list(side.batches(2 * workers + 2))  # all buffers: memory is slow at its first use
     rates: list[list[float]] = [[] for _ in sides]
     for _ in range(rounds):
-        limits.append(limit(path, workers))
+        limits[0].append(
+            decode_rate(path, workers) if is_jpeg else copy_rate(workers) / RECORD_BYTES
+        )
+        limits[1].append(store_rate(path if is_jpeg else None, workers))
         for side, found in zip(sides, rates, strict=True):
             found.append(images_per_second(side, workers))
     for side in sides:
         side.close()
-    names = ("osucaffe bytes", "osucaffe floats", "DataLoader", "limit")
+    names = ("osucaffe bytes", "osucaffe floats", "DataLoader", "limit", "limit of floats")
     return {"kind": kind, "workers": workers} | {
         name: {"median": round(statistics.median(each)), "runs": [round(rate) for rate in each]}
-        for name, each in zip(names, [*rates, limits], strict=True)
+        for name, each in zip(names, [*rates, *limits], strict=True)
     }
 
 
@@ -67,10 +71,8 @@ def render(record: dict[str, Any]) -> str:
     machine = record["machine"]
     rows = []
     for case in record["cases"]:
-        raw, floats, peer, limit = (
-            case[name]["median"]
-            for name in ("osucaffe bytes", "osucaffe floats", "DataLoader", "limit")
-        )
+        names = "osucaffe bytes", "osucaffe floats", "DataLoader", "limit", "limit of floats"
+        raw, floats, peer, limit, stores = (case[name]["median"] for name in names)
         rows.append(
             (
                 case["kind"],
@@ -84,11 +86,14 @@ def render(record: dict[str, Any]) -> str:
                 f"{limit:,}",
                 f"{raw / limit:.0%}",
                 f"{floats / limit:.0%}",
+                f"{stores:,}",
+                f"{floats / stores:.0%}",
             )
         )
     columns = (
         "records", "workers", "bytes img/s", "GB/s", "floats img/s", "DataLoader img/s",
         "bytes over it", "floats over it", "limit img/s", "bytes reach", "floats reach",
+        "limit of floats", "floats reach",
     )  # fmt: skip
     return f"""# Reading data: osucaffe and PyTorch's DataLoader
 
@@ -106,7 +111,8 @@ Written by `make bench-data` on {record["date"]}.
 - bytes: what a GPU is given, which crops, mirrors, subtracts and converts. floats: the threads do
   that, as the DataLoader's workers do, with the same decoder{record["pinned"]}.
 - The limit: of JPEGs, that many threads that only decode them; of raw records, that many threads
-  that only copy memory ({RECORD_BYTES:,} bytes an image).
+  that only copy memory ({RECORD_BYTES:,} bytes an image). The limit of floats: threads that do no
+  more than to store a crop's floats ({4 * 3 * CROP * CROP:,} bytes), of JPEGs behind decoding each.
 {_training(record.get("training"))}"""
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -178,8 +180,7 @@ def images_per_second(side: Osucaffe | Loader, workers: int) -> float:
 
 def decode_rate(path: Path, threads: int) -> float:
     """Images per second of threads that only decode the records' JPEGs, from memory."""
-    with open_database(path).read(0, PICTURES) as records:
-        images = [bytes(parse_datum(value).data) for _, value in records]
+    images = _jpegs(path)
 
     def decode() -> int:
         out = np.empty((SIDE, SIDE, 3), np.uint8)
@@ -188,6 +189,31 @@ def decode_rate(path: Path, threads: int) -> float:
         return len(images)
 
     return _rate(decode, threads)
+
+
+def store_rate(path: Path | None, threads: int) -> float:
+    """Images per second of threads that store as many floats as a crop has, in a batch; with a
+    path, each behind decoding one of the records' JPEGs."""
+    images = _jpegs(path) if path else [b""] * PICTURES
+    batches = [np.ones((BATCH, 3, CROP, CROP), np.float32) for _ in range(threads)]
+    local = threading.local()
+
+    def store() -> int:
+        if not hasattr(local, "rows"):
+            local.rows = itertools.cycle(batches.pop())
+            local.out = np.empty((SIDE, SIDE, 3), np.uint8)
+        for image, row in zip(images, local.rows, strict=False):
+            if image:
+                simplejpeg.decode_jpeg(image, colorspace="BGR", buffer=local.out)
+            row[...] = 2
+        return len(images)
+
+    return _rate(store, threads)
+
+
+def _jpegs(path: Path) -> list[bytes]:
+    with open_database(path).read(0, PICTURES) as records:
+        return [bytes(parse_datum(value).data) for _, value in records]
 
 
 def copy_rate(threads: int) -> float:

@@ -16,7 +16,7 @@ def transform_record(
     mean: np.ndarray | None,
     scale: float | np.floating,
 ) -> None:
-    """out = (crop of image - mean) * scale, mirrored perhaps, in one or two passes without a copy.
+    """out = (crop of image - mean) * scale, mirrored perhaps, in one or two passes over out.
 
     image: (..., channels, height, width) of any type. out: the same of floats, with the extents of
     the crop. mean: (channels, 1, 1), or of an image's shape, from which the same crop is taken.
@@ -25,10 +25,15 @@ def transform_record(
     height, width = out.shape[-2:]
     window = (..., slice(top, top + height), slice(left, left + width))
     image = image[window]
+    if mean is not None and mean.shape[-2:] != (1, 1):
+        mean = mean[window]
     target = out[..., ::-1] if mirrored else out
+    if image.dtype == np.uint8 and (mirrored or image.strides[-1] != 1):
+        # Bytes are brought in order first: moving them is fast, to compute out of order is not.
+        image = np.ascontiguousarray(image[..., ::-1] if mirrored else image)
+        mean = mean[..., ::-1] if mirrored and mean is not None else mean
+        target = out
     if mean is not None:
-        if mean.shape[-2:] != (1, 1):
-            mean = mean[window]
         np.subtract(image, mean, out=target, dtype=out.dtype)
         if scale != 1:
             np.multiply(out, scale, out=out)

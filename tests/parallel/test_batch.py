@@ -6,7 +6,7 @@ import pytest
 
 from osucaffe.errors import UserError
 from osucaffe.parallel.batch import describe, divide_batches
-from osucaffe.proto import NetParameter, parse_text
+from osucaffe.proto import LayerParameter, NetParameter, parse_text
 
 NET = """
 layer { name: "d" type: "Data" top: "x" include { phase: TRAIN } data_param { batch_size: 12 } }
@@ -27,6 +27,19 @@ def test_strong_scaling_divides_the_batches_of_training_only() -> None:
     assert divided.layer[1].data_param.batch_size == 10
     assert divided.layer[2].image_data_param.batch_size == 4
     assert whole.layer[0].data_param.batch_size == 12
+
+
+def test_every_layer_that_has_a_batch_size_is_divided() -> None:
+    messages = [
+        field.name
+        for field in LayerParameter.DESCRIPTOR.fields
+        if field.message_type and "batch_size" in field.message_type.fields_by_name
+    ]
+    assert {"data_param", "patch_data_param"} < set(messages)
+    for name in messages:
+        layer = f'layer {{ name: "d" top: "x" type: "" {name} {{ batch_size: 8 }} }}'
+        (divided,) = divide_batches(parse_text(layer, NetParameter), 2).layer
+        assert getattr(divided, name).batch_size == 4
 
 
 def test_a_batch_that_cannot_be_divided_is_refused() -> None:
