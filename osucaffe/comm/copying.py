@@ -1,41 +1,27 @@
 """Owns the communicator of ranks on one host whose GPUs' copy engines move the data.
 
 Multiprocessors only add: what computes beside it keeps them, which no kernel that moves data can
-say of itself. Its kernel is `copying.cu`. It is for large arrays that lie at the same place in
+say of itself. Its kernels are `copying.cu`. It is for large arrays that lie at the same place in
 every call, as weights and gradients do.
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from .algorithms import part
-from .driver import take
 from .kernels import kernel, launch
 from .on_stream import OnStream
 from .peers import Peers
 
-BEGIN, MIDDLE, END = range(3)
-"""The meetings of an operation. All of a rank's flags of a meeting are 0 again when it has gone on,
-and before one that it has met may raise a flag of the same meeting again, they meet at another."""
 MOST_RANKS = 32
-WORD = 4
-FLAG_BYTES = 3 * MOST_RANKS * WORD
+FLAG_BYTES = 4096
+SLOT_BYTES = 8 << 20
+"""What a rank can send to another before that one has to add it."""
 BLOCKS, THREADS = 132, 512
 _DEVICE_TO_DEVICE = 3
-
-
-class _Place(NamedTuple):
-    """Where an array lies on each rank, and the slots that its parts arrive in to be added: on
-    each rank one for each of the others, `pitch` bytes apart."""
-
-    array: Any
-    there: list[int]
-    memory: Any
-    slots: list[int]
-    pitch: int
 
 
 class Copying(OnStream):
@@ -47,94 +33,92 @@ class Copying(OnStream):
 
     def __init__(self, comm: Any) -> None:
         super().__init__(comm.rank, comm.size)
+        runtime = self._runtime = self._cupy.cuda.runtime
         self._world = comm
-        self._runtime = self._cupy.cuda.runtime
         self._peers = Peers(comm)
-        self._own = self._allocate(FLAG_BYTES)
-        self._flags = self._peers.addresses(self._own)
-        self._one = self._cupy.ones(1, np.uint32)
-        self._places: dict[tuple[int, int], _Place] = {}
-        self._runtime.deviceSynchronize()
+        # A set of slots for each other rank, and two sets: one is filled while one is added.
+        nbytes = FLAG_BYTES + 2 * (comm.size - 1) * SLOT_BYTES
+        self._region = runtime.malloc(nbytes)
+        runtime.memset(self._region, 0, nbytes)
+        runtime.deviceSynchronize()
+        self._regions = self._peers.addresses(self._region)
+        self._flags = self._cupy.asarray(np.array(self._regions, np.uint64))
+        self._meetings = self._cupy.zeros(1, np.uint32)
+        self._arrays: dict[tuple[int, int], tuple[Any, list[int]]] = {}
+        self.stream.synchronize()
+        runtime.deviceSynchronize()
         comm.Barrier()
-
-    def _allocate(self, nbytes: int) -> int:
-        """Zeros that belong to no pool, which keeps what it gives in pieces of one allocation."""
-        pointer: int = self._runtime.malloc(nbytes)
-        self._runtime.memset(pointer, 0, nbytes)
-        self._runtime.deviceSynchronize()
-        return pointer
 
     def enqueue(self, operation: str, array: Any, root: int, stream: Any) -> None:
         """Enqueue one of the collective operations on a stream."""
-        adds = operation in ("reduce_scatter", "reduce", "all_reduce")
-        place, own = self._find(array, adds=adds), part(array.size, self.size, self.rank)
-        # From here on nobody reads or writes any more what others write now.
-        self._meet(BEGIN, stream)
-        if adds:
-            self._reduce_scatter(place, stream)
+        there, own = self._find(array), part(array.size, self.size, self.rank)
+        if operation in ("broadcast", "all_gather"):
+            self._meet(stream)  # nobody reads or writes any more what others write now
+        else:
+            self._reduce_scatter(array, stream)
         if operation == "broadcast":
             if self.rank == root:
                 parts = {to: part(array.size, self.size, to) for to in range(self.size)}
-                self._push(place, parts, stream)
-            self._meet(MIDDLE, stream)
+                self._push(array, there, parts, stream)
+            self._meet(stream)
         if operation != "reduce_scatter":
             readers = [root] if operation == "reduce" else range(self.size)
-            self._push(place, dict.fromkeys(readers, own), stream)
-            self._meet(END, stream)
+            self._push(array, there, dict.fromkeys(readers, own), stream)
+            self._meet(stream)
 
-    def _find(self, array: Any, *, adds: bool) -> _Place:
-        """Where the array lies. Its memory is not given back while it is known."""
+    def _find(self, array: Any) -> list[int]:
+        """Where the array lies on each rank. Its memory is not given back while it is known."""
         key = array.data.ptr, array.nbytes
-        place = self._places.get(key)
-        if place is None:
-            place = _Place(array, self._peers.addresses(array.data.ptr), None, [], 0)
-        if adds and place.memory is None:
-            pitch = -(-array.size // self.size) * array.itemsize
-            pitch = -(-pitch // 16) * 16
-            memory = self._cupy.empty((self.size - 1) * pitch, np.uint8)
-            slots = self._peers.addresses(memory.data.ptr)
-            place = place._replace(memory=memory, slots=slots, pitch=pitch)
-        self._places[key] = place
-        return place
+        if key not in self._arrays:
+            self._arrays[key] = array, self._peers.addresses(array.data.ptr)
+        return self._arrays[key][1]
 
-    def _push(self, place: _Place, ranges: dict[int, tuple[int, int]], stream: Any) -> None:
+    def _push(
+        self, array: Any, there: list[int], ranges: dict[int, tuple[int, int]], stream: Any
+    ) -> None:
         """Copy elements of the array to the same place on other ranks, each of which gets its
-        range."""
-        itemsize, pointer = place.array.itemsize, place.array.data.ptr
-        for to in self._others():
+        range. No two ranks begin with the same one."""
+        for step in range(1, self.size):
+            to = (self.rank + step) % self.size
             if to in ranges:
-                start, stop = (each * itemsize for each in ranges[to])
-                self._copy(place.there[to] + start, pointer + start, stop - start, stream)
+                start, stop = (each * array.itemsize for each in ranges[to])
+                self._copy(there[to] + start, array.data.ptr + start, stop - start, stream)
 
-    def _reduce_scatter(self, place: _Place, stream: Any) -> None:
-        """Send each rank its part, and add what comes."""
-        array = place.array
-        for to in self._others():
-            start, stop = part(array.size, self.size, to)
-            slot = place.slots[to] + (self.rank - (self.rank > to)) * place.pitch
-            pointer, count = array.data.ptr + start * array.itemsize, stop - start
-            self._copy(slot, pointer, count * array.itemsize, stream)
-        self._meet(MIDDLE, stream)
-        start, stop = part(array.size, self.size, self.rank)
-        if stop > start:
-            arguments = (
-                array[start:stop], np.int64(stop - start), place.memory, np.int64(place.pitch),
-                np.int32(self.size - 1),
-            )  # fmt: skip
-            function = kernel("copying", "add", array.dtype.name)
-            launch(function, BLOCKS, THREADS, arguments, stream)
+    def _reduce_scatter(self, array: Any, stream: Any) -> None:
+        """Send each rank its part, a slot at a time, and add what comes.
 
-    def _meet(self, meeting: int, stream: Any) -> None:
-        """Tell the others that what was enqueued before has been done here, and wait for them."""
-        first = meeting * MOST_RANKS
-        for to in self._others():
-            flag = self._flags[to] + (first + self.rank) * WORD
-            self._copy(flag, self._one.data.ptr, WORD, stream)
-        take(stream, [self._own + (first + other) * WORD for other in self._others()])
+        When all have met behind a slot, all have added what was in the one before: that one is
+        free. The first slots are free when all have met at the beginning.
+        """
+        parts = [part(array.size, self.size, rank) for rank in range(self.size)]
+        most = SLOT_BYTES // array.itemsize
+        self._meet(stream)
+        for turn, offset in enumerate(range(0, -(-array.size // self.size), most)):
+            for step in range(1, self.size):
+                to = (self.rank + step) % self.size
+                start, stop = _piece(parts[to], offset, most)
+                nbytes = (stop - start) * array.itemsize
+                pointer = array.data.ptr + start * array.itemsize
+                self._copy(self._slot(to, turn, self.rank), pointer, nbytes, stream)
+            self._meet(stream)
+            start, stop = _piece(parts[self.rank], offset, most)
+            if stop > start:
+                first = self._slot(self.rank, turn, 0 if self.rank else 1)
+                arguments = (
+                    array[start:stop], np.int64(stop - start), np.uint64(first),
+                    np.int64(SLOT_BYTES), np.int32(self.size - 1),
+                )  # fmt: skip
+                function = kernel("copying", "add", array.dtype.name)
+                launch(function, BLOCKS, THREADS, arguments, stream)
 
-    def _others(self) -> list[int]:
-        """The other ranks; each rank begins with another one."""
-        return [(self.rank + step) % self.size for step in range(1, self.size)]
+    def _slot(self, owner: int, turn: int, writer: int) -> int:
+        """The address of what one rank writes for another, in this turn."""
+        index = turn % 2 * (self.size - 1) + writer - (writer > owner)
+        return self._regions[owner] + FLAG_BYTES + index * SLOT_BYTES
+
+    def _meet(self, stream: Any) -> None:
+        arguments = self._flags, np.int32(self.rank), np.int32(self.size), self._meetings
+        launch(kernel("copying", "meet", "float32"), 1, MOST_RANKS, arguments, stream)
 
     def _copy(self, to: int, source: int, nbytes: int, stream: Any) -> None:
         if nbytes > 0:
@@ -149,7 +133,13 @@ class Copying(OnStream):
         super().close()
         self._peers.close()
         self._world.Barrier()  # memory is to be unmapped before its owner gives it back
-        self._places.clear()
-        if self._own:
-            self._runtime.free(self._own)
-            self._own = 0
+        self._arrays.clear()
+        if self._region:
+            self._runtime.free(self._region)
+            self._region = 0
+
+
+def _piece(whole: tuple[int, int], offset: int, most: int) -> tuple[int, int]:
+    """At most so many elements of a range, from an offset in it on; none behind its end."""
+    start = min(whole[0] + offset, whole[1])
+    return start, min(start + most, whole[1])

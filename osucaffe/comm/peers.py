@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 from typing import Any
 
 from ..errors import UserError
-from .driver import allocation
 
 
 class Peers:
@@ -26,7 +26,7 @@ class Peers:
 
         All ranks call it together. UserError where memory cannot be mapped.
         """
-        start = allocation(pointer)
+        start = _allocation(pointer)
         handle = self._runtime.ipcGetMemHandle(start)
         offered = self._comm.allgather((handle, pointer - start))
         trouble, found = "", []
@@ -52,3 +52,12 @@ class Peers:
         for address in self._opened.values():
             self._runtime.ipcCloseMemHandle(address)
         self._opened.clear()
+
+
+def _allocation(pointer: int) -> int:
+    """Where the allocation begins that this address is in: pools cut theirs into pieces."""
+    start = ctypes.c_uint64()
+    query = ctypes.CDLL("libcuda.so.1").cuMemGetAddressRange_v2
+    if status := query(ctypes.byref(start), None, ctypes.c_uint64(pointer)):
+        raise UserError(f"device memory at {pointer:#x} has no allocation (CUDA error {status})")
+    return start.value
