@@ -1,9 +1,12 @@
-"""Which kernel takes an array, and that its packets fit into a slot."""
+"""Which kernel takes an array, that its packets fit into a slot, and what the kernels do."""
 
 from __future__ import annotations
 
 import functools
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,6 +18,9 @@ from osucaffe.comm.algorithms import OPERATIONS
 from osucaffe.comm.host import DTYPES
 from osucaffe.comm.ipc import BLOCKS, SLOT, THREADS, Ipc, elements, most, plan
 from tests.backends.cuda.simulated import Kernel, compile_ptx, nvrtc
+
+from .collectives import check_result, values
+from .emulated import COMPILER, make_ranks
 
 
 @pytest.mark.parametrize("ranks", range(2, 17))
@@ -65,3 +71,46 @@ def test_launches_fit_the_kernels(dtype: str, monkeypatch: pytest.MonkeyPatch) -
                 function((blocks,), (threads,), arguments)
                 assert blocks <= BLOCKS
                 assert threads <= THREADS
+
+
+@pytest.mark.skipif(COMPILER is None, reason="there is no C++ compiler")
+@pytest.mark.parametrize(
+    ("size", "dtype"), [(2, "float64"), (3, "float32"), (4, "float32"), (7, "int32")]
+)
+def test_any_operations_in_any_order(
+    size: int, dtype: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One behind the other, of all sizes, while ranks fall behind: the slots are used in turn."""
+    made = make_ranks(size, tmp_path, monkeypatch)
+    random = np.random.default_rng(size)
+    calls = [
+        (
+            str(random.choice(OPERATIONS)),
+            int(2 ** random.uniform(0, 11)),
+            int(random.integers(size)),
+        )
+        for _ in range(60)
+    ]
+
+    def work(comm: Any) -> list[np.ndarray]:
+        own = np.random.default_rng((1, comm.rank))
+        found = []
+        for operation, count, root in calls:
+            array = values(comm.rank, count, dtype)
+            flat = SimpleNamespace(
+                data=SimpleNamespace(ptr=array.ctypes.data), size=count, dtype=array.dtype
+            )
+            comm.enqueue(operation, flat, root, None)
+            found.append(array)
+            if own.random() < 0.2:
+                time.sleep(own.uniform(0, 2e-3))
+        return found
+
+    with ThreadPoolExecutor(size) as pool:
+        found = list(pool.map(work, [comm for comm, _ in made]))
+    for number, (operation, count, root) in enumerate(calls):
+        arrays = [values(rank, count, dtype).astype(float) for rank in range(size)]
+        for comm, _ in made:
+            got = found[comm.rank][number].astype(float)
+            check_result(comm, operation, got, arrays, root)
+    assert all((comm._calls == made[0][0]._calls[0]).all() for comm, _ in made)
