@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -98,6 +99,23 @@ def test_refusals_are_printed_once(folder: Path, options: list[str], message: st
     assert message in done.stderr
     assert done.stderr.count("osucaffe:") == 1, done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_trace_shows_the_exchange_beside_backward(folder: Path) -> None:
+    done = train(folder, "--ranks", "2", "--bucket_mb", "0.001", "--trace", "out.json")
+    assert done.returncode == 0, done.stderr
+    for file in ("out.json", "out.rank1.json"):
+        events = json.loads((folder / file).read_text())["traceEvents"]
+        ends = {
+            event["ts"]: event["ts"] + event["dur"]
+            for event in events
+            if event["name"] == "backward"
+        }
+        sent = [event for event in events if event.get("cat") == "communication"]
+        assert len(ends) == 3
+        assert {event["name"].partition(" ")[0] for event in sent} == {"all_reduce"}
+        hidden = [event for event in sent if any(a < event["ts"] < b for a, b in ends.items())]
+        assert len(hidden) >= 3, "nothing travels while backward runs"
 
 
 def test_mpiexec_starts_it_as_well(folder: Path) -> None:

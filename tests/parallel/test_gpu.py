@@ -9,6 +9,8 @@ import pytest
 from tests.comm.ranks import mpiexec, needs_mpi
 from tests.comm.test_gpu import gpus
 
+from .test_cli import folder, train  # noqa: F401 (a fixture)
+
 pytestmark = [pytest.mark.gpu, needs_mpi]
 
 
@@ -16,3 +18,13 @@ def test_equivalence(tmp_path: Path) -> None:
     done = mpiexec(gpus(), "-m", "tests.parallel.gpu_training", str(tmp_path), timeout=300)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("cases alike") == gpus()
+
+
+def test_the_command_line_starts_a_rank_on_each_gpu(folder: Path) -> None:  # noqa: F811
+    if gpus() < 2:
+        pytest.skip("there is one GPU only")
+    done = train(folder, "--gpu", "all", "--propagation", "sharded", "--trace", "out.json")
+    assert done.returncode == 0, done.stderr
+    assert f"12 records on each of {gpus()} ranks" in done.stderr
+    assert "Optimization Done." in done.stderr
+    assert "communication" in (folder / "out.json").read_text()
