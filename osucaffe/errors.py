@@ -13,6 +13,11 @@ class UserError(Exception):
     """
 
 
+def reason(error: Exception) -> str:
+    """What an error says, without the number and the name that an OSError puts around it."""
+    return getattr(error, "strerror", None) or str(error)
+
+
 @contextlib.contextmanager
 def naming(place: str | Path) -> Iterator[None]:
     """Put a place, such as a file's name, before the message of a UserError that lacks it."""

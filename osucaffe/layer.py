@@ -177,10 +177,8 @@ def create_layer(param: Any, phase: str, *, key: int = 0, seed: int = 0) -> Laye
 
         near = difflib.get_close_matches(param.type, types, n=1, cutoff=0.5)
         hint = f' (did you mean "{near[0]}"?)' if near else ""
-        raise UserError(
-            f'layer "{param.name}": unknown layer type "{param.type}"{hint}; '
-            f"known types: {', '.join(types)}"
-        )
+        what = f'unknown layer type "{param.type}"{hint}' if param.type else "has no type"
+        raise UserError(f'layer "{param.name}": {what}; osucaffe layers lists the types there are')
     layer = types[param.type](param, phase, key=key, seed=seed)
     layer.check_counts()
     return layer

@@ -10,10 +10,11 @@ from __future__ import annotations
 import argparse
 import difflib
 import importlib
+import itertools
 import os
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn
 
 from .. import __version__
@@ -67,19 +68,37 @@ class _Parser(argparse.ArgumentParser):
     """Says what is wrong with the arguments in one line, without listing all options."""
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """As it is there, but each subcommand refuses what it does not know by itself."""
+        """As it is there, but each subcommand refuses what it does not know by itself, before it
+        misses what it needs."""
+        words = args[: args.index("--")] if "--" in args else args
+        if self._subparsers is not None:  # what follows the command is the command's own
+            words = itertools.takewhile(lambda word: word.startswith("-"), words)
+        options = [word.partition("=")[0] for word in words if word.startswith("--")]
+        self._refuse([word for word in options if word not in self._option_string_actions])
         found, rest = super().parse_known_args(args, namespace)
-        if rest:
-            near = difflib.get_close_matches(
-                rest[0], re.findall(r"--\w+", self.format_usage()), 1, 0.7
-            )
-            hint = f" (did you mean {near[0]}?)" if near else ""
-            self.error(f"unrecognized arguments: {' '.join(rest)}{hint}")
+        self._refuse(rest)
         return found, rest
+
+    def _refuse(self, unknown: list[str]) -> None:
+        if unknown:
+            hint = _hint(unknown[0], self._option_string_actions)
+            self.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        """As it is there, but a wrong command gets a hint in place of a long list."""
+        if isinstance(action, argparse._SubParsersAction) and value not in (action.choices or ()):
+            hint = _hint(value, action.choices or ())
+            self.error(f"there is no command {value!r}{hint}")
+        super()._check_value(action, value)
 
     def error(self, message: str) -> NoReturn:
         """Exit with 2, as for any wrong use of a command."""
         self.exit(2, f"{self.prog}: {message}; see {self.prog} --help\n")
+
+
+def _hint(word: str, known: Iterable[str]) -> str:
+    near = difflib.get_close_matches(word, list(known), 1, 0.7)
+    return f" (did you mean {near[0]}?)" if near else ""
 
 
 def _parser() -> argparse.ArgumentParser:

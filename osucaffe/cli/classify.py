@@ -27,7 +27,14 @@ def _whole(text: str) -> list[int]:
     return [int(part) for part in options.names(text)]
 
 
-_numbers.__name__ = _whole.__name__ = "list of numbers"  # argparse names it in its message
+def _extents(text: str) -> list[int]:
+    if len(extents := _whole(text)) != 2 or min(extents) < 1:
+        raise argparse.ArgumentTypeError(f"must be height,width, not {text!r}")
+    return extents
+
+
+# argparse names them in its messages.
+_numbers.__name__ = _whole.__name__ = _extents.__name__ = "list of numbers"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -40,7 +47,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--picture", metavar="FILE", help="draw images and bars: .png, .svg, .pdf")
     group = parser.add_argument_group("how images enter the net")
     group.add_argument("--mean", metavar="M", help="a .binaryproto or .npy file, or 104,117,123")
-    group.add_argument("--image_dims", metavar="H,W", type=_whole, help="scale to this, then crop")
+    group.add_argument(
+        "--image_dims", metavar="H,W", type=_extents, help="scale to this, then crop"
+    )
     group.add_argument("--oversample", action="store_true", help="average over ten crops")
     group.add_argument("--raw_scale", metavar="X", type=float, default=255, help="default: 255")
     group.add_argument("--input_scale", metavar="X", type=float, help="factor behind the mean")
@@ -71,6 +80,10 @@ def run(args: argparse.Namespace) -> None:
     channels = classifier.blobs[classifier.inputs[0]].shape[1]
     if args.channel_swap or channels == 3:
         swap = args.channel_swap or (2, 1, 0)
+        if sorted(swap) != list(range(channels)):
+            given = ",".join(map(str, swap))
+            numbers = ", ".join(map(str, range(channels)))
+            raise UserError(f"--channel_swap {given}: the net's channels are {numbers}, each once")
         classifier.transformer.set_channel_swap(classifier.inputs[0], swap)
     if args.mean:
         _set_mean(classifier, args.mean)
@@ -101,7 +114,10 @@ def _set_mean(classifier: Any, given: str) -> None:
         except ValueError:
             raise UserError(f"--mean {given}: there is no such file, and it is no list") from None
     elif Path(given).suffix == ".npy":
-        mean = np.load(given)
+        try:
+            mean = np.load(given)
+        except (OSError, ValueError):
+            raise UserError(f"--mean {given}: not a whole .npy file") from None
     else:
         mean = read_mean(given)
     extents = tuple(classifier.crop_dims)
@@ -117,14 +133,14 @@ def _set_mean(classifier: Any, given: str) -> None:
 
 
 def _read_labels(path: str | None, count: int) -> list[str]:
-    from ..errors import UserError
+    from ..errors import UserError, reason
 
     if path is None:
         return [f"class {index}" for index in range(count)]
     try:
         labels = Path(path).read_text().splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: cannot read the labels: {error}") from None
+        raise UserError(f"{path}: cannot read the labels: {reason(error)}") from None
     labels = [label for label in labels if label.strip()]
     if len(labels) != count:
         raise UserError(f"{path}: has {len(labels)} labels for {count} classes of the net")

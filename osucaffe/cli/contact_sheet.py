@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ..errors import UserError
+from ..errors import UserError, reason
 
 _CELL, _GAP, _LABEL, _MARGIN, _TITLE = 112, 12, 22, 24, 48
 _PAPER, _INK, _FAINT = (255, 255, 255), (32, 32, 36), (96, 96, 104)
@@ -51,7 +51,7 @@ def write_contact_sheet(
     try:
         sheet.save(Path(path))
     except (OSError, ValueError) as error:
-        raise UserError(f"cannot write {path}: {error}") from error
+        raise UserError(f"cannot write {path}: {reason(error)}") from error
 
 
 def _displayable(values: np.ndarray) -> np.ndarray:

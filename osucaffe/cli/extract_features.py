@@ -48,6 +48,7 @@ def run(args: argparse.Namespace) -> None:
         inspectable=True,
         gradients=False,
     )
+    options.check_fed(net, args.model)
     for name in args.blobs:
         if name not in net.blobs:
             layers = [layer for layer in net.layers if layer.type != "Split"]

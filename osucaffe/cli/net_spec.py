@@ -9,6 +9,8 @@ from __future__ import annotations
 import argparse
 import keyword
 import runpy
+import traceback
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -45,11 +47,11 @@ def _run_script(path: str, name: str | None) -> Any:
     pycaffe.install()
     if not Path(path).is_file():
         raise UserError(f"{path}: there is no such file")
-    found = runpy.run_path(path)
+    found = _run(path, lambda: runpy.run_path(path))
     if name is not None:
         if name not in found:
             raise UserError(f"{path}: makes nothing named {name}")
-        net = found[name]() if callable(found[name]) else found[name]
+        net = _run(path, found[name]) if callable(found[name]) else found[name]
     else:
         nets = {
             name: value
@@ -57,13 +59,31 @@ def _run_script(path: str, name: str | None) -> Any:
             if isinstance(value, pycaffe.NetSpec | NetParameter)
         }
         if len(nets) != 1:
-            names = f": {', '.join(nets)}" if nets else ""
-            raise UserError(f"{path}: makes {len(nets)} nets{names}; name one with --object")
+            makes = (
+                f"{len(nets)} nets: {', '.join(nets)}; name one"
+                if nets
+                else ("no net; name a function that does")
+            )
+            raise UserError(f"{path}: makes {makes} with --object")
         (net,) = nets.values()
     net = net.to_proto() if hasattr(net, "to_proto") else net
     if not isinstance(net, NetParameter):
         raise UserError(f"{path}: {name} gives {type(net).__name__}, not a net")
     return net
+
+
+def _run(path: str, function: Callable[[], Any]) -> Any:
+    """What a function of the file gives. UserError names the line where it fails."""
+    try:
+        return function()
+    except UserError:
+        raise
+    except Exception as error:
+        own = [f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == path]
+        line = error.lineno if isinstance(error, SyntaxError) else own[-1] if own else None
+        text = error.msg if isinstance(error, SyntaxError) else error
+        place = f"{path}, line {line}" if line else path
+        raise UserError(f"{place}: {type(error).__name__}: {text}") from error
 
 
 # -- prototxt to Python --------------------------------------------------------------------------

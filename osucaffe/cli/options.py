@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import logging
 from typing import TYPE_CHECKING
 
 from ..errors import UserError, naming
@@ -12,6 +13,8 @@ if TYPE_CHECKING:
     from ..backends.cuda import Cuda
     from ..data.ahead import BadRecords
     from ..net import Net
+
+logger = logging.getLogger("osucaffe")
 
 
 def positive(text: str) -> int:
@@ -56,7 +59,6 @@ def add_device(parser: argparse.ArgumentParser, gpu: str = "the number of the GP
         help="what a GPU computes in (default: fp32); parameters stay in fp32",
     )
     group.add_argument(
-        "--no-graph",
         "--no_graph",
         action="store_true",
         help="launch a GPU's steps one by one instead of as CUDA graphs (to debug)",
@@ -167,8 +169,25 @@ def make_backend(args: argparse.Namespace) -> Cpu | Cuda:
         precision = args.precision or "fp32"
         return Cuda(int(args.gpu), precision, graphs=not args.no_graph)
     from ..backends.cpu import Cpu
+    from ..data.pipeline import usable_cores
 
+    if (args.threads or 0) > (cores := usable_cores()):
+        logger.warning(
+            "--threads %d: more than the %d cores that this process may use; this is slow",
+            args.threads,
+            cores,
+        )
     return Cpu(threads=args.threads)
+
+
+def check_fed(net: Net, file: str) -> None:
+    """UserError for a net whose inputs nothing would fill."""
+    if net.inputs:
+        names = ", ".join(f'"{name}"' for name in net.inputs)
+        raise UserError(
+            f"{file}: nothing fills its input {names}: give a net with a data layer, such as a "
+            "train_val.prototxt (deploy nets are for classify and pycaffe)"
+        )
 
 
 def load_weights(net: Net, files: list[str]) -> None:

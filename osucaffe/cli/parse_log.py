@@ -38,12 +38,22 @@ class Log:
     tests: dict[int, list[Row]] = field(default_factory=dict)
 
 
+def _character(text: str) -> str:
+    if len(text) != 1:
+        raise argparse.ArgumentTypeError(f"must be one character, not {text!r}")
+    return text
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     parser.add_argument("log", metavar="LOG", help="the log file")
     parser.add_argument("folder", metavar="FOLDER", help="where to write the tables and the plot")
     parser.add_argument(
-        "--delimiter", metavar="D", default=",", help="what stands between the columns (default: ,)"
+        "--delimiter",
+        metavar="D",
+        type=_character,
+        default=",",
+        help="what stands between the columns (default: ,)",
     )
     parser.add_argument(
         "--plot", metavar="FILE", help="the plot's file: .png, .svg or .pdf (default: as above)"
@@ -130,8 +140,8 @@ def write_table(path: Path, rows: Sequence[Row], delimiter: str = ",") -> None:
             writer = csv.DictWriter(file, columns, delimiter=delimiter, lineterminator="\n")
             writer.writeheader()
             writer.writerows({k: f"{v:.10g}" for k, v in row.items()} for row in rows)
-    except (OSError, TypeError) as error:
-        raise UserError(f"{path}: cannot write the table: {error}") from None
+    except OSError as error:
+        raise UserError(f"{path}: cannot write the table: {error.strerror}") from None
     print(f"wrote {path}")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..errors import UserError
+from ..errors import UserError, reason
 
 # Okabe and Ito's colours, which those who see few colours tell apart.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
@@ -27,5 +27,5 @@ def save(figure: Any, path: str) -> None:
     try:
         figure.savefig(path, dpi=130)
     except (OSError, ValueError) as error:
-        raise UserError(f"{path}: cannot write the picture: {error}") from None
+        raise UserError(f"{path}: cannot write the picture: {reason(error)}") from None
     print(f"wrote {path}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import importlib.util
 import os
 import platform
 import shutil
@@ -126,7 +127,7 @@ def launch(args: argparse.Namespace, check: Callable[[], None] = lambda: None) -
     check()
     beside = Path(sys.executable).parent
     mpiexec = shutil.which("mpiexec", path=str(beside)) or shutil.which("mpiexec")
-    if mpiexec is None:
+    if mpiexec is None or importlib.util.find_spec("mpi4py") is None:
         raise UserError(
             f'{wanted} ranks need MPI: pip install "osucaffe[mpi]", or load the MPI of this machine'
         )
@@ -183,6 +184,7 @@ def place(args: argparse.Namespace, job: Job) -> Topology:
 def make_team(args: argparse.Namespace, job: Job, topology: Topology) -> DataParallel | None:
     """The team that the options ask for; None for a rank alone."""
     if job.size == 1:
+        check_communication(args)
         return None
     from ..parallel.team import DataParallel, Design
 

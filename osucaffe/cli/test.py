@@ -42,6 +42,7 @@ def run(args: argparse.Namespace) -> None:
     net = Net(
         read_net(args.model), phase="TEST", backend=backend, level=args.level, stages=args.stage
     )
+    options.check_fed(net, args.model)
     options.load_weights(net, args.weights)
     logger.info("Running for %d iterations.", args.iterations)
     total, loss = np.zeros(0), 0.0

@@ -136,6 +136,7 @@ def _train(args: argparse.Namespace, job: Job) -> None:
             team=ranks.make_team(args, job, topology),
             loss_scale=args.loss_scale,
         )
+        options.check_fed(solver.net, args.solver)
         if args.trace:
             from ..solvers.tracer import Tracer
 

@@ -216,6 +216,6 @@ def start_mpi() -> Any:
         return importlib.import_module("mpi4py.MPI")
     except (ImportError, RuntimeError) as error:
         raise UserError(
-            f"started as one of several processes, but MPI for Python cannot be used ({error}): "
+            f"MPI for Python, which several processes need, cannot be used ({error}): "
             'pip install "osucaffe[mpi]", or mpi4py for the MPI of this machine'
         ) from error

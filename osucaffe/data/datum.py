@@ -143,12 +143,14 @@ def _decode_other(data: memoryview, colour: bool | None) -> np.ndarray:
         from PIL import Image, UnidentifiedImageError
     except ImportError as error:
         raise UserError(
-            "an encoded record is not a JPEG; to read PNG and other images: pip install pillow"
+            "not a JPEG; to read PNG and other images: pip install pillow"
         ) from error
     try:
         image = Image.open(io.BytesIO(data))
         image.load()
-    except (UnidentifiedImageError, OSError, SyntaxError) as error:
+    except UnidentifiedImageError as error:
+        raise ValueError("it is no image of a known format") from error
+    except (OSError, SyntaxError) as error:
         raise ValueError(f"its image cannot be decoded ({error})") from error
     if image.mode.startswith(("I", "F")):
         raise ValueError(f"its image has more than 8 bits a channel (mode {image.mode})")

@@ -34,6 +34,8 @@ def read_solver(path: str | Path) -> SolverParameter:
     path = Path(path)
     solver = read_text(path, SolverParameter)
     with naming(path):
+        if not solver.ListFields():
+            raise UserError("it has no settings: is this a solver's prototxt?")
         solver = upgrade_solver(solver)
     if not solver.HasField("snapshot_prefix"):
         solver.snapshot_prefix = str(path.with_suffix(""))

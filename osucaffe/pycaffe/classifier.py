@@ -69,6 +69,11 @@ class Classifier(Net):
         self.transformer = self.preprocess.transformer
         self.crop_dims = self.preprocess.crop_dims
         self.image_dims = self.crop_dims if image_dims is None else image_dims
+        if any(image < crop for image, crop in zip(self.image_dims, self.crop_dims, strict=True)):
+            raise UserError(
+                f"image_dims {tuple(self.image_dims)} must not be smaller than the net's input "
+                f"{tuple(map(int, self.crop_dims))}, which is cropped from it"
+            )
 
     def predict(self, inputs: Sequence[np.ndarray], oversample: bool = True) -> np.ndarray:
         """The scores (images x classes) of images (height, width, channels).

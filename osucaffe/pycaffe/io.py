@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..data.datum import decode_image
-from ..errors import UserError
+from ..errors import UserError, reason
 from ..proto import array_to_blob, blob_shape, caffe_pb2
 from ..proto import blob_to_array as _blob_to_array
 
@@ -85,7 +85,9 @@ def load_image(filename: str | Path, color: bool = True) -> np.ndarray:
         content = Path(filename).read_bytes()
         pixels = decode_image(memoryview(content), color)
     except (OSError, ValueError) as error:
-        raise UserError(f"{filename}: cannot read it as an image: {error}") from None
+        raise UserError(f"{filename}: cannot read it as an image: {reason(error)}") from None
+    except UserError as error:
+        raise UserError(f"{filename}: {error}") from None
     return np.ascontiguousarray(pixels[:, :, ::-1], np.float32) / np.float32(255)
 
 

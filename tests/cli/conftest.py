@@ -31,6 +31,17 @@ layer {{
 layer {{ name: "loss" type: "SoftmaxWithLoss" bottom: "ip" bottom: "label" top: "loss" }}
 """
 
+DEPLOY = """\
+layer {
+  name: "data" type: "Input" top: "data"
+  input_param { shape { dim: 2 dim: 1 dim: 28 dim: 28 } }
+}
+layer {
+  name: "ip" type: "InnerProduct" bottom: "data" top: "ip"
+  inner_product_param { num_output: 10 weight_filler { type: "xavier" } }
+}
+"""
+
 SOLVER = """\
 net: "net.prototxt"
 test_iter: 2

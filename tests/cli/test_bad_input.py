@@ -12,7 +12,7 @@ import pytest
 
 from osucaffe.proto import write_mean
 
-from .conftest import Cli, Result
+from .conftest import DEPLOY, Cli, Result
 
 TRAIN = ("train", "--solver", "solver.prototxt")
 
@@ -39,6 +39,23 @@ def copy_database(cli: Cli) -> Path:
 
 def unknown_field(cli: Cli) -> None:
     replace(cli, "net.prototxt", "num_output:", "num_ouput:")
+
+
+def empty_solver(cli: Cli) -> None:
+    cli.write("solver.prototxt", "")
+
+
+def missing_layer_type(cli: Cli) -> None:
+    replace(cli, "net.prototxt", 'type: "InnerProduct"', "")
+
+
+def net_without_data(cli: Cli) -> None:
+    cli.write("net.prototxt", DEPLOY)
+    cli.write("solver.prototxt", 'net: "net.prototxt" lr_policy: "fixed"')
+
+
+def unknown_communicator(cli: Cli) -> tuple[str, ...]:
+    return (*TRAIN, "--comm=mpj")
 
 
 def unknown_solver_field(cli: Cli) -> None:
@@ -289,6 +306,10 @@ CASES: list[tuple[Spoil, list[str]]] = [
     (max_iter_reached, ["max_iter", "10"]),
     (truncated_weights, ["run_iter_10.caffemodel"]),
     (truncated_hdf5_weights, ["half.caffemodel.h5"]),
+    (empty_solver, ["solver.prototxt", "no settings"]),
+    (missing_layer_type, ['layer "ip": has no type']),
+    (net_without_data, ["solver.prototxt", 'nothing fills its input "data"']),
+    (unknown_communicator, ["--comm mpj", "choose one of auto, mpi"]),
     (missing_weights, ["none.caffemodel"]),
     (prototxt_as_weights, ["net.prototxt"]),
     (weights_as_prototxt, ["lenet_iter_200.caffemodel", "text"]),

@@ -67,5 +67,19 @@ def test_bad_input(cli, classify):
     cli.write("few.txt", "zero\none\n")
     assert "has 2 labels for 10 classes" in classify("digit.jpg", "--labels", "few.txt").err
     assert "cannot read the labels" in classify("digit.jpg", "--labels", "none.txt").err
-    assert "none.jpg: cannot read it" in classify("none.jpg").err
-    assert "labels.txt: cannot read it as an image" in classify("labels.txt").err
+    assert "none.jpg: cannot read it as an image: No such file" in classify("none.jpg").err
+    said = classify("labels.txt").err
+    assert (
+        said
+        == "osucaffe: labels.txt: cannot read it as an image: it is no image of a known format\n"
+    )
+    cli.write("mean.npy", "no array")
+    for options, message in [
+        (["--channel_swap", "2,1,0"], "--channel_swap 2,1,0: the net's channels are 0, each once"),
+        (["--image_dims", "3"], "--image_dims: must be height,width, not '3'"),
+        (["--image_dims", "9,28"], "image_dims (9, 28) must not be smaller than the net's input"),
+        (["--mean", "mean.npy"], "--mean mean.npy: not a whole .npy file"),
+    ]:
+        done = classify("digit.jpg", *options)
+        assert message in done.err
+        assert len(done.err.splitlines()) == 1

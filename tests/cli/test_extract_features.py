@@ -9,6 +9,8 @@ from osucaffe.data.database import open_database
 from osucaffe.net import Net
 from osucaffe.proto import Datum, read_net, read_weights, write_weights
 
+from .conftest import DEPLOY
+
 
 def prepare(cli):
     """The tiny net and weights for it; returns what it computes for 16 digits."""
@@ -58,3 +60,8 @@ def test_bad_input(cli):
         assert done.code == 1
         assert message in done.err
     assert not (cli.folder / "a").exists()
+    cli.write("deploy.prototxt", DEPLOY)
+    done = cli("extract_features", "tiny.caffemodel", "deploy.prototxt", "ip", "a", "2")
+    assert 'deploy.prototxt: nothing fills its input "data"' in done.err
+    done = cli("test", "--model", "deploy.prototxt", "--weights", "tiny.caffemodel")
+    assert 'deploy.prototxt: nothing fills its input "data"' in done.err

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
@@ -73,5 +74,32 @@ def test_nothing_changes_behind_two_dashes_alone() -> None:
 def test_an_unknown_option_is_a_usage_error(cli: Cli) -> None:
     result = cli("train", "--solver", "x", "--sover", "y")
     assert result.code == 2
-    assert "unrecognized arguments: --sover y (did you mean --solver?)" in result.err
+    assert "unrecognized arguments: --sover (did you mean --solver?)" in result.err
     assert len(result.err.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["trian"], "osucaffe: there is no command 'trian' (did you mean train?)"),
+        (["frobnicate"], "osucaffe: there is no command 'frobnicate'; see osucaffe --help"),
+        (["data", "mnits"], "osucaffe data: there is no command 'mnits' (did you mean mnist?)"),
+        (["train", "--sovler", "x"], "unrecognized arguments: --sovler (did you mean --solver?)"),
+        (["--vesion"], "osucaffe: unrecognized arguments: --vesion (did you mean --version?)"),
+        (["train", "--solver", "x", "--bogus"], "unrecognized arguments: --bogus; see"),
+    ],
+)
+def test_typing_errors_get_a_hint(cli: Cli, words: list[str], message: str) -> None:
+    result = cli(*words)
+    assert result.code == 2
+    assert message in result.err
+    assert len(result.err.splitlines()) == 1
+
+
+def test_too_many_threads_are_told(cli: Cli) -> None:
+    cli.write_net()
+    cli.write_solver()
+    many = str(len(os.sched_getaffinity(0)) + 1)
+    result = cli("train", "--solver", "solver.prototxt", "--max_iter", "1", "--threads", many)
+    assert result.code == 0
+    assert f"--threads {many}: more than the" in result.err

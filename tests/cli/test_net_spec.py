@@ -80,14 +80,20 @@ def test_names_that_python_does_not_know():
 def test_bad_input(cli, root):
     cli.write("two.py", SCRIPT + "\nother = small(2)\n")
     cli.write("none.py", "net = 3\n")
+    cli.write("broken.py", "def net():\n    return 1 / 0\n")
+    cli.write("open.py", "net = (\n")
     for arguments, message in [
         (["two.py"], "makes 2 nets: net, other; name one with --object"),
-        (["none.py"], "makes 0 nets"),
+        (["none.py"], "none.py: makes no net; name a function that does with --object"),
+        (["broken.py", "--object", "net"], "broken.py, line 2: ZeroDivisionError: division by"),
+        (["open.py"], "open.py, line 1: SyntaxError: '(' was never closed"),
         (["none.py", "--object", "net"], "gives int, not a net"),
         (["none.py", "--object", "lenet"], "makes nothing named lenet"),
         (["missing.py"], "there is no such file"),
     ]:
-        assert message in cli("net_spec", *arguments).err
+        done = cli("net_spec", *arguments)
+        assert message in done.err
+        assert len(done.err.splitlines()) == 1
     net = read_net(root / "models" / "lenet" / "train_val.prototxt")
     with pytest.raises(UserError, match="--phase TRAIN"):
         to_python(net)

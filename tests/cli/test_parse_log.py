@@ -76,4 +76,7 @@ def test_bad_input(cli):
     assert "none.log" in cli("parse_log", "none.log", "out").err
     cli.write("caffe.log", CAFFE)
     done = cli("parse_log", "caffe.log", "out", "--delimiter", "ab")
-    assert "cannot write the table" in done.err
+    assert "--delimiter: must be one character, not 'ab'" in done.err
+    cli.write("taken", "")
+    (cli.folder / "out" / "caffe.log.train").mkdir(parents=True)
+    assert "cannot write the table: Is a directory" in cli("parse_log", "caffe.log", "out").err

@@ -52,7 +52,7 @@ def test_steps_are_counted_for_the_state() -> None:
 @pytest.mark.parametrize(
     ("settings", "complaint"),
     [
-        ("", "lr_policy '' is not known"),
+        ("", "lr_policy is missing; choose one of fixed, step"),
         ('lr_policy: "stp"', "lr_policy 'stp' is not known; choose one of fixed, step"),
         ('lr_policy: "step" gamma: 0.1', "needs the field stepsize"),
         ('lr_policy: "step" gamma: 0.1 stepsize: 0', "stepsize must be positive"),
