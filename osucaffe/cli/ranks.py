@@ -84,8 +84,8 @@ def _add_communication(group: argparse._ArgumentGroup) -> None:
         "--comm",
         metavar="KIND",
         default="auto",
-        help="mpi, hierarchical, or for GPUs nccl, ipc, nccl+ipc (default: auto, by where the "
-        "ranks are)",
+        help="mpi, hierarchical, or for GPUs nccl, ipc, nccl+ipc, copy (default: auto, by where "
+        "the ranks are)",
     )
     add(
         "--algorithm",
