@@ -43,8 +43,6 @@ class Detector(Net):
         self.crop_mean = self.transformer.deprocess(
             name, np.zeros(self.transformer.inputs[name][1:], np.float32)
         )
-        if self.crop_mean.ndim == 2:
-            self.crop_mean = self.crop_mean[:, :, None]
 
     def detect_windows(
         self, images_windows: Iterable[tuple[str | Path, np.ndarray]]
@@ -56,7 +54,7 @@ class Detector(Net):
         found = []
         crops = []
         for filename, windows in images_windows:
-            image = load_image(filename)
+            image = load_image(filename, color=self.crop_mean.shape[2] > 1)
             for window in windows:
                 crops.append(self.crop(image, window))
                 found.append({"window": window, "filename": filename})

@@ -214,6 +214,8 @@ class Transformer:
         """The image that `preprocess` made this of, but for its size."""
         self._check(in_)
         image = np.array(data, np.float32).squeeze()
+        if image.ndim == 2 and self.inputs[in_][1] == 1:
+            image = image[None]
         if (scale := self.input_scale.get(in_)) is not None:
             image /= scale
         if (mean := self.mean.get(in_)) is not None:

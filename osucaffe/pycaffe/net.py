@@ -52,6 +52,8 @@ class Net:
     ) -> None:
         if isinstance(phase, str | Path):
             weights, phase, level = phase, level, 0
+        if phase not in (0, 1):
+            raise CaffeError(f"phase {phase!r} is neither caffe.TRAIN (0) nor caffe.TEST (1)")
         check_readable(network_file)
         if weights is not None:
             check_readable(weights)
@@ -163,7 +165,12 @@ class Net:
         return {name: self.blobs[name].diff for name in {*wanted, *(diffs or ())}}
 
     def _index(self, name: str | None, default: int) -> int:
-        return default if name is None else self._layer_names.index(name)
+        if name is None:
+            return default
+        if name not in self._layer_names:
+            known = ", ".join(self._layer_names)
+            raise ValueError(f'net "{self.name}" has no layer "{name}"; it has {known}')
+        return self._layer_names.index(name)
 
     def _put(self, side: str, given: Arrays, names: list[str], message: str) -> None:
         if set(given) != set(names):

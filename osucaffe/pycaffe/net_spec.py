@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections import Counter, OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -30,7 +31,11 @@ def own_field(type_name: str) -> str | None:
 
 
 def assign_proto(message: Any, name: str, value: Any) -> None:
-    """Set a field: dicts fill messages, lists fill repeated fields (one value: a list of one)."""
+    """Set a field: dicts fill messages, lists fill repeated fields (one value: a list of one).
+
+    AttributeError where the message has no such field.
+    """
+    _check_field(message, name, message.DESCRIPTOR.name)
     field = getattr(message, name)
     if hasattr(field, "extend"):
         values = value if isinstance(value, list | tuple) else [value]
@@ -46,7 +51,18 @@ def assign_proto(message: Any, name: str, value: Any) -> None:
         for key, part in value.items():
             assign_proto(field, key, part)
     else:
-        setattr(message, name, value)
+        try:
+            setattr(message, name, value)
+        except (TypeError, ValueError) as error:
+            raise type(error)(f"{message.DESCRIPTOR.name}.{name}: {error}") from None
+
+
+def _check_field(message: Any, name: str, what: str) -> None:
+    known = list(message.DESCRIPTOR.fields_by_name)
+    if name not in known:
+        near = difflib.get_close_matches(name, known, 1)
+        hint = f" (did you mean {near[0]!r}?)" if near else ""
+        raise AttributeError(f"{what} has no field {name!r}{hint}")
 
 
 class _Names:
@@ -116,8 +132,14 @@ class Function:
             own = field is not None and key in getattr(layer, field).DESCRIPTOR.fields_by_name
             if own and not key.endswith("param"):
                 assign_proto(getattr(layer, field or ""), key, value)
-            else:
+            elif key in layer.DESCRIPTOR.fields_by_name:
                 assign_proto(layer, key, value)
+            elif field is None:
+                raise AttributeError(
+                    f"{self.type_name} has no field {key!r}: no layer type of this name has any"
+                )
+            else:
+                _check_field(getattr(layer, field), key, self.type_name)
         return layer
 
 

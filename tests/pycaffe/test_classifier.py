@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import simplejpeg
@@ -45,6 +47,11 @@ def test_predictions(files):
     np.testing.assert_allclose(scores, by_hand(net, pictures), rtol=1e-5)
 
 
+def test_images_smaller_than_the_input_are_refused(files):
+    with pytest.raises(UserError, match=r"image_dims \(10, 5\) must not be smaller"):
+        caffe.Classifier(*files, image_dims=(10, 5), **settings())
+
+
 def test_images_are_scaled_and_cropped(files):
     net = caffe.Classifier(*files, image_dims=(10, 8), **settings())
     scaled = io.resize_image(image(20, 16), (10, 8))
@@ -67,6 +74,19 @@ def test_windows_are_found_in_files(files, tmp_path):
     expected = by_hand(net, [io.resize_image(picture, (6, 6)), picture[2:8, 3:9]])
     for each, scores in zip(found, expected, strict=True):
         np.testing.assert_allclose(each["prediction"], scores, rtol=1e-4)
+
+
+def test_nets_of_one_channel_detect_too(tmp_path):
+    path = write(tmp_path, DEPLOY.replace("dim: 3", "dim: 1"))
+    caffe.Net(path, caffe.TEST).save(str(tmp_path / "grey"))
+    net = caffe.Detector(path, str(tmp_path / "grey"), mean=np.array([30.0]), raw_scale=255)
+    picture = str(tmp_path / "picture.jpg")
+    pixels = (image(12, 12)[:, :, :1] * 255).astype(np.uint8)
+    Path(picture).write_bytes(simplejpeg.encode_jpeg(pixels, colorspace="GRAY"))
+    (found,) = net.detect_windows([(picture, np.array([[2, 3, 8, 9]]))])
+    window = io.load_image(picture, color=False)[2:8, 3:9].transpose(2, 0, 1) * 255 - 30
+    expected = net.forward_all(data=window[None])["prob"].ravel()
+    np.testing.assert_allclose(found["prediction"], expected, rtol=1e-4)
 
 
 def test_context_is_shown_and_what_lies_outside_is_the_mean(files):

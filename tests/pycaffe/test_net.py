@@ -146,6 +146,13 @@ def test_missing_files_raise_runtime_error(tmp_path):
         caffe.Net(write(tmp_path, SIMPLE), str(tmp_path / "none.caffemodel"), caffe.TEST)
 
 
+def test_wrong_phases_and_layers_are_named(deploy, tmp_path):
+    with pytest.raises(UserError, match="phase 7 is neither"):
+        caffe.Net(write(tmp_path, DEPLOY), 7)
+    with pytest.raises(ValueError, match='net "deploy" has no layer "cnov"; it has input, conv'):
+        deploy.forward(end="cnov")
+
+
 def test_wrong_names_of_inputs_are_refused(deploy):
     with pytest.raises(UserError, match="do not match net inputs"):
         deploy.forward(image=images(4))

@@ -99,6 +99,24 @@ def test_unknown_names():
         n.to_proto()
 
 
+@pytest.mark.parametrize(
+    ("make", "error", "message"),
+    [
+        (lambda: L.InnerProduct(num_ouput=3), AttributeError,
+         r"InnerProduct has no field 'num_ouput' \(did you mean 'num_output'\?\)"),
+        (lambda: L.InnerProduct(weight_filler={"typ": "xavier"}), AttributeError,
+         r"FillerParameter has no field 'typ' \(did you mean 'type'\?\)"),
+        (lambda: L.InnerProdct(num_output=3), AttributeError,
+         "InnerProdct has no field 'num_output': no layer type of this name has any"),
+        (lambda: L.InnerProduct(num_output="x"), TypeError, r"InnerProductParameter\.num_output: "),
+        (lambda: L.InnerProduct(num_output=-1), ValueError, r"InnerProductParameter\.num_output: "),
+    ],
+)  # fmt: skip
+def test_wrong_fields_are_named(make, error, message):
+    with pytest.raises(error, match=message):
+        to_proto(make())
+
+
 def test_items_are_attributes():
     n = lenet()
     n["extra"] = L.Power(n["ip2"], power=2, name="named")
