@@ -139,7 +139,7 @@ def set_data(args: argparse.Namespace) -> None:
 
 def readers(args: argparse.Namespace) -> int:
     """The number of reading threads that --readers asks for."""
-    from ..data.pipeline import usable_cores
+    from ..backends.cores import usable_cores
 
     return args.readers or usable_cores()
 
@@ -168,8 +168,8 @@ def make_backend(args: argparse.Namespace) -> Cpu | Cuda:
 
         precision = args.precision or "fp32"
         return Cuda(int(args.gpu), precision, graphs=not args.no_graph)
+    from ..backends.cores import usable_cores
     from ..backends.cpu import Cpu
-    from ..data.pipeline import usable_cores
 
     if (args.threads or 0) > (cores := usable_cores()):
         logger.warning(

@@ -15,6 +15,7 @@ import traceback
 from collections.abc import Iterator
 from typing import Any
 
+from ..backends.cores import usable_cores
 from ..errors import UserError
 from .watchdog import GRACE, Watchdog
 
@@ -206,7 +207,7 @@ def cuda_aware(mpi: Any) -> bool:
 def start_mpi() -> Any:
     """The module mpi4py.MPI, with MPI started in it. UserError where that fails."""
     local = os.environ.get("MPI_LOCALNRANKS") or os.environ.get("OMPI_COMM_WORLD_LOCAL_SIZE") or 1
-    if int(local) > len(os.sched_getaffinity(0)):
+    if int(local) > usable_cores():
         # Ranks that wait keep a core busy: where there are more than cores, they must yield it.
         os.environ.setdefault("MPIR_CVAR_ENABLE_HEAVY_YIELD", "1")
         os.environ.setdefault("OMPI_MCA_mpi_yield_when_idle", "1")

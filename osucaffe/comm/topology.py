@@ -7,6 +7,7 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..backends.cores import usable_cores
 from .job import Job
 
 
@@ -72,7 +73,7 @@ def discover(job: Job, gpu: str | None = None, gpu_name: str = "") -> Topology:
     """Ask all ranks where they are (all call it together). gpu: the UUID of this rank's GPU."""
     leader = _host_leader(job)
     own = Location(
-        job.rank, leader, job.host, len(os.sched_getaffinity(0)), os.getpid(), gpu, gpu_name
+        job.rank, leader, job.host, usable_cores(), os.getpid(), gpu, gpu_name
     )
     ranks = job.gather(own)
     return Topology(own, tuple(ranks))

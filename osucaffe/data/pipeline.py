@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import mmap
-import os
 import sys
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -140,9 +139,3 @@ def allocate(shape: Shape, dtype: str = "float32") -> Buffer:
     flat = np.frombuffer(pages, dtype, count)
     return Buffer(flat.reshape(shape), flat, flat.ctypes.data)
 
-
-def usable_cores() -> int:
-    """How many cores this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1

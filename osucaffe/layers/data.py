@@ -7,12 +7,13 @@ from pathlib import Path
 import numpy as np
 
 from osucaffe import filler
+from osucaffe.backends.cores import usable_cores
 from osucaffe.backends.primitives import Program
 from osucaffe.backends.tensor import Shape
 from osucaffe.blob import Blob
 from osucaffe.data.ahead import BadRecords
 from osucaffe.data.database import open_database
-from osucaffe.data.pipeline import Buffer, allocate, usable_cores
+from osucaffe.data.pipeline import Buffer, allocate
 from osucaffe.data.settings import settings
 from osucaffe.data.source import DatumSource
 from osucaffe.data.transform import Transform

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from osucaffe.backends.cores import usable_cores
 from osucaffe.backends.tensor import Shape
 from osucaffe.data.ahead import BadRecords
 from osucaffe.data.image_list import ImageListSource
-from osucaffe.data.pipeline import usable_cores
 from osucaffe.data.settings import settings
 from osucaffe.data.transform import Transform
 from osucaffe.errors import UserError

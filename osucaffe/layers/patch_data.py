@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from osucaffe.backends.cores import usable_cores
 from osucaffe.backends.tensor import Shape
 from osucaffe.data.ahead import BadRecords
 from osucaffe.data.database import open_database
 from osucaffe.data.patches import PatchSource
-from osucaffe.data.pipeline import usable_cores
 from osucaffe.data.settings import settings
 from osucaffe.data.transform import Transform
 from osucaffe.errors import UserError

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from osucaffe.backends.cores import usable_cores
 from osucaffe.backends.tensor import Shape
-from osucaffe.data.pipeline import usable_cores
 from osucaffe.data.transform import Transform
 from osucaffe.data.windows import WindowSource
 from osucaffe.errors import UserError

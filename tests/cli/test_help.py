@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import time
 
 import pytest
 
+from osucaffe.backends.cores import usable_cores
 from osucaffe.cli import COMMANDS, _normalize
 
 from .conftest import Cli
@@ -99,7 +99,7 @@ def test_typing_errors_get_a_hint(cli: Cli, words: list[str], message: str) -> N
 def test_too_many_threads_are_told(cli: Cli) -> None:
     cli.write_net()
     cli.write_solver()
-    many = str(len(os.sched_getaffinity(0)) + 1)
+    many = str(usable_cores() + 1)
     result = cli("train", "--solver", "solver.prototxt", "--max_iter", "1", "--threads", many)
     assert result.code == 0
     assert f"--threads {many}: more than the" in result.err

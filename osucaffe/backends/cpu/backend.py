@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import importlib
-import os
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from threadpoolctl import threadpool_limits
 
+from ..cores import usable_cores
 from ..laps import Laps
 from ..random import RandomState
 from ..tensor import Call, Shape, Step, Tensor, sequence
@@ -57,7 +57,7 @@ class Cpu:
         if dtype not in ("float32", "float64"):
             raise ValueError(f"the CPU backend computes in float32 or float64, not {dtype}")
         self.dtype = dtype
-        self.threads = threads or len(os.sched_getaffinity(0))
+        self.threads = threads or usable_cores()
         self.workers = Workers(self.threads)
         self.random = RandomState()
         self.onednn = _load_onednn() if onednn and dtype == "float32" else None

@@ -1,0 +1,29 @@
+"""How many cores there are, where the system tells and where it does not."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from osucaffe.backends.cores import usable_cores
+from osucaffe.backends.cpu import Cpu
+from osucaffe.comm.job import Job
+from osucaffe.comm.topology import discover
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="the system has no such thing")
+def test_the_cores_of_this_process_count() -> None:
+    before = os.sched_getaffinity(0)
+    try:
+        os.sched_setaffinity(0, {min(before)})
+        assert usable_cores() == 1
+    finally:
+        os.sched_setaffinity(0, before)
+    assert usable_cores() == len(before)
+
+
+def test_a_system_that_does_not_tell(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(os, "sched_getaffinity", raising=False)
+    monkeypatch.setattr(os, "cpu_count", lambda: 5)
+    assert usable_cores() == Cpu().threads == discover(Job()).own.cores == 5
