@@ -13,8 +13,8 @@ import pytest
 from benchmarks.nets import MODELS as FOLDER
 from benchmarks.nets import read_net
 from osucaffe.backends.cpu import Cpu
-from osucaffe.data.database import open_database
-from osucaffe.data.datum import parse_datum, pixels
+from osucaffe.data.database import open_database, record_key, write_database
+from osucaffe.data.datum import make_datum, parse_datum, pixels
 from osucaffe.graph.filter import filter_layers, net_state
 from osucaffe.net import Net
 from osucaffe.proto import caffe_pb2, read_solver
@@ -192,6 +192,28 @@ def test_edsr_computes_the_mean_absolute_error() -> None:
     net.write("label", label)
     net.forward()
     assert net.loss() == pytest.approx(np.abs(net.read("output") - label).mean(), rel=1e-5)
+
+
+def test_edsr_reads_patches_of_images(tmp_path: Path) -> None:
+    image = np.random.default_rng(1).integers(256, size=(3, 400, 390), dtype=np.uint8)
+    write_database(tmp_path / "lmdb", [(record_key(0), make_datum(image, 0))])
+    param = read_net("edsr_baseline", "train_val")
+    for layer in param.layer:
+        if layer.type == "PatchData":
+            layer.patch_data_param.source = str(tmp_path / "lmdb")
+    net = Net(param, phase="TEST", backend=Cpu())
+    assert [net.blobs[name].shape for name in ("data", "output", "label")] == [
+        (2, 3, 192, 192), (2, 3, 384, 384), (2, 3, 384, 384),
+    ]  # fmt: skip
+    param.layer[0].patch_data_param.batch_size = 1
+    net = Net(param, phase="TRAIN", backend=Cpu())
+    net.forward()
+    net.layers[0].close()
+    # Shrinking and enlarging by copies is nearer to the image than nothing is.
+    low, high = net.read("data"), net.read("label")
+    enlarged = low.repeat(2, axis=2).repeat(2, axis=3)
+    assert np.abs(enlarged - high).mean() < 0.9 * np.abs(high).mean()
+    assert 10 < net.loss() < 200
 
 
 def test_siamese_branches_share_every_weight() -> None:
