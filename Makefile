@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check
 ITERATIONS ?= 3000
 
-.PHONY: help train test test-gpu lint bench-cpu bench-data bench-gpu bench-scaling bench-comm clean
+.PHONY: help train test test-gpu lint bench-cpu bench-data bench-gpu bench-scaling bench-comm bench-recurrent clean
 .DELETE_ON_ERROR:
 
 help:
@@ -17,6 +17,7 @@ help:
 	@echo "make bench-data read LMDBs side by side with PyTorch's DataLoader; PYTHON=... on a GPU machine"
 	@echo "make bench-gpu  the same on a GPU (needs CuPy, cuDNN and PyTorch for CUDA)"
 	@echo "make bench-scaling  training on 2 and 4 GPUs, beside PyTorch DDP"
+	@echo "make bench-recurrent  an LSTM beside torch.nn.LSTM; PYTHON=... on a GPU machine"
 	@echo "make bench-comm  all-reduces on 2, 4 .. GPUs, beside NCCL"
 	@echo "make clean      remove the environment, the data and everything else made here"
 
@@ -42,6 +43,9 @@ bench-cpu: $(VENV)/bench.stamp
 # Where there is a GPU, PYTHON names the Python that has CuPy and PyTorch of its CUDA version.
 bench-data: $(if $(filter python3,$(PYTHON)),$(VENV)/bench.stamp)
 	$(if $(filter python3,$(PYTHON)),$(BIN)/python,$(PYTHON)) -m benchmarks.bench_data
+
+bench-recurrent: $(if $(filter python3,$(PYTHON)),$(VENV)/bench.stamp)
+	$(if $(filter python3,$(PYTHON)),$(BIN)/python,$(PYTHON)) -m benchmarks.bench_recurrent
 
 # A GPU machine brings CuPy, cuDNN and PyTorch of its own CUDA version: PYTHON names its Python.
 bench-gpu:

@@ -22,7 +22,7 @@ BLOCK = 20
 
 
 @contextlib.contextmanager
-def _device_alone() -> Iterator[None]:
+def device_alone() -> Iterator[None]:
     """Hold the device while a side builds: each picks its kernels by timing them."""
     with open(Path(tempfile.gettempdir()) / "osucaffe-bench-gpu.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -37,7 +37,7 @@ def build_osucaffe(job: dict[str, Any]) -> Built:
     from osucaffe.solvers import Solver
 
     peak = _peak_of_cupy()
-    with _device_alone():
+    with device_alone():
         start = time.perf_counter()
         net_parameter = nets.training_net(job["model"], job["batch"])
         backend = Cuda(precision=job["precision"])
@@ -91,7 +91,7 @@ def build_torch(job: dict[str, Any]) -> Built:
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = (
         job["precision"] != "fp32"
     )
-    with contextlib.nullcontext() if job.get("warm") else _device_alone():
+    with contextlib.nullcontext() if job.get("warm") else device_alone():
         start = time.perf_counter()
         net_parameter = nets.training_net(job["model"], job["batch"])
         peer = TorchPeer(net_parameter).cuda().to(memory_format=torch.channels_last)
@@ -134,17 +134,22 @@ def _training_step(job: dict[str, Any], peer: Any, batch: Any) -> Callable[[], A
         loss().backward()
         optimizer.step()
 
-    if mode != "graph":
-        return train
+    return captured(train) if mode == "graph" else train
+
+
+def captured(iterate: Callable[[], None]) -> Callable[[], Any]:
+    """What replays an iteration of PyTorch as a CUDA graph."""
+    import torch
+
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
         for _ in range(3):
-            train()
+            iterate()
     torch.cuda.current_stream().wait_stream(side)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        train()
+        iterate()
     replay: Callable[[], Any] = graph.replay
     return replay
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from osucaffe.proto import caffe_pb2
 
-from . import gpu, nets
+from . import gpu, nets, recurrent
 from .built import DECAY, LEARNING_RATE, MOMENTUM, Built, Iterate, solver_settings
 
 WARM_UP_SECONDS = 0.5
@@ -174,6 +174,8 @@ _FRAMEWORKS: dict[str, Callable[[dict[str, Any]], Built]] = {
     "osucaffe gpu": gpu.build_osucaffe,
     "torch gpu": gpu.build_torch,
     "gpu rates": gpu.build_rates,
+    "osucaffe recurrent": recurrent.build_osucaffe,
+    "torch recurrent": recurrent.build_torch,
 }
 
 if __name__ == "__main__":
