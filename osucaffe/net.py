@@ -169,8 +169,6 @@ class Net:
             programs.append(self._record_backward(True).calls)
         if not self.inspectable:
             programs = fuse(programs, self.backend.folds)
-            for calls in [programs[0] + backward for backward in programs[1:]] or programs:
-                run_beside(calls, self.backend.aside)
         self.programs = programs  # forward, backward, backward that accumulates
         steps = [[(call, self.backend.prepare(call)) for call in calls] for calls in programs]
         self._forward = self._by_layer(steps[0])
@@ -183,6 +181,9 @@ class Net:
         programs = self.programs
         # Both forms of backward take the same time slots, behind forward's.
         timelines = [programs[0] + backward for backward in programs[1:]] or [programs[0]]
+        if not self.inspectable:
+            for calls in timelines:
+                run_beside(calls, self.backend.aside, self.backend.nbytes)
         plan = plan_memory(timelines, self.backend.nbytes, share=not self.inspectable)
         self.pool.add(plan)
         kept = dict.fromkeys(plan.kept + [blob.diff for blob, _ in self._losses] * self._gradients)

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 from ..backends.tensor import Call, Step, Tensor
+from .memory import lives
 
 Marked = tuple[Call, Step]
 
 MOST = 2
 """Calls that run beside the others at a time: their operands must stay in memory meanwhile."""
+SPARE = 32 << 20
+"""Bytes that this may cost beyond what is needed at some time in any case."""
 
 
-def run_beside(calls: list[Call], names: Collection[str]) -> None:
-    """Let the calls of these names run beside as many later calls as do not depend on them.
+def run_beside(calls: list[Call], names: Collection[str], size_of: Callable[[Tensor], int]) -> None:
+    """Let the calls of these names run beside as many later calls as do not depend on them, and
+    as there is memory for.
 
     They are such as nothing waits for, as the gradients of parameters. They stay in order among
-    themselves.
+    themselves. size_of gives a tensor's bytes.
     """
     aside = [index for index, call in enumerate(calls) if call.name in names]
     for number, index in enumerate(aside):
@@ -38,6 +42,35 @@ def run_beside(calls: list[Call], names: Collection[str]) -> None:
                 end = later
                 break
         call.beside = end - index - 1
+    _fit(calls, [index for index in aside if calls[index].beside], size_of)
+
+
+def _fit(calls: list[Call], aside: list[int], size_of: Callable[[Tensor], int]) -> None:
+    """Shorten what runs beside others until memory is alive for no more than if all ran in turn,
+    and SPARE."""
+    wanted = {index: calls[index].beside for index in aside}
+    for index in aside:
+        calls[index].beside = 0
+    life = {key: each for key, each in lives([calls]).items() if not each.tensor.kept}
+    sizes = {key: size_of(each.tensor) for key, each in life.items()}
+    alive = [0] * len(calls)
+    for key, each in life.items():
+        for time in range(each.first, each.last + 1):
+            alive[time] += sizes[key]
+    most = max(alive, default=0) + SPARE
+    for index in aside:
+        call = calls[index]
+        operands = {*_keys(call.read_tensors()), *_keys(call.written_tensors())}
+        operands |= {id(tensor) for tensor in call.scratch}
+        for time in range(index + 1, index + 1 + wanted[index]):
+            longer = [key for key in operands if key in life and life[key].last < time]
+            more = sum(sizes[key] for key in longer)
+            if alive[time] + more > most:
+                break
+            alive[time] += more
+            for key in longer:
+                life[key].last = time
+            call.beside += 1
 
 
 def _keys(tensors: Iterator[Tensor]) -> Iterator[int]:

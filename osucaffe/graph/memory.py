@@ -28,52 +28,63 @@ class MemoryPlan:
     kept: list[Tensor]
 
 
-def plan_memory(
-    timelines: Iterable[Iterable[Call]], size_of: Callable[[Tensor], int], *, share: bool
-) -> MemoryPlan:
-    """Plan the memory of every tensor that the calls touch and that has none yet.
+@dataclass
+class Life:
+    """A tensor with the first and the last time at which it is needed."""
 
-    timelines: lists of calls that count time alike (call i of each runs "at time i"). size_of
-    gives a tensor's bytes. share: False gives each tensor memory of its own.
+    tensor: Tensor
+    first: int
+    last: int
+
+
+def lives(timelines: Iterable[Iterable[Call]]) -> dict[int, Life]:
+    """The lives, by id, of all tensors that the calls touch and that have no memory yet.
+
+    timelines: lists of calls that count time alike (call i of each runs "at time i").
     """
-    life: dict[int, list[int]] = {}
-    tensors: dict[int, Tensor] = {}
+    found: dict[int, Life] = {}
     fed: set[int] = set()
-    kept: dict[int, Tensor] = {}
     for calls in timelines:
         for time, call in enumerate(calls):
             written = [t.base or t for t in call.written_tensors()]
             if call.settings.get("feed"):
                 fed.update(id(tensor) for tensor in written)
+            end = time + call.beside
             for tensor in (*written, *(t.base or t for t in call.read_tensors()), *call.scratch):
-                if tensor.array is not None or id(tensor) in fed:
-                    continue
-                if tensor.kept:
-                    kept[id(tensor)] = tensor
-                    continue
-                tensors[id(tensor)] = tensor
-                end = time + call.beside
-                first, last = life.setdefault(id(tensor), [time, end])
-                life[id(tensor)] = [min(first, time), max(last, end)]
+                if tensor.array is None and id(tensor) not in fed:
+                    life = found.setdefault(id(tensor), Life(tensor, time, end))
+                    life.first, life.last = min(life.first, time), max(life.last, end)
+    return found
 
-    sizes = {key: -(-size_of(t) // ALIGNMENT) * ALIGNMENT for key, t in tensors.items()}
+
+def plan_memory(
+    timelines: Iterable[Iterable[Call]], size_of: Callable[[Tensor], int], *, share: bool
+) -> MemoryPlan:
+    """Plan the memory of every tensor that the calls touch and that has none yet.
+
+    timelines: as for `lives`. size_of gives a tensor's bytes. share: False gives each tensor
+    memory of its own.
+    """
+    found = list(lives(timelines).values())
+    shared = [life for life in found if not life.tensor.kept]
+    sizes = [-(-size_of(life.tensor) // ALIGNMENT) * ALIGNMENT for life in shared]
     placed: list[tuple[int, int, int, int]] = []  # offset, end, first, last
     offsets: list[tuple[Tensor, int]] = []
     total = 0
-    for key in sorted(tensors, key=lambda key: -sizes[key]):
-        first, last = life[key]
+    for life, size in sorted(zip(shared, sizes, strict=True), key=lambda each: -each[1]):
         offset = total if not share else 0
         if share:
-            for start, end, other_first, other_last in placed:
-                if other_last < first or last < other_first:
+            for start, end, first, last in placed:
+                if last < life.first or life.last < first:
                     continue
-                if offset + sizes[key] <= start:
+                if offset + size <= start:
                     break
                 offset = max(offset, end)
-        bisect.insort(placed, (offset, offset + sizes[key], first, last))
-        offsets.append((tensors[key], offset))
-        total = max(total, offset + sizes[key])
-    return MemoryPlan(offsets, total, sum(sizes.values()), list(kept.values()))
+        bisect.insort(placed, (offset, offset + size, life.first, life.last))
+        offsets.append((life.tensor, offset))
+        total = max(total, offset + size)
+    kept = [life.tensor for life in found if life.tensor.kept]
+    return MemoryPlan(offsets, total, sum(sizes), kept)
 
 
 class Pool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from osucaffe.backends.tensor import Call, Tensor
-from osucaffe.graph.lanes import run_beside
+from osucaffe.graph.lanes import SPARE, run_beside
 from osucaffe.graph.memory import plan_memory
 
 NAMES = {"filter"}
@@ -22,7 +22,7 @@ def test_they_end_before_what_depends_on_them() -> None:
         (call("filter", [x, other], [dw]), 2),  # one after the other in any case
     ]:
         calls = [call("filter", [x, dy], [dw]), call("data", [dy], [dx]), last]
-        run_beside(calls, NAMES)
+        run_beside(calls, NAMES, lambda tensor: 4)
         assert calls[0].beside == beside
 
 
@@ -32,7 +32,7 @@ def test_only_a_few_run_at_a_time() -> None:
     for index in range(4):
         calls.append(call("filter", [tensors[index]], [tensors[index + 6]]))
         calls.append(call("data", [tensors[index]], [tensors[index + 1]]))
-    run_beside(calls, NAMES)
+    run_beside(calls, NAMES, lambda tensor: 4)
     assert [each.beside for each in calls] == [3, 0, 3, 0, 3, 0, 1, 0]
 
 
@@ -47,3 +47,15 @@ def test_their_operands_stay_in_memory() -> None:
         plan = plan_memory([calls], lambda tensor: 256, share=True)
         offsets = {id(tensor): offset for tensor, offset in plan.offsets}
         assert (offsets[id(dy)] in (offsets[id(dx)], offsets[id(later)])) == shared
+
+
+def test_they_take_little_more_memory_than_is_needed_in_any_case() -> None:
+    x, dy, dw, dx, later, last = (Tensor((4,)) for _ in range(6))
+    for size_of_last, beside in (0, 3), (1, 3), (2, 2):  # beside 4 that are needed at the start
+        sizes = {id(x): 2 * SPARE, id(dy): 2 * SPARE, id(last): size_of_last * SPARE}
+        calls = [
+            call("filter", [x, dy], [dw]), call("data", [dy], [dx]), call("data", [dx], [later]),
+            call("data", [later], [last]),
+        ]  # fmt: skip
+        run_beside(calls, NAMES, lambda tensor, sizes=sizes: sizes.get(id(tensor), 0))
+        assert calls[0].beside == beside

@@ -6,19 +6,22 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ..tensor import Step, Tensor, sequence
+from .elementwise import mask_step
 from .folding import Folding, foldings, folds
-from .layout import Layout, is_nhwc
+from .layout import Layout, dtype_of, is_nhwc, strides
 from .movement import convert
 from .registry import CudaCall, primitive
 from .rows import sum_rows
-from .small import small
+from .small import Division, Small, small
 from .ways import (
+    Maker,
     Way,
     bias_step,
     convolution_product,
     describe,
     fastest,
     library_ways,
+    library_ways_with_passes,
     measured,
     plan_step,
     temporary,
@@ -26,6 +29,8 @@ from .ways import (
 
 Window = tuple[Sequence[int], Sequence[int], Sequence[int]]
 """stride, pad, dilation"""
+WORTH_FUSING = 20 << 20
+"""Bytes of an image's gradient from which a search for plans that mask it is worth its time."""
 
 
 def _root(tensor: Tensor) -> Tensor:
@@ -92,23 +97,56 @@ def convolution(
         found = [way for each in folded for way in _folded(call, each, x, w, maps)]
         return fastest(call, [with_bias(way) for way in found])
     slope = 1.0 if relu is None else relu
-    tiny = small(call, x, y, w.shape[2:], window, group, "forward")
+    tiny = small(call, x, y, w.shape[2:], window, group)
     if tiny and x.shape[1] % 2:  # it takes x as it lies: no library does better
-        return tiny.correlate(x, _held_weights(call, w), b, maps, slope)
+        own = _small_outputs(call, tiny, x, _held_weights(call, w), b, maps, slope)
+        if own:
+            return fastest(call, own)
     tensors = {"x": _held(call, x), "w": _held_weights(call, w), "y": maps}
     plain = describe(call, "forward", tensors, window)
-    ways = [with_bias(way) for way in library_ways(call, plain, tensors, group)]
+    fused = None
     if around and not relu:  # nothing fuses a slope
-        fused = replace(plain, bias="float32" if b is not None else None, relu=relu)
-        ways += library_ways(call, fused, {**tensors, **({} if b is None else {"b": b})}, group)
+        bias = {} if b is None else {"b": b}
+        fused = replace(plain, bias="float32" if bias else None, relu=relu), tensors | bias
+    ways = library_ways_with_passes(call, (plain, tensors), fused, with_bias, group)
     if tiny:
-        ways.append(
-            measured(
-                call, f"forward {tiny}", {**tensors, "b": b},
-                lambda _, t: tiny.correlate(t["x"], t["w"], t["b"], t["y"], slope),
-            )
-        )  # fmt: skip
+        ways += _small_outputs(call, tiny, tensors["x"], tensors["w"], b, maps, slope)
     return fastest(call, ways)
+
+
+def _small_outputs(
+    call: CudaCall,
+    tiny: Small,
+    x: Tensor,
+    w: Tensor,
+    b: Tensor | None,
+    y: Tensor,
+    slope: float,
+    *,
+    flipped: bool = False,
+) -> list[Way]:
+    """The ways to compute outputs, or with flipped filters gradients, by kernels of our own."""
+
+    def maker(division: Division) -> Maker:
+        return lambda _, t: tiny.correlate(division, t["x"], t["w"], t["b"], t["y"], slope)
+
+    divisions = tiny.correlations(flipped=flipped)
+    lies = f"{dtype_of(x)} {strides(x)}"
+    makers = {f"{tiny} {lies} {division}": maker(division) for division in divisions}
+    return measured(call, {"x": x, "w": w, "b": b, "y": y}, makers)
+
+
+def _small_gradients(
+    call: CudaCall, tiny: Small, x: Tensor, dy: Tensor, dw: Tensor, db: Tensor | None
+) -> list[Way]:
+    """The ways to compute gradients of filters and biases by kernels of our own."""
+
+    def maker(division: Division) -> Maker:
+        return lambda call, t: tiny.gradients(division, call, t["x"], t["dy"], t["dw"], t["db"])
+
+    lies = f"{dtype_of(x)} {strides(x)}"
+    makers = {f"{tiny} {lies} {division}": maker(division) for division in tiny.summations}
+    return measured(call, {"x": x, "dy": dy, "dw": dw, "db": db}, makers)
 
 
 def _folded(call: CudaCall, folding: Folding, x: Tensor, w: Tensor, y: Tensor) -> list[Way]:
@@ -142,20 +180,27 @@ def convolution_backward_data(
     pad: Sequence[int],
     dilation: Sequence[int],
     group: int,
+    positive: Tensor | None = None,
 ) -> Step:
+    """positive: the output of a ReLU whose backward pass is folded in (by the fusion pass)."""
     settle_weights(w)
     window: Window = stride, pad, dilation
     tensors = {"x": _held(call, dx), "w": _held_weights(call, w), "y": _held(call, dy)}
     plain = describe(call, "data", tensors, window)
-    ways = library_ways(call, plain, tensors, group)
-    if tiny := small(call, dx, dy, w.shape[2:], window, group, "data"):
-        back = tiny.turned
-        ways.append(
-            measured(
-                call, f"data {tiny}", tensors,
-                lambda _, t: back.correlate(t["y"], t["w"], None, t["x"], 1.0, flipped=True),
-            )
-        )  # fmt: skip
+    image, fused = tensors["x"], None
+    nbytes = call.backend.nbytes(image)
+    mask = None if positive is None else _held(call, positive)
+    if mask is not None and nbytes >= WORTH_FUSING:
+        fused = replace(plain, relu=0.0), tensors | {"mask": mask}
+
+    def with_mask(way: Way) -> Way:
+        return way if mask is None else way.then(lambda: mask_step(image, mask), 3 * nbytes)
+
+    ways = library_ways_with_passes(call, (plain, tensors), fused, with_mask, group)
+    if tiny := small(call, dx, dy, w.shape[2:], window, group):
+        back, filters = tiny.turned, tensors["w"]
+        own = _small_outputs(call, back, tensors["y"], filters, None, image, 1.0, flipped=True)
+        ways += map(with_mask, own)
     return fastest(call, ways)
 
 
@@ -185,20 +230,16 @@ def convolution_backward_filter(
     if dw is None:
         return bias_gradient()
     settle_weights(dw)
-    tiny = small(call, x, dy, dw.shape[2:], window, group, "filter") if is_nhwc(dw) else None
+    tiny = small(call, x, dy, dw.shape[2:], window, group) if is_nhwc(dw) else None
     if tiny and x.shape[1] % 2:  # it takes x as it lies: no library does better
-        return tiny.gradients(call, x, maps, dw, db)
+        own = _small_gradients(call, tiny, x, maps, dw, db)
+        if own:
+            return fastest(call, own)
     ways = _filter_ways(call, x, maps, dw, window, group)
     if db is not None:
         ways = [way.then(bias_gradient, call.backend.nbytes(maps)) for way in ways]
     if tiny:
-        tensors = {"x": _held(call, x), "y": maps, "w": dw, "b": db}
-        ways.append(
-            measured(
-                call, f"filter {tiny}", tensors,
-                lambda call, t: tiny.gradients(call, t["x"], t["y"], t["w"], t["b"]),
-            )
-        )  # fmt: skip
+        ways += _small_gradients(call, tiny, _held(call, x), maps, dw, db)
     return fastest(call, ways)
 
 

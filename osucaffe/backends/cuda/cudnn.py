@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ...errors import UserError
 from ..tensor import Shape
 from .layout import ITEM_BYTES
+from .out_of_memory import is_out_of_memory
 from .plans import Choices, device_name, fastest, trial_memory
 
 if TYPE_CHECKING:
@@ -67,6 +68,11 @@ class Convolution:
     dilation: Shape
     bias: str | None = None
     relu: float | None = None
+
+    @property
+    def work(self) -> int:
+        """Multiplications."""
+        return math.prod(self.y.shape) * math.prod(self.w.shape[1:])
 
     @property
     def operands(self) -> dict[str, Operand]:
@@ -169,8 +175,7 @@ class Cudnn:
         note = self.library.behavior_note.RUNTIME_COMPILATION
         plans: list[Plan] = []
         compiled = 0
-        heavy = math.prod(convolution.y.shape) * math.prod(convolution.w.shape[1:]) > HEAVY
-        most = MOST_COMPILED_HEAVY if heavy else MOST_COMPILED
+        most = MOST_COMPILED_HEAVY if convolution.work > HEAVY else MOST_COMPILED
         for index in range(min(graph.get_execution_plan_count(), MOST_TIMED)):
             engine = graph.get_plan_name_at_index(index).split("_")[0]
             if convolution.precision == "fp32" and (convolution.operation, engine) == INEXACT:
@@ -187,7 +192,9 @@ class Cudnn:
     def _built(self, graph: Any, index: int) -> Plan | None:
         try:
             graph.build_plan_at_index(index)
-        except (RuntimeError, self.library.cudnnGraphNotSupportedError):
+        except (RuntimeError, self.library.cudnnGraphNotSupportedError) as error:
+            if is_out_of_memory(error):
+                raise
             return None
         return Plan(graph, index, self.handle)
 

@@ -1,15 +1,22 @@
-"""Owns the inner product on the GPU: matrix products by cuBLASLt."""
+"""Owns the inner product on the GPU: matrix products by cuBLASLt, small ones by a kernel."""
 
 from __future__ import annotations
 
 import math
 
+import numpy as np
+
 from ..tensor import Step, Tensor, sequence
 from .convolution import settle_row_major
-from .layout import Layout, is_row_major
+from .kernels import kernel, launch
+from .layout import C_TYPES, ITEM_BYTES, Layout, dtype_of, is_row_major
 from .registry import CudaCall, primitive
 from .rows import sum_rows
-from .ways import bias_step, fastest, product_ways
+from .ways import Way, bias_step, fastest, measured, product_ways
+
+MOST_WORK = 2e7
+"""Multiplications up to which it is worth trying whether the kernel of our own is the fastest."""
+TILE, MOST_WARPS, MOST_ROWS = 4, 8, 2**17
 
 
 def _root(tensor: Tensor) -> Tensor:
@@ -68,6 +75,10 @@ def inner_product(
     columns = w.shape[1 if transpose else 0]
     inside = math.prod(x.shape[axis:])
     size = (outputs.count // columns, columns, inside)
+    small = []
+    if not transpose and math.prod(size) <= MOST_WORK and size[0] <= MOST_ROWS:
+        slope = 1.0 if relu is None else relu
+        small = _small_ways(call, inputs, weights, b, outputs, size, slope)
     if relu in (None, 0):
         epilogue = f"{'bias' if b is not None else ''} {'relu' if relu == 0 else ''}".strip()
         ways = product_ways(
@@ -75,9 +86,38 @@ def inner_product(
             epilogue=epilogue,
         )  # fmt: skip
         if ways:
-            return fastest(call, ways)
+            return fastest(call, ways + small)
     ways = product_ways(call, inputs, weights, outputs, size, transpose_b=not transpose)
-    return sequence([fastest(call, ways), bias_step(outputs, b, relu, columns)])
+    bias = lambda: bias_step(outputs, b, relu, columns)  # noqa: E731
+    passed = 2 * call.backend.nbytes(outputs)
+    return fastest(call, [*(way.then(bias, passed) for way in ways), *small])
+
+
+def _small_ways(
+    call: CudaCall,
+    x: Tensor,
+    w: Tensor,
+    b: Tensor | None,
+    y: Tensor,
+    size: tuple[int, int, int],
+    slope: float,
+) -> list[Way]:
+    """The way to compute an inner product by a kernel of our own: see kernels/dense.cu."""
+    m, n, k = size
+    vector = math.gcd(k, 16 // ITEM_BYTES[dtype_of(x)])
+    warps = min(MOST_WARPS, -(-k // (32 * vector)))
+    function = kernel("dense", "product", T=C_TYPES[dtype_of(x)], VEC=vector, WARPS=warps)
+    grid, counts = (-(-n // TILE), -(-m // TILE)), [np.int32(each) for each in size]
+    return measured(
+        call,
+        {"x": x, "w": w, "b": b, "y": y},
+        {
+            f"product {m} {n} {k} {dtype_of(x)} {b is None} {slope}": lambda _, t: launch(
+                function, grid, [t["x"], t["w"], t["b"], t["y"], *counts, np.float32(slope)],
+                block=(32, warps),
+            )
+        },
+    )  # fmt: skip
 
 
 @primitive("own")

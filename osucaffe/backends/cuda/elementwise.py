@@ -143,6 +143,12 @@ def relu_backward(call: CudaCall, x: Tensor, dy: Tensor, dx: Tensor, *, slope: f
     return formula_step(formula, [("x", x), ("dy", dy)], [("dx", dx)], {"slope": slope})
 
 
+def mask_step(dx: Tensor, positive: Tensor) -> Step:
+    """A step that sets dx to 0 where `positive`, which lies as dx does, is not positive."""
+    operands = [Operand("p", positive), Operand("dx", dx, stored=True)]
+    return element_step(operands, "dx = p > 0 ? dx : 0.0f;")
+
+
 @primitive("own")
 def dropout(call: CudaCall, x: Tensor, y: Tensor, mask: Tensor, *, ratio: float, key: int) -> Step:
     if mask.flexible:

@@ -13,8 +13,8 @@ from .layout import C_TYPES, dtype_of
 from .normalization import Rows
 from .registry import CudaCall, primitive
 
-SMALL = 16384
-"""Up to so many scores, one block computes the whole loss."""
+SMALL_ROWS, SMALL_SCORES = 512, 32
+"""Up to so many rows of so many scores, one block computes the whole loss."""
 
 
 def _ignored(ignore: int | None) -> list[np.int32]:
@@ -55,20 +55,22 @@ def softmax_loss(
     label = call.held(label, nhwc=False, dtype="float32")
     loss = call.held(loss, nhwc=False, dtype="float32")
     fixed = _fixed(normalization, rows, math.prod(x.shape[:axis]), ignore)
-    note = call.temporary((rows.count,))
     sizes = [*rows.shape, *_ignored(ignore)]
     types = {"X": x, "P": probability}
-    if x.count <= SMALL:
-        arguments = [x, label, probability, note, loss, np.float32(fixed), *sizes]
-        return rows.launch("softmax_loss", types, arguments, one_block=True)
-    arguments = [x, label, probability, note, None, np.float32(0), *sizes]
+    if rows.count <= SMALL_ROWS and rows.length <= SMALL_SCORES:
+        block = min(1024, 32 * rows.count)
+        function = kernel(
+            "loss", "softmax_loss", AT_ONCE=-(-rows.count * 32 // block),
+            **{f"{name}_T": C_TYPES[dtype_of(each)] for name, each in types.items()},
+        )  # fmt: skip
+        arguments = [x, label, probability, loss, np.float32(fixed), *sizes]
+        return launch(function, 1, arguments, block=block)
+    note = call.temporary((rows.count,))
     summed = [note, loss, np.int64(rows.count), np.float32(fixed)]
-    return sequence(
-        [
-            rows.launch("softmax_loss", types, arguments),
-            launch(kernel("loss", "sum_losses"), 1, summed, block=_block(rows.count)),
-        ]
-    )
+    return sequence([
+        rows.launch("softmax_losses", types, [x, label, probability, note, *sizes]),
+        launch(kernel("loss", "sum_losses"), 1, summed, block=_block(rows.count)),
+    ])  # fmt: skip
 
 
 def _block(count: int) -> int:

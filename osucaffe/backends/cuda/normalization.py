@@ -124,19 +124,10 @@ class Rows:
         """The kernels' arguments that describe the rows."""
         return [np.int64(self.count), np.int32(self.length), np.int64(self.step)]
 
-    def launch(
-        self,
-        name: str,
-        types: dict[str, Tensor],
-        arguments: list[Any],
-        *,
-        one_block: bool = False,
-    ) -> Step:
+    def launch(self, name: str, types: dict[str, Tensor], arguments: list[Any]) -> Step:
         """A step that launches a kernel of loss.cu, a warp for each row."""
         macros = {f"{key}_T": C_TYPES[dtype_of(tensor)] for key, tensor in types.items()}
         function = kernel("loss", name, **macros)
-        if one_block:
-            return launch(function, 1, arguments, block=min(1024, self.count * 32))
         return launch(function, blocks_for(self.count * 32), arguments)
 
 

@@ -11,6 +11,12 @@ from ...errors import UserError
 SIGNS = ("out of memory", "alloc_failed", "device_allocation_failed")
 """How CUDA and CuPy, cuBLAS and cuDNN say so."""
 
+
+def is_out_of_memory(error: Exception) -> bool:
+    """Whether a library's error is of this kind."""
+    return any(sign in str(error).lower() for sign in SIGNS)
+
+
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
@@ -23,7 +29,7 @@ def reported(function: Callable[_P, _T]) -> Callable[_P, _T]:
         try:
             return function(*args, **kwargs)
         except (RuntimeError, MemoryError) as error:
-            if not any(sign in str(error).lower() for sign in SIGNS):
+            if not is_out_of_memory(error):
                 raise
             raise UserError(
                 f"the GPU is out of memory ({str(error).strip().splitlines()[0]}): lower the "

@@ -11,6 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from .kernels import finish_compiling
+from .out_of_memory import is_out_of_memory
+
 if TYPE_CHECKING:
     from .backend import Cuda
 
@@ -20,8 +23,11 @@ HOPELESS = 1.5
 """What is so many times as slow as the best in one run is not run again."""
 TRIAL_WORDS = 2**22
 """After so many numbers, those of memory to try kernels on begin again."""
-BRIEF = 0.03
-"""Milliseconds: what takes no longer is timed as a graph."""
+BRIEF = 2.0
+"""Milliseconds: what takes no longer is timed as a graph, as it runs in training: launched one by
+one, even kernels of 30 us wait for the host, which takes 10 to 20 us for each."""
+HOST = 0.03
+"""Milliseconds that the host may take for a launch."""
 
 
 def cache_folder() -> Path:
@@ -92,7 +98,7 @@ def time_of(backend: Cuda, run: Callable[[], None], times: int = TIMED) -> float
     once = _elapsed(backend, run)
     if once > BRIEF:
         return min(once, *(_elapsed(backend, run) for _ in range(times)))
-    # It may take the host longer to launch it: replayed as a graph, it need not wait for that.
+    finish_compiling()
     stream.begin_capture()
     try:
         for _ in range(times):
@@ -114,17 +120,25 @@ def _elapsed(backend: Cuda, run: Callable[[], None]) -> float:
 
 
 def fastest(backend: Cuda, runs: Sequence[Callable[[], None]]) -> tuple[int | None, float]:
-    """The number of the fastest of these and its milliseconds; those that fail drop out."""
+    """The number of the fastest of these and its milliseconds; those that fail drop out.
+
+    Where none is left for want of memory, that error is raised.
+    """
     best: int | None = None
     least = float("inf")
+    short: RuntimeError | None = None
     for number, run in enumerate(runs):
         try:
             run()  # what it loads or compiles is not to be timed
-            if _elapsed(backend, run) > HOPELESS * max(least, BRIEF):
+            if _elapsed(backend, run) > HOPELESS * (least + HOST):
                 continue
             taken = time_of(backend, run)
-        except RuntimeError:
+        except RuntimeError as error:
+            if is_out_of_memory(error):
+                short = error
             continue
         if taken < least:
             best, least = number, taken
+    if best is None and short is not None:
+        raise short
     return best, least

@@ -15,7 +15,7 @@ import numpy as np
 
 from ..tensor import Shape, Step, Tensor, sequence
 from .cublas import Algorithm, Product
-from .cudnn import Convolution, Operand, Plan, channels_last
+from .cudnn import HEAVY, Convolution, Operand, Plan, channels_last
 from .kernels import blocks_for, kernel, launch
 from .layout import C_TYPES, ITEM_BYTES, Layout, dtype_of
 from .plans import time_of, trial_memory
@@ -26,12 +26,19 @@ if TYPE_CHECKING:
 
 MOST_SLICES = 8
 """Up to so many groups, each may get a convolution of its own."""
+LIGHT = 4e9
+"""Multiplications below which a matrix product is taken as it comes: a faster plan would be a few
+us faster, and takes 0.2 s to compile."""
 BYTES_A_MILLISECOND = 3e9
 """What an element-wise pass reads and writes."""
 WORKSPACE_ALIGNMENT = 256
 """cuBLASLt refuses a workspace that begins at no such address."""
 LAUNCH = 0.002
 """Milliseconds that a kernel takes at least."""
+
+
+Maker = Callable[[CudaCall, Mapping[str, Any]], Step]
+"""Makes a step for a call with these tensors."""
 
 
 @dataclass(frozen=True)
@@ -59,26 +66,33 @@ def fastest(call: CudaCall, ways: Sequence[Way]) -> Step:
 
 def measured(
     call: CudaCall,
-    what: str,
     tensors: Mapping[str, Tensor | None],
-    make: Callable[[CudaCall, Mapping[str, Any]], Step],
-) -> Way:
-    """A way by kernels of our own, timed on stand-ins for its tensors.
+    makers: Mapping[str, Maker],
+) -> list[Way]:
+    """Ways by kernels of our own, timed on stand-ins for their tensors.
 
-    what: a text that says all that the time depends on. make: makes the step for a call.
+    makers: what makes each step for a call, by a text that says all that its time depends on.
     """
     backend = call.backend
-    found = backend.timings.get(what)
-    if found is None:
-        trial = replace(call, scratch=[], before=[], after=[], _substitutes={})
+    wanted = [what for what in makers if backend.timings.get(what) is None]
+    trials: dict[str, tuple[CudaCall, Step]] = {}
+    if wanted:
         stand_ins = {name: each and _stand_in(backend, each) for name, each in tensors.items()}
-        step = make(trial, stand_ins)
+        for what in wanted:  # all of them before the first runs: they compile at the same time
+            trial = replace(call, scratch=[], before=[], after=[], _substitutes={})
+            trials[what] = trial, makers[what](trial, stand_ins)
+    for what, (trial, step) in trials.items():
         for scratch in trial.scratch:
             backend.place(scratch, backend.allocate(backend.nbytes(scratch)), 0)
         step()
-        found = ("", time_of(backend, step))
-        backend.timings.put(what, *found)
-    return Way(found[1], lambda: make(call, tensors))
+        backend.timings.put(what, "", time_of(backend, step))
+
+    def way(what: str, make: Maker) -> Way:
+        found = backend.timings.get(what)
+        assert found is not None
+        return Way(found[1], lambda: make(call, tensors))
+
+    return [way(what, make) for what, make in makers.items()]
 
 
 def _stand_in(backend: Cuda, tensor: Tensor) -> Tensor:
@@ -118,8 +132,8 @@ def library_ways(
     """The ways to compute it with what it fuses. tensors: the operands by name."""
     find = call.backend.cudnn.plan
     ways = convolution_product(call, convolution, tensors) if group == 1 else []
-    if ways and convolution.operation == "forward":  # no need to wait for cuDNN's compiler
-        return ways
+    if ways and (convolution.operation == "forward" or convolution.work < LIGHT):
+        return ways  # no need to wait for cuDNN's compiler
     if whole := find(convolution):
         plan, taken = whole
         ways.append(Way(taken, lambda: plan_step(call, plan, tensors)))
@@ -132,6 +146,25 @@ def library_ways(
             places = [{name: i * offsets[name] for name in tensors} for i in range(group)]
             ways.append(Way(group * taken, lambda: plan_step(call, each, tensors, places)))
     return ways
+
+
+def library_ways_with_passes(
+    call: CudaCall,
+    plain: tuple[Convolution, dict[str, Tensor]],
+    fused: tuple[Convolution, dict[str, Tensor]] | None,
+    behind: Callable[[Way], Way],
+    group: int,
+) -> list[Way]:
+    """The ways to compute a convolution with what comes behind it: fused where that can be, and
+    the plain one with a pass of its own for the rest. Each is given with its operands.
+
+    behind: puts the pass behind a way.
+    """
+    ways = library_ways(call, *fused, group) if fused else []
+    # All that fuses in 16 bits has to be compiled; where that takes longest, it is the fastest.
+    if ways and call.backend.dtype != "float32" and plain[0].work > HEAVY:
+        return ways
+    return [*map(behind, library_ways(call, *plain, group)), *ways]
 
 
 def _slice(convolution: Convolution, group: int) -> Convolution:

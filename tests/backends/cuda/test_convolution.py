@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from osucaffe.backends.cuda import Cuda
+from osucaffe.backends.cuda import Cuda, convolution, ways
 from osucaffe.backends.cuda.folding import Folding
 
 from .. import test_primitives  # noqa: F401 (fills CASES)
@@ -56,6 +56,51 @@ def test_kernels_that_accumulate_compile(backend: Cuda) -> None:
     for case in CASES:
         if case.name in ("convolution_backward_filter", "inner_product_backward_filter"):
             run(backend, case, True, ("dw", "db"))
+
+
+def test_kernels_that_mask_compile(backend: Cuda) -> None:
+    (case, *_) = [case for case in CASES if case.name == "convolution_backward_data"]
+    runner = Runner(backend)
+    runner.record(case.name, case.tensors, case.settings)
+    runner.calls[-1].reads["positive"] = runner.calls[-1].writes["dx"]
+    runner.prepare()()
+
+
+@pytest.mark.parametrize(
+    ("heavy", "light", "kernel", "searched"),
+    [(0, 0, 3, [True]), (1e10, 0, 3, [True, False]), (1e10, 1e10, 1, []), (1e10, 0, 1, [False])],
+)
+def test_what_is_searched_for(
+    heavy: float,
+    light: float,
+    kernel: int,
+    searched: list[bool],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Plans with the ReLU's backward pass first, then others; none where a product will do."""
+    monkeypatch.setattr(ways, "HEAVY", heavy)
+    monkeypatch.setattr(ways, "LIGHT", light)
+    monkeypatch.setattr(convolution, "WORTH_FUSING", 0 if kernel == 3 else 1 << 30)
+    simulate(monkeypatch)
+    backend = Cuda(precision="bf16")
+    found: list[bool] = []
+
+    def plan(convolution: Any) -> Any:
+        found.append(convolution.relu is not None)
+        return (SimpleNamespace(workspace=0, execute=lambda *_: None), 1.0)
+
+    backend.cudnn = SimpleNamespace(plan=plan)  # type: ignore[assignment]
+    algorithm = SimpleNamespace(workspace=0, milliseconds=2.0, execute=lambda *_: None)
+    backend.cublas = SimpleNamespace(algorithm=lambda _: algorithm)  # type: ignore[assignment]
+    backend.timings = SimpleNamespace(get=lambda what: ("", 9.0))  # type: ignore[assignment]
+    runner = Runner(backend)
+    filters = np.zeros((16, 16, kernel, kernel))
+    tensors = {"dy": np.zeros((2, 16, 8, 8)), "w": filters, "dx": Output((2, 16, 8, 8))}
+    window = {"stride": [1, 1], "pad": [kernel // 2] * 2, "dilation": [1, 1], "group": 1}
+    runner.record("convolution_backward_data", tensors, window)
+    runner.calls[-1].reads["positive"] = runner.tensor(Output((2, 16, 8, 8)))
+    runner.prepare()
+    assert found == searched
 
 
 def strided(name: str) -> Case:

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from osucaffe.backends.cpu import Cpu
-from osucaffe.backends.cuda import Cuda
+from osucaffe.backends.cuda import Cuda, convolution
 
-from ..running import Output, run_call
+from ..running import Output, Runner, run_call
 
 TOLERANCES = {"fp32": 2e-5, "tf32": 2e-3, "fp16": 4e-3, "bf16": 3e-2}
 
@@ -63,3 +63,31 @@ def test_convolution(layer: str, precision: str, flexible: bool) -> None:
         ]
         for argument, wanted in results[0].items():
             close(results[1][argument], wanted, TOLERANCES[precision])
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("number", [0, -1], ids=["behind", "fused"])
+@pytest.mark.parametrize("precision", TOLERANCES)
+@pytest.mark.parametrize("layer", ["AlexNet conv2", "GoogLeNet 3a 1x1", "GoogLeNet 3a 5x5"])
+def test_data_gradient_through_a_relu(
+    layer: str, precision: str, number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    images, filters, stride, pad, group = LAYERS[layer]
+    monkeypatch.setattr(convolution, "WORTH_FUSING", 0)
+    monkeypatch.setattr(convolution, "fastest", lambda call, ways: ways[number].make())
+    generator = np.random.default_rng(2)
+    x, dy, w = (
+        generator.normal(size=size)
+        for size in (images, (images[0], filters[0], *images[2:]), filters)
+    )
+    settings = {"stride": [stride] * 2, "pad": [pad] * 2, "dilation": [1, 1], "group": group}
+    found = []
+    for backend in Cpu(), Cuda(precision=precision):
+        runner = Runner(backend)
+        dx = Output(images)
+        runner.record("convolution_backward_data", {"dy": dy, "w": w, "dx": dx}, settings)
+        if isinstance(backend, Cuda):
+            runner.calls[-1].reads["positive"] = runner.tensor(x)
+        runner.prepare()()
+        found.append(runner.read(dx))
+    close(found[1], np.where(x > 0, found[0], 0), TOLERANCES[precision])

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from osucaffe.backends.cuda.plans import Choices
+from osucaffe.backends.cuda.plans import Choices, fastest
 
 
 @pytest.fixture(autouse=True)
@@ -45,3 +47,15 @@ def test_what_cannot_be_written_is_remembered_for_now(folder: Path) -> None:
     choices = Choices("device")
     choices.put("a", "x", 1.0)
     assert choices.get("a") == ("x", 1.0)
+
+
+@pytest.mark.parametrize(
+    ("said", "raised"), [("cudaErrorMemoryAllocation: out of memory", True), ("no kernel", False)]
+)
+def test_out_of_memory_in_all_trials_is_told(said: str, raised: bool) -> None:
+    def run() -> None:
+        raise RuntimeError(said)
+
+    backend: Any = None  # it is not asked for the time of what fails
+    with pytest.raises(RuntimeError, match=said) if raised else contextlib.nullcontext():
+        assert fastest(backend, [run, run])[0] is None

@@ -63,27 +63,26 @@ extern "C" __global__ void softmax_loss_backward(const P_T* probability, const f
 #endif
 #endif
 
-// The loss from the rows' losses, by one block. fixed: the normalizer, or 0 for the number of rows
-// that count.
-__device__ __forceinline__ void sum_notes(const float* note, float* loss, int64_t rows, float fixed) {
-    float sum = 0, count = 0;
-    for (int64_t row = threadIdx.x; row < rows; row += blockDim.x)
-        if (note[row] != -1) sum += note[row], count += 1;
+// The loss from the sum of the rows' losses and their number, of each thread of the only block.
+// fixed: the normalizer, or 0 for the number of rows that count.
+__device__ __forceinline__ void put_loss(float sum, float count, float* loss, float fixed) {
     sum = block_sum(sum);
     count = block_sum(count);
     if (threadIdx.x == 0) *loss = sum / fmaxf(fixed > 0 ? fixed : count, 1.0f);
 }
 
 extern "C" __global__ void sum_losses(const float* note, float* loss, int64_t rows, float fixed) {
-    sum_notes(note, loss, rows, fixed);
+    float sum = 0, count = 0;
+    for (int64_t row = threadIdx.x; row < rows; row += blockDim.x)
+        if (note[row] != -1) sum += note[row], count += 1;
+    put_loss(sum, count, loss, fixed);
 }
 
 #if defined(X_T) && defined(P_T)
-// note (rows): the loss of each row, or -1 where the label is ignored. loss: their sum if there is
-// one block; null if there are more.
-extern "C" __global__ void softmax_loss(const X_T* x, const float* label, P_T* probability,
-                                        float* note, float* loss, float fixed, int64_t rows, int c,
-                                        int64_t step, int ignore, int has_ignore) {
+// note (rows): the loss of each row, or -1 where the label is ignored.
+extern "C" __global__ void softmax_losses(const X_T* x, const float* label, P_T* probability,
+                                          float* note, int64_t rows, int c, int64_t step,
+                                          int ignore, int has_ignore) {
     ROW_LOOP {
         const X_T* from = x + BASE;
         float most = -INFINITY, sum = 0;
@@ -104,10 +103,40 @@ extern "C" __global__ void softmax_loss(const X_T* x, const float* label, P_T* p
             note[row] = value;
         }
     }
-    if (!loss) return;
-    __syncthreads();
-    sum_notes(note, loss, rows, fixed);
 }
+
+// The same for up to 32 scores a row, and the loss with it, by one block. A warp loads all its rows
+// before it waits for the first.
+#ifdef AT_ONCE
+extern "C" __global__ void softmax_loss(const X_T* x, const float* label, P_T* probability,
+                                        float* loss, float fixed, int64_t all_rows, int c,
+                                        int64_t distance, int ignore, int has_ignore) {
+    int lane = threadIdx.x & 31, warps = blockDim.x >> 5, rows = all_rows, step = distance;
+    float total = 0, count = 0;
+    for (int first = threadIdx.x >> 5; first < rows; first += warps * AT_ONCE) {
+        float score[AT_ONCE];
+        int wanted[AT_ONCE];
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; ++i) {
+            int row = min(first + i * warps, rows - 1);
+            score[i] = lane < c ? to_float(x[BASE + lane * step]) : -INFINITY;
+            wanted[i] = (int)label[row];
+        }
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; ++i) {
+            int row = first + i * warps;
+            if (row >= rows) break;
+            float most = warp_max(score[i]), power = expf(score[i] - most), sum = warp_sum(power);
+            if (lane < c) probability[BASE + lane * step] = from_float<P_T>(power * (1 / sum));
+            float hit = __shfl_sync(0xffffffff, score[i], wanted[i] & 31);
+            if (lane || (has_ignore && wanted[i] == ignore)) continue;
+            total += wanted[i] < 0 || wanted[i] >= c ? NAN : logf(sum) + most - hit;
+            count += 1;
+        }
+    }
+    put_loss(total, count, loss, fixed);
+}
+#endif
 #endif
 
 // How many labels count, at least 1. One block.

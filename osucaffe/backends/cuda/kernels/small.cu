@@ -75,37 +75,44 @@ __device__ __forceinline__ Place patch_place(int i) {
 #ifdef SPLITS
 // y (N, OH, OW, O) = x correlated with w, plus b, through ReLU with that slope (1: none). A word is
 // PAIR channels. FLIPPED: w is (C, KH, KW, O) and turned by half a turn, as the gradient to the
-// input wants it. SPLITS: warps that share the sum over taps of a tile of 16 pixels; TILES: of 16
-// pixels in a block; RUN: words from filter to filter; WVEC: weights that are loaded at once.
-// Blocks: images x parts of ROWS rows.
+// input wants it. A warp computes DEEP tiles of 16 pixels; SPLITS: warps that share the sum over
+// taps of these; TILES: of DEEP x 16 pixels in a block; OWN: the outputs of a block; RUN: words from
+// filter to filter; WVEC: weights that are loaded at once.
+// Blocks: images x parts of ROWS rows x parts of OWN outputs.
+#define CHANNELS (C / PAIR)
 #define WORDS (K / PAIR)
 #define STEPS ((WORDS + 7) / 8)
-#define ACROSS ((O + 7) / 8)
+#define ACROSS ((OWN + 7) / 8)
 #define SIDE (ACROSS * 8 + 2)
 #if FLIPPED
-#define FILTERS (C / PAIR * RUN + ACROSS * 8)
+#define FILTERS (CHANNELS * RUN + ACROSS * 8)
 #else
 #define FILTERS (ACROSS * 8 * RUN)
 #endif
+// The order of the sum is free: where neighbouring words are of one tap, a lane loads two at once.
+#define NEIGHBOURS (CHANNELS % 2 == 0)
 
-__device__ __forceinline__ void load_filters(const T* w, uint32_t* filters) {
+__device__ __forceinline__ void load_filters(const T* w, uint32_t* filters, int output) {
+    int own = min(OWN, O - output);
 #if FLIPPED
-    constexpr int ROW = KH * KW * O;
+    constexpr int ROW = KH * KW * OWN;
 #pragma unroll 4
-    for (int i = threadIdx.x; i < C / PAIR * ROW / WVEC; i += THREADS) {
-        int pair = i / (ROW / WVEC), at = i % (ROW / WVEC) * WVEC;
-        auto low = get<T, WVEC>(w + pair * PAIR * ROW + at), high = low;
-        if (PAIR == 2) high = get<T, WVEC>(w + (pair * PAIR + 1) * ROW + at);
+    for (int i = threadIdx.x; i < CHANNELS * ROW / WVEC; i += THREADS) {
+        int pair = i / (ROW / WVEC), at = i % (ROW / WVEC) * WVEC, o = at % OWN;
+        if (o >= own) continue;
+        const T* from = w + pair * PAIR * KH * KW * O + at / OWN * O + output + o;
+        auto low = get<T, WVEC>(from), high = low;
+        if (PAIR == 2) high = get<T, WVEC>(from + KH * KW * O);
         uint32_t words[WVEC];
 #pragma unroll
         for (int j = 0; j < WVEC; ++j) words[j] = word_of(low.element[j], high.element[j]);
         put(filters + pair * RUN + at, words);
     }
-    if (threadIdx.x < ACROSS * 8) filters[C / PAIR * RUN + threadIdx.x] = 0;
+    if (threadIdx.x < ACROSS * 8) filters[CHANNELS * RUN + threadIdx.x] = 0;
 #else
 #pragma unroll 4
-    for (int i = threadIdx.x; i < O * K / WVEC; i += THREADS) {
-        auto v = get<T, WVEC>(w + i * WVEC);
+    for (int i = threadIdx.x; i < own * K / WVEC; i += THREADS) {
+        auto v = get<T, WVEC>(w + output * K + i * WVEC);
 #if K % WVEC == 0
         uint32_t words[WVEC / PAIR];
 #pragma unroll
@@ -127,12 +134,25 @@ __device__ __forceinline__ void load_filters(const T* w, uint32_t* filters) {
 #endif
 }
 
+// Where the words of a step lie: lane 4 g + t has the words t and t + 4 of it, or 2 t and 2 t + 1.
+// x: from a pixel's first word in the patch; y: in the filters, if they are flipped.
+__device__ __forceinline__ void load_places(int2* place) {
+    constexpr int EACH = NEIGHBOURS ? 2 : 1;
+    for (int i = threadIdx.x; i < STEPS * 8 / EACH; i += THREADS) {
+        int tap = i * EACH / CHANNELS, c = i * EACH % CHANNELS;
+        bool real = i * EACH < WORDS;
+        int to = (tap / KW * WIDTH + tap % KW) * PITCH + c;
+        int filter = real ? c * RUN + (KH * KW - 1 - tap) * OWN : CHANNELS * RUN;
+        place[i] = make_int2(real ? to : 0, filter);
+    }
+}
+
 extern "C" __global__ void __launch_bounds__(THREADS)
 correlate(const S* x, const T* w, const float* b, T* y, float slope) {
     extern __shared__ uint32_t shared[];
     uint32_t *patch = shared, *filters = shared + PATCH;
     int2* place = reinterpret_cast<int2*>(filters + FILTERS);
-    int n = blockIdx.x, row = blockIdx.y * ROWS;
+    int n = blockIdx.x, row = blockIdx.y * ROWS, output = blockIdx.z * OWN;
     const S* image = x + n * (int64_t)SN;
 #pragma unroll 2
     for (int i = threadIdx.x; i < HEIGHT * WIDTH * C / VEC; i += THREADS) {
@@ -144,81 +164,112 @@ correlate(const S* x, const T* w, const float* b, T* y, float slope) {
             words[j] = word_of(v.element[j * PAIR], v.element[j * PAIR + PAIR - 1]);
         put(patch + (at.line * WIDTH + at.column) * PITCH + at.c / PAIR, words);
     }
-    load_filters(w, filters);
-    for (int i = threadIdx.x; i < STEPS * 8; i += THREADS) {
-        int tap = i / (C / PAIR), c = i % (C / PAIR);
-        bool real = i < WORDS;
-        int to = (tap / KW * WIDTH + tap % KW) * PITCH + c;
-        int filter = real ? c * RUN + (KH * KW - 1 - tap) * O : C / PAIR * RUN;
-        place[i] = make_int2(real ? to : 0, filter);
-    }
+    load_filters(w, filters, output);
+    load_places(place);
     __syncthreads();
 
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
     int tile = warp % TILES, split = warp / TILES;
-    int first = tile * 16 + g, second = first + 8;
-    int p0 = min(first, ROWS * OW - 1), p1 = min(second, ROWS * OW - 1);
-    const uint32_t* from0 = patch + (p0 / OW * WIDTH + p0 % OW) * PITCH;
-    const uint32_t* from1 = patch + (p1 / OW * WIDTH + p1 % OW) * PITCH;
-    float sum[ACROSS][4] = {};
-#pragma unroll 4
+    const uint32_t* from[DEEP][2];
+#pragma unroll
+    for (int d = 0; d < DEEP; ++d)
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+            int p = min((tile * DEEP + d) * 16 + i * 8 + g, ROWS * OW - 1);
+            from[d][i] = patch + (p / OW * WIDTH + p % OW) * PITCH;
+        }
+    float sum[DEEP][ACROSS][4] = {};
+#pragma unroll 2
     for (int k = split * 8; k < STEPS * 8; k += SPLITS * 8) {
+        uint32_t a[DEEP][4];
+#if NEIGHBOURS
+        int2 near = place[k / 2 + t];
+        int far_filter = near.y + (STEPS * 8 == WORDS || k + 2 * t < WORDS ? RUN : 0);
+#pragma unroll
+        for (int d = 0; d < DEEP; ++d)
+#pragma unroll
+            for (int i = 0; i < 2; ++i) {
+                uint2 v = *reinterpret_cast<const uint2*>(from[d][i] + near.x);
+                a[d][i] = v.x, a[d][i + 2] = v.y;
+            }
+#else
         int2 near = place[k + t], far = place[k + t + 4];
-        uint32_t a[4] = {from0[near.x], from1[near.x], from0[far.x], from1[far.x]};
+        int far_filter = far.y;
+#pragma unroll
+        for (int d = 0; d < DEEP; ++d)
+#pragma unroll
+            for (int i = 0; i < 2; ++i)
+                a[d][i] = from[d][i][near.x], a[d][i + 2] = from[d][i][far.x];
+#endif
 #pragma unroll
         for (int j = 0; j < ACROSS; ++j) {
 #if FLIPPED
-            multiply(sum[j], a, filters[near.y + j * 8 + g], filters[far.y + j * 8 + g]);
+            uint32_t b0 = filters[near.y + j * 8 + g], b1 = filters[far_filter + j * 8 + g];
+#elif NEIGHBOURS
+            uint2 both =
+                *reinterpret_cast<const uint2*>(filters + (j * 8 + g) * RUN + k + 2 * t);
+            uint32_t b0 = both.x, b1 = both.y;
 #else
             const uint32_t* filter = filters + (j * 8 + g) * RUN + k + t;
-            multiply(sum[j], a, filter[0], filter[4]);
+            uint32_t b0 = filter[0], b1 = filter[4];
 #endif
+#pragma unroll
+            for (int d = 0; d < DEEP; ++d) multiply(sum[d][j], a[d], b0, b1);
         }
     }
     if (SPLITS > 1) {
-        float* parts = reinterpret_cast<float*>(shared);
+        constexpr int PART = TILES * DEEP * 16 * SIDE;
+        float* parts = reinterpret_cast<float*>(shared) + (tile * DEEP * 16 + g) * SIDE + 2 * t;
         __syncthreads();
         if (split) {
 #pragma unroll
-            for (int j = 0; j < ACROSS; ++j)
+            for (int d = 0; d < DEEP; ++d)
 #pragma unroll
-                for (int i = 0; i < 4; i += 2) {
-                    int line = (split - 1) * TILES * 16 + (i ? second : first);
-                    *reinterpret_cast<float2*>(parts + line * SIDE + j * 8 + 2 * t) =
-                        make_float2(sum[j][i], sum[j][i + 1]);
-                }
+                for (int j = 0; j < ACROSS; ++j)
+#pragma unroll
+                    for (int i = 0; i < 4; i += 2)
+                        *reinterpret_cast<float2*>(
+                            parts + (split - 1) * PART + (d * 16 + i * 4) * SIDE + j * 8) =
+                            make_float2(sum[d][j][i], sum[d][j][i + 1]);
         }
         __syncthreads();
         if (split) return;
 #pragma unroll
         for (int other = 0; other < SPLITS - 1; ++other)
 #pragma unroll
-            for (int j = 0; j < ACROSS; ++j)
+            for (int d = 0; d < DEEP; ++d)
 #pragma unroll
-                for (int i = 0; i < 4; i += 2) {
-                    int line = other * TILES * 16 + (i ? second : first);
-                    float2 v = *reinterpret_cast<float2*>(parts + line * SIDE + j * 8 + 2 * t);
-                    sum[j][i] += v.x, sum[j][i + 1] += v.y;
-                }
+                for (int j = 0; j < ACROSS; ++j)
+#pragma unroll
+                    for (int i = 0; i < 4; i += 2) {
+                        float2 v = *reinterpret_cast<float2*>(
+                            parts + other * PART + (d * 16 + i * 4) * SIDE + j * 8);
+                        sum[d][j][i] += v.x, sum[d][j][i + 1] += v.y;
+                    }
     }
     int left = min(ROWS, OH - row) * OW;
     T* to = y + ((int64_t)n * OH + row) * OW * O;
 #pragma unroll
-    for (int j = 0; j < ACROSS; ++j)
+    for (int j = 0; j < ACROSS; ++j) {
+        int o = output + j * 8 + 2 * t;
+        if (o >= O) continue;
+        float bias[2] = {b ? b[o] : 0.0f, b && o + 1 < O ? b[o + 1] : 0.0f};
 #pragma unroll
-        for (int i = 0; i < 4; i += 2) {
-            int pixel = i ? second : first, o = j * 8 + 2 * t;
-            if (pixel >= left || o >= O) continue;
-            float low = sum[j][i] + (b ? b[o] : 0.0f), high = sum[j][i + 1];
-            if (b && o + 1 < O) high += b[o + 1];
-            float v[2] = {low > 0 ? low : slope * low, high > 0 ? high : slope * high};
-            if (O % 2 == 0) {
-                store<T, 2>(to + pixel * O + o, v);
-            } else {
-                to[pixel * O + o] = from_float<T>(v[0]);
-                if (o + 1 < O) to[pixel * O + o + 1] = from_float<T>(v[1]);
+        for (int d = 0; d < DEEP; ++d)
+#pragma unroll
+            for (int i = 0; i < 4; i += 2) {
+                int pixel = (tile * DEEP + d) * 16 + i * 4 + g;
+                if (pixel >= left) continue;
+                float low = sum[d][j][i] + bias[0], high = sum[d][j][i + 1] + bias[1];
+                float v[2] = {low > 0 ? low : slope * low, high > 0 ? high : slope * high};
+                if (O % 2 == 0) {
+                    store<T, 2>(to + pixel * O + o, v);
+                } else {
+                    to[pixel * O + o] = from_float<T>(v[0]);
+                    if (o + 1 < O) to[pixel * O + o + 1] = from_float<T>(v[1]);
+                }
             }
-        }
+    }
 }
 #endif
 
