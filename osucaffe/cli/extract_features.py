@@ -80,6 +80,7 @@ class _Writer:
         self.error: BaseException | None = None
         self._waiting: queue.Queue[np.ndarray | None] = queue.Queue(maxsize=2)
         self._whole = False
+        self._ended = False
         self._thread = threading.Thread(target=self._write, daemon=True)
         self._thread.start()
 
@@ -112,7 +113,8 @@ class _Writer:
             pass
         except BaseException as error:
             self.error = error
-            while self._waiting.get() is not None:  # nobody shall wait for a place in the queue
+            # Nobody shall wait for a place in the queue.
+            while not self._ended and self._waiting.get() is not None:
                 pass
 
     def _records(self) -> Iterator[tuple[bytes, bytes]]:
@@ -127,6 +129,7 @@ class _Writer:
                 datum.float_data.extend(item.ravel().tolist())
                 yield b"%010d" % index, datum.SerializeToString()
                 index += 1
+        self._ended = True
         if not self._whole:
             raise _Abandoned
 

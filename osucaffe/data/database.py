@@ -156,7 +156,9 @@ def write_database(
     except OSError as error:
         raise UserError(f"cannot write LMDB {target}: {error.strerror or error}") from error
     except lmdb.Error as error:
-        raise UserError(f"cannot write LMDB {target}: {error}") from error
+        # This is all that LMDB says of a write that was cut short.
+        hint = "; is the disk full?" if "Input/output error" in str(error) else ""
+        raise UserError(f"cannot write LMDB {target}: {error}{hint}") from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     return count

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import threading
+
 import numpy as np
+import pytest
 
 from osucaffe.backends.cpu import Cpu
+from osucaffe.cli.extract_features import _Writer
+from osucaffe.data import database
 from osucaffe.data.database import open_database
+from osucaffe.errors import UserError
 from osucaffe.net import Net
 from osucaffe.proto import Datum, read_net, read_weights, write_weights
 
@@ -45,6 +51,37 @@ def test_records(cli):
     for (_, datum), expected in zip(records(cli.folder / "b"), data, strict=True):
         assert (datum.channels, datum.height, datum.width) == expected.shape
         np.testing.assert_allclose(datum.float_data, expected.ravel(), rtol=1e-6)
+
+
+@pytest.mark.parametrize("when", ["first record", "commit"])
+def test_a_disk_that_is_full_ends_the_run(monkeypatch, when):
+    def write(path, records):
+        records = iter(records)
+        if when == "first record":
+            next(records)
+        else:
+            list(records)
+        raise UserError(f"cannot write LMDB {path}: no space")
+
+    monkeypatch.setattr(database, "write_database", write)
+    failed = []
+
+    def run():
+        writer = _Writer("features")
+        try:
+            for _ in range(9):
+                writer.put(np.zeros((2, 3)))
+            writer.finish()
+        except UserError as error:
+            failed.append(str(error))
+        finally:
+            writer.abandon()
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(10)
+    assert failed == ["cannot write LMDB features: no space"]
+    assert not thread.is_alive()
 
 
 def test_bad_input(cli):
