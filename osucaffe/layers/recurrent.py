@@ -11,18 +11,21 @@ from ..blob import Blob
 from ..layer import Layer, register
 
 LSTM_FORMULA = (
-    "c = keep / (1 + exp(-x1)) * c_in + tanh(x3) / (1 + exp(-x0)); h = tanh(c) / (1 + exp(-x2))"
+    "x0 = 1 / (1 + exp(-x0)); x1 = 1 / (1 + exp(-x1)); x2 = 1 / (1 + exp(-x2)); x3 = tanh(x3);"
+    "c = keep * x1 * c_in + x0 * x3; h = x2 * tanh(c)"
 )
-"""The cell of Zaremba & Sutskever 2014; x0 ... x3: input, forget, output gate and new content."""
+"""The cell of Zaremba & Sutskever 2014; x0 ... x3: input, forget, output gate and new content.
+
+The gates are kept as what they let through, so that the gradients need none of these functions.
+"""
 
 LSTM_DERIVATIVE = (
-    "i = 1 / (1 + exp(-x0)); f = 1 / (1 + exp(-x1)); o = 1 / (1 + exp(-x2)); g = tanh(x3);"
-    "s = tanh(c); d = dc + dh * o * (1 - s * s);"
-    "dx0 = d * g * i * (1 - i); dx1 = d * keep * c_in * f * (1 - f); dx2 = dh * s * o * (1 - o);"
-    "dx3 = d * i * (1 - g * g); dc_in = d * keep * f"
+    "s = tanh(c); p = dh * x2; d = dc + p * (1 - s * s); e = d * x0; k = d * keep * x1;"
+    "dx0 = e * x3 * (1 - x0); dx1 = k * c_in * (1 - x1); dx2 = p * s * (1 - x2);"
+    "dx3 = e * (1 - x3 * x3); dc = k"
 )
-RNN_FORMULA = "h = tanh(x0)"
-RNN_DERIVATIVE = "s = tanh(x0); dx0 = dh * (1 - s * s)"
+RNN_FORMULA = "x0 = tanh(x0); h = x0"
+RNN_DERIVATIVE = "dx0 = dh * (1 - x0 * x0)"
 
 
 class Recurrent(Layer):
@@ -105,20 +108,23 @@ class Recurrent(Layer):
         weights = [blob.data for blob in self.parameters]
         wide = (steps, items, self.parts * self.size)
         # The products with the inputs of all steps at once: only the states must wait.
-        x = self.tensor(wide)
+        self.gates = self.tensor(wide, flexible=True)
         self.input_settings: dict[str, Any] = {"axis": 2, "transpose": False}
         self.static_settings: dict[str, Any] = {"axis": 1, "transpose": False}
-        program.inner_product(bottom[0].data, weights[0], weights[1], x, **self.input_settings)
+        program.inner_product(
+            bottom[0].data, weights[0], weights[1], self.gates, **self.input_settings
+        )
         if self.static:
             static = self.tensor(wide[1:])
             program.inner_product(bottom[2].data, weights[2], None, static, **self.static_settings)
-            program.broadcast([x, static.view((1, *wide[1:]))], [x], formula="y = a + b")
+            inputs = [self.gates, static.view((1, *wide[1:]))]
+            program.broadcast(inputs, [self.gates], formula="y = a + b")
         self.first = self.first_states(program, bottom)
-        self.gates, self.h_in = self.tensor(wide), self.tensor((steps, items, self.size))
+        self.h_in = self.tensor((steps, items, self.size), flexible=True)
         h = self.hidden(top)
         self.c = self.tensor(h.shape) if self.states > 1 else None
         program.recurrent(
-            x, bottom[1].data, weights[self.recurrent_index], self.first[0],
+            self.gates, bottom[1].data, weights[self.recurrent_index], self.first[0],
             self.first[1] if self.states > 1 else None,
             self.gates, self.h_in, h, self.c, formula=self.formula,
         )  # fmt: skip
@@ -142,21 +148,7 @@ class Recurrent(Layer):
         bottom: list[Blob],
     ) -> None:
         """All gradients from that of h."""
-        last: list[Tensor | None] = [None, None]
-        first: list[Tensor | None] = [None, None]
-        if self.exposed:
-            start = len(bottom) - self.states
-            for i in range(self.states):
-                last[i] = self.flat(top[1 + i].diff)
-                if propagate_down[start + i]:
-                    first[i] = self.flat(bottom[start + i].diff)
-        dgates = self.tensor(self.gates.shape)
-        recurrent = self.parameters[self.recurrent_index].data
-        program.recurrent_backward(
-            bottom[1].data, recurrent, self.first[1] if self.states > 1 else None,
-            self.gates, self.c, dh, last[0], last[1], dgates, first[0], first[1],
-            formula=self.derivative,
-        )  # fmt: skip
+        dgates = self.backward_over_time(program, dh, top, propagate_down, bottom)
         if (dw := self.gradient(self.recurrent_index)) is not None:
             program.inner_product_backward_filter(
                 self.h_in, dgates, dw, None, **self.input_settings
@@ -170,17 +162,52 @@ class Recurrent(Layer):
             program.inner_product_backward_data(
                 dgates, self.parameters[0].data, bottom[0].diff, **self.input_settings
             )
-        if self.static and (self.gradient(2) is not None or propagate_down[2]):
-            static = self.tensor(dgates.shape[1:])
-            program.reduce([dgates], static, formula="y = a", axes=(0,))
-            if (dw := self.gradient(2)) is not None:
-                program.inner_product_backward_filter(
-                    bottom[2].data, static, dw, None, **self.static_settings
-                )
-            if propagate_down[2]:
-                program.inner_product_backward_data(
-                    static, self.parameters[2].data, bottom[2].diff, **self.static_settings
-                )
+        if self.static:
+            self.backward_static(program, dgates, propagate_down[2], bottom[2])
+
+    def backward_over_time(
+        self,
+        program: Program,
+        dh: Tensor,
+        top: list[Blob],
+        propagate_down: list[bool],
+        bottom: list[Blob],
+    ) -> Tensor:
+        """The gradients of the first states, and that of the gates: the tensor returned."""
+        last: list[Tensor | None] = [None, None]
+        first: list[Tensor | None] = [None, None]
+        if self.exposed:
+            start = len(bottom) - self.states
+            for i in range(self.states):
+                last[i] = self.flat(top[1 + i].diff)
+                if propagate_down[start + i]:
+                    first[i] = self.flat(bottom[start + i].diff)
+        dgates = self.tensor(self.gates.shape, flexible=True)
+        program.recurrent_backward(
+            bottom[1].data, self.parameters[self.recurrent_index].data,
+            self.first[1] if self.states > 1 else None,
+            self.gates, self.c, dh, last[0], last[1], dgates, first[0], first[1],
+            formula=self.derivative,
+        )  # fmt: skip
+        return dgates
+
+    def backward_static(
+        self, program: Program, dgates: Tensor, propagate_down: bool, bottom: Blob
+    ) -> None:
+        """The gradients of the static input and its weights: it takes part in every step."""
+        dw = self.gradient(2)
+        if dw is None and not propagate_down:
+            return
+        static = self.tensor(dgates.shape[1:])
+        program.reduce([dgates], static, formula="y = a", axes=(0,))
+        if dw is not None:
+            program.inner_product_backward_filter(
+                bottom.data, static, dw, None, **self.static_settings
+            )
+        if propagate_down:
+            program.inner_product_backward_data(
+                static, self.parameters[2].data, bottom.diff, **self.static_settings
+            )
 
 
 @register("LSTM")
@@ -208,7 +235,7 @@ class RNN(Recurrent):
         return tops
 
     def hidden(self, top: list[Blob]) -> Tensor:
-        self.h = self.tensor(top[0].shape)
+        self.h = self.tensor(top[0].shape, flexible=True)
         return self.h
 
     def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
@@ -221,7 +248,7 @@ class RNN(Recurrent):
     def backward(
         self, program: Program, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]
     ) -> None:
-        product, dh = self.tensor(top[0].shape), self.tensor(top[0].shape)
+        product, dh = (self.tensor(top[0].shape, flexible=True) for _ in range(2))
         inputs = [top[0].diff, top[0].data]
         program.elementwise(inputs, [product], formula="y = a * (1 - b * b)")
         index = len(self.parameters) - 2

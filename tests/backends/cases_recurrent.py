@@ -75,3 +75,54 @@ def recurrent_cases() -> None:
             },
             {"formula": LSTM_DERIVATIVE if inner else RNN_DERIVATIVE}, gradients, call,
         )  # fmt: skip
+
+
+Call = tuple[str, dict[str, Any], dict[str, Any]]
+
+
+def sample(gates: int, steps: int, items: int, units: int, exposed: bool) -> tuple[Call, Call]:
+    """Forward and backward of a cell with so many gates (4: an LSTM), where sequences begin midway.
+
+    exposed: states come from outside and gradients go there; else they begin at zero.
+    """
+    inner, wide = gates == 4, (steps, items, gates * units)
+    states, state = (steps, items, units), (items, units)
+    generator = np.random.default_rng(items * units)
+
+    def normal(*shape: int) -> np.ndarray:
+        return generator.standard_normal(shape).astype(np.float32).astype(np.float64)
+
+    keep = (generator.random((steps, items)) > 0.3).astype(np.float64)
+    w = normal(wide[2], units) / np.sqrt(units)
+    h_first, c_first, dh_last, dc_last = (normal(*state) if exposed else None for _ in range(4))
+    if not inner:
+        c_first = dc_last = None
+    c = Output(states) if inner else None
+    kept = Output(wide)
+    first = {name: Output(state) if exposed else None for name in ("dh_first", "dc_first")}
+    if not inner:
+        first["dc_first"] = None
+    forward = {
+        "x": normal(*wide), "keep": keep, "w": w, "h_first": h_first, "c_first": c_first,
+        "gates": kept, "h_in": Output(states), "h": Output(states), "c": c,
+    }  # fmt: skip
+    backward = {
+        "keep": keep, "w": w, "c_first": c_first, "gates": kept, "c": c, "dh": normal(*states),
+        "dh_last": dh_last, "dc_last": dc_last, "dgates": Output(wide), **first,
+    }  # fmt: skip
+    formulas = (LSTM_FORMULA, LSTM_DERIVATIVE) if inner else (RNN_FORMULA, RNN_DERIVATIVE)
+    return (
+        ("recurrent", forward, {"formula": formulas[0]}),
+        ("recurrent_backward", backward, {"formula": formulas[1]}),
+    )
+
+
+SAMPLES = {
+    "LSTM": (4, 5, 19, 24, True),
+    "LSTM of whole tiles from zero": (4, 3, 16, 64, False),
+    "LSTM of many items": (4, 3, 70, 40, True),
+    "LSTM of odd size": (4, 3, 5, 11, True),
+    "RNN": (1, 5, 19, 24, True),
+    "RNN from zero": (1, 3, 33, 16, False),
+}
+"""Sizes at which the tiles of kernels are whole or cut, for `sample`."""

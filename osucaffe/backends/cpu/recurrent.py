@@ -1,37 +1,132 @@
-"""Owns the recurrence by NumPy: one matrix product and one formula for each time step."""
+"""Owns the recurrence over time on the CPU: one matrix product and one formula for each step."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
-from ..tensor import Step, Tensor
+from ..tensor import Call, Step, Tensor
 from .evaluate import Evaluate
 from .registry import CpuCall, primitive
 
+Product = Callable[[int], None]
+"""Given a time step. Forward: gates[t] += h_in[t] w^T; backward: flow = dgates[t] w."""
+
 
 class _Cell:
-    """A formula over named arrays of shape (N, D), the gates by their names prefix0, prefix1 ..."""
+    """A formula over one step's arrays of shape (N, D).
 
-    def __init__(self, call: CpuCall, formula: str, gates: Tensor, h: Tensor, names: list[str]):
-        self.shape = h.shape[1:]
-        self.width = self.shape[1]
-        self.parts = gates.shape[2] // self.width
-        length = max(1, h.count // max(1, h.shape[0]))
-        self._evaluate = Evaluate(
-            formula, names, (), None, dtype=call.backend.dtype, length=length, shared=True
-        )
+    They are, in this order: the gates, under each of the prefixes, and the others.
+    """
+
+    def __init__(
+        self,
+        formula: str,
+        prefixes: list[str],
+        others: list[str],
+        gates: Tensor,
+        h: Tensor,
+        dtype: str,
+    ) -> None:
+        _, self.items, self.units = h.shape
+        self.parts = gates.shape[2] // self.units
+        names = [f"{prefix}{i}" for prefix in prefixes for i in range(self.parts)]
+        length = self.items * self.units
+        self._evaluate = Evaluate(formula, [*names, *others], dtype=dtype, length=length)
 
     def split(self, gates: np.ndarray) -> list[np.ndarray]:
         """The parts of one step's gates (N, K * D), as views."""
-        return [gates[:, i * self.width : (i + 1) * self.width] for i in range(self.parts)]
+        return list(gates.reshape(self.items, self.parts, self.units).transpose(1, 0, 2))
 
     def run(self, arrays: list[np.ndarray]) -> None:
         """Evaluate the formula over arrays in the order of the names."""
-        self._evaluate.piece(arrays, self.shape)
+        self._evaluate.piece(arrays, (self.items, self.units))
 
 
-def _names(prefix: str, gates: Tensor, h: Tensor) -> list[str]:
-    return [f"{prefix}{i}" for i in range(gates.shape[2] // h.shape[2])]
+def forward_step(
+    call: Call,
+    product: Product | None,
+    dtype: str,
+    x: Tensor,
+    keep: Tensor,
+    h_first: Tensor | None,
+    c_first: Tensor | None,
+    gates: Tensor,
+    h_in: Tensor | None,
+    h: Tensor,
+    c: Tensor | None,
+    formula: str,
+) -> Step:
+    """`Program.recurrent`, given what adds the products (None: there are none)."""
+    cell = _Cell(formula, ["x"], ["keep", "h"] + ["c_in", "c"] * (c is not None), gates, h, dtype)
+    zero = call.temporary(h.shape[1:])
+
+    def step() -> None:
+        zero.array.fill(0)
+        if x is not gates:
+            np.copyto(gates.array, x.array)
+        for t in range(len(h.array)):
+            kept = keep.array[t][:, None]
+            if product is not None and h_in is not None:
+                np.multiply(_before(h, t, h_first or zero), kept, out=h_in.array[t])
+                product(t)
+            arrays = [*cell.split(gates.array[t]), kept, h.array[t]]
+            if c is not None:
+                arrays += [_before(c, t, c_first or zero), c.array[t]]
+            cell.run(arrays)
+
+    return step
+
+
+def backward_step(
+    call: Call,
+    product: Product | None,
+    dtype: str,
+    flow: Tensor,
+    keep: Tensor,
+    c_first: Tensor | None,
+    gates: Tensor,
+    c: Tensor | None,
+    dh: Tensor,
+    dh_last: Tensor | None,
+    dc_last: Tensor | None,
+    dgates: Tensor,
+    dh_first: Tensor | None,
+    dc_first: Tensor | None,
+    formula: str,
+) -> Step:
+    """`Program.recurrent_backward`, given what writes the products to flow (None: none does)."""
+    others = ["keep", "dh"] + ["c_in", "c", "dc"] * (c is not None)
+    cell = _Cell(formula, ["x", "dx"], others, gates, dh, dtype)
+    # What c[t - 1] gets from step t, as flow is what h[t - 1] does; h[t] in all.
+    cell_flow, whole, zero = (call.temporary(dh.shape[1:]) for _ in range(3))
+
+    def step() -> None:
+        zero.array.fill(0)
+        np.copyto(flow.array, (dh_last or zero).array)
+        np.copyto(cell_flow.array, (dc_last or zero).array)
+        for t in reversed(range(len(dh.array))):
+            kept = keep.array[t][:, None]
+            np.add(dh.array[t], flow.array, out=whole.array)
+            arrays = [*cell.split(gates.array[t]), *cell.split(dgates.array[t]), kept, whole.array]
+            if c is not None:
+                arrays += [_before(c, t, c_first or zero), c.array[t], cell_flow.array]
+            cell.run(arrays)
+            if product is not None and (t or dh_first is not None):
+                product(t)
+                np.multiply(flow.array, kept, out=flow.array)
+        for total, first in ((flow, dh_first), (cell_flow, dc_first)):
+            if first is not None:
+                np.copyto(first.array, total.array)
+
+    return step
+
+
+def _before(state: Tensor, t: int, first: Tensor) -> np.ndarray:
+    """The state before step t."""
+    array: np.ndarray = state.array[t - 1] if t else first.array
+    return array
 
 
 @primitive()
@@ -49,28 +144,16 @@ def recurrent(
     *,
     formula: str,
 ) -> Step:
-    state = ["c_in", "c"] if c is not None else []
-    cell = _Cell(call, formula, gates, h, [*_names("x", gates, h), "keep", "h", *state])
-    product = call.temporary(gates.shape[1:])
-    zero = call.temporary(h.shape[1:])
+    result = call.temporary(gates.shape[1:])
 
-    def step() -> None:
-        zero.array.fill(0)
-        np.copyto(gates.array, x.array)
-        for t in range(len(h.array)):
-            kept = keep.array[t][:, None]
-            if w is not None and h_in is not None:
-                before = h.array[t - 1] if t else h_first.array if h_first else zero.array
-                np.multiply(before, kept, out=h_in.array[t])
-                np.matmul(h_in.array[t], w.array.T, out=product.array)
-                np.add(gates.array[t], product.array, out=gates.array[t])
-            arrays = [*cell.split(gates.array[t]), kept, h.array[t]]
-            if c is not None:
-                before = c.array[t - 1] if t else c_first.array if c_first else zero.array
-                arrays += [before, c.array[t]]
-            cell.run(arrays)
+    def product(t: int) -> None:
+        np.matmul(h_in.array[t], w.array.T, out=result.array)  # type: ignore[union-attr]
+        np.add(gates.array[t], result.array, out=gates.array[t])
 
-    return step
+    return forward_step(
+        call, None if w is None else product, call.backend.dtype,
+        x, keep, h_first, c_first, gates, h_in, h, c, formula,
+    )  # fmt: skip
 
 
 @primitive()
@@ -90,31 +173,12 @@ def recurrent_backward(
     *,
     formula: str,
 ) -> Step:
-    state = ["c_in", "c", "dc", "dc_in"] if c is not None else []
-    names = [*_names("x", gates, dh), *_names("dx", gates, dh), "keep", "dh", *state]
-    cell = _Cell(call, formula, gates, dh, names)
-    # What h[t - 1] and c[t - 1] get from step t, and h[t] in all.
-    flow, cell_flow, whole, zero = (call.temporary(dh.shape[1:]) for _ in range(4))
+    flow = call.temporary(dh.shape[1:])
 
-    def step() -> None:
-        zero.array.fill(0)
-        for total, last in ((flow, dh_last), (cell_flow, dc_last)):
-            np.copyto(total.array, last.array if last else zero.array)
-        for t in reversed(range(len(dh.array))):
-            kept = keep.array[t][:, None]
-            np.add(dh.array[t], flow.array, out=whole.array)
-            arrays = [*cell.split(gates.array[t]), *cell.split(dgates.array[t]), kept, whole.array]
-            if c is not None:
-                before = c.array[t - 1] if t else c_first.array if c_first else zero.array
-                arrays += [before, c.array[t], cell_flow.array, cell_flow.array]
-            cell.run(arrays)
-            if w is None:
-                flow.array.fill(0)
-            else:
-                np.matmul(dgates.array[t], w.array, out=flow.array)
-                np.multiply(flow.array, kept, out=flow.array)
-        for total, first in ((flow, dh_first), (cell_flow, dc_first)):
-            if first is not None:
-                np.copyto(first.array, total.array)
+    def product(t: int) -> None:
+        np.matmul(dgates.array[t], w.array, out=flow.array)  # type: ignore[union-attr]
 
-    return step
+    return backward_step(
+        call, None if w is None else product, call.backend.dtype, flow,
+        keep, c_first, gates, c, dh, dh_last, dc_last, dgates, dh_first, dc_first, formula,
+    )  # fmt: skip

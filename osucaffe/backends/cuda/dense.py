@@ -9,7 +9,7 @@ import numpy as np
 from ..tensor import Step, Tensor, sequence
 from .convolution import settle_row_major
 from .kernels import kernel, launch
-from .layout import C_TYPES, ITEM_BYTES, Layout, dtype_of, is_row_major
+from .layout import C_TYPES, ITEM_BYTES, Layout, dtype_of, is_row_major, settle_rows
 from .registry import CudaCall, primitive
 from .rows import sum_rows
 from .ways import Way, bias_step, fastest, measured, product_ways
@@ -30,6 +30,8 @@ def _settle(call: CudaCall, x: Tensor, w: Tensor | None, axis: int, transpose: b
 
     Where x lies so, the columns of w do too, so that flattening x moves nothing.
     """
+    if axis % len(x.shape) > 1:
+        settle_rows(x, call.backend.dtype)
     call.backend.settle(x)
     natural = not is_row_major(x) and axis % len(x.shape) == 1 and not transpose
     if w is None:
@@ -43,8 +45,8 @@ def _settle(call: CudaCall, x: Tensor, w: Tensor | None, axis: int, transpose: b
     return natural and w.layout is not None and w.layout.shape[1:] == x.shape[1:]
 
 
-def _weights(call: CudaCall, w: Tensor) -> Tensor:
-    """The weights in the type of the precision, as they lie."""
+def short_weights(call: CudaCall, w: Tensor) -> Tensor:
+    """Weights in the type of the precision, as they lie."""
     backend = call.backend
     if backend.dtype != "float32" and w.base is None:
         return backend.shadow(w)
@@ -68,9 +70,9 @@ def inner_product(
     relu: float | None = None,
 ) -> Step:
     nhwc = _settle(call, x, w, axis, transpose)
-    call.backend.settle(y)
+    settle_rows(y, call.backend.dtype)
     settle_row_major(b)
-    weights = _weights(call, w)
+    weights = short_weights(call, w)
     inputs, outputs = _held(call, x, nhwc), _held(call, y, False)
     columns = w.shape[1 if transpose else 0]
     inside = math.prod(x.shape[axis:])
@@ -125,8 +127,8 @@ def inner_product_backward_data(
     call: CudaCall, dy: Tensor, w: Tensor, dx: Tensor, *, axis: int, transpose: bool
 ) -> Step:
     nhwc = _settle(call, dx, w, axis, transpose)
-    call.backend.settle(dy)
-    weights = _weights(call, w)
+    settle_rows(dy, call.backend.dtype)
+    weights = short_weights(call, w)
     gradients, images = _held(call, dy, False), _held(call, dx, nhwc)
     inside = math.prod(dx.shape[axis:])
     rows = dx.count // inside
@@ -147,7 +149,7 @@ def inner_product_backward_filter(
     transpose: bool,
 ) -> Step:
     nhwc = _settle(call, x, dw, axis, transpose)
-    call.backend.settle(dy)
+    settle_rows(dy, call.backend.dtype)
     gradients = _held(call, dy, False)
     inside = math.prod(x.shape[axis:])
     rows = x.count // inside

@@ -108,6 +108,22 @@ def strides(tensor: Tensor) -> tuple[int, ...]:
     return tuple(result)
 
 
+def settle_rows(tensor: Tensor, dtype: str) -> None:
+    """Let a tensor whose layout is still open lie in the order of its shape, in this type.
+
+    For blobs whose last axis is that of features, such as those of recurrent nets (T, N, D).
+    Parameters stay float32.
+    """
+    while tensor.like is not None:
+        tensor = tensor.like
+    if not tensor.flexible:
+        return
+    if tensor.kept or tensor.dtype != "float32":
+        tensor.flexible = False
+    else:
+        tensor.layout = Layout(tensor.shape, dtype, False)
+
+
 def to_bfloat16(values: np.ndarray) -> np.ndarray:
     """float32 to the bits of bfloat16 (uint16), rounded to the nearest even."""
     bits = np.ascontiguousarray(values, np.float32).view(np.uint32)

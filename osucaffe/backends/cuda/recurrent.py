@@ -1,34 +1,153 @@
-"""Owns the recurrence over time: generated kernels, one or two launches for each time step."""
+"""Owns the recurrence over time: a product and a cell for each step, in one kernel or two."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from ..formula import to_c
 from ..tensor import Step, Tensor, sequence
-from .kernels import THREADS, kernel_from, launch
-from .movement import convert, fill_step
+from .convolution import settle_row_major
+from .dense import short_weights
+from .kernels import Kernel, blocks_for, kernel, launch
+from .layout import C_TYPES, ITEM_BYTES, dtype_of, settle_rows
 from .registry import CudaCall, primitive
+from .small import INSTRUCTIONS
+from .ways import fastest, measured, product_ways, temporary
 
-GATES = "((int64_t)t * N + n) * K * D + d"
-"""Where the first gate of unit d of item n stands at time t."""
-STATE = "((int64_t)t * N + n) * D + d"
+WARPS = 8
+MOST_ROWS = 64
+"""Items of a block."""
+COLUMNS = (8, 16, 32)
+"""How many sums a block may compute for an item."""
+FLOATS = ("keep", "h_first", "c_first", "c", "dh_last", "dc_last", "dh_first", "dc_first")
+"""Arguments that are float32 in every precision."""
+
+Given = Mapping[str, Any]
+"""The tensors of a call, or stand-ins, by name; those that it lacks are None."""
 
 
-def _plain(call: CudaCall, tensor: Tensor | None) -> Tensor | None:
-    if tensor is None:
-        return None
-    call.backend.settle(tensor)
-    return call.held(tensor, nhwc=False, dtype="float32")
+@dataclass(frozen=True)
+class Cell:
+    """One direction of a cell's formula. parts: columns of the product for each unit."""
+
+    direction: str
+    formula: str
+    steps: int
+    items: int
+    units: int
+    gates: int
+    dtype: str
+
+    @property
+    def parts(self) -> int:
+        return self.gates if self.direction == "forward" else 1
+
+    @property
+    def length(self) -> int:
+        """How many terms each sum of the product has."""
+        return self.units * (1 if self.direction == "forward" else self.gates)
+
+    def _macros(self) -> dict[str, Any]:
+        x, dx = ([f"{prefix}{i}" for i in range(self.gates)] for prefix in ("x", "dx"))
+        load = [f"float {name} = gate[{i}];" for i, name in enumerate(x)]
+        if self.direction == "forward":
+            operands = [*x, "keep", "h", "c_in", "c"]
+            store = [f"gate[{i}] = {name};" for i, name in enumerate(x)]
+        else:
+            operands = [*x, *dx, "keep", "dh", "c_in", "c", "dc"]
+            load += [f"float {name};" for name in dx]
+            store = [f"dgate[{i}] = {name};" for i, name in enumerate(dx)]
+        return {
+            "T": C_TYPES[self.dtype], "N": self.items, "D": self.units, "K": self.gates,
+            "GATES": " ".join(load), "GIVEN": " ".join(store),
+            self.direction.upper(): " ".join(to_c(self.formula, operands).splitlines()),
+        }  # fmt: skip
+
+    def kernel(self, name: str, **macros: Any) -> Kernel:
+        return kernel("recurrent", name, **self._macros(), **macros)
+
+    def divisions(self) -> list[int]:
+        """Into how many units a block the fused kernel may cut the product; none: it cannot."""
+        if self.length % (16 // ITEM_BYTES[self.dtype]):
+            return []
+        units = [columns // self.parts for columns in COLUMNS if columns % self.parts == 0]
+        return [each for each in units if each < 2 * self.units]
+
+    def launcher(self, units: int) -> Callable[[Sequence[Any]], Step]:
+        """What makes a launch for these arguments; units of a block, or 0 without a product."""
+        if not units:
+            function = self.kernel(self.direction)
+            return lambda arguments: launch(
+                function, blocks_for(self.items * self.units), arguments
+            )
+        blocks = -(-self.items // MOST_ROWS)
+        rows = -(-self.items // (blocks * 16)) * 16
+        word = INSTRUCTIONS[self.dtype, 4 // ITEM_BYTES[self.dtype]]
+        function = self.kernel(
+            self.direction,
+            UNITS=units,
+            ROWS=rows,
+            WARPS=WARPS,
+            VEC=16 // ITEM_BYTES[self.dtype],
+            MMA=f'"mma.sync.aligned.{word}"',
+        )
+        grid = (-(-self.units // units), blocks)
+        shared = WARPS * rows * (units * self.parts // 8 | 1) * 8 * 4
+        return lambda arguments: launch(function, grid, arguments, block=WARPS * 32, shared=shared)
 
 
-def _sizes(gates: Tensor, h: Tensor) -> tuple[int, int, int, str]:
-    """Items, units, gates of a unit, and the lines that name them in a kernel."""
-    _, items, units = h.shape
-    parts = gates.shape[2] // units
-    return items, units, parts, f"\n#define N {items}\n#define D {units}\n#define K {parts}\n"
+def _describe(
+    call: CudaCall, direction: str, gates: Tensor, h: Tensor, formula: str
+) -> tuple[Cell, dict[str, Any]]:
+    """The cell and the tensors of the call as its kernels want them."""
+    tensors: dict[str, Any] = {}
+    for name, tensor in (call.reads | call.writes).items():
+        if name == "w":
+            settle_row_major(tensor)
+            tensors[name] = short_weights(call, tensor)
+        else:
+            dtype = "float32" if name in FLOATS else call.backend.dtype
+            settle_rows(tensor, dtype)
+            tensors[name] = call.held(tensor, nhwc=False, dtype=dtype)
+    steps, items, units = h.shape
+    cell = Cell(
+        direction, formula, steps, items, units, gates.shape[2] // units, call.backend.dtype
+    )
+    return cell, tensors
+
+
+def _fastest(
+    call: CudaCall,
+    cell: Cell,
+    tensors: dict[str, Any],
+    make: Callable[[int, CudaCall, Given], Step],
+) -> Step:
+    """The fastest of the ways that make(units, call, tensors) knows; units 0: by a library."""
+    backend = call.backend
+    if "w" not in tensors:
+        return make(0, call, tensors)
+    divisions = [0, *(cell.divisions() if backend.precision != "fp32" else [])]
+    text = f"{cell} {backend.precision} {sorted(tensors)}"
+    return fastest(
+        call, measured(call, tensors, {f"{text} {each}": partial(make, each) for each in divisions})
+    )
+
+
+def _library_product(
+    call: CudaCall, cell: Cell, a: Tensor, w: Tensor, transpose_b: bool
+) -> tuple[Tensor, list[Step]]:
+    """Where the product of a and the weights goes, and the step that computes it."""
+    columns = cell.parts * cell.units
+    product = call.temporary((cell.items, columns))
+    size = (cell.items, columns, cell.length)
+    return product, [
+        fastest(call, product_ways(call, a, w, product, size, transpose_b=transpose_b))
+    ]
 
 
 @primitive("own")
@@ -46,43 +165,29 @@ def recurrent(
     *,
     formula: str,
 ) -> Step:
-    items, units, parts, sizes = _sizes(gates, h)
-    names = [f"x{i}" for i in range(parts)]
-    state = ["c_in", "c"] if c is not None else []
-    body = to_c(formula, [*names, "keep", "h", *state])
-    gate_loads = " ".join(f"float {n} = x_[at + {i} * D];" for i, n in enumerate(names))
-    products = " ".join(
-        f"float s{i} = 0; for (int j = lane; j < D; j += 32) s{i} += keep * before[n * D + j] * "
-        f"w_[({i} * D + d) * D + j]; {n} += warp_sum(s{i});"
-        for i, n in enumerate(names)
-    )
-    gate_stores = " ".join(f"gates_[at + {i} * D] = {n};" for i, n in enumerate(names))
-    text = f"""{sizes}
-extern "C" __global__ void cell(const float* x_, const float* keep_, const float* w_,
-                                const float* h_first, const float* c_first, float* gates_,
-                                float* h_in, float* h_, float* c_, int t) {{
-    int unit = (blockIdx.x * blockDim.x + threadIdx.x) / 32, lane = threadIdx.x & 31;
-    if (unit >= N * D) return;
-    int n = unit / D, d = unit % D;
-    int64_t at = {GATES}, here = {STATE};
-    float keep = keep_[t * N + n];
-    {gate_loads}
-    const float* before = t ? h_ + (int64_t)(t - 1) * N * D : h_first;
-    if (w_ && before) {{ {products} }}
-    if (lane) return;
-    {gate_stores}
-    if (h_in) h_in[here] = before ? keep * before[n * D + d] : 0.0f;
-    float h, c, c_in = !c_ ? 0.0f : t ? c_[here - N * D] : c_first ? c_first[n * D + d] : 0.0f;
-    {{ {body} }}
-    h_[here] = h;
-    if (c_) c_[here] = c;
-}}
-"""
-    function = kernel_from(text, "cell")
-    tensors = [x, keep, w, h_first, c_first, gates, h_in, h, c]
-    held = [_plain(call, tensor) for tensor in tensors]
-    blocks = -(-items * units * 32 // THREADS)
-    return sequence([launch(function, blocks, [*held, np.int32(t)]) for t in range(h.shape[0])])
+    cell, tensors = _describe(call, "forward", gates, h, formula)
+    return _fastest(call, cell, tensors, partial(_forward, cell))
+
+
+def _forward(cell: Cell, units: int, call: CudaCall, given: Given) -> Step:
+    """All steps. units: of a block, or 0: products by a library."""
+    copy: Tensor | None = None
+    product: Tensor | None = given.get("w")
+    multiply: list[Step] = []
+    if product is not None and not units:
+        copy = temporary(call, (cell.items, cell.units))
+        product, multiply = _library_product(call, cell, copy, product, True)
+    steps: list[Step] = []
+    if given.get("h_in") is not None:
+        arguments = [given["keep"], given.get("h_first"), given["h_in"], copy]
+        count = blocks_for(cell.items * cell.units)
+        steps.append(launch(cell.kernel("begin"), count, arguments))
+    run = cell.launcher(units)
+    fixed = [given.get(name) for name in ("x", "keep", "c_first", "gates", "h_in")]
+    fixed += [copy, given["h"], given.get("c"), product, np.int32(cell.steps)]
+    for t in range(cell.steps):
+        steps += [*multiply, run([*fixed, np.int32(t)])]
+    return sequence(steps)
 
 
 @primitive("own")
@@ -102,65 +207,40 @@ def recurrent_backward(
     *,
     formula: str,
 ) -> Step:
-    items, units, parts, sizes = _sizes(gates, dh)
-    inputs = [f"x{i}" for i in range(parts)]
-    outputs = [f"dx{i}" for i in range(parts)]
-    state = ["c_in", "c", "dc", "dc_in"] if c is not None else []
-    body = to_c(formula, [*inputs, *outputs, "keep", "dh", *state])
-    loads = " ".join(f"float {n} = gates_[at + {i} * D];" for i, n in enumerate(inputs))
-    stores = " ".join(f"dgates_[at + {i} * D] = {n};" for i, n in enumerate(outputs))
-    text = f"""{sizes}
-#define UNIT \\
-    int unit = blockIdx.x * blockDim.x + threadIdx.x; \\
-    if (unit >= N * D) return; \\
-    int n = unit / D, d = unit % D;
+    cell, tensors = _describe(call, "backward", gates, dh, formula)
+    return _fastest(call, cell, tensors, partial(_backward, cell))
 
-extern "C" __global__ void cell(const float* keep_, const float* c_first, const float* gates_,
-                                const float* c_, const float* dh_, float* dgates_,
-                                const float* flow, float* cell_flow, int t) {{
-    UNIT
-    int64_t at = {GATES}, here = {STATE};
-    float keep = keep_[t * N + n], dh = dh_[here] + flow[unit];
-    float c = c_ ? c_[here] : 0.0f, dc = cell_flow[unit], dc_in = 0, {", ".join(outputs)};
-    float c_in = !c_ ? 0.0f : t ? c_[here - N * D] : c_first ? c_first[unit] : 0.0f;
-    {loads}
-    {{ {body} }}
-    {stores}
-    cell_flow[unit] = dc_in;
-}}
 
-// What the hidden state before step t gets.
-extern "C" __global__ void back(const float* keep_, const float* w_, const float* dgates_,
-                                float* flow, int t) {{
-    UNIT
-    const float* row = dgates_ + ((int64_t)t * N + n) * K * D;
-    float sum = 0;
-    if (w_) for (int j = 0; j < K * D; ++j) sum += row[j] * w_[j * D + d];
-    flow[unit] = sum * keep_[t * N + n];
-}}
-"""
-    cell, back = kernel_from(text, "cell"), kernel_from(text, "back")
-    given = {name: _plain(call, tensor) for name, tensor in (call.reads | call.writes).items()}
-    keep_, w_, c_first_, gates_, c_, dh_, dgates_ = (
-        given.get(name) for name in ("keep", "w", "c_first", "gates", "c", "dh", "dgates")
-    )
-    flow, cell_flow = (call.temporary((items, units)) for _ in range(2))
-    steps: list[Step] = [
-        fill_step(total, 0.0) if last is None else convert(last, total)
-        for total, last in ((flow, given.get("dh_last")), (cell_flow, given.get("dc_last")))
-    ]
-    blocks = -(-items * units // THREADS)
-    for t in reversed(range(dh.shape[0])):
-        time: list[Any] = [np.int32(t)]
-        steps += [
-            launch(
-                cell, blocks, [keep_, c_first_, gates_, c_, dh_, dgates_, flow, cell_flow, *time]
-            ),
-            launch(back, blocks, [keep_, w_, dgates_, flow, *time]),
-        ]
-    steps += [
-        convert(total, first)
-        for total, first in ((flow, given.get("dh_first")), (cell_flow, given.get("dc_first")))
-        if first is not None
-    ]
+def _backward(cell: Cell, units: int, call: CudaCall, given: Given) -> Step:
+    """All steps, the last one first. units: of a block, or 0: products by a library."""
+    copy: Tensor | None = None
+    product: Tensor | None = given.get("w")
+    multiply: list[Step] = []
+    begin: list[Step] = []
+    if product is not None and units:
+        product, begin = _turned(call, product)
+    elif product is not None:
+        copy = temporary(call, (cell.items, cell.gates * cell.units))
+        product, multiply = _library_product(call, cell, copy, product, False)
+    run = cell.launcher(units)
+    names = ("keep", "c_first", "gates", "c", "dh", "dh_last", "dc_last", "dgates")
+    fixed = [*(given.get(name) for name in names), copy, given.get("dh_first")]
+    flow = call.temporary((cell.items, cell.units))
+    fixed += [given.get("dc_first"), flow, product, np.int32(cell.steps)]
+    steps = begin
+    end = 0 if given.get("dh_first") is None else -1
+    for t in range(cell.steps - 1, end - 1, -1):
+        steps += [*(multiply if t < cell.steps - 1 else []), run([*fixed, np.int32(t)])]
     return sequence(steps)
+
+
+def _turned(call: CudaCall, w: Tensor) -> tuple[Tensor, list[Step]]:
+    """The weights transposed, so that the terms of a sum are neighbours, and what makes them so."""
+    rows, columns = w.shape
+    turned = temporary(call, (columns, rows))
+    types = {"S": C_TYPES[dtype_of(w)], "T": C_TYPES[dtype_of(turned)]}
+    arguments = [w, turned, np.int32(rows), np.int32(columns), np.int32(0)]
+    grid = (-(-columns // 32), -(-rows // 32), 1)
+    return turned, [
+        launch(kernel("movement", "transpose", **types), grid, arguments, block=(32, 8))
+    ]

@@ -27,7 +27,8 @@ class RecurrentPrimitives(Recorder):
         a sequence); w: (K * D, D), or None as h_in then is; h, c: (T, N, D), what each step puts
         out and its inner state (None: it has none); h_in[t] = keep[t] * h[t - 1], or h_first
         (N, D) for t = 0. formula: from x0, x1, ... (the K parts of gates[t]), keep and c_in (that
-        is c[t - 1], or c_first for t = 0) it computes h and c.
+        is c[t - 1], or c_first for t = 0) it computes h and c; what it assigns to x0, x1, ... is
+        what gates holds then. x and gates may be one tensor.
         """
 
     @primitive
@@ -50,5 +51,6 @@ class RecurrentPrimitives(Recorder):
         """dgates (which is dx too), dh_first, dc_first = the gradients of `recurrent`.
 
         dh_last, dc_last: (N, D), what h and c get behind the last step besides dh. formula: from
-        x0 ..., keep, c_in, c, dh and dc it computes dx0 ..., and dc_in (where there is a c).
+        x0 ..., keep, c_in, c, dh and dc it computes dx0 ..., and dc (where there is a c): what
+        c[t - 1] gets.
         """

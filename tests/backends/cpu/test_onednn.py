@@ -9,10 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from osucaffe.backends.cpu import onednn
+from osucaffe.backends.cpu import Cpu, onednn
 from osucaffe.backends.primitives import Program
 from osucaffe.backends.tensor import Tensor
 
+from ..cases_recurrent import SAMPLES, sample
+from ..running import Runner, run_call
 from .programs import DNN, NEEDS_ONEDNN, Given, blocked, close, run
 
 pytestmark = NEEDS_ONEDNN
@@ -326,3 +328,17 @@ def test_what_is_no_onednn_is_not_loaded(monkeypatch: pytest.MonkeyPatch, tmp_pa
     for path in (other, "libc.so.6", ""):
         monkeypatch.setenv("OSUCAFFE_ONEDNN", str(path))
         assert onednn.load() is None
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_recurrence(name: str) -> None:
+    """Against NumPy's in double precision, with blocked weights; oneDNN leaves no product to it."""
+    forward, backward = sample(*SAMPLES[name])
+    for call, first in ((forward, None), (backward, forward)):
+        found = run_call(Cpu(), *call, first=first)
+        wanted = run_call(Cpu("float64"), *call, first=first)
+        for argument, values in wanted.items():
+            np.testing.assert_allclose(found[argument], values, atol=1e-5, err_msg=argument)
+        runner = Runner(Cpu())
+        runner.record(*call)
+        assert DNN.prepare(None, runner.calls[0]) is not None

@@ -13,7 +13,7 @@ from ..cases import CASES, STATE, Case
 from ..running import Runner
 from .simulated import simulate
 
-LIBRARY = ("convolution", "inner_product")
+LIBRARY = ("convolution", "inner_product", "recurrent")
 """Beginnings of the names of those that cuDNN and cuBLAS compute."""
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from ...tensor import Call, Step, Tensor
 from . import api
 from .api import Descriptor, Library, PrimitiveDescriptor, Unsupported
-from .memory import Held, Layout, execution, in_sequence, is_open, settle
+from .memory import Held, Layout, Located, execution, in_sequence, is_open, settle
 
 
 class Operand:
@@ -120,16 +120,35 @@ class Preparation:
         step = self._execution(chosen, arguments)
         return in_sequence([*self._before, step, *self._after])
 
+    def apart(
+        self,
+        chosen: PrimitiveDescriptor,
+        reads: Mapping[int, Operand],
+        rest: Mapping[int, Located],
+    ) -> tuple[Step, Step]:
+        """The reorders of what is read, and the execution alone, to be run often behind them.
+
+        rest: the other arguments; they lie in the formats that the implementation wants.
+        """
+        arguments: dict[int, tuple[Located, Descriptor]] = {
+            argument: (place, chosen.wants(argument)) for argument, place in rest.items()
+        }
+        for argument, operand in reads.items():
+            arguments[argument] = self._source(operand, chosen.wants(argument))
+        return in_sequence(self._before), self._execution(chosen, arguments)
+
     def reorder(self, source: Held, target: Held, *, add: bool = False) -> Step:
         """The step that copies between two formats of the same dimensions; add: adds."""
         keep = 1.0 if add else None
         chosen = self.library.describe("reorder", source[1], target[1], keep=keep)
         return self._execution(chosen, {api.SRC: source, api.DST: target})
 
-    def _execution(self, chosen: PrimitiveDescriptor, arguments: dict[int, Held]) -> Step:
+    def _execution(
+        self, chosen: PrimitiveDescriptor, arguments: Mapping[int, tuple[Located, Descriptor]]
+    ) -> Step:
         if chosen.has(api.SCRATCHPAD):
             form = chosen.wants(api.SCRATCHPAD)
-            arguments = arguments | {api.SCRATCHPAD: (self._scratch(form), form)}
+            arguments = {**arguments, api.SCRATCHPAD: (self._scratch(form), form)}
         return execution(self.library, chosen, arguments)
 
     def _source(self, operand: Operand, wanted: Descriptor) -> Held:

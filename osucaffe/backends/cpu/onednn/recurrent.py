@@ -1,0 +1,136 @@
+"""Owns the products of the recurrence over time on oneDNN: one primitive, run for every step.
+
+NumPy's products have threads of their own, which spin for a while when they have finished: taking
+turns with oneDNN's they would keep these from the cores.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+
+from ...tensor import Step, Tensor
+from ..recurrent import Product, backward_step, forward_step
+from . import api
+from .api import Descriptor, PrimitiveDescriptor, Unsupported
+from .memory import in_sequence, is_open, settle
+from .preparation import Preparation
+
+
+class _Moment:
+    """The part of a row-major tensor that belongs to time step t."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.tensor = tensor
+        self.t = 0
+        self._bytes = 4 * math.prod(tensor.shape[1:])
+
+    @property
+    def address(self) -> int:
+        return self.tensor.address + self.t * self._bytes
+
+
+def _keep_row_major(p: Preparation) -> None:
+    """Settle all tensors of the call but the weights. Raises Unsupported where one lies else."""
+    for tensor in [*p.call.read_tensors(), *p.call.written_tensors()]:
+        if tensor is p.call.reads["w"]:
+            continue
+        if is_open(tensor):
+            settle(tensor, None)
+        if tensor.layout is not None:
+            raise Unsupported(f"{tensor} is not row-major")
+
+
+def recurrent(
+    p: Preparation,
+    x: Tensor,
+    keep: Tensor,
+    w: Tensor | None,
+    h_first: Tensor | None,
+    c_first: Tensor | None,
+    gates: Tensor,
+    h_in: Tensor | None,
+    h: Tensor,
+    c: Tensor | None,
+    *,
+    formula: str,
+) -> Step | None:
+    """See `Program.recurrent`; without products it is left to NumPy."""
+    if w is None or h_in is None:
+        return None
+    _keep_row_major(p)
+    inputs, outputs = (p.library.plain(tensor.shape[1:]) for tensor in (h_in, gates))
+
+    def describe(v: Descriptor) -> PrimitiveDescriptor:
+        return p.library.describe(
+            "inner_product_forward", api.FORWARD_TRAINING, inputs, v, None, outputs, keep=1.0
+        )
+
+    begin, product = _product(p, w, describe, {api.SRC: h_in, api.DST: gates})
+    run = forward_step(
+        p.call, product, "float32", x, keep, h_first, c_first, gates, h_in, h, c, formula
+    )
+    return in_sequence([begin, run])
+
+
+def recurrent_backward(
+    p: Preparation,
+    keep: Tensor,
+    w: Tensor | None,
+    c_first: Tensor | None,
+    gates: Tensor,
+    c: Tensor | None,
+    dh: Tensor,
+    dh_last: Tensor | None,
+    dc_last: Tensor | None,
+    dgates: Tensor,
+    dh_first: Tensor | None,
+    dc_first: Tensor | None,
+    *,
+    formula: str,
+) -> Step | None:
+    """See `Program.recurrent_backward`; without products it is left to NumPy."""
+    if w is None:
+        return None
+    _keep_row_major(p)
+    outputs, inputs = (p.library.plain(tensor.shape[1:]) for tensor in (dgates, dh))
+
+    def describe(v: Descriptor) -> PrimitiveDescriptor:
+        free = (p.library.any(form.dimensions) for form in (inputs, v))
+        hint = p.library.describe(
+            "inner_product_forward", api.FORWARD_TRAINING, *free, None, outputs
+        )
+        return p.library.describe("inner_product_backward_data", inputs, v, outputs, hint)
+
+    flow = p.call.temporary(dh.shape[1:])
+    begin, product = _product(p, w, describe, {api.DIFF_DST: dgates}, {api.DIFF_SRC: flow})
+    run = backward_step(
+        p.call, product, "float32", flow,
+        keep, c_first, gates, c, dh, dh_last, dc_last, dgates, dh_first, dc_first, formula,
+    )  # fmt: skip
+    return in_sequence([begin, run])
+
+
+def _product(
+    p: Preparation,
+    w: Tensor,
+    describe: Callable[[Descriptor], PrimitiveDescriptor],
+    over_time: Mapping[int, Tensor],
+    others: Mapping[int, Tensor] | None = None,
+) -> tuple[Step, Product]:
+    """What brings the weights into the format wanted, and the product of each step with them.
+
+    describe: given that format. over_time: the row-major arguments that are one step's part of a
+    tensor; others: those that are a whole one.
+    """
+    weights = p.operand(w)
+    chosen = p.choose(describe, weights.form)
+    moments = {argument: _Moment(tensor) for argument, tensor in over_time.items()}
+    begin, execute = p.apart(chosen, {api.WEIGHTS: weights}, {**moments, **(others or {})})
+
+    def product(t: int) -> None:
+        for moment in moments.values():
+            moment.t = t
+        execute()
+
+    return begin, product

@@ -1,0 +1,71 @@
+"""Every way to run a cell over time gives the same, not only the fastest one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+
+from osucaffe.backends.cpu import Cpu
+from osucaffe.backends.cuda import Cuda, recurrent
+from osucaffe.backends.cuda.ways import Way
+
+from ..cases_recurrent import SAMPLES, sample
+from ..running import run_call
+from .simulated import simulate
+from .test_layers import TOLERANCES, close
+
+
+class Forced:
+    """Lets the way of this number win (0: by a library); `found`: how many there were."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+        self.number, self.found = number, 0
+        monkeypatch.setattr(recurrent, "measured", self.measured)
+
+    def measured(
+        self, call: Any, tensors: Any, makers: Mapping[str, Callable[..., Any]]
+    ) -> list[Way]:
+        chosen = list(makers.values())[self.number % len(makers)]
+        self.found = len(makers)
+        return [Way(0.0, lambda: chosen(call, tensors))]
+
+
+def run(name: str, backend: Any, flexible: bool) -> dict[str, Any]:
+    """The outputs and gradients of a sample."""
+    forward, backward = sample(*SAMPLES[name])
+    found = run_call(backend, *forward, flexible=flexible)
+    del found["gates"]  # what it keeps is its own business
+    return found | run_call(backend, *backward, flexible=flexible, first=forward)
+
+
+@pytest.mark.parametrize("number", range(4))
+@pytest.mark.parametrize("precision", TOLERANCES)
+@pytest.mark.parametrize("name", ["LSTM", "LSTM of many items", "RNN"])
+def test_all_ways_compile(
+    name: str, precision: str, number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    simulate(monkeypatch)
+    forced = Forced(monkeypatch, number)
+    products = [Way(0.0, lambda: lambda: None)]
+    monkeypatch.setattr(recurrent, "product_ways", lambda *_, **__: products)
+    run(name, Cuda(precision=precision), flexible=True)
+    assert forced.found == 1 if precision == "fp32" else forced.found > 2
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("flexible", [False, True], ids=["row-major", "free"])
+@pytest.mark.parametrize("number", range(4))
+@pytest.mark.parametrize("precision", TOLERANCES)
+@pytest.mark.parametrize("name", SAMPLES)
+def test_all_ways_agree(
+    name: str, precision: str, number: int, flexible: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forced = Forced(monkeypatch, number)
+    found = run(name, Cuda(precision=precision), flexible)
+    if number >= max(1, forced.found):
+        pytest.skip("there are not so many ways")
+    wanted = run(name, Cpu("float64"), flexible)
+    for argument in wanted:
+        close(found[argument], wanted[argument], TOLERANCES[precision])
