@@ -47,11 +47,15 @@ def _uniform_between(low: float, high: float, shape: Shape, generator: np.random
 
 
 def _uniform(filler, shape, generator, where):  # type: ignore[no-untyped-def]
+    if filler.min > filler.max:
+        raise UserError(f"{where}: the uniform filler's min {filler.min:g} > max {filler.max:g}")
     return _uniform_between(filler.min, filler.max, shape, generator)
 
 
 def _gaussian(filler, shape, generator, where):  # type: ignore[no-untyped-def]
     """Normal(mean, std). sparse: about that many inputs of each output are not zero."""
+    if filler.std < 0:
+        raise UserError(f"{where}: the gaussian filler's std {filler.std:g} is negative")
     values = generator.standard_normal(shape, np.float32)
     values *= filler.std
     values += filler.mean

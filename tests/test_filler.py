@@ -70,6 +70,10 @@ def test_bilinear_interpolates():
 
 
 def test_bad_fillers_say_where():
+    with pytest.raises(UserError, match="here: the gaussian filler's std -1 is negative"):
+        values('type: "gaussian" std: -1')
+    with pytest.raises(UserError, match="here: the uniform filler's min 1 > max 0"):
+        values('type: "uniform" min: 1 max: 0')
     with pytest.raises(UserError, match='here: unknown filler "gauss"'):
         values('type: "gauss"')
     with pytest.raises(UserError, match=r"here.*square"):

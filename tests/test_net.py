@@ -69,6 +69,49 @@ def test_loss_weights_scale_the_loss_and_its_gradients():
         np.testing.assert_allclose(twice[name], 2 * gradient, rtol=1e-5)
 
 
+POWER = 'layer { name: "power" type: "Power" bottom: "%s" top: "shown" }'
+
+
+@pytest.mark.parametrize("weight", ["", "loss_weight: 2"])
+def test_a_layer_that_looks_at_the_loss_changes_nothing(weight):
+    text = INPUT + ip("ip", "x", "y") + loss("y", weight)
+    alone, looked_at = build(text), build(text + POWER % "loss_y")
+    wanted, found = gradients(alone), gradients(looked_at)
+    assert looked_at.loss() == alone.loss()
+    for name, gradient in wanted.items():
+        assert np.abs(gradient).max() > 0
+        np.testing.assert_array_equal(found[name], gradient)
+
+
+def test_each_top_keeps_its_loss_weight():
+    text = (
+        INPUT
+        + ip("ip", "x", "y")
+        + (
+            'layer { name: "slice" type: "Slice" bottom: "y" top: "a" top: "b" '
+            "slice_param { slice_point: 1 } loss_weight: 0.5 loss_weight: 2 }"
+        )
+    )
+    alone, looked_at = build(text), build(text + POWER % "a")
+    wanted, found = gradients(alone), gradients(looked_at)
+    assert looked_at.loss() == pytest.approx(alone.loss())
+    for name, gradient in wanted.items():
+        np.testing.assert_allclose(found[name], gradient, rtol=1e-6)
+
+
+def test_bad_loss_weights_and_shapes_are_refused():
+    text = INPUT + ip("ip", "x", "y", more="loss_weight: 1 loss_weight: 2") + loss("y")
+    with pytest.raises(UserError, match="loss_weight: has 2 values for 1 tops"):
+        build(text)
+    for kind, message in [
+        ("Input", r'top: "d" would have shape \(-4,\): no extent may be negative'),
+        ("DummyData", r"dummy_data_param.shape: is \(-4,\): no extent may be negative"),
+    ]:
+        settings = {"Input": "input_param", "DummyData": "dummy_data_param"}[kind]
+        with pytest.raises(UserError, match=message):
+            build(f'layer {{ type: "{kind}" top: "d" {settings} {{ shape {{ dim: -4 }} }} }}')
+
+
 def test_gradients_of_two_losses_add_up():
     trunk = INPUT + ip("trunk", "x", "t")
     heads = [ip("p", "t", "p") + loss("p"), ip("q", "t", "q") + loss("q", "loss_weight: 0.5")]

@@ -76,6 +76,10 @@ def _add_layer(parts: Assembly, layer: Layer, shapes: list[Shape], inspectable: 
         layer.fail("top", f"this layer makes {len(shapes)} tops, the net names {len(names)}")
     top = []
     for position, (name, shape) in enumerate(zip(names, shapes, strict=False)):
+        if any(extent < 0 for extent in shape):
+            layer.fail(
+                "top", f'"{name}" would have shape {tuple(shape)}: no extent may be negative'
+            )
         if position < len(bottom) and name == param.bottom[position]:
             if not layer.in_place:
                 layer.fail("top", f'it cannot work in place: give "{name}" another name')

@@ -55,7 +55,8 @@ def find_gradients(nodes: Sequence[Node], *, force: bool) -> None:
         ]
         contributes = any(in_loss)
         reached = any(
-            inside and blob not in cut for inside, blob in zip(in_loss, node.top, strict=True)
+            weight != 0 or (inside and blob not in cut)
+            for inside, blob, weight in zip(in_loss, node.top, node.loss_weight, strict=True)
         )
         if not reached:
             node.backward = False

@@ -59,7 +59,7 @@ def insert_splits(net: caffe_pb2.NetParameter) -> caffe_pb2.NetParameter:
             split.top.extend(_split_name(net, (i, j), name, k) for k in range(uses[i, j]))
             if (i, j) in weight:
                 split.loss_weight.extend([weight[i, j]] + [0.0] * (uses[i, j] - 1))
-                del copy.loss_weight[:]
+                copy.loss_weight[j] = 0
                 given[i, j] = 1
     return result
 

@@ -144,6 +144,9 @@ class DummyData(Feed):
             self.fail(
                 "dummy_data_param.shape", f"{len(shapes)} shapes for {tops} tops: give 1 or {tops}"
             )
+        for shape in shapes:
+            if min(shape, default=0) < 0:
+                self.fail("dummy_data_param.shape", f"is {shape}: no extent may be negative")
         return shapes * (tops // len(shapes))
 
     def _draw(self, top: int, shape: Shape) -> np.ndarray:

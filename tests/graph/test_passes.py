@@ -75,7 +75,7 @@ def test_a_loss_weight_moves_to_the_split():
         """)
     )
     assert names(split) == ["in", "norm", "n_norm_0_split", "next"]
-    assert not split.layer[1].loss_weight
+    assert list(split.layer[1].loss_weight) == [0]
     assert list(split.layer[2].loss_weight) == [2, 0]
     assert list(split.layer[3].bottom) == ["n_norm_0_split_1"]
 
