@@ -17,7 +17,7 @@ import lmdb
 
 from osucaffe.errors import UserError
 
-from .lmdb_file import Places, check, find_places
+from .lmdb_file import Places, Watch, check, find_places
 
 _MARK_EVERY = 64
 
@@ -40,12 +40,22 @@ class Database:
         self.count: int = self._environment.stat()["entries"]
         self.file = (path / "data.mdb").open("rb", buffering=0)
         # LMDB finds keys, not numbers: so the key of every 64th record is noted on the way.
+        self._watch = Watch(self.file)
         self._marks: list[bytes] = []
         self._lock = threading.Lock()
         self._values: tuple[memoryview, Places] | None = None
 
     def __len__(self) -> int:
         return self.count
+
+    def check(self) -> None:
+        """UserError if it has been written to since it was opened. Without locks a writer knows of
+        no reader, and uses pages again that are still read here."""
+        if self._watch.changed():
+            raise UserError(
+                f"LMDB {self.path} is being written: it has changed since it was opened. Let what "
+                "writes it end first, or read a copy."
+            )
 
     @contextlib.contextmanager
     def read(self, start: int, stop: int) -> Iterator[list[tuple[memoryview, memoryview]]]:

@@ -1,4 +1,4 @@
-"""Owns an LMDB's file as it lies on disk: whether it is whole, and where its values are.
+"""Owns an LMDB's file as it lies on disk: whether it is whole, or changing; where its values are.
 
 LMDB trusts its meta pages: reading a page beyond the end of a file that was cut short kills the
 process (SIGBUS). So the pages are looked at here by plain reading, before LMDB maps them.
@@ -6,6 +6,7 @@ process (SIGBUS). So the pages are looked at here by plain reading, before LMDB 
 
 from __future__ import annotations
 
+import mmap
 import struct
 from collections.abc import Iterator
 from pathlib import Path
@@ -89,6 +90,25 @@ def _read_meta(stream: BinaryIO, at: int) -> _Meta | None:
     stream.seek(at)
     content = stream.read(_META.size)
     return _Meta(*_META.unpack(content)) if len(content) == _META.size else None
+
+
+class Watch:
+    """Sees whether a whole LMDB is written to from now on."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        meta = _read_meta(stream, 0)
+        assert meta is not None
+        self._size = meta.page_size
+        self._pages = mmap.mmap(stream.fileno(), 2 * self._size, access=mmap.ACCESS_READ)
+        self._first = self._transactions()
+
+    def _transactions(self) -> list[int]:
+        """The transactions that the two meta pages are of."""
+        return [_META.unpack_from(self._pages, at)[-1] for at in (0, self._size)]
+
+    def changed(self) -> bool:
+        """Whether a transaction has ended since this was made."""
+        return self._transactions() != self._first
 
 
 def _pages_in_use_exist(stream: BinaryIO, size: int, meta: _Meta) -> bool:

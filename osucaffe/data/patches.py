@@ -78,6 +78,8 @@ class PatchSource:
 
         Raises UserError that names the key of a record that cannot be used.
         """
+        for database in filter(None, (self._high, self._low)):
+            database.check()
         low, high = arrays
         count, block = len(self._high), int(self._random)
         order = runs(position, len(low), count, block=block, seed=self._seed)

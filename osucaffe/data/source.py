@@ -83,6 +83,7 @@ class DatumSource:
         two arrays: uint8 (N, *raw_shape), and int32 (N, 3), the table of `transform`.
         Raises UserError that names the key of a record that is damaged or of another size.
         """
+        self._database.check()
         parts = 2 if self.raw else 1
         data, labels = list(arrays[:parts]), arrays[parts] if len(arrays) > parts else None
         if self.interleaved:

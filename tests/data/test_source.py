@@ -1,5 +1,7 @@
 """Tests of the stream of records: order over epochs, plain records at once, bad records."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -217,3 +219,26 @@ def test_shuffled_blocks():
     assert order[:200] != list(range(200))
     assert (data == images[order]).all()
     assert (labels == wanted[order]).all()
+
+
+def test_a_database_that_is_written_meanwhile(database, tmp_path):
+    """By another process, as LMDB wants it; before it commits there is nothing to see."""
+    values = [make_datum(np.full((1, 2, 2), i, np.uint8), i) for i in range(4)]
+    path = database(values)
+    made = source(path)
+    take(made, 0, 4)
+    text = f"""
+import lmdb, sys
+with lmdb.open({str(path)!r}, map_size=1 << 20) as environment:
+    with environment.begin(write=True) as transaction:
+        transaction.put(b"zzz", b"more")
+        print("begun", flush=True)
+        sys.stdin.readline()
+"""
+    command = [sys.executable, "-c", text]
+    with subprocess.Popen(command, stdin=-1, stdout=-1, text=True) as writer:
+        assert writer.stdout.readline() == "begun\n"
+        take(made, 4, 4)
+        writer.communicate("end\n")
+    with pytest.raises(UserError, match=r"_lmdb is being written: it has changed since"):
+        take(made, 8, 4)
