@@ -5,6 +5,7 @@ Every rank trains the reference by itself as well: alone, with the whole batch.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import sys
 from collections.abc import Iterator
@@ -166,13 +167,21 @@ def check(case: Case, job: Job, source: Path, references: dict[Any, Any]) -> Non
     together.close()
 
 
-def main() -> None:
+@contextlib.contextmanager
+def job_with_data() -> Iterator[tuple[Job, Path]]:
+    """The job that this process is a rank of, and the folder that the command line names, in which
+    rank 0 has made the data."""
     folder = Path(sys.argv[1])
     job = find_job()
     with job.together():
         if job.rank == 0:
             make_data(folder)
         job.barrier()
+        yield job, folder
+
+
+def main() -> None:
+    with job_with_data() as (job, folder):
         references: dict[Any, Any] = {}
         count = 0
         for case in cases(job.size):

@@ -11,13 +11,12 @@ import numpy as np
 from osucaffe.backends.cuda import Cuda
 from osucaffe.cli.ranks import identify
 from osucaffe.comm.create import Wanted
-from osucaffe.comm.job import find_job
 from osucaffe.comm.topology import discover
 from osucaffe.parallel.team import DataParallel, Design
 from osucaffe.proto import NetParameter, SolverParameter, parse_text
 from osucaffe.solvers import Solver
 
-from .equivalence import BATCH, NET, OTHER, SGD, flatten, make_data, weights
+from .equivalence import BATCH, NET, OTHER, SGD, flatten, job_with_data, weights
 
 CASES = [
     (Design("blocking"), Wanted("nccl"), SGD),
@@ -56,15 +55,10 @@ def train(source: Path, batch: int, settings: str, gpu: int, **options: Any) -> 
 
 
 def main() -> None:
-    folder = Path(sys.argv[1])
-    job: Any = find_job()
-    with job.together():
+    with job_with_data() as (job, folder):
         import cupy
 
         gpu = job.rank % cupy.cuda.runtime.getDeviceCount()
-        if job.rank == 0:
-            make_data(folder)
-        job.barrier()
         topology = discover(job, *identify(gpu))
         worst, wrong = 0.0, []
         for design, wanted, settings in CASES:

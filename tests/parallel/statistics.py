@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import numpy as np
 
 from osucaffe.backends.cpu import Cpu
 from osucaffe.comm.create import Wanted
-from osucaffe.comm.job import Job, find_job
+from osucaffe.comm.job import Job
 from osucaffe.comm.topology import discover
 from osucaffe.parallel.team import DataParallel, Design
 from osucaffe.proto import SolverParameter, parse_text
 from osucaffe.solvers import Solver
 
-from .equivalence import make_data
+from .equivalence import job_with_data
 
 FRACTION = 0.9
 
@@ -59,12 +58,7 @@ def check(job: Job, folder: Path) -> None:
 
 
 def main() -> None:
-    folder = Path(sys.argv[1])
-    job = find_job()
-    with job.together():
-        if job.rank == 0:
-            make_data(folder)
-        job.barrier()
+    with job_with_data() as (job, folder):
         check(job, folder)
     print(f"rank {job.rank}: statistics in step\n", end="")
 
