@@ -154,7 +154,7 @@ def _folded(call: CudaCall, folding: Folding, x: Tensor, w: Tensor, y: Tensor) -
     found = call.backend.cudnn.plan(folding.convolution("forward", call.backend.precision))
     if found is None:
         return []
-    plan, taken = found
+    build, taken = found
 
     def make() -> Step:
         folded_x = temporary(call, folding.folded_x)
@@ -163,7 +163,7 @@ def _folded(call: CudaCall, folding: Folding, x: Tensor, w: Tensor, y: Tensor) -
         return sequence([
             folding.fold_filters(w, folded_w),
             folding.fold_images(x, folded_x),
-            plan_step(call, plan, tensors),
+            plan_step(call, build(), tensors),
         ])  # fmt: skip
 
     return [Way(taken, make)]
@@ -276,7 +276,7 @@ def _folded_filter(
     found = call.backend.cudnn.plan(folding.convolution("filter", call.backend.precision))
     if found is None:
         return []
-    plan, taken = found
+    build, taken = found
 
     def make() -> Step:
         folded_x = temporary(call, folding.folded_x)
@@ -284,7 +284,7 @@ def _folded_filter(
         tensors = {"x": folded_x, "w": folded_w, "y": dy}
         return sequence([
             folding.fold_images(x, folded_x),
-            plan_step(call, plan, tensors),
+            plan_step(call, build(), tensors),
             folding.unfold_filters(folded_w, dw, accumulate="dw" in call.accumulates),
         ])  # fmt: skip
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -113,6 +113,11 @@ class Plan:
         self._graph._execute_plan_at_index(pack, workspace, self._index, self._handle)
 
 
+Choice = tuple[Callable[[], Plan], float]
+"""What gives a plan (compiled only then, if it was chosen in an earlier run: it may not be the
+fastest way), and its milliseconds."""
+
+
 class Cudnn:
     """cuDNN on one device and stream."""
 
@@ -123,22 +128,32 @@ class Cudnn:
         self.use(backend.stream)
         name = device_name(backend)
         self._choices = Choices(f"cudnn {self.library.backend_version()}, {name}")
-        self._plans: dict[Convolution, tuple[Plan, float] | None] = {}
+        self._plans: dict[Convolution, Choice | None] = {}
 
     def use(self, stream: Any) -> None:
         """Launch on this stream from now on."""
         self.library.set_stream(handle=self.handle, stream=stream.ptr)
 
-    def plan(self, convolution: Convolution) -> tuple[Plan, float] | None:
-        """The fastest plan and its milliseconds, or None where cuDNN has none."""
+    def plan(self, convolution: Convolution) -> Choice | None:
+        """What builds the fastest plan, and its milliseconds, or None where cuDNN has none."""
         if convolution not in self._plans:
-            self._plans[convolution] = self._remembered(convolution) or self._timed(convolution)
+            remembered = self._choices.get(repr(convolution))
+            if remembered is not None:
+                name, taken = remembered
+                build = functools.cache(lambda: self._remembered(convolution, name))
+                self._plans[convolution] = build, taken
+            else:
+                timed = self._timed(convolution)
+                self._plans[convolution] = timed and ((lambda: timed[0]), timed[1])
         return self._plans[convolution]
 
-    def _remembered(self, convolution: Convolution) -> tuple[Plan, float] | None:
-        chosen = self._choices.get(repr(convolution))
-        plan = self.named(convolution, chosen[0]) if chosen else None
-        return (plan, chosen[1]) if chosen and plan else None
+    def _remembered(self, convolution: Convolution, name: str) -> Plan:
+        plan = self.named(convolution, name)
+        if plan is None:  # it is not proposed any more
+            timed = self._timed(convolution)
+            assert timed is not None
+            plan = timed[0]
+        return plan
 
     def _timed(self, convolution: Convolution) -> tuple[Plan, float] | None:
         plans = self.plans(convolution)

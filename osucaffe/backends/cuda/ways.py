@@ -135,16 +135,16 @@ def library_ways(
     if ways and (convolution.operation == "forward" or convolution.work < LIGHT):
         return ways  # no need to wait for cuDNN's compiler
     if whole := find(convolution):
-        plan, taken = whole
-        ways.append(Way(taken, lambda: plan_step(call, plan, tensors)))
+        build, taken = whole
+        ways.append(Way(taken, lambda: plan_step(call, build(), tensors)))
     if 1 < group <= MOST_SLICES:
         part = _slice(convolution, group)
         offsets = _offsets(part)
         aligned = all(offsets[name] % 16 == 0 for name in tensors)
         if aligned and (sliced := find(part)):
-            each, taken = sliced
+            build_each, taken = sliced
             places = [{name: i * offsets[name] for name in tensors} for i in range(group)]
-            ways.append(Way(group * taken, lambda: plan_step(call, each, tensors, places)))
+            ways.append(Way(group * taken, lambda: plan_step(call, build_each(), tensors, places)))
     return ways
 
 

@@ -30,7 +30,7 @@ def backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     made = Cuda(precision=request.param[0])
     made.random = STATE
     plan = SimpleNamespace(workspace=64, execute=lambda addresses, workspace: None)
-    made.cudnn = SimpleNamespace(plan=lambda convolution: (plan, 1.0))  # type: ignore[assignment]
+    made.cudnn = SimpleNamespace(plan=lambda _: ((lambda: plan), 1.0))  # type: ignore[assignment]
     algorithm = SimpleNamespace(workspace=0, milliseconds=2.0, execute=lambda *addresses: None)
     made.cublas = SimpleNamespace(algorithm=lambda product: algorithm)  # type: ignore[assignment]
     taken = SimpleNamespace(get=lambda what: ("", request.param[1]))
@@ -87,7 +87,7 @@ def test_what_is_searched_for(
 
     def plan(convolution: Any) -> Any:
         found.append(convolution.relu is not None)
-        return (SimpleNamespace(workspace=0, execute=lambda *_: None), 1.0)
+        return (lambda: SimpleNamespace(workspace=0, execute=lambda *_: None)), 1.0
 
     backend.cudnn = SimpleNamespace(plan=plan)  # type: ignore[assignment]
     algorithm = SimpleNamespace(workspace=0, milliseconds=2.0, execute=lambda *_: None)

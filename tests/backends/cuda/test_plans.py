@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from osucaffe.backends.cuda.cudnn import Cudnn
 from osucaffe.backends.cuda.plans import Choices, fastest
 
 
@@ -59,3 +60,24 @@ def test_out_of_memory_in_all_trials_is_told(said: str, raised: bool) -> None:
     backend: Any = None  # it is not asked for the time of what fails
     with pytest.raises(RuntimeError, match=said) if raised else contextlib.nullcontext():
         assert fastest(backend, [run, run])[0] is None
+
+
+def test_a_remembered_plan_is_built_when_it_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    built: list[str] = []
+
+    def named(self: Cudnn, convolution: Any, name: str) -> Any:
+        built.append(name)
+        return object()
+
+    monkeypatch.setattr(Cudnn, "named", named)
+    cudnn = Cudnn.__new__(Cudnn)  # without the library
+    cudnn._plans = {}
+    cudnn._choices = Choices("device")
+    cudnn._choices.put("'a convolution'", "this plan", 0.5)
+    convolution: Any = "a convolution"
+    found = cudnn.plan(convolution)
+    assert found is not None
+    assert found[1] == 0.5
+    assert built == []
+    assert found[0]() is found[0]()
+    assert built == ["this plan"]

@@ -60,7 +60,7 @@ def test_all_divisions_compile(layer: str, precision: str, monkeypatch: pytest.M
     def make() -> Cuda:
         backend = Cuda(precision=precision)
         plan = SimpleNamespace(workspace=64, execute=lambda addresses, workspace: None)
-        backend.cudnn = SimpleNamespace(plan=lambda _: (plan, 1.0))  # type: ignore[assignment]
+        backend.cudnn = SimpleNamespace(plan=lambda _: ((lambda: plan), 1.0))  # type: ignore[assignment]
         return backend
 
     for number in range(TRIED):
