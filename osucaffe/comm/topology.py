@@ -72,9 +72,7 @@ class Topology:
 def discover(job: Job, gpu: str | None = None, gpu_name: str = "") -> Topology:
     """Ask all ranks where they are (all call it together). gpu: the UUID of this rank's GPU."""
     leader = _host_leader(job)
-    own = Location(
-        job.rank, leader, job.host, usable_cores(), os.getpid(), gpu, gpu_name
-    )
+    own = Location(job.rank, leader, job.host, usable_cores(), os.getpid(), gpu, gpu_name)
     ranks = job.gather(own)
     return Topology(own, tuple(ranks))
 

@@ -11,9 +11,7 @@ from ..blob import Blob
 from ..layer import Layer, register
 
 
-def check_labels(
-    layer: Layer, bottom: list[Shape], axis: int, ignored: int | None = None
-) -> None:
+def check_labels(layer: Layer, bottom: list[Shape], axis: int, ignored: int | None = None) -> None:
     """Refuse labels that are not one for each position of bottom[0] outside `axis`, and declare
     that those are taken which name one of the classes along it."""
     scores, labels = bottom[0], bottom[1]

@@ -113,9 +113,7 @@ class Tracer:
 
         self._pass("update", [("parameters", "update")], once)
 
-    def _pass(
-        self, name: str, parts: Sequence[Part], run: Callable[[Mark], None]
-    ) -> None:
+    def _pass(self, name: str, parts: Sequence[Part], run: Callable[[Mark], None]) -> None:
         """run(after) calls `after` behind each part."""
         trace, laps = self._trace, self._laps
         rest = iter(parts)
