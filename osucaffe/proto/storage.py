@@ -25,7 +25,14 @@ def read_bytes(path: str | Path) -> bytes:
     try:
         return Path(path).read_bytes()
     except OSError as error:
-        raise UserError(f"{path}: cannot read it: {error.strerror}") from None
+        raise _unreadable(path, error) from None
+
+
+def _unreadable(path: str | Path, error: OSError) -> UserError:
+    where = ""
+    if isinstance(error, FileNotFoundError) and not Path(path).is_absolute():
+        where = f" (looked in {Path.cwd()})"
+    return UserError(f"{path}: cannot read it: {error.strerror}{where}")
 
 
 def write_bytes(path: str | Path, content: bytes) -> None:
@@ -94,7 +101,7 @@ def is_hdf5(path: str | Path) -> bool:
         with Path(path).open("rb") as file:
             return file.read(len(_HDF5_SIGNATURE)) == _HDF5_SIGNATURE
     except OSError as error:
-        raise UserError(f"{path}: cannot read it: {error.strerror}") from None
+        raise _unreadable(path, error) from None
 
 
 @contextmanager

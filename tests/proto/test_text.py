@@ -51,9 +51,13 @@ def test_an_error_names_the_file(tmp_path: Path) -> None:
         read_text(path, NetParameter)
 
 
-def test_unreadable_files(tmp_path: Path, formats: Path) -> None:
-    with pytest.raises(UserError, match=r"none\.prototxt: cannot read it: No such file"):
+def test_unreadable_files(tmp_path: Path, formats: Path, monkeypatch) -> None:
+    with pytest.raises(UserError, match=r"none\.prototxt: cannot read it: No such .* directory$"):
         read_text(tmp_path / "none.prototxt", NetParameter)
+    monkeypatch.chdir(tmp_path)  # from where names are taken
+    with pytest.raises(UserError) as caught:
+        read_text("models/none.prototxt", NetParameter)
+    assert str(caught.value).endswith(f"No such file or directory (looked in {tmp_path})")
     with pytest.raises(UserError, match="cannot read it: Is a directory"):
         read_text(tmp_path, NetParameter)
     with pytest.raises(UserError, match="not a text file"):
