@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
 import pytest
 
 from osucaffe.backends.cpu import Cpu
 from osucaffe.backends.cuda import Cuda, recurrent
 from osucaffe.backends.cuda.ways import Way
+from osucaffe.net import Net
+from osucaffe.proto import NetParameter, parse_text
 
 from ..cases_recurrent import SAMPLES, sample
 from ..running import run_call
@@ -69,3 +72,40 @@ def test_all_ways_agree(
     wanted = run(name, Cpu("float64"), flexible)
     for argument in wanted:
         close(found[argument], wanted[argument], TOLERANCES[precision])
+
+
+NET = """
+force_backward: true
+layer { name: "input" type: "Input" top: "x" top: "cont" top: "target" input_param {
+  shape { dim: 6 dim: 19 dim: 16 } shape { dim: 6 dim: 19 } shape { dim: 6 dim: 19 dim: 24 } } }
+layer { name: "first" type: "LSTM" bottom: "x" bottom: "cont" top: "middle" recurrent_param {
+  num_output: 32 weight_filler { type: "uniform" min: -0.3 max: 0.3 } } }
+layer { name: "second" type: "RNN" bottom: "middle" bottom: "cont" top: "h" recurrent_param {
+  num_output: 24 weight_filler { type: "uniform" min: -0.3 max: 0.3 } } }
+layer { name: "loss" type: "EuclideanLoss" bottom: "h" bottom: "target" top: "loss" }
+"""
+
+
+def iterate(backend: Any) -> dict[str, Any]:
+    """Losses of three iterations, in which states are carried on, and the last gradients."""
+    net = Net(parse_text(NET, NetParameter), phase="TRAIN", backend=backend, seed=1)
+    generator = np.random.default_rng(0)
+    for name in ("x", "target"):
+        net.write(name, generator.standard_normal(net.blobs[name].shape, np.float32))
+    net.write("cont", generator.random((6, 19)) > 0.2)
+    step, losses = net.whole(), []
+    for _ in range(3):
+        step()
+        losses.append(net.loss())
+    gradients = {each.name: backend.read(each.blob.diff) for each in net.parameters}
+    return {"losses": np.array(losses)} | gradients
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("precision", TOLERANCES)
+def test_nets_replay_it(precision: str) -> None:
+    """As one CUDA graph from the second iteration on."""
+    found, wanted = iterate(Cuda(precision=precision)), iterate(Cpu("float64"))
+    assert wanted["losses"][0] != wanted["losses"][1]
+    for name in wanted:
+        close(found[name], wanted[name], 2 * TOLERANCES[precision])
