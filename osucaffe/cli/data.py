@@ -74,7 +74,7 @@ def _inspect(args: argparse.Namespace) -> None:
     shapes = ((" x ".join(map(str, shape)), n) for shape, n in found.shapes.most_common())
     print(f"  shape   {_counts(shapes)}  (channels x height x width)")
     if found.labels:
-        kinds = f"{len(found.labels):,} different ones"
+        kinds = f"{len(found.labels):,} different"
         print(f"  labels  {kinds}, {min(found.labels)} to {max(found.labels)}")
     if len(found.labels) <= _LABELS:
         most = max(found.labels.values(), default=1)

@@ -52,6 +52,8 @@ class Policy:
             raise UserError(f"{file}: stepsize must be positive, not {param.stepsize}")
         if list(param.stepvalue) != sorted(param.stepvalue):
             raise UserError(f"{file}: the stepvalues must not fall; sort them")
+        if not param.HasField("base_lr"):
+            raise UserError(f"{file}: base_lr is missing, nothing would be learnt; set it")
         self.name = name
         self.current_step = 0
         self._param = param

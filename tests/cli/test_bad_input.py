@@ -51,7 +51,7 @@ def missing_layer_type(cli: Cli) -> None:
 
 def net_without_data(cli: Cli) -> None:
     cli.write("net.prototxt", DEPLOY)
-    cli.write("solver.prototxt", 'net: "net.prototxt" lr_policy: "fixed"')
+    cli.write("solver.prototxt", 'net: "net.prototxt" base_lr: 1 lr_policy: "fixed"')
 
 
 def unknown_communicator(cli: Cli) -> tuple[str, ...]:

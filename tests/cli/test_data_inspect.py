@@ -21,7 +21,7 @@ def test_inspect_counts(cli: Cli, fixtures) -> None:
     assert words[0].endswith("mnist200_lmdb: 200 records, 159 KB")
     assert "form raw bytes" in words
     assert "shape 1 x 28 x 28 (channels x height x width)" in words
-    assert "labels 10 different ones, 0 to 9" in words
+    assert "labels 10 different, 0 to 9" in words
     counts = [line.split()[1] for line in words if line.endswith("█")]
     assert len(counts) == 10
     assert sum(map(int, counts)) == 200

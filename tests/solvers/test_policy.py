@@ -39,9 +39,8 @@ def test_every_policy_has_a_case() -> None:
 
 
 def test_steps_are_counted_for_the_state() -> None:
-    policy = Policy(
-        parse_text('lr_policy: "multistep" gamma: 0.1 stepvalue: 5 stepvalue: 8', SolverParameter)
-    )
+    settings = 'base_lr: 1 lr_policy: "multistep" gamma: 0.1 stepvalue: 5 stepvalue: 8'
+    policy = Policy(parse_text(settings, SolverParameter))
     counts = []
     for iteration in range(10):
         policy.rate(iteration)
@@ -54,6 +53,7 @@ def test_steps_are_counted_for_the_state() -> None:
     [
         ("", "lr_policy is missing; choose one of fixed, step"),
         ('lr_policy: "stp"', "lr_policy 'stp' is not known; choose one of fixed, step"),
+        ('lr_policy: "fixed"', "base_lr is missing, nothing would be learnt"),
         ('lr_policy: "step" gamma: 0.1', "needs the field stepsize"),
         ('lr_policy: "step" gamma: 0.1 stepsize: 0', "stepsize must be positive"),
         ('lr_policy: "multistep" gamma: 0.1', "needs the field stepvalue"),
