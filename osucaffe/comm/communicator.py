@@ -12,6 +12,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 from ..trace import span
+from .algorithms import part
 from .host import DTYPES
 
 
@@ -74,15 +75,19 @@ class Communicator(ABC):
         return self._collective("all_reduce", array, 0, stream)
 
     def reduce_scatter(self, array: Any, stream: Any = None) -> Handle:
-        """Sum all arrays; rank r gets part r of the sum (`algorithms.part`) in its place.
+        """Sum all arrays; each rank gets its part of the sum (`part`) in its place.
 
         What the rest of the array holds afterwards is undefined.
         """
         return self._collective("reduce_scatter", array, 0, stream)
 
     def all_gather(self, array: Any, stream: Any = None) -> Handle:
-        """Give every rank part r of rank r's array, for all r, in its place."""
+        """Give every rank the part of each rank from that one's array, in its place."""
         return self._collective("all_gather", array, 0, stream)
+
+    def part(self, count: int, rank: int | None = None) -> tuple[int, int]:
+        """The range of an array of `count` elements that is a rank's (None: this one's) part."""
+        return part(count, self.size, self.rank if rank is None else rank)
 
     def send(self, array: Any, to: int, stream: Any = None) -> Handle:
         """Send the array to a rank that calls `recv`."""

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from .algorithms import part
 from .communicator import Communicator
 
 RAILS_FROM = 64 * 1024
@@ -23,8 +22,8 @@ class Hierarchical(Communicator):
 
     groups: for each rank the number of its group, counted in the order of their first ranks.
     cross: None on ranks that do not lead their group. rails: the ranks with this one's place in
-    their groups, where all groups have one size. Operations that gain nothing from groups
-    (reduce_scatter, all_gather, send, recv) go over `whole`.
+    their groups, where all groups have one size; without, reduce_scatter and all_gather go over
+    `whole`, as send and recv do.
     """
 
     def __init__(
@@ -47,11 +46,18 @@ class Hierarchical(Communicator):
 
     def run(self, operation: str, array: Any, root: int = 0) -> None:
         """Do one collective operation, level by level."""
-        compose = getattr(self, f"_{operation}", None)
-        if compose is None:
-            self._whole.run(operation, array, root)
-        else:
-            compose(array, root)
+        getattr(self, f"_{operation}")(array, root)
+
+    def part(self, count: int, rank: int | None = None) -> tuple[int, int]:
+        """With rails: in the part that a rank's place in its group has, the group's part."""
+        rank = self.rank if rank is None else rank
+        if self._rails is None:
+            return super().part(count, rank)
+        place = self._local_rank[rank]
+        along = [other for other, at in enumerate(self._local_rank) if at == place]
+        start, stop = self._local.part(count, place)
+        first, last = self._rails.part(stop - start, along.index(rank))
+        return start + first, start + last
 
     def transfer(self, array: Any, *, to: int | None = None, source: int | None = None) -> None:
         """Send or receive over the communicator of all ranks."""
@@ -92,7 +98,7 @@ class Hierarchical(Communicator):
         """By the leaders; or, over the rails: reduce-scatter, all-reduce of each part, gather."""
         if self._rails is not None and array.nbytes >= RAILS_FROM:
             _run(self._local, "reduce_scatter", array)
-            start, stop = part(array.size, self._local.size, self._local.rank)
+            start, stop = self._local.part(array.size)
             _run(self._rails, "all_reduce", array[start:stop])
             _run(self._local, "all_gather", array)
             return
@@ -100,6 +106,24 @@ class Hierarchical(Communicator):
         if self._cross is not None:
             _run(self._cross, "all_reduce", array)
         _run(self._local, "broadcast", array, 0)
+
+    def _reduce_scatter(self, array: Any, root: int) -> None:
+        """In each group, then each part over its rail."""
+        if self._rails is None:
+            _run(self._whole, "reduce_scatter", array)
+            return
+        _run(self._local, "reduce_scatter", array)
+        start, stop = self._local.part(array.size)
+        _run(self._rails, "reduce_scatter", array[start:stop])
+
+    def _all_gather(self, array: Any, root: int) -> None:
+        """Each part over its rail, then in each group."""
+        if self._rails is None:
+            _run(self._whole, "all_gather", array)
+            return
+        start, stop = self._local.part(array.size)
+        _run(self._rails, "all_gather", array[start:stop])
+        _run(self._local, "all_gather", array)
 
 
 def _run(comm: Communicator, operation: str, array: Any, root: int = 0) -> None:

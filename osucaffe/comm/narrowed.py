@@ -102,6 +102,10 @@ class Narrowed(Communicator):
         self._inner.run(operation, bits, root)
         self._convert.widen(bits, array)
 
+    def part(self, count: int, rank: int | None = None) -> tuple[int, int]:
+        """As of the communicator inside."""
+        return self._inner.part(count, rank)
+
     def transfer(self, array: Any, *, to: int | None = None, source: int | None = None) -> None:
         """Send or receive, as it is."""
         self._inner.transfer(array, to=to, source=source)
@@ -128,6 +132,10 @@ class NarrowedOnStream(OnStream):
         bits = self._convert.narrow(array, stream)
         self._inner.enqueue(operation, bits, root, stream)
         self._convert.widen(bits, array, stream)
+
+    def part(self, count: int, rank: int | None = None) -> tuple[int, int]:
+        """As of the communicator inside."""
+        return self._inner.part(count, rank)
 
     def transfer(self, array: Any, *, to: int | None = None, source: int | None = None) -> None:
         """Send or receive, as it is."""

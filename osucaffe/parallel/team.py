@@ -15,7 +15,6 @@ from typing import Any, TypeVar
 import numpy as np
 
 from ..backends.tensor import Step
-from ..comm.algorithms import part
 from ..comm.create import Wanted, make_communicator
 from ..comm.job import Job
 from ..comm.on_stream import OnStream
@@ -116,7 +115,7 @@ class DataParallel(Team):
             ranges = [
                 (start + first, start + last)
                 for start, stop in ranges
-                for first, last in [part(stop - start, self.size, self.rank)]
+                for first, last in [self.comm.part(stop - start)]
             ]
         self._updates: list[Step] = []
         if solver.optimizer.separable and self._updates_weights:

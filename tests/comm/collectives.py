@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from osucaffe.comm.algorithms import ALGORITHMS, OPERATIONS, part
+from osucaffe.comm.algorithms import ALGORITHMS, OPERATIONS
 from osucaffe.comm.communicator import Communicator
 from osucaffe.comm.create import Maker
 from osucaffe.comm.host import DTYPES, HostMath, widen
@@ -56,7 +56,7 @@ def check_result(
 ) -> None:
     """Compare what a rank got with what NumPy makes of all ranks' arrays."""
     total, count = np.sum(arrays, axis=0), len(got)
-    start, stop = part(count, comm.size, comm.rank)
+    start, stop = comm.part(count)
     if operation == "broadcast":
         np.testing.assert_array_equal(got, arrays[root])
     elif operation == "reduce":
@@ -67,9 +67,10 @@ def check_result(
     elif operation == "reduce_scatter":
         np.testing.assert_array_equal(got[start:stop], total[start:stop])
     else:
-        for rank in range(comm.size):
-            one = slice(*part(count, comm.size, rank))
-            np.testing.assert_array_equal(got[one], arrays[rank][one])
+        parts = [comm.part(count, rank) for rank in range(comm.size)]
+        assert np.sum([stop - start for start, stop in parts]) == count
+        for (start, stop), array in zip(parts, arrays, strict=True):
+            np.testing.assert_array_equal(got[start:stop], array[start:stop])
 
 
 def check_large(comm: Communicator, count: int) -> None:

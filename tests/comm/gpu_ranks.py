@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from osucaffe.cli.ranks import identify
-from osucaffe.comm.algorithms import OPERATIONS, part
+from osucaffe.comm.algorithms import OPERATIONS
 from osucaffe.comm.communicator import Communicator
 from osucaffe.comm.create import Wanted, make_communicator
 from osucaffe.comm.hierarchical import Hierarchical
@@ -138,7 +138,7 @@ def check_narrow(cupy: Any, comm: Communicator, bits: str) -> None:
         stream.synchronize()
         reduces = operation not in ("broadcast", "all_gather")
         whole = operation != "reduce_scatter"
-        start, stop = (0, array.size) if whole else part(array.size, comm.size, comm.rank)
+        start, stop = (0, array.size) if whole else comm.part(array.size)
         if operation != "reduce" or comm.rank == 0:
             expected = comm.size if reduces else np.float32(1 + 2**-12)
             assert (array[start:stop].get() == expected).all(), f"{operation} in {bits}"

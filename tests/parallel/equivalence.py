@@ -106,6 +106,7 @@ def cases(size: int) -> Iterator[Case]:
     for kind in ("mpi", "hierarchical"):
         for aggregation in ("blocking", "layerwise"):
             yield Case(Design(aggregation, bucket=512), Wanted(kind, group=2), every)
+    yield Case(Design(propagation="sharded", bucket=512), Wanted("hierarchical", group=2))
     yield Case(Design("blocking", scaling="strong"), settings=every)
     yield Case(Design(bucket=512), Wanted(bits="bfloat16"), tolerance=0.05)
     yield Case(Design(bucket=512), Wanted(bits="float16"), tolerance=0.01)
