@@ -142,9 +142,7 @@ def _decode_other(data: memoryview, colour: bool | None) -> np.ndarray:
     try:
         from PIL import Image, UnidentifiedImageError
     except ImportError as error:
-        raise UserError(
-            "not a JPEG; to read PNG and other images: pip install pillow"
-        ) from error
+        raise UserError("not a JPEG; to read PNG and other images: pip install pillow") from error
     try:
         image = Image.open(io.BytesIO(data))
         image.load()

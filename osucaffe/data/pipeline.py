@@ -138,4 +138,3 @@ def allocate(shape: Shape, dtype: str = "float32") -> Buffer:
         pages = mmap.mmap(-1, nbytes)
     flat = np.frombuffer(pages, dtype, count)
     return Buffer(flat.reshape(shape), flat, flat.ctypes.data)
-
