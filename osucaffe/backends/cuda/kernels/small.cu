@@ -8,7 +8,8 @@
 // S, T: element types of the input and of the output (and the filters); C, H, W: the input;
 // O, OH, OW: the output; KH, KW, PH, PW: kernel and padding; SN, SC, SH, SW: the input's strides;
 // VEC: neighbouring channels that are loaded at once; ROWS: rows of the output in a block; KROWS:
-// rows of the kernel in a block; PITCH: words from pixel to pixel; MMA: the instruction; ONE: the word for ones; THREADS: of a block.
+// rows of the kernel in a block; PITCH: words from pixel to pixel; MMA: the instruction; ONE: the
+// word for ones; THREADS: of a block.
 
 #define K (KH * KW * C)
 #define WIDTH (OW + KW - 1)
@@ -274,11 +275,12 @@ correlate(const S* x, const T* w, const float* b, T* y, float slope) {
 #endif
 
 #ifdef SHARES
-// partial (splits, O * K + O) = the gradients of filters, then those of biases, each from its share of
-// the images. A word is PAIR neighbouring pixels of a row; in the patch every
-// pixel begins one. A unit of work is ROWS rows (a divisor of OH) of an image. UNITS: that a block
-// sums; blockIdx.y: which rows of the kernel it treats; WIDE: tiles of 8 taps of a warp, GROUPS x WIDE tiles are all; SHARES: warps that share the sum over pixels; OPITCH: words
-// from one word of pixels to the next of dy; OVEC: neighbouring maps that are loaded at once.
+// partial (splits, O * K + O) = the gradients of filters, then those of biases, each from its share
+// of the images. A word is PAIR neighbouring pixels of a row; in the patch every pixel begins one. A
+// unit of work is ROWS rows (a divisor of OH) of an image. UNITS: that a block sums; blockIdx.y:
+// which rows of the kernel it treats; WIDE: tiles of 8 taps of a warp, GROUPS x WIDE tiles are all;
+// SHARES: warps that share the sum over pixels; OPITCH: words from one word of pixels to the next of
+// dy; OVEC: neighbouring maps that are loaded at once.
 #define TAPS (KROWS * KW * C)
 #define HIGH ((O + 15) / 16)
 #define PIXELS (ROWS * OW)
