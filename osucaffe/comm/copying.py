@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from .algorithms import part
 from .kernels import kernel, launch
 from .on_stream import OnStream
 from .peers import Peers
@@ -34,14 +33,9 @@ class Copying(OnStream):
     def __init__(self, comm: Any) -> None:
         super().__init__(comm.rank, comm.size)
         runtime = self._runtime = self._cupy.cuda.runtime
-        self._world = comm
         self._peers = Peers(comm)
         # A set of slots for each other rank, and two sets: one is filled while one is added.
-        nbytes = FLAG_BYTES + 2 * (comm.size - 1) * SLOT_BYTES
-        self._region = runtime.malloc(nbytes)
-        runtime.memset(self._region, 0, nbytes)
-        runtime.deviceSynchronize()
-        self._regions = self._peers.addresses(self._region)
+        self._regions = self._peers.share(FLAG_BYTES + 2 * (comm.size - 1) * SLOT_BYTES)
         self._flags = self._cupy.asarray(np.array(self._regions, np.uint64))
         self._meetings = self._cupy.zeros(1, np.uint32)
         self._arrays: dict[tuple[int, int], tuple[Any, list[int]]] = {}
@@ -51,14 +45,14 @@ class Copying(OnStream):
 
     def enqueue(self, operation: str, array: Any, root: int, stream: Any) -> None:
         """Enqueue one of the collective operations on a stream."""
-        there, own = self._find(array), part(array.size, self.size, self.rank)
+        there, own = self._find(array), self.part(array.size)
         if operation in ("broadcast", "all_gather"):
             self._meet(stream)  # nobody reads or writes any more what others write now
         else:
             self._reduce_scatter(array, stream)
         if operation == "broadcast":
             if self.rank == root:
-                parts = {to: part(array.size, self.size, to) for to in range(self.size)}
+                parts = {to: self.part(array.size, to) for to in range(self.size)}
                 self._push(array, there, parts, stream)
             self._meet(stream)
         if operation != "reduce_scatter":
@@ -77,9 +71,8 @@ class Copying(OnStream):
         self, array: Any, there: list[int], ranges: dict[int, tuple[int, int]], stream: Any
     ) -> None:
         """Copy elements of the array to the same place on other ranks, each of which gets its
-        range. No two ranks begin with the same one."""
-        for step in range(1, self.size):
-            to = (self.rank + step) % self.size
+        range."""
+        for to in self._others():
             if to in ranges:
                 start, stop = (each * array.itemsize for each in ranges[to])
                 self._copy(there[to] + start, array.data.ptr + start, stop - start, stream)
@@ -90,12 +83,11 @@ class Copying(OnStream):
         When all have met behind a slot, all have added what was in the one before: that one is
         free. The first slots are free when all have met at the beginning.
         """
-        parts = [part(array.size, self.size, rank) for rank in range(self.size)]
+        parts = [self.part(array.size, rank) for rank in range(self.size)]
         most = SLOT_BYTES // array.itemsize
         self._meet(stream)
         for turn, offset in enumerate(range(0, -(-array.size // self.size), most)):
-            for step in range(1, self.size):
-                to = (self.rank + step) % self.size
+            for to in self._others():
                 start, stop = _piece(parts[to], offset, most)
                 nbytes = (stop - start) * array.itemsize
                 pointer = array.data.ptr + start * array.itemsize
@@ -110,6 +102,10 @@ class Copying(OnStream):
                 )  # fmt: skip
                 function = kernel("copying", "add", array.dtype.name)
                 launch(function, BLOCKS, THREADS, arguments, stream)
+
+    def _others(self) -> list[int]:
+        """The other ranks. No two ranks begin with the same one."""
+        return [(self.rank + step) % self.size for step in range(1, self.size)]
 
     def _slot(self, owner: int, turn: int, writer: int) -> int:
         """The address of what one rank writes for another, in this turn."""
@@ -132,11 +128,7 @@ class Copying(OnStream):
         """Unmap the others' memory and give back this rank's. All ranks call it together."""
         super().close()
         self._peers.close()
-        self._world.Barrier()  # memory is to be unmapped before its owner gives it back
         self._arrays.clear()
-        if self._region:
-            self._runtime.free(self._region)
-            self._region = 0
 
 
 def _piece(whole: tuple[int, int], offset: int, most: int) -> tuple[int, int]:

@@ -61,17 +61,9 @@ class Ipc(OnStream):
         super().__init__(comm.rank, comm.size)
         if comm.size > MOST_RANKS:
             raise UserError(f"--comm ipc: at most {MOST_RANKS} ranks of a host, not {comm.size}")
-        runtime = self._runtime = self._cupy.cuda.runtime
-        self._comm, self._peers = comm, Peers(comm)
-        nbytes = 2 * SLOT * PACKET_BYTES
-        self._region = runtime.malloc(nbytes)  # an allocation of its own: a handle means all of one
-        runtime.memset(self._region, 0, nbytes)
-        runtime.deviceSynchronize()
-        try:
-            regions = self._peers.addresses(self._region)
-        except UserError:
-            self.close()
-            raise
+        runtime = self._cupy.cuda.runtime
+        self._peers = Peers(comm)
+        regions = self._peers.share(2 * SLOT * PACKET_BYTES)
         self._slots = self._cupy.asarray(np.array(regions, np.uint64))
         self._calls = self._cupy.zeros(BLOCKS, np.uint32)
         # Ranks that share a GPU may run side by side: what waits must leave room for the others.
@@ -130,7 +122,3 @@ class Ipc(OnStream):
         """Unmap the peers' memory and give back this rank's. All ranks call it together."""
         super().close()
         self._peers.close()
-        self._comm.Barrier()  # CUDA wants memory unmapped everywhere before it is given back
-        if self._region:
-            self._runtime.free(self._region)
-            self._region = 0

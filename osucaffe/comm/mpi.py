@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-from .algorithms import Schedule, Step, Transfer, added, part, schedule
+from .algorithms import Schedule, Step, Transfer, added, schedule
 from .communicator import Communicator
 from .host import HostMath
 from .tuning import Selection
@@ -156,7 +156,7 @@ class Mpi(Communicator):
             given, got = (MPI.IN_PLACE, buffer) if here else (buffer, None)
             self._wait([self._comm.Ireduce(given, got, MPI.SUM, root)])
         elif operation == "all_gather":
-            parts = [part(array.size, self.size, rank) for rank in range(self.size)]
+            parts = [self.part(array.size, rank) for rank in range(self.size)]
             counts = [(stop - start) * array.itemsize for start, stop in parts]
             starts = [start * array.itemsize for start, _ in parts]
             whole = [array.view(np.uint8), counts, starts, MPI.BYTE]

@@ -83,7 +83,26 @@ class _Device:
             self._stream.synchronize()
 
 
-class Narrowed(Communicator):
+class _Around(Communicator):
+    """What a communicator hands on to the one inside."""
+
+    _inner: Communicator
+
+    def part(self, count: int, rank: int | None = None) -> tuple[int, int]:
+        """As of the communicator inside."""
+        return self._inner.part(count, rank)
+
+    def transfer(self, array: Any, *, to: int | None = None, source: int | None = None) -> None:
+        """Send or receive, as it is."""
+        self._inner.transfer(array, to=to, source=source)
+
+    def close(self) -> None:
+        """Close the communicator inside, too."""
+        super().close()
+        self._inner.close()
+
+
+class Narrowed(_Around):
     """See `narrowed`. device: the arrays are device arrays."""
 
     def __init__(
@@ -102,26 +121,13 @@ class Narrowed(Communicator):
         self._inner.run(operation, bits, root)
         self._convert.widen(bits, array)
 
-    def part(self, count: int, rank: int | None = None) -> tuple[int, int]:
-        """As of the communicator inside."""
-        return self._inner.part(count, rank)
 
-    def transfer(self, array: Any, *, to: int | None = None, source: int | None = None) -> None:
-        """Send or receive, as it is."""
-        self._inner.transfer(array, to=to, source=source)
-
-    def close(self) -> None:
-        """Close the communicator inside, too."""
-        super().close()
-        self._inner.close()
-
-
-class NarrowedOnStream(OnStream):
+class NarrowedOnStream(_Around, OnStream):
     """See `narrowed`. All of it can be captured in a CUDA graph, after a first run."""
 
     def __init__(self, inner: OnStream, dtype: str) -> None:
         super().__init__(inner.rank, inner.size, level=inner.level)
-        self._inner = inner
+        self._inner: OnStream = inner
         self._convert = _Device(dtype)
 
     def enqueue(self, operation: str, array: Any, root: int, stream: Any) -> None:
@@ -132,16 +138,3 @@ class NarrowedOnStream(OnStream):
         bits = self._convert.narrow(array, stream)
         self._inner.enqueue(operation, bits, root, stream)
         self._convert.widen(bits, array, stream)
-
-    def part(self, count: int, rank: int | None = None) -> tuple[int, int]:
-        """As of the communicator inside."""
-        return self._inner.part(count, rank)
-
-    def transfer(self, array: Any, *, to: int | None = None, source: int | None = None) -> None:
-        """Send or receive, as it is."""
-        self._inner.transfer(array, to=to, source=source)
-
-    def close(self) -> None:
-        """Close the communicator inside, too."""
-        super().close()
-        self._inner.close()

@@ -9,7 +9,6 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from .algorithms import part
 from .ipc import Ipc
 from .on_stream import OnStream
 
@@ -68,7 +67,7 @@ class Nccl(OnStream):
         """Parts that are not equal, as NCCL wants them: a group of reductions or broadcasts."""
         self._nccl.groupStart()
         for owner in range(self.size):
-            start, stop = part(array.size, self.size, owner)
+            start, stop = self.part(array.size, owner)
             pointer, count = array.data.ptr + start * array.itemsize, stop - start
             if not count:
                 continue

@@ -14,12 +14,29 @@ class Peers:
     A handle names a whole allocation; it is opened once, and stays open until `close`.
     """
 
+    _shared = 0
+
     def __init__(self, comm: Any) -> None:
         import cupy
 
         self._comm = comm
         self._runtime = cupy.cuda.runtime
         self._opened: dict[bytes, int] = {}
+
+    def share(self, nbytes: int) -> list[int]:
+        """The addresses of zeros that each rank gives for the others to write, until `close`.
+
+        They are an allocation of their own: a handle means all of one. All ranks call it together,
+        once. UserError where memory cannot be mapped.
+        """
+        self._shared = self._runtime.malloc(nbytes)
+        self._runtime.memset(self._shared, 0, nbytes)
+        self._runtime.deviceSynchronize()
+        try:
+            return self.addresses(self._shared)
+        except UserError:
+            self.close()
+            raise
 
     def addresses(self, pointer: int) -> list[int]:
         """Where each rank's memory, which it calls this with, lies for this process.
@@ -48,10 +65,14 @@ class Peers:
         return found
 
     def close(self) -> None:
-        """Unmap it all."""
+        """Unmap it all, and give back what was shared. All ranks call it together."""
         for address in self._opened.values():
             self._runtime.ipcCloseMemHandle(address)
         self._opened.clear()
+        self._comm.Barrier()  # CUDA wants memory unmapped everywhere before it is given back
+        if self._shared:
+            self._runtime.free(self._shared)
+            self._shared = 0
 
 
 def _allocation(pointer: int) -> int:
