@@ -11,15 +11,15 @@ from __future__ import annotations
 import argparse
 import json
 import subprocess
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
 from tests.comm.hosts import hosts
-from tests.comm.ranks import ROOT, command, mpiexec
+from tests.comm.ranks import mpiexec
 
 from . import results
+from .rows import rows_of_ranks
 
 MODULE = "benchmarks.bench_comm_ranks"
 LINE = """All-reduces of float32 arrays, in microseconds.
@@ -59,23 +59,6 @@ def on_cpu(largest: int) -> dict[str, list[dict[str, Any]]]:
     return found
 
 
-def on_gpus(ranks: int, largest: int) -> list[dict[str, Any]]:
-    """The rows of so many GPUs, printed as they come."""
-    line, environment = command(ranks, "-m", "benchmarks.bench_comm_gpu", str(largest))
-    rows = []
-    with subprocess.Popen(
-        line, env=environment, cwd=ROOT, stdout=subprocess.PIPE, text=True
-    ) as process:
-        assert process.stdout is not None
-        for text in process.stdout:
-            print(text, end="", flush=True)
-            if text.startswith("ROW "):
-                rows.append(json.loads(text[4:]))
-    if process.returncode:
-        print(f"{ranks} ranks ended with {process.returncode}", file=sys.stderr)
-    return rows
-
-
 def gpu_section(title: str, rows: list[dict[str, Any]]) -> str:
     """A heading and a table of microseconds, with the ratio that counts."""
     modes = {mode: list(rows[0][mode]) for mode in ("graph", "called")}
@@ -109,7 +92,7 @@ def measure_gpus(wanted: str | None, largest: int, folder: Path) -> None:
     name = f"comm-{device.lower().replace(' ', '-')}-{record['date']}"
     text = f"# All-reduce on GPUs, {record['date']}\n\n{device}, NCCL {record['nccl']}. {LINE}"
     for ranks in counts:
-        rows = on_gpus(ranks, largest)
+        rows = list(rows_of_ranks(ranks, "benchmarks.bench_comm_gpu", str(largest)))
         if rows:
             record["microseconds"][f"{ranks} GPUs"] = rows
             text += f"\n{gpu_section(f'{ranks} GPUs', rows)}"

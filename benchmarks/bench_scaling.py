@@ -3,37 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import json
-import os
 import subprocess
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tests.comm.ranks import MPIEXEC, ROOT
-
 from . import results
+from .rows import rows_of_ranks
 
+RANKS = "benchmarks.bench_scaling_ranks"
 CASES = "alexnet:256,alexnet:64,googlenet:128,googlenet:32"
-
-
-def measure(ranks: int, cases: str, out: Path) -> Iterator[dict[str, Any]]:
-    """The rows of so many ranks, as they come."""
-    assert MPIEXEC is not None
-    command = [MPIEXEC, "-n", str(ranks), sys.executable, "-m", "benchmarks.bench_scaling_ranks"]
-    environment = os.environ | {
-        "OMP_NUM_THREADS": "4",
-        "OMPI_MCA_hwloc_base_binding_policy": "none",
-    }
-    with subprocess.Popen(
-        [*command, cases, str(out)], env=environment, cwd=ROOT, stdout=subprocess.PIPE, text=True
-    ) as process:
-        assert process.stdout is not None
-        for line in process.stdout:
-            print(line, end="", flush=True)
-            if line.startswith("ROW "):
-                yield json.loads(line[4:])
 
 
 def render(record: dict[str, Any]) -> str:
@@ -76,7 +54,7 @@ def main() -> None:
         "date": results.today(), "device": device, "torch": version("torch"), "rows": [],
     }  # fmt: skip
     for ranks in map(int, options.ranks.split(",")):
-        for row in measure(ranks, options.cases, options.out):
+        for row in rows_of_ranks(ranks, RANKS, options.cases, str(options.out), threads=4):
             record["rows"].append(row)
             name = f"scaling-{device.lower().replace(' ', '-')}-{record['date']}"
             path = results.write(name, record, render(record), options.out)

@@ -30,8 +30,8 @@ from osucaffe.solvers import Solver
 from osucaffe.solvers.tracer import Tracer
 
 from . import nets
-from .built import DECAY, LEARNING_RATE, MOMENTUM, solver_settings
-from .torch_peer import TorchPeer, torch_batch
+from .built import solver_settings
+from .gpu import torch_twin, training_step
 
 ROUNDS = 3
 SECONDS = 0.25
@@ -66,25 +66,15 @@ def ours(job: Any, gpu: int, model: str, batch: int, way: str) -> tuple[Run, Sol
 def torch_side(gpu: int, model: str, batch: int, *, ddp: bool) -> Run:
     """The same in PyTorch, eager, channels_last, bf16 by autocast: alone, or in DDP."""
     net = nets.training_net(model, batch)
-    peer = TorchPeer(net).cuda().to(memory_format=torch.channels_last)
-    inputs = {
-        name: x.cuda().to(memory_format=torch.channels_last) if x.dim() == 4 else x.cuda()
-        for name, x in torch_batch(nets.synthetic_batch(net)).items()
-    }
-    optimizer = torch.optim.SGD(
-        peer.parameter_groups(LEARNING_RATE, DECAY), lr=LEARNING_RATE, momentum=MOMENTUM, fused=True
-    )
-    model_: torch.nn.Module = peer
+    peer, inputs = torch_twin(net)
+    twin: torch.nn.Module = peer
     if ddp:
-        model_ = DistributedDataParallel(peer, device_ids=[gpu], gradient_as_bucket_view=True)
+        twin = DistributedDataParallel(peer, device_ids=[gpu], gradient_as_bucket_view=True)
+    once = training_step(peer, twin, inputs, "eager", "bf16")
 
     def run(iterations: int) -> None:
         for _ in range(iterations):
-            optimizer.zero_grad()
-            with torch.autocast("cuda", torch.bfloat16):
-                loss = peer.loss(model_(inputs))
-            loss.backward()
-            optimizer.step()
+            once()
         torch.cuda.synchronize()
 
     return run

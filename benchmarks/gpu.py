@@ -85,8 +85,6 @@ def build_torch(job: dict[str, Any]) -> Built:
     """The same in PyTorch, channels_last, in one of TORCH_MODES."""
     import torch
 
-    from .torch_peer import TorchPeer, torch_batch
-
     torch.backends.cudnn.benchmark = True
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = (
         job["precision"] != "fp32"
@@ -94,12 +92,8 @@ def build_torch(job: dict[str, Any]) -> Built:
     with contextlib.nullcontext() if job.get("warm") else device_alone():
         start = time.perf_counter()
         net_parameter = nets.training_net(job["model"], job["batch"])
-        peer = TorchPeer(net_parameter).cuda().to(memory_format=torch.channels_last)
-        batch = {
-            name: x.cuda().to(memory_format=torch.channels_last) if x.dim() == 4 else x.cuda()
-            for name, x in torch_batch(nets.synthetic_batch(net_parameter)).items()
-        }
-        once = _training_step(job, peer, batch)
+        peer, batch = torch_twin(net_parameter)
+        once = training_step(peer, peer, batch, job["mode"], job["precision"])
         for _ in range(3):
             once()
         torch.cuda.synchronize()
@@ -114,17 +108,34 @@ def build_torch(job: dict[str, Any]) -> Built:
     return Built(iterate, notes, BLOCK, torch.cuda.max_memory_allocated)
 
 
-def _training_step(job: dict[str, Any], peer: Any, batch: Any) -> Callable[[], Any]:
+def torch_twin(net_parameter: Any) -> tuple[Any, dict[str, Any]]:
+    """PyTorch's twin of a net on the GPU, channels_last, and a batch for it."""
     import torch
 
-    mode, half = job["mode"], job["precision"] == "bf16"
+    from .torch_peer import TorchPeer, torch_batch
+
+    peer = TorchPeer(net_parameter).cuda().to(memory_format=torch.channels_last)
+    batch = {
+        name: x.cuda().to(memory_format=torch.channels_last) if x.dim() == 4 else x.cuda()
+        for name, x in torch_batch(nets.synthetic_batch(net_parameter)).items()
+    }
+    return peer, batch
+
+
+def training_step(
+    peer: Any, model: Any, batch: Any, mode: str, precision: str
+) -> Callable[[], Any]:
+    """An iteration of the twin in a mode. model: what computes the outputs, the twin or DDP's."""
+    import torch
+
+    half = precision == "bf16"
     optimizer = torch.optim.SGD(
         peer.parameter_groups(LEARNING_RATE, DECAY), lr=LEARNING_RATE, momentum=MOMENTUM, fused=True
     )
 
     def loss() -> torch.Tensor:
         with torch.autocast("cuda", torch.bfloat16, enabled=half, cache_enabled=mode != "graph"):
-            return peer.loss(peer(batch))
+            return peer.loss(model(batch))
 
     if mode in ("compile", "reduce-overhead"):
         loss = torch.compile(loss, mode="default" if mode == "compile" else mode)

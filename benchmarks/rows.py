@@ -1,0 +1,32 @@
+"""Owns the rows that ranks print for a benchmark which started them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+from tests.comm.ranks import ROOT, command
+
+MARK = "ROW "
+
+
+def rows_of_ranks(ranks: int, module: str, *arguments: str, threads: int = 1) -> Iterator[Any]:
+    """What so many ranks of a module print behind MARK, as JSON; all their lines are shown.
+
+    threads: of OpenMP, on each rank.
+    """
+    line, environment = command(ranks, "-m", module, *arguments)
+    environment["OMP_NUM_THREADS"] = str(threads)
+    with subprocess.Popen(
+        line, env=environment, cwd=ROOT, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        for text in process.stdout:
+            print(text, end="", flush=True)
+            if text.startswith(MARK):
+                yield json.loads(text.removeprefix(MARK))
+    if process.returncode:
+        print(f"{ranks} ranks ended with {process.returncode}", file=sys.stderr)
