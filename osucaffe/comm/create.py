@@ -9,7 +9,7 @@ from typing import Any
 from ..errors import UserError
 from .communicator import Communicator
 from .hierarchical import Hierarchical
-from .job import Job, MpiJob
+from .job import Job, MpiJob, cuda_aware
 from .narrowed import narrowed
 from .serial import Serial
 from .topology import Topology
@@ -153,17 +153,20 @@ class Maker:
             return Serial()
         if kind in _GPU_KINDS or (kind == "auto" and gpus and one_host):
             return self._on_gpus(world, kind, shared=len(set(gpus)) < len(gpus))
+        from .device import DeviceMath
         from .mpi import Mpi
 
+        direct = bool(gpus) and all(world.allgather(cuda_aware(self._job.mpi)))
         made = Mpi(
             world,
+            math=DeviceMath() if direct else None,
             selection=self._selection,
             level="node" if one_host else "network",
-            background=background and not gpus,
+            background=background and (direct or not gpus),
             patient=self._patient,
             watchdog=self._job.watchdog,
         )
-        if not gpus:
+        if direct or not gpus:
             return made
         from .staged import Staged
 

@@ -18,6 +18,9 @@ _NAN = np.uint16(0x7FC0)
 class HostMath:
     """Adds arrays and converts between float32 and 16 bits. Not for two threads at once."""
 
+    native = True
+    """MPI libraries' own collectives take such arrays."""
+
     def __init__(self) -> None:
         self._scratch = np.empty(0, np.uint8)
         self._wide = [np.empty(_PIECE, np.float32) for _ in range(2)]
@@ -42,6 +45,9 @@ class HostMath:
             widen(source[piece], b)
             np.add(a, b, out=a)
             self._narrow(a, target[piece])
+
+    def finish(self) -> None:
+        """All that was added is there: `add` returns when it is done."""
 
     def narrow(self, values: np.ndarray, out: np.ndarray, scale: float = 1.0) -> None:
         """out = values * scale, from float32 to float16 or bfloat16, rounded to the nearest."""

@@ -198,10 +198,16 @@ def launched_by() -> tuple[str, str] | None:
 
 
 def cuda_aware(mpi: Any) -> bool:
-    """Whether the MPI library takes pointers to device memory."""
+    """Whether the MPI library takes pointers to device memory.
+
+    Open MPI and MPICH have a function that says it; for what has none, the variable that turns it
+    on does (Cray's older MPICH, MVAPICH2).
+    """
     library = ctypes.CDLL(mpi.__file__)
     query = getattr(library, "MPIX_Query_cuda_support", None)
-    return bool(query()) if query is not None else os.environ.get("MV2_USE_CUDA") == "1"
+    if query is not None:
+        return bool(query())
+    return "1" in map(os.environ.get, ("MPICH_GPU_SUPPORT_ENABLED", "MV2_USE_CUDA"))
 
 
 def start_mpi() -> Any:

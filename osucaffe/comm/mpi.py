@@ -1,4 +1,4 @@
-"""Owns the MPI communicator for host arrays: it carries out schedules over MPI's send and receive.
+"""Owns the MPI communicator: it carries out schedules over MPI's send and receive.
 
 MPI's own collectives are there as the algorithm "native", to compare with. Use it only where
 `job.find_job` found a job: importing this module starts MPI.
@@ -15,13 +15,17 @@ from mpi4py import MPI
 
 from .algorithms import Schedule, Step, Transfer, added, schedule
 from .communicator import Communicator
+from .device import DeviceMath
 from .host import HostMath
 from .tuning import Selection
 from .watchdog import Watchdog
 
 _TYPES = {"float32": MPI.FLOAT, "float64": MPI.DOUBLE, "int32": MPI.INT32_T}
-_INSTEAD = {"all_reduce": "halving_doubling", "reduce": "scatter_gather"}
-"""What MPI cannot add, the 16-bit floats, is added here."""
+_INSTEAD = {
+    "broadcast": "scatter_allgather", "reduce": "scatter_gather",
+    "all_reduce": "halving_doubling", "all_gather": "ring",
+}  # fmt: skip
+"""The algorithms for arrays that MPI's own collectives do not take."""
 
 _TAG = 1
 _SPINS = 50  # times that a thread in the background asks MPI before it begins to sleep
@@ -32,6 +36,8 @@ Requests = list[MPI.Request]
 class Mpi(Communicator):
     """Ranks of an MPI communicator (which is duplicated, so that messages never mix).
 
+    math: adds the arrays, and says by it where they are: in host memory (by default), or on a GPU,
+    with an MPI library that takes pointers to device memory. What is on a GPU is sent from there.
     selection: picks an algorithm for each operation. level: "node" where the ranks share memory,
     "network" where they do not. patient: waiting leaves the core to others (default: in the
     background, where another thread computes).
@@ -41,6 +47,7 @@ class Mpi(Communicator):
         self,
         comm: MPI.Comm,
         *,
+        math: HostMath | DeviceMath | None = None,
         selection: Selection | None = None,
         level: str = "node",
         background: bool = False,
@@ -51,17 +58,18 @@ class Mpi(Communicator):
         self._comm = comm.Dup()
         self._selection = selection or Selection()
         self._watchdog = watchdog or Watchdog(0, print)
-        self._math = HostMath()
+        self._math = math or HostMath()
         self._wait: Callable[[Requests], object] = (
             _wait_politely if (background if patient is None else patient) else MPI.Request.Waitall
         )
         self._now = ""
         self._peers: set[int] = set()
 
-    def run(self, operation: str, array: np.ndarray, root: int = 0) -> None:
-        """Do one collective operation with the algorithm that is selected for it."""
+    def run(self, operation: str, array: Any, root: int = 0) -> None:
+        """Do one collective operation with the algorithm that is selected for it; what is on a
+        GPU must be ready."""
         name, chunk = self._selection.choose(operation, array.nbytes, self.size, self.level)
-        if name == "native" and array.dtype.name not in _TYPES:
+        if name == "native" and not self._takes(operation, array.dtype.name):
             name = _INSTEAD.get(operation, name)
         with self._watched(f"{operation} of {array.nbytes:,} bytes by {name}"):
             if name == "native":
@@ -71,9 +79,7 @@ class Mpi(Communicator):
             plan = schedule(operation, name, self.rank, self.size, array.size, root, elements)
             self._carry_out(plan, array)
 
-    def transfer(
-        self, array: np.ndarray, *, to: int | None = None, source: int | None = None
-    ) -> None:
+    def transfer(self, array: Any, *, to: int | None = None, source: int | None = None) -> None:
         """Send the array, or receive it."""
         sends = () if to is None else (Transfer(to, 0, array.size),)
         receives = () if source is None else (Transfer(source, 0, array.size),)
@@ -96,14 +102,15 @@ class Mpi(Communicator):
 
     # -- schedules -------------------------------------------------------------------------------
 
-    def _carry_out(self, plan: Schedule, array: np.ndarray) -> None:
+    def _carry_out(self, plan: Schedule, array: Any) -> None:
         """Run a schedule. What a step adds is received beside the array, in one of two halves of
-        scratch memory: so the next step's messages can arrive while this one's are added.
+        scratch memory: so the next step's messages can arrive while this one's are added. All is
+        added when the step ends: the next one may send it.
         """
         item = array.itemsize
         data = array.view(np.uint8)
         most = max(map(added, plan), default=0) * item
-        halves = self._math.scratch(2 * most)[: 2 * most].reshape(2, -1)
+        halves = self._math.scratch(2 * most)[: 2 * most].reshape(2, most)
         posted = self._post_added(plan, 0, halves, item)
         for index, step in enumerate(plan):
             requests = posted
@@ -123,8 +130,10 @@ class Mpi(Communicator):
                     arrived = halves[index % 2][offset : offset + nbytes].view(array.dtype)
                     self._math.add(array[start:stop], arrived)
                     offset += nbytes
+            if offset:
+                self._math.finish()
 
-    def _post_added(self, plan: Schedule, index: int, halves: np.ndarray, item: int) -> Requests:
+    def _post_added(self, plan: Schedule, index: int, halves: Any, item: int) -> Requests:
         """Begin to receive what the step at `index` adds."""
         requests: Requests = []
         if index < len(plan):
@@ -138,10 +147,14 @@ class Mpi(Communicator):
                     offset += nbytes
         return requests
 
-    def _receive(self, piece: np.ndarray, peer: int) -> MPI.Request:
+    def _receive(self, piece: Any, peer: int) -> MPI.Request:
         return self._comm.Irecv([piece, MPI.BYTE], peer, _TAG)
 
     # -- MPI's own collectives -------------------------------------------------------------------
+
+    def _takes(self, operation: str, dtype: str) -> bool:
+        """Whether MPI has the operation for such arrays: it does not add 16-bit floats."""
+        return self._math.native and (dtype in _TYPES or operation in ("broadcast", "all_gather"))
 
     def _run_native(self, operation: str, array: np.ndarray, root: int) -> None:
         if operation == "broadcast":

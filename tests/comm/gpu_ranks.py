@@ -1,6 +1,7 @@
 """What the ranks run that test_gpu.py starts: communicators for device arrays, against NumPy.
 
-Argument: "check" for a GPU each, "share" for all on one.
+Argument: "check" for a GPU each, "share" for all on one, "direct" for device arrays that are given
+to MPI, also where it does not say that it takes them: UCX below it may.
 """
 
 from __future__ import annotations
@@ -15,12 +16,15 @@ from typing import Any
 import numpy as np
 
 from osucaffe.cli.ranks import identify
-from osucaffe.comm.algorithms import OPERATIONS
+from osucaffe.comm import copying
+from osucaffe.comm import create
+from osucaffe.comm.algorithms import ALGORITHMS, OPERATIONS
 from osucaffe.comm.communicator import Communicator
 from osucaffe.comm.create import Wanted, make_communicator
 from osucaffe.comm.hierarchical import Hierarchical
 from osucaffe.comm.host import DTYPES
 from osucaffe.comm.job import MpiJob, find_job
+from osucaffe.comm.mpi import Mpi
 from osucaffe.comm.nccl import Nccl
 from osucaffe.comm.on_stream import OnStream
 from osucaffe.comm.topology import discover
@@ -29,6 +33,9 @@ from .collectives import check_result, numbers, values
 
 COUNTS = (1, 3, 1001, 65_537, 98_304, 3_000_001)
 SEQUENCE = 300
+NARROW = {"check": ("nccl", "auto", "mpi"), "share": ("ipc",), "direct": ("mpi",)}
+SEQUENCES = {"check": ("ipc", "auto"), "share": ("ipc",), "direct": ("background",)}
+"""Which communicators are tried in 16 bits, and which with many operations in a row."""
 
 
 @functools.cache
@@ -129,6 +136,45 @@ def check_graph(cupy: Any, comm: OnStream) -> int:
     return 3 * len(counts)
 
 
+def check_large(cupy: Any, comm: OnStream) -> int:
+    """Gradients whose parts are cut into pieces and 16-bit weights, in one CUDA graph that is
+    replayed while ranks now and then fall behind: in every replay, other numbers."""
+    own, stream = np.random.default_rng((6, comm.rank)), cupy.cuda.Stream(non_blocking=True)
+    count, replays = 3 * comm.size * copying.PIECE_BYTES // 4 + 5, 20
+    start, stop = comm.part(count)
+    with stream:
+        index = cupy.arange(count, dtype=np.float32) % 5
+        owner = cupy.zeros(count, np.uint16)
+        for rank in range(comm.size):
+            owner[slice(*comm.part(count, rank))] = rank
+        gradients, weights = cupy.zeros(count, np.float32), cupy.zeros(count, np.uint16)
+        wrong = cupy.zeros((), np.int64)
+
+    def run() -> None:
+        comm.reduce_scatter(gradients, stream=stream).wait()
+        comm.all_gather(weights, stream=stream).wait()
+
+    run()
+    stream.synchronize()
+    stream.begin_capture()
+    run()
+    graph = stream.end_capture()
+    for turn in range(replays):
+        with stream:
+            gradients[:] = index * (turn + 1) + comm.rank
+            weights[:] = comm.rank + 100 * turn
+        if own.random() < 0.3:
+            time.sleep(own.uniform(0, 2e-3))
+        graph.launch(stream)
+        with stream:
+            total = index * (comm.size * (turn + 1)) + comm.size * (comm.size - 1) // 2
+            wrong += (gradients[start:stop] != total[start:stop]).sum()
+            wrong += (weights != owner + 100 * turn).sum()
+    stream.synchronize()
+    assert not int(wrong), f"{int(wrong)} elements are wrong"
+    return 2 * replays
+
+
 def check_narrow(cupy: Any, comm: Communicator, bits: str) -> None:
     """float32 that 16 bits cannot tell from 1 arrives as 1, and other operations keep it.
 
@@ -159,12 +205,21 @@ def main() -> None:
         topology = discover(job, *identify(gpu))
 
         def make(
-            kind: str, bits: str = "float32", group: int = 0, *, background: bool = False
-        ) -> Communicator:
-            wanted = Wanted(kind, bits=bits, group=group)
+            kind: str, bits: str = "float32", group: int = 0, *, background: bool = False,
+            algorithm: str = "auto",
+        ) -> Communicator:  # fmt: skip
+            wanted = Wanted(kind, algorithm, bits=bits, group=group)
             return make_communicator(job, topology, wanted, background=background)
 
-        if mode == "share":
+        if mode == "direct":
+            create.cuda_aware = lambda mpi: True
+            names = sorted({name for known in ALGORITHMS.values() for name in known})
+            made = {name: make("mpi", algorithm=name) for name in ("auto", "native", *names)}
+            made["background"] = make("mpi", background=True)
+            assert all(isinstance(each, Mpi) for each in made.values())
+            if job.size > 2:
+                made["groups of 2"] = make("auto", group=2, background=True)
+        elif mode == "share":
             made = {kind: make(kind) for kind in ("ipc", "mpi", "auto")}
         else:
             made = {kind: make(kind) for kind in ("nccl", "ipc", "mpi", "auto", "copy")}
@@ -177,7 +232,7 @@ def main() -> None:
                 made["groups of 2"] = make("auto", group=2, background=True)
         narrow = {
             f"{kind} {bits}": make(kind, bits, background=kind == "mpi")
-            for kind in (("ipc",) if mode == "share" else ("nccl", "auto", "mpi"))
+            for kind in NARROW[mode]
             for bits in ("float16", "bfloat16")
         }
         for name, comm in narrow.items():
@@ -185,9 +240,11 @@ def main() -> None:
         made |= narrow
         done = check_all(cupy, made)
         for name, comm in made.items():
-            if isinstance(comm, OnStream) and name != "copy":
+            if isinstance(comm, OnStream):
                 done += check_graph(cupy, comm)
-        for kind in ("ipc",) if mode == "share" else ("ipc", "auto"):
+            if name in ("copy", "nccl"):
+                done += check_large(cupy, comm)
+        for kind in SEQUENCES[mode]:
             done += check_sequence(job, cupy, made[kind], 20_000 if mode == "share" else 1_000_000)
         for comm in made.values():
             comm.close()
