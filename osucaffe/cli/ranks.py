@@ -66,8 +66,8 @@ def _add_design(group: argparse._ArgumentGroup) -> None:
         "--bucket_mb",
         metavar="MB",
         type=options.not_negative,
-        default=4.0,
-        help="the least that travels at once beside backward or forward (default: 4)",
+        default=16.0,
+        help="the least that travels at once beside backward or forward (default: 16)",
     )
     add(
         "--gradient_type",

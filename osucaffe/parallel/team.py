@@ -14,18 +14,18 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from ..backends.tensor import Step
+from ..backends.tensor import Step, sequence
 from ..comm.create import Wanted, make_communicator
 from ..comm.job import Job
 from ..comm.on_stream import OnStream
 from ..comm.topology import Topology
 from ..errors import UserError
 from ..proto import caffe_pb2
+from ..solvers.buckets import align, find_buckets
 from ..solvers.signals import NONE, SNAPSHOT, STOP
 from ..solvers.solver import Solver
-from ..solvers.team import Team
+from ..solvers.team import Team, update_beside
 from .batch import describe, divide_batches
-from .buckets import align, find_buckets
 from .exchange import Aggregation, Propagation
 from .statistics import average_statistics
 
@@ -54,7 +54,7 @@ class Design:
 
     aggregation: str = "layerwise"
     propagation: str = "none"
-    bucket: int = 4 << 20
+    bucket: int = 16 << 20
     scaling: str = "weak"
 
 
@@ -109,7 +109,8 @@ class DataParallel(Team):
             buckets = align(buckets, GRAIN * self.size)
         operations = {"none": "all_reduce", "sharded": "reduce_scatter"}
         operation = operations.get(design.propagation, "reduce")
-        self._aggregation = Aggregation(self.comm, net.backend, arena.diff, buckets, operation)
+        gradients = Aggregation(self.comm, net.backend, arena.diff, buckets, operation)
+        self._aggregation = gradients
         ranges = [(bucket.start, bucket.stop) for bucket in buckets]
         if sharded:
             ranges = [
@@ -117,9 +118,12 @@ class DataParallel(Team):
                 for start, stop in ranges
                 for first, last in [self.comm.part(stop - start)]
             ]
-        self._updates: list[Step] = []
+        self._updates: list[tuple[int, Step]] = []
+        """By bucket the layer that completes it, and what waits for its sums and updates it."""
         if solver.optimizer.separable and self._updates_weights:
-            self._updates = [solver.optimizer.part([each]) for each in ranges]
+            for index, (bucket, part) in enumerate(zip(buckets, ranges, strict=True)):
+                arrive, change = partial(gradients.arrive, index), solver.optimizer.part([part])
+                self._updates.append((bucket.layer, sequence([arrive, change])))
         if not sharded:
             nbytes = design.bucket if design.propagation == "overlapped" else len(arena) * 4
             buckets = find_buckets(net, nbytes, frozen=True)
@@ -168,7 +172,7 @@ class DataParallel(Team):
         """One pass, and with `update` the exchange of gradients beside or behind it."""
         net = solver.net
         before, after = self.beside(accumulate=accumulate, update=update)
-        then = self._finish() if update else []
+        then = self._finish(after) if update else []
         if any(layer.reshapes for layer in net.layers):
             before[len(net.layers)] = self._scale_gradients  # the losses may have new memory
         run = net.whole(
@@ -176,7 +180,7 @@ class DataParallel(Team):
             before=before,
             after=after,
             then=then,
-            enqueues=isinstance(self.comm, OnStream),
+            enqueues=self._enqueues,
         )
 
         def step() -> None:
@@ -194,17 +198,24 @@ class DataParallel(Team):
         layerwise = update and design.aggregation == "layerwise"
         return before, self._aggregation.marks() if layerwise else {}
 
-    def _finish(self) -> list[Step]:
+    @property
+    def _enqueues(self) -> bool:
+        """Whether the host waits for no operation: a stream does."""
+        return isinstance(self.comm, OnStream)
+
+    def _finish(self, after: dict[int, Step]) -> list[Step]:
         """Behind backward: the rest of the gradients, and the update, bucket by bucket if it may
-        be cut."""
+        be cut. Where gradients leave beside backward, and a stream waits for them, not the host,
+        so does the update."""
         gradients = self._aggregation
         if not self._updates:
             own = self._solver.optimizer.steps if self._updates_weights else []
             return [gradients.finish, *own]
-        steps: list[Step] = [gradients.send_rest]
-        for bucket, change in enumerate(self._updates):
-            steps += [partial(gradients.arrive, bucket), change]
-        return steps
+        if self._enqueues and after:
+            rest = update_beside(self._solver.backend, after, self._updates)
+        else:
+            rest = [change for _, change in self._updates]
+        return [gradients.send_rest, *rest]
 
     def exchange(self) -> None:
         self._aggregation.finish()

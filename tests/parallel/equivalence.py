@@ -66,14 +66,22 @@ OTHER = "random_seed: 3 snapshot_after_train: false test_iter: 5 test_interval: 
 
 @dataclass(frozen=True)
 class Case:
-    """One way of training, and how near it must come to the reference: each parameter, or with
-    gradients in 16 bits, which round biases most, all of them taken together.
+    """One way of training, so many iterations, and how near it must come to the reference: each
+    parameter, or with gradients in 16 bits, which round biases most, all of them taken together.
     """
 
     design: Design = field(default_factory=Design)
     wanted: Wanted = field(default_factory=Wanted)
     settings: str = SGD
     tolerance: float = 1e-5
+    iterations: int = 20
+
+
+ROUNDING = {"float32": 1e-5, "float16": 2**-11, "bfloat16": 2**-8}
+"""The tolerance by the type in which gradients travel."""
+FEW = 4
+"""Iterations with gradients in 16 bits: after twenty, a ReLU that has switched elsewhere makes more
+of a difference than all rounding (up to 2 % in a fifth of all seeds)."""
 
 
 def cases(size: int) -> Iterator[Case]:
@@ -108,9 +116,10 @@ def cases(size: int) -> Iterator[Case]:
             yield Case(Design(aggregation, bucket=512), Wanted(kind, group=2), every)
     yield Case(Design(propagation="sharded", bucket=512), Wanted("hierarchical", group=2))
     yield Case(Design("blocking", scaling="strong"), settings=every)
-    yield Case(Design(bucket=512), Wanted(bits="bfloat16"), tolerance=0.05)
-    yield Case(Design(bucket=512), Wanted(bits="float16"), tolerance=0.01)
-    yield Case(Design(propagation="sharded"), Wanted(bits="float16"), tolerance=0.01)
+    for bits in "bfloat16", "float16":
+        for propagation in "none", "sharded":
+            design = Design(propagation=propagation, bucket=512)
+            yield Case(design, Wanted(bits=bits), tolerance=ROUNDING[bits], iterations=FEW)
 
 
 def make_data(folder: Path) -> Path:
@@ -142,20 +151,21 @@ def flatten(arrays: list[np.ndarray]) -> np.ndarray:
 
 
 def check(case: Case, job: Job, source: Path, references: dict[Any, Any]) -> None:
-    """Train 20 iterations both ways and compare weights, losses and test scores."""
-    if case.settings not in references:
+    """Train both ways and compare weights, losses and test scores."""
+    key = case.settings, case.iterations
+    if key not in references:
         alone = make_solver(source, BATCH * job.size, case.settings)
-        alone.step(20)
+        alone.step(case.iterations)
         first, second = alone.test_all()[0], alone.test_all()[0]
-        references[case.settings] = weights(alone), first.outputs, second.outputs
+        references[key] = weights(alone), first.outputs, second.outputs
     team = DataParallel(job, discover(job), case.wanted, case.design)
     batch = BATCH * job.size if case.design.scaling == "strong" else BATCH
     together = make_solver(source, batch, case.settings, team=team)
-    together.step(20)
+    together.step(case.iterations)
     found = weights(together)
     tests = [together.test_all()[0].outputs for _ in range(2)]
     team.check("in the test")
-    wanted, *scores = references[case.settings]
+    wanted, *scores = references[key]
     names = [each.name for each in together.net.parameters]
     if case.wanted.bits != "float32":
         names, found, wanted = ["all"], [flatten(found)], [flatten(wanted)]

@@ -50,6 +50,8 @@ class Cpu:
     aside: frozenset[str] = frozenset()
     raw_records = False
     """The threads that read records transform them in the same pass."""
+    image_decoder = None
+    """These threads decode them, too."""
 
     def __init__(
         self, dtype: str = "float32", threads: int | None = None, onednn: bool = True
@@ -127,6 +129,13 @@ class Cpu:
     def arrange(self, calls: Sequence[tuple[Call, Step]]) -> list[Step]:
         """The steps of the calls in their order."""
         return [step for _, step in calls]
+
+    def later(self, step: Step) -> Step:
+        """A step that may run another beside those that follow: here, it runs at once."""
+        return step
+
+    def join(self) -> None:
+        """Wait for what runs `later`."""
 
     def capture(self, steps: Sequence[Step]) -> Step:
         """One step that runs these."""

@@ -16,7 +16,8 @@ from ..tensor import Call, Step, Tensor, sequence
 from . import registry
 from .cublas import Cublas
 from .cudnn import Cudnn
-from .graphs import arrange, capture
+from .decoder import Decoder
+from .graphs import arrange, aside, capture
 from .kernels import FOLDER, kernel, launch
 from .laps import DeviceLaps
 from .layout import ITEM_BYTES, Layout, dtype_of, from_bfloat16, to_bfloat16
@@ -24,6 +25,8 @@ from .out_of_memory import reported
 from .plans import Choices, device_name
 from .registry import prepare
 
+PRIORITY = -1
+"""Of the streams that compute, over those for which there is time. The smaller, the sooner."""
 PRECISIONS = {"fp32": "float32", "tf32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 
 
@@ -63,7 +66,8 @@ class Cuda:
         self.precision = precision
         self.graphs = graphs
         self.dtype = PRECISIONS[precision]
-        self.stream, self.side_stream, self.upload_stream = _streams(self.cupy, device)
+        streams = _streams(self.cupy, device)
+        self.stream, self.side_stream, self.late_stream, self.upload_stream = streams
         self.current = self.stream
         self.stream.use()
         self.random = RandomState()
@@ -71,6 +75,7 @@ class Cuda:
         self._tables: list[Any] = []
         self._shadows: dict[int, tuple[Tensor, Tensor]] = {}
         self._shadow_arenas: dict[int, tuple[Tensor, Tensor]] = {}
+        self._decoder: Decoder | None = None
 
     @functools.cached_property
     def cudnn(self) -> Cudnn:
@@ -160,6 +165,12 @@ class Cuda:
         address = int(memory.data.ptr)
         self._copy(address, np.ascontiguousarray(table))
         return address
+
+    def image_decoder(self) -> Decoder:
+        """What decodes JPEGs into this device's memory."""
+        if self._decoder is None:
+            self._decoder = Decoder(self)
+        return self._decoder
 
     def synchronize(self) -> None:
         """Wait until all steps have run."""
@@ -259,11 +270,12 @@ class Cuda:
     @contextlib.contextmanager
     def on(self, stream: Any) -> Iterator[None]:
         """Launch everything on this stream meanwhile."""
+        before = self.current
         self._use(stream)
         try:
             yield
         finally:
-            self._use(self.stream)
+            self._use(before)
 
     def _use(self, stream: Any) -> None:
         self.current = stream
@@ -274,6 +286,17 @@ class Cuda:
     def arrange(self, calls: Sequence[tuple[Call, Step]]) -> list[Step]:
         """The steps of the calls in their order, where those that may run beside others do."""
         return arrange(self, calls)
+
+    def later(self, step: Step) -> Step:
+        """A step that runs another behind what is enqueued so far, in the room that what follows
+        leaves on the device; `join` waits for it."""
+        return aside(self, self.late_stream, step)
+
+    def join(self) -> None:
+        """Let what follows run behind all that runs `later`."""
+        done = self.cupy.cuda.Event(disable_timing=True)
+        done.record(self.late_stream)
+        self.current.wait_event(done)
 
     def capture(self, steps: Sequence[Step]) -> Step:
         """One step that runs these: as they are at first, then as one CUDA graph."""
@@ -296,8 +319,11 @@ class Cuda:
 
 @functools.cache
 def _streams(cupy: Any, device: int) -> tuple[Any, ...]:
-    """The streams to compute, to do so beside that, and to upload: shared on a device."""
-    return tuple(cupy.cuda.Stream(non_blocking=True) for _ in range(3))
+    """The streams to compute, to do so beside that, to do so in what room these leave, and to
+    upload: shared on a device."""
+    return tuple(
+        cupy.cuda.Stream(non_blocking=True, priority=each) for each in (PRIORITY, PRIORITY, 0, 0)
+    )
 
 
 def _array_dtype(tensor: Tensor) -> np.dtype:

@@ -51,7 +51,7 @@ def arrange(backend: Cuda, calls: Sequence[tuple[Call, Step]]) -> list[Step]:
         steps += [_wait(backend, event) for event in due[-1:]]
         beside = len(calls) if call.settings.get("aside") else call.beside
         if beside:
-            steps.append(_aside(backend, step, done := _event(backend)))
+            steps.append(aside(backend, backend.side_stream, step, done := _event(backend)))
             waited.append((index + beside + 1, done))
         else:
             steps.append(step)
@@ -66,15 +66,17 @@ def _wait(backend: Cuda, event: Any) -> Step:
     return lambda: backend.stream.wait_event(event)
 
 
-def _aside(backend: Cuda, step: Step, done: Any) -> Step:
-    """A step that runs another on the side stream, behind what the main stream has got so far."""
+def aside(backend: Cuda, stream: Any, step: Step, done: Any = None) -> Step:
+    """A step that runs another on a stream, behind what the current one has got so far. done: the
+    event of its end."""
     begun = _event(backend)
 
     def run() -> None:
-        begun.record(backend.stream)
-        backend.side_stream.wait_event(begun)
-        with backend.on(backend.side_stream):
+        begun.record(backend.current)
+        stream.wait_event(begun)
+        with backend.on(stream):
             step()
-        done.record(backend.side_stream)
+        if done is not None:
+            done.record(stream)
 
     return run

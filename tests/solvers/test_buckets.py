@@ -6,8 +6,8 @@ import pytest
 
 from osucaffe.backends.cpu import Cpu
 from osucaffe.net import Net
-from osucaffe.parallel.buckets import Bucket, align, find_buckets
 from osucaffe.proto import NetParameter, parse_text
+from osucaffe.solvers.buckets import Bucket, align, find_buckets
 
 LAYER = """
 layer {{ name: "{name}" type: "InnerProduct" bottom: "{bottom}" top: "{name}" {param}
@@ -40,6 +40,17 @@ def test_they_are_at_least_as_large_as_asked(nbytes: int, count: int) -> None:
     assert len(buckets) == count
     assert buckets[-1].layer == 1
     assert sum(each.stop - each.start for each in buckets) == len(net.arena)
+
+
+def test_the_last_one_is_small() -> None:
+    def sizes(layers: int, nbytes: int) -> list[int]:
+        buckets = find_buckets(build(*[""] * layers), nbytes, frozen=False)
+        return [(each.stop - each.start) // 112 for each in buckets]
+
+    assert sizes(9, 8 * 448) == [8, 1]
+    assert sizes(11, 8 * 448) == [8, 2, 1]
+    assert sizes(11, 8 * 448 - 8) == [8, 3]  # a parameter is more than an eighth
+    assert sizes(11, 11 * 448) == [11]
 
 
 def test_frozen_parameters_are_left_out_unless_wanted() -> None:

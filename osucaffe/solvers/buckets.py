@@ -1,4 +1,5 @@
-"""Owns buckets: the slices of the arena that travel together, and when each is complete."""
+"""Owns buckets: the slices of the arena that travel and are updated together, and when each is
+complete."""
 
 from __future__ import annotations
 
@@ -26,14 +27,19 @@ class Bucket(NamedTuple):
 def find_buckets(net: Net, nbytes: int, *, frozen: bool) -> list[Bucket]:
     """Cut the arena into buckets of at least nbytes (0: one for each parameter), in its order.
 
-    frozen: parameters that never change (lr_mult 0) are wanted, too. A bucket does not reach over
-    those that are not wanted. Each bucket's layer is at most that of the one before.
+    The last one, beside which no backward is left to run, has at most an eighth of that, as far as
+    parameters allow. frozen: parameters that never change (lr_mult 0) are wanted, too. A bucket
+    does not reach over those that are not wanted. Each bucket's layer is at most that of the one
+    before.
     """
     lowest = _lowest_layers(net)
     buckets: list[Bucket] = []
     whole = True  # whether the last bucket is large enough, or cannot grow
     layer = len(net.layers)
+    left = len(net.arena) * ITEM
+    tail = nbytes // 8 if nbytes < left else 0
     for start, stop, parameter in net.arena.segments:
+        before, left = left, (len(net.arena) - stop) * ITEM
         if not frozen and not parameter.lr_mult:
             whole = True
             continue
@@ -42,7 +48,7 @@ def find_buckets(net: Net, nbytes: int, *, frozen: bool) -> list[Bucket]:
             buckets.append(Bucket(start, stop, layer))
         else:
             buckets[-1] = Bucket(buckets[-1].start, stop, layer)
-        whole = (stop - buckets[-1].start) * ITEM >= nbytes
+        whole = (stop - buckets[-1].start) * ITEM >= nbytes or left <= tail < before
     return buckets
 
 
