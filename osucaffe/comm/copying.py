@@ -1,8 +1,10 @@
 """Owns the communicator of ranks on one host whose GPUs' copy engines move the data.
 
-Multiprocessors only add: what computes beside it keeps them, which no kernel that moves data can
-say of itself. Its kernels are `copying.cu`. It is for large arrays that lie at the same place in
-every call, as weights and gradients do.
+Multiprocessors only add (`copying.cu`): what computes beside it keeps them, which no kernel that
+moves data can say of itself. Ranks meet by stream memory operations, and each pushes to one other
+at a time: all push to different ones, and one engine fills the links (380 of their 450 GB/s on
+H100s, by p2pBandwidthLatencyTest: https://github.com/NVIDIA/nccl/issues/1264). It is for arrays
+that lie at the same place in every call, as weights and gradients do.
 """
 
 from __future__ import annotations
@@ -11,54 +13,75 @@ from typing import Any
 
 import numpy as np
 
+from .driver import FLAG_BYTES, exchange, require_flags
+from .ipc import Ipc
 from .kernels import kernel, launch
-from .on_stream import OnStream
+from .on_stream import PRIORITY, OnStream
 from .peers import Peers
 
-MOST_RANKS = 32
-FLAG_BYTES = 4096
-SLOT_BYTES = 8 << 20
-"""What a rank can send to another before that one has to add it."""
+SMALL = 64 << 10
+"""The bytes of the largest array that `ipc` moves instead. Two meetings and the copies take longer
+than its kernel, which up to here waits for the others on few multiprocessors: 11 blocks."""
+PIECES = 4
+"""A part is added while the next ones still travel: what is left to add behind the last is that
+one, but a meeting for each takes its time, too."""
+PIECE_BYTES = 8 << 20
+"""Of a piece, at least, where a part is cut."""
+BEGIN, END, ARRIVED = 0, 1, 2
+"""The meetings of an operation: ARRIVED + i behind piece i of what is to be added.
+
+A flag is raised to 1, and set to 0 by whom it was raised for, when seen. It is not raised again
+before that: between, all meet at another meeting, which each does behind the last one. So an
+operation can be replayed at any time, and after any other.
+
+It cannot lock up, in whatever order a GPU takes what may run side by side: a rank waits behind
+raising its own flag of the meeting, and raises flags in the order of the operations, behind
+nothing that waits for a later one.
+"""
+MEETINGS = ARRIVED + PIECES
 BLOCKS, THREADS = 132, 512
 _DEVICE_TO_DEVICE = 3
+_VECTOR = 16
 
 
 class Copying(OnStream):
     """The ranks of an MPI communicator, all on one host, whose GPUs reach one another.
 
     An array is mapped by the others when it is first seen, and kept from then on: arrays that come
-    and go are not for it. UserError where memory cannot be mapped.
+    and go are not for it. UserError where memory cannot be mapped, or the driver is too old.
     """
 
     def __init__(self, comm: Any) -> None:
         super().__init__(comm.rank, comm.size)
-        runtime = self._runtime = self._cupy.cuda.runtime
+        require_flags()
+        self._runtime = self._cupy.cuda.runtime
+        self._small = Ipc(comm)
         self._peers = Peers(comm)
-        # A set of slots for each other rank, and two sets: one is filled while one is added.
-        self._regions = self._peers.share(FLAG_BYTES + 2 * (comm.size - 1) * SLOT_BYTES)
-        self._flags = self._cupy.asarray(np.array(self._regions, np.uint64))
-        self._meetings = self._cupy.zeros(1, np.uint32)
+        self._flags = self._peers.share(MEETINGS * comm.size * FLAG_BYTES)
+        self._pitch, self._slots = 0, [0] * comm.size
+        self._adding = self._cupy.cuda.Stream(non_blocking=True, priority=PRIORITY)
         self._arrays: dict[tuple[int, int], tuple[Any, list[int]]] = {}
-        self.stream.synchronize()
-        runtime.deviceSynchronize()
-        comm.Barrier()
 
     def enqueue(self, operation: str, array: Any, root: int, stream: Any) -> None:
         """Enqueue one of the collective operations on a stream."""
-        there, own = self._find(array), self.part(array.size)
-        if operation in ("broadcast", "all_gather"):
-            self._meet(stream)  # nobody reads or writes any more what others write now
-        else:
+        if array.nbytes <= SMALL:
+            self._small.enqueue(operation, array, root, stream)
+            return
+        there = self._find(array)
+        if operation not in ("broadcast", "all_gather"):
             self._reduce_scatter(array, stream)
+        else:
+            self._meet(BEGIN, stream)  # nobody uses any more what others write now
         if operation == "broadcast":
             if self.rank == root:
                 parts = {to: self.part(array.size, to) for to in range(self.size)}
                 self._push(array, there, parts, stream)
-            self._meet(stream)
+            self._meet(ARRIVED, stream)
         if operation != "reduce_scatter":
             readers = [root] if operation == "reduce" else range(self.size)
+            own = self.part(array.size)
             self._push(array, there, dict.fromkeys(readers, own), stream)
-            self._meet(stream)
+            self._meet(END, stream)
 
     def _find(self, array: Any) -> list[int]:
         """Where the array lies on each rank. Its memory is not given back while it is known."""
@@ -78,47 +101,77 @@ class Copying(OnStream):
                 self._copy(there[to] + start, array.data.ptr + start, stop - start, stream)
 
     def _reduce_scatter(self, array: Any, stream: Any) -> None:
-        """Send each rank its part, a slot at a time, and add what comes.
-
-        When all have met behind a slot, all have added what was in the one before: that one is
-        free. The first slots are free when all have met at the beginning.
-        """
+        """Send each rank its part, piece by piece, and add what comes: all pieces but the last on
+        another stream."""
+        item, most = array.itemsize, -(-array.size // self.size)
+        pieces = min(PIECES, max(1, most * item // PIECE_BYTES))
+        step = -(-most // (pieces * _VECTOR)) * _VECTOR
+        self._make_slots(pieces * step * item)
         parts = [self.part(array.size, rank) for rank in range(self.size)]
-        most = SLOT_BYTES // array.itemsize
-        self._meet(stream)
-        for turn, offset in enumerate(range(0, -(-array.size // self.size), most)):
+        self._meet(BEGIN, stream)  # the slots are free
+        for index in range(pieces):
+            offset = index * step
             for to in self._others():
-                start, stop = _piece(parts[to], offset, most)
-                nbytes = (stop - start) * array.itemsize
-                pointer = array.data.ptr + start * array.itemsize
-                self._copy(self._slot(to, turn, self.rank), pointer, nbytes, stream)
-            self._meet(stream)
-            start, stop = _piece(parts[self.rank], offset, most)
-            if stop > start:
-                first = self._slot(self.rank, turn, 0 if self.rank else 1)
-                arguments = (
-                    array[start:stop], np.int64(stop - start), np.uint64(first),
-                    np.int64(SLOT_BYTES), np.int32(self.size - 1),
-                )  # fmt: skip
-                function = kernel("copying", "add", array.dtype.name)
-                launch(function, BLOCKS, THREADS, arguments, stream)
+                start, stop = _piece(parts[to], offset, step)
+                source, nbytes = array.data.ptr + start * item, (stop - start) * item
+                self._copy(self._slot(to, self.rank) + offset * item, source, nbytes, stream)
+            adding = stream if index == pieces - 1 else self._adding
+            self._meet(ARRIVED + index, stream, adding)
+            start, stop = _piece(parts[self.rank], offset, step)
+            self._add(array[start:stop], self._slot(self.rank) + offset * item, adding)
+        if pieces > 1:
+            self._follow(stream, self._adding)
+
+    def _make_slots(self, pitch: int) -> None:
+        """Let each rank have a slot of so many bytes for each of the others.
+
+        What it had stays: CUDA graphs may have captured it. (So the first run of what is to be
+        captured must not be captured.)
+        """
+        if self._pitch < pitch:
+            self._pitch, self._slots = pitch, self._peers.share((self.size - 1) * pitch)
+
+    def _slot(self, owner: int, writer: int | None = None) -> int:
+        """The address of what one rank writes for another (None: where all that begins)."""
+        index = 0 if writer is None else writer - (writer > owner)
+        return self._slots[owner] + index * self._pitch
+
+    def _add(self, array: Any, slots: int, stream: Any) -> None:
+        if array.size:
+            blocks = min(BLOCKS, -(-array.nbytes // (THREADS * _VECTOR)))
+            function = kernel("copying", "add", array.dtype.name, PEERS=self.size - 1)
+            arguments = array, np.int64(array.size), np.uint64(slots), np.int64(self._pitch)
+            launch(function, blocks, THREADS, arguments, stream)
+
+    def _meet(self, meeting: int, stream: Any, waiting: Any = None) -> None:
+        """Tell the others that what was enqueued before has been done here; wait for them (on
+        another stream, if one is given: this one goes on)."""
+        others = self._others()
+        raised = [self._flag(to, meeting, self.rank) for to in others]
+        awaited = [self._flag(self.rank, meeting, other) for other in others]
+        if waiting in (None, stream):
+            exchange(stream, raised, awaited)
+        else:
+            exchange(stream, raised, [])
+            self._follow(waiting, stream)
+            exchange(waiting, [], awaited)
+
+    def _flag(self, owner: int, meeting: int, writer: int) -> int:
+        return self._flags[owner] + (meeting * self.size + writer) * FLAG_BYTES
 
     def _others(self) -> list[int]:
         """The other ranks. No two ranks begin with the same one."""
         return [(self.rank + step) % self.size for step in range(1, self.size)]
 
-    def _slot(self, owner: int, turn: int, writer: int) -> int:
-        """The address of what one rank writes for another, in this turn."""
-        index = turn % 2 * (self.size - 1) + writer - (writer > owner)
-        return self._regions[owner] + FLAG_BYTES + index * SLOT_BYTES
-
-    def _meet(self, stream: Any) -> None:
-        arguments = self._flags, np.int32(self.rank), np.int32(self.size), self._meetings
-        launch(kernel("copying", "meet", "float32"), 1, MOST_RANKS, arguments, stream)
-
     def _copy(self, to: int, source: int, nbytes: int, stream: Any) -> None:
         if nbytes > 0:
             self._runtime.memcpyAsync(to, source, nbytes, _DEVICE_TO_DEVICE, stream.ptr)
+
+    def _follow(self, stream: Any, before: Any) -> None:
+        """Let a stream wait for what has been enqueued on another."""
+        done = self._cupy.cuda.Event(disable_timing=True)
+        done.record(before)
+        stream.wait_event(done)
 
     def transfer(self, array: Any, *, to: int | None = None, source: int | None = None) -> None:
         """It has no send and receive between two ranks: every call is one of all ranks."""
@@ -127,6 +180,7 @@ class Copying(OnStream):
     def close(self) -> None:
         """Unmap the others' memory and give back this rank's. All ranks call it together."""
         super().close()
+        self._small.close()
         self._peers.close()
         self._arrays.clear()
 

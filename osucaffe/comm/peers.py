@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import ctypes
 from typing import Any
 
 from ..errors import UserError
+from .driver import allocation
 
 
 class Peers:
@@ -14,26 +14,26 @@ class Peers:
     A handle names a whole allocation; it is opened once, and stays open until `close`.
     """
 
-    _shared = 0
-
     def __init__(self, comm: Any) -> None:
         import cupy
 
         self._comm = comm
         self._runtime = cupy.cuda.runtime
         self._opened: dict[bytes, int] = {}
+        self._shared: list[int] = []
 
     def share(self, nbytes: int) -> list[int]:
         """The addresses of zeros that each rank gives for the others to write, until `close`.
 
-        They are an allocation of their own: a handle means all of one. All ranks call it together,
-        once. UserError where memory cannot be mapped.
+        They are an allocation of their own: a handle means all of one. All ranks call it together.
+        UserError where memory cannot be mapped.
         """
-        self._shared = self._runtime.malloc(nbytes)
-        self._runtime.memset(self._shared, 0, nbytes)
+        pointer = self._runtime.malloc(nbytes)
+        self._shared.append(pointer)
+        self._runtime.memset(pointer, 0, nbytes)
         self._runtime.deviceSynchronize()
         try:
-            return self.addresses(self._shared)
+            return self.addresses(pointer)
         except UserError:
             self.close()
             raise
@@ -43,7 +43,7 @@ class Peers:
 
         All ranks call it together. UserError where memory cannot be mapped.
         """
-        start = _allocation(pointer)
+        start = allocation(pointer)
         handle = self._runtime.ipcGetMemHandle(start)
         offered = self._comm.allgather((handle, pointer - start))
         trouble, found = "", []
@@ -70,15 +70,6 @@ class Peers:
             self._runtime.ipcCloseMemHandle(address)
         self._opened.clear()
         self._comm.Barrier()  # CUDA wants memory unmapped everywhere before it is given back
-        if self._shared:
-            self._runtime.free(self._shared)
-            self._shared = 0
-
-
-def _allocation(pointer: int) -> int:
-    """Where the allocation begins that this address is in: pools cut theirs into pieces."""
-    start = ctypes.c_uint64()
-    query = ctypes.CDLL("libcuda.so.1").cuMemGetAddressRange_v2
-    if status := query(ctypes.byref(start), None, ctypes.c_uint64(pointer)):
-        raise UserError(f"device memory at {pointer:#x} has no allocation (CUDA error {status})")
-    return start.value
+        for pointer in self._shared:
+            self._runtime.free(pointer)
+        self._shared.clear()

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from osucaffe.cli.ranks import identify
-from osucaffe.comm import create
+from osucaffe.comm import copying, create
 from osucaffe.comm.algorithms import ALGORITHMS, OPERATIONS
 from osucaffe.comm.communicator import Communicator
 from osucaffe.comm.create import Wanted, make_communicator
@@ -135,6 +135,45 @@ def check_graph(cupy: Any, comm: OnStream) -> int:
     return 3 * len(counts)
 
 
+def check_large(cupy: Any, comm: OnStream) -> int:
+    """Gradients whose parts are cut into pieces and 16-bit weights, in one CUDA graph that is
+    replayed while ranks now and then fall behind: in every replay, other numbers."""
+    own, stream = np.random.default_rng((6, comm.rank)), cupy.cuda.Stream(non_blocking=True)
+    count, replays = 3 * comm.size * copying.PIECE_BYTES // 4 + 5, 20
+    start, stop = comm.part(count)
+    with stream:
+        index = cupy.arange(count, dtype=np.float32) % 5
+        owner = cupy.zeros(count, np.uint16)
+        for rank in range(comm.size):
+            owner[slice(*comm.part(count, rank))] = rank
+        gradients, weights = cupy.zeros(count, np.float32), cupy.zeros(count, np.uint16)
+        wrong = cupy.zeros((), np.int64)
+
+    def run() -> None:
+        comm.reduce_scatter(gradients, stream=stream).wait()
+        comm.all_gather(weights, stream=stream).wait()
+
+    run()
+    stream.synchronize()
+    stream.begin_capture()
+    run()
+    graph = stream.end_capture()
+    for turn in range(replays):
+        with stream:
+            gradients[:] = index * (turn + 1) + comm.rank
+            weights[:] = comm.rank + 100 * turn
+        if own.random() < 0.3:
+            time.sleep(own.uniform(0, 2e-3))
+        graph.launch(stream)
+        with stream:
+            total = index * (comm.size * (turn + 1)) + comm.size * (comm.size - 1) // 2
+            wrong += (gradients[start:stop] != total[start:stop]).sum()
+            wrong += (weights != owner + 100 * turn).sum()
+    stream.synchronize()
+    assert not int(wrong), f"{int(wrong)} elements are wrong"
+    return 2 * replays
+
+
 def check_narrow(cupy: Any, comm: Communicator, bits: str) -> None:
     """float32 that 16 bits cannot tell from 1 arrives as 1, and other operations keep it.
 
@@ -200,8 +239,10 @@ def main() -> None:
         made |= narrow
         done = check_all(cupy, made)
         for name, comm in made.items():
-            if isinstance(comm, OnStream) and name != "copy":
+            if isinstance(comm, OnStream):
                 done += check_graph(cupy, comm)
+                if name in ("copy", "nccl"):
+                    done += check_large(cupy, comm)
         for kind in SEQUENCES[mode]:
             done += check_sequence(job, cupy, made[kind], 20_000 if mode == "share" else 1_000_000)
         for comm in made.values():

@@ -13,7 +13,7 @@ from tests.backends.cuda.simulated import compile_ptx, nvrtc
 
 IPC = {"SLOT": ipc.SLOT, "BLOCKS": ipc.BLOCKS, "THREADS": ipc.THREADS}
 CASES = [
-    ("copying", ["meet", "add"], {}),
+    *[("copying", ["add"], {"PEERS": n}) for n in (1, 4, 15)],
     *[("ipc", ["one_shot", "two_shot", "spread"], IPC | {"RANKS": n}) for n in (2, 5, 16)],
 ]
 

@@ -52,7 +52,7 @@ def done(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     )
     cupy = SimpleNamespace(cuda=SimpleNamespace(runtime=runtime))
     monkeypatch.setitem(sys.modules, "cupy", cupy)
-    monkeypatch.setattr(peers, "_allocation", lambda pointer: pointer // 1000 * 1000)
+    monkeypatch.setattr(peers, "allocation", lambda pointer: pointer // 1000 * 1000)
     return done
 
 
