@@ -130,12 +130,12 @@ def _training(training: dict[str, Any] | None) -> str:
         for name, rate in rates.items()
     ]
     return f"""
-## Training from the raw LMDB
+## Training from the LMDBs
 
 AlexNet, bf16, batch {BATCH}, on one {training["device"]}: a whole iteration with its update. Pinned
 memory is uploaded at {training["upload_bytes_per_second"] / 1e9:.1f} GB/s here.
 
-{results.table(("data", "img/s", "GB/s of records", "of the first"), rows)}
+{results.table(("data", "img/s", "GB/s of pixels", "of the first"), rows)}
 """
 
 
@@ -190,7 +190,7 @@ def main() -> None:
                 results.write(file, record, render(record), options.out)
         if gpu and options.only != "readers":
             readers = [n for n in (1, 2, 4, 8) if n <= machine["cores"]]
-            record["training"] = bench_data_training.measure(paths["raw"], readers, options.rounds)
+            record["training"] = bench_data_training.measure(paths, readers, options.rounds)
         path = results.write(file, record, render(record), options.out)
     print(f"\n{path.read_text()}")
 

@@ -1,7 +1,9 @@
-"""Owns the training half of bench_data: AlexNet on a GPU, data on it or in an LMDB."""
+"""Owns the training half of bench_data: AlexNet on a GPU, data on it or in LMDBs."""
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import statistics
 import time
 from pathlib import Path
@@ -22,8 +24,12 @@ MODEL = "alexnet"
 ITERATIONS = 100
 
 
-def measure(path: Path, readers: list[int], rounds: int) -> dict[str, Any]:
-    """Images per second in bf16: with the data on the device, and from the LMDB, in turns."""
+def measure(paths: dict[str, Path], readers: list[int], rounds: int) -> dict[str, Any]:
+    """Images per second in bf16: with the data on the device, and from the LMDBs, in turns.
+
+    paths: of the raw and of the JPEG records. JPEGs are decoded by a reader on each core, and where
+    nvImageCodec is installed also on the GPU.
+    """
     import cupy
 
     from osucaffe.backends.cuda import Cuda
@@ -33,8 +39,14 @@ def measure(path: Path, readers: list[int], rounds: int) -> dict[str, Any]:
         sides["on the device"].net.write(name, values)
     for count in readers:
         settings.readers = count
-        sides[f"{count} readers"] = _solver(_from_database(path), Cuda)
+        sides[f"raw, {count} readers"] = _solver(_from_database(paths["raw"]), Cuda)
     settings.readers = None
+    sides["JPEG, a reader a core"] = _solver(_from_database(paths["JPEG"]), Cuda)
+    with contextlib.suppress(ImportError):
+        importlib.import_module("nvidia.nvimgcodec")
+        settings.decode_on_gpu = True
+        sides["JPEG, decoded on the GPU"] = _solver(_from_database(paths["JPEG"]), Cuda)
+        settings.decode_on_gpu = False
     rates: dict[str, list[float]] = {name: [] for name in sides}
     for _ in range(rounds):
         for name, solver in sides.items():

@@ -86,6 +86,7 @@ class Net:
                 self.random.seed,
                 inspectable=self.inspectable,
                 raw_records=backend.raw_records,
+                image_decoder=backend.image_decoder,
             )
         )
         self.layers = [node.layer for node in self.nodes]

@@ -1,11 +1,45 @@
-"""Owns the arithmetic by which an image becomes input: crop, mirror, mean and scale."""
+"""Owns how an image becomes input: crop, mirror, mean and scale, and what may decode it."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol
+
 import numpy as np
+
+from .tensor import Shape
 
 Choice = tuple[int, int, int]
 """Of one record: the first row and column of the crop, and 1 where it is mirrored, else 0."""
+
+
+class Part(NamedTuple):
+    """Which part of an image enters which part of memory: pairs of rows and columns.
+
+    extents: of the image. source, target: where the part begins in the image and in the memory.
+    size: of the part.
+    """
+
+    extents: tuple[int, int]
+    source: tuple[int, int]
+    target: tuple[int, int]
+    size: tuple[int, int]
+
+
+class ImageDecoder(Protocol):
+    """What decodes JPEGs into a backend's own memory. Safe to use from several threads."""
+
+    def allocate(self, shape: Shape) -> Any:
+        """Memory for a batch, uint8 (N, height, width, channels): a flat array has its address."""
+
+    def decode(
+        self, jpegs: Sequence[memoryview], parts: Sequence[Part], places: Sequence[int], batch: Any
+    ) -> list[bool]:
+        """Write a part of each JPEG to its place of the batch, blue first. For each, whether it
+        could be decoded and has the extents that its part says."""
+
+    def put(self, image: np.ndarray, place: int, batch: Any) -> None:
+        """Write a decoded image (height, width, channels) to its place of the batch."""
 
 
 def transform_record(

@@ -116,7 +116,7 @@ def add_reading(parser: argparse.ArgumentParser) -> None:
 
 
 def add_data(parser: argparse.ArgumentParser) -> None:
-    """Add --readers, --on_bad_record and --shuffle."""
+    """Add --readers, --on_bad_record, --shuffle and --decode."""
     add_reading(parser)
     parser.add_argument(
         "--shuffle",
@@ -125,6 +125,12 @@ def add_data(parser: argparse.ArgumentParser) -> None:
         type=positive,
         const=256,
         help="blocks of so many records of an LMDB (256) in another order in each epoch",
+    )
+    parser.add_argument(
+        "--decode",
+        choices=("host", "gpu"),
+        default="host",
+        help="where an LMDB's JPEGs are decoded: by the readers (default), or by nvImageCodec",
     )
 
 
@@ -135,6 +141,7 @@ def set_data(args: argparse.Namespace) -> None:
     settings.readers = args.readers
     settings.skip_bad = args.on_bad_record == "skip"
     settings.shuffle = args.shuffle or 0
+    settings.decode_on_gpu = args.decode == "gpu"
 
 
 def readers(args: argparse.Namespace) -> int:
@@ -156,6 +163,8 @@ def check_device(args: argparse.Namespace) -> None:
     for option in ("precision", "no_graph"):
         if args.gpu is None and getattr(args, option):
             raise UserError(f"--{option} is for GPUs only: add --gpu 0")
+    if args.gpu is None and getattr(args, "decode", "host") == "gpu":
+        raise UserError("--decode gpu is for GPUs only: add --gpu 0")
 
 
 def make_backend(args: argparse.Namespace) -> Cpu | Cuda:

@@ -8,7 +8,7 @@ import sys
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -19,10 +19,10 @@ Fill = Callable[[int, Sequence[np.ndarray]], None]
 
 
 class Buffer(NamedTuple):
-    """One array of a batch: as the reader sees it, flat, and where it begins in memory."""
+    """One array of a batch (NumPy's, or a GPU's): as the reader sees it, flat, and its address."""
 
-    array: np.ndarray
-    flat: np.ndarray
+    array: Any
+    flat: Any
     address: int
 
 
@@ -33,6 +33,7 @@ class Pipeline:
     arrays; it runs on several threads, each on a batch of its own.
     shapes: of the arrays of one batch; the first extent of each is the batch size.
     dtypes: of these arrays (default: all float32).
+    first: makes the first of these arrays, elsewhere than in the host's memory.
     depth: batches made ahead (0: none, each is made when it is asked for).
     threads: how many batches are in the making at a time.
     """
@@ -43,6 +44,7 @@ class Pipeline:
         shapes: Sequence[Shape],
         *,
         dtypes: Sequence[str] = (),
+        first: Callable[[Shape, str], Buffer] | None = None,
         depth: int,
         threads: int = 1,
     ) -> None:
@@ -50,7 +52,11 @@ class Pipeline:
         self._batch_size = shapes[0][0]
         # One more than are made ahead: the batch that was given out last.
         arrays = list(zip(shapes, dtypes or ["float32"] * len(shapes), strict=True))
-        self._free = deque([allocate(*each) for each in arrays] for _ in range(depth + 1))
+        makers = [first or allocate, *[allocate] * (len(arrays) - 1)]
+        self._free = deque(
+            [make(*each) for make, each in zip(makers, arrays, strict=True)]
+            for _ in range(depth + 1)
+        )
         self._threads = min(threads, depth)
         self._pool: ThreadPoolExecutor | None = None
         self._pending: deque[tuple[Future[None], list[Buffer]]] = deque()

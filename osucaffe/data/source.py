@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from osucaffe.backends.records import ImageDecoder
 from osucaffe.backends.tensor import Shape
 from osucaffe.errors import UserError
 from osucaffe.labels import Labels
 
 from .ahead import BadRecords
 from .database import Database
-from .datum import Datum
+from .datum import Datum, jpeg_shape, parse_datum
 from .order import first_record, runs
 from .plain import SMALL, BulkReader, PlainForm
 from .records import read_record, record_name
 from .transform import Transform, check_size, record_draws
+
+_log = logging.getLogger("osucaffe")
 
 Records = list[tuple[memoryview, memoryview]]
 
@@ -32,7 +36,8 @@ class DatumSource:
     raw: whether to give records as they are, for the primitive `transform`. Only bytes can be:
     afterwards `raw` tells whether they are, `raw_shape` their shape, and `interleaved` whether
     that has the channels last, as decoders write them.
-    labels: those that a record may have (set it before the first batch).
+    labels: those that a record may have; decoder: what decodes interleaved records where the
+    batches lie, in memory of its own (set both before the first batch).
     """
 
     def __init__(
@@ -52,6 +57,8 @@ class DatumSource:
         self._block = block
         self._bad = bad or BadRecords()
         self.labels = Labels()
+        self.decoder: ImageDecoder | None = None
+        self._told = False
         self._start = first_record(seed, rand_skip)
         self._local = threading.local()
         with database.read(0, 1) as [(key, value)]:
@@ -86,7 +93,7 @@ class DatumSource:
         self._database.check()
         parts = 2 if self.raw else 1
         data, labels = list(arrays[:parts]), arrays[parts] if len(arrays) > parts else None
-        if self.interleaved:
+        if self.interleaved and not self.decoder:
             data[0] = data[0].transpose(0, 3, 1, 2)
         at = 0
         for epoch, start, stop in runs(
@@ -154,24 +161,73 @@ class DatumSource:
         data: Sequence[np.ndarray],
         labels: np.ndarray | None,
     ) -> None:
-        for index, (key, value) in enumerate(records):
+        left: Sequence[int] = range(len(records))
+        if self.decoder:
+            left = self._decode_there(records, draws, data, labels)
+        for index in left:
+            key, value = records[index]
             out = [each[index] for each in data]
+            if self.decoder:
+                out[0] = self._own_memory().transpose(2, 0, 1)
             try:
                 datum, image = self._usable(key, value, self._memory(out[0]))
             except UserError as error:
                 self._bad.found(error)
                 datum, image = self._next_usable(start + index)
+            else:
+                if self.decoder and not self._told:
+                    self._told = True
+                    _log.warning(
+                        "%s is not for the GPU's decoder (see --decode): the readers decode it, "
+                        "and others like it, which are not named",
+                        self._name(key),
+                    )
             self._enter(image, *out, draws[index])
             if labels is not None:
                 labels[index] = datum.label
+            if self.decoder:
+                self.decoder.put(out[0].transpose(1, 2, 0), index, data[0])
+
+    def _decode_there(
+        self,
+        records: Records,
+        draws: Sequence[int],
+        data: Sequence[np.ndarray],
+        labels: np.ndarray | None,
+    ) -> list[int]:
+        """Let the decoder write what it can to data. Returns which records it leaves: those that
+        are bad in any way are among them, so that they are named as ever."""
+        assert self.decoder
+        left, jpegs, parts, places = [], [], [], []
+        for index, (key, value) in enumerate(records):
+            try:
+                datum = parse_datum(value)
+                shape = jpeg_shape(datum.data, self._transform.colour) if datum.encoded else None
+                if shape is not None:
+                    self._check(key, datum.label, shape)
+            except (ValueError, UserError):
+                shape = None
+            if shape is None:
+                left.append(index)
+                continue
+            part, data[1][index] = self._transform.part(shape, self.record_shape, draws[index])
+            if labels is not None:
+                labels[index] = datum.label
+            jpegs.append(datum.data)
+            parts.append(part)
+            places.append(index)
+        done = self.decoder.decode(jpegs, parts, places, data[0]) if jpegs else []
+        return sorted(left + [place for place, ok in zip(places, done, strict=True) if not ok])
 
     def _memory(self, out: np.ndarray) -> np.ndarray | None:
         """Where to decode an image: into the batch, if it goes there as it is."""
         if not self.encoded:
             return None
-        if self.raw:
-            return out.transpose(1, 2, 0)
-        if not hasattr(self._local, "memory"):  # one a thread: new memory for each takes time
+        return out.transpose(1, 2, 0) if self.raw else self._own_memory()
+
+    def _own_memory(self) -> np.ndarray:
+        """Memory of the calling thread's for an image: new memory for each takes time."""
+        if not hasattr(self._local, "memory"):
             channels, *extents = self.record_shape
             self._local.memory = np.empty((*extents, channels), np.uint8)
         memory: np.ndarray = self._local.memory
@@ -181,15 +237,19 @@ class DatumSource:
         self, key: memoryview, value: memoryview, memory: np.ndarray | None = None
     ) -> tuple[Datum, np.ndarray]:
         datum, image = self._decode(key, value, memory)
-        self.labels.check(datum.label, self._name(key))
-        if image.shape != self.record_shape:
-            check_size(self._transform, image.shape, self.record_shape, self._name(key))
+        self._check(key, datum.label, image.shape)
         if self.raw and image.dtype != np.uint8:
             raise UserError(
                 f"{self._name(key)} holds float_data, but the first record bytes: give all records "
                 "one kind"
             )
         return datum, image
+
+    def _check(self, key: memoryview, label: int, shape: Shape) -> None:
+        """UserError that names the record, if it has a label or a size that it may not have."""
+        self.labels.check(label, self._name(key))
+        if shape != self.record_shape:
+            check_size(self._transform, shape, self.record_shape, self._name(key))
 
     def _next_usable(self, number: int) -> tuple[Datum, np.ndarray]:
         """The first record behind a bad one that can be used: it takes the place."""

@@ -8,7 +8,7 @@ from typing import Any, NoReturn, cast
 import numpy as np
 
 from osucaffe.backends.random import mix64
-from osucaffe.backends.records import Choice, transform_record
+from osucaffe.backends.records import Choice, Part, transform_record
 from osucaffe.backends.tensor import Shape
 from osucaffe.errors import UserError
 from osucaffe.proto import caffe_pb2, read_mean
@@ -133,19 +133,29 @@ class Transform:
             column[...] = choice
 
     def keep(self, image: np.ndarray, raw: np.ndarray, table: np.ndarray, draw: int = 0) -> None:
-        """Write the image as it is to raw, and what `choose` says to table: the primitive
-        `transform` then gives what `apply` would.
-
-        Of an image of another size than raw's, the crop is written, where table says it is.
+        """Write the image as it is to raw, or its `part`, and to table where the crop is there:
+        the primitive `transform` then gives what `apply` would.
         """
-        top, left, mirrored = self.choose(image.shape, draw)
-        if image.shape[-2:] != raw.shape[-2:]:
-            image = image[..., top : top + self.crop, left : left + self.crop]
-            top, left, _ = self.choose(raw.shape)
-            raw = raw[..., top : top + self.crop, left : left + self.crop]
+        part, table[...] = self.part(image.shape, raw.shape, draw)
         if not np.may_share_memory(raw, image):  # else it was decoded there
-            np.copyto(raw, image)
-        table[...] = top, left, mirrored
+            height, width = part.size
+            (top, left), (to_top, to_left) = part.source, part.target
+            target = raw[..., to_top : to_top + height, to_left : to_left + width]
+            np.copyto(target, image[..., top : top + height, left : left + width])
+
+    def part(self, shape: Shape, room: Shape, draw: int = 0) -> tuple[Part, Choice]:
+        """What of an image (..., height, width) goes where in the room for raw records, and what
+        `choose` says of the crop there.
+
+        It is all of an image of the room's size, else the crop, at the room's centre.
+        """
+        extents = shape[-2], shape[-1]
+        top, left, mirrored = self.choose(shape, draw)
+        if extents == room[-2:]:
+            return Part(extents, (0, 0), (0, 0), extents), (top, left, mirrored)
+        to_top, to_left, _ = self.choose(room)
+        size = (self.crop, self.crop)
+        return Part(extents, (top, left), (to_top, to_left), size), (to_top, to_left, mirrored)
 
 
 def check_size(transform: Transform, shape: Shape, first: Shape, name: str) -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from ..backends.records import ImageDecoder
 from ..backends.tensor import Shape, Tensor
 from ..blob import Blob
 from ..layer import Layer, create_layer
@@ -30,15 +31,17 @@ def assemble(
     *,
     inspectable: bool,
     raw_records: bool = False,
+    image_decoder: Callable[[], ImageDecoder] | None = None,
 ) -> Assembly:
     """Create the layers of a net and their blobs, without memory. Bad layers raise UserError.
 
-    inspectable: every blob is to keep row-major memory of its own. raw_records: see Layer.
+    inspectable: every blob is to keep row-major memory of its own. raw_records, image_decoder: see
+    Layer.
     """
     parts = Assembly()
     for layer_param in param.layer:
         layer = create_layer(layer_param, phase, key=len(parts.nodes), seed=seed)
-        layer.raw_records = raw_records
+        layer.raw_records, layer.image_decoder = raw_records, image_decoder
         tops = layer.setup([parts.blobs[name].shape for name in layer_param.bottom])
         _add_layer(parts, layer, tops, inspectable)
     _find_ends(parts)

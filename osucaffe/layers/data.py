@@ -25,6 +25,8 @@ from .feed import Feed
 from .images import Images
 
 _COPYING = 4
+_DECODING = 2
+"""Threads with a decoder: one reads a batch while the other's is decoded."""
 
 
 @register("Data")
@@ -51,10 +53,17 @@ class Data(Images):
             bad=BadRecords(skip=settings.skip_bad),
             raw=self.raw_records,
         )
+        if settings.decode_on_gpu and source.interleaved and self.image_decoder:
+            source.decoder = self.image_decoder()
         # A few threads copy raw records as fast as the memory can; decoding is worth all cores.
         threads = usable_cores() if source.encoded else min(_COPYING, usable_cores())
         return self.images(
-            source, transform, batch=param.batch_size, threads=threads, depth=param.prefetch
+            source,
+            transform,
+            batch=param.batch_size,
+            threads=_DECODING if source.decoder else threads,
+            depth=param.prefetch,
+            decoder=source.decoder,
         )
 
     def _check(self, param: caffe_pb2.DataParameter) -> None:

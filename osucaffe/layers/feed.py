@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from osucaffe.backends.primitives import Program
 from osucaffe.backends.tensor import Shape, Tensor
@@ -62,6 +62,7 @@ class Stream(Feed):
         shapes: list[Shape],
         *,
         dtypes: Sequence[str] = (),
+        first: Callable[[Shape, str], Buffer] | None = None,
         threads: int = 1,
         depth: int = 4,
     ) -> None:
@@ -69,7 +70,9 @@ class Stream(Feed):
         # Each thread makes a batch of its own: so many readers need so many batches ahead.
         threads = settings.readers or threads
         depth = max(depth, settings.readers or 0)
-        self._pipeline = Pipeline(fill, shapes, dtypes=dtypes, depth=depth, threads=threads)
+        self._pipeline = Pipeline(
+            fill, shapes, dtypes=dtypes, first=first, depth=depth, threads=threads
+        )
 
     def next(self) -> list[Buffer]:
         return self._pipeline.next()

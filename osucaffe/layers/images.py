@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Protocol
 
 from osucaffe.backends.primitives import Program
+from osucaffe.backends.records import ImageDecoder
 from osucaffe.backends.tensor import Shape, Tensor
 from osucaffe.blob import Blob
-from osucaffe.data.pipeline import Fill
+from osucaffe.data.pipeline import Buffer, Fill
 from osucaffe.data.transform import Transform
 from osucaffe.labels import Labels
 
@@ -32,9 +34,19 @@ class Images(Stream):
     """A layer that takes transformed images (and labels) from a source."""
 
     def images(
-        self, source: Source, transform: Transform, *, batch: int, threads: int, depth: int = 4
+        self,
+        source: Source,
+        transform: Transform,
+        *,
+        batch: int,
+        threads: int,
+        depth: int = 4,
+        decoder: ImageDecoder | None = None,
     ) -> list[Shape]:
-        """Start the stream. Returns the shapes of the tops."""
+        """Start the stream. Returns the shapes of the tops.
+
+        decoder: whose memory raw records are written to, instead of the host's.
+        """
         self._source = source
         shapes: list[Shape] = [(batch, *source.shape), (batch,)]
         if not source.raw:
@@ -50,7 +62,8 @@ class Images(Stream):
         shapes = shapes[: len(self.param.top)]
         fed = [self._raw.shape, self._table.shape, *shapes[1:]]
         dtypes = [self._raw.dtype, self._table.dtype, *["float32"] * len(shapes[1:])]
-        self.prefetch(source.fill, fed, dtypes=dtypes, threads=threads, depth=depth)
+        first = functools.partial(_allocate, decoder) if decoder else None
+        self.prefetch(source.fill, fed, dtypes=dtypes, first=first, threads=threads, depth=depth)
         return shapes
 
     def limit_labels(self, top: int, labels: Labels) -> None:
@@ -70,3 +83,8 @@ class Images(Stream):
             scale=self._scale,
             interleaved=self._interleaved,
         )
+
+
+def _allocate(decoder: ImageDecoder, shape: Shape, _: str) -> Buffer:
+    memory = decoder.allocate(shape)
+    return Buffer(memory, memory.reshape(-1), int(memory.data.ptr))

@@ -23,6 +23,15 @@ def test_bad_records_stop_training_or_are_skipped(cli: Cli, fixtures) -> None:
     assert 'Skipped: record "00000020" of bad_lmdb cannot be read' in done.err
 
 
+def test_only_a_gpu_decodes_on_a_gpu(cli: Cli) -> None:
+    cli.write_net()
+    solver = cli.write_solver("test_iter: 1\ntest_interval: 100\n")
+    done = cli("train", "--solver", solver, "--decode", "gpu")
+    assert done.code == 1
+    assert "--decode gpu is for GPUs only: add --gpu 0" in done.err
+    assert cli("train", "--solver", solver, "--decode=host").code == 0
+
+
 def test_shuffled_training_repeats_itself(cli: Cli) -> None:
     cli.write_net()
     solver = cli.write_solver("test_iter: 1\ntest_interval: 100\n")

@@ -8,6 +8,8 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from ..tensor import Step, Tensor
 
 if TYPE_CHECKING:
@@ -42,15 +44,18 @@ class Upload:
             self.arrived[(self.count - 1) % SLOTS].synchronize()
 
     def start(self) -> None:
-        """Upload the host memory that the tensor was placed in, and place it here again."""
+        """Copy the memory that the tensor was placed in, and place it here again."""
         source, address, slot = self.tensor.array, self.tensor.address, self.count % SLOTS
-        self._register(source, address)
+        kinds = self.runtime
+        kind = kinds.memcpyDeviceToDevice  # of images that were decoded there
+        if isinstance(source, np.ndarray):
+            kind = kinds.memcpyHostToDevice
+            self._register(source, address)
         there, here = self.backend.upload_stream, self.backend.stream
         staged, target = int(self.slots[slot].data.ptr), int(self.memory.data.ptr)
         if self.count >= SLOTS:
             there.wait_event(self.taken[slot])
-        kinds = self.runtime
-        kinds.memcpyAsync(staged, address, self.nbytes, kinds.memcpyHostToDevice, there.ptr)
+        kinds.memcpyAsync(staged, address, self.nbytes, kind, there.ptr)
         self.arrived[slot].record(there)
         here.wait_event(self.arrived[slot])
         kinds.memcpyAsync(target, staged, self.nbytes, kinds.memcpyDeviceToDevice, here.ptr)

@@ -94,6 +94,14 @@ def _move(to: int, source: int, size: int, *_: Any) -> None:
     ctypes.memmove(to, source, size)
 
 
+def _move_rows(
+    to: int, pitch: int, source: int, source_pitch: int, width: int, rows: int, *_: Any
+) -> None:
+    assert width <= min(pitch, source_pitch)
+    for row in range(rows):
+        ctypes.memmove(to + row * pitch, source + row * source_pitch, width)
+
+
 class _Module(SimpleNamespace):
     __hash__ = object.__hash__
 
@@ -102,8 +110,9 @@ class _Module(SimpleNamespace):
 def fake_cupy() -> Any:
     """As much of CuPy as the backend uses, on host memory."""
     runtime = SimpleNamespace(
-        getDeviceCount=lambda: 1, memcpyAsync=_move, memcpyHostToDevice=1,
-        memcpyDeviceToDevice=3, hostRegister=lambda *_: None, hostUnregister=lambda *_: None,
+        getDeviceCount=lambda: 1, memcpyAsync=_move, memcpy2DAsync=_move_rows,
+        memcpyHostToDevice=1, memcpyDeviceToDevice=3, hostRegister=lambda *_: None,
+        hostUnregister=lambda *_: None,
         CUDARuntimeError=RuntimeError,
     )  # fmt: skip
     cuda = SimpleNamespace(
