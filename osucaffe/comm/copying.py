@@ -19,9 +19,10 @@ from .kernels import kernel, launch
 from .on_stream import PRIORITY, OnStream
 from .peers import Peers
 
-SMALL = 64 << 10
-"""The bytes of the largest array that `ipc` moves instead. Two meetings and the copies take longer
-than its kernel, which up to here waits for the others on few multiprocessors: 11 blocks."""
+SMALL = 1 << 20
+"""The bytes of the largest array that `ipc` moves instead: its kernel takes 2 to 12 us, meetings and
+copies take longer. It waits for the others on multiprocessors; but of large buckets only the last
+is so small, and with nothing left to run beside it."""
 PIECES = 4
 """A part is added while the next ones still travel: what is left to add behind the last is that
 one, but a meeting for each takes its time, too."""
@@ -42,6 +43,7 @@ MEETINGS = ARRIVED + PIECES
 BLOCKS, THREADS = 132, 512
 _DEVICE_TO_DEVICE = 3
 _VECTOR = 16
+"""Bytes that a thread adds at a time; so many elements are a whole number of them in every type."""
 
 
 class Copying(OnStream):

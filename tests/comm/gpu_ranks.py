@@ -32,7 +32,7 @@ from .collectives import check_result, numbers, values
 
 COUNTS = (1, 3, 1001, 65_537, 98_304, 3_000_001)
 SEQUENCE = 300
-NARROW = {"check": ("nccl", "auto", "mpi"), "share": ("ipc",), "direct": ("mpi",)}
+NARROW = {"check": ("nccl", "auto", "mpi", "copy"), "share": ("ipc",), "direct": ("mpi",)}
 SEQUENCES = {"check": ("ipc", "auto"), "share": ("ipc",), "direct": ("background",)}
 """Which communicators are tried in 16 bits, and which with many operations in a row."""
 
@@ -221,6 +221,7 @@ def main() -> None:
         elif mode == "share":
             made = {kind: make(kind) for kind in ("ipc", "mpi", "auto")}
         else:
+            copying.SMALL = 1000  # so that most arrays here go by copies
             made = {kind: make(kind) for kind in ("nccl", "ipc", "mpi", "auto", "copy")}
             made["background mpi"] = make("mpi", background=True)
             local = Nccl(job.world.Split(job.rank))
