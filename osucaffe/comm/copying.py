@@ -20,9 +20,9 @@ from .on_stream import PRIORITY, OnStream
 from .peers import Peers
 
 SMALL = 1 << 20
-"""The bytes of the largest array that `ipc` moves instead: its kernel takes 2 to 12 us, meetings and
-copies take longer. It waits for the others on multiprocessors; but of large buckets only the last
-is so small, and with nothing left to run beside it."""
+"""The bytes of the largest array that `ipc` moves instead: its kernel takes 2 to 12 us, meetings
+and copies more. It waits for the others on multiprocessors; but of large buckets only the last is
+so small, and with nothing left to run beside it."""
 PIECES = 4
 """A part is added while the next ones still travel: what is left to add behind the last is that
 one, but a meeting for each takes its time, too."""
