@@ -49,8 +49,8 @@ _VECTOR = 16
 class Copying(OnStream):
     """The ranks of an MPI communicator, all on one host, whose GPUs reach one another.
 
-    An array is mapped by the others when it is first seen, and kept from then on: arrays that come
-    and go are not for it. UserError where memory cannot be mapped, or the driver is too old.
+    An array that others write is mapped when it is first seen, and kept from then on: arrays that
+    come and go are not for it. UserError where memory cannot be mapped, or the driver is too old.
     """
 
     def __init__(self, comm: Any) -> None:
@@ -69,7 +69,7 @@ class Copying(OnStream):
         if array.nbytes <= SMALL:
             self._small.enqueue(operation, array, root, stream)
             return
-        there = self._find(array)
+        there = [] if operation == "reduce_scatter" else self._find(array)
         if operation not in ("broadcast", "all_gather"):
             self._reduce_scatter(array, stream)
         else:
