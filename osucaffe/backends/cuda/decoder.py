@@ -62,6 +62,7 @@ class Decoder:
         """
         mine = self._mine()
         _, height, width, channels = batch.shape
+        start, row = int(batch.data.ptr), width * channels
         sources = [self._codec.CodeStream(np.frombuffer(jpeg, np.uint8)) for jpeg in jpegs]
         mine.images += [None] * (len(sources) - len(mine.images))
         images = mine.decoder.decode(
@@ -80,8 +81,8 @@ class Decoder:
             pitch = view["strides"][0] if view.get("strides") else image.shape[1] * channels
             (top, left), (to_top, to_left) = part.source, part.target
             self._runtime.memcpy2DAsync(
-                int(batch.data.ptr) + ((place * height + to_top) * width + to_left) * channels,
-                width * channels,
+                start + (place * height + to_top) * row + to_left * channels,
+                row,
                 view["data"][0] + top * pitch + left * channels,
                 pitch,
                 part.size[1] * channels,
