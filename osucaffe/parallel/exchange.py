@@ -13,7 +13,7 @@ from typing import Any
 
 from ..backends.tensor import Step, Tensor
 from ..comm.communicator import Communicator, Handle
-from ..solvers.buckets import Bucket
+from .buckets import Bucket
 
 
 class Aggregation:

@@ -21,11 +21,11 @@ from ..comm.on_stream import OnStream
 from ..comm.topology import Topology
 from ..errors import UserError
 from ..proto import caffe_pb2
-from ..solvers.buckets import align, find_buckets
 from ..solvers.signals import NONE, SNAPSHOT, STOP
 from ..solvers.solver import Solver
-from ..solvers.team import Team, update_beside
+from ..solvers.team import Team
 from .batch import describe, divide_batches
+from .buckets import align, find_buckets
 from .exchange import Aggregation, Propagation
 from .statistics import average_statistics
 
@@ -211,11 +211,13 @@ class DataParallel(Team):
         if not self._updates:
             own = self._solver.optimizer.steps if self._updates_weights else []
             return [gradients.finish, *own]
-        if self._enqueues and after:
-            rest = update_beside(self._solver.backend, after, self._updates)
-        else:
-            rest = [change for _, change in self._updates]
-        return [gradients.send_rest, *rest]
+        changes = [change for _, change in self._updates]
+        if not (self._enqueues and after and len(changes) > 1):
+            return [gradients.send_rest, *changes]
+        backend = self._solver.backend
+        for layer, change in self._updates[:-1]:
+            after[layer] = sequence([after[layer], backend.later(change)])
+        return [gradients.send_rest, changes[-1], backend.join]
 
     def exchange(self) -> None:
         self._aggregation.finish()

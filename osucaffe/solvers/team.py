@@ -5,37 +5,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from ..backends.tensor import Step, sequence
+from ..backends.tensor import Step
 from ..proto import caffe_pb2
-from .buckets import find_buckets
 
 if TYPE_CHECKING:
     from .solver import Solver
 
 _Value = TypeVar("_Value")
-
-UPDATED_TOGETHER = 4 << 20
-"""Bytes of parameters, at least, that are updated together beside backward."""
-
-
-def update_beside(
-    backend: Any, after: dict[int, Step], changes: Sequence[tuple[int, Step]]
-) -> list[Step]:
-    """Let changes of weights run beside backward, each behind the layer that it names, and return
-    what is left to run behind backward: the last change, beside which there is nothing.
-
-    An update only moves memory, and takes what the arithmetic of other layers leaves free.
-    """
-    for layer, change in changes[:-1]:
-        steps = [after[layer]] if layer in after else []
-        after[layer] = sequence([*steps, backend.later(change)])
-    join = [backend.join] if len(changes) > 1 else []
-    return [*(change for _, change in changes[-1:]), *join]
 
 
 class Team:
@@ -62,14 +42,8 @@ class Team:
 
         accumulate: the gradients are added to those of the pass before.
         """
-        net, optimizer = solver.net, solver.optimizer
-        after: dict[int, Step] = {}
-        then: Sequence[Step] = optimizer.steps if update else ()
-        if update and optimizer.separable:
-            buckets = find_buckets(net, UPDATED_TOGETHER, frozen=False)
-            changes = [(each.layer, optimizer.part([(each.start, each.stop)])) for each in buckets]
-            then = update_beside(net.backend, after, changes)
-        step: Step = net.whole(accumulate=accumulate, after=after, then=then)
+        then = solver.optimizer.steps if update else ()
+        step: Step = solver.net.whole(accumulate=accumulate, then=then)
         return step
 
     def beside(self, *, accumulate: bool, update: bool) -> tuple[dict[int, Step], dict[int, Step]]:

@@ -16,7 +16,7 @@ from osucaffe.errors import UserError
 from osucaffe.proto import NetParameter, blob_to_array, read_weights, write_weights
 from osucaffe.solvers import Display, Observer, Solver, TestResult
 
-from .runs import NET, assert_same, parameters, solver
+from .runs import NET, parameters, solver
 
 FED = """
 layer { name: "data" type: "Input" top: "x" top: "label"
@@ -311,54 +311,3 @@ def test_debug_info_shows_every_layer(caplog: pytest.LogCaptureFixture) -> None:
 
 def test_the_loss_of_an_untrained_solver_is_not_a_number() -> None:
     assert math.isnan(solver("").loss)
-
-
-SHARED = """
-layer { name: "x" type: "Input" top: "x" input_param { shape { dim: 4 dim: 5 } } }
-layer { name: "one" type: "InnerProduct" bottom: "x" top: "one" param { name: "w" }
-  inner_product_param { num_output: 5 weight_filler { type: "xavier" } } }
-layer { name: "two" type: "InnerProduct" bottom: "one" top: "two" param { lr_mult: 0 }
-  param { lr_mult: 2 } inner_product_param { num_output: 5 weight_filler { type: "xavier" } } }
-layer { name: "three" type: "InnerProduct" bottom: "two" top: "three" param { name: "w" }
-  inner_product_param { num_output: 5 weight_filler { type: "xavier" } } }
-layer { name: "four" type: "InnerProduct" bottom: "three" top: "four"
-  inner_product_param { num_output: 3 weight_filler { type: "xavier" } } }
-layer { name: "loss" type: "Reduction" bottom: "four" top: "loss" loss_weight: 1
-  reduction_param { operation: SUMSQ } }
-"""
-
-
-@pytest.mark.parametrize("settings", ["momentum: 0.9 weight_decay: 0.01", "iter_size: 2"])
-def test_updates_beside_backward_are_those_behind_it(
-    settings: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    runs = []
-    for nbytes in 0, 1 << 30:
-        monkeypatch.setattr("osucaffe.solvers.team.UPDATED_TOGETHER", nbytes)
-        run = solver(settings, SHARED)
-        run.net.write("x", np.random.default_rng(1).normal(size=(4, 5)))
-        run.step(4)
-        runs.append(run)
-    assert_same(*runs)
-
-
-def test_an_update_follows_the_lowest_layer_of_its_bucket(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("osucaffe.solvers.team.UPDATED_TOGETHER", 0)
-    run = solver("", SHARED)
-    order: list[str] = []
-    names = {start: each.name for start, _, each in run.net.arena.segments}
-
-    def whole(after: dict[int, Callable[[], None]], then: Any, **_: Any) -> Callable[[], None]:
-        def step() -> None:
-            for index in reversed(range(len(run.net.layers))):
-                order.append(run.net.layer_names[index])
-                after.get(index, lambda: None)()
-            for each in then:
-                each()
-
-        return step
-
-    monkeypatch.setattr(run.optimizer, "part", lambda p: lambda: order.append(names[p[0][0]]))
-    monkeypatch.setattr(run.net, "whole", whole)
-    run.team.step(run, accumulate=False, update=True)()
-    assert " ".join(order) == ("loss four four/1 four/0 three three/1 two two/1 one one/1 x w")

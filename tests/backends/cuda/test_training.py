@@ -76,20 +76,6 @@ def test_a_graph_computes_the_same_bits_as_single_steps(precision: str, settings
         np.testing.assert_array_equal(one, other)
 
 
-@pytest.mark.parametrize("graphs", [True, False])
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_updates_beside_backward_are_those_behind_it(
-    precision: str, graphs: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    backend = gpu(precision)
-    backend.graphs = graphs
-    behind, _ = train(backend, "momentum: 0.9 weight_decay: 0.01", 8)
-    monkeypatch.setattr("osucaffe.solvers.team.UPDATED_TOGETHER", 0)
-    beside, _ = train(backend, "momentum: 0.9 weight_decay: 0.01", 8)
-    for one, other in zip(beside, behind, strict=True):
-        np.testing.assert_array_equal(one, other)
-
-
 @pytest.mark.parametrize(
     "settings",
     [

@@ -1,5 +1,4 @@
-"""Owns buckets: the slices of the arena that travel and are updated together, and when each is
-complete."""
+"""Owns buckets: the slices of the arena that travel together, and when each is complete."""
 
 from __future__ import annotations
 

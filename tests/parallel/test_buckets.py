@@ -6,8 +6,8 @@ import pytest
 
 from osucaffe.backends.cpu import Cpu
 from osucaffe.net import Net
+from osucaffe.parallel.buckets import Bucket, align, find_buckets
 from osucaffe.proto import NetParameter, parse_text
-from osucaffe.solvers.buckets import Bucket, align, find_buckets
 
 LAYER = """
 layer {{ name: "{name}" type: "InnerProduct" bottom: "{bottom}" top: "{name}" {param}
