@@ -1,8 +1,7 @@
 """What the ranks run that bench_scaling starts: training iterations of osucaffe and PyTorch DDP.
 
 Arguments: the cases as MODEL:BATCH, with commas; the folder for traces of the first case. Rank 0
-prints a line of JSON for each case: the milliseconds of an iteration of each side, medians over
-rounds in which the sides take turns.
+prints a line of JSON for each case: the milliseconds of an iteration of each side, medians of rounds.
 """
 
 from __future__ import annotations
@@ -38,6 +37,7 @@ SECONDS = 0.25
 WAYS = {
     "alone": None,
     "all_reduce": ("nccl", Design()),
+    "all_reduce, copy": ("copy", Design()),
     "sharded": ("nccl", Design(propagation="sharded")),
     "sharded, copy": ("copy", Design(propagation="sharded")),
 }
@@ -88,28 +88,30 @@ def seconds(job: Any, run: Run, iterations: int) -> float:
     return float(max(job.gather(time.perf_counter() - start)) / iterations)
 
 
+def rounds(job: Any, run: Run) -> list[float]:
+    """Milliseconds of an iteration, of each round."""
+    seconds(job, run, 5)
+    count = max(10, int(SECONDS / seconds(job, run, 20)))
+    return [seconds(job, run, count) * 1e3 for _ in range(ROUNDS)]
+
+
 def measure(job: Any, gpu: int, model: str, batch: int, traces: Path | None) -> dict[str, Any]:
-    """Milliseconds of each side."""
-    sides: dict[str, Run] = {}
-    solvers = {}
-    for name in WAYS:
-        sides[name], solvers[name] = ours(job, gpu, model, batch, name)
-    sides["PyTorch, alone"] = torch_side(gpu, model, batch, ddp=False)
-    sides["DDP"] = torch_side(gpu, model, batch, ddp=True)
-    counts = {}
-    for name, run in sides.items():
-        seconds(job, run, 5)
-        counts[name] = max(10, int(SECONDS / seconds(job, run, 20)))
-    times: dict[str, list[float]] = {name: [] for name in sides}
-    for _ in range(ROUNDS):
-        for name, run in sides.items():
-            times[name].append(seconds(job, run, counts[name]) * 1e3)
-    for name, solver in solvers.items():
+    """Milliseconds of each side, one after the other: each has the GPUs, and their memory, to
+    itself. A GPU alone is measured first and last."""
+    times: dict[str, list[float]] = {}
+    for name in [*WAYS, "alone"]:
+        run, solver = ours(job, gpu, model, batch, name)
+        times.setdefault(name, []).extend(rounds(job, run))
         if traces and name != "alone":
             file = traces / f"{model}-{batch}-{name.replace(', ', '-')}.json"
             solver.tracer = Tracer(file, solver.backend, job.rank)
             solver.step(10)
         solver.close()
+        del run, solver
+        cupy.get_default_memory_pool().free_all_blocks()
+    for name in "PyTorch, alone", "DDP":
+        times[name] = rounds(job, torch_side(gpu, model, batch, ddp=name == "DDP"))
+        torch.cuda.empty_cache()
     return {name: round(statistics.median(each), 4) for name, each in times.items()}
 
 
