@@ -1,7 +1,8 @@
 """What the ranks run that bench_scaling starts: training iterations of osucaffe and PyTorch DDP.
 
 Arguments: the cases as MODEL:BATCH, with commas; the folder for traces of the first case. Rank 0
-prints a line of JSON for each case: the milliseconds of an iteration of each side, medians of rounds.
+prints a line of JSON for each case: the milliseconds of an iteration of each side, medians over
+rounds.
 """
 
 from __future__ import annotations
