@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from ..tensor import Step, Tensor, sequence
 from .elementwise import mask_step
+from .filter_gradient import large_gradients
 from .folding import Folding, foldings, folds
 from .layout import Layout, dtype_of, is_nhwc, strides
 from .movement import convert
@@ -249,16 +250,17 @@ def _filter_ways(
     backend, accumulate = call.backend, "dw" in call.accumulates
     if folds(x, window, group):
         folded = foldings(backend.dtype, x, dw, dy, window)
-        return [way for each in folded for way in _folded_filter(call, each, x, dy, dw)]
+        ways = [way for each in folded for way in _folded_filter(call, each, x, dy, dw)]
+        return ways + large_gradients(call, x, dy, dw, window, group)
     tensors = {"x": _held(call, x), "y": dy}
-    ways: list[Way] = []
+    ways = large_gradients(call, tensors["x"], dy, dw, window, group)
     if is_nhwc(dw):
         direct = {**tensors, "w": dw}
         plain = describe(call, "filter", direct, window)
         if backend.dtype == "float32" and not accumulate:
-            return library_ways(call, plain, direct, group)
+            return ways + library_ways(call, plain, direct, group)
         if group == 1:  # a product widens and adds, cuDNN does neither
-            ways = convolution_product(call, plain, direct, accumulate=accumulate)
+            ways += convolution_product(call, plain, direct, accumulate=accumulate)
     part = temporary(call, dw.shape)
     indirect = {**tensors, "w": part}
     plain = describe(call, "filter", indirect, window)
