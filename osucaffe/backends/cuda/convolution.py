@@ -14,6 +14,7 @@ from .movement import convert
 from .registry import CudaCall, primitive
 from .rows import sum_rows
 from .small import Division, Small, small
+from .warpgroup import correlate, divisions
 from .ways import (
     Maker,
     Way,
@@ -123,18 +124,68 @@ def _small_outputs(
     b: Tensor | None,
     y: Tensor,
     slope: float,
-    *,
-    flipped: bool = False,
 ) -> list[Way]:
-    """The ways to compute outputs, or with flipped filters gradients, by kernels of our own."""
+    """The ways to compute outputs by kernels of our own."""
 
     def maker(division: Division) -> Maker:
         return lambda _, t: tiny.correlate(division, t["x"], t["w"], t["b"], t["y"], slope)
 
-    divisions = tiny.correlations(flipped=flipped)
+    tensors = {"x": x, "w": w, "b": b, "y": y}
+    own = {f"{division}": maker(division) for division in tiny.correlations()}
+    return _own_ways(call, tiny, tensors, own) + _by_warpgroups(call, tiny, tensors, slope)
+
+
+def _small_images(
+    call: CudaCall, tiny: Small, dy: Tensor, w: Tensor, dx: Tensor, positive: Tensor | None
+) -> list[Way]:
+    """The ways to compute the gradients of images by kernels of our own.
+
+    tiny: the convolution, turned. positive: what is to mask them.
+    """
+
+    def maker(division: Division) -> Maker:
+        return lambda _, t: tiny.correlate(division, t["x"], t["w"], None, t["y"], 1.0)
+
+    tensors = {"x": dy, "w": w, "b": None, "y": dx}
+    own = {f"{division}": maker(division) for division in tiny.correlations(flipped=True)}
+    ways = _own_ways(call, tiny, tensors, own)
+    if positive is not None:
+        mask = lambda: mask_step(dx, positive)  # noqa: E731
+        ways = [way.then(mask, 3 * call.backend.nbytes(dx)) for way in ways]
+    masked = tensors | {"positive": positive}
+    return ways + _by_warpgroups(call, tiny, masked, 1.0, flipped=True)
+
+
+def _by_warpgroups(
+    call: CudaCall,
+    tiny: Small,
+    tensors: dict[str, Tensor | None],
+    slope: float,
+    *,
+    flipped: bool = False,
+) -> list[Way]:
+    """The ways that are left to GPUs with the instructions for them."""
+
+    def maker(division: Division) -> Maker:
+        return lambda _, t: correlate(
+            tiny, division, t["x"], t["w"], t["b"], t.get("positive"), t["y"], slope
+        )
+
+    kind = "warpgroups, masked" if tensors.get("positive") else "warpgroups"
+    found = divisions(tiny, flipped=flipped)
+    own = {f"{kind} {division}": maker(division) for division in found}
+    return _own_ways(call, tiny, tensors, own)
+
+
+def _own_ways(
+    call: CudaCall, tiny: Small, tensors: dict[str, Tensor | None], makers: dict[str, Maker]
+) -> list[Way]:
+    """Ways by kernels of our own, timed. makers: by what tells them apart for this convolution."""
+    x = tensors["x"]
+    assert x is not None
     lies = f"{dtype_of(x)} {strides(x)}"
-    makers = {f"{tiny} {lies} {division}": maker(division) for division in divisions}
-    return measured(call, {"x": x, "w": w, "b": b, "y": y}, makers)
+    named = {f"{tiny} {lies} {what}": maker for what, maker in makers.items()}
+    return measured(call, tensors, named)
 
 
 def _small_gradients(
@@ -145,9 +196,8 @@ def _small_gradients(
     def maker(division: Division) -> Maker:
         return lambda call, t: tiny.gradients(division, call, t["x"], t["dy"], t["dw"], t["db"])
 
-    lies = f"{dtype_of(x)} {strides(x)}"
-    makers = {f"{tiny} {lies} {division}": maker(division) for division in tiny.summations}
-    return measured(call, {"x": x, "dy": dy, "dw": dw, "db": db}, makers)
+    own = {f"{division}": maker(division) for division in tiny.summations}
+    return _own_ways(call, tiny, {"x": x, "dy": dy, "dw": dw, "db": db}, own)
 
 
 def _folded(call: CudaCall, folding: Folding, x: Tensor, w: Tensor, y: Tensor) -> list[Way]:
@@ -200,8 +250,7 @@ def convolution_backward_data(
     ways = library_ways_with_passes(call, (plain, tensors), fused, with_mask, group)
     if tiny := small(call, dx, dy, w.shape[2:], window, group):
         back, filters = tiny.turned, tensors["w"]
-        own = _small_outputs(call, back, tensors["y"], filters, None, image, 1.0, flipped=True)
-        ways += map(with_mask, own)
+        ways += _small_images(call, back, tensors["y"], filters, image, mask)
     return fastest(call, ways)
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 
 from ..tensor import Step, Tensor
+from .cache import cache_folder, keep
 
 FOLDER = Path(__file__).parent / "kernels"
 THREADS = 256
@@ -17,6 +19,12 @@ SHARED = 48 << 10
 COMPILERS = 8
 """Modules that are compiled at a time."""
 OPTIONS = ("-std=c++17",)
+HOPPER = "90"
+"""The compute capability of GPUs with instructions of their own."""
+HOPPER_OPTION = f"-arch=sm_{HOPPER}a"
+"""Lets kernels have these."""
+HOPPER_FILES = ("warpgroup",)
+"""Files whose kernels do."""
 
 
 @functools.cache
@@ -29,9 +37,38 @@ def _module(text: str, options: tuple[str, ...], device: int) -> Any:
     import cupy
 
     with cupy.cuda.Device(device):
-        module = cupy.RawModule(code=text, options=options)
+        if HOPPER_OPTION in options:
+            module = cupy.RawModule(path=str(_compiled_file(text, options)))
+        else:
+            module = cupy.RawModule(code=text, options=options)
         module.compile()
     return module
+
+
+def _compiled_file(text: str, options: tuple[str, ...]) -> Path:
+    """The file, in the cache, of what NVRTC makes of a text, for an architecture that CuPy does
+    not know."""
+    from cupy.cuda import nvrtc
+
+    source = "\n".join([text, *options, str(nvrtc.getVersion())])
+    path = cache_folder() / f"{hashlib.sha256(source.encode()).hexdigest()}.cubin"
+    if not path.exists():
+        program = nvrtc.createProgram(text, "kernel.cu", (), ())
+        try:
+            nvrtc.compileProgram(program, options)
+            keep(path, nvrtc.getCUBIN(program))
+        except nvrtc.NVRTCError as error:
+            raise RuntimeError(nvrtc.getProgramLog(program)) from error
+        finally:
+            nvrtc.destroyProgram(program)
+    return path
+
+
+def compute_capability() -> str:
+    """That of the current device, as two digits."""
+    import cupy
+
+    return str(cupy.cuda.Device(_device()).compute_capability)
 
 
 def _device() -> int:
@@ -70,8 +107,8 @@ _pending: list[Future[Any]] = []
 
 
 @functools.cache
-def _compiled(text: str, device: int) -> Future[Any]:
-    future = _compilers().submit(_module, text, OPTIONS, device)
+def _compiled(text: str, device: int, options: tuple[str, ...] = OPTIONS) -> Future[Any]:
+    future = _compilers().submit(_module, text, options, device)
     _pending.append(future)
     return future
 
@@ -86,12 +123,13 @@ def kernel(name: str, function: str, **macros: Any) -> Kernel:
     """A kernel of kernels/<name>.cu, compiled for these macros (once for each set)."""
     # As lines of the text: an option -DT=... would be seen by NVRTC's own headers too.
     lines = "".join(f"#define {macro} {value}\n" for macro, value in sorted(macros.items()))
-    return kernel_from(lines + read(f"{name}.cu"), function)
+    return kernel_from(lines + read(f"{name}.cu"), function, hopper=name in HOPPER_FILES)
 
 
-def kernel_from(text: str, function: str) -> Kernel:
-    """A kernel whose text was generated."""
-    return Kernel(_compiled(read("common.cuh") + text, _device()), function)
+def kernel_from(text: str, function: str, *, hopper: bool = False) -> Kernel:
+    """A kernel whose text was generated. hopper: it has instructions that only these GPUs have."""
+    options = (*OPTIONS, HOPPER_OPTION) if hopper else OPTIONS
+    return Kernel(_compiled(read("common.cuh") + text, _device(), options), function)
 
 
 def launch(

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-import os
-import tempfile
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from .cache import cache_folder, keep
 from .kernels import finish_compiling
 from .out_of_memory import is_out_of_memory
 
@@ -28,14 +27,6 @@ BRIEF = 2.0
 one, even kernels of 30 us wait for the host, which takes 10 to 20 us for each."""
 HOST = 0.03
 """Milliseconds that the host may take for a launch."""
-
-
-def cache_folder() -> Path:
-    """Where choices are kept: $OSUCAFFE_CACHE, or osucaffe in the user's cache folder."""
-    own = os.environ.get("OSUCAFFE_CACHE")
-    if own:
-        return Path(own)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "osucaffe"
 
 
 class Choices:
@@ -62,15 +53,8 @@ class Choices:
     def put(self, key: str, choice: str, taken: float) -> None:
         """Remember a choice, on disk too (others may write there at the same time)."""
         self._chosen[key] = (choice, taken)
-        try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            with tempfile.NamedTemporaryFile(
-                "w", dir=self.path.parent, suffix=".tmp", delete=False
-            ) as file:
-                json.dump(self._chosen, file, indent=0, sort_keys=True)
-            os.replace(file.name, self.path)
-        except OSError:
-            pass
+        with contextlib.suppress(OSError):
+            keep(self.path, json.dumps(self._chosen, indent=0, sort_keys=True).encode())
 
 
 def device_name(backend: Cuda) -> str:

@@ -33,7 +33,9 @@ def compile_ptx(text: str, options: tuple[str, ...]) -> str:
     """PTX of a CUDA source. AssertionError with the compiler's log where it does not compile."""
     library, program = nvrtc(), ctypes.c_void_p()
     library.nvrtcCreateProgram(ctypes.byref(program), text.encode(), b"kernel.cu", 0, None, None)
-    flags = [f"--gpu-architecture={ARCHITECTURE}", *options]
+    flags = [*options]
+    if not any(option.startswith("-arch") for option in options):
+        flags.append(f"--gpu-architecture={ARCHITECTURE}")
     array = (ctypes.c_char_p * len(flags))(*(flag.encode() for flag in flags))
     failed = library.nvrtcCompileProgram(program, len(flags), array)
     size = ctypes.c_size_t()
@@ -124,7 +126,7 @@ def fake_cupy() -> Any:
 
 def simulate(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let backends made from here on compile kernels and run none."""
-    from osucaffe.backends.cuda import backend, kernels
+    from osucaffe.backends.cuda import backend, kernels, warpgroup
 
     if nvrtc() is None:
         pytest.skip("NVRTC is not installed")
@@ -136,4 +138,5 @@ def simulate(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(kernels, "_module", module)
     monkeypatch.setattr(kernels, "_device", lambda: 0)
+    monkeypatch.setattr(warpgroup, "compute_capability", lambda: kernels.HOPPER)
     kernels._compiled.cache_clear()

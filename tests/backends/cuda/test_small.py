@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping
 from types import SimpleNamespace
 from typing import Any
@@ -10,23 +11,30 @@ import numpy as np
 import pytest
 
 from osucaffe.backends.cpu import Cpu
-from osucaffe.backends.cuda import Cuda, convolution
-from osucaffe.backends.cuda.small import TRIED, Small
+from osucaffe.backends.cuda import Cuda, convolution, kernels, warpgroup
+from osucaffe.backends.cuda.small import SHARED, TRIED, Small
 from osucaffe.backends.cuda.ways import Way
 
 from ..running import Output, run_call
 from .simulated import simulate
 from .test_layers import LAYERS, TOLERANCES, close
 
+NUMBERS = [*itertools.product(range(TRIED), [False, True])]
 SMALL = [name for name in LAYERS if name.startswith(("LeNet", "CIFAR"))]
 
 
-def force(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
-    """Let kernels of our own win, in their division of this number (from 0, around in a circle)."""
+def force(monkeypatch: pytest.MonkeyPatch, number: int, warpgroups: bool) -> None:
+    """Let kernels of our own win, in their division of this number (from 0, around in a circle).
+
+    warpgroups: those of Hopper GPUs, where there are any.
+    """
 
     def measured(call: Any, tensors: Any, makers: Mapping[str, Callable[..., Any]]) -> list[Way]:
-        chosen = [*makers.values()][number % len(makers)]
-        return [Way(-1.0, lambda: chosen(call, tensors))]
+        if not makers:
+            return []
+        name, chosen = [*makers.items()][number % len(makers)]
+        wanted = ("warpgroups" in name) == warpgroups
+        return [Way(-2.0 if wanted else -1.0, lambda: chosen(call, tensors))]
 
     monkeypatch.setattr(convolution, "measured", measured)
 
@@ -63,8 +71,8 @@ def test_all_divisions_compile(layer: str, precision: str, monkeypatch: pytest.M
         backend.cudnn = SimpleNamespace(plan=lambda _: ((lambda: plan), 1.0))  # type: ignore[assignment]
         return backend
 
-    for number in range(TRIED):
-        force(monkeypatch, number)
+    for number, warpgroups in NUMBERS:
+        force(monkeypatch, number, warpgroups)
         run(layer, make)
 
 
@@ -73,8 +81,8 @@ def test_all_divisions_compile(layer: str, precision: str, monkeypatch: pytest.M
 @pytest.mark.parametrize("layer", SMALL)
 def test_all_divisions_agree(layer: str, precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
     wanted = run(layer, Cpu)
-    for number in range(TRIED):
-        force(monkeypatch, number)
+    for number, warpgroups in NUMBERS:
+        force(monkeypatch, number, warpgroups)
         found = run(layer, lambda: Cuda(precision=precision))
         for name, values in wanted.items():
             close(found[name], values, TOLERANCES[precision])
@@ -91,3 +99,26 @@ def test_divisions_fit_the_device(dtype: str) -> None:
             assert division.threads in range(32, 513, 32)
             rows, parts = dict(division.macros)["ROWS"], division.grid[1:]
             assert len(parts) < 2 or (parts[0] - 1) * rows < 16 <= parts[0] * rows
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_divisions_for_warpgroups_cover_the_output(
+    dtype: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(warpgroup, "compute_capability", lambda: kernels.HOPPER)
+    for batch, inputs in itertools.product((1, 100), (3, 32)):
+        small = Small((batch, inputs, 18, 18), (batch, 50, 16, 16), (5, 5), (1, 1), dtype)
+        divisions = warpgroup.divisions(small)
+        assert 1 < len(divisions) <= TRIED
+        for division in divisions:
+            macros = dict(division.macros)
+            assert division.words * 4 <= SHARED
+            assert division.threads in range(128, 513, 128)
+            assert macros["ACROSS"] * 8 == 16
+            assert division.grid[1] * macros["DOWN"] * 8 == 16
+            assert (division.grid[2] - 1) * macros["OWN"] < 50 <= division.grid[2] * macros["OWN"]
+            units = -(-inputs * (4 if dtype == "float32" else 2) // 16) * 25
+            assert (macros["STAGES"] - 1) * macros["STAGE"] < units
+            assert units <= macros["STAGES"] * macros["STAGE"]
+    monkeypatch.setattr(warpgroup, "compute_capability", lambda: "80")
+    assert not warpgroup.divisions(small)

@@ -1,0 +1,126 @@
+"""Owns small convolutions by instructions of Hopper GPUs: four warps multiply tiles together.
+
+The kernel is kernels/warpgroup.cu, for outputs and the gradients of inputs; small.py has what other
+GPUs run, and the gradients of filters.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+
+from ..tensor import Step, Tensor
+from .kernels import HOPPER, compute_capability, kernel, launch
+from .layout import C_TYPES, ITEM_BYTES, dtype_of, strides
+from .small import BLOCKS, SHARED, Division, Small
+
+GROUPS = 4
+"""Groups of four warps in a block, at most."""
+TILE = 8
+"""Rows and columns of the pixels in a tile."""
+STAGES, ONE_STAGE = 5, 16 << 10
+"""Stages in which filters are loaded, but for those of so few bytes."""
+MOST_SUMS = 96
+"""Sums that a thread keeps, at most."""
+INSTRUCTIONS = {
+    "float32": ("k8.f32.tf32.tf32", "1, 1"),
+    "bfloat16": ("k16.f32.bf16.bf16", "1, 1, 0, 0"),
+    "float16": ("k16.f32.f16.f16", "1, 1, 0, 0"),
+}
+"""The end of the multiplication's name and of its operands, by element type."""
+
+
+def divisions(small: Small, *, flipped: bool = False) -> list[Division]:
+    """Ways to divide the work among blocks; none if this GPU or the kernel cannot compute it."""
+    if min(small.pad) < 0 or compute_capability() != HOPPER:
+        return []
+    high = -(-small.y[2] // TILE)
+    shapes = [(down, 1) for down in dict.fromkeys((high, -(-high // 2), 1))]
+    if small.x[0] * high <= 2 * BLOCKS and small.y[1] > 8:
+        shapes.append((1, 2))
+    return [each for down, parts in shapes for each in _division(small, down, parts, flipped)]
+
+
+def _division(small: Small, down: int, parts: int, flipped: bool) -> Iterator[Division]:
+    """The division into so many rows of tiles and parts of the outputs, if it is possible."""
+    area = math.prod(small.kernel)
+    each = 16 // ITEM_BYTES[small.dtype]
+    planes = -(-small.x[1] // each)
+    outputs = small.y[1]
+    own = outputs if parts == 1 else -(-outputs // (parts * 8)) * 8
+    wide = -(-own // 8) * 8
+    across = -(-small.y[3] // TILE)
+    tiles = down * across
+    deep = next(n for n in range(1, tiles + 1) if tiles % n == 0 and tiles // n <= GROUPS)
+    groups = tiles // deep
+    units = area * planes
+    stages = STAGES if units * wide * 16 > ONE_STAGE else 1
+    stage = -(-units // (2 * stages)) * 2
+    stages = -(-units // stage)
+    splits = max(1, min(GROUPS // groups, stage // 4))
+    patch = (down * TILE + small.kernel[0] - 1) * (across * TILE + small.kernel[1] - 1) + 1 | 1
+    loaded = 4 * (planes * patch + min(stages, 2) * stage * (wide | 1))
+    sums = deep * wide // 2
+    words = max(loaded, (splits - 1) * groups * sums * 128)
+    threads = groups * splits * 128
+    if words * 4 > SHARED or wide > 256 or sums > MOST_SUMS:
+        return
+    twice = 2 * (words * 4 + 1024) <= SHARED + 1024 and sums <= 16
+    macros = {
+        "DOWN": down, "ACROSS": across, "DEEP": deep, "SPLITS": splits, "OWN": own,
+        "STAGES": stages, "STAGE": stage, "EACH": each, "FLIPPED": int(flipped),
+        "RESIDENT": 1 + twice,
+    }  # fmt: skip
+    grid = (small.y[0], -(-small.y[2] // (TILE * down)), -(-outputs // own))
+    yield Division(grid, threads, words, tuple(macros.items()))
+
+
+def correlate(
+    small: Small,
+    division: Division,
+    x: Tensor,
+    w: Tensor,
+    b: Tensor | None,
+    positive: Tensor | None,
+    y: Tensor,
+    slope: float,
+) -> Step:
+    """A step as `Small.correlate` makes, for one of the divisions here.
+
+    positive: lies as y does; where it is not positive, y becomes 0.
+    """
+    divided = dict(division.macros)
+    own, each = divided["OWN"], divided["EACH"]
+    n, c, h, width = strides(x)
+    together = min(each, 16 // ITEM_BYTES[dtype_of(x)])
+    macros = {
+        "S": C_TYPES[dtype_of(x)], "T": C_TYPES[small.dtype],
+        "C": small.x[1], "H": small.x[2], "W": small.x[3],
+        "O": small.y[1], "OH": small.y[2], "OW": small.y[3],
+        "KH": small.kernel[0], "KW": small.kernel[1], "PH": small.pad[0], "PW": small.pad[1],
+        "SN": n, "SC": c, "SH": h, "SW": width,
+        "VEC": math.gcd(small.x[1], together) if c == 1 else 1,
+        "WVEC": math.gcd(small.x[1], each),
+        "MASKED": int(positive is not None),
+        "MULTIPLY(d, a, b)": _multiplication(small.dtype, -(-own // 8) * 8),
+    }  # fmt: skip
+    function = kernel("warpgroup", "correlate", **macros, **divided, THREADS=division.threads)
+    arguments = [x, w, b, positive, y, np.float32(slope)]
+    return launch(
+        function, division.grid, arguments, block=division.threads, shared=division.words * 4
+    )
+
+
+def _multiplication(dtype: str, outputs: int) -> str:
+    """The instruction d (64 x outputs, of 128 threads) += a b, which shared memory holds."""
+    sums = outputs // 2
+    name, end = INSTRUCTIONS[dtype]
+    places = ", ".join(f"%{i}" for i in range(sums))
+    constraints = ", ".join(f'"+f"((d)[{i}])' for i in range(sums))
+    return (
+        f'asm volatile("{{.reg .pred add; setp.eq.u32 add, 1, 1; '
+        f"wgmma.mma_async.sync.aligned.m64n{outputs}{name} {{{places}}}, "
+        f'%{sums}, %{sums + 1}, add, {end};}}" : {constraints} : "l"(a), "l"(b))'
+    )
