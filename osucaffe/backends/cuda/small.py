@@ -236,7 +236,9 @@ class Small:
         enough = [r for r in fitting if self.x[0] * (height // r) * parts >= BLOCKS * 3 // 4]
         rows = (enough or fitting[-1:])[0]
         units = self.x[0] * (height // rows)
-        wide = -(-tiles // groups)
+        # Warps in fours, one for each of a processor's quarters, as far as that goes.
+        wide = -(-tiles // (_up(groups, 0, 4) if groups > 2 else groups))
+        groups = -(-tiles // wide)
         steps = -(-rows * width // (8 * pair))
         shares = max(1, min(8 // groups, steps // 2))
         a_block = max(1, -(-units * parts // (2 * BLOCKS)))

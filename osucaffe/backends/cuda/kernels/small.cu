@@ -287,33 +287,55 @@ correlate(const S* x, const T* w, const float* b, T* y, float slope) {
 #define WORDS (PIXELS / PAIR)
 #define STEPS ((WORDS + 7) / 8)
 #define SIDE (GROUPS * WIDE * 8 + 2)
+#define BATCH 6
 
 __device__ __forceinline__ void load_unit(const S* x, const T* dy, uint32_t* patch, uint32_t* maps,
                                           int unit) {
     int n = unit / (OH / ROWS), row = unit % (OH / ROWS) * ROWS;
     const S* image = x + n * (int64_t)SN;
     int top = row + blockIdx.y * KROWS - PH;
-#pragma unroll 2
-    for (int i = threadIdx.x; i < HEIGHT * WIDTH * C / VEC; i += THREADS) {
-        Place at = patch_place(i);
-        int h = top + at.line, w = at.column - PW;
-        auto low = pixel(image, h, w, at.c), high = low;
-        if (PAIR == 2) high = pixel(image, h, w + 1, at.c);
-        uint32_t words[VEC];
-#pragma unroll
-        for (int j = 0; j < VEC; ++j) words[j] = word_of(low.element[j], high.element[j]);
-        put(patch + (at.line * WIDTH + at.column) * PITCH + at.c, words);
-    }
+    constexpr int IMAGE = HEIGHT * WIDTH * C / VEC, MAPS = WORDS * O / OVEC;
     const T* from = dy + ((int64_t)n * OH + row) * OW * O;
-#pragma unroll 2
-    for (int i = threadIdx.x; i < WORDS * O / OVEC; i += THREADS) {
-        int at = i / (O / OVEC), o = i % (O / OVEC) * OVEC;
-        auto low = get<T, OVEC>(from + at * PAIR * O + o), high = low;
-        if (PAIR == 2) high = get<T, OVEC>(from + (at * PAIR + 1) * O + o);
-        uint32_t words[OVEC];
+    // A thread loads many vectors before it waits for the first.
+#pragma unroll 1
+    for (int begin = threadIdx.x; begin < MAPS; begin += BATCH * THREADS) {
+        Vector<T, OVEC> v[BATCH][PAIR];
 #pragma unroll
-        for (int j = 0; j < OVEC; ++j) words[j] = word_of(low.element[j], high.element[j]);
-        put(maps + at * OPITCH + o, words);
+        for (int i = 0; i < BATCH; ++i) {
+            int of = min(begin + i * THREADS, MAPS - 1), at = of / (O / OVEC), o = of % (O / OVEC);
+#pragma unroll
+            for (int j = 0; j < PAIR; ++j)
+                v[i][j] = get<T, OVEC>(from + (at * PAIR + j) * O + o * OVEC);
+        }
+#pragma unroll
+        for (int i = 0; i < BATCH; ++i) {
+            int of = min(begin + i * THREADS, MAPS - 1), at = of / (O / OVEC), o = of % (O / OVEC);
+            uint32_t words[OVEC];
+#pragma unroll
+            for (int j = 0; j < OVEC; ++j)
+                words[j] = word_of(v[i][0].element[j], v[i][PAIR - 1].element[j]);
+            put(maps + at * OPITCH + o * OVEC, words);
+        }
+    }
+#pragma unroll 1
+    for (int begin = threadIdx.x; begin < IMAGE; begin += BATCH * THREADS) {
+        Vector<S, VEC> v[BATCH][PAIR];
+#pragma unroll
+        for (int i = 0; i < BATCH; ++i) {
+            Place at = patch_place(min(begin + i * THREADS, IMAGE - 1));
+#pragma unroll
+            for (int j = 0; j < PAIR; ++j)
+                v[i][j] = pixel(image, top + at.line, at.column - PW + j, at.c);
+        }
+#pragma unroll
+        for (int i = 0; i < BATCH; ++i) {
+            Place at = patch_place(min(begin + i * THREADS, IMAGE - 1));
+            uint32_t words[VEC];
+#pragma unroll
+            for (int j = 0; j < VEC; ++j)
+                words[j] = word_of(v[i][0].element[j], v[i][PAIR - 1].element[j]);
+            put(patch + (at.line * WIDTH + at.column) * PITCH + at.c, words);
+        }
     }
 }
 
@@ -424,9 +446,16 @@ extern "C" __global__ void finish_gradient(const float* partial, float* dw, floa
     int column = blockIdx.x * 32 + threadIdx.x;
     float sum = 0;
     if (column < O * K + O) {
-#pragma unroll 4
-        for (int split = threadIdx.y; split < splits; split += 8)
-            sum += partial[split * (int64_t)(O * K + O) + column];
+        for (int begin = threadIdx.y; begin < splits; begin += 8 * 16) {
+            float v[16];  // all of them are loaded before the first is waited for
+#pragma unroll
+            for (int i = 0; i < 16; ++i) {
+                int split = begin + i * 8;
+                v[i] = split < splits ? partial[split * (int64_t)(O * K + O) + column] : 0.0f;
+            }
+#pragma unroll
+            for (int i = 0; i < 16; ++i) sum += v[i];
+        }
     }
     parts[threadIdx.y][threadIdx.x] = sum;
     __syncthreads();
