@@ -300,7 +300,7 @@ def _filter_ways(
     if folds(x, window, group):
         folded = foldings(backend.dtype, x, dw, dy, window)
         ways = [way for each in folded for way in _folded_filter(call, each, x, dy, dw)]
-        return ways + large_gradients(call, x, dy, dw, window, group)
+        return ways + large_gradients(call, x, dy, dw, window, group, folded[0])
     tensors = {"x": _held(call, x), "y": dy}
     ways = large_gradients(call, tensors["x"], dy, dw, window, group)
     if is_nhwc(dw):

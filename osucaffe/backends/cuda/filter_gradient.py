@@ -9,17 +9,19 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from ..tensor import Shape, Step, Tensor, sequence
+from .cudnn import channels_last
+from .folding import Folding
 from .kernels import kernel, launch
 from .layout import dtype_of, is_nhwc, strides
 from .registry import CudaCall
-from .ways import Maker, Way, measured
+from .ways import Maker, Way, measured, temporary
 
 LEAST_WORK = 4e9
 """Multiplications from which on it is worth trying."""
@@ -204,10 +206,11 @@ def large_gradients(
     dw: Tensor,
     window: Sequence[Sequence[int]],
     group: int,
+    folding: Folding | None = None,
 ) -> list[Way]:
     """The ways to compute the gradients of filters by this kernel, if it is worth trying.
 
-    window: stride, pad, dilation.
+    window: stride, pad, dilation. folding: how x may be folded first, of one pixel.
     """
     lies = len(x.shape) == 4 and dtype_of(x) == "float32" and is_nhwc(dw)
     if call.backend.precision != "tf32" or not lies:
@@ -224,4 +227,28 @@ def large_gradients(
         return lambda call, t: found.step(division, call, t["x"], t["dy"], t["dw"], add=add)
 
     makers = {f"{found} {division}": maker(division) for division in found.divisions}
+    if folding is not None:
+        makers |= _folded(folding, add=add)
     return measured(call, {"x": x, "dy": dy, "dw": dw}, makers)
+
+
+def _folded(folding: Folding, *, add: bool) -> dict[str, Maker]:
+    """What makes the steps for images that are folded first, by texts that tell them apart."""
+    lies = channels_last(folding.folded_x)
+    found = FilterGradient(
+        folding.folded_x, lies, folding.folded_y, folding.kernel, (1, 1), (0, 0), (1, 1), 1
+    )
+
+    def maker(division: Division) -> Maker:
+        def make(call: CudaCall, t: Mapping[str, Tensor]) -> Step:
+            x, dw = temporary(call, folding.folded_x), temporary(call, folding.folded_w)
+            return sequence([
+                folding.fold_images(t["x"], x),
+                found.step(division, call, x, t["dy"], dw, add=False),
+                folding.unfold_filters(dw, t["dw"], accumulate=add),
+            ])  # fmt: skip
+
+        return make
+
+    divisions = found.divisions if found.possible else []
+    return {f"{folding} {division}": maker(division) for division in divisions}
