@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from ..tensor import Step, Tensor, sequence
+from ..tensor import Step, Tensor
 from .convolution import settle_row_major
 from .kernels import kernel, launch
 from .layout import C_TYPES, ITEM_BYTES, Layout, dtype_of, is_row_major, settle_rows
@@ -16,6 +16,9 @@ from .ways import Way, bias_step, fastest, measured, product_ways
 
 MOST_WORK = 2e7
 """Multiplications up to which it is worth trying whether the kernel of our own is the fastest."""
+MOST_GRADIENT_WORK = 3e7
+"""The same for gradients of weights."""
+FEW_WEIGHTS = 2**17
 TILE, MOST_WARPS, MOST_ROWS = 4, 8, 2**17
 
 
@@ -154,16 +157,53 @@ def inner_product_backward_filter(
     inside = math.prod(x.shape[axis:])
     rows = x.count // inside
     columns = dy.count // rows
-    steps: list[Step] = []
-    if dw is not None:
-        inputs = _held(call, x, nhwc)
-        accumulate = "dw" in call.accumulates
-        left, right, size = gradients, inputs, (columns, inside, rows)
-        if transpose:
-            left, right, size = inputs, gradients, (inside, columns, rows)
-        ways = product_ways(call, left, right, dw, size, transpose_a=True, accumulate=accumulate)
-        steps.append(fastest(call, ways))
+    settle_row_major(db)
+
+    def bias_gradient() -> Step:
+        assert db is not None
+        return sum_rows(call, gradients, db, rows, accumulate="db" in call.accumulates)
+
+    if dw is None:
+        return bias_gradient()
+    inputs = _held(call, x, nhwc)
+    accumulate = "dw" in call.accumulates
+    left, right, size = gradients, inputs, (columns, inside, rows)
+    if transpose:
+        left, right, size = inputs, gradients, (inside, columns, rows)
+    ways = product_ways(call, left, right, dw, size, transpose_a=True, accumulate=accumulate)
     if db is not None:
-        settle_row_major(db)
-        steps.append(sum_rows(call, gradients, db, rows, accumulate="db" in call.accumulates))
-    return sequence(steps)
+        ways = [way.then(bias_gradient, call.backend.nbytes(gradients)) for way in ways]
+    if not transpose and math.prod(size) <= MOST_GRADIENT_WORK and columns <= MOST_ROWS:
+        ways += _small_gradients(call, inputs, gradients, dw, db, (rows, columns, inside))
+    return fastest(call, ways)
+
+
+def _small_gradients(
+    call: CudaCall,
+    x: Tensor,
+    dy: Tensor,
+    dw: Tensor,
+    db: Tensor | None,
+    size: tuple[int, int, int],
+) -> list[Way]:
+    """The way to compute gradients by a kernel of our own: see kernels/dense.cu."""
+    m, n, k = size
+    vector = math.gcd(k, 4)
+    # Where there are few blocks, more warps share the sum of each.
+    height, warps = (4, 16) if n * k <= FEW_WEIGHTS else (8, 8)
+    function = kernel(
+        "dense", "gradient", T=C_TYPES[dtype_of(x)], COLUMNS=vector, ROWS=height, WARPS=warps,
+        BATCH=4,
+    )  # fmt: skip
+    grid, counts = (-(-k // (32 * vector)), -(-n // height)), [np.int32(each) for each in size]
+    added = [np.int32(name in call.accumulates) for name in ("dw", "db")]
+    return measured(
+        call,
+        {"x": x, "dy": dy, "dw": dw, "db": db},
+        {
+            f"gradient {m} {n} {k} {dtype_of(x)} {db is None} {added}": lambda _, t: launch(
+                function, grid, [t["x"], t["dy"], t["dw"], t["db"], *counts, *added],
+                block=(32, warps),
+            )
+        },
+    )  # fmt: skip

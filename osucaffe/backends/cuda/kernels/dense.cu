@@ -1,5 +1,6 @@
 // Owns inner products so small that a library's kernels are mostly waiting.
-//
+
+#ifdef VEC
 // c (m, n) = a (m, k) times b (n, k) transposed, plus bias, through ReLU with that slope (1: none).
 // Lanes lie along k, a block's warps too, and each thread sums TILE x TILE elements of c.
 // T: element type; VEC: a divisor of k, elements that are loaded at once.
@@ -27,13 +28,19 @@ extern "C" __global__ void product(const T* a, const T* b, const float* bias, T*
 #pragma unroll
                 for (int v = 0; v < VEC; ++v) sum[i][j] += left[i][v] * right[j][v];
     }
+    // Lanes exchange halves of the sums that they still have, until each has one: of lane / 2.
+    float* own = sum[0];
 #pragma unroll
-    for (int i = 0; i < TILE; ++i)
+    for (int half = TILE * TILE / 2; half; half /= 2) {
+        bool upper = lane & 2 * half;
 #pragma unroll
-        for (int j = 0; j < TILE; ++j) {
-            float whole = warp_sum(sum[i][j]);
-            if (lane == i * TILE + j) partial[warp][lane] = whole;
+        for (int i = 0; i < half; ++i) {
+            float given = upper ? own[i] : own[i + half], kept = upper ? own[i + half] : own[i];
+            own[i] = kept + __shfl_xor_sync(0xffffffff, given, 2 * half);
         }
+    }
+    own[0] += __shfl_xor_sync(0xffffffff, own[0], 1);
+    if (lane % 2 == 0) partial[warp][lane / 2] = own[0];
     __syncthreads();
     if (warp || lane >= TILE * TILE) return;
     float value = 0;
@@ -44,3 +51,65 @@ extern "C" __global__ void product(const T* a, const T* b, const float* bias, T*
     if (bias) value += bias[column];
     c[row * (int64_t)n + column] = from_float<T>(value > 0 ? value : slope * value);
 }
+#endif
+
+#ifdef ROWS
+// dw (n, k) (+)= dy (m, n) transposed times x (m, k), db (n) (+)= the sum of dy over m; db may be
+// null. Lanes lie along k, a block's warps along m, and each thread sums ROWS x COLUMNS elements.
+// T: element type of x and dy; COLUMNS: a divisor of k, elements that are loaded at once; BATCH: rows
+// that are loaded before the first is waited for.
+// Blocks: parts of k x parts of n, of 32 x WARPS threads.
+
+#define PITCH 40  // so that no two lanes meet in a bank
+
+extern "C" __global__ void gradient(const T* x, const T* dy, float* dw, float* db, int m, int n,
+                                    int k, int add_w, int add_b) {
+    __shared__ float parts[WARPS][ROWS][COLUMNS * PITCH];
+    __shared__ float biases[WARPS][ROWS];
+    int lane = threadIdx.x, warp = threadIdx.y, row = blockIdx.y * ROWS;
+    int left = blockIdx.x * 32 * COLUMNS, column = left + lane * COLUMNS;
+    float sum[ROWS][COLUMNS] = {}, bias[ROWS] = {};
+#pragma unroll 1
+    for (int begin = warp; begin < m; begin += WARPS * BATCH) {
+        float rows[BATCH][ROWS] = {}, columns[BATCH][COLUMNS] = {};
+#pragma unroll
+        for (int b = 0; b < BATCH; ++b) {
+            int i = begin + b * WARPS;
+            if (i >= m) continue;
+#pragma unroll
+            for (int r = 0; r < ROWS; ++r)
+                rows[b][r] = to_float(dy[i * (int64_t)n + min(row + r, n - 1)]);
+            if (column < k) load<T, COLUMNS>(x + i * (int64_t)k + column, columns[b]);
+        }
+#pragma unroll
+        for (int b = 0; b < BATCH; ++b)
+#pragma unroll
+            for (int r = 0; r < ROWS; ++r) {
+                bias[r] += rows[b][r];
+#pragma unroll
+                for (int c = 0; c < COLUMNS; ++c) sum[r][c] += rows[b][r] * columns[b][c];
+            }
+    }
+#pragma unroll
+    for (int r = 0; r < ROWS; ++r) {
+        if (lane == 0) biases[warp][r] = bias[r];
+#pragma unroll
+        for (int c = 0; c < COLUMNS; ++c) parts[warp][r][c * PITCH + lane] = sum[r][c];
+    }
+    __syncthreads();
+    for (int at = warp * 32 + lane; at < ROWS * 32 * COLUMNS; at += WARPS * 32) {
+        int r = at / (32 * COLUMNS), c = at % (32 * COLUMNS);
+        if (row + r >= n || left + c >= k) continue;
+        float* to = dw + (row + r) * (int64_t)k + left + c;
+        float whole = add_w ? *to : 0.0f;
+#pragma unroll
+        for (int i = 0; i < WARPS; ++i) whole += parts[i][r][c % COLUMNS * PITCH + c / COLUMNS];
+        *to = whole;
+    }
+    if (!db || blockIdx.x || warp || lane >= ROWS || row + lane >= n) return;
+    float whole = add_b ? db[row + lane] : 0.0f;
+#pragma unroll
+    for (int i = 0; i < WARPS; ++i) whole += biases[i][lane];
+    db[row + lane] = whole;
+}
+#endif
