@@ -5,7 +5,7 @@
 // part of the image, with a border of zeros, as planes of such vectors, and the filters as vectors
 // of outputs, unit by unit. A tile is 8 x 8 pixels: the instruction takes vectors of 8 neighbours,
 // 8 times at a distance, from wherever a tap says, so that nothing is copied. It multiplies two
-// units: neighbouring planes of a tap or, in the last of an odd number of planes, neighbouring taps.
+// units: neighbouring planes of a tap or, in the last of an odd number of them, neighbouring taps.
 //
 // S, T: element types of the input and of the output (and the filters); C, H, W: the input;
 // O, OH, OW: the output; KH, KW, PH, PW: kernel and padding; SN, SC, SH, SW: the input's strides;
@@ -14,8 +14,8 @@
 // tiles of a block; DEEP: tiles of a group of four warps; SPLITS: groups that share the sum over
 // units; OWN: outputs of a block; STAGES: parts of the filters, of STAGE units, that are loaded one
 // behind the other, each while the one before is multiplied; MASKED: y becomes 0 where `positive`,
-// which lies as y does, is not positive; MULTIPLY(d, a, b): the instruction; THREADS, RESIDENT: of a
-// block, and blocks on a processor.
+// which lies as y does, is not positive; MULTIPLY(d, a, b): the instruction; THREADS: of a block;
+// RESIDENT: blocks on a processor.
 // Blocks: images x parts of 8 DOWN rows x parts of OWN outputs.
 
 #define PLANES ((C + EACH - 1) / EACH)
@@ -32,6 +32,50 @@
 #define LOADED ((STAGE * N + THREADS - 1) / THREADS)
 #define BATCH 4
 #define GROUPS (DOWN * ACROSS / DEEP)
+
+// -- instructions
+
+__device__ __forceinline__ uint32_t rounded(float x) {
+    uint32_t bits;
+    asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(bits) : "f"(x));
+    return bits;
+}
+
+// What the instruction is told of an operand: the first vector, and vectors from one unit to the
+// next and from 8 neighbours to the next 8.
+__device__ __forceinline__ uint64_t operand(const uint4* first, int unit, int neighbours) {
+    uint64_t address = __cvta_generic_to_shared(first);
+    return address >> 4 | (uint64_t)unit << 16 | (uint64_t)neighbours << 32;
+}
+
+// What was written to shared memory is there for all threads and for the instruction.
+__device__ __forceinline__ void publish() {
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+    __syncthreads();
+}
+
+// The compiler moves nothing about the sums past this: instructions may be at work on them.
+__device__ __forceinline__ void pin(float (&sum)[DEEP][N / 2]) {
+#pragma unroll
+    for (int i = 0; i < DEEP * N / 2; ++i)
+        asm volatile("" : "+f"(sum[i / (N / 2)][i % (N / 2)])::"memory");
+}
+
+__device__ __forceinline__ void begin_products(float (&sum)[DEEP][N / 2]) {
+    pin(sum);
+    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}
+
+__device__ __forceinline__ void end_products() {
+    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+
+__device__ __forceinline__ void await_products(float (&sum)[DEEP][N / 2]) {
+    asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+    pin(sum);
+}
+
+// -- kernels
 
 template <typename E> struct Channels { E element[EACH]; };
 
@@ -56,12 +100,6 @@ __device__ __forceinline__ uint32_t word(T low, T high) {
 template <typename E> __device__ __forceinline__ uint32_t word(E low, E high) {
     return word(from_float<T>(to_float(low)), from_float<T>(to_float(high)));
 }
-#else
-__device__ __forceinline__ uint32_t word(float x) {
-    uint32_t bits;
-    asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(bits) : "f"(x));
-    return bits;
-}
 #endif
 
 template <typename E> __device__ __forceinline__ uint4 packed(const Channels<E>& from) {
@@ -69,8 +107,8 @@ template <typename E> __device__ __forceinline__ uint4 packed(const Channels<E>&
 #if EACH == 8
     return make_uint4(word(e[0], e[1]), word(e[2], e[3]), word(e[4], e[5]), word(e[6], e[7]));
 #else
-    return make_uint4(word(to_float(e[0])), word(to_float(e[1])), word(to_float(e[2])),
-                      word(to_float(e[3])));
+    return make_uint4(rounded(to_float(e[0])), rounded(to_float(e[1])), rounded(to_float(e[2])),
+                      rounded(to_float(e[3])));
 #endif
 }
 
@@ -118,26 +156,6 @@ __device__ __forceinline__ void put_filters(uint4* filters, const Channels<T> (&
     }
 }
 
-// What the instruction is told of an operand: the first vector, and vectors from one unit to the
-// next and from 8 neighbours to the next 8.
-__device__ __forceinline__ uint64_t operand(const uint4* first, int unit, int neighbours) {
-    uint64_t address = __cvta_generic_to_shared(first);
-    return address >> 4 | (uint64_t)unit << 16 | (uint64_t)neighbours << 32;
-}
-
-// What was written to shared memory is there for all threads and for the instruction.
-__device__ __forceinline__ void publish() {
-    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-    __syncthreads();
-}
-
-// The compiler moves nothing about the sums past this: instructions may be at work on them.
-__device__ __forceinline__ void pin(float (&sum)[DEEP][N / 2]) {
-#pragma unroll
-    for (int i = 0; i < DEEP * N / 2; ++i)
-        asm volatile("" : "+f"(sum[i / (N / 2)][i % (N / 2)])::"memory");
-}
-
 extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
 correlate(const S* x, const T* w, const float* b, const T* positive, T* y, float slope) {
     extern __shared__ uint4 shared[];
@@ -175,8 +193,7 @@ correlate(const S* x, const T* w, const float* b, const T* positive, T* y, float
 #pragma unroll 1
     for (int stage = 0; stage < STAGES; ++stage) {
         if (stage + 1 < STAGES) load_filters(next, w, output, stage + 1);
-        pin(sum);
-        asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+        begin_products(sum);
 #pragma unroll 1
         for (int k = split * 2; k < min(STAGE, UNITS - stage * STAGE); k += SPLITS * 2) {
             int unit = stage * STAGE + k, tap = tap_of(unit), far = PLANE;
@@ -190,10 +207,9 @@ correlate(const S* x, const T* w, const float* b, const T* positive, T* y, float
                 MULTIPLY(sum[d], left, right);
             }
         }
-        asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+        end_products();
         if (stage + 1 < STAGES) put_filters(filters, next, stage + 1);
-        asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
-        pin(sum);
+        await_products(sum);
         publish();
     }
     if (SPLITS > 1) {
