@@ -48,7 +48,7 @@ def _module(text: str, options: tuple[str, ...], device: int) -> Any:
 def _compiled_file(text: str, options: tuple[str, ...]) -> Path:
     """The file, in the cache, of what NVRTC makes of a text, for an architecture that CuPy does
     not know."""
-    from cupy.cuda import nvrtc
+    from cupy_backends.cuda.libs import nvrtc
 
     source = "\n".join([text, *options, str(nvrtc.getVersion())])
     path = cache_folder() / f"{hashlib.sha256(source.encode()).hexdigest()}.cubin"

@@ -1,4 +1,4 @@
-// Owns what lets the kernels of warpgroup.cu run as plain C++: its instructions, as they are documented.
+// Owns what lets the kernel of warpgroup.cu run as plain C++: its instructions, as documented.
 #include "lockstep.h"
 using std::max;
 typedef float T;
