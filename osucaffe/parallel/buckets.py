@@ -53,18 +53,17 @@ def find_buckets(net: Net, nbytes: int, *, frozen: bool) -> list[Bucket]:
 
 def align(buckets: Sequence[Bucket], grain: int) -> list[Bucket]:
     """Buckets of the same elements, cut anew so that each has a multiple of `grain` elements, but
-    for the ends of what lies together. What is cut off one travels with the next."""
+    for the last of what lies together. What is cut off one travels with the next."""
     aligned: list[Bucket] = []
     left = 0  # elements that the bucket before has left over
     for bucket, following in zip(buckets, [*buckets[1:], None], strict=True):
         start = bucket.start - left
-        stop = start + (bucket.stop - start) // grain * grain
+        stop = bucket.stop
+        if following is not None and following.start == bucket.stop:
+            stop = start + (bucket.stop - start) // grain * grain
         left = bucket.stop - stop
         if stop > start:
             aligned.append(Bucket(start, stop, bucket.layer))
-        if left and (following is None or following.start != bucket.stop):
-            aligned.append(Bucket(stop, bucket.stop, bucket.layer))
-            left = 0
     return aligned
 
 
