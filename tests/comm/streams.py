@@ -1,8 +1,8 @@
 """GPUs that several ranks use, simulated: streams, events, graphs, memory that all can reach.
 
 What was enqueued is done later, in any order that the streams and events allow (`run`), or, with
-`queues` = 1, as if each GPU had one queue: in the order in which it was enqueued, and what was
-captured in any that its streams and events allow.
+a number of `queues`, as if each GPU had no more: what streams of one queue have got is done in the
+order in which it was enqueued, and what was captured in any that its streams and events allow.
 """
 
 from __future__ import annotations
@@ -52,9 +52,11 @@ class Device:
         self._most = queues
 
     def stream(self, **settings: Any) -> Stream:
-        if self._most is None or len(self.queues) < self._most:
+        number = len(self.streams)
+        if self._most is None or number < self._most:
             self.queues.append(deque())
-        self.streams.append(Stream(self, len(self.streams), self.queues[-1]))
+        queue = self.queues[number % len(self.queues)]
+        self.streams.append(Stream(self, number, queue))
         return self.streams[-1]
 
     def issue(self, made: Captured) -> None:

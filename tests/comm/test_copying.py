@@ -24,7 +24,7 @@ from osucaffe.comm.host import DTYPES
 from tests.backends.cuda.simulated import Kernel, compile_ptx, nvrtc
 
 from .collectives import check_result, values
-from .streams import Device, Event, World, array, exchange, run
+from .streams import Captured, Device, Event, World, array, exchange, run
 
 SIZES = [2, 3, 4, 7]
 COUNTS = (1, 5, 100, 1001, 3000)
@@ -32,12 +32,21 @@ TYPES = ("float32", "float64", "int32", "uint16")
 GATHERS = ("broadcast", "all_gather")
 
 
-class Ranks:
-    """Communicators over simulated GPUs, a stream for what each computes, and what they found."""
+Call = tuple[str, Sequence[Any], int]
+"""An operation, each rank's array, and the root."""
 
-    def __init__(self, size: int, queues: int | None = None) -> None:
-        self.world = World(size)
-        self.devices = [Device(queues=queues) for _ in range(size)]
+
+def gpus(size: int, queues: int | None = None) -> list[Device]:
+    return [Device(queues=queues) for _ in range(size)]
+
+
+class Ranks:
+    """A communicator's ranks on simulated GPUs, and what they found."""
+
+    def __init__(self, devices: list[Device]) -> None:
+        self.world = World(len(devices))
+        self.devices = devices
+        size = len(devices)
         self.comms = [self._make(rank) for rank in range(size)]
         self.found: list[tuple[Any, ...]] = []
 
@@ -59,6 +68,24 @@ class Ranks:
         comm._runtime = SimpleNamespace(memcpyAsync=copy)
         comm._small = SimpleNamespace(enqueue=small)
         return comm
+
+    def capture(self, calls: Sequence[Call]) -> list[list[Captured]]:
+        """What `enqueue` would do, for each rank, to be replayed; done once before, as it must."""
+        for call in calls:
+            self.enqueue(*call)
+        for device in self.devices:
+            device.tape = []
+        for call in calls:
+            self.enqueue(*call)
+        tapes = [device.tape for device in self.devices]
+        for device in self.devices:
+            device.tape = None
+        return tapes
+
+    def replay(self, tapes: list[list[Captured]], choose: random.Random) -> None:
+        for device, tape in zip(self.devices, tapes, strict=True):
+            assert tape
+            device.replay(tape, choose)
 
     def enqueue(self, operation: str, arrays: Sequence[Any], root: int) -> None:
         """On all ranks: fresh values, the operation, and a look at what came out."""
@@ -102,10 +129,10 @@ def simulated(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(copying, "PIECE_BYTES", 400)
 
 
-def _calls(choose: random.Random, world: World, count: int) -> list[tuple[str, list[Any], int]]:
+def _calls(choose: random.Random, world: World, count: int) -> list[Call]:
     """Operations on arrays that come again and again; sums of what NumPy adds."""
     arrays = [world.make(length, dtype) for length in COUNTS for dtype in TYPES]
-    calls = []
+    calls: list[Call] = []
     for _ in range(count):
         which = choose.choice(arrays)
         names = GATHERS if which[0].dtype == np.uint16 else OPERATIONS
@@ -117,7 +144,7 @@ def _calls(choose: random.Random, world: World, count: int) -> list[tuple[str, l
 @pytest.mark.parametrize("size", SIZES)
 def test_any_operations_in_any_order(size: int, queues: int | None) -> None:
     choose = random.Random(size)
-    ranks = Ranks(size, queues)
+    ranks = Ranks(gpus(size, queues))
     calls = _calls(choose, ranks.world, 150)
     assert {call[0] for call in calls} == set(OPERATIONS)
     for call in calls:
@@ -144,30 +171,63 @@ def test_replays_of_any_operations(
     With one queue each GPU has its operations in another order.
     """
     choose = random.Random(size)
-    ranks = Ranks(size, queues)
-    pairs = [(name, ranks.world.make(1001 * size, "float32"), size - 1) for name in operations]
+    ranks = Ranks(gpus(size, queues))
     other = ranks.world.make(333, "float32")
-    for call in pairs:
-        ranks.enqueue(*call)
-    for device in ranks.devices:
-        device.tape = []
-    for call in pairs:
-        ranks.enqueue(*call)
-    tapes = [device.tape for device in ranks.devices]
-    for device in ranks.devices:
-        device.tape = None
+    calls = [(name, ranks.world.make(1001 * size, "float32"), size - 1) for name in operations]
+    tapes = ranks.capture(calls)
     for turn in range(6):
-        for device, tape in zip(ranks.devices, tapes, strict=True):
-            assert tape
-            device.replay(tape, choose)
+        ranks.replay(tapes, choose)
         if turn == 3:
             ranks.enqueue("reduce_scatter", other, 0)
     run(ranks.devices, choose)
     ranks.check(7 * len(operations) + 1)
 
 
+@pytest.mark.parametrize("queues", [None, 1, 2, 3])
+@pytest.mark.parametrize("size", [2, 4])
+def test_communicators_take_turns(size: int, queues: int | None) -> None:
+    """Each with a graph, as solvers that live at the same time, and with operations behind it that
+    are in none (`settle`). Their streams share queues, as those of a GPU do."""
+    choose, devices = random.Random(size), gpus(size, queues)
+    made = [Ranks(devices) for _ in range(4)]
+    calls = [
+        [
+            ("reduce_scatter", ranks.world.make(1001 * size, "float32"), 0),
+            ("reduce_scatter", ranks.world.make(600, "float32"), 0),
+            ("all_gather", ranks.world.make(777, "uint16"), 0),
+        ]
+        for ranks in made
+    ]
+    tapes = [ranks.capture(each) for ranks, each in zip(made, calls, strict=True)]
+    for _ in range(3):
+        for ranks, tape, each in zip(made, tapes, calls, strict=True):
+            for _ in range(4):
+                ranks.replay(tape, choose)
+            ranks.enqueue(*each[-1])
+    run(devices, choose)
+    for ranks in made:
+        ranks.check(3 + 3 * (4 * 3 + 1))
+
+
+@pytest.mark.parametrize("queues", [None, 1])
+def test_all_ranks_must_take_the_same_turns(queues: int | None) -> None:
+    """The simulation notices it: streams of one queue wait for one another."""
+    devices = gpus(2, queues)
+    made = [Ranks(devices), Ranks(devices)]
+    arrays = [ranks.world.make(500, "float32") for ranks in made]
+    for rank in range(2):
+        for number in (rank, 1 - rank):
+            comm = made[number].comms[rank]
+            comm.enqueue("all_gather", arrays[number][rank], 0, comm.stream)
+    if queues is None:
+        run(devices, random.Random(0))
+        return
+    with pytest.raises(AssertionError, match="all ranks wait for one another"):
+        run(devices, random.Random(0))
+
+
 def test_all_but_the_last_piece_are_added_beside_the_copies() -> None:
-    ranks = Ranks(2)
+    ranks = Ranks(gpus(2))
     _, adding = ranks.devices[0].queues
     for count, beside in ((2 * 399 // 4, 0), (2 * 250, 1), (2 * 3000, copying.PIECES - 1)):
         before = len(adding)
@@ -179,7 +239,7 @@ def test_all_but_the_last_piece_are_added_beside_the_copies() -> None:
 def test_a_flag_that_nobody_saw_is_not_raised_again() -> None:
     """The simulation notices it: two operations of a single and the same meeting."""
     flags = np.zeros((2, 2), np.uint64)
-    devices = [Device(), Device()]
+    devices = gpus(2)
     streams = [device.stream() for device in devices]
     for _ in range(40):
         for rank, stream in enumerate(streams):
@@ -191,7 +251,7 @@ def test_a_flag_that_nobody_saw_is_not_raised_again() -> None:
 
 def test_small_arrays_are_left_to_ipc(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(copying, "SMALL", 64)
-    comm = Ranks(2).comms[0]
+    comm = Ranks(gpus(2)).comms[0]
     seen: list[tuple[Any, ...]] = []
     comm._small = SimpleNamespace(enqueue=lambda *given: seen.append(given))
     few = array(np.zeros(16, np.float32))
@@ -217,7 +277,7 @@ def test_launches_fit_the_kernel(dtype: str, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(copying, "kernel", kernels.kernel.__wrapped__)
     monkeypatch.setattr(copying, "launch", launch)
     launched: list[int] = []
-    ranks = Ranks(3)
+    ranks = Ranks(gpus(3))
     for count in (1, 1001, 3_000_001):
         flat = ranks.world.make(count, dtype)[2]
         ranks.comms[2].enqueue("reduce_scatter", flat, 0, ranks.comms[2].stream)

@@ -1,7 +1,10 @@
-"""What the ranks run that test_gpu.py starts: N GPUs with batch B against one with N·B."""
+"""What the ranks run that test_gpu.py starts: N GPUs with batch B against one with N·B; first by
+one solver after the other, then by several that live at the same time and take turns.
+"""
 
 from __future__ import annotations
 
+import functools
 import sys
 from pathlib import Path
 from typing import Any
@@ -12,6 +15,7 @@ from osucaffe.backends.cuda import Cuda
 from osucaffe.cli.ranks import identify
 from osucaffe.comm import copying
 from osucaffe.comm.create import Wanted
+from osucaffe.comm.job import Job
 from osucaffe.comm.topology import discover
 from osucaffe.parallel.team import DataParallel, Design
 from osucaffe.proto import NetParameter, SolverParameter, parse_text
@@ -43,6 +47,16 @@ CASES = [
     (Design(bucket=512), Wanted("mpi", bits="float16"), SGD),
 ]
 
+TURNS = [
+    (Design(bucket=512), Wanted("nccl")),
+    (Design("layerwise", "sharded", bucket=512), Wanted("nccl")),
+    (Design(bucket=512), Wanted("copy")),
+    (Design("layerwise", "sharded", bucket=512), Wanted("copy")),
+    (Design("layerwise", "sharded", bucket=2048), Wanted("copy")),
+    (Design(bucket=512), Wanted("nccl+ipc")),
+]
+"""What lives at the same time: graphs, streams and shared memory of several communicators."""
+
 
 def train(
     source: Path, batch: int, settings: str, gpu: int, iterations: int, **options: Any
@@ -55,37 +69,56 @@ def train(
     return solver
 
 
+@functools.cache
+def reference(source: Path, batch: int, settings: str, gpu: int, iterations: int) -> Any:
+    """The weights that one GPU comes to with the whole batch."""
+    return weights(train(source, batch, settings, gpu, iterations))
+
+
+def compare(job: Job, solver: Solver, bits: str, wanted: Any, case: str) -> list[str]:
+    """Say which weights are not those that are wanted, or not the same on every rank."""
+    got = weights(solver)
+    first = job.share(got)
+    names = [each.name for each in solver.net.parameters]
+    if bits != "float32":
+        names, got, first, wanted = ["all"], *([flatten(x)] for x in (got, first, wanted))
+    wrong = []
+    for name, mine, zero, want in zip(names, got, first, wanted, strict=True):
+        error = np.linalg.norm(mine - want) / (np.linalg.norm(want) or 1)
+        if error > ROUNDING[bits] or (mine != zero).any():
+            wrong.append(f"{case}: {name} {error} {np.abs(mine - zero).max()}")
+    return wrong
+
+
 def main() -> None:
     with job_with_data() as (job, folder):
         import cupy
 
         copying.SMALL = 0  # buckets of so small a net go by copies, too
-        gpu = job.rank % cupy.cuda.runtime.getDeviceCount()
+        gpu, source = job.rank % cupy.cuda.runtime.getDeviceCount(), folder / "lmdb"
         topology = discover(job, *identify(gpu))
-        worst, wrong = 0.0, []
+        wrong = []
         for design, wanted, settings in CASES:
-            exact, tolerance = wanted.bits == "float32", ROUNDING[wanted.bits]
-            iterations = 20 if exact else FEW
-            alone = weights(train(folder / "lmdb", BATCH * job.size, settings, gpu, iterations))
+            iterations = 20 if wanted.bits == "float32" else FEW
+            alone = reference(source, BATCH * job.size, settings, gpu, iterations)
             team = DataParallel(job, topology, wanted, design)
-            solver = train(folder / "lmdb", BATCH, settings, gpu, iterations, team=team)
-            got = weights(solver)
-            first = job.share(got)
-            names = [each.name for each in solver.net.parameters]
-            if not exact:
-                names, got, first, alone = ["all"], *([flatten(x)] for x in (got, first, alone))
-            for name, mine, zero, want in zip(names, got, first, alone, strict=True):
-                error = np.linalg.norm(mine - want) / (np.linalg.norm(want) or 1)
-                worst = max(worst, error / tolerance)
-                if error > tolerance or (mine != zero).any():
-                    apart = np.abs(mine - zero).max()
-                    wrong.append(f"{design} {wanted} {settings}: {name} {error} {apart}")
+            solver = train(source, BATCH, settings, gpu, iterations, team=team)
+            wrong += compare(job, solver, wanted.bits, alone, f"{design} {wanted} {settings}")
+            solver.close()
+        solvers = [
+            train(source, BATCH, SGD, gpu, 4, team=DataParallel(job, topology, wanted, design))
+            for design, wanted in TURNS
+        ]
+        for _ in range(4):
+            for solver in solvers:
+                solver.step(4)
+        alone = reference(source, BATCH * job.size, SGD, gpu, 20)
+        for solver, case in zip(solvers, TURNS, strict=True):
+            wrong += compare(job, solver, "float32", alone, f"in turns, {case}")
+        for solver in solvers:
             solver.close()
         assert not wrong, "\n".join(wrong)
-        print(
-            f"rank {job.rank}: {len(CASES)} cases alike, {worst:.0%} of what is allowed off\n",
-            end="",
-        )
+        print(f"rank {job.rank}: {len(CASES) + len(TURNS)} cases alike\n", end="")
         sys.stdout.flush()
 
 
