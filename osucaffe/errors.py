@@ -13,7 +13,7 @@ class UserError(Exception):
     """
 
 
-def reason(error: Exception) -> str:
+def reason(error: BaseException) -> str:
     """What an error says, without the number and the name that an OSError puts around it."""
     return getattr(error, "strerror", None) or str(error)
 

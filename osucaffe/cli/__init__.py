@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import errno
 import importlib
 import itertools
 import os
@@ -18,7 +19,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn
 
 from .. import __version__
-from ..errors import UserError
+from ..errors import UserError, reason
 
 COMMANDS = (
     *("train", "test", "time", "classify", "extract_features"),
@@ -34,8 +35,8 @@ Options are Caffe's; one dash or two, "-" or "_" are alike: -log_dir D, --log-di
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run `osucaffe` with these arguments (default: the program's). Returns the exit code."""
     words = _normalize(sys.argv[1:] if arguments is None else arguments)
-    args = _parser().parse_args(words or ["--help"])
     try:
+        args = _parser().parse_args(words or ["--help"])
         args.run(args)
         if sys.stdout:  # None where the shell closed it
             sys.stdout.flush()
@@ -53,8 +54,8 @@ def _explain(error: BaseException) -> tuple[int, str]:
     """The exit code for an error, and what there is to say of it."""
     if isinstance(error, KeyboardInterrupt):
         return 130, "interrupted"
-    if isinstance(error, MemoryError):
-        return 1, f"out of memory ({error}): lower the batch size"
+    if isinstance(error, MemoryError) or getattr(error, "errno", None) == errno.ENOMEM:
+        return 1, f"out of memory ({reason(error)}): lower the batch size"
     if isinstance(error, OSError) and error.filename is None:
         if sys.stdout:  # what it still holds cannot be written: `osucaffe ... | head`, a full disk
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

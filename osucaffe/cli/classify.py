@@ -43,7 +43,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", metavar="FILE", required=True, help="the net's prototxt")
     parser.add_argument("--weights", metavar="FILE", required=True, help="the trained model")
     parser.add_argument("--labels", metavar="FILE", help="the names of the classes, one a line")
-    parser.add_argument("--top", metavar="N", type=options.positive, default=5, help="default: 5")
+    parser.add_argument(
+        "--top", metavar="N", type=options.positive, default=5, help="how many labels (default: 5)"
+    )
     parser.add_argument("--picture", metavar="FILE", help="draw images and bars: .png, .svg, .pdf")
     group = parser.add_argument_group("how images enter the net")
     group.add_argument("--mean", metavar="M", help="a .binaryproto or .npy file, or 104,117,123")
@@ -51,9 +53,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--image_dims", metavar="H,W", type=_extents, help="scale to this, then crop"
     )
     group.add_argument("--oversample", action="store_true", help="average over ten crops")
-    group.add_argument("--raw_scale", metavar="X", type=float, default=255, help="default: 255")
+    group.add_argument(
+        "--raw_scale",
+        metavar="X",
+        type=float,
+        default=255,
+        help="what white is, before the mean (default: 255)",
+    )
     group.add_argument("--input_scale", metavar="X", type=float, help="factor behind the mean")
-    group.add_argument("--channel_swap", metavar="C", type=_whole, help="default: 2,1,0")
+    group.add_argument(
+        "--channel_swap",
+        metavar="C",
+        type=_whole,
+        help="which of red, green, blue (0,1,2) each channel is (default: 2,1,0)",
+    )
     options.add_device(parser)
 
 
@@ -96,7 +109,10 @@ def run(args: argparse.Namespace) -> None:
         for index in order:
             print(f"  {row[index]:.4f}  {labels[index]}")
     if args.picture:
-        shown = [[(labels[i], float(row[i])) for i in order] for row, order in zip(scores, best)]  # noqa: B905
+        shown = [
+            [(labels[index], float(row[index])) for index in order]
+            for row, order in zip(scores, best, strict=True)
+        ]
         _draw(args.images, images, shown, args.picture)
 
 
@@ -123,7 +139,8 @@ def _set_mean(classifier: Any, given: str) -> None:
     extents = tuple(classifier.crop_dims)
     if mean.ndim == 3 and mean.shape[1:] != extents:
         # Of images larger than the input: their middle part.
-        top, left = (int(max(0, (a - b) // 2)) for a, b in zip(mean.shape[1:], extents))  # noqa: B905
+        margins = zip(mean.shape[1:], extents, strict=True)
+        top, left = (int(max(0, (a - b) // 2)) for a, b in margins)
         mean = mean[:, top : top + int(extents[0]), left : left + int(extents[1])]
         mean = resize_image(mean.transpose(1, 2, 0), classifier.crop_dims).transpose(2, 0, 1)
     try:

@@ -15,14 +15,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     parser.add_argument("root", metavar="FOLDER/", help="put before each name of the list")
     parser.add_argument("list", metavar="LIST", help="a text file with lines NAME LABEL")
-    parser.add_argument("output", metavar="LMDB", help="the folder to make")
+    parser.add_argument("output", metavar="LMDB", help="the folder to make; an LMDB is replaced")
     add = parser.add_argument
     add("--gray", action="store_true", help="one channel in place of three")
     add("--shuffle", action="store_true", help="write the images in another order")
     add("--seed", metavar="N", type=int, default=1, help="which other order (default: 1)")
     add("--backend", choices=("lmdb",), default="lmdb", help="the kind of database")
-    add("--resize_width", metavar="N", type=int, default=0, help="resize all images, if not 0")
-    add("--resize_height", metavar="N", type=int, default=0, help="resize all images, if not 0")
+    extent = options.extent
+    add("--resize_width", metavar="N", type=extent, default=0, help="resize all images, if not 0")
+    add("--resize_height", metavar="N", type=extent, default=0, help="resize all images, if not 0")
     add("--check_size", action="store_true", help="refuse images that differ in size")
     add("--encoded", action="store_true", help="keep the images compressed")
     add("--encode_type", metavar="TYPE", default="", help="compress them so: jpg or png")

@@ -13,7 +13,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     parser.add_argument("images", metavar="IMAGES", help="a file of images, plain or .gz")
     parser.add_argument("labels", metavar="LABELS", help="its file of labels, plain or .gz")
-    parser.add_argument("output", metavar="LMDB", help="the folder to make")
+    parser.add_argument("output", metavar="LMDB", help="the folder to make; an LMDB is replaced")
     parser.add_argument("--backend", choices=("lmdb",), default="lmdb", help="the kind of database")
 
 

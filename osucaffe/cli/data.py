@@ -67,6 +67,7 @@ def _mnist(args: argparse.Namespace) -> None:
 def _inspect(args: argparse.Namespace) -> None:
     from ..data.database import open_database
     from ..data.survey import sample
+    from ..errors import UserError
 
     found = _survey(args, "Inspecting")
     print(f"{args.input}: {found.records:,} records, {_size(found.nbytes)}")
@@ -91,8 +92,10 @@ def _inspect(args: argparse.Namespace) -> None:
         from .contact_sheet import write_contact_sheet
 
         images = sample(open_database(args.input), args.samples)
-        spaced = "" if len(images) == found.records else ", evenly spaced"
-        note = f"{len(images)} of {found.records:,} records{spaced}, with their labels"
+        if not images:
+            raise UserError(f"{args.input}: no sample can be read, so there is no {args.sheet}")
+        drawn = "" if len(images) == found.records else ", drawn at random"
+        note = f"{len(images)} of {found.records:,} records{drawn}, with their labels"
         write_contact_sheet(args.sheet, images, str(args.input), note)
         print(f"  samples in {args.sheet}")
 

@@ -1,7 +1,7 @@
 """Tell what osucaffe would run on: CPU, memory, libraries, GPUs; with --mpi, all ranks.
 
-osucaffe device_query
-mpiexec -n 4 osucaffe device_query --mpi"""
+  osucaffe device_query
+  mpiexec -n 4 osucaffe device_query --mpi"""
 
 from __future__ import annotations
 

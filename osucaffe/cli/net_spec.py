@@ -1,8 +1,8 @@
 """Turn nets written in Python into prototxts, and prototxts into Python.
 
-osucaffe net_spec net.py > net.prototxt          the NetSpec (or NetParameter) that net.py makes
-osucaffe net_spec net.py --object lenet          what its variable or function `lenet` gives
-osucaffe net_spec net.prototxt --phase TRAIN     Python that makes this net with NetSpec"""
+  osucaffe net_spec net.py > net.prototxt          the NetSpec (or NetParameter) that net.py makes
+  osucaffe net_spec net.py --object lenet          what its variable or function `lenet` gives
+  osucaffe net_spec net.prototxt --phase TRAIN     Python that makes this net with NetSpec"""
 
 from __future__ import annotations
 

@@ -25,6 +25,14 @@ def positive(text: str) -> int:
     return value
 
 
+def extent(text: str) -> int:
+    """A whole number of pixels, or 0."""
+    value = int(text)
+    if value < 0:
+        raise argparse.ArgumentTypeError(f"must be at least 0, not {value}")
+    return value
+
+
 def not_negative(text: str) -> float:
     """A number of at least 0."""
     value = float(text)
@@ -34,7 +42,8 @@ def not_negative(text: str) -> float:
 
 
 # argparse names them in its messages.
-positive.__name__, not_negative.__name__ = "whole number", "number"
+positive.__name__ = extent.__name__ = "whole number"
+not_negative.__name__ = "number"
 
 
 def names(text: str) -> list[str]:
@@ -130,7 +139,8 @@ def add_data(parser: argparse.ArgumentParser) -> None:
         "--decode",
         choices=("host", "gpu"),
         default="host",
-        help="where an LMDB's JPEGs are decoded: by the readers (default), or by nvImageCodec",
+        help="where an LMDB's JPEGs are decoded: by the readers (host, the default), or on the GPU "
+        'by nvImageCodec, which pip install "osucaffe[decode13]" (or [decode12]) brings',
     )
 
 

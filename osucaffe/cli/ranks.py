@@ -67,7 +67,8 @@ def _add_design(group: argparse._ArgumentGroup) -> None:
         metavar="MB",
         type=options.not_negative,
         default=16.0,
-        help="the least that travels at once beside backward or forward (default: 16)",
+        help="the least that travels at once: of gradients beside backward, or of weights beside "
+        "forward (default: 16)",
     )
     add(
         "--gradient_type",

@@ -1,6 +1,6 @@
 """Score a model: the mean of a net's outputs over a number of batches.
 
-osucaffe test --model train_val.prototxt --weights trained.caffemodel --iterations 100"""
+  osucaffe test --model train_val.prototxt --weights trained.caffemodel --iterations 100"""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def run(args: argparse.Namespace) -> None:
     log.start(args.log_dir)
     logger = logging.getLogger("osucaffe")
     if not args.weights:
-        raise UserError("--weights names no model: give the .caffemodel to score")
+        raise UserError("--weights is missing: give the .caffemodel to score")
     backend = options.make_backend(args)
 
     import numpy as np

@@ -18,7 +18,7 @@ from .ahead import BadRecords, map_ahead
 from .database import record_key, write_database
 from .datum import make_datum
 from .image import read_image
-from .image_list import Entry
+from .image_list import Entry, check_root
 
 ENCODINGS = ("jpg", "jpeg", "png")
 _JPEG_QUALITY = 95  # OpenCV's, as Caffe's tool writes
@@ -46,6 +46,7 @@ def convert_images(
     """
     if encoding is not None and encoding not in ENCODINGS:
         raise UserError(f'unknown encoding "{encoding}": use one of {", ".join(ENCODINGS)}')
+    check_root(root, entries)
     bad = bad or BadRecords()
     load = functools.partial(_load, root=root, gray=gray, size=size, encoding=encoding)
 

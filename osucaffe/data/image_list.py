@@ -50,6 +50,16 @@ def read_list(path: str) -> list[Entry]:
     return entries
 
 
+def check_root(root: str, entries: Sequence[Entry]) -> None:
+    """UserError for a folder that lacks its last slash, so that no name of the list follows it."""
+    first = root + entries[0].name
+    if root and not root.endswith("/") and Path(root).is_dir() and not Path(first).exists():
+        raise UserError(
+            f"there is no image {first}: {root} is put before each name as it "
+            f"stands, so end it with a slash ({root}/)"
+        )
+
+
 class ImageListSource:
     """The images of a list, over and over, resized and transformed.
 
@@ -80,6 +90,7 @@ class ImageListSource:
     ) -> None:
         self._path, self._root, self._size, self._colour = path, root, size, colour
         self._entries = read_list(path)
+        check_root(root, self._entries)
         self._transform = transform
         self._seed, self._shuffle = seed, shuffle
         self._bad = bad or BadRecords()

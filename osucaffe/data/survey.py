@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -97,10 +98,14 @@ def _shape(datum: Datum) -> Shape:
 
 
 def sample(database: Database, count: int) -> list[tuple[np.ndarray, int]]:
-    """Up to `count` evenly spaced records that can be read: their pixels and labels."""
+    """The pixels and labels of `count` records, fewer if there are no more or some are bad.
+
+    Drawn at random, the same ones each time: of classes that take turns in a database, evenly
+    spaced records might show only some.
+    """
     found = []
-    chosen = np.linspace(0, len(database) - 1, min(count, len(database))).astype(int)
-    for number in chosen.tolist():
+    chosen = random.Random(0).sample(range(len(database)), min(count, len(database)))
+    for number in sorted(chosen):
         with database.read(number, number + 1) as [(_, value)]:
             try:
                 datum = parse_datum(value)

@@ -18,6 +18,11 @@ AnyMessage = TypeVar("AnyMessage", bound=Message)
 _WHOLE_FLOAT = re.compile(r"^( *\w+: -?\d+)\.0$", re.MULTILINE)  # 1.0, where Caffe prints 1
 _UNKNOWN_FIELD = re.compile(r'Message type "(\S+)" has no field named "(\S+)"')
 _UNKNOWN_VALUE = re.compile(r'Enum type "(\S+)" has no value (?:named|with number) (\S+?)\.?$')
+_CONFUSED = {
+    "NetParameter": ("SolverParameter", "a solver's"),
+    "SolverParameter": ("NetParameter", "a net's"),
+}
+"""Files that are given for one another: the messages in them, and whose prototxt it may be."""
 _GIVEN_TWICE = re.compile(r'Message type "(\S+)" should not have multiple "(\S+)" fields')
 
 
@@ -84,6 +89,10 @@ def _explain(error: text_format.ParseError, text: str) -> str:
 def _unknown_field(message_name: str, field: str) -> str:
     message = descriptor_pool.Default().FindMessageTypeByName(message_name)
     said = f'unknown field "{field}" in {message.name}'
+    if message.name in _CONFUSED:
+        other, whose = _CONFUSED[message.name]
+        if field in message.file.message_types_by_name[other].fields_by_name:
+            return f"{said}: is this {whose} prototxt?"
     inside = [
         child.name
         for child in message.fields

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import io
+from collections import Counter
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from osucaffe.data.database import open_database, record_key, write_database
 from osucaffe.data.datum import make_datum
+from osucaffe.data.survey import sample
 from osucaffe.proto import Datum
 
 from .conftest import Cli
@@ -43,6 +46,24 @@ def test_the_contact_sheet_shows_the_images(cli: Cli, fixtures) -> None:
     assert np.abs(thumbnail - wanted).mean() < 25
     assert np.corrcoef(thumbnail.ravel(), wanted.ravel())[0, 1] > 0.9
     assert (pixels[:20, -20:] == 255).all()
+
+
+def test_samples_show_classes_that_take_turns(tmp_path: Path) -> None:
+    records = [make_datum(np.full((1, 1, 1), at, np.uint8), at % 3) for at in range(90)]
+    write_database(tmp_path / "x", [(record_key(at), value) for at, value in enumerate(records)])
+    samples = sample(open_database(tmp_path / "x"), 60)
+    numbers = [int(pixels[0, 0, 0]) for pixels, _ in samples]
+    assert len(numbers) == 60
+    assert numbers == sorted(set(numbers))
+    assert min(Counter(label for _, label in samples).values()) > 10
+
+
+def test_a_sheet_of_no_readable_record(cli: Cli) -> None:
+    write_database(cli.folder / "x_lmdb", [(record_key(0), b"nonsense")])
+    done = cli("data", "inspect", "x_lmdb", "--sheet", "sheet.png")
+    assert done.code == 1
+    assert 'bad record "00000000": ' in done.out
+    assert done.err == "osucaffe: x_lmdb: no sample can be read, so there is no sheet.png\n"
 
 
 def test_verify_names_bad_records(cli: Cli, fixtures) -> None:

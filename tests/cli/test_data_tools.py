@@ -93,8 +93,17 @@ def test_convert_imageset_and_bad_images(cli: Cli, pictures: Path) -> None:
     for options, message in (
         (("--resize_width", "9"), "give both --resize_height and --resize_width"),
         (("--encode_type", "gif"), 'unknown encoding "gif"'),
+        (("--resize_width=-9", "--resize_height=9"), "must be at least 0, not -9"),
     ):
         assert message in cli("convert_imageset", *options, "in/", "list.txt", "out_lmdb").err
+
+
+def test_a_folder_of_images_without_its_slash(cli: Cli, pictures: Path) -> None:
+    done = cli("convert_imageset", "--on_bad_record=skip", "in", "list.txt", "out_lmdb")
+    assert done.code == 1
+    assert done.err.startswith("osucaffe: there is no image in0.jpg: in is put before each name")
+    assert "end it with a slash (in/)" in done.err
+    assert not (cli.folder / "out_lmdb").exists()
 
 
 def test_compute_image_mean_writes_what_caffes_tool_wrote(cli: Cli, fixtures: Path) -> None:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import argparse
+import errno
 import subprocess
 import sys
 import time
+from typing import NoReturn
 
 import pytest
 
 from osucaffe.backends.cores import usable_cores
-from osucaffe.cli import COMMANDS, _normalize
+from osucaffe.cli import COMMANDS, _normalize, main
 
 from .conftest import Cli
 
@@ -94,6 +97,29 @@ def test_typing_errors_get_a_hint(cli: Cli, words: list[str], message: str) -> N
     assert result.code == 2
     assert message in result.err
     assert len(result.err.splitlines()) == 1
+
+
+def test_an_interrupt_while_the_command_line_is_read(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted() -> NoReturn:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("osucaffe.cli._parser", interrupted)
+    assert main(["train"]) == 130
+    assert capsys.readouterr().err == "osucaffe: interrupted\n"
+
+
+def test_memory_that_the_system_refuses(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refused(args: argparse.Namespace) -> NoReturn:
+        raise OSError(errno.ENOMEM, "Cannot allocate memory")  # of mmap: it names no file
+
+    monkeypatch.setattr("osucaffe.cli.layers.run", refused)
+    assert main(["layers"]) == 1
+    message = "osucaffe: out of memory (Cannot allocate memory): lower the batch size\n"
+    assert capsys.readouterr().err == message
 
 
 def test_too_many_threads_are_told(cli: Cli) -> None:

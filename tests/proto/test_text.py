@@ -5,7 +5,14 @@ from pathlib import Path
 import pytest
 
 from osucaffe.errors import UserError
-from osucaffe.proto import NetParameter, format_text, parse_text, read_text, write_text
+from osucaffe.proto import (
+    NetParameter,
+    SolverParameter,
+    format_text,
+    parse_text,
+    read_text,
+    write_text,
+)
 
 MISTAKES = [
     (
@@ -17,6 +24,10 @@ MISTAKES = [
     (
         "layer { dropout_ratio: 0.5 }",
         'net:1:9: unknown field "dropout_ratio" in LayerParameter (it belongs in dropout_param)',
+    ),
+    (
+        'net: "net.prototxt"',
+        'net:1:1: unknown field "net" in NetParameter: is this a solver\'s prototxt?',
     ),
     (
         "layer { pooling_param { pool: MAXX } }",
@@ -42,6 +53,11 @@ def test_a_mistake_is_named_with_its_place(text: str, message: str) -> None:
     assert str(error.value).startswith(message)
     assert "\n" not in str(error.value)
     assert "osucaffe." not in str(error.value)
+
+
+def test_a_net_given_as_a_solver_is_told() -> None:
+    with pytest.raises(UserError, match=r"1:1: .*\"layer\" in SolverParameter: is this a net's"):
+        parse_text("layer { }", SolverParameter)
 
 
 def test_an_error_names_the_file(tmp_path: Path) -> None:
