@@ -1,7 +1,8 @@
 """Owns what a communicator is: ranks that do collective operations on flat arrays together.
 
-Every rank calls the same operations in the same order, on arrays of one size and type: float32,
-float64, float16, int32, or uint16 for the bits of bfloat16. All of them work in place.
+Every rank calls the same operations in the same order (also those of several communicators, if
+these share a GPU), on arrays of one size and type: float32, float64, float16, int32, or uint16 for
+the bits of bfloat16. All of them work in place.
 """
 
 from __future__ import annotations
@@ -109,6 +110,10 @@ class Communicator(ABC):
             raise ValueError(f"there is no rank {root} among {self.size}")
         if self.size == 1 or not array.size:
             return DONE
+        return self._begin(operation, array, root, stream)
+
+    def _begin(self, operation: str, array: Any, root: int, stream: Any) -> Handle:
+        """Do one of the collective operations, or let it be under way."""
 
         def work() -> None:
             trace = running()

@@ -6,7 +6,7 @@ from abc import abstractmethod
 from typing import Any
 
 from ..trace import running
-from .communicator import DONE, Communicator, Handle, check, describe
+from .communicator import Communicator, Handle, describe
 
 PRIORITY = -5
 """Of the streams of communicators: the greatest that CUDA knows."""
@@ -52,10 +52,7 @@ class OnStream(Communicator):
         self.stream.synchronize()
         super().close()
 
-    def _collective(self, operation: str, array: Any, root: int, stream: Any) -> Handle:
-        check(array)
-        if self.size == 1 or not array.size:
-            return DONE
+    def _begin(self, operation: str, array: Any, root: int, stream: Any) -> Handle:
         trace = running()
         ready = self._cupy.cuda.Event(disable_timing=True)
         ready.record(stream)
