@@ -70,7 +70,7 @@ class Mpi(Communicator):
         GPU must be ready."""
         name, chunk = self._selection.choose(operation, array.nbytes, self.size, self.level)
         if name == "native" and not self._takes(operation, array.dtype.name):
-            name = _INSTEAD.get(operation, name)
+            name = _INSTEAD[operation]
         with self._watched(f"{operation} of {array.nbytes:,} bytes by {name}"):
             if name == "native":
                 self._run_native(operation, array, root)
@@ -157,10 +157,10 @@ class Mpi(Communicator):
         return self._math.native and (dtype in _TYPES or operation in ("broadcast", "all_gather"))
 
     def _run_native(self, operation: str, array: np.ndarray, root: int) -> None:
+        """Do one of the operations in `NATIVE`."""
         if operation == "broadcast":
             self._wait([self._comm.Ibcast([array.view(np.uint8), MPI.BYTE], root)])
-            return
-        if operation == "all_reduce":
+        elif operation == "all_reduce":
             buffer = [array, _TYPES[array.dtype.name]]
             self._wait([self._comm.Iallreduce(MPI.IN_PLACE, buffer)])
         elif operation == "reduce":
@@ -168,14 +168,12 @@ class Mpi(Communicator):
             here = self.rank == root
             given, got = (MPI.IN_PLACE, buffer) if here else (buffer, None)
             self._wait([self._comm.Ireduce(given, got, MPI.SUM, root)])
-        elif operation == "all_gather":
+        else:
             parts = [self.part(array.size, rank) for rank in range(self.size)]
             counts = [(stop - start) * array.itemsize for start, stop in parts]
             starts = [start * array.itemsize for start, _ in parts]
             whole = [array.view(np.uint8), counts, starts, MPI.BYTE]
             self._wait([self._comm.Iallgatherv(MPI.IN_PLACE, whole)])
-        else:
-            raise ValueError(f'MPI has no "native" {operation} in place')
 
 
 def _wait_politely(requests: Requests) -> None:

@@ -21,6 +21,7 @@ CHUNK = 256 * 1024
 """Bytes that a pipeline moves at a time, where no table says otherwise."""
 
 LEVELS = ("node", "network")
+"""Ranks that share memory, and ranks that do not."""
 GPU, GPU_WAYS = "gpu", ("nccl", "ipc")
 """A further level, the GPUs of a host: which communicator does an all-reduce."""
 NATIVE = ("broadcast", "reduce", "all_reduce", "all_gather")
@@ -105,6 +106,8 @@ def read_table(path: Path) -> Table:
 def _parse(content: Any) -> Table:
     table: dict[str, dict[str, dict[int, list[tuple[float, str, int]]]]] = {}
     for level, operations in content["levels"].items():
+        if level not in (*LEVELS, GPU):
+            raise ValueError(f"level {level}")
         for operation, rows in operations.items():
             known = {*ALGORITHMS[operation], *(["native"] if operation in NATIVE else [])}
             if level == GPU:

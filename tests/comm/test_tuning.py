@@ -85,6 +85,7 @@ def test_gpus_are_measured_and_the_faster_way_is_kept() -> None:
         '{"levels": {"gpu": {"all_reduce": {"2": [[null, "ring", 1]]}}}}',
         "{",
         "[]",
+        '{"levels": {"nodes": {"all_reduce": {"2": [[null, "ring", 1]]}}}}',
         '{"levels": {"node": {"sort": {"2": [[null, "ring", 1]]}}}}',
         '{"levels": {"node": {"all_reduce": {"2": [[9, "ring", 1]]}}}}',
         '{"levels": {"node": {"all_reduce": {"2": [[null, "rings", 1]]}}}}',
