@@ -37,7 +37,8 @@ operation can be replayed at any time, and after any other.
 
 It cannot lock up, in whatever order a GPU takes what may run side by side: a rank waits behind
 raising its own flag of the meeting, and raises flags in the order of the operations, behind
-nothing that waits for a later one.
+nothing that waits for a later one. Nor can several communicators, whatever queues of the GPU their
+streams share, if all ranks enqueue their operations in one order.
 """
 MEETINGS = ARRIVED + PIECES
 BLOCKS, THREADS = 132, 512

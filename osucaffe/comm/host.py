@@ -49,16 +49,14 @@ class HostMath:
     def finish(self) -> None:
         """All that was added is there: `add` returns when it is done."""
 
-    def narrow(self, values: np.ndarray, out: np.ndarray, scale: float = 1.0) -> None:
-        """out = values * scale, from float32 to float16 or bfloat16, rounded to the nearest."""
+    def narrow(self, values: np.ndarray, out: np.ndarray) -> None:
+        """out = values, from float32 to float16 or bfloat16, rounded to the nearest."""
+        if out.dtype == np.float16:
+            np.copyto(out, values, casting="same_kind")
+            return
         for start in range(0, values.size, _PIECE):
             piece = slice(start, start + _PIECE)
-            scaled = self._wide[0][: values[piece].size]
-            np.multiply(values[piece], np.float32(scale), out=scaled)
-            if out.dtype == np.float16:
-                np.copyto(out[piece], scaled, casting="same_kind")
-            else:
-                self._narrow(scaled, out[piece])
+            self._narrow(values[piece], out[piece])
 
     def _narrow(self, values: np.ndarray, out: np.ndarray) -> None:
         """float32 to bfloat16, at most one piece: to nearest, ties to even; NaN stays NaN."""

@@ -8,8 +8,6 @@ from typing import Any
 from ..errors import UserError
 from ..proto import caffe_pb2
 
-SCALINGS = ("weak", "strong")
-
 _FIELDS = ("data_param", "image_data_param", "hdf5_data_param", "memory_data_param",
            "window_data_param", "patch_data_param")  # fmt: skip
 

@@ -120,17 +120,17 @@ class Propagation:
             self._others_differ = False
 
     def _begin(self, layer: int | None, tensor: Tensor | None = None) -> None:
-        """Send what forward reads, or another tensor; wait for what layers up to `layer` need."""
+        """Send what forward reads, or another tensor, and `_wait`."""
         array = (tensor or self._copies or self._weights).array
         stream = _stream(self._backend)
         for bucket in self._buckets:
             handle = self._send(array[bucket.start : bucket.stop], stream=stream)
             self._handles.append((bucket.layer, handle))
-        self._wait(self._buckets[-1].layer if layer is None and self._buckets else layer or 0)
+        self._wait(layer)
 
-    def _wait(self, layer: int) -> None:
-        """Wait for the weights of the layers up to this one."""
-        while self._handles and self._handles[0][0] <= layer:
+    def _wait(self, layer: int | None) -> None:
+        """Wait for the weights of the layers up to this one (None: of all)."""
+        while self._handles and (layer is None or self._handles[0][0] <= layer):
             self._handles.popleft()[1].wait(_stream(self._backend))
 
 

@@ -31,8 +31,6 @@ from .statistics import average_statistics
 
 logger = logging.getLogger("osucaffe")
 
-AGGREGATIONS = ("blocking", "layerwise")
-PROPAGATIONS = ("none", "blocking", "overlapped", "sharded")
 GRAIN = 64
 """Parts of a bucket begin at multiples of so many elements, as NCCL's long loads want it."""
 _WISHES = (NONE, SNAPSHOT, STOP)
@@ -122,7 +120,7 @@ class DataParallel(Team):
         """By bucket the layer that completes it, and what waits for its sums and updates it."""
         if solver.optimizer.separable and self._updates_weights:
             for index, (bucket, part) in enumerate(zip(buckets, ranges, strict=True)):
-                arrive, change = partial(gradients.arrive, index), solver.optimizer.part([part])
+                arrive, change = partial(gradients.arrive, index), solver.optimizer.part(*part)
                 self._updates.append((bucket.layer, sequence([arrive, change])))
         if not sharded:
             nbytes = design.bucket if design.propagation == "overlapped" else len(arena) * 4

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -59,7 +58,7 @@ class Optimizer:
             values = scale.read()
             self._place(scale.factor, scalars, memory, update.names.index("scale"))
             scale.write(values)
-        self._record(program, [(0, len(arena))])
+        self._record(program, 0, len(arena))
         if scale:
             program.add(scale.change(squares), [])
         self.steps: list[Step] = [self._prepare(call) for call in program.calls]
@@ -67,16 +66,15 @@ class Optimizer:
         self.separable = len(self.steps) == 1
         """Whether parameters may be updated apart: no sum over all gradients is needed."""
 
-    def part(self, ranges: Sequence[tuple[int, int]]) -> Step:
-        """A step like those of a `separable` update, of the arena's elements start .. stop - 1 of
-        some ranges only."""
+    def part(self, start: int, stop: int) -> Step:
+        """A step like those of a `separable` update, of the arena's elements start .. stop - 1."""
         program = Program()
-        self._record(program, ranges)
+        self._record(program, start, stop)
         (call,) = program.calls
         return self._prepare(call) if call.settings["segments"] else lambda: None
 
-    def _record(self, program: Program, ranges: Sequence[tuple[int, int]]) -> None:
-        """Record the update of ranges of the arena."""
+    def _record(self, program: Program, first: int, last: int) -> None:
+        """Record the update of the arena's elements first .. last - 1."""
         program.update(
             self._arena.data,
             self._arena.diff,
@@ -86,7 +84,6 @@ class Optimizer:
             names=self._update.names,
             segments=[
                 (max(start, first), min(stop, last), each.lr_mult, each.decay_mult)
-                for first, last in ranges
                 for start, stop, each in self._arena.segments
                 if each.lr_mult and max(start, first) < min(stop, last)
             ],

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import argparse
 import re
 
 import pytest
 
+from osucaffe.cli import ranks
 from osucaffe.comm.algorithms import ALGORITHMS
 from osucaffe.comm.create import KINDS
-from osucaffe.parallel.team import AGGREGATIONS, PROPAGATIONS
 
 from .ranks import ROOT
 
@@ -30,16 +31,24 @@ def test_every_communicator_is_named() -> None:
     assert set(re.findall(r"`([\w+]+)`", section("Communicators"))) == set(KINDS) - {"auto"}
 
 
-@pytest.mark.parametrize(
-    ("flag", "values"),
-    [
-        ("aggregation", AGGREGATIONS),
-        ("propagation", PROPAGATIONS),
-        ("comm", KINDS),
-        ("gradient_type", ("bfloat16", "float16")),
-    ],
-)
-def test_flags_have_values_that_there_are(flag: str, values: tuple[str, ...]) -> None:
+def parser() -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser()
+    ranks.add_arguments(made)
+    return made
+
+
+@pytest.mark.parametrize("flag", ["aggregation", "propagation", "gradient_type"])
+def test_flags_have_values_that_there_are(flag: str) -> None:
     named = re.findall(rf"--{flag} ([\w+]+)", PAGE)
     assert named
-    assert set(named) <= set(values)
+    for value in named:
+        assert parser().parse_args([f"--{flag}", value])
+
+
+def test_communicators_in_the_text_are_some_that_there_are() -> None:
+    assert set(re.findall(r"--comm ([\w+]+)", PAGE)) <= set(KINDS)
+
+
+def test_the_size_of_buckets_is_told_as_it_is() -> None:
+    [told] = re.findall(r"(\d+) MB by default", PAGE)
+    assert parser().parse_args([]).bucket_mb == float(told)
