@@ -1,7 +1,9 @@
 """Tell what osucaffe would run on: CPU, memory, libraries, GPUs; with --mpi, all ranks.
 
   osucaffe device_query
-  mpiexec -n 4 osucaffe device_query --mpi"""
+  mpiexec -n 4 osucaffe device_query --mpi
+
+Rank 0 prints what all have found."""
 
 from __future__ import annotations
 

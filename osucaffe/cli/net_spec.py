@@ -2,7 +2,9 @@
 
   osucaffe net_spec net.py > net.prototxt          the NetSpec (or NetParameter) that net.py makes
   osucaffe net_spec net.py --object lenet          what its variable or function `lenet` gives
-  osucaffe net_spec net.prototxt --phase TRAIN     Python that makes this net with NetSpec"""
+  osucaffe net_spec net.prototxt --phase TRAIN     Python that makes this net with NetSpec
+
+A Python file is run as an import runs it: what it does as __main__ is left out."""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
 """Score a model: the mean of a net's outputs over a number of batches.
 
-  osucaffe test --model train_val.prototxt --weights trained.caffemodel --iterations 100"""
+  osucaffe test --model train_val.prototxt --weights trained.caffemodel --iterations 100
+
+The log has the outputs of each batch, and at its end their means."""
 
 from __future__ import annotations
 

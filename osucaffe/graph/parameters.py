@@ -21,6 +21,7 @@ def adopt_parameters(layers: Sequence[Layer], share: Any | None) -> list[Paramet
 
     Sharing is strict (equal shapes) or, where share_mode says PERMISSIVE, by equal counts.
     """
+    _check_names(layers)
     trained = {layer.name: layer for layer in share.layers} if share else {}
     named: dict[str, tuple[Parameter, Layer]] = {}
     parameters: dict[int, Parameter] = {}
@@ -69,6 +70,19 @@ def adopt_parameters(layers: Sequence[Layer], share: Any | None) -> list[Paramet
                 if layer.spec(index).name == owner.name:
                     layer.wanted[index] = wanted
     return list(parameters.values())
+
+
+def _check_names(layers: Sequence[Layer]) -> None:
+    """Refuse layers of one name if any has parameters: weights are kept and found by it."""
+    first: dict[str, Layer] = {}
+    for layer in layers:
+        other = first.setdefault(layer.name, layer)
+        if other is not layer and (layer.parameters or other.parameters):
+            layer.fail(
+                "name",
+                f"an earlier layer ({other.type}) has it too, and weights are saved and loaded by "
+                "it: rename one of them",
+            )
 
 
 def _check_shapes(

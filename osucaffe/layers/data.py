@@ -76,8 +76,9 @@ class Data(Images):
         if leveldb or (Path(param.source) / "CURRENT").exists():
             self.fail(
                 "data_param.backend",
-                f"LevelDB is not supported. Make {param.source} again as an LMDB (C++ Caffe's "
-                "convert_imageset and convert_mnist_data have --backend=lmdb), set backend: LMDB",
+                f"LevelDB is not supported. Make {param.source} again as an LMDB with "
+                "convert_imageset, or C++ Caffe's convert_mnist_data --backend=lmdb, and set "
+                "backend: LMDB",
             )
 
 

@@ -42,13 +42,12 @@ class Window:
 
 def read_window(layer: Layer, field: str, axes: int) -> Window:
     """Read `kernel_size`, `stride`, `pad`, `dilation` (or `kernel_h`, ...) of layer.param.field."""
-    window = Window(
+    return Window(
         kernel=_by_axis(layer, field, "kernel_size", axes, None, least=1),
         stride=_by_axis(layer, field, "stride", axes, 1, least=1),
         pad=_by_axis(layer, field, "pad", axes, 0, least=0),
         dilation=_by_axis(layer, field, "dilation", axes, 1, least=1),
     )
-    return window
 
 
 def _by_axis(
