@@ -19,6 +19,7 @@ from .database import record_key, write_database
 from .datum import make_datum
 from .image import read_image
 from .image_list import Entry, check_root
+from .transform import shape_text
 
 ENCODINGS = ("jpg", "jpeg", "png")
 _JPEG_QUALITY = 95  # OpenCV's, as Caffe's tool writes
@@ -62,8 +63,9 @@ def convert_images(
                 first = first or extent
                 if check_size and extent != first:
                     raise UserError(
-                        f"image {root + entry.name} is {_text(extent)}, but the first one is "
-                        f"{_text(first)} (height x width): resize them, or leave out check_size"
+                        f"image {root + entry.name} is {shape_text(extent)}, but the first one is "
+                        f"{shape_text(first)} (height x width): resize them, or leave out "
+                        "check_size"
                     )
             except UserError as error:
                 bad.found(error)
@@ -120,7 +122,3 @@ def _matches(path: str, encoding: str) -> bool:
     """Whether a file's name says that it is encoded so."""
     extension = path.rpartition(".")[2].lower().replace("jpeg", "jpg")
     return extension == encoding.replace("jpeg", "jpg")
-
-
-def _text(extent: tuple[int, int]) -> str:
-    return "x".join(map(str, extent))

@@ -13,6 +13,7 @@ from osucaffe.errors import UserError
 from .ahead import BadRecords, map_ahead
 from .database import Database
 from .records import read_record, record_name
+from .transform import shape_text
 
 _BLOCK = 64
 
@@ -67,9 +68,12 @@ def _sum(database: Database, start: int, shape: Shape) -> _Sum:
                 errors.append(error)
                 continue
             if image.shape != shape:
-                sizes = f"is {image.shape}, but the first record is {shape}"
                 errors.append(
-                    UserError(f"{record_name(database, key)} {sizes}: give all images one size")
+                    UserError(
+                        f"{record_name(database, key)} is {shape_text(image.shape)}, but the first "
+                        f"record is {shape_text(shape)} (channels x height x width): give all "
+                        "images one size"
+                    )
                 )
                 continue
             total += image  # float64: exact for bytes

@@ -60,13 +60,13 @@ class Transform:
         Raises the layer's UserError where they do not fit.
         """
         channels, height, width = shape
-        text = _text(shape)
+        text = shape_text(shape)
         if self._full is not None:
             if self._full.shape != shape:
                 self._fail(
                     "transform_param.mean_file",
-                    f"the mean in {self._file} is {_text(self._full.shape)}, but the records are "
-                    f"{text} (channels x height x width): compute it from the same database",
+                    f"the mean in {self._file} is {shape_text(self._full.shape)}, but the records "
+                    f"are {text} (channels x height x width): compute it from the same database",
                 )
             self.mean = self._full
         elif self._values.size:
@@ -167,7 +167,7 @@ def check_size(transform: Transform, shape: Shape, first: Shape, name: str) -> N
     if fits and shape[0] == first[0] and min(shape[1:]) >= transform.crop:
         return
     raise UserError(
-        f"{name} is {_text(shape)}, but the first record is {_text(first)} "
+        f"{name} is {shape_text(shape)}, but the first record is {shape_text(first)} "
         "(channels x height x width): give all images one size"
         + (f", at least crop_size {transform.crop}" if transform.crop else "")
     )
@@ -181,5 +181,6 @@ def record_draws(seed: int, epochs: np.ndarray, records: np.ndarray) -> np.ndarr
     return mix(mix(mixed) ^ records.astype(np.uint64))
 
 
-def _text(shape: Shape) -> str:
+def shape_text(shape: Shape) -> str:
+    """How messages write a shape: 3x32x32."""
     return "x".join(map(str, shape))

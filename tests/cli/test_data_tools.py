@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import simplejpeg
 
-from osucaffe.data.database import open_database
-from osucaffe.data.datum import parse_datum, pixels
+from osucaffe.data.database import open_database, record_key, write_database
+from osucaffe.data.datum import make_datum, parse_datum, pixels
 from osucaffe.data.image import resize
 from osucaffe.proto import Datum, read_mean
 
@@ -118,6 +118,17 @@ def test_compute_image_mean_writes_what_caffes_tool_wrote(cli: Cli, fixtures: Pa
     assert f"mean_value channel [0]: {wanted.mean(dtype=np.float64):.6g}" in done.out
     done = cli("compute_image_mean", str(formats / "jpeg6_lmdb"), "--readers", "2")
     assert done.out.count("mean_value") == 3
+
+
+def test_a_mean_of_images_of_several_sizes(cli: Cli) -> None:
+    images = [np.zeros((1, height, 3), np.uint8) for height in (4, 5)]
+    write_database(
+        cli.folder / "x_lmdb",
+        [(record_key(index), make_datum(image, 0)) for index, image in enumerate(images)],
+    )
+    done = cli("compute_image_mean", "x_lmdb")
+    assert done.code == 1
+    assert 'record "00000001" of x_lmdb is 1x5x3, but the first record is 1x4x3' in done.err
 
 
 def test_convert_mnist(cli: Cli) -> None:

@@ -215,14 +215,3 @@ def _select(
     np.bitwise_xor(value, otherwise, out=scratch)
     np.bitwise_and(scratch, mask, out=scratch)
     np.bitwise_xor(otherwise, scratch, out=output.view(mask.dtype))
-
-
-def compile_numpy(
-    text: str,
-    operands: Sequence[str],
-    scalars: Sequence[str] = (),
-    constants: Mapping[str, float] | None = None,
-    **options: Any,
-) -> Evaluate:
-    """A function (arrays, scalars, start, stop) that evaluates a formula; see `Evaluate`."""
-    return Evaluate(text, operands, scalars, constants, **options)
