@@ -7,6 +7,10 @@ from typing import Any
 from ..errors import UserError
 from .driver import allocation
 
+BLOCK = 2 << 20
+"""Bytes that CUDA gives out at once. A handle means all of them: smaller allocations share one
+(CUDA Programming Guide, "Interprocess Communication", which advises multiples of it)."""
+
 
 class Peers:
     """What the ranks of an MPI communicator, all on one host, let one another read and write.
@@ -25,10 +29,10 @@ class Peers:
     def share(self, nbytes: int) -> list[int]:
         """The addresses of zeros that each rank gives for the others to write, until `close`.
 
-        They are an allocation of their own: a handle means all of one. All ranks call it together.
+        They lie in blocks of their own: a handle means whole ones. All ranks call it together.
         UserError where memory cannot be mapped.
         """
-        pointer = self._runtime.malloc(nbytes)
+        pointer = self._runtime.malloc(-(-nbytes // BLOCK) * BLOCK)
         self._shared.append(pointer)
         self._runtime.memset(pointer, 0, nbytes)
         self._runtime.deviceSynchronize()

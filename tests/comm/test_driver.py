@@ -41,6 +41,15 @@ def test_flags_are_raised_then_awaited_then_reset(monkeypatch: pytest.MonkeyPatc
     ]  # fmt: skip
 
 
+def test_where_an_allocation_begins(monkeypatch: pytest.MonkeyPatch) -> None:
+    def query(start: Any, size: None, pointer: Any) -> int:
+        start._obj.value = pointer.value - 24
+        return 0
+
+    _use(monkeypatch, cuMemGetAddressRange_v2=query)
+    assert driver.allocation((1 << 40) + 24) == 1 << 40
+
+
 def test_the_drivers_errors_are_raised(monkeypatch: pytest.MonkeyPatch) -> None:
     _use(monkeypatch, cuStreamBatchMemOp_v2=lambda *given: 1)
     with pytest.raises(RuntimeError, match="the CUDA driver says error 1"):

@@ -42,7 +42,7 @@ def done(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     runtime = SimpleNamespace(
         CUDARuntimeError=Refused,
-        malloc=lambda nbytes: 3000,
+        malloc=lambda nbytes: (done.append(f"take {nbytes}"), 3000)[1],
         memset=lambda pointer, value, nbytes: done.append(f"{nbytes} x {value} at {pointer}"),
         deviceSynchronize=lambda: done.append("wait"),
         ipcGetMemHandle=lambda pointer: b"%d" % pointer,
@@ -63,7 +63,7 @@ def test_what_is_shared_is_given_back_when_nobody_maps_it(done: list[str]) -> No
     made.close()
     made.close()
     assert done == [
-        "64 x 0 at 3000", "wait", "map other", "unmap 7000", "all are here", "free 3000",
+        "take 2097152", "64 x 0 at 3000", "wait", "map other", "unmap 7000", "all are here", "free 3000",
         "all are here",
     ]  # fmt: skip
 
@@ -78,4 +78,4 @@ def test_what_cannot_be_mapped_is_given_back_at_once(
     monkeypatch.setattr(made._runtime, "ipcOpenMemHandle", refuse)
     with pytest.raises(UserError, match=r"cannot be mapped \(no way\): use --comm nccl or mpi"):
         made.share(8)
-    assert done == ["8 x 0 at 3000", "wait", "all are here", "free 3000"]
+    assert done == ["take 2097152", "8 x 0 at 3000", "wait", "all are here", "free 3000"]
