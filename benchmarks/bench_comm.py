@@ -96,7 +96,9 @@ def measure_gpus(wanted: str | None, largest: int, folder: Path) -> None:
         if rows:
             record["microseconds"][f"{ranks} GPUs"] = rows
             text += f"\n{gpu_section(f'{ranks} GPUs', rows)}"
-        print(f"wrote {results.write(name, record, text, folder)}")
+            print(f"wrote {results.write(name, record, text, folder)}")
+    if not record["microseconds"]:
+        raise SystemExit("nothing was measured: see what the ranks say")
     print(text)
 
 

@@ -59,6 +59,8 @@ def main() -> None:
             record["rows"].append(row)
             name = f"scaling-{device.lower().replace(' ', '-')}-{record['date']}"
             path = results.write(name, record, render(record), options.out)
+    if not record["rows"]:
+        raise SystemExit("nothing was measured: see what the ranks say")
     print(f"\n{path.read_text()}")
 
 
