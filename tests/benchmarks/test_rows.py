@@ -11,7 +11,11 @@ pytestmark = needs_mpi
 
 
 def test_rows_come_back(capfd: pytest.CaptureFixture[str]) -> None:
-    statement = "import os; print('ROW', '{\"threads\": %s}' % os.environ['OMP_NUM_THREADS'])"
+    # A line at a time: what two ranks write in pieces may come mixed.
+    statement = (
+        "import os, sys; threads = os.environ['OMP_NUM_THREADS'];"
+        "sys.stdout.write('ROW {\"threads\": %s}\\n' % threads); sys.stdout.flush()"
+    )
     rows = list(rows_of_ranks(2, "timeit", "-n1", "-r1", statement, threads=3))
     assert rows == [{"threads": 3}] * 2
     assert "loop, best of" in capfd.readouterr().out
