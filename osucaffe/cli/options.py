@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import math
 from typing import TYPE_CHECKING
 
 from ..errors import UserError, naming
@@ -34,10 +35,10 @@ def extent(text: str) -> int:
 
 
 def not_negative(text: str) -> float:
-    """A number of at least 0."""
+    """A finite number of at least 0."""
     value = float(text)
-    if not value >= 0:
-        raise argparse.ArgumentTypeError(f"must be at least 0, not {text}")
+    if not 0 <= value < math.inf:
+        raise argparse.ArgumentTypeError(f"must be at least 0, and finite, not {text}")
     return value
 
 

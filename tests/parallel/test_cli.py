@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import re
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from osucaffe.cli import ranks
 from osucaffe.proto import read_weights
 from tests.comm.ranks import ROOT, mpiexec, needs_mpi
 
@@ -84,6 +86,7 @@ def test_a_snapshot_goes_on_with_another_number_of_ranks(folder: Path, propagati
     [
         (["--scal", "strong", "--ranks", "5"], "12 cannot be divided among 5 ranks"),
         (["--ranks", "2", "--algorithm", "bogus"], "algorithm 'bogus' is not known"),
+        (["--ranks", "2", "--comm", "gossip"], "--comm gossip: choose one of auto, mpi"),
         (["--ranks", "2", "--comm", "nccl"], "--comm nccl is for GPUs"),
         (["--ranks", "2", "--tuning", "none.json"], "none.json: cannot read the tuning table"),
         (["--ranks", "2", "--precision", "bf16"], "osucaffe: --precision is for GPUs only"),
@@ -99,6 +102,15 @@ def test_refusals_are_printed_once(folder: Path, options: list[str], message: st
     assert message in done.stderr
     assert done.stderr.count("osucaffe:") == 1, done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("size", ["-1", "inf", "nan"])
+def test_a_bucket_has_a_size(size: str, capsys: pytest.CaptureFixture[str]) -> None:
+    parser = argparse.ArgumentParser()
+    ranks.add_arguments(parser)
+    with pytest.raises(SystemExit):
+        parser.parse_args(["--bucket_mb", size])
+    assert f"--bucket_mb: must be at least 0, and finite, not {size}" in capsys.readouterr().err
 
 
 def test_a_trace_shows_the_exchange_beside_backward(folder: Path) -> None:
