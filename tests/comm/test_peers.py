@@ -63,8 +63,8 @@ def test_what_is_shared_is_given_back_when_nobody_maps_it(done: list[str]) -> No
     made.close()
     made.close()
     assert done == [
-        "take 2097152", "64 x 0 at 3000", "wait", "map other", "unmap 7000", "all are here", "free 3000",
-        "all are here",
+        "take 2097152", "64 x 0 at 3000", "wait", "map other",
+        "unmap 7000", "all are here", "free 3000", "all are here",
     ]  # fmt: skip
 
 
