@@ -11,7 +11,7 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from osucaffe.backends.cpu.evaluate import CHUNK, compile_numpy
+from osucaffe.backends.cpu.evaluate import CHUNK, Evaluate
 from osucaffe.backends.formula import parse, to_c
 
 MOMENTUM = "t = g * scale + decay * w; h = momentum * h + rate * t; w = w - h"
@@ -74,7 +74,7 @@ def test_numpy_computes_what_python_computes(name: str, dtype: str) -> None:
     arrays = operands(dtype, 100)
     expected = wanted(text, arrays, constants | scalars)
     # Chunks of 32: the last one is shorter.
-    evaluate = compile_numpy(text, "aby", list(scalars), constants, dtype=dtype, length=32)
+    evaluate = Evaluate(text, "aby", list(scalars), constants, dtype=dtype, length=32)
     evaluate(arrays, list(scalars.values()), 0, 100)
     for found, right in zip(arrays, expected, strict=True):
         np.testing.assert_allclose(found, right, rtol=2e-6 if dtype == "float32" else 1e-13,
@@ -118,7 +118,7 @@ def test_operands_that_share_memory_are_all_read_before_one_is_written() -> None
     a = np.arange(5.0)
     before = a.copy()
     y, z = a, np.empty(5)
-    evaluate = compile_numpy("y = a * 2; z = a + y", ["a", "y", "z"], dtype="float64", shared=True)
+    evaluate = Evaluate("y = a * 2; z = a + y", ["a", "y", "z"], dtype="float64", shared=True)
     evaluate([a, y, z], (), 0, 5)
     np.testing.assert_array_equal(a, before * 2)
     np.testing.assert_array_equal(z, before * 3)
@@ -126,32 +126,32 @@ def test_operands_that_share_memory_are_all_read_before_one_is_written() -> None
 
 def test_only_the_range_asked_for_is_touched() -> None:
     a = np.zeros(3 * CHUNK, np.float32)
-    compile_numpy("a = a + 1", ["a"])([a], (), 5, CHUNK + 7)
+    Evaluate("a = a + 1", ["a"])([a], (), 5, CHUNK + 7)
     assert a[:5].sum() == 0
     assert a.sum() == CHUNK + 2
 
 
 def test_operands_may_be_of_other_types() -> None:
     a, y = np.array([0, 1, 2], np.uint8), np.zeros(3, np.float32)
-    compile_numpy("y = where(a > 0, a, -1)", "ay")([a, y], (), 0, 3)
+    Evaluate("y = where(a > 0, a, -1)", "ay")([a, y], (), 0, 3)
     assert y.tolist() == [-1, 1, 2]
 
 
 def test_a_piece_may_be_as_long_as_was_asked_for() -> None:
     a, y = np.ones((2, CHUNK), np.float32), np.zeros((2, CHUNK), np.float32)
-    evaluate = compile_numpy("y = where(a > 0, a * 3 + 1, a)", "ay", length=2 * CHUNK)
+    evaluate = Evaluate("y = where(a > 0, a * 3 + 1, a)", "ay", length=2 * CHUNK)
     evaluate.piece([a, y], y.shape)
     assert (y == 4).all()
 
 
 def test_there_may_be_no_elements() -> None:
-    compile_numpy("a = a + 1", "a", length=0)([np.zeros(0, np.float32)], (), 0, 0)
+    Evaluate("a = a + 1", "a", length=0)([np.zeros(0, np.float32)], (), 0, 0)
 
 
 def test_running_allocates_nothing() -> None:
     arrays = [np.ones(4 * CHUNK, np.float32) for _ in range(3)]
     text, constants, scalars = FORMULAS["momentum"]
-    evaluate = compile_numpy(text, "aby", list(scalars), constants)
+    evaluate = Evaluate(text, "aby", list(scalars), constants)
     evaluate(arrays, list(scalars.values()), 0, 4 * CHUNK)
     tracemalloc.start()
     evaluate(arrays, list(scalars.values()), 0, 4 * CHUNK)
@@ -190,12 +190,12 @@ def test_the_parsed_form_names_what_is_read_and_written() -> None:
 )
 def test_what_is_not_in_the_language_is_an_error_that_quotes_it(text: str, complaint: str) -> None:
     with pytest.raises(ValueError, match=complaint) as error:
-        compile_numpy(text, "aby")
+        Evaluate(text, "aby")
     assert repr(text) in str(error.value)
 
 
 def test_names_must_be_known_and_constants_stay() -> None:
     with pytest.raises(ValueError, match="unknown name 'slope'"):
-        compile_numpy("y = slope * a", "ay")
+        Evaluate("y = slope * a", "ay")
     with pytest.raises(ValueError, match="assigns the constant 'k'"):
         to_c("k = a", "a", constants={"k": 1.0})
