@@ -69,6 +69,10 @@ class Job:
     def barrier(self) -> None:
         """Return when every rank has called it."""
 
+    def watch(self, awaited: str) -> contextlib.AbstractContextManager[None]:
+        """What is done inside may not wait for this longer than the job allows."""
+        return contextlib.nullcontext()
+
     def abort(self, message: str) -> None:
         """Print a message and end every process of the job."""
         print(f"osucaffe: {message}", file=sys.stderr, flush=True)
@@ -93,14 +97,14 @@ class MpiJob(Job):
         self.watchdog = Watchdog(0, self.expire)
 
     def share(self, value: Any) -> Any:
-        with self._watch("a message of rank 0"):
+        with self.watch("a message of rank 0"):
             return self._control.bcast(value)
 
     def gather(self, value: Any) -> list[Any]:
-        with self._watch("messages of all ranks"):
+        with self.watch("messages of all ranks"):
             return self._control.allgather(value)
 
-    def _watch(self, awaited: str) -> contextlib.AbstractContextManager[None]:
+    def watch(self, awaited: str) -> contextlib.AbstractContextManager[None]:
         return self.watchdog.watch(lambda: f"Waiting for {awaited}")
 
     def agree(self, wish: int) -> int:
@@ -109,7 +113,7 @@ class MpiJob(Job):
         answer = 0
         if self._wish is not None:
             request, given, got = self._wish
-            with self._watch("all ranks to end an iteration"):
+            with self.watch("all ranks to end an iteration"):
                 request.Wait()
             answer = int(got[0])
         else:
@@ -120,7 +124,7 @@ class MpiJob(Job):
         return answer
 
     def barrier(self) -> None:
-        with self._watch("all ranks"):
+        with self.watch("all ranks"):
             self._control.Barrier()
 
     def abort(self, message: str) -> None:

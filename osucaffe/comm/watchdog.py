@@ -27,7 +27,10 @@ class Watchdog:
 
     @contextlib.contextmanager
     def watch(self, report: Report) -> Iterator[None]:
-        """Watch what is done inside. report: says what it is waiting for, when it is asked."""
+        """Watch what is done inside. report: says what it is waiting for, when it is asked.
+
+        Within a watch of the same thread, only the inner one counts until it ends.
+        """
         if not self.timeout:
             yield
             return
@@ -35,11 +38,15 @@ class Watchdog:
             self._thread = threading.Thread(target=self._run, name="osucaffe-watchdog", daemon=True)
             self._thread.start()
         key = threading.get_ident()
+        outer = self._watched.get(key)
         self._watched[key] = (time.monotonic() + self.timeout, report)
         try:
             yield
         finally:
-            self._watched.pop(key, None)
+            if outer is None:
+                del self._watched[key]
+            else:
+                self._watched[key] = outer
 
     def _run(self) -> None:
         while True:

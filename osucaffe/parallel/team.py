@@ -6,6 +6,7 @@ weights is the mean of all ranks' gradients. So N ranks with batch B train as on
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import zlib
 from dataclasses import dataclass
@@ -153,10 +154,11 @@ class DataParallel(Team):
         self._check_nets()
         solver = self._solver
         whole = solver.net.arena.data.array
-        self.comm.broadcast(whole, 0, getattr(solver.backend, "stream", None)).wait()
-        for parameter in solver.net.parameters:  # a backend may hold copies: this renews them
-            data = parameter.blob.data
-            solver.backend.write(data, solver.backend.read(data))
+        with self.watch():
+            self.comm.broadcast(whole, 0, getattr(solver.backend, "stream", None)).wait()
+            for parameter in solver.net.parameters:  # a backend may hold copies: this renews them
+                data = parameter.blob.data
+                solver.backend.write(data, solver.backend.read(data))
         self.check("at the start")
         for each in self._topology.ranks:
             where = f"{each.hostname}, {each.gpu_name}" if each.gpu else each.hostname
@@ -217,6 +219,11 @@ class DataParallel(Team):
             after[layer] = sequence([after[layer], backend.later(change)])
         return [gradients.send_rest, changes[-1], backend.join]
 
+    def watch(self) -> contextlib.AbstractContextManager[None]:
+        if not self._enqueues:  # whatever waits for others watches itself
+            return super().watch()
+        return self._job.watch("this rank's GPU, and so perhaps for those of others")
+
     def exchange(self) -> None:
         self._aggregation.finish()
 
@@ -225,8 +232,9 @@ class DataParallel(Team):
             self._weights.changed()
 
     def settle(self, *, history: bool = False) -> None:
-        self._weights.settle(self._solver.optimizer.flats if history else ())
-        average_statistics(self._solver.net, self._job)
+        with self.watch():
+            self._weights.settle(self._solver.optimizer.flats if history else ())
+            average_statistics(self._solver.net, self._job)
 
     def close(self) -> None:
         self.comm.close()

@@ -39,7 +39,8 @@ class Losses:
     def read(self) -> None:
         """Append the losses of the iterations that were noted. All ranks call it together."""
         if self._noted:
-            passes = self._backend.read(self._ring)[: self._noted].astype(np.float64)
+            with self._team.watch():
+                passes = self._backend.read(self._ring)[: self._noted].astype(np.float64)
             own = np.zeros(self._noted // self._parts)
             for part in range(self._parts):
                 own += passes[part :: self._parts] / self._parts

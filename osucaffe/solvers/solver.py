@@ -173,7 +173,8 @@ class Solver:
                 with self.tracer.iteration(self.iteration):
                     self._iterate(self.tracer)
             else:
-                self._iterate()
+                with self.team.watch():
+                    self._iterate()
             request = self.team.agree(self._request())
             self.iteration += 1
             if self._due(self.param.snapshot) or request == SNAPSHOT:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -50,6 +51,10 @@ class Team:
         """By layer: what to run ahead of its forward, and behind its backward (`step` does it by
         itself)."""
         return {}, {}
+
+    def watch(self) -> contextlib.AbstractContextManager[None]:
+        """For where this rank waits for its device, which may wait for those of others."""
+        return contextlib.nullcontext()
 
     def exchange(self) -> None:
         """Make the gradients of this pass the mean of all ranks', what `beside` has not begun, too

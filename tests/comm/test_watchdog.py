@@ -22,6 +22,17 @@ def test_a_slow_operation_is_reported_once() -> None:
     assert told == ["waiting for rank 1"]
 
 
+def test_one_around_another_is_reported_as_well() -> None:
+    told: list[str] = []
+    done = threading.Event()
+    watchdog = Watchdog(0.1, lambda text: (told.append(text), done.set())[1])
+    with watchdog.watch(lambda: "outer"):
+        with watchdog.watch(lambda: "inner"):
+            pass
+        assert done.wait(5)
+    assert told == ["outer"]
+
+
 def test_quick_operations_are_not() -> None:
     told: list[str] = []
     watchdog = Watchdog(0.5, told.append)

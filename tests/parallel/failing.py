@@ -1,4 +1,4 @@
-"""What the ranks run that test_failures.py starts: training in which rank 1 fails in some way."""
+"""What the ranks run that test_failures.py starts: training in which something fails."""
 
 from __future__ import annotations
 
@@ -34,10 +34,13 @@ layer { name: "loss" type: "EuclideanLoss" bottom: "z" bottom: "y" top: "loss" }
 
 
 def fail(mode: str, solver: Solver, folder: Path) -> None:
-    """What happens to rank 1, or to the disk of rank 0, at iteration 25."""
+    """What happens to rank 1, to the disk of rank 0, or to all ranks, at iteration 25."""
     rank = solver.team.rank
     if solver.iteration != 25:
         return
+    if mode == "stuck":  # on all ranks: the host waits, as it does for a GPU that does
+        type(solver.team)._enqueues = property(lambda team: True)  # type: ignore[attr-defined]
+        solver.backend.store = lambda *given: time.sleep(60)
     if rank == 0 and mode == "disk":
         folder.rename(folder.with_name("gone"))
     if rank != 1:
@@ -58,7 +61,7 @@ def main() -> None:
     mode, folder = sys.argv[1], Path(sys.argv[2])
     job = find_job()
     with job.together():
-        wanted = Wanted(timeout=1.0 if mode == "hang" else 60.0)
+        wanted = Wanted(timeout=1.0 if mode in ("hang", "stuck") else 60.0)
         team = DataParallel(job, discover(job), wanted, Design())
         param = parse_text(SETTINGS.format(folder=folder), SolverParameter)
         net = NET.replace("xavier", "gaussian") if mode == "differ" and job.rank == 1 else NET

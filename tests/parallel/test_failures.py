@@ -13,6 +13,7 @@ MESSAGES = {
     "raise": ("rank 1 of 3", "a bug on rank 1", "Traceback"),
     "refuse": ("rank 1 of 3", "record 7 of data.mdb is damaged"),
     "hang": ("waited too long", "aiting for", "is the one that hangs"),
+    "stuck": ("waited too long", "Waiting for this rank's GPU"),
     "differ": ('rank 1 has another layer "ip" (number 1 of the net) than rank 0',),
     "drift": ("at a snapshot (iteration 30) the weights of rank 1 are not those of rank 0",),
     "disk": ("rank 0 of 3", "the folder of snapshot_prefix", "does not exist"),
