@@ -60,7 +60,10 @@ class Ipc(OnStream):
     def __init__(self, comm: Any) -> None:
         super().__init__(comm.rank, comm.size)
         if comm.size > MOST_RANKS:
-            raise UserError(f"--comm ipc: at most {MOST_RANKS} ranks of a host, not {comm.size}")
+            raise UserError(
+                f"--comm ipc and copy take at most {MOST_RANKS} ranks of a host, not {comm.size}: "
+                "use --comm nccl or mpi"
+            )
         runtime = self._cupy.cuda.runtime
         self._peers = Peers(comm)
         regions = self._peers.share(2 * SLOT * PACKET_BYTES)

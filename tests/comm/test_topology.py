@@ -73,7 +73,9 @@ def test_a_process_alone() -> None:
     [
         (Wanted("nccl"), [(0, None)], "for GPUs"),
         (Wanted("nccl"), [(0, "a"), (0, "a")], "refuses two ranks on one GPU"),
+        (Wanted("nccl+ipc"), [(0, "a"), (0, "a")], "refuses two ranks on one GPU"),
         (Wanted("ipc"), [(0, "a"), (1, "b")], "several hosts"),
+        (Wanted("copy"), [(0, "a"), (1, "b")], "--comm copy: the ranks are on several hosts"),
     ],
 )
 def test_what_gpus_do_not_allow_is_refused(
