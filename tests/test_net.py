@@ -104,12 +104,14 @@ def test_bad_loss_weights_and_shapes_are_refused():
     with pytest.raises(UserError, match="loss_weight: has 2 values for 1 tops"):
         build(text)
     for kind, message in [
-        ("Input", r'top: "d" would have shape \(-4,\): no extent may be negative'),
-        ("DummyData", r"dummy_data_param.shape: is \(-4,\): no extent may be negative"),
+        ("Input", r'top: "d" would have shape \({},\): each extent must be at least 1'),
+        ("DummyData", r"dummy_data_param.shape: is \({},\): each extent must be at least 1"),
     ]:
         settings = {"Input": "input_param", "DummyData": "dummy_data_param"}[kind]
-        with pytest.raises(UserError, match=message):
-            build(f'layer {{ type: "{kind}" top: "d" {settings} {{ shape {{ dim: -4 }} }} }}')
+        for dim in (-4, 0):
+            text = f'layer {{ type: "{kind}" top: "d" {settings} {{ shape {{ dim: {dim} }} }} }}'
+            with pytest.raises(UserError, match=message.format(dim)):
+                build(text)
 
 
 def test_gradients_of_two_losses_add_up():

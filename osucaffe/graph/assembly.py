@@ -79,9 +79,9 @@ def _add_layer(parts: Assembly, layer: Layer, shapes: list[Shape], inspectable: 
         layer.fail("top", f"this layer makes {len(shapes)} tops, the net names {len(names)}")
     top = []
     for position, (name, shape) in enumerate(zip(names, shapes, strict=False)):
-        if any(extent < 0 for extent in shape):
+        if any(extent < 1 for extent in shape):
             layer.fail(
-                "top", f'"{name}" would have shape {tuple(shape)}: no extent may be negative'
+                "top", f'"{name}" would have shape {tuple(shape)}: each extent must be at least 1'
             )
         if position < len(bottom) and name == param.bottom[position]:
             if not layer.in_place:

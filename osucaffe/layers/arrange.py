@@ -48,7 +48,7 @@ class Silence(Layer):
 
 
 class AlongAxis(Layer):
-    """What Concat, Slice and Tile share: an axis, which two of them know by an old name too."""
+    """What Concat and Slice share: an axis, which both know by an old name too."""
 
     def read_axis(self, field: str, old: str, dimensions: int) -> int:
         """The axis from self.param.field, or from the field `old` of the same message."""
@@ -70,7 +70,8 @@ class Concat(AlongAxis):
         first = bottom[0]
         self.along = axis = self.read_axis("concat_param", "concat_dim", len(first))
         for i, shape in enumerate(bottom):
-            if (shape[:axis], shape[axis + 1 :]) != (first[:axis], first[axis + 1 :]):
+            others = (shape[:axis], shape[axis + 1 :])
+            if len(shape) != len(first) or others != (first[:axis], first[axis + 1 :]):
                 self.fail(
                     f"bottom[{i}]",
                     f"has shape {shape}, but bottom[0] has {first}: they may differ only along "

@@ -116,6 +116,8 @@ class ArgMax(Layer):
 
     def setup(self, bottom: list[Shape]) -> list[Shape]:
         param, shape = self.param.argmax_param, bottom[0]
+        if not shape:
+            self.fail("bottom", "is a single number: there is nothing to choose from")
         self.values, self.along = param.out_max_val, None
         if param.HasField("axis"):
             self.along = self.axis(param.axis, len(shape), "argmax_param.axis")

@@ -155,8 +155,8 @@ class DummyData(Feed):
                 "dummy_data_param.shape", f"{len(shapes)} shapes for {tops} tops: give 1 or {tops}"
             )
         for shape in shapes:
-            if min(shape, default=0) < 0:
-                self.fail("dummy_data_param.shape", f"is {shape}: no extent may be negative")
+            if min(shape, default=1) < 1:
+                self.fail("dummy_data_param.shape", f"is {shape}: each extent must be at least 1")
         return shapes * (tops // len(shapes))
 
     def _draw(self, top: int, shape: Shape) -> np.ndarray:

@@ -17,7 +17,7 @@ class Dropout(Layer):
     def setup(self, bottom: list[Shape]) -> list[Shape]:
         self.ratio = self.param.dropout_param.dropout_ratio
         if not 0 <= self.ratio < 1:
-            self.fail("dropout_param.dropout_ratio", f"is {self.ratio}: it must be in 0 .. 1")
+            self.fail("dropout_param.dropout_ratio", f"is {self.ratio}: it must be in [0, 1)")
         return bottom
 
     def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:

@@ -56,6 +56,8 @@ CASES = [
     ("SPP", "pyramid_height: 4", [X], "spp_param.pyramid_height", "into 4 windows"),
     ("LRN", "local_size: 4", [X], "lrn_param.local_size", "odd"),
     ("LRN", "", [VECTOR], "bottom", "N x C x H x W"),
+    ("ArgMax", "", [()], "bottom", "single number"),
+    ("Concat", "axis: 0", [(3,), ()], "bottom[1]", "has shape ()"),
     ("Dropout", "dropout_ratio: 1", [X], "dropout_param.dropout_ratio", "is 1"),
     ("Softmax", "axis: 4", [X], "softmax_param.axis", "out of range"),
     ("SoftmaxWithLoss", "", [X, (2,)], "bottom[1]", "need 60 labels"),

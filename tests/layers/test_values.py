@@ -258,3 +258,21 @@ def test_rnn_with_a_static_input() -> None:
     settings = "recurrent_param { num_output: 3 }"
     found = run("RNN", [x, keep, static], settings, parameters=parameters)
     np.testing.assert_allclose(found, expected)
+
+
+@pytest.mark.parametrize(("type_", "wanted"), [("Scale", 6), ("Bias", 5)])
+def test_a_single_number_is_scaled(type_: str, wanted: float) -> None:
+    two, three = np.array(2.0), np.array(3.0)
+    assert run(type_, [two, three]) == wanted
+    assert run(type_, [two], f"{type_.lower()}_param {{ num_axes: 0 }}", parameters=[3]) == wanted
+
+
+def test_a_single_number_is_normalized() -> None:
+    text = inputs({"x": (1, 1, 1, 1)}) + (
+        'layer { name: "op" type: "LRN" bottom: "x" top: "y" lrn_param { local_size: 1 alpha: 3 } }'
+    )
+    net = build("force_backward: true " + text, Cpu(), phase="TRAIN")
+    net.write("x", np.ones((1, 1, 1, 1)))
+    net.forward()
+    net.backward()
+    assert net.read("y").item() == pytest.approx(4**-0.75)

@@ -70,7 +70,9 @@ def broadcast(
         def work() -> None:
             evaluate.set_scalars(())
             for shape, places in pieces[start:stop]:
-                evaluate.piece([t.array[p] for t, p in zip(tensors, places, strict=True)], shape)
+                # The ellipsis keeps a scalar's array one: it is written to.
+                arrays = [t.array[*p, ...] for t, p in zip(tensors, places, strict=True)]
+                evaluate.piece(arrays, shape)
 
         return work
 
@@ -105,9 +107,9 @@ def _reduce(
         evaluate.set_scalars(())
         for shape, places, place in pieces:
             values = value.array[: math.prod(shape)].reshape(shape)
-            arrays = [t.array[p] for t, p in zip(inputs, places, strict=True)]
+            arrays = [t.array[*p, ...] for t, p in zip(inputs, places, strict=True)]
             evaluate.piece([*arrays, values], shape)
-            target = total[place]
+            target = total[*place, ...]
             sums = part.array[: target.size].reshape(target.shape)
             np.sum(values, axis=summed, keepdims=True, out=sums)
             np.add(target, sums, out=target)
