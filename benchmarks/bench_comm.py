@@ -87,19 +87,26 @@ def measure_gpus(wanted: str | None, largest: int, folder: Path) -> None:
         "date": results.today(), "machine": results.machine(), "gpu": device,
         "nccl": f"{version // 10000}.{version // 100 % 100}.{version % 100}",
         "cuda": runtime.runtimeGetVersion(), "driver": runtime.driverGetVersion(),
-        "microseconds": {},
     }  # fmt: skip
     name = f"comm-{device.lower().replace(' ', '-')}-{record['date']}"
-    text = f"# All-reduce on GPUs, {record['date']}\n\n{device}, NCCL {record['nccl']}. {LINE}"
+    record["microseconds"] = found = results.earlier(name, folder).get("microseconds", {})
+    path = None
     for ranks in counts:
-        rows = list(rows_of_ranks(ranks, "benchmarks.bench_comm_gpu", str(largest)))
-        if rows:
-            record["microseconds"][f"{ranks} GPUs"] = rows
-            text += f"\n{gpu_section(f'{ranks} GPUs', rows)}"
-            print(f"wrote {results.write(name, record, text, folder)}")
-    if not record["microseconds"]:
+        if rows := list(rows_of_ranks(ranks, "benchmarks.bench_comm_gpu", str(largest))):
+            found[f"{ranks} GPUs"] = rows
+            path = results.write(name, record, render_gpus(record), folder)
+    if path is None:
         raise SystemExit("nothing was measured: see what the ranks say")
-    print(text)
+    print(f"{path.read_text()}\nwrote {path}")
+
+
+def render_gpus(record: dict[str, Any]) -> str:
+    """The record as Markdown."""
+    head = (
+        f"# All-reduce on GPUs, {record['date']}\n\n{record['gpu']}, NCCL {record['nccl']}. {LINE}"
+    )
+    found = sorted(record["microseconds"].items())
+    return head + "".join(f"\n{gpu_section(title, rows)}" for title, rows in found)
 
 
 def main() -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import gc
 import importlib.util
-import json
 import statistics
 import sys
 import tempfile
@@ -173,9 +172,8 @@ def main() -> None:
     }
     name = torch.cuda.get_device_name() if gpu else "cpu"
     file = f"data-{name.lower().replace(' ', '-')}-{record['date']}"
-    before = options.out / f"{file}.json"
-    if options.only and before.exists():
-        kept = json.loads(before.read_text())
+    if options.only:
+        kept = results.earlier(file, options.out)
         record |= {part: kept[part] for part in ("cases", "training") if part in kept}
     if options.only != "training":
         record["cases"] = []

@@ -8,7 +8,6 @@ written once) at the rate of a large copy; the update's bytes come on top.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -236,8 +235,7 @@ def _earlier_today(folder: Path, rates: dict[str, Any]) -> tuple[Path, dict[str,
     device = next(iter(rates.values()))["device"].lower().replace(" ", "-")
     path = folder / f"gpu-{device}-{results.today()}.md"
     record = {"date": results.today(), "machine": results.machine(), "rates": {}, "cases": []}
-    if path.with_suffix(".json").exists():
-        record = json.loads(path.with_suffix(".json").read_text())
+    record |= results.earlier(path.stem, folder)
     record["rates"] |= rates
     return path, record
 

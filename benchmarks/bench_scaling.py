@@ -51,17 +51,22 @@ def main() -> None:
     device = names.stdout.splitlines()[0].partition(": ")[2].partition(" (")[0]
     from importlib.metadata import version
 
-    record: dict[str, Any] = {
-        "date": results.today(), "device": device, "torch": version("torch"), "rows": [],
-    }  # fmt: skip
+    name = f"scaling-{device.lower().replace(' ', '-')}-{results.today()}"
+    rows = {_case(row): row for row in results.earlier(name, options.out).get("rows", ())}
+    record = {"date": results.today(), "device": device, "torch": version("torch")}
+    path = None
     for ranks in map(int, options.ranks.split(",")):
         for row in rows_of_ranks(ranks, RANKS, options.cases, str(options.out), threads=4):
-            record["rows"].append(row)
-            name = f"scaling-{device.lower().replace(' ', '-')}-{record['date']}"
+            rows[_case(row)] = row
+            record["rows"] = [rows[case] for case in sorted(rows)]
             path = results.write(name, record, render(record), options.out)
-    if not record["rows"]:
+    if path is None:
         raise SystemExit("nothing was measured: see what the ranks say")
     print(f"\n{path.read_text()}")
+
+
+def _case(row: dict[str, Any]) -> tuple[int, str, int]:
+    return row["ranks"], row["model"], row["batch"]
 
 
 if __name__ == "__main__":

@@ -36,6 +36,13 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
     return "\n".join("| " + " | ".join(str(cell) for cell in line) + " |" for line in lines)
 
 
+def earlier(name: str, folder: Path = RESULTS) -> dict[str, Any]:
+    """What NAME.json holds, if there is one: a part of it may be measured again."""
+    path = folder / f"{name}.json"
+    record: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+    return record
+
+
 def write(name: str, record: dict[str, Any], text: str, folder: Path = RESULTS) -> Path:
     """Write NAME.json and NAME.md; return the latter's path."""
     folder.mkdir(parents=True, exist_ok=True)
