@@ -63,3 +63,26 @@ def test_planned_net_learns_the_same(type_, shapes, text, options, onednn) -> No
     for name, gradient in once.items():
         assert error(planned[name], gradient) < 2e-5, name
         assert error(twice[name], 2 * gradient) < 2e-5, name
+
+
+@pytest.mark.parametrize("type_", ["Scale", "BatchNorm", "PReLU", "Dropout"])
+def test_maxima_that_a_layer_in_place_overwrites(type_: str) -> None:
+    """What oneDNN notes of maxima lies as they do; their gradients may lie otherwise then."""
+    text = inputs({"x": (2, 1, 6, 6)}) + (
+        'layer { name: "conv" type: "Convolution" bottom: "x" top: "c" convolution_param { '
+        'num_output: 16 kernel_size: 3 weight_filler { type: "xavier" } } }'
+        'layer { name: "pool" type: "Pooling" bottom: "c" top: "y" pooling_param { kernel_size: 3 '
+        "stride: 1 pad: 1 } }"
+        f'layer {{ name: "in_place" type: "{type_}" bottom: "y" top: "y" }}'
+        'layer { name: "loss" type: "Reduction" bottom: "y" top: "loss" loss_weight: 1 '
+        "reduction_param { operation: ASUM } }"
+    )
+    backend, x = Cpu(), np.random.default_rng(1).standard_normal((2, 1, 6, 6))
+    found = []
+    for inspectable in (True, False):
+        net = build(text, backend, phase="TRAIN", inspectable=inspectable)
+        net.write("x", x)
+        net.forward()
+        net.backward()
+        found.append(backend.read(net.parameters[0].blob.diff))
+    assert error(found[1], found[0]) < 1e-4

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ...tensor import Step, Tensor
 from . import api
 from .api import Descriptor, PrimitiveDescriptor
-from .pooling import note_in
+from .pooling import Note, note_in
 from .preparation import Preparation
 
 
@@ -41,9 +41,9 @@ def lrn(
 
     chosen = p.choose(describe, below.form, above.form)
     if not chosen.has(api.WORKSPACE):
-        note_in(note, p.library.plain((1,)))
+        note_in(note, p.library.plain((1,)), chosen)
         return p.step(chosen, {api.SRC: below}, {api.DST: above})
-    note_in(note, chosen.wants(api.WORKSPACE))
+    note_in(note, chosen.wants(api.WORKSPACE), chosen)
     return p.step(chosen, {api.SRC: below}, {api.DST: above}, {api.WORKSPACE: note})
 
 
@@ -62,18 +62,19 @@ def lrn_backward(
     within_channel: bool,
 ) -> Step | None:
     """See `Program.lrn_backward`; what NumPy noted is left to NumPy."""
-    if note.layout is None:
+    noted = note.layout
+    if noted is None:
         return None
+    assert isinstance(noted, Note)
     region, numbers = _lrn_settings(size, alpha, beta, k, within_channel)
-    below, output = p.operand(x), p.operand(y)
+    form = noted.below
     hint = p.library.describe(
-        "lrn_forward", api.FORWARD_TRAINING, region, below.form, output.form, *numbers
+        "lrn_forward", api.FORWARD_TRAINING, region, form, noted.above, *numbers
     )
-    form = below.form
     chosen = p.library.describe("lrn_backward", region, form, form, form, *numbers, hint)
     return p.step(
         chosen,
-        {api.SRC: below, api.DIFF_DST: p.operand(dy)},
+        {api.SRC: p.operand(x), api.DIFF_DST: p.operand(dy)},
         {api.DIFF_SRC: p.operand(dx)},
         {api.WORKSPACE: note} if chosen.has(api.WORKSPACE) else {},
     )

@@ -12,11 +12,24 @@ from .memory import Layout, is_open, settle
 from .preparation import Preparation
 
 
-def note_in(tensor: Tensor, form: Descriptor) -> None:
-    """Let an open tensor of four-byte elements hold what oneDNN notes for its backward."""
+class Note(Layout):
+    """The layout of what oneDNN notes in a tensor of four-byte elements for its backward.
+
+    below, above: the formats of input and output. Backward has to work in them: no other note
+    fits, although a layer that works in place may have let the gradients lie otherwise.
+    """
+
+    def __init__(self, form: Descriptor, below: Descriptor, above: Descriptor) -> None:
+        super().__init__(form, form, -(-form.bytes // 4))
+        self.below = below
+        self.above = above
+
+
+def note_in(tensor: Tensor, form: Descriptor, forward: PrimitiveDescriptor) -> None:
+    """Let an open tensor hold what the chosen forward notes in this format."""
     if not is_open(tensor):
         raise Unsupported("the note must be row-major")
-    settle(tensor, Layout(form, form, -(-form.bytes // 4)))
+    settle(tensor, Note(form, forward.wants(api.SRC), forward.wants(api.DST)))
 
 
 def _windows(
@@ -54,7 +67,7 @@ def _forward(
     chosen = p.choose(describe, below.form, above.form)
     notes = {}
     if index is not None:
-        note_in(index, chosen.wants(api.WORKSPACE))
+        note_in(index, chosen.wants(api.WORKSPACE), chosen)
         notes[api.WORKSPACE] = index
     return p.step(chosen, {api.SRC: below}, {api.DST: above}, notes)
 
@@ -70,9 +83,13 @@ def _backward(
         )
         return p.library.describe("pooling_backward", algorithm, dx, dy, *windows, hint)
 
-    chosen = p.choose(describe, below.form, above.form)
-    notes = {} if index is None else {api.WORKSPACE: index}
-    return p.step(chosen, {api.DIFF_DST: above}, {api.DIFF_SRC: below}, notes)
+    if index is None:
+        chosen = p.choose(describe, below.form, above.form)
+        return p.step(chosen, {api.DIFF_DST: above}, {api.DIFF_SRC: below})
+    noted = index.layout
+    assert isinstance(noted, Note)
+    chosen = describe(noted.below, noted.above)
+    return p.step(chosen, {api.DIFF_DST: above}, {api.DIFF_SRC: below}, {api.WORKSPACE: index})
 
 
 def max_pooling(
