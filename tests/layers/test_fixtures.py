@@ -9,17 +9,11 @@ import numpy as np
 import pytest
 
 from osucaffe.backends.cpu import Cpu
-from osucaffe.layer import layer_types
 
 from .nets import build, error, layer
 
 FIXTURES = sorted((Path(__file__).parent.parent / "fixtures" / "caffe").glob("layer_*.npz"))
 TOLERANCE = 1e-5
-
-MISSING: set[str] = set()
-"""Types whose layer does not exist yet. A fixture of any other type runs."""
-
-
 PRECISIONS = {"fp32": 1e-4, "tf32": 5e-3, "fp16": 1e-2, "bf16": 6e-2}
 """Of a GPU, and the error that it may make."""
 
@@ -51,11 +45,6 @@ class Fixture:
             self.text, self.phase = str(arrays["prototxt"]), str(arrays["phase"])
             self._arrays = {key: arrays[key] for key in arrays.files}
 
-    @property
-    def type(self) -> str:
-        operation = self.text.split('name: "op"')[1]
-        return operation.split('type: "')[1].split('"')[0]
-
     def kind(self, kind: str) -> dict[str, np.ndarray]:
         return {
             key.split(":", 1)[1]: value
@@ -74,8 +63,6 @@ def parameter(net, key: str):
 @pytest.mark.parametrize("inspectable", [True, False], ids=["inspectable", "planned"])
 def test_layer_computes_what_caffe_computes(path: Path, backend: Any, inspectable: bool) -> None:
     fixture = Fixture(path)
-    if fixture.type in MISSING:
-        pytest.skip(f"no {fixture.type} layer yet")
     net = build(fixture.text, backend, phase=fixture.phase, inspectable=inspectable)
     for name, values in fixture.kind("in").items():
         net.write(name, values)
@@ -104,8 +91,3 @@ def test_layer_computes_what_caffe_computes(path: Path, backend: Any, inspectabl
     assert errors
     tolerance = PRECISIONS[backend.precision] if backend.name == "cuda" else TOLERANCE
     assert max(errors.values()) <= tolerance, errors
-
-
-def test_missing_types_are_really_missing() -> None:
-    assert not MISSING & set(layer_types())
-    assert {Fixture(path).type for path in FIXTURES} <= MISSING | set(layer_types())

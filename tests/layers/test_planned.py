@@ -3,6 +3,8 @@ whose blobs keep memory of their own; and the sum of gradients over sub-iteratio
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -66,7 +68,8 @@ def test_planned_net_learns_the_same(type_, shapes, text, options, onednn) -> No
 
 
 @pytest.mark.parametrize("type_", ["Scale", "BatchNorm", "PReLU", "Dropout"])
-def test_maxima_that_a_layer_in_place_overwrites(type_: str) -> None:
+@pytest.mark.parametrize("gpu", [False, pytest.param(True, marks=pytest.mark.gpu)])
+def test_maxima_that_a_layer_in_place_overwrites(type_: str, gpu: bool) -> None:
     """What oneDNN notes of maxima lies as they do; their gradients may lie otherwise then."""
     text = inputs({"x": (2, 1, 6, 6)}) + (
         'layer { name: "conv" type: "Convolution" bottom: "x" top: "c" convolution_param { '
@@ -77,7 +80,12 @@ def test_maxima_that_a_layer_in_place_overwrites(type_: str) -> None:
         'layer { name: "loss" type: "Reduction" bottom: "y" top: "loss" loss_weight: 1 '
         "reduction_param { operation: ASUM } }"
     )
-    backend, x = Cpu(), np.random.default_rng(1).standard_normal((2, 1, 6, 6))
+    backend: Any = Cpu()
+    if gpu:
+        from osucaffe.backends.cuda import Cuda
+
+        backend = Cuda()
+    x = np.random.default_rng(1).standard_normal((2, 1, 6, 6))
     found = []
     for inspectable in (True, False):
         net = build(text, backend, phase="TRAIN", inspectable=inspectable)
