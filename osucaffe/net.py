@@ -24,6 +24,7 @@ from .graph.gradients import Node, find_gradients, scale_losses
 from .graph.labels import limit_labels
 from .graph.lanes import mark_backward, mark_forward, run_beside, split
 from .graph.memory import Pool, plan_memory
+from .graph.overwritten import warn_of_overwriters
 from .graph.parameters import adopt_parameters, copy_weights
 from .graph.precision import warn_of_precision
 from .graph.splits import insert_splits
@@ -160,21 +161,21 @@ class Net:
     def _compile(self) -> None:
         """Record and prepare every call."""
         find_gradients(self.nodes, force=self.param.force_backward)
-        gradients, accumulate = self._gradients, self._accumulates
         self.backend.random = self.random
-        forward = self._record_forward().calls
-        programs = [forward]
-        if gradients:
+        programs = [self._record_forward().calls]
+        if self._gradients:
             programs.append(self._record_backward(False).calls)
-        if accumulate:
+            if not hasattr(self, "memory"):  # once, not again for other shapes
+                warn_of_overwriters(programs[0], programs[1], self.layer_names)
+        if self._accumulates:
             programs.append(self._record_backward(True).calls)
         if not self.inspectable:
             programs = fuse(programs, self.backend.folds)
         self.programs = programs  # forward, backward, backward that accumulates
         steps = [[(call, self.backend.prepare(call)) for call in calls] for calls in programs]
         self._forward = self._by_layer(steps[0])
-        self._backward = self._by_layer(steps[1]) if gradients else None
-        self._accumulate = self._by_layer(steps[2]) if accumulate else None
+        self._backward = self._by_layer(steps[1]) if self._gradients else None
+        self._accumulate = self._by_layer(steps[2]) if self._accumulates else None
         self._steps = steps
 
     def _place(self) -> None:

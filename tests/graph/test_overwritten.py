@@ -1,0 +1,37 @@
+"""Layers that overwrite what gradients need are told, and only these."""
+
+from __future__ import annotations
+
+import pytest
+from google.protobuf import text_format
+
+from osucaffe.backends.cpu import Cpu
+from osucaffe.net import Net
+from osucaffe.proto import NetParameter
+
+DATA = """
+layer { name: "x" type: "DummyData" top: "x" dummy_data_param { shape { dim: 2 dim: 3 } } }
+layer { name: "ip" type: "InnerProduct" bottom: "x" top: "y" inner_product_param { num_output: 4 } }
+"""
+LOSS = 'layer { name: "loss" type: "Reduction" bottom: "y" top: "loss" loss_weight: 1 }'
+
+
+def in_place(*types: str) -> str:
+    return "".join(f'layer {{ name: "{t}" type: "{t}" bottom: "y" top: "y" }}' for t in types)
+
+
+@pytest.mark.parametrize(
+    ("types", "told"),
+    [
+        (["ReLU", "Dropout"], []),
+        (["BatchNorm", "Scale", "ReLU"], []),
+        (["Sigmoid", "Scale"], [("Scale", "Sigmoid")]),
+        (["ReLU", "Scale", "Dropout"], [("Scale", "ReLU"), ("Dropout", "ReLU")]),
+    ],
+)
+def test_what_is_told(types: list[str], told: list[tuple[str, str]], caplog) -> None:
+    param = text_format.Parse(DATA + in_place(*types) + LOSS, NetParameter())
+    net = Net(param, phase="TRAIN", backend=Cpu(threads=1))
+    net.reshape({"x": (1, 3)})  # and told once
+    warnings = [record.args for record in caplog.records if record.levelname == "WARNING"]
+    assert warnings == told
