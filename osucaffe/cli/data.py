@@ -71,10 +71,10 @@ def _inspect(args: argparse.Namespace) -> None:
 
     found = _survey(args, "Inspecting")
     print(f"{args.input}: {found.records:,} records, {_size(found.nbytes)}")
-    print(f"  form    {_counts(found.forms.items())}")
-    shapes = ((" x ".join(map(str, shape)), n) for shape, n in found.shapes.most_common())
-    print(f"  shape   {_counts(shapes)}  (channels x height x width)")
-    if found.labels:
+    if found.labels:  # else no record can be read
+        print(f"  form    {_counts(found.forms.items())}")
+        shapes = ((" x ".join(map(str, shape)), n) for shape, n in found.shapes.most_common())
+        print(f"  shape   {_counts(shapes)}  (channels x height x width)")
         kinds = f"{len(found.labels):,} different"
         print(f"  labels  {kinds}, {min(found.labels)} to {max(found.labels)}")
     if len(found.labels) <= _LABELS:

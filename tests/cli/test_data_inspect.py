@@ -62,7 +62,7 @@ def test_a_sheet_of_no_readable_record(cli: Cli) -> None:
     write_database(cli.folder / "x_lmdb", [(record_key(0), b"nonsense")])
     done = cli("data", "inspect", "x_lmdb", "--sheet", "sheet.png")
     assert done.code == 1
-    assert 'bad record "00000000": ' in done.out
+    assert done.out.splitlines()[1] == '  bad record "00000000": it is not a Datum'
     assert done.err == "osucaffe: x_lmdb: no sample can be read, so there is no sheet.png\n"
 
 
