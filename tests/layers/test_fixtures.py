@@ -45,6 +45,11 @@ class Fixture:
             self.text, self.phase = str(arrays["prototxt"]), str(arrays["phase"])
             self._arrays = {key: arrays[key] for key in arrays.files}
 
+    @property
+    def type(self) -> str:
+        operation = self.text.split('name: "op"')[1]
+        return operation.split('type: "')[1].split('"')[0]
+
     def kind(self, kind: str) -> dict[str, np.ndarray]:
         return {
             key.split(":", 1)[1]: value
