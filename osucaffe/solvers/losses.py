@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from typing import Any
 
@@ -10,6 +11,8 @@ import numpy as np
 from ..backends.tensor import Tensor
 from ..net import Net
 from .team import Team
+
+logger = logging.getLogger("osucaffe")
 
 
 class Losses:
@@ -23,6 +26,7 @@ class Losses:
         self.recent: deque[float] = deque(maxlen=length)
         self._backend, self._team, self._parts = backend, team, parts
         self._noted = 0
+        self._lost = False
         self._ring = Tensor((length * parts,), name="losses", kept=True)
         backend.place(self._ring, backend.allocate(backend.nbytes(self._ring)), 0)
         backend.write(self._ring, 0)
@@ -49,11 +53,20 @@ class Losses:
 
     def append(self, own: np.ndarray) -> None:
         """Append losses of this rank, as the means of all ranks'."""
-        self.recent.extend((self._team.sum(own) / self._team.size).tolist())
+        losses = self._team.sum(own) / self._team.size
+        if not self._lost and not np.isfinite(losses).all():
+            self._lost = True
+            logger.warning(
+                "The loss is %g: the weights are lost. Go back to a snapshot, and lower base_lr or "
+                "set clip_gradients",
+                losses[~np.isfinite(losses)][0],
+            )
+        self.recent.extend(losses.tolist())
 
     def reset(self, losses: list[float]) -> None:
         """Forget all, and go on from these."""
         self._noted = 0
+        self._lost = False
         self.recent.clear()
         self.recent.extend(losses)
 
