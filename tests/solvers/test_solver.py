@@ -41,6 +41,7 @@ def _log_all(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "osucaffe")
 
 
+@pytest.mark.filterwarnings("ignore:invalid value")
 def test_a_loss_that_is_no_number_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
     run = solver("display: 1 max_iter: 20 base_lr: 1e30")
     run.solve()
