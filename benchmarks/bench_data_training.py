@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import importlib
 import statistics
 import time
 from pathlib import Path
@@ -12,6 +10,7 @@ from typing import Any
 from google.protobuf import text_format
 
 from osucaffe.data.settings import settings
+from osucaffe.errors import UserError
 from osucaffe.graph.filter import filter_layers, net_state
 from osucaffe.proto import caffe_pb2
 from osucaffe.solvers import Solver
@@ -42,8 +41,7 @@ def measure(paths: dict[str, Path], readers: list[int], rounds: int) -> dict[str
         sides[f"raw, {count} readers"] = _solver(_from_database(paths["raw"]), Cuda)
     settings.readers = None
     sides["JPEG, a reader a core"] = _solver(_from_database(paths["JPEG"]), Cuda)
-    with contextlib.suppress(ImportError):
-        importlib.import_module("nvidia.nvimgcodec")
+    if _has_codec():
         settings.decode_on_gpu = True
         sides["JPEG, decoded on the GPU"] = _solver(_from_database(paths["JPEG"]), Cuda)
         settings.decode_on_gpu = False
@@ -58,6 +56,16 @@ def measure(paths: dict[str, Path], readers: list[int], rounds: int) -> dict[str
         "runs": {name: [round(rate) for rate in each] for name, each in rates.items()},
         "upload_bytes_per_second": _upload_rate(cupy),
     }
+
+
+def _has_codec() -> bool:
+    from osucaffe.backends.cuda.decoder import import_codec
+
+    try:
+        import_codec()
+    except UserError:
+        return False
+    return True
 
 
 def _solver(net: caffe_pb2.NetParameter, backend: Any) -> Solver:

@@ -170,12 +170,6 @@ class Copying(OnStream):
         if nbytes > 0:
             self._runtime.memcpyAsync(to, source, nbytes, _DEVICE_TO_DEVICE, stream.ptr)
 
-    def _follow(self, stream: Any, before: Any) -> None:
-        """Let a stream wait for what has been enqueued on another."""
-        done = self._cupy.cuda.Event(disable_timing=True)
-        done.record(before)
-        stream.wait_event(done)
-
     def transfer(self, array: Any, *, to: int | None = None, source: int | None = None) -> None:
         """It has no send and receive between two ranks: every call is one of all ranks."""
         raise ValueError("copy has no send and recv: use the communicator of all ranks")

@@ -9,9 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from .kernels import kernel, launch
-
-BLOCKS, THREADS = 264, 512
+from .kernels import kernel, launch_over
 
 
 class DeviceMath:
@@ -41,9 +39,9 @@ class DeviceMath:
 
     def add(self, target: Any, source: Any) -> None:
         """target += source; 16-bit floats are added in float32 and rounded."""
-        blocks = min(BLOCKS, -(-target.size // THREADS))
         function = kernel("device", "add", target.dtype.name)
-        launch(function, blocks, THREADS, (target, source, np.int64(target.size)), self._stream)
+        arguments = target, source, np.int64(target.size)
+        launch_over(function, target.size, arguments, self._stream)
 
     def finish(self) -> None:
         """Return when all that was added is there."""

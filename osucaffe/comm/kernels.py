@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+BLOCKS, THREADS = 264, 512
+"""Of `launch_over`: the most blocks, and the threads of each."""
 _PLAIN = "return v;"
 _TYPES = {
     "float32": ("float", "float", _PLAIN, _PLAIN),
@@ -41,6 +43,11 @@ def launch(function: Any, blocks: int, threads: int, arguments: Sequence[Any], s
     (`with stream` would not do: at its end CuPy forgets the stream that `use` has made current.)
     """
     function((blocks,), (threads,), tuple(arguments), stream=stream)
+
+
+def launch_over(function: Any, count: int, arguments: Sequence[Any], stream: Any) -> None:
+    """Launch a kernel whose threads share so many elements."""
+    launch(function, min(BLOCKS, -(-count // THREADS)), THREADS, arguments, stream)
 
 
 @functools.cache

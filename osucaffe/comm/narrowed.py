@@ -8,12 +8,11 @@ import numpy as np
 
 from .communicator import Communicator
 from .host import HostMath, widen
-from .kernels import kernel, launch
+from .kernels import kernel, launch_over
 from .on_stream import OnStream
 
 TYPES = {"float16": np.float16, "bfloat16": np.uint16}
 REDUCTIONS = ("reduce", "all_reduce", "reduce_scatter")
-BLOCKS, THREADS = 264, 512
 
 
 def narrowed(inner: Communicator, dtype: str, *, device: bool, background: bool) -> Communicator:
@@ -75,10 +74,9 @@ class _Device:
         self._launch("widen", array, bits, stream)
 
     def _launch(self, name: str, array: Any, bits: Any, stream: Any) -> None:
-        blocks = min(BLOCKS, -(-array.size // THREADS))
         function = kernel("narrowed", name, self._dtype.name)
         arguments = array, bits, np.int64(array.size)
-        launch(function, blocks, THREADS, arguments, stream or self._stream)
+        launch_over(function, array.size, arguments, stream or self._stream)
         if stream is None:
             self._stream.synchronize()
 

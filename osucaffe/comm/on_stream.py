@@ -52,11 +52,15 @@ class OnStream(Communicator):
         self.stream.synchronize()
         super().close()
 
+    def _follow(self, stream: Any, before: Any) -> None:
+        """Let a stream wait for what has been enqueued on another (None: the current one)."""
+        done = self._cupy.cuda.Event(disable_timing=True)
+        done.record(before)
+        stream.wait_event(done)
+
     def _begin(self, operation: str, array: Any, root: int, stream: Any) -> Handle:
         trace = running()
-        ready = self._cupy.cuda.Event(disable_timing=True)
-        ready.record(stream)
-        self.stream.wait_event(ready)
+        self._follow(self.stream, stream)
         begun = self.stream.record() if trace else None
         self.enqueue(operation, array, root, self.stream)
         done = self._cupy.cuda.Event(disable_timing=not trace)

@@ -11,6 +11,7 @@ import os
 import sys
 import time
 import zlib
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -105,6 +106,15 @@ def check_sequence(job: MpiJob, cupy: Any, comm: Communicator, most: int) -> int
     return 2 * SEQUENCE
 
 
+def captured(stream: Any, run: Callable[[], None]) -> Any:
+    """A graph of what runs on the stream, which has run once."""
+    run()
+    stream.synchronize()
+    stream.begin_capture()
+    run()
+    return stream.end_capture()
+
+
 def check_graph(cupy: Any, comm: OnStream) -> int:
     """Operations of several sizes in one CUDA graph, which is replayed, between others."""
     counts = (1, 5, 4096, 100_003, 1_500_000)
@@ -115,11 +125,7 @@ def check_graph(cupy: Any, comm: OnStream) -> int:
         for array in arrays:
             comm.all_reduce(array, stream=stream).wait()
 
-    run()
-    stream.synchronize()
-    stream.begin_capture()
-    run()
-    graph = stream.end_capture()
+    graph = captured(stream, run)
     for turn in range(3):
         for array in arrays:
             array.set(values(comm.rank, array.size, "float32"), stream=stream)
@@ -153,11 +159,7 @@ def check_large(cupy: Any, comm: OnStream) -> int:
         comm.reduce_scatter(gradients, stream=stream).wait()
         comm.all_gather(weights, stream=stream).wait()
 
-    run()
-    stream.synchronize()
-    stream.begin_capture()
-    run()
-    graph = stream.end_capture()
+    graph = captured(stream, run)
     for turn in range(replays):
         with stream:
             gradients[:] = index * (turn + 1) + comm.rank

@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 from osucaffe.comm import device, kernels
-from osucaffe.comm.device import BLOCKS, THREADS, DeviceMath
+from osucaffe.comm.device import DeviceMath
 from osucaffe.comm.host import DTYPES
 from osucaffe.comm.job import cuda_aware
+from osucaffe.comm.kernels import BLOCKS, THREADS
 from tests.backends.cuda.simulated import Kernel, compile_ptx, nvrtc
 
 from .ranks import mpiexec, needs_mpi

@@ -130,13 +130,6 @@ class Cpu:
         """The steps of the calls in their order."""
         return [step for _, step in calls]
 
-    def later(self, step: Step) -> Step:
-        """A step that may run another beside those that follow: here, it runs at once."""
-        return step
-
-    def join(self) -> None:
-        """Wait for what runs `later`."""
-
     def capture(self, steps: Sequence[Step]) -> Step:
         """One step that runs these."""
         return sequence(steps)

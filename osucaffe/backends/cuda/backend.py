@@ -75,7 +75,6 @@ class Cuda:
         self._tables: list[Any] = []
         self._shadows: dict[int, tuple[Tensor, Tensor]] = {}
         self._shadow_arenas: dict[int, tuple[Tensor, Tensor]] = {}
-        self._decoder: Decoder | None = None
 
     @functools.cached_property
     def cudnn(self) -> Cudnn:
@@ -86,6 +85,10 @@ class Cuda:
     def cublas(self) -> Cublas:
         """cuBLASLt on this device and stream."""
         return Cublas(self)
+
+    @functools.cached_property
+    def _decoder(self) -> Decoder:
+        return Decoder(self)
 
     @functools.cached_property
     def timings(self) -> Choices:
@@ -168,8 +171,6 @@ class Cuda:
 
     def image_decoder(self) -> Decoder:
         """What decodes JPEGs into this device's memory."""
-        if self._decoder is None:
-            self._decoder = Decoder(self)
         return self._decoder
 
     def synchronize(self) -> None:

@@ -126,13 +126,9 @@ def _small_outputs(
     slope: float,
 ) -> list[Way]:
     """The ways to compute outputs by kernels of our own."""
-
-    def maker(division: Division) -> Maker:
-        return lambda _, t: tiny.correlate(division, t["x"], t["w"], t["b"], t["y"], slope)
-
     tensors = {"x": x, "w": w, "b": b, "y": y}
-    own = {f"{division}": maker(division) for division in tiny.correlations()}
-    return _own_ways(call, tiny, tensors, own) + _by_warpgroups(call, tiny, tensors, slope)
+    ways = _by_correlation(call, tiny, tensors, slope)
+    return ways + _by_warpgroups(call, tiny, tensors, slope)
 
 
 def _small_images(
@@ -142,18 +138,30 @@ def _small_images(
 
     tiny: the convolution, turned. positive: what is to mask them.
     """
-
-    def maker(division: Division) -> Maker:
-        return lambda _, t: tiny.correlate(division, t["x"], t["w"], None, t["y"], 1.0)
-
     tensors = {"x": dy, "w": w, "b": None, "y": dx}
-    own = {f"{division}": maker(division) for division in tiny.correlations(flipped=True)}
-    ways = _own_ways(call, tiny, tensors, own)
+    ways = _by_correlation(call, tiny, tensors, 1.0, flipped=True)
     if positive is not None:
         mask = lambda: mask_step(dx, positive)  # noqa: E731
         ways = [way.then(mask, 3 * call.backend.nbytes(dx)) for way in ways]
     masked = tensors | {"positive": positive}
     return ways + _by_warpgroups(call, tiny, masked, 1.0, flipped=True)
+
+
+def _by_correlation(
+    call: CudaCall,
+    tiny: Small,
+    tensors: dict[str, Tensor | None],
+    slope: float,
+    *,
+    flipped: bool = False,
+) -> list[Way]:
+    """The ways that every GPU has."""
+
+    def maker(division: Division) -> Maker:
+        return lambda _, t: tiny.correlate(division, t["x"], t["w"], t["b"], t["y"], slope)
+
+    own = {f"{division}": maker(division) for division in tiny.correlations(flipped=flipped)}
+    return _own_ways(call, tiny, tensors, own)
 
 
 def _by_warpgroups(

@@ -112,20 +112,24 @@ class Small:
         """How many elements a word holds: two of 16 bits, if the extent summed over is even."""
         return 2 if self.dtype != "float32" and even % 2 == 0 else 1
 
-    def _macros(self, x: Tensor, pair: int, most: int) -> dict[str, Any]:
-        """What both kernels are told. most: elements that are loaded at once."""
+    def macros(self, x: Tensor, most: int) -> dict[str, Any]:
+        """What each kernel is told. most: elements that are loaded at once."""
         n, c, h, w = strides(x)
         channels = self.x[1]
         # Neighbouring channels in one load, where they are neighbours.
         vector = math.gcd(channels, most) if c == 1 else 1
-        word = ("float32", 1) if pair == 1 else (self.dtype, 2)
         return {
             "S": C_TYPES[dtype_of(x)], "T": C_TYPES[self.dtype], "C": channels, "H": self.x[2],
             "W": self.x[3], "O": self.y[1], "OH": self.y[2], "OW": self.y[3],
             "KH": self.kernel[0], "KW": self.kernel[1], "PH": self.pad[0], "PW": self.pad[1],
-            "SN": n, "SC": c, "SH": h, "SW": w, "VEC": vector, "PAIR": pair,
-            "MMA": f'"mma.sync.aligned.{INSTRUCTIONS[word]}"', "ONE": ONES[word],
+            "SN": n, "SC": c, "SH": h, "SW": w, "VEC": vector,
         }  # fmt: skip
+
+    def _macros(self, x: Tensor, pair: int, most: int) -> dict[str, Any]:
+        """And those of small.cu."""
+        word = ("float32", 1) if pair == 1 else (self.dtype, 2)
+        mma = f'"mma.sync.aligned.{INSTRUCTIONS[word]}"'
+        return {**self.macros(x, most), "PAIR": pair, "MMA": mma, "ONE": ONES[word]}
 
     # -- outputs ---------------------------------------------------------------------------------
 

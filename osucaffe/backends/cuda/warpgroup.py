@@ -13,7 +13,7 @@ import numpy as np
 
 from ..tensor import Step, Tensor
 from .kernels import HOPPER, compute_capability, kernel, launch
-from .layout import C_TYPES, ITEM_BYTES, dtype_of, strides
+from .layout import ITEM_BYTES, dtype_of
 from .small import BLOCKS, SHARED, Division, Small
 
 GROUPS = 4
@@ -93,19 +93,12 @@ def correlate(
     """
     divided = dict(division.macros)
     own, each = divided["OWN"], divided["EACH"]
-    n, c, h, width = strides(x)
-    together = min(each, 16 // ITEM_BYTES[dtype_of(x)])
     macros = {
-        "S": C_TYPES[dtype_of(x)], "T": C_TYPES[small.dtype],
-        "C": small.x[1], "H": small.x[2], "W": small.x[3],
-        "O": small.y[1], "OH": small.y[2], "OW": small.y[3],
-        "KH": small.kernel[0], "KW": small.kernel[1], "PH": small.pad[0], "PW": small.pad[1],
-        "SN": n, "SC": c, "SH": h, "SW": width,
-        "VEC": math.gcd(small.x[1], together) if c == 1 else 1,
+        **small.macros(x, min(each, 16 // ITEM_BYTES[dtype_of(x)])),
         "WVEC": math.gcd(small.x[1], each),
         "MASKED": int(positive is not None),
         "MULTIPLY(d, a, b)": _multiplication(small.dtype, -(-own // 8) * 8),
-    }  # fmt: skip
+    }
     function = kernel("warpgroup", "correlate", **macros, **divided, THREADS=division.threads)
     arguments = [x, w, b, positive, y, np.float32(slope)]
     return launch(
