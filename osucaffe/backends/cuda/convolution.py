@@ -6,11 +6,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ..tensor import Step, Tensor, sequence
+from .cudnn import Convolution
 from .elementwise import mask_step
 from .filter_gradient import large_gradients
 from .folding import Folding, foldings, folds
 from .layout import Layout, dtype_of, is_nhwc, strides
 from .movement import convert
+from .packing import packed_ways
 from .registry import CudaCall, primitive
 from .rows import sum_rows
 from .small import Division, Small, small
@@ -111,6 +113,7 @@ def convolution(
         bias = {} if b is None else {"b": b}
         fused = replace(plain, bias="float32" if bias else None, relu=relu), tensors | bias
     ways = library_ways_with_passes(call, (plain, tensors), fused, with_bias, group)
+    ways += packed_ways(call, plain, tensors, group, ways, bias=b, relu=relu)
     if tiny:
         ways += _small_outputs(call, tiny, tensors["x"], tensors["w"], b, maps, slope)
     return fastest(call, ways)
@@ -256,6 +259,7 @@ def convolution_backward_data(
         return way if mask is None else way.then(lambda: mask_step(image, mask), 3 * nbytes)
 
     ways = library_ways_with_passes(call, (plain, tensors), fused, with_mask, group)
+    ways += packed_ways(call, plain, tensors, group, ways, positive=mask)
     if tiny := small(call, dx, dy, w.shape[2:], window, group):
         back, filters = tiny.turned, tensors["w"]
         ways += _small_images(call, back, tensors["y"], filters, image, mask)
@@ -311,11 +315,16 @@ def _filter_ways(
         return ways + large_gradients(call, x, dy, dw, window, group, folded[0])
     tensors = {"x": _held(call, x), "y": dy}
     ways = large_gradients(call, tensors["x"], dy, dw, window, group)
+
+    def by_library(plain: Convolution, operands: dict[str, Tensor]) -> list[Way]:
+        found = library_ways(call, plain, operands, group)
+        return found + packed_ways(call, plain, operands, group, [*ways, *found])
+
     if is_nhwc(dw):
         direct = {**tensors, "w": dw}
         plain = describe(call, "filter", direct, window)
         if backend.dtype == "float32" and not accumulate:
-            return ways + library_ways(call, plain, direct, group)
+            return ways + by_library(plain, direct)
         if group == 1:  # a product widens and adds, cuDNN does neither
             ways += convolution_product(call, plain, direct, accumulate=accumulate)
     part = temporary(call, dw.shape)
@@ -323,9 +332,7 @@ def _filter_ways(
     plain = describe(call, "filter", indirect, window)
     nbytes = backend.nbytes(part) + (1 + accumulate) * 4 * dw.count
     converted = lambda: convert(part, dw, accumulate=accumulate)  # noqa: E731
-    return ways + [
-        way.then(converted, nbytes) for way in library_ways(call, plain, indirect, group)
-    ]
+    return ways + [way.then(converted, nbytes) for way in by_library(plain, indirect)]
 
 
 def _folded_filter(

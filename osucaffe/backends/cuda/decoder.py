@@ -33,6 +33,9 @@ class Decoder:
     def __init__(self, backend: Cuda) -> None:
         self._backend = backend
         self._runtime = backend.cupy.cuda.runtime
+        # CUDA's own stream of each thread. It is never destroyed: images free their memory on the
+        # stream that they were decoded on, and Python's collector ends others before the images.
+        self._stream = backend.cupy.cuda.Stream.ptds
         self._codec = codec = import_codec()
         # Pixels as they are stored, whatever EXIF says of turning them: as Caffe reads them.
         self._params = {
@@ -69,7 +72,7 @@ class Decoder:
             sources,
             images=mine.images[: len(sources)],  # to decode into them again: no memory is taken
             params=self._params[channels],
-            cuda_stream=mine.stream.ptr,
+            cuda_stream=self._stream.ptr,
         )
         done = []
         for number, (image, part, place) in enumerate(zip(images, parts, places, strict=True)):
@@ -88,24 +91,24 @@ class Decoder:
                 part.size[1] * channels,
                 part.size[0],
                 self._runtime.memcpyDeviceToDevice,
-                mine.stream.ptr,
+                self._stream.ptr,
             )
-        mine.stream.synchronize()
+        self._stream.synchronize()
         return done
 
     def put(self, image: np.ndarray, place: int, batch: Any) -> None:
         """Copy a decoded image (height, width, channels) to a place of a batch."""
-        stream, kind = self._mine().stream, self._runtime.memcpyHostToDevice
+        self._backend.device.use()  # each thread has a current device of its own
+        kind = self._runtime.memcpyHostToDevice
         address = int(batch.data.ptr) + place * image.nbytes
-        self._runtime.memcpyAsync(address, image.ctypes.data, image.nbytes, kind, stream.ptr)
-        stream.synchronize()
+        self._runtime.memcpyAsync(address, image.ctypes.data, image.nbytes, kind, self._stream.ptr)
+        self._stream.synchronize()
 
     def _mine(self) -> Any:
         """What the calling thread decodes with."""
-        if not hasattr(self._local, "stream"):
+        if not hasattr(self._local, "decoder"):
             device, codec = self._backend.device, self._codec
             device.use()  # each thread has a current device of its own
-            # In this order they go again: the stream last, on which the others free memory.
             self._local.images = []
             # One after the other in this order, each with all that the one before left; none on
             # the CPU: what no GPU decodes is left to those who name it when it is damaged.
@@ -117,7 +120,6 @@ class Decoder:
                 backends=[codec.Backend(kind) for kind in order],
                 options=_OPTIONS,
             )
-            self._local.stream = self._backend.cupy.cuda.Stream(non_blocking=True)
         return self._local
 
     def _check(self) -> None:

@@ -1,11 +1,12 @@
 """Owns the ways to compute a convolution by libraries, and the choice of the fastest.
 
-A way: cuDNN on all groups at once; cuDNN on each group, as slices of the channels; where a 1 x 1
-kernel visits every pixel, a matrix product.
+A way: cuDNN on all groups at once; cuDNN on each group, as slices of the channels (packing.py has
+another, on copies of them); where a 1 x 1 kernel visits every pixel, a matrix product.
 """
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -138,8 +139,8 @@ def library_ways(
         build, taken = whole
         ways.append(Way(taken, lambda: plan_step(call, build(), tensors)))
     if 1 < group <= MOST_SLICES:
-        part = _slice(convolution, group)
-        offsets = _offsets(part)
+        part = one_group(convolution, group)
+        offsets = group_offsets(part)
         aligned = all(offsets[name] % 16 == 0 for name in tensors)
         if aligned and (sliced := find(part)):
             build_each, taken = sliced
@@ -167,7 +168,7 @@ def library_ways_with_passes(
     return [*map(behind, library_ways(call, *plain, group)), *ways]
 
 
-def _slice(convolution: Convolution, group: int) -> Convolution:
+def one_group(convolution: Convolution, group: int) -> Convolution:
     """The convolution of one of the groups, with views into the whole tensors."""
 
     def channels(operand: Operand, axis: int) -> Operand:
@@ -183,7 +184,7 @@ def _slice(convolution: Convolution, group: int) -> Convolution:
     )
 
 
-def _offsets(part: Convolution) -> dict[str, int]:
+def group_offsets(part: Convolution) -> dict[str, int]:
     """Bytes from each operand of a group to that of the next."""
     inputs = part.x.shape[1] * ITEM_BYTES[part.x.dtype]
     return {
@@ -210,17 +211,20 @@ def plan_step(
     places: Sequence[dict[str, int]] = ({},),
 ) -> Step:
     """A step that runs the plan at each of the places (offsets in bytes from the tensors)."""
+    return sequence(plan_steps(call, plan, tensors, places))
+
+
+def plan_steps(
+    call: CudaCall, plan: Plan, tensors: dict[str, Tensor], places: Sequence[dict[str, int]]
+) -> list[Step]:
+    """A step for each of the places; they share scratch memory, so one runs after another."""
     scratch = _workspace(call, plan.workspace)
 
-    def step() -> None:
-        workspace = scratch()
-        for place in places:
-            addresses = {
-                name: tensor.address + place.get(name, 0) for name, tensor in tensors.items()
-            }
-            plan.execute(addresses, workspace)
+    def run(place: dict[str, int]) -> None:
+        addresses = {name: tensor.address + place.get(name, 0) for name, tensor in tensors.items()}
+        plan.execute(addresses, scratch())
 
-    return step
+    return [functools.partial(run, place) for place in places]
 
 
 def is_product(convolution: Convolution) -> bool:
@@ -313,10 +317,22 @@ def temporary(call: CudaCall, shape: Shape) -> Tensor:
     return tensor
 
 
-def bias_step(y: Tensor, b: Tensor | None, relu: float | None, channels: int) -> Step:
-    """A step that adds the bias and applies the ReLU in place; channels vary fastest in y."""
-    vector = math.gcd(channels, 16 // ITEM_BYTES[dtype_of(y)])
+def bias_step(
+    y: Tensor,
+    b: Tensor | None,
+    relu: float | None,
+    channels: int,
+    part: Tensor | None = None,
+    first: int = 0,
+) -> Step:
+    """A step that adds the bias and applies the ReLU; channels vary fastest in y.
+
+    part: what they go to: those channels of y from `first` on, packed; None: all of them, in place.
+    """
+    x, width = (y, channels) if part is None else (part, part.shape[1])
+    vector = math.gcd(channels, width, first, 16 // ITEM_BYTES[dtype_of(y)])
     function = kernel("convolution", "add_bias", T=C_TYPES[dtype_of(y)], VEC=vector)
+    count = x.size // vector
+    places = [np.int32(each // vector) for each in (width, channels, first)]
     slope = np.float32(1.0 if relu is None else relu)
-    arguments = [y, b, np.int64(y.size // vector), np.int32(channels // vector), slope]
-    return launch(function, blocks_for(y.size // vector), arguments)
+    return launch(function, blocks_for(count), [x, y, b, np.int64(count), *places, slope])

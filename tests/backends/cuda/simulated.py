@@ -84,12 +84,16 @@ class Memory(np.ndarray):
 
 class _Stream:
     ptr = 0
+    ptds: _Stream
 
     def __init__(self, **_: Any) -> None: ...
     def use(self) -> None: ...
     def synchronize(self) -> None: ...
     def wait_event(self, event: Any) -> None: ...
     def record(self, stream: Any = None) -> None: ...
+
+
+_Stream.ptds = _Stream()
 
 
 def _move(to: int, source: int, size: int, *_: Any) -> None:

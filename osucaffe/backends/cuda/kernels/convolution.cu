@@ -2,17 +2,20 @@
 //
 // T: element type; VEC: elements that a thread treats at once, a divisor of the channels.
 
-// y = y + b, then y or slope * y where it is not positive. groups: vectors in the channels.
-extern "C" __global__ void add_bias(T* y, const float* b, int64_t count, int groups, float slope) {
+// y = x + b, then y or slope * y where it is not positive. x has `width` vectors a pixel: the channels
+// of y, which has `pitch`, from its vector `first` on (all of them in place: x is y).
+extern "C" __global__ void add_bias(const T* x, T* y, const float* b, int64_t count, int width,
+                                    int pitch, int first, float slope) {
     FOR_EACH(count) {
         float v[VEC];
-        load<T, VEC>(y + id * VEC, v);
-        int channel = id % groups * VEC;
+        load<T, VEC>(x + id * VEC, v);
+        int64_t pixel = id / width;
+        int channel = (first + (int)(id - pixel * width)) * VEC;
 #pragma unroll
         for (int i = 0; i < VEC; ++i) {
             float value = v[i] + (b ? b[channel + i] : 0.0f);
             v[i] = value > 0 ? value : slope * value;
         }
-        store<T, VEC>(y + id * VEC, v);
+        store<T, VEC>(y + pixel * pitch * VEC + channel, v);
     }
 }
