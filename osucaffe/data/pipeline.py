@@ -30,12 +30,12 @@ class Pipeline:
     """Gives the batches of a stream of records one by one, made ahead by threads.
 
     fill(position, arrays) writes the records position, position + 1, ... of the stream into the
-    arrays; it runs on several threads, each on a batch of its own.
+    arrays, a batch or a part of one; it runs on several threads, each with arrays of its own.
     shapes: of the arrays of one batch; the first extent of each is the batch size.
     dtypes: of these arrays (default: all float32).
     first: makes the first of these arrays, elsewhere than in the host's memory.
     depth: batches made ahead (0: none, each is made when it is asked for).
-    threads: how many batches are in the making at a time.
+    threads: that make them. If they are more than the batches, several share one.
     """
 
     def __init__(
@@ -57,9 +57,11 @@ class Pipeline:
             [make(*each) for make, each in zip(makers, arrays, strict=True)]
             for _ in range(depth + 1)
         )
-        self._threads = min(threads, depth)
+        self._threads = threads if depth else 0
+        parts = -(-threads // max(depth, 1))
+        self._part = -(-self._batch_size // parts)
         self._pool: ThreadPoolExecutor | None = None
-        self._pending: deque[tuple[Future[None], list[Buffer]]] = deque()
+        self._pending: deque[tuple[list[Future[None]], list[Buffer]]] = deque()
         self._given: list[Buffer] | None = None
         self._position = 0
         self._offset = 0
@@ -92,8 +94,9 @@ class Pipeline:
             self._make(self._position + self._offset, [buffer.array for buffer in batch])
         else:
             self._fill_ring()
-            future, batch = self._pending[0]
-            future.result()
+            futures, batch = self._pending[0]
+            for future in futures:
+                future.result()
             self._pending.popleft()
             if self._given is not None:
                 self._free.append(self._given)
@@ -116,17 +119,23 @@ class Pipeline:
         while self._free:
             batch = self._free.popleft()
             position = self._position + self._offset + self._stride * len(self._pending)
-            arrays = [buffer.array for buffer in batch]
-            self._pending.append((self._pool.submit(self._make, position, arrays), batch))
+            futures = [
+                self._pool.submit(
+                    self._make, position + at, [b.array[at : at + self._part] for b in batch]
+                )
+                for at in range(0, self._batch_size, self._part)
+            ]
+            self._pending.append((futures, batch))
 
     def _make(self, position: int, arrays: Sequence[np.ndarray]) -> None:
         with span("make a batch", "data"):
             self._fill(position, arrays)
 
     def _drop_pending(self) -> None:
-        for future, batch in self._pending:
-            if not future.cancel():
-                future.exception()  # waits until the thread has let go of the buffer
+        for futures, batch in self._pending:
+            for future in futures:
+                if not future.cancel():
+                    future.exception()  # waits until the thread has let go of the buffer
             self._free.append(batch)
         self._pending.clear()
 

@@ -67,9 +67,7 @@ class Stream(Feed):
         depth: int = 4,
     ) -> None:
         """Start the stream of arrays that `fill` writes; see Pipeline."""
-        # Each thread makes a batch of its own: so many readers need so many batches ahead.
         threads = settings.readers or threads
-        depth = max(depth, settings.readers or 0)
         self._pipeline = Pipeline(
             fill, shapes, dtypes=dtypes, first=first, depth=depth, threads=threads
         )

@@ -14,7 +14,7 @@ SHAPES = [(4, 3), (4,)]
 def count_up(position, arrays):
     """Batches that tell which records they hold."""
     data, labels = arrays
-    labels[:] = np.arange(position, position + 4)
+    labels[:] = np.arange(position, position + len(labels))
     data[:] = labels[:, None]
 
 
@@ -25,12 +25,28 @@ def labels_of(pipeline, count):
 @pytest.mark.parametrize(("depth", "threads"), [(0, 1), (1, 1), (4, 1), (3, 3), (2, 8)])
 def test_batches_come_in_order_whatever_the_depth(depth, threads):
     def slow_sometimes(position, arrays):
-        time.sleep(0.003 * (position // 4 % 3 == 0))
+        time.sleep(0.003 * (position % 3 == 0))
         count_up(position, arrays)
 
     pipeline = Pipeline(slow_sometimes, SHAPES, depth=depth, threads=threads)
     assert labels_of(pipeline, 20) == list(range(0, 80, 4))
     assert pipeline.position == 80
+    pipeline.close()
+
+
+def test_more_threads_than_batches_share_them():
+    at_once = threading.Barrier(6)  # breaks where fewer than six are at work
+
+    def fill(position, arrays):
+        if position < 12:
+            at_once.wait(timeout=10)
+        count_up(position, arrays)
+
+    pipeline = Pipeline(fill, SHAPES, depth=3, threads=6)
+    for step in range(10):
+        data, labels = pipeline.next()
+        assert labels.array.tolist() == list(range(4 * step, 4 * step + 4))
+        assert (data.array == labels.array[:, None]).all()
     pipeline.close()
 
 
@@ -76,16 +92,16 @@ def test_setting_the_position_leaves_the_batch_in_use_alone():
     pipeline.close()
 
 
-@pytest.mark.parametrize("depth", [0, 2])
-def test_an_error_in_a_thread_reaches_the_caller_at_its_batch(depth):
+@pytest.mark.parametrize(("depth", "threads"), [(0, 2), (2, 2), (2, 8)])
+def test_an_error_in_a_thread_reaches_the_caller_at_its_batch(depth, threads):
     error = RuntimeError("record 9 is bad")
 
     def fill(position, arrays):
-        if position == 8:
+        if 9 in range(position, position + len(arrays[1])):
             raise error
         count_up(position, arrays)
 
-    pipeline = Pipeline(fill, SHAPES, depth=depth, threads=2)
+    pipeline = Pipeline(fill, SHAPES, depth=depth, threads=threads)
     assert labels_of(pipeline, 2) == [0, 4]
     for _ in range(2):  # it does not go away by asking again
         with pytest.raises(RuntimeError) as caught:
