@@ -20,6 +20,13 @@ def test_equivalence(tmp_path: Path) -> None:
     assert done.stdout.count("cases alike") == gpus()
 
 
+def test_two_ranks_on_a_gpu(tmp_path: Path) -> None:
+    ranks = 2 * min(2, gpus())
+    done = mpiexec(ranks, "-m", "tests.parallel.gpu_training", str(tmp_path), timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("cases alike") == ranks
+
+
 def test_the_command_line_starts_a_rank_on_each_gpu(folder: Path) -> None:  # noqa: F811
     if gpus() < 2:
         pytest.skip("there is one GPU only")
