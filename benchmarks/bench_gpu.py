@@ -86,7 +86,7 @@ def compile_ahead(jobs: list[dict[str, Any]], modes: list[str]) -> None:
                 job | {"framework": "torch gpu", "mode": mode, "warm": True}
                 for job in jobs
                 for mode in modes
-                if mode == "compile"
+                if mode in ("compile", "reduce-overhead")
             ],
         ):
             if worker is not None:
