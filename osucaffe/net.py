@@ -4,37 +4,35 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
-from . import filler
 from .arena import Arena, Parameter
-from .backends.primitives import Program
 from .backends.random import RandomState
-from .backends.tensor import Call, Shape, Step, Tensor, sequence
+from .backends.tensor import Shape, Step, Tensor
 from .blob import Blob
 from .errors import UserError
-from .graph.assembly import Assembly, assemble, assemble_again
+from .graph.assembly import Assembly, assemble, assemble_again, untouched
 from .graph.filter import filter_layers, net_state
 from .graph.fusion import fuse
-from .graph.gradients import Node, find_gradients, scale_losses
+from .graph.gradients import Node, find_gradients
 from .graph.labels import limit_labels
-from .graph.lanes import mark_backward, mark_forward, run_beside, split
+from .graph.lanes import run_beside
 from .graph.memory import Pool, plan_memory
 from .graph.overwritten import warn_of_overwriters
-from .graph.parameters import adopt_parameters, copy_weights
+from .graph.parameters import adopt_parameters
 from .graph.precision import warn_of_precision
+from .graph.recording import record_backward, record_forward
 from .graph.splits import insert_splits
+from .graph.steps import as_one, by_layer
+from .graph.weights import copy_weights, fill_parameters, to_proto
 from .layer import Reshaped, layer_types
-from .proto import caffe_pb2, fill_blob
+from .proto import caffe_pb2
 
 log = logging.getLogger("osucaffe")
-
-LayerSteps = list[list[Step]]
-"""The steps of each layer, in the order of the layers."""
 
 
 class Net:
@@ -78,18 +76,9 @@ class Net:
         types = layer_types()
         if any(types[each.type].dynamic for each in self.param.layer if each.type in types):
             self.inspectable = True
-        self._gradients = gradients
-        self._accumulates = gradients and (accumulate or inspectable)
-        self._use(
-            assemble(
-                self.param,
-                phase,
-                self.random.seed,
-                inspectable=self.inspectable,
-                raw_records=backend.raw_records,
-                image_decoder=backend.image_decoder,
-            )
-        )
+        self._backwards = [False, True][: gradients + (gradients and (accumulate or inspectable))]
+        seed = self.random.seed
+        self._use(assemble(self.param, phase, seed, backend, inspectable=self.inspectable))
         self.layers = [node.layer for node in self.nodes]
         self.layer_names: list[str] = [layer.name for layer in self.layers]
         self.parameters: list[Parameter] = adopt_parameters(self.layers, share)
@@ -98,7 +87,7 @@ class Net:
         own = [p for p in self.parameters if p.blob.data.array is None]
         self.arena = Arena(backend, own[::-1], gradients=gradients)
         self._place()
-        self._fill()
+        fill_parameters(self.layers, own, seed, backend)
 
     def reshape(self, shapes: Mapping[str, Shape]) -> None:
         """Give blobs that layers without bottoms make other shapes, and infer the rest anew.
@@ -115,72 +104,42 @@ class Net:
     # -- building --------------------------------------------------------------------------------
 
     def _use(self, parts: Assembly) -> None:
-        self._parts, self._losses = parts, parts.losses
+        self._parts = parts
         self.blobs: dict[str, Blob] = parts.blobs
         self.nodes: list[Node] = parts.nodes
         self.labels = limit_labels(parts.nodes)
         self.inputs, self.outputs = parts.inputs, parts.outputs
         self.total = Tensor((), name="total loss", kept=True)
-        self.seeds = {blob.name: blob.diff for blob, _ in self._losses}
+        self.seeds = {blob.name: blob.diff for blob, _ in parts.losses}
         """The weight of each loss, by blob: what backward begins with, but for the scale."""
         if self._loss_scale is not None:
             self.seeds = {name: Tensor(t.shape, kept=True) for name, t in self.seeds.items()}
-
-    def _record_forward(self) -> Program:
-        program = Program()
-        for node in self.nodes:
-            program.layer = node.layer.name
-            node.layer.forward(program, node.bottom, node.top)
-        program.layer = ""
-        if self._losses:
-            blobs, weights = zip(*self._losses, strict=True)
-            program.total([blob.data for blob in blobs], self.total, weights=weights)
-        return program
-
-    def _record_backward(self, accumulate: bool) -> Program:
-        program = Program(accumulate=accumulate)
-        constant = {blob.diff for blob, _ in self._losses}
-        if self._loss_scale is not None:
-            program.layer = self.layer_names[-1]
-            scale_losses(program, self._losses, self.seeds, self._loss_scale)
-        if self.inspectable:  # a user may seed the gradients of the outputs
-            diffs = [self.blobs[name].diff for name in self.outputs]
-            constant.update(diff.base or diff for diff in diffs)
-        for node in reversed(self.nodes):
-            if not node.backward:
-                continue
-            program.layer = node.layer.name
-            for blob in node.top:
-                # A top that leads to no loss adds nothing.
-                diff = blob.diff.base or blob.diff
-                if diff not in constant and not program.has_written(diff):
-                    program.fill(blob.diff, value=0.0)
-            node.layer.backward(program, node.top, node.propagate_down, node.bottom)
-        return program
 
     def _compile(self) -> None:
         """Record and prepare every call."""
         find_gradients(self.nodes, force=self.param.force_backward)
         self.backend.random = self.random
-        programs = [self._record_forward().calls]
-        if self._gradients:
-            programs.append(self._record_backward(False).calls)
-            if not hasattr(self, "memory"):  # once, not again for other shapes
-                warn_of_overwriters(programs[0], programs[1], self.layer_names)
-        if self._accumulates:
-            programs.append(self._record_backward(True).calls)
+        programs = [record_forward(self._parts, self.total)]
+        for accumulate in self._backwards:
+            calls = record_backward(
+                self._parts,
+                accumulate=accumulate,
+                seeds=self.seeds,
+                scale=self._loss_scale,
+                seedable=[self.blobs[name] for name in self.outputs if self.inspectable],
+            )
+            programs.append(calls)
+        if self._backwards and not hasattr(self, "memory"):  # once, not again for other shapes
+            warn_of_overwriters(programs[0], programs[1], self.layer_names)
         if not self.inspectable:
             programs = fuse(programs, self.backend.folds)
         self.programs = programs  # forward, backward, backward that accumulates
-        steps = [[(call, self.backend.prepare(call)) for call in calls] for calls in programs]
-        self._forward = self._by_layer(steps[0])
-        self._backward = self._by_layer(steps[1]) if self._gradients else None
-        self._accumulate = self._by_layer(steps[2]) if self._accumulates else None
-        self._steps = steps
+        self._calls = [[(call, self.backend.prepare(call)) for call in calls] for calls in programs]
+        self._steps = [by_layer(calls, self.layer_names) for calls in self._calls]
 
     def _place(self) -> None:
         """Plan the memory of all tensors but the parameters, and place them."""
-        programs = self.programs
+        programs, losses = self.programs, self._parts.losses
         # Both forms of backward take the same time slots, behind forward's.
         timelines = [programs[0] + backward for backward in programs[1:]] or [programs[0]]
         if not self.inspectable:
@@ -188,52 +147,18 @@ class Net:
                 run_beside(calls, self.backend.aside, self.backend.nbytes)
         plan = plan_memory(timelines, self.backend.nbytes, share=not self.inspectable)
         self.pool.add(plan)
-        kept = dict.fromkeys(plan.kept + [blob.diff for blob, _ in self._losses] * self._gradients)
-        for tensor in kept | dict.fromkeys(self._untouched()):
+        own = [*plan.kept, *(blob.diff for blob, _ in losses if self._backwards)]
+        own += untouched(self._parts, inspectable=self.inspectable)
+        for tensor in dict.fromkeys(own):
             memory = self.backend.allocate(self.backend.nbytes(tensor))
             memory[:] = 0
             self.backend.place(tensor, memory, 0)
-        for blob, weight in self._losses:
+        for blob, weight in losses:
             if (seed := self.seeds[blob.name]).array is not None:
                 self.backend.write(seed, np.full(blob.shape, weight, np.float32))
         self.memory = plan
         if plan.unshared:
-            log.info(
-                "Memory for blobs and scratch of the %s net: %.1f MB (%.1f MB if none were shared)",
-                self.phase,
-                plan.size / 1e6,
-                plan.unshared / 1e6,
-            )
-
-    def _untouched(self) -> Iterator[Tensor]:
-        """Tensors that a user may set or read although no call has anything to do with them."""
-        for name, blob in self.blobs.items():
-            if self.inspectable or name in self.inputs or name in self.outputs:
-                for tensor in (blob.data, blob.diff) if self.inspectable else (blob.data,):
-                    if tensor.array is None:
-                        yield tensor.base or tensor
-
-    def _by_layer(self, steps: list[tuple[Call, Step]]) -> LayerSteps:
-        index = {name: position for position, name in enumerate(self.layer_names)}
-        index[""] = len(self.layer_names)
-        by_layer: LayerSteps = [[] for _ in range(len(self.layer_names) + 1)]
-        for call, step in steps:
-            by_layer[index[call.layer]].append(step)
-        return by_layer
-
-    def _fill(self) -> None:
-        """Give the parameters that are this net's own, and constant tops, their first values."""
-        generator = np.random.Generator(np.random.PCG64(self.random.seed))
-        own = {id(parameter.blob) for _, _, parameter in self.arena.segments}
-        for layer in self.layers:
-            for blob, kind in zip(layer.parameters, layer.fillers, strict=True):
-                if id(blob) in own:
-                    own.discard(id(blob))
-                    where = f'layer "{layer.name}" ({layer.type})'
-                    self.backend.write(blob.data, filler.fill(kind, blob.shape, generator, where))
-            for tensor, values in layer.initial:
-                if tensor.array is not None:  # else it is a parameter of another net
-                    self.backend.write(tensor, values)
+            log.info("Memory for blobs and scratch of the %s net: %s", self.phase, plan)
 
     # -- running ---------------------------------------------------------------------------------
 
@@ -246,11 +171,11 @@ class Net:
     ) -> None:
         """Run the layers start..end (not included). after: called with each layer's index."""
         self._begin()
-        end = len(self._forward) if end is None else end
+        end = len(self._steps[0]) if end is None else end
         index = start
         while index < end:
             try:
-                for step in self._forward[index]:
+                for step in self._steps[0][index]:
                     step()
             except Reshaped:
                 self._follow(index)
@@ -283,8 +208,8 @@ class Net:
         accumulate: add to the parameters' gradients instead of overwriting them.
         after: called with each layer's index when its gradients are complete.
         """
-        steps = self._accumulate if accumulate else self._backward
-        assert steps is not None, "this net was built without (accumulating) gradients"
+        assert accumulate in self._backwards, "this net was built without (accumulating) gradients"
+        steps = self._steps[1 + accumulate]
         start = len(self.layers) - 1 if start is None else start
         for index in range(start, end - 1, -1):
             for step in steps[index]:
@@ -318,8 +243,8 @@ class Net:
         than to enqueue work, it may replay what lies between them. Nets that may be reshaped
         (inspectable ones, and those with a layer that reshapes) are never replayed.
         """
-        then = list(then)
         if self.inspectable or any(layer.reshapes for layer in self.layers):
+            then = list(then)
 
             def plain() -> None:
                 _run(before, 0)
@@ -330,38 +255,25 @@ class Net:
                     step()
 
             return plain
-        first, second = self._steps[0], self._steps[1 + accumulate] if backward else []
-        if before:
-            first = mark_forward(first, self.layer_names, before)
-        if after:
-            second = mark_backward(second, self.layer_names, after)
-        calls = first + second
-        hosted = any(call.name == "host" and not call.settings["feed"] for call, _ in calls)
-        feeds = [step for call, step in calls if call.settings.get("feed")]
-        calls = [(call, step) for call, step in calls if not call.settings.get("feed")]
-        arrange, capture = self.backend.arrange, self.backend.capture
-        if enqueues or hosted:
-            steps = arrange(calls) + then
-            run = sequence(steps) if hosted else capture(steps)
-        else:
-            pieces = split(calls)
-            run = sequence([p if callable(p) else capture(arrange(p)) for p in pieces] + then)
-
-        def step() -> None:
-            self._begin()
-            for feed in feeds:
-                feed()
-            run()
-
-        return step
+        return as_one(
+            self.backend,
+            self._begin,
+            self._calls[0],
+            self._calls[1 + accumulate] if backward else [],
+            self.layer_names,
+            before=before,
+            after=after,
+            then=list(then),
+            enqueues=enqueues,
+        )
 
     def loss(self) -> float:
         """The weighted sum of the losses of the last forward pass."""
-        return float(self.backend.read(self.total)) if self._losses else 0.0
+        return float(self.backend.read(self.total)) if self._parts.losses else 0.0
 
     def loss_weight(self, name: str) -> float:
         """The weight of an output in the loss (0: it is no loss)."""
-        return next((weight for blob, weight in self._losses if blob.name == name), 0.0)
+        return next((weight for blob, weight in self._parts.losses if blob.name == name), 0.0)
 
     def read(self, name: str) -> np.ndarray:
         """A row-major copy of a blob's data."""
@@ -384,15 +296,7 @@ class Net:
 
     def to_proto(self, *, diff: bool = False) -> caffe_pb2.NetParameter:
         """The net and its weights (diff: and their gradients), as a .caffemodel holds them."""
-        result = caffe_pb2.NetParameter()
-        result.CopyFrom(self.param)
-        for layer, param in zip(self.layers, result.layer, strict=True):
-            param.phase = getattr(caffe_pb2, self.phase)
-            del param.blobs[:]
-            for blob in layer.parameters:
-                gradient = self.backend.read(blob.diff) if diff else None
-                fill_blob(param.blobs.add(), self.backend.read(blob.data), gradient)
-        return result
+        return to_proto(self.param, self.layers, self.backend, diff=diff)
 
 
 def _run(steps: Mapping[int, Step], index: int) -> None:

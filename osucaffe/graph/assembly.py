@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
-from ..backends.records import ImageDecoder
 from ..backends.tensor import Shape, Tensor
 from ..blob import Blob
 from ..layer import Layer, create_layer
@@ -25,23 +25,16 @@ class Assembly:
 
 
 def assemble(
-    param: caffe_pb2.NetParameter,
-    phase: str,
-    seed: int,
-    *,
-    inspectable: bool,
-    raw_records: bool = False,
-    image_decoder: Callable[[], ImageDecoder] | None = None,
+    param: caffe_pb2.NetParameter, phase: str, seed: int, backend: Any, *, inspectable: bool
 ) -> Assembly:
     """Create the layers of a net and their blobs, without memory. Bad layers raise UserError.
 
-    inspectable: every blob is to keep row-major memory of its own. raw_records, image_decoder: see
-    Layer.
+    inspectable: every blob is to keep row-major memory of its own.
     """
     parts = Assembly()
     for layer_param in param.layer:
         layer = create_layer(layer_param, phase, key=len(parts.nodes), seed=seed)
-        layer.raw_records, layer.image_decoder = raw_records, image_decoder
+        layer.raw_records, layer.image_decoder = backend.raw_records, backend.image_decoder
         tops = layer.setup([parts.blobs[name].shape for name in layer_param.bottom])
         _add_layer(parts, layer, tops, inspectable)
     _find_ends(parts)
@@ -135,6 +128,15 @@ def _find_ends(parts: Assembly) -> None:
     ]
     for blob, _ in parts.losses:
         blob.data.kept = blob.diff.kept = True
+
+
+def untouched(parts: Assembly, *, inspectable: bool) -> Iterator[Tensor]:
+    """What has no memory yet, as no call has anything to do with it, but a user may set or read."""
+    for name, blob in parts.blobs.items():
+        if inspectable or name in parts.inputs or name in parts.outputs:
+            for tensor in (blob.data, blob.diff) if inspectable else (blob.data,):
+                if tensor.array is None:
+                    yield tensor.base or tensor
 
 
 def _set_up_again(node: Node, bottom: list[Shape], given: Mapping[str, Shape]) -> list[Shape]:

@@ -1,13 +1,10 @@
-"""Owns which gradients a net computes (for which layers backward runs, and to which bottoms), and
-with what backward begins under loss scaling."""
+"""Owns which gradients a net computes: for which layers backward runs, and to which bottoms."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from ..backends.primitives import Program
-from ..backends.tensor import Tensor
 from ..blob import Blob
 from ..errors import UserError
 from ..layer import Layer
@@ -81,18 +78,3 @@ def find_gradients(nodes: Sequence[Node], *, force: bool) -> None:
                     f'{index} ("{node.layer.param.bottom[index]}"), but a learning layer makes it; '
                     f"give propagate_down: false for it"
                 )
-
-
-def scale_losses(
-    program: Program,
-    losses: Iterable[tuple[Blob, float]],
-    seeds: Mapping[str, Tensor],
-    scale: Tensor,
-) -> None:
-    """Record that the gradient of each loss is its weight, in seeds by its name, times the scale
-    (of one element)."""
-    for blob, _ in losses:
-        # A scalar has no axes to repeat it along.
-        multiply = program.broadcast if blob.shape else program.elementwise
-        factor = scale.view((1,) * len(blob.shape))
-        multiply([seeds[blob.name], factor], [blob.diff], formula="y = a * b")

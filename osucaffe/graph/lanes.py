@@ -1,13 +1,11 @@
-"""Owns which calls may run beside those that come after them, and marks among calls."""
+"""Owns which calls may run beside those that come after them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator
 
-from ..backends.tensor import Call, Step, Tensor
+from ..backends.tensor import Call, Tensor
 from .memory import lives
-
-Marked = tuple[Call, Step]
 
 MOST = 2
 """Calls that run beside the others at a time: their operands must stay in memory meanwhile."""
@@ -76,51 +74,3 @@ def _fit(calls: list[Call], aside: list[int], size_of: Callable[[Tensor], int]) 
 def _keys(tensors: Iterator[Tensor]) -> Iterator[int]:
     for tensor in tensors:
         yield id(tensor.base or tensor)
-
-
-def mark_forward(
-    calls: Sequence[Marked], names: Sequence[str], before: Mapping[int, Step]
-) -> list[Marked]:
-    """The calls of forward, with the steps of `before` (by index) ahead of their layers'."""
-    index = {name: position for position, name in enumerate(names)}
-    due = sorted(before)
-    marked = []
-    for call, step in calls:
-        while due and due[0] <= index.get(call.layer, len(names)):
-            marked.append(mark(before[due.pop(0)]))
-        marked.append((call, step))
-    return marked + [mark(before[each]) for each in due]
-
-
-def mark_backward(
-    calls: Sequence[Marked], names: Sequence[str], after: Mapping[int, Step]
-) -> list[Marked]:
-    """The calls of backward, with the steps of `after` (by index) behind their layers', and behind
-    what runs beside these."""
-    marked = []
-    for index in reversed(range(len(names))):
-        marked += [(call, step) for call, step in calls if call.layer == names[index]]
-        if index in after:
-            marked.append(mark(after[index], aside=True))
-    return marked
-
-
-def mark(step: Step, *, aside: bool = False) -> Marked:
-    """A step among the calls. aside: it runs behind all calls so far, those that run beside the
-    others too, and nothing waits for it."""
-    return Call("mark", {}, {}, {"aside": aside}), step
-
-
-def split(calls: Sequence[Marked]) -> Iterator[list[Marked] | Step]:
-    """The calls between the marks, and the marks' steps."""
-    piece: list[Marked] = []
-    for call, step in calls:
-        if call.name != "mark":
-            piece.append((call, step))
-            continue
-        if piece:
-            yield piece
-        piece = []
-        yield step
-    if piece:
-        yield piece

@@ -27,6 +27,9 @@ class MemoryPlan:
     unshared: int
     kept: list[Tensor]
 
+    def __str__(self) -> str:
+        return f"{self.size / 1e6:.1f} MB ({self.unshared / 1e6:.1f} MB if none were shared)"
+
 
 @dataclass
 class Life:

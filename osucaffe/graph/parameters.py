@@ -1,18 +1,14 @@
-"""Owns who owns a parameter: sharing by name inside a net and between nets, and copying weights."""
+"""Owns who owns a parameter: sharing by name inside a net and between nets."""
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Sequence
 from typing import Any
 
 from ..arena import Parameter
-from ..errors import UserError
 from ..layer import Layer
-from ..proto import blob_fits, blob_shape, blob_to_array, caffe_pb2, has_values
-
-log = logging.getLogger("osucaffe")
+from ..proto import caffe_pb2
 
 
 def adopt_parameters(layers: Sequence[Layer], share: Any | None) -> list[Parameter]:
@@ -106,32 +102,3 @@ def _share_multipliers(layer: Layer, spec: caffe_pb2.ParamSpec, owner: Parameter
             if given != value:
                 layer.fail("param", f'"{spec.name}" already has {field} {given:g}, not {value:g}')
             setattr(owner, field, value)
-
-
-def copy_weights(weights: caffe_pb2.NetParameter, layers: Sequence[Layer], backend: Any) -> None:
-    """Write the blobs of `weights` into the parameters of the layers that have the same names."""
-    targets = {layer.name: layer for layer in layers}
-    for source in weights.layer:
-        layer = targets.get(source.name)
-        if layer is None:
-            if source.blobs:
-                log.info("Ignoring source layer %s", source.name)
-            continue
-        if not source.blobs:
-            continue
-        if len(source.blobs) != len(layer.parameters):
-            layer.fail(
-                "blobs",
-                f"has {len(layer.parameters)} parameters, the weights file {len(source.blobs)}",
-            )
-        for index, (blob, proto) in enumerate(zip(layer.parameters, source.blobs, strict=True)):
-            if not has_values(proto):  # HDF5 files hold a shared parameter once
-                continue
-            if not blob_fits(proto, blob.shape):
-                raise UserError(
-                    f'layer "{layer.name}" ({layer.type}): parameter {index} has shape '
-                    f"{blob.shape}, but the weights file has {blob_shape(proto)}; to learn this "
-                    f"layer afresh, rename it"
-                )
-            values = blob_to_array(proto)
-            backend.write(blob.data, values.reshape(blob.shape))

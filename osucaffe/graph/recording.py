@@ -1,0 +1,71 @@
+"""Owns what the layers of a net record: the calls of its forward and of its backward pass."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from ..backends.primitives import Program
+from ..backends.tensor import Call, Tensor
+from ..blob import Blob
+from .assembly import Assembly
+
+
+def record_forward(parts: Assembly, total: Tensor) -> list[Call]:
+    """The calls of all layers' forward, and of the sum of the weighted losses, in total."""
+    program = Program()
+    for node in parts.nodes:
+        program.layer = node.layer.name
+        node.layer.forward(program, node.bottom, node.top)
+    program.layer = ""
+    if parts.losses:
+        blobs, weights = zip(*parts.losses, strict=True)
+        program.total([blob.data for blob in blobs], total, weights=weights)
+    return program.calls
+
+
+def record_backward(
+    parts: Assembly,
+    *,
+    accumulate: bool,
+    seeds: Mapping[str, Tensor],
+    scale: Tensor | None,
+    seedable: Iterable[Blob],
+) -> list[Call]:
+    """The calls of backward, from the last layer that `find_gradients` lets run to the first.
+
+    accumulate: add to the parameters' gradients. seeds, scale: see `_scale_losses`; without a
+    scale, the seeds are the gradients of the losses. seedable: blobs whose gradients a user may
+    set.
+    """
+    program = Program(accumulate=accumulate)
+    given = {blob.diff.base or blob.diff for blob in seedable}
+    given.update(blob.diff for blob, _ in parts.losses)
+    if scale is not None:
+        program.layer = parts.nodes[-1].layer.name
+        _scale_losses(program, parts.losses, seeds, scale)
+    for node in reversed(parts.nodes):
+        if not node.backward:
+            continue
+        program.layer = node.layer.name
+        for blob in node.top:
+            # A top that leads to no loss adds nothing.
+            diff = blob.diff.base or blob.diff
+            if diff not in given and not program.has_written(diff):
+                program.fill(blob.diff, value=0.0)
+        node.layer.backward(program, node.top, node.propagate_down, node.bottom)
+    return program.calls
+
+
+def _scale_losses(
+    program: Program,
+    losses: Iterable[tuple[Blob, float]],
+    seeds: Mapping[str, Tensor],
+    scale: Tensor,
+) -> None:
+    """Record that the gradient of each loss is its weight, in seeds by its name, times the scale
+    (of one element)."""
+    for blob, _ in losses:
+        # A scalar has no axes to repeat it along.
+        multiply = program.broadcast if blob.shape else program.elementwise
+        factor = scale.view((1,) * len(blob.shape))
+        multiply([seeds[blob.name], factor], [blob.diff], formula="y = a * b")

@@ -1,0 +1,101 @@
+"""Owns how the prepared calls of a net become what runs: the steps of each layer, or all as one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from ..backends.tensor import Call, Step, sequence
+
+Prepared = tuple[Call, Step]
+
+
+def by_layer(calls: Iterable[Prepared], names: Sequence[str]) -> list[list[Step]]:
+    """The steps of each layer, in the order of their names; at the end those of no layer."""
+    index = {name: position for position, name in enumerate([*names, ""])}
+    steps: list[list[Step]] = [[] for _ in range(len(names) + 1)]
+    for call, step in calls:
+        steps[index[call.layer]].append(step)
+    return steps
+
+
+def as_one(
+    backend: Any,
+    begin: Step,
+    forward: Sequence[Prepared],
+    backward: Sequence[Prepared],
+    names: Sequence[str],
+    *,
+    before: Mapping[int, Step],
+    after: Mapping[int, Step],
+    then: Sequence[Step],
+    enqueues: bool,
+) -> Step:
+    """A step that runs `begin` and all calls, which the backend may replay: see `Net.whole`.
+
+    names: of the layers, in order.
+    """
+    if before:
+        forward = _mark_forward(forward, names, before)
+    if after:
+        backward = _mark_backward(backward, names, after)
+    calls = [*forward, *backward]
+    hosted = any(call.name == "host" and not call.settings["feed"] for call, _ in calls)
+    feeds = [step for call, step in calls if call.settings.get("feed")]
+    calls = [(call, step) for call, step in calls if not call.settings.get("feed")]
+    arrange, capture = backend.arrange, backend.capture
+    if enqueues or hosted:
+        steps = [*arrange(calls), *then]
+        run = sequence(steps) if hosted else capture(steps)
+    else:
+        pieces = _split(calls)
+        run = sequence([p if callable(p) else capture(arrange(p)) for p in pieces] + [*then])
+    return sequence([begin, *feeds, run])
+
+
+def _mark_forward(
+    calls: Sequence[Prepared], names: Sequence[str], before: Mapping[int, Step]
+) -> list[Prepared]:
+    """The calls of forward, with the steps of `before` (by index) ahead of their layers'."""
+    index = {name: position for position, name in enumerate(names)}
+    due = sorted(before)
+    marked = []
+    for call, step in calls:
+        while due and due[0] <= index.get(call.layer, len(names)):
+            marked.append(_mark(before[due.pop(0)]))
+        marked.append((call, step))
+    return marked + [_mark(before[each]) for each in due]
+
+
+def _mark_backward(
+    calls: Sequence[Prepared], names: Sequence[str], after: Mapping[int, Step]
+) -> list[Prepared]:
+    """The calls of backward, with the steps of `after` (by index) behind their layers', and behind
+    what runs beside these."""
+    marked = []
+    for index in reversed(range(len(names))):
+        marked += [(call, step) for call, step in calls if call.layer == names[index]]
+        if index in after:
+            marked.append(_mark(after[index], aside=True))
+    return marked
+
+
+def _mark(step: Step, *, aside: bool = False) -> Prepared:
+    """A step among the calls. aside: it runs behind all calls so far, those that run beside the
+    others too, and nothing waits for it."""
+    return Call("mark", {}, {}, {"aside": aside}), step
+
+
+def _split(calls: Sequence[Prepared]) -> Iterator[list[Prepared] | Step]:
+    """The calls between the marks, and the marks' steps."""
+    piece: list[Prepared] = []
+    for call, step in calls:
+        if call.name != "mark":
+            piece.append((call, step))
+            continue
+        if piece:
+            yield piece
+        piece = []
+        yield step
+    if piece:
+        yield piece

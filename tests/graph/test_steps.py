@@ -1,0 +1,73 @@
+"""How prepared calls run: layer by layer, or as one step with others between them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+import pytest
+
+from osucaffe.backends.tensor import Call, Step, sequence
+from osucaffe.graph.steps import Prepared, as_one, by_layer
+
+NAMES = ["data", "ip", "loss"]
+
+
+class Replaying:
+    """A backend that notes which steps it replays as one."""
+
+    def __init__(self, ran: list[str]) -> None:
+        self.ran = ran
+
+    def arrange(self, calls: Sequence[Prepared]) -> list[Step]:
+        return [step for _, step in calls]
+
+    def capture(self, steps: Sequence[Step]) -> Step:
+        return sequence([self.note("("), *steps, self.note(")")])
+
+    def note(self, name: str) -> Step:
+        return partial(self.ran.append, name)
+
+    def call(self, layer: str, name: str, **settings: bool) -> Prepared:
+        return Call(name, {}, {}, settings, layer=layer), self.note(f"{layer} {name}")
+
+
+def test_steps_of_layers() -> None:
+    ran: list[str] = []
+    backend = Replaying(ran)
+    calls = [backend.call(layer, "a") for layer in ["ip", "data", "", "ip"]]
+    steps = by_layer(calls, NAMES)
+    assert [len(each) for each in steps] == [1, 2, 0, 1]
+    steps[1][1]()
+    assert ran == ["ip a"]
+
+
+@pytest.mark.parametrize(
+    ("enqueues", "host", "expected"),
+    [
+        (True, False, "begin|data host|(|weights|ip f|last weights|loss b|ip b|sums|then|)"),
+        (False, False, "begin|data host|weights|(|ip f|)|last weights|(|loss b|ip b|)|sums|then"),
+        (True, True, "begin|data host|weights|ip f|loss host|last weights|loss b|ip b|sums|then"),
+    ],
+)
+def test_all_as_one(enqueues: bool, host: bool, expected: str) -> None:
+    """What brings input runs first; marks that wait cut what is replayed, a host function that may
+    do anything rules it out."""
+    ran: list[str] = []
+    backend = Replaying(ran)
+    forward = [backend.call("data", "host", feed=True), backend.call("ip", "f")]
+    if host:
+        forward.append(backend.call("loss", "host", feed=False))
+    step = as_one(
+        backend,
+        backend.note("begin"),
+        forward,
+        [backend.call("loss", "b"), backend.call("ip", "b")],
+        NAMES,
+        before={1: backend.note("weights"), 3: backend.note("last weights")},
+        after={1: backend.note("sums")},
+        then=[backend.note("then")],
+        enqueues=enqueues,
+    )
+    step()
+    assert "|".join(ran) == expected
