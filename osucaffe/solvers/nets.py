@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from ..errors import UserError
+from ..net import Net
 from ..proto import caffe_pb2
 
 ReadNet = Callable[[str], caffe_pb2.NetParameter]
@@ -22,6 +24,10 @@ class Choice:
     param: caffe_pb2.NetParameter
     level: int = 0
     stages: tuple[str, ...] = ()
+
+    def build(self, **settings: Any) -> Net:
+        """The net. settings: see Net."""
+        return Net(self.param, level=self.level, stages=self.stages, **settings)
 
 
 def training_net(param: caffe_pb2.SolverParameter, file: str, read: ReadNet) -> Choice:

@@ -6,12 +6,11 @@ field of our own, what a resumed run needs to go on bit for bit.
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import re
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +19,7 @@ from ..arena import Parameter
 from ..errors import UserError
 from ..net import Net
 from ..proto import (
+    NetParameter,
     SolverParameter,
     SolverState,
     blob_fits,
@@ -32,79 +32,45 @@ from ..proto import (
     write_state,
     write_weights,
 )
+from .observer import Snapshot
+from .progress import Progress
+from .team import Team
 
 logger = logging.getLogger("osucaffe")
 
 
 @dataclass
-class NetProgress:
-    """How far a net has come: its random step, and the record each of its data layers is at."""
-
-    step: int
-    positions: dict[str, int]
-
-    @classmethod
-    def of(cls, net: Net) -> NetProgress:
-        positions = {
-            layer.name: layer.position for layer in net.layers if hasattr(layer, "position")
-        }
-        return cls(net.random.step, positions)
-
-    def part(self, before: NetProgress, done: int, taken: int) -> NetProgress:
-        """Where the net would be had it come only `done` of the `taken` batches since `before`."""
-        positions = {
-            name: before.positions[name] + (position - before.positions[name]) * done // taken
-            for name, position in self.positions.items()
-        }
-        return NetProgress(self.step, positions)
-
-    def apply(self, net: Net) -> None:
-        """Let the net go on from here. Layers that it did not have then keep their place."""
-        net.random.step = self.step
-        for layer in net.layers:
-            if layer.name in self.positions and hasattr(layer, "position"):
-                layer.position = self.positions[layer.name]
-
-
-@dataclass
-class Progress:
-    """What decides how a run goes on besides weights and history.
-
-    nets: the training net, then the test nets. losses: those that the next display smooths over.
-    loss_scale: see `LossScale.read`; None without loss scaling.
-    """
-
-    seed: int
-    nets: list[NetProgress]
-    losses: list[float]
-    loss_scale: list[float] | None = None
-
-    def encode(self) -> bytes:
-        return json.dumps(asdict(self)).encode()
-
-    @classmethod
-    def decode(cls, content: bytes, path: Path) -> Progress:
-        try:
-            fields = json.loads(content)
-            nets = [NetProgress(**each) for each in fields["nets"]]
-            losses = [float(loss) for loss in fields["losses"]]
-            return cls(int(fields["seed"]), nets, losses, fields.get("loss_scale"))
-        except (ValueError, KeyError, TypeError):
-            raise UserError(
-                f"{path}: what a resumed run needs cannot be read, the file is damaged; "
-                "take an older snapshot"
-            ) from None
-
-
-@dataclass
 class Restored:
-    """A snapshot that was read: progress is None where another Caffe wrote it."""
+    """A snapshot that was read, from these files; progress is None where another Caffe wrote it."""
 
-    iteration: int
-    current_step: int
-    history: list[np.ndarray]
-    model: Path
+    path: Path
+    state: SolverState
     progress: Progress | None
+    model: Path
+    weights: NetParameter
+
+    def history(self, parameters: Sequence[Parameter], solver_type: str) -> list[np.ndarray]:
+        """The history of these parameters, one for each of its blobs.
+
+        UserError if it belongs to another net or solver type.
+        """
+        if len(self.state.history) != len(parameters):
+            raise UserError(
+                f"{self.path}: has {len(self.state.history)} history blobs, but this net needs "
+                f"{len(parameters)} with solver type {solver_type}: it belongs to another net or "
+                "solver type"
+            )
+        history = []
+        for blob, parameter in zip(self.state.history, parameters, strict=True):
+            shape = parameter.blob.shape
+            if not blob_fits(blob, shape):
+                raise UserError(
+                    f'{self.path}: the history of layer "{parameter.layer}", parameter '
+                    f"{parameter.index}, has shape {blob_shape(blob)}, but this net's has {shape}: "
+                    "it belongs to another net; go on with the net that it was made with"
+                )
+            history.append(blob_to_array(blob).reshape(shape))
+        return history
 
 
 def check_prefix(param: SolverParameter, file: str) -> None:
@@ -126,69 +92,65 @@ def check_writable(prefix: str, file: str) -> None:
         raise UserError(f"{file}: no permission to write snapshots into {folder}")
 
 
-def names(prefix: str, iteration: int, hdf5: bool) -> tuple[str, str]:
-    """The model file and the state file of a snapshot."""
-    stem, end = f"{prefix}_iter_{iteration}", ".h5" if hdf5 else ""
-    return f"{stem}.caffemodel{end}", f"{stem}.solverstate{end}"
+def named(param: SolverParameter, iteration: int) -> Snapshot:
+    """The files of the snapshot of an iteration."""
+    stem = f"{param.snapshot_prefix}_iter_{iteration}"
+    end = ".h5" if param.snapshot_format == SolverParameter.HDF5 else ""
+    return Snapshot(iteration, f"{stem}.caffemodel{end}", f"{stem}.solverstate{end}")
 
 
 def write(
+    files: Snapshot,
     net: Net,
-    state: SolverState,
     history: Sequence[np.ndarray],
+    current_step: int,
     progress: Progress,
-    param: SolverParameter,
-) -> tuple[str, str]:
-    """Write model and state, the model first: where a state lies, its model is whole."""
-    hdf5 = param.snapshot_format == SolverParameter.HDF5
-    model, path = names(param.snapshot_prefix, state.iter, hdf5)
-    kind = "HDF5" if hdf5 else "binary proto"
-    logger.info("Snapshotting to %s file %s", kind, model)
-    write_weights(model, net.to_proto(diff=param.snapshot_diff))
-    state.learned_net = model
+    *,
+    diff: bool,
+) -> None:
+    """Write model (diff: with gradients) and state, the model first: where a state lies, its model
+    is whole. UserError."""
+    kind = "HDF5" if Path(files.state).suffix == ".h5" else "binary proto"
+    logger.info("Snapshotting to %s file %s", kind, files.model)
+    write_weights(files.model, net.to_proto(diff=diff))
+    state = SolverState(
+        iter=files.iteration,
+        current_step=current_step,
+        learned_net=files.model,
+        osucaffe=progress.encode(),
+    )
     for array in history:
         fill_blob(state.history.add(), array)
-    state.osucaffe = progress.encode()
-    logger.info("Snapshotting solver state to %s file %s", kind, path)
-    write_state(path, state)
-    return model, path
+    logger.info("Snapshotting solver state to %s file %s", kind, files.state)
+    write_state(files.state, state)
 
 
-def read(path: Path, parameters: Sequence[Parameter], solver_type: str) -> Restored:
-    """Read a state whose history must be that of these parameters, one for each of its blobs.
+def find(path: str | Path, prefix: str, team: Team) -> Restored | None:
+    """Read a snapshot by its state; "auto": the newest whole one with this prefix, if there is any.
 
-    UserError if it is damaged or belongs to another net.
+    All ranks call it together. UserError if it is damaged or not there.
     """
+    found = None
+    if path == "auto":
+        found = None if team.rank else _newest(prefix)
+        path = team.share(found.path if found else "")
+        if not path:
+            logger.info("No snapshot %s_iter_*: training begins afresh", prefix)
+            return None
+    logger.info("Restoring previous solver status from %s", path)
+    return found or _read(Path(path))
+
+
+def _read(path: Path) -> Restored:
     state = read_state(path)
-    if len(state.history) != len(parameters):
-        raise UserError(
-            f"{path}: has {len(state.history)} history blobs, but this net needs {len(parameters)} "
-            f"with solver type {solver_type}: it belongs to another net or solver type"
-        )
-    history = []
-    for blob, parameter in zip(state.history, parameters, strict=True):
-        shape = parameter.blob.shape
-        if not blob_fits(blob, shape):
-            raise UserError(
-                f'{path}: the history of layer "{parameter.layer}", parameter {parameter.index}, '
-                f"has shape {blob_shape(blob)}, but this net's has {shape}: it belongs to another "
-                "net; go on with the net that it was made with"
-            )
-        history.append(blob_to_array(blob).reshape(shape))
-    return Restored(
-        iteration=state.iter,
-        current_step=state.current_step,
-        history=history,
-        model=find_learned_net(path, state.learned_net),
-        progress=Progress.decode(state.osucaffe, path) if state.osucaffe else None,
-    )
+    progress = Progress.decode(state.osucaffe, path) if state.osucaffe else None
+    model = find_learned_net(path, state.learned_net)
+    return Restored(path, state, progress, model, read_weights(model))
 
 
-def newest(prefix: str) -> Path | None:
-    """The state of the newest whole snapshot with this prefix, if there is any.
-
-    One whose state or model is missing or damaged is passed over with a warning.
-    """
+def _newest(prefix: str) -> Restored | None:
+    """The newest whole snapshot; one that is damaged or lacks its model is passed over with a
+    warning."""
     stem = Path(prefix)
     pattern = re.compile(re.escape(stem.name) + r"_iter_(\d+)\.solverstate(\.h5)?")
     found = []
@@ -197,9 +159,7 @@ def newest(prefix: str) -> Path | None:
             found.append((int(match[1]), path.stat().st_mtime_ns, path))
     for _, _, path in sorted(found, reverse=True):
         try:
-            read_weights(find_learned_net(path, read_state(path).learned_net))
+            return _read(path)
         except UserError as error:
             logger.warning("Passing over snapshot %s: %s", path, error)
-        else:
-            return path
     return None
