@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import Any
@@ -11,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from .arena import Arena, Parameter
-from .backends.random import RandomState
+from .backends.random import RandomState, new_seed
 from .backends.tensor import Shape, Step, Tensor
 from .blob import Blob
 from .errors import UserError
@@ -67,7 +66,7 @@ class Net:
         self.phase = phase
         self.name: str = param.name
         self.inspectable = inspectable
-        self.random = RandomState(int.from_bytes(os.urandom(4), "little") if seed is None else seed)
+        self.random = RandomState(new_seed() if seed is None else seed)
         if share is None:
             warn_of_precision(param)
         self.param = insert_splits(filter_layers(param, net_state(param, phase, level, stages)))

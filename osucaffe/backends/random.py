@@ -7,6 +7,7 @@ depend on nothing but these, and the state of a run's random numbers is one inte
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -32,6 +33,11 @@ class RandomState:
     def counter(self, size: int, index: int) -> int:
         """The counter of an element of a tensor that has `size` elements on every rank."""
         return (self.step << 32) + self.rank * size + index
+
+
+def new_seed() -> int:
+    """A seed for who was given none."""
+    return int.from_bytes(os.urandom(4), "little")
 
 
 def mix64(value: int) -> int:

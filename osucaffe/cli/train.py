@@ -135,6 +135,7 @@ def _train(args: argparse.Namespace, job: Job) -> None:
             observers=observers,
             team=ranks.make_team(args, job, topology),
             loss_scale=args.loss_scale,
+            resume=args.snapshot,
         )
         options.check_fed(solver.net, args.solver)
         if args.trace:
@@ -142,8 +143,6 @@ def _train(args: argparse.Namespace, job: Job) -> None:
 
             solver.tracer = Tracer(args.trace, backend, job.rank)
             stack.callback(solver.tracer.write)
-        if args.snapshot:
-            solver.restore(args.snapshot)
         for file in args.weights:
             solver.load(file)
         if sys.stderr.isatty() and not args.no_progress and first:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import logging
-import os
 import time
 from collections.abc import Iterable
 from dataclasses import replace
@@ -13,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from ..backends.random import new_seed
 from ..backends.tensor import Step
 from ..errors import UserError, naming
 from ..proto import caffe_pb2, read_net, read_weights
@@ -27,6 +27,7 @@ from .progress import Progress
 from .rules import update_of
 from .scaling import make_loss_scale
 from .signals import NONE, SNAPSHOT, STOP, Request
+from .snapshot import Restored
 from .team import Team
 from .tracer import Tracer
 
@@ -40,7 +41,8 @@ class Solver:
     file: where the settings come from, for messages. request: asked between iterations whether
     to stop or to snapshot (see `signals.py`). inspectable: every blob of the nets can be looked
     at (`debug_info` needs it and sets it). loss_scale: "dynamic", "none" or a factor of the loss
-    (default: dynamic in fp16); see `scaling.py`.
+    (default: dynamic in fp16); see `scaling.py`. resume: a snapshot to begin from, as
+    `restore` takes it.
 
     Raises UserError for fields that contradict each other, and for bad nets.
     """
@@ -56,6 +58,7 @@ class Solver:
         inspectable: bool = False,
         team: Team | None = None,
         loss_scale: str | float | None = None,
+        resume: str | Path | None = None,
     ) -> None:
         self.param = param
         self.team = team or Team()
@@ -80,10 +83,15 @@ class Solver:
         """The iteration and the time of the last display."""
         self._before_test: Progress | None = None
         self.stopped = False
-        seed = param.random_seed
-        self._build(self.team.share(seed if seed >= 0 else int.from_bytes(os.urandom(4), "little")))
+        restored = self._find(resume) if resume else None
+        seed = param.random_seed if param.random_seed >= 0 else new_seed()
+        if restored and restored.progress:
+            seed = restored.progress.seed
+        self._build(self.team.share(seed))
         for files in param.weights:
             self.load(files)
+        if restored:
+            self._go_on(restored)
 
     def _build(self, seed: int) -> None:
         self.seed = seed
@@ -258,9 +266,13 @@ class Solver:
         path: a solver state, binary or HDF5, of this or another Caffe; or "auto": the newest whole
         one with this solver's prefix, and without any the run begins afresh. Raises UserError.
         """
-        restored = snapshot.find(path, self.param.snapshot_prefix, self.team)
-        if restored is None:
-            return
+        if restored := self._find(path):
+            self._go_on(restored)
+
+    def _find(self, path: str | Path) -> Restored | None:
+        return snapshot.find(path, self.param.snapshot_prefix, self.team)
+
+    def _go_on(self, restored: Restored) -> None:
         parameters, progress = self.net.parameters * self._update.histories, restored.progress
         history = restored.history(parameters, self.param.type)
         if progress and progress.seed != self.seed:

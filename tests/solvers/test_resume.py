@@ -5,13 +5,16 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from osucaffe.errors import UserError
+from osucaffe.net import Net
 from osucaffe.proto import blob_to_array, read_state, read_weights, write_state
 from osucaffe.solvers import Solver
+from osucaffe.solvers.nets import Choice
 
 from .runs import NET, TYPES, assert_same, parameters, solver
 
@@ -45,8 +48,7 @@ def test_resumed_training_is_identical(tmp_path: Path, kind: str, form: str) -> 
     first.step(5)
     event = first.snapshot()
     assert event.state == f"{tmp_path}/run_iter_5.solverstate{END[form]}"
-    second = solver(text)
-    second.restore(event.state)
+    second = solver(text, resume=event.state)
     assert second.iteration == 5
     assert_same(second, first)
     second.step(5)
@@ -90,6 +92,28 @@ def test_a_run_without_a_seed_resumes_in_a_new_process(tmp_path: Path) -> None:
     resumed = solver(text, LMDB_NET)
     resumed.restore(tmp_path / "run_iter_10.solverstate")
     assert_same(resumed, straight)
+
+
+def test_nets_are_built_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The seed that was drawn when the run began is known before they are."""
+    text = settings(tmp_path, more="random_seed: -1 test_iter: 1 test_interval: 2")
+    straight = solver(text, LMDB_NET)
+    straight.step(3)
+    state = straight.snapshot().state
+    built = []
+
+    def build(choice: Choice, **settings: Any) -> Net:
+        built.append(settings["phase"])
+        return Net(choice.param, **settings)
+
+    monkeypatch.setattr(Choice, "build", build)
+    resumed = solver(text, LMDB_NET, resume=state)
+    assert built == ["TRAIN", "TEST"]
+    assert_same(resumed, straight)
+    for run in straight, resumed:
+        run.step(3)
+    assert_same(resumed, straight)
+    assert solver(text, LMDB_NET, resume="auto").seed == straight.seed
 
 
 def test_a_snapshot_during_a_test_resumes_before_it(tmp_path: Path) -> None:
@@ -175,9 +199,7 @@ def test_auto_passes_over_what_is_not_whole(
 
 
 def test_auto_without_a_snapshot_begins_afresh(tmp_path: Path) -> None:
-    run = solver(settings(tmp_path))
-    run.restore("auto")
-    assert run.iteration == 0
+    assert solver(settings(tmp_path), resume="auto").iteration == 0
 
 
 @pytest.mark.parametrize("form", END)
