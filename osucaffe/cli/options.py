@@ -110,7 +110,7 @@ def add_weights(parser: argparse._ActionsContainer, help: str) -> None:
 def add_readers(parser: argparse.ArgumentParser) -> None:
     """Add --readers."""
     parser.add_argument(
-        "--readers", metavar="N", type=positive, help="threads that read (default: one a core)"
+        "--readers", metavar="N", type=positive, help="threads that read (default: at most one a core)"
     )
 
 
