@@ -39,6 +39,7 @@ def run(args: argparse.Namespace) -> None:
     if len(args.blobs) != len(args.databases):
         given = f"{len(args.blobs)} blobs and {len(args.databases)} databases"
         raise UserError(f"{given} are named: give one database for each blob")
+    models = options.read_weights([args.weights])
     net = Net(
         read_net(args.model),
         phase="TEST",
@@ -56,7 +57,7 @@ def run(args: argparse.Namespace) -> None:
             raise UserError(f'{args.model} has no blob "{name}": it has {", ".join(made)}')
         if not net.blobs[name].shape:
             raise UserError(f'blob "{name}" is one number for a batch, not something for each item')
-    options.load_weights(net, [args.weights])
+    options.load_weights(net, models)
     writers = [_Writer(path) for path in args.databases]
     try:
         for _ in range(args.batches):

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from ..backends.cuda import Cuda
     from ..data.ahead import BadRecords
     from ..net import Net
+    from ..proto import NetParameter
 
 logger = logging.getLogger("osucaffe")
 
@@ -110,7 +111,10 @@ def add_weights(parser: argparse._ActionsContainer, help: str) -> None:
 def add_readers(parser: argparse.ArgumentParser) -> None:
     """Add --readers."""
     parser.add_argument(
-        "--readers", metavar="N", type=positive, help="threads that read (default: at most one a core)"
+        "--readers",
+        metavar="N",
+        type=positive,
+        help="threads that read (default: at most one a core)",
     )
 
 
@@ -210,10 +214,17 @@ def check_fed(net: Net, file: str) -> None:
         )
 
 
-def load_weights(net: Net, files: list[str]) -> None:
-    """Copy the weights in these files, one after the other, to the layers of the same names."""
-    from ..proto import read_weights
+def read_weights(files: list[str]) -> list[tuple[str, NetParameter]]:
+    """Read model files, before a net is built: what is wrong with them is told at once."""
+    from .. import proto
 
-    for file in files:
+    return [(file, proto.read_weights(file)) for file in files]
+
+
+def load_weights(net: Net, models: list[tuple[str, NetParameter]]) -> None:
+    """Copy the weights of layers with the same names, one file after the other, and let go of
+    each."""
+    while models:
+        file, weights = models.pop(0)
         with naming(file):
-            net.load(read_weights(file))
+            net.load(weights)

@@ -33,6 +33,7 @@ def run(args: argparse.Namespace) -> None:
     logger = logging.getLogger("osucaffe")
     if not args.weights:
         raise UserError("--weights is missing: give the .caffemodel to score")
+    models = options.read_weights(args.weights)
     backend = options.make_backend(args)
 
     import numpy as np
@@ -45,7 +46,7 @@ def run(args: argparse.Namespace) -> None:
         read_net(args.model), phase="TEST", backend=backend, level=args.level, stages=args.stage
     )
     options.check_fed(net, args.model)
-    options.load_weights(net, args.weights)
+    options.load_weights(net, models)
     logger.info("Running for %d iterations.", args.iterations)
     total, loss = np.zeros(0), 0.0
     for batch in range(args.iterations):

@@ -83,6 +83,7 @@ def run(args: argparse.Namespace) -> None:
     from .. import log
 
     log.start(args.log_dir)
+    models = options.read_weights(args.weights)
     backend = options.make_backend(args)
 
     from ..net import Net
@@ -99,7 +100,7 @@ def run(args: argparse.Namespace) -> None:
         stages=args.stage,
         gradients=True,
     )
-    options.load_weights(net, args.weights)
+    options.load_weights(net, models)
     layers = measure(net, args.iterations)
     whole = measure_whole(net, args.iterations)
     _log(layers, rates, whole, args.iterations)

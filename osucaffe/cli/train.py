@@ -15,6 +15,7 @@ import argparse
 import contextlib
 import logging
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from . import options, ranks
@@ -81,23 +82,25 @@ def run(args: argparse.Namespace) -> None:
 
 def _check(args: argparse.Namespace) -> None:
     """Find what is wrong with options and files, as far as it can be told before ranks start."""
-    from ..proto import read_net
+    from ..proto import read_net, read_weights
+    from ..solvers import snapshot
     from ..solvers.nets import testing_nets, training_net
     from ..solvers.policy import Policy
     from ..solvers.rules import update_of
-    from ..solvers.snapshot import check_prefix
 
     options.check_device(args)
     ranks.check_communication(args)
     param = _read(args)
     update_of(param, args.solver)
     Policy(param, args.solver)
-    check_prefix(param, args.solver)
+    snapshot.check_prefix(param, args.solver)
     training_net(param, args.solver, read_net)
     testing_nets(param, args.solver, read_net)
-    given = [args.snapshot] if args.snapshot and args.snapshot != "auto" else args.weights
-    for file in [*given, *(name for names in param.weights for name in options.names(names))]:
-        open(file, "rb").close()
+    if args.snapshot and args.snapshot != "auto":
+        snapshot.read(Path(args.snapshot))
+    named = [name for names in param.weights for name in options.names(names)]
+    for file in [*named, *args.weights]:
+        read_weights(file)
 
 
 def _train(args: argparse.Namespace, job: Job) -> None:
@@ -136,6 +139,7 @@ def _train(args: argparse.Namespace, job: Job) -> None:
             team=ranks.make_team(args, job, topology),
             loss_scale=args.loss_scale,
             resume=args.snapshot,
+            weights=args.weights,
         )
         options.check_fed(solver.net, args.solver)
         if args.trace:
@@ -143,8 +147,6 @@ def _train(args: argparse.Namespace, job: Job) -> None:
 
             solver.tracer = Tracer(args.trace, backend, job.rank)
             stack.callback(solver.tracer.write)
-        for file in args.weights:
-            solver.load(file)
         if sys.stderr.isatty() and not args.no_progress and first:
             from .live import Live
 

@@ -14,7 +14,7 @@ from .. import net as engine
 from ..errors import UserError
 from ..layers.memory_data import MemoryData
 from ..layers.python import Python
-from ..proto import read_net, read_weights, write_weights
+from ..proto import NetParameter, read_net, read_weights, write_weights
 from . import settings
 from .blob import Blob, BlobVec, Store, store_of
 
@@ -55,8 +55,7 @@ class Net:
         if phase not in (0, 1):
             raise CaffeError(f"phase {phase!r} is neither caffe.TRAIN (0) nor caffe.TEST (1)")
         check_readable(network_file)
-        if weights is not None:
-            check_readable(weights)
+        model = None if weights is None else _read_model(weights)
         net = engine.Net(
             read_net(network_file),
             backend=settings.backend(),
@@ -68,8 +67,8 @@ class Net:
             gradients=True,
         )
         self._begin(net)
-        if weights is not None:
-            self.copy_from(weights)
+        if model is not None:
+            self._load(model)
 
     @classmethod
     def of(cls, net: engine.Net) -> Net:
@@ -340,9 +339,11 @@ class Net:
 
     def copy_from(self, file: str | Path) -> None:
         """Copy the weights of layers of the same names from a .caffemodel or HDF5 file."""
-        check_readable(file)
+        self._load(_read_model(file))
+
+    def _load(self, model: NetParameter) -> None:
         self._store.upload()
-        self._net.load(read_weights(file))
+        self._net.load(model)
         self._store.forget()
 
     load_hdf5 = copy_from
@@ -365,6 +366,11 @@ def check_readable(file: str | Path) -> None:
             pass
     except OSError as error:
         raise CaffeError(f"{file}: cannot read it: {error.strerror}") from None
+
+
+def _read_model(file: str | Path) -> NetParameter:
+    check_readable(file)
+    return read_weights(file)
 
 
 def _call(functions: list[Callback], index: int) -> None:

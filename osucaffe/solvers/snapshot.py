@@ -138,10 +138,11 @@ def find(path: str | Path, prefix: str, team: Team) -> Restored | None:
             logger.info("No snapshot %s_iter_*: training begins afresh", prefix)
             return None
     logger.info("Restoring previous solver status from %s", path)
-    return found or _read(Path(path))
+    return found or read(Path(path))
 
 
-def _read(path: Path) -> Restored:
+def read(path: Path) -> Restored:
+    """Read a snapshot by its state. UserError."""
     state = read_state(path)
     progress = Progress.decode(state.osucaffe, path) if state.osucaffe else None
     model = find_learned_net(path, state.learned_net)
@@ -159,7 +160,7 @@ def _newest(prefix: str) -> Restored | None:
             found.append((int(match[1]), path.stat().st_mtime_ns, path))
     for _, _, path in sorted(found, reverse=True):
         try:
-            return _read(path)
+            return read(path)
         except UserError as error:
             logger.warning("Passing over snapshot %s: %s", path, error)
     return None

@@ -42,9 +42,10 @@ class Solver:
     to stop or to snapshot (see `signals.py`). inspectable: every blob of the nets can be looked
     at (`debug_info` needs it and sets it). loss_scale: "dynamic", "none" or a factor of the loss
     (default: dynamic in fp16); see `scaling.py`. resume: a snapshot to begin from, as
-    `restore` takes it.
+    `restore` takes it. weights: model files to begin from, behind those that the solver names.
 
-    Raises UserError for fields that contradict each other, and for bad nets.
+    Raises UserError for fields that contradict each other, for bad nets, and before the nets are
+    built for files of weights that cannot be read.
     """
 
     def __init__(
@@ -59,6 +60,7 @@ class Solver:
         team: Team | None = None,
         loss_scale: str | float | None = None,
         resume: str | Path | None = None,
+        weights: Iterable[str] = (),
     ) -> None:
         self.param = param
         self.team = team or Team()
@@ -78,18 +80,19 @@ class Solver:
         choice = training_net(param, file, read_net)
         self._choice = replace(choice, param=self.team.divide(choice.param))
         self._test_choices = testing_nets(param, file, read_net)
+        restored = self._find(resume) if resume else None
+        named = [file.strip() for files in param.weights for file in files.split(",")]
+        models = [(file, read_weights(file)) for file in [*named, *weights]]
         self.losses = Losses(backend, self.team, param.average_loss, param.iter_size)
         self.displayed = (0, time.perf_counter())
         """The iteration and the time of the last display."""
         self._before_test: Progress | None = None
         self.stopped = False
-        restored = self._find(resume) if resume else None
         seed = param.random_seed if param.random_seed >= 0 else new_seed()
         if restored and restored.progress:
             seed = restored.progress.seed
         self._build(self.team.share(seed))
-        for files in param.weights:
-            self.load(files)
+        self._load(models)
         if restored:
             self._go_on(restored)
 
@@ -224,17 +227,16 @@ class Solver:
 
     # -- weights and snapshots -------------------------------------------------------------------
 
-    def load(self, files: str) -> None:
-        """Copy the weights of layers with the same names from model files, given with commas."""
-        for file in map(str.strip, files.split(",")):
+    def _load(self, models: list[tuple[str, caffe_pb2.NetParameter]]) -> None:
+        """Copy the weights of layers with the same names, and let go of each file's."""
+        # Test nets may have parameters that the training net does not have.
+        nets = [self.net, *(net for net in self.test_nets if net.arena.segments)]
+        while models:
+            file, weights = models.pop(0)
             logger.info("Finetuning from %s", file)
-            weights = read_weights(file)
             with naming(file):
-                self.net.load(weights)
-                for net in self.test_nets:
-                    if net.arena.segments:  # it has parameters that the training net does not have
-                        net.load(weights)
-        self.team.changed()
+                for net in nets:
+                    net.load(weights)
 
     def snapshot(self) -> Snapshot:
         """Write the model and the solver's state under snapshot_prefix. Raises UserError.

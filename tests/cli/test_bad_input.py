@@ -206,6 +206,20 @@ def missing_weights(cli: Cli) -> tuple[str, ...]:
     return (*TRAIN, "--weights=none.caffemodel")
 
 
+def missing_weights_of_the_solver(cli: Cli) -> None:
+    cli.write_solver('weights: "none.caffemodel"')
+
+
+def truncated_weights_to_test(cli: Cli) -> tuple[str, ...]:
+    *_, weights = truncated_weights(cli)
+    return ("test", "--model=net.prototxt", weights)
+
+
+def truncated_weights_to_time(cli: Cli) -> tuple[str, ...]:
+    *_, weights = truncated_weights(cli)
+    return ("time", "--model=net.prototxt", weights)
+
+
 def prototxt_as_weights(cli: Cli) -> tuple[str, ...]:
     return (*TRAIN, "--weights=net.prototxt")
 
@@ -311,6 +325,7 @@ CASES: list[tuple[Spoil, list[str]]] = [
     (net_without_data, ["solver.prototxt", 'nothing fills its input "data"']),
     (unknown_communicator, ["--comm mpj", "choose one of auto, mpi"]),
     (missing_weights, ["none.caffemodel"]),
+    (missing_weights_of_the_solver, ["none.caffemodel"]),
     (prototxt_as_weights, ["net.prototxt"]),
     (weights_as_prototxt, ["lenet_iter_200.caffemodel", "text"]),
     (missing_solver, ["none.prototxt", "No such file"]),
@@ -347,6 +362,33 @@ def test_bad_input_gives_one_message(cli: Cli, spoil: Spoil, words: list[str]) -
     arguments = spoil(cli) or TRAIN
     said = message(cli(*arguments))
     assert [word for word in words if word not in said] == [], said
+
+
+BUILT = "Memory for blobs and scratch"
+"""What the log says of a net that was built."""
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        truncated_weights,
+        truncated_hdf5_weights,
+        missing_weights,
+        prototxt_as_weights,
+        missing_weights_of_the_solver,
+        corrupt_snapshot,
+        snapshot_without_its_model,
+        truncated_weights_to_test,
+        truncated_weights_to_time,
+    ],
+)
+def test_files_are_read_before_nets_are_built(cli: Cli, spoil: Spoil) -> None:
+    cli.write_net()
+    cli.write_solver()
+    assert BUILT in cli("time", "--model=net.prototxt", "--iterations=1").err
+    result = cli(*(spoil(cli) or TRAIN))
+    message(result)
+    assert BUILT not in result.err
 
 
 def test_a_traceback_is_shown_to_who_asks(cli: Cli) -> None:

@@ -90,7 +90,12 @@ def test_a_snapshot_goes_on_with_another_number_of_ranks(folder: Path, propagati
         (["--ranks", "2", "--comm", "nccl"], "--comm nccl is for GPUs"),
         (["--ranks", "2", "--tuning", "none.json"], "none.json: cannot read the tuning table"),
         (["--ranks", "2", "--precision", "bf16"], "osucaffe: --precision is for GPUs only"),
-        (["--ranks", "2", "--weights", "none.caffemodel"], "osucaffe: none.caffemodel: No such"),
+        (
+            ["--ranks", "2", "--weights", "none.caffemodel"],
+            "osucaffe: none.caffemodel: cannot read",
+        ),
+        (["--ranks", "2", "--weights", "bad.prototxt"], "osucaffe: bad.prototxt: not a model file"),
+        (["--ranks", "2", "--snapshot", "bad.prototxt"], "osucaffe: bad.prototxt: not a solver st"),
         (["--ranks", "2", "--solver", "none.prototxt"], "osucaffe: none.prototxt: cannot read it"),
         (["--ranks", "2", "--solver", "bad.prototxt"], "osucaffe: bad.prototxt: lr_policy 'none'"),
     ],

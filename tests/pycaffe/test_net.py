@@ -146,6 +146,15 @@ def test_missing_files_raise_runtime_error(tmp_path):
         caffe.Net(write(tmp_path, SIMPLE), str(tmp_path / "none.caffemodel"), caffe.TEST)
 
 
+def test_damaged_weights_are_named_before_the_net_is_built(net, tmp_path, monkeypatch):
+    file = tmp_path / "net.caffemodel"
+    net.save(file)
+    file.write_bytes(file.read_bytes()[:-10])
+    monkeypatch.delattr("osucaffe.net.Net")
+    with pytest.raises(UserError, match=r"net\.caffemodel: .* cut short"):
+        caffe.Net(write(tmp_path, SIMPLE), str(file), caffe.TEST)
+
+
 def test_wrong_phases_and_layers_are_named(deploy, tmp_path):
     with pytest.raises(UserError, match="phase 7 is neither"):
         caffe.Net(write(tmp_path, DEPLOY), 7)

@@ -15,6 +15,7 @@ import pytest
 from osucaffe.errors import UserError
 from osucaffe.proto import NetParameter, blob_to_array, read_weights, write_weights
 from osucaffe.solvers import Display, Observer, Solver, TestResult
+from osucaffe.solvers.nets import Choice
 
 from .runs import NET, parameters, solver
 
@@ -239,10 +240,29 @@ def test_weights_are_loaded_by_layer_name_from_several_files(tmp_path: Path) -> 
     for name, value in parameters(source).items():
         np.testing.assert_array_equal(parameters(run)[name], value)
     renamed = NET.replace('name: "ip"', 'name: "new"')
-    fresh, tuned = solver("", renamed), solver("", renamed)
-    tuned.load(f"{tmp_path}/a.caffemodel,{tmp_path}/b.caffemodel")
+    files = [f"{tmp_path}/{name}.caffemodel" for name in "ab"]
+    fresh, tuned = solver("", renamed), solver("", renamed, weights=files)
     np.testing.assert_array_equal(parameters(tuned)["new:0"], parameters(fresh)["new:0"])
     np.testing.assert_array_equal(parameters(tuned)["conv:0"], parameters(source)["conv:0"])
+
+
+def test_files_are_read_before_nets_are_built(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = solver(f'snapshot_prefix: "{tmp_path}/run"')
+    event = run.snapshot()
+    model = Path(event.model)
+    model.write_bytes(model.read_bytes()[:-10])
+    monkeypatch.delattr(Choice, "build")
+    for settings, options in (
+        (f'weights: "{model}"', {}),
+        ("", {"weights": [str(model)]}),
+        ("", {"resume": event.state}),
+    ):
+        with pytest.raises(UserError, match=r"run_iter_0\.caffemodel: .* cut short"):
+            solver(settings, **options)
+    with pytest.raises(AttributeError, match="build"):
+        solver("")
 
 
 def test_max_iter_that_is_reached_is_refused(tmp_path: Path) -> None:
