@@ -155,19 +155,6 @@ def crop_too_large(cli: Cli) -> None:
     cli.write_net(transform="crop_size: 40")
 
 
-def corrupt_snapshot(cli: Cli) -> tuple[str, ...]:
-    trained(cli)
-    file = cli.folder / "run_iter_10.solverstate"
-    file.write_bytes(file.read_bytes()[:-1000])
-    return (*TRAIN, "--max_iter=20", "--snapshot=run_iter_10.solverstate")
-
-
-def snapshot_without_its_model(cli: Cli) -> tuple[str, ...]:
-    trained(cli)
-    (cli.folder / "run_iter_10.caffemodel").unlink()
-    return (*TRAIN, "--max_iter=20", "--snapshot=run_iter_10.solverstate")
-
-
 def snapshot_of_another_net(cli: Cli) -> tuple[str, ...]:
     trained(cli)
     cli.write_net(outputs=12)
@@ -180,48 +167,9 @@ def snapshot_of_another_solver(cli: Cli) -> tuple[str, ...]:
     return (*TRAIN, "--max_iter=20", "--snapshot=run_iter_10.solverstate")
 
 
-def snapshot_that_is_not_there(cli: Cli) -> tuple[str, ...]:
-    return (*TRAIN, "--snapshot=run_iter_10.solverstate")
-
-
 def max_iter_reached(cli: Cli) -> tuple[str, ...]:
     trained(cli)
     return (*TRAIN, "--snapshot=run_iter_10.solverstate")
-
-
-def truncated_weights(cli: Cli) -> tuple[str, ...]:
-    trained(cli)
-    file = cli.folder / "run_iter_10.caffemodel"
-    file.write_bytes(file.read_bytes()[:-1000])
-    return (*TRAIN, "--weights=run_iter_10.caffemodel")
-
-
-def truncated_hdf5_weights(cli: Cli) -> tuple[str, ...]:
-    file = cli.fixtures / "formats" / "h5lenet_iter_200.caffemodel.h5"
-    (cli.folder / "half.caffemodel.h5").write_bytes(file.read_bytes()[:100_000])
-    return (*TRAIN, "--weights=half.caffemodel.h5")
-
-
-def missing_weights(cli: Cli) -> tuple[str, ...]:
-    return (*TRAIN, "--weights=none.caffemodel")
-
-
-def missing_weights_of_the_solver(cli: Cli) -> None:
-    cli.write_solver('weights: "none.caffemodel"')
-
-
-def truncated_weights_to_test(cli: Cli) -> tuple[str, ...]:
-    *_, weights = truncated_weights(cli)
-    return ("test", "--model=net.prototxt", weights)
-
-
-def truncated_weights_to_time(cli: Cli) -> tuple[str, ...]:
-    *_, weights = truncated_weights(cli)
-    return ("time", "--model=net.prototxt", weights)
-
-
-def prototxt_as_weights(cli: Cli) -> tuple[str, ...]:
-    return (*TRAIN, "--weights=net.prototxt")
 
 
 def weights_as_prototxt(cli: Cli) -> tuple[str, ...]:
@@ -312,21 +260,13 @@ CASES: list[tuple[Spoil, list[str]]] = [
     (missing_mean, ["mean.binaryproto"]),
     (corrupt_mean, ["mean.binaryproto"]),
     (crop_too_large, ["crop_size", "40", "28"]),
-    (corrupt_snapshot, ["run_iter_10.solverstate"]),
-    (snapshot_without_its_model, ["run_iter_10.caffemodel"]),
     (snapshot_of_another_net, ["run_iter_10.solverstate", '"ip"', "(10, 784)", "(12, 784)"]),
     (snapshot_of_another_solver, ["run_iter_10.solverstate", "Adam"]),
-    (snapshot_that_is_not_there, ["run_iter_10.solverstate"]),
     (max_iter_reached, ["max_iter", "10"]),
-    (truncated_weights, ["run_iter_10.caffemodel"]),
-    (truncated_hdf5_weights, ["half.caffemodel.h5"]),
     (empty_solver, ["solver.prototxt", "no settings"]),
     (missing_layer_type, ['layer "ip": has no type']),
     (net_without_data, ["solver.prototxt", 'nothing fills its input "data"']),
     (unknown_communicator, ["--comm mpj", "choose one of auto, mpi"]),
-    (missing_weights, ["none.caffemodel"]),
-    (missing_weights_of_the_solver, ["none.caffemodel"]),
-    (prototxt_as_weights, ["net.prototxt"]),
     (weights_as_prototxt, ["lenet_iter_200.caffemodel", "text"]),
     (missing_solver, ["none.prototxt", "No such file"]),
     (folder_as_solver, ["."]),
@@ -362,33 +302,6 @@ def test_bad_input_gives_one_message(cli: Cli, spoil: Spoil, words: list[str]) -
     arguments = spoil(cli) or TRAIN
     said = message(cli(*arguments))
     assert [word for word in words if word not in said] == [], said
-
-
-BUILT = "Memory for blobs and scratch"
-"""What the log says of a net that was built."""
-
-
-@pytest.mark.parametrize(
-    "spoil",
-    [
-        truncated_weights,
-        truncated_hdf5_weights,
-        missing_weights,
-        prototxt_as_weights,
-        missing_weights_of_the_solver,
-        corrupt_snapshot,
-        snapshot_without_its_model,
-        truncated_weights_to_test,
-        truncated_weights_to_time,
-    ],
-)
-def test_files_are_read_before_nets_are_built(cli: Cli, spoil: Spoil) -> None:
-    cli.write_net()
-    cli.write_solver()
-    assert BUILT in cli("time", "--model=net.prototxt", "--iterations=1").err
-    result = cli(*(spoil(cli) or TRAIN))
-    message(result)
-    assert BUILT not in result.err
 
 
 def test_a_traceback_is_shown_to_who_asks(cli: Cli) -> None:
