@@ -18,7 +18,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-from .errors import UserError
+from .files import write_bytes
 
 _NOTHING: AbstractContextManager[None] = contextlib.nullcontext()
 _running: Trace | None = None
@@ -49,7 +49,7 @@ class Trace:
         self._enqueued: list[tuple[str, str, Any, Any, str]] = []
         self._push, self._pop = _find_nvtx()
         self._thread = threading.get_ident()
-        self._write("[]")
+        write_bytes(self.path, b"[]")
 
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:
@@ -110,13 +110,7 @@ class Trace:
         events = [event | {"ts": event["ts"] - first} for event in self._events]
         events.sort(key=lambda event: (event["ts"], -event["dur"]))
         content = {"displayTimeUnit": "ms", "traceEvents": [process, *named, *events]}
-        self._write(json.dumps(content, indent=0))
-
-    def _write(self, text: str) -> None:
-        try:
-            self.path.write_text(text)
-        except OSError as error:
-            raise UserError(f"--trace {self.path}: cannot be written: {error.strerror}") from None
+        write_bytes(self.path, json.dumps(content, indent=0).encode())
 
 
 def _find_nvtx() -> tuple[Callable[[str], Any], Callable[[], Any]]:

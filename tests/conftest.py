@@ -1,10 +1,12 @@
-"""Owns what all tests share: the fixtures' folder, a fresh log, and which tests need a GPU."""
+"""Owns what all tests share: fixtures' folder, fresh log, full disk, which tests need a GPU."""
 
 from __future__ import annotations
 
 import importlib.util
 import logging
-from collections.abc import Iterator
+import resource
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import pytest
@@ -22,6 +24,22 @@ def root() -> Path:
 def fixtures() -> Path:
     """The files that C++ Caffe wrote."""
     return ROOT / "tests" / "fixtures"
+
+
+@pytest.fixture
+def full_disk() -> Callable[[int], AbstractContextManager[None]]:
+    """full_disk(size): a disk as good as full; writing a file beyond these bytes fails (EFBIG)."""
+
+    @contextmanager
+    def limit(size: int) -> Iterator[None]:
+        old = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size, old[1]))
+        try:
+            yield
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, old)
+
+    return limit
 
 
 @pytest.fixture(autouse=True)

@@ -119,5 +119,5 @@ def test_ranges_of_nvtx_open_and_close(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_a_file_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"--trace .*: cannot be written: No such file"):
+    with pytest.raises(UserError, match=r"out\.json: cannot write it: No such file"):
         trace.Trace(tmp_path / "nowhere" / "out.json")

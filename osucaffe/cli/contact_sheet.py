@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 
-from ..errors import UserError, reason
+from ..errors import UserError
+from ..files import replacing
 
 _CELL, _GAP, _LABEL, _MARGIN, _TITLE = 112, 12, 22, 24, 48
 _PAPER, _INK, _FAINT = (255, 255, 255), (32, 32, 36), (96, 96, 104)
@@ -49,9 +49,10 @@ def write_contact_sheet(
         place = (left + _CELL / 2, top + _CELL + 4)
         draw.text(place, str(label), _INK, font, anchor="ma")
     try:
-        sheet.save(Path(path))
-    except (OSError, ValueError) as error:
-        raise UserError(f"cannot write {path}: {reason(error)}") from error
+        with replacing(path) as temporary:
+            sheet.save(temporary)
+    except ValueError as error:  # of the format
+        raise UserError(f"{path}: cannot write the picture: {error}") from None
 
 
 def _displayable(values: np.ndarray) -> np.ndarray:

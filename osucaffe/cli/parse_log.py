@@ -12,6 +12,7 @@ import argparse
 import csv
 import datetime
 import importlib.util
+import io
 import math
 import re
 from collections.abc import Sequence
@@ -19,6 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..errors import UserError
+from ..files import write_bytes
 from . import plots
 
 Row = dict[str, float]
@@ -135,13 +137,11 @@ def _free(row: Row, name: str) -> str:
 def write_table(path: Path, rows: Sequence[Row], delimiter: str = ",") -> None:
     """Write a table; columns are all that some row has."""
     columns = list(dict.fromkeys(name for row in rows for name in row))
-    try:
-        with path.open("w", newline="") as file:
-            writer = csv.DictWriter(file, columns, delimiter=delimiter, lineterminator="\n")
-            writer.writeheader()
-            writer.writerows({k: f"{v:.10g}" for k, v in row.items()} for row in rows)
-    except OSError as error:
-        raise UserError(f"{path}: cannot write the table: {error.strerror}") from None
+    table = io.StringIO()
+    writer = csv.DictWriter(table, columns, delimiter=delimiter, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows({k: f"{v:.10g}" for k, v in row.items()} for row in rows)
+    write_bytes(path, table.getvalue().encode())
     print(f"wrote {path}")
 
 

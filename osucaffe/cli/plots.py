@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
-from ..errors import UserError, reason
+from ..errors import UserError
+from ..files import replacing
 
 # Okabe and Ito's colours, which those who see few colours tell apart.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
@@ -24,8 +26,11 @@ def pyplot() -> Any:
 
 def save(figure: Any, path: str) -> None:
     """Write the picture, in the format of its suffix. UserError."""
+    if not Path(path).suffix:
+        raise UserError(f"{path}: give the picture a suffix: .png, .svg or .pdf")
     try:
-        figure.savefig(path, dpi=130)
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path}: cannot write the picture: {reason(error)}") from None
+        with replacing(path) as temporary:
+            figure.savefig(temporary, dpi=130)
+    except ValueError as error:  # of the format
+        raise UserError(f"{path}: cannot write the picture: {error}") from None
     print(f"wrote {path}")

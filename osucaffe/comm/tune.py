@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import UserError
+from ..files import write_bytes
 from .algorithms import ALGORITHMS, OPERATIONS
 from .communicator import Communicator
 from .job import Job
@@ -178,7 +179,7 @@ def merge(path: Path, level: str, ranks: int, rows: dict[str, list[list[Any]]]) 
         for operation, row in rows.items():
             operations.setdefault(operation, {})[str(ranks)] = row
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(render(content))
+        write_bytes(path, render(content).encode())
     except OSError as error:
         raise UserError(f"{path}: cannot write the tuning table: {error.strerror}") from error
     except (ValueError, KeyError, AttributeError) as error:

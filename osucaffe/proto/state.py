@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..errors import UserError, naming
+from ..files import replacing
 from .blobs import blob_to_array, check_blob, fill_blob
 from .caffe_pb2 import SolverState
-from .storage import hdf5_file, is_hdf5, read_message, replacing, write_message
+from .storage import hdf5_file, is_hdf5, read_message, write_message
 
 if TYPE_CHECKING:
     import h5py

@@ -1,16 +1,17 @@
-"""Owns how files are read and written whole: plain bytes, and HDF5, told apart by content."""
+"""Owns the forms of Caffe's binary files: messages, and HDF5, told apart by content."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeVar
 
 from google.protobuf.message import DecodeError, EncodeError, Message
 
 from ..errors import UserError
+from ..files import read_bytes, unreadable, write_bytes
 
 if TYPE_CHECKING:
     import h5py
@@ -18,58 +19,6 @@ if TYPE_CHECKING:
 AnyMessage = TypeVar("AnyMessage", bound=Message)
 
 _HDF5_SIGNATURE = b"\x89HDF\r\n\x1a\n"
-
-
-def read_bytes(path: str | Path) -> bytes:
-    """All of a file. Raises UserError."""
-    try:
-        return Path(path).read_bytes()
-    except OSError as error:
-        raise _unreadable(path, error) from None
-
-
-def _unreadable(path: str | Path, error: OSError) -> UserError:
-    where = ""
-    if isinstance(error, FileNotFoundError) and not Path(path).is_absolute():
-        where = f" (looked in {Path.cwd()})"
-    return UserError(f"{path}: cannot read it: {error.strerror}{where}")
-
-
-def write_bytes(path: str | Path, content: bytes) -> None:
-    """Write a file, whole or not at all. Raises UserError."""
-    with replacing(path) as temporary:
-        temporary.write_bytes(content)
-
-
-@contextmanager
-def replacing(path: str | Path) -> Iterator[Path]:
-    """The path of a temporary file that takes the place of `path` when the block has ended well.
-
-    It lies in the same folder, and reaches the disk before it is renamed: a crash leaves the old
-    file or the new one. When the block fails, nothing is left; an OSError becomes a UserError.
-    """
-    path = Path(path)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        yield temporary
-        _synchronize(temporary)
-        temporary.replace(path)
-        _synchronize(path.parent)
-    except BaseException as error:
-        with suppress(OSError):
-            temporary.unlink(missing_ok=True)
-        if isinstance(error, OSError):
-            reason = error.strerror or error
-            raise UserError(f"{path}: cannot write it: {reason}") from None
-        raise
-
-
-def _synchronize(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def read_message(path: str | Path, message_type: type[AnyMessage], what: str) -> AnyMessage:
@@ -101,7 +50,7 @@ def is_hdf5(path: str | Path) -> bool:
         with Path(path).open("rb") as file:
             return file.read(len(_HDF5_SIGNATURE)) == _HDF5_SIGNATURE
     except OSError as error:
-        raise _unreadable(path, error) from None
+        raise unreadable(path, error) from None
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from google.protobuf import descriptor_pool, text_format
 from google.protobuf.message import Message
 
 from ..errors import UserError
-from .storage import read_bytes, write_bytes
+from ..files import read_bytes, write_bytes
 
 AnyMessage = TypeVar("AnyMessage", bound=Message)
 

@@ -6,15 +6,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import UserError, naming
+from ..files import replacing
 from .blobs import blob_to_array, check_blob, fill_blob, has_values
 from .caffe_pb2 import BlobProto, NetParameter
-from .storage import (
-    hdf5_file,
-    is_hdf5,
-    read_message,
-    replacing,
-    write_message,
-)
+from .storage import hdf5_file, is_hdf5, read_message, write_message
 from .upgrade import upgrade_net
 
 if TYPE_CHECKING:

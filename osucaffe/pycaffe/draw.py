@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UserError
+from ..files import write_bytes
 from ..graph.filter import filter_layers, net_state
 from ..proto import caffe_pb2
 
@@ -189,11 +190,7 @@ def draw_net_to_file(
     suffix = Path(filename).suffix[1:]
     if not suffix:
         raise UserError(f"{filename}: give the picture a suffix: .png, .svg, .pdf or .dot")
-    content = draw_net(caffe_net, rankdir, suffix, phase, display_lrm)
-    try:
-        Path(filename).write_bytes(content)
-    except OSError as error:
-        raise UserError(f"{filename}: cannot write it: {error.strerror}") from None
+    write_bytes(filename, draw_net(caffe_net, rankdir, suffix, phase, display_lrm))
 
 
 def _box(name: str, label: str, **look: str) -> Any:

@@ -79,4 +79,4 @@ def test_bad_input(cli):
     assert "--delimiter: must be one character, not 'ab'" in done.err
     cli.write("taken", "")
     (cli.folder / "out" / "caffe.log.train").mkdir(parents=True)
-    assert "cannot write the table: Is a directory" in cli("parse_log", "caffe.log", "out").err
+    assert "cannot write it: Is a directory" in cli("parse_log", "caffe.log", "out").err

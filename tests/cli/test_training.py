@@ -162,7 +162,7 @@ def test_a_trace_of_a_run(ready: Cli) -> None:
     assert ("make a batch", "data") in found
     result = ready("train", "--solver=solver.prototxt", "--trace=nowhere/out.json")
     assert result.code == 1
-    assert "--trace nowhere/out.json: cannot be written: No such file" in result.err
+    assert "nowhere/out.json: cannot write it: No such file" in result.err
 
 
 @pytest.mark.parametrize("signal_number", [signal.SIGINT, signal.SIGHUP, signal.SIGTERM])

@@ -1,9 +1,8 @@
 """Checks that files are written whole or not at all, and that what is read is what it should be."""
 
 import os
-import resource
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import numpy as np
@@ -20,8 +19,8 @@ from osucaffe.proto import (
     write_text,
     write_weights,
 )
-from osucaffe.proto.storage import replacing, write_bytes
 
+FullDisk = Callable[[int], AbstractContextManager[None]]
 LARGE = np.zeros(300_000, np.float32)
 
 
@@ -43,22 +42,13 @@ WRITERS: dict[str, Callable[[Path], None]] = {
 }
 
 
-@contextmanager
-def file_size_limit(size: int) -> Iterator[None]:
-    """As on a disk that is full: a write beyond the size fails (EFBIG)."""
-    old = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, old[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, old)
-
-
 @pytest.mark.parametrize("name", WRITERS)
-def test_a_full_disk_leaves_the_old_file_and_nothing_else(tmp_path: Path, name: str) -> None:
+def test_a_full_disk_leaves_the_old_file_and_nothing_else(
+    tmp_path: Path, full_disk: FullDisk, name: str
+) -> None:
     path = tmp_path / name
     path.write_bytes(b"old")
-    with file_size_limit(100_000), pytest.raises(UserError, match=f"{name}: cannot write it: "):
+    with full_disk(100_000), pytest.raises(UserError, match=f"{name}: cannot write it: "):
         WRITERS[name](path)
     assert path.read_bytes() == b"old"
     assert os.listdir(tmp_path) == [name]
@@ -85,38 +75,6 @@ def _umask() -> int:
     mask = os.umask(0)
     os.umask(mask)
     return mask
-
-
-def test_content_reaches_the_disk_before_the_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    events = []
-    fsync, replace = os.fsync, Path.replace
-
-    def spy_fsync(descriptor: int) -> None:
-        target = os.readlink(f"/proc/self/fd/{descriptor}")
-        events.append("fsync folder" if target == str(tmp_path) else "fsync file")
-        fsync(descriptor)
-
-    def spy_replace(source: Path, target: Path) -> Path:
-        events.append("rename")
-        return replace(source, target)
-
-    monkeypatch.setattr(os, "fsync", spy_fsync)
-    monkeypatch.setattr(Path, "replace", spy_replace)
-    write_bytes(tmp_path / "f", b"content")
-    assert events == ["fsync file", "rename", "fsync folder"]
-
-
-def test_an_interrupt_leaves_nothing(tmp_path: Path) -> None:
-    def interrupted() -> None:
-        with replacing(tmp_path / "f") as temporary:
-            temporary.write_bytes(b"half")
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        interrupted()
-    assert not os.listdir(tmp_path)
 
 
 @pytest.mark.parametrize("name", ["lenet_iter_200.caffemodel", "h5lenet_iter_200.caffemodel.h5"])

@@ -1,0 +1,66 @@
+"""Owns how files are read and written: whole, or not at all."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from .errors import UserError, reason
+
+
+def read_bytes(path: str | Path) -> bytes:
+    """All of a file. Raises UserError."""
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise unreadable(path, error) from None
+
+
+def unreadable(path: str | Path, error: OSError) -> UserError:
+    """What is told of a file that cannot be read."""
+    where = ""
+    if isinstance(error, FileNotFoundError) and not Path(path).is_absolute():
+        where = f" (looked in {Path.cwd()})"
+    return UserError(f"{path}: cannot read it: {error.strerror}{where}")
+
+
+def write_bytes(path: str | Path, content: bytes) -> None:
+    """Write a file, whole or not at all. Raises UserError."""
+    with replacing(path) as temporary:
+        temporary.write_bytes(content)
+
+
+@contextmanager
+def replacing(path: str | Path) -> Iterator[Path]:
+    """The path of a temporary file that takes the place of `path` when the block has ended well.
+
+    It lies in the same folder, with the same suffix, and reaches the disk before it is renamed: a
+    crash leaves the old file or the new one. When the block fails, nothing is left; an OSError
+    becomes a UserError. A device or a pipe (/dev/null) is written to as it is.
+    """
+    path = Path(path)
+    temporary = path.with_name(f".{path.stem}.{os.getpid()}.tmp{path.suffix}")
+    try:
+        if path.exists() and not path.is_file():
+            yield path
+        else:
+            yield temporary
+            _synchronize(temporary)
+            temporary.replace(path)
+            _synchronize(path.parent)
+    except BaseException as error:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            raise UserError(f"{path}: cannot write it: {reason(error)}") from None
+        raise
+
+
+def _synchronize(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

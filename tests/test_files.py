@@ -1,0 +1,69 @@
+"""Files are written whole or not at all: their content reaches the disk before their name does."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+import pytest
+
+from osucaffe.errors import UserError
+from osucaffe.files import read_bytes, replacing, write_bytes
+
+FullDisk = Callable[[int], AbstractContextManager[None]]
+
+
+def test_a_full_disk_leaves_the_old_file(tmp_path: Path, full_disk: FullDisk) -> None:
+    write_bytes(tmp_path / "f.txt", b"old")
+    with full_disk(10), pytest.raises(UserError, match=r"f\.txt: cannot write it: File too large"):
+        write_bytes(tmp_path / "f.txt", b"longer than that")
+    assert read_bytes(tmp_path / "f.txt") == b"old"
+    assert os.listdir(tmp_path) == ["f.txt"]
+
+
+def test_a_pipe_stays_one(tmp_path: Path) -> None:
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    end = os.open(path, os.O_RDWR)
+    write_bytes(path, b"content")
+    assert os.read(end, 100) == b"content"
+    os.close(end)
+    assert stat.S_ISFIFO(path.stat().st_mode)
+    with pytest.raises(UserError, match="cannot write it: Is a directory"):
+        write_bytes(tmp_path, b"content")
+    assert os.listdir(tmp_path) == ["pipe"]
+
+
+def test_content_reaches_the_disk_before_the_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events = []
+    fsync, replace = os.fsync, Path.replace
+
+    def spy_fsync(descriptor: int) -> None:
+        target = os.readlink(f"/proc/self/fd/{descriptor}")
+        events.append("fsync folder" if target == str(tmp_path) else "fsync file")
+        fsync(descriptor)
+
+    def spy_replace(source: Path, target: Path) -> Path:
+        events.append("rename")
+        return replace(source, target)
+
+    monkeypatch.setattr(os, "fsync", spy_fsync)
+    monkeypatch.setattr(Path, "replace", spy_replace)
+    write_bytes(tmp_path / "f", b"content")
+    assert events == ["fsync file", "rename", "fsync folder"]
+
+
+def test_an_interrupt_leaves_nothing(tmp_path: Path) -> None:
+    def interrupted() -> None:
+        with replacing(tmp_path / "f") as temporary:
+            temporary.write_bytes(b"half")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert not os.listdir(tmp_path)
