@@ -41,7 +41,7 @@ class Cuda:
     name = "cuda"
     folds = frozenset((
         "average_pooling_backward", "convolution_backward_data", "dropout_backward",
-        "lrn_backward", "max_pooling_backward", "split", "sum",
+        "inner_product_backward_data", "lrn_backward", "max_pooling_backward", "split", "sum",
     ))  # fmt: skip
     """Primitives that can apply the backward pass of a ReLU to the gradient that they write."""
     aside = frozenset(("convolution_backward_filter", "inner_product_backward_filter", "total"))

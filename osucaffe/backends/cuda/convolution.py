@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from ..tensor import Step, Tensor, sequence
@@ -129,9 +130,7 @@ def _small_outputs(
     slope: float,
 ) -> list[Way]:
     """The ways to compute outputs by kernels of our own."""
-    tensors = {"x": x, "w": w, "b": b, "y": y}
-    ways = _by_correlation(call, tiny, tensors, slope)
-    return ways + _by_warpgroups(call, tiny, tensors, slope)
+    return _correlations(call, tiny, {"x": x, "w": w, "b": b, "y": y}, slope)
 
 
 def _small_images(
@@ -141,16 +140,11 @@ def _small_images(
 
     tiny: the convolution, turned. positive: what is to mask them.
     """
-    tensors = {"x": dy, "w": w, "b": None, "y": dx}
-    ways = _by_correlation(call, tiny, tensors, 1.0, flipped=True)
-    if positive is not None:
-        mask = lambda: mask_step(dx, positive)  # noqa: E731
-        ways = [way.then(mask, 3 * call.backend.nbytes(dx)) for way in ways]
-    masked = tensors | {"positive": positive}
-    return ways + _by_warpgroups(call, tiny, masked, 1.0, flipped=True)
+    tensors = {"x": dy, "w": w, "b": None, "positive": positive, "y": dx}
+    return _correlations(call, tiny, tensors, 1.0, flipped=True)
 
 
-def _by_correlation(
+def _correlations(
     call: CudaCall,
     tiny: Small,
     tensors: dict[str, Tensor | None],
@@ -158,34 +152,20 @@ def _by_correlation(
     *,
     flipped: bool = False,
 ) -> list[Way]:
-    """The ways that every GPU has."""
+    """The ways to correlate x with w that every GPU has, and those by warpgroups."""
 
-    def maker(division: Division) -> Maker:
-        return lambda _, t: tiny.correlate(division, t["x"], t["w"], t["b"], t["y"], slope)
-
-    own = {f"{division}": maker(division) for division in tiny.correlations(flipped=flipped)}
-    return _own_ways(call, tiny, tensors, own)
-
-
-def _by_warpgroups(
-    call: CudaCall,
-    tiny: Small,
-    tensors: dict[str, Tensor | None],
-    slope: float,
-    *,
-    flipped: bool = False,
-) -> list[Way]:
-    """The ways that are left to GPUs with the instructions for them."""
-
-    def maker(division: Division) -> Maker:
-        return lambda _, t: correlate(
-            tiny, division, t["x"], t["w"], t["b"], t.get("positive"), t["y"], slope
+    def maker(correlation: Callable[..., Step], division: Division) -> Maker:
+        return lambda _, t: correlation(
+            division, t["x"], t["w"], t["b"], t.get("positive"), t["y"], slope
         )
 
-    kind = "warpgroups, masked" if tensors.get("positive") else "warpgroups"
-    found = divisions(tiny, flipped=flipped)
-    own = {f"{kind} {division}": maker(division) for division in found}
-    return _own_ways(call, tiny, tensors, own)
+    masked = "masked " if tensors.get("positive") else ""
+    by_warpgroups = functools.partial(correlate, tiny)
+    general, special = tiny.correlations(flipped=flipped), divisions(tiny, flipped=flipped)
+    own = {f"{masked}{each}": maker(tiny.correlate, each) for each in general}
+    ways = _own_ways(call, tiny, tensors, own)
+    own = {f"warpgroups {masked}{each}": maker(by_warpgroups, each) for each in special}
+    return ways + _own_ways(call, tiny, tensors, own)
 
 
 def _own_ways(

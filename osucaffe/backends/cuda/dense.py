@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
 from ..tensor import Step, Tensor
 from .convolution import settle_row_major
+from .elementwise import mask_step
 from .kernels import kernel, launch
 from .layout import C_TYPES, ITEM_BYTES, Layout, dtype_of, is_row_major, settle_rows
 from .registry import CudaCall, primitive
 from .rows import sum_rows
-from .ways import Way, bias_step, fastest, measured, product_ways
+from .ways import Maker, Way, bias_step, fastest, measured, product_ways
 
 MOST_WORK = 2e7
 """Multiplications up to which it is worth trying whether the kernel of our own is the fastest."""
 MOST_GRADIENT_WORK = 3e7
 """The same for gradients of weights."""
-FEW_WEIGHTS = 2**17
+SHAPES = (4, 16), (8, 8), (4, 4)
+"""Of blocks of the kernel for gradients: rows, and warps that share their sums."""
 TILE, MOST_WARPS, MOST_ROWS = 4, 8, 2**17
 
 
@@ -127,8 +130,16 @@ def _small_ways(
 
 @primitive("own")
 def inner_product_backward_data(
-    call: CudaCall, dy: Tensor, w: Tensor, dx: Tensor, *, axis: int, transpose: bool
+    call: CudaCall,
+    dy: Tensor,
+    w: Tensor,
+    dx: Tensor,
+    *,
+    axis: int,
+    transpose: bool,
+    positive: Tensor | None = None,
 ) -> Step:
+    """positive: the output of a ReLU whose backward pass is folded in (by the fusion pass)."""
     nhwc = _settle(call, dx, w, axis, transpose)
     settle_rows(dy, call.backend.dtype)
     weights = short_weights(call, w)
@@ -137,6 +148,13 @@ def inner_product_backward_data(
     rows = dx.count // inside
     size = (rows, inside, dy.count // rows)
     ways = product_ways(call, gradients, weights, images, size, transpose_b=transpose)
+    mask = None if positive is None else _held(call, positive, nhwc)
+    if mask is not None:
+        masked = lambda: mask_step(images, mask)  # noqa: E731
+        ways = [way.then(masked, 3 * call.backend.nbytes(images)) for way in ways]
+    if not transpose and math.prod(size) <= MOST_GRADIENT_WORK and rows <= MOST_ROWS:
+        tensors = {"a": gradients, "b": weights, "positive": mask, "c": images, "d": None}
+        ways += _small_gradients(call, tensors, (size[2], rows, inside), turned=True)
     return fastest(call, ways)
 
 
@@ -174,36 +192,40 @@ def inner_product_backward_filter(
     if db is not None:
         ways = [way.then(bias_gradient, call.backend.nbytes(gradients)) for way in ways]
     if not transpose and math.prod(size) <= MOST_GRADIENT_WORK and columns <= MOST_ROWS:
-        ways += _small_gradients(call, inputs, gradients, dw, db, (rows, columns, inside))
+        tensors = {"a": gradients, "b": inputs, "positive": None, "c": dw, "d": db}
+        added = ["dw" in call.accumulates, "db" in call.accumulates]
+        ways += _small_gradients(call, tensors, (rows, columns, inside), added=added)
     return fastest(call, ways)
 
 
 def _small_gradients(
     call: CudaCall,
-    x: Tensor,
-    dy: Tensor,
-    dw: Tensor,
-    db: Tensor | None,
+    tensors: dict[str, Tensor | None],
     size: tuple[int, int, int],
+    *,
+    turned: bool = False,
+    added: Sequence[bool] = (False, False),
 ) -> list[Way]:
-    """The way to compute gradients by a kernel of our own: see kernels/dense.cu."""
-    m, n, k = size
+    """The ways to compute gradients by a kernel of our own: see kernels/dense.cu."""
+    _, n, k = size
+    dtype, result = (dtype_of(each) for name in "bc" if (each := tensors[name]))
     vector = math.gcd(k, 4)
-    # Where there are few blocks, more warps share the sum of each.
-    height, warps = (4, 16) if n * k <= FEW_WEIGHTS else (8, 8)
-    function = kernel(
-        "dense", "gradient", T=C_TYPES[dtype_of(x)], COLUMNS=vector, ROWS=height, WARPS=warps,
-        BATCH=4,
-    )  # fmt: skip
-    grid, counts = (-(-k // (32 * vector)), -(-n // height)), [np.int32(each) for each in size]
-    added = [np.int32(name in call.accumulates) for name in ("dw", "db")]
+    counts = [np.int32(each) for each in (*size, *added)]
+
+    def maker(height: int, warps: int) -> Maker:
+        function = kernel(
+            "dense", "gradient", T=C_TYPES[dtype], R=C_TYPES[result], COLUMNS=vector, ROWS=height,
+            WARPS=warps, BATCH=4, TURNED=int(turned),
+        )  # fmt: skip
+        grid = -(-k // (32 * vector)), -(-n // height)
+        return lambda _, t: launch(function, grid, [*t.values(), *counts], block=(32, warps))
+
+    given = [name for name, tensor in tensors.items() if tensor is not None]
     return measured(
         call,
-        {"x": x, "dy": dy, "dw": dw, "db": db},
+        tensors,
         {
-            f"gradient {m} {n} {k} {dtype_of(x)} {db is None} {added}": lambda _, t: launch(
-                function, grid, [t["x"], t["dy"], t["dw"], t["db"], *counts, *added],
-                block=(32, warps),
-            )
+            f"gradient {size} {dtype} {result} {given} {turned} {added} {shape}": maker(*shape)
+            for shape in SHAPES
         },
-    )  # fmt: skip
+    )

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..tensor import Call, Step, sequence
-from .kernels import finish_compiling
+from .kernels import captured
 
 if TYPE_CHECKING:
     from .backend import Cuda
@@ -27,12 +27,7 @@ def capture(backend: Cuda, steps: Sequence[Step]) -> Step:
             run()
             warm = True
         else:
-            finish_compiling()
-            backend.stream.begin_capture()
-            try:
-                run()
-            finally:
-                graph = backend.stream.end_capture()
+            graph = captured(backend.stream, run)
             graph.launch(backend.stream)
 
     return step

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 
 from ..tensor import Step, Tensor
 from .cache import cache_folder, keep
+from .dependent import FIRST_CAPABILITY, launch_dependent, with_waiting
 
 FOLDER = Path(__file__).parent / "kernels"
 THREADS = 256
@@ -23,7 +24,7 @@ HOPPER = "90"
 """The compute capability of GPUs with instructions of their own."""
 HOPPER_OPTION = f"-arch=sm_{HOPPER}a"
 """Lets kernels have these."""
-HOPPER_FILES = ("warpgroup",)
+HOPPER_FILES = ("warpgroup", "warpgroup_gradient")
 """Files whose kernels do."""
 
 
@@ -65,7 +66,7 @@ def _compiled_file(text: str, options: tuple[str, ...]) -> Path:
 
 
 def compute_capability() -> str:
-    """That of the current device, as two digits."""
+    """That of the current device, as digits."""
     import cupy
 
     return str(cupy.cuda.Device(_device()).compute_capability)
@@ -119,6 +120,23 @@ def finish_compiling() -> None:
         wait([_pending.pop()])
 
 
+_captures: list[Any] = []
+"""The streams that are being captured."""
+
+
+def captured(stream: Any, run: Callable[[], None]) -> Any:
+    """The CUDA graph of what this runs on the stream, and on others that wait for it."""
+    finish_compiling()
+    stream.begin_capture()
+    _captures.append(stream)
+    try:
+        run()
+    finally:
+        _captures.pop()
+        graph = stream.end_capture()
+    return graph
+
+
 def kernel(name: str, function: str, **macros: Any) -> Kernel:
     """A kernel of kernels/<name>.cu, compiled for these macros (once for each set)."""
     # As lines of the text: an option -DT=... would be seen by NVRTC's own headers too.
@@ -129,7 +147,8 @@ def kernel(name: str, function: str, **macros: Any) -> Kernel:
 def kernel_from(text: str, function: str, *, hopper: bool = False) -> Kernel:
     """A kernel whose text was generated. hopper: it has instructions that only these GPUs have."""
     options = (*OPTIONS, HOPPER_OPTION) if hopper else OPTIONS
-    return Kernel(_compiled(read("common.cuh") + text, _device(), options), function)
+    text = read("common.cuh") + with_waiting(text)
+    return Kernel(_compiled(text, _device(), options), function)
 
 
 def launch(
@@ -149,7 +168,10 @@ def launch(
 
     def step() -> None:
         values = tuple(a.address if isinstance(a, Tensor) else a for a in given)
-        function.function(blocks, threads, values, shared_mem=shared)
+        if _captures and int(compute_capability()) >= FIRST_CAPABILITY:
+            launch_dependent(function.function, blocks, threads, values, shared)
+        else:
+            function.function(blocks, threads, values, shared_mem=shared)
 
     return step
 

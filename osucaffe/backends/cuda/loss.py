@@ -14,7 +14,7 @@ from .normalization import Rows
 from .registry import CudaCall, primitive
 
 SMALL_ROWS, SMALL_SCORES = 512, 32
-"""Up to so many rows of so many scores, one block computes the whole loss."""
+"""Up to so many rows of so many scores, one block computes the whole loss, a thread each row."""
 
 
 def _ignored(ignore: int | None) -> list[np.int32]:
@@ -58,13 +58,13 @@ def softmax_loss(
     sizes = [*rows.shape, *_ignored(ignore)]
     types = {"X": x, "P": probability}
     if rows.count <= SMALL_ROWS and rows.length <= SMALL_SCORES:
-        block = min(1024, 32 * rows.count)
         function = kernel(
-            "loss", "softmax_loss", AT_ONCE=-(-rows.count * 32 // block),
+            "loss", "softmax_loss", SCORES=rows.length,
             **{f"{name}_T": C_TYPES[dtype_of(each)] for name, each in types.items()},
         )  # fmt: skip
-        arguments = [x, label, probability, loss, np.float32(fixed), *sizes]
-        return launch(function, 1, arguments, block=block)
+        places = [np.int64(rows.count), np.int64(rows.step), *_ignored(ignore)]
+        arguments = [x, label, probability, loss, np.float32(fixed), *places]
+        return launch(function, 1, arguments, block=-(-rows.count // 32) * 32)
     note = call.temporary((rows.count,))
     summed = [note, loss, np.int64(rows.count), np.float32(fixed)]
     return sequence([

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..tensor import sequence
 from .cache import cache_folder, keep
-from .kernels import finish_compiling
+from .kernels import captured
 from .out_of_memory import is_out_of_memory
 
 if TYPE_CHECKING:
@@ -84,13 +85,7 @@ def time_of(backend: Cuda, run: Callable[[], None], times: int = TIMED) -> float
         return min(once, *(_elapsed(backend, run) for _ in range(times)))
     if once < BRIEF / 20:
         times *= 4  # else the device would wait for the host, which launches a graph in 10 us
-    finish_compiling()
-    stream.begin_capture()
-    try:
-        for _ in range(times):
-            run()
-    finally:
-        graph = stream.end_capture()
+    graph = captured(stream, sequence([run] * times))
 
     def after_another() -> float:
         graph.launch(stream)  # keeps the device busy while the host comes to the next

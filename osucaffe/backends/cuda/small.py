@@ -189,6 +189,7 @@ class Small:
         x: Tensor,
         w: Tensor,
         b: Tensor | None,
+        positive: Tensor | None,
         y: Tensor,
         slope: float,
     ) -> Step:
@@ -196,16 +197,18 @@ class Small:
 
         w and y have the channels last, and so has x where it has an even number of them. Where the
         division is for it `flipped`, w is the filter of the convolution that this is `turned` from.
+        positive: lies as y does; where it is not positive, y becomes 0.
         """
         divided = dict(division.macros)
         own = [divided["OWN"], self.y[1] - (division.grid[2] - 1) * divided["OWN"]]
         most = 16 // ITEM_BYTES[self.dtype]
         macros = self._macros(x, self._pair(self.x[1]), most)
+        macros["MASKED"] = int(positive is not None)
         if divided["FLIPPED"]:
             macros["WVEC"] = math.gcd(*own, 4)
         else:
             macros["WVEC"] = math.gcd(*(n * math.prod(self.kernel) * self.x[1] for n in own), most)
-        return division.launch("correlate", macros, [x, w, b, y, np.float32(slope)])
+        return division.launch("correlate", macros, [x, w, b, positive, y, np.float32(slope)])
 
     # -- gradients of filters --------------------------------------------------------------------
 

@@ -14,17 +14,20 @@ from .layout import C_TYPES, dtype_of
 from .registry import CudaCall, primitive
 
 Segment = tuple[int, int, float, float]
-CHUNK = 8192
-"""Elements that a block updates: part of one parameter, so that its multipliers are the block's."""
+CHUNKS = 1024, 8192
+"""Elements that a block updates, of few and of many parameters: part of one parameter, so that its
+multipliers are the block's."""
+FEW = 2**20
 WIDTH = 4
 
 
 def chunks(segments: Sequence[Segment]) -> np.ndarray:
     """A table (start, stop, rate, decay) of pieces of segments, as 64-bit words."""
+    chunk = CHUNKS[sum(stop - start for start, stop, *_ in segments) > FEW]
     table = [
-        (begin, min(begin + CHUNK, stop), rate, decay)
+        (begin, min(begin + chunk, stop), rate, decay)
         for start, stop, rate, decay in segments
-        for begin in range(start, stop, CHUNK)
+        for begin in range(start, stop, chunk)
     ]
     words = np.zeros((len(table), 3), np.int64)
     words[:, 0], words[:, 1] = ([row[i] for row in table] for i in (0, 1))

@@ -50,6 +50,15 @@ def compile_ptx(text: str, options: tuple[str, ...]) -> str:
     return ptx.value.decode()
 
 
+def wait_first(ptx: str) -> bool:
+    """Whether all kernels wait for what they follow before they touch any memory."""
+    for body in ptx.split(".entry")[1:]:
+        begin, waits, _ = body.partition("griddepcontrol.wait;")
+        if not waits or re.search(r"\b(ld|st|atom|red|cp)\.(?!param)", begin):
+            return False
+    return True
+
+
 class Kernel:
     """A compiled kernel; calling it checks the launch against what the kernel declares."""
 
@@ -138,6 +147,7 @@ def simulate(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def module(text: str, flags: tuple[str, ...], device: int) -> Any:
         ptx = compile_ptx(text, flags)
+        assert wait_first(ptx)
         return SimpleNamespace(get_function=functools.partial(Kernel, ptx))
 
     monkeypatch.setattr(kernels, "_module", module)

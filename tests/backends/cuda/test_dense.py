@@ -25,32 +25,43 @@ SIZES = {
 """Rows, outputs, inputs."""
 
 
-@pytest.fixture(autouse=True)
-def own_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(autouse=True, params=range(len(dense.SHAPES)))
+def own_kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each is to win in turn."""
+
     def measured(call: Any, tensors: Any, makers: Mapping[str, Callable[..., Any]]) -> list[Way]:
-        (make,) = makers.values()
+        make = [*makers.values()][request.param % len(makers)]
         return [Way(-1.0, lambda: make(call, tensors))]
 
     monkeypatch.setattr(dense, "measured", measured)
 
 
-def run(size: str, make: Callable[[], Any]) -> dict[str, Any]:
-    """The output and the gradients of weights and biases."""
+def tensors(size: str) -> list[np.ndarray]:
+    """x, w, b, dy."""
     rows, outputs, inputs = SIZES[size]
     generator = np.random.default_rng(1)
-    x, w, b, dy = (
-        generator.normal(size=shape)
-        for shape in ((rows, inputs), (outputs, inputs), (outputs,), (rows, outputs))
-    )
+    shapes = (rows, inputs), (outputs, inputs), (outputs,), (rows, outputs)
+    return [generator.normal(size=shape) for shape in shapes]
+
+
+def run(size: str, make: Callable[[], Any], *, masked: bool = False) -> dict[str, Any]:
+    """The output and all gradients. masked: x came out of a ReLU, which stops its gradient."""
+    x, w, b, dy = tensors(size)
+    rows, outputs = dy.shape
+    positive = x if masked else None
     settings = {"axis": 1, "transpose": False}
     y = Output((rows, outputs))
     forward = run_call(
         make(), "inner_product", {"x": x, "w": w, "b": b, "y": y}, settings, flexible=True
     )
-    results = {"dw": Output((outputs, inputs)), "db": Output((outputs,))}
+    results = {"dw": Output(w.shape), "db": Output(b.shape)}
     backward = run_call(
         make(), "inner_product_backward_filter", {"x": x, "dy": dy} | results, settings,
         flexible=True,
+    )  # fmt: skip
+    backward |= run_call(
+        make(), "inner_product_backward_data", {"dy": dy, "w": w, "dx": Output(x.shape)}, settings,
+        flexible=True, positive=positive,
     )  # fmt: skip
     return forward | backward
 
@@ -60,13 +71,17 @@ def run(size: str, make: Callable[[], Any]) -> dict[str, Any]:
 def test_kernels_compile(size: str, precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
     simulate(monkeypatch)
     monkeypatch.setattr(dense, "product_ways", lambda *_, **__: [Way(0.0, lambda: lambda: None)])
-    run(size, lambda: Cuda(precision=precision))
+    for masked in False, True:
+        run(size, lambda: Cuda(precision=precision), masked=masked)
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("precision", ["tf32", "bf16", "fp16"])
 @pytest.mark.parametrize("size", SIZES)
 def test_kernels_agree(size: str, precision: str) -> None:
-    wanted, found = run(size, Cpu), run(size, lambda: Cuda(precision=precision))
-    for name, values in wanted.items():
-        close(found[name], values, TOLERANCES[precision])
+    wanted, (x, *_) = run(size, Cpu), tensors(size)
+    for masked in False, True:
+        found = run(size, lambda: Cuda(precision=precision), masked=masked)
+        wanted["dx"] = np.where((x > 0) | (not masked), wanted["dx"], 0)
+        for name, values in wanted.items():
+            close(found[name], values, TOLERANCES[precision])

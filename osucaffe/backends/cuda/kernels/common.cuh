@@ -45,6 +45,22 @@ template <> __device__ __forceinline__ float16 from_float(float x) {
 template <> __device__ __forceinline__ uint8_t from_float(float x) { return (uint8_t)x; }
 template <> __device__ __forceinline__ int from_float(float x) { return (int)x; }
 
+// Every kernel begins with this (dependent.py sees to it): until all that it follows has ended, it
+// does nothing. Without it, it might run beside that.
+__device__ __forceinline__ void await_previous() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+// From here on, if all blocks have come so far, the kernel behind this one may be launched, to wait in
+// turn. A kernel that runs long calls it late: the threads that wait keep others from running.
+__device__ __forceinline__ void launch_next() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
 #define FOR_EACH(count) \
     for (int64_t id = blockIdx.x * (int64_t)blockDim.x + threadIdx.x; id < (count); \
          id += (int64_t)gridDim.x * blockDim.x)

@@ -54,16 +54,17 @@ extern "C" __global__ void product(const T* a, const T* b, const float* bias, T*
 #endif
 
 #ifdef ROWS
-// dw (n, k) (+)= dy (m, n) transposed times x (m, k), db (n) (+)= the sum of dy over m; db may be
-// null. Lanes lie along k, a block's warps along m, and each thread sums ROWS x COLUMNS elements.
-// T: element type of x and dy; COLUMNS: a divisor of k, elements that are loaded at once; BATCH: rows
-// that are loaded before the first is waited for.
+// c (n, k) (+)= a (m, n) transposed times b (m, k), d (n) (+)= the sum of a over m; d may be null.
+// TURNED: a lies as (n, m). positive (may be null): c becomes 0 where it is not positive.
+// Lanes lie along k, a block's warps along m, and each thread sums ROWS x COLUMNS elements.
+// T: element type of a and b; R: of c and positive; COLUMNS: a divisor of k, elements that are loaded
+// at once; BATCH: rows that are loaded before the first is waited for.
 // Blocks: parts of k x parts of n, of 32 x WARPS threads.
 
 #define PITCH 40  // so that no two lanes meet in a bank
 
-extern "C" __global__ void gradient(const T* x, const T* dy, float* dw, float* db, int m, int n,
-                                    int k, int add_w, int add_b) {
+extern "C" __global__ void gradient(const T* a, const T* b, const R* positive, R* c, float* d, int m,
+                                    int n, int k, int add_c, int add_d) {
     __shared__ float parts[WARPS][ROWS][COLUMNS * PITCH];
     __shared__ float biases[WARPS][ROWS];
     int lane = threadIdx.x, warp = threadIdx.y, row = blockIdx.y * ROWS;
@@ -73,43 +74,45 @@ extern "C" __global__ void gradient(const T* x, const T* dy, float* dw, float* d
     for (int begin = warp; begin < m; begin += WARPS * BATCH) {
         float rows[BATCH][ROWS] = {}, columns[BATCH][COLUMNS] = {};
 #pragma unroll
-        for (int b = 0; b < BATCH; ++b) {
-            int i = begin + b * WARPS;
+        for (int j = 0; j < BATCH; ++j) {
+            int i = begin + j * WARPS;
             if (i >= m) continue;
 #pragma unroll
-            for (int r = 0; r < ROWS; ++r)
-                rows[b][r] = to_float(dy[i * (int64_t)n + min(row + r, n - 1)]);
-            if (column < k) load<T, COLUMNS>(x + i * (int64_t)k + column, columns[b]);
+            for (int r = 0; r < ROWS; ++r) {
+                int at = min(row + r, n - 1);
+                rows[j][r] = to_float(a[TURNED ? at * (int64_t)m + i : i * (int64_t)n + at]);
+            }
+            if (column < k) load<T, COLUMNS>(b + i * (int64_t)k + column, columns[j]);
         }
 #pragma unroll
-        for (int b = 0; b < BATCH; ++b)
+        for (int j = 0; j < BATCH; ++j)
 #pragma unroll
             for (int r = 0; r < ROWS; ++r) {
-                bias[r] += rows[b][r];
+                bias[r] += rows[j][r];
 #pragma unroll
-                for (int c = 0; c < COLUMNS; ++c) sum[r][c] += rows[b][r] * columns[b][c];
+                for (int e = 0; e < COLUMNS; ++e) sum[r][e] += rows[j][r] * columns[j][e];
             }
     }
 #pragma unroll
     for (int r = 0; r < ROWS; ++r) {
         if (lane == 0) biases[warp][r] = bias[r];
 #pragma unroll
-        for (int c = 0; c < COLUMNS; ++c) parts[warp][r][c * PITCH + lane] = sum[r][c];
+        for (int e = 0; e < COLUMNS; ++e) parts[warp][r][e * PITCH + lane] = sum[r][e];
     }
     __syncthreads();
     for (int at = warp * 32 + lane; at < ROWS * 32 * COLUMNS; at += WARPS * 32) {
-        int r = at / (32 * COLUMNS), c = at % (32 * COLUMNS);
-        if (row + r >= n || left + c >= k) continue;
-        float* to = dw + (row + r) * (int64_t)k + left + c;
-        float whole = add_w ? *to : 0.0f;
+        int r = at / (32 * COLUMNS), e = at % (32 * COLUMNS);
+        if (row + r >= n || left + e >= k) continue;
+        int64_t to = (row + r) * (int64_t)k + left + e;
+        float whole = add_c ? to_float(c[to]) : 0.0f;
 #pragma unroll
-        for (int i = 0; i < WARPS; ++i) whole += parts[i][r][c % COLUMNS * PITCH + c / COLUMNS];
-        *to = whole;
+        for (int i = 0; i < WARPS; ++i) whole += parts[i][r][e % COLUMNS * PITCH + e / COLUMNS];
+        c[to] = from_float<R>(positive && !(to_float(positive[to]) > 0) ? 0.0f : whole);
     }
-    if (!db || blockIdx.x || warp || lane >= ROWS || row + lane >= n) return;
-    float whole = add_b ? db[row + lane] : 0.0f;
+    if (!d || blockIdx.x || warp || lane >= ROWS || row + lane >= n) return;
+    float whole = add_d ? d[row + lane] : 0.0f;
 #pragma unroll
     for (int i = 0; i < WARPS; ++i) whole += biases[i][lane];
-    db[row + lane] = whole;
+    d[row + lane] = whole;
 }
 #endif

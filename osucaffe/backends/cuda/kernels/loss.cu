@@ -105,34 +105,31 @@ extern "C" __global__ void softmax_losses(const X_T* x, const float* label, P_T*
     }
 }
 
-// The same for up to 32 scores a row, and the loss with it, by one block. A warp loads all its rows
-// before it waits for the first.
-#ifdef AT_ONCE
+// The same for few rows of few scores (SCORES of them), and the loss with it, by one block with a
+// thread for each row.
+#ifdef SCORES
 extern "C" __global__ void softmax_loss(const X_T* x, const float* label, P_T* probability,
-                                        float* loss, float fixed, int64_t all_rows, int c,
-                                        int64_t distance, int ignore, int has_ignore) {
-    int lane = threadIdx.x & 31, warps = blockDim.x >> 5, rows = all_rows, step = distance;
+                                        float* loss, float fixed, int64_t rows, int64_t distance,
+                                        int ignore, int has_ignore) {
+    int row = threadIdx.x, step = distance;
     float total = 0, count = 0;
-    for (int first = threadIdx.x >> 5; first < rows; first += warps * AT_ONCE) {
-        float score[AT_ONCE];
-        int wanted[AT_ONCE];
+    if (row < rows) {
+        int base = row / step * step * SCORES + row % step, wanted = (int)label[row];
+        float score[SCORES], most = -INFINITY, sum = 0, hit = NAN;
 #pragma unroll
-        for (int i = 0; i < AT_ONCE; ++i) {
-            int row = min(first + i * warps, rows - 1);
-            score[i] = lane < c ? to_float(x[BASE + lane * step]) : -INFINITY;
-            wanted[i] = (int)label[row];
+        for (int i = 0; i < SCORES; ++i) score[i] = to_float(x[base + i * step]);
+#pragma unroll
+        for (int i = 0; i < SCORES; ++i) {
+            most = fmaxf(most, score[i]);
+            if (i == wanted) hit = score[i];
         }
 #pragma unroll
-        for (int i = 0; i < AT_ONCE; ++i) {
-            int row = first + i * warps;
-            if (row >= rows) break;
-            float most = warp_max(score[i]), power = expf(score[i] - most), sum = warp_sum(power);
-            if (lane < c) probability[BASE + lane * step] = from_float<P_T>(power * (1 / sum));
-            float hit = __shfl_sync(0xffffffff, score[i], wanted[i] & 31);
-            if (lane || (has_ignore && wanted[i] == ignore)) continue;
-            total += wanted[i] < 0 || wanted[i] >= c ? NAN : logf(sum) + most - hit;
-            count += 1;
-        }
+        for (int i = 0; i < SCORES; ++i) sum += score[i] = expf(score[i] - most);
+        float scale = 1 / sum;
+#pragma unroll
+        for (int i = 0; i < SCORES; ++i)
+            probability[base + i * step] = from_float<P_T>(score[i] * scale);
+        if (!(has_ignore && wanted == ignore)) total = logf(sum) + most - hit, count = 1;
     }
     put_loss(total, count, loss, fixed);
 }

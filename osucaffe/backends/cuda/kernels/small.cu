@@ -10,6 +10,7 @@
 // VEC: neighbouring channels that are loaded at once; ROWS: rows of the output in a block; KROWS:
 // rows of the kernel in a block; PITCH: words from pixel to pixel; MMA: the instruction; ONE: the
 // word for ones; THREADS: of a block.
+// A thread loads many vectors before it waits for the first: the block has nothing else to do.
 
 #define K (KH * KW * C)
 #define WIDTH (OW + KW - 1)
@@ -73,12 +74,19 @@ __device__ __forceinline__ Place patch_place(int i) {
 #endif
 }
 
+// How many of the vectors that the block loads a thread loads at once: up to 8, in equal parts.
+__device__ constexpr int at_once(int count) {
+    int rounds = (count + THREADS - 1) / THREADS, parts = (rounds + 7) / 8;
+    return (rounds + parts - 1) / parts;
+}
+
 #ifdef SPLITS
 // y (N, OH, OW, O) = x correlated with w, plus b, through ReLU with that slope (1: none). A word is
 // PAIR channels. FLIPPED: w is (C, KH, KW, O) and turned by half a turn, as the gradient to the
 // input wants it. A warp computes DEEP tiles of 16 pixels; SPLITS: warps that share the sum over
 // taps of these; TILES: of DEEP x 16 pixels in a block; OWN: the outputs of a block; RUN: words from
-// filter to filter; WVEC: weights that are loaded at once.
+// filter to filter; WVEC: weights that are loaded at once; MASKED: y becomes 0 where `positive`, which
+// lies as y does, is not positive.
 // Blocks: images x parts of ROWS rows x parts of OWN outputs.
 #define CHANNELS (C / PAIR)
 #define WORDS (K / PAIR)
@@ -93,41 +101,81 @@ __device__ __forceinline__ Place patch_place(int i) {
 // The order of the sum is free: where neighbouring words are of one tap, a lane loads two at once.
 #define NEIGHBOURS (CHANNELS % 2 == 0)
 
+__device__ __forceinline__ void load_patch(const S* image, uint32_t* patch, int top) {
+    constexpr int COUNT = HEIGHT * WIDTH * C / VEC, BATCH = at_once(COUNT);
+#pragma unroll 1
+    for (int begin = threadIdx.x; begin < COUNT; begin += BATCH * THREADS) {
+        Vector<S, VEC> v[BATCH];
+#pragma unroll
+        for (int i = 0; i < BATCH; ++i) {
+            Place at = patch_place(min(begin + i * THREADS, COUNT - 1));
+            v[i] = pixel(image, top + at.line, at.column - PW, at.c);
+        }
+#pragma unroll
+        for (int i = 0; i < BATCH; ++i) {
+            Place at = patch_place(min(begin + i * THREADS, COUNT - 1));
+            uint32_t words[VEC / PAIR];
+#pragma unroll
+            for (int j = 0; j < VEC / PAIR; ++j)
+                words[j] = word_of(v[i].element[j * PAIR], v[i].element[j * PAIR + PAIR - 1]);
+            put(patch + (at.line * WIDTH + at.column) * PITCH + at.c / PAIR, words);
+        }
+    }
+}
+
 __device__ __forceinline__ void load_filters(const T* w, uint32_t* filters, int output) {
     int own = min(OWN, O - output);
 #if FLIPPED
-    constexpr int ROW = KH * KW * OWN;
-#pragma unroll 4
-    for (int i = threadIdx.x; i < CHANNELS * ROW / WVEC; i += THREADS) {
-        int pair = i / (ROW / WVEC), at = i % (ROW / WVEC) * WVEC, o = at % OWN;
-        if (o >= own) continue;
-        const T* from = w + pair * PAIR * KH * KW * O + at / OWN * O + output + o;
-        auto low = get<T, WVEC>(from), high = low;
-        if (PAIR == 2) high = get<T, WVEC>(from + KH * KW * O);
-        uint32_t words[WVEC];
+    constexpr int ROW = KH * KW * OWN, COUNT = CHANNELS * ROW / WVEC, BATCH = at_once(COUNT);
+#pragma unroll 1
+    for (int begin = threadIdx.x; begin < COUNT; begin += BATCH * THREADS) {
+        Vector<T, WVEC> low[BATCH], high[BATCH];
 #pragma unroll
-        for (int j = 0; j < WVEC; ++j) words[j] = word_of(low.element[j], high.element[j]);
-        put(filters + pair * RUN + at, words);
+        for (int i = 0; i < BATCH; ++i) {
+            int of = min(begin + i * THREADS, COUNT - 1), at = of % (ROW / WVEC) * WVEC;
+            // Outputs that do not exist are never used: any number will do.
+            const T* from = w + of / (ROW / WVEC) * PAIR * KH * KW * O + at / OWN * O + output +
+                            min(at % OWN, own - WVEC);
+            low[i] = high[i] = get<T, WVEC>(from);
+            if (PAIR == 2) high[i] = get<T, WVEC>(from + KH * KW * O);
+        }
+#pragma unroll
+        for (int i = 0; i < BATCH; ++i) {
+            int of = min(begin + i * THREADS, COUNT - 1);
+            uint32_t words[WVEC];
+#pragma unroll
+            for (int j = 0; j < WVEC; ++j) words[j] = word_of(low[i].element[j], high[i].element[j]);
+            put(filters + of / (ROW / WVEC) * RUN + of % (ROW / WVEC) * WVEC, words);
+        }
     }
     if (threadIdx.x < ACROSS * 8) filters[CHANNELS * RUN + threadIdx.x] = 0;
 #else
-#pragma unroll 4
-    for (int i = threadIdx.x; i < own * K / WVEC; i += THREADS) {
-        auto v = get<T, WVEC>(w + output * K + i * WVEC);
-#if K % WVEC == 0
-        uint32_t words[WVEC / PAIR];
+    constexpr int BATCH = at_once(OWN * K / WVEC);
+    int last = own * K / WVEC - 1;
+#pragma unroll 1
+    for (int begin = threadIdx.x; begin <= last; begin += BATCH * THREADS) {
+        Vector<T, WVEC> v[BATCH];
 #pragma unroll
-        for (int j = 0; j < WVEC / PAIR; ++j)
-            words[j] = word_of(v.element[j * PAIR], v.element[j * PAIR + PAIR - 1]);
-        put(filters + i / (K / WVEC) * RUN + i % (K / WVEC) * (WVEC / PAIR), words);
+        for (int i = 0; i < BATCH; ++i)
+            v[i] = get<T, WVEC>(w + output * K + min(begin + i * THREADS, last) * WVEC);
+#pragma unroll
+        for (int i = 0; i < BATCH; ++i) {
+            int of = min(begin + i * THREADS, last);
+#if K % WVEC == 0
+            uint32_t words[WVEC / PAIR];
+#pragma unroll
+            for (int j = 0; j < WVEC / PAIR; ++j)
+                words[j] = word_of(v[i].element[j * PAIR], v[i].element[j * PAIR + PAIR - 1]);
+            put(filters + of / (K / WVEC) * RUN + of % (K / WVEC) * (WVEC / PAIR), words);
 #else  // a vector may end in another filter than it begins in; they come in pairs all the same
 #pragma unroll
-        for (int j = 0; j < WVEC; j += PAIR) {
-            int at = i * WVEC + j;
-            filters[at / K * RUN + at % K / PAIR] =
-                word_of(v.element[j], v.element[j + PAIR - 1]);
-        }
+            for (int j = 0; j < WVEC; j += PAIR) {
+                int at = of * WVEC + j;
+                filters[at / K * RUN + at % K / PAIR] =
+                    word_of(v[i].element[j], v[i].element[j + PAIR - 1]);
+            }
 #endif
+        }
     }
     if (STEPS * 8 > WORDS)
         for (int i = threadIdx.x; i < ACROSS * 8 * 8; i += THREADS)
@@ -149,22 +197,12 @@ __device__ __forceinline__ void load_places(int2* place) {
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)
-correlate(const S* x, const T* w, const float* b, T* y, float slope) {
+correlate(const S* x, const T* w, const float* b, const T* positive, T* y, float slope) {
     extern __shared__ uint32_t shared[];
     uint32_t *patch = shared, *filters = shared + PATCH;
     int2* place = reinterpret_cast<int2*>(filters + FILTERS);
     int n = blockIdx.x, row = blockIdx.y * ROWS, output = blockIdx.z * OWN;
-    const S* image = x + n * (int64_t)SN;
-#pragma unroll 2
-    for (int i = threadIdx.x; i < HEIGHT * WIDTH * C / VEC; i += THREADS) {
-        Place at = patch_place(i);
-        auto v = pixel(image, row + at.line - PH, at.column - PW, at.c);
-        uint32_t words[VEC / PAIR];
-#pragma unroll
-        for (int j = 0; j < VEC / PAIR; ++j)
-            words[j] = word_of(v.element[j * PAIR], v.element[j * PAIR + PAIR - 1]);
-        put(patch + (at.line * WIDTH + at.column) * PITCH + at.c / PAIR, words);
-    }
+    load_patch(x + n * (int64_t)SN, patch, row - PH);
     load_filters(w, filters, output);
     load_places(place);
     __syncthreads();
@@ -218,6 +256,7 @@ correlate(const S* x, const T* w, const float* b, T* y, float slope) {
             for (int d = 0; d < DEEP; ++d) multiply(sum[d][j], a[d], b0, b1);
         }
     }
+    launch_next();
     if (SPLITS > 1) {
         constexpr int PART = TILES * DEEP * 16 * SIDE;
         float* parts = reinterpret_cast<float*>(shared) + (tile * DEEP * 16 + g) * SIDE + 2 * t;
@@ -249,7 +288,8 @@ correlate(const S* x, const T* w, const float* b, T* y, float slope) {
                     }
     }
     int left = min(ROWS, OH - row) * OW;
-    T* to = y + ((int64_t)n * OH + row) * OW * O;
+    int64_t first = ((int64_t)n * OH + row) * OW * O;
+    T* to = y + first;
 #pragma unroll
     for (int j = 0; j < ACROSS; ++j) {
         int o = output + j * 8 + 2 * t;
@@ -263,6 +303,11 @@ correlate(const S* x, const T* w, const float* b, T* y, float slope) {
                 if (pixel >= left) continue;
                 float low = sum[d][j][i] + bias[0], high = sum[d][j][i + 1] + bias[1];
                 float v[2] = {low > 0 ? low : slope * low, high > 0 ? high : slope * high};
+#if MASKED
+                const T* mask = positive + first + pixel * O + o;
+                if (!(to_float(mask[0]) > 0)) v[0] = 0;
+                if (o + 1 < O && !(to_float(mask[1]) > 0)) v[1] = 0;
+#endif
                 if (O % 2 == 0) {
                     store<T, 2>(to + pixel * O + o, v);
                 } else {
@@ -287,16 +332,14 @@ correlate(const S* x, const T* w, const float* b, T* y, float slope) {
 #define WORDS (PIXELS / PAIR)
 #define STEPS ((WORDS + 7) / 8)
 #define SIDE (GROUPS * WIDE * 8 + 2)
-#define BATCH 6
 
 __device__ __forceinline__ void load_unit(const S* x, const T* dy, uint32_t* patch, uint32_t* maps,
                                           int unit) {
     int n = unit / (OH / ROWS), row = unit % (OH / ROWS) * ROWS;
     const S* image = x + n * (int64_t)SN;
     int top = row + blockIdx.y * KROWS - PH;
-    constexpr int IMAGE = HEIGHT * WIDTH * C / VEC, MAPS = WORDS * O / OVEC;
+    constexpr int IMAGE = HEIGHT * WIDTH * C / VEC, MAPS = WORDS * O / OVEC, BATCH = 6;
     const T* from = dy + ((int64_t)n * OH + row) * OW * O;
-    // A thread loads many vectors before it waits for the first.
 #pragma unroll 1
     for (int begin = threadIdx.x; begin < MAPS; begin += BATCH * THREADS) {
         Vector<T, OVEC> v[BATCH][PAIR];
@@ -385,6 +428,7 @@ gradient(const S* x, const T* dy, float* partial, int units) {
             }
         }
     }
+    launch_next();
     if (SHARES > 1) {
         float* parts = reinterpret_cast<float*>(shared) + g * SIDE + group * WIDE * 8 + 2 * t;
 #pragma unroll 1
@@ -442,6 +486,7 @@ gradient(const S* x, const T* dy, float* partial, int units) {
 // of dw, db may be null.
 extern "C" __global__ void finish_gradient(const float* partial, float* dw, float* db, int splits,
                                            int add_w, int add_b) {
+    launch_next();
     __shared__ float parts[8][32];
     int column = blockIdx.x * 32 + threadIdx.x;
     float sum = 0;

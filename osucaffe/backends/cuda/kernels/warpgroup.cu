@@ -212,6 +212,7 @@ correlate(const S* x, const T* w, const float* b, const T* positive, T* y, float
         await_products(sum);
         publish();
     }
+    launch_next();
     if (SPLITS > 1) {
         float* parts = reinterpret_cast<float*>(shared) + threadIdx.x % 128;
         constexpr int PART = DEEP * N / 2;
