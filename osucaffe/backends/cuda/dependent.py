@@ -14,9 +14,18 @@ from typing import Any
 
 import numpy as np
 
-FIRST_CAPABILITY = 90
-"""The compute capability from which on GPUs have such launches."""
+FIRST_CAPABILITY, FIRST_DRIVER = 90, 12030
+"""GPUs of this compute capability have such launches, drivers of this CUDA version in graphs."""
 PROGRAMMATIC_STREAM_SERIALIZATION = 6
+
+
+@functools.cache
+def is_possible(capability: int) -> bool:
+    """Whether GPUs of this compute capability have such launches, by the driver that is there."""
+    import cupy
+
+    version: int = cupy.cuda.runtime.driverGetVersion()
+    return capability >= FIRST_CAPABILITY and version >= FIRST_DRIVER
 
 
 def with_waiting(text: str) -> str:

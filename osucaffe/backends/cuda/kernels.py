@@ -11,7 +11,7 @@ from typing import Any
 
 from ..tensor import Step, Tensor
 from .cache import cache_folder, keep
-from .dependent import FIRST_CAPABILITY, launch_dependent, with_waiting
+from .dependent import is_possible, launch_dependent, with_waiting
 
 FOLDER = Path(__file__).parent / "kernels"
 THREADS = 256
@@ -24,7 +24,7 @@ HOPPER = "90"
 """The compute capability of GPUs with instructions of their own."""
 HOPPER_OPTION = f"-arch=sm_{HOPPER}a"
 """Lets kernels have these."""
-HOPPER_FILES = ("warpgroup", "warpgroup_gradient")
+HOPPER_FILES = ("warpgroup",)
 """Files whose kernels do."""
 
 
@@ -168,7 +168,7 @@ def launch(
 
     def step() -> None:
         values = tuple(a.address if isinstance(a, Tensor) else a for a in given)
-        if _captures and int(compute_capability()) >= FIRST_CAPABILITY:
+        if _captures and is_possible(int(compute_capability())):
             launch_dependent(function.function, blocks, threads, values, shared)
         else:
             function.function(blocks, threads, values, shared_mem=shared)
