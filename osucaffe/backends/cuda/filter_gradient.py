@@ -1,8 +1,9 @@
-"""Owns the gradients of the filters of large convolutions in tf32, where cuDNN is slow.
+"""Owns the gradients of the filters of large convolutions with stride 1 in tf32 on Hopper GPUs.
 
-Hopper's fast instructions take tf32 operands only with the axis that is summed over varying
-fastest; here that axis is pixels, with channels last. This kernel takes them as they lie, by older
-instructions. How the work is divided is a `Division`: an estimate ranks them, timing decides.
+Their fast instructions take one operand with the axis that is summed over varying fastest, from
+shared memory; here that axis is pixels, with channels last. The kernel turns the gradients of the
+maps around on their way, and takes images, at any tap, from registers. How the work is divided is
+a `Division`: an estimate ranks them, timing decides.
 """
 
 from __future__ import annotations
@@ -11,61 +12,107 @@ import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ..tensor import Shape, Step, Tensor, sequence
 from .cudnn import channels_last
 from .folding import Folding
-from .kernels import kernel, launch
+from .kernels import HOPPER, compute_capability, kernel, launch
 from .layout import dtype_of, is_nhwc, strides
 from .registry import CudaCall
+from .tensor_map import MOST_EXTENT, Box
 from .ways import Maker, Way, measured, temporary
 
-LEAST_WORK = 4e9
+LEAST_WORK = 5e8
 """Multiplications from which on it is worth trying."""
-MOST_ELEMENTS = 2**31 - 2**24
-"""Offsets are of 32 bits."""
-MOST_EXTENT = 2**13
-PIXELS, STAGES = 16, 4
-SHARED, REGISTERS = 227 << 10, 1 << 16
-"""Of a processor: bytes of shared memory for blocks, registers of 4 bytes."""
+
 PROCESSORS = 132
-TRIED = 3
+SHARED = (227 << 10) - 128
+"""Bytes of shared memory of a block, beside its barriers."""
+X_SLOTS, SLOTS = 3, 2
+"""Stages of x in shared memory, and of dy, as it comes and turned around."""
+MOST_PIXELS = 80
+"""Of a stage."""
+LEAST_STEPS, MOST_STEPS = 3, 8
+"""Products of 8 pixels of a stage in one row."""
+TRIED = 2
 """Divisions of the work that are timed."""
-MULTIPLICATION, SHARED_BYTES, BYTES, MEMORY_BYTES = 1.6, 128, 26, 2000
-"""Cycles of a processor for a product of tiles; bytes a cycle of its shared memory, from the cache
-that all share, and of the memory in all. About those of a large GPU."""
-LATENCY = 5000
-"""Cycles in which a block begins and ends."""
+TEAMS = (3, 2)
+"""Groups of four warps that multiply."""
+REGISTERS = {(3, 96): (144, 80), (2, 144): (184, 136), (2, 192): (232, 40)}
+"""Of a thread that multiplies, and of one that turns, by the number of teams and the most sums."""
+READING, TURNING = 16, 0.6
+"""Cycles to read the left operand of a product, and to turn 8 pixels of an output: they add up, as
+all wait for shared memory."""
+BYTES, MEMORY_BYTES = 26, 2000
+"""A cycle: from the cache that all share to a processor, and of the memory in all."""
+STAGE, LATENCY = 200, 6000
+"""Cycles in which a stage begins and ends, and a block."""
+
+
+class Stage(NamedTuple):
+    """Some of an image's output. Its rows are `pitch` pixels apart in x, maps_pitch in dy.
+
+    steps, last: products, of 8 pixels, of it and of an image's last one.
+    """
+
+    rows: int
+    wide: int
+    pitch: int
+    maps_pitch: int
+    steps: int
+    last: int
+
+
+class Tile(NamedTuple):
+    """What a block computes: for outputs, channels and rows of the kernel, by teams."""
+
+    outputs: int
+    part: int
+    rows: int
+    teams: int
 
 
 @dataclass(frozen=True)
 class Division:
-    """Work divided among blocks: grid: tiles of the gradient x shares of the pixels.
+    """Work divided among blocks: grid: tiles of the gradient x shares of the stages.
 
-    share: pixels in each. shared: bytes of shared memory. macros: for the kernel.
+    shared: bytes of shared memory. registers: of a thread that multiplies, of one that turns.
     """
 
+    stage: Stage
+    tile: Tile
     grid: tuple[int, int]
-    share: int
-    threads: int
     shared: int
-    macros: tuple[tuple[str, int], ...]
+    registers: tuple[int, int]
+
+    @property
+    def threads(self) -> int:
+        return (self.tile.teams + 1) * 128
+
+    @property
+    def macros(self) -> dict[str, Any]:
+        """What the kernels are told."""
+        stage, tile = self.stage, self.tile
+        return {
+            "ROWS": stage.rows, "WIDE": stage.wide, "PITCH": stage.pitch,
+            "MAPS_PITCH": stage.maps_pitch, "STEPS": stage.steps, "LAST_STEPS": stage.last,
+            "OUTPUTS": tile.outputs, "PART": tile.part, "KROWS": tile.rows, "TEAMS": tile.teams,
+            "REGISTERS": self.registers[0], "FEW": self.registers[1],
+            "MULTIPLY(d, a, b)": _multiplication(tile.outputs),
+        }  # fmt: skip
 
 
 @dataclass(frozen=True)
 class FilterGradient:
-    """A convolution of images x to maps y, both (N, C, H, W). x_strides: in elements."""
+    """A convolution of images x to maps y, both (N, C, H, W) with the channels last, stride 1."""
 
     x: Shape
-    x_strides: Shape
     y: Shape
     kernel: Shape
-    stride: Shape
     pad: Shape
-    dilation: Shape
     group: int
 
     @property
@@ -84,119 +131,130 @@ class FilterGradient:
         return math.prod(self.kernel) * self.channels
 
     @property
-    def pixels(self) -> int:
-        """Of the output, in all images."""
-        return self.y[0] * self.y[2] * self.y[3]
-
-    @property
-    def work(self) -> int:
-        """Multiplications."""
-        return self.pixels * self.y[1] * self.columns
-
-    @property
-    def vector(self) -> int:
-        """Channels that can be copied at once."""
-        n, c, h, w = self.x_strides
-        return 4 if c == 1 and math.gcd(self.channels, n, h, w) % 4 == 0 else 1
-
-    @property
     def possible(self) -> bool:
-        """Whether the kernel can compute it, and well."""
-        sizes = math.prod(self.x), math.prod(self.y), self.y[1] * self.columns
-        return (
-            self.outputs % 8 == 0
-            and (self.channels % 8 == 0 or self.channels <= 4)
-            and max(sizes) < MOST_ELEMENTS
-            and max(*self.x[2:], *self.y[2:]) < MOST_EXTENT
-        )
-
-    def _part(self, columns: int) -> int:
-        """Channels of a part: such that a block has all columns of the kernel for them."""
-        if self.x_strides[1] != 1:
-            return 1
-        parts = [part for part in range(8, self.channels + 1, 8) if self.channels % part == 0]
-        fitting = [part for part in parts if part * self.kernel[1] <= columns]
-        return max(fitting) if fitting else min([*parts, self.channels])
+        """Whether this GPU and the kernel can compute it, and nothing else is as fast."""
+        whole = self.outputs % 8 == 0 and self.channels % 8 == 0
+        product = math.prod(self.kernel) == 1
+        work = math.prod(self.y) * self.columns
+        return whole and not product and work >= LEAST_WORK and compute_capability() == HOPPER
 
     @property
     def divisions(self) -> list[Division]:
-        """The most promising divisions."""
-        best: dict[tuple[int, int], tuple[float, Division]] = {}
-        warps = ((1, 4), (2, 2), (4, 1), (2, 4), (4, 2))
-        for (wm, wn), mt, nt in itertools.product(warps, (2, 3, 4, 6), range(4, 15)):
-            for cycles, division in self._divisions(wm, wn, mt, nt):
-                tile = wm * mt, wn * nt
-                if tile not in best or cycles < best[tile][0]:
-                    best[tile] = cycles, division
-        ranked = sorted(best.values(), key=lambda found: found[0])
+        """The most promising divisions, none if it is not possible."""
+        if not self.possible:
+            return []
+        most = -(-self.channels // 16) * 16
+        best: dict[Tile, tuple[float, Division]] = {}
+        for tile in itertools.starmap(Tile, itertools.product(
+            range(32, 257, 32), range(16, most + 1, 16), sorted({1, self.kernel[0]}), TEAMS
+        )):  # fmt: skip
+            found = [each for stage in self._stages() for each in self._divisions(stage, tile)]
+            if found:
+                best[tile] = min(found, key=lambda each: each[0])
+        ranked = sorted(best.values(), key=lambda each: each[0])
         return [division for _, division in ranked[:TRIED]]
 
-    def _divisions(self, wm: int, wn: int, mt: int, nt: int) -> Iterator[tuple[float, Division]]:
-        """The best division with so many warps and tiles of each, if there is one, with an estimate
-        of its time."""
-        outputs, columns, threads = wm * mt * 16, wn * nt * 8, wm * wn * 32
-        fragments = 4 * mt + 2 * nt
-        registers = -(-(4 * mt * nt + fragments + 32) // 8) * 8
-        pitches = outputs + 8, columns + (8 if columns % 16 == 0 else 0)
-        shared = (STAGES * sum(pitches) * 4 + 2 * 8) * PIXELS
-        together = min(REGISTERS // (threads * registers), SHARED // (shared + 1024), 3)
-        if registers > 255 or together * wm * wn < 8:
+    def _stages(self) -> Iterator[Stage]:
+        """Ways to cut an image's output into stages: parts of a row, or several rows."""
+        high, wide = self.y[2:]
+        for steps in range(LEAST_STEPS, MOST_STEPS + 1):
+            across = steps * 8
+            yield Stage(1, across, across + self.kernel[1] - 1, across, steps, steps)
+        pitch = max(self.x[3] + self.pad[1], wide)  # the zeros beside a row are those of the next
+        for rows in range(2, high + 1):
+            pixels = [(many - 1) * pitch + wide for many in (rows, (high - 1) % rows + 1)]
+            if pixels[0] > MOST_PIXELS:
+                return
+            steps, last = (-(-many // 8) for many in pixels)
+            yield Stage(rows, wide, pitch, pitch, steps, last)
+
+    def _divisions(self, stage: Stage, tile: Tile) -> Iterator[tuple[float, Division]]:
+        """The best division into these, if there is one, with an estimate of its time."""
+        outputs, part, rows, teams = tile
+        tiles = -(-rows * self.kernel[1] * part // 64)
+        sums = -(-tiles // teams) * outputs // 2
+        fitting = [most for many, most in REGISTERS if many == teams and sums <= most]
+        x_rows = stage.rows + rows - 1
+        if tiles < teams or not fitting or max(x_rows, stage.pitch, part // 8) > MOST_EXTENT:
             return
-        ahead = registers + fragments + 8 <= min(255, REGISTERS // (threads * together))
-        tiles = -(-self.outputs // outputs) * -(-self.columns // columns) * self.group
-        part = self._part(columns)
-        # Columns of the kernel next to each other read the same from the cache that all share.
-        reused = max(1, min(self.kernel[1] // self.stride[1], columns // part))
-        multiplied = wm * wn * mt * nt * MULTIPLICATION
-        touched = (wm * wn * fragments * 32 + (outputs + columns) * 8) * 4 / SHARED_BYTES
-        fetched = (outputs + columns / reused) * 8 * 4 / BYTES
-        each = max(multiplied, touched, fetched) + (multiplied + touched + fetched) / 10
-        slots = PROCESSORS * together
+        x = part // 8 * x_rows * stage.pitch
+        beyond = stage.steps * 8 + self.kernel[1] - 1 - stage.rows * stage.pitch
+        turned = stage.steps * 8 * outputs
+        maps = max(stage.rows * stage.maps_pitch * outputs, turned)
+        slots = -(-(x + max(beyond, 0)) // 4) * 4 * 8 * X_SLOTS + (maps + turned) * SLOTS
+        if slots * 4 > SHARED:
+            return
+        blocks = -(-self.outputs // outputs) * -(-self.channels // part)
+        blocks *= self.kernel[0] // rows * self.group
+        image = -(-self.y[2] // stage.rows) * -(-self.y[3] // stage.wide)
+        stages = self.x[0] * image
+        worked = tiles * (outputs / 2 + READING) + outputs * TURNING
+        each = max(worked, 32 * (outputs + x / stage.steps) / BYTES)
+        cycles = each * ((image - 1) * stage.steps + stage.last) / image + STAGE / teams
 
         def estimate(shares: int) -> float:
-            share = -(-self.pixels // (shares * PIXELS)) * PIXELS
-            waves = -(-tiles * shares // slots)
+            waves = -(-blocks * shares // PROCESSORS)
             added = shares * self.columns * self.y[1] * 8 / MEMORY_BYTES
-            return waves * (together * share / 8 * each + LATENCY) + added
+            return waves * (-(-stages // shares) * cycles + LATENCY) + added
 
-        most = min(self.pixels // (8 * PIXELS), 4 * slots // tiles + 1)
-        shares = min(range(1, max(1, most) + 1), key=estimate)
-        share = -(-self.pixels // (shares * PIXELS)) * PIXELS
-        macros = {
-            "MT": mt, "NT": nt, "WM": wm, "WN": wn, "BLOCKS": together, "PART": part,
-            "PIXELS": PIXELS, "STAGES": STAGES, "AHEAD": int(ahead),
-        }  # fmt: skip
-        grid = tiles, -(-self.pixels // share)
-        yield estimate(shares), Division(grid, share, threads, shared, tuple(macros.items()))
+        tried = [waves * PROCESSORS // blocks for waves in range(1, 5)]
+        shares = min((min(max(many, 1), stages) for many in tried), key=estimate)
+        registers = REGISTERS[teams, min(fitting)]
+        yield estimate(shares), Division(stage, tile, (blocks, shares), slots * 4, registers)
 
     def macros(self, division: Division) -> dict[str, Any]:
         """What the kernels are told."""
-        n, c, h, w = self.x_strides
         return {
-            "BATCH": self.x[0], "H": self.x[2], "W": self.x[3], "O": self.y[1], "OH": self.y[2],
-            "OW": self.y[3], "G": self.group, "CG": self.channels, "OG": self.outputs,
-            "KH": self.kernel[0], "KW": self.kernel[1], "SH": self.stride[0], "SW": self.stride[1],
-            "PH": self.pad[0], "PW": self.pad[1], "DH": self.dilation[0], "DW": self.dilation[1],
-            "XN": n, "XC": c, "XH": h, "XW": w, "VEC": self.vector, **dict(division.macros),
+            "BATCH": self.x[0], "OH": self.y[2], "OW": self.y[3], "G": self.group,
+            "CG": self.channels, "OG": self.outputs, "KH": self.kernel[0], "KW": self.kernel[1],
+            "PH": self.pad[0], "PW": self.pad[1], **division.macros,
         }  # fmt: skip
+
+    def boxes(self, division: Division) -> tuple[Box, Box]:
+        """What is copied of x, in planes of 8 channels, and of dy."""
+        stage, tile = division.stage, division.tile
+        n, c, h, w = self.x
+        _, o, high, wide = self.y
+        x_box = 8, stage.pitch, stage.rows + tile.rows - 1, tile.part // 8, 1
+        maps_box = tile.outputs, stage.maps_pitch, stage.rows, 1, 1
+        image = high * wide * o
+        return (
+            Box((8, w, h, c // 8, n), (c, w * c, 8, h * w * c), x_box),
+            Box((o, wide, high, n, 1), (o, wide * o, image, n * image), maps_box),
+        )
 
     def step(
         self, division: Division, call: CudaCall, x: Tensor, dy: Tensor, dw: Tensor, *, add: bool
     ) -> Step:
-        """A step for the gradients of the filters; dy and dw have the channels last."""
+        """A step for the gradients of the filters; all tensors have the channels last."""
         macros = self.macros(division)
         shares = division.grid[1]
         partial = call.temporary((shares, self.y[1] * self.columns))
-        finish = kernel("filter_gradient", "finish_filter_gradient", **macros)
+        x_box, maps_box = self.boxes(division)
+        finish = kernel("filter_gradient", "add_shares", **macros)
         blocks = -(-self.outputs // 32), -(-self.columns // 8), self.group
         return sequence([
             launch(
-                kernel("filter_gradient", "filter_gradient", **macros), division.grid,
-                [x, dy, partial, np.int32(division.share)],
+                kernel("filter_gradient", "filter_products", **macros), division.grid,
+                [x_box.of(x), maps_box.of(dy), partial],
                 block=division.threads, shared=division.shared,
             ),
             launch(finish, blocks, [partial, dw, np.int32(shares), np.int32(add)], block=(32, 8)),
         ])  # fmt: skip
+
+
+def _multiplication(outputs: int) -> str:
+    """The instruction d (64 x outputs, of 128 threads) += a, of registers, b, of shared memory."""
+    sums = outputs // 2
+    places = ", ".join(f"%{i}" for i in range(sums))
+    left = ", ".join(f"%{sums + i}" for i in range(4))
+    constraints = ", ".join(f'"+f"((d)[{i}])' for i in range(sums))
+    given = ", ".join(f'"r"((a)[{i}])' for i in range(4))
+    return (
+        f'asm volatile("{{.reg .pred add; setp.eq.u32 add, 1, 1; '
+        f"wgmma.mma_async.sync.aligned.m64n{outputs}k8.f32.tf32.tf32 {{{places}}}, {{{left}}}, "
+        f'%{sums + 4}, add, 1, 1;}}" : {constraints} : {given}, "l"(b))'
+    )
 
 
 def large_gradients(
@@ -210,37 +268,24 @@ def large_gradients(
 ) -> list[Way]:
     """The ways to compute the gradients of filters by this kernel, if it is worth trying.
 
-    window: stride, pad, dilation. folding: how x may be folded first, of one pixel.
+    window: stride, pad, dilation. folding: how x is to be folded first, of one pixel.
     """
-    lies = len(x.shape) == 4 and dtype_of(x) == "float32" and is_nhwc(dw)
-    if call.backend.precision != "tf32" or not lies:
-        return []
-    stride, pad, dilation = (tuple(map(int, each)) for each in window)
-    found = FilterGradient(
-        x.shape, strides(x), dy.shape, dw.shape[2:], stride, pad, dilation, group
-    )
-    if not found.possible or found.work < LEAST_WORK:
+    if call.backend.precision != "tf32" or dtype_of(x) != "float32" or not is_nhwc(dw):
         return []
     add = "dw" in call.accumulates
-
-    def maker(division: Division) -> Maker:
-        return lambda call, t: found.step(division, call, t["x"], t["dy"], t["dw"], add=add)
-
-    makers = {f"{found} {division}": maker(division) for division in found.divisions}
     if folding is not None:
-        makers |= _folded(folding, add=add)
-    return measured(call, {"x": x, "dy": dy, "dw": dw}, makers)
-
-
-def _folded(folding: Folding, *, add: bool) -> dict[str, Maker]:
-    """What makes the steps for images that are folded first, by texts that tell them apart."""
-    lies = channels_last(folding.folded_x)
-    found = FilterGradient(
-        folding.folded_x, lies, folding.folded_y, folding.kernel, (1, 1), (0, 0), (1, 1), 1
-    )
+        shapes = folding.folded_x, folding.folded_y, folding.kernel
+        found = FilterGradient(*shapes, (0, 0), 1)
+    else:
+        stride, pad, dilation = (tuple(map(int, each)) for each in window)
+        if {*stride, *dilation} != {1} or strides(x) != channels_last(x.shape):
+            return []
+        found = FilterGradient(x.shape, dy.shape, dw.shape[2:], pad, group)
 
     def maker(division: Division) -> Maker:
         def make(call: CudaCall, t: Mapping[str, Tensor]) -> Step:
+            if folding is None:
+                return found.step(division, call, t["x"], t["dy"], t["dw"], add=add)
             x, dw = temporary(call, folding.folded_x), temporary(call, folding.folded_w)
             return sequence([
                 folding.fold_images(t["x"], x),
@@ -250,5 +295,5 @@ def _folded(folding: Folding, *, add: bool) -> dict[str, Maker]:
 
         return make
 
-    divisions = found.divisions if found.possible else []
-    return {f"{folding} {division}": maker(division) for division in divisions}
+    makers = {f"{folding} {found} {division}": maker(division) for division in found.divisions}
+    return measured(call, {"x": x, "dy": dy, "dw": dw}, makers)

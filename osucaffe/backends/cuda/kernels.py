@@ -12,6 +12,7 @@ from typing import Any
 from ..tensor import Step, Tensor
 from .cache import cache_folder, keep
 from .dependent import is_possible, launch_dependent, with_waiting
+from .tensor_map import Described
 
 FOLDER = Path(__file__).parent / "kernels"
 THREADS = 256
@@ -24,7 +25,7 @@ HOPPER = "90"
 """The compute capability of GPUs with instructions of their own."""
 HOPPER_OPTION = f"-arch=sm_{HOPPER}a"
 """Lets kernels have these."""
-HOPPER_FILES = ("warpgroup",)
+HOPPER_FILES = ("filter_gradient", "large", "warpgroup")
 """Files whose kernels do."""
 
 
@@ -160,20 +161,28 @@ def launch(
     shared: int = 0,
 ) -> Step:
     """A step that launches a kernel. A Tensor among the arguments passes its address, which is
-    read when the step runs; None passes a null pointer; numbers must be of the right NumPy type."""
+    read when the step runs, and if it is Described, what it is as well; None passes a null
+    pointer; numbers must be of the right NumPy type."""
     blocks = (grid,) if isinstance(grid, int) else tuple(grid)
     threads = (block,) if isinstance(block, int) else tuple(block)
     given = [0 if argument is None else argument for argument in arguments]
     function.reserve(shared)
 
     def step() -> None:
-        values = tuple(a.address if isinstance(a, Tensor) else a for a in given)
+        values = tuple(map(_value, given))
         if _captures and is_possible(int(compute_capability())):
             launch_dependent(function.function, blocks, threads, values, shared)
         else:
             function.function(blocks, threads, values, shared_mem=shared)
 
     return step
+
+
+def _value(argument: Any) -> Any:
+    """What CuPy passes to a kernel."""
+    if isinstance(argument, Described):
+        return argument.value
+    return argument.address if isinstance(argument, Tensor) else argument
 
 
 def blocks_for(count: int, a_thread: int = 1) -> int:

@@ -66,13 +66,15 @@ class Kernel:
         found = re.search(rf"\.entry {name}\s*\((.*?)\)", ptx, re.DOTALL)
         assert found, f"no kernel {name}"
         self.name = name
-        self.sizes = [SIZES[kind] for kind in re.findall(r"\.param \.(\w+) ", found[1])]
+        parameters = re.findall(r"\.param (?:\.align \d+ )?\.(\w+) \w+(?:\[(\d+)\])?", found[1])
+        self.sizes = [SIZES[kind] * int(count or 1) for kind, count in parameters]
         self.max_dynamic_shared_size_bytes = 48 * 1024
 
     def __call__(
         self, grid: Sequence[int], block: Sequence[int], values: Sequence[Any], shared_mem: int = 0
     ) -> None:
-        sizes = [value.nbytes if isinstance(value, np.generic) else 8 for value in values]
+        by_value = np.generic, np.ndarray
+        sizes = [value.nbytes if isinstance(value, by_value) else 8 for value in values]
         assert sizes == self.sizes, f"{self.name}: {values}"
         assert 0 < np.prod(block) <= 1024
         assert all(0 < extent < 2**16 for extent in grid[1:]), f"{self.name}: grid {grid}"
@@ -139,7 +141,7 @@ def fake_cupy() -> Any:
 
 def simulate(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let backends made from here on compile kernels and run none."""
-    from osucaffe.backends.cuda import backend, kernels, warpgroup
+    from osucaffe.backends.cuda import backend, filter_gradient, kernels, tensor_map, warpgroup
 
     if nvrtc() is None:
         pytest.skip("NVRTC is not installed")
@@ -152,5 +154,7 @@ def simulate(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(kernels, "_module", module)
     monkeypatch.setattr(kernels, "_device", lambda: 0)
-    monkeypatch.setattr(warpgroup, "compute_capability", lambda: kernels.HOPPER)
+    for owner in filter_gradient, warpgroup:
+        monkeypatch.setattr(owner, "compute_capability", lambda: kernels.HOPPER)
+    monkeypatch.setattr(tensor_map, "encoded", lambda *_: np.zeros(tensor_map.BYTES, np.uint8))
     kernels._compiled.cache_clear()

@@ -1,260 +1,313 @@
-// Owns the gradients of the filters of large convolutions in tf32, by tensor cores.
+// Owns the gradients of the filters of large convolutions with stride 1 in tf32, by what Hopper GPUs
+// have for four warps together.
 //
-// A sum over all pixels p of the output: partial[column][output] += x[p, column] dy[p, output]. A
-// column is a tap of the kernel and a channel; what it reads for a pixel lies always equally far from
-// the pixel's first tap. Blocks: tiles of (outputs, columns, groups) x shares of the pixels; what
-// these have summed is added in a fixed order by a second kernel. Tiles of pixels x outputs and
-// pixels x columns come by asynchronous copies, STAGES - 1 ahead; rounding to tf32 comes behind.
+// partial[column][output] = sum over pixels of x[pixel + tap][channel] dy[pixel][output]; a column
+// is a tap of the kernel and a channel. The instruction takes its left operand from registers: x, as
+// it lies in shared memory, from wherever a tap says. Its right operand has to have the pixels
+// varying fastest: a group of four warps turns dy around in shared memory, while others multiply.
 //
-// Columns are numbered (kernel row, part of the channels, kernel column, channel of the part), so
-// that the columns of a block have pixels in common: these come from the first-level cache.
+// A stage: ROWS rows of an image's output, as pixels PITCH apart from row to row. Images have zeros
+// between rows (what is copied from outside an image is zero), dy where a row is longer than it is.
+// x lies in planes of 8 channels, so that a warp reads 4 pixels of a plane at once.
+// Blocks: (tiles of outputs, parts of the channels, parts of the kernel, groups) x shares of the
+// stages; what these have summed is added in a fixed order by a second kernel.
 //
-// BATCH, H, W: images; O, OH, OW: maps; G: groups; CG, OG: channels and outputs of each; KH, KW, SH,
-// SW, PH, PW, DH, DW: kernel, stride, padding, dilation; XN, XC, XH, XW: strides of x; PART: channels
-// of a part; VEC: neighbouring channels that are copied at once; MT, NT: tiles of 16 outputs and 8
-// columns of a warp; WM, WN: warps of a block along outputs and columns; PIXELS: of a stage, a multiple
-// of 16; BLOCKS: on a processor; AHEAD: 1: lanes read the next 8 pixels while these are multiplied.
+// BATCH, OH, OW: maps; G: groups; CG, OG: channels and outputs of each; KH, KW, PH, PW: kernel and
+// padding; OUTPUTS, PART, KROWS: outputs, channels and rows of the kernel of a block; STEPS,
+// LAST_STEPS: products, of 8 pixels, of a stage and of an image's last one; TEAMS: groups of four
+// warps that multiply; REGISTERS, FEW: of a thread of these, and of those that turn dy;
+// MULTIPLY(d, a, b): the instruction.
 
-#define THREADS (WM * WN * 32)
-#define OUTPUTS (WM * MT * 16)
-#define COLUMNS (WN * NT * 8)
-// Words from pixel to pixel: 8 or 24 modulo 32, so that no two lanes of a warp meet in a bank.
-#define OPITCH (OUTPUTS + 8)
-#define CPITCH (COLUMNS + COLUMNS % 16 / 8 * -8 + 8)
-#define STAGE (PIXELS * (OPITCH + CPITCH))
-#define K (KH * KW * CG)
-#define TILES_O ((OG + OUTPUTS - 1) / OUTPUTS)
-#define TILES_C ((K + COLUMNS - 1) / COLUMNS)
-#define ALL (BATCH * OH * OW)
-#define NOWHERE (1 << 14)  // rows from any image
+#define AHEAD 2
+#define THREADS (TEAMS * 128 + 128)
+#define TAPS (KROWS * KW)
+#define SLABS (TAPS * PART / 16)  // of 16 columns, those of a warp
+#define TILES ((SLABS + 3) / 4)
+#define MOST_TILES ((TILES + TEAMS - 1) / TEAMS)
+#define ACROSS ((OW + WIDE - 1) / WIDE)
+#define STAGES_IMAGE ((OH + ROWS - 1) / ROWS * ACROSS)
+#define PARTS_C ((CG + PART - 1) / PART)
+#define PARTS_O ((OG + OUTPUTS - 1) / OUTPUTS)
+#define PARTS_K (KH / KROWS)
 
-// Neighbouring words that a lane reads at once: its outputs and columns in a tile are any eight.
-#define LOADS_O (MT % 2 ? 2 : 4)
-#define LOADS_C (NT % 4 ? NT % 2 ? 1 : 2 : 4)
+// Bytes in shared memory.
+#define MAX(a, b) ((a) > (b) ? (a) : (b))
+#define WHOLE(bytes) (((bytes) + 127) / 128 * 128)
+#define PLANE ((ROWS + KROWS - 1) * PITCH * 32)
+#define X_BYTES (PART / 8 * PLANE)
+#define X_REACH (X_BYTES - PLANE + (STEPS * 8 + (KROWS - 1) * PITCH + KW - 1) * 32)
+#define X_SLOT WHOLE(MAX(X_BYTES, X_REACH))
+#define MAPS_BYTES (ROWS * MAPS_PITCH * OUTPUTS * 4)
+#define MAPS_SLOT WHOLE(MAX(MAPS_BYTES, STEPS * 8 * OUTPUTS * 4))
+#define TURNED_SLOT (STEPS * 8 * OUTPUTS * 4)
+#define SHARED (3 * X_SLOT + 2 * MAPS_SLOT + 2 * TURNED_SLOT)
+
+struct alignas(64) TensorMap { uint64_t words[16]; };
 
 // -- instructions -------------------------------------------------------------------------------
 
-// Zeros where it is not real: `from` is anywhere then.
-template <int BYTES> __device__ __forceinline__ void copy(float* to, const float* from, bool real) {
-    uint32_t address = (uint32_t)__cvta_generic_to_shared(to);
-    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;"
-                 ::"r"(address), "l"(from), "n"(BYTES), "r"(real ? BYTES : 0) : "memory");
+__device__ __forceinline__ uint32_t shared_address(const void* p) {
+    return (uint32_t)__cvta_generic_to_shared(p);
 }
 
-// The same past the first-level cache.
-__device__ __forceinline__ void copy_once(float* to, const float* from, bool real) {
-    uint32_t address = (uint32_t)__cvta_generic_to_shared(to);
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
-                 ::"r"(address), "l"(from), "r"(real ? 16 : 0) : "memory");
-}
-
-__device__ __forceinline__ void end_stage() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-
-// All but the last COUNT stages have arrived.
-template <int COUNT> __device__ __forceinline__ void wait_stage() {
-    asm volatile("cp.async.wait_group %0;" ::"n"(COUNT) : "memory");
-}
-
+// To the nearest of what the instruction reads: it ignores 13 bits. An infinite number or none stays.
 __device__ __forceinline__ uint32_t rounded(float value) {
-    uint32_t bits;
-    asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(bits) : "f"(value));
-    return bits;
+    uint32_t bits = __float_as_uint(value);
+    return fabsf(value) < INFINITY ? bits + (1 << 12) : bits;
 }
 
-// d (16 x 8) += a (16 x 8) b (8 x 8). Lane 4 g + t holds a[g][t], a[g + 8][t], a[g][t + 4],
-// a[g + 8][t + 4]; b[t][g], b[t + 4][g]; d[g][2 t], d[g][2 t + 1], d[g + 8][2 t] ...
-__device__ __forceinline__ void multiply(float (&d)[4], const uint32_t (&a)[4],
-                                         const uint32_t (&b)[2]) {
-    asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 "
-        "{%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+__device__ __forceinline__ void begin_barrier(uint64_t* barrier, int arrivals) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;"
+                 ::"r"(shared_address(barrier)), "r"(arrivals) : "memory");
 }
+
+__device__ __forceinline__ void publish_barriers() {
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+
+__device__ __forceinline__ void arrive(uint64_t* barrier) {
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];"
+                 ::"r"(shared_address(barrier)) : "memory");
+}
+
+__device__ __forceinline__ void expect(uint64_t* barrier, int bytes) {
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;"
+                 ::"r"(shared_address(barrier)), "r"(bytes) : "memory");
+}
+
+// Until the phase of this parity is over.
+__device__ __forceinline__ void await(uint64_t* barrier, int parity) {
+    asm volatile("{.reg .pred over;\n"
+                 "again: mbarrier.try_wait.parity.shared::cta.b64 over, [%0], %1;\n"
+                 "@!over bra again;}"
+                 ::"r"(shared_address(barrier)), "r"(parity) : "memory");
+}
+
+// A box of an array, at these indices, to shared memory; zeros from outside the array.
+__device__ __forceinline__ void copy_box(void* to, const TensorMap& map, uint64_t* barrier, int i,
+                                         int j, int k, int l, int m) {
+    asm volatile("cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes "
+                 "[%0], [%1, {%3, %4, %5, %6, %7}], [%2];"
+                 ::"r"(shared_address(to)), "l"(&map), "r"(shared_address(barrier)), "r"(i), "r"(j),
+                 "r"(k), "r"(l), "r"(m) : "memory");
+}
+
+// What threads wrote to shared memory is there for the instruction too.
+__device__ __forceinline__ void publish() {
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
+__device__ __forceinline__ void meet_turners() { asm volatile("bar.sync 1, 128;" ::: "memory"); }
+
+__device__ __forceinline__ void begin_product() {
+    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}
+
+__device__ __forceinline__ void end_product() {
+    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+
+// Until no more than COUNT products are under way.
+template <int COUNT> __device__ __forceinline__ void await_products() {
+    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(COUNT) : "memory");
+}
+
+#define WITH_REGISTERS(how, count) asm volatile("setmaxnreg." how ".sync.aligned.u32 %0;" ::"n"(count))
 
 // -- kernels ------------------------------------------------------------------------------------
 
-struct Tap { int row, column, channel; };
-__device__ __forceinline__ Tap tap_of(int column) {
-    int row = column / (KW * CG), rest = column % (KW * CG), part = rest / (KW * PART);
-    return {row, rest / PART % KW, part * PART + rest % PART};
+struct Barriers { uint64_t x[3], maps[2], turned[2], free[2]; };
+
+// A block's work: its first output, channel, row of the kernel, its group, and its stages.
+struct Work { int output, channel, row, group, first, count; };
+__device__ __forceinline__ Work work() {
+    int at = blockIdx.x, all = BATCH * STAGES_IMAGE;
+    Work w;
+    w.output = at % PARTS_O * OUTPUTS, at /= PARTS_O;
+    w.channel = at % PARTS_C * PART, at /= PARTS_C;
+    w.row = at % PARTS_K * KROWS, w.group = at / PARTS_K;
+    w.first = (int64_t)all * blockIdx.y / gridDim.y;
+    w.count = (int64_t)all * (blockIdx.y + 1) / gridDim.y - w.first;
+    return w;
 }
 
-// The pixels of the output from p on: where the first tap of each lies in x, in the array and as row
-// and column; nowhere from `last` on.
-__device__ __forceinline__ void find_pixels(int2* places, int p, int last) {
-    if (threadIdx.x >= PIXELS) return;
-    p += threadIdx.x;
-    int h = p / OW % OH * SH - PH, w = p % OW * SW - PW;
-    int offset = p / (OW * OH) * XN + h * XH + w * XW;
-    places[threadIdx.x] = make_int2(offset, (p < last ? h : -NOWHERE) << 16 | (w & 0xffff));
+__device__ __forceinline__ bool is_last(int stage) {
+    return stage % STAGES_IMAGE == STAGES_IMAGE - 1;
 }
 
-// What a lane has of 8 pixels: a[i], b[j] for the tiles i of outputs and j of columns.
-struct Fragments { float a[MT][4], b[NT][2]; };
-
-__device__ __forceinline__ void read_fragments(Fragments& to, const float* maps,
-                                               const float* patch) {
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-#pragma unroll
-        for (int i = 0; i < 2 * MT; i += LOADS_O) {
-            auto v = *reinterpret_cast<const Vector<float, LOADS_O>*>(maps + half * 4 * OPITCH +
-                                                                      i * 8);
-#pragma unroll
-            for (int q = 0; q < LOADS_O; ++q) to.a[(i + q) / 2][half * 2 + q % 2] = v.element[q];
-        }
-#pragma unroll
-        for (int j = 0; j < NT; j += LOADS_C) {
-            auto v = *reinterpret_cast<const Vector<float, LOADS_C>*>(patch + half * 4 * CPITCH +
-                                                                      j * 8);
-#pragma unroll
-            for (int q = 0; q < LOADS_C; ++q) to.b[j + q][half] = v.element[q];
-        }
-    }
-}
-
-__device__ __forceinline__ void add_products(float (&sum)[MT][NT][4], const Fragments& from) {
-    uint32_t a[MT][4], b[NT][2];
-#pragma unroll
-    for (int i = 0; i < MT * 4; ++i) a[i / 4][i % 4] = rounded(from.a[i / 4][i % 4]);
-#pragma unroll
-    for (int j = 0; j < NT * 2; ++j) b[j / 2][j % 2] = rounded(from.b[j / 2][j % 2]);
-#pragma unroll
-    for (int j = 0; j < NT; ++j)
-#pragma unroll
-        for (int i = 0; i < MT; ++i) multiply(sum[i][j], a[i], b[j]);
-}
-
-// Lanes that copy neighbours, times as many pixels as fit beside each other.
-#define LANES_O (OUTPUTS / 4)
-#define BESIDE_O (THREADS / LANES_O)
-#define LANES_C (COLUMNS / VEC < THREADS ? COLUMNS / VEC : THREADS)
-#define BESIDE_C (THREADS / LANES_C)
-#define EACH ((COLUMNS / VEC + LANES_C - 1) / LANES_C)
-
-extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
-filter_gradient(const float* x, const float* dy, float* partial, int share) {
-    extern __shared__ float4 shared[];
-    float* stages = reinterpret_cast<float*>(shared);
-    int2* places = reinterpret_cast<int2*>(stages + STAGES * STAGE);
-    int group = blockIdx.x / (TILES_O * TILES_C);
-    int first_output = blockIdx.x % TILES_O * OUTPUTS;
-    int first_column = blockIdx.x / TILES_O % TILES_C * COLUMNS;
-    int first = blockIdx.y * share, last = min(first + share, ALL);
-    int steps = (last - first + PIXELS - 1) / PIXELS;
-
-    int map_pixel = threadIdx.x / LANES_O, map = threadIdx.x % LANES_O * 4;
-    bool map_real = map_pixel < BESIDE_O && first_output + map < OG;
-    const float* maps = dy + group * OG + first_output + map;
-    int pixel = threadIdx.x / LANES_C, lane_c = threadIdx.x % LANES_C;
-    int offset[EACH], row[EACH], column[EACH];
-#pragma unroll
-    for (int i = 0; i < EACH; ++i) {
-        int at = first_column + (lane_c + i * LANES_C) * VEC;
-        Tap tap = tap_of(at);
-        offset[i] = tap.row * DH * XH + tap.column * DW * XW + (group * CG + tap.channel) * XC;
-        row[i] = at < K ? tap.row * DH : 2 * NOWHERE, column[i] = tap.column * DW;
-    }
-
-    auto load_stage = [&](int step) {
-        float* to = stages + step % STAGES * STAGE;
-        int p = first + step * PIXELS;
-        if (LANES_O * BESIDE_O == THREADS || map_pixel < BESIDE_O) {
-#pragma unroll
-            for (int i = 0; i < PIXELS; i += BESIDE_O) {
-                int at = i + map_pixel;
-                if (PIXELS % BESIDE_O && at >= PIXELS) break;
-                copy_once(to + at * OPITCH + map, maps + (p + at) * O, map_real && p + at < last);
-            }
-        }
-        to += PIXELS * OPITCH;
-        const int2* from = places + step % 2 * PIXELS;
-        if (LANES_C * BESIDE_C == THREADS || pixel < BESIDE_C) {
-#pragma unroll
-            for (int i = 0; i < PIXELS; i += BESIDE_C) {
-                int at = i + pixel;
-                if (PIXELS % BESIDE_C && at >= PIXELS) break;
-                int2 place = from[at];
-#pragma unroll
-                for (int j = 0; j < EACH; ++j) {
-                    int beside = (lane_c + j * LANES_C) * VEC;
-                    if (EACH * LANES_C * VEC > COLUMNS && beside >= COLUMNS) break;
-                    unsigned h = (place.y >> 16) + row[j], w = (short)place.y + column[j];
-                    bool real = h < H && (PW == 0 || w < W);
-                    copy<VEC * 4>(to + at * CPITCH + beside, x + (place.x + offset[j]), real);
-                }
-            }
-        }
+// Four warps: order the copies of all stages; turn dy around. Chunks of 4 pixels of all outputs,
+// these in the order 0, 4, 8, ..., 1, 5, 9, ...: neighbouring threads write neighbouring vectors.
+__device__ __forceinline__ void turn(const Work& w, const TensorMap& x_map,
+                                     const TensorMap& maps_map, char* xs, char* maps, char* turned,
+                                     Barriers& barriers) {
+    int thread = threadIdx.x % 128;
+    auto copy_maps = [&](int i) {
+        int stage = w.first + i, row = stage % STAGES_IMAGE / ACROSS * ROWS;
+        expect(&barriers.maps[i % 2], MAPS_BYTES);
+        copy_box(maps + i % 2 * MAPS_SLOT, maps_map, &barriers.maps[i % 2],
+                 w.group * OG + w.output, stage % ACROSS * WIDE, row, stage / STAGES_IMAGE, 0);
     };
-
+    auto copy_x = [&](int i) {
+        int stage = w.first + i, row = stage % STAGES_IMAGE / ACROSS * ROWS;
+        expect(&barriers.x[i % 3], X_BYTES);
+        copy_box(xs + i % 3 * X_SLOT, x_map, &barriers.x[i % 3], 0, stage % ACROSS * WIDE - PW,
+                 row + w.row - PH, (w.group * CG + w.channel) / 8, stage / STAGES_IMAGE);
+    };
+    if (thread == 0) copy_maps(0), copy_x(0);
 #pragma unroll 1
-    for (int step = 0; step < STAGES - 1; ++step) {
-        find_pixels(places + step % 2 * PIXELS, first + step * PIXELS, last);
-        __syncthreads();
-        if (step < steps) load_stage(step);
-        end_stage();
+    for (int i = 0; i < w.count; ++i) {
+        bool more = thread == 0 && i + 1 < w.count;
+        if (more) copy_maps(i + 1);
+        if (i >= 2) await(&barriers.free[i % 2], i / 2 - 1 & 1);
+        if (more) copy_x(i + 1);
+        await(&barriers.maps[i % 2], i / 2 & 1);
+        const float4* from = reinterpret_cast<const float4*>(maps + i % 2 * MAPS_SLOT);
+        uint4* to = reinterpret_cast<uint4*>(turned + i % 2 * TURNED_SLOT);
+        int blocks = (is_last(w.first + i) ? LAST_STEPS : STEPS) * 2 * (OUTPUTS / 4);
+#pragma unroll (FEW < 64 ? 1 : 2)
+        for (int at = thread; at < blocks; at += 128) {
+            int chunk = at / (OUTPUTS / 4), four = at % (OUTPUTS / 4);
+            float4 v[4];
+#pragma unroll
+            for (int j = 0; j < 4; ++j) v[j] = from[(chunk * 4 + j) * (OUTPUTS / 4) + four];
+            uint4* beside = to + chunk * OUTPUTS + four;
+            beside[0] =
+                make_uint4(rounded(v[0].x), rounded(v[1].x), rounded(v[2].x), rounded(v[3].x));
+            beside[OUTPUTS / 4] =
+                make_uint4(rounded(v[0].y), rounded(v[1].y), rounded(v[2].y), rounded(v[3].y));
+            beside[OUTPUTS / 2] =
+                make_uint4(rounded(v[0].z), rounded(v[1].z), rounded(v[2].z), rounded(v[3].z));
+            beside[OUTPUTS / 4 * 3] =
+                make_uint4(rounded(v[0].w), rounded(v[1].w), rounded(v[2].w), rounded(v[3].w));
+        }
+        publish();
+        meet_turners();
+        if (thread == 0) arrive(&barriers.turned[i % 2]);
     }
-    find_pixels(places + (STAGES - 1) % 2 * PIXELS, first + (STAGES - 1) * PIXELS, last);
+}
 
-    int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-    int warp_output = warp % WM * MT * 16, warp_column = warp / WM * NT * 8;
-    const float* of_lane_o = stages + t * OPITCH + warp_output + g * LOADS_O;
-    const float* of_lane_c =
-        stages + PIXELS * OPITCH + t * CPITCH + warp_column + g * LOADS_C;
-    Fragments fragments[2];
-    float sum[MT][NT][4] = {};
-    wait_stage<STAGES - 2>();
+// A lane's part of 8 pixels x 16 channels: two neighbouring channels of two pixels.
+__device__ __forceinline__ void read_x(uint32_t (&to)[4], const char* from) {
+    float2 near = *reinterpret_cast<const float2*>(from);
+    float2 far = *reinterpret_cast<const float2*>(from + 4 * 32);
+    to[0] = rounded(near.x), to[1] = rounded(near.y), to[2] = rounded(far.x), to[3] = rounded(far.y);
+}
+
+// sum += the products of COUNT steps of a stage. What registers
+// hold of x is read AHEAD of its turn, when the product that read them before is over.
+template <int COUNT, int OWN>
+__device__ __forceinline__ void add_products(float (&sum)[OWN][OUTPUTS / 2], const char* x,
+                                             const int (&offset)[OWN], uint64_t right) {
+    constexpr int ALL = COUNT * OWN;
+    uint32_t left[AHEAD + 1][4];
+#pragma unroll
+    for (int i = 0; i < AHEAD; ++i)
+        if (i < ALL) read_x(left[i], x + offset[i % OWN] + i / OWN * 256);
+#pragma unroll
+    for (int i = 0; i < ALL; ++i) {
+        begin_product();
+        MULTIPLY(sum[i % OWN], left[i % (AHEAD + 1)], right + i / OWN * (2 * OUTPUTS));
+        end_product();
+        int next = i + AHEAD;
+        if (next >= ALL) continue;
+        await_products<1>();
+        read_x(left[next % (AHEAD + 1)], x + offset[next % OWN] + next / OWN * 256);
+    }
+    await_products<0>();
+}
+
+// Four warps: OWN tiles of 64 columns, from this one on.
+template <int OWN>
+__device__ __forceinline__ void multiply(const Work& w, int tile, const char* xs, const char* turned,
+                                         Barriers& barriers, float* partial) {
+    int warp = threadIdx.x % 128 / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+    int offset[OWN];
+#pragma unroll
+    for (int j = 0; j < OWN; ++j) {
+        int slab = (tile + j) * 4 + warp;
+        if (slab >= SLABS) slab = 0;
+        int tap = slab / (PART / 16), plane = slab % (PART / 16) * 2 + g / 4;
+        offset[j] = plane * PLANE + (tap / KW * PITCH + tap % KW + t) * 32 + g % 4 * 8;
+    }
+    float sum[OWN][OUTPUTS / 2] = {};
+#pragma unroll 1
+    for (int i = 0; i < w.count; ++i) {
+        const char* x = xs + i % 3 * X_SLOT;
+        // The operand's place; vectors from 4 pixels to the next 4, from 8 outputs to the next 8.
+        uint64_t right = shared_address(turned + i % 2 * TURNED_SLOT) >> 4;
+        right |= (uint64_t)OUTPUTS << 16 | (uint64_t)8 << 32;
+        await(&barriers.x[i % 3], i / 3 & 1);
+        await(&barriers.turned[i % 2], i / 2 & 1);
+        if (STEPS != LAST_STEPS && is_last(w.first + i))
+            add_products<LAST_STEPS, OWN>(sum, x, offset, right);
+        else
+            add_products<STEPS, OWN>(sum, x, offset, right);
+        if (lane == 0) arrive(&barriers.free[i % 2]);
+    }
+    partial += ((int64_t)blockIdx.y * G + w.group) * (KH * KW * CG) * OG + w.output;
+#pragma unroll
+    for (int j = 0; j < OWN; ++j) {
+        int slab = (tile + j) * 4 + warp, tap = slab / (PART / 16);
+        int channel = w.channel + slab % (PART / 16) * 16 + g * 2;
+        if (slab >= SLABS || channel >= CG) continue;
+        int64_t column = (w.row * KW + tap) * CG + channel;
+#pragma unroll
+        for (int side = 0; side < 2; ++side)
+#pragma unroll
+            for (int k = 0; k < OUTPUTS / 32; ++k)
+#pragma unroll
+                for (int l = 0; l < 2; ++l) {
+                    int output = 4 * (8 * k + 2 * t + l);
+                    if (w.output + output >= OG) continue;
+                    float v[4];
+#pragma unroll
+                    for (int q = 0; q < 4; ++q)
+                        v[q] = sum[j][(k + q * (OUTPUTS / 32)) * 4 + side * 2 + l];
+                    store(partial + (column + side) * OG + output, v);
+                }
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
+filter_products(const __grid_constant__ TensorMap x_map, const __grid_constant__ TensorMap maps_map,
+                float* partial) {
+    extern __shared__ __align__(128) char shared[];
+    __shared__ Barriers barriers;
+    char *xs = shared, *maps = xs + 3 * X_SLOT, *turned = maps + 2 * MAPS_SLOT;
+    // What no copy reaches is multiplied by zeros, or is what zeros are.
+    for (int i = threadIdx.x; i < SHARED / 16; i += THREADS)
+        reinterpret_cast<uint4*>(shared)[i] = make_uint4(0, 0, 0, 0);
+    if (threadIdx.x == 0) {
+        for (int i = 0; i < 3; ++i) begin_barrier(&barriers.x[i], 1);
+        for (int i = 0; i < 2; ++i) {
+            begin_barrier(&barriers.maps[i], 1);
+            begin_barrier(&barriers.turned[i], 1);
+            begin_barrier(&barriers.free[i], TEAMS * 4);
+        }
+        publish_barriers();
+    }
+    publish();
     __syncthreads();
-    if (AHEAD) read_fragments(fragments[0], of_lane_o, of_lane_c);
-#pragma unroll 1
-    for (int step = 0; step < steps; ++step) {
-        if (step + STAGES - 1 < steps) load_stage(step + STAGES - 1);
-        end_stage();
-        find_pixels(places + (step + STAGES) % 2 * PIXELS, first + (step + STAGES) * PIXELS, last);
-        int here = step % STAGES * STAGE, next = (step + 1) % STAGES * STAGE;
-#pragma unroll
-        for (int k = 0; k < PIXELS / 8; ++k) {
-            int read = k + AHEAD;
-            if (read == PIXELS / 8) {
-                wait_stage<STAGES - 2>();
-                __syncthreads();
-            }
-            int at = read < PIXELS / 8 ? here : next, row = read % (PIXELS / 8) * 8;
-            read_fragments(fragments[read % 2], of_lane_o + at + row * OPITCH,
-                           of_lane_c + at + row * CPITCH);
-            add_products(sum, fragments[k % 2]);
-        }
-        if (!AHEAD) {
-            wait_stage<STAGES - 2>();
-            __syncthreads();
-        }
+    Work w = work();
+    int team = __shfl_sync(0xffffffff, threadIdx.x / 128, 0);
+    if (team == TEAMS) {
+        WITH_REGISTERS("dec", FEW);
+        turn(w, x_map, maps_map, xs, maps, turned, barriers);
+    } else {
+        WITH_REGISTERS("inc", REGISTERS);
+        constexpr int FULL = TILES - TEAMS * (MOST_TILES - 1);  // teams with most tiles
+        if (FULL == TEAMS || team < FULL)
+            multiply<MOST_TILES>(w, team * MOST_TILES, xs, turned, barriers, partial);
+        else
+            multiply<MAX(MOST_TILES - 1, 1)>(w, FULL + team * (MOST_TILES - 1), xs, turned, barriers,
+                                             partial);
     }
-
-    partial += ((int64_t)blockIdx.y * G + group) * K * OG;
-    int output = first_output + warp_output + g * LOADS_O;
-#pragma unroll
-    for (int j = 0; j < NT; ++j)
-#pragma unroll
-        for (int side = 0; side < 2; ++side) {
-            int at = first_column + warp_column + j / LOADS_C * LOADS_C * 8 +
-                     (2 * t + side) * LOADS_C + j % LOADS_C;
-            if (at >= K) continue;
-#pragma unroll
-            for (int i = 0; i < 2 * MT; i += LOADS_O) {
-                if (output + i * 8 >= OG) continue;
-                Vector<float, LOADS_O> v;
-#pragma unroll
-                for (int q = 0; q < LOADS_O; ++q)
-                    v.element[q] = sum[(i + q) / 2][j][(i + q) % 2 * 2 + side];
-                *reinterpret_cast<Vector<float, LOADS_O>*>(partial + at * OG + output + i * 8) = v;
-            }
-        }
 }
 
 // dw (O, KH, KW, CG) (+)= the sum of the shares. Blocks of 32 x 8 threads: parts of 32 outputs and 8
 // columns, groups.
-extern "C" __global__ void finish_filter_gradient(const float* partial, float* dw, int shares,
-                                                  int add) {
+extern "C" __global__ void add_shares(const float* partial, float* dw, int shares, int add) {
+    constexpr int K = KH * KW * CG;
     __shared__ float tile[8][33];
     int output = blockIdx.x * 32 + threadIdx.x, column = blockIdx.y * 8 + threadIdx.y;
     float sum = 0;
@@ -268,8 +321,6 @@ extern "C" __global__ void finish_filter_gradient(const float* partial, float* d
     int thread = threadIdx.y * 32 + threadIdx.x;
     output = blockIdx.x * 32 + thread / 8, column = blockIdx.y * 8 + thread % 8;
     if (output >= OG || column >= K) return;
-    Tap tap = tap_of(column);
-    float* to = dw + (int64_t)(blockIdx.z * OG + output) * K + (tap.row * KW + tap.column) * CG +
-                tap.channel;
+    float* to = dw + (int64_t)(blockIdx.z * OG + output) * K + column;
     *to = tile[thread % 8][thread / 8] + (add ? *to : 0.0f);
 }
