@@ -11,6 +11,7 @@ from .cudnn import Convolution
 from .elementwise import mask_step
 from .filter_gradient import large_gradients
 from .folding import Folding, foldings, folds
+from .large import large, large_ways
 from .layout import Layout, dtype_of, is_nhwc, strides
 from .movement import convert
 from .packing import packed_ways
@@ -34,6 +35,7 @@ from .ways import (
 
 Window = tuple[Sequence[int], Sequence[int], Sequence[int]]
 """stride, pad, dilation"""
+FOLDED_WINDOW: Window = (1, 1), (0, 0), (1, 1)
 WORTH_FUSING = 20 << 20
 """Bytes of an image's gradient from which a search for plans that mask it is worth its time."""
 
@@ -91,6 +93,7 @@ def convolution(
     call.backend.settle(x)
     maps = _held(call, y)
     around = b is not None or relu is not None
+    slope = 1.0 if relu is None else relu
     passed = 2 * call.backend.nbytes(maps) if around else 0
 
     def with_bias(way: Way) -> Way:
@@ -99,9 +102,11 @@ def convolution(
 
     if folds(x, window, group):
         folded = foldings(call.backend.dtype, x, w, y, window)
-        found = [way for each in folded for way in _folded(call, each, x, w, maps)]
-        return fastest(call, [with_bias(way) for way in found])
-    slope = 1.0 if relu is None else relu
+        found = [with_bias(way) for each in folded for way in _folded(call, each, x, w, maps)]
+        one = folded[0]
+        if big := large(call, one.folded_x, one.folded_y, one.kernel, FOLDED_WINDOW, 1):
+            found += large_ways(call, big, found, x, w, maps, b=b, slope=slope, folding=one)
+        return fastest(call, found)
     tiny = small(call, x, y, w.shape[2:], window, group)
     if tiny and x.shape[1] % 2:  # it takes x as it lies: no library does better
         own = _small_outputs(call, tiny, x, _held_weights(call, w), b, maps, slope)
@@ -114,6 +119,9 @@ def convolution(
         bias = {} if b is None else {"b": b}
         fused = replace(plain, bias="float32" if bias else None, relu=relu), tensors | bias
     ways = library_ways_with_passes(call, (plain, tensors), fused, with_bias, group)
+    if big := large(call, x.shape, y.shape, w.shape[2:], window, group):
+        held = tensors["x"], tensors["w"], maps
+        ways += large_ways(call, big, ways, *held, b=b, slope=slope)
     ways += packed_ways(call, plain, tensors, group, ways, bias=b, relu=relu)
     if tiny:
         ways += _small_outputs(call, tiny, tensors["x"], tensors["w"], b, maps, slope)
@@ -239,6 +247,9 @@ def convolution_backward_data(
         return way if mask is None else way.then(lambda: mask_step(image, mask), 3 * nbytes)
 
     ways = library_ways_with_passes(call, (plain, tensors), fused, with_mask, group)
+    if big := large(call, dx.shape, dy.shape, w.shape[2:], window, group):
+        turned = big.gradient(masked=mask is not None)
+        ways += large_ways(call, turned, ways, tensors["y"], tensors["w"], image, positive=mask)
     ways += packed_ways(call, plain, tensors, group, ways, positive=mask)
     if tiny := small(call, dx, dy, w.shape[2:], window, group):
         back, filters = tiny.turned, tensors["w"]

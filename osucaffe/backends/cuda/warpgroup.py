@@ -97,7 +97,7 @@ def correlate(
         **small.macros(x, min(each, 16 // ITEM_BYTES[dtype_of(x)])),
         "WVEC": math.gcd(small.x[1], each),
         "MASKED": int(positive is not None),
-        "MULTIPLY(d, a, b)": _multiplication(small.dtype, -(-own // 8) * 8),
+        "MULTIPLY(d, a, b)": multiplication(small.dtype, -(-own // 8) * 8),
     }
     function = kernel("warpgroup", "correlate", **macros, **divided, THREADS=division.threads)
     arguments = [x, w, b, positive, y, np.float32(slope)]
@@ -106,7 +106,7 @@ def correlate(
     )
 
 
-def _multiplication(dtype: str, outputs: int) -> str:
+def multiplication(dtype: str, outputs: int) -> str:
     """The instruction d (64 x outputs, of 128 threads) += a b, which shared memory holds."""
     sums = outputs // 2
     name, end = INSTRUCTIONS[dtype]

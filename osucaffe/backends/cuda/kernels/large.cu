@@ -1,0 +1,363 @@
+// Owns large convolutions with stride 1 in tf32 on Hopper GPUs, on images with the channels last.
+//
+// Pixels are numbered flat: rows and images lie behind one another, with the padding once between
+// two of them, so that a tap of the kernel lies equally far from every pixel. Shared memory holds,
+// for each plane of 4 channels (16 bytes), what TILE neighbouring pixels need; the instruction takes
+// vectors of neighbours, from wherever a tap says, and nothing is copied. Of the four warps that
+// load, one fetches filters and three fetch pixels, while groups of four others multiply; results
+// go through shared memory, too, and leave while the next tile is computed.
+//
+// G: groups of channels; CG, H, W: the input, of a group; OG, OH, OW: the output; KH, KW, PH, PW:
+// kernel and padding; FLIPPED: w is (G * CG, KH, KW, OG) and turned by half a turn, as the gradient
+// to the input wants it; N: outputs of a tile; GROUPS: groups of warps that multiply, each DEEP
+// times 64 pixels; STAGES: parts of the filters, of TAPS taps, and BUFFERS: parts of the image that
+// are in flight; LOADING, MULTIPLYING: registers of a thread; MASKED: y becomes 0 where `positive`,
+// which lies as y does, is not positive; MULTIPLY(d, a, b): the instruction.
+
+#define PLANES 4
+#define CHUNK (PLANES * 4)
+#define CHUNKS ((CG + CHUNK - 1) / CHUNK)
+#define STEPS (KH * KW / TAPS)
+#define PITCH (W + PW)
+#define IMAGE ((H + PH) * PITCH)
+#define TILE (GROUPS * DEEP * 64)
+#define REACH (TILE + (KH - 1) * PITCH + KW - 1)
+// Such that planes of a pixel lie in different banks.
+#define PLANE ((REACH + 5) / 8 * 8 + 2)
+#define STAGE (TAPS * PLANES * N)
+#define PARTS ((OG + N - 1) / N)
+#define THREADS ((GROUPS + 1) * 128)
+#define LOADERS 96
+#define LOADED ((REACH + LOADERS / PLANES - 1) / (LOADERS / PLANES))
+// A pixel's results, in vectors, such that pixels next to each other lie in different banks.
+#define ROW (N / 4 + (N % 16 ? 0 : 2))
+#define ROWS (DEEP * 16)
+#define FETCHES ((ROWS + 31) / 32)
+
+// -- instructions
+
+__device__ __forceinline__ uint32_t rounded(float x) {
+    uint32_t bits;
+    asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(bits) : "f"(x));
+    return bits;
+}
+
+__device__ __forceinline__ uint32_t shared_address(const void* pointer) {
+    return __cvta_generic_to_shared(pointer);
+}
+
+// What the instruction is told of an operand: the first vector, and vectors from one plane to the
+// next; 8 neighbours follow 8 others.
+__device__ __forceinline__ uint64_t operand(const uint4* first, int plane) {
+    return shared_address(first) >> 4 | (uint64_t)plane << 16 | (uint64_t)8 << 32;
+}
+
+// The compiler moves nothing about the sums past this: instructions may be at work on them.
+__device__ __forceinline__ void pin(float (&sum)[DEEP][N / 2]) {
+#pragma unroll
+    for (int i = 0; i < DEEP * N / 2; ++i)
+        asm volatile("" : "+f"(sum[i / (N / 2)][i % (N / 2)])::"memory");
+}
+
+__device__ __forceinline__ void begin_products(float (&sum)[DEEP][N / 2]) {
+    pin(sum);
+    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}
+
+__device__ __forceinline__ void end_products() {
+    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+
+// Wait until no more than so many of what was begun have not ended.
+template <int LEFT> __device__ __forceinline__ void await_products(float (&sum)[DEEP][N / 2]) {
+    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(LEFT) : "memory");
+    pin(sum);
+}
+
+// What threads wrote to shared memory, copies and products may read.
+__device__ __forceinline__ void publish() {
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
+__device__ __forceinline__ void init_barrier(uint32_t barrier, int arrivals) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals));
+}
+
+__device__ __forceinline__ void arrive(uint32_t barrier) {
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+
+// Arrive, where so many bytes are to arrive, too.
+__device__ __forceinline__ void arrive_with(uint32_t barrier, int bytes) {
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier),
+                 "r"(bytes) : "memory");
+}
+
+// Arrive when what this thread has begun to copy is there.
+__device__ __forceinline__ void arrive_when_copied(uint32_t barrier) {
+    asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
+}
+
+__device__ __forceinline__ void await(uint32_t barrier, int parity) {
+    uint32_t done;
+    do {
+        asm volatile("{.reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; "
+                     "selp.u32 %0, 1, 0, p;}"
+                     : "=r"(done) : "r"(barrier), "r"(parity) : "memory");
+    } while (!done);
+}
+
+// Copy 16 bytes, or write zeros.
+__device__ __forceinline__ void copy_vector(uint4* to, const float* from, bool there) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)),
+                 "l"(from), "r"(there ? 16 : 0) : "memory");
+}
+
+__device__ __forceinline__ void fetch(void* to, const void* from, int bytes, uint32_t barrier) {
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes "
+                 "[%0], [%1], %2, [%3];" ::"r"(shared_address(to)), "l"(from), "r"(bytes),
+                 "r"(barrier) : "memory");
+}
+
+__device__ __forceinline__ void send(void* to, const void* from, int bytes) {
+    asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to),
+                 "r"(shared_address(from)), "r"(bytes) : "memory");
+}
+
+__device__ __forceinline__ void end_sending() {
+    asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+}
+
+// Until what this thread has sent was read.
+__device__ __forceinline__ void await_reading() {
+    asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
+}
+
+// Until it has arrived.
+__device__ __forceinline__ void await_sending() {
+    asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
+}
+
+template <int COUNT> __device__ __forceinline__ void more_registers() {
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(COUNT));
+}
+
+template <int COUNT> __device__ __forceinline__ void fewer_registers() {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(COUNT));
+}
+
+// -- kernels
+
+// filters (G, PARTS, CHUNKS, KH, KW, PLANES, N, 4): those of each tile in the order of their use.
+extern "C" __global__ void arrange_filters(const float* w, uint4* filters) {
+    FOR_EACH(G * PARTS * CHUNKS * STEPS * STAGE) {
+        int n = id % N, plane = id / N % PLANES, tap = id / (N * PLANES) % (KH * KW);
+        int chunk = id / (STEPS * STAGE) % CHUNKS, part = id / (STEPS * STAGE * CHUNKS);
+        int group = part / PARTS, o = part % PARTS * N + n, c = chunk * CHUNK + plane * 4;
+        uint32_t v[4];
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+#if FLIPPED
+            int from = ((group * CG + c + i) * KH * KW + KH * KW - 1 - tap) * OG + o;
+#else
+            int from = ((group * OG + o) * KH * KW + tap) * CG + c + i;
+#endif
+            v[i] = o < OG && c + i < CG ? rounded(w[from]) : 0;
+        }
+        filters[id] = make_uint4(v[0], v[1], v[2], v[3]);
+    }
+}
+
+// Places that are filled and emptied in turn. One barrier of each says that it is full, one that it
+// is empty.
+template <int PLACES> struct Ring {
+    uint32_t barriers;
+    int place, round;
+
+    __device__ __forceinline__ explicit Ring(uint32_t at) : barriers(at), place(0), round(0) {}
+    __device__ __forceinline__ uint32_t full() const { return barriers + place * 8; }
+    __device__ __forceinline__ uint32_t empty() const { return full() + PLACES * 8; }
+    __device__ __forceinline__ void advance() {
+        if (++place == PLACES) {
+            place = 0;
+            round ^= 1;
+        }
+    }
+    __device__ __forceinline__ void init(int fillers, int emptiers) {
+        do {
+            init_barrier(full(), fillers);
+            init_barrier(empty(), emptiers);
+            advance();
+        } while (place);
+        round = 0;
+    }
+    __device__ __forceinline__ void await_full() const { await(full(), round); }
+    __device__ __forceinline__ void await_empty() const { await(empty(), round ^ 1); }
+};
+
+// Where the pixel of this flat number lies in memory, -1 if it is outside of the images: of the
+// input (at the padding), and of the output.
+__device__ __forceinline__ int input_pixel(int flat, int images) {
+    int n = flat / IMAGE, row = flat % IMAGE / PITCH - PH, column = flat % PITCH - PW;
+    return n < images && row >= 0 && column >= 0 ? (n * H + row) * W + column : -1;
+}
+__device__ __forceinline__ int output_pixel(int flat, int images) {
+    int n = flat / IMAGE, row = flat % IMAGE / PITCH, column = flat % PITCH;
+    return n < images && row < OH && column < OW ? (n * OH + row) * OW + column : -1;
+}
+
+// tiles: in all: those of all groups and parts at a time, then the next pixels.
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
+convolve(const float* x, const uint4* filters, const float* b, const float* positive, float* y,
+         int images, int tiles, float slope) {
+    extern __shared__ uint4 shared[];
+    uint4 *patches = shared, *stages = patches + BUFFERS * PLANES * PLANE;
+    uint4* results = stages + STAGES * STAGE;
+    uint32_t barriers = shared_address(results + GROUPS * 4 * ROWS * ROW);
+    Ring<BUFFERS> patch(barriers);
+    Ring<STAGES> stage(barriers + BUFFERS * 16);
+    // Of the whole warp, as the instruction wants its operands.
+    int warp = __shfl_sync(0xffffffff, threadIdx.x / 32, 0), lane = threadIdx.x % 32;
+    uint32_t masks = barriers + BUFFERS * 16 + STAGES * 16;
+    if (threadIdx.x == 0) {
+        patch.init(LOADERS, GROUPS * 4);
+        stage.init(1, GROUPS * 4);
+        for (int i = 0; i < GROUPS * 4; ++i) init_barrier(masks + i * 8, FETCHES);
+        publish();
+    }
+    __syncthreads();
+    if (warp >= GROUPS * 4) {
+        fewer_registers<LOADING>();
+        if (threadIdx.x == GROUPS * 128) {
+            for (int tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
+                const uint4* from = filters + tile % (G * PARTS) * (CHUNKS * STEPS * STAGE);
+                for (int i = 0; i < CHUNKS * STEPS; ++i, stage.advance(), from += STAGE) {
+                    stage.await_empty();
+                    arrive_with(stage.full(), STAGE * 16);
+                    fetch(stages + stage.place * STAGE, from, STAGE * 16, stage.full());
+                }
+            }
+        }
+        int loader = threadIdx.x - GROUPS * 128 - 32, plane = loader % PLANES;
+        if (loader < 0) return;
+        for (int tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
+            int channel = tile % (G * PARTS) / PARTS * CG, pixel[LOADED];
+#pragma unroll
+            for (int i = 0; i < LOADED; ++i)
+                pixel[i] = input_pixel(tile / (G * PARTS) * TILE + loader / PLANES +
+                                       i * (LOADERS / PLANES), images);
+            for (int c = plane * 4; c < CHUNKS * CHUNK; c += CHUNK, patch.advance()) {
+                uint4* to = patches + (patch.place * PLANES + plane) * PLANE;
+                patch.await_empty();
+#pragma unroll
+                for (int i = 0; i < LOADED; ++i) {
+                    int number = loader / PLANES + i * (LOADERS / PLANES);
+                    bool there = pixel[i] >= 0 && c < CG;
+                    const float* from = x + (int64_t)pixel[i] * (G * CG) + channel + c;
+                    if (number < REACH) copy_vector(to + number, there ? from : x, there);
+                }
+                arrive_when_copied(patch.full());
+            }
+        }
+        return;
+    }
+    more_registers<MULTIPLYING>();
+    results += warp * (ROWS * ROW);
+    int own = warp / 4 * DEEP * 64, turn = 0;
+    for (int tile = blockIdx.x; tile < tiles; tile += gridDim.x, ++turn) {
+        int part = tile % (G * PARTS), first = tile / (G * PARTS) * TILE + own + warp % 4 * 16;
+        int output = part / PARTS * OG + part % PARTS * N;
+        int bytes = min(N, OG - part % PARTS * N) * 4;
+        float sum[DEEP][N / 2];
+#pragma unroll
+        for (int j = 0; j < N / 4; ++j) {
+            int o = j / 2 * 8 + lane % 4 * 2 + j % 2;
+            float bias = b && o * 4 < bytes ? b[output + o] : 0.0f;
+#pragma unroll
+            for (int i = 0; i < DEEP * 2; ++i) sum[i / 2][j / 2 * 4 + i % 2 * 2 + j % 2] = bias;
+        }
+        // Results of the tile before are on their way.
+        int pixel[FETCHES];
+        await_reading();
+#pragma unroll
+        for (int i = 0; i < FETCHES; ++i) {
+            int row = i * 32 + lane;
+            pixel[i] = row < ROWS ? output_pixel(first + row / 16 * 64 + row % 16, images) : -1;
+#if MASKED
+            int there = __popc(__ballot_sync(0xffffffff, pixel[i] >= 0));
+            if (lane == 0) arrive_with(masks + warp * 8, there * bytes);
+            if (pixel[i] >= 0)
+                fetch(results + row * ROW, positive + (int64_t)pixel[i] * (G * OG) + output, bytes,
+                      masks + warp * 8);
+#endif
+        }
+        uint32_t used = 0, used_patch = 0;  // barriers of what may be emptied after the next wait
+#pragma unroll 1
+        for (int chunk = 0; chunk < CHUNKS; ++chunk) {
+            const uint4* from = patches + patch.place * (PLANES * PLANE) + own;
+            patch.await_full();
+            publish();
+#pragma unroll 1
+            for (int row = 0; row < KH; ++row, from += PITCH - KW) {
+#pragma unroll 1
+                for (int column = 0; column < KW; column += TAPS, from += TAPS) {
+                    uint64_t left = operand(from, PLANE);
+                    uint64_t right = operand(stages + stage.place * STAGE, N);
+                    stage.await_full();
+                    begin_products(sum);
+#pragma unroll
+                    for (int i = 0; i < TAPS * PLANES / 2; ++i) {
+                        int tap = i / (PLANES / 2), k = i % (PLANES / 2) * 2;
+#pragma unroll
+                        for (int d = 0; d < DEEP; ++d)
+                            MULTIPLY(sum[d], left + (k * PLANE + d * 64 + tap),
+                                     right + (tap * PLANES + k) * N);
+                    }
+                    end_products();
+                    await_products<1>(sum);
+                    if (lane == 0 && used) arrive(used);
+                    if (lane == 0 && used_patch) arrive(used_patch);
+                    used = stage.empty();
+                    used_patch = 0;
+                    stage.advance();
+                }
+            }
+            used_patch = patch.empty();
+            patch.advance();
+        }
+        await_products<0>(sum);
+        if (lane == 0) {
+            arrive(used);
+            arrive(used_patch);
+        }
+#if MASKED
+        await(masks + warp * 8, turn & 1);
+#endif
+        __syncwarp();
+#pragma unroll
+        for (int i = 0; i < DEEP * 2; ++i) {
+            float2* to = reinterpret_cast<float2*>(results + (i * 8 + lane / 4) * ROW) + lane % 4;
+#pragma unroll
+            for (int j = 0; j < N / 8; ++j) {
+                float *v = &sum[i / 2][j * 4 + i % 2 * 2], low = v[0], high = v[1];
+                low = low > 0 ? low : slope * low;
+                high = high > 0 ? high : slope * high;
+#if MASKED
+                float2 mask = to[j * 4];
+                low = mask.x > 0 ? low : 0;
+                high = mask.y > 0 ? high : 0;
+#endif
+                to[j * 4] = make_float2(low, high);
+            }
+        }
+        publish();
+        __syncwarp();
+#pragma unroll
+        for (int i = 0; i < FETCHES; ++i)
+            if (pixel[i] >= 0)
+                send(y + (int64_t)pixel[i] * (G * OG) + output, results + (i * 32 + lane) * ROW,
+                     bytes);
+        end_sending();
+    }
+    await_sending();
+}
