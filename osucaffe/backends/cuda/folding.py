@@ -98,11 +98,11 @@ class Folding:
 
     def fold_images(self, x: Tensor, folded: Tensor) -> Step:
         """A step that folds x, in whatever layout it lies."""
-        count = folded.size * ITEM_BYTES[self.dtype] // 16
-        arguments = [x, folded, np.int64(count), *map(np.int32, x.shape[2:])]
+        pixels = folded.size // self.channels
+        arguments = [x, folded, np.int64(pixels), *map(np.int32, x.shape[2:])]
         arguments += map(np.int64, strides(x))
         return launch(
-            self._kernel("fold_images", dtype_of(x), self.dtype), blocks_for(count), arguments
+            self._kernel("fold_images", dtype_of(x), self.dtype), blocks_for(pixels), arguments
         )
 
     def fold_filters(self, w: Tensor, folded: Tensor) -> Step:

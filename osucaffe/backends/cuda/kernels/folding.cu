@@ -6,25 +6,33 @@
 
 #define INSIDE (SH * BW * C)
 
+// What a thread copies of a pixel: as many of its rows as fill whole vectors.
+#define RUN (INSIDE == FOLDED && BW * C % VEC == 0 ? 1 : SH)
+#define RUNS (SH / RUN)
+#define LENGTH (FOLDED / RUNS)
+
 // y (N, FH, FW, FOLDED) = x, whose neighbours along n, c, h, w are so many elements apart.
-extern "C" __global__ void fold_images(const S* x, T* y, int64_t count, int h, int w, int64_t sn,
+// It is the arithmetic that takes the time: the fewer threads, the fewer places to find.
+extern "C" __global__ void fold_images(const S* x, T* y, int64_t pixels, int h, int w, int64_t sn,
                                        int64_t sc, int64_t sh, int64_t sw) {
-    FOR_EACH(count) {
-        constexpr int GROUPS = FOLDED / VEC;
-        int first = id % GROUPS * VEC;
-        int64_t place = id / GROUPS;
-        int j = place % FW, i = place / FW % FH;
-        const S* image = x + place / (FW * FH) * sn;
-        float values[VEC];
+    FOR_EACH(pixels * RUNS) {
+        unsigned place = id / RUNS;
+        int row = place / FW % FH * SH + id % RUNS * RUN - PH, column = place % FW * BW - PW;
+        const S* corner = x + place / (FW * FH) * sn + row * sh + column * sw;
+        float values[LENGTH];
 #pragma unroll
-        for (int lane = 0; lane < VEC; ++lane) {
-            int channel = first + lane;
-            int c = channel % C, dw = channel / C % BW, dh = channel / (C * BW);
-            int row = i * SH + dh - PH, column = j * BW + dw - PW;
-            bool inside = channel < INSIDE && row >= 0 && row < h && column >= 0 && column < w;
-            values[lane] = inside ? to_float(image[c * sc + row * sh + column * sw]) : 0.0f;
+        for (int i = 0; i < LENGTH; ++i) {
+            int c = i % C, dw = i / C % BW, dh = i / (C * BW);
+            bool inside = dh < RUN && (unsigned)(row + dh) < h && (unsigned)(column + dw) < w;
+            values[i] = inside ? to_float(corner[c * sc + dh * sh + dw * sw]) : 0.0f;
         }
-        store<T, VEC>(y + id * VEC, values);
+#pragma unroll
+        for (int i = 0; i < LENGTH; i += VEC) {
+            float part[VEC];
+#pragma unroll
+            for (int lane = 0; lane < VEC; ++lane) part[lane] = values[i + lane];
+            store<T, VEC>(y + id * LENGTH + i, part);
+        }
     }
 }
 
