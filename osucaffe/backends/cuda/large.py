@@ -1,9 +1,8 @@
 """Owns large convolutions in tf32 by instructions of Hopper GPUs.
 
 cuDNN is slow on groups of channels and on few channels. The kernel is kernels/large.cu, for outputs
-and the gradients of images; it takes tensors as they lie, and adds biases, applies ReLUs and masks
-gradients by the way. How the work is divided is a `Division`: an estimate ranks them, timing
-decides.
+and gradients of images; it takes tensors as they lie, adds biases, applies ReLUs, masks gradients
+on its way. How the work is divided is a `Division`: an estimate ranks them, timing decides.
 """
 
 from __future__ import annotations
@@ -44,11 +43,9 @@ SHORT = 96
 BUFFERS = (3, 2)
 LEAST_STAGES, ENOUGH_STAGES, MOST_STAGES = 4, 8, 32
 """From ENOUGH_STAGES on, memory is better spent on a third part of the image."""
-PROCESSORS, CYCLES, CACHE_BYTES, MEMORY_BYTES = 132, 1.5e6, 36, 14
+PROCESSORS, CYCLES, CACHE_BYTES, MEMORY_BYTES, EPILOGUE = 132, 1.5e6, 36, 14, 1500
 """Of a large GPU, about: cycles in a millisecond; bytes a cycle of each processor's from the cache
-that all share, and from the memory."""
-EPILOGUE = 1500
-"""Cycles in which the results of a tile are stored."""
+that all share, and from the memory; cycles in which the results of a tile are stored."""
 TRIED = 3
 """Divisions of the work that are timed."""
 
@@ -193,8 +190,7 @@ class Large:
             room = (SHARED - self.shared(bare)) // (taps * CHUNK * 4 * outputs + 16)
             fitting.append(Division(groups, deep, outputs, taps, min(room, MOST_STAGES), buffers))
         best = next((each for each in fitting if each.stages >= ENOUGH_STAGES), fitting[-1])
-        sums = deep * outputs // 2
-        loaded = -(-self._reach(best.pixels) // LOADERS)
+        sums, loaded = deep * outputs // 2, -(-self._reach(best.pixels) // LOADERS)
         if best.stages >= LEAST_STAGES and sums + SPARE <= best.registers and loaded <= MOST_LOADED:
             yield best
 
