@@ -6,8 +6,10 @@
 // it lies in shared memory, from wherever a tap says. Its right operand has to have the pixels
 // varying fastest: a group of four warps turns dy around in shared memory, while others multiply.
 //
-// A stage: ROWS rows of an image's output, as pixels PITCH apart from row to row. Images have zeros
-// between rows (what is copied from outside an image is zero), dy where a row is longer than it is.
+// A stage: ROWS rows of an image's output, or WIDE pixels of one. Rows of x are PITCH pixels apart,
+// those of dy MAPS_PITCH, the same if there are several; what is copied from outside an image is
+// zero: the pixels of x before a row are those that a tap finds behind the row above, and where a row
+// is longer than that of the output, dy is zero.
 // x lies in planes of 8 channels, so that a warp reads 4 pixels of a plane at once.
 // Blocks: (tiles of outputs, parts of the channels, parts of the kernel, groups) x shares of the
 // stages; what these have summed is added in a fixed order by a second kernel.
@@ -18,7 +20,7 @@
 // warps that multiply; REGISTERS, FEW: of a thread of these, and of those that turn dy;
 // MULTIPLY(d, a, b): the instruction.
 
-#define AHEAD 2
+#define AHEAD 2  // more, or products that go on from stage to stage, and the compiler serializes them
 #define THREADS (TEAMS * 128 + 128)
 #define TAPS (KROWS * KW)
 #define SLABS (TAPS * PART / 16)  // of 16 columns, those of a warp
