@@ -30,6 +30,7 @@ from .ways import (
     library_ways_with_passes,
     measured,
     plan_step,
+    suffice,
     temporary,
 )
 
@@ -102,26 +103,34 @@ def convolution(
 
     if folds(x, window, group):
         folded = foldings(call.backend.dtype, x, w, y, window)
-        found = [with_bias(way) for each in folded for way in _folded(call, each, x, w, maps)]
-        one = folded[0]
+        one, ways = folded[0], []
         if big := large(call, one.folded_x, one.folded_y, one.kernel, FOLDED_WINDOW, 1):
-            found += large_ways(call, big, found, x, w, maps, b=b, slope=slope, folding=one)
-        return fastest(call, found)
+            ways = large_ways(call, big, [], x, w, maps, b=b, slope=slope, folding=one)
+        if not suffice(ways, w, y):
+            ways += [with_bias(way) for each in folded for way in _folded(call, each, x, w, maps)]
+        return fastest(call, ways)
     tiny = small(call, x, y, w.shape[2:], window, group)
     if tiny and x.shape[1] % 2:  # it takes x as it lies: no library does better
         own = _small_outputs(call, tiny, x, _held_weights(call, w), b, maps, slope)
         if own:
             return fastest(call, own)
     tensors = {"x": _held(call, x), "w": _held_weights(call, w), "y": maps}
+    big = large(call, x.shape, y.shape, w.shape[2:], window, group)
+
+    def own_large(others: Sequence[Way]) -> list[Way]:
+        held = tensors["x"], tensors["w"], maps
+        return large_ways(call, big, others, *held, b=b, slope=slope) if big else []
+
+    ways = own_large([]) if group > 1 else []
+    if suffice(ways, w, y):
+        return fastest(call, ways)
     plain = describe(call, "forward", tensors, window)
     fused = None
     if around and not relu:  # nothing fuses a slope
         bias = {} if b is None else {"b": b}
         fused = replace(plain, bias="float32" if bias else None, relu=relu), tensors | bias
-    ways = library_ways_with_passes(call, (plain, tensors), fused, with_bias, group)
-    if big := large(call, x.shape, y.shape, w.shape[2:], window, group):
-        held = tensors["x"], tensors["w"], maps
-        ways += large_ways(call, big, ways, *held, b=b, slope=slope)
+    ways += library_ways_with_passes(call, (plain, tensors), fused, with_bias, group)
+    ways += own_large(ways) if group == 1 else []
     ways += packed_ways(call, plain, tensors, group, ways, bias=b, relu=relu)
     if tiny:
         ways += _small_outputs(call, tiny, tensors["x"], tensors["w"], b, maps, slope)
@@ -240,16 +249,25 @@ def convolution_backward_data(
     image, fused = tensors["x"], None
     nbytes = call.backend.nbytes(image)
     mask = None if positive is None else _held(call, positive)
+    big = large(call, dx.shape, dy.shape, w.shape[2:], window, group)
+
+    def own_large(others: Sequence[Way]) -> list[Way]:
+        if big is None:
+            return []
+        turned, filters = big.gradient(masked=mask is not None), tensors["w"]
+        return large_ways(call, turned, others, tensors["y"], filters, image, positive=mask)
+
+    ways = own_large([]) if group > 1 else []
+    if suffice(ways, w, dy):
+        return fastest(call, ways)
     if mask is not None and nbytes >= WORTH_FUSING:
         fused = replace(plain, relu=0.0), tensors | {"mask": mask}
 
     def with_mask(way: Way) -> Way:
         return way if mask is None else way.then(lambda: mask_step(image, mask), 3 * nbytes)
 
-    ways = library_ways_with_passes(call, (plain, tensors), fused, with_mask, group)
-    if big := large(call, dx.shape, dy.shape, w.shape[2:], window, group):
-        turned = big.gradient(masked=mask is not None)
-        ways += large_ways(call, turned, ways, tensors["y"], tensors["w"], image, positive=mask)
+    ways += library_ways_with_passes(call, (plain, tensors), fused, with_mask, group)
+    ways += own_large(ways) if group == 1 else []
     ways += packed_ways(call, plain, tensors, group, ways, positive=mask)
     if tiny := small(call, dx, dy, w.shape[2:], window, group):
         back, filters = tiny.turned, tensors["w"]
@@ -302,10 +320,14 @@ def _filter_ways(
     backend, accumulate = call.backend, "dw" in call.accumulates
     if folds(x, window, group):
         folded = foldings(backend.dtype, x, dw, dy, window)
-        ways = [way for each in folded for way in _folded_filter(call, each, x, dy, dw)]
-        return ways + large_gradients(call, x, dy, dw, window, group, folded[0])
+        ways = large_gradients(call, x, dy, dw, window, group, folded[0])
+        if not suffice(ways, dw, dy):
+            ways += [way for each in folded for way in _folded_filter(call, each, x, dy, dw)]
+        return ways
     tensors = {"x": _held(call, x), "y": dy}
     ways = large_gradients(call, tensors["x"], dy, dw, window, group)
+    if suffice(ways, dw, dy):
+        return ways
 
     def by_library(plain: Convolution, operands: dict[str, Tensor]) -> list[Way]:
         found = library_ways(call, plain, operands, group)

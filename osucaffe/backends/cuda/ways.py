@@ -36,6 +36,10 @@ WORKSPACE_ALIGNMENT = 256
 """cuBLASLt refuses a workspace that begins at no such address."""
 LAUNCH = 0.002
 """Milliseconds that a kernel takes at least."""
+ENOUGH = 1.2e11
+"""Additions and multiplications a millisecond at which a kernel of our own has it: plans of
+libraries for groups, few channels or gradients of filters in tf32 hardly reach that, and are
+compiled for seconds."""
 
 
 Maker = Callable[[CudaCall, Mapping[str, Any]], Step]
@@ -63,6 +67,12 @@ def fastest(call: CudaCall, ways: Sequence[Way]) -> Step:
             f"{[tensor.shape for tensor in call.read_tensors()]} with {call.settings}"
         )
     return min(ways, key=lambda way: way.milliseconds).make()
+
+
+def suffice(ways: Sequence[Way], w: Tensor, y: Tensor) -> bool:
+    """Whether libraries need not be asked for plans, with these ways for filters w and maps y."""
+    work = 2 * math.prod(y.shape) * math.prod(w.shape[1:])
+    return any(work >= ENOUGH * way.milliseconds for way in ways)
 
 
 def measured(
