@@ -59,6 +59,12 @@ def wait_first(ptx: str) -> bool:
     return True
 
 
+def _is_by_value(argument: Any) -> bool:
+    """A number or a description; other arrays stand for memory of the GPU, and pass its address."""
+    is_array = isinstance(argument, np.ndarray)
+    return argument.dtype.kind == "V" if is_array else isinstance(argument, np.generic)
+
+
 class Kernel:
     """A compiled kernel; calling it checks the launch against what the kernel declares."""
 
@@ -73,8 +79,7 @@ class Kernel:
     def __call__(
         self, grid: Sequence[int], block: Sequence[int], values: Sequence[Any], shared_mem: int = 0
     ) -> None:
-        by_value = np.generic, np.ndarray
-        sizes = [value.nbytes if isinstance(value, by_value) else 8 for value in values]
+        sizes = [value.nbytes if _is_by_value(value) else 8 for value in values]
         assert sizes == self.sizes, f"{self.name}: {values}"
         assert 0 < np.prod(block) <= 1024
         assert all(0 < extent < 2**16 for extent in grid[1:]), f"{self.name}: grid {grid}"
@@ -156,5 +161,5 @@ def simulate(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernels, "_device", lambda: 0)
     for owner in filter_gradient, warpgroup:
         monkeypatch.setattr(owner, "compute_capability", lambda: kernels.HOPPER)
-    monkeypatch.setattr(tensor_map, "encoded", lambda *_: np.zeros(tensor_map.BYTES, np.uint8))
+    monkeypatch.setattr(tensor_map, "encoded", lambda *_: np.zeros(1, f"V{tensor_map.BYTES}"))
     kernels._compiled.cache_clear()
