@@ -148,7 +148,8 @@ def kernel(name: str, function: str, **macros: Any) -> Kernel:
 def kernel_from(text: str, function: str, *, hopper: bool = False) -> Kernel:
     """A kernel whose text was generated. hopper: it has instructions that only these GPUs have."""
     options = (*OPTIONS, HOPPER_OPTION) if hopper else OPTIONS
-    text = read("common.cuh") + with_waiting(text)
+    shared = read("common.cuh") + (read("hopper.cuh") if hopper else "")
+    text = shared + with_waiting(text)
     return Kernel(_compiled(text, _device(), options), function)
 
 

@@ -52,14 +52,15 @@ inline void copy_box(void* to, const TensorMap& map, uint64_t* barrier, int i, i
     arrive(barrier);
 }
 
+inline uint32_t nearest(float value) { return rounded(value); }
 inline void publish() {}
 inline void meet_turners() {
     static int come;
     int phase = come++ / 128;
     while (come < (phase + 1) * 128) meet();
 }
-inline void begin_product() {}
-inline void end_product() {}
+inline void begin_products() {}
+inline void end_products() {}
 template <int COUNT> void await_products() {}
 #define WITH_REGISTERS(how, count)
 

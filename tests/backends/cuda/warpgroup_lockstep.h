@@ -15,10 +15,10 @@ struct Operand { const uint4* first; int unit, neighbours; };
 inline Operand operand(const uint4* first, int unit, int neighbours) {
     return {first, unit, neighbours};
 }
-inline void publish() { meet(); }
+inline void publish_to_all() { meet(); }
 inline void launch_next() {}
 template <typename E> void begin_products(E&) {}
-template <typename E> void await_products(E&) {}
+template <int LEFT, typename E> void await_products(E&) {}
 inline void end_products() {}
 
 // Rows come in eights at a distance, as neighbours; numbers in two units.

@@ -36,47 +36,10 @@
 
 // -- instructions
 
-__device__ __forceinline__ uint32_t rounded(float x) {
-    uint32_t bits;
-    asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(bits) : "f"(x));
-    return bits;
-}
-
-__device__ __forceinline__ uint32_t shared_address(const void* pointer) {
-    return __cvta_generic_to_shared(pointer);
-}
-
 // What the instruction is told of an operand: the first vector, and vectors from one plane to the
 // next; 8 neighbours follow 8 others.
 __device__ __forceinline__ uint64_t operand(const uint4* first, int plane) {
     return shared_address(first) >> 4 | (uint64_t)plane << 16 | (uint64_t)8 << 32;
-}
-
-// The compiler moves nothing about the sums past this: instructions may be at work on them.
-__device__ __forceinline__ void pin(float (&sum)[DEEP][N / 2]) {
-#pragma unroll
-    for (int i = 0; i < DEEP * N / 2; ++i)
-        asm volatile("" : "+f"(sum[i / (N / 2)][i % (N / 2)])::"memory");
-}
-
-__device__ __forceinline__ void begin_products(float (&sum)[DEEP][N / 2]) {
-    pin(sum);
-    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
-}
-
-__device__ __forceinline__ void end_products() {
-    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
-}
-
-// Wait until no more than so many of what was begun have not ended.
-template <int LEFT> __device__ __forceinline__ void await_products(float (&sum)[DEEP][N / 2]) {
-    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(LEFT) : "memory");
-    pin(sum);
-}
-
-// What threads wrote to shared memory, copies and products may read.
-__device__ __forceinline__ void publish() {
-    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
 __device__ __forceinline__ void init_barrier(uint32_t barrier, int arrivals) {

@@ -35,44 +35,16 @@
 
 // -- instructions
 
-__device__ __forceinline__ uint32_t rounded(float x) {
-    uint32_t bits;
-    asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(bits) : "f"(x));
-    return bits;
-}
-
 // What the instruction is told of an operand: the first vector, and vectors from one unit to the
 // next and from 8 neighbours to the next 8.
 __device__ __forceinline__ uint64_t operand(const uint4* first, int unit, int neighbours) {
-    uint64_t address = __cvta_generic_to_shared(first);
-    return address >> 4 | (uint64_t)unit << 16 | (uint64_t)neighbours << 32;
+    return shared_address(first) >> 4 | (uint64_t)unit << 16 | (uint64_t)neighbours << 32;
 }
 
 // What was written to shared memory is there for all threads and for the instruction.
-__device__ __forceinline__ void publish() {
-    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+__device__ __forceinline__ void publish_to_all() {
+    publish();
     __syncthreads();
-}
-
-// The compiler moves nothing about the sums past this: instructions may be at work on them.
-__device__ __forceinline__ void pin(float (&sum)[DEEP][N / 2]) {
-#pragma unroll
-    for (int i = 0; i < DEEP * N / 2; ++i)
-        asm volatile("" : "+f"(sum[i / (N / 2)][i % (N / 2)])::"memory");
-}
-
-__device__ __forceinline__ void begin_products(float (&sum)[DEEP][N / 2]) {
-    pin(sum);
-    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
-}
-
-__device__ __forceinline__ void end_products() {
-    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
-}
-
-__device__ __forceinline__ void await_products(float (&sum)[DEEP][N / 2]) {
-    asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
-    pin(sum);
 }
 
 // -- kernels
@@ -184,7 +156,7 @@ correlate(const S* x, const T* w, const float* b, const T* positive, T* y, float
         }
     }
     put_filters(filters, next, 0);
-    publish();
+    publish_to_all();
 
     // Of the whole warp, as the instruction wants its operands.
     int group = __shfl_sync(0xffffffff, threadIdx.x / 128, 0);
@@ -209,8 +181,8 @@ correlate(const S* x, const T* w, const float* b, const T* positive, T* y, float
         }
         end_products();
         if (stage + 1 < STAGES) put_filters(filters, next, stage + 1);
-        await_products(sum);
-        publish();
+        await_products<0>(sum);
+        publish_to_all();
     }
     launch_next();
     if (SPLITS > 1) {
