@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
 import zlib
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -14,6 +15,7 @@ from ...errors import UserError
 from ..random import RandomState, call_key
 from ..tensor import Call, Step, Tensor, sequence
 from . import registry
+from .cache import cache_folder
 from .cublas import Cublas
 from .cudnn import Cudnn
 from .decoder import Decoder
@@ -335,6 +337,7 @@ def _array_dtype(tensor: Tensor) -> np.dtype:
 
 def import_cupy() -> Any:
     """CuPy, where there is a GPU that it can use. UserError says what is missing otherwise."""
+    os.environ.setdefault("CUPY_CACHE_DIR", str(cache_folder() / "cupy"))
     try:
         import cupy
     except ModuleNotFoundError:

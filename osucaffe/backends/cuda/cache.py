@@ -2,17 +2,33 @@
 
 from __future__ import annotations
 
+import atexit
+import functools
 import os
+import shutil
 import tempfile
 from pathlib import Path
 
 
 def cache_folder() -> Path:
-    """$OSUCAFFE_CACHE, or osucaffe in the user's cache folder."""
+    """$OSUCAFFE_CACHE, or osucaffe in the user's cache folder; where nothing can be written there,
+    as on a compute node whose home is read-only, a folder that goes with this process."""
     own = os.environ.get("OSUCAFFE_CACHE")
     if own:
-        return Path(own)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "osucaffe"
+        return _writable(Path(own))
+    return _writable(Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "osucaffe")
+
+
+@functools.cache
+def _writable(folder: Path) -> Path:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            return folder
+    except OSError:
+        instead = tempfile.mkdtemp(prefix="osucaffe-")
+        atexit.register(shutil.rmtree, instead, ignore_errors=True)
+        return Path(instead)
 
 
 def keep(path: Path, content: bytes) -> None:
@@ -20,7 +36,6 @@ def keep(path: Path, content: bytes) -> None:
 
     Raises OSError where that cannot be.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.NamedTemporaryFile(dir=path.parent, suffix=".tmp", delete=False) as file:
         file.write(content)
     os.replace(file.name, path)
