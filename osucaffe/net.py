@@ -133,6 +133,7 @@ class Net:
         if not self.inspectable:
             programs = fuse(programs, self.backend.folds)
         self.programs = programs  # forward, backward, backward that accumulates
+        self.backend.foresee([call for calls in programs for call in calls])
         self._calls = [[(call, self.backend.prepare(call)) for call in calls] for calls in programs]
         self._steps = [by_layer(calls, self.layer_names) for calls in self._calls]
 

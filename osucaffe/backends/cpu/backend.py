@@ -141,6 +141,9 @@ class Cpu:
 
     # -- steps ---------------------------------------------------------------------------------
 
+    def foresee(self, calls: Sequence[Call]) -> None:
+        """Nothing is compiled here ahead of its turn."""
+
     def prepare(self, call: Call) -> Step:
         """The step that runs a call. Layouts of its flexible tensors are settled from here on."""
         if self.onednn is not None:

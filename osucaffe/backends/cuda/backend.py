@@ -15,6 +15,7 @@ from ...errors import UserError
 from ..random import RandomState, call_key
 from ..tensor import Call, Step, Tensor, sequence
 from . import registry
+from .ahead import compile_ahead
 from .cache import cache_folder
 from .cublas import Cublas
 from .cudnn import Cudnn
@@ -264,6 +265,10 @@ class Cuda:
             launch(kernel("values", "set_step"), 1, arguments, block=1)()
 
     # -- steps -----------------------------------------------------------------------------------
+
+    def foresee(self, calls: Sequence[Call]) -> None:
+        """Begin to compile what these calls will need when they are prepared."""
+        compile_ahead(self, calls)
 
     @reported
     def prepare(self, call: Call) -> Step:

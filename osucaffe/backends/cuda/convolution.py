@@ -104,7 +104,7 @@ def convolution(
     if folds(x, window, group):
         folded = foldings(call.backend.dtype, x, w, y, window)
         one, ways = folded[0], []
-        if big := large(call, one.folded_x, one.folded_y, one.kernel, FOLDED_WINDOW, 1):
+        if big := large(call.backend, one.folded_x, one.folded_y, one.kernel, FOLDED_WINDOW, 1):
             ways = large_ways(call, big, [], x, w, maps, b=b, slope=slope, folding=one)
         if not suffice(ways, w, y):
             ways += [with_bias(way) for each in folded for way in _folded(call, each, x, w, maps)]
@@ -115,7 +115,7 @@ def convolution(
         if own:
             return fastest(call, own)
     tensors = {"x": _held(call, x), "w": _held_weights(call, w), "y": maps}
-    big = large(call, x.shape, y.shape, w.shape[2:], window, group)
+    big = large(call.backend, x.shape, y.shape, w.shape[2:], window, group)
 
     def own_large(others: Sequence[Way]) -> list[Way]:
         held = tensors["x"], tensors["w"], maps
@@ -249,7 +249,7 @@ def convolution_backward_data(
     image, fused = tensors["x"], None
     nbytes = call.backend.nbytes(image)
     mask = None if positive is None else _held(call, positive)
-    big = large(call, dx.shape, dy.shape, w.shape[2:], window, group)
+    big = large(call.backend, dx.shape, dy.shape, w.shape[2:], window, group)
 
     def own_large(others: Sequence[Way]) -> list[Way]:
         if big is None:

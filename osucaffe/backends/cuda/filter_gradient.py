@@ -12,18 +12,21 @@ import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from ..tensor import Shape, Step, Tensor, sequence
 from .cudnn import channels_last
 from .folding import Folding
-from .kernels import HOPPER, compute_capability, kernel, launch
+from .kernels import HOPPER, Kernel, compute_capability, kernel, launch
 from .layout import dtype_of, is_nhwc, strides
 from .registry import CudaCall
 from .tensor_map import MOST_EXTENT, Box
 from .ways import Maker, Way, measured, temporary
+
+if TYPE_CHECKING:
+    from .backend import Cuda
 
 LEAST_WORK = 5e8
 """Multiplications from which on it is worth trying."""
@@ -210,6 +213,10 @@ class FilterGradient:
             "PH": self.pad[0], "PW": self.pad[1], **division.macros,
         }  # fmt: skip
 
+    def function(self, name: str, division: Division) -> Kernel:
+        """A kernel of filter_gradient.cu, compiled for this."""
+        return kernel("filter_gradient", name, **self.macros(division))
+
     def boxes(self, division: Division) -> tuple[Box, Box]:
         """What is copied of x, in planes of 8 channels, and of dy."""
         stage, tile = division.stage, division.tile
@@ -227,15 +234,14 @@ class FilterGradient:
         self, division: Division, call: CudaCall, x: Tensor, dy: Tensor, dw: Tensor, *, add: bool
     ) -> Step:
         """A step for the gradients of the filters; all tensors have the channels last."""
-        macros = self.macros(division)
         shares = division.grid[1]
         partial = call.temporary((shares, self.y[1] * self.columns))
         x_box, maps_box = self.boxes(division)
-        finish = kernel("filter_gradient", "add_shares", **macros)
+        finish = self.function("add_shares", division)
         blocks = -(-self.outputs // 32), -(-self.columns // 8), self.group
         return sequence([
             launch(
-                kernel("filter_gradient", "filter_products", **macros), division.grid,
+                self.function("filter_products", division), division.grid,
                 [x_box.of(x), maps_box.of(dy), partial],
                 block=division.threads, shared=division.shared,
             ),
@@ -257,6 +263,35 @@ def _multiplication(outputs: int) -> str:
     )
 
 
+def filter_gradient(
+    backend: Cuda,
+    x: Shape,
+    y: Shape,
+    kernel: Sequence[int],
+    window: Sequence[Sequence[int]],
+    group: int,
+    folding: Folding | None = None,
+) -> FilterGradient | None:
+    """The gradient of the filters of a convolution of x to y, if this may compute it.
+
+    window: stride, pad, dilation. folding: how x is to be folded first, of one pixel.
+    """
+    if backend.precision != "tf32" or len(x) != 4:
+        return None
+    if folding is not None:
+        shapes = folding.folded_x, folding.folded_y, folding.kernel
+        return FilterGradient(*shapes, (0, 0), 1)
+    stride, pad, dilation = (tuple(map(int, each)) for each in window)
+    if {*stride, *dilation} != {1}:
+        return None
+    return FilterGradient(x, y, tuple(kernel), pad, group)
+
+
+def trials(found: FilterGradient, folding: Folding | None) -> dict[str, Division]:
+    """The divisions to be timed, by texts that say all that their time depends on."""
+    return {f"{folding} {found} {division}": division for division in found.divisions}
+
+
 def large_gradients(
     call: CudaCall,
     x: Tensor,
@@ -270,17 +305,11 @@ def large_gradients(
 
     window: stride, pad, dilation. folding: how x is to be folded first, of one pixel.
     """
-    if call.backend.precision != "tf32" or dtype_of(x) != "float32" or not is_nhwc(dw):
+    found = filter_gradient(call.backend, x.shape, dy.shape, dw.shape[2:], window, group, folding)
+    as_it_lies = folding is not None or strides(x) == channels_last(x.shape)
+    if found is None or dtype_of(x) != "float32" or not is_nhwc(dw) or not as_it_lies:
         return []
     add = "dw" in call.accumulates
-    if folding is not None:
-        shapes = folding.folded_x, folding.folded_y, folding.kernel
-        found = FilterGradient(*shapes, (0, 0), 1)
-    else:
-        stride, pad, dilation = (tuple(map(int, each)) for each in window)
-        if {*stride, *dilation} != {1} or strides(x) != channels_last(x.shape):
-            return []
-        found = FilterGradient(x.shape, dy.shape, dw.shape[2:], pad, group)
 
     def maker(division: Division) -> Maker:
         def make(call: CudaCall, t: Mapping[str, Tensor]) -> Step:
@@ -295,5 +324,5 @@ def large_gradients(
 
         return make
 
-    makers = {f"{folding} {found} {division}": maker(division) for division in found.divisions}
+    makers = {what: maker(division) for what, division in trials(found, folding).items()}
     return measured(call, {"x": x, "dy": dy, "dw": dw}, makers)

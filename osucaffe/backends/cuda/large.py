@@ -11,16 +11,19 @@ import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..tensor import Shape, Step, Tensor, sequence
 from .folding import Folding
-from .kernels import HOPPER, blocks_for, compute_capability, kernel, launch
+from .kernels import HOPPER, Kernel, blocks_for, compute_capability, kernel, launch
 from .registry import CudaCall
 from .warpgroup import multiplication
 from .ways import Maker, Way, measured, temporary
+
+if TYPE_CHECKING:
+    from .backend import Cuda
 
 LEAST_WORK = 4e9
 """Multiplications from which on it is worth trying."""
@@ -208,6 +211,16 @@ class Large:
         turns = -(-self.tiles(division) // PROCESSORS)
         return turns * (max(multiplied, cached, moved) + EPILOGUE) / CYCLES
 
+    def function(self, name: str, division: Division) -> Kernel:
+        """A kernel of large.cu, compiled for this."""
+        macros = {
+            "G": self.group, "CG": self.channels, "H": self.x[2], "W": self.x[3],
+            "OG": self.outputs, "OH": self.y[2], "OW": self.y[3], "KH": self.kernel[0],
+            "KW": self.kernel[1], "PH": self.pad[0], "PW": self.pad[1],
+            "FLIPPED": int(self.turned), "MASKED": int(self.masked), **division.macros(),
+        }  # fmt: skip
+        return kernel("large", name, **macros)
+
     def step(
         self,
         division: Division,
@@ -223,21 +236,14 @@ class Large:
 
         All have the channels last. positive: lies as y does; where it is not positive, y becomes 0.
         """
-        macros = {
-            "G": self.group, "CG": self.channels, "H": self.x[2], "W": self.x[3],
-            "OG": self.outputs, "OH": self.y[2], "OW": self.y[3], "KH": self.kernel[0],
-            "KW": self.kernel[1], "PH": self.pad[0], "PW": self.pad[1],
-            "FLIPPED": int(self.turned), "MASKED": int(self.masked), **division.macros(),
-        }  # fmt: skip
         parts, tiles = self.parts(division.outputs), self.tiles(division)
         size = parts * self.chunks * CHUNK * math.prod(self.kernel) * division.outputs
         filters = call.temporary((size,))
         arguments = [x, filters, b, positive, y, np.int32(self.x[0]), np.int32(tiles)]
         return sequence([
-            launch(kernel("large", "arrange_filters", **macros), blocks_for(size // 4),
-                   [w, filters]),
+            launch(self.function("arrange_filters", division), blocks_for(size // 4), [w, filters]),
             launch(
-                kernel("large", "convolve", **macros), min(tiles, PROCESSORS),
+                self.function("convolve", division), min(tiles, PROCESSORS),
                 [*arguments, np.float32(slope)],
                 block=division.threads, shared=self.shared(division),
             ),
@@ -245,7 +251,7 @@ class Large:
 
 
 def large(
-    call: CudaCall,
+    backend: Cuda,
     x: Shape,
     y: Shape,
     kernel: Sequence[int],
@@ -260,8 +266,14 @@ def large(
     if len(x) != 4 or set(stride) != {1} or set(dilation) != {1}:
         return None
     found = Large(x, y, tuple(kernel), pad, group)
-    worth = call.backend.precision == "tf32" and found.work >= LEAST_WORK and found.possible
+    worth = backend.precision == "tf32" and found.work >= LEAST_WORK and found.possible
     return found if worth and compute_capability() == HOPPER else None
+
+
+def trials(found: Large, folding: Folding | None, *, bias: bool) -> dict[str, Division]:
+    """The divisions to be timed, by texts that say all that their time depends on."""
+    kind = f"{found} {folding} {'with bias' if bias else 'alone'}"
+    return {f"{kind} {division}": division for division in found.divisions}
 
 
 def large_ways(
@@ -295,6 +307,9 @@ def large_ways(
         return make
 
     tensors = {"x": x, "w": w, "b": b, "positive": positive, "y": y}
-    kind = f"{found} {folding} {'alone' if b is None else 'with bias'}"
-    promising = [each for each in found.divisions if found.milliseconds(each) < least]
-    return measured(call, tensors, {f"{kind} {each}": maker(each) for each in promising})
+    promising = {
+        what: maker(division)
+        for what, division in trials(found, folding, bias=b is not None).items()
+        if found.milliseconds(division) < least
+    }
+    return measured(call, tensors, promising)

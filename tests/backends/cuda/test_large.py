@@ -214,7 +214,6 @@ def without_library() -> Cuda:
 @pytest.mark.parametrize("name", ["folded", "AlexNet conv2", "AlexNet conv4", "GoogLeNet conv2"])
 def test_all_divisions_compile(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     simulate(monkeypatch)
-    monkeypatch.setattr(large, "compute_capability", lambda: kernels.HOPPER)
     for number in range(large.TRIED):
         force(monkeypatch, number)
         layer = REAL.get(name, FOLDED)
