@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -10,9 +11,9 @@ from ..tensor import Step, Tensor, sequence
 from .cudnn import Convolution
 from .elementwise import mask_step
 from .filter_gradient import large_gradients
-from .folding import Folding, foldings, folds
+from .folding import Folding, foldings, folds, may_fold
 from .large import large, large_ways
-from .layout import Layout, dtype_of, is_nhwc, strides
+from .layout import ITEM_BYTES, Layout, dtype_of, is_nhwc, strides
 from .movement import convert
 from .packing import packed_ways
 from .registry import CudaCall, primitive
@@ -20,6 +21,8 @@ from .rows import sum_rows
 from .small import Division, Small, small
 from .warpgroup import correlate, divisions
 from .ways import (
+    BYTES_A_MILLISECOND,
+    LAUNCH,
     Maker,
     Way,
     bias_step,
@@ -132,6 +135,9 @@ def convolution(
     ways += library_ways_with_passes(call, (plain, tensors), fused, with_bias, group)
     ways += own_large(ways) if group == 1 else []
     ways += packed_ways(call, plain, tensors, group, ways, bias=b, relu=relu)
+    if may_fold(call.backend.precision, x, w, y, window, group):
+        widest = foldings(call.backend.dtype, x, w, y, window)[-1]
+        ways += map(with_bias, _folded(call, widest, x, w, maps))
     if tiny:
         ways += _small_outputs(call, tiny, tensors["x"], tensors["w"], b, maps, slope)
     return fastest(call, ways)
@@ -225,7 +231,13 @@ def _folded(call: CudaCall, folding: Folding, x: Tensor, w: Tensor, y: Tensor) -
             plan_step(call, build(), tensors),
         ])  # fmt: skip
 
-    return [Way(taken, make)]
+    return [Way(taken + _folding_time(call, folding, x), make)]
+
+
+def _folding_time(call: CudaCall, folding: Folding, x: Tensor) -> float:
+    """Milliseconds that it takes, about, to fold images, and to fold or unfold filters."""
+    nbytes = call.backend.nbytes(x) + math.prod(folding.folded_x) * ITEM_BYTES[folding.dtype]
+    return nbytes / BYTES_A_MILLISECOND + 2 * LAUNCH
 
 
 @primitive("own")
@@ -328,6 +340,8 @@ def _filter_ways(
     ways = large_gradients(call, tensors["x"], dy, dw, window, group)
     if suffice(ways, dw, dy):
         return ways
+    if may_fold(backend.precision, x, dw, dy, window, group):
+        ways += _folded_filter(call, foldings(backend.dtype, x, dw, dy, window)[-1], x, dy, dw)
 
     def by_library(plain: Convolution, operands: dict[str, Tensor]) -> list[Way]:
         found = library_ways(call, plain, operands, group)
@@ -367,4 +381,4 @@ def _folded_filter(
             folding.unfold_filters(folded_w, dw, accumulate="dw" in call.accumulates),
         ])  # fmt: skip
 
-    return [Way(taken, make)]
+    return [Way(taken + _folding_time(call, folding, x), make)]

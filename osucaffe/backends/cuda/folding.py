@@ -1,4 +1,4 @@
-"""Owns the convolution of strided images with few channels, such as a net's input.
+"""Owns the convolution of images with few channels, such as a net's input, strided or large.
 
 cuDNN is ten times slower than it could be where there are three channels. Folding blocks of pixels
 into channels (space to depth) makes of an 11 x 11 kernel with stride 4 on 3 channels a 3 x 3 kernel
@@ -22,14 +22,30 @@ from .layout import C_TYPES, ITEM_BYTES, dtype_of, strides
 
 MOST_CHANNELS = 4
 PIXELS = (1, 2, 4)
+LEAST_WORK = 1e9
+"""Multiplications from which on it is tried with stride 1."""
 
 
 def folds(x: Tensor, window: Sequence[Sequence[int]], group: int) -> bool:
     """Whether a convolution of x is to be folded. window: stride, pad, dilation."""
-    stride, _, dilation = window
+    return _few_channels(x, window, group) and min(window[0]) > 1
+
+
+def may_fold(
+    precision: str, x: Tensor, w: Tensor, y: Tensor, window: Sequence[Sequence[int]], group: int
+) -> bool:
+    """Whether it is worth trying with a convolution whose stride is 1.
+
+    There that costs products with zeros, and in fp32 products are not cheap.
+    """
+    work = math.prod(y.shape) * math.prod(w.shape[1:])
+    alike = _few_channels(x, window, group) and max(window[0]) == 1
+    return alike and precision != "fp32" and work >= LEAST_WORK
+
+
+def _few_channels(x: Tensor, window: Sequence[Sequence[int]], group: int) -> bool:
     return (
-        len(x.shape) == 4 and x.shape[1] <= MOST_CHANNELS and min(stride) > 1
-        and max(dilation) == 1 and group == 1
+        len(x.shape) == 4 and x.shape[1] <= MOST_CHANNELS and max(window[2]) == 1 and group == 1
     )  # fmt: skip
 
 

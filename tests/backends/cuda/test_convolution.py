@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from osucaffe.backends.cuda import Cuda, convolution, ways
+from osucaffe.backends.cuda import Cuda, convolution, folding, ways
 from osucaffe.backends.cuda.folding import Folding
 
 from .. import test_primitives  # noqa: F401 (fills CASES)
@@ -103,22 +103,33 @@ def test_what_is_searched_for(
     assert found == searched
 
 
-def strided(name: str) -> Case:
-    """An image of three channels under a large strided kernel."""
-    images, filters, maps = (2, 3, 23, 27), (8, 3, 7, 7), (2, 8, 11, 12)
+def few_channels(name: str, stride: int) -> Case:
+    """An image of three channels under a large kernel."""
+    images, filters = (2, 3, 23, 28), (8, 3, 7, 7)
+    maps = (2, 8, 21, 24) if stride == 1 else (2, 8, 11, 12)
     tensors: dict[str, Any] = {"x": np.zeros(images)}
     if name == "convolution":
         tensors |= {"w": np.zeros(filters), "b": np.zeros(8), "y": Output(maps)}
     else:
         tensors |= {"dy": np.zeros(maps), "dw": Output(filters), "db": Output((8,))}
-    settings = {"stride": [2, 2], "pad": [2, 1], "dilation": [1, 1], "group": 1}
-    return Case("strided", name, tensors, settings, dict)
+    settings = {"stride": [stride] * 2, "pad": [2, 1], "dilation": [1, 1], "group": 1}
+    return Case("few channels", name, tensors, settings, dict)
 
 
 @pytest.mark.parametrize("name", ["convolution", "convolution_backward_filter"])
 @pytest.mark.parametrize("flexible", [False, True], ids=["row-major", "free"])
-def test_folded_kernels_compile(name: str, flexible: bool, backend: Cuda) -> None:
-    run(backend, strided(name), flexible)
+@pytest.mark.parametrize("stride", [1, 2])
+def test_folded_kernels_compile(
+    name: str, flexible: bool, stride: int, backend: Cuda, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(folding, "LEAST_WORK", 0)
+    for other in "library_ways", "library_ways_with_passes":
+        monkeypatch.setattr(convolution, other, lambda *_: [])
+    if stride == 1 and backend.precision == "fp32":
+        with pytest.raises(NotImplementedError):  # there is no other way
+            run(backend, few_channels(name, stride), flexible)
+        return
+    run(backend, few_channels(name, stride), flexible)
 
 
 def unfolded(folded: np.ndarray, filters: np.ndarray, folding: Folding) -> np.ndarray:
@@ -133,13 +144,15 @@ def unfolded(folded: np.ndarray, filters: np.ndarray, folding: Folding) -> np.nd
 
 
 @pytest.mark.parametrize("pixels", [1, 2, 4])
-def test_folding_is_the_same_convolution(pixels: int) -> None:
+@pytest.mark.parametrize("stride", [1, 2])
+def test_folding_is_the_same_convolution(pixels: int, stride: int) -> None:
     from ..reference import convolution
 
     generator = np.random.default_rng(0)
-    x, w = generator.normal(size=(2, 3, 23, 27)), generator.normal(size=(8, 3, 7, 7))
-    wanted = convolution(x, w, None, stride=[2, 2], pad=[2, 1], dilation=[1, 1], group=1)
-    folding = Folding(x.shape, w.shape, wanted.shape, (2, 2), (2, 1), pixels, "float32")
+    x, w = generator.normal(size=(2, 3, 23, 28)), generator.normal(size=(8, 3, 7, 7))
+    pad = (2, 1 if stride == 2 else 3)
+    wanted = convolution(x, w, None, stride=[stride] * 2, pad=[*pad], dilation=[1, 1], group=1)
+    folding = Folding(x.shape, w.shape, wanted.shape, (stride,) * 2, pad, pixels, "float32")
     (high, wide), (top, left) = folding.block, folding.pad
     images, filters = np.zeros(folding.folded_x), np.zeros(folding.folded_w)
     # What kernels/folding.cu does, one element at a time.
@@ -147,7 +160,7 @@ def test_folding_is_the_same_convolution(pixels: int) -> None:
         c, column, row = channel % 3, channel // 3 % wide, channel // (3 * wide)
         for i, j in np.ndindex(*folding.folded_x[2:]):
             at = i * high + row - top, j * wide + column - left
-            if 0 <= at[0] < 23 and 0 <= at[1] < 27:
+            if 0 <= at[0] < 23 and 0 <= at[1] < 28:
                 images[:, channel, i, j] = x[:, c, at[0], at[1]]
         for p, i, j in np.ndindex(pixels, *folding.kernel):
             tap = i * high + row, j * wide + column - p * folding.stride[1]
