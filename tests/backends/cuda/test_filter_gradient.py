@@ -7,7 +7,6 @@ import dataclasses
 import itertools
 import math
 import shutil
-import subprocess
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,11 +18,11 @@ import pytest
 from osucaffe.backends.cpu import Cpu
 from osucaffe.backends.cuda import Cuda, filter_gradient, kernels
 from osucaffe.backends.cuda.filter_gradient import Division, FilterGradient, Stage, Tile
-from osucaffe.backends.cuda.kernels import read
 from osucaffe.backends.cuda.tensor_map import Box
 from osucaffe.backends.cuda.ways import Way
 
 from ..running import Output, run_call
+from .lockstep import compiled, defines, without_instructions
 from .simulated import simulate
 from .test_layers import TOLERANCES, close
 
@@ -90,15 +89,12 @@ def one_of_each_kind(found: FilterGradient) -> list[Division]:
 
 def in_lockstep(found: FilterGradient, division: Division, folder: Path) -> Any:
     """A function of the CPU that runs the kernels for this division."""
-    before, _, rest = read("filter_gradient.cu").partition("// -- instructions")
-    kernels = rest.partition("// -- kernels")[2].partition("\n")[2]
+    before, kernels = without_instructions("filter_gradient")
     kernels = kernels.replace("extern __shared__ __align__(128) char shared[];",
                               "char* shared = memory();")  # fmt: skip
-    macros = found.macros(division).items()
-    lines = "".join(f"#define {name} {value}\n" for name, value in macros if name.isupper())
-    source, library = folder / "kernels.cpp", folder / "kernels.so"
-    source.write_text(f"""#include <cstdint>
-{lines}{before}
+    macros = {name: value for name, value in found.macros(division).items() if name.isupper()}
+    text = f"""#include <cstdint>
+{defines(macros)}{before}
 #include "{HEADER}"
 {kernels}
 extern "C" void run(const void* x, const void* maps, float* partial, float* dw, int add,
@@ -109,11 +105,8 @@ extern "C" void run(const void* x, const void* maps, float* partial, float* dw, 
                [=] {{ filter_products(of_x, of_maps, partial); }});
     run_blocks({{finish[0], finish[1], finish[2]}}, {{32, 8, 1}},
                [=] {{ add_shares(partial, dw, grid[1], add); }});
-}}""")
-    subprocess.run(
-        ["g++", "-std=c++17", "-O1", "-w", "-shared", "-fPIC", "-o", library, source], check=True
-    )
-    return ctypes.CDLL(str(library)).run
+}}"""
+    return compiled(text, folder)
 
 
 def described(box: Box, memory: np.ndarray) -> np.ndarray:

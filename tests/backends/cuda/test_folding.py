@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import shutil
-import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +11,8 @@ import pytest
 
 from osucaffe.backends.cuda.folding import Folding
 from osucaffe.backends.cuda.kernels import read
+
+from .lockstep import compiled, defines
 
 HEADER = Path(__file__).parent / "lockstep.h"
 CASES = {
@@ -37,28 +38,23 @@ def test_images(name: str, channels_last: bool, tmp_path: Path) -> None:
         "FOLDED": channels,
     }  # fmt: skip
     kernel = read("folding.cu").partition("// Where the weight of a folded filter")[0]
-    lines = "".join(f"#define {macro} {value}\n" for macro, value in macros.items())
-    source, library = tmp_path / "kernel.cpp", tmp_path / "kernel.so"
-    source.write_text(f"""#include "{HEADER}"
+    text = f"""#include "{HEADER}"
 #define FOR_EACH(count) for (int64_t id = threadIdx.x; id < (count); id += 64)
 inline float to_float(float x) {{ return x; }}
 template <typename E, int N> void store(E* to, const float (&from)[N]) {{
     memcpy(to, from, sizeof from);
 }}
-{lines}{kernel}
+{defines(macros)}{kernel}
 extern "C" void run(const float* x, float* y, int64_t pixels, int h, int w, int64_t sn, int64_t sc,
                     int64_t sh, int64_t sw) {{
     run_blocks({{1, 1, 1}}, {{64, 1, 1}},
                [=] {{ fold_images(x, y, pixels, h, w, sn, sc, sh, sw); }});
-}}""")
-    subprocess.run(
-        ["g++", "-std=c++17", "-O1", "-w", "-shared", "-fPIC", "-o", library, source], check=True
-    )
+}}"""
     x = np.random.default_rng(0).normal(size=folding.x).astype(np.float32)
     memory = np.array(np.moveaxis(x, 1, -1) if channels_last else x, order="C")
     found = np.full((n, rows, columns, channels), np.nan, np.float32)
     distances = (h * w * c, 1, w * c, c) if channels_last else (c * h * w, h * w, w, 1)
-    ctypes.CDLL(str(library)).run(
+    compiled(text, tmp_path)(
         ctypes.c_void_p(memory.ctypes.data), ctypes.c_void_p(found.ctypes.data),
         ctypes.c_int64(n * rows * columns), h, w, *map(ctypes.c_int64, distances),
     )  # fmt: skip

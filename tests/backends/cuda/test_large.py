@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import math
 import shutil
-import subprocess
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -17,11 +16,11 @@ import pytest
 
 from osucaffe.backends.cpu import Cpu
 from osucaffe.backends.cuda import Cuda, kernels, large
-from osucaffe.backends.cuda.kernels import read
 from osucaffe.backends.cuda.large import Division, Large
 from osucaffe.backends.cuda.ways import Way
 
 from ..running import Output, Runner
+from .lockstep import compiled, defines, without_instructions
 from .simulated import simulate
 from .test_layers import TOLERANCES, close
 
@@ -90,21 +89,10 @@ def memory(values: np.ndarray) -> np.ndarray:
 
 def in_lockstep(macros: Mapping[str, Any], late: bool, folder: Path) -> Any:
     """A function of the CPU that runs the kernels compiled for these macros."""
-    text = read("large.cu")
-    before, _, rest = text.partition("// -- instructions")
-    body = before + rest.partition("// -- kernels")[2].partition("\n")[2]
-    body = body.replace(
-        "extern __shared__ uint4 shared[];", "uint4* shared = reinterpret_cast<uint4*>(::shared);"
-    )
-    lines = "".join(
-        f"#define {name} {value}\n"
-        for name, value in macros.items()
-        if not name.startswith("MULTIPLY(")  # the header has it
-    )
-    source, library = folder / "kernel.cpp", folder / "kernel.so"
-    source.write_text(f"""#define LATE_COPIES {int(late)}
+    macros = {name: value for name, value in macros.items() if not name.startswith("MULTIPLY(")}
+    text = f"""#define LATE_COPIES {int(late)}
 #include "{HEADER}"
-{lines}{body}
+{defines(macros)}{"".join(without_instructions("large"))}
 extern "C" void run(const float* x, const float* w, float* filters, const float* b,
                     const float* positive, float* y, int images, int tiles, float slope,
                     int grid) {{
@@ -114,11 +102,8 @@ extern "C" void run(const float* x, const float* w, float* filters, const float*
     blockDim = {{THREADS, 1, 1}};
     run_blocks({{grid, 1, 1}}, blockDim,
                [=] {{ convolve(x, arranged, b, positive, y, images, tiles, slope); }});
-}}""")
-    subprocess.run(
-        ["g++", "-std=c++17", "-O1", "-w", "-shared", "-fPIC", "-o", library, source], check=True
-    )
-    return ctypes.CDLL(str(library)).run
+}}"""
+    return compiled(text, folder)
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is not installed")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import shutil
-import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,10 +12,11 @@ import numpy as np
 import pytest
 
 from osucaffe.backends.cuda import kernels, warpgroup
-from osucaffe.backends.cuda.kernels import read
 from osucaffe.backends.cuda.layout import Layout
 from osucaffe.backends.cuda.small import Small
 from osucaffe.backends.tensor import Shape, Tensor
+
+from .lockstep import compiled, defines, without_instructions
 
 HEADER = Path(__file__).parent / "warpgroup_lockstep.h"
 CONVOLUTIONS = {
@@ -37,30 +37,17 @@ def placed(values: np.ndarray, *, last: bool = True) -> tuple[Tensor, np.ndarray
 
 def in_lockstep(macros: dict[str, Any], folder: Path) -> Any:
     """A function of the CPU that runs the kernel compiled for these macros."""
-    text = read("warpgroup.cu")
-    before, _, rest = text.partition("// -- instructions")
-    kernel = before + rest.partition("// -- kernels")[2].partition("\n")[2]
-    kernel = kernel.replace(
-        "extern __shared__ uint4 shared[];", "uint4* shared = reinterpret_cast<uint4*>(::shared);"
-    )
-    lines = "".join(
-        f"#define {name} {value}\n"
-        for name, value in macros.items()
-        if not name.startswith(("MULTIPLY", "T"))  # the header has these, but for THREADS
-    )
-    source, library = folder / "kernel.cpp", folder / "kernel.so"
-    source.write_text(f"""#include "{HEADER}"
-{lines}#define THREADS {macros["THREADS"]}
-{kernel}
+    had = "MULTIPLY", "T"  # by the header, but for THREADS
+    kept = {name: value for name, value in macros.items() if not name.startswith(had)}
+    text = f"""#include "{HEADER}"
+{defines(kept | {"THREADS": macros["THREADS"]})}
+{"".join(without_instructions("warpgroup"))}
 extern "C" void run(const float* x, const float* w, const float* b, const float* positive, float* y,
                     const int* grid) {{
     run_blocks({{grid[0], grid[1], grid[2]}}, {{THREADS, 1, 1}},
                [=] {{ correlate(x, w, b, positive, y, 0.5f); }});
-}}""")
-    subprocess.run(
-        ["g++", "-std=c++17", "-O1", "-w", "-shared", "-fPIC", "-o", library, source], check=True
-    )
-    return ctypes.CDLL(str(library)).run
+}}"""
+    return compiled(text, folder)
 
 
 def correlated(x: np.ndarray, w: np.ndarray, pad: Sequence[int]) -> np.ndarray:
