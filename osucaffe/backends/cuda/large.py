@@ -35,8 +35,9 @@ LOADERS, MOST_LOADED = 24, 32
 """Vectors of a plane that are loaded at once, and times that this happens, at most."""
 SHARED, REGISTERS = 227 << 10, 1 << 16
 """Of a processor: bytes of shared memory for a block, registers."""
-LOADING, SPARE = 64, 24
-"""Registers of a thread that loads, and of one that multiplies beside its sums."""
+LOADING, SPARE = 64, 26
+"""Registers of a thread that loads, and of one that multiplies beside its sums. ptxas asks for
+these beside the sums of one product, too, where threads have even shares."""
 MOST_OUTPUTS = 192
 """Of a tile: more sums do not fit."""
 SHAPES = ((3, 1), (4, 1), (2, 2), (3, 2))
@@ -78,10 +79,20 @@ class Division:
         return (self.groups + 1) * 128
 
     @property
+    def share(self) -> int:
+        """Registers of a thread at the start."""
+        return REGISTERS // self.threads // 8 * 8
+
+    @property
     def registers(self) -> int:
         """Of a thread that multiplies: what those that load leave of those at the start."""
-        each = REGISTERS // self.threads // 8 * 8
-        return (each * self.threads - 128 * LOADING) // (self.groups * 128) // 8 * 8
+        return (self.share * self.threads - 128 * LOADING) // (self.groups * 128) // 8 * 8
+
+    @property
+    def fits(self) -> bool:
+        """Whether the registers are enough."""
+        one = self.outputs // 2
+        return one + SPARE <= self.share and self.deep * one + SPARE <= self.registers
 
     def macros(self) -> dict[str, Any]:
         """What the kernel is told."""
@@ -193,8 +204,8 @@ class Large:
             room = (SHARED - self.shared(bare)) // (taps * CHUNK * 4 * outputs + 16)
             fitting.append(Division(groups, deep, outputs, taps, min(room, MOST_STAGES), buffers))
         best = next((each for each in fitting if each.stages >= ENOUGH_STAGES), fitting[-1])
-        sums, loaded = deep * outputs // 2, -(-self._reach(best.pixels) // LOADERS)
-        if best.stages >= LEAST_STAGES and sums + SPARE <= best.registers and loaded <= MOST_LOADED:
+        loaded = -(-self._reach(best.pixels) // LOADERS)
+        if best.stages >= LEAST_STAGES and best.fits and loaded <= MOST_LOADED:
             yield best
 
     def milliseconds(self, division: Division) -> float:

@@ -205,6 +205,19 @@ def test_all_divisions_compile(name: str, monkeypatch: pytest.MonkeyPatch) -> No
         run(without_library(), layer, 4 if name == "folded" else 1, relu=0.1, back=name in REAL)
 
 
+@pytest.mark.parametrize(("groups", "deep"), large.SHAPES)
+def test_the_most_outputs_that_fit_compile(
+    groups: int, deep: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    simulate(monkeypatch)
+    fitting = [Division(groups, deep, outputs, 1, 4, 2) for outputs in range(8, 200, 8)]
+    most = [each for each in fitting if each.fits][-1]
+    assert most.outputs >= 88
+    forward = described(((2, 16, 14, 14), (most.outputs, 16, 3, 3), (1, 1), 1))
+    for found in forward, forward.gradient(masked=True):
+        _ = found.function("convolve", most).function
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("relu", [None, 0.0, 0.1], ids=["alone", "ReLU", "leaky, masked"])
 @pytest.mark.parametrize("name", [*ODD, *REAL, "folded"])
