@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import math
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -286,6 +287,9 @@ class Cudnn:
 @functools.cache
 def import_cudnn() -> Any:
     """cuDNN's Python interface, with its library. UserError says what is missing otherwise."""
+    hides = "torch" not in sys.modules
+    if hides:  # it would import PyTorch, if that is there: seconds, for what nobody uses here
+        sys.modules["torch"] = None  # type: ignore[assignment]
     try:
         import cudnn
     except (ImportError, OSError):
@@ -293,6 +297,9 @@ def import_cudnn() -> Any:
             'a GPU needs cuDNN\'s Python interface: pip install "osucaffe[cuda13]" (or [cuda12]), '
             "or nvidia-cudnn-frontend alone where cuDNN is there"
         ) from None
+    finally:
+        if hides:
+            del sys.modules["torch"]
     try:
         cudnn.backend_version()
     except (RuntimeError, OSError) as error:  # the interface looks for the library only then

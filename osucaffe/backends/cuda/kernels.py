@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import os
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -18,15 +19,11 @@ FOLDER = Path(__file__).parent / "kernels"
 THREADS = 256
 SHARED = 48 << 10
 """Bytes of shared memory that a block gets without asking."""
-COMPILERS = 8
-"""Modules that are compiled at a time."""
 OPTIONS = ("-std=c++17",)
 HOPPER = "90"
 """The compute capability of GPUs with instructions of their own."""
-HOPPER_OPTION = f"-arch=sm_{HOPPER}a"
-"""Lets kernels have these."""
 HOPPER_FILES = ("filter_gradient", "large", "warpgroup")
-"""Files whose kernels do."""
+"""Files whose kernels have these."""
 
 
 @functools.cache
@@ -35,21 +32,28 @@ def read(name: str) -> str:
     return (FOLDER / name).read_text()
 
 
-def _module(text: str, options: tuple[str, ...], device: int) -> Any:
-    import cupy
+def _options(*, hopper: bool) -> tuple[str, ...]:
+    """What NVRTC is told, to compile for the current device."""
+    if hopper:
+        return (*OPTIONS, f"-arch=sm_{HOPPER}a")
+    capability, newest = int(compute_capability()), _newest()
+    # A driver compiles for a device that this NVRTC is too old to know.
+    return (
+        *OPTIONS,
+        f"-arch={'sm' if capability <= newest else 'compute'}_{min(capability, newest)}",
+    )
 
-    with cupy.cuda.Device(device):
-        if HOPPER_OPTION in options:
-            module = cupy.RawModule(path=str(_compiled_file(text, options)))
-        else:
-            module = cupy.RawModule(code=text, options=options)
-        module.compile()
-    return module
+
+@functools.cache
+def _newest() -> int:
+    """The newest compute capability that NVRTC compiles for."""
+    from cupy_backends.cuda.libs import nvrtc
+
+    return int(max(nvrtc.getSupportedArchs()))
 
 
 def _compiled_file(text: str, options: tuple[str, ...]) -> Path:
-    """The file, in the cache, of what NVRTC makes of a text, for an architecture that CuPy does
-    not know."""
+    """The file, in the cache, of what NVRTC makes of a text."""
     from cupy_backends.cuda.libs import nvrtc
 
     source = "\n".join([text, *options, str(nvrtc.getVersion())])
@@ -58,12 +62,23 @@ def _compiled_file(text: str, options: tuple[str, ...]) -> Path:
         program = nvrtc.createProgram(text, "kernel.cu", (), ())
         try:
             nvrtc.compileProgram(program, options)
-            keep(path, nvrtc.getCUBIN(program))
+            is_final = any("=sm_" in option for option in options)
+            keep(path, nvrtc.getCUBIN(program) if is_final else nvrtc.getPTX(program))
         except nvrtc.NVRTCError as error:
             raise RuntimeError(nvrtc.getProgramLog(program)) from error
         finally:
             nvrtc.destroyProgram(program)
     return path
+
+
+@functools.cache
+def _module(file: Path, device: int) -> Any:
+    import cupy
+
+    with cupy.cuda.Device(device):
+        module = cupy.RawModule(path=str(file))
+        module.compile()
+    return module
 
 
 def compute_capability() -> str:
@@ -80,17 +95,19 @@ def _device() -> int:
 
 
 class Kernel:
-    """A function of a module that is compiled in the background: its first use waits for that."""
+    """A function of a file that is compiled in the background: its first use waits for that, and
+    loads it (which CUDA forbids while a graph is captured: all is to run once before)."""
 
-    def __init__(self, module: Future[Any], name: str) -> None:
-        self._module = module
+    def __init__(self, file: Future[Path], name: str, device: int) -> None:
+        self._file = file
         self._name = name
+        self._device = device
         self._shared = 0
 
     @functools.cached_property
     def function(self) -> Any:
         """What CuPy launches."""
-        function = self._module.result().get_function(self._name)
+        function = _module(self._file.result(), self._device).get_function(self._name)
         if self._shared > SHARED:
             function.max_dynamic_shared_size_bytes = self._shared
         return function
@@ -102,23 +119,12 @@ class Kernel:
 
 @functools.cache
 def _compilers() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(COMPILERS, thread_name_prefix="nvrtc")
-
-
-_pending: list[Future[Any]] = []
+    return ThreadPoolExecutor(len(os.sched_getaffinity(0)), thread_name_prefix="nvrtc")
 
 
 @functools.cache
-def _compiled(text: str, device: int, options: tuple[str, ...] = OPTIONS) -> Future[Any]:
-    future = _compilers().submit(_module, text, options, device)
-    _pending.append(future)
-    return future
-
-
-def finish_compiling() -> None:
-    """Wait until no module is being loaded, as CUDA wants it while a graph is captured."""
-    while _pending:
-        wait([_pending.pop()])
+def _compiled(text: str, options: tuple[str, ...]) -> Future[Path]:
+    return _compilers().submit(_compiled_file, text, options)
 
 
 _captures: list[Any] = []
@@ -126,8 +132,8 @@ _captures: list[Any] = []
 
 
 def captured(stream: Any, run: Callable[[], None]) -> Any:
-    """The CUDA graph of what this runs on the stream, and on others that wait for it."""
-    finish_compiling()
+    """The CUDA graph of what this runs on the stream, and on others that wait for it. It must have
+    run before."""
     stream.begin_capture()
     _captures.append(stream)
     try:
@@ -147,10 +153,9 @@ def kernel(name: str, function: str, **macros: Any) -> Kernel:
 
 def kernel_from(text: str, function: str, *, hopper: bool = False) -> Kernel:
     """A kernel whose text was generated. hopper: it has instructions that only these GPUs have."""
-    options = (*OPTIONS, HOPPER_OPTION) if hopper else OPTIONS
     shared = read("common.cuh") + (read("hopper.cuh") if hopper else "")
     text = shared + with_waiting(text)
-    return Kernel(_compiled(text, _device(), options), function)
+    return Kernel(_compiled(text, _options(hopper=hopper)), function, _device())
 
 
 def launch(

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import itertools
 import json
+import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -17,11 +20,15 @@ from .out_of_memory import is_out_of_memory
 if TYPE_CHECKING:
     from .backend import Cuda
 
-TIMED, TRIALS = 4, 3
-"""Runs on the clock, and how often graphs of so many are timed."""
-HOPELESS = 1.5
+TRIALS = 3
+"""Times that a graph of runs is on the clock."""
+GRAPHED, FEWEST, MOST = 0.5, 2, 16
+"""Milliseconds that such a graph should take, and how many runs may be in it."""
+HOPELESS = 1.3
 """What is so many times as slow as the best in one run is not run again."""
-TRIAL_WORDS = 2**22
+LOADING = 50.0
+"""Milliseconds that the first run may take to load what it needs."""
+TRIAL_WORDS = 2**18
 """After so many numbers, those of memory to try kernels on begin again."""
 BRIEF = 2.0
 """Milliseconds: what takes no longer is timed as a graph, as it runs in training: launched one by
@@ -64,44 +71,55 @@ def device_name(backend: Cuda) -> str:
     return str(properties["name"].decode())
 
 
+@functools.cache
+def _numbers() -> np.ndarray:
+    number = np.arange(TRIAL_WORDS, dtype=np.uint32) * np.uint32(2654435761)
+    # Without an exponent's highest bit, every float32, bfloat16 and float16 is below 2.
+    return number & np.uint32(0xBFFFBFFF)
+
+
 def trial_memory(backend: Cuda, nbytes: int) -> Any:
     """Memory to try a kernel on: finite numbers of either sign in every element type."""
-    words = -(-nbytes // 4)
-    memory = backend.allocate(words * 4)
-    number = backend.cupy.arange(min(words, TRIAL_WORDS), dtype=np.uint32) * np.uint32(2654435761)
-    # Without an exponent's highest bit, every float32, bfloat16 and float16 is below 2.
-    number &= np.uint32(0xBFFFBFFF)
-    for start in range(0, words, TRIAL_WORDS):
-        piece = memory.view(np.uint32)[start : start + TRIAL_WORDS]
-        piece[:] = number[: piece.size]
+    size, numbers = -(-nbytes // 4) * 4, _numbers()
+    memory = backend.allocate(size)
+    begin, stream, runtime = int(memory.data.ptr), backend.stream.ptr, backend.cupy.cuda.runtime
+    filled = min(size, numbers.nbytes)
+    runtime.memcpyAsync(begin, numbers.ctypes.data, filled, runtime.memcpyHostToDevice, stream)
+    while filled < size:
+        more = min(filled, size - filled)
+        to_device = runtime.memcpyDeviceToDevice
+        runtime.memcpyAsync(begin + filled, begin, more, to_device, stream)
+        filled += more
     return memory
 
 
-def time_of(backend: Cuda, run: Callable[[], None], times: int = TIMED) -> float:
+def time_of(backend: Cuda, run: Callable[[], None]) -> float:
     """Milliseconds that one run takes on the device, after a first one."""
-    stream = backend.stream
     once = _elapsed(backend, run)
     if once > BRIEF:
-        return min(once, *(_elapsed(backend, run) for _ in range(times)))
-    if once < BRIEF / 20:
-        times *= 4  # else the device would wait for the host, which launches a graph in 10 us
-    graph = captured(stream, sequence([run] * times))
+        return min(once, _elapsed(backend, run))
+    times = max(FEWEST, min(MOST, math.ceil(GRAPHED / once)))
+    graph = captured(backend.stream, sequence([run] * times))
+    graph.launch(backend.stream)  # keeps the device busy while the host comes to the next
+    launches = [lambda: graph.launch(backend.stream)] * TRIALS
+    return min(_laps(backend, launches)) / times
 
-    def after_another() -> float:
-        graph.launch(stream)  # keeps the device busy while the host comes to the next
-        return _elapsed(backend, lambda: graph.launch(stream))
 
-    return min(after_another() for _ in range(TRIALS)) / times
+def _laps(backend: Cuda, runs: Sequence[Callable[[], None]]) -> list[float]:
+    """Milliseconds of each on the device, one behind the other."""
+    event = backend.cupy.cuda.Event
+    events = [event() for _ in range(len(runs) + 1)]
+    events[0].record(backend.stream)
+    for run, end in zip(runs, events[1:], strict=True):
+        run()
+        end.record(backend.stream)
+    events[-1].synchronize()
+    elapsed = backend.cupy.cuda.get_elapsed_time
+    return [float(elapsed(begin, end)) for begin, end in itertools.pairwise(events)]
 
 
 def _elapsed(backend: Cuda, run: Callable[[], None]) -> float:
-    event = backend.cupy.cuda.Event
-    begin, end = event(), event()
-    begin.record(backend.stream)
-    run()
-    end.record(backend.stream)
-    end.synchronize()
-    return float(backend.cupy.cuda.get_elapsed_time(begin, end))
+    return _laps(backend, [run])[0]
 
 
 def fastest(backend: Cuda, runs: Sequence[Callable[[], None]]) -> tuple[int | None, float]:
@@ -114,8 +132,8 @@ def fastest(backend: Cuda, runs: Sequence[Callable[[], None]]) -> tuple[int | No
     short: RuntimeError | None = None
     for number, run in enumerate(runs):
         try:
-            run()  # what it loads or compiles is not to be timed
-            if _elapsed(backend, run) > HOPELESS * (least + HOST):
+            least_once = HOPELESS * (least + HOST)
+            if _elapsed(backend, run) > least_once + LOADING or _elapsed(backend, run) > least_once:
                 continue
             taken = time_of(backend, run)
         except RuntimeError as error:

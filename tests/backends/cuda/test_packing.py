@@ -103,10 +103,10 @@ ARGUMENTS = {np.int32: ctypes.c_int32, np.int64: ctypes.c_int64, np.float32: cty
 
 
 def compiled_for_host(folder: Path) -> Callable[..., Any]:
-    """What stands for kernels._module: kernels without meetings of threads run on the CPU."""
+    """What stands for kernels._module, of texts: kernels without meetings of threads run here."""
 
     @functools.cache
-    def module(text: str, options: tuple[str, ...], device: int) -> Any:
+    def module(text: str, device: int) -> Any:
         common = kernels.read("common.cuh")
         _, loop, rest = common.partition("#define FOR_EACH")
         loop += rest.partition("__device__ __forceinline__ float warp_sum")[0]
@@ -187,6 +187,7 @@ def test_groups_on_the_cpu(
     layer: Layer, alone: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     simulate(monkeypatch)
+    monkeypatch.setattr(kernels, "_compiled_file", lambda text, options: text)
     monkeypatch.setattr(kernels, "_module", compiled_for_host(tmp_path))
     monkeypatch.setattr(packing, "MOST_COPYING", math.inf)
     monkeypatch.setattr(convolution, "WORTH_FUSING", 0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -57,9 +58,52 @@ def test_out_of_memory_in_all_trials_is_told(said: str, raised: bool) -> None:
     def run() -> None:
         raise RuntimeError(said)
 
-    backend: Any = None  # it is not asked for the time of what fails
     with pytest.raises(RuntimeError, match=said) if raised else contextlib.nullcontext():
-        assert fastest(backend, [run, run])[0] is None
+        assert fastest(Clock().backend, [run, run])[0] is None
+
+
+class Clock:
+    """Stands for a device on which what runs takes the time that it says."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        cuda = SimpleNamespace(Event=self._event, get_elapsed_time=lambda a, b: b.at - a.at)
+        stream = SimpleNamespace(begin_capture=self._begin, end_capture=self._end)
+        self.backend: Any = SimpleNamespace(cupy=SimpleNamespace(cuda=cuda), stream=stream)
+
+    def _event(self) -> Any:
+        event = SimpleNamespace(at=0.0, synchronize=lambda: None)
+        event.record = lambda stream: setattr(event, "at", self.now)
+        return event
+
+    def _begin(self) -> None:
+        self._before, self.now = self.now, 0.0
+
+    def _end(self) -> Any:
+        taken, self.now = self.now, self._before
+        return SimpleNamespace(launch=lambda stream: setattr(self, "now", self.now + taken))
+
+    def way(self, milliseconds: float, loading: float = 0.0) -> Any:
+        """What takes so long, and the first time so much longer."""
+        times: list[float] = []
+
+        def run() -> None:
+            times.append(milliseconds + (loading if not times else 0))
+            self.now += times[-1]
+
+        run.times = times  # type: ignore[attr-defined]
+        return run
+
+
+def test_the_fastest_is_found_and_the_hopeless_are_left() -> None:
+    clock = Clock()
+    ways = [
+        clock.way(*each)
+        for each in ((0.5, 300), (0.01, 30), (0.02, 40), (900,), (0.012, 10), (0.009,), (3,))
+    ]
+    number, taken = fastest(clock.backend, ways)
+    assert (number, taken) == (5, pytest.approx(0.009))
+    assert [len(way.times) for way in ways[3:]] == [1, 2 + 1 + 16, 2 + 1 + 16, 2]
 
 
 def test_a_remembered_plan_is_built_when_it_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
