@@ -41,7 +41,8 @@ Window = tuple[Sequence[int], Sequence[int], Sequence[int]]
 """stride, pad, dilation"""
 FOLDED_WINDOW: Window = (1, 1), (0, 0), (1, 1)
 WORTH_FUSING = 20 << 20
-"""Bytes of an image's gradient from which a search for plans that mask it is worth its time."""
+"""Bytes of an image's gradient from which on a search for plans that mask it is worth its time,
+where no kernel of our own does."""
 
 
 def _root(tensor: Tensor) -> Tensor:
@@ -272,7 +273,7 @@ def convolution_backward_data(
     ways = own_large([]) if group > 1 else []
     if suffice(ways, w, dy):
         return fastest(call, ways)
-    if mask is not None and nbytes >= WORTH_FUSING:
+    if mask is not None and nbytes >= WORTH_FUSING and big is None:
         fused = replace(plain, relu=0.0), tensors | {"mask": mask}
 
     def with_mask(way: Way) -> Way:

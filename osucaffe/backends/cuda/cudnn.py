@@ -28,6 +28,8 @@ MOST_COMPILED, MOST_COMPILED_HEAVY = 2, 5
 HEAVY = 2e10
 """Multiplications."""
 MOST_WORKSPACE = 1 << 30
+PLAIN = "eng0"
+"""The engine that computes anything, at up to a thousand times the least time."""
 
 INEXACT = ("filter", "eng17")
 """An operation, and the engine for it that is off by up to 1e-3 in fp32 without saying so
@@ -195,6 +197,8 @@ class Cudnn:
         for index in range(min(graph.get_execution_plan_count(), MOST_TIMED)):
             engine = graph.get_plan_name_at_index(index).split("_")[0]
             if convolution.precision == "fp32" and (convolution.operation, engine) == INEXACT:
+                continue
+            if engine == PLAIN and plans and convolution.work > HEAVY:
                 continue
             if note in graph.get_behavior_notes_for_plan_at_index(index):
                 compiled += 1
