@@ -58,6 +58,7 @@ def measure_case(
         )
         floor += UPDATE_PASSES * ours.notes["parameter_bytes"] / rates["bytes_per_second"]
         return {
+            "date": results.today(),
             "model": job["model"],
             "batch": job["batch"],
             "precision": job["precision"],
@@ -120,7 +121,7 @@ def render(record: dict[str, Any]) -> str:
     """The record as Markdown."""
     columns = (
         "net and batch size", "precision", "osucaffe img/s", "PyTorch img/s", "its mode",
-        "speed-up", "osucaffe ms", "floor ms", "share reached", "memory GiB", "set-up s",
+        "speed-up", "osucaffe ms", "floor ms", "share reached", "memory GiB", "set-up s", "date",
     )  # fmt: skip
     rows = [
         (
@@ -135,6 +136,7 @@ def render(record: dict[str, Any]) -> str:
             f"{case['floor_ms'] / case['osucaffe']['median_ms']:.0%}",
             f"{case['osucaffe']['peak_gib']:.2f} / {case['torch']['peak_gib']:.2f}",
             f"{case['osucaffe']['setup_seconds']} / {case['torch']['setup_seconds']}",
+            case["date"],
         )
         for case in record["cases"]
     ]
@@ -203,7 +205,7 @@ def main() -> None:
     ]
     rates = {precision: measure_rates(precision) for precision in precisions}
     compile_ahead(jobs, modes)
-    path, record = _earlier_today(options.out, rates)
+    path, record = _so_far(options.out, rates)
     record |= {"rounds": options.rounds, "seconds": options.seconds}
     for job in jobs:
         print(f"{_name(job)} ...", file=sys.stderr, flush=True)
@@ -230,14 +232,16 @@ def _place(case: dict[str, Any]) -> tuple[int, int]:
     return PRECISIONS.index(case["precision"]), CASES.index((case["model"], case["batch"]))
 
 
-def _earlier_today(folder: Path, rates: dict[str, Any]) -> tuple[Path, dict[str, Any]]:
-    """Today's file of results, and what it holds: a part of the cases may be measured again."""
-    device = next(iter(rates.values()))["device"].lower().replace(" ", "-")
-    path = folder / f"gpu-{device}-{results.today()}.md"
-    record = {"date": results.today(), "machine": results.machine(), "rates": {}, "cases": []}
-    record |= results.earlier(path.stem, folder)
+def _so_far(folder: Path, rates: dict[str, Any]) -> tuple[Path, dict[str, Any]]:
+    """Today's file of results, and what the newest one of the device holds: a part of the cases
+    may be measured again."""
+    name = f"gpu-{next(iter(rates.values()))['device'].lower().replace(' ', '-')}"
+    files = sorted(folder.glob(f"{name}-*.json"))
+    record: dict[str, Any] = {"date": "", "machine": {}, "rates": {}, "cases": []}
+    record |= results.earlier(files[-1].stem, folder) if files else {}
+    record |= {"date": results.today(), "machine": results.machine()}
     record["rates"] |= rates
-    return path, record
+    return folder / f"{name}-{results.today()}.md", record
 
 
 if __name__ == "__main__":

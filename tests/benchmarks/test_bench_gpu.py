@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from benchmarks import results
-from benchmarks.bench_gpu import render, summary
+from benchmarks.bench_gpu import _so_far, render, summary
 
 README = Path(__file__).parents[2] / "README.md"
 
@@ -17,3 +17,16 @@ def test_the_readme_shows_the_last_results() -> None:
     assert newest.with_suffix(".md").read_text() == render(record)
     assert summary(record) in README.read_text()
     assert f"benchmarks/results/{newest.stem}.md" in README.read_text()
+
+
+def test_what_was_measured_on_an_earlier_day_stays(tmp_path: Path) -> None:
+    rates = {"tf32": {"device": "NVIDIA H200", "flops_per_second": 4e14}}
+    path, record = _so_far(tmp_path, rates)
+    assert (path.name, record["cases"]) == (f"gpu-nvidia-h200-{results.today()}.md", [])
+    old = {"date": "2020-01-01", "rates": {"bf16": {}}, "cases": [{"model": "lenet"}]}
+    results.write("gpu-nvidia-h200-2020-01-01", old, "", tmp_path)
+    results.write("gpu-nvidia-h200-2019-12-31", {"cases": []}, "", tmp_path)
+    path, record = _so_far(tmp_path, rates)
+    assert record["date"] == results.today()
+    assert record["cases"] == old["cases"]
+    assert record["rates"] == {"bf16": {}} | rates
