@@ -19,6 +19,8 @@ FOLDER = Path(__file__).parent / "kernels"
 THREADS = 256
 SHARED = 48 << 10
 """Bytes of shared memory that a block gets without asking."""
+MOST_COMPILERS = 16
+"""Files that are compiled at a time, at most: each takes some 100 MB."""
 OPTIONS = ("-std=c++17",)
 HOPPER = "90"
 """The compute capability of GPUs with instructions of their own."""
@@ -119,7 +121,8 @@ class Kernel:
 
 @functools.cache
 def _compilers() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(len(os.sched_getaffinity(0)), thread_name_prefix="nvrtc")
+    threads = min(len(os.sched_getaffinity(0)), MOST_COMPILERS)
+    return ThreadPoolExecutor(threads, thread_name_prefix="nvrtc")
 
 
 @functools.cache
