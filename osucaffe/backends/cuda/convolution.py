@@ -14,28 +14,21 @@ from .filter_gradient import large_gradients
 from .folding import Folding, foldings, folds, may_fold
 from .large import large, large_ways
 from .layout import ITEM_BYTES, Layout, dtype_of, is_nhwc, strides
+from .library import (
+    bias_step,
+    convolution_product,
+    describe,
+    library_ways,
+    library_ways_with_passes,
+    plan_step,
+)
 from .movement import convert
 from .packing import packed_ways
 from .registry import CudaCall, primitive
 from .rows import sum_rows
 from .small import Division, Small, small
 from .warpgroup import correlate, divisions
-from .ways import (
-    BYTES_A_MILLISECOND,
-    LAUNCH,
-    Maker,
-    Way,
-    bias_step,
-    convolution_product,
-    describe,
-    fastest,
-    library_ways,
-    library_ways_with_passes,
-    measured,
-    plan_step,
-    suffice,
-    temporary,
-)
+from .ways import BYTES_A_MILLISECOND, LAUNCH, Maker, Way, fastest, measured, suffice, temporary
 
 Window = tuple[Sequence[int], Sequence[int], Sequence[int]]
 """stride, pad, dilation"""

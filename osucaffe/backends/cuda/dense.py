@@ -12,9 +12,10 @@ from .convolution import settle_row_major
 from .elementwise import mask_step
 from .kernels import kernel, launch
 from .layout import C_TYPES, ITEM_BYTES, Layout, dtype_of, is_row_major, settle_rows
+from .library import bias_step, product_ways
 from .registry import CudaCall, primitive
 from .rows import sum_rows
-from .ways import Maker, Way, bias_step, fastest, measured, product_ways
+from .ways import Maker, Way, fastest, measured
 
 MOST_WORK = 2e7
 """Multiplications up to which it is worth trying whether the kernel of our own is the fastest."""

@@ -12,19 +12,10 @@ from dataclasses import replace
 
 from ..tensor import Step, Tensor, sequence
 from .cudnn import Convolution, Operand, channels_last
+from .library import MOST_SLICES, bias_step, group_offsets, one_group, plan_steps
 from .movement import copy_columns
 from .registry import CudaCall
-from .ways import (
-    BYTES_A_MILLISECOND,
-    LAUNCH,
-    MOST_SLICES,
-    Way,
-    bias_step,
-    group_offsets,
-    one_group,
-    plan_steps,
-    temporary,
-)
+from .ways import BYTES_A_MILLISECOND, LAUNCH, Way, temporary
 
 MOST_COPYING = 0.5
 """Of the time of the fastest other way, what copies may take: if more, no plan is searched for."""

@@ -15,9 +15,10 @@ from .convolution import settle_row_major
 from .dense import short_weights
 from .kernels import Kernel, blocks_for, kernel, launch
 from .layout import C_TYPES, ITEM_BYTES, dtype_of, settle_rows
+from .library import product_ways
 from .registry import CudaCall, primitive
 from .small import INSTRUCTIONS
-from .ways import fastest, measured, product_ways, temporary
+from .ways import fastest, measured, temporary
 
 WARPS = 8
 MOST_ROWS = 64

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from osucaffe.backends.cuda import Cuda, convolution, folding, ways
+from osucaffe.backends.cuda import Cuda, convolution, folding, library
 from osucaffe.backends.cuda.folding import Folding
 
 from .. import test_primitives  # noqa: F401 (fills CASES)
@@ -78,8 +78,8 @@ def test_what_is_searched_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Plans with the ReLU's backward pass first, then others; none where a product will do."""
-    monkeypatch.setattr(ways, "HEAVY", heavy)
-    monkeypatch.setattr(ways, "LIGHT", light)
+    monkeypatch.setattr(library, "HEAVY", heavy)
+    monkeypatch.setattr(library, "LIGHT", light)
     monkeypatch.setattr(convolution, "WORTH_FUSING", 0 if kernel == 3 else 1 << 30)
     simulate(monkeypatch)
     backend = Cuda(precision="bf16")
