@@ -15,10 +15,13 @@ from typing import Any
 
 import numpy as np
 
-from ..tensor import Shape, Step, Tensor
+from ..tensor import Shape, Step, Tensor, sequence
 from .cudnn import Convolution, Operand, channels_last
 from .kernels import blocks_for, kernel, launch
 from .layout import C_TYPES, ITEM_BYTES, dtype_of, strides
+from .library import plan_step
+from .registry import CudaCall
+from .ways import BYTES_A_MILLISECOND, LAUNCH, Problem, Way, temporary
 
 MOST_CHANNELS = 4
 PIXELS = (1, 2, 4)
@@ -26,27 +29,23 @@ LEAST_WORK = 1e9
 """Multiplications from which on it is tried with stride 1."""
 
 
-def folds(x: Tensor, window: Sequence[Sequence[int]], group: int) -> bool:
-    """Whether a convolution of x is to be folded. window: stride, pad, dilation."""
-    return _few_channels(x, window, group) and min(window[0]) > 1
+def folds(problem: Problem) -> bool:
+    """Whether a convolution is to be folded."""
+    return _few_channels(problem) and min(problem.window[0]) > 1
 
 
-def may_fold(
-    precision: str, x: Tensor, w: Tensor, y: Tensor, window: Sequence[Sequence[int]], group: int
-) -> bool:
+def may_fold(precision: str, problem: Problem) -> bool:
     """Whether it is worth trying with a convolution whose stride is 1.
 
     There that costs products with zeros, and in fp32 products are not cheap.
     """
-    work = math.prod(y.shape) * math.prod(w.shape[1:])
-    alike = _few_channels(x, window, group) and max(window[0]) == 1
-    return alike and precision != "fp32" and work >= LEAST_WORK
+    alike = _few_channels(problem) and max(problem.window[0]) == 1
+    return alike and precision != "fp32" and problem.work >= LEAST_WORK
 
 
-def _few_channels(x: Tensor, window: Sequence[Sequence[int]], group: int) -> bool:
-    return (
-        len(x.shape) == 4 and x.shape[1] <= MOST_CHANNELS and max(window[2]) == 1 and group == 1
-    )  # fmt: skip
+def _few_channels(problem: Problem) -> bool:
+    x, (*_, dilation) = problem.x, problem.window
+    return len(x) == 4 and x[1] <= MOST_CHANNELS and max(dilation) == 1 and problem.group == 1
 
 
 @dataclass(frozen=True)
@@ -94,13 +93,19 @@ class Folding:
         """(N, pixels * O, rows, columns)"""
         return self.y[0], self.y[1] * self.pixels, self.y[2], self.y[3] // self.pixels
 
+    @property
+    def folded(self) -> Problem:
+        """What is to be computed then."""
+        window = (1, 1), (0, 0), (1, 1)
+        return Problem(self.folded_x, self.folded_w, self.folded_y, window, 1)
+
     def convolution(self, operation: str, precision: str) -> Convolution:
         """What cuDNN computes."""
         x, w, y = (
             Operand(shape, channels_last(shape), self.dtype)
             for shape in (self.folded_x, self.folded_w, self.folded_y)
         )
-        return Convolution(operation, precision, x, w, y, (1, 1), (0, 0), (1, 1))
+        return Convolution(operation, precision, x, w, y, *self.folded.window)
 
     def _kernel(self, name: str, source: str, target: str) -> Any:
         vector = 16 // ITEM_BYTES[self.dtype]
@@ -134,13 +139,44 @@ class Folding:
         return launch(function, blocks_for(dw.size), [*arguments, np.int32(accumulate)])
 
 
-def foldings(
-    dtype: str, x: Tensor, w: Tensor, y: Tensor, window: Sequence[Sequence[int]]
-) -> list[Folding]:
-    """The ways to fold a convolution into elements of dtype, with more and more pixels."""
-    stride, pad, _ = (tuple(map(int, each)) for each in window)
+def foldings(dtype: str, problem: Problem) -> list[Folding]:
+    """The foldings of a convolution into elements of dtype, with more and more pixels."""
+    stride, pad, _ = problem.window
     return [
-        Folding(x.shape, w.shape, y.shape, stride, pad, pixels, dtype)
+        Folding(problem.x, problem.w, problem.y, stride, pad, pixels, dtype)
         for pixels in PIXELS
-        if y.shape[3] % pixels == 0
+        if problem.y[3] % pixels == 0
     ]
+
+
+def folded_ways(
+    call: CudaCall, tried: Sequence[Folding], operation: str, x: Tensor, w: Tensor, y: Tensor
+) -> list[Way]:
+    """The ways to compute a convolution by cuDNN, folded so: "forward" its y, "filter" its w."""
+    return [way for each in tried for way in _folded_way(call, each, operation, x, w, y)]
+
+
+def _folded_way(
+    call: CudaCall, folding: Folding, operation: str, x: Tensor, w: Tensor, y: Tensor
+) -> list[Way]:
+    """At most one."""
+    backend = call.backend
+    found = backend.cudnn.plan(folding.convolution(operation, backend.precision))
+    if found is None:
+        return []
+    build, taken = found
+    nbytes = backend.nbytes(x) + math.prod(folding.folded_x) * ITEM_BYTES[folding.dtype]
+    fold = nbytes / BYTES_A_MILLISECOND + 2 * LAUNCH  # of images and filters, or back
+
+    def make() -> Step:
+        folded_x, folded_w = temporary(call, folding.folded_x), temporary(call, folding.folded_w)
+        forward = operation == "forward"
+        steps = [folding.fold_filters(w, folded_w)] if forward else []
+        steps.append(folding.fold_images(x, folded_x))
+        steps.append(plan_step(call, build(), {"x": folded_x, "w": folded_w, "y": y}))
+        if not forward:
+            added = "dw" in call.accumulates
+            steps.append(folding.unfold_filters(folded_w, w, accumulate=added))
+        return sequence(steps)
+
+    return [Way(taken + fold, make)]

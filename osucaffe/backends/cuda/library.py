@@ -19,7 +19,7 @@ from .cudnn import HEAVY, Convolution, Operand, Plan, channels_last
 from .kernels import blocks_for, kernel, launch
 from .layout import C_TYPES, ITEM_BYTES, dtype_of
 from .registry import CudaCall
-from .ways import Way
+from .ways import Way, Window
 
 MOST_SLICES = 8
 """Up to so many groups, each may get a convolution of its own."""
@@ -42,10 +42,10 @@ def describe(
     call: CudaCall,
     operation: str,
     tensors: dict[str, Tensor],
-    window: Sequence[Sequence[int]],
+    window: Window,
 ) -> Convolution:
-    """The convolution of x, w and y, which lie channels last. window: stride, pad, dilation."""
-    stride, pad, dilation = (tuple(map(int, each)) for each in window)
+    """The convolution of x, w and y, which lie channels last."""
+    stride, pad, dilation = window
     if len(stride) == 1:
         stride, pad, dilation = (1, *stride), (0, *pad), (1, *dilation)
     x, w, y = (operand(tensors[name]) for name in "xwy")

@@ -12,7 +12,7 @@ import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -20,6 +20,10 @@ from ..tensor import Shape, Step, Tensor, sequence
 from .kernels import kernel, launch
 from .layout import C_TYPES, ITEM_BYTES, dtype_of, strides
 from .registry import CudaCall
+from .ways import Problem
+
+if TYPE_CHECKING:
+    from .backend import Cuda
 
 MOST_WORK = 7e8
 """Multiplications up to which it is worth trying whether these kernels are the fastest."""
@@ -301,23 +305,13 @@ def _halves(count: int) -> Iterator[int]:
     yield 1
 
 
-def small(
-    call: CudaCall,
-    x: Tensor,
-    y: Tensor,
-    kernel: Sequence[int],
-    window: Sequence[Sequence[int]],
-    group: int,
-) -> Small | None:
-    """The convolution of x to y as a small one, if it is worth trying as such.
-
-    window: stride, pad, dilation.
-    """
-    stride, pad, dilation = (tuple(map(int, each)) for each in window)
+def small(backend: Cuda, problem: Problem) -> Small | None:
+    """The convolution as a small one, if it is worth trying as such."""
+    stride, pad, dilation = problem.window
     if (
-        len(x.shape) != 4 or set(stride) != {1} or set(dilation) != {1} or group > 1
-        or call.backend.precision == "fp32" or math.prod(kernel) == 1
+        len(problem.x) != 4 or {*stride, *dilation} != {1} or problem.group > 1
+        or backend.precision == "fp32" or math.prod(problem.kernel) == 1
     ):  # fmt: skip
         return None
-    found = Small(x.shape, y.shape, tuple(kernel), pad, call.backend.dtype)
+    found = Small(problem.x, problem.y, problem.kernel, pad, backend.dtype)
     return found if found.work <= MOST_WORK else None

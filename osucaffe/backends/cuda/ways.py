@@ -1,4 +1,4 @@
-"""Owns the ways to compute a convolution or a product, their times, and the choice of the fastest.
+"""Owns ways to compute a convolution or a product: of what, in what time, and which is fastest.
 
 What libraries offer is in library.py; large.py, small.py and others have kernels of our own.
 """
@@ -27,8 +27,48 @@ ENOUGH = 1.2e11
 libraries for groups, few channels or gradients of filters in tf32 hardly reach that, and are
 compiled for seconds."""
 
+Window = tuple[Shape, Shape, Shape]
+"""stride, pad, dilation"""
 Maker = Callable[[CudaCall, Mapping[str, Any]], Step]
 """Makes a step for a call with these tensors."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A convolution of images x (N, C, *in) by filters w (O, C / group, *kernel) to maps y
+    (N, O, *out); or a gradient of it, where some of these are gradients, of the same shapes."""
+
+    x: Shape
+    w: Shape
+    y: Shape
+    window: Window
+    group: int
+
+    @classmethod
+    def of(
+        cls,
+        x: Tensor,
+        w: Tensor,
+        y: Tensor,
+        *,
+        stride: Sequence[int],
+        pad: Sequence[int],
+        dilation: Sequence[int],
+        group: int,
+    ) -> Problem:
+        """The convolution of these, or of what they are gradients of."""
+        window = tuple(map(int, stride)), tuple(map(int, pad)), tuple(map(int, dilation))
+        return cls(x.shape, w.shape, y.shape, window, group)
+
+    @property
+    def kernel(self) -> Shape:
+        """Extents of the filters."""
+        return self.w[2:]
+
+    @property
+    def work(self) -> int:
+        """Multiplications."""
+        return math.prod(self.y) * math.prod(self.w[1:])
 
 
 @dataclass(frozen=True)
@@ -54,10 +94,9 @@ def fastest(call: CudaCall, ways: Sequence[Way]) -> Step:
     return min(ways, key=lambda way: way.milliseconds).make()
 
 
-def suffice(ways: Sequence[Way], w: Tensor, y: Tensor) -> bool:
-    """Whether libraries need not be asked for plans, with these ways for filters w and maps y."""
-    work = 2 * math.prod(y.shape) * math.prod(w.shape[1:])
-    return any(work >= ENOUGH * way.milliseconds for way in ways)
+def suffice(ways: Sequence[Way], problem: Problem) -> bool:
+    """Whether libraries need not be asked for plans, with these ways."""
+    return any(2 * problem.work >= ENOUGH * way.milliseconds for way in ways)
 
 
 def measured(

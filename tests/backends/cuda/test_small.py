@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from osucaffe.backends.cpu import Cpu
-from osucaffe.backends.cuda import Cuda, convolution, kernels, warpgroup
+from osucaffe.backends.cuda import Cuda, kernels, own, warpgroup
 from osucaffe.backends.cuda.small import SHARED, TRIED, Small
 from osucaffe.backends.cuda.ways import Way
 
@@ -36,7 +36,7 @@ def force(monkeypatch: pytest.MonkeyPatch, number: int, warpgroups: bool) -> Non
         wanted = ("warpgroups" in name) == warpgroups
         return [Way(-2.0 if wanted else -1.0, lambda: chosen(call, tensors))]
 
-    monkeypatch.setattr(convolution, "measured", measured)
+    monkeypatch.setattr(own, "measured", measured)
 
 
 def run(layer: str, make: Callable[[], Any], *, masked: bool = False) -> dict[str, Any]:
