@@ -1,4 +1,8 @@
-"""Owns convolution on the GPU, on images with the channels last, each in the fastest way."""
+"""Owns convolution on the GPU, on images with the channels last, each in the fastest way.
+
+What is asked for first, and what need not be asked for then, is decided here; other modules have
+the ways themselves (see ways.py).
+"""
 
 from __future__ import annotations
 
@@ -134,15 +138,14 @@ def _outputs(
     own: Callable[[Sequence[Way]], list[Way]],
     **passes: Any,
 ) -> list[Way]:
-    """The ways to compute outputs, or the gradients of images, by libraries and kernels for large
-    convolutions.
+    """The ways to compute outputs, or the gradients of images, by libraries and by the kernel for
+    large convolutions.
 
-    plain, fused, behind: see `library_ways_with_passes`. own: those of the kernels that may be
-    faster than others; libraries are slow on groups, and asked for these only where the kernels
-    are, too. passes: what `packed_ways` puts behind.
+    plain, fused, behind: see `library_ways_with_passes`. own: those by the kernel that may be
+    faster than others. passes: what `packed_ways` puts behind.
     """
     group = problem.group
-    ways = own([]) if group > 1 else []
+    ways = own([]) if group > 1 else []  # libraries are slow there, and may be spared
     if suffice(ways, problem):
         return ways
     ways += library_ways_with_passes(call, plain, fused, behind, group)

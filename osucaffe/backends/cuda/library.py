@@ -30,7 +30,7 @@ WORKSPACE_ALIGNMENT = 256
 """cuBLASLt refuses a workspace that begins at no such address."""
 
 
-def operand(tensor: Tensor) -> Operand:
+def _operand(tensor: Tensor) -> Operand:
     """A tensor that lies channels last, for cuDNN: (N, C, L) becomes (N, C, 1, L)."""
     shape = tensor.shape
     if len(shape) == 3:
@@ -39,16 +39,13 @@ def operand(tensor: Tensor) -> Operand:
 
 
 def describe(
-    call: CudaCall,
-    operation: str,
-    tensors: dict[str, Tensor],
-    window: Window,
+    call: CudaCall, operation: str, tensors: dict[str, Tensor], window: Window
 ) -> Convolution:
     """The convolution of x, w and y, which lie channels last."""
     stride, pad, dilation = window
     if len(stride) == 1:
         stride, pad, dilation = (1, *stride), (0, *pad), (1, *dilation)
-    x, w, y = (operand(tensors[name]) for name in "xwy")
+    x, w, y = (_operand(tensors[name]) for name in "xwy")
     return Convolution(operation, call.backend.precision, x, w, y, stride, pad, dilation)
 
 
@@ -152,7 +149,7 @@ def plan_steps(
     return [functools.partial(run, place) for place in places]
 
 
-def is_product(convolution: Convolution) -> bool:
+def _is_product(convolution: Convolution) -> bool:
     """Whether it is a matrix product: each pixel of y depends on that pixel of x alone."""
     return (
         math.prod(convolution.w.shape[2:]) == 1
@@ -169,7 +166,7 @@ def convolution_product(
     accumulate: bool = False,
 ) -> list[Way]:
     """The way to compute it as a product, if it is one. accumulate: add to the result."""
-    if not is_product(convolution) or (convolution.operation == "data" and "mask" in tensors):
+    if not _is_product(convolution) or (convolution.operation == "data" and "mask" in tensors):
         return []
     x, w, y = (tensors[name] for name in "xwy")
     inputs, outputs = x.shape[1], y.shape[1]

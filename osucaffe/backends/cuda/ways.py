@@ -1,6 +1,7 @@
 """Owns ways to compute a convolution or a product: of what, in what time, and which is fastest.
 
-What libraries offer is in library.py; large.py, small.py and others have kernels of our own.
+What libraries offer is in library.py, packing.py and folding.py; what kernels of our own do, in
+own.py, large.py and filter_gradient.py.
 """
 
 from __future__ import annotations
@@ -100,9 +101,7 @@ def suffice(ways: Sequence[Way], problem: Problem) -> bool:
 
 
 def measured(
-    call: CudaCall,
-    tensors: Mapping[str, Tensor | None],
-    makers: Mapping[str, Maker],
+    call: CudaCall, tensors: Mapping[str, Tensor | None], makers: Mapping[str, Maker]
 ) -> list[Way]:
     """Ways by kernels of our own, timed on stand-ins for their tensors.
 
