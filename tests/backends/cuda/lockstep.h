@@ -64,10 +64,3 @@ static void run_blocks(Index grid, Index block, std::function<void()> kernel) {
                 }
             }
 }
-
-// Whole numbers are what they are in tf32.
-inline uint32_t rounded(float value) {
-    uint32_t bits;
-    memcpy(&bits, &value, 4);
-    return bits;
-}

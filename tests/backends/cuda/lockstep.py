@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import re
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,14 +11,13 @@ from typing import Any
 
 from osucaffe.backends.cuda.kernels import read
 
-SHARED = "extern __shared__ uint4 shared[];"
+SHARED = re.compile(r"extern __shared__ .*?(\w+) shared\[\];")
+"""How a kernel declares the memory that a block shares."""
 
 
-def without_instructions(name: str) -> tuple[str, str]:
-    """What a file of kernels has before its instructions, and its kernels."""
-    before, _, rest = read(f"{name}.cu").partition("// -- instructions")
-    kernels = rest.partition("// -- kernels")[2].partition("\n")[2]
-    return before, kernels.replace(SHARED, "uint4* shared = reinterpret_cast<uint4*>(::shared);")
+def as_text(name: str) -> str:
+    """A file of kernels; the memory that a block shares is lockstep.h's."""
+    return SHARED.sub(r"\1* shared = reinterpret_cast<\1*>(::shared);", read(f"{name}.cu"))
 
 
 def defines(macros: Mapping[str, Any]) -> str:

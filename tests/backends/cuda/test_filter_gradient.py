@@ -22,7 +22,7 @@ from osucaffe.backends.cuda.tensor_map import Box
 from osucaffe.backends.cuda.ways import Way
 
 from ..running import Output, run_call
-from .lockstep import compiled, defines, without_instructions
+from .lockstep import as_text, compiled, defines
 from .simulated import simulate
 from .test_layers import TOLERANCES, close
 
@@ -89,14 +89,9 @@ def one_of_each_kind(found: FilterGradient) -> list[Division]:
 
 def in_lockstep(found: FilterGradient, division: Division, folder: Path) -> Any:
     """A function of the CPU that runs the kernels for this division."""
-    before, kernels = without_instructions("filter_gradient")
-    kernels = kernels.replace("extern __shared__ __align__(128) char shared[];",
-                              "char* shared = memory();")  # fmt: skip
     macros = {name: value for name, value in found.macros(division).items() if name.isupper()}
-    text = f"""#include <cstdint>
-{defines(macros)}{before}
-#include "{HEADER}"
-{kernels}
+    text = f"""#include "{HEADER}"
+{defines(macros)}{as_text("filter_gradient")}
 extern "C" void run(const void* x, const void* maps, float* partial, float* dw, int add,
                     const int* grid, const int* finish) {{
     TensorMap of_x, of_maps;

@@ -20,7 +20,7 @@ from osucaffe.backends.cuda.large import Division, Large
 from osucaffe.backends.cuda.ways import Way
 
 from ..running import Output, Runner
-from .lockstep import compiled, defines, without_instructions
+from .lockstep import as_text, compiled, defines
 from .simulated import simulate
 from .test_layers import TOLERANCES, close
 
@@ -92,7 +92,7 @@ def in_lockstep(macros: Mapping[str, Any], late: bool, folder: Path) -> Any:
     macros = {name: value for name, value in macros.items() if not name.startswith("MULTIPLY(")}
     text = f"""#define LATE_COPIES {int(late)}
 #include "{HEADER}"
-{defines(macros)}{"".join(without_instructions("large"))}
+{defines(macros)}{as_text("large")}
 extern "C" void run(const float* x, const float* w, float* filters, const float* b,
                     const float* positive, float* y, int images, int tiles, float slope,
                     int grid) {{

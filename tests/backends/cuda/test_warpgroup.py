@@ -16,7 +16,7 @@ from osucaffe.backends.cuda.layout import Layout
 from osucaffe.backends.cuda.small import Small
 from osucaffe.backends.tensor import Shape, Tensor
 
-from .lockstep import compiled, defines, without_instructions
+from .lockstep import as_text, compiled, defines
 
 HEADER = Path(__file__).parent / "warpgroup_lockstep.h"
 CONVOLUTIONS = {
@@ -41,7 +41,7 @@ def in_lockstep(macros: dict[str, Any], folder: Path) -> Any:
     kept = {name: value for name, value in macros.items() if not name.startswith(had)}
     text = f"""#include "{HEADER}"
 {defines(kept | {"THREADS": macros["THREADS"]})}
-{"".join(without_instructions("warpgroup"))}
+{as_text("warpgroup")}
 extern "C" void run(const float* x, const float* w, const float* b, const float* positive, float* y,
                     const int* grid) {{
     run_blocks({{grid[0], grid[1], grid[2]}}, {{THREADS, 1, 1}},

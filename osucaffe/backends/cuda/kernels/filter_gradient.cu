@@ -44,59 +44,28 @@
 #define TURNED_SLOT (STEPS * 8 * OUTPUTS * 4)
 #define SHARED (3 * X_SLOT + 2 * MAPS_SLOT + 2 * TURNED_SLOT)
 
-struct alignas(64) TensorMap { uint64_t words[16]; };
+// A barrier for each slot of some that are used in turn; i: the number of a stage.
+template <int SLOTS> struct Slots {
+    uint64_t barriers[SLOTS];
 
-// -- instructions -------------------------------------------------------------------------------
+    __device__ __forceinline__ uint32_t of(int i) { return shared_address(&barriers[i % SLOTS]); }
+    __device__ __forceinline__ void init(int i, int arrivals) { init_barrier(of(i), arrivals); }
+    __device__ __forceinline__ void await_this(int i) {
+        int slot = i % SLOTS, parity = i / SLOTS & 1;
+        await_unseen(shared_address(&barriers[slot]), parity);
+    }
+    // Until the stage that had the slot before is done with.
+    __device__ __forceinline__ void await_last(int i) {
+        int slot = i % SLOTS, parity = i / SLOTS - 1 & 1;
+        await_unseen(shared_address(&barriers[slot]), parity);
+    }
+};
 
-// As `rounded`, in fewer cycles: the instruction ignores 13 bits. An infinite number or none stays.
-__device__ __forceinline__ uint32_t nearest(float value) {
-    uint32_t bits = __float_as_uint(value);
-    return fabsf(value) < INFINITY ? bits + (1 << 12) : bits;
-}
-
-__device__ __forceinline__ void begin_barrier(uint64_t* barrier, int arrivals) {
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;"
-                 ::"r"(shared_address(barrier)), "r"(arrivals) : "memory");
-}
-
-__device__ __forceinline__ void publish_barriers() {
-    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-}
-
-__device__ __forceinline__ void arrive(uint64_t* barrier) {
-    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];"
-                 ::"r"(shared_address(barrier)) : "memory");
-}
-
-__device__ __forceinline__ void expect(uint64_t* barrier, int bytes) {
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;"
-                 ::"r"(shared_address(barrier)), "r"(bytes) : "memory");
-}
-
-// Until the phase of this parity is over.
-__device__ __forceinline__ void await(uint64_t* barrier, int parity) {
-    asm volatile("{.reg .pred over;\n"
-                 "again: mbarrier.try_wait.parity.shared::cta.b64 over, [%0], %1;\n"
-                 "@!over bra again;}"
-                 ::"r"(shared_address(barrier)), "r"(parity) : "memory");
-}
-
-// A box of an array, at these indices, to shared memory; zeros from outside the array.
-__device__ __forceinline__ void copy_box(void* to, const TensorMap& map, uint64_t* barrier, int i,
-                                         int j, int k, int l, int m) {
-    asm volatile("cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes "
-                 "[%0], [%1, {%3, %4, %5, %6, %7}], [%2];"
-                 ::"r"(shared_address(to)), "l"(&map), "r"(shared_address(barrier)), "r"(i), "r"(j),
-                 "r"(k), "r"(l), "r"(m) : "memory");
-}
-
-__device__ __forceinline__ void meet_turners() { asm volatile("bar.sync 1, 128;" ::: "memory"); }
-
-#define WITH_REGISTERS(how, count) asm volatile("setmaxnreg." how ".sync.aligned.u32 %0;" ::"n"(count))
-
-// -- kernels ------------------------------------------------------------------------------------
-
-struct Barriers { uint64_t x[3], maps[2], turned[2], free[2]; };
+// x, dy as it comes and turned around are there; dy turned around is not needed any more.
+struct Barriers {
+    Slots<3> x;
+    Slots<2> maps, turned, free;
+};
 
 // A block's work: its first output, channel, row of the kernel, its group, and its stages.
 struct Work { int output, channel, row, group, first, count; };
@@ -123,24 +92,24 @@ __device__ __forceinline__ void turn(const Work& w, const TensorMap& x_map,
     int thread = threadIdx.x % 128;
     auto copy_maps = [&](int i) {
         int stage = w.first + i, row = stage % STAGES_IMAGE / ACROSS * ROWS;
-        expect(&barriers.maps[i % 2], MAPS_BYTES);
-        copy_box(maps + i % 2 * MAPS_SLOT, maps_map, &barriers.maps[i % 2],
-                 w.group * OG + w.output, stage % ACROSS * WIDE, row, stage / STAGES_IMAGE, 0);
+        arrive_with(barriers.maps.of(i), MAPS_BYTES);
+        fetch_box(maps + i % 2 * MAPS_SLOT, maps_map, w.group * OG + w.output,
+                  stage % ACROSS * WIDE, row, stage / STAGES_IMAGE, 0, barriers.maps.of(i));
     };
     auto copy_x = [&](int i) {
         int stage = w.first + i, row = stage % STAGES_IMAGE / ACROSS * ROWS;
-        expect(&barriers.x[i % 3], X_BYTES);
-        copy_box(xs + i % 3 * X_SLOT, x_map, &barriers.x[i % 3], 0, stage % ACROSS * WIDE - PW,
-                 row + w.row - PH, (w.group * CG + w.channel) / 8, stage / STAGES_IMAGE);
+        arrive_with(barriers.x.of(i), X_BYTES);
+        fetch_box(xs + i % 3 * X_SLOT, x_map, 0, stage % ACROSS * WIDE - PW, row + w.row - PH,
+                  (w.group * CG + w.channel) / 8, stage / STAGES_IMAGE, barriers.x.of(i));
     };
     if (thread == 0) copy_maps(0), copy_x(0);
 #pragma unroll 1
     for (int i = 0; i < w.count; ++i) {
         bool more = thread == 0 && i + 1 < w.count;
         if (more) copy_maps(i + 1);
-        if (i >= 2) await(&barriers.free[i % 2], i / 2 - 1 & 1);
+        if (i >= 2) barriers.free.await_last(i);
         if (more) copy_x(i + 1);
-        await(&barriers.maps[i % 2], i / 2 & 1);
+        barriers.maps.await_this(i);
         const float4* from = reinterpret_cast<const float4*>(maps + i % 2 * MAPS_SLOT);
         uint4* to = reinterpret_cast<uint4*>(turned + i % 2 * TURNED_SLOT);
         int blocks = (is_last(w.first + i) ? LAST_STEPS : STEPS) * 2 * (OUTPUTS / 4);
@@ -161,8 +130,8 @@ __device__ __forceinline__ void turn(const Work& w, const TensorMap& x_map,
                 make_uint4(nearest(v[0].w), nearest(v[1].w), nearest(v[2].w), nearest(v[3].w));
         }
         publish();
-        meet_turners();
-        if (thread == 0) arrive(&barriers.turned[i % 2]);
+        meet_four_warps();
+        if (thread == 0) arrive(barriers.turned.of(i));
     }
 }
 
@@ -173,11 +142,11 @@ __device__ __forceinline__ void read_x(uint32_t (&to)[4], const char* from) {
     to[0] = nearest(near.x), to[1] = nearest(near.y), to[2] = nearest(far.x), to[3] = nearest(far.y);
 }
 
-// sum += the products of COUNT steps of a stage. What registers
-// hold of x is read AHEAD of its turn, when the product that read them before is over.
+// sum += the products of COUNT steps of a stage. What registers hold of x is read AHEAD of its
+// turn, when the product that read them before is over.
 template <int COUNT, int OWN>
 __device__ __forceinline__ void add_products(float (&sum)[OWN][OUTPUTS / 2], const char* x,
-                                             const int (&offset)[OWN], uint64_t right) {
+                                             const int (&offset)[OWN], Operand right) {
     constexpr int ALL = COUNT * OWN;
     uint32_t left[AHEAD + 1][4];
 #pragma unroll
@@ -213,16 +182,14 @@ __device__ __forceinline__ void multiply(const Work& w, int tile, const char* xs
 #pragma unroll 1
     for (int i = 0; i < w.count; ++i) {
         const char* x = xs + i % 3 * X_SLOT;
-        // The operand's place; vectors from 4 pixels to the next 4, from 8 outputs to the next 8.
-        uint64_t right = shared_address(turned + i % 2 * TURNED_SLOT) >> 4;
-        right |= (uint64_t)OUTPUTS << 16 | (uint64_t)8 << 32;
-        await(&barriers.x[i % 3], i / 3 & 1);
-        await(&barriers.turned[i % 2], i / 2 & 1);
+        Operand right = operand(turned + i % 2 * TURNED_SLOT, OUTPUTS);
+        barriers.x.await_this(i);
+        barriers.turned.await_this(i);
         if (STEPS != LAST_STEPS && is_last(w.first + i))
             add_products<LAST_STEPS, OWN>(sum, x, offset, right);
         else
             add_products<STEPS, OWN>(sum, x, offset, right);
-        if (lane == 0) arrive(&barriers.free[i % 2]);
+        if (lane == 0) arrive(barriers.free.of(i));
     }
     partial += ((int64_t)blockIdx.y * G + w.group) * (KH * KW * CG) * OG + w.output;
 #pragma unroll
@@ -258,11 +225,11 @@ filter_products(const __grid_constant__ TensorMap x_map, const __grid_constant__
     for (int i = threadIdx.x; i < SHARED / 16; i += THREADS)
         reinterpret_cast<uint4*>(shared)[i] = make_uint4(0, 0, 0, 0);
     if (threadIdx.x == 0) {
-        for (int i = 0; i < 3; ++i) begin_barrier(&barriers.x[i], 1);
+        for (int i = 0; i < 3; ++i) barriers.x.init(i, 1);
         for (int i = 0; i < 2; ++i) {
-            begin_barrier(&barriers.maps[i], 1);
-            begin_barrier(&barriers.turned[i], 1);
-            begin_barrier(&barriers.free[i], TEAMS * 4);
+            barriers.maps.init(i, 1);
+            barriers.turned.init(i, 1);
+            barriers.free.init(i, TEAMS * 4);
         }
         publish_barriers();
     }
@@ -271,10 +238,10 @@ filter_products(const __grid_constant__ TensorMap x_map, const __grid_constant__
     Work w = work();
     int team = __shfl_sync(0xffffffff, threadIdx.x / 128, 0);
     if (team == TEAMS) {
-        WITH_REGISTERS("dec", FEW);
+        fewer_registers<FEW>();
         turn(w, x_map, maps_map, xs, maps, turned, barriers);
     } else {
-        WITH_REGISTERS("inc", REGISTERS);
+        more_registers<REGISTERS>();
         constexpr int FULL = TILES - TEAMS * (MOST_TILES - 1);  // teams with most tiles
         if (FULL == TEAMS || team < FULL)
             multiply<MOST_TILES>(w, team * MOST_TILES, xs, turned, barriers, partial);

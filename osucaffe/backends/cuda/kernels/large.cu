@@ -34,83 +34,6 @@
 #define ROWS (DEEP * 16)
 #define FETCHES ((ROWS + 31) / 32)
 
-// -- instructions
-
-// What the instruction is told of an operand: the first vector, and vectors from one plane to the
-// next; 8 neighbours follow 8 others.
-__device__ __forceinline__ uint64_t operand(const uint4* first, int plane) {
-    return shared_address(first) >> 4 | (uint64_t)plane << 16 | (uint64_t)8 << 32;
-}
-
-__device__ __forceinline__ void init_barrier(uint32_t barrier, int arrivals) {
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals));
-}
-
-__device__ __forceinline__ void arrive(uint32_t barrier) {
-    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
-}
-
-// Arrive, where so many bytes are to arrive, too.
-__device__ __forceinline__ void arrive_with(uint32_t barrier, int bytes) {
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier),
-                 "r"(bytes) : "memory");
-}
-
-// Arrive when what this thread has begun to copy is there.
-__device__ __forceinline__ void arrive_when_copied(uint32_t barrier) {
-    asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
-}
-
-__device__ __forceinline__ void await(uint32_t barrier, int parity) {
-    uint32_t done;
-    do {
-        asm volatile("{.reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; "
-                     "selp.u32 %0, 1, 0, p;}"
-                     : "=r"(done) : "r"(barrier), "r"(parity) : "memory");
-    } while (!done);
-}
-
-// Copy 16 bytes, or write zeros.
-__device__ __forceinline__ void copy_vector(uint4* to, const float* from, bool there) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)),
-                 "l"(from), "r"(there ? 16 : 0) : "memory");
-}
-
-__device__ __forceinline__ void fetch(void* to, const void* from, int bytes, uint32_t barrier) {
-    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes "
-                 "[%0], [%1], %2, [%3];" ::"r"(shared_address(to)), "l"(from), "r"(bytes),
-                 "r"(barrier) : "memory");
-}
-
-__device__ __forceinline__ void send(void* to, const void* from, int bytes) {
-    asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to),
-                 "r"(shared_address(from)), "r"(bytes) : "memory");
-}
-
-__device__ __forceinline__ void end_sending() {
-    asm volatile("cp.async.bulk.commit_group;" ::: "memory");
-}
-
-// Until what this thread has sent was read.
-__device__ __forceinline__ void await_reading() {
-    asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
-}
-
-// Until it has arrived.
-__device__ __forceinline__ void await_sending() {
-    asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
-}
-
-template <int COUNT> __device__ __forceinline__ void more_registers() {
-    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(COUNT));
-}
-
-template <int COUNT> __device__ __forceinline__ void fewer_registers() {
-    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(COUNT));
-}
-
-// -- kernels
-
 // filters (G, PARTS, CHUNKS, KH, KW, PLANES, N, 4): those of each tile in the order of their use.
 extern "C" __global__ void arrange_filters(const float* w, uint4* filters) {
     FOR_EACH(G * PARTS * CHUNKS * STEPS * STAGE) {
@@ -264,8 +187,8 @@ convolve(const float* x, const uint4* filters, const float* b, const float* posi
             for (int row = 0; row < KH; ++row, from += PITCH - KW) {
 #pragma unroll 1
                 for (int column = 0; column < KW; column += TAPS, from += TAPS) {
-                    uint64_t left = operand(from, PLANE);
-                    uint64_t right = operand(stages + stage.place * STAGE, N);
+                    Operand left = operand(from, PLANE);
+                    Operand right = operand(stages + stage.place * STAGE, N);
                     stage.await_full();
                     begin_products(sum);
 #pragma unroll

@@ -33,21 +33,11 @@
 #define BATCH 4
 #define GROUPS (DOWN * ACROSS / DEEP)
 
-// -- instructions
-
-// What the instruction is told of an operand: the first vector, and vectors from one unit to the
-// next and from 8 neighbours to the next 8.
-__device__ __forceinline__ uint64_t operand(const uint4* first, int unit, int neighbours) {
-    return shared_address(first) >> 4 | (uint64_t)unit << 16 | (uint64_t)neighbours << 32;
-}
-
 // What was written to shared memory is there for all threads and for the instruction.
 __device__ __forceinline__ void publish_to_all() {
     publish();
     __syncthreads();
 }
-
-// -- kernels
 
 template <typename E> struct Channels { E element[EACH]; };
 
@@ -171,11 +161,11 @@ correlate(const S* x, const T* w, const float* b, const T* positive, T* y, float
             int unit = stage * STAGE + k, tap = tap_of(unit), far = PLANE;
             if (unit >= EVEN * TAPS) far = tap + 1 < TAPS ? place_of(tap + 1) - place_of(tap) : 1;
             const uint4* from = patch + plane_of(unit) * PLANE + place_of(tap);
-            uint64_t right = operand(filters + (stage % 2 * STAGE + k) * UNIT, UNIT, 8);
+            Operand right = operand(filters + (stage % 2 * STAGE + k) * UNIT, UNIT, 8);
 #pragma unroll
             for (int d = 0; d < DEEP; ++d) {
                 int corner = (first + d) / ACROSS * 8 * WIDTH + (first + d) % ACROSS * 8;
-                uint64_t left = operand(from + corner, far, WIDTH);
+                Operand left = operand(from + corner, far, WIDTH);
                 MULTIPLY(sum[d], left, right);
             }
         }

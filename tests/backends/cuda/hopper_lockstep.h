@@ -1,0 +1,213 @@
+// Owns a stand-in for the instructions of hopper.cuh, as documented, for kernels as plain C++.
+//
+// What is asynchronous is done as late as it may be: copies to shared memory when LATE_COPIES,
+// otherwise products and copies from there; the others are done at once.
+#include "lockstep.h"
+#include <map>
+using std::max;
+struct alignas(16) uint4 { uint32_t x, y, z, w; };
+struct float2 { float x, y; };
+inline uint4 make_uint4(uint32_t x, uint32_t y, uint32_t z, uint32_t w) { return {x, y, z, w}; }
+inline float2 make_float2(float x, float y) { return {x, y}; }
+#define __shfl_sync(lanes, value, lane) (value)
+
+inline uint32_t shared_address(const void* at) { return (const char*)at - (const char*)::shared; }
+
+// -- numbers: whole ones are what they are in tf32
+
+inline uint32_t rounded(float value) {
+    uint32_t bits;
+    memcpy(&bits, &value, 4);
+    return bits;
+}
+inline uint32_t nearest(float value) { return rounded(value); }
+
+// -- products: d (64 x N, of 128 threads) += a b
+
+struct Operand {
+    const uint4* first;
+    int plane, eights;
+    Operand operator+(int vectors) const { return {first + vectors, plane, eights}; }
+};
+inline Operand operand(const void* first, int plane, int eights = 8) {
+    return {static_cast<const uint4*>(first), plane, eights};
+}
+inline float number(const Operand& from, int row, int k) {
+    float result;
+    const uint4* vector = from.first + row / 8 * from.eights + row % 8 + k / 4 * from.plane;
+    memcpy(&result, (const char*)vector + k % 4 * 4, 4);
+    return result;
+}
+static void multiply(float* d, int count, const Operand& a, const Operand& b) {
+    int thread = threadIdx.x % 128, g = thread % 32 / 4, t = thread % 4;
+    for (int i = 0; i < count; ++i)
+        for (int k = 0; k < 8; ++k)
+            d[i] += number(a, thread / 32 * 16 + i / 2 % 2 * 8 + g, k) *
+                    number(b, i / 4 * 8 + 2 * t + i % 2, k);
+}
+
+// a: of a warp's lanes: 16 rows, of 8 numbers. Lanes come and wait for one another.
+static uint32_t operands[1024][4];
+static void multiply(float* d, int count, const uint32_t (&a)[4], const Operand& b) {
+    int lane = threadIdx.x % 32, warp = threadIdx.x - lane, g = lane / 4, t = lane % 4;
+    memcpy(operands[threadIdx.x], a, 16);
+    meet();
+    auto left = [&](int row, int k) {
+        float result;
+        memcpy(&result, &operands[warp + row % 8 * 4 + k % 4][row / 8 + k / 4 * 2], 4);
+        return result;
+    };
+    for (int i = 0; i < count; ++i)
+        for (int k = 0; k < 8; ++k)
+            d[i] += left(i / 2 % 2 * 8 + g, k) * number(b, i / 4 * 8 + 2 * t + i % 2, k);
+    meet();
+}
+
+struct Product { float* d; int count; Operand a, b; };
+static std::vector<std::vector<Product>> products[1024];
+template <int COUNT> void begin_product(float (&d)[COUNT], const Operand& a, const Operand& b) {
+    if (LATE_COPIES) return multiply(d, COUNT, a, b);
+    products[threadIdx.x].back().push_back({d, COUNT, a, b});
+}
+template <int COUNT>
+void begin_product(float (&d)[COUNT], const uint32_t (&a)[4], const Operand& b) {
+    multiply(d, COUNT, a, b);
+}
+#define MULTIPLY(d, a, b) begin_product(d, a, b)
+inline void begin_products() { products[threadIdx.x].emplace_back(); }
+template <typename E> void begin_products(E&) { begin_products(); }
+inline void end_products() {}
+template <int LEFT> void await_products() {
+    auto& mine = products[threadIdx.x];
+    while (mine.size() > LEFT) {
+        for (const Product& each : mine.front()) multiply(each.d, each.count, each.a, each.b);
+        mine.erase(mine.begin());
+    }
+}
+template <int LEFT, typename E> void await_products(E&) { await_products<LEFT>(); }
+
+// -- barriers and copies
+
+struct Transfer { void* to; const void* from; int bytes; bool there; };
+static void perform(const Transfer& each) {
+    if ((uintptr_t)each.to % 16 || (uintptr_t)each.from % 16 || each.bytes % 16) abort();
+    if (each.there) memcpy(each.to, each.from, each.bytes);
+    else memset(each.to, 0, each.bytes);
+}
+
+struct Barrier {
+    int expected, missing, bytes = 0, phase = 0;
+    std::vector<Transfer> transfers;
+    void settle() {
+        if (missing < 0) abort();
+        if (missing || bytes || !transfers.empty()) return;
+        missing = expected;
+        phase ^= 1;
+    }
+    void complete() {
+        for (const Transfer& each : transfers) perform(each);
+        transfers.clear();
+    }
+};
+static std::map<uint32_t, Barrier> all_barriers;
+static std::vector<Transfer> copied[1024], sent[1024];
+static std::map<uint32_t, int> incoming;
+
+inline void init_barrier(uint32_t at, int arrivals) {
+    all_barriers[at] = {arrivals, arrivals};
+    incoming[at] = 0;
+}
+inline void arrive_with(uint32_t at, int bytes) {
+    Barrier& barrier = all_barriers.at(at);
+    barrier.bytes += bytes;
+    --barrier.missing;
+    barrier.settle();
+}
+inline void arrive(uint32_t at) { arrive_with(at, 0); }
+inline void await(uint32_t at, int parity) {
+    for (int tries = 0; all_barriers.at(at).phase == parity; ++tries) {
+        Barrier& barrier = all_barriers.at(at);
+        if (!barrier.missing) {
+            barrier.complete();
+            barrier.bytes -= incoming[at];
+            incoming[at] = 0;
+            barrier.settle();
+        }
+        if (barrier.phase != parity) break;
+        if (tries == 1 << 16) abort();
+        meet();
+    }
+}
+inline void await_unseen(uint32_t at, int parity) { await(at, parity); }
+inline void meet_four_warps() {
+    static int come;
+    int phase = come++ / 128;
+    while (come < (phase + 1) * 128) meet();
+}
+inline void publish() {}
+inline void publish_barriers() {}
+inline void copy_vector(uint4* to, const float* from, bool there) {
+    Transfer each = {to, from, 16, there};
+    if (LATE_COPIES) copied[threadIdx.x].push_back(each);
+    else perform(each);
+}
+inline void arrive_when_copied(uint32_t at) {
+    auto& mine = copied[threadIdx.x];
+    auto& all = all_barriers.at(at).transfers;
+    all.insert(all.end(), mine.begin(), mine.end());
+    mine.clear();
+    arrive(at);
+}
+inline void fetched(uint32_t at, int bytes) {
+    Barrier& barrier = all_barriers.at(at);
+    barrier.bytes -= bytes;
+    barrier.settle();
+}
+inline void fetch(void* to, const void* from, int bytes, uint32_t at) {
+    Transfer each = {to, from, bytes, true};
+    if (LATE_COPIES) {
+        all_barriers.at(at).transfers.push_back(each);
+        incoming[at] += bytes;
+    } else {
+        perform(each);
+        fetched(at, bytes);
+    }
+}
+
+// Of a map: the address, extents, strides in elements but the first, extents of a box.
+struct TensorMap { uint64_t words[16]; };
+inline void fetch_box(void* to, const TensorMap& map, int i, int j, int k, int l, int m,
+                      uint32_t barrier) {
+    const uint64_t *extents = map.words + 1, *strides = map.words + 6, *box = map.words + 10;
+    const float* from = reinterpret_cast<const float*>(map.words[0]);
+    float* next = static_cast<float*>(to);
+    if (shared_address(to) % 128) abort();
+    int first[5] = {i, j, k, l, m}, at[5];
+    int count = box[0] * box[1] * box[2] * box[3] * box[4];
+    for (int each = 0; each < count; ++each) {
+        int rest = each;
+        bool real = true;
+        int64_t offset = 0;
+        for (int axis = 0; axis < 5; ++axis) {
+            at[axis] = first[axis] + rest % (int)box[axis], rest /= (int)box[axis];
+            real &= at[axis] >= 0 && at[axis] < (int64_t)extents[axis];
+            offset += at[axis] * (axis ? (int64_t)strides[axis - 1] : 1);
+        }
+        *next++ = real ? from[offset] : 0.0f;
+    }
+    fetched(barrier, count * 4);
+}
+
+inline void send(void* to, const void* from, int bytes) {
+    Transfer each = {to, from, bytes, true};
+    if (LATE_COPIES) perform(each);
+    else sent[threadIdx.x].push_back(each);
+}
+inline void end_sending() {}
+inline void await_reading() {
+    for (const Transfer& each : sent[threadIdx.x]) perform(each);
+    sent[threadIdx.x].clear();
+}
+inline void await_sending() { await_reading(); }
+template <int COUNT> void more_registers() {}
+template <int COUNT> void fewer_registers() {}
