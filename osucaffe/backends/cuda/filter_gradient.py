@@ -9,7 +9,6 @@ a `Division`: an estimate ranks them, timing decides.
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -19,7 +18,8 @@ import numpy as np
 from ..tensor import Shape, Step, Tensor, sequence
 from .cudnn import channels_last
 from .folding import Folding
-from .kernels import HOPPER, Kernel, compute_capability, kernel, launch
+from .hopper import PROCESSORS, SHARED, Correlation, correlates, multiplication
+from .kernels import Kernel, kernel, launch
 from .layout import dtype_of, is_nhwc, strides
 from .registry import CudaCall
 from .tensor_map import MOST_EXTENT, Box
@@ -31,9 +31,8 @@ if TYPE_CHECKING:
 LEAST_WORK = 5e8
 """Multiplications from which on it is worth trying."""
 
-PROCESSORS = 132
-SHARED = (227 << 10) - 128
-"""Bytes of shared memory of a block, beside its barriers."""
+MOST_BYTES = SHARED - 128
+"""Of shared memory of a block, beside its barriers."""
 X_SLOTS, SLOTS = 3, 2
 """Stages of x in shared memory, and of dy, as it comes and turned around."""
 MOST_PIXELS = 80
@@ -104,58 +103,32 @@ class Division:
             "MAPS_PITCH": stage.maps_pitch, "STEPS": stage.steps, "LAST_STEPS": stage.last,
             "OUTPUTS": tile.outputs, "PART": tile.part, "KROWS": tile.rows, "TEAMS": tile.teams,
             "REGISTERS": self.registers[0], "FEW": self.registers[1],
-            "MULTIPLY(d, a, b)": _multiplication(tile.outputs),
+            "MULTIPLY(d, a, b)": multiplication("float32", tile.outputs, from_registers=True),
         }  # fmt: skip
 
 
 @dataclass(frozen=True)
-class FilterGradient:
-    """A convolution of images x to maps y, both (N, C, H, W) with the channels last, stride 1."""
-
-    x: Shape
-    y: Shape
-    kernel: Shape
-    pad: Shape
-    group: int
-
-    @property
-    def channels(self) -> int:
-        """Of a group."""
-        return self.x[1] // self.group
-
-    @property
-    def outputs(self) -> int:
-        """Of a group."""
-        return self.y[1] // self.group
-
-    @property
-    def columns(self) -> int:
-        """Weights of a filter."""
-        return math.prod(self.kernel) * self.channels
+class FilterGradient(Correlation):
+    """A correlation the gradients of whose filters are wanted."""
 
     @property
     def possible(self) -> bool:
-        """Whether this GPU and the kernel can compute it, and nothing else is as fast."""
+        """Whether the kernel can compute it, and a library not simply as a product."""
         whole = self.outputs % 8 == 0 and self.channels % 8 == 0
-        product = math.prod(self.kernel) == 1
-        work = math.prod(self.y) * self.columns
-        return whole and not product and work >= LEAST_WORK and compute_capability() == HOPPER
+        return whole and max(self.kernel) > 1
 
     @property
     def divisions(self) -> list[Division]:
-        """The most promising divisions, none if it is not possible."""
-        if not self.possible:
-            return []
+        """The most promising divisions."""
         most = -(-self.channels // 16) * 16
-        best: dict[Tile, tuple[float, Division]] = {}
-        for tile in itertools.starmap(Tile, itertools.product(
+        tiles = itertools.product(
             range(32, 257, 32), range(16, most + 1, 16), sorted({1, self.kernel[0]}), TEAMS
-        )):  # fmt: skip
-            found = [each for stage in self._stages() for each in self._divisions(stage, tile)]
-            if found:
-                best[tile] = min(found, key=lambda each: each[0])
-        ranked = sorted(best.values(), key=lambda each: each[0])
-        return [division for _, division in ranked[:TRIED]]
+        )
+        best = []
+        for tile in itertools.starmap(Tile, tiles):
+            found = [self._division(stage, tile) for stage in self._stages()]
+            best += sorted(filter(None, found), key=lambda each: each[0])[:1]
+        return [division for _, division in sorted(best, key=lambda each: each[0])[:TRIED]]
 
     def _stages(self) -> Iterator[Stage]:
         """Ways to cut an image's output into stages: parts of a row, or several rows."""
@@ -171,29 +144,23 @@ class FilterGradient:
             steps, last = (-(-many // 8) for many in pixels)
             yield Stage(rows, wide, pitch, pitch, steps, last)
 
-    def _divisions(self, stage: Stage, tile: Tile) -> Iterator[tuple[float, Division]]:
-        """The best division into these, if there is one, with an estimate of its time."""
-        outputs, part, rows, teams = tile
-        tiles = -(-rows * self.kernel[1] * part // 64)
-        sums = -(-tiles // teams) * outputs // 2
-        fitting = [most for many, most in REGISTERS if many == teams and sums <= most]
-        x_rows = stage.rows + rows - 1
-        if tiles < teams or not fitting or max(x_rows, stage.pitch, part // 8) > MOST_EXTENT:
-            return
-        x = part // 8 * x_rows * stage.pitch
-        beyond = stage.steps * 8 + self.kernel[1] - 1 - stage.rows * stage.pitch
-        turned = stage.steps * 8 * outputs
-        maps = max(stage.rows * stage.maps_pitch * outputs, turned)
-        slots = -(-(x + max(beyond, 0)) // 4) * 4 * 8 * X_SLOTS + (maps + turned) * SLOTS
-        if slots * 4 > SHARED:
-            return
-        blocks = -(-self.outputs // outputs) * -(-self.channels // part)
-        blocks *= self.kernel[0] // rows * self.group
+    def _division(self, stage: Stage, tile: Tile) -> tuple[float, Division] | None:
+        """The best division into these, if they are possible, with an estimate of its cycles."""
+        products = self._products(tile)
+        sums = -(-products // tile.teams) * tile.outputs // 2
+        fitting = [most for teams, most in REGISTERS if teams == tile.teams and sums <= most]
+        extents = stage.rows + tile.rows - 1, stage.pitch, tile.part // 8
+        if products < tile.teams or not fitting or max(extents) > MOST_EXTENT:
+            return None
+        shared = self._shared(stage, tile)
+        if shared > MOST_BYTES:
+            return None
+        blocks = -(-self.outputs // tile.outputs) * -(-self.channels // tile.part)
+        blocks *= self.kernel[0] // tile.rows * self.group
         image = -(-self.y[2] // stage.rows) * -(-self.y[3] // stage.wide)
         stages = self.x[0] * image
-        worked = tiles * (outputs / 2 + READING) + outputs * TURNING
-        each = max(worked, 32 * (outputs + x / stage.steps) / BYTES)
-        cycles = each * ((image - 1) * stage.steps + stage.last) / image + STAGE / teams
+        cycles = self._cycles_a_step(stage, tile)
+        cycles = cycles * ((image - 1) * stage.steps + stage.last) / image + STAGE / tile.teams
 
         def estimate(shares: int) -> float:
             waves = -(-blocks * shares // PROCESSORS)
@@ -202,20 +169,32 @@ class FilterGradient:
 
         tried = [waves * PROCESSORS // blocks for waves in range(1, 5)]
         shares = min((min(max(many, 1), stages) for many in tried), key=estimate)
-        registers = REGISTERS[teams, min(fitting)]
-        yield estimate(shares), Division(stage, tile, (blocks, shares), slots * 4, registers)
+        registers = REGISTERS[tile.teams, min(fitting)]
+        return estimate(shares), Division(stage, tile, (blocks, shares), shared, registers)
 
-    def macros(self, division: Division) -> dict[str, Any]:
-        """What the kernels are told."""
-        return {
-            "BATCH": self.x[0], "OH": self.y[2], "OW": self.y[3], "G": self.group,
-            "CG": self.channels, "OG": self.outputs, "KH": self.kernel[0], "KW": self.kernel[1],
-            "PH": self.pad[0], "PW": self.pad[1], **division.macros,
-        }  # fmt: skip
+    def _products(self, tile: Tile) -> int:
+        """Of 64 columns, of 8 pixels."""
+        return -(-tile.rows * self.kernel[1] * tile.part // 64)
+
+    def _shared(self, stage: Stage, tile: Tile) -> int:
+        """Bytes of shared memory of a block."""
+        rows = stage.rows + tile.rows - 1
+        x = tile.part // 8 * rows * stage.pitch
+        beyond = stage.steps * 8 + self.kernel[1] - 1 - stage.rows * stage.pitch
+        turned = stage.steps * 8 * tile.outputs
+        maps = max(stage.rows * stage.maps_pitch * tile.outputs, turned)
+        return 4 * (-(-(x + max(beyond, 0)) // 4) * 4 * 8 * X_SLOTS + (maps + turned) * SLOTS)
+
+    def _cycles_a_step(self, stage: Stage, tile: Tile) -> float:
+        """To multiply, or to load what is multiplied."""
+        worked = self._products(tile) * (tile.outputs / 2 + READING) + tile.outputs * TURNING
+        x = tile.part // 8 * (stage.rows + tile.rows - 1) * stage.pitch
+        return max(worked, 32 * (tile.outputs + x / stage.steps) / BYTES)
 
     def function(self, name: str, division: Division) -> Kernel:
         """A kernel of filter_gradient.cu, compiled for this."""
-        return kernel("filter_gradient", name, **self.macros(division))
+        macros = {**self.macros, **division.macros, "BATCH": self.x[0]}
+        return kernel("filter_gradient", name, **macros)
 
     def boxes(self, division: Division) -> tuple[Box, Box]:
         """What is copied of x, in planes of 8 channels, and of dy."""
@@ -249,20 +228,6 @@ class FilterGradient:
         ])  # fmt: skip
 
 
-def _multiplication(outputs: int) -> str:
-    """The instruction d (64 x outputs, of 128 threads) += a, of registers, b, of shared memory."""
-    sums = outputs // 2
-    places = ", ".join(f"%{i}" for i in range(sums))
-    left = ", ".join(f"%{sums + i}" for i in range(4))
-    constraints = ", ".join(f'"+f"((d)[{i}])' for i in range(sums))
-    given = ", ".join(f'"r"((a)[{i}])' for i in range(4))
-    return (
-        f'asm volatile("{{.reg .pred add; setp.eq.u32 add, 1, 1; '
-        f"wgmma.mma_async.sync.aligned.m64n{outputs}k8.f32.tf32.tf32 {{{places}}}, {{{left}}}, "
-        f'%{sums + 4}, add, 1, 1;}}" : {constraints} : {given}, "l"(b))'
-    )
-
-
 def filter_gradient(
     backend: Cuda,
     x: Shape,
@@ -276,15 +241,13 @@ def filter_gradient(
 
     window: stride, pad, dilation. folding: how x is to be folded first, of one pixel.
     """
-    if backend.precision != "tf32" or len(x) != 4:
-        return None
     if folding is not None:
-        shapes = folding.folded_x, folding.folded_y, folding.kernel
-        return FilterGradient(*shapes, (0, 0), 1)
-    stride, pad, dilation = (tuple(map(int, each)) for each in window)
-    if {*stride, *dilation} != {1}:
+        plain = folding.folded
+        return filter_gradient(backend, plain.x, plain.y, plain.kernel, plain.window, plain.group)
+    if not correlates(backend, x, window):
         return None
-    return FilterGradient(x, y, tuple(kernel), pad, group)
+    found = FilterGradient(x, y, tuple(kernel), tuple(map(int, window[1])), group)
+    return found if found.possible and found.work >= LEAST_WORK else None
 
 
 def trials(found: FilterGradient, folding: Folding | None) -> dict[str, Division]:

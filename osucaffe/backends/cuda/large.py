@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -17,9 +17,9 @@ import numpy as np
 
 from ..tensor import Shape, Step, Tensor, sequence
 from .folding import Folding
-from .kernels import HOPPER, Kernel, blocks_for, compute_capability, kernel, launch
+from .hopper import PROCESSORS, REGISTERS, SHARED, Correlation, correlates, multiplication
+from .kernels import Kernel, blocks_for, kernel, launch
 from .registry import CudaCall
-from .warpgroup import multiplication
 from .ways import Maker, Way, measured, temporary
 
 if TYPE_CHECKING:
@@ -33,8 +33,6 @@ CHUNK = 16
 """Channels of a part of the image."""
 LOADERS, MOST_LOADED = 24, 32
 """Vectors of a plane that are loaded at once, and times that this happens, at most."""
-SHARED, REGISTERS = 227 << 10, 1 << 16
-"""Of a processor: bytes of shared memory for a block, registers."""
 LOADING, SPARE = 64, 26
 """Registers of a thread that loads, and of one that multiplies beside its sums. ptxas asks for
 these beside the sums of one product, too, where threads have even shares."""
@@ -47,7 +45,7 @@ SHORT = 96
 BUFFERS = (3, 2)
 LEAST_STAGES, ENOUGH_STAGES, MOST_STAGES = 4, 8, 32
 """From ENOUGH_STAGES on, memory is better spent on a third part of the image."""
-PROCESSORS, CYCLES, CACHE_BYTES, MEMORY_BYTES, EPILOGUE = 132, 1.5e6, 36, 14, 1500
+CYCLES, CACHE_BYTES, MEMORY_BYTES, EPILOGUE = 1.5e6, 36, 14, 1500
 """Of a large GPU, about: cycles in a millisecond; bytes a cycle of each processor's from the cache
 that all share, and from the memory; cycles in which the results of a tile are stored."""
 TRIED = 3
@@ -94,8 +92,9 @@ class Division:
         one = self.outputs // 2
         return one + SPARE <= self.share and self.deep * one + SPARE <= self.registers
 
+    @property
     def macros(self) -> dict[str, Any]:
-        """What the kernel is told."""
+        """What the kernels are told."""
         return {
             "N": self.outputs, "GROUPS": self.groups, "DEEP": self.deep, "TAPS": self.taps,
             "STAGES": self.stages, "BUFFERS": self.buffers, "LOADING": LOADING,
@@ -105,39 +104,19 @@ class Division:
 
 
 @dataclass(frozen=True)
-class Large:
-    """A convolution with stride 1 of images x to maps y, both (N, C, H, W).
+class Large(Correlation):
+    """A correlation whose maps are wanted.
 
     turned: w is the filter of the convolution whose gradients y are; masked: these have a mask.
     """
 
-    x: Shape
-    y: Shape
-    kernel: Shape
-    pad: Shape
-    group: int
     turned: bool = False
     masked: bool = False
-
-    @property
-    def channels(self) -> int:
-        """Of a group."""
-        return self.x[1] // self.group
-
-    @property
-    def outputs(self) -> int:
-        """Of a group."""
-        return self.y[1] // self.group
 
     @property
     def chunks(self) -> int:
         """Parts of the image that are loaded one behind the other."""
         return -(-self.channels // CHUNK)
-
-    @property
-    def work(self) -> int:
-        """Multiplications."""
-        return math.prod(self.y) * self.channels * math.prod(self.kernel)
 
     def gradient(self, *, masked: bool) -> Large:
         """The convolution of y's gradient that gives x's."""
@@ -188,25 +167,24 @@ class Large:
     def divisions(self) -> list[Division]:
         """The most promising divisions."""
         least = -(-self.outputs // MOST_OUTPUTS)
-        found = {
-            division: self.milliseconds(division)
+        made = (
+            self._division(groups, deep, -(-self.outputs // (parts * 8)) * 8)
             for (groups, deep), parts in itertools.product(SHAPES, range(least, least + 3))
-            for division in self._division(groups, deep, -(-self.outputs // (parts * 8)) * 8)
-        }
-        return sorted(found, key=lambda division: found[division])[:TRIED]
+        )
+        return sorted(dict.fromkeys(filter(None, made)), key=self.milliseconds)[:TRIED]
 
-    def _division(self, groups: int, deep: int, outputs: int) -> Iterator[Division]:
+    def _division(self, groups: int, deep: int, outputs: int) -> Division | None:
         """The division into such tiles, if it is possible."""
         taps = 1 if deep * outputs >= SHORT else self.kernel[1]
         fitting = []
         for buffers in BUFFERS:
             bare = Division(groups, deep, outputs, taps, 0, buffers)
             room = (SHARED - self.shared(bare)) // (taps * CHUNK * 4 * outputs + 16)
-            fitting.append(Division(groups, deep, outputs, taps, min(room, MOST_STAGES), buffers))
+            fitting.append(replace(bare, stages=min(room, MOST_STAGES)))
         best = next((each for each in fitting if each.stages >= ENOUGH_STAGES), fitting[-1])
         loaded = -(-self._reach(best.pixels) // LOADERS)
-        if best.stages >= LEAST_STAGES and best.fits and loaded <= MOST_LOADED:
-            yield best
+        possible = best.stages >= LEAST_STAGES and best.fits and loaded <= MOST_LOADED
+        return best if possible else None
 
     def milliseconds(self, division: Division) -> float:
         """An estimate of the time it takes."""
@@ -224,13 +202,9 @@ class Large:
 
     def function(self, name: str, division: Division) -> Kernel:
         """A kernel of large.cu, compiled for this."""
-        macros = {
-            "G": self.group, "CG": self.channels, "H": self.x[2], "W": self.x[3],
-            "OG": self.outputs, "OH": self.y[2], "OW": self.y[3], "KH": self.kernel[0],
-            "KW": self.kernel[1], "PH": self.pad[0], "PW": self.pad[1],
-            "FLIPPED": int(self.turned), "MASKED": int(self.masked), **division.macros(),
-        }  # fmt: skip
-        return kernel("large", name, **macros)
+        own = {"FLIPPED": int(self.turned), "MASKED": int(self.masked)}
+        extents = {"H": self.x[2], "W": self.x[3]}
+        return kernel("large", name, **self.macros, **division.macros, **extents, **own)
 
     def step(
         self,
@@ -273,12 +247,10 @@ def large(
 
     window: stride, pad, dilation.
     """
-    stride, pad, dilation = (tuple(map(int, each)) for each in window)
-    if len(x) != 4 or set(stride) != {1} or set(dilation) != {1}:
+    if not correlates(backend, x, window):
         return None
-    found = Large(x, y, tuple(kernel), pad, group)
-    worth = backend.precision == "tf32" and found.work >= LEAST_WORK and found.possible
-    return found if worth and compute_capability() == HOPPER else None
+    found = Large(x, y, tuple(kernel), tuple(map(int, window[1])), group)
+    return found if found.possible and found.work >= LEAST_WORK else None
 
 
 def trials(found: Large, folding: Folding | None, *, bias: bool) -> dict[str, Division]:

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from ..tensor import Step, Tensor
+from .hopper import multiplication
 from .kernels import HOPPER, compute_capability, kernel, launch
 from .layout import ITEM_BYTES, dtype_of
 from .small import BLOCKS, SHARED, Division, Small
@@ -24,12 +25,6 @@ STAGES, ONE_STAGE = 5, 16 << 10
 """Stages in which filters are loaded, but for those of so few bytes."""
 MOST_SUMS = 96
 """Sums that a thread keeps, at most."""
-INSTRUCTIONS = {
-    "float32": ("k8.f32.tf32.tf32", "1, 1"),
-    "bfloat16": ("k16.f32.bf16.bf16", "1, 1, 0, 0"),
-    "float16": ("k16.f32.f16.f16", "1, 1, 0, 0"),
-}
-"""The end of the multiplication's name and of its operands, by element type."""
 
 
 def divisions(small: Small, *, flipped: bool = False) -> list[Division]:
@@ -103,17 +98,4 @@ def correlate(
     arguments = [x, w, b, positive, y, np.float32(slope)]
     return launch(
         function, division.grid, arguments, block=division.threads, shared=division.words * 4
-    )
-
-
-def multiplication(dtype: str, outputs: int) -> str:
-    """The instruction d (64 x outputs, of 128 threads) += a b, which shared memory holds."""
-    sums = outputs // 2
-    name, end = INSTRUCTIONS[dtype]
-    places = ", ".join(f"%{i}" for i in range(sums))
-    constraints = ", ".join(f'"+f"((d)[{i}])' for i in range(sums))
-    return (
-        f'asm volatile("{{.reg .pred add; setp.eq.u32 add, 1, 1; '
-        f"wgmma.mma_async.sync.aligned.m64n{outputs}{name} {{{places}}}, "
-        f'%{sums}, %{sums + 1}, add, {end};}}" : {constraints} : "l"(a), "l"(b))'
     )

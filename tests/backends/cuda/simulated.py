@@ -146,14 +146,7 @@ def fake_cupy() -> Any:
 
 def simulate(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let backends made from here on compile kernels and run none."""
-    from osucaffe.backends.cuda import (
-        backend,
-        filter_gradient,
-        kernels,
-        large,
-        tensor_map,
-        warpgroup,
-    )
+    from osucaffe.backends.cuda import backend, hopper, kernels, tensor_map, warpgroup
 
     if nvrtc() is None:
         pytest.skip("NVRTC is not installed")
@@ -167,7 +160,7 @@ def simulate(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernels, "_module", module)
     monkeypatch.setattr(kernels, "_device", lambda: 0)
     monkeypatch.setattr(kernels, "_newest", lambda: 120)
-    for owner in filter_gradient, kernels, large, warpgroup:
+    for owner in hopper, kernels, warpgroup:
         monkeypatch.setattr(owner, "compute_capability", lambda: kernels.HOPPER)
     monkeypatch.setattr(tensor_map, "encoded", lambda *_: np.zeros(1, f"V{tensor_map.BYTES}"))
     kernels._compiled.cache_clear()
