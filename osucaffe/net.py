@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -13,7 +14,7 @@ from .arena import Arena, Parameter
 from .backends.random import RandomState, new_seed
 from .backends.tensor import Shape, Step, Tensor
 from .blob import Blob
-from .errors import UserError
+from .errors import UserError, naming
 from .graph.assembly import Assembly, assemble, assemble_again, untouched
 from .graph.filter import filter_layers, net_state
 from .graph.fusion import fuse
@@ -290,9 +291,11 @@ class Net:
 
     # -- weights ---------------------------------------------------------------------------------
 
-    def load(self, weights: caffe_pb2.NetParameter) -> None:
-        """Copy the weights of the layers that have the same names. Other shapes: UserError."""
-        copy_weights(weights, self.layers, self.backend)
+    def load(self, weights: caffe_pb2.NetParameter, file: str | Path = "") -> None:
+        """Copy the weights of the layers that have the same names. Other shapes: UserError, which
+        names the file that they were read from, if it is given."""
+        with naming(file):
+            copy_weights(weights, self.layers, self.backend)
 
     def to_proto(self, *, diff: bool = False) -> caffe_pb2.NetParameter:
         """The net and its weights (diff: and their gradients), as a .caffemodel holds them."""

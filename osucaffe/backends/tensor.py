@@ -64,8 +64,13 @@ class Tensor:
         self._views: list[Tensor] = []
 
     @property
+    def root(self) -> Tensor:
+        """The tensor whose layout decides this one's."""
+        return self if self.like is None else self.like.root
+
+    @property
     def layout(self) -> Any:
-        return self._layout if self.like is None else self.like.layout
+        return self.root._layout
 
     @layout.setter
     def layout(self, layout: Any) -> None:

@@ -7,7 +7,7 @@ import logging
 import math
 from typing import TYPE_CHECKING
 
-from ..errors import UserError, naming
+from ..errors import UserError
 
 if TYPE_CHECKING:
     from ..backends.cpu import Cpu
@@ -226,5 +226,4 @@ def load_weights(net: Net, models: list[tuple[str, NetParameter]]) -> None:
     each."""
     while models:
         file, weights = models.pop(0)
-        with naming(file):
-            net.load(weights)
+        net.load(weights, file)

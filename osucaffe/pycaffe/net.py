@@ -55,7 +55,7 @@ class Net:
         if phase not in (0, 1):
             raise CaffeError(f"phase {phase!r} is neither caffe.TRAIN (0) nor caffe.TEST (1)")
         check_readable(network_file)
-        model = None if weights is None else _read_model(weights)
+        given = None if weights is None else (_read_model(weights), weights)
         net = engine.Net(
             read_net(network_file),
             backend=settings.backend(),
@@ -67,8 +67,8 @@ class Net:
             gradients=True,
         )
         self._begin(net)
-        if model is not None:
-            self._load(model)
+        if given is not None:
+            self._load(*given)
 
     @classmethod
     def of(cls, net: engine.Net) -> Net:
@@ -339,11 +339,11 @@ class Net:
 
     def copy_from(self, file: str | Path) -> None:
         """Copy the weights of layers of the same names from a .caffemodel or HDF5 file."""
-        self._load(_read_model(file))
+        self._load(_read_model(file), file)
 
-    def _load(self, model: NetParameter) -> None:
+    def _load(self, model: NetParameter, file: str | Path) -> None:
         self._store.upload()
-        self._net.load(model)
+        self._net.load(model, file)
         self._store.forget()
 
     load_hdf5 = copy_from

@@ -14,7 +14,7 @@ import numpy as np
 
 from ..backends.random import new_seed
 from ..backends.tensor import Step
-from ..errors import UserError, naming
+from ..errors import UserError
 from ..proto import caffe_pb2, read_net, read_weights
 from . import snapshot, testing
 from .iteration import iterate
@@ -234,9 +234,8 @@ class Solver:
         while models:
             file, weights = models.pop(0)
             logger.info("Finetuning from %s", file)
-            with naming(file):
-                for net in nets:
-                    net.load(weights)
+            for net in nets:
+                net.load(weights, file)
 
     def snapshot(self) -> Snapshot:
         """Write the model and the solver's state under snapshot_prefix. Raises UserError.
@@ -279,8 +278,7 @@ class Solver:
         history = restored.history(parameters, self.param.type)
         if progress and progress.seed != self.seed:
             self._build(progress.seed)
-        with naming(restored.model):
-            self.net.load(restored.weights)
+        self.net.load(restored.weights, restored.model)
         self.optimizer.write_history(history)
         self.iteration = restored.state.iter
         self.policy.current_step = restored.state.current_step

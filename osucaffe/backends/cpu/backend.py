@@ -258,20 +258,13 @@ def _prepare_host(call: Call) -> Step:
     return step
 
 
-def _root(tensor: Tensor) -> Tensor:
-    """The tensor whose layout decides this one's."""
-    while tensor.like is not None:
-        tensor = tensor.like
-    return tensor
-
-
 def _is_open(tensor: Tensor) -> bool:
-    return _root(tensor).flexible
+    return tensor.root.flexible
 
 
 def _settle(tensor: Tensor) -> None:
     """Make the tensor row-major if its layout is still open."""
-    _root(tensor).flexible = False
+    tensor.root.flexible = False
 
 
 def _share_layout(tensors: list[Tensor]) -> bool:
@@ -286,7 +279,7 @@ def _share_layout(tensors: list[Tensor]) -> bool:
         return False
     for tensor in tensors:
         if _is_open(tensor):
-            _root(tensor).layout = layout
+            tensor.root.layout = layout
     return True
 
 

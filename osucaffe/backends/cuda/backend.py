@@ -313,9 +313,7 @@ class Cuda:
     def settle(self, tensor: Tensor, dtype: str | None = None) -> None:
         """Choose the layout of a tensor, if it is still open: blobs are held in the precision's
         type, channels last; parameters and outputs stay row-major float32."""
-        root = tensor
-        while root.like is not None:
-            root = root.like
+        root = tensor.root
         if not root.flexible:
             return
         if root.kept:

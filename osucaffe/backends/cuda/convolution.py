@@ -37,15 +37,9 @@ WORTH_FUSING = 20 << 20
 where no kernel of our own does."""
 
 
-def _root(tensor: Tensor) -> Tensor:
-    while tensor.like is not None:
-        tensor = tensor.like
-    return tensor
-
-
 def settle_weights(tensor: Tensor) -> None:
     """Filters lie in float32 with the channels last, where that is open."""
-    root = _root(tensor)
+    root = tensor.root
     if root.flexible:
         root.layout = Layout(root.shape, "float32", True)
 
@@ -53,7 +47,7 @@ def settle_weights(tensor: Tensor) -> None:
 def settle_row_major(tensor: Tensor | None) -> None:
     """It lies row-major in float32, where that is open: a bias."""
     if tensor is not None:
-        _root(tensor).flexible = False
+        tensor.root.flexible = False
 
 
 def _held_weights(call: CudaCall, w: Tensor) -> Tensor:

@@ -26,12 +26,6 @@ SHAPES = (4, 16), (8, 8), (4, 4)
 TILE, MOST_WARPS, MOST_ROWS = 4, 8, 2**17
 
 
-def _root(tensor: Tensor) -> Tensor:
-    while tensor.like is not None:
-        tensor = tensor.like
-    return tensor
-
-
 def _settle(call: CudaCall, x: Tensor, w: Tensor | None, axis: int, transpose: bool) -> bool:
     """Choose open layouts; whether x and w are to be flattened with the channels last.
 
@@ -43,7 +37,7 @@ def _settle(call: CudaCall, x: Tensor, w: Tensor | None, axis: int, transpose: b
     natural = not is_row_major(x) and axis % len(x.shape) == 1 and not transpose
     if w is None:
         return natural
-    root = _root(w)
+    root = w.root
     if root.flexible:
         if natural:
             root.layout = Layout((w.shape[0], *x.shape[1:]), "float32", True)

@@ -114,14 +114,13 @@ def settle_rows(tensor: Tensor, dtype: str) -> None:
     For blobs whose last axis is that of features, such as those of recurrent nets (T, N, D).
     Parameters stay float32.
     """
-    while tensor.like is not None:
-        tensor = tensor.like
-    if not tensor.flexible:
+    root = tensor.root
+    if not root.flexible:
         return
-    if tensor.kept or tensor.dtype != "float32":
-        tensor.flexible = False
+    if root.kept or root.dtype != "float32":
+        root.flexible = False
     else:
-        tensor.layout = Layout(tensor.shape, dtype, False)
+        root.layout = Layout(root.shape, dtype, False)
 
 
 def to_bfloat16(values: np.ndarray) -> np.ndarray:

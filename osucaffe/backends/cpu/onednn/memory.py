@@ -34,19 +34,14 @@ class Layout:
     __hash__ = None  # type: ignore[assignment]
 
 
-def _root(tensor: Tensor) -> Tensor:
-    """The tensor whose layout decides this one's."""
-    return tensor if tensor.like is None else _root(tensor.like)
-
-
 def is_open(tensor: Tensor) -> bool:
     """Whether its layout is still to be chosen."""
-    return _root(tensor).flexible
+    return tensor.root.flexible
 
 
 def settle(tensor: Tensor, layout: Layout | None) -> None:
     """Choose the layout of an open tensor; None: row-major."""
-    _root(tensor).layout = layout
+    tensor.root.layout = layout
 
 
 class Located(Protocol):
