@@ -29,6 +29,8 @@ CASES = (
     ("edsr_baseline", 16),
 )
 PRECISIONS = ("bf16", "tf32")
+LOSERS = 4
+"""Types of layers that are shown for a net."""
 COMPILERS = 6
 """How many nets torch.compile works on at a time."""
 UPDATE_PASSES = 5
@@ -52,10 +54,7 @@ def measure_case(
         for worker in workers:
             worker.times.clear()
         alternate([ours, best], rounds=rounds, seconds=seconds, quiet=1)
-        floor = sum(
-            max(flops / rates["flops_per_second"], size / rates["bytes_per_second"])
-            for flops, size in ours.notes["calls"]
-        )
+        floor = sum(_floor(*call, rates) for call in ours.notes["calls"])
         floor += UPDATE_PASSES * ours.notes["parameter_bytes"] / rates["bytes_per_second"]
         return {
             "date": results.today(),
@@ -68,7 +67,29 @@ def measure_case(
             "torch": _summary(best) | {"mode": best.job["mode"], "modes_tried_ms": tried},
             "speedup": round(best.median / ours.median, 2),
             "memory": round(ours.peak / best.peak, 2),
+            "layers": _by_type(ours.notes["layers"], rates),
         }
+
+
+def _floor(flops: int, nbytes: int, rates: dict[str, Any]) -> float:
+    """Seconds that arithmetic or memory takes at least."""
+    return max(flops / rates["flops_per_second"], nbytes / rates["bytes_per_second"])
+
+
+def _by_type(
+    layers: list[tuple[str, float, int, int]], rates: dict[str, Any]
+) -> dict[str, list[float]]:
+    """Milliseconds and floor of all layers of a type, those first that lose most.
+
+    layers: type, milliseconds, operations, bytes.
+    """
+    found: dict[str, list[float]] = {}
+    for kind, taken, flops, nbytes in layers:
+        both = found.setdefault(kind, [0.0, 0.0])
+        both[0] += taken
+        both[1] += _floor(flops, nbytes, rates) * 1e3
+    rounded = {kind: [round(each, 4) for each in both] for kind, both in found.items()}
+    return dict(sorted(rounded.items(), key=lambda item: item[1][1] - item[1][0]))
 
 
 def measure_rates(precision: str) -> dict[str, Any]:
@@ -166,7 +187,28 @@ Written by `make bench-gpu` on {record["date"]}.
   its bytes at the rate of a large copy, and the update's bytes.
 - Memory: the most that each framework held of its own; set-up: to the end of the first iteration
   (osucaffe / PyTorch).
+
+## Where the rest goes
+
+The types of layers that lose most beside their floors (`osucaffe time --gpu 0` shows each layer):
+milliseconds forward and backward, one layer behind the other, and the floor of these.
+
+{_rest(record["cases"])}
 """
+
+
+def _rest(cases: list[dict[str, Any]]) -> str:
+    """The table of what is lost, by those cases whose layers were timed."""
+    rows = []
+    for case in cases:
+        if "layers" not in case:
+            continue
+        lost = list(case["layers"].items())[:LOSERS]
+        cells = [f"{kind} {taken:.3f} ({floor:.3f})" for kind, (taken, floor) in lost]
+        cells += [""] * (LOSERS - len(cells))
+        rows.append((f"{case['model']} {case['batch']}", case["precision"], *cells))
+    columns = ("net and batch size", "precision", "most", *["then"] * (LOSERS - 1))
+    return results.table(columns, rows)
 
 
 def summary(record: dict[str, Any]) -> str:

@@ -17,6 +17,8 @@ from .built import DECAY, LEARNING_RATE, MOMENTUM, Built, solver_settings
 TORCH_MODES = ("eager", "compile", "reduce-overhead", "graph")
 """As it comes; torch.compile's default; its mode for little overhead; a captured CUDA graph."""
 
+PASSES = 5
+"""Times that layers are timed one by one."""
 BLOCK = 20
 """Iterations between two looks at the clock: the host waits for the device only then."""
 
@@ -33,6 +35,7 @@ def build_osucaffe(job: dict[str, Any]) -> Built:
     """A training iteration on GPU 0, replayed as one CUDA graph."""
     import osucaffe
     from osucaffe.backends.cuda import Cuda
+    from osucaffe.cli.time import measure
     from osucaffe.graph.flops import flops
     from osucaffe.solvers import Solver
 
@@ -56,6 +59,11 @@ def build_osucaffe(job: dict[str, Any]) -> Built:
             for call in program
         ],
         "parameter_bytes": backend.nbytes(solver.net.arena.data),
+        "layers": [
+            (layer.type, cost.milliseconds, cost.flops, cost.nbytes)
+            for layer in measure(solver.net, PASSES)
+            for cost in (layer.forward, layer.backward)
+        ],
     }
 
     def iterate() -> None:

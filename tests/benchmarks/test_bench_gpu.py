@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from benchmarks import results
-from benchmarks.bench_gpu import _so_far, render, summary
+from benchmarks.bench_gpu import _by_type, _rest, _so_far, render, summary
 
 README = Path(__file__).parents[2] / "README.md"
 
@@ -30,3 +30,23 @@ def test_what_was_measured_on_an_earlier_day_stays(tmp_path: Path) -> None:
     assert record["date"] == results.today()
     assert record["cases"] == old["cases"]
     assert record["rates"] == {"bf16": {}} | rates
+
+
+def test_what_loses_most_comes_first() -> None:
+    rates = {"flops_per_second": 1e12, "bytes_per_second": 1e9}
+    layers = [
+        ("Convolution", 5.0, 4 * 10**9, 10),
+        ("LRN", 3.0, 10, 10**6),
+        ("Convolution", 7.0, 6 * 10**9, 10),
+        ("Pooling", 1.0, 10, 10**6),
+    ]
+    found = _by_type(layers, rates)
+    assert list(found.items()) == [
+        ("Convolution", [12.0, 10.0]),
+        ("LRN", [3.0, 1.0]),
+        ("Pooling", [1.0, 1.0]),
+    ]
+    case = {"model": "net", "batch": 2, "precision": "tf32", "layers": found}
+    *_, row = _rest([case]).splitlines()
+    cells = "Convolution 12.000 (10.000) | LRN 3.000 (1.000) | Pooling 1.000 (1.000) |  |"
+    assert row == f"| net 2 | tf32 | {cells}"
