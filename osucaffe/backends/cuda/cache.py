@@ -26,9 +26,15 @@ def _writable(folder: Path) -> Path:
         with tempfile.TemporaryFile(dir=folder):
             return folder
     except OSError:
-        instead = tempfile.mkdtemp(prefix="osucaffe-")
-        atexit.register(shutil.rmtree, instead, ignore_errors=True)
-        return Path(instead)
+        return _passing()
+
+
+@functools.cache
+def _passing() -> Path:
+    """A folder that goes with this process."""
+    folder = tempfile.mkdtemp(prefix="osucaffe-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return Path(folder)
 
 
 def keep(path: Path, content: bytes) -> None:
@@ -36,6 +42,24 @@ def keep(path: Path, content: bytes) -> None:
 
     Raises OSError where that cannot be.
     """
-    with tempfile.NamedTemporaryFile(dir=path.parent, suffix=".tmp", delete=False) as file:
-        file.write(content)
-    os.replace(file.name, path)
+    file = tempfile.NamedTemporaryFile(dir=path.parent, suffix=".tmp", delete=False)  # noqa: SIM115
+    try:
+        with file:
+            file.write(content)
+        os.replace(file.name, path)
+    except OSError:
+        os.unlink(file.name)
+        raise
+
+
+def keep_somewhere(path: Path, content: bytes) -> Path:
+    """Write a file of that folder, or where its disk is full, one that goes with this process.
+
+    Returns where it lies.
+    """
+    try:
+        keep(path, content)
+    except OSError:
+        path = _passing() / path.name
+        keep(path, content)
+    return path

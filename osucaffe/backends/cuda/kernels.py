@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ..tensor import Step, Tensor
-from .cache import cache_folder, keep
+from .cache import cache_folder, keep_somewhere
 from .dependent import is_possible, launch_dependent, with_waiting
 from .tensor_map import Described
 
@@ -60,17 +60,18 @@ def _compiled_file(text: str, options: tuple[str, ...]) -> Path:
 
     source = "\n".join([text, *options, str(nvrtc.getVersion())])
     path = cache_folder() / f"{hashlib.sha256(source.encode()).hexdigest()}.cubin"
-    if not path.exists():
-        program = nvrtc.createProgram(text, "kernel.cu", (), ())
-        try:
-            nvrtc.compileProgram(program, options)
-            is_final = any("=sm_" in option for option in options)
-            keep(path, nvrtc.getCUBIN(program) if is_final else nvrtc.getPTX(program))
-        except nvrtc.NVRTCError as error:
-            raise RuntimeError(nvrtc.getProgramLog(program)) from error
-        finally:
-            nvrtc.destroyProgram(program)
-    return path
+    if path.exists():
+        return path
+    program = nvrtc.createProgram(text, "kernel.cu", (), ())
+    try:
+        nvrtc.compileProgram(program, options)
+        is_final = any("=sm_" in option for option in options)
+        made = nvrtc.getCUBIN(program) if is_final else nvrtc.getPTX(program)
+    except nvrtc.NVRTCError as error:
+        raise RuntimeError(nvrtc.getProgramLog(program)) from error
+    finally:
+        nvrtc.destroyProgram(program)
+    return keep_somewhere(path, made)
 
 
 @functools.cache
