@@ -25,7 +25,13 @@ from .library import (
     library_ways_with_passes,
 )
 from .movement import convert
-from .own import folded_first, large_images, large_outputs, small_correlations, small_gradients
+from .own import (
+    large_gradient,
+    large_images,
+    large_outputs,
+    small_correlations,
+    small_gradients,
+)
 from .packing import packed_ways
 from .registry import CudaCall, primitive
 from .rows import sum_rows
@@ -223,9 +229,9 @@ def _filter_ways(call: CudaCall, problem: Problem, x: Tensor, dy: Tensor, dw: Te
     """The ways to compute the gradients of filters alone, but for those by kernels for small
     convolutions."""
     backend, group, accumulate = call.backend, problem.group, "dw" in call.accumulates
-    folding = folded_first(backend, problem)
+    big, folding = large_gradient(backend, problem)
     images = _held(call, x) if folding is None else x
-    ways = large_gradients(call, images, dy, dw, problem.window, group, folding)
+    ways = large_gradients(call, big, images, dy, dw, folding=folding) if big else []
     if suffice(ways, problem):
         return ways
     if folding is not None:

@@ -9,13 +9,13 @@ a `Division`: an estimate ranks them, timing decides.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from ..tensor import Shape, Step, Tensor, sequence
+from ..tensor import Step, Tensor, sequence
 from .cudnn import channels_last
 from .folding import Folding
 from .hopper import PROCESSORS, SHARED, Correlation, correlates, multiplication
@@ -23,7 +23,7 @@ from .kernels import Kernel, kernel, launch
 from .layout import dtype_of, is_nhwc, strides
 from .registry import CudaCall
 from .tensor_map import MOST_EXTENT, Box
-from .ways import Maker, Way, measured, temporary
+from .ways import Maker, Problem, Way, measured
 
 if TYPE_CHECKING:
     from .backend import Cuda
@@ -228,25 +228,11 @@ class FilterGradient(Correlation):
         ])  # fmt: skip
 
 
-def filter_gradient(
-    backend: Cuda,
-    x: Shape,
-    y: Shape,
-    kernel: Sequence[int],
-    window: Sequence[Sequence[int]],
-    group: int,
-    folding: Folding | None = None,
-) -> FilterGradient | None:
-    """The gradient of the filters of a convolution of x to y, if this may compute it.
-
-    window: stride, pad, dilation. folding: how x is to be folded first, of one pixel.
-    """
-    if folding is not None:
-        plain = folding.folded
-        return filter_gradient(backend, plain.x, plain.y, plain.kernel, plain.window, plain.group)
-    if not correlates(backend, x, window):
+def filter_gradient(backend: Cuda, problem: Problem) -> FilterGradient | None:
+    """The gradient of a convolution's filters, if this may compute it."""
+    if not correlates(backend, problem):
         return None
-    found = FilterGradient(x, y, tuple(kernel), tuple(map(int, window[1])), group)
+    found = FilterGradient.of(problem)
     return found if found.possible and found.work >= LEAST_WORK else None
 
 
@@ -257,20 +243,19 @@ def trials(found: FilterGradient, folding: Folding | None) -> dict[str, Division
 
 def large_gradients(
     call: CudaCall,
+    found: FilterGradient,
     x: Tensor,
     dy: Tensor,
     dw: Tensor,
-    window: Sequence[Sequence[int]],
-    group: int,
+    *,
     folding: Folding | None = None,
 ) -> list[Way]:
-    """The ways to compute the gradients of filters by this kernel, if it is worth trying.
+    """The ways to compute the gradients of filters by this kernel, if the tensors lie as it wants.
 
-    window: stride, pad, dilation. folding: how x is to be folded first, of one pixel.
+    folding: how x is to be folded first, of one pixel.
     """
-    found = filter_gradient(call.backend, x.shape, dy.shape, dw.shape[2:], window, group, folding)
     as_it_lies = folding is not None or strides(x) == channels_last(x.shape)
-    if found is None or dtype_of(x) != "float32" or not is_nhwc(dw) or not as_it_lies:
+    if dtype_of(x) != "float32" or not is_nhwc(dw) or not as_it_lies:
         return []
     add = "dw" in call.accumulates
 
@@ -278,12 +263,11 @@ def large_gradients(
         def make(call: CudaCall, t: Mapping[str, Tensor]) -> Step:
             if folding is None:
                 return found.step(division, call, t["x"], t["dy"], t["dw"], add=add)
-            x, dw = temporary(call, folding.folded_x), temporary(call, folding.folded_w)
-            return sequence([
-                folding.fold_images(t["x"], x),
-                found.step(division, call, x, t["dy"], dw, add=False),
-                folding.unfold_filters(dw, t["dw"], accumulate=add),
-            ])  # fmt: skip
+
+            def step(x: Tensor, dw: Tensor) -> Step:
+                return found.step(division, call, x, t["dy"], dw, add=False)
+
+            return folding.around(call, "filter", t["x"], t["dw"], step)
 
         return make
 

@@ -9,7 +9,7 @@ blocks get wider still. The output lies in memory as it would have otherwise.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -138,6 +138,26 @@ class Folding:
         function = self._kernel("unfold_filters", self.dtype, "float32")
         return launch(function, blocks_for(dw.size), [*arguments, np.int32(accumulate)])
 
+    def around(
+        self,
+        call: CudaCall,
+        operation: str,
+        x: Tensor,
+        w: Tensor,
+        make: Callable[[Tensor, Tensor], Step],
+    ) -> Step:
+        """A step that computes the convolution folded: "forward" its y, "filter" its w.
+
+        make: makes what does so, of folded images and filters.
+        """
+        folded_x, folded_w = temporary(call, self.folded_x), temporary(call, self.folded_w)
+        forward = operation == "forward"
+        steps = [self.fold_filters(w, folded_w)] if forward else []
+        steps += [self.fold_images(x, folded_x), make(folded_x, folded_w)]
+        if not forward:
+            steps.append(self.unfold_filters(folded_w, w, accumulate="dw" in call.accumulates))
+        return sequence(steps)
+
 
 def foldings(dtype: str, problem: Problem) -> list[Folding]:
     """The foldings of a convolution into elements of dtype, with more and more pixels."""
@@ -168,15 +188,7 @@ def _folded_way(
     nbytes = backend.nbytes(x) + math.prod(folding.folded_x) * ITEM_BYTES[folding.dtype]
     fold = nbytes / BYTES_A_MILLISECOND + 2 * LAUNCH  # of images and filters, or back
 
-    def make() -> Step:
-        folded_x, folded_w = temporary(call, folding.folded_x), temporary(call, folding.folded_w)
-        forward = operation == "forward"
-        steps = [folding.fold_filters(w, folded_w)] if forward else []
-        steps.append(folding.fold_images(x, folded_x))
-        steps.append(plan_step(call, build(), {"x": folded_x, "w": folded_w, "y": y}))
-        if not forward:
-            added = "dw" in call.accumulates
-            steps.append(folding.unfold_filters(folded_w, w, accumulate=added))
-        return sequence(steps)
+    def step(x: Tensor, w: Tensor) -> Step:
+        return plan_step(call, build(), {"x": x, "w": w, "y": y})
 
-    return [Way(taken + fold, make)]
+    return [Way(taken + fold, lambda: folding.around(call, operation, x, w, step))]

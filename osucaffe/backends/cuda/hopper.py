@@ -4,12 +4,12 @@ GPU's extents, the instruction that multiplies (kernels/hopper.cuh has the other
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from ..tensor import Shape
 from .kernels import HOPPER, compute_capability
+from .ways import Problem
 
 if TYPE_CHECKING:
     from .backend import Cuda
@@ -35,6 +35,11 @@ class Correlation:
     kernel: Shape
     pad: Shape
     group: int
+
+    @classmethod
+    def of(cls, problem: Problem) -> Self:
+        """The convolution of a problem, of stride 1."""
+        return cls(problem.x, problem.y, problem.kernel, problem.window[1], problem.group)
 
     @property
     def channels(self) -> int:
@@ -66,11 +71,10 @@ class Correlation:
         }  # fmt: skip
 
 
-def correlates(backend: Cuda, x: Shape, window: Sequence[Sequence[int]]) -> bool:
-    """Whether a convolution of x may be a `Correlation` in tf32 here. window: stride, pad,
-    dilation."""
-    stride, _, dilation = window
-    fits = backend.precision == "tf32" and len(x) == 4 and {*stride, *dilation} == {1}
+def correlates(backend: Cuda, problem: Problem) -> bool:
+    """Whether a convolution may be a `Correlation` in tf32 here."""
+    stride, _, dilation = problem.window
+    fits = backend.precision == "tf32" and len(problem.x) == 4 and {*stride, *dilation} == {1}
     return fits and compute_capability() == HOPPER
 
 

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..tensor import Shape, Step, Tensor, sequence
+from ..tensor import Step, Tensor, sequence
 from .folding import Folding
 from .hopper import PROCESSORS, REGISTERS, SHARED, Correlation, correlates, multiplication
 from .kernels import Kernel, blocks_for, kernel, launch
 from .registry import CudaCall
-from .ways import Maker, Way, measured, temporary
+from .ways import Maker, Problem, Way, least_time, measured
 
 if TYPE_CHECKING:
     from .backend import Cuda
@@ -235,21 +235,11 @@ class Large(Correlation):
         ])  # fmt: skip
 
 
-def large(
-    backend: Cuda,
-    x: Shape,
-    y: Shape,
-    kernel: Sequence[int],
-    window: Sequence[Sequence[int]],
-    group: int,
-) -> Large | None:
-    """The convolution of x to y as a large one, if it is worth trying as such.
-
-    window: stride, pad, dilation.
-    """
-    if not correlates(backend, x, window):
+def large(backend: Cuda, problem: Problem) -> Large | None:
+    """The convolution as a large one, if it is worth trying as such."""
+    if not correlates(backend, problem):
         return None
-    found = Large(x, y, tuple(kernel), tuple(map(int, window[1])), group)
+    found = Large.of(problem)
     return found if found.possible and found.work >= LEAST_WORK else None
 
 
@@ -276,16 +266,16 @@ def large_ways(
 
     The tensors are those of `Large.step`. folding: how x and w are to be folded first.
     """
-    least = min((way.milliseconds for way in others), default=math.inf)
+    least = least_time(others)
 
     def maker(division: Division) -> Maker:
         def make(call: CudaCall, t: Mapping[str, Any]) -> Step:
-            x, w, before = t["x"], t["w"], []
-            if folding is not None:
-                x, w = temporary(call, folding.folded_x), temporary(call, folding.folded_w)
-                before = [folding.fold_filters(t["w"], w), folding.fold_images(t["x"], x)]
-            last = found.step(division, call, x, w, t["b"], t["positive"], t["y"], slope)
-            return sequence([*before, last])
+            def step(x: Tensor, w: Tensor) -> Step:
+                return found.step(division, call, x, w, t["b"], t["positive"], t["y"], slope)
+
+            if folding is None:
+                return step(t["x"], t["w"])
+            return folding.around(call, "forward", t["x"], t["w"], step)
 
         return make
 

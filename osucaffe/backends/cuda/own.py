@@ -9,7 +9,7 @@ import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from ..tensor import Shape, Step, Tensor
+from ..tensor import Step, Tensor
 from .filter_gradient import FilterGradient, filter_gradient
 from .folding import Folding, foldings, folds
 from .large import Large, large
@@ -17,7 +17,7 @@ from .layout import dtype_of, strides
 from .registry import CudaCall
 from .small import Division, Small
 from .warpgroup import correlate, divisions
-from .ways import Maker, Problem, Way, Window, measured
+from .ways import Maker, Problem, Way, measured
 
 if TYPE_CHECKING:
     from .backend import Cuda
@@ -25,36 +25,27 @@ if TYPE_CHECKING:
 # -- large ones: known from shapes alone, so that kernels can be compiled ahead of their turn ------
 
 
-def folded_first(backend: Cuda, problem: Problem) -> Folding | None:
+def _folded_first(backend: Cuda, problem: Problem) -> Folding | None:
     """How images are to be folded for kernels of our own, if they are."""
     return foldings(backend.dtype, problem)[0] if folds(problem) else None
 
 
 def large_outputs(backend: Cuda, problem: Problem) -> tuple[Large | None, Folding | None]:
     """What may compute the outputs, and how images and filters are to be folded for it."""
-    folding = folded_first(backend, problem)
-    return _large(backend, problem if folding is None else folding.folded), folding
+    folding = _folded_first(backend, problem)
+    return large(backend, problem if folding is None else folding.folded), folding
 
 
 def large_images(backend: Cuda, problem: Problem, *, masked: bool) -> Large | None:
     """What may compute the gradients of the images. masked: and applies a mask to them."""
-    found = _large(backend, problem)
+    found = large(backend, problem)
     return found and found.gradient(masked=masked)
 
 
 def large_gradient(backend: Cuda, problem: Problem) -> tuple[FilterGradient | None, Folding | None]:
     """What may compute the gradients of the filters, and how images are to be folded for it."""
-    folding = folded_first(backend, problem)
-    return filter_gradient(backend, *_given(problem), folding), folding
-
-
-def _large(backend: Cuda, problem: Problem) -> Large | None:
-    return large(backend, *_given(problem))
-
-
-def _given(problem: Problem) -> tuple[Shape, Shape, Shape, Window, int]:
-    """What kernels are found for."""
-    return problem.x, problem.y, problem.kernel, problem.window, problem.group
+    folding = _folded_first(backend, problem)
+    return filter_gradient(backend, problem if folding is None else folding.folded), folding
 
 
 # -- small ones ------------------------------------------------------------------------------------

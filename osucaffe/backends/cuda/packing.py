@@ -6,7 +6,6 @@ time to read and write them; the bias, the ReLU and the mask come with the one t
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -15,7 +14,7 @@ from .cudnn import Convolution, Operand, channels_last
 from .library import MOST_SLICES, bias_step, group_offsets, one_group, plan_steps
 from .movement import copy_columns
 from .registry import CudaCall
-from .ways import BYTES_A_MILLISECOND, LAUNCH, Way, temporary
+from .ways import BYTES_A_MILLISECOND, LAUNCH, Way, least_time, temporary
 
 MOST_COPYING = 0.5
 """Of the time of the fastest other way, what copies may take: if more, no plan is searched for."""
@@ -45,8 +44,7 @@ def packed_ways(
     copying = copied / BYTES_A_MILLISECOND + 2 * group * LAUNCH
     part = _packed(convolution, group)
     weights = group_offsets(part)["w"]
-    least = min((way.milliseconds for way in others), default=math.inf)
-    if weights % 16 or copying > MOST_COPYING * least:
+    if weights % 16 or copying > MOST_COPYING * least_time(others):
         return []
     found = backend.cudnn.plan(part)
     if found is None:

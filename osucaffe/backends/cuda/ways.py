@@ -85,6 +85,11 @@ class Way:
         return Way(taken, lambda: sequence([self.make(), step()]))
 
 
+def least_time(ways: Sequence[Way]) -> float:
+    """Milliseconds of the fastest; infinite where there is none."""
+    return min((way.milliseconds for way in ways), default=math.inf)
+
+
 def fastest(call: CudaCall, ways: Sequence[Way]) -> Step:
     """The step of the fastest way."""
     if not ways:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from osucaffe.backends.cuda import filter_gradient, hopper, kernels, large
+from osucaffe.backends.cuda.ways import Problem
 
 X = (64, 96, 28, 28)
 WINDOW = (1, 1), (1, 1), (1, 1)
@@ -24,8 +25,8 @@ def found(
     """What the large kernels say of a convolution."""
     monkeypatch.setattr(hopper, "compute_capability", lambda: capability)
     backend: Any = SimpleNamespace(precision=precision)
-    given = backend, x, X, (3, 3), window, 1
-    return [large.large(*given), filter_gradient.filter_gradient(*given)]
+    problem = Problem(x, (96, 96, 3, 3), X, window, 1)
+    return [large.large(backend, problem), filter_gradient.filter_gradient(backend, problem)]
 
 
 def test_large_convolutions_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
