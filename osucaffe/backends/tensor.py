@@ -69,6 +69,11 @@ class Tensor:
         return self if self.like is None else self.like.root
 
     @property
+    def is_open(self) -> bool:
+        """Whether its layout is still to be chosen."""
+        return self.root.flexible
+
+    @property
     def layout(self) -> Any:
         return self.root._layout
 

@@ -185,7 +185,7 @@ class Cpu:
     def _prepare_reorder(self, call: Call) -> Step | None:
         """A copy between two layouts is a reorder; None when it is not that."""
         x, y = call.reads["x"], call.writes["y"]
-        if _is_open(y) or x.layout == y.layout:
+        if y.is_open or x.layout == y.layout:
             return None
         _settle(x)
         return self.reorder(x, y)
@@ -258,10 +258,6 @@ def _prepare_host(call: Call) -> Step:
     return step
 
 
-def _is_open(tensor: Tensor) -> bool:
-    return tensor.root.flexible
-
-
 def _settle(tensor: Tensor) -> None:
     """Make the tensor row-major if its layout is still open."""
     tensor.root.flexible = False
@@ -269,7 +265,7 @@ def _settle(tensor: Tensor) -> None:
 
 def _share_layout(tensors: list[Tensor]) -> bool:
     """Whether all the tensors lie alike; those that are open take the others' layout."""
-    settled = [tensor for tensor in tensors if not _is_open(tensor)]
+    settled = [tensor for tensor in tensors if not tensor.is_open]
     if not settled:
         for tensor in tensors:
             _settle(tensor)
@@ -278,7 +274,7 @@ def _share_layout(tensors: list[Tensor]) -> bool:
     if any(tensor.layout != layout for tensor in settled):
         return False
     for tensor in tensors:
-        if _is_open(tensor):
+        if tensor.is_open:
             tensor.root.layout = layout
     return True
 

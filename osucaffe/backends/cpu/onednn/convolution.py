@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from ...tensor import Step, Tensor
 from . import api
 from .api import Descriptor, PrimitiveDescriptor
-from .memory import is_open
 from .preparation import Operand, Preparation
 
 _WEIGHTS = [1]
@@ -53,7 +52,7 @@ def _image_form(p: Preparation, x: Operand) -> Descriptor:
 def _output_form(p: Preparation, y: Operand) -> Descriptor:
     """The format to write y in: channels last where blocks of 16 channels waste too much."""
     channels = y.tensor.shape[1]
-    if is_open(y.tensor) and -(-channels // 16) * 16 > MOST_PADDED * channels:
+    if y.tensor.is_open and -(-channels // 16) * 16 > MOST_PADDED * channels:
         return p.channels_last(y.tensor.shape)
     return y.form
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from ...tensor import Step, Tensor
 from . import api
 from .api import Descriptor, PrimitiveDescriptor, Unsupported
-from .memory import in_sequence, is_open
+from .memory import in_sequence
 from .preparation import Operand, Preparation
 
 
@@ -54,14 +54,14 @@ def copy(p: Preparation, x: Tensor, y: Tensor) -> Step:
     plain = None if layout is None else layout.plain
     source, target = p.operand(x, plain), p.operand(y, plain)
     form = source.settled
-    chosen = p.library.describe("reorder", form, form if is_open(y) else target.form)
+    chosen = p.library.describe("reorder", form, form if y.is_open else target.form)
     return p.step(chosen, {api.SRC: source}, {api.DST: target})
 
 
 def concat(p: Preparation, xs: Sequence[Tensor], y: Tensor, *, axis: int) -> Step:
     """See `Program.concat`."""
     operands, target = [p.operand(x) for x in xs], p.operand(y)
-    form = None if is_open(y) else target.form
+    form = None if y.is_open else target.form
     chosen = p.library.describe(
         "concat", form, len(xs), axis % len(y.shape), [operand.settled for operand in operands]
     )

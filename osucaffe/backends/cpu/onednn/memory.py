@@ -34,11 +34,6 @@ class Layout:
     __hash__ = None  # type: ignore[assignment]
 
 
-def is_open(tensor: Tensor) -> bool:
-    """Whether its layout is still to be chosen."""
-    return tensor.root.flexible
-
-
 def settle(tensor: Tensor, layout: Layout | None) -> None:
     """Choose the layout of an open tensor; None: row-major."""
     tensor.root.layout = layout

@@ -8,7 +8,7 @@ from typing import Any
 from ...tensor import Step, Tensor
 from . import api
 from .api import Descriptor, PrimitiveDescriptor, Unsupported
-from .memory import Layout, is_open, settle
+from .memory import Layout, settle
 from .preparation import Preparation
 
 
@@ -27,7 +27,7 @@ class Note(Layout):
 
 def note_in(tensor: Tensor, form: Descriptor, forward: PrimitiveDescriptor) -> None:
     """Let an open tensor hold what the chosen forward notes in this format."""
-    if not is_open(tensor):
+    if not tensor.is_open:
         raise Unsupported("the note must be row-major")
     settle(tensor, Note(form, forward.wants(api.SRC), forward.wants(api.DST)))
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from ...tensor import Call, Step, Tensor
 from . import api
 from .api import Descriptor, Library, PrimitiveDescriptor, Unsupported
-from .memory import Held, Layout, Located, execution, in_sequence, is_open, settle
+from .memory import Held, Layout, Located, execution, in_sequence, settle
 
 
 class Operand:
@@ -31,7 +31,7 @@ class Operand:
     @property
     def form(self) -> Descriptor:
         """The format in which it lies, under these dimensions; `any` while that is open."""
-        if is_open(self.tensor):
+        if self.tensor.is_open:
             return self.library.any(self.plain.dimensions)
         layout = self.tensor.layout
         return self.plain if layout is None or layout.plain != self.plain else layout.form
@@ -39,7 +39,7 @@ class Operand:
     @property
     def settled(self) -> Descriptor:
         """The format in which it lies. Raises Unsupported while that is open."""
-        if is_open(self.tensor):
+        if self.tensor.is_open:
             raise Unsupported("it has not been written yet")
         return self.form
 
@@ -178,7 +178,7 @@ class Preparation:
         return scratch, produced
 
     def _settle(self, operand: Operand, form: Descriptor) -> None:
-        if is_open(operand.tensor):
+        if operand.tensor.is_open:
             plain = operand.plain
             settle(operand.tensor, None if form == plain else Layout(form, plain))
 

@@ -13,7 +13,7 @@ from ...tensor import Step, Tensor
 from ..recurrent import Product, backward_step, forward_step
 from . import api
 from .api import Descriptor, PrimitiveDescriptor, Unsupported
-from .memory import in_sequence, is_open, settle
+from .memory import in_sequence, settle
 from .preparation import Preparation
 
 
@@ -35,7 +35,7 @@ def _keep_row_major(p: Preparation) -> None:
     for tensor in [*p.call.read_tensors(), *p.call.written_tensors()]:
         if tensor is p.call.reads["w"]:
             continue
-        if is_open(tensor):
+        if tensor.is_open:
             settle(tensor, None)
         if tensor.layout is not None:
             raise Unsupported(f"{tensor} is not row-major")
