@@ -1,12 +1,12 @@
-"""Owns the calls of the CUDA driver that CuPy does not offer."""
+"""Owns the calls of the CUDA driver by which ranks share memory and meet."""
 
 from __future__ import annotations
 
 import ctypes
-import functools
 from collections.abc import Sequence
 from typing import Any
 
+from ..backends.cuda.driver import check, cuda_driver
 from ..errors import UserError
 
 FLAG_BYTES = 8
@@ -33,18 +33,18 @@ class Operation(ctypes.Structure):
 def allocation(pointer: int) -> int:
     """Where the allocation of device memory begins that this address is in: pools cut theirs."""
     start = ctypes.c_uint64()
-    query = _driver().cuMemGetAddressRange_v2
-    _check(query(ctypes.byref(start), None, ctypes.c_uint64(pointer)), f"memory at {pointer:#x}")
+    query = cuda_driver().cuMemGetAddressRange_v2
+    check(query(ctypes.byref(start), None, ctypes.c_uint64(pointer)), f"memory at {pointer:#x}")
     return start.value
 
 
 def require_flags() -> None:
     """UserError unless `exchange` works on the current device."""
     device, able = ctypes.c_int(), ctypes.c_int()
-    if hasattr(_driver(), "cuStreamBatchMemOp_v2"):
-        _check(_driver().cuCtxGetDevice(ctypes.byref(device)), "the current device")
-        query = _driver().cuDeviceGetAttribute
-        _check(query(ctypes.byref(able), _CAN_USE_64_BIT_STREAM_MEM_OPS, device), "an attribute")
+    if hasattr(cuda_driver(), "cuStreamBatchMemOp_v2"):
+        check(cuda_driver().cuCtxGetDevice(ctypes.byref(device)), "the current device")
+        query = cuda_driver().cuDeviceGetAttribute
+        check(query(ctypes.byref(able), _CAN_USE_64_BIT_STREAM_MEM_OPS, device), "an attribute")
     if not able.value:
         raise UserError(
             "--comm copy: this GPU or its driver has no stream memory operations, by which ranks "
@@ -67,15 +67,5 @@ def exchange(stream: Any, raised: Sequence[int], awaited: Sequence[int]) -> None
         *(Operation(_WRITE, flag, 0, _DEFAULT) for flag in awaited),
     ]
     batch = (Operation * len(operations))(*operations)
-    call = _driver().cuStreamBatchMemOp_v2
-    _check(call(ctypes.c_void_p(stream.ptr), len(operations), batch, 0), "flags")
-
-
-@functools.cache
-def _driver() -> ctypes.CDLL:
-    return ctypes.CDLL("libcuda.so.1")
-
-
-def _check(status: int, what: str) -> None:
-    if status:
-        raise RuntimeError(f"{what}: the CUDA driver says error {status}")
+    call = cuda_driver().cuStreamBatchMemOp_v2
+    check(call(ctypes.c_void_p(stream.ptr), len(operations), batch, 0), "flags")

@@ -15,7 +15,7 @@ WAIT_64, WRITE_64 = 4, 5
 
 
 def _use(monkeypatch: pytest.MonkeyPatch, **calls: Any) -> None:
-    monkeypatch.setattr(driver, "_driver", lambda: SimpleNamespace(**calls))
+    monkeypatch.setattr(driver, "cuda_driver", lambda: SimpleNamespace(**calls))
 
 
 def test_operations_lie_as_the_driver_reads_them() -> None:

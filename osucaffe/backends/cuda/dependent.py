@@ -14,6 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from .driver import check, cuda_driver
+
 FIRST_CAPABILITY, FIRST_DRIVER = 90, 12030
 """GPUs of this compute capability have such launches, drivers of this CUDA version in graphs."""
 PROGRAMMATIC_STREAM_SERIALIZATION = 6
@@ -56,11 +58,6 @@ class _Configuration(ctypes.Structure):
     )
 
 
-@functools.cache
-def _driver() -> Any:
-    return ctypes.CDLL("libcuda.so.1")
-
-
 def _three(extents: Sequence[int]) -> Any:
     return (ctypes.c_uint * 3)(*extents, *[1] * (3 - len(extents)))
 
@@ -87,8 +84,7 @@ def launch_dependent(
     configuration = _Configuration(
         _three(grid), _three(block), shared, stream, ctypes.pointer(attribute), 1
     )
-    failed = _driver().cuLaunchKernelEx(
+    status = cuda_driver().cuLaunchKernelEx(
         ctypes.byref(configuration), ctypes.c_void_p(function.kernel.ptr), parameters, None
     )
-    if failed:
-        raise RuntimeError(f"a kernel could not be launched: CUDA error {failed}")
+    check(status, "a kernel could not be launched")

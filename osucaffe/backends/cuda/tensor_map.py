@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..tensor import Shape, Tensor
+from .driver import check, cuda_driver
 
 MOST_EXTENT = 256
 """Of a box."""
@@ -54,13 +55,12 @@ def encoded(box: Box, address: int) -> Any:
     axes = len(box.extents)
     memory = (ctypes.c_uint8 * (BYTES + ALIGNMENT))()
     start = -ctypes.addressof(memory) % ALIGNMENT
-    status = ctypes.CDLL("libcuda.so.1").cuTensorMapEncodeTiled(
+    status = cuda_driver().cuTensorMapEncodeTiled(
         ctypes.byref(memory, start), _FLOAT32, ctypes.c_uint32(axes), ctypes.c_void_p(address),
         (ctypes.c_uint64 * axes)(*box.extents),
         (ctypes.c_uint64 * (axes - 1))(*(4 * stride for stride in box.strides)),
         (ctypes.c_uint32 * axes)(*box.box), (ctypes.c_uint32 * axes)(*[1] * axes),
         0, 0, _LINES, 0,
     )  # fmt: skip
-    if status:
-        raise RuntimeError(f"{box} at {address:#x}: the CUDA driver says error {status}")
+    check(status, f"{box} at {address:#x}")
     return np.frombuffer(bytes(memory)[start : start + BYTES], np.dtype((np.void, BYTES)))
