@@ -93,7 +93,11 @@ def trial_memory(backend: Cuda, nbytes: int) -> Any:
 
 def time_of(backend: Cuda, run: Callable[[], None]) -> float:
     """Milliseconds that one run takes on the device, after a first one."""
-    once = _elapsed(backend, run)
+    return _time_of(backend, run, _elapsed(backend, run))
+
+
+def _time_of(backend: Cuda, run: Callable[[], None], once: float) -> float:
+    """The same, where a run has just taken so long."""
     if once > BRIEF:
         return min(once, _elapsed(backend, run))
     times = max(FEWEST, min(MOST, math.ceil(GRAPHED / once)))
@@ -131,9 +135,10 @@ def fastest(backend: Cuda, runs: Sequence[Callable[[], None]]) -> tuple[int | No
     for number, run in enumerate(runs):
         try:
             run()  # what it loads or compiles is not to be timed
-            if _elapsed(backend, run) > HOPELESS * (least + HOST):
+            once = _elapsed(backend, run)
+            if once > HOPELESS * (least + HOST):
                 continue
-            taken = time_of(backend, run)
+            taken = _time_of(backend, run, once)
         except RuntimeError as error:
             if is_out_of_memory(error):
                 short = error
