@@ -78,5 +78,5 @@ def test_launch_that_cannot_be_is_an_error() -> None:
     function = kernel_from(SHIFT, "shift").function
     array = placed(backend, np.zeros(4, np.float32))
     values = [array.address, array.address, np.int32(4)]
-    with pytest.raises(RuntimeError, match="CUDA error"):
+    with pytest.raises(RuntimeError, match="could not be launched"):
         launch_dependent(function, (1,), (4096,), values, 0)
