@@ -25,7 +25,7 @@ from .kernels import FOLDER, kernel, launch
 from .laps import DeviceLaps
 from .layout import ITEM_BYTES, Layout, dtype_of, from_bfloat16, to_bfloat16
 from .out_of_memory import reported
-from .plans import Choices, device_name
+from .plans import Choices, device_name, trial_numbers
 from .registry import prepare
 
 PRIORITY = -1
@@ -98,6 +98,12 @@ class Cuda:
         """How long kernels of our own take on this device, as long as they are not changed."""
         text = "".join(path.read_text() for path in sorted(FOLDER.iterdir()))
         return Choices(f"kernels {zlib.crc32(text.encode()):08x}, {device_name(self)}")
+
+    @functools.cached_property
+    def trial_numbers(self) -> int:
+        """The address of what kernels are tried on, uploaded once: the host waits for each upload,
+        10 to 20 ms while it compiles."""
+        return self.upload(trial_numbers())
 
     # -- memory ----------------------------------------------------------------------------------
 

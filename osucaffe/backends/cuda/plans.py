@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import itertools
 import json
 import math
@@ -69,8 +68,8 @@ def device_name(backend: Cuda) -> str:
     return str(properties["name"].decode())
 
 
-@functools.cache
-def _numbers() -> np.ndarray:
+def trial_numbers() -> np.ndarray:
+    """What memory to try kernels on is filled with: TRIAL_WORDS words."""
     number = np.arange(TRIAL_WORDS, dtype=np.uint32) * np.uint32(2654435761)
     # Without an exponent's highest bit, every float32, bfloat16 and float16 is below 2.
     return number & np.uint32(0xBFFFBFFF)
@@ -78,16 +77,15 @@ def _numbers() -> np.ndarray:
 
 def trial_memory(backend: Cuda, nbytes: int) -> Any:
     """Memory to try a kernel on: finite numbers of either sign in every element type."""
-    size, numbers = -(-nbytes // 4) * 4, _numbers()
+    size = -(-nbytes // 4) * 4
     memory = backend.allocate(size)
-    begin, stream, runtime = int(memory.data.ptr), backend.stream.ptr, backend.cupy.cuda.runtime
-    filled = min(size, numbers.nbytes)
-    runtime.memcpyAsync(begin, numbers.ctypes.data, filled, runtime.memcpyHostToDevice, stream)
+    begin, runtime = int(memory.data.ptr), backend.cupy.cuda.runtime
+    source, filled = backend.trial_numbers, 0
     while filled < size:
-        more = min(filled, size - filled)
-        to_device = runtime.memcpyDeviceToDevice
-        runtime.memcpyAsync(begin + filled, begin, more, to_device, stream)
-        filled += more
+        more = min(filled or TRIAL_WORDS * 4, size - filled)
+        kind = runtime.memcpyDeviceToDevice
+        runtime.memcpyAsync(begin + filled, source, more, kind, backend.stream.ptr)
+        source, filled = begin, filled + more
     return memory
 
 

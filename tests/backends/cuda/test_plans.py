@@ -7,10 +7,14 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
+from osucaffe.backends.cuda import Cuda
 from osucaffe.backends.cuda.cudnn import Cudnn
-from osucaffe.backends.cuda.plans import Choices, fastest
+from osucaffe.backends.cuda.plans import TRIAL_WORDS, Choices, fastest, trial_memory, trial_numbers
+
+from .simulated import simulate
 
 
 @pytest.fixture(autouse=True)
@@ -125,3 +129,52 @@ def test_a_remembered_plan_is_built_when_it_is_used(monkeypatch: pytest.MonkeyPa
     assert built == []
     assert found[0]() is found[0]()
     assert built == ["this plan"]
+
+
+@pytest.mark.parametrize("nbytes", [2, 4 * TRIAL_WORDS, 20 * TRIAL_WORDS + 6])
+def test_kernels_are_tried_on_finite_numbers(nbytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    simulate(monkeypatch)
+    backend = Cuda(precision="bf16")
+    words = np.asarray(trial_memory(backend, nbytes)).view(np.uint32)
+    assert words.nbytes == -(-nbytes // 4) * 4
+    np.testing.assert_array_equal(words, np.resize(trial_numbers(), words.size))
+    for values in words.view(np.float32), words.view(np.float16):
+        assert np.isfinite(values).all()
+
+
+class _Proposals:
+    """A cuDNN graph that has to compile all that it proposes."""
+
+    names = ("eng4_k24=27", "eng4_k24=22", "eng4_k24=20", "eng4_k24=2", "eng62_k2=1")
+
+    def __init__(self) -> None:
+        self.built: list[str] = []
+
+    def get_execution_plan_count(self) -> int:
+        return len(self.names)
+
+    def get_plan_name_at_index(self, index: int) -> str:
+        return self.names[index]
+
+    def get_behavior_notes_for_plan_at_index(self, index: int) -> list[str]:
+        return ["compiled"] if index < 4 else []
+
+    def get_workspace_size_plan_at_index(self, index: int) -> int:
+        return 0
+
+    def build_plan_at_index(self, index: int) -> None:
+        self.built.append(self.names[index])
+
+
+@pytest.mark.parametrize(("work", "others"), [(1e9, 1), (1e11, 2)])
+def test_few_plans_are_compiled_and_the_best_guess_first(work: float, others: int) -> None:
+    graph = _Proposals()
+    cudnn = Cudnn.__new__(Cudnn)
+    cudnn.handle = 0
+    notes = SimpleNamespace(RUNTIME_COMPILATION="compiled")
+    cudnn.library = SimpleNamespace(behavior_note=notes, cudnnGraphNotSupportedError=ValueError)
+    cudnn._proposed = lambda _: graph  # type: ignore[method-assign]
+    convolution: Any = SimpleNamespace(operation="forward", precision="bf16", work=work)
+    plans = cudnn.plans(convolution)
+    assert [plan.name for plan in plans] == graph.built
+    assert graph.built == ["eng4_k24=2", *graph.names[:others], "eng62_k2=1"]
