@@ -37,9 +37,9 @@ ROUNDS = 3
 SECONDS = 0.25
 WAYS = {
     "alone": None,
-    "all_reduce": ("nccl", Design()),
+    "all_reduce": ("auto", Design()),
     "all_reduce, copy": ("copy", Design()),
-    "sharded": ("nccl", Design(propagation="sharded")),
+    "sharded": ("auto", Design(propagation="sharded")),
     "sharded, copy": ("copy", Design(propagation="sharded")),
 }
 """osucaffe's sides: the communicator, and what travels when. Alone, each GPU trains by itself."""

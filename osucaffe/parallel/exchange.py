@@ -15,12 +15,25 @@ from ..backends.tensor import Step, Tensor
 from ..comm.communicator import Communicator, Handle
 from .buckets import Bucket
 
+UNDIVIDED = 1 << 20
+"""With sharded propagation, the bytes of the largest last bucket that every rank updates whole:
+nothing runs beside it, and its weights need no trip then. Larger ones take longer as a whole."""
+
+
+def sums_of(buckets: Sequence[Bucket], propagation: str) -> list[str]:
+    """For each bucket the operation that sums its gradients, by how weights are propagated."""
+    operation = {"none": "all_reduce", "sharded": "reduce_scatter"}.get(propagation, "reduce")
+    operations = [operation] * len(buckets)
+    if propagation == "sharded" and len(buckets) > 1 and buckets[-1].nbytes <= UNDIVIDED:
+        operations[-1] = "all_reduce"
+    return operations
+
 
 class Aggregation:
     """Sums gradients over the ranks.
 
-    operation: where the sums are wanted: "all_reduce", on every rank; "reduce", on rank 0;
-    "reduce_scatter", each rank's part of each bucket on that rank.
+    operations: where the sums of each bucket are wanted: "all_reduce", on every rank; "reduce", on
+    rank 0; "reduce_scatter", each rank's part on that rank.
     In every iteration: `after` whenever backward has run a layer, or not at all; `send_rest`;
     `arrive` for each bucket.
     """
@@ -31,19 +44,21 @@ class Aggregation:
         backend: Any,
         diff: Tensor,
         buckets: Sequence[Bucket],
-        operation: str,
+        operations: Sequence[str],
     ) -> None:
         self._backend = backend
-        self._send = getattr(comm, operation)
-        self._pieces = [diff.array[bucket.start : bucket.stop] for bucket in buckets]
+        self._sends = [
+            partial(getattr(comm, operation), diff.array[bucket.start : bucket.stop])
+            for bucket, operation in zip(buckets, operations, strict=True)
+        ]
         self._layers = [bucket.layer for bucket in buckets]
         self._handles: list[Handle] = []
 
     def after(self, layer: int) -> None:
         """Backward has run this layer and all above it: send what is complete."""
         while len(self._handles) < len(self._layers) and layer <= self._layers[len(self._handles)]:
-            piece = self._pieces[len(self._handles)]
-            self._handles.append(self._send(piece, stream=_stream(self._backend)))
+            send = self._sends[len(self._handles)]
+            self._handles.append(send(stream=_stream(self._backend)))
 
     def marks(self) -> dict[int, Step]:
         """`after` for the layers with which something is complete."""

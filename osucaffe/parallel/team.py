@@ -26,8 +26,8 @@ from ..solvers.signals import NONE, SNAPSHOT, STOP
 from ..solvers.solver import Solver
 from ..solvers.team import Team
 from .batch import describe, divide_batches
-from .buckets import align, find_buckets
-from .exchange import Aggregation, Propagation
+from .buckets import Bucket, align, find_buckets
+from .exchange import Aggregation, Propagation, sums_of
 from .statistics import average_statistics
 
 logger = logging.getLogger("osucaffe")
@@ -101,34 +101,32 @@ class DataParallel(Team):
     def _plan(self, solver: Solver) -> None:
         """Cut gradients and weights into buckets, and the update with them."""
         net, design, arena = solver.net, self._design, solver.net.arena
-        sharded = design.propagation == "sharded"
         nbytes = design.bucket if design.aggregation == "layerwise" else len(arena) * 4
         buckets = find_buckets(net, nbytes, frozen=False)
-        if sharded:
+        if design.propagation == "sharded":
             buckets = align(buckets, GRAIN * self.size)
-        operations = {"none": "all_reduce", "sharded": "reduce_scatter"}
-        operation = operations.get(design.propagation, "reduce")
-        gradients = Aggregation(self.comm, net.backend, arena.diff, buckets, operation)
+        operations = sums_of(buckets, design.propagation)
+        gradients = Aggregation(self.comm, net.backend, arena.diff, buckets, operations)
         self._aggregation = gradients
-        ranges = [(bucket.start, bucket.stop) for bucket in buckets]
-        if sharded:
-            ranges = [
-                (start + first, start + last)
-                for start, stop in ranges
-                for first, last in [self.comm.part(stop - start)]
-            ]
         self._updates: list[tuple[int, Step]] = []
         """By bucket the layer that completes it, and what waits for its sums and updates it."""
-        if solver.optimizer.separable and self._updates_weights:
-            for index, (bucket, part) in enumerate(zip(buckets, ranges, strict=True)):
-                arrive, change = partial(gradients.arrive, index), solver.optimizer.part(*part)
+        divided: list[Bucket] = []
+        for index, (bucket, operation) in enumerate(zip(buckets, operations, strict=True)):
+            first, last = 0, bucket.stop - bucket.start
+            if operation == "reduce_scatter":
+                first, last = self.comm.part(last)
+                divided.append(bucket)
+            if solver.optimizer.separable and self._updates_weights:
+                change = solver.optimizer.part(bucket.start + first, bucket.start + last)
+                arrive = partial(gradients.arrive, index)
                 self._updates.append((bucket.layer, sequence([arrive, change])))
-        if not sharded:
-            nbytes = design.bucket if design.propagation == "overlapped" else len(arena) * 4
-            buckets = find_buckets(net, nbytes, frozen=True)
+        nbytes = design.bucket if design.propagation == "overlapped" else len(arena) * 4
+        travelling = divided or find_buckets(net, nbytes, frozen=True)
         copies = getattr(net.backend, "shadow_arena", lambda arena: None)(arena.data)
-        operation = "all_gather" if sharded else "broadcast"
-        self._weights = Propagation(self.comm, net.backend, arena.data, copies, buckets, operation)
+        operation = "all_gather" if divided else "broadcast"
+        self._weights = Propagation(
+            self.comm, net.backend, arena.data, copies, travelling, operation
+        )
 
     @property
     def _updates_weights(self) -> bool:

@@ -7,6 +7,7 @@ import pytest
 from osucaffe.backends.cpu import Cpu
 from osucaffe.net import Net
 from osucaffe.parallel.buckets import Bucket, align, find_buckets
+from osucaffe.parallel.exchange import UNDIVIDED, sums_of
 from osucaffe.proto import NetParameter, parse_text
 
 LAYER = """
@@ -47,10 +48,10 @@ def test_the_last_one_is_small() -> None:
         buckets = find_buckets(build(*[""] * layers), nbytes, frozen=False)
         return [(each.stop - each.start) // 112 for each in buckets]
 
-    assert sizes(9, 8 * 448) == [8, 1]
-    assert sizes(11, 8 * 448) == [8, 2, 1]
-    assert sizes(11, 8 * 448 - 8) == [8, 3]  # a parameter is more than an eighth
-    assert sizes(11, 11 * 448) == [11]
+    assert sizes(17, 16 * 448) == [16, 1]
+    assert sizes(19, 16 * 448) == [16, 2, 1]
+    assert sizes(19, 16 * 448 - 8) == [16, 3]  # a parameter is more than a sixteenth
+    assert sizes(19, 19 * 448) == [19]
 
 
 def test_frozen_parameters_are_left_out_unless_wanted() -> None:
@@ -74,3 +75,13 @@ def test_what_lies_behind_a_shared_parameter_waits_for_it() -> None:
 def test_aligned_buckets_hold_the_same_elements() -> None:
     given = [Bucket(0, 100, 9), Bucket(100, 230, 7), Bucket(300, 310, 4), Bucket(310, 400, 2)]
     assert align(given, 64) == [Bucket(0, 64, 9), Bucket(64, 230, 7), Bucket(300, 400, 2)]
+
+
+def test_ranks_divide_all_but_a_small_last_bucket() -> None:
+    large, small = Bucket(0, UNDIVIDED, 2), Bucket(0, UNDIVIDED // 4, 1)
+    divided, whole = "reduce_scatter", "all_reduce"
+    assert sums_of([large, large, small], "sharded") == [divided, divided, whole]
+    assert sums_of([small, small, large], "sharded") == [divided] * 3
+    assert sums_of([small], "sharded") == [divided]
+    assert sums_of([large, small], "none") == [whole] * 2
+    assert sums_of([large, small], "overlapped") == ["reduce"] * 2
