@@ -51,6 +51,35 @@ def large_gradient(backend: Cuda, problem: Problem) -> tuple[FilterGradient | No
 # -- small ones ------------------------------------------------------------------------------------
 
 
+def correlation_trials(
+    small: Small, x: Tensor, *, masked: bool, flipped: bool
+) -> dict[str, Callable[..., Step]]:
+    """What makes a step for each division to be timed, given the tensors of `Small.correlate` and
+    the slope, by a text that says all that its time depends on.
+
+    x: lies as the images will. masked: with the tensor `positive`. flipped: the filters are those
+    of the convolution that this is `turned` from.
+    """
+    masks = "masked " if masked else ""
+    start = _described(small, x)
+    by_warpgroups = functools.partial(correlate, small)
+    trials: dict[str, Callable[..., Step]] = {}
+    for each in small.correlations(flipped=flipped):
+        trials[f"{start} {masks}{each}"] = functools.partial(small.correlate, each)
+    for each in divisions(small, flipped=flipped):
+        trials[f"{start} warpgroups {masks}{each}"] = functools.partial(by_warpgroups, each)
+    return trials
+
+
+def gradient_trials(small: Small, x: Tensor) -> dict[str, Division]:
+    """The divisions to be timed for the gradients of filters and biases, by such texts."""
+    return {f"{_described(small, x)} {division}": division for division in small.summations}
+
+
+def _described(small: Small, x: Tensor) -> str:
+    return f"{small} {dtype_of(x)} {strides(x)}"
+
+
 def small_correlations(
     call: CudaCall,
     small: Small,
@@ -63,23 +92,14 @@ def small_correlations(
     slope: float = 1.0,
     flipped: bool = False,
 ) -> list[Way]:
-    """The ways to correlate x with w that every GPU has, and those by warpgroups.
+    """The ways to correlate x with w, for which see `correlation_trials`."""
 
-    The tensors are those of `Small.correlate`. flipped: w is the filter of the convolution that
-    this is `turned` from.
-    """
+    def maker(correlation: Callable[..., Step]) -> Maker:
+        return lambda _, t: correlation(**t, slope=slope)
+
+    tried = correlation_trials(small, x, masked=positive is not None, flipped=flipped)
     tensors = {"x": x, "w": w, "b": b, "positive": positive, "y": y}
-    masked = "masked " if positive is not None else ""
-
-    def maker(correlation: Callable[..., Step], division: Division) -> Maker:
-        return lambda _, t: correlation(division, **t, slope=slope)
-
-    by_warpgroups = functools.partial(correlate, small)
-    general, special = small.correlations(flipped=flipped), divisions(small, flipped=flipped)
-    own = {f"{masked}{each}": maker(small.correlate, each) for each in general}
-    ways = _measured(call, small, tensors, own)
-    own = {f"warpgroups {masked}{each}": maker(by_warpgroups, each) for each in special}
-    return ways + _measured(call, small, tensors, own)
+    return measured(call, tensors, {what: maker(each) for what, each in tried.items()})
 
 
 def small_gradients(
@@ -90,17 +110,6 @@ def small_gradients(
     def maker(division: Division) -> Maker:
         return lambda call, t: small.gradients(division, call, **t)
 
-    own = {f"{division}": maker(division) for division in small.summations}
-    return _measured(call, small, {"x": x, "dy": dy, "dw": dw, "db": db}, own)
-
-
-def _measured(
-    call: CudaCall, small: Small, tensors: dict[str, Tensor | None], makers: dict[str, Maker]
-) -> list[Way]:
-    """Ways that are timed. makers: by what tells them apart for this convolution."""
-    x = tensors["x"]
-    assert x is not None
-    lies = f"{dtype_of(x)} {strides(x)}"
-    return measured(
-        call, tensors, {f"{small} {lies} {what}": maker for what, maker in makers.items()}
-    )
+    tensors = {"x": x, "dy": dy, "dw": dw, "db": db}
+    tried = gradient_trials(small, x)
+    return measured(call, tensors, {what: maker(each) for what, each in tried.items()})

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..tensor import Shape, Step, Tensor, sequence
-from .kernels import kernel, launch
+from .kernels import Kernel, kernel, launch
 from .layout import C_TYPES, ITEM_BYTES, dtype_of, strides
 from .registry import CudaCall
 from .ways import Problem
@@ -67,9 +67,13 @@ class Division:
     words: int
     macros: tuple[tuple[str, int], ...]
 
+    def function(self, name: str, macros: dict[str, Any]) -> Kernel:
+        """A kernel of small.cu, compiled for this."""
+        return kernel("small", name, **macros | dict(self.macros), THREADS=self.threads)
+
     def launch(self, name: str, macros: dict[str, Any], arguments: Sequence[Any]) -> Step:
-        """A step that launches a kernel of small.cu."""
-        function = kernel("small", name, **macros | dict(self.macros), THREADS=self.threads)
+        """A step that launches it."""
+        function = self.function(name, macros)
         return launch(function, self.grid, arguments, block=self.threads, shared=self.words * 4)
 
     def cycles(self, loaded: int, multiplied: int) -> float:
@@ -266,6 +270,10 @@ class Small:
         grid = (-(-units // a_block), parts)
         yield Division(grid, groups * shares * 32, words, tuple(macros.items()))
 
+    def gradient_macros(self, x: Tensor) -> dict[str, Any]:
+        """What the kernels of `gradients` are told."""
+        return self._macros(x, self._pair(self.y[3]), 4)
+
     def gradients(
         self,
         division: Division,
@@ -279,15 +287,13 @@ class Small:
 
         x may lie in any layout; dy has the channels last.
         """
-        macros = self._macros(x, self._pair(self.y[3]), 4)
+        macros = self.gradient_macros(x)
         splits = division.grid[0]
         units = self.x[0] * (self.y[2] // dict(division.macros)["ROWS"])
         columns = self.y[1] * (self.x[1] * math.prod(self.kernel) + 1)
         partial = call.temporary((splits, columns))
         added = [np.int32(name in call.accumulates) for name in ("dw", "db")]
-        finish = kernel(
-            "small", "finish_gradient", **macros | dict(division.macros), THREADS=division.threads
-        )
+        finish = division.function("finish_gradient", macros)
         return sequence([
             division.launch("gradient", macros, [x, dy, partial, np.int32(units)]),
             launch(

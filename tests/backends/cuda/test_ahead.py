@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from osucaffe.backends.cuda import Cuda, filter_gradient, kernels, large, small
+from osucaffe.backends.cuda import Cuda, filter_gradient, kernels, large, own
 from osucaffe.backends.cuda.ways import Way
 
 from ..running import Output, Runner
@@ -20,8 +20,15 @@ LAYERS = {
     "in groups": ((2, 96, 27, 27), (256, 48, 5, 5), 1, 2, 2),
     "whole": ((2, 64, 14, 14), (96, 64, 3, 3), 1, 1, 1),
     "folded": ((2, 3, 67, 67), (96, 3, 11, 11), 4, 0, 1),
+    "one channel": ((2, 1, 28, 28), (20, 1, 5, 5), 1, 0, 1),
+    "five channels": ((2, 5, 16, 16), (8, 5, 3, 3), 1, 1, 1),
+    "even channels": ((2, 16, 14, 14), (48, 16, 5, 5), 1, 2, 1),
 }
 """Shapes of images and filters, stride, pad, groups."""
+TF32 = "in groups", "folded"
+"""Those for which we have kernels in tf32 alone."""
+TIMED = "convolve", "filter_products", "correlate", "gradient"
+"""Kernels of the files that are compiled for a trial."""
 
 
 def recorded(backend: Any, layer: str, *, with_bias: bool) -> Runner:
@@ -48,9 +55,15 @@ def recorded(backend: Any, layer: str, *, with_bias: bool) -> Runner:
 
 
 @pytest.mark.parametrize("with_bias", [False, True], ids=["alone", "bias, masked"])
-@pytest.mark.parametrize("layer", LAYERS)
+@pytest.mark.parametrize(
+    ("precision", "layer"),
+    [
+        *(("tf32", each) for each in LAYERS),
+        *(("bf16", each) for each in LAYERS if each not in TF32),
+    ],
+)
 def test_all_that_is_timed_was_asked_for(
-    layer: str, with_bias: bool, monkeypatch: pytest.MonkeyPatch
+    precision: str, layer: str, with_bias: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     simulate(monkeypatch)
     asked: list[str] = []
@@ -61,15 +74,16 @@ def test_all_that_is_timed_was_asked_for(
 
     def measured(call: Any, tensors: Any, makers: Mapping[str, Callable[..., Any]]) -> list[Way]:
         steps = [make(call, tensors) for make in makers.values()]
-        return [Way(-1.0, lambda: steps[0])]
+        return [Way(-1.0, lambda: steps[0])] if steps else []
 
     monkeypatch.setattr(kernels, "_compiled", compiled)
-    for owner in large, filter_gradient:
+    for owner in large, filter_gradient, own:
         monkeypatch.setattr(owner, "measured", measured)
+    for owner in large, filter_gradient:
         monkeypatch.setattr(owner, "LEAST_WORK", 0)
-    monkeypatch.setattr(small, "MOST_WORK", 0)
-    backend = Cuda(precision="tf32")
-    backend.cudnn = SimpleNamespace(plan=lambda _: None)  # type: ignore[assignment]
+    backend = Cuda(precision=precision)
+    found = (lambda: SimpleNamespace(workspace=0)), 1.0
+    backend.cudnn = SimpleNamespace(plan=lambda _: found)  # type: ignore[assignment]
     backend.cublas = SimpleNamespace(algorithm=lambda _: None)  # type: ignore[assignment]
     known: dict[str, Any] = {}
     backend.timings = known  # type: ignore[assignment]
@@ -78,7 +92,7 @@ def test_all_that_is_timed_was_asked_for(
     ahead = {*asked}
     asked.clear()
     runner.prepare()
-    timed = {text for text in asked if "\nconvolve(" in text or "\nfilter_products(" in text}
+    timed = {text for text in asked if any(f"\n{name}(" in text for name in TIMED)}
     assert len(timed) >= 2
     assert timed == ahead
 
