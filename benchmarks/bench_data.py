@@ -118,7 +118,7 @@ Written by `make bench-data` on {record["date"]}.
 def _training(training: dict[str, Any] | None) -> str:
     if training is None:
         return ""
-    rates = training["images_per_second"]
+    rates, upload = training["images_per_second"], training["upload_bytes_per_second"] / 1e9
     rows = [
         (
             name,
@@ -131,8 +131,8 @@ def _training(training: dict[str, Any] | None) -> str:
     return f"""
 ## Training from the LMDBs
 
-AlexNet, bf16, batch {BATCH}, on one {training["device"]}: a whole iteration with its update. Pinned
-memory is uploaded at {training["upload_bytes_per_second"] / 1e9:.1f} GB/s here.
+AlexNet, bf16, batch {BATCH}, on one {training["device"]}: a whole iteration with its update, on
+{training["date"]}. Pinned memory is uploaded at {upload:.1f} GB/s here.
 
 {results.table(("data", "img/s", "GB/s of pixels", "of the first"), rows)}
 """
@@ -188,7 +188,8 @@ def main() -> None:
                 results.write(file, record, render(record), options.out)
         if gpu and options.only != "readers":
             readers = [n for n in (1, 2, 4, 8) if n <= machine["cores"]]
-            record["training"] = bench_data_training.measure(paths, readers, options.rounds)
+            trained = bench_data_training.measure(paths, readers, options.rounds)
+            record["training"] = {"date": record["date"], **trained}
         path = results.write(file, record, render(record), options.out)
     print(f"\n{path.read_text()}")
 
