@@ -25,7 +25,7 @@ from .kernels import FOLDER, kernel, launch
 from .laps import DeviceLaps
 from .layout import ITEM_BYTES, Layout, dtype_of, from_bfloat16, to_bfloat16
 from .out_of_memory import reported
-from .plans import Choices, device_name, trial_numbers
+from .plans import Choices, device_name, upload_trial_numbers
 from .registry import prepare
 
 PRIORITY = -1
@@ -101,9 +101,8 @@ class Cuda:
 
     @functools.cached_property
     def trial_numbers(self) -> int:
-        """The address of what kernels are tried on, uploaded once: the host waits for each upload,
-        10 to 20 ms while it compiles."""
-        return self.upload(trial_numbers())
+        """The address of what memory to try kernels on is filled with."""
+        return upload_trial_numbers(self)
 
     # -- memory ----------------------------------------------------------------------------------
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
+import logging
 import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,8 @@ from .out_of_memory import is_out_of_memory
 
 if TYPE_CHECKING:
     from .backend import Cuda
+
+logger = logging.getLogger("osucaffe")
 
 TRIALS = 3
 """Times that a graph of runs is on the clock."""
@@ -73,6 +76,18 @@ def trial_numbers() -> np.ndarray:
     number = np.arange(TRIAL_WORDS, dtype=np.uint32) * np.uint32(2654435761)
     # Without an exponent's highest bit, every float32, bfloat16 and float16 is below 2.
     return number & np.uint32(0xBFFFBFFF)
+
+
+def upload_trial_numbers(backend: Cuda) -> int:
+    """Their address on the device. Once, for all trials: while kernels are compiled, the host waits
+    10 to 20 ms for an upload."""
+    logger.info(
+        "Looking for the fastest kernels on GPU %d: up to half a minute, once for each net "
+        "(remembered in %s)",
+        backend.device.id,
+        cache_folder(),
+    )
+    return backend.upload(trial_numbers())
 
 
 def trial_memory(backend: Cuda, nbytes: int) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -132,14 +133,20 @@ def test_a_remembered_plan_is_built_when_it_is_used(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("nbytes", [2, 4 * TRIAL_WORDS, 20 * TRIAL_WORDS + 6])
-def test_kernels_are_tried_on_finite_numbers(nbytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kernels_are_tried_on_finite_numbers(
+    nbytes: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, folder: Path
+) -> None:
     simulate(monkeypatch)
+    caplog.set_level(logging.INFO)
     backend = Cuda(precision="bf16")
+    trial_memory(backend, 4)
     words = np.asarray(trial_memory(backend, nbytes)).view(np.uint32)
     assert words.nbytes == -(-nbytes // 4) * 4
     np.testing.assert_array_equal(words, np.resize(trial_numbers(), words.size))
     for values in words.view(np.float32), words.view(np.float16):
         assert np.isfinite(values).all()
+    [said] = [each.getMessage() for each in caplog.records]  # once, not for each trial
+    assert str(folder) in said
 
 
 class _Proposals:
