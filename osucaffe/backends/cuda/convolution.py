@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from ..tensor import Step, Tensor
-from .cudnn import Convolution
+from .cudnn_graph import Convolution
 from .elementwise import mask_step
 from .filter_gradient import large_gradients
 from .folding import folded_ways, foldings, may_fold

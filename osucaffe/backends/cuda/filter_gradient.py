@@ -16,11 +16,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from ..tensor import Step, Tensor, sequence
-from .cudnn import channels_last
 from .folding import Folding
 from .hopper import PROCESSORS, SHARED, Correlation, correlates, multiplication
 from .kernels import Kernel, kernel, launch
-from .layout import dtype_of, is_nhwc, strides
+from .layout import channels_last, dtype_of, is_nhwc, strides
 from .registry import CudaCall
 from .tensor_map import MOST_EXTENT, Box
 from .ways import Maker, Problem, Way, measured

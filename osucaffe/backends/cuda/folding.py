@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 
 from ..tensor import Shape, Step, Tensor, sequence
-from .cudnn import Convolution, Operand, channels_last
+from .cudnn_graph import Convolution, Operand
 from .kernels import blocks_for, kernel, launch
-from .layout import C_TYPES, ITEM_BYTES, dtype_of, strides
+from .layout import C_TYPES, ITEM_BYTES, channels_last, dtype_of, strides
 from .library import plan_step
 from .registry import CudaCall
 from .ways import BYTES_A_MILLISECOND, LAUNCH, Problem, Way, temporary

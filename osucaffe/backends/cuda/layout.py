@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -106,6 +107,18 @@ def strides(tensor: Tensor) -> tuple[int, ...]:
         result[axis] = distance
         distance *= shape[axis]
     return tuple(result)
+
+
+def channels_last(shape: Sequence[int], channels: int | None = None) -> tuple[int, ...]:
+    """Strides of (N, C, *extents) with the channels last, in memory that has `channels` of them."""
+    width = shape[1] if channels is None else channels
+    strides = [0] * len(shape)
+    strides[1] = 1
+    distance = width
+    for axis in [*reversed(range(2, len(shape))), 0]:
+        strides[axis] = distance
+        distance *= shape[axis]
+    return tuple(strides)
 
 
 def settle_rows(tensor: Tensor, dtype: str) -> None:

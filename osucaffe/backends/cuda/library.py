@@ -15,9 +15,10 @@ import numpy as np
 
 from ..tensor import Step, Tensor, sequence
 from .cublas import Algorithm, Product
-from .cudnn import HEAVY, Convolution, Operand, Plan, channels_last
+from .cudnn import HEAVY, Plan
+from .cudnn_graph import Convolution, Operand
 from .kernels import blocks_for, kernel, launch
-from .layout import C_TYPES, ITEM_BYTES, dtype_of
+from .layout import C_TYPES, ITEM_BYTES, channels_last, dtype_of
 from .registry import CudaCall
 from .ways import Way, Window
 

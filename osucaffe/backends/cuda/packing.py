@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ..tensor import Step, Tensor, sequence
-from .cudnn import Convolution, Operand, channels_last
+from .cudnn_graph import Convolution, Operand
+from .layout import channels_last
 from .library import MOST_SLICES, bias_step, group_offsets, one_group, plan_steps
 from .movement import copy_columns
 from .registry import CudaCall

@@ -18,7 +18,8 @@ import pytest
 
 from osucaffe.backends.cpu import Cpu
 from osucaffe.backends.cuda import Cuda, convolution, kernels, packing
-from osucaffe.backends.cuda.cudnn import Convolution, Operand, channels_last
+from osucaffe.backends.cuda.cudnn_graph import Convolution, Operand
+from osucaffe.backends.cuda.layout import channels_last
 
 from ..running import Output, Runner, run_call
 from .simulated import simulate
