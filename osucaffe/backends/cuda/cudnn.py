@@ -18,9 +18,10 @@ from .plans import Choices, device_name, fastest, trial_memory
 if TYPE_CHECKING:
     from .backend import Cuda
 
-MOST_TIMED = 24
-"""Plans that are timed at most, in the order in which cuDNN proposes them: of up to 40 for each of
-CaffeNet's, GoogLeNet's and VGG-16's convolutions in bfloat16, none beyond the 20th was faster."""
+MOST_PROPOSED, MOST_TIMED = 40, 24
+"""So many of cuDNN's proposals are looked at, or as many as it takes to find one that can be built
+(in fp32 dozens are refused, since they use tensor cores), and so many are timed: of 40 for each of
+CaffeNet's, GoogLeNet's and VGG-16's convolutions in bfloat16 none beyond the 20th was faster."""
 MOST_COMPILED, MOST_COMPILED_HEAVY = 2, 3
 """Among them, those that cuDNN has to compile first (about 0.4 s each); where HEAVY is exceeded."""
 HEAVY = 2e10
@@ -131,11 +132,11 @@ class Cudnn:
         plans: list[Plan] = []
         compiled = 0
         most = MOST_COMPILED_HEAVY if convolution.work > HEAVY else MOST_COMPILED
-        names = [
-            graph.get_plan_name_at_index(index)
-            for index in range(min(graph.get_execution_plan_count(), MOST_TIMED))
-        ]
+        indices = range(graph.get_execution_plan_count())
+        names = [graph.get_plan_name_at_index(index) for index in indices]
         for index, name in sorted(enumerate(names), key=lambda each: each[1] != OFTEN_BEST):
+            if len(plans) == MOST_TIMED or (plans and index >= MOST_PROPOSED):
+                break
             engine = name.split("_")[0]
             if convolution.precision == "fp32" and (convolution.operation, engine) == INEXACT:
                 continue

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from osucaffe.backends.cuda import Cuda
-from osucaffe.backends.cuda.cudnn import Cudnn
+from osucaffe.backends.cuda.cudnn import MOST_PROPOSED, MOST_TIMED, Cudnn
 from osucaffe.backends.cuda.plans import TRIAL_WORDS, Choices, fastest, trial_memory, trial_numbers
 
 from .simulated import simulate
@@ -150,11 +150,10 @@ def test_kernels_are_tried_on_finite_numbers(
 
 
 class _Proposals:
-    """A cuDNN graph that has to compile all that it proposes."""
+    """A cuDNN graph that has to compile some of what it proposes, and cannot build other."""
 
-    names = ("eng4_k24=27", "eng4_k24=22", "eng4_k24=20", "eng4_k24=2", "eng62_k2=1")
-
-    def __init__(self) -> None:
+    def __init__(self, names: list[str], compiled: int = 0, refused: int = 0) -> None:
+        self.names, self.compiled, self.refused = names, compiled, refused
         self.built: list[str] = []
 
     def get_execution_plan_count(self) -> int:
@@ -164,24 +163,39 @@ class _Proposals:
         return self.names[index]
 
     def get_behavior_notes_for_plan_at_index(self, index: int) -> list[str]:
-        return ["compiled"] if index < 4 else []
+        return ["compiled"] if index < self.compiled else []
 
     def get_workspace_size_plan_at_index(self, index: int) -> int:
         return 0
 
     def build_plan_at_index(self, index: int) -> None:
+        if index < self.refused:
+            raise RuntimeError("not supported")
         self.built.append(self.names[index])
+
+    def plans(self, work: float) -> list[str]:
+        """The names of those that are timed, for a convolution of so much work."""
+        cudnn = Cudnn.__new__(Cudnn)  # without the library
+        cudnn.handle = 0
+        notes = SimpleNamespace(RUNTIME_COMPILATION="compiled")
+        cudnn.library = SimpleNamespace(behavior_note=notes, cudnnGraphNotSupportedError=ValueError)
+        cudnn._proposed = lambda _: self  # type: ignore[method-assign]
+        convolution: Any = SimpleNamespace(operation="forward", precision="bf16", work=work)
+        names = [plan.name for plan in cudnn.plans(convolution)]
+        assert names == self.built
+        return names
 
 
 @pytest.mark.parametrize(("work", "others"), [(1e9, 1), (1e11, 2)])
 def test_few_plans_are_compiled_and_the_best_guess_first(work: float, others: int) -> None:
-    graph = _Proposals()
-    cudnn = Cudnn.__new__(Cudnn)
-    cudnn.handle = 0
-    notes = SimpleNamespace(RUNTIME_COMPILATION="compiled")
-    cudnn.library = SimpleNamespace(behavior_note=notes, cudnnGraphNotSupportedError=ValueError)
-    cudnn._proposed = lambda _: graph  # type: ignore[method-assign]
-    convolution: Any = SimpleNamespace(operation="forward", precision="bf16", work=work)
-    plans = cudnn.plans(convolution)
-    assert [plan.name for plan in plans] == graph.built
-    assert graph.built == ["eng4_k24=2", *graph.names[:others], "eng62_k2=1"]
+    names = ["eng4_k24=27", "eng4_k24=22", "eng4_k24=20", "eng4_k24=2", "eng62_k2=1"]
+    found = _Proposals(names, compiled=4).plans(work)
+    assert found == ["eng4_k24=2", *names[:others], "eng62_k2=1"]
+
+
+@pytest.mark.parametrize(
+    ("refused", "last"), [(0, MOST_TIMED), (10, 10 + MOST_TIMED), (35, MOST_PROPOSED), (45, 46)]
+)
+def test_what_cannot_be_built_does_not_count(refused: int, last: int) -> None:
+    names = [f"eng1_k2={number}" for number in range(50)]
+    assert _Proposals(names, refused=refused).plans(1e9) == names[refused:last]
