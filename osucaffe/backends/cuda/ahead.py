@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ..tensor import Call, Tensor
+from ..tensor import Call, Shape, Tensor
 from . import filter_gradient, large
 from .folding import Folding
-from .layout import Layout, is_nhwc
+from .layout import Layout, is_nhwc, lying
 from .own import (
     correlation_trials,
     gradient_trials,
@@ -101,16 +101,12 @@ def _small_gradients(found: Small, x: Tensor) -> Trials:
     return {what: partial(begin, each) for what, each in gradient_trials(found, x).items()}
 
 
-def _held(backend: Cuda, shape: tuple[int, ...]) -> Tensor:
+def _held(backend: Cuda, shape: Shape) -> Tensor:
     """A blob in the type of the precision, with the channels last."""
-    held = Tensor(shape, flexible=True)
-    held.layout = Layout(shape, backend.dtype, True)
-    return held
+    return lying(Tensor(shape), Layout(shape, backend.dtype, True))
 
 
 def _as_it_will_lie(backend: Cuda, tensor: Tensor) -> Tensor:
     """What lies as this tensor does once a convolution has read it."""
-    if not tensor.is_open:
-        return tensor
-    root = tensor.root
-    return Tensor(root.shape, root.dtype) if root.kept else _held(backend, root.shape)
+    layout = backend.layout_for(tensor.root) if tensor.is_open else None
+    return tensor if layout is None else lying(Tensor(tensor.shape), layout)

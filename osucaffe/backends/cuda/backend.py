@@ -23,7 +23,7 @@ from .decoder import Decoder
 from .graphs import arrange, aside, capture
 from .kernels import FOLDER, kernel, launch
 from .laps import DeviceLaps
-from .layout import ITEM_BYTES, Layout, dtype_of, from_bfloat16, to_bfloat16
+from .layout import ITEM_BYTES, Layout, dtype_of, from_bfloat16, lying, to_bfloat16
 from .out_of_memory import reported
 from .plans import Choices, device_name, upload_trial_numbers
 from .registry import prepare
@@ -100,8 +100,8 @@ class Cuda:
         return Choices(f"kernels {zlib.crc32(text.encode()):08x}, {device_name(self)}")
 
     @functools.cached_property
-    def trial_numbers(self) -> int:
-        """The address of what memory to try kernels on is filled with."""
+    def trial_source(self) -> int:
+        """Where memory to try kernels on is copied from."""
         return upload_trial_numbers(self)
 
     # -- memory ----------------------------------------------------------------------------------
@@ -211,8 +211,8 @@ class Cuda:
         if id(parameter) not in self._shadows:
             layout = parameter.layout
             shape, nhwc = (layout.shape, layout.nhwc) if layout else (parameter.shape, False)
-            copy = Tensor(parameter.shape, name=f"{parameter.name}.16", flexible=True)
-            copy.layout = Layout(shape, self.dtype, nhwc)
+            copy = Tensor(parameter.shape, name=f"{parameter.name}.16")
+            lying(copy, Layout(shape, self.dtype, nhwc))
             self.place(copy, self.allocate(self.nbytes(copy)), 0)
             self._shadows[id(parameter)] = (parameter, copy)
             if parameter.array is not None:
@@ -233,8 +233,7 @@ class Cuda:
             return None
         for _, copy in inside:  # their memory can be had again
             copy.array = None
-        whole = Tensor(arena.shape, name="arena.16", flexible=True)
-        whole.layout = Layout(arena.shape, self.dtype, False)
+        whole = lying(Tensor(arena.shape, name="arena.16"), Layout(arena.shape, self.dtype, False))
         memory = self.allocate(self.nbytes(whole))
         self.place(whole, memory, 0)
         for parameter, copy in inside:
@@ -316,16 +315,23 @@ class Cuda:
         return reported(capture(self, steps) if self.graphs else sequence(steps))
 
     def settle(self, tensor: Tensor, dtype: str | None = None) -> None:
-        """Choose the layout of a tensor, if it is still open: blobs are held in the precision's
-        type, channels last; parameters and outputs stay row-major float32."""
-        root = tensor.root
-        if not root.flexible:
+        """Choose the layout of a tensor, if it is still open."""
+        if not tensor.is_open:
             return
-        if root.kept:
+        root = tensor.root
+        layout = self.layout_for(root, dtype)
+        if layout is None:
             root.flexible = False
         else:
-            chosen = dtype or (self.dtype if root.dtype == "float32" else root.dtype)
-            root.layout = Layout(root.shape, chosen, len(root.shape) > 2)
+            root.layout = layout
+
+    def layout_for(self, root: Tensor, dtype: str | None = None) -> Layout | None:
+        """What `settle` chooses: blobs are held in the precision's type, channels last; parameters
+        and outputs stay row-major float32 (None)."""
+        if root.kept:
+            return None
+        chosen = dtype or (self.dtype if root.dtype == "float32" else root.dtype)
+        return Layout(root.shape, chosen, len(root.shape) > 2)
 
 
 @functools.cache

@@ -118,10 +118,8 @@ class Cudnn:
     def named(self, convolution: Convolution, name: str) -> Plan | None:
         """The plan of this name, if cuDNN still proposes it."""
         graph = self._proposed(convolution)
-        for index in range(graph.get_execution_plan_count() if graph else 0):
-            if graph.get_plan_name_at_index(index) == name:
-                return self._built(graph, index)
-        return None
+        names = _names(graph) if graph else []
+        return self._built(graph, names.index(name)) if name in names else None
 
     def plans(self, convolution: Convolution) -> list[Plan]:
         """The plans that are worth timing, built."""
@@ -132,9 +130,8 @@ class Cudnn:
         plans: list[Plan] = []
         compiled = 0
         most = MOST_COMPILED_HEAVY if convolution.work > HEAVY else MOST_COMPILED
-        indices = range(graph.get_execution_plan_count())
-        names = [graph.get_plan_name_at_index(index) for index in indices]
-        for index, name in sorted(enumerate(names), key=lambda each: each[1] != OFTEN_BEST):
+        proposals = enumerate(_names(graph))
+        for index, name in sorted(proposals, key=lambda each: each[1] != OFTEN_BEST):
             if len(plans) == MOST_TIMED or (plans and index >= MOST_PROPOSED):
                 break
             engine = name.split("_")[0]
@@ -186,6 +183,11 @@ class Cudnn:
                 note.FFT, note.WINOGRAD_TILE_4x4, note.WINOGRAD_TILE_6x6, note.WINOGRAD_TILE_13x13,
             ]  # fmt: skip
         return refused
+
+
+def _names(graph: Any) -> list[str]:
+    """Of the plans that cuDNN proposes, in its order."""
+    return [graph.get_plan_name_at_index(i) for i in range(graph.get_execution_plan_count())]
 
 
 @functools.cache

@@ -65,6 +65,13 @@ class Unused:
         return np.zeros(shape, np.float32)
 
 
+def lying(tensor: Tensor, layout: Layout) -> Tensor:
+    """The tensor, which is new, in this layout."""
+    tensor.flexible = True
+    tensor.layout = layout
+    return tensor
+
+
 def dtype_of(tensor: Tensor) -> str:
     """The element type in which the tensor lies in memory."""
     return tensor.dtype if tensor.layout is None else tensor.layout.dtype

@@ -95,7 +95,7 @@ def trial_memory(backend: Cuda, nbytes: int) -> Any:
     size = -(-nbytes // 4) * 4
     memory = backend.allocate(size)
     begin, runtime = int(memory.data.ptr), backend.cupy.cuda.runtime
-    source, filled = backend.trial_numbers, 0
+    source, filled = backend.trial_source, 0
     while filled < size:
         more = min(filled or TRIAL_WORDS * 4, size - filled)
         kind = runtime.memcpyDeviceToDevice

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ..tensor import Call, Step, Tensor, sequence
-from .layout import Layout, dtype_of, is_nhwc, is_row_major
+from .layout import Layout, dtype_of, is_nhwc, is_row_major, lying
 
 if TYPE_CHECKING:
     from .backend import Cuda
@@ -50,9 +50,8 @@ class CudaCall(Call):
         if key not in self._substitutes:
             from .movement import convert
 
-            substitute = self.temporary(tensor.shape, tensor.dtype)
-            substitute.flexible = True
-            substitute.layout = Layout(tensor.shape, dtype, nhwc and len(tensor.shape) > 2)
+            layout = Layout(tensor.shape, dtype, nhwc and len(tensor.shape) > 2)
+            substitute = lying(self.temporary(tensor.shape, tensor.dtype), layout)
             if any(tensor is each for each in self.read_tensors()):
                 self.before.append(convert(tensor, substitute))
             for name, value in self.writes.items():

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from ..tensor import Shape, Step, Tensor, sequence
-from .layout import Layout
+from .layout import Layout, lying
 from .plans import time_of, trial_memory
 from .registry import CudaCall
 
@@ -145,7 +145,4 @@ def _stand_in(backend: Cuda, tensor: Tensor) -> Tensor:
 
 def temporary(call: CudaCall, shape: Shape) -> Tensor:
     """Scratch memory in the type of the precision, with the channels last."""
-    tensor = call.temporary(shape)
-    tensor.flexible = True
-    tensor.layout = Layout(shape, call.backend.dtype, True)
-    return tensor
+    return lying(call.temporary(shape), Layout(shape, call.backend.dtype, True))
