@@ -26,7 +26,7 @@ from ..solvers.signals import NONE, SNAPSHOT, STOP
 from ..solvers.solver import Solver
 from ..solvers.team import Team
 from .batch import describe, divide_batches
-from .buckets import Bucket, align, find_buckets
+from .buckets import ITEM, Bucket, align, find_buckets
 from .exchange import Aggregation, Propagation, sums_of
 from .statistics import average_statistics
 
@@ -101,7 +101,8 @@ class DataParallel(Team):
     def _plan(self, solver: Solver) -> None:
         """Cut gradients and weights into buckets, and the update with them."""
         net, design, arena = solver.net, self._design, solver.net.arena
-        nbytes = design.bucket if design.aggregation == "layerwise" else len(arena) * 4
+        whole = len(arena) * ITEM
+        nbytes = design.bucket if design.aggregation == "layerwise" else whole
         buckets = find_buckets(net, nbytes, frozen=False)
         if design.propagation == "sharded":
             buckets = align(buckets, GRAIN * self.size)
@@ -120,10 +121,11 @@ class DataParallel(Team):
                 change = solver.optimizer.part(bucket.start + first, bucket.start + last)
                 arrive = partial(gradients.arrive, index)
                 self._updates.append((bucket.layer, sequence([arrive, change])))
-        nbytes = design.bucket if design.propagation == "overlapped" else len(arena) * 4
-        travelling = divided or find_buckets(net, nbytes, frozen=True)
+        travelling, operation = divided, "all_gather"
+        if design.propagation != "sharded":
+            nbytes = design.bucket if design.propagation == "overlapped" else whole
+            travelling, operation = find_buckets(net, nbytes, frozen=True), "broadcast"
         copies = getattr(net.backend, "shadow_arena", lambda arena: None)(arena.data)
-        operation = "all_gather" if divided else "broadcast"
         self._weights = Propagation(
             self.comm, net.backend, arena.data, copies, travelling, operation
         )
