@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..layer import Layer
-from ..proto import LayerParameter
+from ..proto import LayerParameter, is_unread
 
 _FIELDS = LayerParameter.DESCRIPTOR.fields_by_name
 
@@ -21,10 +21,14 @@ def messages_of(layer_type: type[Layer]) -> tuple[str, ...]:
 
 
 def settings_of(layer_type: type[Layer]) -> dict[str, list[str]]:
-    """The names of the settings in each of a type's messages."""
+    """The names of the settings in each of a type's messages that it reads."""
     found = {message: _FIELDS[message].message_type for message in messages_of(layer_type)}
     return {
-        message: [field.name for field in kind.fields]
+        message: [
+            field.name
+            for field in kind.fields
+            if not is_unread(kind.name, field.name, layer_type.type)
+        ]
         for message, kind in found.items()
         if kind is not None
     }

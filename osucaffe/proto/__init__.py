@@ -19,19 +19,30 @@ from .caffe_pb2 import (
     NetParameter,
     NetState,
     NetStateRule,
+    NetWeights,
     ParamSpec,
     SolverParameter,
     SolverState,
 )
 from .files import read_mean, read_net, read_solver, write_mean
+from .forks import is_unread, refuse_unread
 from .state import find_learned_net, read_state, write_state
 from .text import format_text, parse_text, read_text, write_text
+from .titles import label, title
 from .upgrade import upgrade_net, upgrade_solver
-from .weights import read_weights, write_weights
+from .weights import (
+    AnyWeights,
+    check_hdf5_names,
+    read_model,
+    read_weights,
+    reads_images,
+    write_weights,
+)
 
 __all__ = [
     "TEST",
     "TRAIN",
+    "AnyWeights",
     "BlobProto",
     "BlobShape",
     "Datum",
@@ -40,6 +51,7 @@ __all__ = [
     "NetParameter",
     "NetState",
     "NetStateRule",
+    "NetWeights",
     "ParamSpec",
     "SolverParameter",
     "SolverState",
@@ -47,17 +59,24 @@ __all__ = [
     "blob_fits",
     "blob_shape",
     "blob_to_array",
+    "check_hdf5_names",
     "fill_blob",
     "find_learned_net",
     "format_text",
     "has_values",
+    "is_unread",
+    "label",
     "parse_text",
     "read_mean",
+    "read_model",
     "read_net",
     "read_solver",
     "read_state",
     "read_text",
     "read_weights",
+    "reads_images",
+    "refuse_unread",
+    "title",
     "upgrade_net",
     "upgrade_solver",
     "write_mean",

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import UserError
-from .caffe_pb2 import BlobProto, BlobShape
+from .caffe_pb2 import DOUBLE, FLOAT, FLOAT16, BlobProto, BlobShape
 
 _LEGACY_EXTENTS = ("num", "channels", "height", "width")
 _FIELDS = {
@@ -18,6 +18,8 @@ _FIELDS = {
     ("data", np.dtype(np.float64)): BlobProto.DOUBLE_DATA_FIELD_NUMBER,
     ("diff", np.dtype(np.float64)): BlobProto.DOUBLE_DIFF_FIELD_NUMBER,
 }
+# Of the values of the enumeration Type.
+_RAW_TYPES: dict[int, str] = {DOUBLE: "<f8", FLOAT: "<f4", FLOAT16: "<f2"}
 # Wire types: https://protobuf.dev/programming-guides/encoding
 _VARINT = 0
 _LENGTH_DELIMITED = 2
@@ -45,6 +47,28 @@ def blob_fits(blob: BlobProto, shape: tuple[int, ...]) -> bool:
 def has_values(blob: BlobProto) -> bool:
     """Whether the blob holds data: a parameter that another layer owns may be saved without."""
     return len(blob.data) > 0 or len(blob.double_data) > 0
+
+
+def unpack_raw(blob: BlobProto) -> None:
+    """Give a blob of NVIDIA Caffe, whose values lie in it as raw bytes, Caffe's form.
+
+    Half-precision values become float32, as all others but doubles do.
+    """
+    if not blob.HasField("raw_data_type"):
+        return
+    shape = blob_shape(blob)
+    data = _raw_values(blob.raw_data, blob.raw_data_type)
+    diff = None
+    if blob.HasField("raw_diff_type"):
+        diff = _raw_values(blob.raw_diff, blob.raw_diff_type)
+    fill_blob(blob, data, diff if diff is not None and diff.size else None)
+    blob.shape.CopyFrom(BlobShape(dim=shape))
+
+
+def _raw_values(content: bytes, kind: int) -> NDArray[Any]:
+    dtype = np.dtype(_RAW_TYPES[kind])
+    values = np.frombuffer(content, dtype, len(content) // dtype.itemsize)
+    return values if dtype.itemsize == 8 else values.astype(np.float32)
 
 
 def check_blob(blob: BlobProto) -> None:

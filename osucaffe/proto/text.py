@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import difflib
+import codecs
 import re
 from pathlib import Path
 from typing import TypeVar
@@ -10,8 +10,9 @@ from typing import TypeVar
 from google.protobuf import descriptor_pool, text_format
 from google.protobuf.message import Message
 
-from ..errors import UserError
+from ..errors import UserError, nearest
 from ..files import read_bytes, write_bytes
+from .caffe_pb2 import SolverParameter
 
 AnyMessage = TypeVar("AnyMessage", bound=Message)
 
@@ -23,7 +24,25 @@ _CONFUSED = {
     "SolverParameter": ("NetParameter", "a net's"),
 }
 """Files that are given for one another: the messages in them, and whose prototxt it may be."""
+_DEVICES = re.compile(r"^(\s*device_id\s*:\s*)\[\s*(\d+)[\d\s,]*\]", re.MULTILINE)
+"""A list of devices, where Caffe has one number: TSN's Caffe takes one for each process."""
 _GIVEN_TWICE = re.compile(r'Message type "(\S+)" should not have multiple "(\S+)" fields')
+
+
+def _as_latin_1(error: UnicodeError) -> tuple[str, int]:
+    assert isinstance(error, UnicodeDecodeError)
+    return error.object[error.start : error.end].decode("latin-1"), error.end
+
+
+codecs.register_error("or-latin-1", _as_latin_1)
+
+
+def decode(content: bytes) -> str:
+    """Text of any encoding, which is all one to Caffe: what is not UTF-8 is taken for Latin-1.
+
+    So nothing is lost, and a name is the same in a prototxt and in a model file.
+    """
+    return content.decode("utf-8-sig", "or-latin-1")
 
 
 def parse_text(text: str, message_type: type[AnyMessage], name: str = "text") -> AnyMessage:
@@ -33,6 +52,8 @@ def parse_text(text: str, message_type: type[AnyMessage], name: str = "text") ->
     Raises UserError "name:line:column: what is wrong", columns counted from 1.
     """
     message = message_type()
+    if message_type is SolverParameter:  # --gpu says where a run goes, so the first will do
+        text = _DEVICES.sub(lambda found: found[1] + found[2] + "\n" * found[0].count("\n"), text)
     try:
         text_format.Parse(text, message)
     except text_format.ParseError as error:
@@ -45,14 +66,13 @@ def parse_text(text: str, message_type: type[AnyMessage], name: str = "text") ->
 
 
 def read_text(path: str | Path, message_type: type[AnyMessage]) -> AnyMessage:
-    """The message in a prototxt file. Raises UserError."""
-    try:
-        text = read_bytes(path).decode()
-    except UnicodeDecodeError:
+    """The message in a prototxt file, of any encoding (comments in GBK, say). Raises UserError."""
+    content = read_bytes(path)
+    if b"\0" in content:
         raise UserError(
             f"{path}: not a text file; give a .prototxt here, and a binary model as weights"
-        ) from None
-    return parse_text(text, message_type, str(path))
+        )
+    return parse_text(decode(content), message_type, str(path))
 
 
 def format_text(message: Message) -> str:
@@ -77,7 +97,7 @@ def _explain(error: text_format.ParseError, text: str) -> str:
         return f"unknown value {match[2]} for {enum.name} (one of {known})"
     if match := _GIVEN_TWICE.search(words):
         return f'"{match[2]}" is given more than once in {match[1].rpartition(".")[2]}'
-    lines = text.splitlines()
+    lines = text.removesuffix("\n").split("\n")
     number = error.GetLine() or 0
     if 0 < number <= len(lines):
         words = words.removeprefix(f"'{lines[number - 1]}': ")
@@ -100,5 +120,5 @@ def _unknown_field(message_name: str, field: str) -> str:
     ]
     if 0 < len(inside) <= 4:
         return f"{said} (it belongs in {' or '.join(inside)})"
-    near = difflib.get_close_matches(field, message.fields_by_name, n=1)
-    return f'{said} (did you mean "{near[0]}"?)' if near else said
+    near = nearest(field, message.fields_by_name)
+    return f'{said} (did you mean "{near}"?)' if near else said

@@ -60,6 +60,17 @@ _V1_TYPES = {
     "TANH": "TanH",
     "WINDOW_DATA": "WindowData",
     "THRESHOLD": "Threshold",
+    # Of forks
+    "BN": "BN",
+    "CONVOLUTION3D": "Convolution3D",
+    "CROP": "Crop",
+    "DECONVOLUTION3D": "Deconvolution3D",
+    "MULTI_STAGE_MEANFIELD": "MultiStageMeanfield",
+    "NORMALIZE": "Normalize",
+    "POOLING3D": "Pooling3D",
+    "RELU6": "ReLU6",
+    "ROIPOOLING": "ROIPooling",
+    "VIDEO_DATA": "VideoData",
 }
 _SOLVER_TYPES = {
     "SGD": "SGD",

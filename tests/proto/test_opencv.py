@@ -9,7 +9,7 @@ from osucaffe.proto import (
     NetParameter,
     array_to_blob,
     blob_to_array,
-    read_weights,
+    read_model,
     write_text,
     write_weights,
 )
@@ -47,7 +47,7 @@ def test_opencv_computes_the_same_with_our_file(tmp_path: Path, formats: Path) -
     deploy, ours = tmp_path / "deploy.prototxt", tmp_path / "ours.caffemodel"
     write_text(deploy, parse_text(DEPLOY, NetParameter))
     net = NetParameter()
-    for layer in read_weights(reference).layer:
+    for layer in read_model(reference).layer:
         new = net.layer.add(name=layer.name, type=layer.type, top=layer.top, bottom=layer.bottom)
         new.blobs.extend(array_to_blob(blob_to_array(blob)) for blob in layer.blobs)
     write_weights(ours, net)

@@ -1,4 +1,5 @@
-"""Holds the schema against a table of Caffe's fields, and the generated code against the schema."""
+"""Holds the schema against tables of the fields of Caffe and its forks, and the generated code
+against the schema."""
 
 from pathlib import Path
 
@@ -8,6 +9,9 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from osucaffe.proto import caffe_pb2
 
 TABLE = Path(__file__).with_name("schema.txt")
+FORKS = Path(__file__).with_name("forks.txt")
+"""What Caffe does not have, each line with the fork that it is of ("osucaffe": our own)."""
+FIRST = 100_000_001  # the least number of what forks added to Caffe's own messages
 Field = descriptor_pb2.FieldDescriptorProto
 
 
@@ -43,7 +47,28 @@ def describe(file: descriptor_pb2.FileDescriptorProto) -> list[str]:
 def test_every_name_number_type_and_default_is_caffes() -> None:
     file = descriptor_pb2.FileDescriptorProto()
     caffe_pb2.DESCRIPTOR.CopyToProto(file)
-    assert sorted(describe(file)) == TABLE.read_text().splitlines()
+    forks = [line.split(": ", 1)[1] for line in FORKS.read_text().splitlines()]
+    assert forks == sorted(forks)
+    assert sorted(describe(file)) == sorted(TABLE.read_text().splitlines() + forks)
+
+
+def test_forks_fields_have_numbers_that_no_caffe_uses() -> None:
+    """A binary file of a fork has unknown fields, then, and not wrong ones."""
+    caffes = {line.split()[0] for line in TABLE.read_text().splitlines()}
+    for line in FORKS.read_text().splitlines():
+        where, name, _, number = line.split(": ", 1)[1].split()[:4]
+        if where in caffes and not name.startswith("raw_"):
+            assert FIRST <= int(number) < 2**29, line
+
+
+def test_annotations_have_the_numbers_of_ssd() -> None:
+    box = caffe_pb2.NormalizedBBox(xmin=0.5, label=3, difficult=True)
+    assert box.SerializeToString() == b"\x0d\x00\x00\x00\x3f\x28\x03\x30\x01"
+    record = caffe_pb2.AnnotatedDatum(datum=caffe_pb2.Datum(), type="BBOX")
+    record.annotation_group.add(group_label=1).annotation.add(instance_id=0)
+    assert record.SerializeToString() == b"\x0a\x00\x10\x00\x1a\x06\x08\x01\x12\x02\x08\x00"
+    item = caffe_pb2.LabelMap(item=[caffe_pb2.LabelMapItem(name="a", label=1, display_name="b")])
+    assert item.SerializeToString() == b"\x0a\x08\x0a\x01a\x10\x01\x1a\x01b"
 
 
 def test_field_numbers_of_our_own_are_far_from_caffes() -> None:
@@ -56,9 +81,9 @@ def test_the_generated_code_is_of_the_schema_file() -> None:
     lines = Path(caffe_pb2.__file__).with_name("caffe.proto").read_text().splitlines()
     statements = [line.split("//")[0].split() for line in lines]
     fields = [s for s in statements if s and s[0] in ("optional", "repeated", "required")]
-    assert len(fields) == sum(
-        len(kind.fields) for kind in caffe_pb2.DESCRIPTOR.message_types_by_name.values()
-    )
+    kinds = list(caffe_pb2.DESCRIPTOR.message_types_by_name.values())
+    kinds += [inner for kind in kinds for inner in kind.nested_types]
+    assert len(fields) == sum(len(kind.fields) for kind in kinds)
 
 
 def test_lives_beside_another_caffe() -> None:

@@ -22,6 +22,10 @@ MISTAKES = [
     ),
     ("layer { zzz: 3 }", 'net:1:9: unknown field "zzz" in LayerParameter'),
     (
+        "layer { bnr_param { } }",
+        'net:1:9: unknown field "bnr_param" in LayerParameter (did you mean "bn_param"?)',
+    ),
+    (
         "layer { dropout_ratio: 0.5 }",
         'net:1:9: unknown field "dropout_ratio" in LayerParameter (it belongs in dropout_param)',
     ),
@@ -78,6 +82,47 @@ def test_unreadable_files(tmp_path: Path, formats: Path, monkeypatch) -> None:
         read_text(tmp_path, NetParameter)
     with pytest.raises(UserError, match="not a text file"):
         read_text(formats / "lenet_iter_200.caffemodel", NetParameter)
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "gbk", "gb18030", "latin-1", "utf-8-sig"])
+def test_comments_of_any_encoding(tmp_path: Path, encoding: str) -> None:
+    comment = "é" if encoding == "latin-1" else "如果图片大于224，则使用crop的方式"
+    text = f'# {comment}\nname: "a"  # {comment}\nlayer {{\n# {comment}\n  top: "b"\n}}\n'
+    path = tmp_path / "net.prototxt"
+    path.write_bytes(text.encode(encoding))
+    net = read_text(path, NetParameter)
+    assert (net.name, net.layer[0].top) == ("a", ["b"])
+    path.write_bytes(text.replace("top", "tpo").encode(encoding))
+    with pytest.raises(UserError, match=r'net\.prototxt:5:3: unknown field "tpo".*"top"'):
+        read_text(path, NetParameter)
+
+
+def test_bytes_that_unicode_takes_for_ends_of_lines(tmp_path: Path) -> None:
+    """0x85 and 0x0c are no ends of lines to Caffe; they occur in GBK."""
+    path = tmp_path / "net.prototxt"
+    path.write_bytes(b'# \x85\x85 \x0c \xc4\x85 x\nname: "a\x85b"\n# \x85\nlayre { }\n')
+    with pytest.raises(UserError, match=r'net\.prototxt:4:1: unknown field "layre"'):
+        read_text(path, NetParameter)
+
+
+def test_a_value_in_latin_1(tmp_path: Path) -> None:
+    folder = tmp_path / "données"
+    folder.mkdir()
+    path = folder / "solver.prototxt"
+    path.write_bytes(f'snapshot_prefix: "{folder}"'.encode("latin-1"))
+    solver = read_text(path, SolverParameter)
+    assert solver.snapshot_prefix == str(folder)
+    assert Path(solver.snapshot_prefix).is_dir()
+    write_text(path, solver)
+    assert read_text(path, SolverParameter) == solver
+
+
+def test_of_a_list_of_devices_the_first_counts() -> None:
+    text = "max_iter: 5\ndevice_id: [2,\n 3]\n%s: 1"
+    solver = parse_text(text % "display", SolverParameter)
+    assert (solver.max_iter, solver.device_id, solver.display) == (5, 2, 1)
+    with pytest.raises(UserError, match=r'^text:4:1: unknown field "displya"'):
+        parse_text(text % "displya", SolverParameter)
 
 
 def test_writes_what_caffe_writes(tmp_path: Path, formats: Path) -> None:

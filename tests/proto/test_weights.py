@@ -13,6 +13,8 @@ from osucaffe.proto import (
     array_to_blob,
     blob_to_array,
     has_values,
+    read_model,
+    read_text,
     read_weights,
     write_state,
     write_weights,
@@ -57,7 +59,7 @@ def test_both_forms_of_the_reference(formats: Path) -> None:
 
 def test_binary_is_written_as_caffe_writes_it(tmp_path: Path, formats: Path) -> None:
     reference = formats / "lenet_iter_200.caffemodel"
-    net = read_weights(reference)
+    net = read_model(reference)
     for layer in net.layer:  # through arrays, as a net would
         for blob in layer.blobs:
             blob.CopyFrom(array_to_blob(blob_to_array(blob)))
@@ -119,9 +121,11 @@ def test_old_model_files_are_upgraded(tmp_path: Path) -> None:
     old = net.layers.add(name="ip", type="INNER_PRODUCT")
     old.blobs.add(num=1, channels=1, height=2, width=3, data=range(6))
     (tmp_path / "old.caffemodel").write_bytes(net.SerializeToString())
-    layer = read_weights(tmp_path / "old.caffemodel").layer[0]
-    assert (layer.name, layer.type) == ("ip", "InnerProduct")
-    assert np.array_equal(blob_to_array(layer.blobs[0]).ravel(), np.arange(6))
+    for read in (read_weights, read_model):
+        layer = read(tmp_path / "old.caffemodel").layer[0]
+        assert layer.name == "ip"
+        assert np.array_equal(blob_to_array(layer.blobs[0]).ravel(), np.arange(6))
+    assert layer.type == "InnerProduct"
 
 
 def test_what_is_no_model(tmp_path: Path, formats: Path) -> None:
@@ -141,5 +145,114 @@ def test_a_blob_whose_values_are_missing(tmp_path: Path, formats: Path) -> None:
     net = read_weights(formats / "lenet_iter_200.caffemodel")
     del net.layer[1].blobs[1].data[7:]
     write_weights(tmp_path / "net.caffemodel", net)
-    with pytest.raises(UserError, match='layer "conv1", blob 1: a blob of shape 20 has 7 values'):
+    with pytest.raises(
+        UserError, match=r'layer "conv1" .*, blob 1: a blob of shape 20 has 7 values'
+    ):
         read_weights(tmp_path / "net.caffemodel")
+
+
+VARINT, LENGTH, FIXED32 = 0, 2, 5  # wire types
+
+
+def wire(number: int, kind: int, value: int | bytes) -> bytes:
+    """A field of a binary message, whatever any schema says."""
+
+    def varint(n: int) -> bytes:
+        return bytes([n & 0x7F | 0x80]) + varint(n >> 7) if n > 0x7F else bytes([n])
+
+    content = value if isinstance(value, bytes) else varint(value)
+    return varint(number << 3 | kind) + (varint(len(content)) if kind == LENGTH else b"") + content
+
+
+INTERP = wire(1, VARINT, 33) + wire(2, VARINT, 33) + wire(3, VARINT, 8)
+FILLER = wire(1, LENGTH, b"constant") + wire(2, FIXED32, b"\0\0\x80\x3f")
+OTHERS = {
+    "PSPNet's interp_param, as input_param": wire(143, LENGTH, INTERP),
+    "a message that ours cannot read": wire(143, LENGTH, wire(1, LENGTH, b"\xff\xff")),
+    "text where ours has a message": wire(139, LENGTH, b"no message at all"),
+    "SegNet's bn_param": wire(45, LENGTH, wire(1, LENGTH, FILLER) + wire(3, VARINT, 1)),
+    "ceil_mode, as round_mode": wire(121, LENGTH, wire(13, VARINT, 1)),
+    "a number where ours has a message": wire(100, VARINT, 7),
+    "a message where ours has a number": wire(10, LENGTH, FILLER),
+    "a fixed number where ours has names": wire(3, FIXED32, b"abcd"),
+    "R-CNN's roi_pooling_param": wire(8266711, LENGTH, wire(3, FIXED32, b"\0\0\x80\x3d")),
+    "an unpaired group's end within a message": wire(131, LENGTH, b"\x0c"),
+}
+
+
+@pytest.mark.parametrize("what", OTHERS)
+def test_fields_of_forks_do_not_disturb_the_weights(tmp_path: Path, what: str) -> None:
+    values = np.linspace(-1, 1, 6, dtype=np.float32).reshape(2, 3)
+    blob = array_to_blob(values).SerializeToString()
+    layer = wire(1, LENGTH, b"a") + OTHERS[what] + wire(2, LENGTH, b"BN") + wire(7, LENGTH, blob)
+    layer += OTHERS[what] + wire(7, LENGTH, blob)
+    path = tmp_path / "fork.caffemodel"
+    path.write_bytes(wire(1, LENGTH, b"net") + wire(100, LENGTH, layer) + wire(200, VARINT, 1))
+    read = read_weights(path)
+    assert [(each.name, each.type) for each in read.layer] == [("a", "BN")]
+    for found in read.layer[0].blobs:
+        assert np.array_equal(blob_to_array(found), values)
+    assert len(read.layer[0].blobs) == 2
+    write_weights(tmp_path / "ours.caffemodel", read)
+    assert arrays(read_model(tmp_path / "ours.caffemodel")).keys() == {"a"}
+
+
+def test_a_whole_net_cannot_be_had_of_every_fork(tmp_path: Path) -> None:
+    path = tmp_path / "fork.caffemodel"
+    other = OTHERS["a message that ours cannot read"]
+    path.write_bytes(wire(100, LENGTH, wire(1, LENGTH, b"a") + other))
+    assert read_weights(path).layer[0].name == "a"
+    with pytest.raises(UserError, match="not a model file"):
+        read_model(path)
+
+
+@pytest.mark.parametrize("version", [0, 1])
+def test_old_files_of_forks(tmp_path: Path, version: int) -> None:
+    """V1 with a type (47) and fields (42, 43) of its own; V0 with its blobs in the inner layer."""
+    blob = array_to_blob(np.float32([1, 2])).SerializeToString()
+    if version:
+        layer = wire(4, LENGTH, b"a") + wire(5, VARINT, 47) + wire(6, LENGTH, blob)
+        layer += wire(42, VARINT, 3) + wire(43, LENGTH, b"\xff\xff")
+    else:
+        inner = wire(1, LENGTH, b"a") + wire(2, LENGTH, b"bn") + wire(50, LENGTH, blob)
+        layer = wire(1, LENGTH, inner + wire(5, VARINT, 1)) + wire(2, LENGTH, b"data")
+    path = tmp_path / "old.caffemodel"
+    path.write_bytes(wire(2, LENGTH, layer))
+    assert np.array_equal(arrays(read_weights(path))["a"], [[1, 2]])
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_name_in_gbk_is_that_of_the_prototxt(tmp_path: Path, version: int) -> None:
+    name = "卷积1".encode("gbk")
+    (tmp_path / "net.prototxt").write_bytes(b'layer { name: "' + name + b'" }')
+    blob = array_to_blob(np.float32([1, 2])).SerializeToString()
+    if version == 1:
+        layer = wire(2, LENGTH, wire(4, LENGTH, name) + wire(6, LENGTH, blob))
+    else:
+        layer = wire(100, LENGTH, wire(1, LENGTH, name) + wire(7, LENGTH, blob))
+    (tmp_path / "net.caffemodel").write_bytes(layer)
+    net = read_text(tmp_path / "net.prototxt", NetParameter)
+    assert read_weights(tmp_path / "net.caffemodel").layer[0].name == net.layer[0].name
+
+
+@pytest.mark.parametrize(("kind", "dtype"), [(0, "<f8"), (1, "<f4"), (2, "<f2")])
+def test_raw_blobs_of_nvidia_caffe(tmp_path: Path, kind: int, dtype: str) -> None:
+    values = np.linspace(-2, 2, 6).reshape(2, 3).astype(dtype)
+    shape = wire(7, LENGTH, wire(1, LENGTH, b"\2\3"))
+    data = wire(10, VARINT, kind) + wire(12, LENGTH, values.tobytes())
+    diff = wire(11, VARINT, kind) + wire(13, LENGTH, (-values).tobytes())
+    blobs = wire(7, LENGTH, shape + data) + wire(7, LENGTH, shape + data + diff)
+    path = tmp_path / "net.caffemodel"
+    path.write_bytes(wire(100, LENGTH, wire(1, LENGTH, b"a") + blobs))
+    plain, both = read_weights(path).layer[0].blobs
+    for blob in (plain, both):
+        found = blob_to_array(blob)
+        assert found.dtype == (np.float64 if kind == 0 else np.float32)
+        assert np.array_equal(found, values)
+    assert np.array_equal(blob_to_array(both, "diff"), -values)
+    assert not plain.diff
+    assert not plain.HasField("raw_data")
+    data = wire(10, VARINT, kind) + wire(12, LENGTH, values.tobytes()[:-1])
+    path.write_bytes(wire(100, LENGTH, wire(1, LENGTH, b"a") + wire(7, LENGTH, shape + data)))
+    with pytest.raises(UserError, match='"a", blob 0: a blob of shape 2x3 has 5 values'):
+        read_weights(path)
