@@ -59,7 +59,7 @@ def measure(paths: dict[str, Path], readers: list[int], rounds: int) -> dict[str
 
 
 def _has_codec() -> bool:
-    from osucaffe.backends.cuda.decoder import import_codec
+    from osucaffe.backends.cuda.libraries.nvimagecodec import import_codec
 
     try:
         import_codec()

@@ -18,7 +18,10 @@ ALIGNMENT = 16
 
 @dataclass(eq=False)
 class Parameter:
-    """A learnable blob: whose it is, and the multipliers of its learning rate and decay."""
+    """A learnable blob: whose it is, and the multipliers of its learning rate and decay.
+
+    layer: what messages call its layer. index: its number among that layer's parameters.
+    """
 
     name: str
     layer: str

@@ -121,6 +121,8 @@ class Tensor:
 class Call:
     """One call of a primitive: its tensors by argument name, its settings, and whose it is.
 
+    layer: what messages call the layer that recorded it; others may be called the same.
+    position: that layer's place in its net (-1: it is no layer's call).
     beside: how many of the calls behind it this one may run beside (0: it runs in its turn).
     accumulates: names of the outputs to add to instead of overwriting. The recorder sets it
     for parameter gradients that an earlier call (or sub-iteration) has already written.
@@ -134,6 +136,7 @@ class Call:
     accumulates: frozenset[str] = frozenset()
     scratch: list[Tensor] = field(default_factory=list)
     beside: int = 0
+    position: int = -1
 
     def read_tensors(self) -> Iterator[Tensor]:
         return _flatten(self.reads.values())

@@ -15,7 +15,7 @@ import numpy as np
 
 from .driver import FLAG_BYTES, exchange, require_flags
 from .ipc import Ipc
-from .kernels import kernel, launch
+from .kernels import kernel, launch_over
 from .on_stream import PRIORITY, OnStream
 from .peers import Peers
 
@@ -41,7 +41,6 @@ nothing that waits for a later one. Nor can several communicators, whatever queu
 streams share, if all ranks enqueue their operations in one order.
 """
 MEETINGS = ARRIVED + PIECES
-BLOCKS, THREADS = 132, 512
 _DEVICE_TO_DEVICE = 3
 _VECTOR = 16
 """Bytes that a thread adds at a time; so many elements are a whole number of them in every type."""
@@ -141,10 +140,10 @@ class Copying(OnStream):
 
     def _add(self, array: Any, slots: int, stream: Any) -> None:
         if array.size:
-            blocks = min(BLOCKS, -(-array.nbytes // (THREADS * _VECTOR)))
+            vectors = -(-array.nbytes // _VECTOR)
             function = kernel("copying", "add", array.dtype.name, PEERS=self.size - 1)
             arguments = array, np.int64(array.size), np.uint64(slots), np.int64(self._pitch)
-            launch(function, blocks, THREADS, arguments, stream)
+            launch_over(function, vectors, arguments, stream, each=1)
 
     def _meet(self, meeting: int, stream: Any, waiting: Any = None) -> None:
         """Tell the others that what was enqueued before has been done here; wait for them (on

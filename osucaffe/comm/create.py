@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -20,6 +21,9 @@ KINDS = ("auto", "mpi", "nccl", "ipc", "nccl+ipc", "copy", "hierarchical")
 memory; ipc where ranks share a GPU."""
 
 _GPU_KINDS = ("nccl", "ipc", "nccl+ipc", "copy")
+
+
+log = logging.getLogger("osucaffe")
 
 
 @dataclass(frozen=True)
@@ -186,9 +190,10 @@ class Maker:
             return Nccl(world)
         try:
             small = Ipc(world)
-        except UserError:  # on all ranks alike
+        except UserError as error:  # on all ranks alike
             if kind != "auto":
                 raise
+            log.debug("NCCL alone: %s", error)
             return Nccl(world)
         choose = self._selection.choose_on_gpus
         return Nccl(world, small=small, takes=lambda n: choose(n, world.size) == "ipc")

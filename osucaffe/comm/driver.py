@@ -6,7 +6,7 @@ import ctypes
 from collections.abc import Sequence
 from typing import Any
 
-from ..backends.cuda.driver import check, cuda_driver
+from ..backends.cuda.runtime.driver import check, cuda_driver
 from ..errors import UserError
 
 FLAG_BYTES = 8

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from ..backends.cuda.runtime import device
 from ..errors import UserError
 from .kernels import kernel, launch
 from .on_stream import OnStream
@@ -21,6 +22,7 @@ PACKET_BYTES, DATA_BYTES = 16, 12
 SLOT = 1 << 20
 """Packets that a rank can hold for one call; larger arrays take several calls."""
 BLOCKS, THREADS = 128, 512
+"""The most blocks of a kernel, and the threads of each."""
 TRIP = 24_000
 """Packets that leave a GPU in the time of a trip to another and of meeting it there: 1.05 us at
 363 GB/s, as measured on H200s joined by NVLink."""
@@ -70,11 +72,30 @@ class Ipc(OnStream):
         self._slots = self._cupy.asarray(np.array(regions, np.uint64))
         self._calls = self._cupy.zeros(BLOCKS, np.uint32)
         # Ranks that share a GPU may run side by side: what waits must leave room for the others.
-        gpus = comm.allgather(runtime.deviceGetPCIBusId(self._device.id))
-        self._blocks = max(1, BLOCKS // max(map(gpus.count, gpus)))
+        places = comm.allgather(
+            (runtime.deviceGetPCIBusId(self._device.id), device.current().sm_count)
+        )
+        room = min(
+            min(BLOCKS, sm_count) // places.count((gpu, sm_count)) for gpu, sm_count in places
+        )
+        self._blocks = max(1, room)
         self._launches = functools.lru_cache(maxsize=4096)(self._prepare)
+        self._try(comm)
         runtime.deviceSynchronize()
         comm.Barrier()
+
+    def _try(self, comm: Any) -> None:
+        """UserError, on all ranks, where the kernels do not compile on one."""
+        trouble = ""
+        try:
+            self._prepare("all_reduce", 0, 1, np.dtype(np.float32), 0)
+        except RuntimeError as error:
+            trouble = str(error).splitlines()[0]
+        if failed := [text for text in comm.allgather(trouble) if text]:
+            raise UserError(
+                f"the kernels of --comm ipc and copy cannot be compiled ({failed[0]}): they need "
+                "NVRTC 12.4 or later; use --comm nccl, or mpi where ranks share a GPU"
+            )
 
     def enqueue(self, operation: str, array: Any, root: int, stream: Any) -> None:
         """Enqueue one of the collective operations on a stream, in pieces that fit into a slot."""

@@ -1,4 +1,4 @@
-"""Owns the compilation of the communicators' device kernels for a type of element."""
+"""Owns the communicators' device kernels, compiled for a type of element."""
 
 from __future__ import annotations
 
@@ -7,8 +7,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-BLOCKS, THREADS = 264, 512
-"""Of `launch_over`: the most blocks, and the threads of each."""
+from ..backends.cuda.runtime import device
+from ..backends.cuda.runtime.compile import compiled
+
+THREADS = 512
+"""Of a block of `launch_over`."""
 _PLAIN = "return v;"
 _TYPES = {
     "float32": ("float", "float", _PLAIN, _PLAIN),
@@ -33,8 +36,9 @@ holds the bits of bfloat16."""
 
 @functools.cache
 def kernel(name: str, function: str, dtype: str, **macros: int) -> Any:
-    """A kernel of <name>.cu, which has T, A, to_sum and from_sum, and these macros."""
-    return _module(name, dtype, tuple(macros.items())).get_function(function)
+    """A kernel of <name>.cu, which has T, A, to_sum and from_sum, and these macros: what CuPy
+    launches."""
+    return compiled(_text(name, dtype, tuple(macros.items())), function).function
 
 
 def launch(function: Any, blocks: int, threads: int, arguments: Sequence[Any], stream: Any) -> None:
@@ -45,15 +49,18 @@ def launch(function: Any, blocks: int, threads: int, arguments: Sequence[Any], s
     function((blocks,), (threads,), tuple(arguments), stream=stream)
 
 
-def launch_over(function: Any, count: int, arguments: Sequence[Any], stream: Any) -> None:
-    """Launch a kernel whose threads share so many elements."""
-    launch(function, min(BLOCKS, -(-count // THREADS)), THREADS, arguments, stream)
+def launch_over(
+    function: Any, count: int, arguments: Sequence[Any], stream: Any, each: int = 2
+) -> None:
+    """Launch a kernel whose threads share so many items.
+
+    each: the most blocks for each multiprocessor.
+    """
+    most = each * device.current().sm_count
+    launch(function, min(most, -(-count // THREADS)), THREADS, arguments, stream)
 
 
-@functools.cache
-def _module(name: str, dtype: str, macros: tuple[tuple[str, int], ...]) -> Any:
-    import cupy
-
+def _text(name: str, dtype: str, macros: tuple[tuple[str, int], ...]) -> str:
     element, total, widen, narrow = _TYPES[dtype]
     head = (
         "typedef unsigned int uint32_t; typedef unsigned long long uint64_t;\n"
@@ -63,5 +70,4 @@ def _module(name: str, dtype: str, macros: tuple[tuple[str, int], ...]) -> Any:
         f"__device__ __forceinline__ T from_sum(A v) {{ {narrow} }}\n"
     )
     head += "".join(f"#define {macro} {value}\n" for macro, value in macros)
-    text = Path(__file__).with_name(f"{name}.cu").read_text()
-    return cupy.RawModule(code=head + text, options=("-std=c++17",))
+    return head + Path(__file__).with_name(f"{name}.cu").read_text()

@@ -47,14 +47,19 @@ class Peers:
 
         All ranks call it together. UserError where memory cannot be mapped.
         """
-        start = allocation(pointer)
-        handle = self._runtime.ipcGetMemHandle(start)
-        offered = self._comm.allgather((handle, pointer - start))
-        trouble, found = "", []
-        for rank, (handle, offset) in enumerate(offered):
+        trouble, found, own = "", [], None
+        try:
+            start = allocation(pointer)
+            own = self._runtime.ipcGetMemHandle(start), pointer - start
+        except self._runtime.CUDARuntimeError as error:
+            trouble = str(error)
+        for rank, offered in enumerate(self._comm.allgather(own)):
             if rank == self._comm.rank:
                 found.append(pointer)
                 continue
+            if offered is None:
+                continue
+            handle, offset = offered
             try:
                 if handle not in self._opened:
                     self._opened[handle] = self._runtime.ipcOpenMemHandle(handle)

@@ -60,7 +60,7 @@ class Runner:
 
     def prepare(self) -> Callable[[], None]:
         """Everything prepared and placed; the function returned sets the inputs and runs."""
-        steps = [self.backend.prepare(call) for call in self.calls]
+        steps = self.backend.prepare(self.calls)
         for _, tensor in self.tensors.values():
             place(self.backend, tensor)
         for call in self.calls:

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from osucaffe.backends.cuda.runtime import device as gpu
 from osucaffe.comm import create, device
 from osucaffe.comm.algorithms import OPERATIONS
 from osucaffe.comm.communicator import Communicator
@@ -25,6 +26,7 @@ from osucaffe.comm.mpi import Mpi
 from osucaffe.comm.staged import Staged
 from osucaffe.comm.topology import Location, Topology
 from osucaffe.comm.tuning import Selection
+from tests.backends.cuda.devices import H200
 
 from .collectives import cases, check_result, numbers, values
 
@@ -151,6 +153,7 @@ def main() -> None:
     cuda = SimpleNamespace(Device=Device, Stream=Stream)
     sys.modules["cupy"] = SimpleNamespace(cuda=cuda, empty=empty)  # type: ignore[assignment]
     device.kernel = kernel  # type: ignore[assignment]
+    gpu.current = lambda: H200
     Mpi._run_native = refuse  # type: ignore[method-assign]
     job: Any = find_job()
     with job.together():

@@ -11,11 +11,9 @@ import functools
 import re
 import shutil
 import subprocess
-import sys
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -84,12 +82,9 @@ extern "C" void run_spread(int b, int t, T* x, int root, int64_t whole, int64_t 
 """
 
 
-def source(dtype: str, macros: dict[str, int], monkeypatch: pytest.MonkeyPatch) -> str:
+def source(dtype: str, macros: dict[str, int]) -> str:
     """What a C++ compiler takes."""
-    module = SimpleNamespace(RawModule=lambda code, options: code)
-    with monkeypatch.context() as patch:
-        patch.setitem(sys.modules, "cupy", module)
-        text: str = kernels._module.__wrapped__("ipc", dtype, tuple(macros.items()))
+    text = kernels._text("ipc", dtype, tuple(macros.items()))
     text = re.sub(r"^typedef .*int(32|64)_t;$", "", text, flags=re.MULTILINE)
     accesses = iter((_PUT, _LOOK))
     text, count = re.subn(r"asm volatile\(.*?\);", lambda _: next(accesses), text, flags=re.DOTALL)
@@ -105,7 +100,7 @@ def _pass(value: Any) -> Any:
     return ctypes.c_void_p(value)
 
 
-def compiler(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+def compiler(folder: Path) -> Callable[..., Any]:
     """What stands for `kernels.kernel`: it returns functions that run here, to their end."""
 
     lock = threading.Lock()
@@ -114,7 +109,7 @@ def compiler(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any
     def library(dtype: str, macros: tuple[tuple[str, int], ...]) -> Any:
         name = "-".join([dtype, *(str(value) for _, value in macros)])
         path = folder / f"{name}.cpp"
-        path.write_text(source(dtype, dict(macros), monkeypatch))
+        path.write_text(source(dtype, dict(macros)))
         command = [COMPILER, "-std=c++17", "-O1", "-w", "-shared", "-fPIC", "-pthread", path]
         subprocess.run([*map(str, command), "-o", path.with_suffix(".so")], check=True)
         return ctypes.CDLL(str(path.with_suffix(".so")))
@@ -139,7 +134,7 @@ def make_ranks(
     """Communicators without GPUs, and their slots."""
     for name, value in SMALL.items():
         monkeypatch.setattr(ipc, name, value)
-    monkeypatch.setattr(ipc, "kernel", compiler(folder, monkeypatch))
+    monkeypatch.setattr(ipc, "kernel", compiler(folder))
     slots = [np.zeros((2 * ipc.SLOT, 4), np.uint32) for _ in range(size)]
     addresses = np.array([each.ctypes.data for each in slots], np.uint64)
     made = []

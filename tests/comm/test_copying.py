@@ -9,7 +9,6 @@ from __future__ import annotations
 import ctypes
 import functools
 import random
-import sys
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -21,7 +20,8 @@ from osucaffe.comm import copying, kernels
 from osucaffe.comm.algorithms import OPERATIONS
 from osucaffe.comm.copying import Copying
 from osucaffe.comm.host import DTYPES
-from tests.backends.cuda.simulated import Kernel, compile_ptx, nvrtc
+from tests.backends.cuda.devices import H200
+from tests.backends.cuda.simulated import compile_for_communicators
 
 from .collectives import check_result, values
 from .streams import Captured, Device, Event, World, array, exchange, run
@@ -116,15 +116,16 @@ def _kernel(name: str, function: str, dtype: str, **macros: int) -> Any:
     return add
 
 
-def _launch(function: Any, blocks: int, threads: int, arguments: Any, stream: Any) -> None:
+def _launch_over(function: Any, count: int, arguments: Any, stream: Any, each: int = 2) -> None:
     stream.put(lambda: function(*arguments))
 
 
 @pytest.fixture(autouse=True)
 def simulated(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small arrays take the ways of large ones: parts are cut into as many pieces."""
-    for name, value in {"exchange": exchange, "kernel": _kernel, "launch": _launch}.items():
-        monkeypatch.setattr(copying, name, value)
+    monkeypatch.setattr(copying, "exchange", exchange)
+    monkeypatch.setattr(copying, "kernel", _kernel)
+    monkeypatch.setattr(copying, "launch_over", _launch_over)
     monkeypatch.setattr(copying, "SMALL", 0)
     monkeypatch.setattr(copying, "PIECE_BYTES", 400)
 
@@ -261,21 +262,17 @@ def test_small_arrays_are_left_to_ipc(monkeypatch: pytest.MonkeyPatch) -> None:
         comm.enqueue("all_gather", array(np.zeros(17, np.float32)), 1, comm.stream)
 
 
-@pytest.mark.skipif(nvrtc() is None, reason="there is no NVRTC")
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_launches_fit_the_kernel(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def module(code: str, options: tuple[str, ...]) -> Any:
-        return SimpleNamespace(get_function=functools.partial(Kernel, compile_ptx(code, options)))
-
     def launch(function: Any, blocks: int, threads: int, arguments: Any, stream: Any) -> None:
-        assert blocks <= copying.BLOCKS
+        assert blocks <= H200.sm_count
         function((blocks,), (threads,), arguments)
         launched.append(blocks)
 
-    monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(RawModule=module))
-    monkeypatch.setattr(kernels, "_module", kernels._module.__wrapped__)
-    monkeypatch.setattr(copying, "kernel", kernels.kernel.__wrapped__)
-    monkeypatch.setattr(copying, "launch", launch)
+    compile_for_communicators(monkeypatch)
+    monkeypatch.setattr(kernels, "launch", launch)
+    monkeypatch.setattr(copying, "kernel", kernels.kernel)
+    monkeypatch.setattr(copying, "launch_over", kernels.launch_over)
     launched: list[int] = []
     ranks = Ranks(gpus(3))
     for count in (1, 1001, 3_000_001):

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import sys
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from osucaffe.comm import device, kernels
+from osucaffe.comm import kernels
 from osucaffe.comm.device import DeviceMath
 from osucaffe.comm.host import DTYPES
 from osucaffe.comm.job import cuda_aware
-from osucaffe.comm.kernels import BLOCKS, THREADS
-from tests.backends.cuda.simulated import Kernel, compile_ptx, nvrtc
+from osucaffe.comm.kernels import THREADS
+from tests.backends.cuda.devices import H200
+from tests.backends.cuda.simulated import compile_for_communicators
 
 from .ranks import mpiexec, needs_mpi
 
@@ -27,31 +27,21 @@ def test_every_case(ranks: int) -> None:
     assert done.stdout.count("cases right") == ranks
 
 
-@pytest.mark.skipif(nvrtc() is None, reason="there is no NVRTC")
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_launches_fit_the_kernel(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
     launched = []
 
-    def module(code: str, options: tuple[str, ...]) -> Any:
-        def get_function(name: str) -> Any:
-            kernel = Kernel(compile_ptx(code, options), name)
+    def launch(function: Any, blocks: int, threads: int, arguments: Any, stream: Any) -> None:
+        function((blocks,), (threads,), arguments)
+        launched.append((blocks, threads))
 
-            def call(grid: Any, block: Any, values: Any, stream: Any) -> None:
-                kernel(grid, block, values)
-                launched.append((grid[0], block[0]))
-
-            return call
-
-        return SimpleNamespace(get_function=get_function)
-
-    monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(RawModule=module))
-    monkeypatch.setattr(kernels, "_module", kernels._module.__wrapped__)
-    monkeypatch.setattr(device, "kernel", kernels.kernel.__wrapped__)
+    compile_for_communicators(monkeypatch)
+    monkeypatch.setattr(kernels, "launch", launch)
     math: Any = object.__new__(DeviceMath)
     math._stream = None
     for count in (1, THREADS + 1, 5_000_000):
         math.add(np.zeros(count, dtype), np.zeros(count, dtype))
-    assert launched == [(1, THREADS), (2, THREADS), (BLOCKS, THREADS)]
+    assert launched == [(1, THREADS), (2, THREADS), (2 * H200.sm_count, THREADS)]
 
 
 @pytest.mark.parametrize("variable", ["MPICH_GPU_SUPPORT_ENABLED", "MV2_USE_CUDA"])

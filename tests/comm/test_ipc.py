@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -13,11 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from osucaffe.comm import kernels
 from osucaffe.comm.algorithms import OPERATIONS
 from osucaffe.comm.host import DTYPES
 from osucaffe.comm.ipc import BLOCKS, SLOT, THREADS, Ipc, elements, most, plan
-from tests.backends.cuda.simulated import Kernel, compile_ptx, nvrtc
+from tests.backends.cuda.simulated import compile_for_communicators
 
 from .collectives import check_result, values
 from .emulated import COMPILER, make_ranks
@@ -52,15 +49,9 @@ def test_more_ranks_take_two_shots_earlier() -> None:
     assert first[1] * 4 < 256 << 10
 
 
-@pytest.mark.skipif(nvrtc() is None, reason="there is no NVRTC")
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_launches_fit_the_kernels(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def module(code: str, options: tuple[str, ...]) -> Any:
-        return SimpleNamespace(get_function=functools.partial(Kernel, compile_ptx(code, options)))
-
-    monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(RawModule=module))
-    monkeypatch.setattr(kernels, "_module", kernels._module.__wrapped__)
-    monkeypatch.setattr("osucaffe.comm.ipc.kernel", kernels.kernel.__wrapped__)
+    compile_for_communicators(monkeypatch)
     ipc: Any = object.__new__(Ipc)
     ipc.rank, ipc.size, ipc._blocks, ipc._slots, ipc._calls = 1, 3, BLOCKS, object(), object()
     for operation in OPERATIONS:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -141,11 +141,11 @@ class Cpu:
 
     # -- steps ---------------------------------------------------------------------------------
 
-    def foresee(self, calls: Sequence[Call]) -> None:
-        """Nothing is compiled here ahead of its turn."""
+    def prepare(self, calls: Iterable[Call]) -> list[Step]:
+        """The steps that run calls. Layouts of their flexible tensors are chosen from here on."""
+        return [self._prepare(call) for call in calls]
 
-    def prepare(self, call: Call) -> Step:
-        """The step that runs a call. Layouts of its flexible tensors are settled from here on."""
+    def _prepare(self, call: Call) -> Step:
         if self.onednn is not None:
             served: Step | None = self.onednn.prepare(self, call)
             if served is not None:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import os
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,18 +14,22 @@ from ...errors import UserError
 from ..random import RandomState, call_key
 from ..tensor import Call, Step, Tensor, sequence
 from . import registry
-from .ahead import compile_ahead
-from .cache import cache_folder
-from .cublas import Cublas
-from .cudnn import Cudnn
-from .decoder import Decoder
-from .graphs import arrange, aside, capture
-from .kernels import FOLDER, kernel, launch
-from .laps import DeviceLaps
-from .layout import ITEM_BYTES, Layout, dtype_of, from_bfloat16, lying, to_bfloat16
-from .out_of_memory import reported
-from .plans import Choices, device_name, upload_trial_numbers
-from .registry import prepare
+from .autotune.trial import trial_numbers
+from .autotune.tuner import Tuner
+from .convolution.cudnn import CudnnPlans
+from .convolution.gemm import Products
+from .layout import ITEM_BYTES, Layout, dtype_of, from_bfloat16, to_bfloat16, with_layout
+from .libraries import cudnn
+from .libraries.nvimagecodec import Decoder
+from .passes.convert import convert
+from .runtime.background import shared_interpreter
+from .runtime.compile import FOLDER, kernel
+from .runtime.device import Device, describe
+from .runtime.graphs import arrange, aside, capture
+from .runtime.laps import DeviceLaps
+from .runtime.launch import launch
+from .runtime.out_of_memory import reported
+from .runtime.startup import import_cupy
 
 PRIORITY = -1
 """Of the streams that compute, over those for which there is time. The smaller, the sooner."""
@@ -36,7 +39,7 @@ PRECISIONS = {"fp32": "float32", "tf32": "float32", "bf16": "bfloat16", "fp16": 
 class Cuda:
     """Runs nets on one GPU.
 
-    device: its number. precision: "fp32", "tf32", "bf16" or "fp16": what convolutions and products
+    number: of the GPU. precision: "fp32", "tf32", "bf16" or "fp16": what convolutions and products
     compute in, and in the 16-bit ones also what blobs are held in; parameters, their gradients,
     history and sums are float32 always. graphs: replay what is captured as CUDA graphs.
     """
@@ -53,56 +56,61 @@ class Cuda:
     """A byte a pixel is quicker to upload than a float, and `transform` takes no time here."""
 
     @reported
-    def __init__(self, device: int = 0, precision: str = "fp32", *, graphs: bool = True) -> None:
+    def __init__(self, number: int = 0, precision: str = "fp32", *, graphs: bool = True) -> None:
         if precision not in PRECISIONS:
             raise UserError(f"unknown precision {precision}: choose {', '.join(PRECISIONS)}")
         self.cupy = import_cupy()
         count = self.cupy.cuda.runtime.getDeviceCount()
-        if not 0 <= device < count:
+        if not 0 <= number < count:
             raise UserError(
-                f"GPU {device} does not exist: there are {count}, numbered from 0 "
+                f"GPU {number} does not exist: there are {count}, numbered from 0 "
                 "(`osucaffe device_query` lists them)"
             )
-        self.device = self.cupy.cuda.Device(device)
+        self.device = self.cupy.cuda.Device(number)
         self.device.use()
+        self.properties: Device = describe(self.cupy.cuda.runtime, number)
+        self.properties.refuse(precision)
         registry.load()
         self.precision = precision
         self.graphs = graphs
         self.dtype = PRECISIONS[precision]
-        streams = _streams(self.cupy, device)
+        streams = _streams(self.cupy, number)
         self.stream, self.side_stream, self.late_stream, self.upload_stream = streams
         self.current = self.stream
         self.stream.use()
         self.random = RandomState()
         self._counters: dict[int, tuple[RandomState, int]] = {}
         self._tables: list[Any] = []
-        self._shadows: dict[int, tuple[Tensor, Tensor]] = {}
-        self._shadow_arenas: dict[int, tuple[Tensor, Tensor]] = {}
+        self._copies: dict[int, tuple[Tensor, Tensor]] = {}
+        self._copied_arenas: dict[int, tuple[Tensor, Tensor]] = {}
 
     @functools.cached_property
-    def cudnn(self) -> Cudnn:
-        """cuDNN on this device and stream."""
-        return Cudnn(self)
+    def cudnn(self) -> CudnnPlans:
+        """cuDNN's plans on this device."""
+        return CudnnPlans(self)
 
     @functools.cached_property
-    def cublas(self) -> Cublas:
-        """cuBLASLt on this device and stream."""
-        return Cublas(self)
+    def products(self) -> Products:
+        """cuBLASLt's algorithms on this device."""
+        return Products(self)
+
+    @functools.cached_property
+    def tuner(self) -> Tuner:
+        """What chooses among candidates, by timing them on this device: again, where the libraries
+        or our kernels have changed."""
+        text = "".join(path.read_text() for path in sorted(FOLDER.iterdir()))
+        kernels = f"{zlib.crc32(text.encode()):08x}"
+        libraries = f"cudnn {cudnn.version()}, cublaslt {self.products.library.version}"
+        return Tuner(self, f"{self.properties.name}, {libraries}, kernels {kernels}")
 
     @functools.cached_property
     def _decoder(self) -> Decoder:
         return Decoder(self)
 
     @functools.cached_property
-    def timings(self) -> Choices:
-        """How long kernels of our own take on this device, as long as they are not changed."""
-        text = "".join(path.read_text() for path in sorted(FOLDER.iterdir()))
-        return Choices(f"kernels {zlib.crc32(text.encode()):08x}, {device_name(self)}")
-
-    @functools.cached_property
     def trial_source(self) -> int:
-        """Where memory to try kernels on is copied from."""
-        return upload_trial_numbers(self)
+        """Where memory to try candidates on is copied from."""
+        return self.upload(trial_numbers())
 
     # -- memory ----------------------------------------------------------------------------------
 
@@ -153,8 +161,8 @@ class Cuda:
             launch(kernel("values", "set_floats"), 1, arguments, block=1)()
         elif flat.size:
             self._copy(tensor.address, flat)
-        if id(tensor) in self._shadows:
-            self._refresh(*self._shadows[id(tensor)])
+        if id(tensor) in self._copies:
+            self._refresh(*self._copies[id(tensor)])
 
     def store(self, scalar: Tensor, target: Tensor, index: int) -> None:
         """Copy a scalar to an element of a flat tensor of the same type, without waiting."""
@@ -187,7 +195,7 @@ class Cuda:
 
     def memory_in_use(self) -> dict[str, int]:
         """Bytes that this backend holds beside a net's own, by what they are for."""
-        copies = [copy for _, copy in self._shadows.values()]
+        copies = [copy for _, copy in self._copies.values()]
         return {
             "16-bit copies of the parameters": sum(map(self.nbytes, copies)),
             "all of the GPU's memory that is in use here": (
@@ -201,50 +209,50 @@ class Cuda:
 
     # -- 16-bit copies of the parameters ----------------------------------------------------------
 
-    def shadow(self, parameter: Tensor) -> Tensor:
+    def low_precision(self, parameter: Tensor) -> Tensor:
         """The parameter in the type that convolutions and products read (itself in fp32, tf32).
 
         The copy follows the parameter: `write` and the update rule renew it.
         """
         if self.dtype == "float32":
             return parameter
-        if id(parameter) not in self._shadows:
+        if id(parameter) not in self._copies:
             layout = parameter.layout
             shape, nhwc = (layout.shape, layout.nhwc) if layout else (parameter.shape, False)
             copy = Tensor(parameter.shape, name=f"{parameter.name}.16")
-            lying(copy, Layout(shape, self.dtype, nhwc))
+            with_layout(copy, Layout(shape, self.dtype, nhwc))
             self.place(copy, self.allocate(self.nbytes(copy)), 0)
-            self._shadows[id(parameter)] = (parameter, copy)
+            self._copies[id(parameter)] = (parameter, copy)
             if parameter.array is not None:
                 self._refresh(parameter, copy)
-        return self._shadows[id(parameter)][1]
+        return self._copies[id(parameter)][1]
 
-    def shadow_arena(self, arena: Tensor) -> Tensor | None:
+    def low_precision_arena(self, arena: Tensor) -> Tensor | None:
         """Let the 16-bit copies of all parameters in a flat tensor lie as these do, so that an
         update can write both in one pass. None where there are none."""
-        if id(arena) in self._shadow_arenas:
-            return self._shadow_arenas[id(arena)][1]
+        if id(arena) in self._copied_arenas:
+            return self._copied_arenas[id(arena)][1]
         inside = [
             (parameter, copy)
-            for parameter, copy in self._shadows.values()
+            for parameter, copy in self._copies.values()
             if 0 <= parameter.address - arena.address < self.nbytes(arena)
         ]
         if not inside:
             return None
         for _, copy in inside:  # their memory can be had again
             copy.array = None
-        whole = lying(Tensor(arena.shape, name="arena.16"), Layout(arena.shape, self.dtype, False))
+        whole = with_layout(
+            Tensor(arena.shape, name="arena.16"), Layout(arena.shape, self.dtype, False)
+        )
         memory = self.allocate(self.nbytes(whole))
         self.place(whole, memory, 0)
         for parameter, copy in inside:
             self.place(copy, memory, (parameter.address - arena.address) // 2)
             self._refresh(parameter, copy)
-        self._shadow_arenas[id(arena)] = (arena, whole)
+        self._copied_arenas[id(arena)] = (arena, whole)
         return whole
 
     def _refresh(self, parameter: Tensor, copy: Tensor) -> None:
-        from .movement import convert
-
         convert(parameter, copy)()
 
     # -- random numbers --------------------------------------------------------------------------
@@ -270,14 +278,16 @@ class Cuda:
 
     # -- steps -----------------------------------------------------------------------------------
 
-    def foresee(self, calls: Sequence[Call]) -> None:
-        """Begin to compile what these calls will need when they are prepared."""
-        compile_ahead(self, calls)
-
     @reported
-    def prepare(self, call: Call) -> Step:
-        """The step that runs a call. Layouts of its flexible tensors are settled from here on."""
-        return reported(prepare(self, call))
+    def prepare(self, calls: Iterable[Call]) -> list[Step]:
+        """The steps that run calls. Layouts of their flexible tensors are chosen from here on."""
+        with shared_interpreter():
+            steps = [reported(step) for step in registry.prepare(self, calls)]
+        if "tuner" in self.__dict__:  # made when it is first needed
+            self.tuner.save()
+        if "cudnn" in self.__dict__:
+            self.cudnn.forget()
+        return steps
 
     @contextlib.contextmanager
     def on(self, stream: Any) -> Iterator[None]:
@@ -314,7 +324,7 @@ class Cuda:
         """One step that runs these: as they are at first, then as one CUDA graph."""
         return reported(capture(self, steps) if self.graphs else sequence(steps))
 
-    def settle(self, tensor: Tensor, dtype: str | None = None) -> None:
+    def choose_layout(self, tensor: Tensor, dtype: str | None = None) -> None:
         """Choose the layout of a tensor, if it is still open."""
         if not tensor.is_open:
             return
@@ -326,8 +336,8 @@ class Cuda:
             root.layout = layout
 
     def layout_for(self, root: Tensor, dtype: str | None = None) -> Layout | None:
-        """What `settle` chooses: blobs are held in the precision's type, channels last; parameters
-        and outputs stay row-major float32 (None)."""
+        """What `choose_layout` chooses: blobs are of the precision's type, channels last;
+        parameters and outputs stay row-major float32 (None)."""
         if root.kept:
             return None
         chosen = dtype or (self.dtype if root.dtype == "float32" else root.dtype)
@@ -347,32 +357,3 @@ def _array_dtype(tensor: Tensor) -> np.dtype:
     """CuPy has no bfloat16: its bits are held as uint16."""
     name = dtype_of(tensor)
     return np.dtype(np.uint16 if name == "bfloat16" else name)
-
-
-def import_cupy() -> Any:
-    """CuPy, where there is a GPU that it can use. UserError says what is missing otherwise."""
-    os.environ.setdefault("CUPY_CACHE_DIR", str(cache_folder() / "cupy"))
-    try:
-        import cupy
-    except ModuleNotFoundError:
-        raise UserError(
-            '--gpu needs CuPy: pip install "osucaffe[cuda13]" (or [cuda12] for an older driver)'
-        ) from None
-    except ImportError as error:
-        raise UserError(
-            f"CuPy cannot be loaded ({str(error).strip().splitlines()[0]}): install the NVIDIA "
-            'driver, and CUDA\'s libraries with pip install "osucaffe[cuda13]" (or [cuda12])'
-        ) from None
-    try:
-        count = cupy.cuda.runtime.getDeviceCount()
-    except cupy.cuda.runtime.CUDARuntimeError as error:
-        remedy = "check the driver with nvidia-smi, or leave out --gpu"
-        if "InsufficientDriver" in str(error):
-            remedy = (
-                "install the NVIDIA driver, or where there is one, osucaffe[cuda12] instead of "
-                "[cuda13], which needs driver 580 or later"
-            )
-        raise UserError(f"no GPU can be used ({error}): {remedy}") from None
-    if not count:
-        raise UserError("no GPU is there: check nvidia-smi and CUDA_VISIBLE_DEVICES")
-    return cupy

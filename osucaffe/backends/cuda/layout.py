@@ -65,7 +65,7 @@ class Unused:
         return np.zeros(shape, np.float32)
 
 
-def lying(tensor: Tensor, layout: Layout) -> Tensor:
+def with_layout(tensor: Tensor, layout: Layout) -> Tensor:
     """The tensor, which is new, in this layout."""
     tensor.flexible = True
     tensor.layout = layout
@@ -128,7 +128,7 @@ def channels_last(shape: Sequence[int], channels: int | None = None) -> tuple[in
     return tuple(strides)
 
 
-def settle_rows(tensor: Tensor, dtype: str) -> None:
+def choose_row_layout(tensor: Tensor, dtype: str) -> None:
     """Let a tensor whose layout is still open lie in the order of its shape, in this type.
 
     For blobs whose last axis is that of features, such as those of recurrent nets (T, N, D).

@@ -3,7 +3,7 @@
 An implementation is a function `(call, **tensors, **settings) -> Step`. What it registers with
 says how the tensors that it gets lie in memory:
 
-    "own"   as they lie: it looks at the layouts itself (and may call `call.held`)
+    "own"   as they lie: it looks at the layouts itself (and may call `call.in_layout`)
     "flat"  all in one memory order, of any element types
     "row"   row-major
     "nhwc"  those of more than two axes with the channels last
@@ -14,19 +14,23 @@ Where a tensor lies otherwise it gets a temporary in its place, converted before
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from ..tensor import Call, Step, Tensor, sequence
-from .layout import Layout, dtype_of, is_nhwc, is_row_major, lying
+from .autotune.tuner import Pending
+from .layout import Layout, dtype_of, is_nhwc, is_row_major, with_layout
+from .passes.convert import convert
 
 if TYPE_CHECKING:
+    from .autotune.candidate import Provider
+    from .autotune.trial import Trial
     from .backend import Cuda
 
 MODULES = (
-    "batch_norm", "convolution", "dense", "elementwise", "loss", "movement", "normalization",
-    "pooling", "records", "recurrent", "selection", "strided", "update", "windows",
+    "batch_norm", "convolution", "elementwise", "inner_product", "loss", "movement",
+    "normalization", "pooling", "records", "recurrent", "selection", "strided", "update", "windows",
 )  # fmt: skip
 """The modules whose import registers primitives."""
 
@@ -38,9 +42,43 @@ class CudaCall(Call):
     backend: Cuda = None  # type: ignore[assignment]
     before: list[Step] = field(default_factory=list)
     after: list[Step] = field(default_factory=list)
+    trial: Trial | None = None
     _substitutes: dict[tuple[int, bool, str], Tensor] = field(default_factory=dict)
 
-    def held(self, tensor: Tensor, *, nhwc: bool, dtype: str | None = None) -> Tensor:
+    def __getitem__(self, name: str) -> Any:
+        """One of its tensors (or lists of them) by name, or None."""
+        return self.reads.get(name, self.writes.get(name))
+
+    def tune(self, providers: Sequence[Provider]) -> Pending:
+        """Let the tuner choose among what these offer."""
+        return self.backend.tuner.begin(self, providers)
+
+    def inner(
+        self, name: str, reads: dict[str, Any], writes: dict[str, Any], settings: dict[str, Any]
+    ) -> CudaCall:
+        """A call that is a part of this one."""
+        return CudaCall(
+            f"{self.name} {name}", reads, writes, settings, self.layer, frozenset(), self.scratch,
+            backend=self.backend, trial=self.trial,
+        )  # fmt: skip
+
+    def copy(self) -> CudaCall:
+        """The same call, with scratch memory and conversions of its own."""
+        return replace(self, scratch=[], before=[], after=[], _substitutes={})
+
+    def needed(self, name: str) -> Tensor:
+        """One of its tensors, which it must have."""
+        tensor: Tensor = self[name]
+        assert tensor is not None, name
+        return tensor
+
+    def low_precision(self, parameter: Tensor) -> Tensor:
+        """A parameter in the precision's type: see `Cuda.low_precision`."""
+        if self.backend.dtype == "float32":
+            return parameter
+        return (self.trial or self.backend).low_precision(parameter)
+
+    def in_layout(self, tensor: Tensor, *, nhwc: bool, dtype: str | None = None) -> Tensor:
         """This tensor if it lies in this order and element type (None: any), or a temporary that
         does, converted from it before the step if the call reads it, to it after if it writes."""
         dtype = dtype or dtype_of(tensor)
@@ -48,10 +86,8 @@ class CudaCall(Call):
             return tensor
         key = (id(tensor), nhwc, dtype)
         if key not in self._substitutes:
-            from .movement import convert
-
             layout = Layout(tensor.shape, dtype, nhwc and len(tensor.shape) > 2)
-            substitute = lying(self.temporary(tensor.shape, tensor.dtype), layout)
+            substitute = with_layout(self.temporary(tensor.shape, tensor.dtype), layout)
             if any(tensor is each for each in self.read_tensors()):
                 self.before.append(convert(tensor, substitute))
             for name, value in self.writes.items():
@@ -63,7 +99,7 @@ class CudaCall(Call):
 
 
 Order = str
-Function = Callable[..., Step]
+Function = Callable[..., "Step | Pending"]
 IMPLEMENTATIONS: dict[str, tuple[Function, Order]] = {}
 
 
@@ -85,11 +121,17 @@ def primitive(order: Order) -> Callable[[Function], Function]:
 def load() -> None:
     """Import the modules that implement primitives."""
     for module in MODULES:
-        importlib.import_module(f".{module}", __package__)
+        importlib.import_module(f".primitives.{module}", __package__)
 
 
-def prepare(backend: Cuda, call: Call) -> Step:
-    """The step that runs a call on this backend."""
+def prepare(backend: Cuda, calls: Iterable[Call]) -> list[Step]:
+    """The steps that run these calls on this backend: first the layouts of all are chosen, and what
+    is to be timed begins to be built; then each gets its step."""
+    return [finish() for finish in [_begin(backend, call) for call in calls]]
+
+
+def _begin(backend: Cuda, call: Call) -> Callable[[], Step]:
+    """Choose the layouts of a call's tensors. Returns what gives its step."""
     function, order = IMPLEMENTATIONS[call.name]
     inner = CudaCall(
         call.name, call.reads, call.writes, call.settings, call.layer, call.accumulates,
@@ -99,16 +141,21 @@ def prepare(backend: Cuda, call: Call) -> Step:
     if order != "own":
         tensors = [*call.written_tensors(), *call.read_tensors()]
         for tensor in tensors:
-            backend.settle(tensor)
+            backend.choose_layout(tensor)
         # In one order: that of the first tensor in which there is a difference, an output's first.
         deep = [tensor for tensor in tensors if not (is_nhwc(tensor) and is_row_major(tensor))]
         nhwc = order == "nhwc" or (order == "flat" and bool(deep) and is_nhwc(deep[0]))
         arguments = {
-            name: _map(lambda tensor: inner.held(tensor, nhwc=nhwc), value)
+            name: _map(lambda tensor: inner.in_layout(tensor, nhwc=nhwc), value)
             for name, value in arguments.items()
         }
-    step = function(inner, **arguments, **call.settings)
-    return sequence([*inner.before, step, *inner.after])
+    found = function(inner, **arguments, **call.settings)
+
+    def finish() -> Step:
+        step = found.step() if isinstance(found, Pending) else found
+        return sequence([*inner.before, step, *inner.after])
+
+    return finish
 
 
 def _map(function: Callable[[Tensor], Tensor], value: Any) -> Any:

@@ -51,6 +51,7 @@ def primitive(declaration: _Declaration) -> _Declaration:
                 writes={n: given[n] for n, r in tensor_roles.items() if r != "Read"},
                 settings={n: value for n, value in given.items() if n not in tensor_roles},
                 layer=self.layer,
+                position=self.position,
             ),
             gradients=[n for n, r in tensor_roles.items() if r == "Gradient"],
         )
@@ -61,15 +62,19 @@ def primitive(declaration: _Declaration) -> _Declaration:
 class Recorder:
     """A list of calls in the making.
 
-    layer: the name of the layer that is being recorded.
+    layer, position: of the layer that is being recorded, as a Call has them (see `enter`).
     accumulate: add to every parameter gradient (a further sub-iteration of `iter_size`).
     """
 
     def __init__(self, *, accumulate: bool = False) -> None:
         self.calls: list[Call] = []
-        self.layer = ""
+        self.enter()
         self.accumulate = accumulate
         self._written: set[int] = set()
+
+    def enter(self, layer: str = "", position: int = -1) -> None:
+        """What is recorded from now on is this layer's; by default no layer's."""
+        self.layer, self.position = layer, position
 
     def add(self, call: Call, gradients: Sequence[str] = ()) -> None:
         """Append a call. A gradient that was written before (shared parameters) is added to."""

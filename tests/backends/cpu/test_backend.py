@@ -31,7 +31,7 @@ def place(backend: Cpu, *tensors: Tensor) -> None:
 
 def prepare(backend: Cpu, program: Program) -> Callable[[], None]:
     """All calls prepared and all their tensors placed, zeroed."""
-    steps = [backend.prepare(call) for call in program.calls]
+    steps = backend.prepare(program.calls)
     for call in program.calls:
         place(backend, *call.read_tensors(), *call.written_tensors(), *call.scratch)
 
@@ -123,7 +123,7 @@ class Blocked:
         self.program.convolution(
             image, weights, None, self.tensor, stride=[1, 1], pad=[1, 1], dilation=[1, 1], group=1
         )
-        self.first = self.backend.prepare(self.program.calls.pop())
+        [self.first] = self.backend.prepare([self.program.calls.pop()])
         if self.tensor.layout is None:
             pytest.skip("oneDNN prefers row-major memory here")
         self.values = RANDOM.standard_normal(self.tensor.shape).astype(np.float32)
@@ -306,7 +306,7 @@ def record_everything(program: Program) -> None:
 def test_steps_allocate_nothing() -> None:
     program = Program()
     record_everything(program)
-    steps = [NUMPY.prepare(call) for call in program.calls]
+    steps = NUMPY.prepare(program.calls)
     for call in program.calls:
         place(NUMPY, *call.read_tensors(), *call.written_tensors(), *call.scratch)
     for step in steps:

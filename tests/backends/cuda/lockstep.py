@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from osucaffe.backends.cuda.kernels import read
+from osucaffe.backends.cuda.runtime.compile import read
 
 SHARED = re.compile(r"extern __shared__ .*?(\w+) shared\[\];")
 """How a kernel declares the memory that a block shares."""

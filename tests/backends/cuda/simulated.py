@@ -6,7 +6,8 @@ import ctypes
 import functools
 import importlib.util
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,8 +15,25 @@ from typing import Any
 import numpy as np
 import pytest
 
+from osucaffe.backends.cuda.autotune.candidate import Candidate, Provider
+from osucaffe.backends.cuda.autotune.tuner import Pending, Tuner
+from osucaffe.backends.cuda.convolution.cudnn import Found
+from osucaffe.backends.cuda.runtime import device
+from osucaffe.backends.cuda.runtime.device import Device
+
+from .devices import H200
+
 SIZES = {"b8": 1, "u8": 1, "b16": 2, "b32": 4, "u32": 4, "s32": 4, "f32": 4, "b64": 8, "u64": 8,
          "f64": 8, "s64": 8}  # fmt: skip
+
+
+PROPERTIES = {
+    "name": b"NVIDIA H200", "major": 9, "minor": 0, "multiProcessorCount": 132,
+    "sharedMemPerBlockOptin": 227 << 10, "sharedMemPerMultiprocessor": 228 << 10,
+    "regsPerMultiprocessor": 65536, "maxThreadsPerMultiProcessor": 2048,
+    "maxBlocksPerMultiProcessor": 32, "memoryBusWidth": 6144, "totalGlobalMem": 141 << 30,
+}  # fmt: skip
+"""What CUDA says of a GPU: those of its fields that are read."""
 
 
 @functools.cache
@@ -84,7 +102,8 @@ class Kernel:
         assert 0 < np.prod(block) <= 1024
         assert all(0 < extent < 2**16 for extent in grid[1:]), f"{self.name}: grid {grid}"
         assert 0 < grid[0] < 2**31, f"{self.name}: grid {grid}"
-        assert shared_mem <= self.max_dynamic_shared_size_bytes <= 227 * 1024
+        limit = device.current().shared_memory
+        assert shared_mem <= self.max_dynamic_shared_size_bytes <= max(limit, 48 * 1024)
 
 
 class Memory(np.ndarray):
@@ -133,9 +152,11 @@ def fake_cupy() -> Any:
     """As much of CuPy as the backend uses, on host memory."""
     runtime = SimpleNamespace(
         getDeviceCount=lambda: 1, memcpyAsync=_move, memcpy2DAsync=_move_rows,
+        memsetAsync=lambda to, byte, size, *_: ctypes.memset(to, byte, size),
         memcpyHostToDevice=1, memcpyDeviceToDevice=3, hostRegister=lambda *_: None,
         hostUnregister=lambda *_: None,
-        CUDARuntimeError=RuntimeError,
+        CUDARuntimeError=RuntimeError, deviceGetAttribute=lambda *_: 1980000,
+        getDeviceProperties=lambda number: PROPERTIES,
     )  # fmt: skip
     cuda = SimpleNamespace(
         runtime=runtime, Device=lambda number: SimpleNamespace(id=number, use=lambda: None),
@@ -144,23 +165,130 @@ def fake_cupy() -> Any:
     return _Module(cuda=cuda, empty=lambda size, dtype: np.zeros(size, dtype).view(Memory))
 
 
-def simulate(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let backends made from here on compile kernels and run none."""
-    from osucaffe.backends.cuda import backend, hopper, kernels, tensor_map, warpgroup
+def simulate(monkeypatch: pytest.MonkeyPatch, gpu: Device = H200) -> None:
+    """Let backends made from here on compile kernels for this GPU, and run none."""
+    from osucaffe.backends.cuda import backend
+    from osucaffe.backends.cuda.autotune import timing
+    from osucaffe.backends.cuda.runtime import compile, tensor_map
 
     if nvrtc() is None:
         pytest.skip("NVRTC is not installed")
     monkeypatch.setattr(backend, "import_cupy", fake_cupy)
 
-    def module(ptx: str, device: int) -> Any:
-        assert wait_first(ptx)
+    def module(ptx: str, number: int) -> Any:
+        assert gpu.compute_capability < 90 or wait_first(ptx)
         return SimpleNamespace(get_function=functools.partial(Kernel, ptx))
 
-    monkeypatch.setattr(kernels, "_compiled_file", compile_ptx)
-    monkeypatch.setattr(kernels, "_module", module)
-    monkeypatch.setattr(kernels, "_device", lambda: 0)
-    monkeypatch.setattr(kernels, "_newest", lambda: 120)
-    for owner in hopper, kernels, warpgroup:
-        monkeypatch.setattr(owner, "compute_capability", lambda: kernels.HOPPER)
+    monkeypatch.setattr(compile, "_compiled_file", compile_ptx)
+    monkeypatch.setattr(compile, "_module", module)
+    monkeypatch.setattr(compile, "_supported", supported)
+    monkeypatch.setattr(backend, "describe", lambda runtime, number: gpu)
+    monkeypatch.setattr(device, "current", lambda: gpu)
     monkeypatch.setattr(tensor_map, "encoded", lambda *_: np.zeros(1, f"V{tensor_map.BYTES}"))
-    kernels._compiled.cache_clear()
+    monkeypatch.setattr(timing, "once", lambda *_: 1.0)
+    monkeypatch.setattr(timing, "time_of", lambda *_: 1.0)
+    compile._compiled.cache_clear()
+
+
+def compile_for_communicators(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let communicators' kernels be compiled, and their launches checked, for the H200."""
+    from osucaffe.comm import kernels
+
+    def compiled(text: str, function: str) -> Any:
+        ptx = compile_ptx(text, ("-std=c++17", "-arch=compute_90"))
+        return SimpleNamespace(function=Kernel(ptx, function))
+
+    if nvrtc() is None:
+        pytest.skip("NVRTC is not installed")
+    monkeypatch.setattr(kernels, "compiled", compiled)
+    monkeypatch.setattr(device, "current", lambda: H200)
+    kernels.kernel.cache_clear()
+
+
+@functools.cache
+def supported() -> tuple[int, ...]:
+    """The compute capabilities that this NVRTC knows."""
+    count = ctypes.c_int()
+    nvrtc().nvrtcGetNumSupportedArchs(ctypes.byref(count))
+    array = (ctypes.c_int * count.value)()
+    nvrtc().nvrtcGetSupportedArchs(array)
+    return tuple(array)
+
+
+class FakeCudnn:
+    """Stands for cuDNN: some plans for everything, which compute nothing.
+
+    has: whether there are plans for a convolution. asked: all that was looked for.
+    """
+
+    def __init__(self, has: Callable[[Any], bool] = lambda _: True, plans: int = 2) -> None:
+        self._has, self._plans = has, plans
+        self.asked: list[Any] = []
+        self.handle = None
+
+    def search(self, convolution: Any) -> Future[Any]:
+        self.asked.append(convolution)
+        count = self._plans if self._has(convolution) else 0
+        return done([Found(f"eng{i}", self._plan(convolution), False) for i in range(count)])
+
+    def named(self, convolution: Any, name: str) -> Future[Any]:
+        return done(self._plan(convolution))
+
+    def _plan(self, convolution: Any) -> Any:
+        def bind(addresses: dict[int, int], workspace: int) -> None:
+            assert len(addresses) == len(convolution.operands)
+            assert not any(address % 16 for address in addresses.values())
+
+        return SimpleNamespace(workspace=64, bind=bind, execute=lambda handle, bound: None)
+
+    def use(self, stream: Any) -> None: ...
+    def forget(self) -> None: ...
+    def keep(self, convolution: Any, name: str) -> None: ...
+
+
+class FakeProducts:
+    """Stands for cuBLASLt, likewise."""
+
+    def __init__(self, algorithms: int = 1) -> None:
+        self._algorithms = algorithms
+        self.library = SimpleNamespace(version=0)
+
+    def proposed(self, product: Any) -> Future[list[str]]:
+        return done([f"algorithm {i}" for i in range(self._algorithms)])
+
+    def algorithm(self, product: Any, name: str) -> Any:
+        def execute(a: int, b: int, c: int, bias: int, workspace: int, stream: int) -> None:
+            assert bool(bias) == product.has_bias
+            assert not any(address % 16 for address in (a, b, c))
+
+        return SimpleNamespace(workspace=0, execute=execute)
+
+
+def force(monkeypatch: pytest.MonkeyPatch, provider: str, number: int) -> None:
+    """Let a candidate be chosen, untimed, wherever there is one: that of this number (from 0,
+    around in a circle) of the providers whose names begin so."""
+    chosen = Tuner.fastest
+
+    def fastest(self: Tuner, call: Any, providers: Sequence[Provider]) -> Candidate:
+        named = [each for each in providers if each.name.startswith(provider)]
+        found = [candidate for each in named for candidate in each.candidates()]
+        return found[number % len(found)] if found else chosen(self, call, providers)
+
+    monkeypatch.setattr(Tuner, "fastest", fastest)
+    monkeypatch.setattr(Tuner, "begin", lambda *given: Pending(*given))
+
+
+def done(value: Any) -> Future[Any]:
+    """A future that has this result."""
+    future: Future[Any] = Future()
+    future.set_result(value)
+    return future
+
+
+def with_libraries(backend: Any, cudnn: Any = None, products: Any = None) -> Any:
+    """The backend, with stand-ins for the libraries, and nothing remembered."""
+    backend.cudnn = cudnn or FakeCudnn()
+    backend.products = products or FakeProducts()
+    backend.tuner = Tuner(backend, "none")
+    backend.tuner._choices._chosen.clear()
+    return backend

@@ -1,0 +1,51 @@
+"""Owns the timing of steps on the device: short ones as graphs, as they run in training."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from ...tensor import sequence
+from ..runtime.graphs import captured
+
+if TYPE_CHECKING:
+    from ..backend import Cuda
+
+TRIALS = 3
+"""Times that a graph of runs is on the clock."""
+GRAPHED, FEWEST, MOST = 0.5, 2, 16
+"""Milliseconds that such a graph should take, and how many runs may be in it."""
+BRIEF = 2.0
+"""Milliseconds: what takes no longer is timed as a graph: launched one by one, even kernels of
+30 us wait for the host, which takes 10 to 20 us for each."""
+
+
+def once(backend: Cuda, run: Callable[[], None]) -> float:
+    """Milliseconds of one run."""
+    return _elapsed(backend, [run])[0]
+
+
+def time_of(backend: Cuda, run: Callable[[], None], first: float) -> float:
+    """Milliseconds of one run among many. first: what one has just taken."""
+    if first > BRIEF:
+        return min(first, once(backend, run))
+    times = max(FEWEST, min(MOST, math.ceil(GRAPHED / max(first, 1e-3))))
+    graph = captured(backend.stream, sequence([run] * times))
+    graph.launch(backend.stream)  # keeps the device busy while the host comes to the next
+    launches = [lambda: graph.launch(backend.stream)] * TRIALS
+    return min(_elapsed(backend, launches)) / times
+
+
+def _elapsed(backend: Cuda, runs: Sequence[Callable[[], None]]) -> list[float]:
+    """Milliseconds of each on the device, one behind the other."""
+    event = backend.cupy.cuda.Event
+    events = [event() for _ in range(len(runs) + 1)]
+    events[0].record(backend.stream)
+    for run, end in zip(runs, events[1:], strict=True):
+        run()
+        end.record(backend.stream)
+    events[-1].synchronize()
+    between = backend.cupy.cuda.get_elapsed_time
+    return [float(between(begin, end)) for begin, end in itertools.pairwise(events)]

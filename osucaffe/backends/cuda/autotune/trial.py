@@ -1,0 +1,146 @@
+"""Owns calls on stand-ins: tensors that lie as a call's own do, with random numbers in them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ...tensor import Step, Tensor, sequence
+from ..layout import C_TYPES, Layout, dtype_of, with_layout
+from ..runtime.compile import kernel
+from ..runtime.launch import blocks_for, launch
+from .candidate import Candidate
+
+if TYPE_CHECKING:
+    from ..backend import Cuda
+    from ..registry import CudaCall
+
+TRIAL_WORDS = 2**18
+"""After so many numbers, those of memory to try candidates on begin again."""
+SAMPLES = 4096
+"""Of each output, so many elements are compared."""
+UNWRITTEN = 0xFF
+"""A byte: made of it, numbers of all kinds of floats are none."""
+
+
+def trial_numbers() -> np.ndarray:
+    """What memory to try candidates on is filled with: TRIAL_WORDS words."""
+    number = np.arange(TRIAL_WORDS, dtype=np.uint32) * np.uint32(2654435761)
+    # With these bits of the exponent, float32 and bfloat16 are 1/128 to 2, float16 are 1 to 2.
+    return number & np.uint32(0x83FF83FF) | np.uint32(0x3C003C00)
+
+
+def trial_memory(backend: Cuda, nbytes: int) -> Any:
+    """Memory to try a candidate on: finite numbers of either sign in every element type."""
+    memory = backend.allocate(-(-nbytes // 4) * 4)
+    fill(backend, int(memory.data.ptr), -(-nbytes // 4) * 4)
+    return memory
+
+
+def fill(backend: Cuda, begin: int, size: int) -> None:
+    """Fill memory with such numbers, by copies on the device: while kernels are compiled, the host
+    waits 10 to 20 ms for an upload."""
+    runtime, filled = backend.cupy.cuda.runtime, 0
+    source, kind = backend.trial_source, runtime.memcpyDeviceToDevice
+    while filled < size:
+        more = min(filled or TRIAL_WORDS * 4, size - filled)
+        runtime.memcpyAsync(begin + filled, source, more, kind, backend.stream.ptr)
+        source, filled = begin, filled + more
+
+
+class Trial:
+    """A call on stand-ins, which candidates run in turn."""
+
+    def __init__(self, call: CudaCall) -> None:
+        self._call = call
+        self._backend = call.backend
+        self._stand_ins: dict[int, tuple[Tensor, Tensor]] = {}
+        self._low: dict[int, Tensor] = {}
+        reads = {name: self._map(value) for name, value in call.reads.items()}
+        writes = {name: self._map(value) for name, value in call.writes.items()}
+        self._like = replace(call, reads=reads, writes=writes, trial=self)
+        self._targets: list[Tensor] = []
+        self._sampling: list[Step] = []
+        for tensor in self._like.written_tensors():
+            target = Tensor((SAMPLES,))
+            backend = self._backend
+            backend.place(target, backend.allocate(4 * SAMPLES), 0)
+            function = kernel("sample", "sample", T=C_TYPES[dtype_of(tensor)])
+            arguments = [tensor, target, np.int64(tensor.size), np.int32(SAMPLES)]
+            self._sampling.append(launch(function, blocks_for(SAMPLES), arguments))
+            self._targets.append(target)
+
+    def _map(self, value: Any) -> Any:
+        if isinstance(value, Tensor):
+            return self._stand_in(value)
+        if isinstance(value, list | tuple):
+            return [self._map(each) for each in value]
+        return value
+
+    def _stand_in(self, tensor: Tensor) -> Tensor:
+        if id(tensor) not in self._stand_ins:
+            made = Tensor(tensor.shape, tensor.dtype, tensor.name, flexible=True)
+            if tensor.layout is not None:
+                made.layout = tensor.layout
+            made.flexible = False
+            self._place(made)
+            self._stand_ins[id(tensor)] = tensor, made
+        return self._stand_ins[id(tensor)][1]
+
+    def _place(self, tensor: Tensor) -> None:
+        memory = trial_memory(self._backend, self._backend.nbytes(tensor))
+        self._backend.place(tensor, memory, 0)
+
+    def low_precision(self, w: Tensor) -> Tensor:
+        """What stands for the 16-bit copy of a parameter (see `Cuda.low_precision`)."""
+        if id(w) not in self._low:
+            layout = w.layout
+            shape, nhwc = (layout.shape, layout.nhwc) if layout else (w.shape, False)
+            copy = with_layout(Tensor(w.shape), Layout(shape, self._backend.dtype, nhwc))
+            self._place(copy)
+            self._low[id(w)] = copy
+        return self._low[id(w)]
+
+    def step(self, candidate: Candidate) -> Step:
+        """What runs a candidate, with what is converted for it before and after."""
+        like = self._like.copy()
+        step = candidate.make(like)
+        for scratch in like.scratch:
+            memory = self._backend.allocate(self._backend.nbytes(scratch))
+            self._backend.place(scratch, memory, 0)
+        return sequence([*like.before, step, *like.after])
+
+    def spoil_outputs(self) -> None:
+        """Let the outputs hold what no candidate has written: numbers to add to, or none."""
+        runtime, stream = self._backend.cupy.cuda.runtime, self._backend.stream.ptr
+        for name, value in self._like.writes.items():
+            for tensor in value if isinstance(value, list) else [value]:
+                if tensor is None:
+                    continue
+                size = self._backend.nbytes(tensor)
+                if name in self._call.accumulates:
+                    fill(self._backend, tensor.address, -(-size // 4) * 4)
+                else:
+                    runtime.memsetAsync(tensor.address, UNWRITTEN, size, stream)
+
+    def sample(self) -> None:
+        """Take some elements of each output, always the same ones; `samples` has them then."""
+        for step in self._sampling:
+            step()
+
+    def samples(self) -> list[np.ndarray]:
+        """What was taken last of each output."""
+        return [self._backend.read(target) for target in self._targets]
+
+    def __enter__(self) -> Trial:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Let go of all memory."""
+        self._stand_ins.clear()
+        self._low.clear()
+        self._targets.clear()
+        self._sampling.clear()
+        del self._like  # which refers to this

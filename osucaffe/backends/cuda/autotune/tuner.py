@@ -1,0 +1,240 @@
+"""Owns the tuner: it builds the candidates for a net's calls side by side, times them on the device
+in turn, drops those that fail or disagree, and remembers the fastest."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ....errors import UserError
+from ...tensor import Step, Tensor
+from ..layout import dtype_of, strides
+from ..runtime.cache import cache_folder
+from ..runtime.out_of_memory import is_out_of_memory
+from . import timing
+from .candidate import Candidate, Provider
+from .choices import Choices
+from .trial import Trial
+
+if TYPE_CHECKING:
+    from ..backend import Cuda
+    from ..registry import CudaCall
+
+log = logging.getLogger("osucaffe")
+
+HOPELESS = 1.1
+"""What is so many times as slow as the best in one run is not run again."""
+JITTER = 0.01
+"""Milliseconds by which the host's part of one run differs from that of another."""
+TOLERANCES = {"fp32": 2e-4, "tf32": 1e-2, "fp16": 1e-2, "bf16": 4e-2}
+"""How far from the others a candidate's outputs may be, of the largest, in each precision: several
+times the rounding of inputs and outputs, a hundredth of what a wrong index does."""
+
+
+@dataclass(frozen=True)
+class Timed:
+    """A candidate of a provider, its milliseconds, and some of what it computed."""
+
+    provider: Provider
+    candidate: Candidate
+    milliseconds: float
+    outputs: list[np.ndarray]
+
+    @property
+    def name(self) -> str:
+        return f"{self.provider.name}: {self.candidate.name}"
+
+
+class Pending:
+    """A call whose candidates are being built; `step` chooses among them."""
+
+    def __init__(self, tuner: Tuner, call: CudaCall, providers: Sequence[Provider]) -> None:
+        self._tuner, self._call, self._providers = tuner, call, providers
+
+    def step(self) -> Step:
+        """The step of the fastest candidate."""
+        return self._tuner.fastest(self._call, self._providers).make(self._call)
+
+
+class Tuner:
+    """Chooses for the calls of a backend. name: of the device and of all that candidates are made
+    of; what was chosen with others is not valid."""
+
+    def __init__(self, backend: Cuda, name: str) -> None:
+        self._backend = backend
+        self._choices = Choices(name)
+        self._begun: set[str] = set()
+        self._told = False
+
+    def begin(self, call: CudaCall, providers: Sequence[Provider]) -> Pending:
+        """Begin to build what is to be timed for a call, or what was chosen for one like it."""
+        key = signature(call)
+        if key not in self._begun:
+            self._begun.add(key)
+            remembered = self._remembered(key, providers)
+            if remembered:
+                provider, name = remembered
+                provider.build_named(call, name)
+            else:
+                for provider in providers:
+                    if provider.eager and provider.worthwhile(math.inf):
+                        provider.build(call)
+        return Pending(self, call, providers)
+
+    def choose(self, call: CudaCall, providers: Sequence[Provider]) -> Step:
+        """The step of the fastest candidate, at once."""
+        return self.begin(call, providers).step()
+
+    def save(self) -> None:
+        """Write what was chosen to disk."""
+        self._choices.save()
+
+    def fastest(self, call: CudaCall, providers: Sequence[Provider]) -> Candidate:
+        """The candidate that was chosen for a call like this one, or is now."""
+        key = signature(call)
+        if remembered := self._remembered(key, providers):
+            provider, name = remembered
+            if found := provider.named(name):
+                return found
+        self._tell()
+        timed = self._time(call, providers)
+        best = min(self._agreeing(call, timed), key=lambda each: each.milliseconds)
+        best.provider.chosen(best.candidate.name)
+        self._choices.put(key, best.name, best.milliseconds)
+        log.debug("%s %s: %s, %.4f ms", call.layer, call.name, best.name, best.milliseconds)
+        return best.candidate
+
+    def _remembered(self, key: str, providers: Sequence[Provider]) -> tuple[Provider, str] | None:
+        """The provider and the name of the candidate that was chosen."""
+        chosen = self._choices.get(key)
+        name, _, candidate = chosen[0].partition(": ") if chosen else ("", "", "")
+        return next(((each, candidate) for each in providers if each.name == name), None)
+
+    def _tell(self) -> None:
+        """Say, once, why the user waits."""
+        if not self._told:
+            self._told = True
+            log.info(
+                "Looking for the fastest kernels on GPU %d, once for each net (remembered in %s)",
+                self._backend.device.id,
+                cache_folder(),
+            )
+
+    def _time(self, call: CudaCall, providers: Sequence[Provider]) -> list[Timed]:
+        """All candidates that work and are worth timing."""
+        timed: list[Timed] = []
+        failures: list[Exception] = []
+        best, least = math.inf, [math.inf]
+        with Trial(call) as trial:
+            for provider in providers:
+                if not provider.worthwhile(best):
+                    continue
+                for candidate in self._candidates(call, provider, failures):
+                    if candidate.estimate >= best:
+                        continue
+                    try:
+                        taken, outputs = self._try(trial, candidate, least)
+                    except (RuntimeError, UserError) as error:
+                        failures.append(error)
+                        log.debug(
+                            "%s %s: %s: %s is left out: %s",
+                            call.layer, call.name, provider.name, candidate.name, error,
+                        )  # fmt: skip
+                        continue
+                    timed.append(Timed(provider, candidate, taken, outputs))
+                    best = min(best, taken)
+        if not timed:
+            raise _none_works(call, failures)
+        return timed
+
+    def _candidates(
+        self, call: CudaCall, provider: Provider, failures: list[Exception]
+    ) -> list[Candidate]:
+        """Those of a provider; none where it fails to build them."""
+        try:
+            return list(provider.candidates())
+        except RuntimeError as error:
+            failures.append(error)
+            log.debug("%s %s: %s: %s", call.layer, call.name, provider.name, error)
+            return []
+
+    def _try(
+        self, trial: Trial, candidate: Candidate, least: list[float]
+    ) -> tuple[float, list[np.ndarray]]:
+        """The milliseconds of a candidate, roughly if it is not among the best, and its outputs.
+
+        least: of one run of those before, which it lowers.
+        """
+        run = trial.step(candidate)
+        trial.spoil_outputs()
+        run()  # what it loads or compiles is not to be timed
+        trial.sample()
+        first = timing.once(self._backend, run)
+        outputs = trial.samples()
+        if first > HOPELESS * least[0] + JITTER:
+            return first, outputs
+        least[0] = min(least[0], first)
+        return timing.time_of(self._backend, run, first), outputs
+
+    def _agreeing(self, call: CudaCall, timed: list[Timed]) -> list[Timed]:
+        """Those that compute what most do; of two, what the first does (libraries come first)."""
+        odd = disagreeing([each.outputs for each in timed], TOLERANCES[self._backend.precision])
+        for number in odd:
+            log.debug(
+                "%s %s: %s is left out: it does not agree with the others",
+                call.layer, call.name, timed[number].name,
+            )  # fmt: skip
+        return [each for number, each in enumerate(timed) if number not in odd]
+
+
+def disagreeing(outputs: Sequence[Sequence[np.ndarray]], tolerance: float) -> set[int]:
+    """The numbers of the candidates whose outputs differ from the middle of all (of two: from the
+    first) by more than this part of the largest, or are no numbers. None where all would be."""
+    odd = {
+        number
+        for number, each in enumerate(outputs)
+        if not all(np.isfinite(values).all() for values in each)
+    }
+    fine = [number for number in range(len(outputs)) if number not in odd]
+    for each in zip(*(outputs[number] for number in fine), strict=True):
+        values = np.stack(each)
+        middle = np.median(values, axis=0) if len(values) > 2 else values[0]
+        furthest = np.abs(values - middle).max(axis=1)
+        odd |= {fine[i] for i in np.flatnonzero(furthest > tolerance * np.abs(middle).max())}
+    return odd if len(odd) < len(outputs) else set()
+
+
+def _none_works(call: CudaCall, failures: Sequence[Exception]) -> Exception:
+    """What to raise where no candidate works."""
+    for error in failures:
+        if is_out_of_memory(error):
+            return error
+    shapes = [list(tensor.shape) for tensor in call.read_tensors()]
+    said = f" ({str(failures[-1]).strip().splitlines()[0]})" if failures else ""
+    return UserError(
+        f'layer "{call.layer}": nothing on this GPU computes its {call.name} of {shapes} in '
+        f"{call.backend.precision}{said}: try --precision fp32"
+    )
+
+
+def signature(call: CudaCall) -> str:
+    """A text of all that the time of a call depends on."""
+
+    def describe(value: Any) -> str:
+        if isinstance(value, Tensor):
+            shape = "x".join(map(str, value.shape))
+            part = " part" if value.base is not None else ""
+            return f"{shape} {dtype_of(value)} {strides(value)}{part}"
+        if isinstance(value, list | tuple):
+            return f"[{', '.join(map(describe, value))}]"
+        return repr(value)
+
+    parts = [call.name, call.backend.precision]
+    for given in call.reads, call.writes, call.settings:
+        parts += [f"{name} {describe(value)}" for name, value in given.items()]
+    return "; ".join([*parts, *sorted(call.accumulates)])

@@ -1,0 +1,1 @@
+"""Owns the ways to compute convolutions: what a convolution is, and one provider a file."""

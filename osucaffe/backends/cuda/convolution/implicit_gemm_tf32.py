@@ -1,0 +1,292 @@
+"""Owns convolutions in tf32 by instructions of Hopper GPUs, as implicit matrix products.
+
+cuDNN is slow on groups of channels and on few channels. The kernel is
+kernels/implicit_gemm_tf32.cu, for outputs and gradients of images; it takes tensors as they lie,
+adds biases, applies ReLUs, masks gradients on its way. How the work is divided is a `TileConfig`:
+an estimate ranks them, timing decides.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from ...tensor import Step, Tensor, sequence
+from ..autotune.candidate import Candidate, Provider
+from ..registry import CudaCall
+from ..runtime.compile import Kernel, kernel
+from ..runtime.device import Device
+from ..runtime.launch import blocks_for, launch
+from .operands import channels_last_blob, low_precision_weights, mask_of
+from .problem import Problem
+from .space_to_depth import SpaceToDepth
+from .wgmma import Correlation, correlates, multiplication
+
+LEAST_WORK = 4e9
+"""Multiplications from which on it is worth trying."""
+REGISTERS = 1 << 16
+"""Of a multiprocessor."""
+MOST_PIXELS = 2**31 - 2**24
+"""Numbers of pixels, and of vectors of filters, are of 32 bits."""
+CHUNK = 16
+"""Channels of a part of the image."""
+LOADERS, MOST_LOADED = 24, 32
+"""Vectors of a plane that are loaded at once, and times that this happens, at most."""
+LOADING, SPARE = 64, 26
+"""Registers of a thread that loads, and of one that multiplies beside its sums. ptxas asks for
+these beside the sums of one product, too, where threads have even shares."""
+MOST_OUTPUTS = 192
+"""Of a tile: more sums do not fit."""
+SHAPES = ((3, 1), (4, 1), (2, 2), (3, 2))
+"""Groups of four warps in a block, and how often each has 64 pixels."""
+SHORT = 96
+"""Cycles that a group's products of a part of the filters should take."""
+BUFFERS = (3, 2)
+LEAST_STAGES, ENOUGH_STAGES, MOST_STAGES = 4, 8, 32
+"""From ENOUGH_STAGES on, memory is better spent on a third part of the image."""
+CACHE_BYTES, MEMORY_BYTES, EPILOGUE = 36, 14, 1500
+"""Of a large GPU, about: bytes a cycle of each multiprocessor's from the cache that all share, and
+from the memory; cycles in which the results of a tile are stored."""
+TRIED = 3
+"""Tile configs that are timed."""
+
+
+@dataclass(frozen=True)
+class TileConfig:
+    """Tiles of `groups` x `deep` x 64 pixels and so many outputs.
+
+    stages: parts of the filters, each of so many taps, and buffers: parts of the image, in flight.
+    """
+
+    groups: int
+    deep: int
+    outputs: int
+    taps: int
+    stages: int
+    buffers: int
+
+    def __str__(self) -> str:
+        tile = f"{self.groups}x{self.deep}x64x{self.outputs}"
+        return f"{tile} taps {self.taps} stages {self.stages} buffers {self.buffers}"
+
+    @property
+    def pixels(self) -> int:
+        """Of a tile."""
+        return self.groups * self.deep * 64
+
+    @property
+    def threads(self) -> int:
+        """Of a block."""
+        return (self.groups + 1) * 128
+
+    @property
+    def share(self) -> int:
+        """Registers of a thread at the start."""
+        return REGISTERS // self.threads // 8 * 8
+
+    @property
+    def registers(self) -> int:
+        """Of a thread that multiplies: what those that load leave of those at the start."""
+        return (self.share * self.threads - 128 * LOADING) // (self.groups * 128) // 8 * 8
+
+    @property
+    def fits(self) -> bool:
+        """Whether the registers are enough."""
+        one = self.outputs // 2
+        return one + SPARE <= self.share and self.deep * one + SPARE <= self.registers
+
+    @property
+    def macros(self) -> dict[str, Any]:
+        """What the kernels are told."""
+        return {
+            "N": self.outputs, "GROUPS": self.groups, "DEEP": self.deep, "TAPS": self.taps,
+            "STAGES": self.stages, "BUFFERS": self.buffers, "LOADING": LOADING,
+            "MULTIPLYING": self.registers,
+            "MULTIPLY(d, a, b)": multiplication("float32", self.outputs),
+        }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class ImplicitGemm(Correlation):
+    """A correlation whose maps are wanted.
+
+    transposed: w is the filter of the convolution whose gradients y are; masked: these have a mask.
+    """
+
+    transposed: bool = False
+    masked: bool = False
+
+    @property
+    def chunks(self) -> int:
+        """Parts of the image that are loaded one behind the other."""
+        return -(-self.channels // CHUNK)
+
+    def gradient(self, *, masked: bool) -> ImplicitGemm:
+        """The convolution of y's gradient that gives x's."""
+        pad = tuple(size - 1 - before for size, before in zip(self.kernel, self.pad, strict=True))
+        return replace(self, x=self.y, y=self.x, pad=pad, transposed=True, masked=masked)
+
+    @property
+    def pitch(self) -> int:
+        """Pixels from one row to the next."""
+        return self.x[3] + self.pad[1]
+
+    @property
+    def pixels(self) -> int:
+        """Of all images, with the padding between them."""
+        return self.x[0] * (self.x[2] + self.pad[0]) * self.pitch
+
+    @property
+    def possible(self) -> bool:
+        """Whether the kernel can compute it, and a library not simply as a product."""
+        between = zip(self.pad, self.kernel, strict=True)
+        return (
+            self.channels % 4 == 0 and self.outputs % 4 == 0
+            and all(0 <= pad < extent for pad, extent in between)
+            and max(self.kernel) > 1 and self.pixels < MOST_PIXELS
+        )  # fmt: skip
+
+    def parts(self, outputs: int) -> int:
+        """Tiles for the same pixels."""
+        return self.group * -(-self.outputs // outputs)
+
+    def tiles(self, config: TileConfig) -> int:
+        """Of all pixels and outputs."""
+        return -(-self.pixels // config.pixels) * self.parts(config.outputs)
+
+    def _reach(self, pixels: int) -> int:
+        """Pixels that a tile of so many needs."""
+        return pixels + (self.kernel[0] - 1) * self.pitch + self.kernel[1] - 1
+
+    def shared(self, config: TileConfig) -> int:
+        """Bytes of shared memory of a block."""
+        plane = (self._reach(config.pixels) + 5) // 8 * 8 + 2
+        row = config.outputs * 4 + (0 if config.outputs % 16 else 32)
+        patches = config.buffers * (CHUNK * 4 * plane + 16)
+        stages = config.stages * (config.taps * CHUNK * 4 * config.outputs + 16)
+        return patches + stages + config.pixels * row + config.groups * 32
+
+    def configs(self, device: Device) -> list[TileConfig]:
+        """The most promising tile configs."""
+        least = -(-self.outputs // MOST_OUTPUTS)
+        made = (
+            self._config(device, groups, deep, -(-self.outputs // (parts * 8)) * 8)
+            for (groups, deep), parts in itertools.product(SHAPES, range(least, least + 3))
+        )
+        estimate = functools.partial(self.milliseconds, device)
+        return sorted(dict.fromkeys(filter(None, made)), key=estimate)[:TRIED]
+
+    def _config(self, device: Device, groups: int, deep: int, outputs: int) -> TileConfig | None:
+        """The tile config of such tiles, if it is possible."""
+        taps = 1 if deep * outputs >= SHORT else self.kernel[1]
+        fitting = []
+        for buffers in BUFFERS:
+            bare = TileConfig(groups, deep, outputs, taps, 0, buffers)
+            room = (device.shared_memory - self.shared(bare)) // (taps * CHUNK * 4 * outputs + 16)
+            fitting.append(replace(bare, stages=min(room, MOST_STAGES)))
+        best = next((each for each in fitting if each.stages >= ENOUGH_STAGES), fitting[-1])
+        loaded = -(-self._reach(best.pixels) // LOADERS)
+        possible = best.stages >= LEAST_STAGES and best.fits and loaded <= MOST_LOADED
+        return best if possible else None
+
+    def milliseconds(self, device: Device, config: TileConfig) -> float:
+        """An estimate of the time it takes."""
+        steps = self.chunks * math.prod(self.kernel)
+        # The instruction multiplies, or reads its operands from shared memory.
+        product = max(config.outputs / 2, 16 + config.outputs / 4)
+        multiplied = steps * (CHUNK // 8) * config.groups * config.deep * product
+        filters = steps * config.outputs * CHUNK * 4
+        image = self._reach(config.pixels) * self.chunks * CHUNK * 4
+        results = config.pixels * config.outputs * 4 * (1 + self.masked)
+        cached = (filters + image + results) / CACHE_BYTES
+        moved = (image * self.group / self.parts(config.outputs) + results) / MEMORY_BYTES
+        turns = -(-self.tiles(config) // device.sm_count)
+        return turns * (max(multiplied, cached, moved) + EPILOGUE) / device.cycles_a_millisecond
+
+    def function(self, name: str, config: TileConfig) -> Kernel:
+        """A kernel of large.cu, compiled for this."""
+        own = {"FLIPPED": int(self.transposed), "MASKED": int(self.masked)}
+        extents = {"H": self.x[2], "W": self.x[3]}
+        return kernel("implicit_gemm_tf32", name, **self.macros, **config.macros, **extents, **own)
+
+    def step(
+        self,
+        config: TileConfig,
+        call: CudaCall,
+        x: Tensor,
+        w: Tensor,
+        b: Tensor | None,
+        positive: Tensor | None,
+        y: Tensor,
+        slope: float,
+    ) -> Step:
+        """A step for y = x correlated with w, plus b, then y or slope * y where it is negative.
+
+        All have the channels last. positive: lies as y does; where it is not positive, y becomes 0.
+        """
+        parts, tiles = self.parts(config.outputs), self.tiles(config)
+        size = parts * self.chunks * CHUNK * math.prod(self.kernel) * config.outputs
+        filters = call.temporary((size,))
+        arguments = [x, filters, b, positive, y, np.int32(self.x[0]), np.int32(tiles)]
+        return sequence([
+            launch(self.function("arrange_filters", config), blocks_for(size // 4), [w, filters]),
+            launch(
+                self.function("convolve", config), min(tiles, call.backend.properties.sm_count),
+                [*arguments, np.float32(slope)],
+                block=config.threads, shared=self.shared(config),
+            ),
+        ])  # fmt: skip
+
+
+def implicit_gemm(device: Device, precision: str, problem: Problem) -> ImplicitGemm | None:
+    """The convolution as one for this kernel, if it is worth trying as such."""
+    if not correlates(device, precision, problem):
+        return None
+    found = ImplicitGemm.of(problem)
+    return found if found.possible and found.work >= LEAST_WORK else None
+
+
+class ImplicitGemmTf32(Provider):
+    """This kernel, for the outputs or for the gradient of the images of a call.
+
+    form: how images and filters come to be channels of blocks first, if they do.
+    """
+
+    def __init__(
+        self, device: Device, found: ImplicitGemm, form: SpaceToDepth | None = None
+    ) -> None:
+        self._device, self._found, self._form = device, found, form
+        self.name = "implicit_gemm_tf32" + (" by space to depth" if form else "")
+
+    @functools.cached_property
+    def _configs(self) -> list[TileConfig]:
+        return self._found.configs(self._device)
+
+    def candidates(self) -> Iterable[Candidate]:
+        for config in self._configs:
+            estimate = self._found.milliseconds(self._device, config)
+            make = functools.partial(self._make, config)
+            yield Candidate(str(config), make, 0.0 if self._form else estimate)
+
+    def _make(self, config: TileConfig, call: CudaCall) -> Step:
+        run = functools.partial(self._found.step, config, call)
+        if self._found.transposed:
+            x, w, y = (call.needed(name) for name in ("dy", "w", "dx"))
+            b, slope, mask = None, 1.0, mask_of(call)
+        else:
+            x, w, y = (call.needed(name) for name in "xwy")
+            b, relu, mask = call["b"], call.settings.get("relu"), None
+            slope = 1.0 if relu is None else relu
+        maps = channels_last_blob(call, y)
+        if self._form is None:
+            images, filters = channels_last_blob(call, x), low_precision_weights(call, w)
+            return run(images, filters, b, mask, maps, slope)
+        return self._form.around(
+            call, "forward", x, w, lambda x, w: run(x, w, b, mask, maps, slope)
+        )

@@ -1,0 +1,129 @@
+"""Owns how the operands of convolutions lie on the GPU, and the passes behind a convolution."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from ...tensor import Shape, Step, Tensor
+from ..layout import C_TYPES, ITEM_BYTES, Layout, dtype_of, is_nhwc, with_layout
+from ..passes.convert import convert
+from ..passes.elementwise import mask_step
+from ..passes.rows import sum_rows
+from ..registry import CudaCall
+from ..runtime.compile import kernel
+from ..runtime.launch import blocks_for, launch
+
+
+def choose_weight_layout(tensor: Tensor) -> None:
+    """Filters lie in float32 with the channels last, where that is open."""
+    root = tensor.root
+    if root.flexible:
+        root.layout = Layout(root.shape, "float32", True)
+
+
+def choose_row_major(tensor: Tensor | None) -> None:
+    """It lies row-major in float32, where that is open: a bias."""
+    if tensor is not None:
+        tensor.root.flexible = False
+
+
+def low_precision_weights(call: CudaCall, w: Tensor) -> Tensor:
+    """The filters in the type of the precision, with the channels last."""
+    dtype = call.backend.dtype
+    if dtype != "float32" and w.base is None and is_nhwc(w):
+        return call.low_precision(w)
+    return call.in_layout(w, nhwc=True, dtype=dtype)
+
+
+def channels_last_blob(call: CudaCall, tensor: Tensor) -> Tensor:
+    """A blob in the type of the precision, with the channels last."""
+    return call.in_layout(tensor, nhwc=True, dtype=call.backend.dtype)
+
+
+def temporary(call: CudaCall, shape: Shape) -> Tensor:
+    """Scratch memory in the type of the precision, with the channels last."""
+    return with_layout(call.temporary(shape), Layout(shape, call.backend.dtype, True))
+
+
+def mask_of(call: CudaCall) -> Tensor | None:
+    """What masks the gradient of the images: the output of a ReLU whose backward pass is fused."""
+    positive = call["positive"]
+    return None if positive is None else channels_last_blob(call, positive)
+
+
+def bias_gradient(call: CudaCall) -> Step:
+    """The gradient of the biases: the sums over all pixels."""
+    maps, db = channels_last_blob(call, call.needed("dy")), call.needed("db")
+    rows = maps.size // maps.shape[1]
+    return sum_rows(call, maps, db, rows, accumulate="db" in call.accumulates)
+
+
+def bind(
+    call: CudaCall, operation: str, *, fused: bool = False
+) -> tuple[dict[str, Tensor], list[Step]]:
+    """The operands of a convolution or of one of its gradients by cuDNN's names (see
+    `cudnn_graph.Convolution`), channels last and in the precision's type; and the steps behind what
+    computes from them.
+
+    fused: the bias and the ReLU, or the mask, are computed with it.
+    """
+    if operation == "filter":
+        dw = call.needed("dw")
+        x, y = (channels_last_blob(call, call.needed(name)) for name in ("x", "dy"))
+        behind = [bias_gradient(call)] if call["db"] is not None else []
+        accumulate = "dw" in call.accumulates
+        if is_nhwc(dw) and call.backend.dtype == "float32" and not accumulate:
+            return {"x": x, "y": y, "w": dw}, behind
+        part = temporary(call, dw.shape)  # cuDNN neither widens nor adds
+        return {"x": x, "y": y, "w": part}, [convert(part, dw, accumulate=accumulate), *behind]
+    names = ("x", "y") if operation == "forward" else ("dx", "dy")
+    x, y = (channels_last_blob(call, call.needed(name)) for name in names)
+    tensors = {"x": x, "w": low_precision_weights(call, call.needed("w")), "y": y}
+    if operation == "forward":
+        if fused:
+            b = call["b"]
+            return tensors | ({} if b is None else {"b": b}), []
+        return tensors, _bias_and_relu(call, y)
+    mask = mask_of(call)
+    if mask is None:
+        return tensors, []
+    return (tensors | {"mask": mask}, []) if fused else (tensors, [mask_step(x, mask)])
+
+
+def bind_blobs(call: CudaCall, operation: str) -> tuple[dict[str, Tensor], list[Step]]:
+    """The same for what takes images as they lie and filters, or their gradient, in float32: x and
+    y alone. "forward" or "filter"."""
+    if operation == "filter":
+        y = channels_last_blob(call, call.needed("dy"))
+        behind = [bias_gradient(call)] if call["db"] is not None else []
+        return {"x": call.needed("x"), "y": y}, behind
+    y = channels_last_blob(call, call.needed("y"))
+    return {"x": call.needed("x"), "y": y}, _bias_and_relu(call, y)
+
+
+def _bias_and_relu(call: CudaCall, y: Tensor) -> list[Step]:
+    b, relu = call["b"], call.settings.get("relu")
+    return [] if b is None and relu is None else [bias_step(y, b, relu, y.shape[1])]
+
+
+def bias_step(
+    y: Tensor,
+    b: Tensor | None,
+    relu: float | None,
+    channels: int,
+    part: Tensor | None = None,
+    first: int = 0,
+) -> Step:
+    """A step that adds the bias and applies the ReLU; channels vary fastest in y.
+
+    part: what they go to: those channels of y from `first` on, packed; None: all of them, in place.
+    """
+    x, width = (y, channels) if part is None else (part, part.shape[1])
+    vector = math.gcd(channels, width, first, 16 // ITEM_BYTES[dtype_of(y)])
+    function = kernel("convolution", "add_bias", T=C_TYPES[dtype_of(y)], VEC=vector)
+    count = x.size // vector
+    places = [np.int32(each // vector) for each in (width, channels, first)]
+    slope = np.float32(1.0 if relu is None else relu)
+    return launch(function, blocks_for(count), [x, y, b, np.int64(count), *places, slope])

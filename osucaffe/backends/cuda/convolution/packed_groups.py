@@ -1,0 +1,96 @@
+"""Owns the convolution in groups by packing: a group's channels are copied, so that they lie alone.
+
+cuDNN may have faster kernels for whole tensors than for slices of the channels. Copies take the
+time to read and write them; the bias, the ReLU and the mask come with the one that unpacks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ...tensor import Step, Tensor, sequence
+from ..libraries.cudnn_plans import Plan
+from ..passes.convert import copy_columns
+from ..registry import CudaCall
+from .cudnn import Cudnn, plan_steps
+from .cudnn_graph import ALIGNMENT, Convolution
+from .operands import bias_step, bind, mask_of, temporary
+
+MOST_GROUPS = 8
+"""Up to so many, each may get a convolution of its own."""
+MOST_COPYING = 0.5
+"""Of the time of the fastest other way, what copies may take: if more, cuDNN is not asked."""
+LAUNCH = 0.002
+"""Milliseconds that a kernel takes at least."""
+
+
+def packed(convolution: Convolution, group: int) -> Convolution:
+    """The convolution of one of the groups, whose channels lie alone."""
+    part = convolution.one_group(group)
+    return replace(part, x=part.x.alone, y=part.y.alone)
+
+
+def can_pack(convolution: Convolution, group: int) -> bool:
+    """Whether each group's filters begin where cuDNN wants operands."""
+    return packed(convolution, group).group_offsets["w"] % ALIGNMENT == 0
+
+
+class PackedGroups(Cudnn):
+    """cuDNN on copies of each group's channels.
+
+    convolution: of all groups, alone; the bias and ReLU of the call, or its mask, come with copies.
+    """
+
+    def __init__(
+        self, call: CudaCall, convolution: Convolution, group: int, *, unless: float, eager: bool
+    ) -> None:
+        x, y = convolution.x.nbytes, convolution.y.nbytes
+        copied = 2 * (x + y) + (x if call["positive"] is not None else 0)
+        copying = copied / call.backend.properties.copies_a_millisecond + 2 * group * LAUNCH
+        self._group = group
+        self._whole = convolution
+        super().__init__(
+            call.backend, "cudnn on packed groups", packed(convolution, group), self._step,
+            unless=max(unless, copying / MOST_COPYING), eager=eager,
+        )  # fmt: skip
+
+    def _step(self, call: CudaCall, plan: Plan) -> Step:
+        part, operation = self._convolution, self._whole.operation
+        # What is behind outputs and gradients of images comes with the copies.
+        bound, behind = bind(call, operation, fused=operation != "filter")
+        tensors = {name: bound[name] for name in "xwy"}
+        packs = {"x": temporary(call, part.x.shape), "y": temporary(call, part.y.shape)}
+        *read, _ = self._whole.operands
+        weights = part.group_offsets["w"]
+        places = [{"w": i * weights} for i in range(self._group)]
+        steps = []
+        for i, run in enumerate(plan_steps(call, plan, {**tensors, **packs}, places)):
+            # One group after another: the copies are smaller, and in the cache when they are read.
+            steps += [_pack(tensors[name], packs[name], i) for name in packs if name in read]
+            steps.append(run)
+            if operation == "forward":
+                y, pack = tensors["y"], packs["y"]
+                relu = call.settings.get("relu")
+                first = i * pack.shape[1]
+                steps.append(bias_step(y, call["b"], relu, y.shape[1], pack, first))
+            elif operation == "data":
+                steps.append(_unpack(packs["x"], tensors["x"], i, mask_of(call)))
+        return sequence([*steps, *behind])
+
+
+def _pack(whole: Tensor, pack: Tensor, number: int) -> Step:
+    """A step that copies the channels of the group of this number."""
+    channels, width = whole.shape[1], pack.shape[1]
+    return copy_columns(
+        whole, pack, whole.size // channels, width,
+        pitch=(channels, width), offset=(number * width, 0),
+    )  # fmt: skip
+
+
+def _unpack(pack: Tensor, whole: Tensor, number: int, positive: Tensor | None) -> Step:
+    """A step that copies them back, as zeros where `positive` is not."""
+    channels, width = whole.shape[1], pack.shape[1]
+    return copy_columns(
+        pack, whole, whole.size // channels, width, positive=positive,
+        pitch=(width, channels), offset=(0, number * width),
+    )  # fmt: skip

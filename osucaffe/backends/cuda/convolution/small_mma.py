@@ -1,0 +1,295 @@
+"""Owns convolutions so small that libraries are slow at them: LeNet's, or on three channels.
+
+Shared memory holds what a block of threads needs; tensor cores multiply, at best in tf32 (so not in
+fp32 runs). Here is the kernel `correlate`, for outputs and the gradients of inputs;
+small_mma_wgrad.py has that for gradients of filters. How the work is divided among blocks and warps
+is a `TileConfig`: an estimate ranks them, timing decides.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ...tensor import Shape, Step, Tensor
+from ..autotune.candidate import Candidate, Provider
+from ..layout import C_TYPES, ITEM_BYTES, dtype_of, strides
+from ..registry import CudaCall
+from ..runtime.compile import Kernel, kernel
+from ..runtime.device import Device
+from ..runtime.launch import launch
+from .operands import channels_last_blob, low_precision_weights, mask_of
+from .problem import Problem
+
+MOST_WORK = 7e8
+"""Multiplications up to which it is worth trying whether these kernels are the fastest."""
+LATENCY, WORDS_A_CYCLE = 3000, 12
+"""Of a large GPU, about: what `TileConfig.cycles` counts with."""
+BLOCK_SHARED = 1024
+"""Bytes of shared memory that the system takes for each block."""
+WARPS = 16
+TRIED = 4
+"""Tile configs that are timed."""
+
+INSTRUCTIONS = {
+    ("float32", 1): "m16n8k8.row.col.f32.tf32.tf32.f32",
+    ("bfloat16", 2): "m16n8k16.row.col.f32.bf16.bf16.f32",
+    ("float16", 2): "m16n8k16.row.col.f32.f16.f16.f32",
+}
+"""The multiplication of tiles of words, by what is in a word."""
+ONES = {
+    ("float32", 1): "0x3f800000u",
+    ("bfloat16", 2): "0x3f803f80u",
+    ("float16", 2): "0x3c003c00u",
+}
+
+
+def round_up(count: int, rest: int, modulus: int = 8) -> int:
+    """The least number from count on that leaves this rest."""
+    return count + (rest - count) % modulus
+
+
+@dataclass(frozen=True)
+class TileConfig:
+    """Work divided among blocks.
+
+    threads, words: of each block, the latter of 4 bytes of shared memory. macros: for the kernel.
+    """
+
+    grid: tuple[int, ...]
+    threads: int
+    words: int
+    macros: tuple[tuple[str, int], ...]
+
+    def function(self, name: str, macros: dict[str, Any]) -> Kernel:
+        """A kernel of small.cu, compiled for this."""
+        return kernel("small_mma", name, **macros | dict(self.macros), THREADS=self.threads)
+
+    def launch(self, name: str, macros: dict[str, Any], arguments: Sequence[Any]) -> Step:
+        """A step that launches it."""
+        function = self.function(name, macros)
+        return launch(function, self.grid, arguments, block=self.threads, shared=self.words * 4)
+
+    def __str__(self) -> str:
+        macros = " ".join(f"{name}={value}" for name, value in self.macros)
+        return f"{self.grid} {self.threads} {macros}"
+
+    def cycles(self, device: Device, loaded: int, multiplied: int) -> float:
+        """An estimate of its time: blocks on a multiprocessor share its units, and come in waves.
+
+        loaded, multiplied: words that a block loads, and cycles that its tiles take there.
+        """
+        shared = device.shared_memory_per_sm // (self.words * 4 + BLOCK_SHARED)
+        together = max(1, min(shared, device.threads_per_sm // self.threads))
+        waves = -(-math.prod(self.grid) // (device.sm_count * together))
+        at_once = min(together, -(-math.prod(self.grid) // device.sm_count))
+        return waves * (LATENCY + at_once * (loaded / WORDS_A_CYCLE + multiplied))
+
+
+@dataclass(frozen=True)
+class Small:
+    """A convolution with stride 1 of images x to maps y, both as (N, C, H, W).
+
+    dtype: of the maps and the filters.
+    """
+
+    x: Shape
+    y: Shape
+    kernel: Shape
+    pad: Shape
+    dtype: str
+
+    @property
+    def work(self) -> int:
+        """Multiplications."""
+        return math.prod(self.y) * self.x[1] * math.prod(self.kernel)
+
+    @property
+    def transposed(self) -> Small:
+        """The convolution of y's gradient that gives x's."""
+        pad = tuple(size - 1 - before for size, before in zip(self.kernel, self.pad, strict=True))
+        return Small(self.y, self.x, self.kernel, pad, self.dtype)
+
+    def patch(self, rows: int, kernel_rows: int, pitch: int) -> int:
+        """Words that `rows` rows of the output need of an image for so many of the kernel's."""
+        pixels = (rows + kernel_rows - 1) * (self.y[3] + self.kernel[1] - 1)
+        return -(-pixels * pitch // 4) * 4
+
+    def pair(self, even: int) -> int:
+        """How many elements a word holds: two of 16 bits, if the extent summed over is even."""
+        return 2 if self.dtype != "float32" and even % 2 == 0 else 1
+
+    def macros(self, x: Tensor, most: int) -> dict[str, Any]:
+        """What each kernel is told. most: elements that are loaded at once."""
+        n, c, h, w = strides(x)
+        channels = self.x[1]
+        # Neighbouring channels in one load, where they are neighbours.
+        vector = math.gcd(channels, most) if c == 1 else 1
+        return {
+            "S": C_TYPES[dtype_of(x)], "T": C_TYPES[self.dtype], "C": channels, "H": self.x[2],
+            "W": self.x[3], "O": self.y[1], "OH": self.y[2], "OW": self.y[3],
+            "KH": self.kernel[0], "KW": self.kernel[1], "PH": self.pad[0], "PW": self.pad[1],
+            "SN": n, "SC": c, "SH": h, "SW": w, "VEC": vector,
+        }  # fmt: skip
+
+    def mma_macros(self, x: Tensor, pair: int, most: int) -> dict[str, Any]:
+        """And those of small.cu."""
+        word = ("float32", 1) if pair == 1 else (self.dtype, 2)
+        mma = f'"mma.sync.aligned.{INSTRUCTIONS[word]}"'
+        return {**self.macros(x, most), "PAIR": pair, "MMA": mma, "ONE": ONES[word]}
+
+    # -- outputs ---------------------------------------------------------------------------------
+
+    def correlations(self, device: Device, *, flipped: bool = False) -> list[TileConfig]:
+        """The most promising tile configs for `correlate`; none if it cannot compute this."""
+        if min(self.pad) < 0:
+            return []
+        found = {
+            config: estimate
+            for rows, deep, parts in itertools.product(_halves(self.y[2]), (1, 2, 4), (1, 2))
+            for config, estimate in self._correlation(device, rows, deep, parts, flipped)
+        }
+        return sorted(found, key=lambda config: found[config])[:TRIED]
+
+    def _correlation(
+        self, device: Device, rows: int, deep: int, parts: int, flipped: bool
+    ) -> Iterator[tuple[TileConfig, float]]:
+        """The tile config with so many rows, tiles of a warp and parts of the outputs, with an
+        estimate of its time, where it is possible."""
+        area, pair = math.prod(self.kernel), self.pair(self.x[1])
+        channels, outputs = self.x[1] // pair, self.y[1]
+        steps = -(-area * channels // 8)
+        own = outputs if parts == 1 else round_up(-(-outputs // parts), 0)
+        across = -(-own // 8)
+        neighbours = channels % 2 == 0
+        if neighbours:
+            pitch = round_up(channels, 8, 16)
+        else:
+            pitch = channels if channels < 4 else round_up(channels, 4)
+        if flipped:
+            run = round_up(area * own, 4) if neighbours else round_up(area * own, 8, 16)
+            filters = channels * run + across * 8
+        else:
+            run = round_up(steps * 8, 8, 16) if neighbours else round_up(steps * 8, 4)
+            filters = across * 8 * run
+        tiles = -(-rows * self.y[3] // (16 * deep))
+        splits = max(1, min(WARPS // tiles, steps // 6, 8))
+        loaded = self.patch(rows, self.kernel[0], pitch) + filters
+        sums = (splits - 1) * tiles * deep * 16 * (across * 8 + 2)
+        words = max(loaded + steps * (8 if neighbours else 16), sums)
+        if tiles > WARPS or deep * across > 16 or words * 4 > device.shared_memory:
+            return
+        if (parts - 1) * own >= outputs:
+            return
+        macros = {
+            "ROWS": rows, "PITCH": pitch, "TILES": tiles, "SPLITS": splits, "RUN": run,
+            "FLIPPED": int(flipped), "KROWS": self.kernel[0], "DEEP": deep, "OWN": own,
+        }  # fmt: skip
+        grid = (self.y[0], -(-self.y[2] // rows), parts)
+        config = TileConfig(grid, tiles * splits * 32, words, tuple(macros.items()))
+        multiplied = tiles * steps * max(4 * deep + 2 * across + 1, 2 * deep * across)
+        yield config, config.cycles(device, loaded, multiplied)
+
+    def correlate(
+        self,
+        config: TileConfig,
+        x: Tensor,
+        w: Tensor,
+        b: Tensor | None,
+        positive: Tensor | None,
+        y: Tensor,
+        slope: float,
+    ) -> Step:
+        """A step for y = x correlated with w, plus b, then y or slope * y where it is negative.
+
+        w and y have the channels last, and so has x where it has an even number of them. Where the
+        config is for it `flipped`, w is the filter of what this is `transposed` from.
+        positive: lies as y does; where it is not positive, y becomes 0.
+        """
+        divided = dict(config.macros)
+        own = [divided["OWN"], self.y[1] - (config.grid[2] - 1) * divided["OWN"]]
+        most = 16 // ITEM_BYTES[self.dtype]
+        macros = self.mma_macros(x, self.pair(self.x[1]), most)
+        macros["MASKED"] = int(positive is not None)
+        if divided["FLIPPED"]:
+            macros["WVEC"] = math.gcd(*own, 4)
+        else:
+            macros["WVEC"] = math.gcd(*(n * math.prod(self.kernel) * self.x[1] for n in own), most)
+        return config.launch("correlate", macros, [x, w, b, positive, y, np.float32(slope)])
+
+
+def even_blocks(device: Device) -> int:
+    """About one for each multiprocessor: a multiple of 32, as the sizes of batches are."""
+    return max(32, device.sm_count // 32 * 32)
+
+
+def _halves(count: int) -> Iterator[int]:
+    """count, then half of what there was before, rounded up, down to 1."""
+    while count > 1:
+        yield count
+        count = -(-count // 2)
+    yield 1
+
+
+def small(device: Device, precision: str, dtype: str, problem: Problem) -> Small | None:
+    """The convolution as a small one, if it is worth trying as such and the device can."""
+    stride, pad, dilation = problem.window
+    if (
+        len(problem.x) != 4 or {*stride, *dilation} != {1} or problem.group > 1
+        or precision == "fp32" or math.prod(problem.kernel) == 1 or not device.has_mma
+    ):  # fmt: skip
+        return None
+    found = Small(problem.x, problem.y, problem.kernel, pad, dtype)
+    return found if found.work <= MOST_WORK else None
+
+
+# -- candidates ------------------------------------------------------------------------------------
+
+Correlate = Callable[..., Step]
+"""Makes a step for x, w, b, positive, y and a slope: see `Small.correlate`."""
+
+
+def correlated(call: CudaCall, correlate: Correlate, *, as_it_lies: bool) -> Step:
+    """The step for the outputs or for the gradient of the images of a call. as_it_lies: images are
+    taken so (those of an odd number of channels), whatever their layout."""
+    if "y" in call.writes:
+        x, w, y = (call.needed(name) for name in "xwy")
+        slope = call.settings.get("relu")
+        return correlate(
+            x if as_it_lies else channels_last_blob(call, x), low_precision_weights(call, w),
+            call["b"], None, channels_last_blob(call, y), 1.0 if slope is None else slope,
+        )  # fmt: skip
+    dy, w, dx = (call.needed(name) for name in ("dy", "w", "dx"))
+    return correlate(
+        channels_last_blob(call, dy), low_precision_weights(call, w), None, mask_of(call),
+        channels_last_blob(call, dx), 1.0,
+    )  # fmt: skip
+
+
+class SmallMma(Provider):
+    """The kernel `correlate`: for outputs, or with `flipped` filters for gradients of images."""
+
+    name = "small_mma"
+
+    def __init__(self, device: Device, found: Small, x: Tensor, *, flipped: bool) -> None:
+        """x: the images, or the gradients of the maps, of the call."""
+        self._device, self._small, self._flipped = device, found, flipped
+        self._as_it_lies = not flipped and x.shape[1] % 2 == 1
+
+    @functools.cached_property
+    def _configs(self) -> list[TileConfig]:
+        return self._small.correlations(self._device, flipped=self._flipped)
+
+    def candidates(self) -> Iterable[Candidate]:
+        for config in self._configs:
+            correlate = functools.partial(self._small.correlate, config)
+            yield Candidate(str(config), functools.partial(self._make, correlate))
+
+    def _make(self, correlate: Correlate, call: CudaCall) -> Step:
+        return correlated(call, correlate, as_it_lies=self._as_it_lies)

@@ -1,0 +1,279 @@
+"""Owns the gradients of the filters of large convolutions with stride 1 in tf32 on Hopper GPUs.
+
+Their fast instructions take one operand with the axis that is summed over varying fastest, from
+shared memory; here that axis is pixels, with channels last. The kernel turns the gradients of the
+maps around on their way, and takes images, at any tap, from registers. How the work is divided is
+a `TileConfig`: an estimate ranks them, timing decides.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ...tensor import Step, Tensor, sequence
+from ..autotune.candidate import Candidate, Provider
+from ..registry import CudaCall
+from ..runtime.compile import Kernel, kernel
+from ..runtime.device import Device
+from ..runtime.launch import launch
+from ..runtime.tensor_map import MOST_EXTENT, Box
+from .operands import bias_gradient, channels_last_blob
+from .problem import Problem
+from .space_to_depth import SpaceToDepth
+from .wgmma import Correlation, correlates, multiplication
+
+LEAST_WORK = 5e8
+"""Multiplications from which on it is worth trying."""
+
+BARRIERS = 128
+"""Bytes of shared memory of a block, for its barriers."""
+X_SLOTS, SLOTS = 3, 2
+"""Stages of x in shared memory, and of dy, as it comes and turned around."""
+MOST_PIXELS = 80
+"""Of a stage."""
+LEAST_STEPS, MOST_STEPS = 3, 8
+"""Products of 8 pixels of a stage in one row."""
+TRIED = 2
+"""Tile configs that are timed."""
+CONSUMERS = (3, 2)
+"""Groups of four warps that multiply."""
+REGISTERS = {(3, 96): (144, 80), (2, 144): (184, 136), (2, 192): (232, 40)}
+"""Of a thread that multiplies, and of one that turns, by consumers and the most sums."""
+READING, TURNING = 16, 0.6
+"""Cycles to read the left operand of a product, and to turn 8 pixels of an output: they add up, as
+all wait for shared memory."""
+BYTES, MEMORY_BYTES = 26, 2000
+"""A cycle: from the cache that all share to a processor, and of the memory in all."""
+STAGE, LATENCY = 200, 6000
+"""Cycles in which a stage begins and ends, and a block."""
+
+
+class Stage(NamedTuple):
+    """Some of an image's output. Its rows are `pitch` pixels apart in x, maps_pitch in dy.
+
+    steps, last: products, of 8 pixels, of it and of an image's last one.
+    """
+
+    rows: int
+    wide: int
+    pitch: int
+    maps_pitch: int
+    steps: int
+    last: int
+
+
+class Tile(NamedTuple):
+    """What a block computes: for outputs, channels and rows of the kernel, by consumers."""
+
+    outputs: int
+    part: int
+    rows: int
+    consumers: int
+
+
+@dataclass(frozen=True)
+class TileConfig:
+    """Work divided among blocks: grid: tiles of the gradient x shares of the stages.
+
+    shared: bytes of shared memory. registers: of a thread that multiplies, of one that turns.
+    """
+
+    stage: Stage
+    tile: Tile
+    grid: tuple[int, int]
+    shared: int
+    registers: tuple[int, int]
+
+    def __str__(self) -> str:
+        return f"{tuple(self.stage)} {tuple(self.tile)} {self.grid}"
+
+    @property
+    def threads(self) -> int:
+        """Of a block."""
+        return (self.tile.consumers + 1) * 128
+
+    @property
+    def macros(self) -> dict[str, Any]:
+        """What the kernels are told."""
+        stage, tile = self.stage, self.tile
+        return {
+            "ROWS": stage.rows, "WIDE": stage.wide, "PITCH": stage.pitch,
+            "MAPS_PITCH": stage.maps_pitch, "STEPS": stage.steps, "LAST_STEPS": stage.last,
+            "OUTPUTS": tile.outputs, "PART": tile.part, "KROWS": tile.rows,
+            "CONSUMERS": tile.consumers, "REGISTERS": self.registers[0], "FEW": self.registers[1],
+            "MULTIPLY(d, a, b)": multiplication("float32", tile.outputs, from_registers=True),
+        }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class WeightGradient(Correlation):
+    """A correlation the gradients of whose filters are wanted."""
+
+    @property
+    def possible(self) -> bool:
+        """Whether the kernel can compute it, and a library not simply as a product."""
+        whole = self.outputs % 8 == 0 and self.channels % 8 == 0
+        return whole and max(self.kernel) > 1
+
+    @functools.lru_cache(256)  # noqa: B019 (it is asked for each call of a net, and when it is built)
+    def configs(self, device: Device) -> list[TileConfig]:
+        """The most promising tile configs."""
+        most = -(-self.channels // 16) * 16
+        tiles = itertools.product(
+            range(32, 257, 32), range(16, most + 1, 16), sorted({1, self.kernel[0]}), CONSUMERS
+        )
+        best, stages = [], list(self._stages())
+        for tile in itertools.starmap(Tile, tiles):
+            if registers := self._registers(tile):
+                found = [self._config(device, stage, tile, registers) for stage in stages]
+                best += sorted(filter(None, found), key=lambda each: each[0])[:1]
+        return [config for _, config in sorted(best, key=lambda each: each[0])[:TRIED]]
+
+    def _stages(self) -> Iterator[Stage]:
+        """Ways to cut an image's output into stages: parts of a row, or several rows."""
+        high, wide = self.y[2:]
+        for steps in range(LEAST_STEPS, MOST_STEPS + 1):
+            across = steps * 8
+            yield Stage(1, across, across + self.kernel[1] - 1, across, steps, steps)
+        pitch = max(self.x[3] + self.pad[1], wide)  # the zeros beside a row are those of the next
+        for rows in range(2, high + 1):
+            pixels = [(many - 1) * pitch + wide for many in (rows, (high - 1) % rows + 1)]
+            if pixels[0] > MOST_PIXELS:
+                return
+            steps, last = (-(-many // 8) for many in pixels)
+            yield Stage(rows, wide, pitch, pitch, steps, last)
+
+    def _registers(self, tile: Tile) -> tuple[int, int] | None:
+        """Of a thread that multiplies, and of one that turns, if these are enough for its sums."""
+        products = self._products(tile)
+        sums = -(-products // tile.consumers) * tile.outputs // 2
+        fitting = [most for count, most in REGISTERS if count == tile.consumers and sums <= most]
+        if products < tile.consumers or not fitting:
+            return None
+        return REGISTERS[tile.consumers, min(fitting)]
+
+    def _config(
+        self, device: Device, stage: Stage, tile: Tile, registers: tuple[int, int]
+    ) -> tuple[float, TileConfig] | None:
+        """The best tile config of these, if they are possible, with an estimate of its cycles."""
+        if max(stage.rows + tile.rows - 1, stage.pitch, tile.part // 8) > MOST_EXTENT:
+            return None
+        shared = self._shared(stage, tile)
+        if shared > device.shared_memory - BARRIERS:
+            return None
+        blocks = -(-self.outputs // tile.outputs) * -(-self.channels // tile.part)
+        blocks *= self.kernel[0] // tile.rows * self.group
+        image = -(-self.y[2] // stage.rows) * -(-self.y[3] // stage.wide)
+        stages = self.x[0] * image
+        cycles = self._cycles_a_step(stage, tile)
+        cycles = cycles * ((image - 1) * stage.steps + stage.last) / image + STAGE / tile.consumers
+
+        def estimate(shares: int) -> float:
+            waves = -(-blocks * shares // device.sm_count)
+            added = shares * self.columns * self.y[1] * 8 / MEMORY_BYTES
+            return waves * (-(-stages // shares) * cycles + LATENCY) + added
+
+        tried = [waves * device.sm_count // blocks for waves in range(1, 5)]
+        shares = min((min(max(many, 1), stages) for many in tried), key=estimate)
+        return estimate(shares), TileConfig(stage, tile, (blocks, shares), shared, registers)
+
+    def _products(self, tile: Tile) -> int:
+        """Of 64 columns, of 8 pixels."""
+        return -(-tile.rows * self.kernel[1] * tile.part // 64)
+
+    def _shared(self, stage: Stage, tile: Tile) -> int:
+        """Bytes of shared memory of a block."""
+        rows = stage.rows + tile.rows - 1
+        x = tile.part // 8 * rows * stage.pitch
+        beyond = stage.steps * 8 + self.kernel[1] - 1 - stage.rows * stage.pitch
+        turned = stage.steps * 8 * tile.outputs
+        maps = max(stage.rows * stage.maps_pitch * tile.outputs, turned)
+        return 4 * (-(-(x + max(beyond, 0)) // 4) * 4 * 8 * X_SLOTS + (maps + turned) * SLOTS)
+
+    def _cycles_a_step(self, stage: Stage, tile: Tile) -> float:
+        """To multiply, or to load what is multiplied."""
+        worked = self._products(tile) * (tile.outputs / 2 + READING) + tile.outputs * TURNING
+        x = tile.part // 8 * (stage.rows + tile.rows - 1) * stage.pitch
+        return max(worked, 32 * (tile.outputs + x / stage.steps) / BYTES)
+
+    def function(self, name: str, config: TileConfig) -> Kernel:
+        """A kernel of wgrad_tf32.cu, compiled for this."""
+        macros = {**self.macros, **config.macros, "BATCH": self.x[0]}
+        return kernel("wgrad_tf32", name, **macros)
+
+    def boxes(self, config: TileConfig) -> tuple[Box, Box]:
+        """What is copied of x, in planes of 8 channels, and of dy."""
+        stage, tile = config.stage, config.tile
+        n, c, h, w = self.x
+        _, o, high, wide = self.y
+        x_box = 8, stage.pitch, stage.rows + tile.rows - 1, tile.part // 8, 1
+        maps_box = tile.outputs, stage.maps_pitch, stage.rows, 1, 1
+        image = high * wide * o
+        return (
+            Box((8, w, h, c // 8, n), (c, w * c, 8, h * w * c), x_box),
+            Box((o, wide, high, n, 1), (o, wide * o, image, n * image), maps_box),
+        )
+
+    def step(
+        self, config: TileConfig, call: CudaCall, x: Tensor, dy: Tensor, dw: Tensor, *, add: bool
+    ) -> Step:
+        """A step for the gradients of the filters; all tensors have the channels last."""
+        shares = config.grid[1]
+        partial = call.temporary((shares, self.y[1] * self.columns))
+        x_box, maps_box = self.boxes(config)
+        finish = self.function("add_shares", config)
+        blocks = -(-self.outputs // 32), -(-self.columns // 8), self.group
+        return sequence([
+            launch(
+                self.function("filter_products", config), config.grid,
+                [x_box.of(x), maps_box.of(dy), partial],
+                block=config.threads, shared=config.shared,
+            ),
+            launch(finish, blocks, [partial, dw, np.int32(shares), np.int32(add)], block=(32, 8)),
+        ])  # fmt: skip
+
+
+def weight_gradient(device: Device, precision: str, problem: Problem) -> WeightGradient | None:
+    """The gradient of a convolution's filters, if this may compute it."""
+    if not correlates(device, precision, problem):
+        return None
+    found = WeightGradient.of(problem)
+    return found if found.possible and found.work >= LEAST_WORK else None
+
+
+class WgradTf32(Provider):
+    """This kernel, for the gradients of the filters of a call.
+
+    form: how images come to be channels of blocks first, if they do.
+    """
+
+    def __init__(
+        self, device: Device, found: WeightGradient, form: SpaceToDepth | None = None
+    ) -> None:
+        self._device, self._found, self._form = device, found, form
+        self.name = "wgrad_tf32" + (" by space to depth" if form else "")
+
+    @functools.cached_property
+    def _configs(self) -> list[TileConfig]:
+        return self._found.configs(self._device)
+
+    def candidates(self) -> Iterable[Candidate]:
+        for config in self._configs:
+            yield Candidate(str(config), functools.partial(self._make, config))
+
+    def _make(self, config: TileConfig, call: CudaCall) -> Step:
+        x, dw = call.needed("x"), call.needed("dw")
+        dy = channels_last_blob(call, call.needed("dy"))
+        add = "dw" in call.accumulates
+        run = functools.partial(self._found.step, config, call)
+        if self._form is None:
+            step = run(channels_last_blob(call, x), dy, dw, add=add)
+        else:
+            step = self._form.around(call, "filter", x, dw, lambda x, dw: run(x, dy, dw, add=False))
+        return step if call["db"] is None else sequence([step, bias_gradient(call)])

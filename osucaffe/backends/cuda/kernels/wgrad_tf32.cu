@@ -1,0 +1,273 @@
+// Owns the gradients of the filters of large convolutions with stride 1 in tf32, by what Hopper GPUs
+// have for four warps together.
+//
+// partial[column][output] = sum over pixels of x[pixel + tap][channel] dy[pixel][output]; a column
+// is a tap of the kernel and a channel. The instruction takes its left operand from registers: x, as
+// it lies in shared memory, from wherever a tap says. Its right operand has to have the pixels
+// varying fastest: a group of four warps turns dy around in shared memory, while others multiply.
+//
+// A stage: ROWS rows of an image's output, or WIDE pixels of one. Rows of x are PITCH pixels apart,
+// those of dy MAPS_PITCH, the same if there are several; what is copied from outside an image is
+// zero: the pixels of x before a row are those that a tap finds behind the row above, and where a row
+// is longer than that of the output, dy is zero.
+// x lies in planes of 8 channels, so that a warp reads 4 pixels of a plane at once.
+// Blocks: (tiles of outputs, parts of the channels, parts of the kernel, groups) x shares of the
+// stages; what these have summed is added in a fixed order by a second kernel.
+//
+// BATCH, OH, OW: maps; G: groups; CG, OG: channels and outputs of each; KH, KW, PH, PW: kernel and
+// padding; OUTPUTS, PART, KROWS: outputs, channels and rows of the kernel of a block; STEPS,
+// LAST_STEPS: products, of 8 pixels, of a stage and of an image's last one; CONSUMERS: groups of four
+// warps that multiply; REGISTERS, FEW: of a thread of these, and of those that turn dy;
+// MULTIPLY(d, a, b): the instruction.
+
+#define AHEAD 2  // more, or products that go on from stage to stage, and the compiler serializes them
+#define THREADS (CONSUMERS * 128 + 128)
+#define TAPS (KROWS * KW)
+#define SLABS (TAPS * PART / 16)  // of 16 columns, those of a warp
+#define TILES ((SLABS + 3) / 4)
+#define MOST_TILES ((TILES + CONSUMERS - 1) / CONSUMERS)
+#define ACROSS ((OW + WIDE - 1) / WIDE)
+#define STAGES_IMAGE ((OH + ROWS - 1) / ROWS * ACROSS)
+#define PARTS_C ((CG + PART - 1) / PART)
+#define PARTS_O ((OG + OUTPUTS - 1) / OUTPUTS)
+#define PARTS_K (KH / KROWS)
+
+// Bytes in shared memory.
+#define MAX(a, b) ((a) > (b) ? (a) : (b))
+#define WHOLE(bytes) (((bytes) + 127) / 128 * 128)
+#define PLANE ((ROWS + KROWS - 1) * PITCH * 32)
+#define X_BYTES (PART / 8 * PLANE)
+#define X_REACH (X_BYTES - PLANE + (STEPS * 8 + (KROWS - 1) * PITCH + KW - 1) * 32)
+#define X_SLOT WHOLE(MAX(X_BYTES, X_REACH))
+#define MAPS_BYTES (ROWS * MAPS_PITCH * OUTPUTS * 4)
+#define MAPS_SLOT WHOLE(MAX(MAPS_BYTES, STEPS * 8 * OUTPUTS * 4))
+#define TURNED_SLOT (STEPS * 8 * OUTPUTS * 4)
+#define SHARED (3 * X_SLOT + 2 * MAPS_SLOT + 2 * TURNED_SLOT)
+
+// A barrier for each slot of some that are used in turn; i: the number of a stage.
+template <int SLOTS> struct Slots {
+    uint64_t barriers[SLOTS];
+
+    __device__ __forceinline__ uint32_t of(int i) { return shared_address(&barriers[i % SLOTS]); }
+    __device__ __forceinline__ void init(int i, int arrivals) { init_barrier(of(i), arrivals); }
+    __device__ __forceinline__ void await_this(int i) {
+        int slot = i % SLOTS, parity = i / SLOTS & 1;
+        await_unseen(shared_address(&barriers[slot]), parity);
+    }
+    // Until the stage that had the slot before is done with.
+    __device__ __forceinline__ void await_last(int i) {
+        int slot = i % SLOTS, parity = i / SLOTS - 1 & 1;
+        await_unseen(shared_address(&barriers[slot]), parity);
+    }
+};
+
+// x, dy as it comes and turned around are there; dy turned around is not needed any more.
+struct Barriers {
+    Slots<3> x;
+    Slots<2> maps, turned, free;
+};
+
+// A block's work: its first output, channel, row of the kernel, its group, and its stages.
+struct Work { int output, channel, row, group, first, count; };
+__device__ __forceinline__ Work work() {
+    int at = blockIdx.x, all = BATCH * STAGES_IMAGE;
+    Work w;
+    w.output = at % PARTS_O * OUTPUTS, at /= PARTS_O;
+    w.channel = at % PARTS_C * PART, at /= PARTS_C;
+    w.row = at % PARTS_K * KROWS, w.group = at / PARTS_K;
+    w.first = (int64_t)all * blockIdx.y / gridDim.y;
+    w.count = (int64_t)all * (blockIdx.y + 1) / gridDim.y - w.first;
+    return w;
+}
+
+__device__ __forceinline__ bool is_last(int stage) {
+    return stage % STAGES_IMAGE == STAGES_IMAGE - 1;
+}
+
+// Four warps: order the copies of all stages; turn dy around. Chunks of 4 pixels of all outputs,
+// these in the order 0, 4, 8, ..., 1, 5, 9, ...: neighbouring threads write neighbouring vectors.
+__device__ __forceinline__ void turn(const Work& w, const TensorMap& x_map,
+                                     const TensorMap& maps_map, char* xs, char* maps, char* turned,
+                                     Barriers& barriers) {
+    int thread = threadIdx.x % 128;
+    auto copy_maps = [&](int i) {
+        int stage = w.first + i, row = stage % STAGES_IMAGE / ACROSS * ROWS;
+        arrive_with(barriers.maps.of(i), MAPS_BYTES);
+        fetch_box(maps + i % 2 * MAPS_SLOT, maps_map, w.group * OG + w.output,
+                  stage % ACROSS * WIDE, row, stage / STAGES_IMAGE, 0, barriers.maps.of(i));
+    };
+    auto copy_x = [&](int i) {
+        int stage = w.first + i, row = stage % STAGES_IMAGE / ACROSS * ROWS;
+        arrive_with(barriers.x.of(i), X_BYTES);
+        fetch_box(xs + i % 3 * X_SLOT, x_map, 0, stage % ACROSS * WIDE - PW, row + w.row - PH,
+                  (w.group * CG + w.channel) / 8, stage / STAGES_IMAGE, barriers.x.of(i));
+    };
+    if (thread == 0) copy_maps(0), copy_x(0);
+#pragma unroll 1
+    for (int i = 0; i < w.count; ++i) {
+        bool more = thread == 0 && i + 1 < w.count;
+        if (more) copy_maps(i + 1);
+        if (i >= 2) barriers.free.await_last(i);
+        if (more) copy_x(i + 1);
+        barriers.maps.await_this(i);
+        const float4* from = reinterpret_cast<const float4*>(maps + i % 2 * MAPS_SLOT);
+        uint4* to = reinterpret_cast<uint4*>(turned + i % 2 * TURNED_SLOT);
+        int blocks = (is_last(w.first + i) ? LAST_STEPS : STEPS) * 2 * (OUTPUTS / 4);
+#pragma unroll (FEW < 64 ? 1 : 2)
+        for (int at = thread; at < blocks; at += 128) {
+            int chunk = at / (OUTPUTS / 4), four = at % (OUTPUTS / 4);
+            float4 v[4];
+#pragma unroll
+            for (int j = 0; j < 4; ++j) v[j] = from[(chunk * 4 + j) * (OUTPUTS / 4) + four];
+            uint4* beside = to + chunk * OUTPUTS + four;
+            beside[0] =
+                make_uint4(nearest(v[0].x), nearest(v[1].x), nearest(v[2].x), nearest(v[3].x));
+            beside[OUTPUTS / 4] =
+                make_uint4(nearest(v[0].y), nearest(v[1].y), nearest(v[2].y), nearest(v[3].y));
+            beside[OUTPUTS / 2] =
+                make_uint4(nearest(v[0].z), nearest(v[1].z), nearest(v[2].z), nearest(v[3].z));
+            beside[OUTPUTS / 4 * 3] =
+                make_uint4(nearest(v[0].w), nearest(v[1].w), nearest(v[2].w), nearest(v[3].w));
+        }
+        publish();
+        meet_four_warps();
+        if (thread == 0) arrive(barriers.turned.of(i));
+    }
+}
+
+// A lane's part of 8 pixels x 16 channels: two neighbouring channels of two pixels.
+__device__ __forceinline__ void read_x(uint32_t (&to)[4], const char* from) {
+    float2 near = *reinterpret_cast<const float2*>(from);
+    float2 far = *reinterpret_cast<const float2*>(from + 4 * 32);
+    to[0] = nearest(near.x), to[1] = nearest(near.y), to[2] = nearest(far.x), to[3] = nearest(far.y);
+}
+
+// sum += the products of COUNT steps of a stage. What registers hold of x is read AHEAD of its
+// turn, when the product that read them before is over.
+template <int COUNT, int OWN>
+__device__ __forceinline__ void add_products(float (&sum)[OWN][OUTPUTS / 2], const char* x,
+                                             const int (&offset)[OWN], Operand right) {
+    constexpr int ALL = COUNT * OWN;
+    uint32_t left[AHEAD + 1][4];
+#pragma unroll
+    for (int i = 0; i < AHEAD; ++i)
+        if (i < ALL) read_x(left[i], x + offset[i % OWN] + i / OWN * 256);
+#pragma unroll
+    for (int i = 0; i < ALL; ++i) {
+        begin_products();
+        MULTIPLY(sum[i % OWN], left[i % (AHEAD + 1)], right + i / OWN * (2 * OUTPUTS));
+        end_products();
+        int next = i + AHEAD;
+        if (next >= ALL) continue;
+        await_products<1>();
+        read_x(left[next % (AHEAD + 1)], x + offset[next % OWN] + next / OWN * 256);
+    }
+    await_products<0>();
+}
+
+// Four warps: OWN tiles of 64 columns, from this one on.
+template <int OWN>
+__device__ __forceinline__ void multiply(const Work& w, int tile, const char* xs, const char* turned,
+                                         Barriers& barriers, float* partial) {
+    int warp = threadIdx.x % 128 / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+    int offset[OWN];
+#pragma unroll
+    for (int j = 0; j < OWN; ++j) {
+        int slab = (tile + j) * 4 + warp;
+        if (slab >= SLABS) slab = 0;
+        int tap = slab / (PART / 16), plane = slab % (PART / 16) * 2 + g / 4;
+        offset[j] = plane * PLANE + (tap / KW * PITCH + tap % KW + t) * 32 + g % 4 * 8;
+    }
+    float sum[OWN][OUTPUTS / 2] = {};
+#pragma unroll 1
+    for (int i = 0; i < w.count; ++i) {
+        const char* x = xs + i % 3 * X_SLOT;
+        Operand right = operand(turned + i % 2 * TURNED_SLOT, OUTPUTS);
+        barriers.x.await_this(i);
+        barriers.turned.await_this(i);
+        if (STEPS != LAST_STEPS && is_last(w.first + i))
+            add_products<LAST_STEPS, OWN>(sum, x, offset, right);
+        else
+            add_products<STEPS, OWN>(sum, x, offset, right);
+        if (lane == 0) arrive(barriers.free.of(i));
+    }
+    partial += ((int64_t)blockIdx.y * G + w.group) * (KH * KW * CG) * OG + w.output;
+#pragma unroll
+    for (int j = 0; j < OWN; ++j) {
+        int slab = (tile + j) * 4 + warp, tap = slab / (PART / 16);
+        int channel = w.channel + slab % (PART / 16) * 16 + g * 2;
+        if (slab >= SLABS || channel >= CG) continue;
+        int64_t column = (w.row * KW + tap) * CG + channel;
+#pragma unroll
+        for (int side = 0; side < 2; ++side)
+#pragma unroll
+            for (int k = 0; k < OUTPUTS / 32; ++k)
+#pragma unroll
+                for (int l = 0; l < 2; ++l) {
+                    int output = 4 * (8 * k + 2 * t + l);
+                    if (w.output + output >= OG) continue;
+                    float v[4];
+#pragma unroll
+                    for (int q = 0; q < 4; ++q)
+                        v[q] = sum[j][(k + q * (OUTPUTS / 32)) * 4 + side * 2 + l];
+                    store(partial + (column + side) * OG + output, v);
+                }
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
+filter_products(const __grid_constant__ TensorMap x_map, const __grid_constant__ TensorMap maps_map,
+                float* partial) {
+    extern __shared__ __align__(128) char shared[];
+    __shared__ Barriers barriers;
+    char *xs = shared, *maps = xs + 3 * X_SLOT, *turned = maps + 2 * MAPS_SLOT;
+    // What no copy reaches is multiplied by zeros, or is what zeros are.
+    for (int i = threadIdx.x; i < SHARED / 16; i += THREADS)
+        reinterpret_cast<uint4*>(shared)[i] = make_uint4(0, 0, 0, 0);
+    if (threadIdx.x == 0) {
+        for (int i = 0; i < 3; ++i) barriers.x.init(i, 1);
+        for (int i = 0; i < 2; ++i) {
+            barriers.maps.init(i, 1);
+            barriers.turned.init(i, 1);
+            barriers.free.init(i, CONSUMERS * 4);
+        }
+        publish_barriers();
+    }
+    publish();
+    __syncthreads();
+    Work w = work();
+    int consumer = __shfl_sync(0xffffffff, threadIdx.x / 128, 0);
+    if (consumer == CONSUMERS) {
+        fewer_registers<FEW>();
+        turn(w, x_map, maps_map, xs, maps, turned, barriers);
+    } else {
+        more_registers<REGISTERS>();
+        constexpr int FULL = TILES - CONSUMERS * (MOST_TILES - 1);  // warp groups with most tiles
+        if (FULL == CONSUMERS || consumer < FULL)
+            multiply<MOST_TILES>(w, consumer * MOST_TILES, xs, turned, barriers, partial);
+        else
+            multiply<MAX(MOST_TILES - 1, 1)>(w, FULL + consumer * (MOST_TILES - 1), xs, turned, barriers,
+                                             partial);
+    }
+}
+
+// dw (O, KH, KW, CG) (+)= the sum of the shares. Blocks of 32 x 8 threads: parts of 32 outputs and 8
+// columns, groups.
+extern "C" __global__ void add_shares(const float* partial, float* dw, int shares, int add) {
+    constexpr int K = KH * KW * CG;
+    __shared__ float tile[8][33];
+    int output = blockIdx.x * 32 + threadIdx.x, column = blockIdx.y * 8 + threadIdx.y;
+    float sum = 0;
+    if (output < OG && column < K) {
+        const float* from = partial + ((int64_t)blockIdx.z * K + column) * OG + output;
+#pragma unroll 8
+        for (int share = 0; share < shares; ++share) sum += from[share * (int64_t)(G * K * OG)];
+    }
+    tile[threadIdx.y][threadIdx.x] = sum;
+    __syncthreads();
+    int thread = threadIdx.y * 32 + threadIdx.x;
+    output = blockIdx.x * 32 + thread / 8, column = blockIdx.y * 8 + thread % 8;
+    if (output >= OG || column >= K) return;
+    float* to = dw + (int64_t)(blockIdx.z * OG + output) * K + column;
+    *to = tile[thread % 8][thread / 8] + (add ? *to : 0.0f);
+}

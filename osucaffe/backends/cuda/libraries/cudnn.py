@@ -1,0 +1,265 @@
+"""Owns cuDNN's backend interface, which is C: its library, descriptors, engines, plans.
+
+ctypes frees the interpreter's lock during each call, so plans can be built by many threads at once.
+What is to be computed is said elsewhere: this module knows no convolution. cudnn_enums.py has the
+numbers.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import importlib.util
+from collections.abc import Mapping, Sequence
+from ctypes import byref, c_int, c_int64, c_void_p
+from pathlib import Path
+from typing import Any
+
+from ....errors import UserError
+from .cudnn_enums import (
+    Attribute,
+    BehaviorNote,
+    ConvolutionMode,
+    DataType,
+    DescriptorType,
+    Double,
+    HeurMode,
+    Knob,
+    NumericalNote,
+    PointwiseMode,
+    Status,
+    Type,
+)
+
+FIRST, END = 91300, 100000
+"""The versions that are accepted: from 9.13 on, before 10 (major * 10000 + minor * 100 + patch)."""
+
+
+class CudnnError(RuntimeError):
+    """What cuDNN says of a call that failed.
+
+    unsupported: it cannot compute that at all, which is no fault.
+    """
+
+    def __init__(self, status: int, call: str, text: str) -> None:
+        super().__init__(f"cuDNN: {call} failed with status {status}: {text}")
+        self.unsupported = status // 1000 * 1000 == Status.NOT_SUPPORTED
+
+
+# -- the library -----------------------------------------------------------------------------------
+
+
+@functools.cache
+def load() -> ctypes.CDLL:
+    """The library. UserError says what is missing otherwise, or which versions it may have."""
+    library = _open()
+    library.cudnnGetVersion.restype = ctypes.c_size_t
+    found: int = library.cudnnGetVersion()
+    if not FIRST <= found < END:
+        raise UserError(
+            f"cuDNN {found // 10000}.{found // 100 % 100} cannot be used: osucaffe needs 9.13 or a "
+            "later 9.x: pip install --upgrade nvidia-cudnn-cu13 (or nvidia-cudnn-cu12)"
+        )
+    return library
+
+
+def _open() -> ctypes.CDLL:
+    try:  # of the wheel, where there is one
+        spec = importlib.util.find_spec("nvidia.cudnn")
+    except ModuleNotFoundError:
+        spec = None
+    folders = spec.submodule_search_locations if spec else None
+    names = [str(Path(folder) / "lib" / "libcudnn.so.9") for folder in folders or ()]
+    said = ""
+    for name in [*filter(lambda name: Path(name).exists(), names), "libcudnn.so.9"]:
+        try:
+            return ctypes.CDLL(name)
+        except OSError as error:
+            said = said or str(error)
+    raise UserError(
+        f'a GPU needs cuDNN 9 ({said}): pip install "osucaffe[cuda13]" (or [cuda12]) brings it, or '
+        "put the folder of libcudnn.so.9 into LD_LIBRARY_PATH"
+    )
+
+
+def version() -> str:
+    """As in "9.19.0"."""
+    number: int = load().cudnnGetVersion()
+    return f"{number // 10000}.{number // 100 % 100}.{number % 100}"
+
+
+def check(status: int, call: str) -> None:
+    """Raise CudnnError, with cuDNN's own words, if a call failed."""
+    if status != Status.SUCCESS:
+        library, text = load(), ctypes.create_string_buffer(2048)
+        library.cudnnGetLastErrorString(text, ctypes.c_size_t(len(text)))
+        library.cudnnGetErrorString.restype = ctypes.c_char_p
+        said = text.value or library.cudnnGetErrorString(c_int(status))
+        raise CudnnError(status, call, " ".join(said.decode(errors="replace").split()))
+
+
+# -- descriptors -----------------------------------------------------------------------------------
+
+_ENUMERATIONS = {
+    DataType: Type.DATA_TYPE,
+    ConvolutionMode: Type.CONVOLUTION_MODE,
+    PointwiseMode: Type.POINTWISE_MODE,
+    HeurMode: Type.HEUR_MODE,
+    NumericalNote: Type.NUMERICAL_NOTE,
+    BehaviorNote: Type.BEHAVIOR_NOTE,
+    Knob: Type.KNOB_TYPE,
+}
+
+
+class Descriptor:
+    """One of cuDNN's objects. It is destroyed when nothing refers to it any more."""
+
+    def __init__(self, kind: DescriptorType, *, empty: bool = False) -> None:
+        """empty: it is only to receive what `get` finds."""
+        self.kind = kind
+        self._library = load()
+        self.pointer = c_void_p()
+        self._held: list[Any] = []
+        check(self._library.cudnnBackendCreateDescriptor(kind, byref(self.pointer)), repr(kind))
+
+    def __del__(self) -> None:
+        if self.pointer:
+            self._library.cudnnBackendDestroyDescriptor(self.pointer)
+
+    def set(self, attribute: Attribute, *values: Any) -> None:
+        """Give it values of one kind: numbers of one of the enumerations, bool, int, float (or
+        Double), a text, or other descriptors, which then live as long as this one."""
+        kind, array = _array(values)
+        if kind is Type.BACKEND_DESCRIPTOR:
+            self._held += values
+        self._set(attribute, kind, array)
+
+    def _set(self, attribute: Attribute, kind: Type, array: Any) -> None:
+        status = self._library.cudnnBackendSetAttribute(
+            self.pointer, attribute, kind, c_int64(len(array)), array
+        )
+        check(status, f"setting {attribute.name}")
+
+    def set_handle(self, attribute: Attribute, handle: c_void_p) -> None:
+        """Give it a handle."""
+        self._set(attribute, Type.HANDLE, (c_void_p * 1)(handle))
+
+    def set_pointers(self, attribute: Attribute, *addresses: int) -> None:
+        """Give it addresses on the device."""
+        self._set(attribute, Type.VOID_PTR, (c_void_p * len(addresses))(*addresses))
+
+    def finalize(self) -> Descriptor:
+        """Let cuDNN check it; then it can be used."""
+        check(
+            self._library.cudnnBackendFinalize(self.pointer),
+            f"finalizing {self.kind.name} descriptor",
+        )
+        return self
+
+    def get(self, attribute: Attribute, kind: Type, array: Any) -> int:
+        """Let cuDNN fill an array; how many elements there are."""
+        count = c_int64()
+        status = self._library.cudnnBackendGetAttribute(
+            self.pointer, attribute, kind, c_int64(len(array)), byref(count), array
+        )
+        check(status, f"reading {attribute.name}")
+        return count.value
+
+    def integers(self, attribute: Attribute, kind: Type = Type.INT64, most: int = 32) -> list[int]:
+        """Numbers, or those of an enumeration."""
+        array = ((c_int64 if kind is Type.INT64 else c_int) * most)()
+        return list(array[: self.get(attribute, kind, array)])
+
+    def descriptors(
+        self, attribute: Attribute, kind: DescriptorType, most: int
+    ) -> list[Descriptor]:
+        """Other descriptors that belong to it, in their order."""
+        made = [Descriptor(kind, empty=True) for _ in range(most)]
+        array = (c_void_p * most)(*(each.pointer for each in made))
+        return made[: self.get(attribute, Type.BACKEND_DESCRIPTOR, array)]
+
+
+def _array(values: Sequence[Any]) -> tuple[Type, Any]:
+    """The type of values and an array of them, in C."""
+    first, count = values[0], len(values)
+    if isinstance(first, Descriptor):
+        return Type.BACKEND_DESCRIPTOR, (c_void_p * count)(*(each.pointer for each in values))
+    if isinstance(first, str):
+        text = first.encode() + b"\0"
+        return Type.CHAR, ctypes.create_string_buffer(text, len(text))
+    if isinstance(first, bool):
+        return Type.BOOLEAN, (ctypes.c_bool * count)(*values)
+    if type(first) in _ENUMERATIONS:
+        return _ENUMERATIONS[type(first)], (c_int * count)(*values)
+    if isinstance(first, int):
+        return Type.INT64, (c_int64 * count)(*values)
+    if isinstance(first, Double):
+        return Type.DOUBLE, (ctypes.c_double * count)(*values)
+    return Type.FLOAT, (ctypes.c_float * count)(*values)
+
+
+def build(kind: DescriptorType, attributes: Mapping[Attribute, Any]) -> Descriptor:
+    """A finalized descriptor with these attributes; a list or tuple is several values of one."""
+    made = Descriptor(kind)
+    for attribute, value in attributes.items():
+        made.set(attribute, *(value if isinstance(value, list | tuple) else [value]))
+    return made.finalize()
+
+
+# -- where plans are to run ------------------------------------------------------------------------
+
+
+class Handle:
+    """cuDNN on the current device. One thread uses it at a time."""
+
+    def __init__(self) -> None:
+        self._library = load()
+        self.pointer = c_void_p()
+        check(self._library.cudnnCreate(byref(self.pointer)), "cudnnCreate")
+
+    def use(self, stream: int) -> None:
+        """Launch on this stream from now on."""
+        check(self._library.cudnnSetStream(self.pointer, c_void_p(stream)), "cudnnSetStream")
+
+    def graph(self, descriptor: Descriptor) -> None:
+        """Let an operation graph be for this device."""
+        descriptor.set_handle(Attribute.OPERATIONGRAPH_HANDLE, self.pointer)
+
+    def heuristics(self, descriptor: Descriptor) -> None:
+        """Let heuristics, or an engine, be for this device: they know it from the graph."""
+
+    engine = heuristics
+
+    def plan(self, descriptor: Descriptor) -> None:
+        """Let a plan be for this device."""
+        descriptor.set_handle(Attribute.EXECUTION_PLAN_HANDLE, self.pointer)
+
+
+class DescribedDevice:
+    """Stands for a device that is not here: cuDNN proposes plans for it, which cannot be run.
+
+    text: its properties as cuDNN writes them, in JSON.
+    """
+
+    def __init__(self, text: str) -> None:
+        self._properties = build(
+            DescriptorType.DEVICEPROP, {Attribute.DEVICEPROP_JSON_REPRESENTATION: text}
+        )
+
+    def graph(self, descriptor: Descriptor) -> None:
+        """A graph needs no device."""
+
+    def heuristics(self, descriptor: Descriptor) -> None:
+        """Let heuristics be for it."""
+        descriptor.set(Attribute.ENGINEHEUR_DEVICEPROP, self._properties)
+
+    def engine(self, descriptor: Descriptor) -> None:
+        """Let an engine be for it."""
+        descriptor.set(Attribute.ENGINE_DEVICEPROP, self._properties)
+
+    def plan(self, descriptor: Descriptor) -> None:
+        """Let a plan be for it."""
+        descriptor.set(Attribute.EXECUTION_PLAN_DEVICEPROP, self._properties)
+
+
+Place = Handle | DescribedDevice

@@ -1,0 +1,1 @@
+"""Owns passes over tensors, as steps: what primitives are put together from, and conversions."""

@@ -1,0 +1,66 @@
+"""Owns passes that copy: between layouts and element types, and columns of a matrix."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from ...tensor import Step, Tensor
+from ..layout import C_TYPES, ITEM_BYTES, dtype_of, is_channels_last
+from ..runtime.compile import kernel
+from ..runtime.launch import blocks_for, launch
+from .elementwise import Operand, element_step
+
+FEW_CHANNELS = 8
+"""Up to so many, a thread turns all channels of a pixel; more are turned tile by tile."""
+
+
+def convert(source: Tensor, target: Tensor, *, accumulate: bool = False) -> Step:
+    """A step that copies (or adds) values between tensors of any layouts."""
+    turned = is_channels_last(source)
+    if turned == is_channels_last(target):
+        operands = [Operand("x", source), Operand("y", target, stored=True, loaded=accumulate)]
+        return element_step(operands, "y = x + y;" if accumulate else "y = x;")
+    # A stack of matrices, turned: (channels, pixels) row-major is (pixels, channels) channels last.
+    shape = (source if turned else target).layout.shape
+    batch, channels, pixels = shape[0], shape[1], math.prod(shape[2:])
+    rows, columns = (pixels, channels) if turned else (channels, pixels)
+    types = {"S": C_TYPES[dtype_of(source)], "T": C_TYPES[dtype_of(target)]}
+    if channels <= FEW_CHANNELS:
+        name = "few_columns" if turned else "few_rows"
+        function = kernel("movement", name, FEW=channels, **types)
+        count = batch * pixels
+        shape = [np.int64(count), np.int32(pixels), np.int32(accumulate)]
+        return launch(function, blocks_for(count), [source, target, *shape])
+    grid = (-(-columns // 32), -(-rows // 32), batch)
+    shape = [np.int32(rows), np.int32(columns), np.int32(accumulate)]
+    function = kernel("movement", "transpose", **types)
+    return launch(function, grid, [source, target, *shape], block=(32, 8))
+
+
+def copy_columns(
+    source: Tensor,
+    target: Tensor,
+    rows: int,
+    width: int,
+    *,
+    pitch: tuple[int, int],
+    offset: tuple[int, int],
+    positive: Tensor | None = None,
+) -> Step:
+    """A step that copies `width` elements of each row; pitch, offset: those of source, target.
+
+    positive: lies as the target; where it is not, zeros are written.
+    """
+    types = {dtype_of(tensor) for tensor in (source, target, positive) if tensor is not None}
+    widest = 16 // max(ITEM_BYTES[dtype] for dtype in types)
+    vector = math.gcd(widest, width, *pitch, *offset)
+    macros = {"S": C_TYPES[dtype_of(source)], "T": C_TYPES[dtype_of(target)]}
+    macros["P"] = C_TYPES[dtype_of(positive or target)]
+    arguments = [
+        source, target, positive, np.int64(rows), np.int32(width // vector),
+        *(np.int64(value) for value in (pitch[0], offset[0], pitch[1], offset[1])),
+    ]  # fmt: skip
+    function = kernel("movement", "copy_columns", VEC=vector, **macros)
+    return launch(function, blocks_for(rows * width // vector), arguments)

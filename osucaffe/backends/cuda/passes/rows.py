@@ -1,0 +1,49 @@
+"""Owns sums over the rows of a matrix: the gradients of biases."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from ...tensor import Call, Step, Tensor, sequence
+from ..layout import C_TYPES, ITEM_BYTES, dtype_of
+from ..runtime import device
+from ..runtime.compile import kernel
+from ..runtime.launch import launch
+
+THREADS = 256
+LEAST_ROWS = 16
+"""What a thread sums at least before work is cut into more parts."""
+
+
+def sum_rows(call: Call, x: Tensor, y: Tensor, rows: int, *, accumulate: bool) -> Step:
+    """A step that sums the rows of x, a matrix in memory, into y (float32)."""
+    columns = x.size // rows
+    vector = math.gcd(columns, 16 // ITEM_BYTES[dtype_of(x)])
+    groups = min(columns // vector, 32)
+    lanes = THREADS // groups
+    across = -(-columns // (vector * groups))
+    parts = max(1, min(-(-device.current().enough_blocks // across), rows // (lanes * LEAST_ROWS)))
+    share = -(-rows // parts)
+    parts = -(-rows // share)
+    function = kernel(
+        "gradients", "sum_rows", T=C_TYPES[dtype_of(x)], VEC=vector, COLUMNS=columns,
+        GROUPS=groups, LANES=lanes,
+    )  # fmt: skip
+    size = [np.int64(rows), np.int64(share)]
+    grid, block = (across, parts), groups * lanes
+    if parts == 1:
+        return launch(function, grid, [x, y, *size, np.int32(accumulate)], block=block)
+    partial = call.temporary((parts, columns))
+    return sequence([
+        launch(function, grid, [x, partial, *size, np.int32(0)], block=block),
+        sum_parts(partial, y, accumulate=accumulate),
+    ])  # fmt: skip
+
+
+def sum_parts(partial: Tensor, y: Tensor, *, accumulate: bool) -> Step:
+    """A step that sums the rows of a (parts, columns) matrix into y."""
+    parts, columns = partial.shape
+    arguments = [partial, y, np.int32(parts), np.int32(columns), np.int32(accumulate)]
+    return launch(kernel("gradients", "sum_parts"), -(-columns // 32), arguments, block=(32, 8))

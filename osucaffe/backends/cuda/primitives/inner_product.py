@@ -1,0 +1,267 @@
+"""Owns the inner product on the GPU: matrix products by cuBLASLt, small ones by a kernel."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ...tensor import Step, Tensor
+from ..autotune.candidate import Candidate, Provider
+from ..autotune.tuner import Pending
+from ..convolution.gemm import Bound, Gemm
+from ..convolution.operands import bias_step, choose_row_major
+from ..layout import C_TYPES, ITEM_BYTES, Layout, choose_row_layout, dtype_of, is_row_major
+from ..libraries.cublaslt import Product
+from ..passes.elementwise import mask_step
+from ..passes.rows import sum_rows
+from ..registry import CudaCall, primitive
+from ..runtime.compile import kernel
+from ..runtime.launch import launch
+
+MOST_WORK = 2e7
+"""Multiplications up to which it is worth trying whether the kernel of our own is the fastest."""
+MOST_GRADIENT_WORK = 3e7
+"""The same for gradients."""
+SHAPES = (4, 16), (8, 8), (4, 4)
+"""Of blocks of the kernel for gradients: rows, and warps that share their sums."""
+TILE, MOST_WARPS, MOST_ROWS = 4, 8, 2**17
+
+Size = tuple[int, int, int]
+
+
+def _choose_layouts(
+    call: CudaCall, x: Tensor, w: Tensor | None, axis: int, transpose: bool
+) -> bool:
+    """Choose open layouts; whether x and w are to be flattened with the channels last.
+
+    Where x lies so, the columns of w do too, so that flattening x moves nothing.
+    """
+    if axis % len(x.shape) > 1:
+        choose_row_layout(x, call.backend.dtype)
+    call.backend.choose_layout(x)
+    natural = not is_row_major(x) and axis % len(x.shape) == 1 and not transpose
+    if w is None:
+        return natural
+    root = w.root
+    if root.flexible:
+        if natural:
+            root.layout = Layout((w.shape[0], *x.shape[1:]), "float32", True)
+        else:
+            root.flexible = False
+    return natural and w.layout is not None and w.layout.shape[1:] == x.shape[1:]
+
+
+def low_precision_weights(call: CudaCall, w: Tensor) -> Tensor:
+    """Weights in the type of the precision, as they lie."""
+    if call.backend.dtype != "float32" and w.base is None:
+        return call.low_precision(w)
+    return call.in_layout(w, nhwc=not is_row_major(w), dtype=call.backend.dtype)
+
+
+def _in_precision(call: CudaCall, tensor: Tensor, nhwc: bool) -> Tensor:
+    return call.in_layout(tensor, nhwc=nhwc, dtype=call.backend.dtype)
+
+
+# -- outputs ---------------------------------------------------------------------------------------
+
+
+@primitive("own")
+def inner_product(
+    call: CudaCall,
+    x: Tensor,
+    w: Tensor,
+    b: Tensor | None,
+    y: Tensor,
+    *,
+    axis: int,
+    transpose: bool,
+    relu: float | None = None,
+) -> Pending:
+    backend = call.backend
+    nhwc = _choose_layouts(call, x, w, axis, transpose)
+    choose_row_layout(y, backend.dtype)
+    choose_row_major(b)
+    columns = w.shape[1 if transpose else 0]
+    inside = math.prod(x.shape[axis:])
+    size = (y.count // columns, columns, inside)
+    fuses = not relu  # nothing fuses a slope
+    words = ["bias"] * (b is not None) + ["relu"] * (relu is not None)
+    epilogue = " ".join(words) if fuses else ""
+    dtypes = backend.dtype, backend.dtype
+    product = Product(backend.precision, *size, False, not transpose, *dtypes, epilogue)
+    bind = functools.partial(_bind_outputs, nhwc, fuses)
+    providers: list[Provider] = [Gemm(backend, product, bind)]
+    if not transpose and math.prod(size) <= MOST_WORK and size[0] <= MOST_ROWS:
+        providers.append(_SmallProduct(size, nhwc))
+    return call.tune(providers)
+
+
+def _bind_outputs(nhwc: bool, fuses: bool, call: CudaCall) -> Bound:
+    x, w, y, b = call.needed("x"), call.needed("w"), call.needed("y"), call["b"]
+    outputs = _in_precision(call, y, False)
+    operands = _in_precision(call, x, nhwc), low_precision_weights(call, w), outputs
+    if fuses:
+        return Bound(*operands, b, [])
+    columns = w.shape[1 if call.settings["transpose"] else 0]
+    return Bound(*operands, None, [bias_step(outputs, b, call.settings["relu"], columns)])
+
+
+@dataclass(frozen=True)
+class _SmallProduct(Provider):
+    """A kernel of our own for outputs: see kernels/inner_product.cu. size: rows, columns and what
+    is summed over."""
+
+    size: Size
+    nhwc: bool
+    name = "small product"
+
+    def candidates(self) -> Iterable[Candidate]:
+        yield Candidate("product", self._make)
+
+    def _make(self, call: CudaCall) -> Step:
+        x = _in_precision(call, call.needed("x"), self.nhwc)
+        w = low_precision_weights(call, call.needed("w"))
+        y = _in_precision(call, call.needed("y"), False)
+        m, n, k = self.size
+        vector = math.gcd(k, 16 // ITEM_BYTES[dtype_of(x)])
+        warps = min(MOST_WARPS, -(-k // (32 * vector)))
+        macros = {"T": C_TYPES[dtype_of(x)], "VEC": vector, "WARPS": warps}
+        function = kernel("inner_product", "product", **macros)
+        relu = call.settings.get("relu")
+        slope = np.float32(1.0 if relu is None else relu)
+        return launch(
+            function, (-(-n // TILE), -(-m // TILE)),
+            [x, w, call["b"], y, *map(np.int32, self.size), slope], block=(32, warps),
+        )  # fmt: skip
+
+
+# -- gradients -------------------------------------------------------------------------------------
+
+
+@primitive("own")
+def inner_product_backward_data(
+    call: CudaCall,
+    dy: Tensor,
+    w: Tensor,
+    dx: Tensor,
+    *,
+    axis: int,
+    transpose: bool,
+    positive: Tensor | None = None,
+) -> Pending:
+    """positive: the output of a ReLU whose backward pass is folded in (by the fusion pass)."""
+    backend = call.backend
+    nhwc = _choose_layouts(call, dx, w, axis, transpose)
+    choose_row_layout(dy, backend.dtype)
+    if positive is not None:
+        backend.choose_layout(positive)
+    inside = math.prod(dx.shape[axis:])
+    rows = dx.count // inside
+    size = (rows, inside, dy.count // rows)
+    dtypes = backend.dtype, backend.dtype
+    product = Product(backend.precision, *size, False, transpose, *dtypes)
+    bind = functools.partial(_bind_data, nhwc)
+    providers: list[Provider] = [Gemm(backend, product, bind)]
+    if not transpose and math.prod(size) <= MOST_GRADIENT_WORK and rows <= MOST_ROWS:
+        providers.append(_SmallGradient((size[2], rows, inside), nhwc))
+    return call.tune(providers)
+
+
+def _bind_data(nhwc: bool, call: CudaCall) -> Bound:
+    dy = _in_precision(call, call.needed("dy"), False)
+    dx = _in_precision(call, call.needed("dx"), nhwc)
+    mask = _mask_of(call, nhwc)
+    behind = [] if mask is None else [mask_step(dx, mask)]
+    return Bound(dy, low_precision_weights(call, call.needed("w")), dx, None, behind)
+
+
+def _mask_of(call: CudaCall, nhwc: bool) -> Tensor | None:
+    positive = call["positive"]
+    return None if positive is None else _in_precision(call, positive, nhwc)
+
+
+@primitive("own")
+def inner_product_backward_filter(
+    call: CudaCall,
+    x: Tensor,
+    dy: Tensor,
+    dw: Tensor | None,
+    db: Tensor | None,
+    *,
+    axis: int,
+    transpose: bool,
+) -> Pending | Step:
+    backend = call.backend
+    nhwc = _choose_layouts(call, x, dw, axis, transpose)
+    choose_row_layout(dy, backend.dtype)
+    inside = math.prod(x.shape[axis:])
+    rows = x.count // inside
+    columns = dy.count // rows
+    choose_row_major(db)
+    if dw is None:
+        return _bias_gradient(rows, call)
+    size = (inside, columns, rows) if transpose else (columns, inside, rows)
+    accumulate = "dw" in call.accumulates
+    dtypes = backend.dtype, dtype_of(dw)
+    product = Product(backend.precision, *size, True, False, *dtypes, accumulate=accumulate)
+    bind = functools.partial(_bind_filter, nhwc, rows)
+    providers: list[Provider] = [Gemm(backend, product, bind)]
+    if not transpose and math.prod(size) <= MOST_GRADIENT_WORK and columns <= MOST_ROWS:
+        providers.append(_SmallGradient((rows, columns, inside), nhwc))
+    return call.tune(providers)
+
+
+def _bias_gradient(rows: int, call: CudaCall) -> Step:
+    dy, db = _in_precision(call, call.needed("dy"), False), call.needed("db")
+    return sum_rows(call, dy, db, rows, accumulate="db" in call.accumulates)
+
+
+def _bind_filter(nhwc: bool, rows: int, call: CudaCall) -> Bound:
+    dy = _in_precision(call, call.needed("dy"), False)
+    x = _in_precision(call, call.needed("x"), nhwc)
+    left, right = (x, dy) if call.settings["transpose"] else (dy, x)
+    behind = [] if call["db"] is None else [_bias_gradient(rows, call)]
+    return Bound(left, right, call.needed("dw"), None, behind)
+
+
+@dataclass(frozen=True)
+class _SmallGradient(Provider):
+    """A kernel of our own for gradients of the input, or of weights and biases: see
+    kernels/inner_product.cu. size: what is summed over, rows and columns of the result."""
+
+    size: Size
+    nhwc: bool
+    name = "small product"
+
+    def candidates(self) -> Iterable[Candidate]:
+        for height, warps in SHAPES:
+            yield Candidate(f"{height} {warps}", functools.partial(self._make, height, warps))
+
+    def _make(self, height: int, warps: int, call: CudaCall) -> Step:
+        dy = _in_precision(call, call.needed("dy"), False)
+        transposed = "dx" in call.writes
+        tensors: list[Any]
+        if transposed:
+            w = low_precision_weights(call, call.needed("w"))
+            dx = _in_precision(call, call.needed("dx"), self.nhwc)
+            tensors = [dy, w, _mask_of(call, self.nhwc), dx, None]
+            added = [False, False]
+        else:
+            x = _in_precision(call, call.needed("x"), self.nhwc)
+            tensors = [dy, x, None, call.needed("dw"), call["db"]]
+            added = [name in call.accumulates for name in ("dw", "db")]
+        _, n, k = self.size
+        given, result = dtype_of(tensors[1]), dtype_of(tensors[3])
+        vector = math.gcd(k, 4)
+        function = kernel(
+            "inner_product", "gradient", T=C_TYPES[given], R=C_TYPES[result], COLUMNS=vector,
+            ROWS=height, WARPS=warps, BATCH=4, TRANSPOSED=int(transposed),
+        )  # fmt: skip
+        grid = -(-k // (32 * vector)), -(-n // height)
+        counts = [np.int32(each) for each in (*self.size, *added)]
+        return launch(function, grid, [*tensors, *counts], block=(32, warps))

@@ -1,0 +1,147 @@
+"""Owns local response normalization and softmax."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from ...tensor import Step, Tensor
+from ..layout import C_TYPES, ITEM_BYTES, Unused, dtype_of, is_channels_last
+from ..registry import CudaCall, primitive
+from ..runtime.compile import kernel
+from ..runtime.launch import blocks_for, launch
+
+SHARED_FLOATS = 8192
+"""Of one block's rows in shared memory: small enough for several blocks on a processor."""
+
+
+def _lrn_constants(settings: dict[str, Any]) -> list[np.float32]:
+    names = ["alpha", "beta"] + ["k"] * (not settings["within_channel"])
+    return [np.float32(settings[name]) for name in names]
+
+
+def _across(
+    call: CudaCall, tensors: list[Tensor], settings: dict[str, Any], *, relu: bool = False
+) -> Step:
+    """A step for the region across channels: of (x, y), or backward of (x, dy, dx)."""
+    x, size = tensors[0], settings["size"]
+    backward = "_backward" if len(tensors) == 3 else ""
+    channels = x.shape[1]
+    macros = {"T": C_TYPES[dtype_of(x)], "SIZE": size, "RELU": int(relu)}
+    constants = _lrn_constants(settings)
+    vector = 16 // ITEM_BYTES[dtype_of(x)]
+    if channels % vector == 0 and size // 2 * 2 <= vector:
+        count = x.count // vector
+        function = kernel(
+            "lrn", f"lrn_vectors{backward}", VEC=vector, GROUPS=channels // vector, **macros
+        )
+        return launch(function, blocks_for(count), [*tensors, np.int64(count), *constants])
+    pixels, width = x.count // channels, channels + size // 2 * 2
+    row_floats = 2 * width + channels if backward else width
+    rows = max(1, min(32, SHARED_FLOATS // row_floats))
+    arguments = [*tensors, np.int64(pixels), np.int32(channels), np.int32(rows), *constants]
+    function = kernel("lrn", f"lrn{backward}", **macros)
+    return launch(function, -(-pixels // rows), arguments, shared=4 * rows * row_floats)
+
+
+def _within(
+    call: CudaCall,
+    tensors: list[Tensor],
+    settings: dict[str, Any],
+    *,
+    backward: bool,
+    relu: bool = False,
+) -> Step:
+    """A step for the region within a channel: of (x, y, note), or backward of (x, dy, note, dx)."""
+    x = tensors[0]
+    macros = {"T": C_TYPES[dtype_of(x)], "SIZE": settings["size"], "RELU": int(relu)}
+    function = kernel("lrn", "lrn_within_backward" if backward else "lrn_within", **macros)
+    shape = [np.int64(x.count), *(np.int32(x.shape[axis]) for axis in (2, 3, 1))]
+    return launch(function, blocks_for(x.count), [*tensors, *shape, *_lrn_constants(settings)])
+
+
+@primitive("own")
+def lrn(call: CudaCall, x: Tensor, y: Tensor, note: Tensor, **settings: Any) -> Step:
+    within = settings["within_channel"]
+    call.backend.choose_layout(x)
+    call.backend.choose_layout(y)
+    if not within and note.flexible:
+        note.layout = Unused("float32")  # to make the sums again is faster than to read them
+    call.backend.choose_layout(note, "float32")
+    y = call.in_layout(y, nhwc=True)
+    x = call.in_layout(x, nhwc=True, dtype=dtype_of(y))
+    if not within:
+        return _across(call, [x, y], settings)
+    note = call.in_layout(note, nhwc=True)
+    return _within(call, [x, y, note], settings, backward=False)
+
+
+@primitive("own")
+def lrn_backward(
+    call: CudaCall,
+    x: Tensor,
+    y: Tensor,
+    dy: Tensor,
+    note: Tensor,
+    dx: Tensor,
+    *,
+    positive: Tensor | None = None,
+    **settings: Any,
+) -> Step:
+    for tensor in x, dy, dx:
+        call.backend.choose_layout(tensor)
+    relu = positive is not None
+    assert positive is None or positive is x, "only the ReLU that made x can be fused"
+    dx = call.in_layout(dx, nhwc=True)
+    x = call.in_layout(x, nhwc=True, dtype=dtype_of(dx))
+    dy = call.in_layout(dy, nhwc=True, dtype=dtype_of(dx))
+    if not settings["within_channel"]:
+        return _across(call, [x, dy, dx], settings, relu=relu)
+    note = call.in_layout(note, nhwc=True)
+    return _within(call, [x, dy, note, dx], settings, backward=True, relu=relu)
+
+
+class Rows:
+    """Tensors of one shape as rows along an axis: `count` rows of `length` elements, `step` apart.
+
+    tensors: in one memory order, in which the rows' elements are evenly spaced.
+    """
+
+    def __init__(self, call: CudaCall, axis: int, *tensors: Tensor) -> None:
+        for tensor in tensors:
+            call.backend.choose_layout(tensor)
+        shape = tensors[0].shape
+        axis %= len(shape)
+        nhwc = axis == 1 and any(is_channels_last(tensor) for tensor in tensors)
+        self.tensors = [call.in_layout(tensor, nhwc=nhwc) for tensor in tensors]
+        self.length = shape[axis]
+        self.count = math.prod(shape) // max(1, self.length)
+        self.step = 1 if nhwc else math.prod(shape[axis + 1 :])
+
+    @property
+    def shape(self) -> list[Any]:
+        """The kernels' arguments that describe the rows."""
+        return [np.int64(self.count), np.int32(self.length), np.int64(self.step)]
+
+    def launch(self, name: str, types: dict[str, Tensor], arguments: list[Any]) -> Step:
+        """A step that launches a kernel of loss.cu, a warp for each row."""
+        macros = {f"{key}_T": C_TYPES[dtype_of(tensor)] for key, tensor in types.items()}
+        function = kernel("loss", name, **macros)
+        return launch(function, blocks_for(self.count * 32), arguments)
+
+
+@primitive("own")
+def softmax(call: CudaCall, x: Tensor, y: Tensor, *, axis: int) -> Step:
+    rows = Rows(call, axis, x, y)
+    x, y = rows.tensors
+    return rows.launch("softmax", {"X": x, "Y": y}, [x, y, *rows.shape])
+
+
+@primitive("own")
+def softmax_backward(call: CudaCall, y: Tensor, dy: Tensor, dx: Tensor, *, axis: int) -> Step:
+    rows = Rows(call, axis, y, dy, dx)
+    y, dy, dx = rows.tensors
+    types = {"X": y, "Y": dy, "DX": dx}
+    return rows.launch("softmax_backward", types, [y, dy, dx, *rows.shape])

@@ -1,0 +1,288 @@
+"""Owns the recurrence over time: a product and a cell for each step, in one kernel or two."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from ...formula import to_c
+from ...tensor import Step, Tensor, sequence
+from ..autotune.candidate import Candidate, Provider
+from ..autotune.tuner import Pending
+from ..convolution.gemm import Bound, Gemm
+from ..convolution.operands import choose_row_major, temporary
+from ..convolution.small_mma import INSTRUCTIONS
+from ..layout import C_TYPES, ITEM_BYTES, choose_row_layout, dtype_of
+from ..libraries.cublaslt import Product
+from ..registry import CudaCall, primitive
+from ..runtime.compile import Kernel, kernel
+from ..runtime.launch import blocks_for, launch
+from .inner_product import low_precision_weights
+
+WARPS = 8
+MOST_ROWS = 64
+"""Items of a block."""
+COLUMNS = (8, 16, 32)
+"""How many sums a block may compute for an item."""
+FLOATS = ("keep", "h_first", "c_first", "c", "dh_last", "dc_last", "dh_first", "dc_first")
+"""Arguments that are float32 in every precision."""
+
+Given = Mapping[str, Any]
+"""The tensors of a call as the kernels want them, by name; those that it lacks are None."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One direction of a cell's formula. parts: columns of the product for each unit."""
+
+    direction: str
+    formula: str
+    steps: int
+    items: int
+    units: int
+    gates: int
+    dtype: str
+
+    @property
+    def parts(self) -> int:
+        return self.gates if self.direction == "forward" else 1
+
+    @property
+    def length(self) -> int:
+        """How many terms each sum of the product has."""
+        return self.units * (1 if self.direction == "forward" else self.gates)
+
+    def _macros(self) -> dict[str, Any]:
+        x, dx = ([f"{prefix}{i}" for i in range(self.gates)] for prefix in ("x", "dx"))
+        load = [f"float {name} = gate[{i}];" for i, name in enumerate(x)]
+        if self.direction == "forward":
+            operands = [*x, "keep", "h", "c_in", "c"]
+            store = [f"gate[{i}] = {name};" for i, name in enumerate(x)]
+        else:
+            operands = [*x, *dx, "keep", "dh", "c_in", "c", "dc"]
+            load += [f"float {name};" for name in dx]
+            store = [f"dgate[{i}] = {name};" for i, name in enumerate(dx)]
+        return {
+            "T": C_TYPES[self.dtype], "N": self.items, "D": self.units, "K": self.gates,
+            "GATES": " ".join(load), "GIVEN": " ".join(store),
+            self.direction.upper(): " ".join(to_c(self.formula, operands).splitlines()),
+        }  # fmt: skip
+
+    def kernel(self, name: str, **macros: Any) -> Kernel:
+        return kernel("recurrent", name, **self._macros(), **macros)
+
+    def tile_configs(self) -> list[int]:
+        """Into how many units a block the fused kernel may cut the product; none: it cannot."""
+        if self.length % (16 // ITEM_BYTES[self.dtype]):
+            return []
+        units = [columns // self.parts for columns in COLUMNS if columns % self.parts == 0]
+        return [each for each in units if each < 2 * self.units]
+
+    def launcher(self, units: int) -> Callable[[Sequence[Any]], Step]:
+        """What makes a launch for these arguments; units of a block, or 0 without a product."""
+        if not units:
+            function = self.kernel(self.direction)
+            return lambda arguments: launch(
+                function, blocks_for(self.items * self.units), arguments
+            )
+        blocks = -(-self.items // MOST_ROWS)
+        rows = -(-self.items // (blocks * 16)) * 16
+        word = INSTRUCTIONS[self.dtype, 4 // ITEM_BYTES[self.dtype]]
+        function = self.kernel(
+            self.direction,
+            UNITS=units,
+            ROWS=rows,
+            WARPS=WARPS,
+            VEC=16 // ITEM_BYTES[self.dtype],
+            MMA=f'"mma.sync.aligned.{word}"',
+        )
+        grid = (-(-self.units // units), blocks)
+        shared = WARPS * rows * (units * self.parts // 8 | 1) * 8 * 4
+        return lambda arguments: launch(function, grid, arguments, block=WARPS * 32, shared=shared)
+
+
+def _choose_layouts(call: CudaCall) -> None:
+    """All tensors lie row-major, where that is open: weights in float32."""
+    for name, tensor in (call.reads | call.writes).items():
+        if name == "w":
+            choose_row_major(tensor)
+        elif tensor is not None:
+            choose_row_layout(tensor, _dtype(call, name))
+
+
+def _dtype(call: CudaCall, name: str) -> str:
+    return "float32" if name in FLOATS else call.backend.dtype
+
+
+def _given(call: CudaCall) -> dict[str, Any]:
+    """The tensors of the call as its kernels want them."""
+    tensors: dict[str, Any] = {}
+    for name, tensor in (call.reads | call.writes).items():
+        if tensor is None:
+            continue
+        if name == "w":
+            tensors[name] = low_precision_weights(call, tensor)
+        else:
+            tensors[name] = call.in_layout(tensor, nhwc=False, dtype=_dtype(call, name))
+    return tensors
+
+
+def _cell(call: CudaCall, direction: str, formula: str, gates: Tensor, h: Tensor) -> Cell:
+    steps, items, units = h.shape
+    parts = gates.shape[2] // units
+    return Cell(direction, formula, steps, items, units, parts, call.backend.dtype)
+
+
+Make = Callable[["Cell", int, CudaCall, Given], Step]
+"""Makes the step for so many units a block, or 0: products by a library."""
+
+
+class _Recurrence(Provider):
+    """The fused kernel with so many units a block, and a kernel for the cell beside products by
+    cuBLASLt."""
+
+    name = "recurrence"
+
+    def __init__(self, cell: Cell, make: Make, *, multiplies: bool, fuses: bool) -> None:
+        self._cell, self._make = cell, make
+        self._units = [0, *(cell.tile_configs() if multiplies and fuses else [])]
+
+    def candidates(self) -> Iterable[Candidate]:
+        for units in self._units:
+            yield Candidate(f"{units} units", partial(self._step, units))
+
+    def _step(self, units: int, call: CudaCall) -> Step:
+        return self._make(self._cell, units, call, _given(call))
+
+    def build(self, call: CudaCall) -> None:
+        """The kernels; not the products, which are tuned on their own."""
+        for units in self._units:
+            if units:
+                self._step(units, call.copy())
+
+
+def _tune(call: CudaCall, cell: Cell, make: Make) -> Pending | Step:
+    multiplies = call["w"] is not None
+    if not multiplies:
+        return make(cell, 0, call, _given(call))
+    backend = call.backend
+    fuses = backend.precision != "fp32" and backend.properties.has_mma
+    return call.tune([_Recurrence(cell, make, multiplies=multiplies, fuses=fuses)])
+
+
+def _library_product(
+    call: CudaCall, cell: Cell, a: Tensor, w: Tensor, transpose_b: bool
+) -> tuple[Tensor, list[Step]]:
+    """Where the product of a and the weights goes, and the step that computes it."""
+    backend = call.backend
+    columns = cell.parts * cell.units
+    product = call.temporary((cell.items, columns))
+    size = (cell.items, columns, cell.length)
+    found = Product(backend.precision, *size, False, transpose_b, dtype_of(a), dtype_of(product))
+    reads, writes = {"a": a, "b": w}, {"c": product}
+    inner = call.inner("product", reads, writes, {"transpose_b": transpose_b})
+    return product, [backend.tuner.choose(inner, [Gemm(backend, found, _bind_product)])]
+
+
+def _bind_product(call: CudaCall) -> Bound:
+    return Bound(call.needed("a"), call.needed("b"), call.needed("c"), None, [])
+
+
+@primitive("own")
+def recurrent(
+    call: CudaCall,
+    x: Tensor,
+    keep: Tensor,
+    w: Tensor | None,
+    h_first: Tensor | None,
+    c_first: Tensor | None,
+    gates: Tensor,
+    h_in: Tensor | None,
+    h: Tensor,
+    c: Tensor | None,
+    *,
+    formula: str,
+) -> Pending | Step:
+    _choose_layouts(call)
+    return _tune(call, _cell(call, "forward", formula, gates, h), _forward)
+
+
+def _forward(cell: Cell, units: int, call: CudaCall, given: Given) -> Step:
+    """All steps. units: of a block, or 0: products by a library."""
+    copy: Tensor | None = None
+    product: Tensor | None = given.get("w")
+    multiply: list[Step] = []
+    if product is not None and not units:
+        copy = temporary(call, (cell.items, cell.units))
+        product, multiply = _library_product(call, cell, copy, product, True)
+    steps: list[Step] = []
+    if given.get("h_in") is not None:
+        arguments = [given["keep"], given.get("h_first"), given["h_in"], copy]
+        count = blocks_for(cell.items * cell.units)
+        steps.append(launch(cell.kernel("begin"), count, arguments))
+    run = cell.launcher(units)
+    fixed = [given.get(name) for name in ("x", "keep", "c_first", "gates", "h_in")]
+    fixed += [copy, given["h"], given.get("c"), product, np.int32(cell.steps)]
+    for t in range(cell.steps):
+        steps += [*multiply, run([*fixed, np.int32(t)])]
+    return sequence(steps)
+
+
+@primitive("own")
+def recurrent_backward(
+    call: CudaCall,
+    keep: Tensor,
+    w: Tensor | None,
+    c_first: Tensor | None,
+    gates: Tensor,
+    c: Tensor | None,
+    dh: Tensor,
+    dh_last: Tensor | None,
+    dc_last: Tensor | None,
+    dgates: Tensor,
+    dh_first: Tensor | None,
+    dc_first: Tensor | None,
+    *,
+    formula: str,
+) -> Pending | Step:
+    _choose_layouts(call)
+    return _tune(call, _cell(call, "backward", formula, gates, dh), _backward)
+
+
+def _backward(cell: Cell, units: int, call: CudaCall, given: Given) -> Step:
+    """All steps, the last one first. units: of a block, or 0: products by a library."""
+    copy: Tensor | None = None
+    product: Tensor | None = given.get("w")
+    multiply: list[Step] = []
+    begin: list[Step] = []
+    if product is not None and units:
+        product, begin = _transposed(call, product)
+    elif product is not None:
+        copy = temporary(call, (cell.items, cell.gates * cell.units))
+        product, multiply = _library_product(call, cell, copy, product, False)
+    run = cell.launcher(units)
+    names = ("keep", "c_first", "gates", "c", "dh", "dh_last", "dc_last", "dgates")
+    fixed = [*(given.get(name) for name in names), copy, given.get("dh_first")]
+    flow = call.temporary((cell.items, cell.units))
+    fixed += [given.get("dc_first"), flow, product, np.int32(cell.steps)]
+    steps = begin
+    end = 0 if given.get("dh_first") is None else -1
+    for t in range(cell.steps - 1, end - 1, -1):
+        steps += [*(multiply if t < cell.steps - 1 else []), run([*fixed, np.int32(t)])]
+    return sequence(steps)
+
+
+def _transposed(call: CudaCall, w: Tensor) -> tuple[Tensor, list[Step]]:
+    """The weights transposed, so that the terms of a sum are neighbours, and what makes them so."""
+    rows, columns = w.shape
+    transposed = temporary(call, (columns, rows))
+    types = {"S": C_TYPES[dtype_of(w)], "T": C_TYPES[dtype_of(transposed)]}
+    arguments = [w, transposed, np.int32(rows), np.int32(columns), np.int32(0)]
+    grid = (-(-columns // 32), -(-rows // 32), 1)
+    return transposed, [
+        launch(kernel("movement", "transpose", **types), grid, arguments, block=(32, 8))
+    ]

@@ -1,0 +1,118 @@
+"""Owns the update of the parameters: one generated kernel over the whole arena."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ...formula import to_c
+from ...tensor import Step, Tensor
+from ..layout import C_TYPES, dtype_of
+from ..registry import CudaCall, primitive
+from ..runtime.compile import kernel_from
+from ..runtime.launch import launch
+
+Segment = tuple[int, int, float, float]
+CHUNKS = 1024, 8192
+"""Elements that a block updates, of few and of many parameters: part of one parameter, so that its
+multipliers are the block's."""
+FEW = 2**20
+WIDTH = 4
+
+
+def chunks(segments: Sequence[Segment]) -> np.ndarray:
+    """A table (start, stop, rate, decay) of pieces of segments, as 64-bit words."""
+    chunk = CHUNKS[sum(stop - start for start, stop, *_ in segments) > FEW]
+    table = [
+        (begin, min(begin + chunk, stop), rate, decay)
+        for start, stop, rate, decay in segments
+        for begin in range(start, stop, chunk)
+    ]
+    words = np.zeros((len(table), 3), np.int64)
+    words[:, 0], words[:, 1] = ([row[i] for row in table] for i in (0, 1))
+    words[:, 2] = np.array([row[2:] for row in table], np.float32).view(np.int64)[:, 0]
+    return words
+
+
+@primitive("row")
+def update(
+    call: CudaCall,
+    weights: Tensor,
+    gradients: Tensor,
+    history: list[Tensor],
+    scalars: Tensor,
+    *,
+    formula: str,
+    names: Sequence[str],
+    segments: Sequence[Segment],
+    constants: dict[str, float],
+) -> Step:
+    backend = call.backend
+    shadow = backend.low_precision_arena(weights)
+    tensors = {"w": weights, "g": gradients, **dict(zip(("h", "h2"), history, strict=False))}
+    text = update_kernel(
+        formula, list(tensors), names, constants, dtype_of(shadow) if shadow else None
+    )
+    table = chunks(segments)
+    memory = backend.upload(table)
+    arguments: list[Any] = [*tensors.values(), shadow, scalars, memory]
+    return launch(kernel_from(text, "update"), len(table), arguments)
+
+
+def update_kernel(
+    formula: str,
+    operands: Sequence[str],
+    names: Sequence[str],
+    constants: dict[str, float],
+    shadow: str | None,
+) -> str:
+    """The text of the kernel. shadow: the type of the 16-bit copies of the weights, if any."""
+    body = to_c(formula, operands, [*names, "rate", "decay"], constants)
+    given = " ".join(f"float {name} = scalars[{i}];" for i, name in enumerate(names))
+    declared = ", ".join(f"float* __restrict__ {name}_" for name in operands)
+    kind = C_TYPES[shadow] if shadow else "float"
+    written = [name for name in operands if name != "g"]
+    vector_loads = " ".join(
+        f"float {n}s[WIDTH]; load<float, WIDTH>({n}_ + at, {n}s);" for n in operands
+    )
+    picks = " ".join(f"float {n} = {n}s[lane];" for n in operands)
+    puts = " ".join(f"{n}s[lane] = {n};" for n in written)
+    vector_stores = " ".join(f"store<float, WIDTH>({n}_ + at, {n}s);" for n in written)
+    loads = " ".join(f"float {n} = {n}_[at];" for n in operands)
+    stores = " ".join(f"{n}_[at] = {n};" for n in written)
+    return f"""
+#define WIDTH {WIDTH}
+struct Chunk {{ int64_t start, stop; float rate, decay; }};
+
+extern "C" __global__ void update({declared}, {kind}* __restrict__ shadow,
+                                  const float* scalars, const Chunk* chunks) {{
+    Chunk chunk = chunks[blockIdx.x];
+    float rate = chunk.rate, decay = chunk.decay;
+    {given}
+    int64_t whole = chunk.start;
+    if (chunk.start % WIDTH == 0) {{
+        whole = chunk.stop / WIDTH * WIDTH;
+        int stride = blockDim.x * WIDTH;
+#pragma unroll 2
+        for (int64_t at = chunk.start + threadIdx.x * WIDTH; at < whole; at += stride) {{
+            {vector_loads}
+#pragma unroll
+            for (int lane = 0; lane < WIDTH; ++lane) {{
+                {picks}
+                {{ {body} }}
+                {puts}
+            }}
+            {vector_stores}
+            if (shadow) store<{kind}, WIDTH>(shadow + at, ws);
+        }}
+    }}
+    for (int64_t at = whole + threadIdx.x; at < chunk.stop; at += blockDim.x) {{
+        {loads}
+        {{ {body} }}
+        {stores}
+        if (shadow) shadow[at] = from_float<{kind}>(w);
+    }}
+}}
+"""

@@ -1,0 +1,145 @@
+"""Owns the compilation of CUDA kernels by NVRTC: for the current device, kept from run to run."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import re
+import subprocess
+import sys
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+from . import device, nvrtc
+from .background import pool
+from .cache import cache_folder, keep_somewhere
+from .dependent import with_waiting
+
+FOLDER = Path(__file__).parent.parent / "kernels"
+DEFAULT_SHARED = 48 << 10
+"""Bytes of shared memory that a block gets without asking."""
+OPTIONS = ("-std=c++17",)
+ARCHITECTURE_SPECIFIC = {
+    "implicit_gemm_tf32": "90a",
+    "small_wgmma": "90a",
+    "wgrad_tf32": "90a",
+}
+"""Files of kernels with instructions of one architecture alone, and which."""
+
+
+@functools.cache
+def read(name: str) -> str:
+    """The text of a file of kernels."""
+    return (FOLDER / name).read_text()
+
+
+def architecture(capability: int, supported: tuple[int, ...]) -> str:
+    """What NVRTC is to compile for: the device itself, or where this NVRTC is too old to know it,
+    PTX for the newest before it, which the driver compiles.
+
+    supported: the compute capabilities that NVRTC knows. RuntimeError where it is too new.
+    """
+    if capability in supported:
+        return f"sm_{capability}"
+    older = [each for each in supported if each < capability]
+    if not older:
+        raise RuntimeError(
+            f"this NVRTC compiles for compute capability {min(supported) / 10:.1f} and later, not "
+            f"for {capability / 10:.1f}: install CUDA 12's libraries (osucaffe[cuda12])"
+        )
+    return f"compute_{max(older)}"
+
+
+@functools.cache
+def _supported() -> tuple[int, ...]:
+    """The compute capabilities that NVRTC compiles for."""
+    from cupy_backends.cuda.libs import nvrtc
+
+    return tuple(map(int, nvrtc.getSupportedArchs()))
+
+
+@functools.cache
+def _library() -> tuple[str, str]:
+    """The version of the NVRTC that CuPy found, and its file."""
+    from cupy_backends.cuda.libs import nvrtc
+
+    version = nvrtc.getVersion()
+    mapped = Path("/proc/self/maps").read_text()
+    files = re.findall(rf" (/.*/libnvrtc\.so\.{version[0]}\S*)$", mapped, re.MULTILINE)
+    return str(version), files[0]
+
+
+def _compiled_file(text: str, options: tuple[str, ...]) -> Path:
+    """The file, in the cache, of what NVRTC makes of a text. RuntimeError has its log."""
+    version, library = _library()
+    source = "\n".join([text, *options, version])
+    path = cache_folder() / f"{hashlib.sha256(source.encode()).hexdigest()}.cubin"
+    if path.exists():
+        return path
+    command = [sys.executable, "-I", "-S", nvrtc.__file__, library, *options]
+    done = subprocess.run(command, input=text.encode(), capture_output=True, check=False)
+    if done.returncode:
+        log = done.stderr.decode(errors="replace").strip()
+        raise RuntimeError(log or f"NVRTC ended with {done.returncode}: {' '.join(command)}")
+    return keep_somewhere(path, done.stdout)
+
+
+@functools.cache
+def _module(file: Path, number: int) -> Any:
+    """What is in such a file, loaded on the device of this number."""
+    import cupy
+
+    with cupy.cuda.Device(number):
+        module = cupy.RawModule(path=str(file))
+        module.compile()
+    return module
+
+
+class Kernel:
+    """A function of a file that is compiled in the background: its first use waits for that, and
+    loads it (which CUDA forbids while a graph is captured: all is to run once before)."""
+
+    def __init__(self, file: Future[Path], name: str, number: int) -> None:
+        self._file = file
+        self._name = name
+        self._number = number
+        self._shared = 0
+
+    @functools.cached_property
+    def function(self) -> Any:
+        """What CuPy launches. RuntimeError where it does not compile."""
+        function = _module(self._file.result(), self._number).get_function(self._name)
+        if self._shared > DEFAULT_SHARED:
+            function.max_dynamic_shared_size_bytes = self._shared
+        return function
+
+    def reserve(self, shared: int) -> None:
+        """Let blocks have so many bytes of shared memory. To be called before its first use."""
+        self._shared = max(self._shared, shared)
+
+
+@functools.cache
+def _compiled(text: str, options: tuple[str, ...]) -> Future[Path]:
+    return pool().submit(_compiled_file, text, options)
+
+
+def compiled(text: str, function: str, specific: str = "") -> Kernel:
+    """A function of a text, as it is. specific: the architecture whose own instructions it has."""
+    gpu = device.current()
+    arch = f"sm_{specific}" if specific else architecture(gpu.compute_capability, _supported())
+    return Kernel(_compiled(text, (*OPTIONS, f"-arch={arch}")), function, gpu.number)
+
+
+def kernel(name: str, function: str, **macros: Any) -> Kernel:
+    """A kernel of kernels/<name>.cu, compiled for these macros (once for each set)."""
+    # As lines of the text: an option -DT=... would be seen by NVRTC's own headers too.
+    lines = "".join(f"#define {macro} {value}\n" for macro, value in sorted(macros.items()))
+    specific = ARCHITECTURE_SPECIFIC.get(name, "")
+    return kernel_from(lines + read(f"{name}.cu"), function, specific)
+
+
+def kernel_from(text: str, function: str, specific: str = "") -> Kernel:
+    """A kernel whose text was generated. specific: see `compiled`."""
+    shared = read("common.cuh") + (read("hopper.cuh") if specific else "")
+    return compiled(shared + with_waiting(text), function, specific)

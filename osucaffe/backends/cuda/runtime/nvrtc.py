@@ -1,0 +1,32 @@
+"""Owns one compilation by NVRTC, as a program of its own: NVRTC does most of its work under a lock,
+so that threads of one process wait for each other, and processes do not.
+
+Run as `python nvrtc.py LIBRARY OPTION…`, without any package: the text comes on standard input,
+what it is compiled to goes to standard output, and what is wrong with it to standard error.
+"""
+
+import ctypes
+import sys
+
+FAILED = 3
+"""The exit code where the text does not compile."""
+
+
+def main(path: str, *options: str) -> int:
+    library, program = ctypes.CDLL(path), ctypes.c_void_p()
+    text = sys.stdin.buffer.read()
+    library.nvrtcCreateProgram(ctypes.byref(program), text, b"kernel.cu", 0, None, None)
+    flags = (ctypes.c_char_p * len(options))(*map(str.encode, options))
+    failed = library.nvrtcCompileProgram(program, len(options), flags)
+    is_final = any("=sm_" in option for option in options)
+    kind = "ProgramLog" if failed else "CUBIN" if is_final else "PTX"
+    size = ctypes.c_size_t()
+    getattr(library, f"nvrtcGet{kind}Size")(program, ctypes.byref(size))
+    made = ctypes.create_string_buffer(size.value)
+    getattr(library, f"nvrtcGet{kind}")(program, made)
+    (sys.stderr if failed else sys.stdout).buffer.write(made.raw if kind == "CUBIN" else made.value)
+    return FAILED if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

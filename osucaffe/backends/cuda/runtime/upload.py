@@ -1,0 +1,92 @@
+"""Owns the upload of input batches: beside the computation, from the memory that brings them."""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import weakref
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ...tensor import Step, Tensor
+
+if TYPE_CHECKING:
+    from ..backend import Cuda
+
+SLOTS = 2
+
+
+class Upload:
+    """One tensor that every iteration brings anew.
+
+    A batch goes from the host to a slot on a stream of its own, while the iteration before it
+    computes, and from there to the tensor's memory, whose address never changes.
+    """
+
+    def __init__(self, backend: Cuda, tensor: Tensor) -> None:
+        cupy = backend.cupy
+        self.backend, self.tensor = backend, tensor
+        self.runtime = cupy.cuda.runtime
+        self.nbytes = backend.nbytes(tensor)
+        self.memory = backend.allocate(self.nbytes)
+        self.slots = [backend.allocate(self.nbytes) for _ in range(SLOTS)]
+        self.arrived = [cupy.cuda.Event(disable_timing=True) for _ in range(SLOTS)]
+        self.taken = [cupy.cuda.Event(disable_timing=True) for _ in range(SLOTS)]
+        self.registered: dict[int, Any] = {}
+        self.count = 0
+        backend.place(tensor, self.memory, 0)
+
+    def wait(self) -> None:
+        """Wait until the last batch has left the host's memory."""
+        if self.count:
+            self.arrived[(self.count - 1) % SLOTS].synchronize()
+
+    def start(self) -> None:
+        """Copy the memory that the tensor was placed in, and place it here again."""
+        source, address, slot = self.tensor.array, self.tensor.address, self.count % SLOTS
+        kinds = self.runtime
+        kind = kinds.memcpyDeviceToDevice  # of images that were decoded there
+        if isinstance(source, np.ndarray):
+            kind = kinds.memcpyHostToDevice
+            self._register(source, address)
+        there, here = self.backend.upload_stream, self.backend.stream
+        staged, target = int(self.slots[slot].data.ptr), int(self.memory.data.ptr)
+        if self.count >= SLOTS:
+            there.wait_event(self.taken[slot])
+        kinds.memcpyAsync(staged, address, self.nbytes, kind, there.ptr)
+        self.arrived[slot].record(there)
+        here.wait_event(self.arrived[slot])
+        kinds.memcpyAsync(target, staged, self.nbytes, kinds.memcpyDeviceToDevice, here.ptr)
+        self.taken[slot].record(here)
+        self.count += 1
+        self.backend.place(self.tensor, self.memory, 0)
+
+    def _register(self, source: Any, address: int) -> None:
+        """Pin the host memory when it is first seen: only then is the copy truly asynchronous.
+
+        Only memory that begins with a page is pinned (the data layers' is): CUDA refuses to copy
+        from an array of which only a part shares its pages with pinned memory.
+        """
+        if address in self.registered or address % mmap.PAGESIZE:
+            return
+        self.registered[address] = source  # which keeps it alive as long as it is pinned
+        # Where the system lets none be pinned, the copy is only slower.
+        with contextlib.suppress(self.runtime.CUDARuntimeError):
+            self.runtime.hostRegister(address, self.nbytes, 0)
+            weakref.finalize(source, self.runtime.hostUnregister, address).atexit = False
+
+
+def feed_step(backend: Cuda, tensors: Sequence[Tensor], function: Callable[[], None]) -> Step:
+    """A step that lets `function` place tensors in the next batch's host memory, and uploads it."""
+    uploads = [Upload(backend, tensor) for tensor in tensors]
+
+    def step() -> None:
+        for upload in uploads:
+            upload.wait()
+        function()
+        for upload in uploads:
+            upload.start()
+
+    return step

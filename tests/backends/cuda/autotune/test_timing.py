@@ -1,0 +1,55 @@
+"""Steps are timed as graphs where launching them takes the host as long as they run."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from osucaffe.backends.cuda.autotune import timing
+
+
+class Clock:
+    """Stands for a device on which what runs takes the time that it says."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        cuda = SimpleNamespace(Event=self._event, get_elapsed_time=lambda a, b: b.at - a.at)
+        stream = SimpleNamespace(begin_capture=self._begin, end_capture=self._end)
+        self.backend: Any = SimpleNamespace(cupy=SimpleNamespace(cuda=cuda), stream=stream)
+
+    def _event(self) -> Any:
+        event = SimpleNamespace(at=0.0, synchronize=lambda: None)
+        event.record = lambda stream: setattr(event, "at", self.now)
+        return event
+
+    def _begin(self) -> None:
+        self._before, self.now = self.now, 0.0
+
+    def _end(self) -> Any:
+        taken, self.now = self.now, self._before
+        return SimpleNamespace(launch=lambda stream: setattr(self, "now", self.now + taken))
+
+    def run(self, milliseconds: float) -> Any:
+        """What takes so long."""
+        times: list[float] = []
+
+        def run() -> None:
+            times.append(milliseconds)
+            self.now += milliseconds
+
+        run.times = times  # type: ignore[attr-defined]
+        return run
+
+
+@pytest.mark.parametrize(
+    ("milliseconds", "runs"), [(0.01, 16), (0.1, 5), (0.4, 2), (1.9, 2), (3.0, 1)]
+)
+def test_runs(milliseconds: float, runs: int) -> None:
+    clock = Clock()
+    run = clock.run(milliseconds)
+    first = timing.once(clock.backend, run)
+    assert first == pytest.approx(milliseconds)
+    assert timing.time_of(clock.backend, run, first) == pytest.approx(milliseconds)
+    assert len(run.times) == 1 + runs

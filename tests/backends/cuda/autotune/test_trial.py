@@ -1,0 +1,146 @@
+"""Candidates are tried on stand-ins that lie as a call's tensors do, with numbers in them."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from typing import Any
+
+import numpy as np
+import pytest
+
+from osucaffe.backends.cuda import Cuda
+from osucaffe.backends.cuda.autotune.candidate import Candidate
+from osucaffe.backends.cuda.autotune.trial import (
+    SAMPLES,
+    TRIAL_WORDS,
+    Trial,
+    trial_memory,
+    trial_numbers,
+)
+from osucaffe.backends.cuda.layout import Layout
+from osucaffe.backends.cuda.registry import CudaCall
+from osucaffe.backends.tensor import Tensor
+
+from ..simulated import compile_ptx, simulate
+
+
+@pytest.mark.parametrize("nbytes", [2, 4 * TRIAL_WORDS, 20 * TRIAL_WORDS + 6])
+def test_numbers_are_finite_in_every_type(nbytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    simulate(monkeypatch)
+    backend = Cuda(precision="bf16")
+    words = np.asarray(trial_memory(backend, nbytes)).view(np.uint32)
+    assert words.nbytes == -(-nbytes // 4) * 4
+    np.testing.assert_array_equal(words, np.resize(trial_numbers(), words.size))
+    for values in words.view(np.float32), words.view(np.float16):
+        assert np.isfinite(values).all()
+        assert 2**-7 <= np.abs(values).min() <= np.abs(values).max() < 2
+        assert words.size == 1 or (values < 0).any() > (values > 0).all()
+
+
+def placed(backend: Any, tensor: Tensor) -> Tensor:
+    backend.place(tensor, backend.allocate(backend.nbytes(tensor)), 0)
+    return tensor
+
+
+def test_a_trial_touches_no_tensor_of_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    simulate(monkeypatch)
+    backend = Cuda(precision="bf16")
+    x, w = Tensor((2, 3, 4, 4), flexible=True), Tensor((5, 3, 1, 1), flexible=True)
+    y = Tensor((2, 5, 4, 4), flexible=True)
+    x.layout, w.layout = Layout(x.shape, "bfloat16", True), Layout(w.shape, "float32", True)
+    for tensor in x, w, y:
+        placed(backend, tensor)
+    before = [np.array(each.array) for each in (x, w, y)]
+    call = CudaCall("work", {"x": x, "w": w, "b": None}, {"y": y}, {}, backend=backend)
+    seen: dict[str, Any] = {}
+
+    def make(inner: CudaCall) -> Any:
+        seen["x"], seen["again"], seen["w"] = (
+            inner["x"],
+            inner["x"],
+            inner.low_precision(inner["w"]),
+        )
+        seen["y"], seen["scratch"] = inner["y"], inner.temporary((7,))
+        return lambda: seen["y"].array.fill(1.0)
+
+    trial = Trial(call)
+    step = trial.step(Candidate("this", make))
+    assert seen["x"] is not x
+    assert seen["x"].layout == x.layout
+    assert seen["w"].layout.dtype == "bfloat16"
+    assert not backend._copies  # of the parameter itself there is none
+    assert seen["scratch"].array is not None
+    assert call.scratch == []
+    trial.spoil_outputs()
+    assert np.isnan(seen["y"].array).all()
+    step()
+    assert (seen["y"].array == 1).all()
+    for tensor, values in zip((x, w, y), before, strict=True):
+        np.testing.assert_array_equal(tensor.array, values)
+
+
+def test_outputs_that_are_added_to_begin_with_the_same_numbers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    simulate(monkeypatch)
+    backend = Cuda()
+    call = CudaCall(
+        "work", {}, {"dw": placed(backend, Tensor((40, 9)))}, {}, "", frozenset(["dw"]),
+        backend=backend,
+    )  # fmt: skip
+    trial = Trial(call)
+    for _ in range(2):
+        trial.spoil_outputs()
+        values = trial._like["dw"].array
+        assert np.isfinite(values).all()
+        np.testing.assert_array_equal(values.ravel(), trial_numbers().view(np.float32)[:360])
+        values[...] = 5
+
+
+def test_samples_compile(monkeypatch: pytest.MonkeyPatch) -> None:
+    simulate(monkeypatch)
+    backend = Cuda(precision="fp16")
+    for dtype in "float32", "bfloat16", "float16":
+        y = Tensor((8, 3, 2, 2), flexible=True)
+        y.layout = Layout(y.shape, dtype, True)
+        trial = Trial(CudaCall("work", {}, {"y": placed(backend, y)}, {}, backend=backend))
+        trial.sample()
+        [found] = trial.samples()
+        assert found.shape == (SAMPLES,)
+    assert compile_ptx.cache_info().currsize
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("count", [10, SAMPLES, 10**6])
+def test_samples_of_an_output(count: int) -> None:
+    backend = Cuda()
+    call = CudaCall("work", {}, {"y": placed(backend, Tensor((count,)))}, {}, backend=backend)
+    trial = Trial(call)
+    values = np.arange(count, dtype=np.float32)
+    backend.write(trial._like["y"], values)
+    trial.sample()
+    [found] = trial.samples()
+    if count <= SAMPLES:
+        assert {*found} == {*values}
+    else:
+        assert len({*found}) > SAMPLES * 0.99
+        assert found.max() > count * 0.99
+    trial.sample()
+    np.testing.assert_array_equal(found, trial.samples()[0])
+
+
+def test_memory_is_given_back_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without waiting for Python's collector of cycles."""
+    simulate(monkeypatch)
+    backend = Cuda()
+    y = placed(backend, Tensor((8, 3)))
+    with Trial(CudaCall("work", {}, {"y": y}, {}, backend=backend)) as trial:
+        memory = weakref.ref(trial._like["y"].array.base)
+        assert memory() is not None
+        del trial
+    gc.disable()
+    try:
+        assert memory() is None
+    finally:
+        gc.enable()

@@ -1,0 +1,222 @@
+"""The fastest candidate is chosen that works and computes what the others do; once."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from osucaffe.backends.cuda import Cuda
+from osucaffe.backends.cuda.autotune import timing
+from osucaffe.backends.cuda.autotune.candidate import Candidate, Provider, Spare
+from osucaffe.backends.cuda.autotune.trial import Trial
+from osucaffe.backends.cuda.autotune.tuner import Tuner, disagreeing, signature
+from osucaffe.backends.cuda.registry import CudaCall
+from osucaffe.backends.tensor import Tensor
+from osucaffe.errors import UserError
+
+from ..simulated import simulate, with_libraries
+
+
+class Offered(Provider):
+    """Candidates that take so long each, by name; `built`, `made`: the names of those."""
+
+    def __init__(
+        self,
+        name: str = "offered",
+        *,
+        unless: float = 0.0,
+        eager: bool = True,
+        estimates: dict[str, float] | None = None,
+        **milliseconds: float | Exception,
+    ) -> None:
+        self.name, self.eager = name, eager
+        self.milliseconds = milliseconds
+        self.unless, self.estimates = unless, estimates or {}
+        self.built: list[str] = []
+        self.made: list[str] = []
+
+    def worthwhile(self, best: float) -> bool:
+        return best > self.unless
+
+    def build(self, call: CudaCall) -> None:
+        self.built += self.milliseconds
+
+    def build_named(self, call: CudaCall, name: str) -> None:
+        self.built.append(name)
+
+    def candidates(self) -> Iterable[Candidate]:
+        for name in self.milliseconds:
+            yield Candidate(name, self._maker(name), self.estimates.get(name, 0.0))
+
+    def _maker(self, name: str) -> Callable[[CudaCall], Any]:
+        def make(call: CudaCall) -> Any:
+            self.made.append(name)
+            taken = self.milliseconds[name]
+
+            def step() -> None:
+                if isinstance(taken, Exception):
+                    raise taken
+
+            step.milliseconds = taken  # type: ignore[attr-defined]
+            return step
+
+        return make
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("OSUCAFFE_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def call(monkeypatch: pytest.MonkeyPatch) -> CudaCall:
+    """A call on a GPU on which what runs takes the time that it says."""
+    simulate(monkeypatch)
+    for name in "once", "time_of":
+        monkeypatch.setattr(timing, name, lambda backend, run, *_: run.milliseconds)
+    monkeypatch.setattr(Trial, "step", lambda self, candidate: candidate.make(self._like))
+    return new_call(with_libraries(Cuda(precision="bf16")))
+
+
+def new_call(backend: Any, rows: int = 4) -> CudaCall:
+    x, y = Tensor((rows, 3)), Tensor((rows, 3))
+    return CudaCall("work", {"x": x}, {"y": y}, {"axis": 1}, "layer", backend=backend)
+
+
+def chosen(call: CudaCall, *providers: Provider) -> str:
+    return call.backend.tuner.fastest(call, providers).name
+
+
+def test_the_fastest_is_chosen_once(call: CudaCall) -> None:
+    first, second = Offered("a", slow=2.0, fast=0.5), Offered("b", medium=0.7)
+    assert chosen(call, first, second) == "fast"
+    assert first.made + second.made == ["slow", "fast", "medium"]
+    assert chosen(call, first, second) == "fast"
+    assert len(first.made + second.made) == 3
+    call.backend.tuner.save()
+    call.backend.tuner = Tuner(call.backend, "none")
+    assert chosen(call, Offered("a", fast=9.0, other=0.1)) == "fast"
+    assert chosen(call, Offered("a", other=0.1)) == "other"  # that one is gone
+
+
+def test_calls_that_differ_are_told_apart(call: CudaCall) -> None:
+    texts = {signature(call), signature(new_call(call.backend, 5))}
+    call.accumulates = frozenset(["y"])
+    texts.add(signature(call))
+    call.settings["axis"] = 0
+    texts.add(signature(call))
+    call.reads["x"] = Tensor((4, 3), "int32")
+    texts.add(signature(call))
+    call.reads["x"] = Tensor((4, 1, 3)).view((4, 3))
+    texts.add(signature(call))
+    assert len(texts) == 6
+
+
+def test_what_fails_is_dropped_with_a_debug_line(
+    call: CudaCall, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    offered = Offered(broken=RuntimeError("ptxas: too many registers"), fine=1.0)
+    assert chosen(call, offered) == "fine"
+    said = [record for record in caplog.records if "left out" in record.getMessage()]
+    assert [each.levelname for each in said] == ["DEBUG"]
+    assert "layer work: offered: broken is left out: ptxas" in said[0].getMessage()
+
+
+def test_where_all_fail_one_message_says_why(call: CudaCall) -> None:
+    with pytest.raises(UserError, match=r'layer "layer": nothing .* work of \[\[4, 3\]\] .*ptxas'):
+        chosen(call, Offered(broken=RuntimeError("ptxas: too many registers")))
+
+
+@pytest.mark.parametrize("last", ["out of memory", "ptxas"])
+def test_out_of_memory_in_all_trials_is_told(call: CudaCall, last: str) -> None:
+    failures = {
+        "a": RuntimeError("cudaErrorMemoryAllocation: out of memory"),
+        "b": RuntimeError(last),
+    }
+    with pytest.raises(RuntimeError, match="cudaErrorMemoryAllocation"):
+        chosen(call, Offered(**failures))
+
+
+def test_what_need_not_be_asked_is_not(call: CudaCall) -> None:
+    good = Offered("good", fast=0.5)
+    spared = Offered("spared", unless=0.6, faster=0.1)
+    assert chosen(call, good, spared, Spare(Offered("spare", fastest=0.01))) == "fast"
+    assert spared.made == []
+    again = new_call(call.backend, 9)
+    assert chosen(again, Offered("slow", slow=0.7), spared) == "faster"
+    failing = Offered("bad", broken=RuntimeError("no"))
+    assert chosen(new_call(call.backend, 7), failing, Spare(Offered("spare", last=9.0))) == "last"
+
+
+def test_what_is_not_promising_is_not_timed(call: CudaCall) -> None:
+    estimated = Offered("own", estimates={"a": 0.4, "b": 0.6}, a=0.45, b=0.1)
+    assert chosen(call, Offered("library", plan=0.5), estimated) == "a"
+    assert estimated.made == ["a"]
+
+
+def test_candidates_are_built_when_the_call_is_known(call: CudaCall) -> None:
+    tuner = call.backend.tuner
+    eager, lazy = Offered("eager", a=1.0, b=2.0), Offered("lazy", eager=False, c=3.0)
+    pending = tuner.begin(call, [eager, lazy])
+    assert eager.built == ["a", "b"]
+    assert lazy.built == []
+    tuner.begin(new_call(call.backend), [eager, lazy])  # one like it
+    assert eager.built == ["a", "b"]
+    pending.step()
+    tuner.save()
+    call.backend.tuner = Tuner(call.backend, "none")
+    known = Offered("eager", a=1.0, b=2.0)
+    call.backend.tuner.begin(call, [known, lazy])
+    assert known.built == ["a"]
+
+
+def test_the_user_is_told_once_why_he_waits(
+    call: CudaCall, caplog: pytest.LogCaptureFixture, folder: Path
+) -> None:
+    caplog.set_level(logging.INFO)
+    for rows in 4, 5:
+        chosen(new_call(call.backend, rows), Offered(a=1.0))
+    [said] = [each.getMessage() for each in caplog.records]
+    assert str(folder) in said
+
+
+def values(*numbers: float) -> list[np.ndarray]:
+    return [np.array(numbers, np.float32)]
+
+
+@pytest.mark.parametrize(
+    ("outputs", "odd"),
+    [
+        ([values(1, 2)], set()),
+        ([values(1, 2), values(1, 2.01), values(1, 1.99)], set()),
+        ([values(1, 2), values(1.2, 2), values(1, 2)], {1}),
+        ([values(1, 2), values(1.2, 2)], {1}),  # the first comes from a library
+        ([values(1, np.nan), values(1, 2), values(1.01, 2)], {0}),
+        ([values(1, np.inf), values(1, 2)], {0}),
+        ([values(1, 2), values(2, 1), values(0, 0), values(1, 2), values(1, 2)], {1, 2}),
+        ([values(np.nan), values(np.nan)], set()),
+    ],
+    ids=str,
+)
+def test_what_disagrees_is_found(outputs: list[list[np.ndarray]], odd: set[int]) -> None:
+    assert disagreeing(outputs, 0.02) == odd
+
+
+def test_what_disagrees_is_dropped(
+    call: CudaCall, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    offered = Offered("own", right=0.3, wrong=0.1, fine=0.5)
+    found = {"right": values(1.0), "wrong": values(3.0), "fine": values(1.001)}
+    monkeypatch.setattr(Trial, "samples", lambda self: found[offered.made[-1]])
+    assert chosen(call, offered) == "right"
+    assert any(
+        "own: wrong is left out: it does not agree" in each.message for each in caplog.records
+    )

@@ -1,0 +1,187 @@
+"""Which providers are asked for a convolution; every kernel that they may launch compiles."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from osucaffe.backends.cuda import Cuda
+from osucaffe.backends.cuda.autotune import timing
+from osucaffe.backends.cuda.convolution import providers, space_to_depth
+from osucaffe.backends.cuda.convolution.space_to_depth import SpaceToDepth
+from osucaffe.errors import UserError
+
+from ... import test_primitives  # noqa: F401 (fills CASES)
+from ...cases import CASES, STATE, Case
+from ...running import Output, Runner
+from ..simulated import FakeCudnn, FakeProducts, force, simulate, with_libraries
+
+LIBRARY = ("convolution", "inner_product")
+"""Beginnings of the names of the primitives that cuDNN and cuBLAS compute."""
+
+
+@pytest.fixture(params=["fp32", "tf32", "bf16", "fp16"])
+def backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Cuda:
+    """A backend whose libraries accept everything and compute nothing."""
+    simulate(monkeypatch)
+    made: Cuda = with_libraries(Cuda(precision=request.param))
+    made.random = STATE
+    return made
+
+
+def run(backend: Cuda, case: Case, flexible: bool, accumulates: tuple[str, ...] = ()) -> None:
+    runner = Runner(backend, flexible=flexible)
+    runner.record(case.name, case.tensors, case.settings)
+    runner.calls[-1].accumulates = frozenset(accumulates)
+    runner.prepare()()
+
+
+@pytest.mark.parametrize("flexible", [False, True], ids=["row-major", "free"])
+def test_kernels_compile(flexible: bool, backend: Cuda) -> None:
+    """All candidates run, when they are timed."""
+    for case in CASES:
+        if case.name.startswith(LIBRARY):
+            run(backend, case, flexible)
+
+
+def test_kernels_that_accumulate_compile(backend: Cuda) -> None:
+    for case in CASES:
+        if case.name in ("convolution_backward_filter", "inner_product_backward_filter"):
+            run(backend, case, True, ("dw", "db"))
+
+
+def test_kernels_that_mask_compile(backend: Cuda) -> None:
+    (case, *_) = [case for case in CASES if case.name == "convolution_backward_data"]
+    runner = Runner(backend)
+    runner.record(case.name, case.tensors, case.settings)
+    runner.calls[-1].reads["positive"] = runner.calls[-1].writes["dx"]
+    runner.prepare()()
+
+
+@pytest.mark.parametrize(
+    ("heavy", "light", "kernel", "searched"),
+    [(0, 0, 3, [True]), (1e10, 0, 3, [True, False]), (1e10, 1e10, 1, []), (1e10, 0, 1, [False])],
+)
+def test_what_is_searched_for(
+    heavy: float,
+    light: float,
+    kernel: int,
+    searched: list[bool],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Plans with the ReLU's backward pass first, then others; none where a product will do."""
+    monkeypatch.setattr(providers, "HEAVY", heavy)
+    monkeypatch.setattr(providers, "LIGHT", light)
+    monkeypatch.setattr(providers, "WORTH_FUSING", 0 if kernel == 3 else 1 << 30)
+    simulate(monkeypatch)
+    cudnn = FakeCudnn()
+    backend = with_libraries(Cuda(precision="bf16"), cudnn)
+    runner = Runner(backend)
+    filters = np.zeros((16, 16, kernel, kernel))
+    tensors = {"dy": np.zeros((2, 16, 8, 8)), "w": filters, "dx": Output((2, 16, 8, 8))}
+    window = {"stride": [1, 1], "pad": [kernel // 2] * 2, "dilation": [1, 1], "group": 1}
+    runner.record("convolution_backward_data", tensors, window)
+    runner.calls[-1].reads["positive"] = runner.tensor(Output((2, 16, 8, 8)))
+    runner.prepare()
+    asked = [*dict.fromkeys(each.relu is not None for each in cudnn.asked)]
+    assert asked == searched
+
+
+def test_libraries_are_spared_where_our_kernel_is_good_enough(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    simulate(monkeypatch)
+    images, filters = (256, 96, 27, 27), (256, 48, 5, 5)
+    tensors = {"x": np.zeros(images), "w": np.zeros(filters), "b": None}
+    window = {"stride": [1, 1], "pad": [2, 2], "dilation": [1, 1], "group": 2}
+    for taken, asked in (0.1, False), (5.0, True):
+        for name in "once", "time_of":
+            monkeypatch.setattr(timing, name, lambda *_, taken=taken: taken)
+        cudnn = FakeCudnn()
+        runner = Runner(with_libraries(Cuda(precision="tf32"), cudnn))
+        maps = Output((256, 256, 27, 27))
+        runner.record("convolution", tensors | {"y": maps}, window)
+        runner.backend.prepare(runner.calls)
+        assert bool(cudnn.asked) == asked
+
+
+def test_there_is_always_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where what is best elsewhere has no plan, cuDNN computes it as it is."""
+    simulate(monkeypatch)
+    for precision in "fp32", "bf16":
+        cudnn = FakeCudnn(has=lambda found: found.x.shape[1] == 3)
+        backend = with_libraries(Cuda(precision=precision), cudnn)
+        run(backend, few_channels("convolution", 2), True)
+        run(backend, few_channels("convolution_backward_filter", 2), True)
+
+
+def test_nothing_that_computes_it_is_one_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    simulate(monkeypatch)
+    backend = with_libraries(Cuda(precision="fp32"), FakeCudnn(plans=0), FakeProducts(0))
+    [case, *_] = [case for case in CASES if case.name == "convolution"]
+    with pytest.raises(UserError, match="nothing on this GPU computes its convolution of"):
+        run(backend, case, True)
+
+
+def few_channels(name: str, stride: int) -> Case:
+    """An image of three channels under a large kernel."""
+    images, filters = (2, 3, 23, 28), (8, 3, 7, 7)
+    maps = (2, 8, 21, 24) if stride == 1 else (2, 8, 11, 12)
+    tensors: dict[str, Any] = {"x": np.zeros(images)}
+    if name == "convolution":
+        tensors |= {"w": np.zeros(filters), "b": np.zeros(8), "y": Output(maps)}
+    else:
+        tensors |= {"dy": np.zeros(maps), "dw": Output(filters), "db": Output((8,))}
+    settings = {"stride": [stride] * 2, "pad": [2, 1], "dilation": [1, 1], "group": 1}
+    return Case("few channels", name, tensors, settings, dict)
+
+
+@pytest.mark.parametrize("name", ["convolution", "convolution_backward_filter"])
+@pytest.mark.parametrize("flexible", [False, True], ids=["row-major", "free"])
+@pytest.mark.parametrize("stride", [1, 2])
+def test_space_to_depth_compiles(
+    name: str, flexible: bool, stride: int, backend: Cuda, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(space_to_depth, "LEAST_WORK", 0)
+    for number in range(3):
+        force(monkeypatch, "cudnn by space to depth", number)
+        run(backend, few_channels(name, stride), flexible)
+
+
+def unfolded(folded: np.ndarray, filters: np.ndarray, form: SpaceToDepth) -> np.ndarray:
+    """The output by the folded convolution, brought back."""
+    n, outputs, rows, columns = form.folded_y
+    result = np.zeros((n, outputs, rows, columns))
+    for i, j in np.ndindex(*form.kernel):
+        piece = folded[:, :, i : i + rows, j : j + columns]
+        result += np.einsum("nchw,oc->nohw", piece, filters[:, :, i, j])
+    split = result.reshape(n, form.pixels, form.y[1], rows, columns)
+    return split.transpose(0, 2, 3, 4, 1).reshape(form.y)
+
+
+@pytest.mark.parametrize("pixels", [1, 2, 4])
+@pytest.mark.parametrize("stride", [1, 2])
+def test_it_is_the_same_convolution(pixels: int, stride: int) -> None:
+    from ...reference import convolution
+
+    generator = np.random.default_rng(0)
+    x, w = generator.normal(size=(2, 3, 23, 28)), generator.normal(size=(8, 3, 7, 7))
+    pad = (2, 1 if stride == 2 else 3)
+    wanted = convolution(x, w, None, stride=[stride] * 2, pad=[*pad], dilation=[1, 1], group=1)
+    form = SpaceToDepth(x.shape, w.shape, wanted.shape, (stride,) * 2, pad, pixels, "float32")
+    (high, wide), (top, left) = form.block, form.pad
+    images, filters = np.zeros(form.folded_x), np.zeros(form.folded_w)
+    # What kernels/space_to_depth.cu does, one element at a time.
+    for channel in range(3 * high * wide):
+        c, column, row = channel % 3, channel // 3 % wide, channel // (3 * wide)
+        for i, j in np.ndindex(*form.folded_x[2:]):
+            at = i * high + row - top, j * wide + column - left
+            if 0 <= at[0] < 23 and 0 <= at[1] < 28:
+                images[:, channel, i, j] = x[:, c, at[0], at[1]]
+        for p, i, j in np.ndindex(pixels, *form.kernel):
+            tap = i * high + row, j * wide + column - p * form.stride[1]
+            if tap[0] < 7 and 0 <= tap[1] < 7:
+                filters[p * 8 : p * 8 + 8, channel, i, j] = w[:, c, tap[0], tap[1]]
+    np.testing.assert_allclose(unfolded(images, filters, form), wanted, atol=1e-10)

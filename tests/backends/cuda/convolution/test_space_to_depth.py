@@ -1,0 +1,79 @@
+"""Folded images: the kernel's places, on the CPU."""
+
+from __future__ import annotations
+
+import ctypes
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from osucaffe.backends.cuda.convolution.space_to_depth import SpaceToDepth
+from osucaffe.backends.cuda.runtime.compile import read
+
+from ..lockstep import compiled, defines
+
+HEADER = Path(__file__).parent.parent / "lockstep.h"
+CASES = {
+    "AlexNet": SpaceToDepth(
+        (2, 3, 43, 43), (8, 3, 11, 11), (2, 8, 9, 9), (4, 4), (0, 0), 1, "float32"
+    ),
+    "GoogLeNet": SpaceToDepth(
+        (2, 3, 16, 16), (8, 3, 7, 7), (2, 8, 8, 8), (2, 2), (3, 3), 1, "float32"
+    ),
+    "pixels": SpaceToDepth(
+        (1, 3, 16, 16), (8, 3, 7, 7), (1, 8, 8, 8), (2, 2), (3, 3), 4, "float32"
+    ),
+    "VGG": SpaceToDepth((2, 3, 6, 16), (8, 3, 3, 3), (2, 8, 6, 16), (1, 1), (1, 1), 4, "float32"),
+    "VGG, pairs": SpaceToDepth(
+        (1, 3, 5, 6), (8, 3, 3, 3), (1, 8, 5, 6), (1, 1), (1, 1), 2, "float32"
+    ),
+    "uneven": SpaceToDepth(
+        (2, 1, 19, 14), (8, 1, 4, 5), (2, 8, 6, 6), (3, 2), (0, 1), 1, "float32"
+    ),
+}
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is not installed")
+@pytest.mark.parametrize("channels_last", [False, True])
+@pytest.mark.parametrize("name", CASES)
+def test_images(name: str, channels_last: bool, tmp_path: Path) -> None:
+    folding = CASES[name]
+    n, channels, rows, columns = folding.folded_x
+    _, c, h, w = folding.x
+    macros = {
+        "S": "float", "T": "float", "VEC": 4, "C": c, "SH": folding.stride[0], "FH": rows,
+        "FW": columns, "PH": folding.pad[0], "PW": folding.pad[1], "BW": folding.block[1],
+        "FOLDED": channels,
+    }  # fmt: skip
+    kernel = read("space_to_depth.cu").partition("// Where the weight of a folded filter")[0]
+    text = f"""#include "{HEADER}"
+#define FOR_EACH(count) for (int64_t id = threadIdx.x; id < (count); id += 64)
+inline float to_float(float x) {{ return x; }}
+template <typename E, int N> void store(E* to, const float (&from)[N]) {{
+    memcpy(to, from, sizeof from);
+}}
+{defines(macros)}{kernel}
+extern "C" void run(const float* x, float* y, int64_t pixels, int h, int w, int64_t sn, int64_t sc,
+                    int64_t sh, int64_t sw) {{
+    run_blocks({{1, 1, 1}}, {{64, 1, 1}},
+               [=] {{ fold_images(x, y, pixels, h, w, sn, sc, sh, sw); }});
+}}"""
+    x = np.random.default_rng(0).normal(size=folding.x).astype(np.float32)
+    memory = np.array(np.moveaxis(x, 1, -1) if channels_last else x, order="C")
+    found = np.full((n, rows, columns, channels), np.nan, np.float32)
+    distances = (h * w * c, 1, w * c, c) if channels_last else (c * h * w, h * w, w, 1)
+    compiled(text, tmp_path)(
+        ctypes.c_void_p(memory.ctypes.data), ctypes.c_void_p(found.ctypes.data),
+        ctypes.c_int64(n * rows * columns), h, w, *map(ctypes.c_int64, distances),
+    )  # fmt: skip
+    down, across = folding.block
+    wanted = np.zeros((n, c, rows * down, columns * across), np.float32)
+    top, left = folding.pad
+    high, wide = min(h, rows * down - top), min(w, columns * across - left)
+    wanted[:, :, top : top + high, left : left + wide] = x[:, :, :high, :wide]
+    wanted = wanted.reshape(n, c, rows, down, columns, across).transpose(0, 2, 4, 3, 5, 1)
+    wanted = wanted.reshape(n, rows, columns, down * across * c)
+    np.testing.assert_array_equal(found[..., : wanted.shape[-1]], wanted)
+    assert not found[..., wanted.shape[-1] :].any()

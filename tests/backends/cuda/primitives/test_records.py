@@ -1,0 +1,53 @@
+"""Raw records on their way to a GPU: what is uploaded, and where the transformed ones lie."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from google.protobuf import text_format
+
+from osucaffe.backends.cpu import Cpu
+from osucaffe.backends.cuda import Cuda
+from osucaffe.backends.cuda.layout import is_channels_last
+from osucaffe.net import Net
+from osucaffe.proto import caffe_pb2
+
+from ..simulated import simulate
+
+RECORDS = Path(__file__).parents[3] / "fixtures" / "formats" / "raw6_lmdb"
+NET = f"""
+layer {{ name: "in" type: "Data" top: "data" top: "label"
+  data_param {{ source: "{RECORDS}" batch_size: 4 backend: LMDB }}
+  transform_param {{ crop_size: 20 mirror: true mean_value: 9 }} }}
+layer {{ name: "double" type: "Power" bottom: "data" top: "double" power_param {{ scale: 2 }} }}
+"""
+
+
+def build(backend: Any) -> Net:
+    backend.raw_records = True
+    return Net(text_format.Parse(NET, caffe_pb2.NetParameter()), backend=backend, seed=4)
+
+
+@pytest.mark.parametrize(
+    ("precision", "dtype"), [("fp32", "float32"), ("bf16", "bfloat16"), ("fp16", "float16")]
+)
+def test_bytes_are_uploaded(precision: str, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    simulate(monkeypatch)
+    nets = [build(Cuda(precision=precision, graphs=False)), build(Cpu())]
+    for _ in range(3):
+        fed = []
+        for net in nets:
+            net.forward()
+            call = next(call for call in net.programs[0] if call.name == "transform")
+            fed.append([net.backend.read(call.reads[name]) for name in ("x", "table")])
+        assert [array.dtype.name for array in fed[0]] == ["uint8", "int32"]
+        for found, wanted in zip(*fed, strict=True):
+            np.testing.assert_array_equal(found, wanted)
+    data = nets[0].blobs["data"].data
+    assert data.layout.dtype == dtype
+    assert is_channels_last(data)
+    for net in nets:
+        net.layers[0].close()

@@ -1,0 +1,48 @@
+"""What an iteration of a solver launches on a GPU, loss scaling included."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from osucaffe.backends.cuda import Cuda
+from osucaffe.proto import SolverParameter, parse_text
+from osucaffe.solvers import Solver
+
+from ..simulated import simulate
+
+SETTINGS = """
+base_lr: 0.1 lr_policy: "fixed" clip_gradients: 1 weight_decay: 0.1 random_seed: 1 iter_size: 2
+net_param {
+  layer { name: "x" type: "Input" top: "x" top: "y"
+    input_param { shape { dim: 3 dim: 4 } shape { dim: 3 dim: 4 } } }
+  layer { name: "scale" type: "Scale" bottom: "x" top: "scaled" scale_param { bias_term: true } }
+  layer { name: "loss" type: "EuclideanLoss" bottom: "scaled" bottom: "y" top: "loss" }
+  layer { name: "more" type: "TanH" bottom: "scaled" top: "more" loss_weight: 0.5 }
+}
+"""
+
+
+@pytest.mark.parametrize("kind", ["SGD", "Adam"])
+@pytest.mark.parametrize("loss_scale", ["dynamic", "none"])
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+def test_the_launches_fit_the_kernels(
+    kind: str, loss_scale: str, precision: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    simulate(monkeypatch)
+    param = parse_text(f'type: "{kind}" {SETTINGS}', SolverParameter)
+    solver = Solver(param, Cuda(precision=precision, graphs=False), loss_scale=loss_scale)
+    solver.step(2)
+    assert (solver.loss_scale is None) == (loss_scale == "none")
+
+
+@pytest.mark.gpu
+def test_scaled_and_plain_training_agree() -> None:
+    values = []
+    for loss_scale in "none", "1024":
+        solver = Solver(parse_text(SETTINGS, SolverParameter), Cuda(), loss_scale=loss_scale)
+        solver.net.write("x", np.arange(12, dtype=np.float32).reshape(3, 4))
+        solver.net.write("y", np.ones((3, 4), np.float32))
+        solver.step(4)
+        values.append(solver.backend.read(solver.net.arena.data))
+    np.testing.assert_allclose(values[1], values[0], rtol=1e-5)

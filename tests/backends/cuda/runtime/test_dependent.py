@@ -1,0 +1,84 @@
+"""Kernels that are launched early, in a graph, do nothing before those they follow have ended."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from osucaffe.backends.cuda import Cuda
+from osucaffe.backends.cuda.runtime.compile import FOLDER, kernel_from
+from osucaffe.backends.cuda.runtime.dependent import launch_dependent, with_waiting
+from osucaffe.backends.cuda.runtime.graphs import captured
+from osucaffe.backends.cuda.runtime.launch import launch
+from osucaffe.backends.tensor import Tensor, sequence
+
+SHIFT = """
+extern "C" __global__ void shift(const float* from, float* to, int count) {
+    FOR_EACH(count) to[id] = from[(id + 4099) % count] + 1;
+}
+"""
+COUNT, KERNELS = 2**20, 40
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in FOLDER.glob("*.cu")))
+def test_every_kernel_waits_first(name: str) -> None:
+    text = (FOLDER / name).read_text()
+    begun = with_waiting(text)
+    assert begun.count("{ await_previous();") == text.count("__global__") > 0
+    assert begun.count("launch_next();") >= 1
+
+
+def test_kernel_may_say_when_the_next_is_launched() -> None:
+    text = "__global__ void long_one() { work(); launch_next(); }"
+    assert with_waiting(text).count("launch_next();") == 1
+    assert with_waiting(SHIFT).count("launch_next();") == 1
+
+
+def placed(backend: Cuda, values: np.ndarray) -> Tensor:
+    tensor = Tensor(values.shape)
+    backend.place(tensor, backend.allocate(backend.nbytes(tensor)), 0)
+    backend.write(tensor, values)
+    return tensor
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("beside", [False, True], ids=["in turn", "on two streams"])
+def test_chain_in_a_graph(beside: bool) -> None:
+    """Each reads what blocks far away wrote in the one before, and writes what that one read."""
+    backend = Cuda()
+    values = np.arange(COUNT, dtype=np.float32) % 1000
+    pair = [placed(backend, values), placed(backend, np.zeros_like(values))]
+    function = kernel_from(SHIFT, "shift")
+    steps = [
+        launch(function, COUNT // 256, [pair[i % 2], pair[1 - i % 2], np.int32(COUNT)])
+        for i in range(KERNELS)
+    ]
+    event = backend.cupy.cuda.Event
+    begun, done = event(disable_timing=True), event(disable_timing=True)
+
+    def forked() -> None:
+        sequence(steps[: KERNELS // 4])()
+        begun.record(backend.stream)
+        backend.side_stream.wait_event(begun)
+        with backend.on(backend.side_stream):
+            sequence(steps[KERNELS // 4 : KERNELS // 2])()
+            done.record(backend.side_stream)
+        backend.stream.wait_event(done)
+        sequence(steps[KERNELS // 2 :])()
+
+    steps[0]()  # a capture loads nothing
+    graph = captured(backend.stream, forked if beside else sequence(steps))
+    for _ in range(2):
+        graph.launch(backend.stream)
+    wanted = np.roll(values, -2 * KERNELS * 4099) + 2 * KERNELS
+    np.testing.assert_array_equal(backend.read(pair[0]), wanted)
+
+
+@pytest.mark.gpu
+def test_launch_that_cannot_be_is_an_error() -> None:
+    backend = Cuda()
+    function = kernel_from(SHIFT, "shift").function
+    array = placed(backend, np.zeros(4, np.float32))
+    values = [array.address, array.address, np.int32(4)]
+    with pytest.raises(RuntimeError, match="could not be launched"):
+        launch_dependent(function, (1,), (4096,), values, 0)
