@@ -1,7 +1,8 @@
-"""Owns the one exception for bad input: its text is all that a user sees of it."""
+"""Owns the one exception for bad input, whose text is all that a user sees of it, and what it may
+say of a slip of the fingers."""
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 
@@ -25,3 +26,38 @@ def naming(place: str | Path) -> Iterator[None]:
         yield
     except UserError as error:
         raise (error if str(place) in str(error) else UserError(f"{place}: {error}")) from None
+
+
+def nearest(word: str, known: Iterable[str]) -> str | None:
+    """The known name that the word is a slip of the fingers away from, if any.
+
+    One wrong, missing, surplus or swapped letter is allowed for every five, and one in a word of
+    three or four. Case says nothing, and neither does the `_param` that many names end in: so
+    "bn_param" is not taken for "mvn_param".
+    """
+    edits = {name: _edits(*_stems(word, name)) for name in known}
+    length = len(word.removesuffix("_param"))
+    near = [name for name in edits if edits[name] <= max(length // 5, length > 2)]
+    return min(near, key=lambda name: edits[name], default=None)
+
+
+def _stems(word: str, other: str) -> tuple[str, str]:
+    word, other = word.lower(), other.lower()
+    if word.endswith("_param") and other.endswith("_param"):
+        return word.removesuffix("_param"), other.removesuffix("_param")
+    return word, other
+
+
+def _edits(word: str, other: str) -> int:
+    """How many letters to put in, take out, change or swap with the next make one of the other."""
+    before: list[int] = []
+    row = list(range(len(other) + 1))
+    for i, letter in enumerate(word):
+        above, row = row, [i + 1]
+        for j, wanted in enumerate(other):
+            cost = min(above[j + 1] + 1, row[j] + 1, above[j] + (letter != wanted))
+            if i and j and letter == other[j - 1] and wanted == word[i - 1]:
+                cost = min(cost, before[j - 1] + 1)
+            row.append(cost)
+        before = above
+    return row[-1]

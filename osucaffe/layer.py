@@ -9,8 +9,9 @@ from .backends.primitives import Program
 from .backends.records import ImageDecoder
 from .backends.tensor import Shape, Tensor
 from .blob import Blob
-from .errors import UserError
+from .errors import UserError, nearest
 from .labels import Classes, Labels
+from .proto.titles import label, title
 
 if TYPE_CHECKING:
     import numpy as np
@@ -67,6 +68,8 @@ class Layer:
     """Its tops change their shapes all the time: a net that has one keeps every blob apart."""
     messages: tuple[str, ...] | None = None
     """The fields of LayerParameter that hold its settings (None: that of its own name, if any)."""
+    record_shape: Shape | None = None
+    """Of a layer that reads images: (channels, height, width) of the first, before any crop."""
     alias: tuple[str, ...] = ()
     """What the tops share with the first bottom: ("data",) or ("data", "diff")."""
     computed: tuple[int, ...] = ()
@@ -80,6 +83,9 @@ class Layer:
         """key: a number of its own for random draws; seed: the net's."""
         self.param = param
         self.name: str = param.name
+        """May be missing, or be that of others too: a layer is its place in the net."""
+        self.title, self.label = title(param), label(param)
+        """What messages call it; what tables, traces and the log do."""
         self.phase = phase
         self.key = key
         self.seed = seed
@@ -145,8 +151,7 @@ class Layer:
 
     def takes_labels(self, bottom: int, classes: int, ignored: int | None = None) -> None:
         """Declare that a bottom holds labels, 0 to classes - 1 or the one that is ignored."""
-        name = f'layer "{self.name}" ({self.type})'
-        self.label_bottoms[bottom] = Classes(name, classes, ignored)
+        self.label_bottoms[bottom] = Classes(self.title, classes, ignored)
 
     def axis(self, axis: int, dimensions: int, field: str = "axis") -> int:
         """A checked axis as a number from 0; negative ones count from the end."""
@@ -156,7 +161,7 @@ class Layer:
 
     def fail(self, field: str, text: str) -> NoReturn:
         """Refuse the net because of a field of this layer."""
-        raise UserError(f'layer "{self.name}" ({self.type}), {field}: {text}')
+        raise UserError(f"{self.title}, {field}: {text}")
 
     def check_counts(self) -> None:
         """Refuse a wrong number of bottoms or tops."""
@@ -176,12 +181,10 @@ def create_layer(param: Any, phase: str, *, key: int = 0, seed: int = 0) -> Laye
     """The layer that a LayerParameter describes. An unknown type raises UserError."""
     types = layer_types()
     if param.type not in types:
-        import difflib
-
-        near = difflib.get_close_matches(param.type, types, n=1, cutoff=0.5)
-        hint = f' (did you mean "{near[0]}"?)' if near else ""
+        near = nearest(param.type, types)
+        hint = f' (did you mean "{near}"?)' if near else ""
         what = f'unknown layer type "{param.type}"{hint}' if param.type else "has no type"
-        raise UserError(f'layer "{param.name}": {what}; osucaffe layers lists the types there are')
+        raise UserError(f"{title(param)}: {what}; osucaffe layers lists the types there are")
     layer = types[param.type](param, phase, key=key, seed=seed)
     layer.check_counts()
     return layer

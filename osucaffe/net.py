@@ -28,9 +28,9 @@ from .graph.precision import warn_of_precision
 from .graph.recording import record_backward, record_forward
 from .graph.splits import insert_splits
 from .graph.steps import as_one, by_layer
-from .graph.weights import copy_weights, fill_parameters, to_proto
+from .graph.weights import Match, copy_weights, fill_parameters, to_proto
 from .layer import Reshaped, layer_types
-from .proto import caffe_pb2
+from .proto import AnyWeights, caffe_pb2
 
 log = logging.getLogger("osucaffe")
 
@@ -130,13 +130,13 @@ class Net:
             )
             programs.append(calls)
         if self._backwards and not hasattr(self, "memory"):  # once, not again for other shapes
-            warn_of_overwriters(programs[0], programs[1], self.layer_names)
+            warn_of_overwriters(programs[0], programs[1])
         if not self.inspectable:
             programs = fuse(programs, self.backend.folds)
         self.programs = programs  # forward, backward, backward that accumulates
-        self.backend.foresee([call for calls in programs for call in calls])
-        self._calls = [[(call, self.backend.prepare(call)) for call in calls] for calls in programs]
-        self._steps = [by_layer(calls, self.layer_names) for calls in self._calls]
+        steps = iter(self.backend.prepare([call for calls in programs for call in calls]))
+        self._calls = [[(call, next(steps)) for call in calls] for calls in programs]
+        self._steps = [by_layer(calls, len(self.layers)) for calls in self._calls]
 
     def _place(self) -> None:
         """Plan the memory of all tensors but the parameters, and place them."""
@@ -261,7 +261,7 @@ class Net:
             self._begin,
             self._calls[0],
             self._calls[1 + accumulate] if backward else [],
-            self.layer_names,
+            len(self.layers),
             before=before,
             after=after,
             then=list(then),
@@ -291,11 +291,12 @@ class Net:
 
     # -- weights ---------------------------------------------------------------------------------
 
-    def load(self, weights: caffe_pb2.NetParameter, file: str | Path = "") -> None:
-        """Copy the weights of the layers that have the same names. Other shapes: UserError, which
+    def load(self, weights: AnyWeights, file: str | Path = "") -> Match:
+        """Copy the weights of the layers that have the same names; returns which have (see
+        `load_weights` in loading.py for who wants to be told). Other shapes: UserError, which
         names the file that they were read from, if it is given."""
         with naming(file):
-            copy_weights(weights, self.layers, self.backend)
+            return copy_weights(weights, self.layers, self.backend)
 
     def to_proto(self, *, diff: bool = False) -> caffe_pb2.NetParameter:
         """The net and its weights (diff: and their gradients), as a .caffemodel holds them."""

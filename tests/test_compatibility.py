@@ -19,6 +19,7 @@ from osucaffe.cli import COMMANDS
 from osucaffe.cli.options import make_backend
 from osucaffe.errors import UserError
 from osucaffe.layer import layer_types
+from osucaffe.layers.catalogue import messages_of
 from osucaffe.proto import LayerParameter, SolverParameter
 from osucaffe.solvers import Observer, TestResult
 
@@ -30,6 +31,8 @@ from .solvers.runs import parameters, solver
 TESTS = Path(__file__).parent
 PAGE = TESTS.parent / "docs" / "caffe-compatibility.md"
 STATES = {"works", "differs", "not", "own"}
+FORKS = 100_000_000
+"""Above it lie the numbers of fields that forks of Caffe have."""
 OWN = {"GELU", "L1Loss", "LayerNorm", "PatchData", "PixelShuffle"}
 
 Row = tuple[str, str, str, list[str]]
@@ -108,10 +111,21 @@ def test_every_message_of_the_schema_belongs_to_a_row() -> None:
     types = {
         field.message_type.name.removesuffix("Parameter")
         for field in LayerParameter.DESCRIPTOR.fields
-        if field.name.endswith("_param") and field.message_type is not None
+        if field.name.endswith("_param") and field.message_type is not None and field.number < FORKS
     }
     shared = {"Transformation", "Loss", "Recurrent"}  # of several types
     assert types - shared <= {feature for feature, *_ in rows()["Layer types"]}
+
+
+def test_every_message_of_a_fork_has_a_layer_or_a_row() -> None:
+    read = {name for layer in layer_types().values() for name in messages_of(layer)}
+    forks = {
+        field.name
+        for field in LayerParameter.DESCRIPTOR.fields
+        if field.name.endswith("_param") and field.number >= FORKS
+    }
+    cells = " ".join(feature for feature, *_ in rows()["Fields of forks"])
+    assert set(re.findall(r"`(\w+_param)`", cells)) == forks - read
 
 
 def test_every_solver_field_has_a_row() -> None:

@@ -12,7 +12,7 @@ import pytest
 from osucaffe import trace
 from osucaffe.errors import UserError
 from osucaffe.solvers.tracer import TRACED, WARM_UP, Tracer
-from tests.solvers.runs import assert_same, solver
+from tests.solvers.runs import NET, assert_same, solver
 
 LAYERS = ["data", "conv", "relu", "drop", "ip", "loss"]
 SETTINGS = "momentum: 0.9 iter_size: 2"
@@ -66,6 +66,14 @@ def test_layers_passes_and_iterations_nest(tmp_path: Path) -> None:
         parent = next(e for e in events if e["name"] == outer)
         assert parent["ts"] <= child["ts"]
         assert child["ts"] + child["dur"] <= parent["ts"] + parent["dur"] + 1e-3
+
+
+def test_layers_without_a_name_are_called_by_their_type(tmp_path: Path) -> None:
+    run = solver("", NET.replace('name: "conv" ', "").replace('"drop"', '"relu"'))
+    run.tracer = Tracer(tmp_path / "out.json", run.backend)
+    run.step(1)
+    names = [each["name"] for each in spans(tmp_path / "out.json") if each["cat"] == "forward"]
+    assert names == ["forward", "(Convolution)", "relu", "relu", "ip", "loss", "total"]
 
 
 def test_a_short_run_is_traced_from_its_start(tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ they run, so that help comes at once.
 from __future__ import annotations
 
 import argparse
-import difflib
 import errno
 import importlib
 import itertools
@@ -19,7 +18,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn
 
 from .. import __version__
-from ..errors import UserError, reason
+from ..errors import UserError, nearest, reason
 
 COMMANDS = (
     *("train", "test", "time", "classify", "extract_features"),
@@ -98,8 +97,8 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _hint(word: str, known: Iterable[str]) -> str:
-    near = difflib.get_close_matches(word, list(known), 1, 0.7)
-    return f" (did you mean {near[0]}?)" if near else ""
+    near = nearest(word, known)
+    return f" (did you mean {near}?)" if near else ""
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -3,20 +3,24 @@
   osucaffe classify --model deploy.prototxt --weights trained.caffemodel \\
       --mean imagenet_mean.binaryproto --labels synset_words.txt --picture cat.png cat.jpg
 
-Images are scaled to the net's input (or to --image_dims, and cropped), given in blue-green-red
-order and 0..255, less the mean, as Caffe's models expect them; --raw_scale and --channel_swap
-change that. Nets with one input channel get grey images."""
+Images enter the net as they did in training: blue first and 0..255, less a mean, times a scale, the
+middle part where training cropped. That is what the transform_param of the data layer says: the
+one in the prototxt that --trained_with names, else in the weights, which hold the net that was
+trained. Options override each of it (--raw_scale comes before the mean, --input_scale behind it).
+The log says what was done. Nets with one input channel get grey images."""
 
 from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from . import options, plots
 
 if TYPE_CHECKING:
     import numpy as np
+
+    from ..pycaffe import Classifier
 
 
 def _numbers(text: str) -> list[float]:
@@ -47,8 +51,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--top", metavar="N", type=options.positive, default=5, help="how many labels (default: 5)"
     )
     parser.add_argument("--picture", metavar="FILE", help="draw images and bars: .png, .svg, .pdf")
-    group = parser.add_argument_group("how images enter the net")
-    group.add_argument("--mean", metavar="M", help="a .binaryproto or .npy file, or 104,117,123")
+    options.add_strict(parser)
+    group = parser.add_argument_group(
+        "how images enter the net", "default: as they did in training, as far as that is known"
+    )
+    group.add_argument(
+        "--trained_with",
+        metavar="FILE",
+        help="the prototxt that the net was trained with (default: what the weights hold of it)",
+    )
+    group.add_argument(
+        "--mean", metavar="M", help="a .binaryproto or .npy file, or values: 104,117,123; 0: none"
+    )
     group.add_argument(
         "--image_dims", metavar="H,W", type=_extents, help="scale to this, then crop"
     )
@@ -57,7 +71,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--raw_scale",
         metavar="X",
         type=float,
-        default=255,
         help="what white is, before the mean (default: 255)",
     )
     group.add_argument("--input_scale", metavar="X", type=float, help="factor behind the mean")
@@ -72,34 +85,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """Classify each image."""
-    import logging
-
     import numpy as np
 
     from .. import log
     from ..errors import UserError, naming
 
     log.start()
-    logging.getLogger("osucaffe").setLevel(logging.WARNING)
     from ..pycaffe import Classifier, io, settings
 
     settings.use(options.make_backend(args))
     with naming(args.model):
-        classifier = Classifier(
-            args.model, args.weights, args.image_dims, None, args.input_scale, args.raw_scale
-        )
+        classifier = Classifier(args.model, args.weights, args.image_dims)
         if not classifier.outputs:
             raise UserError("a net to classify with has an output")
-    channels = classifier.blobs[classifier.inputs[0]].shape[1]
-    if args.channel_swap or channels == 3:
-        swap = args.channel_swap or (2, 1, 0)
-        if sorted(swap) != list(range(channels)):
-            given = ",".join(map(str, swap))
-            numbers = ", ".join(map(str, range(channels)))
-            raise UserError(f"--channel_swap {given}: the net's channels are {numbers}, each once")
-        classifier.transformer.set_channel_swap(classifier.inputs[0], swap)
-    if args.mean:
-        _set_mean(classifier, args.mean)
+    options.check_strict(classifier.mismatch, args)
+    channels = classifier.preprocess.channels
+    _set_input(classifier, args)
     images = [io.load_image(path, color=channels > 1) for path in args.images]
     scores = classifier.predict(images, oversample=args.oversample).reshape(len(images), -1)
     labels = _read_labels(args.labels, scores.shape[1])
@@ -116,37 +117,70 @@ def run(args: argparse.Namespace) -> None:
         _draw(args.images, images, shown, args.picture)
 
 
-def _set_mean(classifier: Any, given: str) -> None:
+def _set_input(classifier: Classifier, args: argparse.Namespace) -> None:
+    """Let images enter as the options and the training say, and tell it."""
+    import logging
+
+    from ..data.preprocessing import Preprocessing, find_preprocessing
+    from ..errors import UserError
+    from ..proto import read_net
+
+    logger = logging.getLogger("osucaffe")
+    entry, trained = classifier.preprocess, classifier.trained
+    if args.trained_with:
+        trained = find_preprocessing(read_net(args.trained_with), args.trained_with, entry.name)
+        if trained is None:
+            raise UserError(
+                f"--trained_with {args.trained_with}: has no layer that reads images, or several "
+                "that differ: give the prototxt that the net was trained with"
+            )
+    given = [args.mean, args.input_scale, args.raw_scale]
+    if trained is None and all(each is None for each in given):
+        logger.warning(
+            "Nothing is known of how images entered this net in training (%s holds no layer that "
+            "reads images): give --trained_with train_val.prototxt, or --mean and --input_scale",
+            args.weights,
+        )
+    if args.channel_swap and sorted(args.channel_swap) != list(range(entry.channels)):
+        swap = ",".join(map(str, args.channel_swap))
+        numbers = ", ".join(map(str, range(entry.channels)))
+        raise UserError(f"--channel_swap {swap}: the net's channels are {numbers}, each once")
+    try:
+        extents = entry.set_as(
+            trained or Preprocessing(),
+            mean=_read_mean(args.mean) if args.mean else None,
+            input_scale=args.input_scale,
+            raw_scale=args.raw_scale,
+            channel_swap=args.channel_swap,
+        )
+    except ValueError as error:
+        raise UserError(f"--mean {args.mean}: {error}") from None
+    classifier.scale_as_trained(extents)
+    scaled, inner = ("x".join(map(str, each)) for each in (classifier.image_dims, entry.extents))
+    part = "ten parts" if args.oversample else "the middle"
+    crop = f", of which {part} of {inner}" if scaled != inner else ""
+    origin = f" (trained: {trained.origin})" if trained else ""
+    logger.info("Images are scaled to %s%s; %s%s", scaled, crop, entry, origin)
+
+
+def _read_mean(given: str) -> np.ndarray:
+    """What --mean gives: a value for each channel, or for all, or an image."""
     import numpy as np
 
     from ..errors import UserError
     from ..proto import read_mean
-    from ..pycaffe.io import resize_image
 
-    name = classifier.inputs[0]
     if not Path(given).exists():
         try:
-            mean = np.array(_numbers(given))
+            return np.array(_numbers(given))
         except ValueError:
             raise UserError(f"--mean {given}: there is no such file, and it is no list") from None
-    elif Path(given).suffix == ".npy":
+    if Path(given).suffix == ".npy":
         try:
-            mean = np.load(given)
+            return np.load(given)
         except (OSError, ValueError):
             raise UserError(f"--mean {given}: not a whole .npy file") from None
-    else:
-        mean = read_mean(given)
-    extents = tuple(classifier.crop_dims)
-    if mean.ndim == 3 and mean.shape[1:] != extents:
-        # Of images larger than the input: their middle part.
-        margins = zip(mean.shape[1:], extents, strict=True)
-        top, left = (int(max(0, (a - b) // 2)) for a, b in margins)
-        mean = mean[:, top : top + int(extents[0]), left : left + int(extents[1])]
-        mean = resize_image(mean.transpose(1, 2, 0), classifier.crop_dims).transpose(2, 0, 1)
-    try:
-        classifier.transformer.set_mean(name, mean)
-    except ValueError as error:
-        raise UserError(f"--mean {given}: {error}") from None
+    return read_mean(given)
 
 
 def _read_labels(path: str | None, count: int) -> list[str]:

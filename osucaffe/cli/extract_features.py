@@ -26,15 +26,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("blobs", metavar="BLOBS", type=options.names, help="names, with commas")
     parser.add_argument("databases", metavar="LMDBS", type=options.names, help="as many, to write")
     parser.add_argument("batches", metavar="BATCHES", type=options.positive, help="how many to run")
+    options.add_strict(parser)
     options.add_state(parser)
     options.add_device(parser)
 
 
 def run(args: argparse.Namespace) -> None:
     """Run the net and write its blobs."""
+    from .. import log
     from ..errors import UserError
     from ..net import Net
     from ..proto import read_net
+
+    log.start()
 
     if len(args.blobs) != len(args.databases):
         given = f"{len(args.blobs)} blobs and {len(args.databases)} databases"
@@ -57,7 +61,8 @@ def run(args: argparse.Namespace) -> None:
             raise UserError(f'{args.model} has no blob "{name}": it has {", ".join(made)}')
         if not net.blobs[name].shape:
             raise UserError(f'blob "{name}" is one number for a batch, not something for each item')
-    options.load_weights(net, models)
+    options.compare_preprocessing(net, args.model, models)
+    options.load_weights(net, models, args)
     writers = [_Writer(path) for path in args.databases]
     try:
         for _ in range(args.batches):

@@ -14,7 +14,7 @@ def describe_gpus(wanted: str) -> dict[str, str]:
 
     UserError where `wanted` names none that exist.
     """
-    from ..backends.cuda.backend import import_cupy
+    from ..backends.cuda.runtime.startup import import_cupy
 
     try:
         cupy = import_cupy()
@@ -62,11 +62,9 @@ def _driver(runtime: Any) -> str:
 
 
 def _cudnn() -> str:
-    from ..backends.cuda.cudnn import import_cudnn
+    from ..backends.cuda.libraries import cudnn
 
-    cudnn = import_cudnn()
-    number = cudnn.backend_version()
-    return f"{_dotted(number, 10000, 100)}.{number % 100}, frontend {cudnn.__version__}"
+    return cudnn.version()
 
 
 def _cublas() -> str:

@@ -93,6 +93,8 @@ def _run(path: str, function: Callable[[], Any]) -> Any:
 
 def to_python(net: Any) -> str:
     """Python code that makes this net with NetSpec. UserError where a blob is made twice."""
+    from ..proto import title
+
     lines = [
         "import caffe",
         "from caffe import layers as L",
@@ -102,17 +104,20 @@ def to_python(net: Any) -> str:
     ]
     blobs: dict[str, str] = {}  # the expression that stands for a blob, as it is by now
     used: set[str] = set()
+    made = {name for layer in net.layer for name in layer.top}
     for layer in net.layer:
         for name in layer.bottom:
             if name not in blobs:
-                raise UserError(f'layer "{layer.name}": no earlier layer makes its bottom "{name}"')
+                raise UserError(f'{title(layer)}: no earlier layer makes its bottom "{name}"')
         inputs = [blobs[name] for name in layer.bottom]
         in_place = bool(layer.top) and list(layer.top) == list(layer.bottom)
-        names = list(layer.top) if layer.top and not in_place else [layer.name]
+        names = list(layer.top)
         settings = _settings(layer)
         if in_place:
             settings.insert(0, "in_place=True")
-            while names[0] in used:
+        if in_place or not names:  # it makes no blob that could name it in the script
+            names = [layer.name or layer.type.lower()]
+            while names[0] in used | made:
                 names[0] += "_"
         if names[0] != layer.name:
             settings.insert(0, f"name={layer.name!r}")
@@ -121,8 +126,8 @@ def to_python(net: Any) -> str:
         for name in names:
             if name in used:
                 raise UserError(
-                    f'layer "{layer.name}": "{name}" is made already; choose the layers of one '
-                    "phase: --phase TRAIN or --phase TEST"
+                    f'{title(layer)}: "{name}" is made already; choose the layers of one phase: '
+                    "--phase TRAIN or --phase TEST"
                 )
         used.update(names)
         places = [_place(name) for name in names]

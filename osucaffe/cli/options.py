@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from ..backends.cpu import Cpu
     from ..backends.cuda import Cuda
     from ..data.ahead import BadRecords
+    from ..loading import Model
     from ..net import Net
-    from ..proto import NetParameter
 
 logger = logging.getLogger("osucaffe")
 
@@ -108,6 +108,15 @@ def add_weights(parser: argparse._ActionsContainer, help: str) -> None:
     parser.add_argument("--weights", metavar="FILES", type=files, default=[], help=help)
 
 
+def add_strict(parser: argparse.ArgumentParser) -> None:
+    """Add --strict."""
+    parser.add_argument(
+        "--strict",
+        action="store_true",
+        help="stop unless the weights are those of all layers, and of no others",
+    )
+
+
 def add_readers(parser: argparse.ArgumentParser) -> None:
     """Add --readers."""
     parser.add_argument(
@@ -182,6 +191,16 @@ def check_device(args: argparse.Namespace) -> None:
         raise UserError("--decode gpu is for GPUs only: add --gpu 0")
 
 
+def start_device(args: argparse.Namespace) -> None:
+    """Begin to start the GPU that this process, if it is the only one, will use."""
+    from ..comm.job import launched_by
+
+    if args.gpu is not None and args.gpu.isdecimal() and not launched_by():
+        from ..backends.cuda.runtime.startup import begin
+
+        begin(int(args.gpu))
+
+
 def make_backend(args: argparse.Namespace) -> Cpu | Cuda:
     """The backend that --gpu and the options beside it ask for."""
     check_device(args)
@@ -214,16 +233,42 @@ def check_fed(net: Net, file: str) -> None:
         )
 
 
-def read_weights(files: list[str]) -> list[tuple[str, NetParameter]]:
+def read_weights(files: list[str]) -> list[Model]:
     """Read model files, before a net is built: what is wrong with them is told at once."""
     from .. import proto
 
     return [(file, proto.read_weights(file)) for file in files]
 
 
-def load_weights(net: Net, models: list[tuple[str, NetParameter]]) -> None:
+def compare_preprocessing(net: Net, file: str, models: list[Model]) -> None:
+    """Warn where a net scales its images otherwise, or subtracts another mean, than that which the
+    models were trained with. (The net's own prototxt counts, as in Caffe.)"""
+    from ..data.preprocessing import find_preprocessing
+
+    own = find_preprocessing(net.param, file)
+    for name, weights in models:
+        trained = find_preprocessing(weights, name)
+        if own and trained and not own.is_like(trained):
+            logger.warning(
+                "%s: images enter with %s, but in training did with %s (%s): results will differ",
+                own.origin,
+                own,
+                trained,
+                trained.origin,
+            )
+
+
+def load_weights(net: Net, models: list[Model], args: argparse.Namespace) -> None:
     """Copy the weights of layers with the same names, one file after the other, and let go of
-    each."""
-    while models:
-        file, weights = models.pop(0)
-        net.load(weights, file)
+    each. UserError where nothing matches, and with --strict where anything does not."""
+    from .. import loading
+
+    check_strict(loading.load_weights([net], models) if models else "", args)
+
+
+def check_strict(mismatch: str, args: argparse.Namespace) -> None:
+    """UserError with --strict for what weights did not match."""
+    from ..loading import NOT_STRICT
+
+    if mismatch and args.strict:
+        raise UserError(f"{mismatch}: {NOT_STRICT}")

@@ -210,7 +210,7 @@ def _wanted(args: argparse.Namespace) -> Wanted:
 
 def _gpus(wanted: str) -> list[str]:
     """The numbers of the GPUs that --gpu names. UserError where they are none, or not there."""
-    from ..backends.cuda.backend import import_cupy
+    from ..backends.cuda.runtime.startup import import_cupy
 
     chosen = options.names(wanted)
     if wanted != "all" and not (chosen and all(number.isdecimal() for number in chosen)):
@@ -226,7 +226,7 @@ def _gpus(wanted: str) -> list[str]:
 
 def identify(gpu: int) -> tuple[str, str]:
     """The UUID and the name of a GPU; this process is bound to the cores near it."""
-    from ..backends.cuda.backend import import_cupy
+    from ..backends.cuda.runtime.startup import import_cupy
 
     cupy = import_cupy()
     properties = cupy.cuda.runtime.getDeviceProperties(gpu)

@@ -50,7 +50,8 @@ def measure_rates(backend: Any) -> Rates:
 def _seconds(backend: Any, program: Program) -> float:
     """The best time of the program's only call."""
     (call,) = program.calls
-    step: Callable[[], None] = backend.prepare(call)
+    step: Callable[[], None]
+    [step] = backend.prepare([call])
     for tensor in (*call.read_tensors(), *call.written_tensors(), *call.scratch):
         backend.place(tensor, backend.allocate(backend.nbytes(tensor)), 0)
     generator = np.random.default_rng(0)

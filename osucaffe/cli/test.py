@@ -16,6 +16,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     parser.add_argument("--model", metavar="FILE", required=True, help="the net's prototxt")
     options.add_weights(parser, "the trained weights (several files: with commas)")
+    options.add_strict(parser)
     parser.add_argument(
         "--iterations", metavar="N", type=options.positive, default=50, help="batches (default: 50)"
     )
@@ -46,7 +47,8 @@ def run(args: argparse.Namespace) -> None:
         read_net(args.model), phase="TEST", backend=backend, level=args.level, stages=args.stage
     )
     options.check_fed(net, args.model)
-    options.load_weights(net, models)
+    options.compare_preprocessing(net, args.model, models)
+    options.load_weights(net, models, args)
     logger.info("Running for %d iterations.", args.iterations)
     total, loss = np.zeros(0), 0.0
     for batch in range(args.iterations):

@@ -36,6 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     parser.add_argument("--model", metavar="FILE", required=True, help="the net's prototxt")
     options.add_weights(parser, "weights to load first (default: the fillers' random ones)")
+    options.add_strict(parser)
     parser.add_argument(
         "--iterations", metavar="N", type=options.positive, default=50, help="passes (default: 50)"
     )
@@ -100,7 +101,7 @@ def run(args: argparse.Namespace) -> None:
         stages=args.stage,
         gradients=True,
     )
-    options.load_weights(net, models)
+    options.load_weights(net, models, args)
     layers = measure(net, args.iterations)
     whole = measure_whole(net, args.iterations)
     _log(layers, rates, whole, args.iterations)
@@ -112,7 +113,7 @@ def run(args: argparse.Namespace) -> None:
 def measure(net: Net, iterations: int) -> list[Layer]:
     """Run forward and backward `iterations` times, after a pass that is not timed."""
     logger = logging.getLogger("osucaffe")
-    layers = [Layer(layer.name, layer.type) for layer in net.layers]
+    layers = [Layer(layer.label, layer.type) for layer in net.layers]
     _count(net, layers)
     logger.info("Performing Forward")
     net.forward()
@@ -162,17 +163,16 @@ def _count(net: Net, layers: list[Layer]) -> None:
     """Add up the operations of each layer's calls, and the bytes of the tensors in them."""
     from ..graph.flops import flops
 
-    by_name = {layer.name: layer for layer in layers}
     for direction, program in zip(("forward", "backward"), net.programs, strict=False):
-        calls: dict[str, list[Call]] = {}
+        calls: list[list[Call]] = [[] for _ in range(len(layers) + 1)]  # at its end, of no layer
         for call in program:
-            calls.setdefault(call.layer, []).append(call)
-        for name in by_name.keys() & calls.keys():
-            cost = getattr(by_name[name], direction)
-            cost.flops = sum(map(flops, calls[name]))
+            calls[call.position].append(call)
+        for layer, own in zip(layers, calls, strict=False):
+            cost = getattr(layer, direction)
+            cost.flops = sum(map(flops, own))
             touched = {
                 tensor.base or tensor
-                for call in calls[name]
+                for call in own
                 if not call.settings.get("feed")
                 for tensor in (*call.read_tensors(), *call.written_tensors())
             }

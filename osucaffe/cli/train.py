@@ -38,6 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help='go on from this .solverstate; "auto": from the newest whole one, if there is any',
     )
     options.add_weights(start, "start from the weights in these files, by layer name (with commas)")
+    options.add_strict(parser)
     parser.add_argument(
         "--max_iter", metavar="N", type=options.positive, help="train up to N, not the solver's"
     )
@@ -73,6 +74,7 @@ def run(args: argparse.Namespace) -> None:
     from ..comm.job import find_job
 
     ranks.launch(args, lambda: _check(args))
+    options.start_device(args)
     job = find_job()
     with job.together():
         ranks.check_size(args, job)
@@ -82,7 +84,7 @@ def run(args: argparse.Namespace) -> None:
 
 def _check(args: argparse.Namespace) -> None:
     """Find what is wrong with options and files, as far as it can be told before ranks start."""
-    from ..proto import read_net, read_weights
+    from ..proto import read_net, read_weights, refuse_unread
     from ..solvers import snapshot
     from ..solvers.nets import testing_nets, training_net
     from ..solvers.policy import Policy
@@ -91,6 +93,7 @@ def _check(args: argparse.Namespace) -> None:
     options.check_device(args)
     ranks.check_communication(args)
     param = _read(args)
+    refuse_unread(param, f"{args.solver}: ")
     update_of(param, args.solver)
     Policy(param, args.solver)
     snapshot.check_prefix(param, args.solver)
@@ -140,6 +143,7 @@ def _train(args: argparse.Namespace, job: Job) -> None:
             loss_scale=args.loss_scale,
             resume=args.snapshot,
             weights=args.weights,
+            strict=args.strict,
         )
         options.check_fed(solver.net, args.solver)
         if args.trace:

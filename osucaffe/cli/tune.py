@@ -81,7 +81,7 @@ def _measure_gpus(
     args: argparse.Namespace, job: MpiJob, sizes: list[int], report: Callable[[str], None]
 ) -> dict[str, list[list[Any]]]:
     """The rows for the GPUs of this host."""
-    from ..backends.cuda.backend import import_cupy
+    from ..backends.cuda.runtime.startup import import_cupy
     from ..comm.ipc import Ipc
     from ..comm.nccl import Nccl
     from ..comm.tune import measure_gpus

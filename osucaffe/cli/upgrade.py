@@ -29,7 +29,7 @@ def run(args: argparse.Namespace) -> None:
         proto.write_text(args.target, proto.upgrade_solver(message))
     else:
         read, write = proto.read_net, proto.write_text
-        net = (proto.read_weights if _is_binary(args.source) else read)(args.source)
+        net = (proto.read_model if _is_binary(args.source) else read)(args.source)
         (proto.write_weights if _is_binary(args.target) else write)(args.target, net)
     print(f"wrote {args.target}")
 

@@ -97,7 +97,7 @@ class ImageListSource:
         self.labels = Labels()
         self._start = first_record(seed, rand_skip)
         image = self._read(0)
-        self._image_shape = image.shape
+        self.record_shape: Shape = image.shape
         try:
             self.shape: Shape = transform.prepare(image.shape)
         except UserError as error:
@@ -136,8 +136,8 @@ class ImageListSource:
             try:
                 self.labels.check(self._entries[record].label, self._name(record))
                 image = self._read(record)
-                if image.shape != self._image_shape:
-                    check_size(self._transform, image.shape, self._image_shape, self._name(record))
+                if image.shape != self.record_shape:
+                    check_size(self._transform, image.shape, self.record_shape, self._name(record))
                 return image, record
             except UserError as error:
                 self._bad.found(error)

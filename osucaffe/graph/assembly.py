@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from ..backends.tensor import Shape, Tensor
 from ..blob import Blob
 from ..layer import Layer, create_layer
-from ..proto import caffe_pb2
+from ..layers.catalogue import messages_of
+from ..proto import caffe_pb2, refuse_unread
 from .gradients import Node
 
 
@@ -32,8 +33,10 @@ def assemble(
     inspectable: every blob is to keep row-major memory of its own.
     """
     parts = Assembly()
+    refuse_unread(param, f'net "{param.name}", ')
     for layer_param in param.layer:
         layer = create_layer(layer_param, phase, key=len(parts.nodes), seed=seed)
+        _refuse_unread(layer)
         layer.raw_records, layer.image_decoder = backend.raw_records, backend.image_decoder
         tops = layer.setup([parts.blobs[name].shape for name in layer_param.bottom])
         _add_layer(parts, layer, tops, inspectable)
@@ -61,13 +64,21 @@ def assemble_again(before: Assembly, shapes: Mapping[str, Shape], *, inspectable
     return parts
 
 
+def _refuse_unread(layer: Layer) -> None:
+    """Refuse a field of a fork that the layer would drop."""
+    for name in messages_of(type(layer)):
+        place = f"{layer.title}, {name}."
+        if layer.param.HasField(name):
+            refuse_unread(getattr(layer.param, name), place, layer.type)
+
+
 def _add_layer(parts: Assembly, layer: Layer, shapes: list[Shape], inspectable: bool) -> None:
     """Make the blobs of a layer: its tops have these shapes."""
     param, blobs = layer.param, parts.blobs
     bottom = [blobs[name] for name in param.bottom]
     names = list(param.top)
     if layer.loss and not names:
-        names = [f"{layer.name} (automatic)"]
+        names = [_automatic(layer, blobs)]
     if len(shapes) < len(names):
         layer.fail("top", f"this layer makes {len(shapes)} tops, the net names {len(names)}")
     top = []
@@ -104,6 +115,14 @@ def _add_layer(parts: Assembly, layer: Layer, shapes: list[Shape], inspectable: 
     if inspectable:
         for parameter in layer.parameters:
             parameter.data.flexible = False
+
+
+def _automatic(layer: Layer, taken: Collection[str]) -> str:
+    """The name of the top of a loss for which the net names none."""
+    name = f"{layer.name} (automatic)"
+    while name in taken:  # by another loss of that name
+        name += "'"
+    return name
 
 
 def _find_ends(parts: Assembly) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ..errors import UserError
-from ..proto import caffe_pb2
+from ..proto import caffe_pb2, title
 
 
 def net_state(
@@ -28,7 +28,7 @@ def filter_layers(net: caffe_pb2.NetParameter, state: caffe_pb2.NetState) -> caf
     del filtered.layer[:]
     for layer in net.layer:
         if layer.include and layer.exclude:
-            raise UserError(f'layer "{layer.name}": give include rules or exclude rules, not both')
+            raise UserError(f"{title(layer)}: give include rules or exclude rules, not both")
         if layer.include:
             wanted = any(_matches(rule, state) for rule in layer.include)
         else:

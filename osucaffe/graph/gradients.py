@@ -74,7 +74,7 @@ def find_gradients(nodes: Sequence[Node], *, force: bool) -> None:
         for index, down in enumerate(node.propagate_down):
             if down and not allowed[index]:
                 raise UserError(
-                    f'layer "{node.layer.name}" ({node.layer.type}): no gradient goes to bottom '
-                    f'{index} ("{node.layer.param.bottom[index]}"), but a learning layer makes it; '
-                    f"give propagate_down: false for it"
+                    f"{node.layer.title}: no gradient goes to bottom {index} "
+                    f'("{node.layer.param.bottom[index]}"), but a learning layer makes it; give '
+                    f"propagate_down: false for it"
                 )

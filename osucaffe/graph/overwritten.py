@@ -13,38 +13,31 @@ _KEEP_SIGNS = {"relu", "dropout"}
 """A ReLU's gradient looks at signs only: of elements that these leave, or that have none behind."""
 
 
-def overwriters(
-    forward: Sequence[Call], backward: Sequence[Call], layers: Sequence[str]
-) -> list[tuple[str, str]]:
-    """Pairs of layers: the second one overwrites data that the backward pass of the first reads.
-
-    layers: their names, in order.
-    """
-    order = {name: position for position, name in enumerate(layers)}
+def overwriters(forward: Sequence[Call], backward: Sequence[Call]) -> list[tuple[str, str]]:
+    """Pairs of layers' names: the second layer overwrites data that the backward pass of the first
+    reads."""
     writers: dict[int, list[Call]] = {}
     for call in forward:
         for tensor in call.written_tensors():
             writers.setdefault(id(tensor.base or tensor), []).append(call)
-    found: dict[tuple[str, str], None] = {}
+    found: dict[tuple[int, int], tuple[str, str]] = {}
     for call in backward:
-        position = order.get(call.layer, len(order))
         for tensor in call.read_tensors():
             later = [
                 writer
                 for writer in writers.get(id(tensor.base or tensor), ())
-                if order.get(writer.layer, -1) > position
+                if writer.position > call.position
             ]
             if call.name == "relu_backward" and {each.name for each in later} <= _KEEP_SIGNS:
                 continue
-            found.update(dict.fromkeys((call.layer, writer.layer) for writer in later))
-    return list(found)
+            for writer in later:
+                found[call.position, writer.position] = call.layer, writer.layer
+    return list(found.values())
 
 
-def warn_of_overwriters(
-    forward: Sequence[Call], backward: Sequence[Call], layers: Sequence[str]
-) -> None:
+def warn_of_overwriters(forward: Sequence[Call], backward: Sequence[Call]) -> None:
     """Log a line for each pair that `overwriters` finds."""
-    for needing, writing in overwriters(forward, backward, layers):
+    for needing, writing in overwriters(forward, backward):
         log.warning(
             'Layer "%s" works in place on what the gradients of layer "%s" need: they are wrong, '
             "as in Caffe. Give its top another name.",

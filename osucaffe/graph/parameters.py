@@ -9,6 +9,7 @@ from typing import Any
 from ..arena import Parameter
 from ..layer import Layer
 from ..proto import caffe_pb2
+from .naming import by_name
 
 
 def adopt_parameters(layers: Sequence[Layer], share: Any | None) -> list[Parameter]:
@@ -17,8 +18,7 @@ def adopt_parameters(layers: Sequence[Layer], share: Any | None) -> list[Paramet
 
     Sharing is strict (equal shapes) or, where share_mode says PERMISSIVE, by equal counts.
     """
-    _check_names(layers)
-    trained = {layer.name: layer for layer in share.layers} if share else {}
+    trained = same_layers(layers, share.layers) if share else {}
     named: dict[str, tuple[Parameter, Layer]] = {}
     parameters: dict[int, Parameter] = {}
     for layer in layers:
@@ -26,7 +26,7 @@ def adopt_parameters(layers: Sequence[Layer], share: Any | None) -> list[Paramet
         if given > known:
             entries = "entry" if given == 1 else "entries"
             layer.fail("param", f"has {given} {entries}, but the layer takes {known or 'none'}")
-        source = trained.get(layer.name)
+        source = trained.get(layer)
         if source is not None and len(source.parameters) != len(layer.parameters):
             layer.fail("param", f"the shared net's layer has {len(source.parameters)} parameters")
         for index, blob in enumerate(layer.parameters):
@@ -50,7 +50,7 @@ def adopt_parameters(layers: Sequence[Layer], share: Any | None) -> list[Paramet
             if id(own) not in parameters:
                 parameters[id(own)] = Parameter(
                     spec.name or f"{layer.name}/{index}",
-                    layer.name,
+                    layer.label,
                     index,
                     own,
                     spec.lr_mult,
@@ -68,17 +68,24 @@ def adopt_parameters(layers: Sequence[Layer], share: Any | None) -> list[Paramet
     return list(parameters.values())
 
 
-def _check_names(layers: Sequence[Layer]) -> None:
-    """Refuse layers of one name if any has parameters: weights are kept and found by it."""
-    first: dict[str, Layer] = {}
-    for layer in layers:
-        other = first.setdefault(layer.name, layer)
-        if other is not layer and (layer.parameters or other.parameters):
-            layer.fail(
+def same_layers(layers: Sequence[Layer], others: Sequence[Layer]) -> dict[Layer, Layer]:
+    """Those layers with parameters that another net has too, and what they are there: by name.
+
+    UserError where several have one name, and another number of them here: which is which?
+    """
+    sources = by_name(layer for layer in others if layer.parameters)
+    found: dict[Layer, Layer] = {}
+    for name, own in by_name(layer for layer in layers if layer.parameters).items():
+        theirs = sources.get(name, own)
+        if len(own) != len(theirs):
+            own[0].fail(
                 "name",
-                f"an earlier layer ({other.type}) has it too, and weights are saved and loaded by "
-                "it: rename one of them",
+                f"{len(theirs)} layers with parameters of the net that it shares with have this "
+                f"name, and {len(own)} here: give them names of their own",
             )
+        if name in sources:
+            found |= zip(own, theirs, strict=True)
+    return found
 
 
 def _check_shapes(
@@ -88,8 +95,8 @@ def _check_shapes(
     if own != shape if strict else math.prod(own) != math.prod(shape):
         layer.fail(
             "param",
-            f"parameter {index} has shape {own}, but shares that of layer "
-            f'"{other.name}" with shape {shape}',
+            f"parameter {index} has shape {own}, but shares that of {other.title} with shape "
+            f"{shape}",
         )
 
 

@@ -9,11 +9,16 @@ from ..proto import NetParameter
 log = logging.getLogger("osucaffe")
 
 FIELDS = ("forward_type", "backward_type", "forward_math", "backward_math")
+NET_FIELDS = (
+    *(f"default_{field}" for field in FIELDS),
+    "global_grad_scale",
+    "global_grad_scale_adaptive",
+)
 
 
 def warn_of_precision(param: NetParameter) -> None:
     """Warn once when a net asks for a precision: here it is a setting of the run, not the net."""
-    asked = {f"default_{field}" for field in FIELDS if param.HasField(f"default_{field}")}
+    asked = {field for field in NET_FIELDS if param.HasField(field)}
     asked |= {field for layer in param.layer for field in FIELDS if layer.HasField(field)}
     if asked:
         log.warning(

@@ -13,10 +13,10 @@ from .assembly import Assembly
 def record_forward(parts: Assembly, total: Tensor) -> list[Call]:
     """The calls of all layers' forward, and of the sum of the weighted losses, in total."""
     program = Program()
-    for node in parts.nodes:
-        program.layer = node.layer.name
+    for position, node in enumerate(parts.nodes):
+        program.enter(node.layer.label, position)
         node.layer.forward(program, node.bottom, node.top)
-    program.layer = ""
+    program.enter()
     if parts.losses:
         blobs, weights = zip(*parts.losses, strict=True)
         program.total([blob.data for blob in blobs], total, weights=weights)
@@ -41,12 +41,12 @@ def record_backward(
     given = {blob.diff.base or blob.diff for blob in seedable}
     given.update(blob.diff for blob, _ in parts.losses)
     if scale is not None:
-        program.layer = parts.nodes[-1].layer.name
+        program.enter(parts.nodes[-1].layer.label, len(parts.nodes) - 1)
         _scale_losses(program, parts.losses, seeds, scale)
-    for node in reversed(parts.nodes):
+    for position, node in reversed(list(enumerate(parts.nodes))):
         if not node.backward:
             continue
-        program.layer = node.layer.name
+        program.enter(node.layer.label, position)
         for blob in node.top:
             # A top that leads to no loss adds nothing.
             diff = blob.diff.base or blob.diff

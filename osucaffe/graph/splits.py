@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections import Counter
 
 from ..errors import UserError
-from ..proto import caffe_pb2
+from ..proto import caffe_pb2, title
 
 _Top = tuple[int, int]  # (layer, index of its top)
 
@@ -26,8 +26,8 @@ def insert_splits(net: caffe_pb2.NetParameter) -> caffe_pb2.NetParameter:
             if name not in producer:
                 made = ", ".join(f'"{n}"' for n in producer) or "none"
                 raise UserError(
-                    f'layer "{layer.name}" ({layer.type}): no earlier layer makes its bottom '
-                    f'"{name}"; blobs made so far: {made}'
+                    f'{title(layer)}: no earlier layer makes its bottom "{name}"; blobs made so '
+                    f"far: {made}"
                 )
             source[i, j] = producer[name]
             uses[producer[name]] += 1

@@ -10,12 +10,11 @@ from ..backends.tensor import Call, Step, sequence
 Prepared = tuple[Call, Step]
 
 
-def by_layer(calls: Iterable[Prepared], names: Sequence[str]) -> list[list[Step]]:
-    """The steps of each layer, in the order of their names; at the end those of no layer."""
-    index = {name: position for position, name in enumerate([*names, ""])}
-    steps: list[list[Step]] = [[] for _ in range(len(names) + 1)]
+def by_layer(calls: Iterable[Prepared], layers: int) -> list[list[Step]]:
+    """The steps of each of so many layers, by its position; at the end those of no layer."""
+    steps: list[list[Step]] = [[] for _ in range(layers + 1)]
     for call, step in calls:
-        steps[index[call.layer]].append(step)
+        steps[call.position].append(step)
     return steps
 
 
@@ -24,7 +23,7 @@ def as_one(
     begin: Step,
     forward: Sequence[Prepared],
     backward: Sequence[Prepared],
-    names: Sequence[str],
+    layers: int,
     *,
     before: Mapping[int, Step],
     after: Mapping[int, Step],
@@ -33,12 +32,12 @@ def as_one(
 ) -> Step:
     """A step that runs `begin` and all calls, which the backend may replay: see `Net.whole`.
 
-    names: of the layers, in order.
+    layers: how many the net has.
     """
     if before:
-        forward = _mark_forward(forward, names, before)
+        forward = _mark_forward(forward, before)
     if after:
-        backward = _mark_backward(backward, names, after)
+        backward = _mark_backward(backward, layers, after)
     calls = [*forward, *backward]
     hosted = any(call.name == "host" and not call.settings["feed"] for call, _ in calls)
     feeds = [step for call, step in calls if call.settings.get("feed")]
@@ -53,30 +52,28 @@ def as_one(
     return sequence([begin, *feeds, run])
 
 
-def _mark_forward(
-    calls: Sequence[Prepared], names: Sequence[str], before: Mapping[int, Step]
-) -> list[Prepared]:
-    """The calls of forward, with the steps of `before` (by index) ahead of their layers'."""
-    index = {name: position for position, name in enumerate(names)}
+def _mark_forward(calls: Sequence[Prepared], before: Mapping[int, Step]) -> list[Prepared]:
+    """The calls of forward, with the steps of `before` (by position) ahead of their layers'; a
+    call of no layer comes behind all of them."""
     due = sorted(before)
     marked = []
     for call, step in calls:
-        while due and due[0] <= index.get(call.layer, len(names)):
+        while due and (call.position < 0 or due[0] <= call.position):
             marked.append(_mark(before[due.pop(0)]))
         marked.append((call, step))
     return marked + [_mark(before[each]) for each in due]
 
 
 def _mark_backward(
-    calls: Sequence[Prepared], names: Sequence[str], after: Mapping[int, Step]
+    calls: Sequence[Prepared], layers: int, after: Mapping[int, Step]
 ) -> list[Prepared]:
-    """The calls of backward, with the steps of `after` (by index) behind their layers', and behind
-    what runs beside these."""
+    """The calls of backward, with the steps of `after` (by position) behind their layers', and
+    behind what runs beside these."""
     marked = []
-    for index in reversed(range(len(names))):
-        marked += [(call, step) for call, step in calls if call.layer == names[index]]
-        if index in after:
-            marked.append(_mark(after[index], aside=True))
+    for position in reversed(range(layers)):
+        marked += [(call, step) for call, step in calls if call.position == position]
+        if position in after:
+            marked.append(_mark(after[position], aside=True))
     return marked
 
 

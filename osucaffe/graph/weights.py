@@ -3,16 +3,28 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from .. import filler
 from ..arena import Parameter
+from ..backends.tensor import Tensor
 from ..errors import UserError
 from ..layer import Layer
-from ..proto import blob_fits, blob_shape, blob_to_array, caffe_pb2, fill_blob, has_values
+from ..proto import (
+    AnyWeights,
+    blob_fits,
+    blob_shape,
+    blob_to_array,
+    caffe_pb2,
+    fill_blob,
+    has_values,
+    label,
+)
+from .naming import by_name
 
 log = logging.getLogger("osucaffe")
 
@@ -27,50 +39,91 @@ def fill_parameters(
         for blob, kind in zip(layer.parameters, layer.fillers, strict=True):
             if id(blob) in waiting:
                 waiting.discard(id(blob))
-                where = f'layer "{layer.name}" ({layer.type})'
-                backend.write(blob.data, filler.fill(kind, blob.shape, generator, where))
+                values = filler.fill(kind, blob.shape, generator, layer.title)
+                backend.write(blob.data, values)
         for tensor, values in layer.initial:
             if tensor.array is not None:  # else it is a parameter of another net
                 backend.write(tensor, values)
 
 
-def copy_weights(weights: caffe_pb2.NetParameter, layers: Sequence[Layer], backend: Any) -> None:
-    """Write the blobs of `weights` into the parameters of the layers that have the same names."""
-    targets = {layer.name: layer for layer in layers}
-    for source in weights.layer:
-        layer = targets.get(source.name)
-        if layer is None:
-            if source.blobs:
-                log.info("Ignoring source layer %s", source.name)
-            continue
-        if not source.blobs:
-            continue
-        if len(source.blobs) != len(layer.parameters):
-            layer.fail(
-                "blobs",
-                f"has {len(layer.parameters)} parameters, the weights file {len(source.blobs)}",
+@dataclass(frozen=True)
+class Match:
+    """What a model file had for the layers of a net.
+
+    loaded, missing: layers of the net that found all their parameters there, and that did not.
+    unused: what messages call the layers of the file that no layer of the net takes.
+    """
+
+    loaded: list[Layer]
+    missing: list[Layer]
+    unused: list[str]
+
+
+def copy_weights(weights: AnyWeights, layers: Sequence[Layer], backend: Any) -> Match:
+    """Write the blobs of `weights` into the parameters of the layers that have the same names.
+
+    Layers of one name take those of that name in their order: C++ Caffe gives them all to the
+    first, so that a net does not get its own weights back.
+    """
+    targets = by_name(layer for layer in layers if layer.parameters)
+    sources = by_name(layer for layer in weights.layer if layer.blobs)
+    written: set[Tensor] = set()
+    for name, group in targets.items():
+        given = sources.get(name, [])
+        if given and max(len(group), len(given)) > 1:
+            log.info(
+                'Several layers are named "%s" (%d in the file, %d here): matched in order',
+                name,
+                len(given),
+                len(group),
             )
-        for index, (blob, proto) in enumerate(zip(layer.parameters, source.blobs, strict=True)):
-            if not has_values(proto):  # HDF5 files hold a shared parameter once
-                continue
-            if not blob_fits(proto, blob.shape):
-                raise UserError(
-                    f'layer "{layer.name}" ({layer.type}): parameter {index} has shape '
-                    f"{blob.shape}, but the weights file has {blob_shape(proto)}; to learn this "
-                    f"layer afresh, rename it"
-                )
-            values = blob_to_array(proto)
-            backend.write(blob.data, values.reshape(blob.shape))
+        for layer, source in zip(group, given, strict=False):
+            written.update(_copy(source, layer, backend))
+        del given[: len(group)]
+    loaded: list[Layer] = []
+    missing: list[Layer] = []
+    for layer in layers:
+        if layer.parameters:
+            tensors = {blob.data.base or blob.data for blob in layer.parameters}
+            (loaded if tensors <= written else missing).append(layer)
+    return Match(loaded, missing, [label(each) for group in sources.values() for each in group])
+
+
+def _copy(source: Any, layer: Layer, backend: Any) -> Iterator[Tensor]:
+    """Write a layer's blobs; yields the tensors that are written."""
+    if len(source.blobs) != len(layer.parameters):
+        layer.fail(
+            "blobs",
+            f"has {len(layer.parameters)} parameters, the weights file {len(source.blobs)}",
+        )
+    for index, (blob, proto) in enumerate(zip(layer.parameters, source.blobs, strict=True)):
+        if not has_values(proto):  # HDF5 files hold a shared parameter once
+            continue
+        if not blob_fits(proto, blob.shape):
+            raise UserError(
+                f"{layer.title}: parameter {index} has shape {blob.shape}, but the weights file "
+                f"has {blob_shape(proto)}; to learn this layer afresh, rename it"
+            )
+        values = blob_to_array(proto)
+        backend.write(blob.data, values.reshape(blob.shape))
+        yield blob.data.base or blob.data
 
 
 def to_proto(
     param: caffe_pb2.NetParameter, layers: Sequence[Layer], backend: Any, *, diff: bool
 ) -> caffe_pb2.NetParameter:
-    """The net of these layers with their weights (diff: and gradients), as a model file has it."""
+    """The net of these layers with their weights (diff: and gradients), as a model file has it.
+
+    Images that were cropped have their size where ImageData has the one that it scales them to: so
+    who uses the model can scale others to it.
+    """
     result = caffe_pb2.NetParameter()
     result.CopyFrom(param)
     for layer, each in zip(layers, result.layer, strict=True):
         each.phase = getattr(caffe_pb2, layer.phase)
+        if layer.record_shape and each.transform_param.crop_size:
+            size = each.image_data_param
+            _, size.new_height, size.new_width = layer.record_shape
         del each.blobs[:]
         for blob in layer.parameters:
             gradient = backend.read(blob.diff) if diff else None

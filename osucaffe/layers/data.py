@@ -161,9 +161,7 @@ class DummyData(Feed):
 
     def _draw(self, top: int, shape: Shape) -> np.ndarray:
         generator = np.random.default_rng([self.seed, self.key, top, self.position + self.rank])
-        return filler.fill(
-            self._fillers[top], shape, generator, f'layer "{self.name}" ({self.type})'
-        )
+        return filler.fill(self._fillers[top], shape, generator, self.title)
 
     def next(self) -> list[Buffer]:
         for top, buffer in zip(self._random, self._buffers, strict=True):

@@ -20,6 +20,7 @@ class Source(Protocol):
     """What makes the batches: see DatumSource, whose names these are."""
 
     shape: Shape
+    record_shape: Shape
     raw: bool
     raw_shape: Shape
     interleaved: bool
@@ -48,6 +49,7 @@ class Images(Stream):
         decoder: whose memory raw records are written to, instead of the host's.
         """
         self._source = source
+        self.record_shape = source.record_shape
         shapes: list[Shape] = [(batch, *source.shape), (batch,)]
         if not source.raw:
             return self.stream(source.fill, shapes, threads=threads, depth=depth)

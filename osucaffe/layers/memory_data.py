@@ -49,14 +49,12 @@ class MemoryData(Feed):
         count = len(data) if np.ndim(data) else 0
         if np.shape(data) != (count, *self.shape) or not count or count % self.batch_size:
             raise UserError(
-                f'layer "{self.name}" (MemoryData): the data have shape {np.shape(data)}, not '
+                f"{self.title}: the data have shape {np.shape(data)}, not "
                 f"(N, {', '.join(map(str, self.shape))}) with N a multiple of batch_size "
                 f"{self.batch_size}"
             )
         if np.size(labels) != count:
-            raise UserError(
-                f'layer "{self.name}" (MemoryData): {np.size(labels)} labels for {count} images'
-            )
+            raise UserError(f"{self.title}: {np.size(labels)} labels for {count} images")
         self._arrays = np.asarray(data), np.asarray(labels).reshape(count)
         self.position = 0
 
@@ -66,7 +64,7 @@ class MemoryData(Feed):
         shape = self._transform.prepare(images.shape[1:]) if images.ndim == 4 else ()
         if shape != self.shape:
             raise UserError(
-                f'layer "{self.name}" (MemoryData): images of {images.shape} become {shape} by '
+                f"{self.title}: images of {images.shape} become {shape} by "
                 f"transform_param, but the layer wants {self.shape}"
             )
         data = np.empty((len(images), *shape), np.float32)
@@ -86,7 +84,7 @@ class MemoryData(Feed):
         start = (self.position + self.rank * self.batch_size) % len(data)
         stop = start + self.batch_size
         if (place := self._labels.wrong(labels[start:stop])) is not None:
-            name = f'layer "{self.name}" (MemoryData): image {start + place} of the arrays'
+            name = f"{self.title}: image {start + place} of the arrays"
             self._labels.check(labels[start + place], name)
         self._buffers[0].array[...] = data[start:stop]
         self._buffers[1].array[...] = labels[start:stop]

@@ -134,12 +134,9 @@ class Python(Layer):
         try:
             module = importlib.import_module(param.module)
         except ModuleNotFoundError as error:
-            if error.name != param.module:
+            if not error.name:  # a module of the user's raised it
                 raise
-            self.fail(
-                "python_param.module",
-                f'there is no module "{param.module}": put its folder on PYTHONPATH',
-            )
+            self.fail("python_param.module", _missing(param.module, error.name))
         found = getattr(module, param.layer, None)
         if not (inspect.isclass(found) and issubclass(found, PythonLayer)):
             self.fail(
@@ -220,6 +217,20 @@ class Python(Layer):
         wanted = [b for b, down in zip(self._bottom, propagate_down, strict=True) if down]
         _give(wanted, "diff", writes[2 * len(blobs) :])
         self.instance.backward(self._top, propagate_down, self._bottom)
+
+
+def _missing(module: str, name: str) -> str:
+    """What to say when a module cannot be imported, as there is none of this name."""
+    if not f"{module}.".startswith(f"{name}."):
+        return f'"{module}" imports "{name}", which is not there: install it'
+    if name.startswith("caffe."):
+        return (
+            f'there is no module "{module}": a package "caffe" of yours is not looked into, as '
+            "osucaffe takes its place; put the module elsewhere, and change its name here"
+        )
+    inside = f', as there is no package "{name}"' if name != module else ""
+    folder = "the folder that holds it" if inside else "its folder"
+    return f'there is no module "{module}"{inside}: put {folder} on PYTHONPATH'
 
 
 def _give(blobs: Sequence[Any], side: str, arrays: Arrays) -> None:

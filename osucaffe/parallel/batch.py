@@ -6,18 +6,21 @@ from collections.abc import Iterator
 from typing import Any
 
 from ..errors import UserError
-from ..proto import caffe_pb2
+from ..proto import caffe_pb2, title
 
 _FIELDS = ("data_param", "image_data_param", "hdf5_data_param", "memory_data_param",
-           "window_data_param", "patch_data_param")  # fmt: skip
+           "window_data_param", "patch_data_param", "dense_image_data_param",
+           "detection_data_param", "eval_data_param", "image_gt_data_param",
+           "video_data_param")  # fmt: skip
 
 
 def readers(param: caffe_pb2.NetParameter) -> Iterator[tuple[str, Any]]:
-    """Each layer of the TRAIN phase that reads data: its name and its message with batch_size."""
+    """Each layer of the TRAIN phase that reads data: what messages call it, and its message with
+    batch_size."""
     for layer in param.layer:
         for field in _FIELDS if _trains(layer) else ():
             if layer.HasField(field) and getattr(layer, field).batch_size:
-                yield layer.name, getattr(layer, field)
+                yield title(layer), getattr(layer, field)
 
 
 def divide_batches(param: caffe_pb2.NetParameter, ranks: int) -> caffe_pb2.NetParameter:
@@ -30,14 +33,14 @@ def divide_batches(param: caffe_pb2.NetParameter, ranks: int) -> caffe_pb2.NetPa
     for name, message in readers(divided):
         if message.batch_size % ranks:
             raise UserError(
-                f'layer "{name}", batch_size: {message.batch_size} cannot be divided among {ranks} '
+                f"{name}, batch_size: {message.batch_size} cannot be divided among {ranks} "
                 f"ranks: choose a multiple of {ranks}, another number of ranks, or --scal weak"
             )
         message.batch_size //= ranks
     for layer in divided.layer:
         if _trains(layer) and layer.type in ("DummyData", "Input"):
             raise UserError(
-                f'layer "{layer.name}" ({layer.type}): --scal strong divides batch_size, which '
+                f"{title(layer)}: --scal strong divides batch_size, which "
                 "this layer does not have: use --scal weak"
             )
     return divided

@@ -125,7 +125,7 @@ class DataParallel(Team):
         if design.propagation != "sharded":
             nbytes = design.bucket if design.propagation == "overlapped" else whole
             travelling, operation = find_buckets(net, nbytes, frozen=True), "broadcast"
-        copies = getattr(net.backend, "shadow_arena", lambda arena: None)(arena.data)
+        copies = getattr(net.backend, "low_precision_arena", lambda arena: None)(arena.data)
         self._weights = Propagation(
             self.comm, net.backend, arena.data, copies, travelling, operation
         )

@@ -1,4 +1,4 @@
-"""Owns Classifier: a net with one image input that predicts classes of images."""
+"""Owns Classifier: images in, scores of classes out."""
 
 from __future__ import annotations
 
@@ -8,50 +8,17 @@ from pathlib import Path
 import numpy as np
 
 from ..errors import UserError
-from .io import Extents, Transformer, oversample, resize_image
-from .net import Net
-from .proto import caffe_pb2
+from .image_input import ImageNet, centre
+from .io import Extents, oversample, resize_image
 
 
-class Preprocessing:
-    """How images enter a net's only input: what the Transformer's setters of these names do."""
-
-    def __init__(
-        self,
-        net: Net,
-        mean: np.ndarray | None,
-        input_scale: float | None,
-        raw_scale: float | None,
-        channel_swap: Sequence[int] | None,
-    ) -> None:
-        if len(net.inputs) != 1:
-            raise UserError(
-                f"a net that images enter has one input, not {len(net.inputs)}: give its deploy "
-                "prototxt, which begins with an Input layer"
-            )
-        self.input = net.inputs[0]
-        self.transformer = Transformer({name: net.blobs[name].data.shape for name in net.inputs})
-        self.transformer.set_transpose(self.input, (2, 0, 1))
-        if mean is not None:
-            self.transformer.set_mean(self.input, mean)
-        if input_scale is not None:
-            self.transformer.set_input_scale(self.input, input_scale)
-        if raw_scale is not None:
-            self.transformer.set_raw_scale(self.input, raw_scale)
-        if channel_swap is not None:
-            self.transformer.set_channel_swap(self.input, channel_swap)
-        self.crop_dims = np.array(net.blobs[self.input].data.shape[2:])
-
-    def __call__(self, images: Sequence[np.ndarray]) -> np.ndarray:
-        """All images as one array for `Net.forward_all`."""
-        return np.array([self.transformer.preprocess(self.input, image) for image in images])
-
-
-class Classifier(Net):
+class Classifier(ImageNet):
     """A net in its TEST phase that classifies images.
 
     image_dims: (height, width) that images are scaled to before they are cropped to the input
-    (default: the input's own). mean, input_scale, raw_scale, channel_swap: see io.Transformer.
+    (default: the input's own). mean, input_scale, raw_scale, channel_swap: see io.Transformer;
+    where none of them is given or set, images enter as they did in training, as far as the file of
+    weights tells.
     """
 
     def __init__(
@@ -64,10 +31,9 @@ class Classifier(Net):
         raw_scale: float | None = None,
         channel_swap: Sequence[int] | None = None,
     ) -> None:
-        super().__init__(model_file, caffe_pb2.TEST, weights=pretrained_file)
-        self.preprocess = Preprocessing(self, mean, input_scale, raw_scale, channel_swap)
-        self.transformer = self.preprocess.transformer
-        self.crop_dims = self.preprocess.crop_dims
+        super().__init__(model_file, pretrained_file, mean, input_scale, raw_scale, channel_swap)
+        self.crop_dims = self.preprocess.extents
+        self._own_dims = image_dims is None
         self.image_dims = self.crop_dims if image_dims is None else image_dims
         if any(image < crop for image, crop in zip(self.image_dims, self.crop_dims, strict=True)):
             raise UserError(
@@ -75,16 +41,27 @@ class Classifier(Net):
                 f"{tuple(map(int, self.crop_dims))}, which is cropped from it"
             )
 
+    def scale_as_trained(self, extents: Extents | None) -> None:
+        """Unless image_dims were given, scale images to what they had before they were cropped in
+        training, where that is known."""
+        if (
+            self._own_dims
+            and extents is not None
+            and not (np.array(extents) < self.crop_dims).any()
+        ):
+            self.image_dims = np.array(extents)
+
     def predict(self, inputs: Sequence[np.ndarray], oversample: bool = True) -> np.ndarray:
         """The scores (images x classes) of images (height, width, channels).
 
         oversample: average over ten crops: corners, centre, and their mirror images.
         """
+        self.scale_as_trained(self.enter_as_trained(inputs))
         images = [resize_image(image, self.image_dims) for image in inputs]
         if oversample:
             crops = list(_ten_crops(images, self.crop_dims))
         else:
-            crops = [_centre(image, self.crop_dims) for image in images]
+            crops = [centre(image, self.crop_dims) for image in images]
         data = self.preprocess(crops)
         scores = self.forward_all(**{self.inputs[0]: data})[self.outputs[0]]
         if oversample:
@@ -93,9 +70,3 @@ class Classifier(Net):
 
 
 _ten_crops = oversample
-
-
-def _centre(image: np.ndarray, extents: np.ndarray) -> np.ndarray:
-    height, width = (int(extent) for extent in extents)
-    top, left = (image.shape[0] - height) // 2, (image.shape[1] - width) // 2
-    return image[top : top + height, left : left + width]

@@ -8,17 +8,15 @@ from typing import Any
 
 import numpy as np
 
-from .classifier import Preprocessing
+from .image_input import ImageNet
 from .io import load_image, resize_image
-from .net import Net
-from .proto import caffe_pb2
 
 
-class Detector(Net):
+class Detector(ImageNet):
     """A net in its TEST phase that scores windows of images.
 
     context_pad: pixels of the net's input that show what surrounds a window. The other settings:
-    see io.Transformer.
+    see io.Transformer, and Classifier for where none is given.
     """
 
     def __init__(
@@ -31,15 +29,13 @@ class Detector(Net):
         channel_swap: Sequence[int] | None = None,
         context_pad: int | None = None,
     ) -> None:
-        super().__init__(model_file, caffe_pb2.TEST, weights=pretrained_file)
-        self.preprocess = Preprocessing(self, mean, input_scale, raw_scale, channel_swap)
-        self.transformer = self.preprocess.transformer
+        super().__init__(model_file, pretrained_file, mean, input_scale, raw_scale, channel_swap)
         self.configure_crop(context_pad)
 
     def configure_crop(self, context_pad: int | None) -> None:
         """Set the context, and the mean colour that stands for what lies outside the image."""
         self.context_pad = context_pad or 0
-        name = self.preprocess.input
+        name = self.preprocess.name
         self.crop_mean = self.transformer.deprocess(
             name, np.zeros(self.transformer.inputs[name][1:], np.float32)
         )
@@ -51,6 +47,9 @@ class Detector(Net):
 
         Returns a dict for each window: its `window`, `prediction` (scores) and `filename`.
         """
+        if not self.preprocess.is_set:
+            self.enter_as_trained([])
+            self.configure_crop(self.context_pad)
         found = []
         crops = []
         for filename, windows in images_windows:
@@ -68,7 +67,7 @@ class Detector(Net):
 
         What lies beyond the image's border is filled with the mean colour.
         """
-        size = self.preprocess.crop_dims.astype(float)
+        size = self.preprocess.extents.astype(float)
         box = np.asarray(window, float)
         inner = size - 2 * self.context_pad
         if (inner <= 0).any():

@@ -60,7 +60,7 @@ def get_layer_label(layer: Any, rankdir: str, display_lrm: bool = False) -> str:
     if display_lrm and layer.param:
         multipliers = ", ".join(f"{param.lr_mult:g}" for param in layer.param)
         parts.append(f"lr_mult: {multipliers}")
-    return separator.join(parts)
+    return separator.join(filter(None, parts))
 
 
 def _windows(param: Any, dilation: bool = False) -> list[tuple[str, str]]:

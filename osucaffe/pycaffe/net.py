@@ -12,9 +12,11 @@ import numpy as np
 
 from .. import net as engine
 from ..errors import UserError
+from ..graph.parameters import same_layers
 from ..layers.memory_data import MemoryData
 from ..layers.python import Python
-from ..proto import NetParameter, read_net, read_weights, write_weights
+from ..loading import load_weights
+from ..proto import AnyWeights, NetWeights, read_net, read_weights, write_weights
 from . import settings
 from .blob import Blob, BlobVec, Store, store_of
 
@@ -77,6 +79,9 @@ class Net:
         self._begin(net)
         return self
 
+    mismatch = ""
+    """Layers that the file of weights lacked, and those of it that this net does not have."""
+
     def _begin(self, net: engine.Net) -> None:
         self._store: Store = store_of(net.backend)
         self._before_forward: list[Callback] = []
@@ -102,7 +107,9 @@ class Net:
             zip(net.layer_names, self.layers, strict=True)
         )
         self.params: OrderedDict[str, BlobVec] = OrderedDict(
-            (name, layer.blobs) for name, layer in self.layer_dict.items() if layer.blobs
+            (name, layer.blobs)
+            for name, layer in zip(net.layer_names, self.layers, strict=True)
+            if layer.blobs
         )
         nodes = list(zip(net.layer_names, net.nodes, strict=True))
         self.bottom_names = OrderedDict((k, [blob.name for blob in n.bottom]) for k, n in nodes)
@@ -136,7 +143,7 @@ class Net:
         """
         first = self._index(start, 0)
         last = self._index(end, len(self.layers) - 1)
-        wanted = self.outputs if end is None else self.top_names[end]
+        wanted = self.outputs if end is None else self._net.nodes[last].layer.param.top
         if inputs:
             self._put("data", inputs, self.inputs, "Input blob arguments do not match net inputs.")
         self._forward(first, last)
@@ -156,7 +163,9 @@ class Net:
         """
         first = self._index(start, len(self.layers) - 1)
         last = self._index(end, 0)
-        wanted = self.inputs if end is None else self.bottom_names[end]
+        wanted = (
+            self.inputs if end is None else [blob.name for blob in self._net.nodes[last].bottom]
+        )
         if outputs:
             message = "Top diff arguments do not match net outputs."
             self._put("diff", outputs, self.outputs, message)
@@ -320,17 +329,13 @@ class Net:
 
     def clear_param_diffs(self) -> None:
         """Set the gradients of all parameters to zero."""
-        for blobs in self.params.values():
-            for blob in blobs:
+        for layer in self.layers:
+            for blob in layer.blobs:
                 blob.diff[...] = 0
 
     def share_with(self, other: Net) -> None:
         """Use the parameters of another net's layers of the same names, in place of own ones."""
-        sources = {layer.name: layer for layer in other._net.layers}
-        for layer in self._net.layers:
-            source = sources.get(layer.name)
-            if source is None:
-                continue
+        for layer, source in same_layers(self._net.layers, other._net.layers).items():
             for mine, theirs in zip(layer.parameters, source.parameters, strict=True):
                 if mine.shape != theirs.shape:
                     layer.fail("param", f"cannot share {theirs.shape}: it needs {mine.shape}")
@@ -341,9 +346,9 @@ class Net:
         """Copy the weights of layers of the same names from a .caffemodel or HDF5 file."""
         self._load(_read_model(file), file)
 
-    def _load(self, model: NetParameter, file: str | Path) -> None:
+    def _load(self, model: AnyWeights, file: str | Path) -> None:
         self._store.upload()
-        self._net.load(model, file)
+        self.mismatch = load_weights([self._net], [(file, model)])
         self._store.forget()
 
     load_hdf5 = copy_from
@@ -368,7 +373,7 @@ def check_readable(file: str | Path) -> None:
         raise CaffeError(f"{file}: cannot read it: {error.strerror}") from None
 
 
-def _read_model(file: str | Path) -> NetParameter:
+def _read_model(file: str | Path) -> NetWeights:
     check_readable(file)
     return read_weights(file)
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 from collections import Counter, OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ..errors import nearest
 from ..proto import caffe_pb2
 
 LayerParameter = caffe_pb2.LayerParameter
@@ -60,8 +60,8 @@ def assign_proto(message: Any, name: str, value: Any) -> None:
 def _check_field(message: Any, name: str, what: str) -> None:
     known = list(message.DESCRIPTOR.fields_by_name)
     if name not in known:
-        near = difflib.get_close_matches(name, known, 1)
-        hint = f" (did you mean {near[0]!r}?)" if near else ""
+        near = nearest(name, known)
+        hint = f" (did you mean {near!r}?)" if near else ""
         raise AttributeError(f"{what} has no field {name!r}{hint}")
 
 

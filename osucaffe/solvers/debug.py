@@ -29,7 +29,7 @@ def _after_forward(net: Net) -> Callable[[int], None]:
         if index == len(net.nodes):  # the step behind the layers, which adds up the loss
             return
         node = net.nodes[index]
-        name = node.layer.name
+        name = node.layer.label
         for blob in node.top:
             value = _mean(net, blob.data)
             logger.info("    [Forward] Layer %s, top blob %s data: %g", name, blob.name, value)
@@ -47,7 +47,7 @@ def _after_backward(net: Net) -> Callable[[int], None]:
         node = net.nodes[index]
         if not node.backward:
             return
-        name = node.layer.name
+        name = node.layer.label
         for blob, wanted in zip(node.bottom, node.propagate_down, strict=True):
             if wanted:
                 value = _mean(net, blob.diff)

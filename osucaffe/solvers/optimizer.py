@@ -145,7 +145,8 @@ class Optimizer:
         self._backend.place(part, memory, start * (self._backend.nbytes(flat) // flat.size))
 
     def _prepare(self, call: Any) -> Step:
-        step: Step = self._backend.prepare(call)
+        step: Step
+        [step] = self._backend.prepare([call])
         for tensor in call.scratch:
             memory = self._backend.allocate(self._backend.nbytes(tensor))
             self._backend.place(tensor, memory, 0)

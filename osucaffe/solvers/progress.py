@@ -6,40 +6,56 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from ..errors import UserError
+from ..graph.naming import by_name
 from ..net import Net
 from .scaling import LossScale
 
 
 @dataclass
 class NetProgress:
-    """How far a net has come: its random step, and the record each of its data layers is at."""
+    """How far a net has come: its random step, and the record each of its data layers is at:
+    by their names, for each layer of that name in its order."""
 
     step: int
-    positions: dict[str, int]
+    positions: dict[str, list[int]]
 
     @classmethod
     def of(cls, net: Net) -> NetProgress:
         positions = {
-            layer.name: layer.position for layer in net.layers if hasattr(layer, "position")
+            name: [reader.position for reader in readers] for name, readers in _readers(net).items()
         }
         return cls(net.random.step, positions)
+
+    @classmethod
+    def decode(cls, fields: dict[str, Any]) -> NetProgress:
+        positions = fields["positions"].items()
+        return cls(int(fields["step"]), {name: list(map(int, each)) for name, each in positions})
 
     def part(self, before: NetProgress, done: int, taken: int) -> NetProgress:
         """Where the net would be had it come only `done` of the `taken` batches since `before`."""
         positions = {
-            name: before.positions[name] + (position - before.positions[name]) * done // taken
-            for name, position in self.positions.items()
+            name: [
+                old + (new - old) * done // taken
+                for old, new in zip(before.positions[name], reached, strict=True)
+            ]
+            for name, reached in self.positions.items()
         }
         return NetProgress(self.step, positions)
 
     def apply(self, net: Net) -> None:
         """Let the net go on from here. Layers that it did not have then keep their place."""
         net.random.step = self.step
-        for layer in net.layers:
-            if layer.name in self.positions and hasattr(layer, "position"):
-                layer.position = self.positions[layer.name]
+        for name, readers in _readers(net).items():
+            for reader, position in zip(readers, self.positions.get(name, ()), strict=False):
+                reader.position = position
+
+
+def _readers(net: Net) -> dict[str, list[Any]]:
+    """The layers that read data, by name."""
+    return by_name(layer for layer in net.layers if hasattr(layer, "position"))
 
 
 @dataclass
@@ -76,10 +92,10 @@ class Progress:
     def decode(cls, content: bytes, path: Path) -> Progress:
         try:
             fields = json.loads(content)
-            nets = [NetProgress(**each) for each in fields["nets"]]
+            nets = [NetProgress.decode(each) for each in fields["nets"]]
             losses = [float(loss) for loss in fields["losses"]]
             return cls(int(fields["seed"]), nets, losses, fields.get("loss_scale"))
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, AttributeError):
             raise UserError(
                 f"{path}: what a resumed run needs cannot be read, the file is damaged; "
                 "take an older snapshot"

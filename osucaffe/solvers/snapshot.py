@@ -16,15 +16,16 @@ from pathlib import Path
 import numpy as np
 
 from ..arena import Parameter
-from ..errors import UserError
+from ..errors import UserError, naming
 from ..net import Net
 from ..proto import (
-    NetParameter,
+    NetWeights,
     SolverParameter,
     SolverState,
     blob_fits,
     blob_shape,
     blob_to_array,
+    check_hdf5_names,
     fill_blob,
     find_learned_net,
     read_state,
@@ -47,7 +48,7 @@ class Restored:
     state: SolverState
     progress: Progress | None
     model: Path
-    weights: NetParameter
+    weights: NetWeights
 
     def history(self, parameters: Sequence[Parameter], solver_type: str) -> list[np.ndarray]:
         """The history of these parameters, one for each of its blobs.
@@ -81,8 +82,16 @@ def check_prefix(param: SolverParameter, file: str) -> None:
         raise UserError(f"{file}: snapshot is set, but snapshot_prefix is not; set it")
 
 
+def check_net(param: SolverParameter, net: Net, file: str) -> None:
+    """UserError now rather than hours later if snapshots of this net cannot be written."""
+    if param.snapshot_format == SolverParameter.HDF5:
+        with naming(file):
+            check_hdf5_names(layer.param for layer in net.layers if layer.parameters)
+    check_writable(param.snapshot_prefix, file)
+
+
 def check_writable(prefix: str, file: str) -> None:
-    """UserError now rather than hours later if snapshots cannot be written."""
+    """UserError if nothing can be written under this prefix."""
     folder = Path(prefix).parent
     if not prefix:
         raise UserError(f"{file}: set snapshot_prefix, or snapshot_after_train: false")

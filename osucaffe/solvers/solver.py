@@ -15,7 +15,8 @@ import numpy as np
 from ..backends.random import new_seed
 from ..backends.tensor import Step
 from ..errors import UserError
-from ..proto import caffe_pb2, read_net, read_weights
+from ..loading import NOT_STRICT, Model, load_weights
+from ..proto import caffe_pb2, read_net, read_weights, refuse_unread
 from . import snapshot, testing
 from .iteration import iterate
 from .losses import Losses
@@ -42,7 +43,8 @@ class Solver:
     to stop or to snapshot (see `signals.py`). inspectable: every blob of the nets can be looked
     at (`debug_info` needs it and sets it). loss_scale: "dynamic", "none" or a factor of the loss
     (default: dynamic in fp16); see `scaling.py`. resume: a snapshot to begin from, as
-    `restore` takes it. weights: model files to begin from, behind those that the solver names.
+    `restore` takes it. weights: model files to begin from, behind those that the solver names;
+    strict: they are to have all layers with weights, and no others.
 
     Raises UserError for fields that contradict each other, for bad nets, and before the nets are
     built for files of weights that cannot be read.
@@ -61,6 +63,7 @@ class Solver:
         loss_scale: str | float | None = None,
         resume: str | Path | None = None,
         weights: Iterable[str] = (),
+        strict: bool = False,
     ) -> None:
         self.param = param
         self.team = team or Team()
@@ -72,6 +75,7 @@ class Solver:
         self._request = request
         self._inspectable = inspectable or param.debug_info
         self.loss_scale = make_loss_scale(backend, loss_scale)
+        refuse_unread(param, f"{file}: ")
         self._update = update_of(param, file, scaled=self.loss_scale is not None)
         self.policy = Policy(param, file)
         snapshot.check_prefix(param, file)
@@ -82,7 +86,7 @@ class Solver:
         self._test_choices = testing_nets(param, file, read_net)
         restored = self._find(resume) if resume else None
         named = [file.strip() for files in param.weights for file in files.split(",")]
-        models = [(file, read_weights(file)) for file in [*named, *weights]]
+        models: list[Model] = [(file, read_weights(file)) for file in [*named, *weights]]
         self.losses = Losses(backend, self.team, param.average_loss, param.iter_size)
         self.displayed = (0, time.perf_counter())
         """The iteration and the time of the last display."""
@@ -92,7 +96,7 @@ class Solver:
         if restored and restored.progress:
             seed = restored.progress.seed
         self._build(self.team.share(seed))
-        self._load(models)
+        self._load(models, strict)
         if restored:
             self._go_on(restored)
 
@@ -135,7 +139,7 @@ class Solver:
                 f"{self.param.max_iter}: there is nothing left to train; raise max_iter"
             )
         if (self.param.snapshot or self.param.snapshot_after_train) and not self.team.rank:
-            snapshot.check_writable(self.param.snapshot_prefix, self.file)
+            snapshot.check_net(self.param, self.net, self.file)
         logger.info("Solving %s", self.net.name)
         logger.info("Learning Rate Policy: %s", self.param.lr_policy)
         self.step(self.param.max_iter - self.iteration)
@@ -227,15 +231,15 @@ class Solver:
 
     # -- weights and snapshots -------------------------------------------------------------------
 
-    def _load(self, models: list[tuple[str, caffe_pb2.NetParameter]]) -> None:
-        """Copy the weights of layers with the same names, and let go of each file's."""
+    def _load(self, models: list[Model], strict: bool) -> None:
+        """Begin from the weights of model files."""
+        for file, _ in models:
+            logger.info("Finetuning from %s", file)
         # Test nets may have parameters that the training net does not have.
         nets = [self.net, *(net for net in self.test_nets if net.arena.segments)]
-        while models:
-            file, weights = models.pop(0)
-            logger.info("Finetuning from %s", file)
-            for net in nets:
-                net.load(weights, file)
+        mismatch = load_weights(nets, models) if models else ""
+        if mismatch and strict:
+            raise UserError(f"{self.file}: {mismatch}: {NOT_STRICT}")
 
     def snapshot(self) -> Snapshot:
         """Write the model and the solver's state under snapshot_prefix. Raises UserError.
@@ -278,7 +282,11 @@ class Solver:
         history = restored.history(parameters, self.param.type)
         if progress and progress.seed != self.seed:
             self._build(progress.seed)
-        self.net.load(restored.weights, restored.model)
+        if mismatch := load_weights([self.net], [(restored.model, restored.weights)]):
+            raise UserError(
+                f"{restored.path}: {mismatch}: it belongs to another net; go on with the net that "
+                "it was made with"
+            )
         self.optimizer.write_history(history)
         self.iteration = restored.state.iter
         self.policy.current_step = restored.state.current_step

@@ -99,9 +99,9 @@ class Tracer:
 
             net.backward(accumulate=accumulate, after=behind)
 
-        parts = [(n.layer.name, "forward" if n.bottom else "data") for n in net.nodes]
+        parts = [(n.layer.label, "forward" if n.bottom else "data") for n in net.nodes]
         self._pass("forward", [*parts, ("total", "forward")], forward)
-        parts = [(node.layer.name, "backward") for node in reversed(net.nodes)]
+        parts = [(node.layer.label, "backward") for node in reversed(net.nodes)]
         self._pass("backward", parts, backward)
 
     def update(self, run: Callable[[], None]) -> None:

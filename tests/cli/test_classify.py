@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import numpy as np
 import pytest
 import simplejpeg
@@ -10,24 +13,50 @@ from osucaffe.data.database import open_database
 from osucaffe.data.datum import parse_datum, pixels
 from osucaffe.proto import write_mean
 
+from .conftest import DEPLOY
+
+LOG = re.compile(r"[IW]\d{4} \d\d:\d\d:\d\d\.\d{6} +\d+ \w+\.py:\d+\] ")
 NAMES = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
 
 
 @pytest.fixture
-def classify(cli, root, fixtures):
+def digits(cli, fixtures):
+    """Writes so many digits as files; returns their names and labels."""
+
+    def write(count):
+        database = open_database(fixtures / "formats" / "mnist200_lmdb")
+        names, labels = [], []
+        with database.read(0, count) as records:
+            for _, value in records:
+                datum = parse_datum(value)
+                digit = np.ascontiguousarray(pixels(datum)[0])[:, :, None]
+                content = simplejpeg.encode_jpeg(digit, quality=98, colorspace="GRAY")
+                names.append(f"{len(names)}.jpg")
+                (cli.folder / names[-1]).write_bytes(content)
+                labels.append(datum.label)
+        return names, labels
+
+    return write
+
+
+@pytest.fixture
+def classify(cli, root, fixtures, digits):
     """Runs the command on digit.jpg with the LeNet that C++ Caffe trained."""
-    database = open_database(fixtures / "formats" / "mnist200_lmdb")
-    with database.read(0, 1) as [(_, value)]:
-        datum = parse_datum(value)
-        digit = np.ascontiguousarray(pixels(datum)[0])
-        cli.answer = NAMES[datum.label]
-    path = cli.folder / "digit.jpg"
-    path.write_bytes(simplejpeg.encode_jpeg(digit[:, :, None], quality=98, colorspace="GRAY"))
+    (name,), (label,) = digits(1)
+    (cli.folder / name).rename(cli.folder / "digit.jpg")
+    cli.answer = NAMES[label]
     cli.write("labels.txt", "\n".join(NAMES) + "\n")
-    model = str(root / "models" / "lenet" / "deploy.prototxt")
-    weights = str(fixtures / "formats" / "lenet_iter_200.caffemodel")
-    common = ["--model", model, "--weights", weights, "--input_scale", "0.00390625"]
+    cli.deploy = str(root / "models" / "lenet" / "deploy.prototxt")
+    cli.weights = str(fixtures / "formats" / "lenet_iter_200.caffemodel")
+    common = ["--model", cli.deploy, "--weights", cli.weights]
     return lambda *arguments: cli("classify", *common, *arguments)
+
+
+def message(done):
+    """What the program says at its end, behind the log."""
+    *log, last = done.err.splitlines()
+    assert all(LOG.match(line) for line in log), log
+    return last
 
 
 def test_labels_and_scores(cli, classify):
@@ -40,7 +69,92 @@ def test_labels_and_scores(cli, classify):
     assert label == cli.answer
     assert float(score) > 0.9
     assert "class " in classify("digit.jpg", "digit.jpg").out
-    assert done.err == ""
+    _, loaded, images = done.err.splitlines()
+    assert loaded.endswith("lenet_iter_200.caffemodel: 4 of 4 layers with weights loaded")
+    assert re.search(
+        r"Images are scaled to 28x28; 0..255, times 0.00390625 \(trained: .*caffemodel, layer "
+        r'"mnist" \(Data\)\)$',
+        images,
+    )
+
+
+def scores(done):
+    assert done.code == 0, done.err
+    return done.out
+
+
+def test_what_is_not_said_is_as_in_training(cli, classify, digits):
+    """Right without an option, whatever option is given besides."""
+    names, labels = digits(24)
+    by_model = classify(*names, "--top", "1")
+    found = [int(line.split()[-1]) for line in by_model.out.splitlines()[1::2]]
+    assert sum(a == b for a, b in zip(found, labels, strict=True)) >= 22
+    assert scores(classify(*names, "--top", "1", "--input_scale", "0.00390625")) == by_model.out
+    raw = classify(*names, "--top", "1", "--input_scale", "1")
+    assert "; 0..255 (trained" in raw.err
+    assert scores(raw) != by_model.out
+    both = classify(*names, "--top", "1", "--raw_scale", "1", "--input_scale", "0.99609375")
+    assert both.out == by_model.out
+
+
+def test_a_model_that_says_nothing_is_told_of(cli, classify, fixtures):
+    """An HDF5 file of C++ Caffe holds names and weights only."""
+    model = str(fixtures / "formats" / "h5lenet_iter_200.caffemodel.h5")
+    known = classify("digit.jpg", "--weights", model, "--input_scale", "0.00390625")
+    assert known.code == 0
+    assert "Nothing is known" not in known.err
+    done = classify("digit.jpg", "--weights", model)
+    assert re.search(
+        r"^W.*\] Nothing is known of how images entered this net in tr", done.err, re.M
+    )
+    assert "give --trained_with train_val.prototxt" in done.err
+    cli.write_net()
+    done = classify("digit.jpg", "--weights", model, "--trained_with", "net.prototxt")
+    assert "(trained: net.prototxt, layer " in done.err
+    assert done.out == known.out
+    done = classify("digit.jpg", "--trained_with", cli.deploy)
+    assert done.code == 1
+    assert "has no layer that reads images" in message(done)
+
+
+@pytest.mark.parametrize("form", ["BINARYPROTO", "HDF5"])
+def test_what_train_writes_classifies_alike(cli, digits, form):
+    """Crops, a mean and a scale travel with the model, and how large images were."""
+    cli.write_net(transform="crop_size: 20 mean_value: 33")
+    cli.write_solver(f"snapshot_format: {form}")
+    assert cli("train", "--solver", "solver.prototxt").code == 0
+    cli.write("deploy.prototxt", DEPLOY.replace("dim: 28 dim: 28", "dim: 20 dim: 20"))
+    names, _ = digits(2)
+    end = ".h5" if form == "HDF5" else ""
+    common = ["--model", "deploy.prototxt", "--weights", f"run_iter_10.caffemodel{end}", *names]
+    done = cli("classify", *common)
+    assert done.code == 0, done.err
+    assert re.search(
+        r"scaled to 28x28, of which the middle of 20x20; 0..255, less the mean 33, times 0.0039062",
+        done.err,
+    )
+    flags = ["--image_dims", "28,28", "--mean", "33", "--input_scale", "0.00390625"]
+    assert cli("classify", *common, *flags).out == done.out
+    other = cli("classify", *common, "--image_dims", "20,20")
+    assert scores(other) != done.out
+
+
+def test_weights_that_match_no_layer(cli, classify):
+    net = Path(cli.deploy).read_text()
+    cli.write("renamed.prototxt", net.replace('name: "ip2"', 'name: "fc"'))
+    done = classify("digit.jpg", "--model", "renamed.prototxt")
+    assert done.code == 0
+    assert "3 of 4 layers with weights loaded; not in the file: fc; unused: ip2" in done.err
+    done = classify("digit.jpg", "--model", "renamed.prototxt", "--strict")
+    assert done.code == 1
+    assert re.search(r"not loaded: fc; unused of .*: ip2: give files that match", message(done))
+    for name in ("conv1", "conv2", "ip1", "ip2"):
+        net = net.replace(f'name: "{name}"', f'name: "{name}_new"')
+    cli.write("other.prototxt", net)
+    done = classify("digit.jpg", "--model", "other.prototxt")
+    assert done.code == 1
+    assert "nothing to load: it has conv1, conv2, ip1, ip2, but the layers" in message(done)
+    assert done.out == ""
 
 
 def test_means(cli, classify):
@@ -68,18 +182,15 @@ def test_bad_input(cli, classify):
     assert "has 2 labels for 10 classes" in classify("digit.jpg", "--labels", "few.txt").err
     assert "cannot read the labels" in classify("digit.jpg", "--labels", "none.txt").err
     assert "none.jpg: cannot read it as an image: No such file" in classify("none.jpg").err
-    said = classify("labels.txt").err
-    assert (
-        said
-        == "osucaffe: labels.txt: cannot read it as an image: it is no image of a known format\n"
+    assert message(classify("labels.txt")) == (
+        "osucaffe: labels.txt: cannot read it as an image: it is no image of a known format"
     )
     cli.write("mean.npy", "no array")
-    for options, message in [
+    for options, expected in [
         (["--channel_swap", "2,1,0"], "--channel_swap 2,1,0: the net's channels are 0, each once"),
         (["--image_dims", "3"], "--image_dims: must be height,width, not '3'"),
         (["--image_dims", "9,28"], "image_dims (9, 28) must not be smaller than the net's input"),
         (["--mean", "mean.npy"], "--mean mean.npy: not a whole .npy file"),
     ]:
         done = classify("digit.jpg", *options)
-        assert message in done.err
-        assert len(done.err.splitlines()) == 1
+        assert expected in message(done)

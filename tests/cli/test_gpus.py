@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from osucaffe.backends.cuda import Cuda
-from osucaffe.backends.cuda.backend import import_cupy
-from osucaffe.backends.cuda.cudnn import import_cudnn
+from osucaffe.backends.cuda.libraries import cudnn
+from osucaffe.backends.cuda.runtime.startup import import_cupy
 from osucaffe.cli import main
 from osucaffe.cli.gpus import describe_gpus
 from osucaffe.errors import UserError
@@ -34,9 +34,9 @@ class Missing:
 @pytest.fixture(autouse=True)
 def fresh() -> Iterator[None]:
     """cuDNN is looked for anew."""
-    import_cudnn.cache_clear()
+    cudnn.load.cache_clear()
     yield
-    import_cudnn.cache_clear()
+    cudnn.load.cache_clear()
 
 
 def fail_import(monkeypatch: pytest.MonkeyPatch, name: str, error: ImportError) -> None:
@@ -136,51 +136,69 @@ def test_out_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     ["cudaErrorMemoryAllocation: out of memory", "CUDNN_STATUS_ALLOC_FAILED", "status 3"],
 )
 def test_out_of_memory_inside_a_library(monkeypatch: pytest.MonkeyPatch, said: str) -> None:
-    from osucaffe.backends.cuda import backend, cublas
+    from osucaffe.backends.cuda import backend
+    from osucaffe.backends.cuda.libraries import cublaslt
 
     def fail(*_: Any) -> None:
-        cublas.check(3) if said == "status 3" else None
+        cublaslt.check(3) if said == "status 3" else None
         raise RuntimeError(said)
 
     monkeypatch.setattr(backend, "import_cupy", fake_cupy)
     monkeypatch.setattr(backend, "capture", lambda *_: fail)
     with pytest.raises(UserError, match=r"GPU is out of memory .* lower the batch size"):
         Cuda().capture([])()
-    monkeypatch.setattr(backend, "prepare", fail)
+    monkeypatch.setattr(backend.registry, "prepare", fail)
     with pytest.raises(UserError, match="GPU is out of memory"):
         Cuda().prepare(None)  # type: ignore[arg-type]
 
 
 def test_other_errors_of_libraries_stay_what_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    from osucaffe.backends.cuda import backend, cublas
+    from osucaffe.backends.cuda import backend
+    from osucaffe.backends.cuda.libraries import cublaslt
 
     monkeypatch.setattr(backend, "import_cupy", fake_cupy)
-    monkeypatch.setattr(backend, "capture", lambda *_: lambda: cublas.check(7))
+    monkeypatch.setattr(backend, "capture", lambda *_: lambda: cublaslt.check(7))
     with pytest.raises(RuntimeError, match="status 7"):
         Cuda().capture([])()
 
 
-def test_without_the_interface_of_cudnn(monkeypatch: pytest.MonkeyPatch) -> None:
-    fail_import(monkeypatch, "cudnn", ModuleNotFoundError("No module named 'cudnn'"))
-    with pytest.raises(UserError, match=r"cuDNN's Python interface: pip install .*frontend"):
-        import_cudnn()
+def provide_cudnn(monkeypatch: pytest.MonkeyPatch, version: int) -> None:
+    """A library of cuDNN of this version."""
+
+    class GetVersion:
+        restype: Any = None
+
+        def __call__(self) -> int:
+            return version
+
+    made = SimpleNamespace(cudnnGetVersion=GetVersion())
+    monkeypatch.setattr(cudnn, "_open", lambda: made)
 
 
-def test_without_the_library_of_cudnn(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail() -> int:
-        raise RuntimeError("libcudnn.so.9 is not there")
+def test_without_cudnn(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(name: str) -> None:
+        raise OSError(f"{name}: cannot open shared object file")
 
-    provide(monkeypatch, "cudnn", backend_version=fail)
-    with pytest.raises(UserError, match=r"libcudnn\.so\.9 is not there.*pip install nvidia-cudnn"):
-        import_cudnn()
+    monkeypatch.setattr(cudnn.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(cudnn.ctypes, "CDLL", fail)
+    with pytest.raises(UserError, match=r'libcudnn\.so\.9: .*pip install "osucaffe\[cuda13\]"'):
+        cudnn.load()
     provide_cupy(monkeypatch)
-    rows = describe_gpus("all")
-    assert rows["cuDNN"].startswith("none: cuDNN's library cannot be loaded")
+    assert describe_gpus("all")["cuDNN"].startswith("none: a GPU needs cuDNN 9")
+
+
+@pytest.mark.parametrize(("version", "said"), [(91299, r"9\.12"), (100000, r"10\.0")])
+def test_other_versions_of_cudnn_are_refused(
+    monkeypatch: pytest.MonkeyPatch, version: int, said: str
+) -> None:
+    provide_cudnn(monkeypatch, version)
+    with pytest.raises(UserError, match=rf"cuDNN {said} .* 9\.13 .*pip install --upgrade"):
+        cudnn.load()
 
 
 def test_everything_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     cupy = provide_cupy(monkeypatch, 2)
-    provide(monkeypatch, "cudnn", backend_version=lambda: 91301, __version__="1.23.0")
+    provide_cudnn(monkeypatch, 91301)
     library = SimpleNamespace(
         create=lambda: 1, getVersion=lambda handle: 130001, destroy=lambda handle: None
     )
@@ -195,7 +213,7 @@ def test_everything_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
         "GPU 1": "NVIDIA H200, compute capability 9.0, 132 multiprocessors, "
         "100.0 of 140.0 GiB free",
         "CUDA": "13.0, CuPy 14.0.1",
-        "cuDNN": "9.13.1, frontend 1.23.0",
+        "cuDNN": "9.13.1",
         "cuBLAS": "13.0.1",
         "NCCL": "2.27.3",
     }

@@ -43,6 +43,24 @@ def test_there_and_back(cli):
     assert text in cli("net_spec", "again.py").out
 
 
+def test_layers_that_share_a_name_or_have_none(monkeypatch):
+    import sys
+
+    text = """
+    layer { name: "r" type: "Input" top: "x" input_param { shape { dim: 2 dim: 3 } } }
+    layer { type: "ReLU" bottom: "x" top: "x" }
+    layer { type: "ReLU" bottom: "x" top: "x" }
+    layer { name: "r" type: "TanH" bottom: "x" top: "relu" }
+    layer { name: "r" type: "Silence" bottom: "relu" }
+    """
+    net = parse_text(text, NetParameter)
+    monkeypatch.setattr(sys, "modules", dict(sys.modules))
+    caffe.install()
+    scope: dict[str, object] = {}
+    exec(to_python(net).replace("print(net)", ""), scope)
+    assert str(scope["net"]).replace('  name: ""\n', "") == str(net)
+
+
 def models(root):
     return [path for path in sorted(root.glob("models/*/*.prototxt")) if "solver" not in path.name]
 

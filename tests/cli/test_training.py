@@ -129,6 +129,30 @@ def test_test_prints_each_batch_and_the_means(ready: Cli) -> None:
     assert re.search(r"\] loss = (\S+) \(\* 1 = \1 loss\)$", result.err, re.M)
 
 
+def test_layers_without_a_name_or_with_the_same_are_timed_and_scored(ready: Cli) -> None:
+    """Nothing depends on names: the same scores, and each layer's own operations."""
+    net = (ready.folder / "net.prototxt").read_text()
+    trained = ready("train", "--solver=solver.prototxt")
+    assert trained.code == 0, trained.err
+    weights = "--weights=run_iter_10.caffemodel"
+    named = ready("test", "--model=net.prototxt", "--iterations=3", weights)
+    for name in ("data", "accuracy"):
+        net = net.replace(f'name: "{name}" type', "type")
+    ready.write("net.prototxt", net.replace('name: "loss" type', 'name: "ip" type'))
+    result = ready("test", "--model=net.prototxt", "--iterations=3", weights)
+    assert "run_iter_10.caffemodel: 1 of 1 layers with weights loaded\n" in result.err
+    scores = [re.findall(r"(\w+ = \S+)", each.err) for each in (named, result)]
+    assert len(scores[0]) >= 8
+    assert scores[0] == scores[1]
+    timed = ready("time", "--model=net.prototxt", "--iterations=2")
+    assert timed.code == 0, timed.err
+    for way in ("forward", "backward"):
+        assert re.search(rf"\] +\(Data\)\t{way}: \S+ ms\.", timed.err)
+    operations = re.findall(r"\] +ip\tforward: \S+ ms\. \((\S+) MFLOP", timed.err)
+    assert len(operations) == 2  # of the inner product, and of the loss
+    assert float(operations[0]) == pytest.approx((2 * 8 * 784 * 10 + 80) / 1e6, rel=0.01)
+
+
 def test_time_prints_every_layer(ready: Cli) -> None:
     result = ready("time", "--model=net.prototxt", "--iterations=2")
     assert result.code == 0, result.err

@@ -18,6 +18,7 @@ LAYER = 'layer { name: "x" type: "ReLU" bottom: "a" top: "b" %s }'
     [
         ("", None),
         (LAYER % "", None),
+        ("global_grad_scale: 128", "global_grad_scale"),
         ("default_forward_type: FLOAT16 default_backward_math: FLOAT",
          "default_backward_math, default_forward_type"),
         (LAYER % "forward_type: FLOAT16" + LAYER % "forward_type: FLOAT", "forward_type"),

@@ -10,7 +10,8 @@ import pytest
 from osucaffe.backends.tensor import Call, Step, sequence
 from osucaffe.graph.steps import Prepared, as_one, by_layer
 
-NAMES = ["data", "ip", "loss"]
+LAYERS = ["data", "ip", "loss"]
+"""By position. In the calls all have one name, which tells nobody anything."""
 
 
 class Replaying:
@@ -29,14 +30,16 @@ class Replaying:
         return partial(self.ran.append, name)
 
     def call(self, layer: str, name: str, **settings: bool) -> Prepared:
-        return Call(name, {}, {}, settings, layer=layer), self.note(f"{layer} {name}")
+        position = LAYERS.index(layer) if layer else -1
+        call = Call(name, {}, {}, settings, layer="same", position=position)
+        return call, self.note(f"{layer} {name}")
 
 
 def test_steps_of_layers() -> None:
     ran: list[str] = []
     backend = Replaying(ran)
     calls = [backend.call(layer, "a") for layer in ["ip", "data", "", "ip"]]
-    steps = by_layer(calls, NAMES)
+    steps = by_layer(calls, len(LAYERS))
     assert [len(each) for each in steps] == [1, 2, 0, 1]
     steps[1][1]()
     assert ran == ["ip a"]
@@ -63,7 +66,7 @@ def test_all_as_one(enqueues: bool, host: bool, expected: str) -> None:
         backend.note("begin"),
         forward,
         [backend.call("loss", "b"), backend.call("ip", "b")],
-        NAMES,
+        len(LAYERS),
         before={1: backend.note("weights"), 3: backend.note("last weights")},
         after={1: backend.note("sums")},
         then=[backend.note("then")],

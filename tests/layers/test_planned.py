@@ -94,3 +94,53 @@ def test_maxima_that_a_layer_in_place_overwrites(type_: str, gpu: bool) -> None:
         net.backward()
         found.append(backend.read(net.parameters[0].blob.diff))
     assert error(found[1], found[0]) < 1e-4
+
+
+def normalized(onednn: bool, dtype: str, x: np.ndarray, **options: Any) -> tuple[Any, Any]:
+    """A net whose convolution has a bias before BatchNorm, as many published ones have, after a
+    pass; and its backend."""
+    text = inputs({"x": x.shape}) + (
+        'layer { name: "conv" type: "Convolution" bottom: "x" top: "c" convolution_param { '
+        'num_output: 16 kernel_size: 3 weight_filler { type: "msra" } } }'
+        'layer { name: "bn" type: "BatchNorm" bottom: "c" top: "n" }'
+        'layer { name: "scale" type: "Scale" bottom: "n" top: "s" scale_param { bias_term: true } }'
+        'layer { name: "relu" type: "ReLU" bottom: "s" top: "s" }'
+        'layer { name: "ip" type: "InnerProduct" bottom: "s" top: "y" inner_product_param { '
+        'num_output: 5 weight_filler { type: "xavier" } } }'
+        'layer { name: "loss" type: "Reduction" bottom: "y" top: "loss" loss_weight: 1 '
+        "reduction_param { operation: SUMSQ } }"
+    )
+    backend = Cpu(onednn=onednn, dtype=dtype)
+    net = build(text, backend, phase="TRAIN", **options)
+    net.write("x", x)
+    net.forward()
+    net.backward()
+    return net, backend
+
+
+def test_the_gradient_of_a_bias_before_normalization_is_rounding() -> None:
+    """BatchNorm takes a bias off again, so its gradient, the sum of a channel's gradients, is zero.
+    What single precision makes of it is the rounding of that sum: runs that add in another order
+    agree in nothing of it, and in all other gradients."""
+    if Cpu().onednn is None:
+        pytest.skip("oneDNN is not installed")
+    x = np.random.default_rng(3).standard_normal((4, 3, 12, 12))
+    exact, double = normalized(False, "float64", x, inspectable=True)
+    terms = np.abs(double.read(exact.blobs["c"].diff)).sum((0, 2, 3))
+    assert terms.min() > 1
+    weights, bias = exact.parameters[:2]
+    assert (np.abs(double.read(bias.blob.diff)) < 1e-15 * terms).all()
+    wanted = [double.read(each.blob.diff) for each in exact.parameters]
+    found = []
+    for onednn in (False, True):
+        for inspectable in (True, False):
+            net, backend = normalized(onednn, "float32", x, inspectable=inspectable)
+            found.append([backend.read(each.blob.diff) for each in net.parameters])
+    for gradients in found:
+        assert (np.abs(gradients[1]) < 1e-7 * terms).all()  # about 2^-24 of what is added
+        for parameter, mine, its in zip(exact.parameters, gradients, wanted, strict=True):
+            if parameter is not bias:
+                assert error(mine, its) < 1e-6, parameter.name
+    numpy, _, onednn, _ = (gradients[1] for gradients in found)
+    assert error(onednn, numpy) > 0.1
+    assert np.abs(wanted[0]).max() > 1e5 * np.abs(onednn).max(), weights.name

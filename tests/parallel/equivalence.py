@@ -29,7 +29,7 @@ BATCH = 4
 RECORDS = 53  # a prime: batches cross the end of the data
 
 NET = """
-name: "small"
+name: "small"  # layers share names, or have none: they are told apart by their places
 layer {{ name: "data" type: "Data" top: "x" top: "label" include {{ phase: TRAIN }}
   transform_param {{ mirror: true crop_size: 7 scale: 0.01 }}
   data_param {{ source: "{source}" batch_size: {batch} backend: LMDB }} }}
@@ -43,17 +43,17 @@ layer {{ name: "conv" type: "Convolution" bottom: "frozen" top: "conv" param {{ 
   param {{ lr_mult: 2 decay_mult: 0 }} convolution_param {{ num_output: 6 kernel_size: 3
   weight_filler {{ type: "xavier" }} }} }}
 layer {{ name: "relu" type: "ReLU" bottom: "conv" top: "conv" }}
-layer {{ name: "first" type: "InnerProduct" bottom: "conv" top: "first"
+layer {{ type: "InnerProduct" bottom: "conv" top: "first"
   inner_product_param {{ num_output: 12 weight_filler {{ type: "xavier" }} }} }}
 layer {{ name: "drop" type: "Dropout" bottom: "first" top: "first" }}
 layer {{ name: "twice" type: "InnerProduct" bottom: "first" top: "once" param {{ name: "w" }}
   param {{ name: "b" }} inner_product_param {{ num_output: 12
   weight_filler {{ type: "xavier" }} }} }}
-layer {{ name: "relu2" type: "ReLU" bottom: "once" top: "once" }}
-layer {{ name: "again" type: "InnerProduct" bottom: "once" top: "twice" param {{ name: "w" }}
+layer {{ name: "relu" type: "ReLU" bottom: "once" top: "once" }}
+layer {{ name: "twice" type: "InnerProduct" bottom: "once" top: "twice" param {{ name: "w" }}
   param {{ name: "b" }} inner_product_param {{ num_output: 12
   weight_filler {{ type: "xavier" }} }} }}
-layer {{ name: "score" type: "InnerProduct" bottom: "twice" top: "score"
+layer {{ type: "InnerProduct" bottom: "twice" top: "score"
   inner_product_param {{ num_output: 10 weight_filler {{ type: "xavier" }} }} }}
 layer {{ name: "loss" type: "SoftmaxWithLoss" bottom: "score" bottom: "label" top: "loss" }}
 layer {{ name: "accuracy" type: "Accuracy" bottom: "score" bottom: "label" top: "accuracy"

@@ -207,10 +207,28 @@ def test_in_place(load):
     [
         (layer("NoLayer"), 'has no class "NoLayer" derived from caffe.Layer'),
         (layer("Nothing"), 'has no class "Nothing"'),
-        (layer("TimesTen").replace(MODULE, "no_such_module"), "PYTHONPATH"),
+        (
+            layer("TimesTen").replace(MODULE, "no_such_module"),
+            r'module: there is no module "no_such_module": put its folder on PYTHONPATH',
+        ),
+        (
+            layer("TimesTen").replace(MODULE, "rpn.proposal_layer"),
+            r'"rpn.proposal_layer", as there is no package "rpn": put the folder that holds it on',
+        ),
+        (
+            layer("TimesTen").replace(MODULE, "caffe.layers.detectnet.clustering"),
+            r'"caffe.layers.detectnet.clustering": a package "caffe" of yours is not looked into',
+        ),
+        (
+            layer("TimesTen").replace(MODULE, "needs_another"),
+            r'"needs_another" imports "no_such_library", which is not there: install it',
+        ),
     ],
 )
-def test_bad_names(load, text, message):
+def test_bad_names(load, text, message, tmp_path, monkeypatch):
+    write(tmp_path, "import no_such_library.part", "needs_another.py")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "modules", dict(sys.modules))
     with pytest.raises(UserError, match=message):
         load(INPUT + text)
 

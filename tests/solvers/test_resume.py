@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -75,6 +76,50 @@ def test_data_positions_tests_and_losses_are_resumed(tmp_path: Path) -> None:
     assert second.policy.current_step == straight.policy.current_step == 2
     assert second.net.layers[0].position == straight.net.layers[0].position == 10 * 2 * 7
     assert second.test_all() == straight.test_all()
+
+
+def test_layers_without_names_are_resumed(tmp_path: Path) -> None:
+    """Two data layers at other places, several layers with weights, and a net to test."""
+    noise = """layer { name: "noise" type: "DummyData" top: "noise" dummy_data_param {
+      shape { dim: 7 dim: 1 dim: 20 dim: 20 } data_filler { type: "gaussian" } }
+      include { phase: TRAIN } }
+    layer { name: "sum" type: "Eltwise" bottom: "x" bottom: "noise" top: "x1"
+      include { phase: TRAIN } }
+    layer { name: "pass" type: "Power" bottom: "x" top: "x1" include { phase: TEST } }
+    layer"""
+    named = LMDB_NET.replace('\nlayer { name: "conv"', f'\n{noise} {{ name: "conv"')
+    named = named.replace('Convolution" bottom: "x"', 'Convolution" bottom: "x1"')
+    text = settings(tmp_path, more="test_iter: 3 test_interval: 4")
+    other = solver(text, named)
+    other.step(10)
+    net = re.sub(r'layer \{ name: "\w+"', "layer {", named)
+    straight = solver(text, net)
+    straight.step(10)
+    for mine, its in zip(parameters(straight).values(), parameters(other).values(), strict=True):
+        np.testing.assert_array_equal(mine, its)
+    assert straight.test_all() == other.test_all()
+    first = solver(text, net)
+    first.step(6)
+    first.net.layers[1].position += 5  # else both are at one place
+    state = first.snapshot().state
+    second = solver(text, net, resume=state)
+    places = [[layer.position for layer in run.net.layers[:2]] for run in (first, second)]
+    assert places[0] == places[1] == [6 * 7, 6 + 5]
+    for run in (first, second):
+        run.step(4)
+    assert_same(second, first)
+    assert second.test_all() == first.test_all()
+
+
+def test_hdf5_snapshots_that_cannot_be_written_are_refused_before_training(tmp_path: Path) -> None:
+    run = solver(
+        settings(tmp_path, form="HDF5", more="snapshot: 5"), NET.replace('name: "ip" ', "")
+    )
+    with pytest.raises(
+        UserError, match=r"unnamed layer \(Inner.*: HDF5 files keep weights by name"
+    ):
+        run.solve()
+    assert run.iteration == 0
 
 
 def test_a_run_without_a_seed_resumes_in_a_new_process(tmp_path: Path) -> None:
@@ -226,6 +271,14 @@ def test_the_state_of_another_solver_type_or_net_is_refused(tmp_path: Path) -> N
         solver(settings(tmp_path, "Adam")).restore(path)
     with pytest.raises(UserError, match=r'layer "conv", parameter 0, has shape \(4, .* has \(3, '):
         solver(settings(tmp_path), NET.replace("num_output: 4", "num_output: 3")).restore(path)
+
+
+def test_a_snapshot_of_layers_of_other_names_is_refused(tmp_path: Path) -> None:
+    path = snapshots(tmp_path, 1).snapshot().state
+    with pytest.raises(
+        UserError, match=r"iter_1.solverstate: not loaded: new; unused of .*: ip: it"
+    ):
+        solver(settings(tmp_path), NET.replace('name: "ip"', 'name: "new"')).restore(path)
 
 
 def test_a_missing_model_and_a_missing_state_are_named(tmp_path: Path) -> None:

@@ -240,10 +240,20 @@ def test_weights_are_loaded_by_layer_name_from_several_files(tmp_path: Path) -> 
     for name, value in parameters(source).items():
         np.testing.assert_array_equal(parameters(run)[name], value)
     renamed = NET.replace('name: "ip"', 'name: "new"')
-    files = [f"{tmp_path}/{name}.caffemodel" for name in "ab"]
-    fresh, tuned = solver("", renamed), solver("", renamed, weights=files)
+    file = f"{tmp_path}/a.caffemodel"
+    fresh, tuned = solver("", renamed), solver("", renamed, weights=[file])
     np.testing.assert_array_equal(parameters(tuned)["new:0"], parameters(fresh)["new:0"])
     np.testing.assert_array_equal(parameters(tuned)["conv:0"], parameters(source)["conv:0"])
+
+
+def test_weights_that_must_match(tmp_path: Path) -> None:
+    source = solver(f'random_seed: 9 snapshot_prefix: "{tmp_path}/run"')
+    file = source.snapshot().model
+    solver("", weights=[file], strict=True)
+    renamed = NET.replace('name: "ip"', 'name: "new"')
+    solver("", renamed, weights=[file])
+    with pytest.raises(UserError, match=r"not loaded: new; unused of .*run_iter_0.caffemodel: ip"):
+        solver("", renamed, weights=[file], strict=True)
 
 
 def test_files_are_read_before_nets_are_built(

@@ -1,0 +1,180 @@
+"""Owns how images enter a net's only input: as a script says, or as they did in training."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from ..data.preprocessing import Preprocessing, find_preprocessing
+from ..errors import UserError
+from ..proto import AnyWeights
+from .io import Extents, Transformer, resize_image
+from .net import Net
+from .proto import caffe_pb2
+
+log = logging.getLogger("osucaffe")
+
+
+class ImageInput:
+    """What the Transformer's setters of these names do, for the net's only input."""
+
+    def __init__(
+        self,
+        net: Net,
+        mean: np.ndarray | None = None,
+        input_scale: float | None = None,
+        raw_scale: float | None = None,
+        channel_swap: Sequence[int] | None = None,
+    ) -> None:
+        if len(net.inputs) != 1:
+            raise UserError(
+                f"a net that images enter has one input, not {len(net.inputs)}: give its deploy "
+                "prototxt, which begins with an Input layer"
+            )
+        self.name = net.inputs[0]
+        _, self.channels, *extents = net.blobs[self.name].data.shape
+        self.extents = np.array(extents)
+        self.transformer = Transformer({name: net.blobs[name].data.shape for name in net.inputs})
+        self.transformer.set_transpose(self.name, (2, 0, 1))
+        self._set(mean, input_scale, raw_scale, channel_swap)
+
+    def _set(
+        self,
+        mean: np.ndarray | None,
+        input_scale: float | None,
+        raw_scale: float | None,
+        channel_swap: Sequence[int] | None,
+    ) -> None:
+        if mean is not None:
+            self.transformer.set_mean(self.name, mean)
+        if input_scale is not None:
+            self.transformer.set_input_scale(self.name, input_scale)
+        if raw_scale is not None:
+            self.transformer.set_raw_scale(self.name, raw_scale)
+        if channel_swap is not None:
+            self.transformer.set_channel_swap(self.name, channel_swap)
+
+    @property
+    def is_set(self) -> bool:
+        """Whether anything has been said of the values that enter."""
+        own = self.transformer
+        return any((own.mean, own.input_scale, own.raw_scale, own.channel_swap))
+
+    def set_as(
+        self,
+        trained: Preprocessing,
+        *,
+        mean: np.ndarray | None = None,
+        input_scale: float | None = None,
+        raw_scale: float | None = None,
+        channel_swap: Sequence[int] | None = None,
+    ) -> Sequence[int] | None:
+        """Let images (0..1, red first) enter as they did in training, but for what is given.
+
+        Returns the (height, width) that they had there before they were cropped, where that is
+        known. UserError where the mean of then is not found, or does not fit; ValueError where what
+        is given does not.
+        """
+        extents = trained.extents
+        if mean is not None:
+            self.transformer.set_mean(self.name, self._fit(mean))
+        elif (mean := trained.mean()) is not None:
+            if mean.ndim == 3:
+                extents = extents or mean.shape[1:]
+            try:
+                self.transformer.set_mean(self.name, self._fit(mean))
+            except ValueError as error:
+                raise UserError(f"{trained.origin}: {error}") from None
+        self._set(
+            None,
+            trained.scale if input_scale is None else input_scale,
+            255 if raw_scale is None else raw_scale,
+            (2, 1, 0) if channel_swap is None and self.channels == 3 else channel_swap,
+        )
+        return extents
+
+    def _fit(self, mean: np.ndarray) -> np.ndarray:
+        """A mean for the input: of one value for all channels, or an image of another size. Of a
+        larger image it is the middle part; a smaller one is scaled."""
+        if mean.ndim <= 1 and mean.size == 1:
+            return np.repeat(mean, self.channels)
+        if mean.ndim == 3 and mean.shape[1:] != tuple(self.extents):
+            image = mean.transpose(1, 2, 0)
+            image = centre(image, np.minimum(self.extents, image.shape[:2]))
+            return resize_image(image, self.extents).transpose(2, 0, 1)
+        return mean
+
+    def __call__(self, images: Sequence[np.ndarray]) -> np.ndarray:
+        """All images as one array for `Net.forward_all`."""
+        return np.array([self.transformer.preprocess(self.name, image) for image in images])
+
+    def __str__(self) -> str:
+        own, name = self.transformer, self.name
+        parts = []
+        if self.channels == 3:
+            order = own.channel_swap.get(name, (0, 1, 2))
+            parts.append(", ".join(("red", "green", "blue")[channel] for channel in order))
+        parts.append(f"0..{own.raw_scale.get(name, 1):g}")
+        if (mean := own.mean.get(name)) is not None:
+            what = "the mean" if mean.shape[1:] == (1, 1) else "a mean image, on average"
+            parts.append(f"less {what} {', '.join(f'{value:g}' for value in mean.mean((1, 2)))}")
+        if (scale := own.input_scale.get(name, 1)) != 1:
+            parts.append(f"times {scale:g}")
+        return ", ".join(parts)
+
+
+class ImageNet(Net):
+    """A net in its TEST phase that images enter, by the settings of io.Transformer.
+
+    A script that sets none of them has images of 0..1 (as io.load_image gives them) enter as in
+    training, if the file of weights tells how that was. Others it may have prepared itself.
+    """
+
+    trained: Preprocessing | None = None
+    """What the file of weights tells: it holds the data layer of the net that was trained."""
+
+    def __init__(
+        self,
+        model_file: str | Path,
+        pretrained_file: str | Path,
+        mean: np.ndarray | None,
+        input_scale: float | None,
+        raw_scale: float | None,
+        channel_swap: Sequence[int] | None,
+    ) -> None:
+        super().__init__(model_file, caffe_pb2.TEST, weights=pretrained_file)
+        self.preprocess = ImageInput(self, mean, input_scale, raw_scale, channel_swap)
+        self.transformer = self.preprocess.transformer
+
+    def _load(self, model: AnyWeights, file: str | Path) -> None:
+        super()._load(model, file)
+        self.trained = find_preprocessing(model, file, next(iter(self.inputs), ""))
+
+    def enter_as_trained(self, images: Iterable[np.ndarray]) -> Extents | None:
+        """If nothing is set yet, do what `ImageInput.set_as` does for such images, and say so."""
+        if self.preprocess.is_set or not all(_is_plain(image) for image in images):
+            return None
+        if self.trained is None:
+            log.warning(
+                "Nothing is known of how images entered this net in training: they enter as they "
+                "are, 0..1; set what they need (raw_scale, mean, input_scale, channel_swap)"
+            )
+            return None
+        extents = self.preprocess.set_as(self.trained)
+        log.info("Images enter as in training (%s): %s", self.trained.origin, self.preprocess)
+        return extents
+
+
+def _is_plain(image: np.ndarray) -> bool:
+    """Whether an image is 0..1, as files are read: nobody has scaled it, or taken a mean off."""
+    return bool(np.min(image) >= 0 and np.max(image) <= 1)
+
+
+def centre(image: np.ndarray, extents: Extents) -> np.ndarray:
+    """The middle (height, width) of an image (height, width, channels)."""
+    height, width = (int(extent) for extent in extents)
+    top, left = (image.shape[0] - height) // 2, (image.shape[1] - width) // 2
+    return image[top : top + height, left : left + width]

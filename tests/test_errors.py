@@ -1,0 +1,53 @@
+"""What is offered for a slip of the fingers is what was meant, or nothing."""
+
+from __future__ import annotations
+
+import pytest
+
+from osucaffe.errors import nearest
+from osucaffe.layer import layer_types
+from osucaffe.proto import LayerParameter
+
+FIELDS = list(LayerParameter.DESCRIPTOR.fields_by_name)
+
+
+@pytest.mark.parametrize(
+    ("word", "meant"),
+    [
+        ("nmae", "name"),
+        ("typ", "type"),
+        ("convolution_parma", "convolution_param"),
+        ("convolutoin_param", "convolution_param"),
+        ("mvm_param", "mvn_param"),
+        ("inner_produkt_prams", "inner_product_param"),
+        ("iner_produkt_prams", None),  # four slips
+        ("bnn_param", "bn_param"),
+        ("trt_param", None),  # not lrn_param
+        ("picpac_param", None),
+        ("quartet_loss_param", None),  # not region_loss_param
+        ("image_transform_param", None),  # not cpm_transform_param
+        ("z", None),
+        ("", None),
+    ],
+)
+def test_fields(word: str, meant: str | None) -> None:
+    assert nearest(word, FIELDS) == meant
+
+
+@pytest.mark.parametrize(
+    ("word", "meant"),
+    [
+        ("Convolutoin", "Convolution"),
+        ("relu", "ReLU"),
+        ("Softmaxwithloss", "SoftmaxWithLoss"),
+        ("BN", None),  # not BNLL
+        ("ImageSegData", None),  # not ImageData
+        ("PSROIPooling", None),
+    ],
+)
+def test_layer_types(word: str, meant: str | None) -> None:
+    assert nearest(word, layer_types()) == meant
+
+
+def test_nothing_is_near_when_nothing_is_known() -> None:
+    assert nearest("name", []) is None
