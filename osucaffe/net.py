@@ -29,7 +29,7 @@ from .graph.precision import warn_of_precision
 from .graph.recording import record_backward, record_forward
 from .graph.splits import insert_splits
 from .graph.steps import as_one, by_layer
-from .graph.weights import Match, copy_weights, first_values, to_proto
+from .graph.weights import Match, copy_weights, first_values, to_proto, write_constants
 from .layer import Reshaped, layer_types
 from .proto import AnyWeights, caffe_pb2
 
@@ -107,6 +107,7 @@ class Net:
         self._compile()
         self.pool.remove(self.memory)
         self._place()
+        write_constants([node.layer for node in self.nodes if node.bottom], self.backend)
 
     # -- building --------------------------------------------------------------------------------
 
@@ -284,8 +285,12 @@ class Net:
         return next((weight for blob, weight in self._parts.losses if blob.name == name), 0.0)
 
     def read(self, name: str) -> np.ndarray:
-        """A row-major copy of a blob's data."""
-        return self.backend.read(self.blobs[name].data)
+        """A row-major copy of a blob's data; of those rows that there are, if that varies."""
+        blob = self.blobs[name]
+        values: np.ndarray = self.backend.read(blob.data)
+        if blob.length is not None:
+            values = values[..., : int(self.backend.read(blob.length).item()), :]
+        return values
 
     def write(self, name: str, values: np.ndarray) -> None:
         """Set the data of a blob, such as an input."""

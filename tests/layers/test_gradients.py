@@ -179,13 +179,22 @@ CASES = [
     case("Power", "power_param { power: 0 }", name="constant"),
     case("Exp", "exp_param { scale: 0.7 }", name="e"),
     case("Log", "", positive=True, name="e"),
+    case("Permute", "permute_param { order: 2 order: 0 }"),
+    case("Normalize", "norm_param { across_spatial: false channel_shared: false eps: 0.3 "
+         "scale_filler { type: 'uniform' min: 0.5 max: 2 } }", name="by place"),
+    case("Normalize", "norm_param { eps: 2 scale_filler { value: 3 } }", name="by image"),
+    case("SmoothL1Loss", "loss_weight: 3", {"x": (4, 6), "z": (4, 6)}),
+    case("SmoothL1Loss", "smooth_l1_loss_param { sigma: 1.7 }",
+         {"x": (4, 6), "z": (4, 6), "l": (4, 6), "h": (4, 6)}, labels={"l": 3, "h": 4},
+         name="weights"),
 ]  # fmt: skip
 
 WITHOUT = {
-    "Accuracy", "ArgMax", "Data", "DummyData", "HDF5Data", "HDF5Output", "ImageData", "Input",
-    "MemoryData", "PatchData", "Python", "Threshold", "WindowData",
+    "Accuracy", "ArgMax", "Data", "DetectionEvaluate", "DetectionOutput", "DummyData", "HDF5Data",
+    "HDF5Output", "ImageData", "Input", "MemoryData", "MultiBoxLoss", "PatchData", "PriorBox",
+    "Python", "Threshold", "WindowData",
 }  # fmt: skip
-"""Types that have no gradient, or (Python) one that users write."""
+"""Types that have no gradient, or one that users write (Python) or that test_detection.py tests."""
 
 
 @pytest.mark.parametrize(("type_", "shapes", "text", "options"), CASES)

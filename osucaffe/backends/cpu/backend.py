@@ -15,12 +15,15 @@ from ..random import RandomState
 from ..tensor import Call, Shape, Step, Tensor, sequence
 from . import (  # noqa: F401 (importing them registers the primitives)
     batch_norm,
+    boxes,
     broadcast,
     convolution,
     dense,
+    detection,
     elementwise,
     loss,
     movement,
+    multibox,
     normalization,
     pooling,
     records,
