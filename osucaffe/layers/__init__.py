@@ -21,6 +21,7 @@ from . import (  # noqa: F401
     pooling,
     python,
     recurrent,
+    regions,
     shape,
     softmax,
     window_data,

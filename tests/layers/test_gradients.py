@@ -175,6 +175,13 @@ CASES = [
           "Power": "power_param { power: 3 scale: 0.5 shift: 1.5 }",
           "Swish": "swish_param { beta: 1.7 }",
       }.items()),
+    *(case(each, settings, {"x": (2, channels, 5, 6), "r": (7, 5)}, labels={"r": 4}, name=name)
+      for each, settings, channels, name in (
+          ("ROIPooling", "roi_pooling_param { pooled_h: 2 pooled_w: 3 }", 3, ""),
+          ("ROIPooling", "roi_pooling_param { pooled_h: 2 pooled_w: 2 pad_ratio: 0.3 }", 3, "pad"),
+          ("ROIAlign", "roi_pooling_param { pooled_h: 2 pooled_w: 3 pad_ratio: 0.3 }", 3, ""),
+          ("PSROIPooling", "psroi_pooling_param { output_dim: 2 group_size: 2 spatial_scale: 0.7 }", 8, ""),
+      )),
     case("Power", "power_param { scale: 0.5 shift: 1.5 }", in_place=True, name="linear"),
     case("Power", "power_param { power: 0 }", name="constant"),
     case("Exp", "exp_param { scale: 0.7 }", name="e"),
@@ -182,7 +189,7 @@ CASES = [
 ]  # fmt: skip
 
 WITHOUT = {
-    "Accuracy", "ArgMax", "Data", "DummyData", "HDF5Data", "HDF5Output", "ImageData", "Input",
+    "Accuracy", "ArgMax", "BoxAnnotatorOHEM", "Data", "DummyData", "HDF5Data", "HDF5Output", "ImageData", "Input",
     "MemoryData", "PatchData", "Python", "Threshold", "WindowData",
 }  # fmt: skip
 """Types that have no gradient, or (Python) one that users write."""

@@ -16,6 +16,7 @@ from .normalization import NormalizationPrimitives
 from .pooling import PoolingPrimitives
 from .recording import NAMES
 from .recurrent import RecurrentPrimitives
+from .regions import RegionPrimitives
 from .update import UpdatePrimitives
 
 __all__ = ["NAMES", "Program"]
@@ -26,6 +27,7 @@ class Program(
     ElementwisePrimitives,
     ConvolutionPrimitives,
     PoolingPrimitives,
+    RegionPrimitives,
     NormalizationPrimitives,
     RecurrentPrimitives,
     LossPrimitives,
