@@ -19,7 +19,8 @@ CAFFE = {
     "Split", "Swish", "TanH", "Threshold", "Tile", "WindowData",
 }  # fmt: skip
 FORKS = {
-    "BoxAnnotatorOHEM", "PSROIPooling", "ROIAlign", "ROIPooling",
+    "BoxAnnotatorOHEM", "PSROIPooling", "Proposal", "ROIAlign", "ROIPooling", "SmoothL1LossOHEM",
+    "SoftmaxWithLossOHEM",
 }  # fmt: skip
 OWN = {"GELU", "L1Loss", "LayerNorm", "PatchData", "PixelShuffle"}
 

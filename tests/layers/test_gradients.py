@@ -175,6 +175,11 @@ CASES = [
           "Power": "power_param { power: 3 scale: 0.5 shift: 1.5 }",
           "Swish": "swish_param { beta: 1.7 }",
       }.items()),
+    case("SmoothL1LossOHEM", "loss_weight: 3", dict.fromkeys("xz", (4, 2, 3, 1))),
+    case("SmoothL1LossOHEM", "loss_param { normalization: PRE_FIXED pre_fixed_normalizer: 7 }",
+         {"x": (4, 2), "z": (4, 2), "l": (4, 2)}, labels={"l": 3}, name="weights"),
+    case("SoftmaxWithLossOHEM", "loss_param { ignore_label: 1 }",
+         {"x": (6, 4, 1, 2), "l": (6, 1, 2)}, labels={"l": 4}),
     *(case(each, settings, {"x": (2, channels, 5, 6), "r": (7, 5)}, labels={"r": 4}, name=name)
       for each, settings, channels, name in (
           ("ROIPooling", "roi_pooling_param { pooled_h: 2 pooled_w: 3 }", 3, ""),
@@ -190,7 +195,7 @@ CASES = [
 
 WITHOUT = {
     "Accuracy", "ArgMax", "BoxAnnotatorOHEM", "Data", "DummyData", "HDF5Data", "HDF5Output", "ImageData", "Input",
-    "MemoryData", "PatchData", "Python", "Threshold", "WindowData",
+    "MemoryData", "PatchData", "Proposal", "Python", "Threshold", "WindowData",
 }  # fmt: skip
 """Types that have no gradient, or (Python) one that users write."""
 

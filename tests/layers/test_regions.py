@@ -9,7 +9,7 @@ from osucaffe.backends.cpu import Cpu
 from osucaffe.errors import UserError
 
 from .nets import build, inputs
-from .test_values import run
+from .test_values import run, softmax
 
 
 def test_the_hardest_rois_keep_their_labels() -> None:
@@ -24,6 +24,23 @@ def test_the_hardest_rois_keep_their_labels() -> None:
     )
     np.testing.assert_array_equal(labels, [[-1], [6], [7], [8]])
     np.testing.assert_array_equal(kept, [[0, 0], *weights[1:]])
+
+
+def test_losses_tell_those_of_each_region() -> None:
+    scores = np.array([[0.5, 1, -1], [2, 0, 1], [0, 0, 3]])
+    settings = "loss_weight: 1 loss_weight: 0 loss_weight: 0 loss_param { ignore_label: 2 }"
+    total, _, each = run("SoftmaxWithLossOHEM", [scores, np.array([1.0, 0, 2])], settings, tops=3)
+    wanted = -np.log(softmax(scores, 1)[[0, 1], [1, 0]])
+    np.testing.assert_allclose(each, [[[[wanted[0]]]], [[[wanted[1]]]], [[[0]]]], rtol=1e-6)
+    assert total == pytest.approx(wanted.mean())
+
+    boxes, truths = np.array([[0.0, 3], [1, 1]]), np.array([[0.5, 1], [1, 5]])
+    settings = "loss_weight: 1 loss_weight: 0 "
+    settings += "loss_param { normalization: PRE_FIXED pre_fixed_normalizer: 4 }"
+    values = [boxes, truths, np.array([[1.0, 1], [1, 0]])]
+    total, each = run("SmoothL1LossOHEM", values, settings, tops=2)
+    np.testing.assert_allclose(each.reshape(-1), [0.125 + 1.5, 0])
+    assert total == pytest.approx(1.625 / 4)
 
 
 def test_points_of_a_region() -> None:
