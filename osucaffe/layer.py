@@ -103,6 +103,11 @@ class Layer:
         """Check the settings, declare the parameters, return the shapes of the tops."""
         raise NotImplementedError
 
+    @classmethod
+    def is_dynamic(cls, param: caffe_pb2.LayerParameter) -> bool:
+        """Whether a layer of these settings is `dynamic`."""
+        return cls.dynamic
+
     def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
         """Record what computes the tops' data."""
 

@@ -21,6 +21,8 @@ CAFFE = {
 FORKS = {
     "DetectionEvaluate", "DetectionOutput", "MultiBoxLoss", "Normalize", "Permute", "PriorBox",
     "SmoothL1Loss",
+    "BoxAnnotatorOHEM", "PSROIPooling", "Proposal", "ROIAlign", "ROIPooling", "SmoothL1LossOHEM",
+    "SoftmaxWithLossOHEM",
 }  # fmt: skip
 OWN = {"GELU", "L1Loss", "LayerNorm", "PatchData", "PixelShuffle"}
 

@@ -28,6 +28,7 @@ from . import (  # noqa: F401 (importing them registers the primitives)
     pooling,
     records,
     recurrent,
+    regions,
     selection,
     update,
 )
