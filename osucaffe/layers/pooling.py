@@ -61,13 +61,13 @@ class Pooling(Layer):
         ):
             if pad >= kernel:
                 self.fail("pooling_param.pad", f"is {pad}: it must be less than kernel {kernel}")
-            room = x + 2 * pad - kernel
-            if room < 0:
+            room = x + 2 * pad - kernel  # less than 0: a window may still reach beyond the image
+            count = (room if down else room + stride - 1) // stride + 1
+            if count < 1:
                 self.fail(
                     "pooling_param.kernel_size",
                     f"a window of {kernel} with pad {pad} does not fit extent {x}",
                 )
-            count = (room if down else room + stride - 1) // stride + 1
             if any(window.pad) and (count - 1) * stride >= x + pad:
                 count -= 1
             if (count - 1) * stride >= x + pad:

@@ -19,7 +19,6 @@ UNREAD: dict[str, tuple[str, ...]] = {
     "ConvolutionParameter.kernel_depth": ("C3D",),
     "ConvolutionParameter.temporal_pad": ("C3D",),
     "ConvolutionParameter.temporal_stride": ("C3D",),
-    "DataParameter.shuffle": ("NVIDIA Caffe",),
     "DropoutParameter.sample_weights_test": ("SegNet",),
     "DropoutParameter.scale_train": ("Fast R-CNN",),
     "ImageDataParameter.ignore_label": ("PSPNet",),
