@@ -72,6 +72,8 @@ class Layer:
     """Of a layer that reads images: (channels, height, width) of the first, before any crop."""
     alias: tuple[str, ...] = ()
     """What the tops share with the first bottom: ("data",) or ("data", "diff")."""
+    statistics: tuple[int, ...] = ()
+    """Parameters that are measured, not learned: several ranks average them."""
     computed: tuple[int, ...] = ()
     """Of a layer without bottoms: the tops that primitives compute, not the host."""
     raw_records: bool = False

@@ -19,10 +19,14 @@ CAFFE = {
     "Split", "Swish", "TanH", "Threshold", "Tile", "WindowData",
 }  # fmt: skip
 OWN = {"GELU", "L1Loss", "LayerNorm", "PatchData", "PixelShuffle"}
+FORKS = {
+    "BN", "ConvolutionDepthwise", "DenseImageData", "DepthwiseConvolution", "Interp", "Normalize",
+    "Upsample",
+}  # fmt: skip
 
 
 def test_the_types_are_caffes_and_our_own() -> None:
-    assert set(layer_types()) == CAFFE | OWN
+    assert set(layer_types()) == CAFFE | OWN | FORKS
 
 
 def test_each_type_says_in_a_line_what_it_does() -> None:

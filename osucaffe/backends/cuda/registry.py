@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 
 MODULES = (
     "batch_norm", "convolution", "elementwise", "inner_product", "loss", "movement",
-    "normalization", "pooling", "records", "recurrent", "selection", "strided", "update", "windows",
+    "normalization", "pooling", "records", "recurrent", "resampling", "selection",
+    "strided", "update", "windows",
 )  # fmt: skip
 """The modules whose import registers primitives."""
 
