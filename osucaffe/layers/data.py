@@ -161,8 +161,8 @@ class DummyData(Feed):
         return shapes * (tops // len(shapes))
 
     def _draw(self, top: int, shape: Shape) -> np.ndarray:
-        generator = np.random.default_rng([self.seed, self.key, top, self.position + self.rank])
-        return filler.fill(self._fillers[top], shape, generator, self.title)
+        draws = filler.Draws(self.seed, self.key, top, self.position + self.rank)
+        return filler.fill(self._fillers[top], shape, draws, self.title)
 
     def next(self) -> list[Buffer]:
         for top, buffer in zip(self._random, self._buffers, strict=True):

@@ -17,9 +17,11 @@ TRIALS = 3
 """Times that a graph of runs is on the clock."""
 GRAPHED, FEWEST, MOST = 0.5, 2, 16
 """Milliseconds that such a graph should take, and how many runs may be in it."""
-BRIEF = 2.0
+BRIEF = 0.5
 """Milliseconds: what takes no longer is timed as a graph: launched one by one, even kernels of
-30 us wait for the host, which takes 10 to 20 us for each."""
+30 us wait for the host, which takes 10 to 20 us for each. Of what takes longer, SINGLE runs count:
+a net of large layers would spend seconds on more."""
+SINGLE = 2
 
 
 def once(backend: Cuda, run: Callable[[], None]) -> float:
@@ -30,7 +32,7 @@ def once(backend: Cuda, run: Callable[[], None]) -> float:
 def time_of(backend: Cuda, run: Callable[[], None], first: float) -> float:
     """Milliseconds of one run among many. first: what one has just taken."""
     if first > BRIEF:
-        return min(first, once(backend, run))
+        return min(first, *_elapsed(backend, [run] * SINGLE))
     times = max(FEWEST, min(MOST, math.ceil(GRAPHED / max(first, 1e-3))))
     graph = captured(backend.stream, sequence([run] * times))
     graph.launch(backend.stream)  # keeps the device busy while the host comes to the next
