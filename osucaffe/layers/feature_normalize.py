@@ -36,6 +36,7 @@ class FeatureNormalize(Layer):
                 "normalize_param.normalize_type",
                 f'is "{param.normalize_type}": give one of {", ".join(NORMS)}',
             )
+        self.gives_none = () if param.bp_norm else (1,)
         self.summed, self.norm_formula, self.slope = NORMS[param.normalize_type]
         self.small = (shape[0], 1, *shape[2:])
         return [shape, self.small]
@@ -58,6 +59,6 @@ class FeatureNormalize(Layer):
         dot = self.tensor(self.small)
         program.reduce([dy, y], dot, formula="y = a * b", axes=(1,))
         inputs, formula = [dy, x, y, dot, self.norm], f"(a - {self.slope} * d) / e"
-        if len(top) > 1 and self.param.normalize_param.bp_norm:
+        if len(top) > 1 and not self.gives_none:
             inputs, formula = [*inputs, top[1].diff], f"{formula} + {self.slope} * f"
         program.broadcast(inputs, [bottom[0].diff], formula=f"y = {formula}")

@@ -16,6 +16,7 @@ class Pooling(Layer):
     """The maximum, average or a random element of each window (a second top: where it stood)."""
 
     tops = (1, 2)
+    gives_none = (1,)
 
     def setup(self, bottom: list[Shape]) -> list[Shape]:
         param = self.param.pooling_param

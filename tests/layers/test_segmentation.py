@@ -60,6 +60,23 @@ def test_pooling_and_upsample_keep_the_maxima_in_their_places() -> None:
     np.testing.assert_array_equal(net.read("y"), np.where(x == largest, x, 0))
 
 
+def test_no_gradient_is_asked_of_a_mask() -> None:
+    """Behind layers that learn, as in SegNet: the mask is made by them too."""
+    net = build(inputs({"x": (1, 2, 4, 4)}) + """
+        layer { name: "conv" type: "Convolution" bottom: "x" top: "c" convolution_param {
+          num_output: 3 kernel_size: 3 pad: 1 weight_filler { type: "gaussian" std: 1 } } }
+        layer { name: "pool" type: "Pooling" bottom: "c" top: "p" top: "mask"
+          pooling_param { kernel_size: 2 stride: 2 } }
+        layer { name: "up" type: "Upsample" bottom: "p" bottom: "mask" top: "y" }
+        layer { name: "loss" type: "Reduction" bottom: "y" top: "loss" loss_weight: 1 }""",
+        Cpu(), phase="TRAIN")  # fmt: skip
+    net.write("x", random.standard_normal((1, 2, 4, 4)))
+    net.forward()
+    net.backward()
+    bias = next(each for each in net.parameters if each.index == 1)
+    np.testing.assert_array_equal(net.backend.read(bias.blob.diff), [4, 4, 4])  # windows
+
+
 @pytest.mark.parametrize(
     ("settings", "shape"),
     [

@@ -43,9 +43,7 @@ class Clock:
         return run
 
 
-@pytest.mark.parametrize(
-    ("milliseconds", "runs"), [(0.01, 16), (0.1, 5), (0.4, 2), (1.9, 2)]
-)
+@pytest.mark.parametrize(("milliseconds", "runs"), [(0.01, 16), (0.1, 5), (0.4, 2), (1.9, 2)])
 def test_runs(milliseconds: float, runs: int) -> None:
     clock = Clock()
     run = clock.run(milliseconds)
