@@ -2,11 +2,14 @@
 
 from . import (  # noqa: F401
     arrange,
+    bn,
     channelwise,
     combine,
     convolution,
     cross_entropy,
     data,
+    dense_image_data,
+    depthwise,
     detection,
     dropout,
     elementwise,
@@ -29,6 +32,7 @@ from . import (  # noqa: F401
     python,
     recurrent,
     regions,
+    resampling,
     shape,
     smooth_l1,
     softmax,
