@@ -19,8 +19,8 @@ CAFFE = {
     "Split", "Swish", "TanH", "Threshold", "Tile", "WindowData",
 }  # fmt: skip
 FORKS = {
-    "DetectionEvaluate", "DetectionOutput", "MultiBoxLoss", "Normalize", "Permute", "PriorBox",
-    "SmoothL1Loss",
+    "AnnotatedData", "DetectionEvaluate", "DetectionOutput", "MultiBoxLoss", "Normalize", "Permute",
+    "PriorBox", "SmoothL1Loss",
 }  # fmt: skip
 OWN = {"GELU", "L1Loss", "LayerNorm", "PatchData", "PixelShuffle"}
 

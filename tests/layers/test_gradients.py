@@ -190,7 +190,7 @@ CASES = [
 ]  # fmt: skip
 
 WITHOUT = {
-    "Accuracy", "ArgMax", "Data", "DetectionEvaluate", "DetectionOutput", "DummyData", "HDF5Data",
+    "Accuracy", "AnnotatedData", "ArgMax", "Data", "DetectionEvaluate", "DetectionOutput", "DummyData", "HDF5Data",
     "HDF5Output", "ImageData", "Input", "MemoryData", "MultiBoxLoss", "PatchData", "PriorBox",
     "Python", "Threshold", "WindowData",
 }  # fmt: skip

@@ -28,6 +28,8 @@ from osucaffe.proto.forks import UNREAD
 from osucaffe.solvers import Solver
 
 WITHOUT_EFFECT = {
+    "AnnotatedDataParameter.anno_type",
+    "AnnotatedDataParameter.label_map_file",
     "ConvolutionParameter.conv_algorithm",
     "ConvolutionParameter.conv_algos_override",
     "DataParameter.cache",
