@@ -75,7 +75,9 @@ class Net:
         if gradients is None:
             gradients = phase == "TRAIN" or inspectable
         types = layer_types()
-        if any(types[each.type].dynamic for each in self.param.layer if each.type in types):
+        if any(
+            types[each.type].is_dynamic(each) for each in self.param.layer if each.type in types
+        ):
             self.inspectable = True
         self._backwards = [False, True][: gradients + (gradients and (accumulate or inspectable))]
         seed = self.random.seed

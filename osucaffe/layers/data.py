@@ -44,12 +44,13 @@ class Data(Images):
             database = open_database(param.source)
         except UserError as error:
             self.fail("data_param.source", str(error))
+        block = settings.shuffle if self.phase == "TRAIN" else 0
         source = DatumSource(
             database,
             transform,
             seed=self.seed,
             rand_skip=param.rand_skip,
-            block=settings.shuffle if self.phase == "TRAIN" else 0,
+            block=block or int(param.shuffle),
             bad=BadRecords(skip=settings.skip_bad),
             raw=self.raw_records,
         )

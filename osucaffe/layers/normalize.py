@@ -1,28 +1,32 @@
 """Owns Normalize as SSD has it: features of length 1, times a learned scale (ParseNet).
 
-NormFace's layer of the same name is told apart by its settings, normalize_param.
+NormFace's layer of the same name (feature_normalize.py) has no norm_param, which SSD's nets give.
 """
 
 from __future__ import annotations
 
 import math
+from typing import Any
 
 from ..backends.primitives import Program
 from ..backends.tensor import Shape
 from ..blob import Blob
 from ..layer import Layer, register
+from .feature_normalize import FeatureNormalize
 
 
 @register("Normalize")
 class Normalize(Layer):
     """x / its length over the channels (across_spatial: over the image) * a learned scale."""
 
-    messages = ("norm_param",)
+    messages = ("norm_param", "normalize_param")
+
+    @classmethod
+    def form(cls, param: Any) -> type[Layer]:
+        return cls if param.HasField("norm_param") else FeatureNormalize
 
     def setup(self, bottom: list[Shape]) -> list[Shape]:
         param, shape = self.param.norm_param, bottom[0]
-        if self.param.HasField("normalize_param"):
-            self.fail("normalize_param", "this form of the layer (NormFace's) is not supported yet")
         if len(shape) < 2:
             self.fail("bottom", f"has shape {shape}, but must have channels on axis 1")
         self.shape = (shape[0], shape[1], math.prod(shape[2:]))

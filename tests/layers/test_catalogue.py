@@ -19,8 +19,10 @@ CAFFE = {
     "Split", "Swish", "TanH", "Threshold", "Tile", "WindowData",
 }  # fmt: skip
 FORKS = {
-    "AnnotatedData", "DetectionEvaluate", "DetectionOutput", "MultiBoxLoss", "Normalize", "Permute",
-    "PriorBox", "SmoothL1Loss",
+    "AnnotatedData", "BN", "BoxAnnotatorOHEM", "ConvolutionDepthwise", "DenseImageData",
+    "DepthwiseConvolution", "DetectionEvaluate", "DetectionOutput", "Interp", "MultiBoxLoss",
+    "Normalize", "PSROIPooling", "Permute", "PriorBox", "Proposal", "ROIAlign", "ROIPooling",
+    "SmoothL1Loss", "SmoothL1LossOHEM", "SoftmaxWithLossOHEM", "Upsample",
 }  # fmt: skip
 OWN = {"GELU", "L1Loss", "LayerNorm", "PatchData", "PixelShuffle"}
 

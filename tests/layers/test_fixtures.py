@@ -1,4 +1,5 @@
-"""Every layer against outputs and gradients that C++ Caffe 1.0 computed (fixtures/caffe)."""
+"""Every layer against outputs and gradients that C++ Caffe 1.0 computed (fixtures/caffe), and
+layers of Caffe's forks against those of their own C++ code (fixtures/forks)."""
 
 from __future__ import annotations
 
@@ -12,7 +13,8 @@ from osucaffe.backends.cpu import Cpu
 
 from .nets import build, error, layer
 
-FIXTURES = sorted((Path(__file__).parent.parent / "fixtures" / "caffe").glob("layer_*.npz"))
+FOLDER = Path(__file__).parent.parent / "fixtures"
+FIXTURES = [path for of in ("caffe", "forks") for path in sorted((FOLDER / of).glob("layer_*.npz"))]
 TOLERANCE = 1e-5
 PRECISIONS = {"fp32": 1e-4, "tf32": 5e-3, "fp16": 1e-2, "bf16": 6e-2}
 """Of a GPU, and the error that it may make."""

@@ -56,6 +56,8 @@ CASES = [
          {"x": (2, 3, 2, 4, 5)}, name="axis 2"),
     case("Convolution", f"convolution_param {{ num_output: 3 axis: -1 {WEIGHTS} kernel_size: 1 }}",
          {"x": (2, 3, 4)}, name="no spatial axis"),
+    case("ConvolutionDepthwise", f"convolution_param {{ kernel_size: 3 pad: 1 stride: 2 {WEIGHTS} }}"),
+    case("DepthwiseConvolution", f"convolution_param {{ num_output: 8 group: 4 kernel_size: 3 {WEIGHTS} }}"),
     case("Deconvolution", f"convolution_param {{ num_output: 6 kernel_size: 3 {WEIGHTS} }}"),
     case("Deconvolution", f"convolution_param {{ num_output: 4 kernel_size: 3 stride: 2 pad: 1 "
          f"dilation: 2 group: 2 {WEIGHTS} }}", dict.fromkeys("xz", (2, 4, 3, 4)), tops=2, name="two bottoms"),
@@ -64,6 +66,12 @@ CASES = [
     case("InnerProduct", f"inner_product_param {{ num_output: 5 {WEIGHTS} }}"),
     case("InnerProduct", f"inner_product_param {{ num_output: 5 axis: -2 transpose: true {WEIGHTS} }}",
          name="transpose"),
+    case("Interp", "interp_param { height: 9 width: 4 }"),
+    case("Interp", "interp_param { zoom_factor: 3 shrink_factor: 2 pad_beg: -1 pad_end: -1 }", name="of a part"),
+    case("Normalize", "normalize_param { }"),
+    case("Normalize", 'normalize_param { normalize_type: "L1" bp_norm: true }', {"x": (3, 5)}, tops=2, name="L1"),
+    case("Upsample", "upsample_param { upsample_h: 60 upsample_w: 70 }", {"x": (2, 3, 2, 3), "m": (2, 3, 2, 3)},
+         labels={"m": 60 * 70}),
     case("Pooling", "pooling_param { kernel_size: 3 stride: 2 }"),
     case("Pooling", "pooling_param { kernel_h: 2 kernel_w: 3 stride_h: 1 stride_w: 2 pad_h: 1 "
          "pad_w: 2 round_mode: FLOOR }", name="by axis"),
@@ -79,6 +87,10 @@ CASES = [
     case("LRN", "lrn_param { local_size: 3 alpha: 2 beta: 0.6 k: 1.5 }"),
     case("LRN", "lrn_param { local_size: 3 alpha: 2 beta: 0.6 norm_region: WITHIN_CHANNEL }",
          name="within"),
+    case("BN", f"bn_param {{ scale_{NOISE} shift_{NOISE} }}", name="SegNet"),
+    case("BN", f"bn_param {{ scale_{NOISE} bn_mode: INFERENCE }}", in_place=True, name="SegNet"),
+    case("BN", f"bn_param {{ slope_{NOISE} bias_{NOISE} eps: 0.1 }}", phase="TRAIN", in_place=True, name="TSN"),
+    case("BN", f"bn_param {{ slope_{NOISE} bias_{NOISE} eps: 2 }}", {"x": (7, 3)}, name="TSN"),
     case("BatchNorm", "batch_norm_param { eps: 0.1 }"),
     case("BatchNorm", "batch_norm_param { eps: 0.1 }", {"x": (7, 3)}, in_place=True),
     case("BatchNorm", "", {"x": (7,)}, name="no channels"),
@@ -101,6 +113,8 @@ CASES = [
     case("Softmax"),
     case("Softmax", "softmax_param { axis: -1 }", in_place=True),
     case("SoftmaxWithLoss", "loss_weight: 3", {"x": (6, 4), "l": (6,)}, labels={"l": 4}),
+    case("SoftmaxWithLoss", "loss_param { weight_by_label_freqs: true class_weighting: [0.2, 3, 1, 2] }",
+         {"x": (6, 4, 3), "l": (6, 3)}, labels=LABELS, name="class weights"),
     case("SoftmaxWithLoss", "softmax_param { axis: 2 } loss_param { ignore_label: 1 }",
          {"x": (3, 2, 4, 5), "l": (3, 2, 5)}, labels={"l": 4}, name="ignore"),
     case("SoftmaxWithLoss", "loss_param { normalization: NONE }", {"x": (6, 4), "l": (6,)},
@@ -175,6 +189,18 @@ CASES = [
           "Power": "power_param { power: 3 scale: 0.5 shift: 1.5 }",
           "Swish": "swish_param { beta: 1.7 }",
       }.items()),
+    case("SmoothL1LossOHEM", "loss_weight: 3", dict.fromkeys("xz", (4, 2, 3, 1))),
+    case("SmoothL1LossOHEM", "loss_param { normalization: PRE_FIXED pre_fixed_normalizer: 7 }",
+         {"x": (4, 2), "z": (4, 2), "l": (4, 2)}, labels={"l": 3}, name="weights"),
+    case("SoftmaxWithLossOHEM", "loss_param { ignore_label: 1 }",
+         {"x": (6, 4, 1, 2), "l": (6, 1, 2)}, labels={"l": 4}),
+    *(case(each, settings, {"x": (2, channels, 5, 6), "r": (7, 5)}, labels={"r": 4}, name=name)
+      for each, settings, channels, name in (
+          ("ROIPooling", "roi_pooling_param { pooled_h: 2 pooled_w: 3 }", 3, ""),
+          ("ROIPooling", "roi_pooling_param { pooled_h: 2 pooled_w: 2 pad_ratio: 0.3 }", 3, "pad"),
+          ("ROIAlign", "roi_pooling_param { pooled_h: 2 pooled_w: 3 pad_ratio: 0.3 }", 3, ""),
+          ("PSROIPooling", "psroi_pooling_param { output_dim: 2 group_size: 2 spatial_scale: 0.7 }", 8, ""),
+      )),
     case("Power", "power_param { scale: 0.5 shift: 1.5 }", in_place=True, name="linear"),
     case("Power", "power_param { power: 0 }", name="constant"),
     case("Exp", "exp_param { scale: 0.7 }", name="e"),
@@ -190,9 +216,10 @@ CASES = [
 ]  # fmt: skip
 
 WITHOUT = {
-    "Accuracy", "AnnotatedData", "ArgMax", "Data", "DetectionEvaluate", "DetectionOutput", "DummyData", "HDF5Data",
-    "HDF5Output", "ImageData", "Input", "MemoryData", "MultiBoxLoss", "PatchData", "PriorBox",
-    "Python", "Threshold", "WindowData",
+    "Accuracy", "AnnotatedData", "ArgMax", "BoxAnnotatorOHEM", "Data", "DenseImageData",
+    "DetectionEvaluate", "DetectionOutput", "DummyData", "HDF5Data", "HDF5Output", "ImageData",
+    "Input", "MemoryData", "MultiBoxLoss", "PatchData", "PriorBox", "Proposal", "Python",
+    "Threshold", "WindowData",
 }  # fmt: skip
 """Types that have no gradient, or one that users write (Python) or that test_detection.py tests."""
 

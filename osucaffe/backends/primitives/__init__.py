@@ -17,6 +17,7 @@ from .normalization import NormalizationPrimitives
 from .pooling import PoolingPrimitives
 from .recording import NAMES
 from .recurrent import RecurrentPrimitives
+from .regions import RegionPrimitives
 from .update import UpdatePrimitives
 
 __all__ = ["NAMES", "Program"]
@@ -27,6 +28,7 @@ class Program(
     ElementwisePrimitives,
     ConvolutionPrimitives,
     PoolingPrimitives,
+    RegionPrimitives,
     NormalizationPrimitives,
     RecurrentPrimitives,
     LossPrimitives,
