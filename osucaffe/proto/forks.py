@@ -43,8 +43,6 @@ UNREAD: dict[str, tuple[str, ...]] = {
     "ResizeParameter.height_scale": ("SSD",),
     "ResizeParameter.width_scale": ("SSD",),
     "SoftmaxParameter.normalize_type": ("NormFace",),
-    "SolverParameter.ap_version": ("SSD",),
-    "SolverParameter.eval_type": ("SSD",),
     "SolverParameter.larc": ("NVIDIA Caffe",),
     "SolverParameter.larc_eta": ("NVIDIA Caffe",),
     "SolverParameter.larc_policy": ("NVIDIA Caffe",),
