@@ -27,6 +27,7 @@ PARTS = {
     "nets, in all": ("osucaffe.net", "Net.__init__"),
     "preparing, in all": (f"{CUDA}.backend", "Cuda.prepare"),
     "timing": (f"{CUDA}.autotune.tuner", "Tuner._time"),
+    "of which waiting for builds": (f"{CUDA}.autotune.tuner", "Tuner._candidates"),
     "plans of cuDNN, all threads": (f"{CUDA}.convolution.cudnn", "CudnnPlans._on_a_thread"),
     "cuBLASLt, all threads": (f"{CUDA}.convolution.gemm", "Products._on_a_thread"),
     "NVRTC, all threads": (f"{CUDA}.runtime.compile", "_compiled_file"),

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,16 +16,57 @@ from .errors import UserError
 if TYPE_CHECKING:
     from .proto import caffe_pb2
 
+BLOCK = 1 << 20
+"""So many numbers are drawn in turn; others at the same time, on other cores."""
 _VARIANCE = {0: "fan_in", 1: "fan_out", 2: "average"}
 
 
+class Draws:
+    """Random numbers that depend on the seed and on what was drawn before, and not on the number of
+    cores: each block of them has a stream of its own."""
+
+    def __init__(self, *seed: int) -> None:
+        self._seeds = np.random.SeedSequence(seed)
+
+    def uniform(self, low: float, high: float, shape: Shape) -> np.ndarray:
+        """float32 numbers between two."""
+
+        def draw(generator: np.random.Generator, block: np.ndarray) -> None:
+            generator.random(out=block, dtype=np.float32)
+            block *= high - low
+            block += low
+
+        return self._draw(draw, shape)
+
+    def normal(self, mean: float, std: float, shape: Shape) -> np.ndarray:
+        """float32 numbers of a normal distribution."""
+
+        def draw(generator: np.random.Generator, block: np.ndarray) -> None:
+            generator.standard_normal(out=block, dtype=np.float32)
+            block *= std
+            block += mean
+
+        return self._draw(draw, shape)
+
+    def _draw(
+        self, draw: Callable[[np.random.Generator, np.ndarray], None], shape: Sequence[int]
+    ) -> np.ndarray:
+        values = np.empty(shape, np.float32)
+        flat = values.reshape(-1)
+        blocks = [flat[begin : begin + BLOCK] for begin in range(0, flat.size, BLOCK)]
+        streams = [np.random.default_rng(seed) for seed in self._seeds.spawn(len(blocks))]
+        if len(blocks) > 1:
+            with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+                list(pool.map(draw, streams, blocks))
+        else:
+            list(map(draw, streams, blocks))
+        return values
+
+
 def fill(
-    filler: caffe_pb2.FillerParameter | None,
-    shape: Shape,
-    generator: np.random.Generator,
-    where: str = "",
+    filler: caffe_pb2.FillerParameter | None, shape: Shape, draws: Draws, where: str = ""
 ) -> np.ndarray:
-    """float32 values of `shape`, drawn from `generator`. None fills with zeros.
+    """float32 values of `shape`. None fills with zeros.
 
     where: names the layer in the UserError that a bad filler raises.
     """
@@ -32,36 +75,27 @@ def fill(
     kind = filler.type
     if kind not in _FILLERS:
         raise UserError(f'{where}: unknown filler "{kind}"; known: {", ".join(_FILLERS)}')
-    return _FILLERS[kind](filler, shape, generator, where).astype(np.float32, copy=False)
+    return _FILLERS[kind](filler, shape, draws, where).astype(np.float32, copy=False)
 
 
-def _constant(filler, shape, generator, where):  # type: ignore[no-untyped-def]
+def _constant(filler, shape, draws, where):  # type: ignore[no-untyped-def]
     return np.full(shape, filler.value, np.float32)
 
 
-def _uniform_between(low: float, high: float, shape: Shape, generator: np.random.Generator):  # type: ignore[no-untyped-def]
-    values = generator.random(shape, np.float32)
-    values *= high - low
-    values += low
-    return values
-
-
-def _uniform(filler, shape, generator, where):  # type: ignore[no-untyped-def]
+def _uniform(filler, shape, draws, where):  # type: ignore[no-untyped-def]
     if filler.min > filler.max:
         raise UserError(f"{where}: the uniform filler's min {filler.min:g} > max {filler.max:g}")
-    return _uniform_between(filler.min, filler.max, shape, generator)
+    return draws.uniform(filler.min, filler.max, shape)
 
 
-def _gaussian(filler, shape, generator, where):  # type: ignore[no-untyped-def]
+def _gaussian(filler, shape, draws, where):  # type: ignore[no-untyped-def]
     """Normal(mean, std). sparse: about that many inputs of each output are not zero."""
     if filler.std < 0:
         raise UserError(f"{where}: the gaussian filler's std {filler.std:g} is negative")
-    values = generator.standard_normal(shape, np.float32)
-    values *= filler.std
-    values += filler.mean
+    values = draws.normal(filler.mean, filler.std, shape)
     if filler.sparse >= 0:
         outputs = shape[0]
-        values *= generator.random(shape, np.float32) < filler.sparse / outputs
+        values *= draws.uniform(0, 1, shape) < filler.sparse / outputs
     return values
 
 
@@ -74,28 +108,26 @@ def _fan(filler, shape: Shape) -> float:  # type: ignore[no-untyped-def]
     return {"fan_in": fan_in, "fan_out": fan_out, "average": (fan_in + fan_out) / 2}[norm]
 
 
-def _xavier(filler, shape, generator, where):  # type: ignore[no-untyped-def]
+def _xavier(filler, shape, draws, where):  # type: ignore[no-untyped-def]
     """Uniform with variance 1 / n (Glorot & Bengio 2010)."""
     limit = math.sqrt(3.0 / _fan(filler, shape))
-    return _uniform_between(-limit, limit, shape, generator)
+    return draws.uniform(-limit, limit, shape)
 
 
-def _msra(filler, shape, generator, where):  # type: ignore[no-untyped-def]
+def _msra(filler, shape, draws, where):  # type: ignore[no-untyped-def]
     """Normal with variance 2 / n (He et al. 2015)."""
-    values = generator.standard_normal(shape, np.float32)
-    values *= math.sqrt(2.0 / _fan(filler, shape))
-    return values
+    return draws.normal(0, math.sqrt(2.0 / _fan(filler, shape)), shape)
 
 
-def _positive_unitball(filler, shape, generator, where):  # type: ignore[no-untyped-def]
+def _positive_unitball(filler, shape, draws, where):  # type: ignore[no-untyped-def]
     """Uniform in 0..1, then the values of each first index divided by their sum."""
-    values = generator.random(shape, np.float32)
+    values = draws.uniform(0, 1, shape)
     sums = values.reshape(shape[0], -1).sum(axis=1)
     values /= sums.reshape((-1,) + (1,) * (len(shape) - 1))
     return values
 
 
-def _bilinear(filler, shape, generator, where):  # type: ignore[no-untyped-def]
+def _bilinear(filler, shape, draws, where):  # type: ignore[no-untyped-def]
     """The kernel of bilinear upsampling, for Deconvolution."""
     if len(shape) != 4 or shape[2] != shape[3]:
         raise UserError(f"{where}: the bilinear filler needs a square 4-d blob, not {shape}")

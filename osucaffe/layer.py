@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, TypeVar
 
 from .backends.primitives import Program
 from .backends.records import ImageDecoder
@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 Count = tuple[int, int | None]
 _LayerType = TypeVar("_LayerType", bound=type["Layer"])
 
-_types: dict[str, type[Layer]] = {}
+LayerClass: TypeAlias = "type[Layer]"
+
+_types: dict[str, LayerClass] = {}
 
 
 def register(name: str) -> Callable[[_LayerType], _LayerType]:
@@ -62,6 +64,8 @@ class Layer:
     """The first top has a loss weight of 1 by default, and may be left out of the prototxt."""
     no_gradient: tuple[int, ...] = ()
     """Bottoms (labels, say) that never get a gradient."""
+    gives_none: tuple[int, ...] = ()
+    """Tops, such as masks, through which no gradient goes back."""
     reshapes: bool = False
     """It may raise Reshaped while it runs."""
     dynamic: bool = False
@@ -72,6 +76,8 @@ class Layer:
     """Of a layer that reads images: (channels, height, width) of the first, before any crop."""
     alias: tuple[str, ...] = ()
     """What the tops share with the first bottom: ("data",) or ("data", "diff")."""
+    statistics: tuple[int, ...] = ()
+    """Parameters that are measured, not learned: several ranks average them."""
     computed: tuple[int, ...] = ()
     """Of a layer without bottoms: the tops that primitives compute, not the host."""
     raw_records: bool = False
@@ -158,6 +164,11 @@ class Layer:
         """Declare that a bottom holds labels, 0 to classes - 1 or the one that is ignored."""
         self.label_bottoms[bottom] = Classes(self.title, classes, ignored)
 
+    @classmethod
+    def form(cls, param: Any) -> LayerClass:
+        """The class for this LayerParameter: two forks may mean two layers by one name."""
+        return cls
+
     def axis(self, axis: int, dimensions: int, field: str = "axis") -> int:
         """A checked axis as a number from 0; negative ones count from the end."""
         if not -dimensions <= axis < dimensions:
@@ -190,6 +201,6 @@ def create_layer(param: Any, phase: str, *, key: int = 0, seed: int = 0) -> Laye
         hint = f' (did you mean "{near}"?)' if near else ""
         what = f'unknown layer type "{param.type}"{hint}' if param.type else "has no type"
         raise UserError(f"{title(param)}: {what}; osucaffe layers lists the types there are")
-    layer = types[param.type](param, phase, key=key, seed=seed)
+    layer = types[param.type].form(param)(param, phase, key=key, seed=seed)
     layer.check_counts()
     return layer

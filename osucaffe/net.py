@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -28,7 +29,7 @@ from .graph.precision import warn_of_precision
 from .graph.recording import record_backward, record_forward
 from .graph.splits import insert_splits
 from .graph.steps import as_one, by_layer
-from .graph.weights import Match, copy_weights, fill_parameters, to_proto
+from .graph.weights import Match, copy_weights, first_values, to_proto, write_constants
 from .layer import Reshaped, layer_types
 from .proto import AnyWeights, caffe_pb2
 
@@ -85,11 +86,17 @@ class Net:
         self.layer_names: list[str] = [layer.name for layer in self.layers]
         self.parameters: list[Parameter] = adopt_parameters(self.layers, share)
         self.pool: Pool = share.pool if share else Pool(backend)
-        self._compile()
         own = [p for p in self.parameters if p.blob.data.array is None]
+        with ThreadPoolExecutor(1) as drawing:  # beside the preparation, which can take as long
+            values = drawing.submit(first_values, self.layers, own, seed)
+            self._compile()
         self.arena = Arena(backend, own[::-1], gradients=gradients)
         self._place()
-        fill_parameters(self.layers, own, seed, backend)
+        for tensor, first in values.result():
+            backend.write(tensor, first)
+        for tensor, first in [pair for layer in self.layers for pair in layer.initial]:
+            if tensor.array is not None:  # else it is a parameter of another net
+                backend.write(tensor, first)
 
     def reshape(self, shapes: Mapping[str, Shape]) -> None:
         """Give blobs that layers without bottoms make other shapes, and infer the rest anew.
@@ -102,6 +109,7 @@ class Net:
         self._compile()
         self.pool.remove(self.memory)
         self._place()
+        write_constants([node.layer for node in self.nodes if node.bottom], self.backend)
 
     # -- building --------------------------------------------------------------------------------
 
@@ -279,8 +287,12 @@ class Net:
         return next((weight for blob, weight in self._parts.losses if blob.name == name), 0.0)
 
     def read(self, name: str) -> np.ndarray:
-        """A row-major copy of a blob's data."""
-        return self.backend.read(self.blobs[name].data)
+        """A row-major copy of a blob's data; of those rows that there are, if that varies."""
+        blob = self.blobs[name]
+        values: np.ndarray = self.backend.read(blob.data)
+        if blob.length is not None:
+            values = values[..., : int(self.backend.read(blob.length).item()), :]
+        return values
 
     def write(self, name: str, values: np.ndarray) -> None:
         """Set the data of a blob, such as an input."""

@@ -66,9 +66,13 @@ def problem(test: str, feature: str) -> str:
     """What is wrong with the name of a test, as a row gives it."""
     kind, _, name = test.partition(":")
     if kind == "fixture":
-        layer = TESTS / "fixtures" / "caffe" / f"layer_{name}.npz"
+        layer, solver, of_fork = (
+            TESTS / "fixtures" / path / f"{kind}_{name}.npz"
+            for path, kind in (("caffe", "layer"), ("caffe", "solver"), ("forks", "layer"))
+        )
+        layer = of_fork if of_fork.exists() else layer
         if not layer.exists():
-            return "" if layer.with_name(f"solver_{name}.npz").exists() else "no such file"
+            return "" if solver.exists() else "no such file"
         return "" if Fixture(layer).type == feature else f"is of a layer {Fixture(layer).type}"
     if kind == "gradient":
         return "" if any(case.values[0] == name for case in CASES) else "no such case"

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from osucaffe.errors import UserError
-from osucaffe.filler import fill
+from osucaffe.filler import BLOCK, Draws, fill
 from osucaffe.proto import FillerParameter, parse_text
 
 SHAPE = (200, 50, 5, 4)  # fan in 1,000, fan out 4,000
@@ -12,11 +12,11 @@ SHAPE = (200, 50, 5, 4)  # fan in 1,000, fan out 4,000
 
 def values(text: str, shape=SHAPE, seed: int = 1) -> np.ndarray:
     filler = parse_text(text, FillerParameter, "filler")
-    return fill(filler, shape, np.random.Generator(np.random.PCG64(seed)), "here")
+    return fill(filler, shape, Draws(seed), "here")
 
 
 def test_none_gives_zeros():
-    assert not fill(None, (3, 2), np.random.default_rng(1)).any()
+    assert not fill(None, (3, 2), Draws(1)).any()
 
 
 def test_constant():
@@ -36,6 +36,17 @@ def test_gaussian():
     drawn = values('type: "gaussian" mean: 2 std: 0.5')
     assert drawn.mean() == pytest.approx(2, abs=0.01)
     assert drawn.std() == pytest.approx(0.5, rel=0.01)
+
+
+def test_numbers_do_not_depend_on_the_number_of_cores(monkeypatch):
+    shape = (3, BLOCK - 5)
+    drawn = [values('type: "gaussian" std: 1', shape)]
+    for cores in ({0}, {0, 1, 2}):
+        monkeypatch.setattr("os.sched_getaffinity", lambda _, cores=cores: cores)
+        drawn.append(values('type: "gaussian" std: 1', shape))
+    assert np.array_equal(drawn[0], drawn[1])
+    assert np.array_equal(drawn[0], drawn[2])
+    assert len(np.unique(drawn[0][:, 0])) == 3
 
 
 def test_sparse_gaussian_keeps_that_many_inputs_of_each_output():

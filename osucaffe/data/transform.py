@@ -121,8 +121,7 @@ class Transform:
             return 0, 0, mirrored
         top, left = (extent - self.crop for extent in shape[-2:])
         if self.random_crop:
-            top = (top + 1) * (draw >> 1 & 0x7FFFFFFF) >> 31
-            left = (left + 1) * (draw >> 32) >> 32
+            top, left = random_corner(top, left, draw)
         else:
             top, left = top // 2, left // 2
         return top, left, mirrored
@@ -156,6 +155,11 @@ class Transform:
         to_top, to_left, _ = self.choose(room)
         size = (self.crop, self.crop)
         return Part(extents, (top, left), (to_top, to_left), size), (to_top, to_left, mirrored)
+
+
+def random_corner(top: int, left: int, draw: Any) -> tuple[Any, Any]:
+    """The first row and column of a crop, from 0 to top and to left, by a record's draw."""
+    return (top + 1) * (draw >> 1 & 0x7FFFFFFF) >> 31, (left + 1) * (draw >> 32) >> 32
 
 
 def check_size(transform: Transform, shape: Shape, first: Shape, name: str) -> None:

@@ -40,7 +40,8 @@ def find_gradients(nodes: Sequence[Node], *, force: bool) -> None:
         node.propagate_down = setting or leads
         node.backward = any(leads) or any(node.layer.wanted)
         if node.backward:
-            needed.update(node.top)
+            none = node.layer.gives_none
+            needed.update(blob for i, blob in enumerate(node.top) if i not in none)
 
     # Under a loss, seen from the end (each blob has one consumer, in-place layers besides).
     under_loss: set[Blob] = set()

@@ -29,20 +29,27 @@ from .naming import by_name
 log = logging.getLogger("osucaffe")
 
 
-def fill_parameters(
-    layers: Sequence[Layer], own: Iterable[Parameter], seed: int, backend: Any
-) -> None:
-    """Give parameters (`own`: not those of another net), and constant tops, their first values."""
-    generator = np.random.Generator(np.random.PCG64(seed))
+def first_values(
+    layers: Sequence[Layer], own: Iterable[Parameter], seed: int
+) -> list[tuple[Tensor, np.ndarray]]:
+    """The first values of parameters (`own`: not those of another net)."""
+    draws = filler.Draws(seed)
     waiting = {id(parameter.blob) for parameter in own}
+    values = []
     for layer in layers:
         for blob, kind in zip(layer.parameters, layer.fillers, strict=True):
             if id(blob) in waiting:
                 waiting.discard(id(blob))
-                values = filler.fill(kind, blob.shape, generator, layer.title)
-                backend.write(blob.data, values)
+                values.append((blob.data, filler.fill(kind, blob.shape, draws, layer.title)))
+    return values
+
+
+def write_constants(layers: Iterable[Layer], backend: Any) -> None:
+    """Give the constant tops of these layers their values again: their shapes have changed."""
+    for layer in layers:
+        parameters = [blob.data for blob in layer.parameters]
         for tensor, values in layer.initial:
-            if tensor.array is not None:  # else it is a parameter of another net
+            if not any(tensor is each for each in parameters):
                 backend.write(tensor, values)
 
 

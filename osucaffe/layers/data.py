@@ -44,12 +44,13 @@ class Data(Images):
             database = open_database(param.source)
         except UserError as error:
             self.fail("data_param.source", str(error))
+        block = settings.shuffle if self.phase == "TRAIN" else 0
         source = DatumSource(
             database,
             transform,
             seed=self.seed,
             rand_skip=param.rand_skip,
-            block=settings.shuffle if self.phase == "TRAIN" else 0,
+            block=block or int(param.shuffle),
             bad=BadRecords(skip=settings.skip_bad),
             raw=self.raw_records,
         )
@@ -160,8 +161,8 @@ class DummyData(Feed):
         return shapes * (tops // len(shapes))
 
     def _draw(self, top: int, shape: Shape) -> np.ndarray:
-        generator = np.random.default_rng([self.seed, self.key, top, self.position + self.rank])
-        return filler.fill(self._fillers[top], shape, generator, self.title)
+        draws = filler.Draws(self.seed, self.key, top, self.position + self.rank)
+        return filler.fill(self._fillers[top], shape, draws, self.title)
 
     def next(self) -> list[Buffer]:
         for top, buffer in zip(self._random, self._buffers, strict=True):

@@ -185,6 +185,7 @@ class BatchNorm(Layer):
     """
 
     in_place = True
+    statistics = (0, 1, 2)
 
     def setup(self, bottom: list[Shape]) -> list[Shape]:
         param, shape = self.param.batch_norm_param, bottom[0]

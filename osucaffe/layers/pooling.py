@@ -16,6 +16,7 @@ class Pooling(Layer):
     """The maximum, average or a random element of each window (a second top: where it stood)."""
 
     tops = (1, 2)
+    gives_none = (1,)
 
     def setup(self, bottom: list[Shape]) -> list[Shape]:
         param = self.param.pooling_param
@@ -61,13 +62,13 @@ class Pooling(Layer):
         ):
             if pad >= kernel:
                 self.fail("pooling_param.pad", f"is {pad}: it must be less than kernel {kernel}")
-            room = x + 2 * pad - kernel
-            if room < 0:
+            room = x + 2 * pad - kernel  # less than 0: a window may still reach beyond the image
+            count = (room if down else room + stride - 1) // stride + 1
+            if count < 1:
                 self.fail(
                     "pooling_param.kernel_size",
                     f"a window of {kernel} with pad {pad} does not fit extent {x}",
                 )
-            count = (room if down else room + stride - 1) // stride + 1
             if any(window.pad) and (count - 1) * stride >= x + pad:
                 count -= 1
             if (count - 1) * stride >= x + pad:

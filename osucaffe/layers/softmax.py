@@ -35,6 +35,20 @@ def read_normalization(layer: Layer, default: str = "VALID") -> str:
     return default
 
 
+def read_class_weights(layer: Layer, classes: int) -> tuple[float, ...] | None:
+    """SegNet's weights of the classes, from loss_param; None: all count alike."""
+    param = layer.param.loss_param
+    if not param.weight_by_label_freqs:
+        return None
+    if len(param.class_weighting) != classes:
+        layer.fail(
+            "loss_param.class_weighting",
+            f"is given {len(param.class_weighting)} times: weight_by_label_freqs wants one weight "
+            f"for each of {classes} classes",
+        )
+    return tuple(param.class_weighting)
+
+
 def read_ignored(param: Any) -> int | None:
     """The label to skip, from a message that has `ignore_label`."""
     return param.ignore_label if param.HasField("ignore_label") else None
@@ -80,6 +94,7 @@ class SoftmaxWithLoss(Layer):
             "axis": axis,
             "ignore": ignored,
             "normalization": read_normalization(self),
+            "weights": read_class_weights(self, bottom[0][axis]),
         }
         return [(), bottom[0]]
 

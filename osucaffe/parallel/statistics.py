@@ -1,4 +1,4 @@
-"""Owns the statistics of BatchNorm across ranks: each measures its own, then they are averaged.
+"""Owns the statistics of batches across ranks: each measures its own, then they are averaged.
 
 Gradients do not keep them in step, since they are measured, not learned.
 """
@@ -10,9 +10,6 @@ import numpy as np
 from ..comm.job import Job
 from ..net import Net
 
-MEASURED = 3
-"""The first parameters of a BatchNorm layer: means, variances, and the weight of both."""
-
 
 def average_statistics(net: Net, job: Job) -> None:
     """Give every rank the mean of all ranks' statistics. All ranks call it together.
@@ -21,12 +18,7 @@ def average_statistics(net: Net, job: Job) -> None:
     replaced the others' with each update, and stay. The spread of the ranks' means is no part of
     the variance: that is the mean of their variances.
     """
-    blobs = [
-        blob
-        for layer in net.layers
-        if layer.type == "BatchNorm"
-        for blob in layer.parameters[:MEASURED]
-    ]
+    blobs = [layer.parameters[i] for layer in net.layers for i in layer.statistics]
     if not blobs:
         return
     own = [net.backend.read(blob.data).astype(np.float64) for blob in blobs]

@@ -276,13 +276,20 @@ def loss_cases() -> None:
         for normalization in ("FULL", "VALID", "BATCH_SIZE", "NONE")
         for shape, axis, ignore in (((5, 4), 1, None), ((2, 5, 3, 2), 1, 2), ((2, 3, 4), 2, 0))
     ]
-    for shape, axis, ignore, normalization in table:
+    table = [(*row, None) for row in table]
+    table += [
+        ((9, 3), 1, 1, "VALID", (0.25, 9.0, 2.0)),
+        ((2, 3, 20, 13), 1, None, "BATCH_SIZE", (0.25, 3.0, 2.0)),
+    ]
+    for shape, axis, ignore, normalization, weights in table:
         x, dloss = normal(*shape), np.array(1.5)
         label = labels(shape[axis], *shape[:axis], *shape[axis + 1 :])
         label.flat[:2] = 0, 2
         settings = {"axis": axis, "ignore": ignore, "normalization": normalization}
+        settings |= {"weights": weights} if weights else {}
         function = functools.partial(reference.softmax_loss, label=label, **settings)
         name = f"{len(shape)}-d, ignore {ignore}, {normalization}"
+        name += ", weighted" if weights else ""
         probability = Output(shape)
         forward = (
             "softmax_loss",

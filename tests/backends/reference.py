@@ -47,6 +47,26 @@ def convolution(x, w, b, stride, pad, dilation, group):
     return y if b is None else y + b.reshape(-1, *[1] * axes)
 
 
+def unpooling(x, index, shape):
+    y = np.zeros(shape)
+    for n, c in np.ndindex(*shape[:2]):
+        for value, place in zip(x[n, c].flat, index[n, c].flat, strict=True):
+            y[n, c].flat[int(place)] = value
+    return y
+
+
+def interpolation(x, out):
+    """One axis after the other, at points between the corners."""
+    for axis, wanted in zip((2, 3), out, strict=True):
+        extent = x.shape[axis]
+        at = np.linspace(0, extent - 1, wanted) if wanted > 1 else np.zeros(1)
+        left = np.minimum(np.floor(at + 1e-9).astype(int), extent - 1)
+        right = np.minimum(left + 1, extent - 1)
+        part = (at - left).reshape(-1, *[1] * (3 - axis))
+        x = np.take(x, left, axis) * (1 - part) + np.take(x, right, axis) * part
+    return x
+
+
 def im2col(x, kernel, stride, pad, dilation):
     """The windows by convolution: with a filter for each channel and tap that picks just it."""
     channels = x.shape[1]
@@ -184,7 +204,7 @@ def softmax(x, axis):
     return np.exp(x) / np.exp(x).sum(axis=axis, keepdims=True)
 
 
-def softmax_loss(x, label, axis, ignore, normalization):
+def softmax_loss(x, label, axis, ignore, normalization, weights=None):
     """(loss, probability), position by position."""
     rows = np.moveaxis(x, axis, -1)
     total, valid = 0.0, 0
@@ -195,7 +215,8 @@ def softmax_loss(x, label, axis, ignore, normalization):
         if not 0 <= wanted < rows.shape[-1]:
             return np.nan, softmax(x, axis)
         row = rows[place]
-        total -= row[wanted] - row.max() - math.log(np.exp(row - row.max()).sum())
+        loss = math.log(np.exp(row - row.max()).sum()) - (row[wanted] - row.max())
+        total += loss if weights is None else loss * weights[wanted]
         valid += 1
     normalizer = {
         "FULL": label.size, "VALID": valid, "BATCH_SIZE": math.prod(x.shape[:axis]), "NONE": 1,

@@ -19,13 +19,15 @@ CAFFE = {
     "Split", "Swish", "TanH", "Threshold", "Tile", "WindowData",
 }  # fmt: skip
 FORKS = {
-    "BoxAnnotatorOHEM", "PSROIPooling", "Proposal", "ROIAlign", "ROIPooling", "SmoothL1LossOHEM",
-    "SoftmaxWithLossOHEM",
+    "BN", "BoxAnnotatorOHEM", "ConvolutionDepthwise", "DenseImageData", "DepthwiseConvolution",
+    "DetectionEvaluate", "DetectionOutput", "Interp", "MultiBoxLoss", "Normalize", "PSROIPooling",
+    "Permute", "PriorBox", "Proposal", "ROIAlign", "ROIPooling", "SmoothL1Loss", "SmoothL1LossOHEM",
+    "SoftmaxWithLossOHEM", "Upsample",
 }  # fmt: skip
 OWN = {"GELU", "L1Loss", "LayerNorm", "PatchData", "PixelShuffle"}
 
 
-def test_the_types_are_caffes_and_our_own() -> None:
+def test_the_types_are_caffes_its_forks_and_our_own() -> None:
     assert set(layer_types()) == CAFFE | FORKS | OWN
 
 

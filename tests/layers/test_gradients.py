@@ -56,6 +56,8 @@ CASES = [
          {"x": (2, 3, 2, 4, 5)}, name="axis 2"),
     case("Convolution", f"convolution_param {{ num_output: 3 axis: -1 {WEIGHTS} kernel_size: 1 }}",
          {"x": (2, 3, 4)}, name="no spatial axis"),
+    case("ConvolutionDepthwise", f"convolution_param {{ kernel_size: 3 pad: 1 stride: 2 {WEIGHTS} }}"),
+    case("DepthwiseConvolution", f"convolution_param {{ num_output: 8 group: 4 kernel_size: 3 {WEIGHTS} }}"),
     case("Deconvolution", f"convolution_param {{ num_output: 6 kernel_size: 3 {WEIGHTS} }}"),
     case("Deconvolution", f"convolution_param {{ num_output: 4 kernel_size: 3 stride: 2 pad: 1 "
          f"dilation: 2 group: 2 {WEIGHTS} }}", dict.fromkeys("xz", (2, 4, 3, 4)), tops=2, name="two bottoms"),
@@ -64,6 +66,12 @@ CASES = [
     case("InnerProduct", f"inner_product_param {{ num_output: 5 {WEIGHTS} }}"),
     case("InnerProduct", f"inner_product_param {{ num_output: 5 axis: -2 transpose: true {WEIGHTS} }}",
          name="transpose"),
+    case("Interp", "interp_param { height: 9 width: 4 }"),
+    case("Interp", "interp_param { zoom_factor: 3 shrink_factor: 2 pad_beg: -1 pad_end: -1 }", name="of a part"),
+    case("Normalize", "normalize_param { }"),
+    case("Normalize", 'normalize_param { normalize_type: "L1" bp_norm: true }', {"x": (3, 5)}, tops=2, name="L1"),
+    case("Upsample", "upsample_param { upsample_h: 60 upsample_w: 70 }", {"x": (2, 3, 2, 3), "m": (2, 3, 2, 3)},
+         labels={"m": 60 * 70}),
     case("Pooling", "pooling_param { kernel_size: 3 stride: 2 }"),
     case("Pooling", "pooling_param { kernel_h: 2 kernel_w: 3 stride_h: 1 stride_w: 2 pad_h: 1 "
          "pad_w: 2 round_mode: FLOOR }", name="by axis"),
@@ -79,6 +87,10 @@ CASES = [
     case("LRN", "lrn_param { local_size: 3 alpha: 2 beta: 0.6 k: 1.5 }"),
     case("LRN", "lrn_param { local_size: 3 alpha: 2 beta: 0.6 norm_region: WITHIN_CHANNEL }",
          name="within"),
+    case("BN", f"bn_param {{ scale_{NOISE} shift_{NOISE} }}", name="SegNet"),
+    case("BN", f"bn_param {{ scale_{NOISE} bn_mode: INFERENCE }}", in_place=True, name="SegNet"),
+    case("BN", f"bn_param {{ slope_{NOISE} bias_{NOISE} eps: 0.1 }}", phase="TRAIN", in_place=True, name="TSN"),
+    case("BN", f"bn_param {{ slope_{NOISE} bias_{NOISE} eps: 2 }}", {"x": (7, 3)}, name="TSN"),
     case("BatchNorm", "batch_norm_param { eps: 0.1 }"),
     case("BatchNorm", "batch_norm_param { eps: 0.1 }", {"x": (7, 3)}, in_place=True),
     case("BatchNorm", "", {"x": (7,)}, name="no channels"),
@@ -101,6 +113,8 @@ CASES = [
     case("Softmax"),
     case("Softmax", "softmax_param { axis: -1 }", in_place=True),
     case("SoftmaxWithLoss", "loss_weight: 3", {"x": (6, 4), "l": (6,)}, labels={"l": 4}),
+    case("SoftmaxWithLoss", "loss_param { weight_by_label_freqs: true class_weighting: [0.2, 3, 1, 2] }",
+         {"x": (6, 4, 3), "l": (6, 3)}, labels=LABELS, name="class weights"),
     case("SoftmaxWithLoss", "softmax_param { axis: 2 } loss_param { ignore_label: 1 }",
          {"x": (3, 2, 4, 5), "l": (3, 2, 5)}, labels={"l": 4}, name="ignore"),
     case("SoftmaxWithLoss", "loss_param { normalization: NONE }", {"x": (6, 4), "l": (6,)},
@@ -191,13 +205,22 @@ CASES = [
     case("Power", "power_param { power: 0 }", name="constant"),
     case("Exp", "exp_param { scale: 0.7 }", name="e"),
     case("Log", "", positive=True, name="e"),
+    case("Permute", "permute_param { order: 2 order: 0 }"),
+    case("Normalize", "norm_param { across_spatial: false channel_shared: false eps: 0.3 "
+         "scale_filler { type: 'uniform' min: 0.5 max: 2 } }", name="by place"),
+    case("Normalize", "norm_param { eps: 2 scale_filler { value: 3 } }", name="by image"),
+    case("SmoothL1Loss", "loss_weight: 3", {"x": (4, 6), "z": (4, 6)}),
+    case("SmoothL1Loss", "smooth_l1_loss_param { sigma: 1.7 }",
+         {"x": (4, 6), "z": (4, 6), "l": (4, 6), "h": (4, 6)}, labels={"l": 3, "h": 4},
+         name="weights"),
 ]  # fmt: skip
 
 WITHOUT = {
-    "Accuracy", "ArgMax", "BoxAnnotatorOHEM", "Data", "DummyData", "HDF5Data", "HDF5Output", "ImageData", "Input",
-    "MemoryData", "PatchData", "Proposal", "Python", "Threshold", "WindowData",
+    "Accuracy", "ArgMax", "BoxAnnotatorOHEM", "Data", "DenseImageData", "DetectionEvaluate",
+    "DetectionOutput", "DummyData", "HDF5Data", "HDF5Output", "ImageData", "Input", "MemoryData",
+    "MultiBoxLoss", "PatchData", "PriorBox", "Proposal", "Python", "Threshold", "WindowData",
 }  # fmt: skip
-"""Types that have no gradient, or (Python) one that users write."""
+"""Types that have no gradient, or one that users write (Python) or that test_detection.py tests."""
 
 
 @pytest.mark.parametrize(("type_", "shapes", "text", "options"), CASES)

@@ -56,6 +56,7 @@ def test_pooling_mask_tells_where_the_maximum_stood() -> None:
         ("kernel_size: 2 stride: 2 pad: 1", (4, 5)),
         ("kernel_size: 3 stride: 3 pad: 2", (3, 4)),
         ("kernel_h: 7 kernel_w: 1 stride_h: 1 stride_w: 1", (1, 8)),
+        ("kernel_h: 9 kernel_w: 9 stride_h: 3 stride_w: 2", (1, 1)),
         ("global_pooling: true", (1, 1)),
     ],
 )

@@ -15,17 +15,21 @@ from ..random import RandomState
 from ..tensor import Call, Shape, Step, Tensor, sequence
 from . import (  # noqa: F401 (importing them registers the primitives)
     batch_norm,
+    boxes,
     broadcast,
     convolution,
     dense,
+    detection,
     elementwise,
     loss,
     movement,
+    multibox,
     normalization,
     pooling,
     records,
     recurrent,
     regions,
+    resampling,
     selection,
     update,
 )
@@ -205,7 +209,8 @@ class _StandIns:
         self.before: list[Step] = []
         self.after: list[Step] = []
         self._backend, self._call = backend, call
-        self._read = {id(tensor) for tensor in call.read_tensors()}
+        added = [tensor for name, tensor in call.writes.items() if name in call.accumulates]
+        self._read = {id(tensor) for tensor in [*call.read_tensors(), *added]}
         self._known: dict[int, Tensor] = {}
 
     def not_for(self, tensors: list[Tensor]) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from ..tensor import Step, Tensor
@@ -18,7 +20,13 @@ class _Labels:
     """
 
     def __init__(
-        self, call: CpuCall, x: Tensor, label: Tensor, axis: int, ignore: int | None
+        self,
+        call: CpuCall,
+        x: Tensor,
+        label: Tensor,
+        axis: int,
+        ignore: int | None,
+        weights: Sequence[float] | None = None,
     ) -> None:
         axis %= len(x.shape)
         self.label, self.ignore, self.classes = label, ignore, x.shape[axis]
@@ -30,6 +38,9 @@ class _Labels:
         self.counted = call.temporary(shape)
         self.wrong = call.temporary(shape, "bool")
         self._flag = call.temporary(shape, "bool")
+        self.weights = None if weights is None else np.array(weights, call.backend.dtype)
+        if weights is not None:
+            self.weight = call.temporary(shape)
         pixels = np.arange(self.inner)
         self._base = np.arange(self.outer)[:, None] * (self.classes * self.inner) + pixels
 
@@ -49,6 +60,12 @@ class _Labels:
         np.clip(value, 0, self.classes - 1, out=value)
         np.multiply(value, self.inner, out=self.place.array)
         np.add(self.place.array, self._base, out=self.place.array)
+
+    def weigh(self, values: np.ndarray) -> None:
+        """Multiply values by the weights of the labels' classes."""
+        if self.weights is not None:
+            np.take(self.weights, self.value.array, out=self.weight.array, mode="clip")
+            values *= self.weight.array
 
     def normalizer(self, normalization: str) -> float:
         """What the loss is divided by, at least 1."""
@@ -78,8 +95,9 @@ def softmax_loss(
     axis: int,
     ignore: int | None,
     normalization: str,
+    weights: Sequence[float] | None = None,
 ) -> Step:
-    labels = _Labels(call, x, label, axis, ignore)
+    labels = _Labels(call, x, label, axis, ignore, weights)
     shape = (labels.outer, 1, labels.inner)
     largest, total = call.temporary(shape), call.temporary(shape)
     score = call.temporary((labels.outer, labels.inner))
@@ -99,7 +117,9 @@ def softmax_loss(
         score.array -= largest.array[:, 0]
         score.array -= total.array[:, 0]
         score.array *= labels.counted.array
-        value = -float(score.array.sum(dtype=np.float64)) / labels.normalizer(normalization)
+        divisor = labels.normalizer(normalization)
+        labels.weigh(score.array)
+        value = -float(score.array.sum(dtype=np.float64)) / divisor
         loss.array.fill(np.nan if labels.wrong.array.any() else value)
 
     return step
@@ -116,14 +136,16 @@ def softmax_loss_backward(
     axis: int,
     ignore: int | None,
     normalization: str,
+    weights: Sequence[float] | None = None,
 ) -> Step:
-    labels = _Labels(call, probability, label, axis, ignore)
+    labels = _Labels(call, probability, label, axis, ignore, weights)
     score = call.temporary((labels.outer, labels.inner))
 
     def step() -> None:
         labels.look()
         weight = labels.counted.array
         weight *= dloss.array.item() / labels.normalizer(normalization)
+        labels.weigh(weight)
         np.multiply(planes(probability, axis), weight[:, None], out=planes(dx, axis))
         np.take(flat(dx), labels.place.array, out=score.array, mode="clip")
         score.array -= weight

@@ -9,6 +9,7 @@ Each family has a file; `recording.py` says how a declaration is read.
 """
 
 from .convolution import ConvolutionPrimitives
+from .detection import DetectionPrimitives
 from .elementwise import ElementwisePrimitives
 from .losses import LossPrimitives
 from .movement import MovementPrimitives
@@ -31,6 +32,7 @@ class Program(
     NormalizationPrimitives,
     RecurrentPrimitives,
     LossPrimitives,
+    DetectionPrimitives,
     UpdatePrimitives,
 ):
     """A list of calls in the making, with a method for each primitive."""

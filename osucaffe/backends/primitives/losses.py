@@ -19,12 +19,14 @@ class LossPrimitives(Recorder):
         axis: int,
         ignore: int | None,
         normalization: str,
+        weights: Sequence[float] | None = None,
     ) -> None:
         """loss (scalar) = -sum of log softmax(x)[label] / normalizer; x (N, .., C, ..) on axis.
 
         label: floats that hold whole numbers, (N, ..) without the axis. ignore: label to skip.
         normalization: FULL (all positions), VALID (those not ignored), BATCH_SIZE (extents before
         axis), NONE (1); the normalizer is at least 1. A label outside 0..C-1 sets the loss to NaN.
+        weights: of each class, by which its positions' losses are multiplied (not the normalizer).
         """
 
     @primitive
@@ -38,8 +40,10 @@ class LossPrimitives(Recorder):
         axis: int,
         ignore: int | None,
         normalization: str,
+        weights: Sequence[float] | None = None,
     ) -> None:
-        """dx = dloss * (probability - one at the label) / normalizer; zero where ignored."""
+        """dx = dloss * (probability - one at the label) / normalizer * the weight of the
+        label's class; zero where ignored."""
 
     @primitive
     def accuracy(

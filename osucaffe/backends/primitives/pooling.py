@@ -40,6 +40,28 @@ class PoolingPrimitives(Recorder):
         """dx = dy added at each window's maximum, zero elsewhere."""
 
     @primitive
+    def unpooling(self, x: Read, index: Read, y: Write) -> None:
+        """y (N, C, H, W) = zeros, and each element of x (N, C, *) where its index says: the index
+        in its channel of y, row by row. Of several that go to one place the last one stays.
+
+        index: floats that hold whole numbers, of x's shape. One that is out of range makes the
+        first element of its channel NaN.
+        """
+
+    @primitive
+    def unpooling_backward(self, dy: Read, index: Read, dx: Write) -> None:
+        """dx = dy where the index says (0 where it is out of range)."""
+
+    @primitive
+    def interpolation(self, x: Read, y: Write) -> None:
+        """y (N, C, *out) = x (N, C, H, W) between its pixels, corners on corners: row i of y stands
+        at i * (H - 1) / (rows of y - 1) of x, the only row of one at 0; columns likewise."""
+
+    @primitive
+    def interpolation_backward(self, dy: Read, dx: Write) -> None:
+        """dx = the gradient of `interpolation` to x."""
+
+    @primitive
     def average_pooling(
         self,
         x: Read,

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from ...tensor import Step, Tensor
 from . import api
-from .api import Descriptor, PrimitiveDescriptor
+from .api import Descriptor, PrimitiveDescriptor, Unsupported
 from .preparation import Operand, Preparation
 
 _WEIGHTS = [1]
@@ -14,6 +15,37 @@ _WEIGHTS = [1]
 
 MOST_PADDED = 1.25
 """Above this share of channels with padding to channels, channels-last code is faster."""
+
+
+LARGE_KERNEL = 512
+"""Elements of a kernel from which on code for strided gradients is slower than a matrix product:
+it loses 5 times at 32 x 32, and wins 1.5 to 2 times at 16 x 16."""
+FEW_CHANNELS = 4
+"""Up to so many it spends its time on the channels' padding: it loses 3 to 10 times."""
+
+
+def _fast(found: PrimitiveDescriptor, w: Tensor, group: int) -> PrimitiveDescriptor:
+    """What oneDNN proposes, or the next that is not far slower than a matrix product would be.
+    Raises Unsupported where nothing is left, as oneDNN's reference code (`ref`) is a thousand times
+    slower: then NumPy's product of unfolded images is taken.
+
+    w: the weights (O, C / group, *kernel) or their gradient.
+    """
+    outputs, inputs = w.shape[0] // group, w.shape[1]
+    taps = math.prod(w.shape[2:])
+
+    def is_slow(name: str) -> bool:
+        if name.startswith("ref"):
+            return True
+        if "strided" in name:  # the gradient of an image that a window crosses in steps
+            return taps > LARGE_KERNEL or min(inputs, outputs) <= FEW_CHANNELS
+        # Groups of 1 x 1 filters are products of parts of images; blocks of channels cut across.
+        in_blocks = inputs % 16 == outputs % 16 == 0 or inputs == outputs == 1
+        return group > 1 and taps == 1 and not in_blocks and "gemm" not in name
+
+    while is_slow(found.implementation):
+        found.next()
+    return found
 
 
 def _geometry(
@@ -76,7 +108,7 @@ def convolution(
     geometry = _geometry(x, w, y, stride, pad, dilation)
 
     def describe(x: Descriptor, w: Descriptor, y: Descriptor) -> PrimitiveDescriptor:
-        return p.library.describe(
+        found = p.library.describe(
             "convolution_forward",
             api.FORWARD_TRAINING,
             api.CONVOLUTION_DIRECT,
@@ -84,10 +116,10 @@ def convolution(
             *geometry,
             relu=relu,
         )
+        return _fast(found, weights.tensor, group)
 
-    chosen = p.choose(
-        describe, _image_form(p, image), weights.form, _output_form(p, output), cheap=_WEIGHTS
-    )
+    forms = _image_form(p, image), weights.form, _output_form(p, output)
+    chosen = p.choose(describe, *forms, cheap=_WEIGHTS, last=True)
     reads = {api.SRC: image, api.WEIGHTS: weights, api.BIAS: bias}
     return p.step(chosen, reads, {api.DST: output})
 
@@ -113,9 +145,10 @@ def convolution_backward_data(
         )
         if found.implementation.startswith("brg_fwd") and below.tensor.shape[1] % 16:
             found.next()  # faster where the channels do not fill the registers
-        return found
+        return _fast(found, weights.tensor, group)
 
-    chosen = p.choose(describe, below.form, weights.form, above.form, cheap=_WEIGHTS)
+    forms = below.form, weights.form, above.form
+    chosen = p.choose(describe, *forms, cheap=_WEIGHTS, last=True)
     return p.step(chosen, {api.DIFF_DST: above, api.WEIGHTS: weights}, {api.DIFF_SRC: below})
 
 
@@ -139,16 +172,23 @@ def convolution_backward_filter(
     weights = _weights(p, dw, group, add="dw" in accumulates)
     bias = None if db is None else p.operand(db, add="db" in accumulates)
     geometry = _geometry(x, dw, dy, stride, pad, dilation)
+    depthwise = group > 1 and dw.shape[1] == 1
 
     def describe(x: Descriptor, dw: Descriptor, dy: Descriptor) -> PrimitiveDescriptor:
-        return p.library.describe(
+        found = p.library.describe(
             "convolution_backward_weights",
             api.CONVOLUTION_DIRECT,
             *(x, dw, bias and bias.plain, dy),
             *geometry,
             None,
         )
+        name = found.implementation
+        # All but code for depthwise filters fills blocks with them: NumPy is twice as fast.
+        if name.startswith("ref") or (depthwise and "dw" not in name):
+            raise Unsupported(name)
+        return found
 
-    chosen = p.choose(describe, _image_form(p, image), weights.form, above.form, cheap=_WEIGHTS)
+    forms = _image_form(p, image), weights.form, above.form
+    chosen = p.choose(describe, *forms, cheap=_WEIGHTS, last=True)
     reads = {api.SRC: image, api.DIFF_DST: above}
     return p.step(chosen, reads, {api.DIFF_WEIGHTS: weights, api.DIFF_BIAS: bias})

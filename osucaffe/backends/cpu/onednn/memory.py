@@ -93,7 +93,7 @@ def execution(
 
 
 def in_sequence(steps: list[Step]) -> Step:
-    """One step that runs all."""
+    """One step that runs all. Its attribute `implementation` names the code of each."""
     if len(steps) == 1:
         return steps[0]
 
@@ -101,4 +101,6 @@ def in_sequence(steps: list[Step]) -> Step:
         for step in steps:
             step()
 
+    names = [getattr(step, "implementation", "") for step in steps]
+    run.implementation = " ".join(names)  # type: ignore[attr-defined]
     return run

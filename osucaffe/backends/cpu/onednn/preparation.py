@@ -75,16 +75,24 @@ class Preparation:
         describe: Callable[..., PrimitiveDescriptor],
         *forms: Descriptor,
         cheap: Sequence[int] = (),
+        last: bool = False,
     ) -> PrimitiveDescriptor:
         """The implementation that `describe(*forms)` finds for operands in these formats.
 
         Where oneDNN has no fast one for those, it chooses the formats itself: of the operands
         whose positions are in `cheap` (their reorders cost little), else of all.
+        last: then those that are not cheap are tried with their channels last.
         """
         free = [self.library.any(form.dimensions) for form in forms]
         some = [free[i] if i in cheap else form for i, form in enumerate(forms)]
+        tried = [forms, some, free]
+        if last:
+            tried.append([
+                any_ if i in cheap else self.channels_last(any_.dimensions)
+                for i, any_ in enumerate(free)
+            ])  # fmt: skip
         slow: PrimitiveDescriptor | None = None
-        for formats in (forms, some, free):
+        for formats in tried:
             try:
                 chosen = describe(*formats)
             except Unsupported:

@@ -1,13 +1,20 @@
 // Owns softmax, its loss and accuracy. A row is one position: its C scores stand `step` apart.
 //
 // One warp works on a row; labels are floats, one a row. X_T, Y_T, ...: element types, by argument
-// (P: probability).
+// (P: probability). WEIGHTS: of the classes, by which losses are multiplied, if there are any.
 
 #define ROW_LOOP \
     int lane = threadIdx.x & 31; \
     int64_t warp = (blockIdx.x * (int64_t)blockDim.x + threadIdx.x) >> 5; \
     int64_t warps = ((int64_t)gridDim.x * blockDim.x) >> 5; \
     for (int64_t row = warp; row < rows; row += warps)
+
+#ifdef WEIGHTS
+__device__ const float class_weights[] = {WEIGHTS};
+#define WEIGH(value, label) ((value) * class_weights[label])
+#else
+#define WEIGH(value, label) (value)
+#endif
 
 // The first score of a row: rows of inner positions are interleaved.
 #define BASE (row / step * step * c + row % step)
@@ -56,7 +63,9 @@ extern "C" __global__ void softmax_loss_backward(const P_T* probability, const f
         int64_t inner = id % step, outer = id / step / c;
         int channel = id / step % c;
         int wanted = (int)label[outer * step + inner];
+        bool counts = wanted >= 0 && wanted < c && !(has_ignore && wanted == ignore);
         float value = (to_float(probability[id]) - (channel == wanted)) * factor;
+        if (counts) value = WEIGH(value, wanted);
         dx[id] = from_float<DX_T>(has_ignore && wanted == ignore ? 0.0f : value);
     }
 }
@@ -99,7 +108,7 @@ extern "C" __global__ void softmax_losses(const X_T* x, const float* label, P_T*
             // log softmax = score - most - log(sum), which does not underflow
             if (!(has_ignore && wanted == ignore))
                 value = wanted < 0 || wanted >= c
-                    ? NAN : logf(sum) + most - to_float(from[wanted * step]);
+                    ? NAN : WEIGH(logf(sum) + most - to_float(from[wanted * step]), wanted);
             note[row] = value;
         }
     }
@@ -130,6 +139,7 @@ extern "C" __global__ void softmax_loss(const X_T* x, const float* label, P_T* p
         for (int i = 0; i < SCORES; ++i)
             probability[base + i * step] = from_float<P_T>(score[i] * scale);
         if (!(has_ignore && wanted == ignore)) total = logf(sum) + most - hit, count = 1;
+        if (wanted >= 0 && wanted < SCORES) total = WEIGH(total, wanted);
     }
     put_loss(total, count, loss, fixed);
 }

@@ -23,6 +23,13 @@ def _ignored(ignore: int | None) -> list[np.int32]:
     return [np.int32(ignore or 0), np.int32(ignore is not None)]
 
 
+def _weights(weights: Sequence[float] | None) -> dict[str, str]:
+    """The macro that tells a kernel the weights of the classes, if there are any."""
+    if weights is None:
+        return {}
+    return {"WEIGHTS": ", ".join(f"{float(weight)!r}f" for weight in weights)}
+
+
 def _fixed(normalization: str, rows: Rows, outer: int, ignore: int | None) -> float:
     """The normalizer, or 0 where it is the number of labels that count."""
     match normalization:
@@ -48,6 +55,7 @@ def softmax_loss(
     axis: int,
     ignore: int | None,
     normalization: str,
+    weights: Sequence[float] | None = None,
 ) -> Step:
     call.backend.choose_layout(probability, "float32")
     call.backend.choose_layout(label)
@@ -63,6 +71,7 @@ def softmax_loss(
         function = kernel(
             "loss", "softmax_loss", SCORES=rows.length,
             **{f"{name}_T": C_TYPES[dtype_of(each)] for name, each in types.items()},
+            **_weights(weights),
         )  # fmt: skip
         places = [np.int64(rows.count), np.int64(rows.step), *_ignored(ignore)]
         arguments = [x, label, probability, loss, np.float32(fixed), *places]
@@ -70,7 +79,9 @@ def softmax_loss(
     note = call.temporary((rows.count,))
     summed = [note, loss, np.int64(rows.count), np.float32(fixed)]
     return sequence([
-        rows.launch("softmax_losses", types, [x, label, probability, note, *sizes]),
+        rows.launch(
+            "softmax_losses", types, [x, label, probability, note, *sizes], **_weights(weights)
+        ),
         launch(kernel("loss", "sum_losses"), 1, summed, block=_block(rows.count)),
     ])  # fmt: skip
 
@@ -91,6 +102,7 @@ def softmax_loss_backward(
     axis: int,
     ignore: int | None,
     normalization: str,
+    weights: Sequence[float] | None = None,
 ) -> Step:
     call.backend.choose_layout(label)
     rows = Rows(call, axis, probability, dx)
@@ -103,7 +115,7 @@ def softmax_loss_backward(
         arguments = [label, counted, np.int64(rows.count), *_ignored(ignore)]
         steps.append(launch(kernel("loss", "count_labels"), 1, arguments, block=1024))
     function = kernel("loss", "softmax_loss_backward", P_T=C_TYPES[dtype_of(probability)],
-                      DX_T=C_TYPES[dtype_of(dx)])  # fmt: skip
+                      DX_T=C_TYPES[dtype_of(dx)], **_weights(weights))  # fmt: skip
     scale = np.float32(1 / max(fixed, 1))
     arguments = [probability, label, dloss, counted, scale, dx, *rows.shape, *_ignored(ignore)]
     steps.append(launch(function, blocks_for(dx.count), arguments))

@@ -125,9 +125,11 @@ class Rows:
         """The kernels' arguments that describe the rows."""
         return [np.int64(self.count), np.int32(self.length), np.int64(self.step)]
 
-    def launch(self, name: str, types: dict[str, Tensor], arguments: list[Any]) -> Step:
+    def launch(
+        self, name: str, types: dict[str, Tensor], arguments: list[Any], **macros: Any
+    ) -> Step:
         """A step that launches a kernel of loss.cu, a warp for each row."""
-        macros = {f"{key}_T": C_TYPES[dtype_of(tensor)] for key, tensor in types.items()}
+        macros |= {f"{key}_T": C_TYPES[dtype_of(tensor)] for key, tensor in types.items()}
         function = kernel("loss", name, **macros)
         return launch(function, blocks_for(self.count * 32), arguments)
 
