@@ -12,6 +12,14 @@ class Blob:
         self.name = name
         self.data = Tensor(shape, name=name, flexible=flexible, kept=kept)
         self.diff = Tensor(shape, name=f"{name}.diff", kept=kept, like=self.data)
+        self.length: Tensor | None = None
+        """Where it is known only when the net has run: how many of its rows (the last axis but
+        one) hold something, a number in the backend's memory."""
+
+    def keep_exact(self) -> None:
+        """Let the data lie in row-major float32 in memory of their own, whatever the precision."""
+        tensor = (self.data.base or self.data).root
+        tensor.kept, tensor.flexible = True, False
 
     @property
     def shape(self) -> Shape:

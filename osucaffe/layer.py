@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, TypeVar
 
 from .backends.primitives import Program
 from .backends.records import ImageDecoder
@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 Count = tuple[int, int | None]
 _LayerType = TypeVar("_LayerType", bound=type["Layer"])
 
-_types: dict[str, type[Layer]] = {}
+LayerClass: TypeAlias = "type[Layer]"
+
+_types: dict[str, LayerClass] = {}
 
 
 def register(name: str) -> Callable[[_LayerType], _LayerType]:
@@ -107,6 +109,11 @@ class Layer:
         """Check the settings, declare the parameters, return the shapes of the tops."""
         raise NotImplementedError
 
+    @classmethod
+    def is_dynamic(cls, param: caffe_pb2.LayerParameter) -> bool:
+        """Whether a layer of these settings is `dynamic`."""
+        return cls.dynamic
+
     def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
         """Record what computes the tops' data."""
 
@@ -157,6 +164,11 @@ class Layer:
         """Declare that a bottom holds labels, 0 to classes - 1 or the one that is ignored."""
         self.label_bottoms[bottom] = Classes(self.title, classes, ignored)
 
+    @classmethod
+    def form(cls, param: Any) -> LayerClass:
+        """The class for this LayerParameter: two forks may mean two layers by one name."""
+        return cls
+
     def axis(self, axis: int, dimensions: int, field: str = "axis") -> int:
         """A checked axis as a number from 0; negative ones count from the end."""
         if not -dimensions <= axis < dimensions:
@@ -189,6 +201,6 @@ def create_layer(param: Any, phase: str, *, key: int = 0, seed: int = 0) -> Laye
         hint = f' (did you mean "{near}"?)' if near else ""
         what = f'unknown layer type "{param.type}"{hint}' if param.type else "has no type"
         raise UserError(f"{title(param)}: {what}; osucaffe layers lists the types there are")
-    layer = types[param.type](param, phase, key=key, seed=seed)
+    layer = types[param.type].form(param)(param, phase, key=key, seed=seed)
     layer.check_counts()
     return layer

@@ -29,7 +29,7 @@ from .graph.precision import warn_of_precision
 from .graph.recording import record_backward, record_forward
 from .graph.splits import insert_splits
 from .graph.steps import as_one, by_layer
-from .graph.weights import Match, copy_weights, first_values, to_proto
+from .graph.weights import Match, copy_weights, first_values, to_proto, write_constants
 from .layer import Reshaped, layer_types
 from .proto import AnyWeights, caffe_pb2
 
@@ -75,7 +75,9 @@ class Net:
         if gradients is None:
             gradients = phase == "TRAIN" or inspectable
         types = layer_types()
-        if any(types[each.type].dynamic for each in self.param.layer if each.type in types):
+        if any(
+            types[each.type].is_dynamic(each) for each in self.param.layer if each.type in types
+        ):
             self.inspectable = True
         self._backwards = [False, True][: gradients + (gradients and (accumulate or inspectable))]
         seed = self.random.seed
@@ -107,6 +109,7 @@ class Net:
         self._compile()
         self.pool.remove(self.memory)
         self._place()
+        write_constants([node.layer for node in self.nodes if node.bottom], self.backend)
 
     # -- building --------------------------------------------------------------------------------
 
@@ -284,8 +287,12 @@ class Net:
         return next((weight for blob, weight in self._parts.losses if blob.name == name), 0.0)
 
     def read(self, name: str) -> np.ndarray:
-        """A row-major copy of a blob's data."""
-        return self.backend.read(self.blobs[name].data)
+        """A row-major copy of a blob's data; of those rows that there are, if that varies."""
+        blob = self.blobs[name]
+        values: np.ndarray = self.backend.read(blob.data)
+        if blob.length is not None:
+            values = values[..., : int(self.backend.read(blob.length).item()), :]
+        return values
 
     def write(self, name: str, values: np.ndarray) -> None:
         """Set the data of a blob, such as an input."""

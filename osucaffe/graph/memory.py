@@ -107,7 +107,9 @@ class Pool:
         """Place a plan's tensors; when the pool must grow, all plans move to the new memory."""
         self._plans.append(plan)
         moved = [plan]
-        if plan.size > self.size:
+        if (
+            self._memory is None or plan.size > self.size
+        ):  # a plan of empty tensors needs a place, too
             self.size = plan.size
             self._memory = self.backend.allocate(self.size)
             moved = self._plans

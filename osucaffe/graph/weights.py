@@ -44,6 +44,15 @@ def first_values(
     return values
 
 
+def write_constants(layers: Iterable[Layer], backend: Any) -> None:
+    """Give the constant tops of these layers their values again: their shapes have changed."""
+    for layer in layers:
+        parameters = [blob.data for blob in layer.parameters]
+        for tensor, values in layer.initial:
+            if not any(tensor is each for each in parameters):
+                backend.write(tensor, values)
+
+
 @dataclass(frozen=True)
 class Match:
     """What a model file had for the layers of a net.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..backends.primitives import Program
 from ..backends.tensor import Shape
 from ..blob import Blob
-from ..layer import Layer, register
+from ..layer import Layer
 
 EPS = 1e-6
 
@@ -17,7 +17,6 @@ NORMS = {
 to an element, from the element b of x and c of y."""
 
 
-@register("Normalize")
 class FeatureNormalize(Layer):
     """x over its norm over the channels at each place (a second top: the norm).
 
@@ -25,7 +24,6 @@ class FeatureNormalize(Layer):
     """
 
     tops = (1, 2)
-    messages = ("normalize_param",)
 
     def setup(self, bottom: list[Shape]) -> list[Shape]:
         param, shape = self.param.normalize_param, bottom[0]

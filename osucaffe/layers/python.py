@@ -7,6 +7,7 @@ import importlib.util
 import inspect
 import math
 from collections.abc import Sequence
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,19 @@ from ..layer import Layer, Reshaped, register
 from ..proto import caffe_pb2
 
 Arrays = list[np.ndarray]
+
+BUILT_IN = dict.fromkeys(
+    ("rpn.proposal_layer", "rpn.anchor_target_layer", "rpn.proposal_target_layer"),
+    f"{__package__}.rpn",
+)
+"""Modules that nets name and that stand in for those that are not there."""
+
+COME_WITH = {
+    "roi_data_layer": "py-faster-rcnn, in its folder lib, and reads its data sets: give the net "
+    "Input layers in its place, or put that folder on PYTHONPATH",
+    "pylayer": "MNC, in its folder lib: put that on PYTHONPATH",
+}
+"""Packages that nets name, and what they belong to."""
 
 _RESHAPE, _FORWARD, _COPY = range(3)
 """What a forward pass begins with: anew, or where it stopped because a top's shape changed."""
@@ -128,15 +142,7 @@ class Python(Layer):
         for field in ("module", "layer"):
             if not getattr(param, field):
                 self.fail(f"python_param.{field}", "is missing")
-        if importlib.util.find_spec("caffe") is None:
-            # Such modules begin with `import caffe`. The interface is above this layer: by name.
-            importlib.import_module("osucaffe.pycaffe").install()
-        try:
-            module = importlib.import_module(param.module)
-        except ModuleNotFoundError as error:
-            if not error.name:  # a module of the user's raised it
-                raise
-            self.fail("python_param.module", _missing(param.module, error.name))
+        module = self._module(param.module)
         found = getattr(module, param.layer, None)
         if not (inspect.isclass(found) and issubclass(found, PythonLayer)):
             self.fail(
@@ -148,6 +154,23 @@ class Python(Layer):
         own.phase = getattr(caffe_pb2, self.phase)
         instance: PythonLayer = found(own)
         return instance
+
+    def _module(self, name: str) -> ModuleType:
+        if importlib.util.find_spec("caffe") is None:
+            # Such modules begin with `import caffe`. The interface is above this layer: by name.
+            importlib.import_module("osucaffe.pycaffe").install()
+        try:
+            return importlib.import_module(name)
+        except ModuleNotFoundError as error:
+            if not error.name:  # a module of the user's raised it
+                raise
+            if name in BUILT_IN and f"{name}.".startswith(f"{error.name}."):
+                return importlib.import_module(BUILT_IN[name])
+            self.fail("python_param.module", _missing(name, error.name))
+
+    @classmethod
+    def is_dynamic(cls, param: caffe_pb2.LayerParameter) -> bool:
+        return param.python_param.module in BUILT_IN
 
     # -- what is recorded ------------------------------------------------------------------------
 
@@ -228,6 +251,8 @@ def _missing(module: str, name: str) -> str:
             f'there is no module "{module}": a package "caffe" of yours is not looked into, as '
             "osucaffe takes its place; put the module elsewhere, and change its name here"
         )
+    if name in COME_WITH:
+        return f'there is no module "{module}": it comes with {COME_WITH[name]}'
     inside = f', as there is no package "{name}"' if name != module else ""
     folder = "the folder that holds it" if inside else "its folder"
     return f'there is no module "{module}"{inside}: put {folder} on PYTHONPATH'

@@ -16,7 +16,14 @@ import pytest
 from osucaffe.backends.cpu import Cpu
 from osucaffe.backends.primitives import NAMES
 
-from . import cases_layers, cases_plain, cases_recurrent, cases_resampling
+from . import (
+    cases_boxes,
+    cases_layers,
+    cases_plain,
+    cases_recurrent,
+    cases_regions,
+    cases_resampling,
+)  # fmt: skip
 from .cases import CASES, STATE, Case, normal
 from .running import Output, run_call
 
@@ -80,8 +87,9 @@ for define in (
     cases_layers.convolution_cases,
     cases_layers.inner_product_cases, cases_layers.pooling_cases,
     cases_layers.normalization_cases, cases_layers.batch_norm_cases,
-    cases_layers.loss_cases, cases_recurrent.recurrent_cases,
-    cases_resampling.unpooling_cases, cases_resampling.interpolation_cases,
+    cases_layers.loss_cases, cases_recurrent.recurrent_cases, cases_boxes.box_cases,
+    cases_regions.region_cases, cases_resampling.unpooling_cases,
+    cases_resampling.interpolation_cases,
 ):  # fmt: skip
     define()
 

@@ -18,15 +18,17 @@ CAFFE = {
     "Scale", "Sigmoid", "SigmoidCrossEntropyLoss", "Silence", "Slice", "Softmax", "SoftmaxWithLoss",
     "Split", "Swish", "TanH", "Threshold", "Tile", "WindowData",
 }  # fmt: skip
-OWN = {"GELU", "L1Loss", "LayerNorm", "PatchData", "PixelShuffle"}
 FORKS = {
-    "BN", "ConvolutionDepthwise", "DenseImageData", "DepthwiseConvolution", "Interp", "Normalize",
-    "Upsample",
+    "BN", "BoxAnnotatorOHEM", "ConvolutionDepthwise", "DenseImageData", "DepthwiseConvolution",
+    "DetectionEvaluate", "DetectionOutput", "Interp", "MultiBoxLoss", "Normalize", "PSROIPooling",
+    "Permute", "PriorBox", "Proposal", "ROIAlign", "ROIPooling", "SmoothL1Loss", "SmoothL1LossOHEM",
+    "SoftmaxWithLossOHEM", "Upsample",
 }  # fmt: skip
+OWN = {"GELU", "L1Loss", "LayerNorm", "PatchData", "PixelShuffle"}
 
 
-def test_the_types_are_caffes_and_our_own() -> None:
-    assert set(layer_types()) == CAFFE | OWN | FORKS
+def test_the_types_are_caffes_its_forks_and_our_own() -> None:
+    assert set(layer_types()) == CAFFE | FORKS | OWN
 
 
 def test_each_type_says_in_a_line_what_it_does() -> None:

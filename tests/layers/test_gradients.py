@@ -189,17 +189,38 @@ CASES = [
           "Power": "power_param { power: 3 scale: 0.5 shift: 1.5 }",
           "Swish": "swish_param { beta: 1.7 }",
       }.items()),
+    case("SmoothL1LossOHEM", "loss_weight: 3", dict.fromkeys("xz", (4, 2, 3, 1))),
+    case("SmoothL1LossOHEM", "loss_param { normalization: PRE_FIXED pre_fixed_normalizer: 7 }",
+         {"x": (4, 2), "z": (4, 2), "l": (4, 2)}, labels={"l": 3}, name="weights"),
+    case("SoftmaxWithLossOHEM", "loss_param { ignore_label: 1 }",
+         {"x": (6, 4, 1, 2), "l": (6, 1, 2)}, labels={"l": 4}),
+    *(case(each, settings, {"x": (2, channels, 5, 6), "r": (7, 5)}, labels={"r": 4}, name=name)
+      for each, settings, channels, name in (
+          ("ROIPooling", "roi_pooling_param { pooled_h: 2 pooled_w: 3 }", 3, ""),
+          ("ROIPooling", "roi_pooling_param { pooled_h: 2 pooled_w: 2 pad_ratio: 0.3 }", 3, "pad"),
+          ("ROIAlign", "roi_pooling_param { pooled_h: 2 pooled_w: 3 pad_ratio: 0.3 }", 3, ""),
+          ("PSROIPooling", "psroi_pooling_param { output_dim: 2 group_size: 2 spatial_scale: 0.7 }", 8, ""),
+      )),
     case("Power", "power_param { scale: 0.5 shift: 1.5 }", in_place=True, name="linear"),
     case("Power", "power_param { power: 0 }", name="constant"),
     case("Exp", "exp_param { scale: 0.7 }", name="e"),
     case("Log", "", positive=True, name="e"),
+    case("Permute", "permute_param { order: 2 order: 0 }"),
+    case("Normalize", "norm_param { across_spatial: false channel_shared: false eps: 0.3 "
+         "scale_filler { type: 'uniform' min: 0.5 max: 2 } }", name="by place"),
+    case("Normalize", "norm_param { eps: 2 scale_filler { value: 3 } }", name="by image"),
+    case("SmoothL1Loss", "loss_weight: 3", {"x": (4, 6), "z": (4, 6)}),
+    case("SmoothL1Loss", "smooth_l1_loss_param { sigma: 1.7 }",
+         {"x": (4, 6), "z": (4, 6), "l": (4, 6), "h": (4, 6)}, labels={"l": 3, "h": 4},
+         name="weights"),
 ]  # fmt: skip
 
 WITHOUT = {
-    "Accuracy", "ArgMax", "Data", "DenseImageData", "DummyData", "HDF5Data", "HDF5Output", "ImageData",
-    "Input", "MemoryData", "PatchData", "Python", "Threshold", "WindowData",
+    "Accuracy", "ArgMax", "BoxAnnotatorOHEM", "Data", "DenseImageData", "DetectionEvaluate",
+    "DetectionOutput", "DummyData", "HDF5Data", "HDF5Output", "ImageData", "Input", "MemoryData",
+    "MultiBoxLoss", "PatchData", "PriorBox", "Proposal", "Python", "Threshold", "WindowData",
 }  # fmt: skip
-"""Types that have no gradient, or (Python) one that users write."""
+"""Types that have no gradient, or one that users write (Python) or that test_detection.py tests."""
 
 
 @pytest.mark.parametrize(("type_", "shapes", "text", "options"), CASES)

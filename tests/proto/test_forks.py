@@ -33,6 +33,10 @@ WITHOUT_EFFECT = {
     "DataParameter.cache",
     "DataParameter.parser_threads",
     "DataParameter.threads",
+    "DetectionEvaluateParameter.resize_param",
+    "DetectionOutputParameter.save_file",
+    "DetectionOutputParameter.save_output_param",
+    "DetectionOutputParameter.visualize_threshold",
     "ImageDataParameter.cache",
     "ImageDataParameter.precache",
     "ImageDataParameter.threads",
@@ -266,9 +270,9 @@ def test_every_field_of_a_fork_is_read_or_refused() -> None:
         seen.add(message.name)
         for field in message.fields:
             row = f"{message.name}.{field.name}"
-            if row in UNREAD:
+            if row in UNREAD or row in WITHOUT_EFFECT:
                 continue
-            if (message.name, field.name) in FIELDS and row not in WITHOUT_EFFECT:
+            if (message.name, field.name) in FIELDS:
                 assert field.name in words, f"{row} is neither read nor refused"
             if field.message_type is not None:
                 waiting.append(field.message_type)

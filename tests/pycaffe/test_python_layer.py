@@ -212,8 +212,8 @@ def test_in_place(load):
             r'module: there is no module "no_such_module": put its folder on PYTHONPATH',
         ),
         (
-            layer("TimesTen").replace(MODULE, "rpn.proposal_layer"),
-            r'"rpn.proposal_layer", as there is no package "rpn": put the folder that holds it on',
+            layer("TimesTen").replace(MODULE, "rpn.debug_layer"),
+            r'"rpn.debug_layer", as there is no package "rpn": put the folder that holds it on',
         ),
         (
             layer("TimesTen").replace(MODULE, "caffe.layers.detectnet.clustering"),

@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from .backend import Cuda
 
 MODULES = (
-    "batch_norm", "convolution", "elementwise", "inner_product", "loss", "movement",
-    "normalization", "pooling", "records", "recurrent", "resampling", "selection",
-    "strided", "update", "windows",
+    "batch_norm", "convolution", "detection", "elementwise", "inner_product", "loss", "movement",
+    "multibox", "normalization", "pooling", "records", "recurrent", "regions", "resampling",
+    "selection", "strided", "update", "windows",
 )  # fmt: skip
 """The modules whose import registers primitives."""
 

@@ -9,6 +9,7 @@ Each family has a file; `recording.py` says how a declaration is read.
 """
 
 from .convolution import ConvolutionPrimitives
+from .detection import DetectionPrimitives
 from .elementwise import ElementwisePrimitives
 from .losses import LossPrimitives
 from .movement import MovementPrimitives
@@ -16,6 +17,7 @@ from .normalization import NormalizationPrimitives
 from .pooling import PoolingPrimitives
 from .recording import NAMES
 from .recurrent import RecurrentPrimitives
+from .regions import RegionPrimitives
 from .update import UpdatePrimitives
 
 __all__ = ["NAMES", "Program"]
@@ -26,9 +28,11 @@ class Program(
     ElementwisePrimitives,
     ConvolutionPrimitives,
     PoolingPrimitives,
+    RegionPrimitives,
     NormalizationPrimitives,
     RecurrentPrimitives,
     LossPrimitives,
+    DetectionPrimitives,
     UpdatePrimitives,
 ):
     """A list of calls in the making, with a method for each primitive."""

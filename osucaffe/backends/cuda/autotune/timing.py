@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Callable, Sequence
@@ -14,8 +15,10 @@ if TYPE_CHECKING:
     from ..backend import Cuda
 
 TRIALS = 3
-"""Times that a graph of runs is on the clock."""
-GRAPHED, FEWEST, MOST = 0.5, 2, 16
+"""Times that a graph of runs is on the clock, if the first leaves it a chance to be the best."""
+BEHIND = 1.05
+"""What is so many times as slow as the best has none."""
+GRAPHED, FEWEST, MOST = 0.25, 2, 16
 """Milliseconds that such a graph should take, and how many runs may be in it."""
 BRIEF = 0.5
 """Milliseconds: what takes no longer is timed as a graph: launched one by one, even kernels of
@@ -29,15 +32,18 @@ def once(backend: Cuda, run: Callable[[], None]) -> float:
     return _elapsed(backend, [run])[0]
 
 
-def time_of(backend: Cuda, run: Callable[[], None], first: float) -> float:
-    """Milliseconds of one run among many. first: what one has just taken."""
+def time_of(backend: Cuda, run: Callable[[], None], first: float, best: float) -> float:
+    """Milliseconds of one run among many. first: what one has just taken; best: of others."""
     if first > BRIEF:
         return min(first, *_elapsed(backend, [run] * SINGLE))
     times = max(FEWEST, min(MOST, math.ceil(GRAPHED / max(first, 1e-3))))
     graph = captured(backend.stream, sequence([run] * times))
     graph.launch(backend.stream)  # keeps the device busy while the host comes to the next
-    launches = [lambda: graph.launch(backend.stream)] * TRIALS
-    return min(_elapsed(backend, launches)) / times
+    launch = functools.partial(graph.launch, backend.stream)
+    taken = once(backend, launch)
+    if taken <= BEHIND * best * times:
+        taken = min(taken, *_elapsed(backend, [launch] * (TRIALS - 1)))
+    return taken / times
 
 
 def _elapsed(backend: Cuda, runs: Sequence[Callable[[], None]]) -> list[float]:

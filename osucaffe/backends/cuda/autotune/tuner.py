@@ -31,6 +31,9 @@ HOPELESS = 1.1
 """What is so many times as slow as the best in one run is not run again."""
 JITTER = 0.01
 """Milliseconds by which the host's part of one run differs from that of another."""
+PATIENCE = 8
+"""Libraries list the most promising first: after so many in a row that are slower than the best,
+the rest of a provider's is left out where each takes long (timing.BRIEF)."""
 TOLERANCES = {"fp32": 2e-4, "tf32": 1e-2, "fp16": 1e-2, "bf16": 4e-2}
 """How far from the others a candidate's outputs may be, of the largest, in each precision: several
 times the rounding of inputs and outputs, a hundredth of what a wrong index does."""
@@ -134,11 +137,12 @@ class Tuner:
             for provider in providers:
                 if not provider.worthwhile(best):
                     continue
+                behind = 0
                 for candidate in self._candidates(call, provider, failures):
-                    if candidate.estimate >= best:
+                    if candidate.estimate >= best or behind == PATIENCE:
                         continue
                     try:
-                        taken, outputs = self._try(trial, candidate, least)
+                        taken, outputs = self._try(trial, candidate, least, best)
                     except (RuntimeError, UserError) as error:
                         failures.append(error)
                         log.debug(
@@ -147,6 +151,7 @@ class Tuner:
                         )  # fmt: skip
                         continue
                     timed.append(Timed(provider, candidate, taken, outputs))
+                    behind = behind + 1 if taken > max(best, timing.BRIEF) else 0
                     best = min(best, taken)
         if not timed:
             raise _none_works(call, failures)
@@ -164,11 +169,11 @@ class Tuner:
             return []
 
     def _try(
-        self, trial: Trial, candidate: Candidate, least: list[float]
+        self, trial: Trial, candidate: Candidate, least: list[float], best: float
     ) -> tuple[float, list[np.ndarray]]:
         """The milliseconds of a candidate, roughly if it is not among the best, and its outputs.
 
-        least: of one run of those before, which it lowers.
+        least: of one run of those before, which it lowers; best: of many runs.
         """
         run = trial.step(candidate)
         trial.spoil_outputs()
@@ -179,7 +184,7 @@ class Tuner:
         if first > HOPELESS * least[0] + JITTER:
             return first, outputs
         least[0] = min(least[0], first)
-        return timing.time_of(self._backend, run, first), outputs
+        return timing.time_of(self._backend, run, first, best), outputs
 
     def _agreeing(self, call: CudaCall, timed: list[Timed]) -> list[Timed]:
         """Those that compute what most do; of two, what the first does (libraries come first)."""

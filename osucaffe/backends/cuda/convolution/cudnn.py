@@ -8,7 +8,6 @@ import functools
 import hashlib
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Future
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -17,7 +16,7 @@ from ..autotune.candidate import Candidate, Provider
 from ..libraries.cudnn import CudnnError, Handle, Place, version
 from ..libraries.cudnn_enums import BehaviorNote, HeurMode, NumericalNote
 from ..libraries.cudnn_plans import Configuration, Plan, Proposal, configure, proposals
-from ..runtime.background import pool
+from ..runtime.background import Task, begin
 from ..runtime.cache import cache_folder, keep
 from ..runtime.out_of_memory import is_out_of_memory
 from .cudnn_graph import UIDS, Convolution
@@ -127,8 +126,8 @@ class CudnnPlans:
         self._backend = backend
         self._local = threading.local()
         self._known: set[str] = set()
-        self._searched: dict[Convolution, Future[list[Found]]] = {}
-        self._named: dict[tuple[Convolution, str], Future[Plan]] = {}
+        self._searched: dict[Convolution, Task[list[Found]]] = {}
+        self._named: dict[tuple[Convolution, str], Task[Plan]] = {}
 
     @functools.cached_property
     def handle(self) -> Handle:
@@ -142,12 +141,12 @@ class CudnnPlans:
         if "handle" in self.__dict__:  # made when a plan is first run
             self.handle.use(stream.ptr)
 
-    def search(self, convolution: Convolution) -> Future[list[Found]]:
+    def search(self, convolution: Convolution) -> Task[list[Found]]:
         """The plans that are worth timing."""
         if convolution not in self._searched:
             make = functools.partial(worth_timing, known=self._known)
             build = functools.partial(self._on_a_thread, make, convolution)
-            self._searched[convolution] = pool().submit(build)
+            self._searched[convolution] = begin(build)
         return self._searched[convolution]
 
     def forget(self) -> None:
@@ -158,19 +157,17 @@ class CudnnPlans:
         """Keep one of `search`'s for `named`; on disk, too, if it was compiled."""
         for found in self.search(convolution).result():
             if found.name == name:
-                future: Future[Plan] = Future()
-                future.set_result(found.plan)
-                self._named[convolution, name] = future
+                self._named[convolution, name] = Task(functools.partial(getattr, found, "plan"))
                 if found.compiled:
-                    pool().submit(_write, self._file(convolution, name), found.plan)
+                    begin(functools.partial(_write, self._file(convolution, name), found.plan))
 
-    def named(self, convolution: Convolution, name: str) -> Future[Plan]:
-        """The plan of a configuration. The future has a CudnnError where it cannot be built."""
+    def named(self, convolution: Convolution, name: str) -> Task[Plan]:
+        """The plan of a configuration. Its result is a CudnnError where it cannot be built."""
         key = convolution, name
         if key not in self._named:
             make = functools.partial(_plan_of, name, self._file(convolution, name))
             build = functools.partial(self._on_a_thread, make, convolution)
-            self._named[key] = pool().submit(build)
+            self._named[key] = begin(build)
         return self._named[key]
 
     def _file(self, convolution: Convolution, name: str) -> Path:

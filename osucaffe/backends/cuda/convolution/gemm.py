@@ -3,14 +3,14 @@ visit every pixel with a 1 x 1 kernel."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Future
 from typing import TYPE_CHECKING, NamedTuple
 
 from ...tensor import Step, Tensor, sequence
 from ..autotune.candidate import Candidate, Provider
 from ..libraries.cublaslt import Algorithm, Library, Product, proposals
-from ..runtime.background import pool
+from ..runtime.background import Task, begin
 from .cudnn import aligned_workspace
 
 if TYPE_CHECKING:
@@ -34,12 +34,12 @@ class Products:
     def __init__(self, backend: Cuda) -> None:
         self._backend = backend
         self.library = Library()
-        self._proposed: dict[Product, Future[list[str]]] = {}
+        self._proposed: dict[Product, Task[list[str]]] = {}
 
-    def proposed(self, product: Product) -> Future[list[str]]:
+    def proposed(self, product: Product) -> Task[list[str]]:
         """The names of the algorithms that it proposes."""
         if product not in self._proposed:
-            self._proposed[product] = pool().submit(self._on_a_thread, product)
+            self._proposed[product] = begin(functools.partial(self._on_a_thread, product))
         return self._proposed[product]
 
     def algorithm(self, product: Product, name: str) -> Algorithm:

@@ -85,6 +85,8 @@ def filter_gradient(call: CudaCall, problem: Problem) -> list[Provider]:
     """For the gradients of the filters and of the biases."""
     backend, gpu = call.backend, call.backend.properties
     precision, dtype = backend.precision, backend.dtype
+    if call["db"] is not None:
+        bias_gradient(call.copy())  # of all candidates: its kernel begins to be compiled
     if serves(problem):
         return _depthwise(call, problem, "filter")
     if space_to_depth.pays(problem):

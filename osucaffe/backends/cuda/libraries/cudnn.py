@@ -1,8 +1,8 @@
 """Owns cuDNN's backend interface, which is C: its library, descriptors, engines, plans.
 
-ctypes frees the interpreter's lock during each call, so plans can be built by many threads at once.
-What is to be computed is said elsewhere: this module knows no convolution. cudnn_enums.py has the
-numbers.
+ctypes frees the interpreter's lock while cuDNN works, so plans can be built by many threads at
+once. Calls that take no time keep it: to hand it over takes longer than they do. What is to be
+computed is said elsewhere: this module knows no convolution. cudnn_enums.py has the numbers.
 """
 
 from __future__ import annotations
@@ -63,6 +63,12 @@ def load() -> ctypes.CDLL:
     return library
 
 
+@functools.cache
+def load_brief() -> ctypes.PyDLL:
+    """The library for calls that are over at once: the interpreter's lock is kept."""
+    return ctypes.PyDLL("", handle=load()._handle)
+
+
 def _open() -> ctypes.CDLL:
     try:  # of the wheel, where there is one
         spec = importlib.util.find_spec("nvidia.cudnn")
@@ -117,14 +123,14 @@ class Descriptor:
     def __init__(self, kind: DescriptorType, *, empty: bool = False) -> None:
         """empty: it is only to receive what `get` finds."""
         self.kind = kind
-        self._library = load()
+        self._brief = load_brief()
         self.pointer = c_void_p()
         self._held: list[Any] = []
-        check(self._library.cudnnBackendCreateDescriptor(kind, byref(self.pointer)), repr(kind))
+        check(self._brief.cudnnBackendCreateDescriptor(kind, byref(self.pointer)), kind.name)
 
     def __del__(self) -> None:
         if self.pointer:
-            self._library.cudnnBackendDestroyDescriptor(self.pointer)
+            self._brief.cudnnBackendDestroyDescriptor(self.pointer)
 
     def set(self, attribute: Attribute, *values: Any) -> None:
         """Give it values of one kind: numbers of one of the enumerations, bool, int, float (or
@@ -135,7 +141,7 @@ class Descriptor:
         self._set(attribute, kind, array)
 
     def _set(self, attribute: Attribute, kind: Type, array: Any) -> None:
-        status = self._library.cudnnBackendSetAttribute(
+        status = self._brief.cudnnBackendSetAttribute(
             self.pointer, attribute, kind, c_int64(len(array)), array
         )
         check(status, f"setting {attribute.name}")
@@ -151,16 +157,16 @@ class Descriptor:
     def finalize(self) -> Descriptor:
         """Let cuDNN check it; then it can be used."""
         check(
-            self._library.cudnnBackendFinalize(self.pointer),
+            load().cudnnBackendFinalize(self.pointer),
             f"finalizing {self.kind.name} descriptor",
         )
         return self
 
     def get(self, attribute: Attribute, kind: Type, array: Any) -> int:
-        """Let cuDNN fill an array; how many elements there are."""
-        count = c_int64()
-        status = self._library.cudnnBackendGetAttribute(
-            self.pointer, attribute, kind, c_int64(len(array)), byref(count), array
+        """Let cuDNN fill an array (or None); how many elements there are."""
+        count, room = c_int64(), c_int64(len(array) if array else 0)
+        status = self._brief.cudnnBackendGetAttribute(
+            self.pointer, attribute, kind, room, byref(count), array
         )
         check(status, f"reading {attribute.name}")
         return count.value
@@ -173,7 +179,8 @@ class Descriptor:
     def descriptors(
         self, attribute: Attribute, kind: DescriptorType, most: int
     ) -> list[Descriptor]:
-        """Other descriptors that belong to it, in their order."""
+        """Other descriptors that belong to it, in their order: no more than `most`."""
+        most = min(most, self.get(attribute, Type.BACKEND_DESCRIPTOR, None))
         made = [Descriptor(kind, empty=True) for _ in range(most)]
         array = (c_void_p * most)(*(each.pointer for each in made))
         return made[: self.get(attribute, Type.BACKEND_DESCRIPTOR, array)]

@@ -7,12 +7,11 @@ import hashlib
 import re
 import subprocess
 import sys
-from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
 from . import device, nvrtc
-from .background import pool
+from .background import Task, begin
 from .cache import cache_folder, keep_somewhere
 from .dependent import with_waiting
 
@@ -100,7 +99,7 @@ class Kernel:
     """A function of a file that is compiled in the background: its first use waits for that, and
     loads it (which CUDA forbids while a graph is captured: all is to run once before)."""
 
-    def __init__(self, file: Future[Path], name: str, number: int) -> None:
+    def __init__(self, file: Task[Path], name: str, number: int) -> None:
         self._file = file
         self._name = name
         self._number = number
@@ -120,8 +119,8 @@ class Kernel:
 
 
 @functools.cache
-def _compiled(text: str, options: tuple[str, ...]) -> Future[Path]:
-    return pool().submit(_compiled_file, text, options)
+def _compiled(text: str, options: tuple[str, ...]) -> Task[Path]:
+    return begin(functools.partial(_compiled_file, text, options))
 
 
 def compiled(text: str, function: str, specific: str = "") -> Kernel:

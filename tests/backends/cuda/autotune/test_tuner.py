@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from osucaffe.backends.cuda import Cuda
-from osucaffe.backends.cuda.autotune import timing
+from osucaffe.backends.cuda.autotune import timing, tuner
 from osucaffe.backends.cuda.autotune.candidate import Candidate, Provider, Spare
 from osucaffe.backends.cuda.autotune.trial import Trial
 from osucaffe.backends.cuda.autotune.tuner import Tuner, disagreeing, signature
@@ -220,3 +220,12 @@ def test_what_disagrees_is_dropped(
     assert any(
         "own: wrong is left out: it does not agree" in each.message for each in caplog.records
     )
+
+
+def test_a_library_is_not_asked_to_the_end_where_each_takes_long(call: CudaCall) -> None:
+    names = [f"p{i}" for i in range(tuner.PATIENCE + 4)]
+    heavy = Offered("a", **dict.fromkeys(names, 2.0) | {"p0": 1.0})
+    light = Offered("b", **dict.fromkeys(names, timing.BRIEF))
+    assert chosen(call, heavy, light) == "p0"
+    assert heavy.made == names[: tuner.PATIENCE + 1]
+    assert light.made == names

@@ -1,0 +1,248 @@
+"""Owns the matching and mining of boxes, and their losses, by NumPy.
+
+What it allocates while it runs is small beside a net that makes boxes.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..tensor import Step, Tensor
+from .boxes import SMALL, areas, decode, decoded, encode, overlaps, thin
+from .registry import CpuCall, primitive
+
+LEAST_OVERLAP = 1e-6
+"""Boxes that overlap less do not meet."""
+
+
+def _match(
+    boxes: np.ndarray, truth: np.ndarray, threshold: float | None, inside: bool
+) -> tuple[np.ndarray, np.ndarray]:
+    """For each of the boxes (P, 4) which of truth (T, 4) it has (-1: none, -2: ignored), and the
+    overlap."""
+    found = np.full(len(boxes), -1, np.int64)
+    if not len(truth):
+        return found, np.zeros(len(boxes), boxes.dtype)
+    shared = overlaps(boxes[:, None], truth)
+    shared[shared <= LEAST_OVERLAP] = 0
+    if inside:
+        beyond = ((boxes < 0) | (boxes > 1)).any(axis=1)
+        found[beyond], shared[beyond] = -2, 0
+    best = shared.max(axis=1)
+    left = shared.copy()
+    for _ in truth:
+        box, row = divmod(int(left.argmax()), len(truth))
+        if not left[box, row]:
+            break
+        found[box], best[box] = row, shared[box, row]
+        left[box], left[:, row] = 0, 0
+    if threshold is not None:
+        free = (found == -1) & (best >= threshold) & (best > 0)
+        found[free] = shared[free].argmax(axis=1)
+    return found, best
+
+
+@primitive()
+def match_boxes(
+    call: CpuCall,
+    priors: Tensor,
+    truth: Tensor,
+    match: Tensor,
+    overlap: Tensor,
+    *,
+    location: Tensor | None = None,
+    coding: str,
+    scaled: bool,
+    background: int,
+    difficult: bool,
+    threshold: float | None,
+    inside: bool,
+) -> Step:
+    count, classes, _ = match.shape
+
+    def step() -> None:
+        rows = truth.array
+        counts = np.ones(len(rows), bool) if difficult else rows[:, 7] == 0
+        places = np.broadcast_to(priors.array[0][:, None], (count, priors.shape[1], 1, 4))
+        if location is not None:
+            places = decoded(location.array, priors.array, coding, scaled)
+        match.array[...], overlap.array[...] = -1, 0
+        for item, number in np.ndindex(count, classes):
+            if classes > 1 and number == background:
+                continue
+            mine = counts & (rows[:, 0] == item)
+            if classes > 1:
+                mine &= rows[:, 1] == number
+            (indices,) = np.nonzero(mine)
+            found, best = _match(places[item, :, number], rows[indices, 3:7], threshold, inside)
+            whole = np.append(indices, [-2, -1])  # -2 and -1 pick themselves, from the end
+            match.array[item, number], overlap.array[item, number] = whole[found], best
+
+    return step
+
+
+class _Boxes:
+    """The matched boxes of a batch: which (item, box, prior) they are, and how their codes err.
+
+    label: their truth's; error (B, 4): of their codes with variances; slope: of it by location.
+    """
+
+    def __init__(self, tensors: dict[str, Tensor], settings: dict[str, Any]) -> None:
+        location, truth = tensors["location"].array, tensors["truth"].array
+        match = tensors["match"].array
+        self.places = np.nonzero(match > -1)
+        item, _, prior = self.places
+        target = truth[match[self.places].astype(np.int64)]
+        self.label = target[:, 1].astype(np.int64)
+        width = location.shape[2]
+        self.place = (item, prior, self.label if width > 1 else np.zeros_like(item))
+        valid = self.place[2] < width
+        self.place = (item, prior, np.where(valid, self.place[2], 0))
+        boxes, variances = tensors["priors"].array[:, prior]
+        goal = encode(target[:, 3:7], boxes, settings["coding"])
+        codes, divisor = location[self.place], variances if settings["scaled"] else 1
+        self.error = codes - goal / divisor if settings["scaled"] else (codes - goal) / variances
+        self.slope = np.ones_like(codes) if settings["scaled"] else 1 / variances
+        if settings["bounded"] is not None:
+            if settings["bounded"] == "decoded":
+                codes = codes * variances if settings["scaled"] else codes
+                boxes = decode(codes, boxes, settings["coding"])
+            self.error = np.where((boxes < 0) | (boxes > 1), 0, self.error)
+
+
+def _loss(error: np.ndarray, smooth: bool) -> np.ndarray:
+    size, half = np.abs(error), 0.5 * error * error
+    return np.where(size < 1, half, size - 0.5) if smooth else half
+
+
+def _slope(error: np.ndarray, smooth: bool) -> np.ndarray:
+    return np.clip(error, -1, 1) if smooth else error
+
+
+def _targets(boxes: _Boxes, shape: tuple[int, ...], settings: dict[str, Any]) -> np.ndarray:
+    """1 at the label of each prior (N, P, C), or at none; NaN for a prior with a wrong label."""
+    targets = np.zeros(shape)
+    background = settings["background"]
+    matched = np.zeros(shape[:2], bool)
+    item, _, prior = boxes.places
+    matched[item, prior] = True
+    if not settings["matched_only"] and background < shape[2]:
+        targets[..., background] = ~matched
+    label = np.full_like(boxes.label, background + 1) if settings["agnostic"] else boxes.label
+    wrong = (label < 0) | (label >= shape[2]) | (label == background)
+    for place in zip(item, prior, label, wrong, strict=True):  # of several, softmax takes the last
+        at, index, number, bad = place
+        if settings["softmax"]:
+            targets[at, index] = 0
+        targets[at, index, 0 if bad else number] = np.nan if bad else 1
+    return targets
+
+
+@primitive()
+def multibox_losses(
+    call: CpuCall, location_loss: Tensor, confidence_loss: Tensor, **given: Any
+) -> Step:
+    tensors = {name: value for name, value in given.items() if isinstance(value, Tensor)}
+
+    def step() -> None:
+        boxes = _Boxes(tensors, given)
+        location_loss.array.fill(0)
+        item, _, prior = boxes.places
+        losses = _loss(boxes.error, given["smooth"]).sum(axis=1)
+        np.add.at(location_loss.array, (item, prior), losses)
+        x = tensors["confidence"].array
+        targets = _targets(boxes, x.shape, given)
+        if given["softmax"]:
+            top = x.max(axis=2)
+            total = top + np.log(np.exp(x - top[..., None]).sum(axis=2))
+            confidence_loss.array[...] = np.maximum(total - (x * targets).sum(axis=2), 0)
+        else:
+            each = np.maximum(x, 0) - x * targets + np.log1p(np.exp(-np.abs(x)))
+            confidence_loss.array[...] = each.sum(axis=2)
+
+    return step
+
+
+@primitive()
+def multibox_losses_backward(
+    call: CpuCall,
+    dloss: Tensor,
+    dlocation: Tensor | None = None,
+    dconfidence: Tensor | None = None,
+    chosen: Tensor | None = None,
+    *,
+    weight: float,
+    **given: Any,
+) -> Step:
+    tensors = {name: value for name, value in given.items() if isinstance(value, Tensor)}
+
+    def step() -> None:
+        boxes = _Boxes(tensors, given)
+        scale = dloss.array.item()
+        if dlocation is not None:
+            dlocation.array.fill(0)
+            slope = _slope(boxes.error, given["smooth"]) * boxes.slope
+            np.add.at(dlocation.array, boxes.place, slope * (weight * scale))
+        if dconfidence is not None:
+            x, out = tensors["confidence"].array, dconfidence.array
+            targets = _targets(boxes, x.shape, given)
+            if given["softmax"]:
+                np.exp(x - x.max(axis=2, keepdims=True), out=out)
+                out /= out.sum(axis=2, keepdims=True)
+            else:
+                np.copyto(out, 0.5 + 0.5 * np.tanh(0.5 * x))
+            out -= targets
+            out *= scale
+            if chosen is not None:
+                counts = chosen.array > 0
+                counts[boxes.places[0], boxes.places[2]] = True
+                out[~counts] = 0
+
+    return step
+
+
+@primitive()
+def mine_boxes(
+    call: CpuCall,
+    loss: Tensor,
+    match: Tensor,
+    overlap: Tensor,
+    negative: Tensor,
+    boxes: Tensor | None = None,
+    *,
+    hard: bool,
+    ratio: float,
+    most_overlap: float,
+    size: int,
+    threshold: float,
+    top_k: int,
+) -> Step:
+    def pick(item: int) -> np.ndarray:
+        """The priors of an item that are chosen."""
+        losses, matches = loss.array[item], match.array[item]
+        if not hard:
+            (able,) = np.nonzero((matches == -1) & (overlap.array[item] < most_overlap))
+            most = int(np.float32((matches > -1).sum()) * np.float32(ratio))
+            return able[np.argsort(-losses[able], kind="stable")[:most]]
+        if boxes is None:
+            return np.argsort(-losses, kind="stable")[:size]
+        places = boxes.array[item if len(boxes.array) > 1 else 0]
+        order = np.argsort(-losses, kind="stable")
+        order = order[: top_k if top_k >= 0 else None]
+        (large,) = np.nonzero(areas(places[order]) >= SMALL)
+        order = order[large]
+        return order[thin(places[order], losses[order], threshold)][:size]
+
+    def step() -> None:
+        negative.array.fill(0)
+        for item in range(len(loss.array)):
+            chosen = np.zeros(loss.shape[1], bool)
+            chosen[pick(item)] = True
+            matches = match.array[item]
+            negative.array[item] = chosen & (matches == -1)
+            if hard:
+                matches[(matches > -1) & ~chosen] = -1
+
+    return step

@@ -1,0 +1,66 @@
+"""Owns the declarations of the primitives that look at regions of images (rois).
+
+rois: (R, 5), or of as many elements: the image's number, then x1, y1, x2, y2 in the pixels of the
+net's input. Times `scale` they are places of the feature map x (N, C, H, W). pad: how much of its
+own width and height a region grows on each side first. A region of an image that is not in the
+batch gives zeros.
+"""
+
+from __future__ import annotations
+
+from .recording import Read, Recorder, Write, primitive
+
+
+class RegionPrimitives(Recorder):
+    @primitive
+    def roi_max_pooling(
+        self, x: Read, rois: Read, y: Write, index: Write, *, scale: float, pad: float
+    ) -> None:
+        """y (R, C, *bins) = the maximum of each bin of each region (Girshick 2015).
+
+        Corners are rounded to whole places (halves away from 0), a region has at least one; bins
+        overlap where they do not divide it. index: int32 of y's shape, where the (first) maximum
+        stands in its flattened channel of x; -1 for a bin outside of x, whose y is 0.
+        """
+
+    @primitive
+    def roi_max_pooling_backward(
+        self, dy: Read, rois: Read, index: Read, dx: Write, *, scale: float, pad: float
+    ) -> None:
+        """dx = the sum of dy over the bins whose maximum stands there."""
+
+    @primitive
+    def roi_average_pooling(self, x: Read, rois: Read, y: Write, *, scale: float) -> None:
+        """y (R, D, G, G): each bin is the average over channels of its own (Dai et al. 2016).
+
+        Bin (h, w) of output d reads channel (d * G + h) * G + w of x (N, D * G * G, H, W). Corners
+        are rounded before they are scaled; a region is at least 0.1 wide and high.
+        """
+
+    @primitive
+    def roi_average_pooling_backward(
+        self, dy: Read, rois: Read, dx: Write, *, scale: float
+    ) -> None:
+        """dx = dy / the size of the bin, added over all bins of all regions."""
+
+    @primitive
+    def roi_sampling(self, x: Read, rois: Read, y: Write, *, scale: float, pad: float) -> None:
+        """y (R, C, *points): x at the points of a grid over each region, its edges included.
+
+        Values are interpolated between the centres of x's elements (Cai & Vasconcelos 2018), those
+        beyond the outermost continue them; points outside of x, and regions without area, give 0.
+        """
+
+    @primitive
+    def roi_sampling_backward(
+        self, dy: Read, rois: Read, dx: Write, *, scale: float, pad: float
+    ) -> None:
+        """dx = dy times the weights of the interpolation, added over all points."""
+
+    @primitive
+    def hardest(self, rois: Read, loss: Read, y: Write, *, count: int) -> None:
+        """y = 1 for the `count` regions of greatest loss of each image, 0 for the others.
+
+        loss, y: (R, 1, ...); rois: (R, 5, ...), with a region for each place of the axes that
+        follow. Of equal losses the earlier come first.
+        """

@@ -1,0 +1,86 @@
+"""Owns the boxes of region proposal networks: anchors, boxes coded against them, overlaps.
+
+Boxes are rows x1, y1, x2, y2 in pixels, the last ones included: width is x2 - x1 + 1. All follows
+Ren et al. 2015 as their code (py-faster-rcnn) has it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+
+def anchors_of(base: int, ratios: Sequence[float], scales: Sequence[float]) -> np.ndarray:
+    """The anchors of the first cell, of base x base pixels: ratio by ratio, scale by scale."""
+    widths = np.round(np.sqrt(base * base / np.asarray(ratios, np.float64)))
+    heights = np.round(widths * ratios)
+    sizes = np.stack([widths, heights], axis=1)[:, None] * np.reshape(scales, (1, -1, 1))
+    half = (sizes.reshape(-1, 2) - 1) / 2
+    centre = (base - 1) / 2
+    return np.concatenate([centre - half, centre + half], axis=1)
+
+
+def shifted(anchors: np.ndarray, extents: Sequence[int], stride: int) -> np.ndarray:
+    """The anchors of all cells of a map (H, W): by rows, in these by columns, then one by one."""
+    y, x = np.mgrid[: extents[0], : extents[1]] * stride
+    shifts = np.stack([x, y, x, y], axis=-1).reshape(-1, 1, 4)
+    return (shifts + anchors).reshape(-1, 4)
+
+
+def by_anchor(maps: np.ndarray, numbers: int) -> np.ndarray:
+    """Maps (1, A * numbers, H, W) as rows of numbers, in the order of `shifted`."""
+    return maps.transpose(0, 2, 3, 1).reshape(-1, numbers)
+
+
+def encode(boxes: np.ndarray, truths: np.ndarray) -> np.ndarray:
+    """What turns boxes into truths: shifts in proportion to the size, logarithms of growth."""
+    size, wanted = (each[:, 2:] - each[:, :2] + 1 for each in (boxes, truths))
+    shift = truths[:, :2] + wanted / 2 - boxes[:, :2] - size / 2
+    return np.concatenate([shift / size, np.log(wanted / size)], axis=1)
+
+
+def decode(boxes: np.ndarray, deltas: np.ndarray) -> np.ndarray:
+    """The boxes that `encode` was given as truths."""
+    size = boxes[:, 2:] - boxes[:, :2] + 1
+    centre = boxes[:, :2] + size / 2 + deltas[:, :2] * size
+    half = np.exp(deltas[:, 2:]) * size / 2
+    return np.concatenate([centre - half, centre + half], axis=1)
+
+
+def clipped(boxes: np.ndarray, height: float, width: float) -> np.ndarray:
+    """The boxes inside an image."""
+    limits = np.array([width, height, width, height]) - 1
+    return np.maximum(np.minimum(boxes, limits), 0)
+
+
+def areas(boxes: np.ndarray) -> np.ndarray:
+    """Of boxes, in pixels."""
+    size = boxes[:, 2:] - boxes[:, :2] + 1
+    return size[:, 0] * size[:, 1]
+
+
+def overlaps(boxes: np.ndarray, others: np.ndarray) -> np.ndarray:
+    """Intersection over union of each of the boxes with each of the others."""
+    low = np.maximum(boxes[:, None, :2], others[None, :, :2])
+    high = np.minimum(boxes[:, None, 2:], others[None, :, 2:])
+    size = np.maximum(high - low + 1, 0)
+    common = size[..., 0] * size[..., 1]
+    return common / (areas(boxes)[:, None] + areas(others) - common)
+
+
+def suppress(boxes: np.ndarray, threshold: float, most: int = 0) -> np.ndarray:
+    """Non-maximum suppression: which of the boxes, best first, to keep (at most; 0: any number).
+
+    A box goes where one that is kept overlaps it by more than the threshold.
+    """
+    left, kept = np.arange(len(boxes)), list[int]()
+    sizes = areas(boxes)
+    while len(left) and not (most and len(kept) == most):
+        first, left = left[0], left[1:]
+        kept.append(first)
+        low = np.maximum(boxes[first, :2], boxes[left, :2])
+        size = np.maximum(np.minimum(boxes[first, 2:], boxes[left, 2:]) - low + 1, 0)
+        common = size[:, 0] * size[:, 1]
+        left = left[common <= threshold * (sizes[first] + sizes[left] - common)]
+    return np.array(kept, np.intp)

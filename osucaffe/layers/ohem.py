@@ -1,0 +1,99 @@
+"""Owns R-FCN's losses, which tell the loss of each region beside the sum of all.
+
+BoxAnnotatorOHEM chooses among the regions by these.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from ..backends.primitives import Program
+from ..backends.tensor import Shape
+from ..blob import Blob
+from ..layer import register
+from .losses import Loss
+from .softmax import SoftmaxWithLoss, read_normalization
+
+
+def _by_region(shape: Shape) -> Shape:
+    """The shape of a top with one number for each region (and place in it)."""
+    return (shape[0], 1, *(*shape[2:], 1, 1)[: max(2, len(shape) - 2)])
+
+
+@register("SmoothL1LossOHEM")
+class SmoothL1LossOHEM(Loss):
+    """Distances, squared below 1, times weights (bottom 2); a second top: of each region."""
+
+    bottoms = (2, 3)
+    tops = (1, 2)
+    messages = ("loss_param",)
+    no_gradient = (2,)
+
+    def setup(self, bottom: list[Shape]) -> list[Shape]:
+        for other in bottom[1:]:
+            self.check_counts_alike([bottom[0], other])
+        shape = bottom[0]
+        regions, inner = shape[0], math.prod(shape[2:])
+        self.rows = (regions, math.prod(shape[1:2]), inner)
+        normalization = read_normalization(self)
+        divisor: float = {"BATCH_SIZE": regions, "NONE": 1}.get(normalization, regions * inner)
+        if normalization == "PRE_FIXED":
+            divisor = self.param.loss_param.pre_fixed_normalizer
+            if divisor <= 0:
+                self.fail("loss_param.pre_fixed_normalizer", "must be above 0")
+        self.constants = {"share": 1 / max(divisor, 1e-30)}
+        self.gap = "gap = c * (a - b)" if len(bottom) > 2 else "gap = a - b"
+        return [(), _by_region(shape)]
+
+    def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
+        inputs = [blob.data.view(self.rows) for blob in bottom]
+        curve = f"{self.gap}; y = where(abs(gap) < 1, 0.5 * gap * gap, abs(gap) - 0.5)"
+        if len(top) > 1:
+            each = top[1].data.view((self.rows[0], self.rows[2]))
+            program.reduce(inputs, each, formula=curve, axes=(1,))
+        total = curve.replace("y = ", "y = share * ")
+        program.reduce(inputs, top[0].data, formula=total, axes=(0, 1, 2), constants=self.constants)
+
+    def backward(
+        self, program: Program, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]
+    ) -> None:
+        a, b, *weights = (blob.data.view(self.rows) for blob in bottom)
+        names = "cd" if weights else "1c"
+        formula = f"{self.gap}; y = share * max(-1, min(1, gap)) * {names[0]} * {names[1]}"
+        # By symmetry the second bottom's gradient is the first one's with the two exchanged.
+        for blob, pair, wanted in zip(bottom, ([a, b], [b, a]), propagate_down, strict=False):
+            if wanted:
+                program.broadcast(
+                    [*pair, *weights, top[0].diff.view((1, 1, 1))], [blob.diff.view(self.rows)],
+                    formula=formula, constants=self.constants,
+                )  # fmt: skip
+
+
+@register("SoftmaxWithLossOHEM")
+class SoftmaxWithLossOHEM(SoftmaxWithLoss):
+    """SoftmaxWithLoss; a third top: the cross-entropy of each region, 0 where it is ignored."""
+
+    tops = (1, 3)
+
+    def setup(self, bottom: list[Shape]) -> list[Shape]:
+        shape, axis = bottom[0], self.param.softmax_param.axis
+        tops = super().setup(bottom)
+        if axis % len(shape) != 1:
+            self.fail("softmax_param.axis", f"is {axis}: classes must be along axis 1 here")
+        self.rows = (shape[0], shape[1], math.prod(shape[2:]))
+        return [*tops, _by_region(shape)]
+
+    def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
+        super().forward(program, bottom, top[:2])
+        if len(top) < 3:
+            return
+        places = (self.rows[0], 1, self.rows[2])
+        classes = self.tensor((1, self.rows[1], 1))
+        program.positions(classes)
+        inputs: list[Any] = [self.probability.view(self.rows), bottom[1].data.view(places), classes]
+        ignored = self.settings["ignore"]
+        skip = "" if ignored is None else f" * where(b == {ignored}, 0, 1)"
+        each = top[2].data.view((self.rows[0], self.rows[2]))
+        formula = f"y = where(b == c, -log(max(a, 1e-30)), 0){skip}"
+        program.reduce(inputs, each, formula=formula, axes=(1,))

@@ -1,0 +1,52 @@
+"""Owns SmoothL1Loss: SSD's, of two bottoms, and Fast R-CNN's, with a knee and weights."""
+
+from __future__ import annotations
+
+from ..backends.primitives import Program
+from ..backends.tensor import Shape
+from ..blob import Blob
+from ..layer import register
+from .losses import Loss
+
+
+@register("SmoothL1Loss")
+class SmoothL1Loss(Loss):
+    """The batch's mean of distances, squared below 1 / sigma^2 (bottoms 2, 3: weights of each)."""
+
+    bottoms = (2, 4)
+    no_gradient = (2, 3)
+
+    def setup(self, bottom: list[Shape]) -> list[Shape]:
+        if len(bottom) == 3:
+            self.fail("bottom", "give the weights inside and those outside, or neither")
+        for pair in ([bottom[0], other] for other in bottom[1:]):
+            self.check_counts_alike(pair)
+        sigma = self.param.smooth_l1_loss_param.sigma
+        if sigma <= 0:
+            self.fail("smooth_l1_loss_param.sigma", f"is {sigma:g}, but must be above 0")
+        self.constants = {"square": sigma * sigma, "share": 1 / bottom[0][0]}
+        # With weights, c is the one inside and d the one outside; what follows is the gradient.
+        weighted = len(bottom) == 4
+        gap = "gap = c * (a - b)" if weighted else "gap = a - b"
+        curve = "where(abs(gap) * square < 1, 0.5 * square * gap * gap, abs(gap) - 0.5 / square)"
+        self.value = f"{gap}; y = share * {curve}{' * d' if weighted else ''}"
+        slope = "max(-1, min(1, square * gap))"
+        self.derivative = f"{gap}; y = share * {slope} * {'c * d * e' if weighted else 'c'}"
+        return [()]
+
+    def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
+        inputs = [blob.data.view((blob.data.count,)) for blob in bottom]
+        program.reduce(inputs, top[0].data, formula=self.value, axes=(0,), constants=self.constants)
+
+    def backward(
+        self, program: Program, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]
+    ) -> None:
+        a, b, *weights = (blob.data.view((blob.data.count,)) for blob in bottom)
+        ends = [*weights, top[0].diff.view((1,))]
+        # By symmetry the second bottom's gradient is the first one's with the two exchanged.
+        for blob, pair, wanted in zip(bottom, ([a, b], [b, a]), propagate_down, strict=False):
+            if wanted:
+                program.broadcast(
+                    [*pair, *ends], [blob.diff.view(a.shape)],
+                    formula=self.derivative, constants=self.constants,
+                )  # fmt: skip

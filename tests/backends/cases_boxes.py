@@ -1,0 +1,213 @@
+"""Owns the cases of the primitives of boxes: matching, mining, losses, detections."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import numpy as np
+
+from . import reference, reference_boxes
+from .cases import case, eighths, labels, random
+from .running import Output
+
+CODINGS = ("CORNER", "CENTER_SIZE", "CORNER_SIZE")
+Settings = dict[str, Any]
+
+
+def boxes(*shape: int) -> np.ndarray:
+    """Random boxes with corners on a grid of 16ths (ties among overlaps), some beyond the image."""
+    low = random.integers(-2, 12, size=(*shape, 2)) / 16
+    size = random.integers(2, 8, size=(*shape, 2)) / 16
+    return np.concatenate([low, low + size], axis=-1)
+
+
+def priors_of(count: int) -> np.ndarray:
+    variances = np.broadcast_to([0.125, 0.125, 0.25, 0.25], (count, 4))
+    return np.stack([boxes(count), variances])
+
+
+def truth_of(items: int, rows: int, classes: int) -> np.ndarray:
+    """Rows of truth in any order, some of which stand for nothing."""
+    image = random.integers(-1, items, size=rows)
+    label = random.integers(1, classes, size=rows)
+    difficult = random.integers(2, size=rows)
+    number = np.arange(rows)
+    columns = [image, label, number, *boxes(rows).T, difficult]
+    return np.stack(columns, axis=1).astype(np.float64)
+
+
+def box_cases() -> None:
+    _decoding()
+    _matching()
+    _losses()
+    _mining()
+    _results()
+
+
+def _decoding() -> None:
+    for coding in CODINGS:
+        for scaled in True, False:
+            location, priors = eighths(2, 5, 3, 4) / 4, priors_of(5)
+            settings: Settings = {"coding": coding, "scaled": scaled}
+            case(f"{coding}, {scaled}", "decode_boxes",
+                 {"location": location, "priors": priors, "boxes": Output(location.shape)},
+                 settings, lambda a=(location, priors), s=settings: {
+                     "boxes": reference_boxes.decode_all(*a, **s)
+                 })  # fmt: skip
+
+
+def _matching() -> None:
+    table: list[tuple[str, int, int, Settings]] = [
+        ("by prediction", 0, 7, {}),
+        ("bipartite", 0, 7, {"threshold": None}),
+        ("without difficult", 0, 9, {"difficult": False}),
+        ("inside", 0, 7, {"inside": True}),
+        ("decoded", 1, 7, {"coding": "CENTER_SIZE"}),
+        ("decoded, a box a class", 4, 12, {"coding": "CORNER", "scaled": False}),
+        ("little truth", 0, 1, {"threshold": 0.0625}),
+        ("many", 0, 40, {"threshold": 0.3}),
+    ]
+    usual = {"coding": "CORNER", "scaled": True, "background": 0, "difficult": True,
+             "threshold": 0.25, "inside": False}  # fmt: skip
+    for label, wide, rows, given in table:
+        items, count = 3, 70 if rows > 12 else 18
+        settings = usual | given
+        priors, truth = priors_of(count), truth_of(items, rows, 4)
+        location = eighths(items, count, wide, 4) / 4 if wide else None
+        shape = (items, wide or 1, count)
+        case(label, "match_boxes",
+             {"priors": priors, "truth": truth, "location": location, "match": Output(shape),
+              "overlap": Output(shape)}, settings,
+             lambda a=(priors, truth, location), s=settings, n=items:
+                 reference_boxes.match(*a, **s, items=n))  # fmt: skip
+    empty = np.full((1, 8), -1.0)
+    case("no truth", "match_boxes",
+         {"priors": priors_of(4), "truth": empty, "location": None, "match": Output((2, 1, 4)),
+          "overlap": Output((2, 1, 4))}, usual | {"inside": True},
+         lambda: {"match": np.full((2, 1, 4), -1), "overlap": np.zeros((2, 1, 4))})  # fmt: skip
+
+
+def _losses() -> None:
+    usual: Settings = {
+        "coding": "CENTER_SIZE", "scaled": True, "smooth": True, "softmax": True, "background": 0,
+        "agnostic": False, "bounded": None, "matched_only": False,
+    }  # fmt: skip
+    table: list[tuple[str, int, int, Settings]] = [
+        ("SSD's", 1, 1, {}),
+        ("squares, corners", 1, 1, {"smooth": False, "coding": "CORNER", "scaled": False}),
+        ("sigmoids", 1, 1, {"softmax": False, "coding": "CORNER_SIZE"}),
+        ("sigmoids, matched only", 1, 1, {"softmax": False, "matched_only": True}),
+        ("agnostic, bounded", 1, 1, {"agnostic": True, "bounded": "prior"}),
+        ("bounded decoded", 1, 1, {"bounded": "decoded", "scaled": False}),
+        ("a box a class", 4, 1, {"background": 3}),
+        ("a match a class", 4, 4, {"softmax": False}),
+        ("a match a class, softmax", 4, 4, {}),
+    ]
+    for label, wide, matches, given in table:
+        settings = usual | given
+        items, count, classes = 2, 9, 4
+        location = eighths(items, count, wide, 4) / 2 + 1 / 64  # off the knees
+        confidence = eighths(items, count, classes)
+        priors, truth = priors_of(count), truth_of(items, 6, classes)
+        truth[:, 1] -= settings["background"] == 3
+        match = labels(8, items, matches, count) - 2
+        if matches > 1:  # each is matched with truth of its class
+            match = np.where(match < 0, -1, match)
+            own = truth[match.astype(int), 1] == np.arange(matches)[:, None]
+            match = np.where(own, match, -1)
+        read = {"location": location, "confidence": confidence, "priors": priors, "truth": truth,
+                "match": match}  # fmt: skip
+        out = Output((items, count))
+        case(label, "multibox_losses",
+             read | {"location_loss": out, "confidence_loss": Output((items, count))}, settings,
+             lambda r=read, s=settings: reference_boxes.losses(*r.values(), **s))  # fmt: skip
+        for chosen in None, labels(2, items, count):
+            backward = {"chosen": chosen, "dloss": np.array([1.5]),
+                        "dlocation": Output(location.shape),
+                        "dconfidence": Output(confidence.shape)}  # fmt: skip
+            case(f"{label}, {'all' if chosen is None else 'some'}", "multibox_losses_backward",
+                 read | backward, settings | {"weight": 2.0},
+                 functools.partial(_gradients, read, chosen, settings))  # fmt: skip
+    wrong = read | {"truth": np.where(np.arange(8) == 1, 7.0, truth), "match": match * 0}
+    case("no such class", "multibox_losses",
+         wrong | {"location_loss": None or Output((2, 9)), "confidence_loss": Output((2, 9))},
+         usual, lambda: {"confidence_loss": np.full((2, 9), np.nan)})  # fmt: skip
+
+
+def _gradients(read: dict[str, np.ndarray], chosen: Any, settings: Settings) -> dict[str, Any]:
+    others = list(read.values())[2:]
+    counts = np.ones(read["confidence"].shape[:2]) if chosen is None else chosen
+    counts = np.maximum(counts, (read["match"] >= 0).any(axis=1))
+
+    def total(location: np.ndarray, confidence: np.ndarray) -> np.ndarray:
+        found = reference_boxes.losses(location, confidence, *others, **settings)
+        return 2 * found["location_loss"].sum() + (counts * found["confidence_loss"]).sum()
+
+    location, confidence = read["location"], read["confidence"]
+    return {
+        "dlocation": reference.gradient(lambda x: total(x, confidence), location, 1.5),
+        "dconfidence": reference.gradient(lambda x: total(location, x), confidence, 1.5),
+    }
+
+
+def _mining() -> None:
+    usual = {"hard": False, "ratio": 1.5, "most_overlap": 0.5, "size": 5, "threshold": 0.3,
+             "top_k": -1}  # fmt: skip
+    table: list[tuple[str, int, Settings]] = [
+        ("negatives", 0, {}),
+        ("many negatives", 0, {"ratio": 40.0}),
+        ("hard", 0, {"hard": True}),
+        ("hard, thinned", 2, {"hard": True}),
+        ("hard, thinned priors", 1, {"hard": True, "top_k": 8}),
+    ]
+    for label, places, given in table:
+        settings, shape = usual | given, (2, 30)
+        loss, match = np.abs(eighths(*shape)), np.maximum(labels(12, *shape) - 9, -2)
+        overlap, own = labels(9, *shape) / 8, None
+        if places:
+            own = boxes(places, 30)
+            own[:, ::5, 2:] = own[:, ::5, :2]  # too small
+        case(label, "mine_boxes",
+             {"loss": loss, "match": match, "overlap": overlap, "boxes": own,
+              "negative": Output(shape)}, settings,
+             lambda a=(loss, match, overlap, own), s=settings:
+                 reference_boxes.mine(*a, **s))  # fmt: skip
+
+
+def _results() -> None:
+    usual = {"background": 0, "least": 0.125, "threshold": 0.4, "eta": 1.0, "top_k": -1, "keep": -1}
+    table: list[tuple[str, int, Settings]] = [
+        ("all", 1, {}),
+        ("no limits", 1, {"least": None, "threshold": 1.0}),
+        ("a box a class", 3, {"keep": 7, "background": 2}),
+        ("some", 1, {"top_k": 6, "keep": 5, "background": -1}),
+        ("falling threshold", 1, {"eta": 0.8, "threshold": 0.75}),
+        ("nothing", 1, {"least": 9.0}),
+    ]
+    for label, wide, given in table:
+        settings = usual | given
+        places, scores = boxes(2, 20, wide), np.abs(eighths(2, 20, 3)) / 2
+        case(label, "detect_boxes",
+             {"boxes": places, "confidence": scores, "y": Output((120, 7)), "length": Output((1,))},
+             settings, lambda a=(places, scores), s=settings:
+                 reference_boxes.detect(*a, 120, **s))  # fmt: skip
+    for difficult in True, False:
+        for background in 0, 4:
+            count, classes = 40, 4
+            truth = truth_of(3, 12, classes - 1)
+            found = np.concatenate(
+                [labels(4, count, 1), labels(4, count, 1), np.abs(eighths(count, 1)), boxes(count)],
+                axis=1,
+            )
+            found[:, 1] = np.where(found[:, 1] == background, -1, found[:, 1])
+            found[::9, :2] = -1
+            found[::4, 3:] = truth[np.arange(10) + 1, 3:7]  # some hits
+            found[::4, :2] = truth[np.arange(10) + 1, :2]
+            settings = {"classes": classes, "background": background, "threshold": 0.5,
+                        "difficult": difficult}  # fmt: skip
+            rows = count + classes - (background < classes)
+            case(f"background {background}, difficult {difficult}", "evaluate_boxes",
+                 {"found": found, "truth": truth, "y": Output((rows, 5)), "length": Output((1,))},
+                 settings, lambda a=(found, truth), s=settings:
+                     reference_boxes.evaluate(*a, **s))  # fmt: skip

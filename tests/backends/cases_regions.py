@@ -1,0 +1,146 @@
+"""Owns the cases of the primitives that look at regions of images, and plain versions of these."""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import Any
+
+import numpy as np
+
+from . import cases, reference
+from .cases import case, eighths
+from .running import Output
+
+MAPS = (2, 4, 4, 5)
+ROIS = np.array([
+    [0, 2, 1, 7, 8],  # halves are rounded away from 0
+    [1, -3, 0, 30, 4],  # beyond three edges
+    [1, 3, 3, 3, 3],  # one place
+    [0, 40, 40, 44, 44],  # outside
+    [0, 8, 7, 2, 1],  # the corners exchanged
+    [7, 0, 0, 9, 9],  # of no image
+    [0, 1.5, 2.5, 10, 6],
+], np.float64)  # fmt: skip
+
+
+def away(value: float) -> int:
+    return math.floor(abs(value) + 0.5) * (1 if value > 0 else -1)
+
+
+def grown(roi, pad):
+    """Image, x1, y1, x2, y2."""
+    image, x1, y1, x2, y2 = roi
+    wide, high = pad * (x2 - x1 + 1), pad * (y2 - y1 + 1)
+    return int(image), x1 - wide, y1 - high, x2 + wide, y2 + high
+
+
+def bins_of(start, size, count, extent):
+    for i in range(count):
+        low, high = math.floor(i * size + start), math.ceil((i + 1) * size + start)
+        yield range(min(max(low, 0), extent), min(max(high, 0), extent))
+
+
+def roi_max_pooling(x, bins, scale, pad):
+    y = np.zeros((len(ROIS), x.shape[1], *bins))
+    index = np.full(y.shape, -1)
+    for r, roi in enumerate(ROIS):
+        image, *corners = grown(roi, pad)
+        if image >= len(x):
+            continue
+        x1, y1, x2, y2 = (away(each * scale) for each in corners)
+        rows = list(bins_of(y1, max(y2 - y1 + 1, 1) / bins[0], bins[0], x.shape[2]))
+        columns = list(bins_of(x1, max(x2 - x1 + 1, 1) / bins[1], bins[1], x.shape[3]))
+        for c, h, w in np.ndindex(*y.shape[1:]):
+            places = [i * x.shape[3] + j for i in rows[h] for j in columns[w]]
+            if places:
+                values = x[image, c].reshape(-1)
+                index[r, c, h, w] = max(places, key=lambda place: values[place])
+                y[r, c, h, w] = values[index[r, c, h, w]]
+    return y, index
+
+
+def roi_average_pooling(x, group, scale):
+    y = np.zeros((len(ROIS), x.shape[1] // group**2, group, group))
+    for r, (image, *corners) in enumerate(ROIS):
+        if image >= len(x):
+            continue
+        x1, y1 = (away(each) * scale for each in corners[:2])
+        x2, y2 = ((away(each) + 1) * scale for each in corners[2:])
+        rows = list(bins_of(y1, max(y2 - y1, 0.1) / group, group, x.shape[2]))
+        columns = list(bins_of(x1, max(x2 - x1, 0.1) / group, group, x.shape[3]))
+        for d, h, w in np.ndindex(*y.shape[1:]):
+            part = x[int(image), (d * group + h) * group + w][np.ix_(rows[h], columns[w])]
+            y[r, d, h, w] = part.mean() if part.size else 0
+    return y
+
+
+def roi_sampling(x, points, scale, pad):
+    y = np.zeros((len(ROIS), x.shape[1], *points))
+    for r, roi in enumerate(ROIS):
+        image, *corners = grown(roi, pad)
+        x1, y1, x2, y2 = (each * scale - 0.5 for each in corners)
+        if image >= len(x) or x2 <= x1 or y2 <= y1:
+            continue
+        for h, w in np.ndindex(*points):
+            at = [y1 + h * (y2 - y1) / (points[0] - 1), x1 + w * (x2 - x1) / (points[1] - 1)]
+            if not all(-0.5 <= a <= n - 0.5 for a, n in zip(at, x.shape[2:], strict=True)):
+                continue
+            at = [min(max(a, 0), n - 1) for a, n in zip(at, x.shape[2:], strict=True)]
+            rows, columns = (
+                np.maximum(1 - abs(a - np.arange(n)), 0)
+                for a, n in zip(at, x.shape[2:], strict=True)
+            )
+            y[r, :, h, w] = x[image] @ columns @ rows
+    return y
+
+
+def distinct(*shape: int) -> np.ndarray:
+    """Whole numbers that differ inside each channel, which 16-bit formats hold too."""
+    planes = [cases.random.permutation(math.prod(shape[2:])) for _ in range(shape[0] * shape[1])]
+    return np.array(planes, np.float64).reshape(shape)
+
+
+def region_cases() -> None:
+    x = distinct(*MAPS)
+    pooled: list[tuple[str, float, float]] = [("", 0.5, 0.0), ("padded", 0.5, 0.25)]
+    for label, scale, pad in pooled:
+        settings: dict[str, Any] = {"scale": scale, "pad": pad}
+        y, index = roi_max_pooling(x, (2, 3), **settings)
+        dy = eighths(*y.shape)
+        out, where = Output(y.shape), Output(y.shape, "int32")
+        case(label, "roi_max_pooling", {"x": x, "rois": ROIS, "y": out, "index": where}, settings,
+             lambda y=y, index=index: {"y": y, "index": index})  # fmt: skip
+        total = functools.partial(lambda x, **given: roi_max_pooling(x, **given)[0],
+                                  bins=(2, 3), **settings)  # fmt: skip
+        case(label, "roi_max_pooling_backward",
+             {"dy": dy, "rois": ROIS, "index": index.astype(np.int32), "dx": Output(MAPS)},
+             settings, lambda f=total, dy=dy: {"dx": reference.gradient(f, x, dy)})  # fmt: skip
+
+        forward = functools.partial(roi_sampling, points=(3, 4), **settings)
+        y = forward(x)
+        dy = eighths(*y.shape)
+        case(label, "roi_sampling", {"x": x, "rois": ROIS, "y": Output(y.shape)}, settings,
+             lambda y=y: {"y": y})  # fmt: skip
+        case(label, "roi_sampling_backward", {"dy": dy, "rois": ROIS, "dx": Output(MAPS)}, settings,
+             lambda f=forward, dy=dy: {"dx": reference.gradient(f, x, dy)})  # fmt: skip
+
+    y = roi_average_pooling(x, 2, 0.5)
+    dy = eighths(*y.shape)
+    label = "channels of bins"
+    case(label, "roi_average_pooling", {"x": x, "rois": ROIS, "y": Output(y.shape)},
+         {"scale": 0.5}, lambda: {"y": y})  # fmt: skip
+    case(label, "roi_average_pooling_backward", {"dy": dy, "rois": ROIS, "dx": Output(MAPS)},
+         {"scale": 0.5}, lambda: {
+             "dx": reference.gradient(lambda x: roi_average_pooling(x, 2, 0.5), x, dy)
+         })  # fmt: skip
+
+    losses = np.array([3, 1, 2, 3, 2, 1], np.float64).reshape(6, 1)
+    images = np.zeros((6, 5))
+    images[:, 0] = [0, 0, 1, 0, 0, 1]
+    case("", "hardest", {"rois": images, "loss": losses, "y": Output((6, 1))}, {"count": 2},
+         lambda: {"y": [[1], [0], [1], [1], [0], [1]]})  # fmt: skip
+    maps = np.moveaxis(images.reshape(2, 3, 5), 2, 1)[..., None]
+    case("of places", "hardest",
+         {"rois": maps, "loss": losses.reshape(2, 1, 3, 1), "y": Output((2, 1, 3, 1))},
+         {"count": 1}, lambda: {"y": np.reshape([1, 0, 1, 0, 0, 0], (2, 1, 3, 1))})  # fmt: skip
