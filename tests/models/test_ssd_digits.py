@@ -50,28 +50,50 @@ def test_boxes_hold_their_digits(canvases: list[tuple[bytes, bytes]]) -> None:
         assert image[outside].max() < 48
 
 
-def test_it_trains_and_judges_detections(
-    canvases: list[tuple[bytes, bytes]], tmp_path: Path
-) -> None:
+def train(backend: Any, records: list[tuple[bytes, bytes]], folder: Path) -> list[float]:
+    """The losses of some iterations, and the mean average precision behind them."""
     param = read_solver(FOLDER / "solver.prototxt")
     param.net_param.CopyFrom(read_net(FOLDER / "train_val.prototxt"))
-    for part, layer in zip(("train", "test"), param.net_param.layer, strict=False):
-        write_database(tmp_path / f"{part}_lmdb", iter(canvases))
-        layer.data_param.source = str(tmp_path / f"{part}_lmdb")
+    for layer in param.net_param.layer[:2]:
+        layer.data_param.source = str(folder / "lmdb")
         layer.data_param.batch_size = 4
+    write_database(folder / "lmdb", iter(records))
     param.ClearField("net")
     param.test_iter[0], param.max_iter, param.snapshot, param.test_interval = 2, 6, 0, 6
     param.snapshot_after_train = False
-    solver = Solver(param, Cpu(), file="solver.prototxt")
+    solver = Solver(param, backend, file="solver.prototxt")
     losses = []
     for _ in range(6):
         solver.step(1)
         losses.append(solver.net.loss())
-    assert losses[-1] < losses[0]
     [result] = solver.test_all()
     assert [output.name for output in result.outputs] == ["mAP"]
-    assert 0 <= result.outputs[0].value <= 1
     solver.close()
+    return [*losses, result.outputs[0].value]
+
+
+def test_it_trains_and_judges_detections(
+    canvases: list[tuple[bytes, bytes]], tmp_path: Path
+) -> None:
+    *losses, precision = train(Cpu(), canvases, tmp_path)
+    assert losses[-1] < losses[0]
+    assert 0 <= precision <= 1
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("precision", "error"), [("fp32", 2e-3), ("tf32", 2e-2), ("bf16", 0.1)])
+def test_a_gpu_trains_it_too(
+    canvases: list[tuple[bytes, bytes]], tmp_path: Path, precision: str, error: float
+) -> None:
+    """As graphs and step by step: the same bits; and about the losses of the CPU."""
+    from osucaffe.backends.cuda import Cuda
+
+    wanted = train(Cpu(), canvases, tmp_path)[:-1]
+    backend = Cuda(precision=precision)
+    graphs = train(backend, canvases, tmp_path)
+    backend.graphs = False
+    assert train(backend, canvases, tmp_path) == graphs
+    np.testing.assert_allclose(graphs[:3], wanted[:3], rtol=error)
 
 
 def test_the_sheet_shows_what_is_found(canvases: list[tuple[bytes, bytes]]) -> None:
