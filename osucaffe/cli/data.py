@@ -2,6 +2,7 @@
 
   osucaffe data mnist                   mnist_train_lmdb and mnist_test_lmdb in data/mnist
   osucaffe data mnist --files FOLDER    from MNIST's four files, plain or .gz
+  osucaffe data convert LEVELDB LMDB    a LevelDB as an LMDB, of the same records
   osucaffe data inspect LMDB            what it holds; --sheet FILE.png: a picture of samples
   osucaffe data verify LMDB             decode everything, name the bad records
 
@@ -38,6 +39,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="auto",
         help="take this source only (default: auto, the first that there is)",
     )
+    convert = commands.add_parser("convert", help="make an LMDB of a LevelDB", allow_abbrev=False)
+    convert.add_argument("input", metavar="LEVELDB", help="the database, LevelDB or LMDB")
+    convert.add_argument("output", metavar="LMDB", help="the folder to write")
     inspect = commands.add_parser("inspect", help="what an LMDB holds", allow_abbrev=False)
     inspect.add_argument("input", metavar="LMDB", help="the database")
     inspect.add_argument("--sheet", metavar="FILE", help="write a picture of samples (.png, .jpg)")
@@ -55,13 +59,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """Run the subcommand."""
-    {"mnist": _mnist, "inspect": _inspect, "verify": _verify}[args.name](args)
+    {"mnist": _mnist, "convert": _convert, "inspect": _inspect, "verify": _verify}[args.name](args)
 
 
 def _mnist(args: argparse.Namespace) -> None:
     from ..data import mnist
 
     mnist.make(args.out, source=args.source, files=args.files)
+
+
+def _convert(args: argparse.Namespace) -> None:
+    from ..data.database import convert_database, open_database
+    from .progress import progress
+
+    database = open_database(args.input)
+    with progress("Converting", len(database)) as advance:
+        count = convert_database(database, args.output, advance=advance)
+    print(f"{args.output}: {count:,} records")
 
 
 def _inspect(args: argparse.Namespace) -> None:
