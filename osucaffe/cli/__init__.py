@@ -22,7 +22,17 @@ from ..errors import UserError, nearest, reason
 
 COMMANDS = (
     *("train", "test", "time", "classify", "extract_features"),
-    *("device_query", "tune", "upgrade", "data", "layers", "net_spec", "draw", "parse_log"),
+    *(
+        "device_query",
+        "tune",
+        "upgrade",
+        "data",
+        "layers",
+        "net_spec",
+        "export",
+        "draw",
+        "parse_log",
+    ),
     *("convert_imageset", "compute_image_mean", "convert_mnist", "convert_cifar"),
 )
 

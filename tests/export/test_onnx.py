@@ -1,0 +1,135 @@
+"""Nets as ONNX models: what onnxruntime computes with them is what we compute."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from osucaffe.backends.cpu import Cpu
+from osucaffe.cli import main
+from osucaffe.errors import UserError
+from osucaffe.export import OPSET, to_onnx
+from osucaffe.net import Net
+from osucaffe.proto import read_net, write_weights
+from tests.layers.nets import build, error, inputs
+from tests.layers.test_gradients import CASES
+
+onnxruntime = pytest.importorskip("onnxruntime")
+
+TOLERANCE = 1e-5
+MODELS = Path(__file__).parents[2] / "models"
+SMALL = ("cifar10_full", "cifar10_quick", "edsr_baseline", "lenet", "mnist_autoencoder",
+         "mnist_siamese")  # fmt: skip
+"""The nets of models/ that take no second."""
+NOT = {
+    "Filter", "Im2col", "LSTM", "LSTMUnit", "PSROIPooling", "RNN", "ROIAlign", "ROIPooling",
+    "SoftmaxWithLoss", "SoftmaxWithLossOHEM",
+}  # fmt: skip
+"""Layer types for which there is nothing in ONNX, or not yet."""
+random = np.random.default_rng(8)
+
+
+def session(content: bytes) -> Any:
+    return onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
+
+
+def errors(net: Net, model: Any, labels: Any = ()) -> dict[str, float]:
+    """Of each output, for random inputs above 0, but for labels."""
+    for name in net.inputs:
+        if name not in labels:
+            net.write(name, random.random(net.blobs[name].shape) + 0.1)
+    feeds = {name: net.read(name).astype(np.float32) for name in net.inputs}
+    net.forward()
+    found = session(model.SerializeToString()).run(None, feeds)
+    return {
+        name: error(values, net.read(name)) for name, values in zip(net.outputs, found, strict=True)
+    }
+
+
+@pytest.mark.parametrize(("type_", "shapes", "text", "options"), CASES)
+def test_layers(type_: str, shapes: Any, text: str, options: Any) -> None:
+    """Those of the gradients' table, as they are in the TEST phase."""
+    net = build(inputs(shapes) + text, Cpu(), inspectable=True, gradients=False)
+    if type_ == "Silence":
+        with pytest.raises(UserError, match="has no outputs"):
+            to_onnx(net)
+        return
+    if type_ in NOT or "STOCHASTIC" in text:
+        with pytest.raises(UserError, match=r"output .* cannot be exported: .*op"):
+            to_onnx(net)
+        return
+    for name, count in options["labels"].items():
+        net.write(name, random.integers(count, size=net.blobs[name].shape))
+    found = errors(net, to_onnx(net), options["labels"])
+    assert max(found.values()) <= TOLERANCE, found
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        "kernel_size: 3 stride: 2", "kernel_size: 2 stride: 2 pad: 1",
+        "kernel_size: 3 stride: 2 pad: 1", "kernel_size: 3 stride: 3 pad: 2",
+        "kernel_size: 3 stride: 2 round_mode: FLOOR",
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("method", ["MAX", "AVE"])
+def test_windows_end_where_caffes_do(method: str, settings: str) -> None:
+    text = inputs({"x": (2, 3, 8, 7)})
+    text += 'layer { name: "op" type: "Pooling" bottom: "x" top: "y" '
+    text += f"pooling_param {{ {settings} pool: {method} }} }}"
+    net = build(text, Cpu(), inspectable=True, gradients=False)
+    assert errors(net, to_onnx(net))["y"] <= TOLERANCE
+
+
+def test_a_mask_and_layers_in_place() -> None:
+    text = inputs({"x": (2, 3, 6, 6)}) + (
+        'layer { name: "pool" type: "Pooling" bottom: "x" top: "y" top: "m" '
+        "pooling_param { kernel_size: 2 stride: 2 } }"
+        'layer { name: "a" type: "ReLU" bottom: "y" top: "y" relu_param { negative_slope: 0.1 } }'
+        'layer { name: "b" type: "Power" bottom: "y" top: "y" power_param { power: 3 } }'
+    )
+    net = build(text, Cpu(), inspectable=True, gradients=False)
+    model = to_onnx(net)
+    assert [each.name for each in model.graph.output] == ["m", "y"]
+    assert max(errors(net, model).values()) <= TOLERANCE
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_models(name: str) -> None:
+    net = Net(read_net(MODELS / name / "deploy.prototxt"), phase="TEST", backend=Cpu(),
+              inspectable=True, gradients=False, seed=4)  # fmt: skip
+    net.reshape({each: (2, *net.blobs[each].shape[1:]) for each in net.inputs})
+    model = to_onnx(net)
+    assert model.opset_import[0].version == OPSET >= 17
+    found = errors(net, model)
+    assert max(found.values()) <= TOLERANCE, found
+
+
+def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    deploy = MODELS / "lenet" / "deploy.prototxt"
+    net = Net(read_net(deploy), phase="TEST", backend=Cpu(), seed=11)
+    write_weights(tmp_path / "w.caffemodel", net.to_proto())
+    words = ["export", str(deploy), "--weights", str(tmp_path / "w.caffemodel"), "--batch", "3"]
+    assert main([*words, "--onnx", str(tmp_path / "net.onnx")]) == 0
+    assert "opset 17" in capsys.readouterr().out
+    images = random.random((3, 1, 28, 28), np.float32)
+    [found] = session((tmp_path / "net.onnx").read_bytes()).run(None, {"data": images})
+    net.reshape({"data": images.shape})
+    net.write("data", images)
+    net.forward()
+    assert error(found, net.read("prob")) <= TOLERANCE
+
+
+def test_what_cannot_be_exported_is_named() -> None:
+    net = Net(read_net(MODELS / "mnist_siamese" / "deploy.prototxt"), phase="TEST", backend=Cpu(),
+              inspectable=True, gradients=False)  # fmt: skip
+    assert to_onnx(net)
+    text = inputs({"x": (2, 3), "l": (2,)}) + (
+        'layer { name: "score" type: "Accuracy" bottom: "x" bottom: "l" top: "y" }'
+    )
+    net = build(text, Cpu(), inspectable=True, gradients=False)
+    with pytest.raises(UserError, match=r'output "y" .*"score".*\(accuracy\); give a net for dep'):
+        to_onnx(net)
