@@ -37,5 +37,6 @@ from . import (  # noqa: F401
     shape,
     smooth_l1,
     softmax,
+    video_data,
     window_data,
 )
