@@ -5,17 +5,19 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check
 ITERATIONS ?= 3000
 
-.PHONY: help train test test-gpu lint bench-cpu bench-data bench-gpu bench-scaling bench-comm bench-recurrent clean
+.PHONY: help train test test-quick test-gpu lint bench-cpu bench-data bench-gpu bench-setup bench-scaling bench-comm bench-recurrent clean
 .DELETE_ON_ERROR:
 
 help:
 	@echo "make train      train LeNet on handwritten digits, $(ITERATIONS) iterations (ITERATIONS=N)"
-	@echo "make test       run ruff, mypy and the tests"
+	@echo "make test       run ruff, mypy and the tests, on all cores (WORKERS=N: on N)"
+	@echo "make test-quick run the tests that take no long time, a minute in all"
 	@echo "make test-gpu   run the tests that need a GPU, on a machine that has one"
 	@echo "make lint       run ruff and mypy only"
 	@echo "make bench-cpu  measure training on the CPU side by side with PyTorch"
 	@echo "make bench-data read LMDBs side by side with PyTorch's DataLoader; PYTHON=... on a GPU machine"
 	@echo "make bench-gpu  the same on a GPU (needs CuPy, cuDNN and PyTorch for CUDA)"
+	@echo "make bench-setup  how long training takes to start on a GPU, cold and warm"
 	@echo "make bench-scaling  training on 2 and 4 GPUs, beside PyTorch DDP"
 	@echo "make bench-recurrent  an LSTM beside torch.nn.LSTM; PYTHON=... on a GPU machine"
 	@echo "make bench-comm  all-reduces on 2, 4 .. GPUs, beside NCCL"
@@ -24,8 +26,14 @@ help:
 train: $(VENV)/run.stamp data/mnist/mnist_train_lmdb/data.mdb
 	$(BIN)/osucaffe train --solver models/lenet/solver.prototxt --max_iter $(ITERATIONS)
 
+# Tests that start several ranks go to one worker, one after the other.
+WORKERS ?= auto
+PYTEST := $(BIN)/pytest --numprocesses $(WORKERS) --maxprocesses 16 --dist loadgroup
 test: lint
-	$(BIN)/pytest
+	$(PYTEST)
+
+test-quick: $(VENV)/dev.stamp
+	$(PYTEST) -m "not slow and not ranks"
 
 # CUDA=cuda12 for a driver older than 580.
 CUDA ?= cuda13
@@ -50,6 +58,9 @@ bench-recurrent: $(if $(filter python3,$(PYTHON)),$(VENV)/bench.stamp)
 # A GPU machine brings CuPy, cuDNN and PyTorch of its own CUDA version: PYTHON names its Python.
 bench-gpu:
 	$(PYTHON) -m benchmarks.bench_gpu
+
+bench-setup:
+	$(PYTHON) -m benchmarks.bench_setup
 
 # The same Python needs mpi4py, and the MPI that it was built for.
 bench-scaling:

@@ -147,20 +147,28 @@ def main() -> None:
     options = parser.parse_args()
     trees = {"this": HERE}
     trees |= {name: Path(folder) for name, _, folder in (t.partition("=") for t in options.tree)}
-    cases = []
+    versions = _versions()
+    name = f"setup-{versions['device'].lower().replace(' ', '-')}-{results.today()}"
+    cases = {_place(case): case for case in results.earlier(name, options.out).get("cases", [])}
     with tempfile.TemporaryDirectory() as folder:
         databases = make_databases(Path(folder))
         for model, batch in CASES:
             for precision in options.precisions.split(","):
                 if model in options.only.split(","):
                     for case in measure(model, batch, precision, trees, databases):
-                        cases.append(case)
+                        cases[_place(case)] = case
                         print(_line(case), flush=True)
     record = {
-        "date": results.today(), "machine": results.machine(), "cases": cases, **_versions(),
+        "date": results.today(), "machine": results.machine(), **versions,
+        "cases": [case for _, case in sorted(cases.items())],
     }  # fmt: skip
-    name = f"setup-{record['device'].lower().replace(' ', '-')}-{record['date']}"
     results.write(name, record, render(record), options.out)
+
+
+def _place(case: dict[str, Any]) -> tuple[int, int, str]:
+    """Where a case stands in the table; what is measured again replaces today's earlier one."""
+    number = [model for model, _ in CASES].index(case["model"])
+    return number, PRECISIONS.index(case["precision"]), case["tree"]
 
 
 def _line(case: dict[str, Any]) -> str:

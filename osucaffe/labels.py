@@ -35,7 +35,7 @@ class Labels:
             if ignored is not None:
                 good |= np.trunc(labels) == ignored
             if not good.all():
-                return int(good.argmin())
+                return int(np.argmin(good))
         return None
 
     def check_all(self, labels: np.ndarray, name: str) -> None:

@@ -76,6 +76,8 @@ class Layer:
     """Of a layer that reads images: (channels, height, width) of the first, before any crop."""
     alias: tuple[str, ...] = ()
     """What the tops share with the first bottom: ("data",) or ("data", "diff")."""
+    saved_shapes: tuple[Shape, ...] = ()
+    """Shapes besides their own that parameters may have in model files (of another fork)."""
     statistics: tuple[int, ...] = ()
     """Parameters that are measured, not learned: several ranks average them."""
     computed: tuple[int, ...] = ()

@@ -1,10 +1,14 @@
-"""Owns what all tests share: fixtures' folder, fresh log, full disk, which tests need a GPU."""
+"""Owns what all tests share: fixtures, a fresh log, a full disk, kernels that are compiled once;
+which tests need a GPU or an mpiexec; and what workers that run beside each other may take."""
 
 from __future__ import annotations
 
 import importlib.util
 import logging
+import os
 import resource
+import shutil
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -12,6 +16,32 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
+IS_WORKER = "PYTEST_XDIST_WORKER" in os.environ
+"""Whether this is one of the processes that run tests beside each other."""
+KERNELS = "OSUCAFFE_TEST_KERNELS"
+"""The environment variable with the folder of kernels that this run of tests compiled."""
+
+SLOW = (
+    "backends/cuda/convolution",
+    "backends/cuda/primitives",
+    "backends/cuda/test_compile.py",
+    "backends/cuda/test_described_devices.py",
+    "benchmarks",
+    "cli",
+    "comm/test_copying.py",
+    "comm/test_ipc.py",
+    "comm/test_kernels.py",
+    "graph/test_naming.py",
+    "models",
+    "solvers/test_resume.py",
+    "test_steady.py",
+)
+"""Of tests/, what compiles kernels, starts programs or trains for long: marked slow, these tests
+are left to `make test`."""
+
+if IS_WORKER:  # before NumPy and oneDNN are loaded: there are as many workers as cores
+    for library in "OMP", "OPENBLAS":
+        os.environ.setdefault(f"{library}_NUM_THREADS", "1")
 
 
 @pytest.fixture(scope="session")
@@ -42,23 +72,61 @@ def full_disk() -> Callable[[int], AbstractContextManager[None]]:
     return limit
 
 
+@pytest.fixture(scope="session", autouse=True)
+def few_threads() -> None:
+    """Workers beside each other build kernels with few threads each."""
+    if IS_WORKER:
+        from osucaffe.backends.cuda.runtime import background
+
+        background.MOST_THREADS = 2
+
+
 @pytest.fixture(autouse=True)
 def fresh_log() -> Iterator[None]:
-    """No test leaves log handlers behind."""
-    yield
+    """No test leaves log handlers or a level behind: importing pycaffe sets one."""
     logger = logging.getLogger("osucaffe")
+    logger.setLevel(logging.NOTSET)
+    yield
     for handler in list(logger.handlers):
         logger.removeHandler(handler)
         handler.close()
     logger.propagate = True
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Make the folder of compiled kernels, which workers inherit."""
+    if not IS_WORKER:
+        folder = tempfile.mkdtemp(prefix="osucaffe-tests-")
+        os.environ[KERNELS] = folder
+        config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
+
+
+@pytest.hookimpl(tryfirst=True)  # before tests are selected by marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip the tests marked `gpu` where there is none."""
-    marked = [item for item in items if item.get_closest_marker("gpu")]
-    if marked and not _has_gpu():
+    """Skip the tests marked `gpu` where there is none, and those marked `ranks` where there is no
+    mpiexec; mark what is slow; workers start ranks in one test at a time."""
+    _skip(items, "gpu", _has_gpu, "no GPU that CuPy sees")
+    _skip(items, "ranks", _has_mpiexec, "there is no mpiexec")
+    for item in items:
+        if item.path.relative_to(ROOT / "tests").as_posix().startswith(SLOW):
+            item.add_marker(pytest.mark.slow)
+    if IS_WORKER:
+        for item in items:
+            if item.get_closest_marker("ranks"):
+                item.add_marker(pytest.mark.xdist_group("ranks"))
+
+
+def _skip(items: list[pytest.Item], mark: str, is_there: Callable[[], bool], reason: str) -> None:
+    marked = [item for item in items if item.get_closest_marker(mark)]
+    if marked and not is_there():
         for item in marked:
-            item.add_marker(pytest.mark.skip(reason="no GPU that CuPy sees"))
+            item.add_marker(pytest.mark.skip(reason=reason))
+
+
+def _has_mpiexec() -> bool:
+    from tests.comm.ranks import MPIEXEC
+
+    return MPIEXEC is not None
 
 
 def _has_gpu() -> bool:

@@ -24,7 +24,7 @@ SIZES = 20, 32
 """Least and greatest side of the square of a digit, in pixels."""
 CLASSES = 11
 """Paper, and the digits 0 to 9 behind it."""
-INK = 96
+INK = 64
 """From so much ink on (of 255) a pixel belongs to its digit."""
 
 

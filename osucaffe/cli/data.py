@@ -2,6 +2,9 @@
 
   osucaffe data mnist                   mnist_train_lmdb and mnist_test_lmdb in data/mnist
   osucaffe data mnist --files FOLDER    from MNIST's four files, plain or .gz
+  osucaffe data annotated LMDB --voc FOLDER --split trainval
+  osucaffe data annotated LMDB --coco FILE.json --images FOLDER
+                                        images with boxes, for SSD; and LMDB.labelmap.prototxt
   osucaffe data convert LEVELDB LMDB    a LevelDB as an LMDB, of the same records
   osucaffe data inspect LMDB            what it holds; --sheet FILE.png: a picture of samples
   osucaffe data verify LMDB             decode everything, name the bad records
@@ -39,6 +42,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="auto",
         help="take this source only (default: auto, the first that there is)",
     )
+    annotated = commands.add_parser(
+        "annotated", help="make a database of images with boxes", allow_abbrev=False
+    )
+    annotated.add_argument("output", metavar="LMDB", help="the database to make")
+    annotated.add_argument(
+        "--voc", metavar="DIR", action="append", help="a folder of PASCAL VOC (may be repeated)"
+    )
+    annotated.add_argument("--split", default="trainval", help="of VOC (default: trainval)")
+    annotated.add_argument("--coco", metavar="FILE", help="a file of COCO's objects")
+    annotated.add_argument("--images", metavar="DIR", help="where COCO's images are")
+    annotated.add_argument(
+        "--labels", metavar="FILE", help="a label map for VOC (default: VOC's 20 classes)"
+    )
     convert = commands.add_parser("convert", help="make an LMDB of a LevelDB", allow_abbrev=False)
     convert.add_argument("input", metavar="LEVELDB", help="the database, LevelDB or LMDB")
     convert.add_argument("output", metavar="LMDB", help="the folder to write")
@@ -53,19 +69,50 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     verify.add_argument(
         "--classes", metavar="N", type=options.positive, help="labels are to be 0 to N-1"
     )
-    for command in (inspect, verify):
+    for command in (annotated, inspect, verify):
         options.add_readers(command)
 
 
 def run(args: argparse.Namespace) -> None:
     """Run the subcommand."""
-    {"mnist": _mnist, "convert": _convert, "inspect": _inspect, "verify": _verify}[args.name](args)
+    commands = {
+        "mnist": _mnist, "annotated": _annotated, "convert": _convert, "inspect": _inspect,
+        "verify": _verify,
+    }  # fmt: skip
+    commands[args.name](args)
 
 
 def _mnist(args: argparse.Namespace) -> None:
     from ..data import mnist
 
     mnist.make(args.out, source=args.source, files=args.files)
+
+
+def _annotated(args: argparse.Namespace) -> None:
+    from pathlib import Path
+
+    from ..data import make_annotated as make
+    from ..errors import UserError
+    from .progress import progress
+
+    if bool(args.voc) == bool(args.coco) or bool(args.coco) != bool(args.images):
+        raise UserError("give --voc DIR, or --coco FILE and --images DIR")
+    if args.coco:
+        entries, labels = make.read_coco(Path(args.images), Path(args.coco))
+    else:
+        labels = [(name, number) for number, name in enumerate(make.VOC_CLASSES, 1)]
+        labels = make.read_label_map(args.labels) if args.labels else labels
+        entries = [
+            entry for folder in args.voc
+            for entry in make.read_voc(Path(folder), args.split, dict(labels))
+        ]  # fmt: skip
+    with progress("Writing", len(entries)) as advance:
+        count = make.make_database(
+            entries, args.output, threads=options.readers(args), advance=advance
+        )
+    names = f"{args.output.rstrip('/')}.labelmap.prototxt"
+    make.write_label_map(names, labels)
+    print(f"{args.output}: {count:,} images; {names}: {len(labels)} labels")
 
 
 def _convert(args: argparse.Namespace) -> None:

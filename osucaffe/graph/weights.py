@@ -106,7 +106,7 @@ def _copy(source: Any, layer: Layer, backend: Any) -> Iterator[Tensor]:
     for index, (blob, proto) in enumerate(zip(layer.parameters, source.blobs, strict=True)):
         if not has_values(proto):  # HDF5 files hold a shared parameter once
             continue
-        if not blob_fits(proto, blob.shape):
+        if not any(blob_fits(proto, shape) for shape in (blob.shape, *layer.saved_shapes)):
             raise UserError(
                 f"{layer.title}: parameter {index} has shape {blob.shape}, but the weights file "
                 f"has {blob_shape(proto)}; to learn this layer afresh, rename it"

@@ -1,6 +1,7 @@
 """Owns the layer types: one file a family. Importing the package registers them all."""
 
 from . import (  # noqa: F401
+    annotated_data,
     arrange,
     bn,
     channelwise,
@@ -36,5 +37,6 @@ from . import (  # noqa: F401
     shape,
     smooth_l1,
     softmax,
+    video_data,
     window_data,
 )

@@ -40,6 +40,7 @@ class BN(Layer):
             self.count *= extent
         self.is_segnet = self._is_segnet()
         small = (1, self.channels, 1, 1)
+        self.saved_shapes = ((1, self.channels), (self.channels,))
         if self.is_segnet:
             self.fixed = param.bn_mode == param.INFERENCE
             if self.fixed and len(self.param.top) > 1:

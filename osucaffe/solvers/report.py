@@ -13,9 +13,14 @@ from .observer import Display, Output, TestResult
 logger = logging.getLogger("osucaffe")
 
 
+def numbers(net: Net) -> list[str]:
+    """The outputs whose elements mean the same in each pass: not those of varying length."""
+    return [name for name in net.outputs if net.blobs[name].length is None]
+
+
 def read_outputs(net: Net) -> np.ndarray:
-    """All elements of all outputs of the last forward pass, one behind the other (float64)."""
-    arrays = [np.ravel(net.read(name)) for name in net.outputs]
+    """All elements of these outputs of the last forward pass, one behind the other (float64)."""
+    arrays = [np.ravel(net.read(name)) for name in numbers(net)]
     return np.concatenate([*arrays, np.empty(0)])
 
 
@@ -23,7 +28,7 @@ def name_outputs(net: Net, values: Sequence[float] | np.ndarray) -> list[Output]
     """The elements that `read_outputs` gives (or means of them) with the names of their blobs."""
     labels = [
         (name, net.loss_weight(name))
-        for name in net.outputs
+        for name in numbers(net)
         for _ in range(net.blobs[name].data.count)
     ]
     return [

@@ -18,6 +18,7 @@ from ..errors import UserError
 from ..loading import NOT_STRICT, Model, load_weights
 from ..proto import caffe_pb2, read_net, read_weights, refuse_unread
 from . import snapshot, testing
+from .detection import check_evaluation
 from .iteration import iterate
 from .losses import Losses
 from .nets import testing_nets, training_net
@@ -116,6 +117,7 @@ class Solver:
         self.optimizer = Optimizer(self.net, self._update, self.backend, self.loss_scale)
         self.steps: dict[tuple[bool, bool], Step] = {}
         """What the iterations replay: a pass that (accumulates, is followed by the update)."""
+        check_evaluation(self.param, self.test_nets)
         self.test_steps = [net.whole(backward=False) for net in self.test_nets]
         self.team.attach(self)
 

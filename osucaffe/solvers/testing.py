@@ -1,4 +1,6 @@
-"""Owns the test of one net: the means of its outputs over batches, which the ranks share."""
+"""Owns the test of one net: the means of its outputs over batches, which the ranks share.
+
+Of detections, their mean average precision takes the place of a mean (`detection.py`)."""
 
 from __future__ import annotations
 
@@ -7,9 +9,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .observer import TestResult
+from .detection import detection_outputs, mean_average_precision
+from .observer import Output, TestResult
 from .progress import NetProgress
-from .report import log_test, name_outputs, read_outputs
+from .report import log_test, name_outputs, numbers, read_outputs
 
 if TYPE_CHECKING:
     from .solver import Solver
@@ -22,7 +25,11 @@ def test(solver: Solver, index: int) -> TestResult | None:
     logger.info("Iteration %d, Testing net (#%d)", solver.iteration, index)
     net, team = solver.test_nets[index], solver.team
     batches, with_loss = solver.param.test_iter[index], solver.param.test_compute_loss
-    total, loss = np.zeros(sum(net.blobs[name].data.count for name in net.outputs)), 0.0
+    total, loss = np.zeros(sum(net.blobs[name].data.count for name in numbers(net))), 0.0
+    # The rows of all batches; each rank fills in those of its own.
+    detections = {
+        name: np.zeros((batches, *net.blobs[name].shape[-2:])) for name in detection_outputs(net)
+    }
     before = NetProgress.of(net)
     for first in range(0, batches, team.size):
         if solver.interrupted():
@@ -31,6 +38,8 @@ def test(solver: Solver, index: int) -> TestResult | None:
             continue
         solver.test_steps[index]()
         total += read_outputs(net)
+        for name, rows in detections.items():
+            rows[first + team.rank] = net.backend.read(net.blobs[name].data)[0, 0]
         if with_loss:
             loss += net.loss()
     if batches % team.size:
@@ -38,6 +47,11 @@ def test(solver: Solver, index: int) -> TestResult | None:
         team.share(NetProgress.of(net).part(before, batches, turns)).apply(net)
     total, [loss] = np.split(team.sum(np.append(total, loss)), [-1])
     mean_loss = loss / batches if with_loss else None
-    result = TestResult(solver.iteration, index, name_outputs(net, total / batches), mean_loss)
+    outputs = name_outputs(net, total / batches)
+    for name, rows in detections.items():
+        whole = team.sum(rows.ravel()).reshape(-1, rows.shape[-1])
+        value = mean_average_precision(whole, solver.param.ap_version)
+        outputs.append(Output(len(outputs), name, value))
+    result = TestResult(solver.iteration, index, outputs, mean_loss)
     log_test(result)
     return result

@@ -87,7 +87,7 @@ class Cli:
             env=self.environment(**environment),
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=300,
             check=False,
         )
         return Result(done.returncode, done.stdout, done.stderr)

@@ -6,7 +6,6 @@ import argparse
 import errno
 import subprocess
 import sys
-import time
 from typing import NoReturn
 
 import pytest
@@ -17,21 +16,14 @@ from osucaffe.cli import COMMANDS, _normalize, main
 from .conftest import Cli
 
 
-def test_help_comes_at_once(cli: Cli) -> None:
-    seconds = []
-    for _ in range(5):
-        start = time.perf_counter()
-        assert cli("--help").code == 0
-        seconds.append(time.perf_counter() - start)
-    assert min(seconds) < 0.3
-
-
-def test_help_imports_nothing_heavy() -> None:
+def test_help_comes_at_once() -> None:
+    """What takes time is to import modules: Python loads some 70 for itself."""
     script = "import sys, osucaffe.cli as c; c._parser().format_help(); print(*sys.modules)"
     loaded = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=True
     ).stdout.split()
-    assert not {"numpy", "google.protobuf", "rich", "h5py", "lmdb"} & set(loaded)
+    assert not {"numpy", "google.protobuf", "rich", "h5py", "lmdb"} & {*loaded}
+    assert len(loaded) < 200
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -26,7 +26,10 @@ def on_terminal(cli: Cli, *arguments: str) -> tuple[int, str]:
         fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack("4H", 40, WIDTH, 0, 0))
         os.chdir(cli.folder)
         command = cli.command(arguments)
-        os.execve(command[0], command, cli.environment(TERM="xterm-256color"))
+        environment = cli.environment(TERM="xterm-256color")
+        for size in "COLUMNS", "LINES":  # which would be believed before the terminal
+            environment.pop(size, None)
+        os.execve(command[0], command, environment)
     written = b""
     try:
         while part := os.read(terminal, 1 << 16):

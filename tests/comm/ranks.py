@@ -13,7 +13,8 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 MPIEXEC = shutil.which("mpiexec", path=str(Path(sys.executable).parent)) or shutil.which("mpiexec")
 
-needs_mpi = pytest.mark.skipif(MPIEXEC is None, reason="there is no mpiexec")
+needs_mpi = pytest.mark.ranks
+"""Of a test that starts ranks: conftest.py skips it where there is no mpiexec."""
 
 
 def command(ranks: int, *arguments: str) -> tuple[list[str], dict[str, str]]:
@@ -33,7 +34,7 @@ def command(ranks: int, *arguments: str) -> tuple[list[str], dict[str, str]]:
 
 
 def mpiexec(
-    ranks: int, *arguments: str, timeout: float = 100, cwd: Path = ROOT
+    ranks: int, *arguments: str, timeout: float = 300, cwd: Path = ROOT
 ) -> subprocess.CompletedProcess[str]:
     """Run `python ARGUMENTS` as so many ranks; what they print comes back."""
     line, environment = command(ranks, *arguments)

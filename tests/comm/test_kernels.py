@@ -6,8 +6,9 @@ import pytest
 
 from osucaffe.comm import ipc, kernels
 from osucaffe.comm.narrowed import TYPES
+from tests.backends.cuda.compiler import nvrtc
 from tests.backends.cuda.devices import DEVICES
-from tests.backends.cuda.simulated import compile_ptx, nvrtc
+from tests.backends.cuda.simulated import compile_ptx
 
 IPC = {"SLOT": ipc.SLOT, "BLOCKS": ipc.BLOCKS, "THREADS": ipc.THREADS}
 CASES = [

@@ -3,43 +3,80 @@
 from __future__ import annotations
 
 import threading
-import time
 
+import pytest
+
+from osucaffe.comm import watchdog
 from osucaffe.comm.watchdog import Watchdog
 
 
-def test_a_slow_operation_is_reported_once() -> None:
-    told: list[str] = []
-    done = threading.Event()
+class Clock:
+    """Stands for `time`: it goes on when the test says so, and then wakes the watchdog up."""
 
-    def expire(text: str) -> None:
-        told.append(text)
-        done.set()
+    def __init__(self) -> None:
+        self._now = 0.0
+        self._wakes = threading.Semaphore(0)
+        self._slept = threading.Semaphore(0)
 
-    watchdog = Watchdog(0.1, expire)
-    with watchdog.watch(lambda: "waiting for rank 1"):
-        assert done.wait(5)
+    def monotonic(self) -> float:
+        return self._now
+
+    def sleep(self, seconds: float) -> None:
+        self._slept.release()
+        self._wakes.acquire()
+
+    def advance(self, seconds: float) -> None:
+        self._slept.acquire()  # the watchdog has looked at all that there was
+        self._now += seconds
+        self._wakes.release()
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    made = Clock()
+    monkeypatch.setattr(watchdog, "time", made)
+    return made
+
+
+class Told(list[str]):
+    """The messages. `come`: one is there."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.come = threading.Event()
+
+    def expire(self, text: str) -> None:
+        self.append(text)
+        self.come.set()
+
+
+def test_a_slow_operation_is_reported_once(clock: Clock) -> None:
+    told = Told()
+    with Watchdog(10, told.expire).watch(lambda: "waiting for rank 1"):
+        clock.advance(11)
+        told.come.wait()
     assert told == ["waiting for rank 1"]
 
 
-def test_one_around_another_is_reported_as_well() -> None:
-    told: list[str] = []
-    done = threading.Event()
-    watchdog = Watchdog(0.1, lambda text: (told.append(text), done.set())[1])
-    with watchdog.watch(lambda: "outer"):
-        with watchdog.watch(lambda: "inner"):
-            pass
-        assert done.wait(5)
+def test_one_around_another_is_reported_as_well(clock: Clock) -> None:
+    told = Told()
+    watching = Watchdog(10, told.expire)
+    with watching.watch(lambda: "outer"):
+        with watching.watch(lambda: "inner"):
+            clock.advance(9)
+        clock.advance(9)
+        told.come.wait()
     assert told == ["outer"]
 
 
-def test_quick_operations_are_not() -> None:
-    told: list[str] = []
-    watchdog = Watchdog(0.5, told.append)
+def test_quick_operations_are_not(clock: Clock) -> None:
+    told = Told()
+    watching = Watchdog(10, told.expire)
     for _ in range(20):
-        with watchdog.watch(lambda: "slow"):
-            time.sleep(0.001)
-    time.sleep(0.7)
+        with watching.watch(lambda: "quick"):
+            clock.advance(9)
+    clock.advance(11)
+    clock.advance(0)
     assert not told
 
 

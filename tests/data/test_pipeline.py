@@ -39,7 +39,7 @@ def test_more_threads_than_batches_share_them():
 
     def fill(position, arrays):
         if position < 12:
-            at_once.wait(timeout=10)
+            at_once.wait(timeout=300)
         count_up(position, arrays)
 
     pipeline = Pipeline(fill, SHAPES, depth=3, threads=6)
@@ -126,7 +126,7 @@ def test_close_stops_the_threads_and_dropping_it_too():
     assert labels_of(pipeline, 2) == [8, 12]
     del pipeline
     for thread in running():
-        thread.join(timeout=5)
+        thread.join(timeout=300)
     assert not running()
 
 

@@ -19,10 +19,10 @@ CAFFE = {
     "Split", "Swish", "TanH", "Threshold", "Tile", "WindowData",
 }  # fmt: skip
 FORKS = {
-    "BN", "BoxAnnotatorOHEM", "ConvolutionDepthwise", "DenseImageData", "DepthwiseConvolution",
-    "DetectionEvaluate", "DetectionOutput", "Interp", "MultiBoxLoss", "Normalize", "PSROIPooling",
-    "Permute", "PriorBox", "Proposal", "ROIAlign", "ROIPooling", "SmoothL1Loss", "SmoothL1LossOHEM",
-    "SoftmaxWithLossOHEM", "Upsample",
+    "AnnotatedData", "BN", "BoxAnnotatorOHEM", "ConvolutionDepthwise", "DenseImageData",
+    "DepthwiseConvolution", "DetectionEvaluate", "DetectionOutput", "Interp", "MultiBoxLoss",
+    "Normalize", "PSROIPooling", "Permute", "PriorBox", "Proposal", "ROIAlign", "ROIPooling",
+    "SmoothL1Loss", "SmoothL1LossOHEM", "SoftmaxWithLossOHEM", "Upsample", "VideoData",
 }  # fmt: skip
 OWN = {"GELU", "L1Loss", "LayerNorm", "PatchData", "PixelShuffle"}
 

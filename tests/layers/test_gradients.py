@@ -216,9 +216,10 @@ CASES = [
 ]  # fmt: skip
 
 WITHOUT = {
-    "Accuracy", "ArgMax", "BoxAnnotatorOHEM", "Data", "DenseImageData", "DetectionEvaluate",
-    "DetectionOutput", "DummyData", "HDF5Data", "HDF5Output", "ImageData", "Input", "MemoryData",
-    "MultiBoxLoss", "PatchData", "PriorBox", "Proposal", "Python", "Threshold", "WindowData",
+    "Accuracy", "AnnotatedData", "ArgMax", "BoxAnnotatorOHEM", "Data", "DenseImageData",
+    "DetectionEvaluate", "DetectionOutput", "DummyData", "HDF5Data", "HDF5Output", "ImageData",
+    "Input", "MemoryData", "MultiBoxLoss", "PatchData", "PriorBox", "Proposal", "Python",
+    "Threshold", "VideoData", "WindowData",
 }  # fmt: skip
 """Types that have no gradient, or one that users write (Python) or that test_detection.py tests."""
 

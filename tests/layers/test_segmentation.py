@@ -7,6 +7,7 @@ import pytest
 
 from osucaffe.backends.cpu.backend import Cpu
 from osucaffe.errors import UserError
+from osucaffe.proto import array_to_blob, caffe_pb2
 
 from .nets import build, inputs, layer
 from .test_values import run, softmax
@@ -37,6 +38,19 @@ def test_which_bn_it_is(settings: str, parameters: int) -> None:
                 top: "y" {settings} }}""", Cpu())  # fmt: skip
     assert len(layer(net, "op").parameters) == parameters
     assert all(blob.shape == (1, 3, 1, 1) for blob in layer(net, "op").parameters)
+
+
+@pytest.mark.parametrize("shape", [(1, 3, 1, 1), (1, 3), (3,)])
+def test_bn_takes_the_shapes_of_all_forks(shape: tuple[int, ...]) -> None:
+    net = build(inputs({"x": (2, 3, 2, 2)})
+                + 'layer { name: "op" type: "BN" bottom: "x" top: "y" }', Cpu())  # fmt: skip
+    weights = caffe_pb2.NetParameter()
+    saved = weights.layer.add(name="op", type="BN")
+    values = [np.arange(3) + 10 * i for i in range(4)]
+    saved.blobs.extend(array_to_blob(each.reshape(shape)) for each in values)
+    net.load(weights)
+    for blob, each in zip(layer(net, "op").parameters, values, strict=True):
+        np.testing.assert_array_equal(net.backend.read(blob.data).ravel(), each)
 
 
 def test_frozen_bn_learns_nothing() -> None:

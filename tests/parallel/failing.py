@@ -22,6 +22,8 @@ SETTINGS = (
     'base_lr: 0.1 lr_policy: "fixed" random_seed: 1 max_iter: 50 snapshot: 10 display: 1 '
     'snapshot_prefix: "{folder}/run" '
 )
+FOREVER = 600.0
+"""Seconds: what hangs is ended by the watchdog long before."""
 NET = """
 name: "tiny"
 layer { name: "data" type: "DummyData" top: "x" top: "y" dummy_data_param {
@@ -40,7 +42,7 @@ def fail(mode: str, solver: Solver, folder: Path) -> None:
         return
     if mode == "stuck":  # on all ranks: the host waits, as it does for a GPU that does
         type(solver.team)._enqueues = property(lambda team: True)  # type: ignore[attr-defined]
-        solver.backend.store = lambda *given: time.sleep(60)
+        solver.backend.store = lambda *given: time.sleep(FOREVER)
     if rank == 0 and mode == "disk":
         folder.rename(folder.with_name("gone"))
     if rank != 1:
@@ -48,7 +50,7 @@ def fail(mode: str, solver: Solver, folder: Path) -> None:
     if mode == "kill":
         os.kill(os.getpid(), signal.SIGKILL)
     elif mode == "hang":
-        time.sleep(60)
+        time.sleep(FOREVER)
     elif mode == "raise":
         raise ZeroDivisionError("a bug on rank 1")
     elif mode == "refuse":

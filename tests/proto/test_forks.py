@@ -28,6 +28,8 @@ from osucaffe.proto.forks import UNREAD
 from osucaffe.solvers import Solver
 
 WITHOUT_EFFECT = {
+    "AnnotatedDataParameter.anno_type",
+    "AnnotatedDataParameter.label_map_file",
     "ConvolutionParameter.conv_algorithm",
     "ConvolutionParameter.conv_algos_override",
     "DataParameter.cache",
@@ -228,7 +230,7 @@ def test_the_nets_own_fields() -> None:
 
 @pytest.mark.parametrize(
     ("text", "field"),
-    [('eval_type: "detection"', "eval_type"), ("min_lr: 0.001", "min_lr"), ("larc: true", "larc")],
+    [("min_lr: 0.001", "min_lr"), ("larc: true", "larc")],
 )
 def test_solvers(text: str, field: str) -> None:
     param = parse_text(f'base_lr: 1 lr_policy: "fixed" {text}', SolverParameter)

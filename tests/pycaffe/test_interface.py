@@ -33,7 +33,7 @@ def run(script, environment=None):
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=300,
     )
 
 

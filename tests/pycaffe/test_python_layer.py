@@ -274,7 +274,7 @@ def test_the_command_line_trains_with_modules_that_import_caffe(tmp_path, root):
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=300,
     )
     assert done.returncode == 0, done.stderr
     losses = re.findall(r"Train net output #0: loss = (\S+)", done.stderr)

@@ -1,34 +1,9 @@
-"""Owns the compilation of kernels to machine code, for any GPU, and what that takes of one."""
+"""Owns what is read from a kernel's machine code: what it takes of a GPU."""
 
 from __future__ import annotations
 
-import ctypes
-import functools
 import struct
 from collections.abc import Iterator
-
-from .simulated import nvrtc
-
-
-@functools.cache
-def compile_cubin(text: str, options: tuple[str, ...]) -> bytes:
-    """The machine code of a CUDA source. AssertionError with the compiler's log where it does not
-    compile."""
-    library, program = nvrtc(), ctypes.c_void_p()
-    library.nvrtcCreateProgram(ctypes.byref(program), text.encode(), b"kernel.cu", 0, None, None)
-    array = (ctypes.c_char_p * len(options))(*(option.encode() for option in options))
-    failed = library.nvrtcCompileProgram(program, len(options), array)
-    size = ctypes.c_size_t()
-    library.nvrtcGetProgramLogSize(program, ctypes.byref(size))
-    log = ctypes.create_string_buffer(size.value)
-    library.nvrtcGetProgramLog(program, log)
-    assert not failed, f"{options}: {log.value.decode()}"
-    library.nvrtcGetCUBINSize(program, ctypes.byref(size))
-    code = ctypes.create_string_buffer(size.value)
-    library.nvrtcGetCUBIN(program, code)
-    library.nvrtcDestroyProgram(ctypes.byref(program))
-    return code.raw
-
 
 RESERVED = 1024
 """Bytes of shared memory of each block that the system takes from Ampere on: they are counted in a

@@ -3,14 +3,15 @@ kernels of each kind compile to its machine code."""
 
 from __future__ import annotations
 
+import functools
+import math
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 import pytest
 
 from benchmarks import nets
@@ -24,31 +25,38 @@ from osucaffe.backends.cuda.runtime import launch as launches
 from osucaffe.backends.cuda.runtime.device import NEEDS, Device
 from osucaffe.errors import UserError
 
-from .cubin import compile_cubin, usage
+from .compiler import compile_kernel
+from .cubin import usage
 from .devices import DEVICES
 from .simulated import FakeCudnn, simulate, with_libraries
+
+WORDS = re.compile(r"\d+|b?float")
+ROWS = re.compile(r"(#[^#\n]{1,14})\1+")
+"""Numbers in a row, as the accumulators of an instruction are."""
+Key = tuple[str, tuple[str, ...], str]
+"""A kernel: its text, the options of the compiler, and its name."""
+training_net = functools.cache(nets.training_net)
 
 
 @dataclass
 class Recorded:
-    """What would be compiled and launched on a GPU. kernels: their text, options and name, with
-    the threads and the bytes of shared memory of each launch."""
+    """What would be compiled and launched on a GPU. kernels: with the threads and the bytes of
+    shared memory of their launches."""
 
     device: Device
-    kernels: dict[tuple[str, tuple[str, ...], str], list[tuple[int, int]]] = field(
-        default_factory=dict
-    )
+    kernels: dict[Key, set[tuple[int, int]]] = field(default_factory=dict)
     best: dict[str, list[str]] = field(default_factory=dict)
 
-    def kinds(self) -> Iterator[tuple[tuple[str, tuple[str, ...], str], list[tuple[int, int]]]]:
-        """One kernel of those that differ in numbers and types of elements alone: that with the
-        most shared memory."""
-        found: dict[str, Any] = {}
+    def kinds(self) -> set[Key]:
+        """Two kernels of those that differ in types of elements, in numbers and in how many stand
+        in a row alone: that with the most shared memory, and that with the most accumulators."""
+        found: dict[str, list[tuple[int, int, Key]]] = {}
         for key, used in self.kernels.items():
-            text = re.sub(r"\d+|b?float", "#", key[0] + key[2])
-            if text not in found or max(used[-1:]) > max(found[text][1][-1:]):
-                found[text] = key, used
-        return iter(found.values())
+            text, numbers = WORDS.subn("#", key[0] + key[2])
+            shared = max(shared for _, shared in used)
+            found.setdefault(ROWS.sub(r"\1", text), []).append((shared, numbers, key))
+        most_shared = {max(each)[2] for each in found.values()}
+        return most_shared | {max(each, key=lambda it: (it[1], it))[2] for each in found.values()}
 
 
 @pytest.fixture
@@ -65,7 +73,7 @@ def record(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str, str, int], Re
         for name in "Arena", "first_values":
             monkeypatch.setattr(net, name, lambda *_, **__: [])
         backend = with_libraries(Cuda(precision=precision), FakeCudnn(plans=1))
-        net.Net(nets.training_net(model, batch), phase="TRAIN", backend=backend)
+        net.Net(training_net(model, batch), phase="TRAIN", backend=backend)
         return found
 
     return prepare
@@ -81,8 +89,9 @@ def _record_kernels(monkeypatch: pytest.MonkeyPatch, found: Recorded) -> None:
 
     def launch(function: Any, grid: Any, arguments: Any, **given: Any) -> Any:
         step = plain(function, grid, arguments, **given)
-        threads = int(np.prod(given.get("block", launches.THREADS)))
-        found.kernels.setdefault(function.source, []).append((threads, given.get("shared", 0)))
+        block = given.get("block", launches.THREADS)
+        threads = block if isinstance(block, int) else math.prod(block)
+        found.kernels.setdefault(function.source, set()).add((threads, given.get("shared", 0)))
         return step
 
     registry.load()  # what is imported from here on would keep what is patched
@@ -127,13 +136,17 @@ def test_every_call_has_a_candidate_and_kernels_fit(
         assert ("small_mma" in own) == (precision != "fp32" and device.has_mma)
         assert ("small_wgmma" in own) == (precision != "fp32" and device.has_wgmma)
         assert ("wgrad_tf32" in own) == (precision == "tf32" and device.has_wgmma)
-    kinds = [*Recorded(device, kernels).kinds()]
+    assert all(
+        threads <= 1024 and shared <= device.shared_memory
+        for used in kernels.values()
+        for threads, shared in used
+    )
+    kinds = Recorded(device, kernels).kinds()
     assert len(kinds) > 40
-    for (text, options, name), used in kinds:
-        registers, declared = usage(compile_cubin(text, options), name)
+    for text, options, name in kinds:
+        registers, declared = usage(compile_kernel("CUBIN", text, options), name)
         assert 0 < registers <= 255
-        for threads, shared in {*used}:
-            assert threads <= 1024
+        for threads, shared in kernels[text, options, name]:
             assert -(-registers // 8) * 8 * threads <= device.registers_per_sm, (name, options)
             assert declared + shared <= device.shared_memory, (name, options)
 

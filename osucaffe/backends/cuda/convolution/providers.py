@@ -16,6 +16,7 @@ from ..libraries.cudnn_plans import Plan
 from . import space_to_depth
 from .cudnn import HEAVY, Cudnn, plan_step
 from .cudnn_graph import Convolution
+from .depthwise import Depthwise, serves
 from .gemm import Bound, Gemm
 from .implicit_gemm_tf32 import ImplicitGemmTf32, implicit_gemm
 from .operands import bias_gradient, bind, channels_last_blob
@@ -44,6 +45,8 @@ def forward(call: CudaCall, problem: Problem) -> list[Provider]:
     backend, gpu = call.backend, call.backend.properties
     precision, dtype = backend.precision, backend.dtype
     x = call.needed("x")
+    if serves(problem):
+        return _depthwise(call, problem, "forward")
     if space_to_depth.pays(problem):
         return _by_space_to_depth(call, problem, "forward")
     tiny = small(gpu, precision, dtype, problem)
@@ -64,6 +67,8 @@ def forward(call: CudaCall, problem: Problem) -> list[Provider]:
 def data_gradient(call: CudaCall, problem: Problem) -> list[Provider]:
     """For the gradient of the images, with the backward pass of the ReLU that made them."""
     backend, gpu = call.backend, call.backend.properties
+    if serves(problem):
+        return _depthwise(call, problem, "data")
     found = implicit_gemm(gpu, backend.precision, problem)
     masked = call["positive"] is not None
     large: list[Provider] = []
@@ -82,6 +87,8 @@ def filter_gradient(call: CudaCall, problem: Problem) -> list[Provider]:
     precision, dtype = backend.precision, backend.dtype
     if call["db"] is not None:
         bias_gradient(call.copy())  # of all candidates: its kernel begins to be compiled
+    if serves(problem):
+        return _depthwise(call, problem, "filter")
     if space_to_depth.pays(problem):
         return _by_space_to_depth(call, problem, "filter")
     x, dw = call.needed("x"), call.needed("dw")
@@ -99,6 +106,12 @@ def filter_gradient(call: CudaCall, problem: Problem) -> list[Provider]:
     if x.shape[1] % 2 and _has_candidates(own):  # they take x as it lies: no library does better
         return [*own, *map(Spare, others)]
     return [*others, *own]
+
+
+def _depthwise(call: CudaCall, problem: Problem, operation: str) -> list[Provider]:
+    """A kernel of our own, and cuDNN, where each channel has a filter of its own."""
+    own = Depthwise(problem, operation, call.backend.dtype)
+    return [own, *_cudnn(call, problem, operation, own=True)]
 
 
 def _has_candidates(providers: list[Provider]) -> bool:

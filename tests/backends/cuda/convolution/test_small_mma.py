@@ -45,8 +45,11 @@ def run(layer: str, make: Callable[[], Any], *, masked: bool = False) -> dict[st
     return found
 
 
-@pytest.mark.parametrize("precision", ["tf32", "bf16", "fp16"])
-@pytest.mark.parametrize("layer", SMALL)
+@pytest.mark.parametrize(
+    ("layer", "precision"),
+    # To the compiler, fp16 is bf16 with other instructions: one layer shows it.
+    [*itertools.product(SMALL, ["tf32", "bf16"]), (SMALL[0], "fp16")],
+)
 def test_all_configs_compile(layer: str, precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
     simulate(monkeypatch)
     for number, kind in NUMBERS:

@@ -10,7 +10,7 @@ import pytest
 
 from osucaffe.backends.cuda.runtime import compile
 
-from ..simulated import nvrtc
+from ..compiler import nvrtc
 
 TEXT = 'extern "C" __global__ void one(float* x) { x[threadIdx.x] = 1; }'
 

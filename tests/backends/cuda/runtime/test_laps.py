@@ -14,7 +14,8 @@ from osucaffe.backends.cuda import Cuda
 from osucaffe.backends.cuda.runtime.laps import HOLD
 from osucaffe.solvers.tracer import Tracer
 
-from ..simulated import Kernel, compile_ptx, nvrtc, simulate
+from ..compiler import nvrtc
+from ..simulated import Kernel, compile_ptx, simulate
 
 
 def test_the_kernel_compiles(monkeypatch: pytest.MonkeyPatch) -> None:

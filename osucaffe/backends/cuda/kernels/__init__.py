@@ -1,0 +1,1 @@
+"""The CUDA sources, which runtime/compile.py reads."""

@@ -1,0 +1,81 @@
+"""Owns resize_param: which size images get in front of the net, and where their boxes go (SSD)."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from .boxes import Annotations
+from .resample import resample
+from .transform import Fail
+
+_EDGES = {"MIRRORED": "reflect", "REPEAT_NEAREST": "edge"}
+"""NumPy's names for what lies beside an image that is smaller than its place. OpenCV repeats the
+edge for MIRRORED where the image is smaller than the border."""
+
+
+class Resizing:
+    """The settings of a ResizeParameter. fail: as for Transform."""
+
+    def __init__(self, param: Any, fail: Fail) -> None:
+        self.param = param
+        self.mode = param.Resize_mode.Name(param.resize_mode)
+        self.height, self.width = param.height, param.width
+        self._modes = [param.Interp_mode.Name(each) for each in param.interp_mode] or ["LINEAR"]
+        self._padding = param.Pad_mode.Name(param.pad_mode)
+        if not self.height or not self.width:
+            fail("transform_param.resize_param", "needs height and width")
+        if param.prob != 1:
+            fail("transform_param.resize_param.prob", "must be 1: images of a batch have one size")
+        if len(param.pad_value) not in (0, 1, 3):
+            fail("transform_param.resize_param.pad_value", "give none, one or three")
+
+    @property
+    def varies(self) -> bool:
+        """Whether images come out in different sizes."""
+        return self.mode == "FIT_SMALL_SIZE"
+
+    def extents(self, height: int, width: int) -> tuple[int, int]:
+        """Height and width of an image of this size, without what is put beside it."""
+        wide = width / height > self.width / self.height
+        if self.mode == "WARP":
+            return self.height, self.width
+        if wide == (self.mode == "FIT_LARGE_SIZE_AND_PAD"):
+            return max(1, math.floor(self.width * height / width)), self.width
+        return self.height, max(1, math.floor(self.height * width / height))
+
+    def image(self, image: np.ndarray, generator: np.random.Generator) -> np.ndarray:
+        """A uint8 image (height, width, channels), resized."""
+        mode = self._modes[generator.integers(len(self._modes)) if len(self._modes) > 1 else 0]
+        small = resample(image, *self.extents(*image.shape[:2]), mode)
+        if self.mode != "FIT_LARGE_SIZE_AND_PAD":
+            return small
+        lacking = self.height - small.shape[0], self.width - small.shape[1]
+        borders = [(each // 2, each - each // 2) for each in lacking]
+        if self._padding != "CONSTANT":
+            return np.pad(small, [*borders, (0, 0)], mode=_EDGES[self._padding])  # type: ignore[call-overload]
+        values = list(self.param.pad_value) or [0]
+        padded = np.empty((self.height, self.width, small.shape[2]), np.uint8)
+        padded[...] = values * small.shape[2] if len(values) == 1 else values
+        (top, _), (left, _) = borders
+        padded[top : top + small.shape[0], left : left + small.shape[1]] = small
+        return padded
+
+    def annotations(self, annotations: Annotations, height: int, width: int) -> Annotations:
+        """The objects of an image of this size, in shares of the resized one with its borders.
+
+        As in the fork, with borders of fractions of pixels, and no rounding of the image's extent.
+        """
+        if self.mode != "FIT_LARGE_SIZE_AND_PAD":
+            return annotations
+        whole = np.array([self.width, self.height], np.float64)
+        aspect = width / height
+        inner = whole.copy()
+        if aspect > self.width / self.height:
+            inner[1] = self.width / aspect
+        else:
+            inner[0] = self.height * aspect
+        share, border = np.tile(inner / whole, 2), np.tile((whole - inner) / 2 / whole, 2)
+        return annotations._replace(boxes=annotations.boxes * share + border)

@@ -1,0 +1,124 @@
+"""Owns AnnotatedData: images with the boxes of their objects, from an LMDB (SSD)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from osucaffe.backends.cores import usable_cores
+from osucaffe.backends.primitives import Program
+from osucaffe.backends.tensor import Shape
+from osucaffe.blob import Blob
+from osucaffe.data.annotated import COLUMNS, ROOM, AnnotatedSource, join_rows
+from osucaffe.data.database import open_database
+from osucaffe.data.pipeline import Buffer, allocate
+from osucaffe.data.settings import settings
+from osucaffe.errors import UserError
+from osucaffe.layer import Reshaped, register
+
+from .feed import Stream
+
+OBJECTS = 64
+"""Rows of the label's top for each image; ROOM at least. Those behind the objects are -1."""
+
+
+@register("AnnotatedData")
+class AnnotatedData(Stream):
+    """Images from an LMDB, varied as SSD does, and a row of 8 numbers for each of their objects."""
+
+    tops = (1, 2)
+    messages = ("data_param", "transform_param", "annotated_data_param")
+    _source: AnnotatedSource | None = None
+    _waiting: list[Buffer] | None = None
+
+    def setup(self, bottom: list[Shape]) -> list[Shape]:
+        if self._source is None:
+            self._source = self._open()
+            self.reshapes = self._source.varies
+            self._shape = self._source.shape
+        batch = self.param.data_param.batch_size
+        rows = max(ROOM, OBJECTS * batch)
+        self._rows, self._count = allocate((1, 1, rows, COLUMNS)), allocate((1,))
+        shapes: list[Shape] = [(batch, *self._shape), (batch, ROOM, COLUMNS)]
+        if not self.reshapes:
+            depth = self.param.data_param.prefetch
+            self.stream(self._source.fill, shapes, threads=usable_cores(), depth=depth)
+        return [shapes[0], self._rows.array.shape][: len(self.param.top)]
+
+    def _open(self) -> AnnotatedSource:
+        param = self.param.data_param
+        if not param.source:
+            self.fail("data_param.source", "is missing: set it to the folder of an LMDB")
+        if not param.batch_size:
+            self.fail("data_param.batch_size", "is missing: set it to the images of one batch")
+        try:
+            database = open_database(param.source)
+            source = AnnotatedSource(
+                database, self.param, self.phase, self.fail, seed=self.seed,
+                block=settings.shuffle if self.phase == "TRAIN" else 0,
+            )  # fmt: skip
+        except UserError as error:
+            if str(error).startswith(self.title):
+                raise
+            self.fail("data_param.source", str(error))
+        if source.varies and param.batch_size > 1:
+            self.fail(
+                "transform_param.resize_param.resize_mode",
+                f"FIT_SMALL_SIZE gives images of any size: batch_size must be 1, not "
+                f"{param.batch_size}",
+            )
+        return source
+
+    def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
+        if len(top) == 1:
+            self.feed(program, [top[0].data])
+            return
+        top[1].keep_exact()
+        top[1].length = self.tensor((1,), kept=True)
+        self.feed(program, [top[0].data, top[1].data, top[1].length])
+
+    def next(self) -> list[Buffer]:
+        image, *rows = self._next_varying() if self.reshapes else super().next()
+        if rows:
+            self._count.array[0] = join_rows(rows[0].array, self._rows.array[0, 0])
+        return [image, *[self._rows, self._count][: 2 * len(rows)]]
+
+    def _next_varying(self) -> list[Buffer]:
+        """The next image, of any size: where that is another one, the net is to follow first."""
+        assert self._source is not None
+        if self._waiting is None:
+            image, rows = self._source.one(self._place + self.rank)
+            room = np.full((1, ROOM, COLUMNS), -1.0, np.float32)
+            room[0, : len(rows)] = rows
+            made = [allocate((1, *image.shape)), allocate(room.shape)][: len(self.param.top)]
+            for buffer, values in zip(made, (image[None], room), strict=False):
+                buffer.array[...] = values
+            self._place += self.ranks
+            self._waiting = made
+            if image.shape != self._shape:
+                self._shape = image.shape
+                raise Reshaped
+        made, self._waiting = self._waiting, None
+        return made
+
+    _place = 0
+
+    @property
+    def position(self) -> int:
+        """How many records the net has taken since the stream began."""
+        return self._place if self.reshapes else self._pipeline.position
+
+    @position.setter
+    def position(self, position: int) -> None:
+        if self.reshapes:
+            self._place, self._waiting = position, None
+        else:
+            self._pipeline.position = position
+
+    def split(self, rank: int, ranks: int) -> None:
+        self.rank, self.ranks = rank, ranks
+        if not self.reshapes:
+            self._pipeline.split(rank, ranks)
+
+    def close(self) -> None:
+        if not self.reshapes:
+            super().close()

@@ -1,0 +1,55 @@
+"""Owns the compilation of kernels by NVRTC in this process; each once in a run of the tests, also
+where several workers run them (conftest.py makes the folder for that)."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import hashlib
+import importlib.util
+import os
+from pathlib import Path
+from typing import Any
+
+from osucaffe.backends.cuda.runtime.cache import keep
+
+
+@functools.cache
+def nvrtc() -> Any:
+    """The library, or None where it is not installed."""
+    spec = importlib.util.find_spec("nvidia")
+    folders = [Path(folder) for folder in (spec.submodule_search_locations or [])] if spec else []
+    found = [path for folder in folders for path in folder.glob("*/lib/libnvrtc.so.1?")]
+    return ctypes.CDLL(str(found[0])) if found else None
+
+
+@functools.cache
+def compile_kernel(kind: str, text: str, options: tuple[str, ...]) -> bytes:
+    """What NVRTC makes of a CUDA source. kind: "PTX" or "CUBIN". AssertionError with its log where
+    the source does not compile, or instructions of Hopper GPUs wait for one another."""
+    source = "\n".join([kind, text, *options])
+    file = Path(os.environ["OSUCAFFE_TEST_KERNELS"], hashlib.sha256(source.encode()).hexdigest())
+    if not file.exists():
+        keep(file, _compile(kind, text, options))
+    return file.read_bytes()
+
+
+def _compile(kind: str, text: str, options: tuple[str, ...]) -> bytes:
+    library, program = nvrtc(), ctypes.c_void_p()
+    library.nvrtcCreateProgram(ctypes.byref(program), text.encode(), b"kernel.cu", 0, None, None)
+    array = (ctypes.c_char_p * len(options))(*(option.encode() for option in options))
+    failed = library.nvrtcCompileProgram(program, len(options), array)
+    log = _get("ProgramLog", program)
+    assert not failed, f"{options}: {log.decode()}"
+    assert b"serialized" not in log, log.decode()
+    made = _get(kind, program)
+    library.nvrtcDestroyProgram(ctypes.byref(program))
+    return made
+
+
+def _get(kind: str, program: ctypes.c_void_p) -> bytes:
+    size = ctypes.c_size_t()
+    getattr(nvrtc(), f"nvrtcGet{kind}Size")(program, ctypes.byref(size))
+    text = ctypes.create_string_buffer(size.value)
+    getattr(nvrtc(), f"nvrtcGet{kind}")(program, text)
+    return text.raw

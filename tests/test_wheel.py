@@ -1,0 +1,72 @@
+"""The wheel: it is built without a warning, has every file of the package, and what is installed
+from it runs."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.slow
+UNPACKED = ("__pycache__", "*.pyc")
+PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input")
+
+
+def run(*command: str, cwd: Path, **environment: str) -> str:
+    """What a command prints. AssertionError where it fails."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    done = subprocess.run(
+        command, cwd=cwd, env=kept | environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+@pytest.fixture(scope="module")
+def wheel(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("wheel")
+    source = folder / "source"
+    shutil.copytree(
+        root / "osucaffe", source / "osucaffe", ignore=shutil.ignore_patterns(*UNPACKED)
+    )
+    for name in "pyproject.toml", "README.md", "LICENSE":
+        shutil.copy(root / name, source)
+    options = ("--no-deps", "--no-build-isolation", "--no-index", "--verbose", "--wheel-dir")
+    told = run(*PIP, "wheel", *options, str(folder), str(source), cwd=folder)
+    warnings = [line for line in told.splitlines() if "warning" in line.lower()]
+    assert not warnings, told
+    (made,) = folder.glob("osucaffe-*-py3-none-any.whl")
+    return made
+
+
+def test_it_has_every_file(wheel: Path, root: Path) -> None:
+    with zipfile.ZipFile(wheel) as opened:
+        names = {name for name in opened.namelist() if ".dist-info/" not in name}
+    files = {
+        path.relative_to(root).as_posix()
+        for path in (root / "osucaffe").rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+    assert names == files
+    assert {Path(name).suffix for name in names} >= {".cu", ".cuh", ".proto", ".pyi", ".xz"}
+    assert "osucaffe/py.typed" in names
+
+
+def test_what_is_installed_runs(wheel: Path, root: Path, tmp_path: Path) -> None:
+    there = tmp_path / "there"
+    run(
+        *PIP, "install", "--no-deps", "--no-index", "--target", str(there), str(wheel), cwd=tmp_path
+    )
+    where = "import osucaffe; print(osucaffe.__file__)"
+    found = run(sys.executable, "-c", where, cwd=tmp_path, PYTHONPATH=str(there))
+    assert Path(found.strip()).parent == there / "osucaffe"
+    program = str(there / "bin" / "osucaffe")
+    model = str(root / "models" / "lenet" / "deploy.prototxt")
+    command = (program, "time", "--model", model, "--iterations", "1")
+    told = run(*command, cwd=tmp_path, PYTHONPATH=str(there))
+    assert "conv1" in told
