@@ -23,7 +23,7 @@ KERNELS = "OSUCAFFE_TEST_KERNELS"
 
 SLOW = (
     "backends/cuda/convolution",
-    "backends/cuda/primitives/test_recurrent.py",
+    "backends/cuda/primitives",
     "backends/cuda/test_compile.py",
     "backends/cuda/test_described_devices.py",
     "benchmarks",

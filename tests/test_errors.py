@@ -40,9 +40,9 @@ def test_fields(word: str, meant: str | None) -> None:
         ("Convolutoin", "Convolution"),
         ("relu", "ReLU"),
         ("Softmaxwithloss", "SoftmaxWithLoss"),
-        ("BN", None),  # not BNLL
+        ("Warp", None),  # not Crop
         ("ImageSegData", None),  # not ImageData
-        ("PSROIPooling", None),
+        ("DeformablePSROI", None),
     ],
 )
 def test_layer_types(word: str, meant: str | None) -> None:

@@ -5,6 +5,7 @@
   osucaffe data annotated LMDB --voc FOLDER --split trainval
   osucaffe data annotated LMDB --coco FILE.json --images FOLDER
                                         images with boxes, for SSD; and LMDB.labelmap.prototxt
+  osucaffe data convert LEVELDB LMDB    a LevelDB as an LMDB, of the same records
   osucaffe data inspect LMDB            what it holds; --sheet FILE.png: a picture of samples
   osucaffe data verify LMDB             decode everything, name the bad records
 
@@ -54,6 +55,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     annotated.add_argument(
         "--labels", metavar="FILE", help="a label map for VOC (default: VOC's 20 classes)"
     )
+    convert = commands.add_parser("convert", help="make an LMDB of a LevelDB", allow_abbrev=False)
+    convert.add_argument("input", metavar="LEVELDB", help="the database, LevelDB or LMDB")
+    convert.add_argument("output", metavar="LMDB", help="the folder to write")
     inspect = commands.add_parser("inspect", help="what an LMDB holds", allow_abbrev=False)
     inspect.add_argument("input", metavar="LMDB", help="the database")
     inspect.add_argument("--sheet", metavar="FILE", help="write a picture of samples (.png, .jpg)")
@@ -72,7 +76,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     """Run the subcommand."""
     commands = {
-        "mnist": _mnist, "annotated": _annotated, "inspect": _inspect, "verify": _verify
+        "mnist": _mnist, "annotated": _annotated, "convert": _convert, "inspect": _inspect,
+        "verify": _verify,
     }  # fmt: skip
     commands[args.name](args)
 
@@ -108,6 +113,16 @@ def _annotated(args: argparse.Namespace) -> None:
     names = f"{args.output.rstrip('/')}.labelmap.prototxt"
     make.write_label_map(names, labels)
     print(f"{args.output}: {count:,} images; {names}: {len(labels)} labels")
+
+
+def _convert(args: argparse.Namespace) -> None:
+    from ..data.database import convert_database, open_database
+    from .progress import progress
+
+    database = open_database(args.input)
+    with progress("Converting", len(database)) as advance:
+        count = convert_database(database, args.output, advance=advance)
+    print(f"{args.output}: {count:,} records")
 
 
 def _inspect(args: argparse.Namespace) -> None:

@@ -10,7 +10,7 @@ import shutil
 import threading
 import uuid
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import lmdb
@@ -127,17 +127,23 @@ _opened: weakref.WeakValueDictionary[tuple[int, int], Database] = weakref.WeakVa
 
 
 def open_database(path: str | os.PathLike[str]) -> Database:
-    """Open an LMDB for reading; raises UserError when it is missing, empty, cut short or damaged.
+    """Open a database for reading; UserError when it is missing, empty, cut short or damaged.
 
-    LMDB must not be opened twice in one process: a folder that is open already is shared.
+    Neither LMDB nor LevelDB can be opened twice in one process: a folder that is open already is
+    shared. Which of the two it is, the folder says.
     """
+    from .leveldb_database import LevelDatabase, is_leveldb
+
     folder = Path(path)
-    size = check(folder)
-    status = (folder / "data.mdb").stat()
+    level = is_leveldb(folder)
+    size = 0 if level else check(folder)
+    # LevelDB writes its files anew when it is opened: the folder stays.
+    status = (folder if level else folder / "data.mdb").stat()
     identity = (status.st_dev, status.st_ino)
     database = _opened.get(identity)
     if database is None:
-        database = _opened[identity] = Database(folder, size)
+        database = LevelDatabase(folder) if level else Database(folder, size)
+        _opened[identity] = database
     return database
 
 
@@ -172,6 +178,24 @@ def write_database(
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     return count
+
+
+def convert_database(
+    database: Database,
+    target: str | os.PathLike[str],
+    *,
+    advance: Callable[[], object] = lambda: None,
+) -> int:
+    """Write the records of a database as the LMDB `target`; return their number. UserError."""
+
+    def records() -> Iterator[tuple[bytes, bytes]]:
+        for start in range(0, len(database), _MARK_EVERY):
+            with database.read(start, min(start + _MARK_EVERY, len(database))) as found:
+                for key, value in found:
+                    advance()
+                    yield bytes(key), bytes(value)
+
+    return write_database(target, records())
 
 
 def _is_database_folder(path: Path) -> bool:

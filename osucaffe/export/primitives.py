@@ -24,7 +24,7 @@ def translator(function: Translator) -> Translator:
 
 def translate(graph: Graph, call: Call) -> None:
     """Add the nodes of a call. KeyError where there is no translator; Missing passes through."""
-    TRANSLATORS[call.name](graph, **call.reads, **call.writes, **call.settings)
+    TRANSLATORS[call.name](graph, **call.reads | call.writes | call.settings)
 
 
 def put(graph: Graph, y: Tensor, operation: str, *inputs: str, **attributes: Any) -> None:

@@ -121,6 +121,25 @@ def average_pooling(graph: Graph, x: Tensor, y: Tensor, **window: Sequence[int])
 
 
 @translator
+def unpooling(graph: Graph, x: Tensor, index: Tensor, y: Tensor) -> None:
+    small, large = ((*each.shape[:2], math.prod(each.shape[2:])) for each in (x, y))
+    zeros = graph.constant(np.zeros(large, np.float32))
+    places = graph.node("Cast", graph.reshape(graph.read(index), small), to=7)
+    values = graph.reshape(graph.read(x), small)
+    value = graph.node("ScatterElements", zeros, places, values, axis=2)
+    graph.write(y, graph.reshape(value, y.shape))
+
+
+@translator
+def interpolation(graph: Graph, x: Tensor, y: Tensor) -> None:
+    sizes = graph.constant(np.array(y.shape))
+    put(
+        graph, y, "Resize", graph.read(x), "", "", sizes, mode="linear",
+        coordinate_transformation_mode="align_corners",
+    )  # fmt: skip
+
+
+@translator
 def lrn(
     graph: Graph,
     x: Tensor,

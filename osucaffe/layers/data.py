@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 
 from osucaffe import filler
@@ -69,18 +67,9 @@ class Data(Images):
 
     def _check(self, param: caffe_pb2.DataParameter) -> None:
         if not param.source:
-            self.fail("data_param.source", "is missing: set it to the folder of an LMDB")
+            self.fail("data_param.source", "is missing: set it to the folder of a database")
         if not param.batch_size:
             self.fail("data_param.batch_size", "is missing: set it to the images of one batch")
-        # The format's default is LevelDB; a net that leaves it out may still name an LMDB.
-        leveldb = param.HasField("backend") and param.backend == caffe_pb2.DataParameter.LEVELDB
-        if leveldb or (Path(param.source) / "CURRENT").exists():
-            self.fail(
-                "data_param.backend",
-                f"LevelDB is not supported. Make {param.source} again as an LMDB with "
-                "convert_imageset, or C++ Caffe's convert_mnist_data --backend=lmdb, and set "
-                "backend: LMDB",
-            )
 
 
 @register("Input")

@@ -86,7 +86,15 @@ class Blob(Extents):
 
     @property
     def data(self) -> np.ndarray:
-        return self._reshaped[0] if self._reshaped else self._store.array(self._find().data)
+        if self._reshaped:
+            return self._reshaped[0]
+        blob = self._find()
+        array = self._store.array(blob.data)
+        return array if blob.length is None else array[..., : self._rows(blob.length), :]
+
+    def _rows(self, length: Tensor) -> int:
+        """How many rows there are of a blob whose length varies."""
+        return int(self._store.backend.read(length).item())
 
     @property
     def diff(self) -> np.ndarray:
@@ -94,7 +102,12 @@ class Blob(Extents):
 
     @property
     def shape(self) -> Shape:
-        return self._reshaped[0].shape if self._reshaped else self._find().shape
+        if self._reshaped:
+            return self._reshaped[0].shape
+        blob = self._find()
+        if blob.length is None:
+            return blob.shape
+        return *blob.shape[:-2], self._rows(blob.length), blob.shape[-1]
 
     def reshape(self, *shape: int) -> None:
         """Give an input another shape; the net follows in `reshape`, or else in `forward`.

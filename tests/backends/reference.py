@@ -205,22 +205,19 @@ def softmax(x, axis):
 
 
 def softmax_loss(x, label, axis, ignore, normalization, weights=None):
-    """(loss, probability), position by position."""
+    """(loss, probability)."""
     rows = np.moveaxis(x, axis, -1)
-    total, valid = 0.0, 0
-    for place in np.ndindex(*rows.shape[:-1]):
-        wanted = int(label[place])
-        if wanted == ignore:
-            continue
-        if not 0 <= wanted < rows.shape[-1]:
-            return np.nan, softmax(x, axis)
-        row = rows[place]
-        loss = math.log(np.exp(row - row.max()).sum()) - (row[wanted] - row.max())
-        total += loss if weights is None else loss * weights[wanted]
-        valid += 1
+    wanted = label.reshape(rows.shape[:-1]).astype(int)
+    counted = np.full(wanted.shape, True) if ignore is None else wanted != ignore
+    rows, wanted = rows[counted], wanted[counted]
+    if ((wanted < 0) | (wanted >= rows.shape[1])).any():
+        return np.nan, softmax(x, axis)
+    rows = rows - rows.max(axis=1, keepdims=True)
+    losses = np.log(np.exp(rows).sum(axis=1)) - rows[np.arange(len(rows)), wanted]
     normalizer = {
-        "FULL": label.size, "VALID": valid, "BATCH_SIZE": math.prod(x.shape[:axis]), "NONE": 1,
+        "FULL": label.size, "VALID": len(rows), "BATCH_SIZE": math.prod(x.shape[:axis]), "NONE": 1,
     }[normalization]  # fmt: skip
+    total = losses.sum() if weights is None else losses @ np.asarray(weights)[wanted]
     return total / max(normalizer, 1), softmax(x, axis)
 
 

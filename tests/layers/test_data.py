@@ -101,7 +101,6 @@ def test_two_layers_may_read_one_database():
     ("text", "message"),
     [
         (data_layer(source="/no/where"), "data_param.source: LMDB /no/where does not exist"),
-        (data_layer().replace("LMDB", "LEVELDB"), "data_param.backend: LevelDB is not supported"),
         (data_layer().replace("64", "0"), "data_param.batch_size: is missing"),
         (data_layer(source=""), "data_param.source: is missing"),
         (data_layer("", "crop_size: 29"), "transform_param.crop_size: 29 is larger"),
@@ -114,11 +113,10 @@ def test_bad_settings_of_data_name_the_layer(text, message):
     assert str(caught.value).startswith(f'layer "mnist" (Data), {message}')
 
 
-def test_the_backend_may_be_left_out_for_an_lmdb(tmp_path):
-    assert Built(data_layer().replace("backend: LMDB", "")).shapes[0] == (64, 1, 28, 28)
-    (tmp_path / "CURRENT").touch()  # what a LevelDB holds
-    with pytest.raises(UserError, match="LevelDB is not supported"):
-        Built(data_layer(source=tmp_path).replace("backend: LMDB", ""))
+def test_the_folder_says_which_database_it_is():
+    """The format's default is LevelDB; Caffe's nets that leave it out name LMDBs all the same."""
+    for backend in "", "backend: LEVELDB":
+        assert Built(data_layer().replace("backend: LMDB", backend)).shapes[0] == (64, 1, 28, 28)
 
 
 def test_input():

@@ -133,3 +133,16 @@ def test_what_is_not_written_is_said(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, "osucaffe"):
         build(output('save_output_param { output_directory: "results" }'), Cpu())
     assert "save_output_param" in caplog.text
+
+
+def test_scripts_see_the_rows_that_there_are(tmp_path: Path) -> None:
+    from osucaffe import pycaffe
+
+    file = tmp_path / "net.prototxt"
+    file.write_text(output("confidence_threshold: 0.5"))
+    net = pycaffe.Net(str(file), pycaffe.TEST)
+    net.blobs["pri"].data[...] = [[[0, 0, 0.5, 0.5, 0.5, 0.5, 1, 1], [0.1] * 8]]
+    net.blobs["conf"].data[...] = [[0, 0.9, 0, 0, 0.8, 0.6]]
+    found = net.forward()["y"]
+    assert found.shape == net.blobs["y"].data.shape == (1, 1, 3, 7) == net.blobs["y"].shape
+    np.testing.assert_allclose(found[0, 0, :, 2], [0.9, 0.8, 0.6])

@@ -7,6 +7,8 @@ import numpy as np
 from ..tensor import Step, Tensor
 from .registry import CpuCall, primitive
 
+without_warnings = np.errstate(over="ignore", invalid="ignore", divide="ignore")
+"""A net that has learned nothing yet may tell boxes without end."""
 SMALL = 1e-5
 """Area below which mining leaves a box out."""
 
@@ -87,6 +89,7 @@ def thin(
 def decode_boxes(
     call: CpuCall, location: Tensor, priors: Tensor, boxes: Tensor, *, coding: str, scaled: bool
 ) -> Step:
+    @without_warnings
     def step() -> None:
         boxes.array[...] = decoded(location.array, priors.array, coding, scaled)
 

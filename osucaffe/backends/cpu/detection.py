@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..tensor import Step, Tensor
-from .boxes import overlaps, thin
+from .boxes import overlaps, thin, without_warnings
 from .registry import CpuCall, primitive
 
 
@@ -43,6 +43,7 @@ def detect_boxes(
             rows = rows[np.sort(np.argsort(-rows[:, 2], kind="stable")[:keep])]
         return rows
 
+    @without_warnings
     def step() -> None:
         rows = np.concatenate([item_rows(item) for item in range(count)])
         if not len(rows):

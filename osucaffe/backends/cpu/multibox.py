@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..tensor import Step, Tensor
-from .boxes import SMALL, areas, decode, decoded, encode, overlaps, thin
+from .boxes import SMALL, areas, decode, decoded, encode, overlaps, thin, without_warnings
 from .registry import CpuCall, primitive
 
 LEAST_OVERLAP = 1e-6
@@ -62,6 +62,7 @@ def match_boxes(
 ) -> Step:
     count, classes, _ = match.shape
 
+    @without_warnings
     def step() -> None:
         rows = truth.array
         counts = np.ones(len(rows), bool) if difficult else rows[:, 7] == 0
@@ -146,6 +147,7 @@ def multibox_losses(
 ) -> Step:
     tensors = {name: value for name, value in given.items() if isinstance(value, Tensor)}
 
+    @without_warnings
     def step() -> None:
         boxes = _Boxes(tensors, given)
         location_loss.array.fill(0)
@@ -178,6 +180,7 @@ def multibox_losses_backward(
 ) -> Step:
     tensors = {name: value for name, value in given.items() if isinstance(value, Tensor)}
 
+    @without_warnings
     def step() -> None:
         boxes = _Boxes(tensors, given)
         scale = dloss.array.item()
@@ -235,6 +238,7 @@ def mine_boxes(
         order = order[large]
         return order[thin(places[order], losses[order], threshold)][:size]
 
+    @without_warnings
     def step() -> None:
         negative.array.fill(0)
         for item in range(len(loss.array)):

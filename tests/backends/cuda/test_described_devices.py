@@ -3,6 +3,7 @@ kernels of each kind compile to its machine code."""
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 import sys
@@ -34,6 +35,7 @@ ROWS = re.compile(r"(#[^#\n]{1,14})\1+")
 """Numbers in a row, as the accumulators of an instruction are."""
 Key = tuple[str, tuple[str, ...], str]
 """A kernel: its text, the options of the compiler, and its name."""
+training_net = functools.cache(nets.training_net)
 
 
 @dataclass
@@ -71,7 +73,7 @@ def record(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str, str, int], Re
         for name in "Arena", "first_values":
             monkeypatch.setattr(net, name, lambda *_, **__: [])
         backend = with_libraries(Cuda(precision=precision), FakeCudnn(plans=1))
-        net.Net(nets.training_net(model, batch), phase="TRAIN", backend=backend)
+        net.Net(training_net(model, batch), phase="TRAIN", backend=backend)
         return found
 
     return prepare

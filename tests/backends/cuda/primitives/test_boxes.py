@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import numpy as np
 import pytest
 
 from osucaffe.backends.cuda import Cuda
+from osucaffe.backends.cuda.layout import dtype_of
 from osucaffe.backends.cuda.primitives import detection, multibox
+from osucaffe.data.database import write_database
+from osucaffe.data.make_annotated import annotated_record
+from osucaffe.net import Net
+from osucaffe.proto import read_net
 
 from ... import test_primitives  # noqa: F401 (fills CASES)
 from ...cases import CASES, Case
 from ...running import run_call
 from ...test_primitives import assert_close
 from ..executed import execute
-from ..simulated import simulate
+from ..simulated import simulate, with_libraries
 
 LABELS = {
     "match_boxes": ("by prediction", "inside", "decoded, a box a class", "no truth"),
@@ -46,3 +54,31 @@ def test_kernels_in_lockstep(each: Case, monkeypatch: pytest.MonkeyPatch) -> Non
     found = run_call(Cuda(precision="fp32"), each.name, each.tensors, each.settings, flexible=False)
     for argument, wanted in each.expected.items():
         assert_close(found[argument], wanted, 1e-5, argument)
+
+
+NET = Path(__file__).parents[4] / "examples" / "ssd_digits" / "train_val.prototxt"
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("phase", ["TRAIN", "TEST"])
+def test_a_detector_launches_its_kernels(
+    phase: str, precision: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """All of a net that trains and of one that is judged, priors and truth in whole precision."""
+    simulate(monkeypatch)
+    record = annotated_record(np.zeros((1, 80, 80), np.uint8), np.ones(1), np.array([[0, 0, 1, 1]]))
+    write_database(tmp_path / "lmdb", iter([(b"0", record)]))
+    param = read_net(NET)
+    for layer in param.layer[:2]:
+        layer.data_param.source = str(tmp_path / "lmdb")
+        layer.data_param.batch_size = 2
+    backend = with_libraries(Cuda(precision=precision, graphs=False))
+    net = Net(param, phase=phase, backend=backend, seed=1)
+    net.forward()
+    for name in ("priors", "label", *(["detections"] if phase == "TEST" else [])):
+        assert dtype_of(net.blobs[name].data) == "float32", name
+        assert not net.blobs[name].data.is_open
+    np.testing.assert_array_equal(net.read("label")[0, 0, :, :2], [[0, 1], [1, 1]])
+    if phase == "TRAIN":
+        net.backward()
+    net.layers[0].close()  # type: ignore[attr-defined]
