@@ -113,7 +113,7 @@ class Plan:
     def __init__(self, finalized: Descriptor) -> None:
         self._plan = finalized
         [self.workspace] = finalized.integers(Attribute.EXECUTION_PLAN_WORKSPACE_SIZE, most=1)
-        self._library = load()
+        self._run = load().cudnnBackendExecute
 
     @classmethod
     def build(cls, place: Place, configuration: Descriptor) -> Plan:
@@ -151,6 +151,6 @@ class Plan:
 
     def execute(self, handle: Handle, pack: Descriptor) -> None:
         """Launch it on the handle's stream."""
-        status = self._library.cudnnBackendExecute(handle.pointer, self._plan.pointer, pack.pointer)
+        status = self._run(handle.pointer, self._plan.pointer, pack.pointer)
         if status:
             check(status, "running a plan")
