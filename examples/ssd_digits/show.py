@@ -68,7 +68,7 @@ def sheet(pictures: list[Image.Image], columns: int = 6) -> Image.Image:
 def main() -> None:
     """Run the net on some canvases and write the sheet."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--weights", default=f"{DATA}/ssd_digits_iter_1200.caffemodel")
+    parser.add_argument("--weights", default=f"{DATA}/ssd_digits_iter_2400.caffemodel")
     parser.add_argument("--data", default=f"{DATA}/test_lmdb")
     parser.add_argument("--sheet", default=f"{DATA}/sheet.png")
     parser.add_argument("--count", type=int, default=30)

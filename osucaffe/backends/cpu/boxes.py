@@ -22,9 +22,9 @@ def areas(boxes: np.ndarray) -> np.ndarray:
 
 def overlaps(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """Intersection over union of (..., 4) boxes, broadcast against each other."""
-    low, high = np.maximum(a[..., :2], b[..., :2]), np.minimum(a[..., 2:], b[..., 2:])
-    sides = high - low
-    inside = np.where((sides > 0).all(axis=-1), sides[..., 0] * sides[..., 1], 0)
+    width = np.minimum(a[..., 2], b[..., 2]) - np.maximum(a[..., 0], b[..., 0])
+    height = np.minimum(a[..., 3], b[..., 3]) - np.maximum(a[..., 1], b[..., 1])
+    inside = np.maximum(width, 0) * np.maximum(height, 0)
     union = areas(a) + areas(b) - inside
     return np.divide(inside, union, out=np.zeros_like(inside), where=inside > 0)
 
