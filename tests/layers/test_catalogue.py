@@ -23,6 +23,7 @@ FORKS = {
     "DepthwiseConvolution", "DetectionEvaluate", "DetectionOutput", "Interp", "MultiBoxLoss",
     "Normalize", "PSROIPooling", "Permute", "PriorBox", "Proposal", "ROIAlign", "ROIPooling",
     "SmoothL1Loss", "SmoothL1LossOHEM", "SoftmaxWithLossOHEM", "Upsample", "VideoData",
+    "CenterLoss", "ChannelScale", "Flip", "LabelSpecificAdd",
 }  # fmt: skip
 OWN = {"GELU", "L1Loss", "LayerNorm", "PatchData", "PixelShuffle"}
 
