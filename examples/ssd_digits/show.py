@@ -13,9 +13,9 @@ import argparse
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
+from osucaffe.backends.boxes import overlaps
 from osucaffe.backends.cpu import Cpu
 from osucaffe.data.annotated import parse_annotated
-from osucaffe.data.boxes import overlaps
 from osucaffe.data.database import open_database
 from osucaffe.data.datum import pixels
 from osucaffe.net import Net
@@ -68,7 +68,7 @@ def sheet(pictures: list[Image.Image], columns: int = 6) -> Image.Image:
 def main() -> None:
     """Run the net on some canvases and write the sheet."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--weights", default=f"{DATA}/ssd_digits_iter_2400.caffemodel")
+    parser.add_argument("--weights", default=f"{DATA}/ssd_digits_iter_1200.caffemodel")
     parser.add_argument("--data", default=f"{DATA}/test_lmdb")
     parser.add_argument("--sheet", default=f"{DATA}/sheet.png")
     parser.add_argument("--count", type=int, default=30)

@@ -7,7 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from .boxes import Annotations, areas, coverage, cut, overlaps, shared
+from osucaffe.backends.boxes import areas, overlaps
+
+from .boxes import Annotations, coverage, cut, shared
 
 _HUE_CIRCLE = 180
 """OpenCV's hue of bytes: half degrees."""

@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from ..boxes import SMALL, areas, decode, encode, overlaps, thin, without_warnings
 from ..tensor import Step, Tensor
-from .boxes import SMALL, areas, decode, decoded, encode, overlaps, thin, without_warnings
+from .boxes import decoded
 from .registry import CpuCall, primitive
 
 LEAST_OVERLAP = 1e-6
