@@ -35,6 +35,11 @@ class Varied(NamedTuple):
     """Its height and width before it was resized."""
 
 
+def is_annotated(value: bytes | memoryview) -> bool:
+    """Whether a record is an AnnotatedDatum: it begins with a message, which no Datum does."""
+    return bytes(value[:1]) == b"\x0a"
+
+
 def parse_annotated(value: bytes | memoryview) -> tuple[Datum, Annotations]:
     """The image (as a Datum) and objects of a serialized AnnotatedDatum. ValueError: it is none."""
     message = caffe_pb2.AnnotatedDatum()
