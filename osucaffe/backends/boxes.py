@@ -9,6 +9,8 @@ import numpy as np
 
 without_warnings = np.errstate(over="ignore", invalid="ignore", divide="ignore")
 """A net that has learned nothing yet may tell boxes without end."""
+_AT_ONCE = 512
+"""So many boxes are compared with one another all at once."""
 SMALL = 1e-5
 """Area below which mining leaves a box out."""
 
@@ -70,10 +72,17 @@ def thin(
             if (overlaps(boxes[index], boxes[kept]) <= threshold).all():
                 kept.append(index)
                 threshold *= eta if threshold > 0.5 else 1
+    elif len(order) <= _AT_ONCE:
+        near = overlaps(boxes[order][:, None], boxes[order]) > threshold
+        free = np.ones(len(order), bool)
+        for place, index in enumerate(order.tolist()):
+            if free[place]:
+                kept.append(index)
+                free &= ~near[place]
     else:
         while len(order):
             kept.append(int(order[0]))
-            free = overlaps(boxes[order[0]], boxes[order]) <= threshold
-            free[0] = False
-            order = order[free]
+            left = overlaps(boxes[order[0]], boxes[order]) <= threshold
+            left[0] = False
+            order = order[left]
     return np.array(kept, np.int64)
