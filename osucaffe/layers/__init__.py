@@ -15,6 +15,7 @@ from . import (  # noqa: F401
     dropout,
     elementwise,
     embed,
+    faces,
     focal_loss,
     hdf5_data,
     image_data,

@@ -69,6 +69,9 @@ CASES = [
     case("Interp", "interp_param { height: 9 width: 4 }"),
     case("Interp", "interp_param { zoom_factor: 3 shrink_factor: 2 pad_beg: -1 pad_end: -1 }", name="of a part"),
     case("Normalize", "normalize_param { }"),
+    case("ChannelScale", "", {"x": (2, 3, 4, 5), "s": (2, 1, 4, 5)}),
+    case("LabelSpecificAdd", "label_specific_add_param { bias: -0.35 }", {"x": (6, 4), "l": (6,)}, labels=LABELS, phase="TRAIN"),
+    case("Flip", "flip_param { flip_height: true }"),
     case("Normalize", 'normalize_param { normalize_type: "L1" bp_norm: true }', {"x": (3, 5)}, tops=2, name="L1"),
     case("Upsample", "upsample_param { upsample_h: 60 upsample_w: 70 }", {"x": (2, 3, 2, 3), "m": (2, 3, 2, 3)},
          labels={"m": 60 * 70}),
@@ -231,7 +234,7 @@ CASES = [
 ]  # fmt: skip
 
 WITHOUT = {
-    "Accuracy", "AnnotatedData", "ArgMax", "BoxAnnotatorOHEM", "Data", "DenseImageData",
+    "Accuracy", "AnnotatedData", "ArgMax", "BoxAnnotatorOHEM", "CenterLoss", "Data", "DenseImageData",
     "DetectionEvaluate", "DetectionOutput", "DummyData", "HDF5Data", "HDF5Output", "ImageData",
     "Input", "MemoryData", "MultiBoxLoss", "PatchData", "PriorBox", "Proposal", "Python",
     "Threshold", "VideoData", "WindowData",

@@ -235,7 +235,7 @@ def test_the_nets_own_fields() -> None:
 
 @pytest.mark.parametrize(
     ("text", "field"),
-    [("min_lr: 0.001", "min_lr"), ("larc: true", "larc")],
+    [("momentum_power: 2", "momentum_power"), ("larc: true", "larc")],
 )
 def test_solvers(text: str, field: str) -> None:
     param = parse_text(f'base_lr: 1 lr_policy: "fixed" {text}', SolverParameter)
