@@ -80,12 +80,13 @@ def _cublas() -> str:
 
 def nccl_version() -> str:
     """NCCL's version, or that there is none."""
-    try:
-        from cupy.cuda import nccl
+    return _found(_nccl)
 
-        number = nccl.get_version()
-    except (ImportError, AttributeError):
-        return "none: it comes with CuPy's wheels, and serves several GPUs only"
+
+def _nccl() -> str:
+    from ..backends.cuda.runtime.startup import load_nccl
+
+    number = load_nccl().get_version()
     return f"{_dotted(number, 10000, 100)}.{number % 100}"
 
 

@@ -178,6 +178,7 @@ class Maker:
 
     def _on_gpus(self, world: Any, kind: str, *, shared: bool) -> Communicator:
         """One over ranks of a host with GPUs. shared: some of them use one GPU."""
+        from ..backends.cuda.runtime.startup import load_nccl
         from .copying import Copying
         from .ipc import Ipc
         from .nccl import Nccl
@@ -195,5 +196,12 @@ class Maker:
                 raise
             log.debug("NCCL alone: %s", error)
             return Nccl(world)
+        try:
+            load_nccl()
+        except UserError as error:
+            if kind != "auto":
+                raise
+            log.warning("ipc alone, which is slower for large nets: %s", error)
+            return small
         choose = self._selection.choose_on_gpus
         return Nccl(world, small=small, takes=lambda n: choose(n, world.size) == "ipc")

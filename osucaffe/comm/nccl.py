@@ -9,6 +9,7 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+from ..backends.cuda.runtime.startup import load_nccl
 from .ipc import Ipc
 from .on_stream import OnStream
 
@@ -21,7 +22,7 @@ class Nccl(OnStream):
     """The ranks of an MPI communicator, which only tells them NCCL's identity.
 
     small: does the all-reduces of so many bytes that `takes` says so. NCCL refuses two ranks on
-    one GPU.
+    one GPU. UserError where it is not installed.
     """
 
     def __init__(
@@ -32,8 +33,7 @@ class Nccl(OnStream):
         takes: Callable[[int], bool] = lambda nbytes: False,
     ) -> None:
         super().__init__(comm.rank, comm.size)
-        from cupy.cuda import nccl
-
+        nccl = load_nccl()
         identity = comm.bcast(nccl.get_unique_id() if comm.rank == 0 else None)
         self._nccl = nccl
         self._comm = nccl.NcclCommunicator(comm.size, identity, comm.rank)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,15 @@ from ..data.datum import decode_image
 from ..errors import UserError, reason
 from ..proto import array_to_blob, blob_shape, caffe_pb2
 from ..proto import blob_to_array as _blob_to_array
+from .resize import resized, zoomed
+
+log = logging.getLogger("osucaffe")
 
 Extents = Sequence[int] | np.ndarray
 """Height and width."""
+
+LUMINANCE = np.array([[0.2125], [0.7154], [0.0721]], np.float32)
+"""What of red, green and blue makes gray: scikit-image's, by which pycaffe reads."""
 
 # -- messages ------------------------------------------------------------------------------------
 
@@ -83,40 +90,28 @@ def load_image(filename: str | Path, color: bool = True) -> np.ndarray:
     """
     try:
         content = Path(filename).read_bytes()
-        pixels = decode_image(memoryview(content), color)
+        pixels = decode_image(memoryview(content), None)
     except (OSError, ValueError) as error:
         raise UserError(f"{filename}: cannot read it as an image: {reason(error)}") from None
     except UserError as error:
         raise UserError(f"{filename}: {error}") from None
-    return np.ascontiguousarray(pixels[:, :, ::-1], np.float32) / np.float32(255)
+    image = np.ascontiguousarray(pixels[:, :, ::-1], np.float32) / np.float32(255)
+    if color:
+        return np.tile(image, 3) if image.shape[2] == 1 else image
+    return image @ LUMINANCE if image.shape[2] == 3 else image
 
 
 def resize_image(im: np.ndarray, new_dims: Extents, interp_order: int = 1) -> np.ndarray:
     """An image (height, width, channels) at another (height, width), as float32.
 
-    interp_order: 0 takes the nearest pixel, 1 interpolates between the nearest ones (bilinear).
+    As pycaffe does it: 1 or 3 channels as scikit-image (which smooths what it shrinks), others as
+    SciPy's zoom. interp_order: 0 takes the nearest pixel, 1 interpolates (bilinear).
     """
     if interp_order not in (0, 1):
         raise ValueError(f"interp_order must be 0 or 1, not {interp_order}")
-    result = np.asarray(im, np.float32)
-    for axis, extent in enumerate(new_dims[:2]):
-        result = _resize_axis(result, axis, int(extent), interp_order)
-    return result
-
-
-def _resize_axis(values: np.ndarray, axis: int, extent: int, order: int) -> np.ndarray:
-    old = values.shape[axis]
-    if old == extent:
-        return values
-    # Pixel i covers i..i+1: centres are mapped to centres, and the border pixels reach outwards.
-    place = np.clip((np.arange(extent) + 0.5) * old / extent - 0.5, 0, old - 1)
-    if order == 0:
-        return values.take(np.rint(place).astype(int), axis)
-    lower = np.minimum(place.astype(int), old - 1)
-    upper = np.minimum(lower + 1, old - 1)
-    weight = (place - lower).astype(np.float32)
-    weight = weight.reshape([-1 if i == axis else 1 for i in range(values.ndim)])
-    return values.take(lower, axis) * (1 - weight) + values.take(upper, axis) * weight
+    extents = [int(extent) for extent in new_dims[:2]]
+    resize = resized if im.shape[-1] in (1, 3) else zoomed
+    return resize(np.asarray(im), extents, interp_order).astype(np.float32)
 
 
 def oversample(images: Sequence[np.ndarray], crop_dims: Extents) -> np.ndarray:
@@ -129,7 +124,7 @@ def oversample(images: Sequence[np.ndarray], crop_dims: Extents) -> np.ndarray:
     for image in images:
         down, right = image.shape[0] - height, image.shape[1] - width
         corners = [(0, 0), (0, right), (down, 0), (down, right)]
-        centre = (round(down / 2), round(right / 2))
+        centre = (down // 2, right // 2)
         plain = [image[y : y + height, x : x + width] for y, x in [*corners, centre]]
         crops += plain + [crop[:, ::-1] for crop in plain]
     return np.array(crops, np.float32)
@@ -170,7 +165,7 @@ class Transformer:
         self.raw_scale[in_] = scale
 
     def set_mean(self, in_: str, mean: np.ndarray) -> None:
-        """Subtract a mean: a value for each channel, or an array of the input's own shape."""
+        """Subtract a mean: a value for each channel, or an array, resized to the input's shape."""
         self._check(in_)
         mean = np.asarray(mean)
         channels = self.inputs[in_][1]
@@ -181,8 +176,11 @@ class Transformer:
         else:
             shape = tuple(self.inputs[in_][1:])
             mean = mean[None] if mean.ndim == 2 else mean
-            if mean.ndim != 3 or mean.shape != shape:
+            if mean.ndim != 3 or mean.shape[0] != shape[0]:
                 raise ValueError(f"the mean has shape {mean.shape}, the input {shape}")
+            if mean.shape != shape:
+                log.warning("the mean has shape %s: resized to the input's, %s", mean.shape, shape)
+                mean = resize_image(mean.transpose(1, 2, 0), shape[1:]).transpose(2, 0, 1)
         self.mean[in_] = mean
 
     def set_input_scale(self, in_: str, scale: float) -> None:

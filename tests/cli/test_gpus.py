@@ -11,7 +11,7 @@ import pytest
 
 from osucaffe.backends.cuda import Cuda
 from osucaffe.backends.cuda.libraries import cudnn
-from osucaffe.backends.cuda.runtime.startup import import_cupy
+from osucaffe.backends.cuda.runtime.startup import import_cupy, load_cublas, load_nccl
 from osucaffe.cli import main
 from osucaffe.cli.gpus import describe_gpus
 from osucaffe.errors import UserError
@@ -65,41 +65,96 @@ def provide_cupy(monkeypatch: pytest.MonkeyPatch, count: int | str = 1, **runtim
 
     made = SimpleNamespace(
         getDeviceCount=get_count, CUDARuntimeError=RuntimeFailure,
-        getDeviceProperties=lambda number: PROPERTIES, runtimeGetVersion=lambda: 13000,
-        driverGetVersion=lambda: 13010, **runtime,
+        getDeviceProperties=lambda number: PROPERTIES,
+        **{"runtimeGetVersion": lambda: 13000, "driverGetVersion": lambda: 13010} | runtime,
     )  # fmt: skip
     device = SimpleNamespace(mem_info=(100 * 2**30, 140 * 2**30))
-    cuda = SimpleNamespace(runtime=made, Device=lambda number: device)
+    nccl = SimpleNamespace(available=True, get_version=lambda: 22703)
+    cuda = SimpleNamespace(runtime=made, Device=lambda number: device, nccl=nccl)
+    monkeypatch.setitem(sys.modules, "cupy.cuda", cuda)
+    provide_libraries(monkeypatch)
     return provide(monkeypatch, "cupy", cuda=cuda, __version__="14.0.1")
 
 
+def provide_libraries(monkeypatch: pytest.MonkeyPatch, **content: Any) -> None:
+    """NVRTC, and what else is given."""
+    nvrtc = SimpleNamespace(getVersion=lambda: (13, 2))
+    provide(monkeypatch, "cupy_backends.cuda.libs", **{"nvrtc": nvrtc} | content)
+
+
 def test_without_cupy(monkeypatch: pytest.MonkeyPatch) -> None:
-    fail_import(monkeypatch, "cupy", ModuleNotFoundError("No module named 'cupy'"))
+    fail_import(monkeypatch, "cupy", ModuleNotFoundError("No module named 'cupy'", name="cupy"))
     with pytest.raises(UserError, match=r'needs CuPy: pip install "osucaffe\[cuda13\]"'):
         import_cupy()
     assert "needs CuPy" in describe_gpus("all")["GPU"]
 
 
-def test_cupy_that_does_not_load(monkeypatch: pytest.MonkeyPatch) -> None:
-    error = ImportError("\nlibcuda.so.1: cannot open shared object file\nmore\nlines")
+@pytest.mark.parametrize(
+    "error",
+    [
+        # as CuPy frames it
+        ImportError(
+            "\n====\nFailed to import CuPy.\n\nOriginal error:\n  ImportError: no _core\n=="
+        ),
+        ModuleNotFoundError("no _core", name="cupy._core"),
+        ImportError("no _core\nmore\nlines"),
+    ],
+)
+def test_cupy_that_does_not_load(monkeypatch: pytest.MonkeyPatch, error: ImportError) -> None:
     fail_import(monkeypatch, "cupy", error)
-    with pytest.raises(UserError, match=r"libcuda\.so\.1.*install the NVIDIA driver") as found:
+    with pytest.raises(
+        UserError, match=r"cannot be loaded \(.*no _core\): remove .*then pip install"
+    ):
         import_cupy()
-    assert "\n" not in str(found.value)
 
 
 @pytest.mark.parametrize(
-    ("count", "remedy"),
+    ("count", "driver", "cuda", "said"),
     [
-        ("cudaErrorInsufficientDriver: too old", "install the NVIDIA driver, or .*cuda12"),
-        ("cudaErrorNoDevice: no CUDA-capable device", "check the driver with nvidia-smi"),
-        (0, "CUDA_VISIBLE_DEVICES"),
+        ("cudaErrorInsufficientDriver: x", 0, 13020, "no NVIDIA driver is there .*install it"),
+        (
+            "cudaErrorInsufficientDriver: x",
+            12080,
+            13020,
+            r"knows CUDA 12\.8, this CuPy is of CUDA 13\.2: install driver 580 .*\[cuda12\]",
+        ),
+        ("cudaErrorInsufficientDriver: x", 11080, 12090, r"CUDA 11\.8.* install driver 525"),
+        ("cudaErrorNoDevice: no device", 13020, 13020, "no GPU is there: .*CUDA_VISIBLE_DEVICES"),
+        (0, 13020, 13020, "no GPU is there: .*CUDA_VISIBLE_DEVICES"),
+        (
+            "cudaErrorUnknown: so",
+            13020,
+            13020,
+            r"can be used \(cudaErrorUnknown: so\): .*nvidia-smi",
+        ),
     ],
 )
-def test_no_gpu(monkeypatch: pytest.MonkeyPatch, count: int | str, remedy: str) -> None:
-    provide_cupy(monkeypatch, count)
-    with pytest.raises(UserError, match=f"no GPU .*{remedy}"):
+def test_no_gpu(
+    count: int | str, driver: int, cuda: int, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    versions = {"driverGetVersion": lambda: driver, "runtimeGetVersion": lambda: cuda}
+    provide_cupy(monkeypatch, count, **versions)
+    with pytest.raises(UserError, match=said):
         import_cupy()
+
+
+@pytest.mark.parametrize("error", [RuntimeError, ImportError])  # of CuPy 14, of its other loaders
+def test_libraries_that_are_missing(
+    error: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail() -> None:
+        raise error('Failure finding "libnvrtc.so.13"\nand more')
+
+    cupy = provide_cupy(monkeypatch, runtimeGetVersion=lambda: 12090)
+    cupy.cuda.nccl.available = False
+    with pytest.raises(UserError, match=r'several GPUs.* pip install "osucaffe\[nccl12\]"'):
+        load_nccl()
+    with pytest.raises(UserError, match=r'cuBLAS .*pip install "osucaffe\[cuda12\]"'):
+        load_cublas()
+    provide_libraries(monkeypatch, nvrtc=SimpleNamespace(getVersion=fail))
+    with pytest.raises(UserError, match=r'compiler .*nvrtc\.so\.13"\): .*\[cuda12\]"') as found:
+        import_cupy()
+    assert "\n" not in str(found.value)
 
 
 def test_a_gpu_that_does_not_exist(
@@ -197,16 +252,12 @@ def test_other_versions_of_cudnn_are_refused(
 
 
 def test_everything_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    cupy = provide_cupy(monkeypatch, 2)
+    provide_cupy(monkeypatch, 2)
     provide_cudnn(monkeypatch, 91301)
     library = SimpleNamespace(
         create=lambda: 1, getVersion=lambda handle: 130001, destroy=lambda handle: None
     )
-    for name in ("cupy_backends", "cupy_backends.cuda"):
-        provide(monkeypatch, name)
-    provide(monkeypatch, "cupy_backends.cuda.libs", cublas=library)
-    cupy.cuda.nccl = SimpleNamespace(get_version=lambda: 22703)
-    monkeypatch.setitem(sys.modules, "cupy.cuda", cupy.cuda)
+    provide_libraries(monkeypatch, cublas=library)
     rows = describe_gpus("1")
     assert rows.pop("Driver").endswith("for CUDA up to 13.1")
     assert rows == {

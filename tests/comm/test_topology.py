@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from osucaffe.comm.create import Wanted, _check, _cut, make_communicator
+from osucaffe.backends.cuda.runtime import startup
+from osucaffe.comm import ipc
+from osucaffe.comm.create import Maker, Wanted, _check, _cut, make_communicator
 from osucaffe.comm.job import Job
 from osucaffe.comm.serial import Serial
 from osucaffe.comm.topology import Location, Topology, discover
@@ -83,3 +85,18 @@ def test_what_gpus_do_not_allow_is_refused(
 ) -> None:
     with pytest.raises(UserError, match=message):
         _check(wanted, topology(*places))
+
+
+@pytest.mark.parametrize("kind", ["auto", "nccl+ipc"])
+def test_without_nccl_gpus_use_our_own_kernels(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def load_nccl() -> None:
+        raise startup.missing("NCCL", major=13)
+
+    monkeypatch.setattr(startup, "load_nccl", load_nccl)
+    monkeypatch.setattr(ipc, "Ipc", lambda world: "ipc")
+    maker = Maker.__new__(Maker)
+    if kind == "auto":
+        assert maker._on_gpus(None, kind, shared=False) == "ipc"
+    else:
+        with pytest.raises(UserError, match=r'pip install "osucaffe\[nccl13\]"'):
+            maker._on_gpus(None, kind, shared=False)

@@ -14,9 +14,9 @@ from osucaffe.errors import UserError
 from osucaffe.net import Net
 
 from .nets import build
-from .test_fixtures import FIXTURES
+from .test_fixtures import FOLDER
 
-FIGURES = sorted(FIXTURES[0].parent.glob("anno_*.npz"))
+FIGURES = sorted((FOLDER / "forks").glob("anno_*.npz"))
 
 
 def unpack(path: Path, folder: Path) -> tuple[dict[str, Any], str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import simplejpeg
@@ -64,6 +66,11 @@ def test_images_are_rgb_from_0_to_1(tmp_path):
     assert image.shape == (8, 6, 3)
     assert image.dtype == np.float32
     np.testing.assert_allclose(image[4, 3], [1, 0, 0], atol=0.02)
+    gray = caffe.io.load_image(str(path), color=False)
+    assert gray.shape == (8, 6, 1)
+    np.testing.assert_allclose(gray, 0.2125, atol=0.01)
+    path.write_bytes(simplejpeg.encode_jpeg(pixels[..., :1] // 2, 98, "GRAY", "Gray"))
+    np.testing.assert_allclose(caffe.io.load_image(str(path)), np.full((8, 6, 3), 0.5), atol=0.01)
     assert caffe.io.load_image(str(path), color=False).shape == (8, 6, 1)
     path.write_bytes(b"no image")
     with pytest.raises(UserError, match=r"red\.jpg: cannot read it"):
@@ -72,18 +79,36 @@ def test_images_are_rgb_from_0_to_1(tmp_path):
         caffe.io.load_image(str(tmp_path / "none.jpg"))
 
 
+RESIZED = np.load(Path(__file__).parents[1] / "fixtures" / "pycaffe_resize.npz")
+"""What pycaffe's resize_image gave with scikit-image 0.26: channels_height_width_order."""
+
+
+@pytest.mark.parametrize("name", RESIZED.files)
+def test_resizing_is_pycaffes(name):
+    channels, height, width, order = map(int, name.split("_"))
+    y, x, c = np.mgrid[:5, :7, :channels]
+    image = ((y * 7 + x * x * 3 + c * 5 + y * x * c) % 17).astype(np.float32)
+    found = io.resize_image(image, (height, width), interp_order=order)
+    assert found.dtype == np.float32
+    np.testing.assert_allclose(found, RESIZED[name], atol=1e-5)
+
+
 def test_resizing():
-    ramp = np.arange(4, dtype=np.float32)[:, None, None] * np.ones((4, 4, 2), np.float32)
-    larger = io.resize_image(ramp, (8, 4))
-    np.testing.assert_allclose(
-        larger[:, 0, 0], [0, 0.25, 0.75, 1.25, 1.75, 2.25, 2.75, 3], atol=1e-6
-    )
-    np.testing.assert_allclose(io.resize_image(ramp, (2, 2))[:, 0, 0], [0.5, 2.5])
-    assert io.resize_image(ramp, (8, 8), interp_order=0)[:, 0, 0].tolist() == [
-        0, 0, 1, 1, 2, 2, 3, 3
-    ]  # fmt: skip
+    constant = np.full((4, 4, 3), 7, np.float32)
+    np.testing.assert_allclose(io.resize_image(constant, (2, 9)), 7, rtol=1e-6)
     with pytest.raises(ValueError, match="interp_order"):
-        io.resize_image(ramp, (8, 8), interp_order=3)
+        io.resize_image(constant, (8, 8), interp_order=3)
+
+
+def test_a_mean_of_another_size_is_resized(caplog):
+    transformer = io.Transformer({"data": (1, 3, 4, 5)})
+    mean = random(3, 8, 9) * 100
+    transformer.set_mean("data", mean)
+    wanted = io.resize_image(mean.transpose(1, 2, 0), (4, 5)).transpose(2, 0, 1)
+    np.testing.assert_allclose(transformer.mean["data"], wanted)
+    assert "resized to the input's, (3, 4, 5)" in caplog.text
+    transformer.set_mean("data", mean[:, :4, :5])
+    np.testing.assert_array_equal(transformer.mean["data"], mean[:, :4, :5])
 
 
 def test_ten_crops():
@@ -93,6 +118,8 @@ def test_ten_crops():
     np.testing.assert_array_equal(crops[0], image[:4, :5])
     np.testing.assert_array_equal(crops[3], image[2:, 2:])
     np.testing.assert_array_equal(crops[4], image[1:5, 1:6])
+    odd = io.oversample([image], (3, 4))  # a half is cut off, not rounded
+    np.testing.assert_array_equal(odd[4], image[1:4, 1:5])
     np.testing.assert_array_equal(crops[5:10], crops[:5, :, ::-1])
     np.testing.assert_allclose(crops[10:], crops[:10] + 1, rtol=1e-6)
 
@@ -120,7 +147,7 @@ def test_transformer_refuses_what_does_not_fit():
         (lambda: transformer.set_transpose("data", (1, 0)), "axes"),
         (lambda: transformer.set_channel_swap("data", (1, 0)), "channels"),
         (lambda: transformer.set_mean("data", np.zeros(2)), "2 mean values for 3 channels"),
-        (lambda: transformer.set_mean("data", np.zeros((3, 2, 2))), "shape"),
+        (lambda: transformer.set_mean("data", np.zeros((2, 4, 5))), "shape"),
     ]:
         with pytest.raises(ValueError, match=message):
             call()

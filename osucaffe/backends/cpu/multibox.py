@@ -124,20 +124,21 @@ def _slope(error: np.ndarray, smooth: bool) -> np.ndarray:
 
 def _targets(boxes: _Boxes, shape: tuple[int, ...], settings: dict[str, Any]) -> np.ndarray:
     """1 at the label of each prior (N, P, C), or at none; NaN for a prior with a wrong label."""
-    targets = np.zeros(shape)
+    targets = np.zeros(shape, np.float32)
     background = settings["background"]
     matched = np.zeros(shape[:2], bool)
-    item, _, prior = boxes.places
+    item, number, prior = boxes.places
     matched[item, prior] = True
     if not settings["matched_only"] and background < shape[2]:
         targets[..., background] = ~matched
     label = np.full_like(boxes.label, background + 1) if settings["agnostic"] else boxes.label
     wrong = (label < 0) | (label >= shape[2]) | (label == background)
-    for place in zip(item, prior, label, wrong, strict=True):  # of several, softmax takes the last
-        at, index, number, bad = place
+    label, value = np.where(wrong, 0, label), np.where(wrong, np.nan, 1)
+    for each in np.unique(number):  # of several boxes to a prior, softmax takes the last
+        own = number == each
         if settings["softmax"]:
-            targets[at, index] = 0
-        targets[at, index, 0 if bad else number] = np.nan if bad else 1
+            targets[item[own], prior[own]] = 0
+        targets[item[own], prior[own], label[own]] = value[own]
     return targets
 
 

@@ -9,6 +9,8 @@ from ctypes import byref, c_float, c_int, c_int64, c_size_t, c_uint64, c_void_p
 from dataclasses import dataclass
 from typing import Any
 
+from ..runtime.startup import load_cublas, missing
+
 WORKSPACE = 32 << 20
 MOST_PROPOSED = 12
 ALIGNMENT = 16
@@ -187,11 +189,8 @@ def check(status: int, what: str = "") -> None:
 @functools.cache
 def _load() -> Any:
     """The library beside the cuBLAS that CuPy has loaded: by its name it is found again."""
-    from cupy.cuda import runtime
-    from cupy_backends.cuda.libs import cublas  # noqa: F401
-
-    major = runtime.runtimeGetVersion() // 1000
+    major = load_cublas()
     try:
         return ctypes.CDLL(f"libcublasLt.so.{major}")
     except OSError as error:
-        raise RuntimeError(f"libcublasLt of CUDA {major} is not there: {error}") from None
+        raise missing("cuBLAS", error, major=major) from None

@@ -1,13 +1,44 @@
-"""Owns how a program comes to use a GPU: the import of CuPy, and the start of the device."""
+"""Owns how a program comes to use a GPU: the import of CuPy, the start of the device, and what is
+said where something is missing."""
 
 from __future__ import annotations
 
 import os
 import threading
+import warnings
 from typing import Any
 
 from ....errors import UserError
 from .cache import cache_folder
+
+DRIVERS = {13: 580, 12: 525}
+"""The first driver of each CUDA that osucaffe has an extra for."""
+MISSING = {
+    "driver": "no NVIDIA driver is there (libcuda.so.1): install it, or leave out --gpu",
+    "newer driver": (
+        "the NVIDIA driver knows CUDA {driver}, this CuPy is of CUDA {cuda}: install driver "
+        "{wanted} or later, or in a new environment the extra for an older driver: "
+        'pip install "osucaffe[cuda12]"'
+    ),
+    "GPU": "no GPU is there: check nvidia-smi and CUDA_VISIBLE_DEVICES, or leave out --gpu",
+    "use of a GPU": "no GPU can be used ({error}): check the driver with nvidia-smi",
+    "CuPy": '--gpu needs CuPy: pip install "osucaffe[cuda13]" ([cuda12] before driver 580)',
+    "CuPy that loads": (
+        "CuPy cannot be loaded ({error}): remove what is installed of it (pip list shows cupy, "
+        'cupy-cuda...), then pip install "osucaffe[cuda13]" ([cuda12] before driver 580)'
+    ),
+    "NVRTC": 'CUDA\'s compiler cannot be loaded ({error}): pip install "osucaffe[cuda{major}]"',
+    "cuBLAS": 'cuBLAS cannot be loaded ({error}): pip install "osucaffe[cuda{major}]"',
+    "NCCL": 'NCCL, for several GPUs, is not there: pip install "osucaffe[nccl{major}]"',
+}
+"""What is said where this is missing, with the command that repairs it. Of cuDNN,
+libraries/cudnn.py says it."""
+
+
+def missing(what: str, error: object = "", **known: object) -> UserError:
+    """What to raise where one of MISSING is. error: what the loader says."""
+    lines = str(error).strip(" =\n").splitlines()
+    return UserError(MISSING[what].format(error=lines[0] if lines else "", **known))
 
 
 def begin(number: int) -> None:
@@ -30,25 +61,74 @@ def import_cupy() -> Any:
     os.environ.setdefault("CUPY_CACHE_DIR", str(cache_folder() / "cupy"))
     try:
         import cupy
-    except ModuleNotFoundError:
-        raise UserError(
-            '--gpu needs CuPy: pip install "osucaffe[cuda13]" (or [cuda12] for an older driver)'
-        ) from None
-    except ImportError as error:
-        raise UserError(
-            f"CuPy cannot be loaded ({str(error).strip().splitlines()[0]}): install the NVIDIA "
-            'driver, and CUDA\'s libraries with pip install "osucaffe[cuda13]" (or [cuda12])'
-        ) from None
+    except ModuleNotFoundError as error:
+        raise (missing("CuPy") if error.name == "cupy" else _unloadable(error)) from None
+    except (ImportError, RuntimeError) as error:
+        raise _unloadable(error) from None
+    runtime = cupy.cuda.runtime
     try:
-        count = cupy.cuda.runtime.getDeviceCount()
-    except cupy.cuda.runtime.CUDARuntimeError as error:
-        remedy = "check the driver with nvidia-smi, or leave out --gpu"
-        if "InsufficientDriver" in str(error):
-            remedy = (
-                "install the NVIDIA driver, or where there is one, osucaffe[cuda12] instead of "
-                "[cuda13], which needs driver 580 or later"
-            )
-        raise UserError(f"no GPU can be used ({error}): {remedy}") from None
+        count = runtime.getDeviceCount()
+    except runtime.CUDARuntimeError as error:
+        raise _unusable(runtime, str(error)) from None
     if not count:
-        raise UserError("no GPU is there: check nvidia-smi and CUDA_VISIBLE_DEVICES")
+        raise missing("GPU")
+    _load_nvrtc(_major(runtime))
     return cupy
+
+
+def _unloadable(error: Exception) -> UserError:
+    # CuPy frames the system's own words, which say more: "Original error: ImportError: ..."
+    return missing("CuPy that loads", str(error).partition("Original error:")[2] or error)
+
+
+def _unusable(runtime: Any, error: str) -> UserError:
+    """What is wrong, from what CUDA says when it counts the GPUs."""
+    if "InsufficientDriver" in error:
+        driver, cuda = runtime.driverGetVersion(), runtime.runtimeGetVersion()
+        if not driver:  # so the system has none
+            return missing("driver")
+        wanted = DRIVERS.get(cuda // 1000, "of that CUDA")
+        return missing("newer driver", driver=_dotted(driver), cuda=_dotted(cuda), wanted=wanted)
+    return missing("GPU") if "NoDevice" in error else missing("use of a GPU", error)
+
+
+def _dotted(version: int) -> str:
+    """13020 is 13.2."""
+    return f"{version // 1000}.{version % 1000 // 10}"
+
+
+def _major(runtime: Any) -> int:
+    """The CUDA that CuPy is of: 12 or 13."""
+    version: int = runtime.runtimeGetVersion()
+    return version // 1000
+
+
+def _load_nvrtc(major: int) -> None:
+    try:
+        from cupy_backends.cuda.libs import nvrtc
+
+        nvrtc.getVersion()
+    except (ImportError, RuntimeError) as error:  # CuPy raises the one or the other
+        raise missing("NVRTC", error, major=major) from None
+
+
+def load_cublas() -> int:
+    """Let CuPy load cuBLAS. The CUDA that it is of. UserError where it is not there."""
+    from cupy.cuda import runtime
+
+    major = _major(runtime)
+    try:
+        from cupy_backends.cuda.libs import cublas  # noqa: F401
+    except (ImportError, RuntimeError) as error:
+        raise missing("cuBLAS", error, major=major) from None
+    return major
+
+
+def load_nccl() -> Any:
+    """CuPy's NCCL. UserError where it is not there."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # CuPy warns of what is said here
+        from cupy.cuda import nccl, runtime
+    if not nccl.available:
+        raise missing("NCCL", major=_major(runtime))
+    return nccl
