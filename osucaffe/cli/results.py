@@ -52,7 +52,7 @@ class Results:
         if kind == "COCO":
             found = [
                 {
-                    "image_id": _number(name), 
+                    "image_id": _number(name),
                     "category_id": _number(self._labels.get(label, label)),
                     "bbox": [x, y, right - x, bottom - y], "score": score,
                 }
