@@ -19,6 +19,7 @@ from .lockstep import compiled
 
 FOLDER = Path(__file__).parent
 HEADERS = ("lockstep.h", "warps_lockstep.h")
+_KERNEL = re.compile(r"__global__ void (?:__launch_bounds__\(\d+\) )?(\w+)\((.*?)\)", re.DOTALL)
 _OPTIONAL = re.compile(r"#ifdef (\w+)\n.*?#endif\n", re.DOTALL)
 """What is in a text only if a macro is defined."""
 
@@ -43,7 +44,7 @@ class _Module:
 
     def __init__(self, text: str) -> None:
         text = _OPTIONAL.sub(lambda part: part[0] * (f"#define {part[1]} " in text), text)
-        found = re.findall(r"__global__ void (\w+)\((.*?)\)", text, re.DOTALL)
+        found = _KERNEL.findall(text)
         self._names = [name for name, _ in found]
         cases = []
         for number, (name, parameters) in enumerate(found):
