@@ -207,6 +207,7 @@ CASES = [
                                  ("SigmoidCrossEntropyLoss", "l", (6, 4)))),
     case("Dropout", "dropout_param { dropout_ratio: 0.4 scale_train: false }", name="scale_train"),
     case("Dropout", "dropout_param { dropout_ratio: 0.4 scale_train: false }", in_place=True, phase="TEST", name="scale_train test"),
+    case("SmoothL1Loss", "loss_weight: 3", {"x": (4, 2), "z": (4, 2), "l": (4, 2)}, labels={"l": 3}, name="weights inside"),
     case("SmoothL1LossOHEM", "loss_weight: 3", dict.fromkeys("xz", (4, 2, 3, 1))),
     case("SmoothL1LossOHEM", "loss_param { normalization: PRE_FIXED pre_fixed_normalizer: 7 }",
          {"x": (4, 2), "z": (4, 2), "l": (4, 2)}, labels={"l": 3}, name="weights"),
