@@ -132,6 +132,13 @@ def test_every_message_of_a_fork_has_a_layer_or_a_row() -> None:
     assert set(re.findall(r"`(\w+_param)`", cells)) == forks - read
 
 
+def test_layers_that_are_said_to_lack_do() -> None:
+    part = PAGE.read_text().partition("### Layers that are not there")[2].partition("## ")[0]
+    named = {name for line in part.split("- ")[1:] for name in re.findall(r"`(\w+)`[,:]", line)}
+    assert len(named) > 30
+    assert not named & set(layer_types())
+
+
 def test_every_solver_field_has_a_row() -> None:
     listed = [
         name for feature, *_ in rows()["Solver fields"] for name in re.findall("`(.+?)`", feature)

@@ -20,7 +20,7 @@ SIDE = 64
 """Pixels of a canvas."""
 DIGITS = 2, 4
 """Least and most on a canvas."""
-SIZES = 20, 32
+SIZES = 24, 36
 """Least and greatest side of the square of a digit, in pixels."""
 CLASSES = 11
 """Paper, and the digits 0 to 9 behind it."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from ..backends.primitives import Program
 from ..backends.tensor import Shape, Tensor
 from ..blob import Blob
@@ -117,11 +119,10 @@ class BN(Layer):
         self, program: Program, mean: Tensor, rate: Tensor, eps: float, top: list[Blob]
     ) -> None:
         """Mean and rate of the batch, and what remembers or shows them."""
-        # Sums of past statistics with nothing of the past: those of this batch.
-        means, unbiased = self.tensor((self.channels,)), self.tensor((self.channels,))
-        weight = self.tensor((1,))
-        for tensor in means, unbiased, weight:
-            program.fill(tensor, value=0.0)
+        # Sums of past statistics that forget all of the past: those of this batch.
+        extents = (self.channels, self.channels, 1)
+        means, unbiased, weight = (self.tensor((extent,), kept=True) for extent in extents)
+        self.initial = [(each, np.zeros(each.shape)) for each in (means, unbiased, weight)]
         program.batch_norm_statistics(
             with_channels(self.saved), mean, rate, means, unbiased, weight, eps=eps, fraction=0.0
         )

@@ -29,6 +29,8 @@ LAYERS = {
     "GoogLeNet conv1": ((2, 3, 224, 224), (64, 3, 7, 7), 2, 3, 1),
     "GoogLeNet 3a 1x1": ((2, 192, 28, 28), (64, 192, 1, 1), 1, 0, 1),
     "GoogLeNet 3a 5x5": ((2, 16, 28, 28), (32, 16, 5, 5), 1, 2, 1),
+    "MobileNet conv3_1": ((4, 128, 28, 28), (128, 1, 3, 3), 1, 1, 128),
+    "MobileNet, odd": ((3, 60, 29, 29), (60, 1, 3, 3), 2, 1, 60),
 }
 MOST_IMAGES = 9
 """That every candidate computes: there are many."""
