@@ -36,7 +36,6 @@ UNREAD: dict[str, tuple[str, ...]] = {
     "FeatureNormalizeParameter.rescale": ("NormFace",),
     "ImageDataParameter.ignore_label": ("PSPNet",),
     "ImageDataParameter.label_type": ("PSPNet",),
-    "InnerProductParameter.normalize": ("NormFace",),
     "LabelSpecificAddParameter.bias_base": ("NormFace",),
     "LabelSpecificAddParameter.bias_gamma": ("NormFace",),
     "LabelSpecificAddParameter.bias_max": ("NormFace",),
