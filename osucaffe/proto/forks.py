@@ -69,7 +69,6 @@ UNREAD: dict[str, tuple[str, ...]] = {
     "SolverParameter.momentum_power": ("NVIDIA Caffe",),
     "SolverParameter.monitor_test": ("ctensmeyer/caffe",),
     "SolverParameter.monitor_test_id": ("ctensmeyer/caffe",),
-    "SolverParameter.plateau_winsize": ("SSD",),
     "SolverParameter.test_and_snapshot_last_epochs": ("NVIDIA Caffe",),
     "SolverParameter.weight_decay_policy": ("NVIDIA Caffe",),
     "SolverParameter.weight_decay_power": ("NVIDIA Caffe",),
