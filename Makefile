@@ -5,13 +5,16 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check
 ITERATIONS ?= 3000
 
-.PHONY: help train test test-quick test-gpu lint bench-cpu bench-data bench-gpu bench-setup bench-scaling bench-comm bench-recurrent clean
+.PHONY: help train test test-quick test-lowest test-newest test-pythons test-gpu lint bench-cpu bench-data bench-gpu bench-setup bench-scaling bench-comm bench-recurrent clean
 .DELETE_ON_ERROR:
 
 help:
 	@echo "make train      train LeNet on handwritten digits, $(ITERATIONS) iterations (ITERATIONS=N)"
 	@echo "make test       run ruff, mypy and the tests, on all cores (WORKERS=N: on N)"
 	@echo "make test-quick run the tests that take no long time, a minute in all"
+	@echo "make test-lowest   run them in a new environment, with the lowest versions of what osucaffe needs"
+	@echo "make test-newest   the same with the newest, and mypy"
+	@echo "make test-pythons  the same with each of Python $(PYTHONS) that is here"
 	@echo "make test-gpu   run the tests that need a GPU, on a machine that has one"
 	@echo "make lint       run ruff and mypy only"
 	@echo "make bench-cpu  measure training on the CPU side by side with PyTorch"
@@ -28,12 +31,41 @@ train: $(VENV)/run.stamp data/mnist/mnist_train_lmdb/data.mdb
 
 # Tests that start several ranks go to one worker, one after the other.
 WORKERS ?= auto
-PYTEST := $(BIN)/pytest --numprocesses $(WORKERS) --maxprocesses 16 --dist loadgroup
+ON_ALL  = --numprocesses $(WORKERS) --maxprocesses 16 --dist loadgroup
 test: lint
-	$(PYTEST)
+	$(BIN)/pytest $(ON_ALL)
 
 test-quick: $(VENV)/dev.stamp
-	$(PYTEST) -m "not slow and not ranks"
+	$(BIN)/pytest $(ON_ALL) -m "not slow and not ranks"
+
+# New environments. EXTRAS=dev,cuda13 runs the tests on a GPU, too.
+EXTRAS ?= dev
+NEW    ?= $(VENV)-newest
+FRESH   = rm -rf $(1) && $(PYTHON) -m venv $(1) && $(1)/bin/python -m pip --disable-pip-version-check \
+	install --quiet $(2) --editable '.[$(EXTRAS)]'
+
+test-lowest:
+	$(PYTHON) tests/lowest.py $(EXTRAS) > $(VENV)-lowest.txt
+	$(call FRESH,$(VENV)-lowest,--constraint $(VENV)-lowest.txt)
+	$(VENV)-lowest/bin/pytest $(ON_ALL)
+
+test-newest:
+	$(call FRESH,$(NEW))
+	$(NEW)/bin/mypy --python-executable $(NEW)/bin/python
+	$(NEW)/bin/pytest $(ON_ALL)
+
+PYTHONS ?= 3.11 3.12 3.13 3.14
+test-pythons:
+	@for version in $(PYTHONS); do \
+		found=; \
+		for each in python$$version $${PYENV_ROOT:-$$HOME/.pyenv}/versions/$$version.*/bin/python; do \
+			if $$each -c '' 2> /dev/null; then found=$$each; fi; \
+		done; \
+		if [ -z "$$found" ]; then absent="$$absent $$version"; continue; fi; \
+		$(MAKE) test-newest PYTHON=$$found NEW=$(VENV)-$$version || exit 1; \
+		ran="$$ran $$version"; \
+	done; \
+	echo "Ran with Python$${ran:- none}; not here:$${absent:- none}."
 
 # CUDA=cuda12 for a driver older than 580.
 CUDA ?= cuda13
@@ -97,5 +129,5 @@ $(VENV)/bench.stamp: pyproject.toml | $(VENV)/bin/python
 	@touch $@ $(VENV)/run.stamp
 
 clean:
-	rm -rf $(VENV) data/mnist build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(VENV)-* data/mnist build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache
 	find . -name __pycache__ -prune -exec rm -rf {} +

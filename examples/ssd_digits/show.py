@@ -13,9 +13,9 @@ import argparse
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
+from osucaffe.backends.boxes import overlaps
 from osucaffe.backends.cpu import Cpu
 from osucaffe.data.annotated import parse_annotated
-from osucaffe.data.boxes import overlaps
 from osucaffe.data.database import open_database
 from osucaffe.data.datum import pixels
 from osucaffe.net import Net

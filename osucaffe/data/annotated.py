@@ -12,7 +12,7 @@ from osucaffe.backends.tensor import Shape
 from osucaffe.errors import UserError
 from osucaffe.proto import caffe_pb2
 
-from .augment import distort, expand, sample
+from .augment import Window, expand, sample, show
 from .boxes import Annotations, cut, mirror
 from .database import Database
 from .datum import Datum, pixels
@@ -33,6 +33,11 @@ class Varied(NamedTuple):
     annotations: Annotations
     extents: tuple[int, int]
     """Its height and width before it was resized."""
+
+
+def is_annotated(value: bytes | memoryview) -> bool:
+    """Whether a record is an AnnotatedDatum: it begins with a message, which no Datum does."""
+    return bytes(value[:1]) == b"\x0a"
 
 
 def parse_annotated(value: bytes | memoryview) -> tuple[Datum, Annotations]:
@@ -159,18 +164,16 @@ class AnnotatedSource:
                 name = record_name(self._database, key)
                 raise UserError(f"{name} cannot be read: {error}") from error
             image = np.array(image)
-        param = self._param
-        if param.HasField("distort_param"):
-            image = distort(image, param.distort_param, generator)
+        param, constraint = self._param, self._constraint
+        window = Window(0, 0, *image.shape[:2])
         if param.HasField("expand_param"):
-            mean = np.array(param.mean_value)
-            image, annotations = expand(
-                image, annotations, param.expand_param, mean, self._constraint, generator
+            window, annotations = expand(
+                window, annotations, param.expand_param, constraint, generator
             )
         if self._samplers:
-            image, annotations = sample(
-                image, annotations, self._samplers, self._constraint, generator
-            )
+            window, annotations = sample(window, annotations, self._samplers, constraint, generator)
+        distortion = param.distort_param if param.HasField("distort_param") else None
+        image = show(image, window, np.array(param.mean_value), distortion, generator)
         height, width = image.shape[:2]
         if self._resizing is not None:
             image = self._resizing.image(np.ascontiguousarray(image), generator)

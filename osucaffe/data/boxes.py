@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from osucaffe.backends.boxes import areas
+
 
 class Annotations(NamedTuple):
     """The objects of an image: labels (B, 2: label and instance), boxes (B, 4), difficult (B)."""
@@ -22,25 +24,11 @@ class Annotations(NamedTuple):
         return Annotations(self.labels[which], self.boxes[which], self.difficult[which])
 
 
-def areas(boxes: np.ndarray) -> np.ndarray:
-    """The areas of (..., 4) boxes; 0 of those that are inside out."""
-    sides = boxes[..., 2:] - boxes[..., :2]
-    area: np.ndarray = np.where((sides < 0).any(axis=-1), 0, sides.prod(axis=-1))
-    return area
-
-
 def shared(boxes: np.ndarray, part: np.ndarray) -> np.ndarray:
     """The areas that boxes share with a part of the image."""
     low, high = np.maximum(boxes[..., :2], part[:2]), np.minimum(boxes[..., 2:], part[2:])
     area: np.ndarray = (high - low).clip(0).prod(axis=-1)
     return area
-
-
-def overlaps(boxes: np.ndarray, part: np.ndarray) -> np.ndarray:
-    """Intersection over union with a part of the image."""
-    inside = shared(boxes, part)
-    union = areas(boxes) + areas(part) - inside
-    return np.divide(inside, union, out=np.zeros_like(inside), where=inside > 0)
 
 
 def coverage(boxes: np.ndarray, part: np.ndarray) -> np.ndarray:

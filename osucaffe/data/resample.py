@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import lru_cache
 
 import numpy as np
@@ -25,44 +26,59 @@ def resample(image: np.ndarray, height: int, width: int, mode: str) -> np.ndarra
         return resize(image, height, width)
     if mode == "AREA" and (height > image.shape[0] or width > image.shape[1]):
         mode = "ENLARGED"
-    down, across = _weights(image.shape[0], height, mode), _weights(image.shape[1], width, mode)
-    rows = np.tensordot(down, image.astype(np.float32), axes=(1, 0))
-    pixels = np.tensordot(across, rows, axes=(1, 1)).transpose(1, 0, 2)
+    down, across = _taps(image.shape[0], height, mode), _taps(image.shape[1], width, mode)
+    if mode == "NEAREST":
+        nearest: np.ndarray = image[down[0][0]][:, across[0][0]]
+        return nearest
+    rows = _gather(image.reshape(len(image), -1), down).reshape(height, *image.shape[1:])
+    turned = np.ascontiguousarray(rows.transpose(1, 0, 2)).reshape(image.shape[1], -1)
+    pixels = _gather(turned, across).reshape(width, height, -1).transpose(1, 0, 2)
     return np.rint(pixels).clip(0, 255).astype(np.uint8)
 
 
+Taps = tuple[np.ndarray, np.ndarray]
+"""Places (T, target) and weights (T, target) of the pixels in a row that others are made of."""
+
+
+def _gather(rows: np.ndarray, taps: Taps) -> np.ndarray:
+    """The weighted sums of rows (source, ...), as float32."""
+    total: np.ndarray | None = None
+    for place, weight in zip(*taps, strict=True):
+        part = rows[place].astype(np.float32)
+        part *= weight[:, None]
+        total = part if total is None else np.add(total, part, out=total)
+    assert total is not None
+    return total
+
+
 @lru_cache(maxsize=256)
-def _weights(source: int, target: int, mode: str) -> np.ndarray:
-    """The matrix (target, source) by which pixels in a row are made of others."""
+def _taps(source: int, target: int, mode: str) -> Taps:
     scale = source / target
     places = np.arange(target)
     if mode == "NEAREST":
-        return _taps(source, [np.floor(places * scale)], [np.ones(target)])
+        return _within(source, [np.floor(places * scale)], [np.ones(target)])
     if mode == "AREA":
-        low, pixels = places[:, None] * scale, np.arange(source)
-        shared = np.minimum(low + scale, pixels + 1) - np.maximum(low, pixels)
-        return (shared.clip(0) / scale).astype(np.float32)
+        low = places * scale
+        near = [np.floor(low) + each for each in range(math.ceil(scale) + 1)]
+        shared = [np.minimum(low + scale, each + 1) - np.maximum(low, each) for each in near]
+        return _within(source, near, [each.clip(0) / scale for each in shared])
     if mode == "ENLARGED":
         first = np.floor(places * scale)
         beyond = (places + 1) - (first + 1) / scale
         share = np.where(beyond <= 0, 0, beyond - np.floor(beyond))
-        return _taps(source, [first, first + 1], [1 - share, share])
+        return _within(source, [first, first + 1], [1 - share, share])
     centres = (places + 0.5) * scale - 0.5
     first = np.floor(centres)
     reach, kernel = (2, _cubic) if mode == "CUBIC" else (_LOBES, _lanczos)
     near = [first + tap for tap in range(1 - reach, reach + 1)]
     weights = [kernel(np.abs(centres - each)) for each in near]
     total = sum(weights)
-    return _taps(source, near, [each / total for each in weights])
+    return _within(source, near, [each / total for each in weights])
 
 
-def _taps(source: int, places: list[np.ndarray], weights: list[np.ndarray]) -> np.ndarray:
-    """The matrix of some pixels for each place; those beyond an edge are the edge's."""
-    matrix = np.zeros((len(places[0]), source), np.float32)
-    for place, weight in zip(places, weights, strict=True):
-        columns = place.clip(0, source - 1).astype(int)
-        np.add.at(matrix, (np.arange(len(matrix)), columns), weight)
-    return matrix
+def _within(source: int, places: list[np.ndarray], weights: list[np.ndarray]) -> Taps:
+    """The taps, of which those beyond an edge are the edge's."""
+    return np.stack(places).clip(0, source - 1).astype(int), np.stack(weights).astype(np.float32)
 
 
 def _cubic(x: np.ndarray) -> np.ndarray:

@@ -13,6 +13,7 @@ import simplejpeg
 from osucaffe.backends.tensor import Shape
 
 from .ahead import map_ahead
+from .annotated import is_annotated, parse_annotated
 from .database import Database
 from .datum import Datum, parse_datum, pixels
 
@@ -68,17 +69,27 @@ def _look(database: Database, start: int, decode: bool, classes: int | None) -> 
             found.records += 1
             found.nbytes += len(value)
             try:
-                datum = parse_datum(value)
+                datum, labels = _parse(value)
                 shape = pixels(datum).shape if decode else _shape(datum)
-                if classes is not None and not 0 <= datum.label < classes:
-                    raise ValueError(f"label {datum.label} is not in 0..{classes - 1}")
+                for label in labels:
+                    if classes is not None and not 0 <= label < classes:
+                        raise ValueError(f"label {label} is not in 0..{classes - 1}")
             except ValueError as error:
                 found.bad.append((bytes(key).decode(errors="replace"), str(error)))
                 continue
             found.shapes[shape] += 1
-            found.forms[_form(datum)] += 1
-            found.labels[datum.label] += 1
+            found.forms[_form(datum) + " with boxes" * is_annotated(value)] += 1
+            found.labels.update(labels)
     return found
+
+
+def _parse(value: memoryview) -> tuple[Datum, list[int]]:
+    """A record's image and its label, or the labels of its objects."""
+    if not is_annotated(value):
+        datum = parse_datum(value)
+        return datum, [datum.label]
+    datum, annotations = parse_annotated(value)
+    return datum, annotations.labels[:, 0].astype(int).tolist()
 
 
 def _form(datum: Datum) -> str:
@@ -98,7 +109,8 @@ def _shape(datum: Datum) -> Shape:
 
 
 def sample(database: Database, count: int) -> list[tuple[np.ndarray, int]]:
-    """The pixels and labels of `count` records, fewer if there are no more or some are bad.
+    """The pixels and labels (the number of objects, where it is not 1) of `count` records, fewer if
+    there are no more or some are bad.
 
     Drawn at random, the same ones each time: of classes that take turns in a database, evenly
     spaced records might show only some.
@@ -108,8 +120,8 @@ def sample(database: Database, count: int) -> list[tuple[np.ndarray, int]]:
     for number in sorted(chosen):
         with database.read(number, number + 1) as [(_, value)]:
             try:
-                datum = parse_datum(value)
-                found.append((pixels(datum).copy(), datum.label))
+                datum, labels = _parse(value)
+                found.append((pixels(datum).copy(), labels[0] if len(labels) == 1 else len(labels)))
             except ValueError:
                 continue
     return found

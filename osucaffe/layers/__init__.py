@@ -16,6 +16,7 @@ from . import (  # noqa: F401
     elementwise,
     embed,
     faces,
+    focal_loss,
     hdf5_data,
     image_data,
     inner_product,

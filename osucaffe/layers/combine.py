@@ -145,3 +145,37 @@ class ArgMax(Layer):
         index, value = self.tensor(shape), self.tensor(shape)
         program.top_k(x, index, value, axis=1)
         program.concat([index, value], y.view((shape[0], 2 * shape[1])), axis=1)
+
+
+@register("Axpy")
+class Axpy(Layer):
+    """a * x + y, with one a for each channel of each item (Hu et al. 2018)."""
+
+    bottoms = (3, 3)
+
+    def setup(self, bottom: list[Shape]) -> list[Shape]:
+        scale, x, y = bottom
+        if len(x) < 2 or y != x:
+            self.fail("bottom[2]", f"has shape {y}, but bottom[1] has {x}")
+        if scale[:2] != x[:2] or math.prod(scale) != math.prod(x[:2]):
+            self.fail("bottom[0]", f"has shape {scale}: bottom[1], {x}, needs {x[:2]}")
+        self.each = (*x[:2], *(1,) * (len(x) - 2))
+        return [x]
+
+    def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
+        self.scale = bottom[0].data.view(self.each)
+        inputs = [self.scale, bottom[1].data, bottom[2].data]
+        program.broadcast(inputs, [top[0].data], formula="y = a * b + c")
+
+    def backward(
+        self, program: Program, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]
+    ) -> None:
+        dy = top[0].diff
+        if propagate_down[0]:
+            axes = tuple(range(2, len(self.each)))
+            reads = [dy, bottom[1].data]
+            program.reduce(reads, bottom[0].diff, formula="y = a * b", axes=axes)
+        if propagate_down[1]:
+            program.broadcast([dy, self.scale], [bottom[1].diff], formula="y = a * b")
+        if propagate_down[2]:
+            program.copy(dy, bottom[2].diff)

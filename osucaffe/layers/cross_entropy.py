@@ -13,7 +13,7 @@ from ..layer import register
 from ..proto import BlobProto, blob_to_array
 from ..proto.storage import read_message
 from .losses import Loss
-from .softmax import check_labels, read_ignored, read_normalization
+from .softmax import check_labels, pre_fixed, read_ignored, read_normalization
 
 
 class Normalized(Loss):
@@ -32,7 +32,8 @@ class Normalized(Loss):
             program.elementwise([count], [count], formula="y = max(a, 1)")
         else:
             counts = {"BATCH_SIZE": outer, "NONE": 1}
-            program.fill(count, value=max(1, counts.get(normalization, label.count)))
+            whole = max(1, counts.get(normalization, label.count))
+            program.fill(count, value=pre_fixed(self) or whole)
         return count
 
     @staticmethod

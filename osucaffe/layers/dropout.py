@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..backends.primitives import Program
-from ..backends.tensor import Shape
+from ..backends.tensor import Shape, Tensor
 from ..blob import Blob
 from ..layer import Layer, register
 
@@ -18,6 +18,7 @@ class Dropout(Layer):
         self.ratio = self.param.dropout_param.dropout_ratio
         if not 0 <= self.ratio < 1:
             self.fail("dropout_param.dropout_ratio", f"is {self.ratio}: it must be in [0, 1)")
+        self.later = not self.param.dropout_param.scale_train
         return bottom
 
     def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
@@ -25,8 +26,17 @@ class Dropout(Layer):
         if self.phase == "TRAIN":
             self.mask = self.tensor(x.shape, "uint8", flexible=True)
             program.dropout(x, y, self.mask, ratio=self.ratio, key=self.key)
+            x = y
+        if self.later:
+            self._scale_down(program, x, y)
         elif x is not y:
             program.copy(x, y)
+
+    def _scale_down(self, program: Program, x: Tensor, y: Tensor) -> None:
+        """What Fast R-CNN's scale_train: false does in testing; in training it takes back what
+        dropout scales up."""
+        kept = {"kept": 1 - self.ratio}
+        program.elementwise([x], [y], formula="y = kept * a", constants=kept)
 
     def backward(
         self, program: Program, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]
@@ -36,5 +46,8 @@ class Dropout(Layer):
             return
         if self.phase == "TRAIN":
             program.dropout_backward(dy, self.mask, dx, ratio=self.ratio, key=self.key)
+            dy = dx
+        if self.later:
+            self._scale_down(program, dy, dx)
         elif dy is not dx:
             program.copy(dy, dx)

@@ -178,6 +178,16 @@ class Power(Elementwise):
         return super().read_constants()
 
 
+@register("ReLU6")
+class ReLU6(Elementwise):
+    """y = x held between 0 and n, which is 6 (mobile nets); below 0, negative_slope * x."""
+
+    numbers = ("n", "negative_slope")
+    value = "y = where(a > 0, min(a, n), negative_slope * a)"
+    # Of the value: where it is n, nothing comes through any more.
+    derivative = "y = where(b > 0, where(b < n, a, 0), negative_slope * a)"
+
+
 @register("Sigmoid")
 class Sigmoid(Elementwise):
     """y = 1 / (1 + exp(-x))."""

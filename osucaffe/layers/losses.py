@@ -8,7 +8,7 @@ from ..backends.primitives import Program
 from ..backends.tensor import Shape
 from ..blob import Blob
 from ..layer import Layer, register
-from .softmax import read_normalization
+from .softmax import pre_fixed, read_normalization
 
 
 class Loss(Layer):
@@ -82,7 +82,8 @@ class L1Loss(Differences):
 
     def divisor(self, shape: Shape) -> float:
         normalization = read_normalization(self, default="BATCH_SIZE")
-        return {"BATCH_SIZE": shape[0], "NONE": 1}.get(normalization, math.prod(shape))
+        counts = {"BATCH_SIZE": shape[0], "NONE": 1}
+        return pre_fixed(self) or counts.get(normalization, math.prod(shape))
 
 
 @register("ContrastiveLoss")

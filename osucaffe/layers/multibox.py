@@ -10,7 +10,7 @@ from ..backends.tensor import Shape, Tensor
 from ..blob import Blob
 from ..layer import Layer, register
 from ..proto import caffe_pb2
-from .softmax import read_normalization
+from .softmax import pre_fixed, read_normalization
 
 
 class Boxes(Layer):
@@ -92,7 +92,7 @@ class MultiBoxLoss(Boxes):
         self.constants = {"weight": self.weight, "scored": float(counted[1])}
         items, priors = self.location_shape[:2]
         fixed = {"FULL": items * priors, "BATCH_SIZE": items, "NONE": 1}
-        self.divisor = fixed.get(read_normalization(self))
+        self.divisor = pre_fixed(self) or fixed.get(read_normalization(self))
         return [()]
 
     def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:

@@ -13,7 +13,7 @@ from ..backends.tensor import Shape
 from ..blob import Blob
 from ..layer import register
 from .losses import Loss
-from .softmax import SoftmaxWithLoss, read_normalization
+from .softmax import SoftmaxWithLoss, pre_fixed, read_normalization
 
 
 def _by_region(shape: Shape) -> Shape:
@@ -37,12 +37,10 @@ class SmoothL1LossOHEM(Loss):
         regions, inner = shape[0], math.prod(shape[2:])
         self.rows = (regions, math.prod(shape[1:2]), inner)
         normalization = read_normalization(self)
-        divisor: float = {"BATCH_SIZE": regions, "NONE": 1}.get(normalization, regions * inner)
-        if normalization == "PRE_FIXED":
-            divisor = self.param.loss_param.pre_fixed_normalizer
-            if divisor <= 0:
-                self.fail("loss_param.pre_fixed_normalizer", "must be above 0")
-        self.constants = {"share": 1 / max(divisor, 1e-30)}
+        counts = {"BATCH_SIZE": regions, "NONE": 1}
+        self.constants = {
+            "share": 1 / (pre_fixed(self) or counts.get(normalization, regions * inner))
+        }
         self.gap = "gap = c * (a - b)" if len(bottom) > 2 else "gap = a - b"
         return [(), _by_region(shape)]
 

@@ -55,7 +55,8 @@ class Pooling(Layer):
     def _positions(self, extents: Shape) -> Shape:
         """Caffe's extents: rounded up (or down), then no window that begins in the far padding."""
         param, window = self.param.pooling_param, self.window
-        down = param.RoundMode.Name(param.round_mode) == "FLOOR"
+        # Two spellings: BVLC's, and that of several forks.
+        down = param.RoundMode.Name(param.round_mode) == "FLOOR" or not param.ceil_mode
         out = []
         for x, kernel, stride, pad in zip(
             extents, window.kernel, window.stride, window.pad, strict=True

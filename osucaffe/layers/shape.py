@@ -191,3 +191,28 @@ class PixelShuffle(Layer):
         if propagate_down[0]:
             dy, dx = top[0].diff.view(self.together), bottom[0].diff.view(self.apart)
             program.permute(dy, dx, axes=(0, 1, 3, 5, 2, 4))
+
+
+@register("ShuffleChannel")
+class ShuffleChannel(Layer):
+    """Channels of the groups in turn: the first of each, then the second (Zhang et al. 2018)."""
+
+    def setup(self, bottom: list[Shape]) -> list[Shape]:
+        shape, group = bottom[0], self.param.shuffle_channel_param.group
+        if len(shape) < 2 or group < 1 or shape[1] % group:
+            self.fail("shuffle_channel_param.group", f"{group} does not divide axis 1 of {shape}")
+        rest = math.prod(shape[2:])
+        self.grouped = (shape[0], group, shape[1] // group, rest)
+        self.shuffled = (shape[0], shape[1] // group, group, rest)
+        return [shape]
+
+    def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
+        x, y = bottom[0].data.view(self.grouped), top[0].data.view(self.shuffled)
+        program.permute(x, y, axes=(0, 2, 1, 3))
+
+    def backward(
+        self, program: Program, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]
+    ) -> None:
+        if propagate_down[0]:
+            dy, dx = top[0].diff.view(self.shuffled), bottom[0].diff.view(self.grouped)
+            program.permute(dy, dx, axes=(0, 2, 1, 3))

@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from ..backends.primitives import Program
-from ..backends.tensor import Shape
+from ..backends.tensor import Shape, Tensor
 from ..blob import Blob
 from ..layer import Layer, register
 
@@ -26,7 +26,7 @@ def check_labels(layer: Layer, bottom: list[Shape], axis: int, ignored: int | No
 
 
 def read_normalization(layer: Layer, default: str = "VALID") -> str:
-    """FULL, VALID, BATCH_SIZE or NONE from loss_param; `normalize` is its old spelling."""
+    """FULL, VALID, BATCH_SIZE, NONE or PRE_FIXED from loss_param, or of the old `normalize`."""
     param = layer.param.loss_param
     if param.HasField("normalization"):
         return param.NormalizationMode.Name(param.normalization)
@@ -47,6 +47,16 @@ def read_class_weights(layer: Layer, classes: int) -> tuple[float, ...] | None:
             f"for each of {classes} classes",
         )
     return tuple(param.class_weighting)
+
+
+def pre_fixed(layer: Layer) -> float | None:
+    """What loss_param divides the loss by, where it says so itself (R-FCN's PRE_FIXED)."""
+    if read_normalization(layer) != "PRE_FIXED":
+        return None
+    fixed = layer.param.loss_param.pre_fixed_normalizer
+    if fixed <= 0:
+        layer.fail("loss_param.pre_fixed_normalizer", f"is {fixed:g}, but must be above 0")
+    return float(fixed)
 
 
 def read_ignored(param: Any) -> int | None:
@@ -90,10 +100,11 @@ class SoftmaxWithLoss(Layer):
         axis = self.axis(self.param.softmax_param.axis, len(bottom[0]), "softmax_param.axis")
         ignored = read_ignored(self.param.loss_param)
         check_labels(self, bottom, axis, ignored)
+        self.fixed = pre_fixed(self)
         self.settings: dict[str, Any] = {
             "axis": axis,
             "ignore": ignored,
-            "normalization": read_normalization(self),
+            "normalization": "NONE" if self.fixed else read_normalization(self),
             "weights": read_class_weights(self, bottom[0][axis]),
         }
         return [(), bottom[0]]
@@ -101,13 +112,23 @@ class SoftmaxWithLoss(Layer):
     def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
         x, label = bottom[0].data, bottom[1].data
         self.probability = top[1].data if len(top) > 1 else self.tensor(x.shape, flexible=True)
-        program.softmax_loss(x, label, self.probability, top[0].data, **self.settings)
+        loss = self.tensor(()) if self.fixed else top[0].data
+        program.softmax_loss(x, label, self.probability, loss, **self.settings)
+        self._divide(program, loss, top[0].data)
+
+    def _divide(self, program: Program, total: Tensor, share: Tensor) -> None:
+        """The share of a total that counts, where the net says by what to divide."""
+        if self.fixed:
+            factor = {"factor": 1 / self.fixed}
+            program.elementwise([total], [share], formula="y = factor * a", constants=factor)
 
     def backward(
         self, program: Program, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]
     ) -> None:
         if propagate_down[0]:
-            label, dloss, dx = bottom[1].data, top[0].diff, bottom[0].diff
+            label, dx = bottom[1].data, bottom[0].diff
+            dloss = self.tensor(()) if self.fixed else top[0].diff
+            self._divide(program, top[0].diff, dloss)
             program.softmax_loss_backward(self.probability, label, dloss, dx, **self.settings)
 
 

@@ -22,6 +22,7 @@ NEEDS: dict[str, tuple[str, ...]] = {
     "multistep": ("gamma", "stepvalue"),
     "poly": ("power", "max_iter"),
     "sigmoid": ("gamma", "stepsize"),
+    "multifixed": ("stagelr", "stageiter"),
 }
 """The policies, each with the solver fields that it is made of (besides base_lr)."""
 
@@ -32,6 +33,11 @@ class Policy:
     fixed: base_lr. step: base_lr * gamma^floor(t / stepsize). exp: base_lr * gamma^t.
     inv: base_lr * (1 + gamma * t)^-power. multistep: base_lr * gamma^(steps passed).
     poly: base_lr * (1 - t / max_iter)^power. sigmoid: base_lr / (1 + e^(-gamma * (t - stepsize))).
+    multifixed (caffe-yolo9000): the first stagelr whose stageiter is not behind, or the last one.
+
+    Whatever the policy, a rate may begin otherwise: for warmup_iter iterations on a line from
+    warmup_start_lr to base_lr (Intel Caffe), or for rampup_interval from rampup_lr on, with
+    the square of t (NVIDIA Caffe); and min_lr is the least, to which poly falls (NVIDIA Caffe).
 
     current_step: how many steps of `step` and `multistep` lie behind; part of a solver state.
     Raises UserError for an unknown policy or one whose fields are missing.
@@ -45,14 +51,26 @@ class Policy:
             raise UserError(f"{file}: {what}; choose one of {known}")
         for field in NEEDS[name]:
             value = getattr(param, field)
-            given = len(value) > 0 if field == "stepvalue" else param.HasField(field)
+            repeated = field in ("stepvalue", "stagelr", "stageiter")
+            given = len(value) > 0 if repeated else param.HasField(field)
             if not given:
                 raise UserError(f"{file}: lr_policy {name!r} needs the field {field}; set it")
         if name == "step" and param.stepsize <= 0:
             raise UserError(f"{file}: stepsize must be positive, not {param.stepsize}")
         if list(param.stepvalue) != sorted(param.stepvalue):
             raise UserError(f"{file}: the stepvalues must not fall; sort them")
-        if not param.HasField("base_lr"):
+        if len(param.stagelr) != len(param.stageiter):
+            raise UserError(
+                f"{file}: {len(param.stagelr)} stagelr, but {len(param.stageiter)} stageiter: "
+                "give as many"
+            )
+        if list(param.stageiter) != sorted(param.stageiter):
+            raise UserError(f"{file}: the stageiters must not fall; sort them")
+        if param.warmup_iter > 0 and param.rampup_interval > 0:
+            raise UserError(f"{file}: give warmup_iter or rampup_interval, not both")
+        if not 0 <= param.min_lr <= param.base_lr and param.HasField("min_lr"):
+            raise UserError(f"{file}: min_lr must be between 0 and base_lr, not {param.min_lr:g}")
+        if not param.HasField("base_lr") and name != "multifixed":
             raise UserError(f"{file}: base_lr is missing, nothing would be learnt; set it")
         self.name = name
         self.current_step = 0
@@ -61,7 +79,19 @@ class Policy:
 
     def rate(self, iteration: int) -> float:
         """The learning rate of this iteration; call it once an iteration, in their order."""
-        return self._param.base_lr * self._factor(iteration)
+        param = self._param
+        for start, length, power in (
+            (param.warmup_start_lr, param.warmup_iter, 1),
+            (param.rampup_lr, param.rampup_interval, 2),
+        ):
+            if iteration < length:
+                return float(start + (param.base_lr - start) * (iteration / length) ** power)
+        factor = self._factor(iteration)
+        if self.name == "multifixed":
+            return factor
+        if self.name == "poly":
+            return float(param.min_lr + (param.base_lr - param.min_lr) * factor)
+        return float(max(param.base_lr * factor, param.min_lr))
 
     def _fixed(self, iteration: int) -> float:
         return 1.0
@@ -86,6 +116,12 @@ class Policy:
     def _poly(self, iteration: int) -> float:
         # An iteration beyond max_iter (a Python script may go there) must not turn complex.
         return float(max(0.0, 1 - iteration / self._param.max_iter) ** self._param.power)
+
+    def _multifixed(self, iteration: int) -> float:
+        """The rate itself."""
+        ends = self._param.stageiter
+        stage = next((i for i, end in enumerate(ends) if iteration <= end), len(ends) - 1)
+        return float(self._param.stagelr[stage])
 
     def _sigmoid(self, iteration: int) -> float:
         return 1 / (1 + math.exp(-self._param.gamma * (iteration - self._param.stepsize)))

@@ -85,7 +85,7 @@ def _matching() -> None:
     case("no truth", "match_boxes",
          {"priors": priors_of(4), "truth": empty, "location": None, "match": Output((2, 1, 4)),
           "overlap": Output((2, 1, 4))}, usual | {"inside": True},
-         lambda: {"match": np.full((2, 1, 4), -1), "overlap": np.zeros((2, 1, 4))})  # fmt: skip
+         lambda: {"match": np.full((2, 1, 4), -2), "overlap": np.zeros((2, 1, 4))})  # fmt: skip
 
 
 def _losses() -> None:

@@ -54,7 +54,7 @@ def match(priors, truth, location, *, coding, scaled, background, difficult, thr
     if location is not None:
         places = decode_all(location, priors, coding, scaled)
     count, wide = places.shape[1:3]
-    found, best = np.full((items, wide, count), -1.0), np.zeros((items, wide, count))
+    found, best = np.full((items, wide, count), -2.0), np.zeros((items, wide, count))
     for n, k in np.ndindex(items, wide):
         rows = [
             r for r, row in enumerate(truth)
@@ -62,9 +62,10 @@ def match(priors, truth, location, *, coding, scaled, background, difficult, thr
             and (wide == 1 or (row[1] == k and k != background))
         ]  # fmt: skip
         shared = np.zeros((count, len(rows)))
-        for p in range(count):
+        for p in range(count if rows else 0):
+            found[n, k, p] = -1
             box = places[n, p, k]
-            if inside and rows and (box.min() < 0 or box.max() > 1):
+            if inside and (box.min() < 0 or box.max() > 1):
                 found[n, k, p] = -2
                 continue
             shared[p] = [overlap(box, truth[r, 3:7]) for r in rows]

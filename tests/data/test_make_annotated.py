@@ -55,6 +55,12 @@ def test_voc(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         np.testing.assert_allclose(found.boxes, [[0.25, 0.25, 0.75, 1]] * 2)
         np.testing.assert_array_equal(found.difficult, [False, True])
     assert read_label_map(tmp_path / "lmdb.labelmap.prototxt")[11] == ("dog", 12)
+    main(["data", "inspect", str(tmp_path / "lmdb")])
+    said = capsys.readouterr().out
+    assert "JPEG with boxes" in said
+    assert "2 different, 1 to 12" in said
+    main(["data", "verify", str(tmp_path / "lmdb")])
+    assert "all 2 records are good" in capsys.readouterr().out
 
 
 def test_coco(tmp_path: Path) -> None:

@@ -71,6 +71,20 @@ def variant_of(variant: str, text: str) -> str:
     return " ".join(f"{name} {value}" for name, value in pairs if name not in text) + " "
 
 
+@pytest.mark.parametrize("mining", ["MAX_NEGATIVE", "HARD_EXAMPLE"])
+def test_an_image_without_truth_gives_no_negatives(mining: str) -> None:
+    fixture = Fixture(next(path for path in MULTIBOX if path.stem.endswith("mbox8")))
+    text = fixture.text.replace("MAX_NEGATIVE", mining)
+    net = build(text, Cpu(), phase="TRAIN", inspectable=True)
+    for name, values in fixture.kind("in").items():
+        net.write(name, values)
+    for layer in net.layers:
+        for blob in layer.parameters:
+            net.backend.write(blob.data, 1.0)
+    net.forward()
+    assert net.loss() == 0
+
+
 LOCATION = {"loc": (1, 8), "conf": (1, 6), "pri": (1, 2, 8)}
 
 

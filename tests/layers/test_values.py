@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from osucaffe.backends.cpu.backend import Cpu
+from osucaffe.errors import UserError
 from osucaffe.proto import array_to_blob
 
 from .nets import build, inputs, layer
@@ -277,3 +278,25 @@ def test_a_single_number_is_normalized() -> None:
     net.forward()
     net.backward()
     assert net.read("y").item() == pytest.approx(4**-0.75)
+
+
+def test_a_loss_divided_by_what_the_net_says() -> None:
+    x, labels = random.standard_normal((6, 4)), random.integers(4, size=6).astype(float)
+    wanted = -np.log(softmax(x, 1)[np.arange(6), labels.astype(int)]).sum() / 7
+    settings = "loss_param { normalization: PRE_FIXED pre_fixed_normalizer: 7 }"
+    assert run("SoftmaxWithLoss", [x, labels], settings) == pytest.approx(wanted)
+    with pytest.raises(UserError, match="pre_fixed_normalizer: is -1, but must be above 0"):
+        run("SoftmaxWithLoss", [x, labels], settings.replace("7", "-1"))
+
+
+@pytest.mark.parametrize("phase", ["TRAIN", "TEST"])
+def test_dropout_that_does_not_scale_in_training(phase) -> None:
+    """Fast R-CNN's scale_train: false scales in testing instead."""
+    x = random.standard_normal((400, 5)) + 5
+    y = run("Dropout", [x], "dropout_param { dropout_ratio: 0.3 scale_train: false }", phase=phase)
+    if phase == "TEST":
+        np.testing.assert_allclose(y, 0.7 * x)
+    else:
+        kept = y != 0
+        assert 0.6 < kept.mean() < 0.8
+        np.testing.assert_allclose(y[kept], x[kept])

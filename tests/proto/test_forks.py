@@ -154,19 +154,18 @@ def test_every_v1_type_has_its_name() -> None:
     [
         (
             "Pooling",
-            "pooling_param { kernel_size: 2 ceil_mode: false }",
-            "pooling_param.ceil_mode: is",
+            "pooling_param { kernel_size: 2 temporal_stride: 2 }",
+            "pooling_param.temporal_stride: is",
         ),
         (
             "InnerProduct",
             "inner_product_param { num_output: 2 normalize: true }",
             "inner_product_param.normalize: is",
         ),
-        ("Dropout", "dropout_param { scale_train: false }", "dropout_param.scale_train: is"),
         (
-            "SoftmaxWithLoss",
-            "bottom: 'x' loss_param { normalization: PRE_FIXED }",
-            "loss_param.normalization: PRE_FIXED is",
+            "Dropout",
+            "dropout_param { sample_weights_test: true }",
+            "dropout_param.sample_weights_test: is",
         ),
         (
             "Convolution",
@@ -198,7 +197,7 @@ def test_transformations_are_refused_by_data_layers(tmp_path: Path) -> None:
         "pooling_param { kernel_size: 2 ceil_mode: true }",
         "pooling_param { kernel_size: 2 temporal_stride: 1 }",
         # Another type's settings, which Caffe does not look at either.
-        "pooling_param { kernel_size: 2 } dropout_param { scale_train: false }",
+        "pooling_param { kernel_size: 2 } dropout_param { sample_weights_test: true }",
         'engine: "MKL2017" pooling_param { kernel_size: 2 }',
     ],
 )
@@ -213,10 +212,16 @@ def test_defaults_that_are_not_whole_say_nothing_either() -> None:
 
 
 def test_a_row_may_name_types_that_read_the_field(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(UNREAD, "PoolingParameter.ceil_mode", ("SSD", "Pooling"))
-    Net(setting("pooling_param { kernel_size: 2 ceil_mode: false }"), backend=Cpu())
-    assert not forks.is_unread("PoolingParameter", "ceil_mode", "Pooling")
-    assert forks.is_unread("PoolingParameter", "ceil_mode", "SPP")
+    monkeypatch.setitem(UNREAD, "PoolingParameter.temporal_stride", ("C3D", "Pooling"))
+    Net(setting("pooling_param { kernel_size: 2 temporal_stride: 2 }"), backend=Cpu())
+    assert not forks.is_unread("PoolingParameter", "temporal_stride", "Pooling")
+    assert forks.is_unread("PoolingParameter", "temporal_stride", "SPP")
+
+
+def test_a_row_may_name_a_value(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(UNREAD, "PoolingParameter.round_mode=FLOOR", ("SSD",))
+    with pytest.raises(UserError, match=r"pooling_param\.round_mode: FLOOR is not supported yet"):
+        Net(setting("pooling_param { kernel_size: 2 round_mode: FLOOR }"), backend=Cpu())
 
 
 def test_the_nets_own_fields() -> None:
@@ -230,7 +235,7 @@ def test_the_nets_own_fields() -> None:
 
 @pytest.mark.parametrize(
     ("text", "field"),
-    [("min_lr: 0.001", "min_lr"), ("larc: true", "larc")],
+    [("momentum_power: 2", "momentum_power"), ("larc: true", "larc")],
 )
 def test_solvers(text: str, field: str) -> None:
     param = parse_text(f'base_lr: 1 lr_policy: "fixed" {text}', SolverParameter)

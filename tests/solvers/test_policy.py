@@ -24,6 +24,10 @@ CASES = [
         'lr_policy: "sigmoid" gamma: -0.5 stepsize: 4',
         {4: 0.25, 6: 0.5 / (1 + math.e), 2: 0.5 / (1 + 1 / math.e)},
     ),
+    (
+        'lr_policy: "multifixed" stagelr: 0.1 stageiter: 2 stagelr: 0.3 stageiter: 5',
+        {0: 0.1, 2: 0.1, 3: 0.3, 5: 0.3, 100: 0.3},
+    ),
 ]
 
 
@@ -36,6 +40,30 @@ def test_rates(settings: str, rates: dict[int, float]) -> None:
 
 def test_every_policy_has_a_case() -> None:
     assert len(CASES) == len(NEEDS)
+
+
+@pytest.mark.parametrize(
+    ("settings", "rates"),
+    [
+        (  # Intel Caffe's
+            'lr_policy: "step" gamma: 0.1 stepsize: 8 warmup_iter: 10 warmup_start_lr: 0.1',
+            {0: 0.1, 5: 0.3, 9: 0.46, 10: 0.05, 16: 0.005},
+        ),
+        (  # NVIDIA Caffe's
+            'lr_policy: "fixed" rampup_interval: 4 rampup_lr: 0.1',
+            {0: 0.1, 2: 0.2, 3: 0.325, 4: 0.5},
+        ),
+        (
+            'lr_policy: "poly" power: 2 max_iter: 10 min_lr: 0.1',
+            {0: 0.5, 5: 0.2, 10: 0.1, 11: 0.1},
+        ),
+        ('lr_policy: "step" gamma: 0.1 stepsize: 1 min_lr: 0.01', {0: 0.5, 1: 0.05, 2: 0.01}),
+    ],
+)
+def test_beginnings_and_the_least_rate(settings: str, rates: dict[int, float]) -> None:
+    policy = Policy(parse_text("base_lr: 0.5 " + settings, SolverParameter))
+    for iteration, rate in rates.items():
+        assert policy.rate(iteration) == pytest.approx(rate, rel=1e-6)
 
 
 def test_steps_are_counted_for_the_state() -> None:
@@ -58,6 +86,16 @@ def test_steps_are_counted_for_the_state() -> None:
         ('lr_policy: "step" gamma: 0.1 stepsize: 0', "stepsize must be positive"),
         ('lr_policy: "multistep" gamma: 0.1', "needs the field stepvalue"),
         ('lr_policy: "multistep" gamma: 0.1 stepvalue: 2 stepvalue: 1', "must not fall"),
+        ('lr_policy: "multifixed" stagelr: 1 stageiter: 2 stageiter: 3', "1 stagelr, but 2 stage"),
+        (
+            'lr_policy: "multifixed" stagelr: 1 stageiter: 4 stagelr: 2 stageiter: 3',
+            "the stageiters must not fall",
+        ),
+        ('base_lr: 1 lr_policy: "fixed" min_lr: 2', "min_lr must be between 0 and base_lr"),
+        (
+            'base_lr: 1 lr_policy: "fixed" warmup_iter: 3 rampup_interval: 3',
+            "warmup_iter or rampup_interval, not both",
+        ),
     ],
 )
 def test_what_is_refused(settings: str, complaint: str) -> None:

@@ -1,88 +1,18 @@
-"""Owns the geometry of boxes by NumPy: overlaps, codes against priors, what to keep of many."""
+"""Owns the boxes that codes against priors stand for, by NumPy."""
 
 from __future__ import annotations
 
 import numpy as np
 
+from ..boxes import decode, without_warnings
 from ..tensor import Step, Tensor
 from .registry import CpuCall, primitive
-
-without_warnings = np.errstate(over="ignore", invalid="ignore", divide="ignore")
-"""A net that has learned nothing yet may tell boxes without end."""
-SMALL = 1e-5
-"""Area below which mining leaves a box out."""
-
-
-def areas(boxes: np.ndarray) -> np.ndarray:
-    """Of (..., 4) boxes; 0 where a side is negative."""
-    width, height = boxes[..., 2] - boxes[..., 0], boxes[..., 3] - boxes[..., 1]
-    area: np.ndarray = np.where((width < 0) | (height < 0), 0, width * height)
-    return area
-
-
-def overlaps(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Intersection over union of (..., 4) boxes, broadcast against each other."""
-    low, high = np.maximum(a[..., :2], b[..., :2]), np.minimum(a[..., 2:], b[..., 2:])
-    sides = high - low
-    inside = np.where((sides > 0).all(axis=-1), sides[..., 0] * sides[..., 1], 0)
-    union = areas(a) + areas(b) - inside
-    return np.divide(inside, union, out=np.zeros_like(inside), where=inside > 0)
-
-
-def _centres(boxes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    return (boxes[..., :2] + boxes[..., 2:]) / 2, boxes[..., 2:] - boxes[..., :2]
-
-
-def encode(boxes: np.ndarray, priors: np.ndarray, coding: str) -> np.ndarray:
-    """Codes (..., 4) of boxes against priors of the same shape, without variances."""
-    if coding == "CORNER":
-        return boxes - priors
-    centre, size = _centres(priors)
-    if coding == "CORNER_SIZE":
-        coded: np.ndarray = (boxes - priors) / np.concatenate([size, size], axis=-1)
-        return coded
-    other, extent = _centres(boxes)
-    return np.concatenate([(other - centre) / size, np.log(extent / size)], axis=-1)
-
-
-def decode(codes: np.ndarray, priors: np.ndarray, coding: str) -> np.ndarray:
-    """The reverse of `encode`."""
-    if coding == "CORNER":
-        return priors + codes
-    centre, size = _centres(priors)
-    if coding == "CORNER_SIZE":
-        boxes: np.ndarray = priors + codes * np.concatenate([size, size], axis=-1)
-        return boxes
-    middle, half = codes[..., :2] * size + centre, np.exp(codes[..., 2:]) * size / 2
-    return np.concatenate([middle - half, middle + half], axis=-1)
 
 
 def decoded(location: np.ndarray, priors: np.ndarray, coding: str, scaled: bool) -> np.ndarray:
     """The boxes (N, P, L, 4) of their codes."""
     boxes, variances = priors[:, :, None]
     return decode(location * variances if scaled else location, boxes, coding)
-
-
-def thin(
-    boxes: np.ndarray, scores: np.ndarray, threshold: float, *, top_k: int = -1, eta: float = 1.0
-) -> np.ndarray:
-    """The indices of the boxes that overlap no better one too much: see `detect_boxes`."""
-    order = np.argsort(-scores, kind="stable")
-    if top_k >= 0:
-        order = order[:top_k]
-    kept: list[int] = []
-    if eta < 1:
-        for index in order.tolist():
-            if (overlaps(boxes[index], boxes[kept]) <= threshold).all():
-                kept.append(index)
-                threshold *= eta if threshold > 0.5 else 1
-    else:
-        while len(order):
-            kept.append(int(order[0]))
-            free = overlaps(boxes[order[0]], boxes[order]) <= threshold
-            free[0] = False
-            order = order[free]
-    return np.array(kept, np.int64)
 
 
 @primitive()

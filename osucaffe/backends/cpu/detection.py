@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from ..boxes import overlaps, thin, without_warnings
 from ..tensor import Step, Tensor
-from .boxes import overlaps, thin, without_warnings
 from .registry import CpuCall, primitive
 
 

@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from ..boxes import SMALL, areas, decode, encode, overlaps, thin, without_warnings
 from ..tensor import Step, Tensor
-from .boxes import SMALL, areas, decode, decoded, encode, overlaps, thin, without_warnings
+from .boxes import decoded
 from .registry import CpuCall, primitive
 
 LEAST_OVERLAP = 1e-6
@@ -22,9 +23,9 @@ def _match(
 ) -> tuple[np.ndarray, np.ndarray]:
     """For each of the boxes (P, 4) which of truth (T, 4) it has (-1: none, -2: ignored), and the
     overlap."""
-    found = np.full(len(boxes), -1, np.int64)
     if not len(truth):
-        return found, np.zeros(len(boxes), boxes.dtype)
+        return np.full(len(boxes), -2), np.zeros(len(boxes), boxes.dtype)
+    found = np.full(len(boxes), -1)
     shared = overlaps(boxes[:, None], truth)
     shared[shared <= LEAST_OVERLAP] = 0
     if inside:
@@ -69,7 +70,7 @@ def match_boxes(
         places = np.broadcast_to(priors.array[0][:, None], (count, priors.shape[1], 1, 4))
         if location is not None:
             places = decoded(location.array, priors.array, coding, scaled)
-        match.array[...], overlap.array[...] = -1, 0
+        match.array[...], overlap.array[...] = -2, 0
         for item, number in np.ndindex(count, classes):
             if classes > 1 and number == background:
                 continue

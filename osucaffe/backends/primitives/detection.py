@@ -29,7 +29,8 @@ class DetectionPrimitives(Recorder):
         threshold: float | None,
         inside: bool,
     ) -> None:
-        """match (N, L, P) = the row of truth that each box has, -1 (none) or -2 (ignored).
+        """match (N, L, P) = the row of truth that each box has, -1 (none) or -2 (ignored, as where
+        there is no truth).
 
         The boxes are the priors (location None, L = 1), or what location says. Of several to a
         prior, box l takes truth of label l only (background: none). First the pair of the greatest

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from osucaffe.backends.cuda.runtime.cache import keep
+from osucaffe.backends.cuda.runtime.nvrtc import load
 
 
 @functools.cache
@@ -20,7 +21,7 @@ def nvrtc() -> Any:
     spec = importlib.util.find_spec("nvidia")
     folders = [Path(folder) for folder in (spec.submodule_search_locations or [])] if spec else []
     found = [path for folder in folders for path in folder.glob("*/lib/libnvrtc.so.1?")]
-    return ctypes.CDLL(str(found[0])) if found else None
+    return load(str(found[0])) if found else None
 
 
 @functools.cache

@@ -265,17 +265,17 @@ def plan_steps(
     handle = call.backend.cudnn.handle
 
     def run(place: dict[str, int]) -> Step:
-        bound: tuple[Any, Any] = None, None
+        uids = [UIDS[name] for name in tensors]
+        lying = [(tensor, place.get(name, 0)) for name, tensor in tensors.items()]
+        given: list[int] = []
+        pack: Any = None
 
         def step() -> None:
-            nonlocal bound
-            workspace = scratch()
-            addresses = {
-                UIDS[name]: tensor.address + place.get(name, 0) for name, tensor in tensors.items()
-            }
-            if bound[0] != (workspace, addresses):  # once: tensors stay where they were placed
-                bound = (workspace, addresses), plan.bind(addresses, workspace)
-            plan.execute(handle, bound[1])
+            nonlocal given, pack
+            now = [scratch(), *[tensor.address + offset for tensor, offset in lying]]
+            if now != given:  # once: tensors stay where they were placed
+                given, pack = now, plan.bind(dict(zip(uids, now[1:], strict=True)), now[0])
+            plan.execute(handle, pack)
 
         return step
 

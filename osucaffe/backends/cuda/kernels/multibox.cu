@@ -57,7 +57,7 @@ extern "C" __global__ void match_boxes(const float* priors, const float* truth, 
     }
     __syncthreads();
     for (int p = threadIdx.x; p < count; p += blockDim.x)
-        match[p] = inside && mine && beyond_image(box_at(p)) ? -2.0f : -1.0f;
+        match[p] = !mine || (inside && beyond_image(box_at(p))) ? -2.0f : -1.0f;
     __syncthreads();
     // For each truth its best box that is free; the best of these is matched, over and over.
     auto look = [&](int t) {

@@ -163,10 +163,10 @@ class Descriptor:
         return self
 
     def get(self, attribute: Attribute, kind: Type, array: Any) -> int:
-        """Let cuDNN fill an array (or None); how many elements there are."""
-        count, room = c_int64(), c_int64(len(array) if array else 0)
+        """Let cuDNN fill an array; how many elements there are."""
+        count = c_int64()
         status = self._brief.cudnnBackendGetAttribute(
-            self.pointer, attribute, kind, room, byref(count), array
+            self.pointer, attribute, kind, c_int64(len(array)), byref(count), array
         )
         check(status, f"reading {attribute.name}")
         return count.value
@@ -180,7 +180,6 @@ class Descriptor:
         self, attribute: Attribute, kind: DescriptorType, most: int
     ) -> list[Descriptor]:
         """Other descriptors that belong to it, in their order: no more than `most`."""
-        most = min(most, self.get(attribute, Type.BACKEND_DESCRIPTOR, None))
         made = [Descriptor(kind, empty=True) for _ in range(most)]
         array = (c_void_p * most)(*(each.pointer for each in made))
         return made[: self.get(attribute, Type.BACKEND_DESCRIPTOR, array)]

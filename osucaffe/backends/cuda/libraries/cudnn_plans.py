@@ -9,6 +9,9 @@ from typing import Any, NamedTuple
 from .cudnn import Descriptor, Handle, Place, build, check, load
 from .cudnn_enums import Attribute, DescriptorType, HeurMode, Knob, Type
 
+FEW_KNOBS, MOST_KNOBS = 12, 48
+"""Of an engine: nearly always, and always."""
+
 
 class Configuration(NamedTuple):
     """An engine of cuDNN and what it is told: the number, and values by the numbers of knobs."""
@@ -70,8 +73,13 @@ def _read(found: Descriptor) -> tuple[Configuration, Descriptor]:
     kinds = DescriptorType
     [engine] = found.descriptors(Attribute.ENGINECFG_ENGINE, kinds.ENGINE, 1)
     [number] = engine.integers(Attribute.ENGINE_GLOBAL_INDEX, most=1)
+    choices: list[Descriptor] = []
+    for room in FEW_KNOBS, MOST_KNOBS:  # of knobs, cuDNN tells no number before it lists them
+        choices = found.descriptors(Attribute.ENGINECFG_KNOB_CHOICES, kinds.KNOB_CHOICE, room)
+        if len(choices) < room:
+            break
     knobs = []
-    for choice in found.descriptors(Attribute.ENGINECFG_KNOB_CHOICES, kinds.KNOB_CHOICE, 48):
+    for choice in choices:
         [knob] = choice.integers(Attribute.KNOB_CHOICE_KNOB_TYPE, Type.KNOB_TYPE, 1)
         [value] = choice.integers(Attribute.KNOB_CHOICE_KNOB_VALUE, most=1)
         knobs.append((knob, value))
@@ -105,7 +113,7 @@ class Plan:
     def __init__(self, finalized: Descriptor) -> None:
         self._plan = finalized
         [self.workspace] = finalized.integers(Attribute.EXECUTION_PLAN_WORKSPACE_SIZE, most=1)
-        self._library = load()
+        self._run = load().cudnnBackendExecute
 
     @classmethod
     def build(cls, place: Place, configuration: Descriptor) -> Plan:
@@ -143,6 +151,6 @@ class Plan:
 
     def execute(self, handle: Handle, pack: Descriptor) -> None:
         """Launch it on the handle's stream."""
-        status = self._library.cudnnBackendExecute(handle.pointer, self._plan.pointer, pack.pointer)
+        status = self._run(handle.pointer, self._plan.pointer, pack.pointer)
         if status:
             check(status, "running a plan")

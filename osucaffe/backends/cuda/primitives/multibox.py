@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from ...boxes import SMALL
 from ...tensor import Step, Tensor, sequence
 from ..registry import CudaCall, primitive
 from ..runtime.compile import Kernel
@@ -15,8 +16,6 @@ from .detection import box_kernel, plain, thin
 CODINGS = {"CORNER": 1, "CENTER_SIZE": 2, "CORNER_SIZE": 3}
 BOUNDS = {None: 0, "prior": 1, "decoded": 2}
 WIDE_BLOCK = 1024
-SMALL = 1e-5
-"""Area below which mining leaves a box out."""
 
 
 def _kernel(function: str, coding: str = "CORNER", scaled: bool = True, **macros: Any) -> Kernel:

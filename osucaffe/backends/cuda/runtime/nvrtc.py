@@ -6,14 +6,24 @@ what it is compiled to goes to standard output, and what is wrong with it to sta
 """
 
 import ctypes
+import os
 import sys
 
 FAILED = 3
 """The exit code where the text does not compile."""
 
 
+def load(path: str) -> ctypes.CDLL:
+    """The library. Some versions of it do not find libnvrtc-builtins, which lies beside it."""
+    folder = os.path.dirname(path)
+    for name in os.listdir(folder):
+        if name.startswith("libnvrtc-builtins.so."):
+            ctypes.CDLL(os.path.join(folder, name))
+    return ctypes.CDLL(path)
+
+
 def main(path: str, *options: str) -> int:
-    library, program = ctypes.CDLL(path), ctypes.c_void_p()
+    library, program = load(path), ctypes.c_void_p()
     text = sys.stdin.buffer.read()
     library.nvrtcCreateProgram(ctypes.byref(program), text, b"kernel.cu", 0, None, None)
     flags = (ctypes.c_char_p * len(options))(*map(str.encode, options))

@@ -125,6 +125,18 @@ def test_fused_graphs_are_known(operation: str, precision: str) -> None:
     found.__class__(**{**found.__dict__, **fused}).graph(describe("H200"))
 
 
+@pytest.mark.parametrize("operation", ["forward", "data", "filter"])
+@pytest.mark.parametrize("precision", ["tf32", "bf16"])
+def test_names_tell_proposals_apart(operation: str, precision: str) -> None:
+    """A name without the values of its knobs would build another plan than the one timed."""
+    place = describe("H200")
+    found = convolution("ResNet-50, strided", operation, precision)
+    offered = cudnn_plans.proposals(place, found.graph(place), HeurMode.A, 100)
+    names = [str(each.configuration) for each in offered]
+    assert len(names) > 5
+    assert len({*names}) == len(names)
+
+
 def test_a_plan_is_built_again_from_its_name() -> None:
     place = describe("H200")
     found = convolution("GoogLeNet 3a", "forward", "bf16")
