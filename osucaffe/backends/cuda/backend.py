@@ -98,7 +98,7 @@ class Cuda:
     def tuner(self) -> Tuner:
         """What chooses among candidates, by timing them on this device: again, where the libraries
         or our kernels have changed."""
-        text = "".join(path.read_text() for path in sorted(FOLDER.iterdir()))
+        text = "".join(path.read_text() for path in sorted(FOLDER.glob("*.cu*")))
         kernels = f"{zlib.crc32(text.encode()):08x}"
         libraries = f"cudnn {cudnn.version()}, cublaslt {self.products.library.version}"
         return Tuner(self, f"{self.properties.name}, {libraries}, kernels {kernels}")

@@ -31,7 +31,7 @@ HOPELESS = 1.1
 """What is so many times as slow as the best in one run is not run again."""
 JITTER = 0.01
 """Milliseconds by which the host's part of one run differs from that of another."""
-PATIENCE = 8
+PATIENCE = 12
 """Libraries list the most promising first: after so many in a row that are slower than the best,
 the rest of a provider's is left out where each takes long (timing.BRIEF)."""
 TOLERANCES = {"fp32": 2e-4, "tf32": 1e-2, "fp16": 1e-2, "bf16": 4e-2}

@@ -87,8 +87,6 @@ def filter_gradient(call: CudaCall, problem: Problem) -> list[Provider]:
     precision, dtype = backend.precision, backend.dtype
     if call["db"] is not None:
         bias_gradient(call.copy())  # of all candidates: its kernel begins to be compiled
-    if serves(problem):
-        return _depthwise(call, problem, "filter")
     if space_to_depth.pays(problem):
         return _by_space_to_depth(call, problem, "filter")
     x, dw = call.needed("x"), call.needed("dw")

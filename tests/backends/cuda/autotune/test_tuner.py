@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from osucaffe.backends.cuda import Cuda
+from osucaffe.backends.cuda import Cuda, backend
 from osucaffe.backends.cuda.autotune import timing, tuner
 from osucaffe.backends.cuda.autotune.candidate import Candidate, Provider, Spare
 from osucaffe.backends.cuda.autotune.trial import Trial
@@ -229,3 +229,20 @@ def test_a_library_is_not_asked_to_the_end_where_each_takes_long(call: CudaCall)
     assert chosen(call, heavy, light) == "p0"
     assert heavy.made == names[: tuner.PATIENCE + 1]
     assert light.made == names
+
+
+def test_what_is_remembered_is_of_these_kernels(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """An installed package has compiled Python files beside them."""
+    simulate(monkeypatch)
+    monkeypatch.setattr(backend, "FOLDER", tmp_path)
+    monkeypatch.setattr(backend.cudnn, "version", lambda: "9.20.0")
+    (tmp_path / "__pycache__").mkdir()
+    names = set()
+    for text in "one", "other":
+        (tmp_path / "some.cu").write_text(text)
+        made = with_libraries(Cuda())
+        del made.tuner
+        names.add(made.tuner._choices.path.name)
+    assert len(names) == 2
