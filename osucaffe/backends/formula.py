@@ -6,8 +6,7 @@ A formula is one or more statements in Python's expression syntax, separated by 
     g = g * scale + decay * w; h = momentum * h + rate * g; w = w - h
 
 Operators: + - * / ** and unary minus; comparisons, but only as the first argument of where.
-Functions: where, exp, log, log1p, expm1, sqrt, abs, tanh, erf, min, max, sign, floor; min and max
-pass over what is no number, as C's fmin and fmax, and so ReLUs by libraries do. A name is an
+Functions: where, exp, log, log1p, expm1, sqrt, abs, tanh, erf, min, max, sign, floor. A name is an
 operand (an array, read and written in place), a constant (fixed when the formula is compiled), a
 scalar (given for each run), or a temporary (assigned first). A statement sees what those before it
 assigned.

@@ -124,14 +124,6 @@ def test_operands_that_share_memory_are_all_read_before_one_is_written() -> None
     np.testing.assert_array_equal(z, before * 3)
 
 
-def test_min_and_max_pass_over_what_is_no_number() -> None:
-    a = np.array([np.nan, -1, 2], np.float32)
-    y, z = np.empty_like(a), np.empty_like(a)
-    Evaluate("y = max(a, 0); z = min(a, 0)", "ayz")([a, y, z], (), 0, 3)
-    assert y.tolist() == [0, 0, 2]
-    assert z.tolist() == [0, -1, 0]
-
-
 def test_only_the_range_asked_for_is_touched() -> None:
     a = np.zeros(3 * CHUNK, np.float32)
     Evaluate("a = a + 1", ["a"])([a], (), 5, CHUNK + 7)

@@ -20,7 +20,7 @@ CHUNK = 1 << 15
 """Elements worked on at a time: a handful of float32 arrays of it fit into a core's L2 cache."""
 
 UFUNCS: dict[str, Any] = {
-    "abs": np.absolute, "min": np.fmin, "max": np.fmax, "erf": erf,
+    "abs": np.absolute, "min": np.minimum, "max": np.maximum, "erf": erf,
 }  # fmt: skip
 CONDITIONS = frozenset(COMPARISONS.values())
 
