@@ -35,7 +35,7 @@ def by_anchor(maps: np.ndarray, numbers: int) -> np.ndarray:
 
 def encode(boxes: np.ndarray, truths: np.ndarray) -> np.ndarray:
     """What turns boxes into truths: shifts in proportion to the size, logarithms of growth."""
-    size, wanted = (each[:, 2:] - each[:, :2] + 1 for each in (boxes, truths))
+    size, wanted = (np.maximum(each[:, 2:] - each[:, :2] + 1, 1) for each in (boxes, truths))
     shift = truths[:, :2] + wanted / 2 - boxes[:, :2] - size / 2
     return np.concatenate([shift / size, np.log(wanted / size)], axis=1)
 

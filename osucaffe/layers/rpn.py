@@ -7,6 +7,7 @@ of its end-to-end training; `param_str` may name others, in small letters: 'rpn_
 from __future__ import annotations
 
 import ast
+import logging
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -18,6 +19,8 @@ from . import anchors
 from .python import HostBlob, PythonLayer
 
 Blobs = Sequence[HostBlob]
+
+log = logging.getLogger("osucaffe")
 
 BOTH: dict[str, Any] = {
     "base_size": 16, "ratios": [0.5, 1, 2], "scales": [8, 16, 32], "rng_seed": 3,
@@ -37,6 +40,7 @@ class RpnLayer(PythonLayer):
     """What the three share: their settings, and that they send no gradients down."""
 
     required: tuple[str, ...] = ()
+    warned = False
     count = 1
     """How many regions it gave last."""
 
@@ -58,6 +62,26 @@ class RpnLayer(PythonLayer):
             self.settings.base_size, self.settings.ratios, self.settings.scales
         )
 
+    @staticmethod
+    def about(bottom: Blobs, image: int) -> np.ndarray:
+        """Height, width and scale of an image, from im_info: a row for each, or one for all."""
+        rows = bottom[2].data.reshape(len(bottom[2].data), -1)
+        return rows[min(image, len(rows) - 1), :3].astype(np.float64)
+
+    def truths(self, boxes: np.ndarray, image: int, images: int) -> np.ndarray:
+        """The objects of an image: all, but where a sixth number says which image they are of."""
+        if boxes.shape[1] > 5:
+            return boxes[boxes[:, 5] == image]
+        if images > 1 and not self.warned:
+            self.warned = True
+            log.warning(
+                'layer "%s": gt_boxes says of no object in which of %d images it is: each is taken '
+                "to be in all of them (a sixth number would say it)",
+                self.layer_param.name,
+                images,
+            )
+        return boxes
+
     def sample(self, places: np.ndarray, count: int) -> np.ndarray:
         """Some of the places, if there are more than so many, in their order."""
         if len(places) <= count:
@@ -73,7 +97,7 @@ class RpnLayer(PythonLayer):
 
 
 class ProposalLayer(RpnLayer):
-    """Scores, box deltas, im_info of one image -> its best regions (and their scores)."""
+    """Scores, box deltas, im_info -> the best regions of each image (and their scores)."""
 
     required = ("feat_stride",)
 
@@ -82,8 +106,19 @@ class ProposalLayer(RpnLayer):
             blob.reshape(self.count, numbers)
 
     def forward(self, bottom: Blobs, top: Blobs) -> None:
-        settings, (scores, deltas, information) = self.settings, (each.data for each in bottom)
-        height, width, scale = information.reshape(-1)[:3].astype(np.float64)
+        scores, deltas = (each.data for each in bottom[:2])
+        rois, chances = [], []
+        for image in range(len(scores)):
+            found = self._best(scores[image, None], deltas[image, None], self.about(bottom, image))
+            rois.append(np.pad(found[0], ((0, 0), (1, 0)), constant_values=image))
+            chances.append(found[1])
+        self.give(top, [np.concatenate(rois), np.concatenate(chances)])
+
+    def _best(
+        self, scores: np.ndarray, deltas: np.ndarray, about: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """The regions of an image, and their scores."""
+        settings, (height, width, scale) = self.settings, about
         boxes = anchors.shifted(self.first, scores.shape[2:], settings.feat_stride)
         boxes = anchors.decode(boxes, anchors.by_anchor(deltas, 4).astype(np.float64))
         boxes = anchors.clipped(boxes, height, width)
@@ -96,9 +131,8 @@ class ProposalLayer(RpnLayer):
         most = max(settings.rpn_post_nms_top_n, 0)
         kept = order[anchors.suppress(boxes[order], settings.rpn_nms_thresh, most)]
         if not len(kept):  # a blob without elements there is not: the whole image, at score 0
-            boxes, chances = np.array([[0, 0, width - 1, height - 1]]), np.zeros((1, 1))
-            kept = np.zeros(1, np.intp)
-        self.give(top, [np.pad(boxes[kept], ((0, 0), (1, 0))), chances[kept]])
+            return np.array([[0, 0, width - 1, height - 1]]), np.zeros((1, 1))
+        return boxes[kept], chances[kept]
 
 
 class AnchorTargetLayer(RpnLayer):
@@ -107,16 +141,21 @@ class AnchorTargetLayer(RpnLayer):
     required = ("feat_stride",)
 
     def reshape(self, bottom: Blobs, top: Blobs) -> None:
-        height, width = bottom[0].shape[2:]
+        images, _, height, width = bottom[0].shape
         count = len(self.first)
-        top[0].reshape(1, 1, count * height, width)
+        top[0].reshape(images, 1, count * height, width)
         for each in top[1:4]:
-            each.reshape(1, count * 4, height, width)
+            each.reshape(images, count * 4, height, width)
 
     def forward(self, bottom: Blobs, top: Blobs) -> None:
-        settings, truths = self.settings, bottom[1].data[:, :4].astype(np.float64)
-        image_height, image_width = bottom[2].data.reshape(-1)[:2]
-        height, width = bottom[0].shape[2:]
+        images = len(bottom[0].data)
+        for image in range(images):
+            truths = self.truths(bottom[1].data, image, images)[:, :4].astype(np.float64)
+            self._one(image, truths, self.about(bottom, image), top)
+
+    def _one(self, image: int, truths: np.ndarray, about: np.ndarray, top: Blobs) -> None:
+        settings, (image_height, image_width, _) = self.settings, about
+        height, width = top[1].shape[2:]
         boxes = anchors.shifted(self.first, (height, width), settings.feat_stride)
         border = settings.allowed_border
         inside = (boxes[:, :2] >= -border).all(axis=1)
@@ -134,9 +173,9 @@ class AnchorTargetLayer(RpnLayer):
             total = (positive | negative).sum() if share < 0 else chosen.sum()
             outer[chosen] = (1 if share < 0 else part) / max(total, 1)
         maps = labels.reshape(height, width, -1).transpose(2, 0, 1)
-        top[0].data[...] = maps.reshape(top[0].shape)
+        top[0].data[image] = maps.reshape(top[0].shape[1:])
         for blob, rows in zip(top[1:], (targets, inner, outer), strict=False):
-            blob.data[0] = rows.reshape(height, width, -1).transpose(2, 0, 1)
+            blob.data[image] = rows.reshape(height, width, -1).transpose(2, 0, 1)
 
     def _labels(self, own: np.ndarray) -> np.ndarray:
         """Of anchors by their overlaps with the objects: 1, 0, or -1 where they do not count."""
@@ -171,16 +210,32 @@ class ProposalTargetLayer(RpnLayer):
             each.reshape(self.count, 4 * self.settings.num_classes)
 
     def forward(self, bottom: Blobs, top: Blobs) -> None:
-        settings, truths = self.settings, bottom[1].data
-        rois = np.concatenate([bottom[0].data, np.pad(truths[:, :4], ((0, 0), (1, 0)))])
-        own = anchors.overlaps(rois[:, 1:].astype(np.float64), truths[:, :4].astype(np.float64))
-        best = own.max(axis=1)
-        count = settings.batch_size if settings.batch_size > 0 else len(rois)
+        rois = bottom[0].data
+        images = int(rois[:, 0].max()) + 1
+        parts = []
+        for image in range(images):
+            truths = self.truths(bottom[1].data, image, images)
+            own = rois[rois[:, 0] == image]
+            parts.append(self._sampled(own, truths, image, self.settings.batch_size // images))
+        self.give(top, [np.concatenate(part) for part in zip(*parts, strict=True)])
+
+    def _sampled(
+        self, rois: np.ndarray, truths: np.ndarray, image: int, count: int
+    ) -> list[np.ndarray]:
+        """What goes to the tops of the regions of an image: `count` of them (not above 0: all)."""
+        settings = self.settings
+        own = np.pad(truths[:, :4], ((0, 0), (1, 0)), constant_values=image)
+        rois = np.concatenate([rois, own])
+        if not len(truths):  # a distant object that nothing overlaps
+            truths = np.array([[-2.0, -2, -1, -1, 0]])
+        near = anchors.overlaps(rois[:, 1:].astype(np.float64), truths[:, :4].astype(np.float64))
+        best = near.max(axis=1)
+        count = count if count > 0 else len(rois)
         objects = np.flatnonzero(best >= settings.fg_thresh)
         objects = self.sample(objects, round(settings.fg_fraction * count))
         others = (best < settings.bg_thresh_hi) & (best >= settings.bg_thresh_lo)
         chosen = np.append(objects, self.sample(np.flatnonzero(others), count - len(objects)))
-        nearest = truths[own[chosen].argmax(axis=1)]
+        nearest = truths[near[chosen].argmax(axis=1)]
         labels = nearest[:, 4].copy()
         labels[len(objects) :] = 0
         changes = anchors.encode(rois[chosen, 1:].astype(np.float64), nearest[:, :4])
@@ -192,4 +247,4 @@ class ProposalTargetLayer(RpnLayer):
         targets[rows, places] = changes[rows]
         inner[rows, places] = settings.bbox_inside_weights
         wide = [each.reshape(len(chosen), -1) for each in (targets, inner, inner > 0)]
-        self.give(top, [rois[chosen], labels, *wide])
+        return [rois[chosen], labels, *wide]

@@ -17,8 +17,6 @@ class SmoothL1Loss(Loss):
     no_gradient = (2, 3)
 
     def setup(self, bottom: list[Shape]) -> list[Shape]:
-        if len(bottom) == 3:
-            self.fail("bottom", "give the weights inside and those outside, or neither")
         for pair in ([bottom[0], other] for other in bottom[1:]):
             self.check_counts_alike(pair)
         sigma = self.param.smooth_l1_loss_param.sigma
@@ -26,12 +24,12 @@ class SmoothL1Loss(Loss):
             self.fail("smooth_l1_loss_param.sigma", f"is {sigma:g}, but must be above 0")
         self.constants = {"square": sigma * sigma, "share": 1 / bottom[0][0]}
         # With weights, c is the one inside and d the one outside; what follows is the gradient.
-        weighted = len(bottom) == 4
-        gap = "gap = c * (a - b)" if weighted else "gap = a - b"
+        weights = "cd"[: len(bottom) - 2]
+        gap = "gap = c * (a - b)" if weights else "gap = a - b"
         curve = "where(abs(gap) * square < 1, 0.5 * square * gap * gap, abs(gap) - 0.5 / square)"
-        self.value = f"{gap}; y = share * {curve}{' * d' if weighted else ''}"
+        self.value = f"{gap}; y = share * {curve}{' * d' if weights == 'cd' else ''}"
         slope = "max(-1, min(1, square * gap))"
-        self.derivative = f"{gap}; y = share * {slope} * {'c * d * e' if weighted else 'c'}"
+        self.derivative = f"{gap}; y = share * {slope} * {' * '.join('cde'[: len(weights) + 1])}"
         return [()]
 
     def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:

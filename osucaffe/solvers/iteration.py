@@ -23,8 +23,10 @@ def iterate(solver: Solver, tracer: Tracer | None = None) -> None:
     param, net, team = solver.param, solver.net, solver.team
     display = solver.due(param.display)
     show = display and param.debug_info
-    # Only what a display shows is noted.
-    wanted = param.display > 0 and (-solver.iteration % param.display < param.average_loss)
+    # Only what a display shows is noted, or the policy asks for.
+    wanted = solver.policy.watches_loss or (
+        param.display > 0 and (-solver.iteration % param.display < param.average_loss)
+    )
     rate = solver.policy.rate(solver.iteration)
     solver.optimizer.set_rate(rate, solver.iteration)
     for part in range(param.iter_size):

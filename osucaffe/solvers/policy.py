@@ -23,6 +23,7 @@ NEEDS: dict[str, tuple[str, ...]] = {
     "poly": ("power", "max_iter"),
     "sigmoid": ("gamma", "stepsize"),
     "multifixed": ("stagelr", "stageiter"),
+    "plateau": ("gamma", "plateau_winsize"),
 }
 """The policies, each with the solver fields that it is made of (besides base_lr)."""
 
@@ -33,6 +34,8 @@ class Policy:
     fixed: base_lr. step: base_lr * gamma^floor(t / stepsize). exp: base_lr * gamma^t.
     inv: base_lr * (1 + gamma * t)^-power. multistep: base_lr * gamma^(steps passed).
     poly: base_lr * (1 - t / max_iter)^power. sigmoid: base_lr / (1 + e^(-gamma * (t - stepsize))).
+    plateau (SSD): base_lr * gamma^(steps passed); a step passes when plateau_winsize[step]
+    iterations have brought no smaller smoothed loss since the last step or the last smaller one.
     multifixed (caffe-yolo9000): the first stagelr whose stageiter is not behind, or the last one.
 
     Whatever the policy, a rate may begin otherwise: for warmup_iter iterations on a line from
@@ -40,10 +43,17 @@ class Policy:
     the square of t (NVIDIA Caffe); and min_lr is the least, to which poly falls (NVIDIA Caffe).
 
     current_step: how many steps of `step` and `multistep` lie behind; part of a solver state.
+    best: of plateau, the least loss so far, and the iteration from which it waits for a lesser.
+    loss: gives the smoothed loss of the iterations before, which plateau asks for.
     Raises UserError for an unknown policy or one whose fields are missing.
     """
 
-    def __init__(self, param: SolverParameter, file: str = "the solver") -> None:
+    def __init__(
+        self,
+        param: SolverParameter,
+        file: str = "the solver",
+        loss: Callable[[], float] = lambda: math.nan,
+    ) -> None:
         name = param.lr_policy
         if name not in NEEDS:
             known = ", ".join(NEEDS)
@@ -51,7 +61,7 @@ class Policy:
             raise UserError(f"{file}: {what}; choose one of {known}")
         for field in NEEDS[name]:
             value = getattr(param, field)
-            repeated = field in ("stepvalue", "stagelr", "stageiter")
+            repeated = field in ("stepvalue", "stagelr", "stageiter", "plateau_winsize")
             given = len(value) > 0 if repeated else param.HasField(field)
             if not given:
                 raise UserError(f"{file}: lr_policy {name!r} needs the field {field}; set it")
@@ -74,6 +84,9 @@ class Policy:
             raise UserError(f"{file}: base_lr is missing, nothing would be learnt; set it")
         self.name = name
         self.current_step = 0
+        self.best = [math.inf, 0]
+        self.watches_loss = name == "plateau"
+        self._loss = loss
         self._param = param
         self._factor: Callable[[int], float] = getattr(self, f"_{name}")
 
@@ -116,6 +129,18 @@ class Policy:
     def _poly(self, iteration: int) -> float:
         # An iteration beyond max_iter (a Python script may go there) must not turn complex.
         return float(max(0.0, 1 - iteration / self._param.max_iter) ** self._param.power)
+
+    def _plateau(self, iteration: int) -> float:
+        # The loss of this very iteration is not known yet: a step comes one later than in SSD.
+        loss = self._loss()
+        if loss < self.best[0]:
+            self.best = [loss, iteration]
+        windows = [*self._param.plateau_winsize, math.inf]
+        if iteration >= self.best[1] + windows[self.current_step]:
+            self.current_step += 1
+            self.best[1] = iteration
+            logger.info("Plateau Status: Iteration %d, step = %d", iteration, self.current_step)
+        return float(self._param.gamma**self.current_step)
 
     def _multifixed(self, iteration: int) -> float:
         """The rate itself."""

@@ -63,20 +63,27 @@ class Progress:
     """How far a run has come.
 
     nets: the training net, then the test nets. losses: those that the next display smooths over.
-    loss_scale: see `LossScale.read`; None without loss scaling.
+    loss_scale: see `LossScale.read`; None without loss scaling. plateau: see `Policy.best`; None
+    with other policies.
     """
 
     seed: int
     nets: list[NetProgress]
     losses: list[float]
     loss_scale: list[float] | None = None
+    plateau: list[float] | None = None
 
     @classmethod
     def of(
-        cls, seed: int, nets: Iterable[Net], losses: Iterable[float], scale: LossScale | None
+        cls,
+        seed: int,
+        nets: Iterable[Net],
+        losses: Iterable[float],
+        scale: LossScale | None,
+        plateau: list[float] | None,
     ) -> Progress:
         found = [NetProgress.of(net) for net in nets]
-        return cls(seed, found, list(losses), scale.read() if scale else None)
+        return cls(seed, found, list(losses), scale.read() if scale else None, plateau)
 
     def apply(self, nets: Sequence[Net], scale: LossScale | None) -> None:
         """Let the nets, as many as there were, and the loss scale go on from here."""
@@ -94,7 +101,8 @@ class Progress:
             fields = json.loads(content)
             nets = [NetProgress.decode(each) for each in fields["nets"]]
             losses = [float(loss) for loss in fields["losses"]]
-            return cls(int(fields["seed"]), nets, losses, fields.get("loss_scale"))
+            others = fields.get("loss_scale"), fields.get("plateau")
+            return cls(int(fields["seed"]), nets, losses, *others)
         except (ValueError, KeyError, TypeError, AttributeError):
             raise UserError(
                 f"{path}: what a resumed run needs cannot be read, the file is damaged; "

@@ -78,7 +78,7 @@ class Solver:
         self.loss_scale = make_loss_scale(backend, loss_scale)
         refuse_unread(param, f"{file}: ")
         self._update = update_of(param, file, scaled=self.loss_scale is not None)
-        self.policy = Policy(param, file)
+        self.policy = Policy(param, file, self._smoothed)
         snapshot.check_prefix(param, file)
         if param.average_loss < 1:
             raise UserError(f"{file}: average_loss must be at least 1, not {param.average_loss}")
@@ -203,6 +203,11 @@ class Solver:
         """The mean loss of the last `average_loss` iterations; NaN before there is any."""
         return self.losses.mean
 
+    def _smoothed(self) -> float:
+        """The same, of all that has been computed: the host waits for it."""
+        self.losses.read()
+        return self.loss
+
     # -- testing ---------------------------------------------------------------------------------
 
     def test_all(self) -> list[TestResult]:
@@ -294,9 +299,11 @@ class Solver:
         self.policy.current_step = restored.state.current_step
         self.losses.reset(progress.losses if progress else [])
         if progress:
+            self.policy.best = list(progress.plateau or self.policy.best)
             progress.apply([self.net, *self.test_nets], self.loss_scale)
         self.team.changed()
 
     def _progress(self) -> Progress:
         nets = [self.net, *self.test_nets]
-        return Progress.of(self.seed, nets, self.losses.recent, self.loss_scale)
+        plateau = self.policy.best if self.policy.watches_loss else None
+        return Progress.of(self.seed, nets, self.losses.recent, self.loss_scale, plateau)

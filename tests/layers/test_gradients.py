@@ -75,6 +75,10 @@ CASES = [
     case("Normalize", 'normalize_param { normalize_type: "L1" bp_norm: true }', {"x": (3, 5)}, tops=2, name="L1"),
     case("Upsample", "upsample_param { upsample_h: 60 upsample_w: 70 }", {"x": (2, 3, 2, 3), "m": (2, 3, 2, 3)},
          labels={"m": 60 * 70}),
+    case("InnerProduct", f"inner_product_param {{ num_output: 5 normalize: true {WEIGHTS} }}",
+         name="normalize"),
+    case("InnerProduct", f"inner_product_param {{ num_output: 5 axis: 2 normalize: true bias_term: false {WEIGHTS} }}",
+         name="normalize axis"),
     case("Pooling", "pooling_param { kernel_size: 3 stride: 2 }"),
     case("Pooling", "pooling_param { kernel_h: 2 kernel_w: 3 stride_h: 1 stride_w: 2 pad_h: 1 "
          "pad_w: 2 round_mode: FLOOR }", name="by axis"),
@@ -207,6 +211,7 @@ CASES = [
                                  ("SigmoidCrossEntropyLoss", "l", (6, 4)))),
     case("Dropout", "dropout_param { dropout_ratio: 0.4 scale_train: false }", name="scale_train"),
     case("Dropout", "dropout_param { dropout_ratio: 0.4 scale_train: false }", in_place=True, phase="TEST", name="scale_train test"),
+    case("SmoothL1Loss", "loss_weight: 3", {"x": (4, 2), "z": (4, 2), "l": (4, 2)}, labels={"l": 3}, name="weights inside"),
     case("SmoothL1LossOHEM", "loss_weight: 3", dict.fromkeys("xz", (4, 2, 3, 1))),
     case("SmoothL1LossOHEM", "loss_param { normalization: PRE_FIXED pre_fixed_normalizer: 7 }",
          {"x": (4, 2), "z": (4, 2), "l": (4, 2)}, labels={"l": 3}, name="weights"),

@@ -180,10 +180,81 @@ def test_a_sample_of_regions() -> None:
     np.testing.assert_array_equal(outer, inner)
 
 
+def test_several_images(caplog: pytest.LogCaptureFixture) -> None:
+    """As one after the other, where objects say of which image they are."""
+    scores, deltas = random.random((2, 18, 4, 5)), random.standard_normal((2, 36, 4, 5)) * 0.3
+    for each in (NAMED, PROPOSAL):
+        parts = []
+        for images in (slice(0, 2), slice(0, 1), slice(1, 2)):
+            count = images.stop - images.start
+            text = each.replace("dim: 1 dim: 18", f"dim: {count} dim: 18")
+            net = build(text.replace("dim: 1 dim: 36", f"dim: {count} dim: 36") % 0.7, Cpu())
+            given = {"s": scores[images], "d": deltas[images], "i": np.array([[60, 70, 1]])}
+            for name, values in given.items():
+                net.write(name, values)
+            net.forward()
+            parts.append(net.read("y"))
+        both, first, second = parts
+        np.testing.assert_array_equal(both[both[:, 0] == 0], first)
+        np.testing.assert_array_equal(both[both[:, 0] == 1][:, 1:], second[:, 1:])
+
+    truths = np.array([[20.0, 18, 50, 52, 3, 0], [70, 40, 100, 90, 1, 1], [10, 10, 40, 60, 2, 1]])
+    together = targets((2, 12, 6, 7), truths)
+    for image in range(2):
+        alone = targets((1, 12, 6, 7), truths[truths[:, 5] == image, :5])
+        for mine, wanted in zip(together, alone, strict=True):
+            np.testing.assert_allclose(mine[image], wanted[0], rtol=1e-6)
+    assert not caplog.records
+    targets((2, 12, 6, 7), truths[:, :5])
+    assert "says of no object in which of 2 images it is" in caplog.text
+
+    text = inputs({"r": (20, 5), "g": (3, 6)}) + python(
+        "rpn.proposal_target_layer", "ProposalTargetLayer", "r g", "y l t",
+        "'num_classes': 5, 'batch_size': 16",
+    )  # fmt: skip
+    net = build(text, Cpu(), phase="TRAIN")
+    net.write("r", np.concatenate([np.arange(20)[:, None] % 2, boxes(20)], axis=1))
+    net.write("g", truths)
+    net.forward()
+    rois, labels = net.read("y"), net.read("l")
+    assert ((rois[:, 0] == 0).sum(), (rois[:, 0] == 1).sum()) == (8, 8)
+    assert set(labels[rois[:, 0] == 0]) <= {0, 3}
+    assert set(labels[rois[:, 0] == 1]) <= {0, 1, 2}
+
+
+@pytest.mark.parametrize("inspectable", [False, True])
+def test_a_net_learns_by_its_targets(inspectable: bool) -> None:
+    """No gradient is asked of what finds targets, though learning layers stand above it."""
+    truths = np.array([[20.0, 18, 50, 52, 3], [70, 40, 100, 90, 1]])
+    convolution = 'layer {{ name: "{}" type: "Convolution" bottom: "x" top: "{}" convolution_param'
+    convolution += ' {{ num_output: {} kernel_size: 1 weight_filler {{ type: "gaussian" }} }} }}'
+    text = (
+        inputs({"x": (1, 8, 6, 7), "g": truths.shape, "i": (1, 3)})
+        + convolution.format("score", "score", 12)
+        + convolution.format("box", "box", 24)
+        + 'layer { name: "shape" type: "Reshape" bottom: "score" top: "scores" '
+        "reshape_param { shape { dim: 0 dim: 2 dim: -1 dim: 0 } } }"
+        + python("rpn.anchor_target_layer", "AnchorTargetLayer", "score g i", "l t inner outer",
+                 "'feat_stride': 16, 'scales': [1, 2]")
+        + 'layer { name: "a" type: "SoftmaxWithLoss" bottom: "scores" bottom: "l" top: "a" '
+        "loss_param { ignore_label: -1 } }"
+        'layer { name: "b" type: "SmoothL1Loss" bottom: "box" bottom: "t" bottom: "inner" '
+        'bottom: "outer" top: "b" smooth_l1_loss_param { sigma: 3 } }'
+    )  # fmt: skip
+    net = build(text, Cpu(), phase="TRAIN", inspectable=inspectable)
+    for name, values in (("x", random.standard_normal((1, 8, 6, 7))), ("g", truths),
+                         ("i", np.array([[96, 112, 1]]))):  # fmt: skip
+        net.write(name, values)
+    net.forward()
+    net.backward()
+    assert 0 < net.loss() < 100
+    assert all(net.backend.read(each.blob.diff).any() for each in net.parameters)
+
+
 def test_messages() -> None:
     with pytest.raises(UserError, match="'feat_stride': NUMBER"):
         build(NAMED.replace("'feat_stride': 16, ", "") % 0.7, Cpu())
-    with pytest.raises(UserError, match=r"bottom\[0\]: has shape .* 9 anchors .* 1 x 18 x H x W"):
+    with pytest.raises(UserError, match=r"bottom\[0\]: has shape .* 9 anchors .* N x 18 x H x W"):
         build(PROPOSAL.replace("dim: 18", "dim: 17") % 0.7, Cpu())
     data = python("roi_data_layer.layer", "RoIDataLayer", "", "data", "'num_classes': 2")
     with pytest.raises(UserError, match="comes with py-faster-rcnn, in its folder lib"):

@@ -300,3 +300,11 @@ def test_dropout_that_does_not_scale_in_training(phase) -> None:
         kept = y != 0
         assert 0.6 < kept.mean() < 0.8
         np.testing.assert_allclose(y[kept], x[kept])
+
+
+def test_weights_of_length_one() -> None:
+    x, weight, bias = random.standard_normal((4, 6)), random.standard_normal((3, 6)), np.ones(3)
+    settings = "inner_product_param { num_output: 3 normalize: true }"
+    y = run("InnerProduct", [x], settings, parameters=(weight, bias))
+    unit = weight / np.linalg.norm(weight, axis=1, keepdims=True)
+    np.testing.assert_allclose(y, x @ unit.T + 1, rtol=1e-5)

@@ -158,11 +158,6 @@ def test_every_v1_type_has_its_name() -> None:
             "pooling_param.temporal_stride: is",
         ),
         (
-            "InnerProduct",
-            "inner_product_param { num_output: 2 normalize: true }",
-            "inner_product_param.normalize: is",
-        ),
-        (
             "Dropout",
             "dropout_param { sample_weights_test: true }",
             "dropout_param.sample_weights_test: is",
