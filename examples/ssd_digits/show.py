@@ -22,7 +22,7 @@ from osucaffe.net import Net
 from osucaffe.proto import read_net, read_weights
 
 FOLDER, DATA = "examples/ssd_digits", "data/ssd_digits"
-ZOOM, LEAST = 4, 0.5
+ZOOM, LEAST = 4, 0.4
 GREEN, RED, YELLOW = (90, 230, 110), (255, 90, 90), (255, 220, 60)
 
 

@@ -12,6 +12,7 @@ from osucaffe.backends.tensor import Shape
 from osucaffe.errors import UserError
 from osucaffe.proto import caffe_pb2
 
+from .ahead import BadRecords
 from .augment import Window, expand, sample, show
 from .boxes import Annotations, cut, mirror
 from .database import Database
@@ -70,7 +71,7 @@ class AnnotatedSource:
 
     `shape` is that of every image; where the images' sizes differ (`varies`) it is the first one's.
     What is drawn for a record depends on seed, epoch and record only. block: as for order.runs.
-    fail(field, text): the layer's.
+    bad: what becomes of a record that cannot be used. fail(field, text): the layer's.
     """
 
     def __init__(
@@ -82,8 +83,10 @@ class AnnotatedSource:
         *,
         seed: int = 0,
         block: int = 0,
+        bad: BadRecords | None = None,
     ) -> None:
         self._database, self._seed, self._block = database, seed, block
+        self._bad = bad or BadRecords()
         self._param, self._fail = parameter.transform_param, fail
         self._samplers = list(parameter.annotated_data_param.batch_sampler)
         has = self._param.HasField
@@ -123,7 +126,7 @@ class AnnotatedSource:
             records = np.arange(start, stop)
             draws = record_draws(self._seed, np.full_like(records, epoch), records)
             for record, draw in zip(records.tolist(), draws.tolist(), strict=True):
-                rows = self._one(record, np.random.default_rng(draw), arrays[0][at])
+                rows = self._usable(record, draw, arrays[0][at])
                 if len(arrays) > 1:
                     arrays[1][at] = -1
                     arrays[1][at, : len(rows)] = rows
@@ -139,6 +142,16 @@ class AnnotatedSource:
         varied = self.varied(record, generator)
         out = np.empty((varied.image.shape[0], *(self._crop or varied.image.shape[1:])), np.float32)
         return out, self._cut(varied, generator, out)
+
+    def _usable(self, record: int, draw: int, out: np.ndarray) -> np.ndarray:
+        """`_one` of a record, or of the next that can be used."""
+        count = len(self._database)
+        for place in range(record, record + count):
+            try:
+                return self._one(place % count, np.random.default_rng(draw), out)
+            except UserError as error:
+                self._bad.found(error)
+        raise UserError(f"{self._database.path} has no record that can be used")
 
     def _one(self, record: int, generator: np.random.Generator, out: np.ndarray) -> np.ndarray:
         varied = self.varied(record, generator)

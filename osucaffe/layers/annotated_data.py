@@ -8,6 +8,7 @@ from osucaffe.backends.cores import usable_cores
 from osucaffe.backends.primitives import Program
 from osucaffe.backends.tensor import Shape
 from osucaffe.blob import Blob
+from osucaffe.data.ahead import BadRecords
 from osucaffe.data.annotated import COLUMNS, ROOM, AnnotatedSource, join_rows
 from osucaffe.data.database import open_database
 from osucaffe.data.pipeline import Buffer, allocate
@@ -55,6 +56,7 @@ class AnnotatedData(Stream):
             source = AnnotatedSource(
                 database, self.param, self.phase, self.fail, seed=self.seed,
                 block=settings.shuffle if self.phase == "TRAIN" else 0,
+                bad=BadRecords(skip=settings.skip_bad),
             )  # fmt: skip
         except UserError as error:
             if str(error).startswith(self.title):

@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 
 from osucaffe.backends.cpu import Cpu
+from osucaffe.data import settings as reading
 from osucaffe.data.database import write_database
+from osucaffe.data.make_annotated import annotated_record
 from osucaffe.errors import UserError
 from osucaffe.net import Net
 
@@ -97,8 +99,6 @@ def test_what_is_drawn_depends_on_seed_epoch_and_record_only(tmp_path: Path) -> 
 
 def test_boxes_follow_their_pixels(tmp_path: Path) -> None:
     """On a canvas of two colours the box stays on its colour, however the image is varied."""
-    from osucaffe.data.make_annotated import annotated_record
-
     image = np.full((3, 40, 50), 50, np.uint8)
     image[:, 10:30, 15:40] = 250
     box = np.array([[15 / 50, 10 / 40, 40 / 50, 30 / 40]])
@@ -133,3 +133,23 @@ def test_bad_settings_name_the_layer(tmp_path: Path) -> None:
     ):
         with pytest.raises(UserError, match=words):
             train_net(tmp_path, settings)
+
+
+def test_bad_records_stop_or_are_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    images = [np.full((1, 4, 4), value, np.uint8) for value in (10, 20, 30)]
+    values = [annotated_record(each, np.ones(1), np.array([[0, 0, 1, 1]])) for each in images]
+    values[1] = values[1][:-20]
+    write_database(tmp_path / "lmdb", ((b"%d" % i, value) for i, value in enumerate(values)))
+    text = (
+        'layer { type: "AnnotatedData" top: "data" top: "label" data_param { batch_size: 3 '
+        f'source: "{tmp_path / "lmdb"}" }} }}'
+    )
+    net = build(text, Cpu())
+    with pytest.raises(UserError, match=r'record "1" of .* cannot be read'):
+        net.forward()
+    close(net)
+    monkeypatch.setattr(reading.settings, "skip_bad", True)
+    net = build(text, Cpu())
+    net.forward()
+    np.testing.assert_array_equal(net.read("data")[:, 0, 0, 0], [10, 30, 30])
+    close(net)
