@@ -30,6 +30,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--detection", action="store_true", help="the net is to have detections that are judged"
     )
+    parser.add_argument(
+        "--results",
+        metavar="DIR",
+        help="write the detections there, in files as the layer's save_output_param describes them",
+    )
     options.add_log(parser)
     options.add_state(parser)
     options.add_device(parser)
@@ -53,6 +58,7 @@ def run(args: argparse.Namespace) -> None:
     from ..proto import read_net
     from ..solvers.detection import check_detection, detection_outputs
     from ..solvers.report import name_outputs, read_outputs
+    from .results import gather
 
     net = Net(
         read_net(args.model), phase="TEST", backend=backend, level=args.level, stages=args.stage
@@ -61,6 +67,7 @@ def run(args: argparse.Namespace) -> None:
     if args.detection:
         check_detection(net, args.model)
     detections: dict[str, list[np.ndarray]] = {name: [] for name in detection_outputs(net)}
+    results = gather(net, args.results) if args.results else []
     options.compare_preprocessing(net, args.model, models)
     options.load_weights(net, models, args)
     logger.info("Running for %d iterations.", args.iterations)
@@ -72,6 +79,8 @@ def run(args: argparse.Namespace) -> None:
         loss += net.loss()
         for name, rows in detections.items():
             rows.append(net.read(name)[0, 0])
+        for each in results:
+            each.add(net)
         for output in name_outputs(net, values):
             logger.info("Batch %d, %s = %g", batch, output.name, output.value)
     logger.info("Loss: %g", loss / args.iterations)
@@ -81,6 +90,8 @@ def run(args: argparse.Namespace) -> None:
             weighted = output.loss_weight * output.value
             text += f" (* {output.loss_weight:g} = {weighted:g} loss)"
         logger.info("%s", text)
+    for each in results:
+        logger.info("Detections in %s", ", ".join(map(str, each.write())))
     for name, rows in detections.items():
         _log_precision(logger, name, np.concatenate(rows))
 

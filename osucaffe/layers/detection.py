@@ -52,8 +52,8 @@ class DetectionOutput(Rows):
                       "eta above 0 and at most 1")  # fmt: skip
         if param.save_output_param.output_directory or param.visualize:
             _log.warning(
-                "%s, detection_output_param: save_output_param and visualize write no files here; "
-                "the rows of the top say what they would",
+                "%s, detection_output_param: save_output_param and visualize write no files while "
+                "the net runs; osucaffe test --results DIR writes those of save_output_param",
                 self.title,
             )
         items, priors, classes = self.confidence_shape

@@ -9,6 +9,7 @@ import numpy as np
 from ..backends.primitives import Program
 from ..backends.tensor import Shape, Tensor
 from ..blob import Blob
+from ..data.pipeline import allocate
 from ..layer import Layer, register
 from .losses import Loss
 
@@ -98,10 +99,14 @@ class LabelSpecificAdd(Layer):
     """Adds a bias to the score of each item's own class, in TRAIN (AM-Softmax's margin).
 
     Scores that the bias would take below 0 stay as they are; its sign is that of a margin: -0.35.
+    With bias_base it changes with each pass: bias_base + (1 + bias_gamma * iteration) ^ bias_power
+    - 1, within bias_min and bias_max. A second top: the bias (0 in TEST).
     """
 
     bottoms = (2, 2)
+    tops = (1, 2)
     no_gradient = (1,)
+    gives_none = (1,)
     messages = ("label_specific_add_param",)
 
     def setup(self, bottom: list[Shape]) -> list[Shape]:
@@ -110,20 +115,41 @@ class LabelSpecificAdd(Layer):
         if math.prod(bottom[1]) != shape[0]:
             self.fail("bottom[1]", f"has shape {bottom[1]}: {shape[0]} items need as many labels")
         self.takes_labels(1, self.scores[1])
-        return [shape]
+        self.iteration = self.param.label_specific_add_param.iteration
+        return [shape, (1,)]
+
+    @property
+    def bias(self) -> float:
+        """What is added in this iteration."""
+        param = self.param.label_specific_add_param
+        if not param.HasField("bias_base"):
+            return param.bias
+        bias = param.bias_base + (1 + param.bias_gamma * self.iteration) ** param.bias_power - 1
+        return min(max(bias, param.bias_min), param.bias_max)
+
+    def _feed(self, bias: Tensor) -> None:
+        self.buffer.array[...] = self.bias
+        self.iteration += 1
+        bias.place(self.buffer.flat, self.buffer.address)
 
     def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
         if self.phase == "TEST":
             program.copy(bottom[0].data, top[0].data)
+            if len(top) > 1:
+                program.fill(top[1].data, value=0.0)
             return
+        self.buffer, fed, bias = allocate((1,)), self.tensor((1,)), self.tensor((1,))
+        program.host([], [fed], function=lambda: self._feed(fed), feed=True)
+        program.copy(fed, bias)  # what is fed is float32, whatever the net computes in
+        if len(top) > 1:
+            program.copy(bias, top[1].data)
         classes = self.tensor(self.scores[1:])
         program.positions(classes)
         x, y = (blob.data.view(self.scores) for blob in (bottom[0], top[0]))
         label = bottom[1].data.view((self.scores[0], 1))
         program.broadcast(
-            [x, label, classes.view((1, self.scores[1]))], [y],
-            formula="y = where(b == c, where(a + bias > 0, a + bias, a), a)",
-            constants={"bias": self.param.label_specific_add_param.bias},
+            [x, label, classes.view((1, self.scores[1])), bias.view((1, 1))], [y],
+            formula="y = where(b == c, where(a + d > 0, a + d, a), a)",
         )  # fmt: skip
 
     def backward(

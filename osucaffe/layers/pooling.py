@@ -94,6 +94,7 @@ class Pooling(Layer):
             train = self.phase == "TRAIN"
             program.stochastic_pooling(x, y, self.index, **self.settings, key=self.key, train=train)
         if masked:
+            top[1].keep_exact()  # in 16 bits a place would become another
             program.copy(self.index, top[1].data)
 
     def backward(

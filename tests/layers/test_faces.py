@@ -54,6 +54,25 @@ def test_a_margin_for_the_own_class() -> None:
     np.testing.assert_allclose(run("LabelSpecificAdd", [x, label], text), x)
 
 
+def test_a_margin_that_grows() -> None:
+    x = np.full((1, 2), 0.75)
+    text = (
+        inputs({"x": x.shape, "l": (1,)})
+        + """layer { name: "op" type: "LabelSpecificAdd"
+        bottom: "x" bottom: "l" top: "y" top: "margin" label_specific_add_param { bias_base: 0
+        bias_gamma: -0.125 bias_min: -0.25 bias_max: 0 iteration: 1 } }"""
+    )
+    net = build(text, Cpu(), phase="TRAIN")
+    found = []
+    for _ in range(3):
+        net.write("x", x)
+        net.forward()
+        assert net.read("y")[0, 0] == 0.75 + net.read("margin")[0]
+        found.append(float(net.read("margin")[0]))
+    assert found == [-0.125, -0.25, -0.25]
+    assert run("LabelSpecificAdd", [x, np.zeros(1)], tops=2)[1] == 0
+
+
 def test_mirror_images() -> None:
     x = random.standard_normal((2, 3, 4, 5))
     np.testing.assert_array_equal(run("Flip", [x]), x[..., ::-1])

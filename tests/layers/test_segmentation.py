@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -10,6 +12,7 @@ from osucaffe.errors import UserError
 from osucaffe.proto import array_to_blob, caffe_pb2
 
 from .nets import build, inputs, layer
+from .test_fixtures import PRECISIONS
 from .test_values import run, softmax
 
 random = np.random.default_rng(3)
@@ -61,17 +64,28 @@ def test_frozen_bn_learns_nothing() -> None:
         assert sum(parameter.lr_mult > 0 for parameter in net.parameters) == learned
 
 
-def test_pooling_and_upsample_keep_the_maxima_in_their_places() -> None:
-    x = random.standard_normal((2, 3, 6, 8)).astype(np.float32)
+@pytest.mark.parametrize(
+    "precision", ["cpu", *(pytest.param(each, marks=pytest.mark.gpu) for each in PRECISIONS)]
+)
+def test_pooling_and_upsample_keep_the_maxima_in_their_places(precision: str) -> None:
+    backend: Any = Cpu()
+    if precision != "cpu":
+        from osucaffe.backends.cuda import Cuda
+
+        backend = Cuda(precision=precision)
+    x = random.permutation(2 * 3 * 66 * 80).reshape(2, 3, 66, 80) % 251.0  # all formats hold these
     net = build(inputs({"x": x.shape}) + """
         layer { name: "pool" type: "Pooling" bottom: "x" top: "p" top: "mask"
           pooling_param { kernel_size: 2 stride: 2 } }
         layer { name: "up" type: "Upsample" bottom: "p" bottom: "mask" top: "y"
-          upsample_param { scale: 2 } }""", Cpu())  # fmt: skip
+          upsample_param { scale: 2 } }""", backend)  # fmt: skip
     net.write("x", x)
     net.forward()
     largest = np.kron(net.read("p"), np.ones((2, 2)))
-    np.testing.assert_array_equal(net.read("y"), np.where(x == largest, x, 0))
+    found = net.read("y")
+    np.testing.assert_array_equal(found[found > 0], x[found > 0])
+    np.testing.assert_array_equal(np.unique(largest[found > 0]), np.unique(found[found > 0]))
+    assert (found > 0).sum() == (net.read("p") > 0).sum()
 
 
 def test_no_gradient_is_asked_of_a_mask() -> None:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from osucaffe.backends.cpu import Cpu
 from osucaffe.errors import UserError
+from osucaffe.net import Net
+from osucaffe.proto import NetParameter, parse_text
 from osucaffe.solvers.detection import VERSIONS, average_precisions, mean_average_precision
 
 from .runs import solver
@@ -79,7 +83,7 @@ def test_test_logs_all_definitions(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from osucaffe.cli import main
-    from osucaffe.proto import NetParameter, parse_text, write_weights
+    from osucaffe.proto import write_weights
 
     model, weights = tmp_path / "net.prototxt", tmp_path / "weights.caffemodel"
     model.write_text(NET)
@@ -92,3 +96,37 @@ def test_test_logs_all_definitions(
     said = caplog.text + capsys.readouterr().err
     assert "eval, label 1: AP 11point 0.4091, MaxIntegral 0.3750, Integral 0.3750" in said
     assert "eval: mAP 11point 0.4091, MaxIntegral 0.3750, Integral 0.3750" in said
+
+
+@pytest.mark.parametrize("kind", ["VOC", "COCO"])
+def test_results_are_written(tmp_path: Path, kind: str) -> None:
+    from osucaffe.cli.results import gather
+    from osucaffe.data.make_annotated import write_label_map
+
+    write_label_map(tmp_path / "map", [("7", 1), ("dog", 2)])
+    (tmp_path / "sizes").write_text("11 100 200\n12 50 80\n13 50 80\n")
+    text = (
+        'layer { type: "Input" top: "loc" top: "conf" top: "pri" input_param { '
+        "shape { dim: 2 dim: 4 } shape { dim: 2 dim: 3 } shape { dim: 1 dim: 2 dim: 4 } } } "
+        'layer { type: "DetectionOutput" bottom: "loc" bottom: "conf" bottom: "pri" top: "found" '
+        "detection_output_param { num_classes: 3 confidence_threshold: 0.5 save_output_param { "
+        f'output_directory: "x" output_name_prefix: "det_" output_format: "{kind}" '
+        f'label_map_file: "{tmp_path / "map"}" name_size_file: "{tmp_path / "sizes"}" }} }} }}'
+    )
+    net = Net(parse_text(text, NetParameter), phase="TEST", backend=Cpu())
+    net.write("pri", np.array([[[-0.5, 0.25, 0.5, 0.75], [1, 1, 1, 1]]]))
+    [results] = gather(net, str(tmp_path / "out"))
+    for scores in ([[0, 0.9, 0], [0, 0, 0.75]], [[0, 0.6, 0], [0, 0.7, 0]]):
+        net.write("conf", np.array(scores))
+        net.forward()
+        results.add(net)  # the last image has no line in the file of sizes
+    files = results.write()
+    if kind == "VOC":
+        assert [file.name for file in files] == ["det_7.txt", "det_dog.txt"]
+        assert files[0].read_text() == "11 0.9 0 25 100 75\n13 0.6 0 12 40 37\n"
+        assert files[1].read_text() == "12 0.75 0 12 40 37\n"
+    else:
+        rows = json.loads(files[0].read_text())
+        assert rows[0] == {"image_id": 11, "category_id": 7, "bbox": [0, 25, 100, 50],
+                           "score": pytest.approx(0.9)}  # fmt: skip
+        assert [row["category_id"] for row in rows] == [7, "dog", 7]

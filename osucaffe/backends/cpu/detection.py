@@ -75,7 +75,7 @@ def evaluate_boxes(
         hit = np.zeros(len(goal), bool)
         for at, row in enumerate(rows):
             shared = overlaps(row[3:7], goal[:, 3:7])
-            best = int(shared.argmax()) if len(goal) else 0
+            best = int(np.argmax(shared)) if len(goal) else 0
             if not len(goal) or shared[best] < threshold:
                 verdict[at] = 0, 1
             elif difficult or not goal[best, 7]:

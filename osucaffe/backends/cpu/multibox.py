@@ -34,7 +34,7 @@ def _match(
     best = shared.max(axis=1)
     left = shared.copy()
     for _ in truth:
-        box, row = divmod(int(left.argmax()), len(truth))
+        box, row = divmod(int(np.argmax(left)), len(truth))
         if not left[box, row]:
             break
         found[box], best[box] = row, shared[box, row]

@@ -19,24 +19,16 @@ from .lockstep import compiled
 
 FOLDER = Path(__file__).parent
 HEADERS = ("lockstep.h", "warps_lockstep.h")
+_KERNEL = re.compile(r"__global__ void (?:__launch_bounds__\(\d+\) )?(\w+)\((.*?)\)", re.DOTALL)
+_OPTIONAL = re.compile(r"#ifdef (\w+)\n.*?#endif\n", re.DOTALL)
+"""What is in a text only if a macro is defined."""
 
 
 class Executed:
-    """A kernel of a text, built as C++; calling it runs it, all threads in lockstep."""
+    """A kernel of a text that was built as C++; calling it runs it, all threads in lockstep."""
 
-    def __init__(self, text: str, name: str, folder: Path) -> None:
-        found = re.search(rf"__global__ void {name}\((.*?)\)", text, re.DOTALL)
-        assert found, f"no kernel {name}"
-        types = [each.strip().rsplit(" ", 1)[0] for each in found[1].split(",")]
-        given = ", ".join(f"*({kind}*)values[{i}]" for i, kind in enumerate(types))
-        self._run = compiled(
-            "".join((FOLDER / header).read_text() for header in HEADERS)
-            + text.removeprefix(compile.read("common.cuh"))
-            + 'extern "C" void run(int blocks, int threads, void** values) {'
-            + " blockDim = {threads, 1, 1};"
-            + f" run_blocks({{blocks, 1, 1}}, blockDim, [&] {{ {name}({given}); }}); }}",
-            folder,
-        )
+    def __init__(self, run: Any, number: int) -> None:
+        self._run, self._number = run, number
         self.max_dynamic_shared_size_bytes = 0
 
     def __call__(
@@ -44,21 +36,35 @@ class Executed:
     ) -> None:
         held = [np.array(np.uint64(each) if isinstance(each, int) else each) for each in values]
         addresses = (ctypes.c_void_p * len(held))(*(each.ctypes.data for each in held))
-        self._run(grid[0], block[0], addresses)
+        self._run(self._number, grid[0], block[0], addresses)
 
 
 class _Module:
-    """The kernels of a text."""
+    """The kernels of a text, built at once."""
 
     def __init__(self, text: str) -> None:
-        self._text = text
-        self._folder = Path(tempfile.mkdtemp())
+        text = _OPTIONAL.sub(lambda part: part[0] * (f"#define {part[1]} " in text), text)
+        found = _KERNEL.findall(text)
+        self._names = [name for name, _ in found]
+        cases = []
+        for number, (name, parameters) in enumerate(found):
+            types = [each.strip().rsplit(" ", 1)[0] for each in parameters.split(",")]
+            given = ", ".join(f"*({kind}*)values[{i}]" for i, kind in enumerate(types))
+            cases.append(f"if (number == {number}) {name}({given});")
+        with tempfile.TemporaryDirectory() as folder:
+            self._run = compiled(
+                "".join((FOLDER / header).read_text() for header in HEADERS)
+                + text.removeprefix(compile.read("common.cuh"))
+                + 'extern "C" void run(int number, int blocks, int threads, void** values) {'
+                + " blockDim = {threads, 1, 1};"
+                + " run_blocks({blocks, 1, 1}, blockDim, [&] {"
+                + "\n".join(cases)
+                + "}); }",
+                Path(folder),
+            )
 
-    @functools.cache  # noqa: B019 (there is one module of a text)
     def get_function(self, name: str) -> Executed:
-        folder = self._folder / name
-        folder.mkdir()
-        return Executed(self._text, name, folder)
+        return Executed(self._run, self._names.index(name))
 
 
 _module = functools.cache(_Module)

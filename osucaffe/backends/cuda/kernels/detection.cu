@@ -54,8 +54,9 @@ extern "C" __global__ void thin_boxes(const float* boxes, const float* scores, i
 
 // A block for each item: of its kept boxes only the `most` highest of all classes stay. As each class
 // is in order, those are the first ones of each: counts (N, classes) tells how many.
-extern "C" __global__ void keep_highest(const float* scores, const int* kept, const int* kept_count,
-                                        int* counts, int count, int classes, int room, int most) {
+extern "C" __global__ void __launch_bounds__(1024) keep_highest(
+    const float* scores, const int* kept, const int* kept_count, int* counts, int count, int classes,
+    int room, int most) {
     scores += (int64_t)blockIdx.x * count * classes;
     kept += (int64_t)blockIdx.x * classes * room;
     kept_count += blockIdx.x * classes, counts += blockIdx.x * classes;
@@ -83,9 +84,9 @@ extern "C" __global__ void keep_highest(const float* scores, const int* kept, co
 }
 
 // A block for each item writes its rows (7) behind those of the items before it; y holds -1 so far.
-extern "C" __global__ void write_detections(const float* boxes, const float* scores, const int* kept,
-                                            const int* counts, float* y, float* length, int items,
-                                            int count, int classes, int wide, int room) {
+extern "C" __global__ void __launch_bounds__(1024) write_detections(
+    const float* boxes, const float* scores, const int* kept, const int* counts, float* y,
+    float* length, int items, int count, int classes, int wide, int room) {
     int before = 0, all = 0;
     for (int i = threadIdx.x; i < items * classes; i += blockDim.x) {
         before += i < blockIdx.x * classes ? counts[i] : 0;

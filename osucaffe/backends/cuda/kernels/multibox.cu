@@ -30,10 +30,10 @@ __device__ __forceinline__ Best block_best(Best x) {
 }
 
 // A block for each item and box of a prior; rows, best_value, best_at: for each, room for all truth.
-extern "C" __global__ void match_boxes(const float* priors, const float* truth, const float* location,
-                                       float* match, float* overlap, int* rows, float* best_value,
-                                       int* best_at, int count, int wide, int known, int background,
-                                       int difficult, float threshold, int inside) {
+extern "C" __global__ void __launch_bounds__(1024) match_boxes(
+    const float* priors, const float* truth, const float* location, float* match, float* overlap,
+    int* rows, float* best_value, int* best_at, int count, int wide, int known, int background,
+    int difficult, float threshold, int inside) {
     int item = blockIdx.x / wide, number = blockIdx.x % wide;
     match += (int64_t)blockIdx.x * count, overlap += (int64_t)blockIdx.x * count;
     rows += (int64_t)blockIdx.x * known;
@@ -273,9 +273,9 @@ __device__ uint32_t highest(const float* values, int count, int k, int& more, Ab
 }
 
 // A block for each item: the k highest losses, by the digits of their bits, of equals the first.
-extern "C" __global__ void mine_boxes(const float* loss, float* match, const float* overlap,
-                                      float* negative, int count, int hard, float ratio,
-                                      float most_overlap, int size) {
+extern "C" __global__ void __launch_bounds__(1024) mine_boxes(
+    const float* loss, float* match, const float* overlap, float* negative, int count, int hard,
+    float ratio, float most_overlap, int size) {
     loss += (int64_t)blockIdx.x * count, match += (int64_t)blockIdx.x * count;
     overlap += (int64_t)blockIdx.x * count, negative += (int64_t)blockIdx.x * count;
     auto able = [&](int p) { return hard || (match[p] == -1 && overlap[p] < most_overlap); };
@@ -299,8 +299,9 @@ extern "C" __global__ void mine_boxes(const float* loss, float* match, const flo
 }
 
 // After `thin_boxes`: those kept, `size` of them, are what hard mining picks.
-extern "C" __global__ void pick_thinned(float* match, float* negative, const int* kept,
-                                        const int* kept_count, int count, int room, int size) {
+extern "C" __global__ void __launch_bounds__(1024) pick_thinned(
+    float* match, float* negative, const int* kept, const int* kept_count, int count, int room,
+    int size) {
     match += (int64_t)blockIdx.x * count, negative += (int64_t)blockIdx.x * count;
     kept += (int64_t)blockIdx.x * room;
     for (int p = threadIdx.x; p < count; p += blockDim.x) negative[p] = 0;
