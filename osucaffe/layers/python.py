@@ -191,6 +191,9 @@ class Python(Layer):
         for blob in self.parameters:
             if not program.accumulate and not program.has_written(blob.diff):
                 program.fill(blob.diff, value=0.0)  # the class may add to it, or set it
+        for blob in wanted:
+            if blob not in top:
+                program.fill(blob.diff, value=0.0)  # or leave it alone, as in Caffe
 
         def run(reads: Arrays, writes: Arrays) -> None:
             self._run_backward(reads, writes, propagate_down)

@@ -119,8 +119,8 @@ def test_bad_settings_name_the_layer() -> None:
          'bottom: "x" bottom: "d" top: "y" prior_box_param { max_size: 3 } }', "min_size"),
         (inputs({"x": (1, 4)}) + 'layer { name: "p" type: "Permute" bottom: "x" top: "y" '
          "permute_param { order: 1 order: 1 } }", "order"),
-        (inputs({"x": (1, 4), "y": (1, 4), "w": (1, 4)}) + 'layer { name: "l" type: "SmoothL1Loss" '
-         'bottom: "x" bottom: "y" bottom: "w" }', "inside"),
+        (inputs({"x": (1, 4), "y": (1, 4), "w": (1, 3)}) + 'layer { name: "l" type: "SmoothL1Loss" '
+         'bottom: "x" bottom: "y" bottom: "w" }', "has shape"),
     ):  # fmt: skip
         with pytest.raises(UserError, match=words):
             build(text, Cpu())

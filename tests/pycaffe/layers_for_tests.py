@@ -134,5 +134,12 @@ class Loss(caffe.Layer):
                 bottom[index].diff[...] = scale * self.difference
 
 
+class NoGradient(TimesTen):
+    """As those of py-faster-rcnn that find targets."""
+
+    def backward(self, top, propagate_down, bottom):
+        pass
+
+
 class NoLayer:
     pass

@@ -14,8 +14,10 @@ import osucaffe.pycaffe as caffe
 from osucaffe.backends.cpu import Cpu
 from osucaffe.errors import UserError
 from osucaffe.net import Net
+from osucaffe.proto import NetParameter, parse_text
 from osucaffe.pycaffe import layers as L
 from osucaffe.solvers import Solver
+from tests.solvers.runs import Unclean
 
 from .nets import write
 
@@ -75,6 +77,25 @@ def test_param_str(load):
     assert (net.blobs["data"].diff == 140).all()
     with pytest.raises(ValueError, match="must be a number"):
         load(INPUT + layer("Times", param_str="ten"))
+
+
+def test_what_a_class_leaves_alone_is_zero():
+    """It shares its memory with other blobs, unlike in Caffe, where it was zero from the start."""
+    text = """
+    layer { name: "in" type: "Input" top: "x" input_param { shape { dim: 2 dim: 3 } } }
+    layer { name: "ip" type: "InnerProduct" bottom: "x" top: "ip" inner_product_param {
+      num_output: 3 weight_filler { type: "gaussian" } } }
+    """ + layer("NoGradient", "ip", "y", more="loss_weight: 1")
+    text += 'layer { name: "loss" type: "EuclideanLoss" bottom: "ip" bottom: "x" top: "loss" }'
+    found = []
+    for each in (text, text.replace("loss_weight: 1", "")):
+        net = Net(parse_text(each, NetParameter), backend=Unclean(), seed=3)
+        net.write("x", np.ones((2, 3)))
+        net.forward()
+        net.backward()
+        found.append([net.backend.read(parameter.blob.diff) for parameter in net.parameters])
+    for mine, wanted in zip(*found, strict=True):
+        np.testing.assert_array_equal(mine, wanted)
 
 
 def test_exceptions_go_through(load):
