@@ -61,8 +61,8 @@ layer {{ name: "accuracy" type: "Accuracy" bottom: "score" bottom: "label" top: 
 """
 SGD = 'type: "SGD" momentum: 0.9 weight_decay: 0.01 base_lr: 0.05 lr_policy: "fixed"'
 ADAM = 'type: "Adam" momentum: 0.9 momentum2: 0.999 delta: 1e-3 base_lr: 0.01 lr_policy: "fixed"'
-# With this seed no ReLU is near its kink: weights that differ by 1e-7 stay within 1e-6. (With seed 3
-# every second such difference made 2e-3 after 20 iterations, on one rank.)
+# With this seed no ReLU is near its kink: weights that differ by 1e-7 stay within 1e-6. With seed 3
+# every second such difference made 2e-3 after 20 iterations, on one rank.
 OTHER = "random_seed: 5 snapshot_after_train: false test_iter: 5 test_interval: 1000 "
 
 
