@@ -79,6 +79,12 @@ class CudaCall(Call):
             return parameter
         return (self.trial or self.backend).low_precision(parameter)
 
+    def row_major(self, tensor: Tensor) -> Tensor:
+        """This tensor, or a temporary in its place, row-major in its own element type: for kernels
+        that know no other layout."""
+        self.backend.choose_layout(tensor)
+        return self.in_layout(tensor, nhwc=False, dtype=tensor.dtype)
+
     def in_layout(self, tensor: Tensor, *, nhwc: bool, dtype: str | None = None) -> Tensor:
         """This tensor if it lies in this order and element type (None: any), or a temporary that
         does, converted from it before the step if the call reads it, to it after if it writes."""

@@ -15,12 +15,6 @@ from ..runtime.launch import blocks_for, launch
 LIST_BLOCK, WIDE_BLOCK = 256, 1024
 
 
-def plain(call: CudaCall, tensor: Tensor) -> Tensor:
-    """The tensor, or a temporary in its place, in row-major float32."""
-    call.backend.choose_layout(tensor)
-    return call.in_layout(tensor, nhwc=False, dtype="float32")
-
-
 def box_kernel(file: str, function: str, **macros: Any) -> Kernel:
     """A kernel of a file that stands on boxes.cuh."""
     lines = "".join(f"#define {macro} {value}\n" for macro, value in sorted(macros.items()))
@@ -70,7 +64,7 @@ def detect_boxes(
     top_k: int,
     keep: int,
 ) -> Step:
-    boxes, scores, y, length = (plain(call, each) for each in (boxes, confidence, y, length))
+    boxes, scores, y, length = (call.row_major(each) for each in (boxes, confidence, y, length))
     items, count, classes = scores.shape
     room = min(count, top_k) if top_k >= 0 else count
     thinned, kept, kept_count = thin(
@@ -101,7 +95,7 @@ def evaluate_boxes(
     threshold: float,
     difficult: bool,
 ) -> Step:
-    found, truth, y, length = (plain(call, each) for each in (found, truth, y, length))
+    found, truth, y, length = (call.row_major(each) for each in (found, truth, y, length))
     rows, known = found.shape[0], truth.shape[0]
     hit, has = call.temporary((rows,), "int32"), call.temporary((rows,), "int32")
     sizes = [np.int32(rows), np.int32(known)]

@@ -11,7 +11,7 @@ from ...tensor import Step, Tensor, sequence
 from ..registry import CudaCall, primitive
 from ..runtime.compile import Kernel
 from ..runtime.launch import blocks_for, launch
-from .detection import box_kernel, plain, thin
+from .detection import box_kernel, thin
 
 CODINGS = {"CORNER": 1, "CENTER_SIZE": 2, "CORNER_SIZE": 3}
 BOUNDS = {None: 0, "prior": 1, "decoded": 2}
@@ -26,7 +26,7 @@ def _kernel(function: str, coding: str = "CORNER", scaled: bool = True, **macros
 def decode_boxes(
     call: CudaCall, location: Tensor, priors: Tensor, boxes: Tensor, *, coding: str, scaled: bool
 ) -> Step:
-    location, priors, boxes = (plain(call, each) for each in (location, priors, boxes))
+    location, priors, boxes = (call.row_major(each) for each in (location, priors, boxes))
     _, count, wide, _ = location.shape
     total = location.count // 4
     arguments = [location, priors, boxes, np.int64(total), np.int32(count), np.int32(wide)]
@@ -49,8 +49,10 @@ def match_boxes(
     threshold: float | None,
     inside: bool,
 ) -> Step:
-    priors, truth, match, overlap = (plain(call, each) for each in (priors, truth, match, overlap))
-    location = None if location is None else plain(call, location)
+    priors, truth, match, overlap = (
+        call.row_major(each) for each in (priors, truth, match, overlap)
+    )
+    location = None if location is None else call.row_major(location)
     items, wide, count = match.shape
     room = (items * wide, truth.shape[0])
     scratch = [call.temporary(room, dtype) for dtype in ("int32", "float32", "int32")]
@@ -66,7 +68,7 @@ class _Losses:
     """What both directions of the losses give their kernels."""
 
     def __init__(self, call: CudaCall, settings: dict[str, Any], *tensors: Tensor) -> None:
-        self.tensors = [plain(call, each) for each in tensors]
+        self.tensors = [call.row_major(each) for each in tensors]
         location, confidence, *_, match = self.tensors
         items, count, classes = confidence.shape
         self.count = items * count
@@ -98,7 +100,7 @@ def multibox_losses(
     **settings: Any,
 ) -> Step:
     losses = _Losses(call, settings, location, confidence, priors, truth, match)
-    out = [plain(call, location_loss), plain(call, confidence_loss)]
+    out = [call.row_major(location_loss), call.row_major(confidence_loss)]
     return losses.launch("multibox_losses", [*out, *losses.sizes])
 
 
@@ -120,7 +122,7 @@ def multibox_losses_backward(
 ) -> Step:
     losses = _Losses(call, settings, location, confidence, priors, truth, match)
     ends = [
-        None if each is None else plain(call, each)
+        None if each is None else call.row_major(each)
         for each in (chosen, dloss, dlocation, dconfidence)
     ]
     arguments = [*ends, *losses.sizes, np.float32(weight)]
@@ -144,14 +146,14 @@ def mine_boxes(
     top_k: int,
 ) -> Step:
     loss, match, overlap, negative = (
-        plain(call, each) for each in (loss, match, overlap, negative)
+        call.row_major(each) for each in (loss, match, overlap, negative)
     )
     items, count = loss.shape
     if not hard or boxes is None:
         limits = [np.float32(ratio), np.float32(most_overlap), np.int32(size)]
         arguments = [loss, match, overlap, negative, np.int32(count), np.int32(hard), *limits]
         return launch(_kernel("mine_boxes"), items, arguments, block=WIDE_BLOCK)
-    boxes = plain(call, boxes)
+    boxes = call.row_major(boxes)
     room = min(count, top_k) if top_k >= 0 else count
     thinned, kept, kept_count = thin(
         call, boxes.view((boxes.shape[0], count, 1, 4)), loss.view((items, count, 1)), room,

@@ -13,11 +13,6 @@ from ..runtime.compile import kernel
 from ..runtime.launch import blocks_for, launch
 
 
-def _plain(call: CudaCall, tensor: Tensor) -> Tensor:
-    call.backend.choose_layout(tensor)
-    return call.in_layout(tensor, nhwc=False, dtype=tensor.dtype)
-
-
 def _run(
     call: CudaCall,
     name: str,
@@ -37,7 +32,7 @@ def _run(
     names = ("C", "H", "W", "D", "BH", "BW")
     macros: dict[str, Any] = dict(zip(names, (*maps[1:], *bins[1:]), strict=True))
     macros |= {key: f"{float(value)!r}f" for key, value in (("SCALE", scale), ("PAD", pad))}
-    held = [_plain(call, tensor) for tensor in tensors]
+    held = [call.row_major(tensor) for tensor in tensors]
     counts = [np.int32(items), np.int64(over.count)]
     return launch(kernel("regions", name, **macros), blocks_for(over.count), [*held, *counts])
 
@@ -104,7 +99,7 @@ def roi_sampling_backward(
 
 @primitive("own")
 def hardest(call: CudaCall, rois: Tensor, loss: Tensor, y: Tensor, *, count: int) -> Step:
-    rois, loss, y = (_plain(call, tensor) for tensor in (rois, loss, y))
+    rois, loss, y = (call.row_major(tensor) for tensor in (rois, loss, y))
     macros = dict.fromkeys(("C", "H", "W", "D", "BH", "BW"), 1) | {"SCALE": "1.0f", "PAD": "0.0f"}
     numbers = [np.int32(count), np.int32(math.prod(rois.shape[2:])), np.int64(y.count)]
     function = kernel("regions", "hardest", **macros)

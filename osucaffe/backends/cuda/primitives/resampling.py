@@ -13,11 +13,6 @@ from ..runtime.compile import kernel
 from ..runtime.launch import blocks_for, launch
 
 
-def _plain(call: CudaCall, tensor: Tensor) -> Tensor:
-    call.backend.choose_layout(tensor)
-    return call.in_layout(tensor, nhwc=False, dtype="float32")
-
-
 def _planes(small: Tensor, large: Tensor) -> list[np.int32]:
     """The elements of a plane of each."""
     return [np.int32(math.prod(tensor.shape[2:])) for tensor in (small, large)]
@@ -25,7 +20,7 @@ def _planes(small: Tensor, large: Tensor) -> list[np.int32]:
 
 @primitive("own")
 def unpooling(call: CudaCall, x: Tensor, index: Tensor, y: Tensor) -> Step:
-    x, index, y = (_plain(call, tensor) for tensor in (x, index, y))
+    x, index, y = (call.row_major(tensor) for tensor in (x, index, y))
     owner = call.temporary(y.shape, "int32")
     sizes = _planes(x, y)
     count = np.int64(x.count)
@@ -40,7 +35,7 @@ def unpooling(call: CudaCall, x: Tensor, index: Tensor, y: Tensor) -> Step:
 
 @primitive("own")
 def unpooling_backward(call: CudaCall, dy: Tensor, index: Tensor, dx: Tensor) -> Step:
-    dy, index, dx = (_plain(call, tensor) for tensor in (dy, index, dx))
+    dy, index, dx = (call.row_major(tensor) for tensor in (dy, index, dx))
     arguments = [dy, index, dx, np.int64(dx.count), *_planes(dx, dy)]
     return launch(kernel("resampling", "unpooling_backward"), blocks_for(dx.count), arguments)
 

@@ -13,11 +13,6 @@ from ..runtime.compile import kernel
 from ..runtime.launch import blocks_for, launch
 
 
-def _plain(call: CudaCall, tensor: Tensor) -> Tensor:
-    call.backend.choose_layout(tensor)
-    return call.in_layout(tensor, nhwc=False, dtype="float32")
-
-
 def _sizes(table: Tensor, index: Tensor) -> list[Any]:
     """The rows of the table, the picks, the elements of a row."""
     inner = math.prod(table.shape[1:])
@@ -26,7 +21,7 @@ def _sizes(table: Tensor, index: Tensor) -> list[Any]:
 
 @primitive("own")
 def gather(call: CudaCall, x: Tensor, index: Tensor, y: Tensor) -> Step:
-    x, index, y = (_plain(call, tensor) for tensor in (x, index, y))
+    x, index, y = (call.row_major(tensor) for tensor in (x, index, y))
     arguments = [x, index, y, *_sizes(x, index)]
     return launch(kernel("selection", "gather"), blocks_for(y.count), arguments)
 
@@ -42,7 +37,7 @@ def gather_gradient(call: CudaCall, dy: Tensor, index: Tensor, dw: Tensor) -> St
 
 
 def _scatter(call: CudaCall, dy: Tensor, index: Tensor, dx: Tensor, *, accumulate: bool) -> Step:
-    dy, index, dx = (_plain(call, tensor) for tensor in (dy, index, dx))
+    dy, index, dx = (call.row_major(tensor) for tensor in (dy, index, dx))
     added = np.int32(accumulate and not call.after)  # a conversion adds otherwise
     arguments = [dy, index, dx, *_sizes(dx, index), added]
     return launch(kernel("selection", "gather_backward"), blocks_for(dx.count), arguments)
@@ -54,8 +49,8 @@ def top_k(
 ) -> Step:
     axis %= len(x.shape)
     given = next(tensor for tensor in (index, value) if tensor is not None)
-    x = _plain(call, x)
-    index, value = (None if tensor is None else _plain(call, tensor) for tensor in (index, value))
+    x = call.row_major(x)
+    index, value = (None if tensor is None else call.row_major(tensor) for tensor in (index, value))
     step = np.int64(math.prod(x.shape[axis + 1 :]))
     lengths = [np.int32(x.shape[axis]), np.int32(given.shape[axis])]
     arguments = [x, index, value, np.int64(x.count), *lengths, step]

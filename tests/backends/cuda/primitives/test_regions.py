@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -52,7 +53,7 @@ def test_kernels_as_cpp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(regions, "blocks_for", lambda count: 1)
     monkeypatch.setattr(regions, "launch", lambda kernel, grid, given: launches.append(
         (kernel, given)))  # fmt: skip
-    monkeypatch.setattr(regions, "_plain", lambda call, tensor: tensor)
+    call = SimpleNamespace(row_major=lambda tensor: tensor)
     found = [each for each in own_cases() if each.label]
     tensors: list[dict[str, Tensor]] = []
     for each in found:
@@ -61,7 +62,7 @@ def test_kernels_as_cpp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
                          "float32") for name, spec in each.tensors.items()
         }  # fmt: skip
         tensors.append(made)
-        getattr(regions, each.name)(None, **made, **each.settings)
+        getattr(regions, each.name)(call, **made, **each.settings)
     source = (Path(regions.__file__).parents[1] / "kernels" / "regions.cu").read_text()
     parts, cases = [HEADER], []
     spaces: list[dict[str, Any]] = []
