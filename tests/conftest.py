@@ -43,6 +43,9 @@ if IS_WORKER:  # before NumPy and oneDNN are loaded: there are as many workers a
     for library in "OMP", "OPENBLAS":
         os.environ.setdefault(f"{library}_NUM_THREADS", "1")
 
+STATES: dict[int, tuple[object, object]] = {}
+"""By identity: a random generator of a test's module, and its state before the first test there."""
+
 
 @pytest.fixture(scope="session")
 def root() -> Path:
@@ -70,6 +73,18 @@ def full_disk() -> Callable[[int], AbstractContextManager[None]]:
             resource.setrlimit(resource.RLIMIT_FSIZE, old)
 
     return limit
+
+
+@pytest.fixture(autouse=True)
+def same_numbers(request: pytest.FixtureRequest) -> None:
+    """A test draws from its module's generators as if it were the first that does: which tests a
+    worker ran before it must not change its numbers."""
+    import numpy as np
+
+    for value in vars(request.module).values():
+        if isinstance(value, np.random.Generator):
+            first = STATES.setdefault(id(value), (value, value.bit_generator.state))[1]
+            value.bit_generator.state = first
 
 
 @pytest.fixture(scope="session", autouse=True)
