@@ -36,6 +36,7 @@
 
 // filters (G, PARTS, CHUNKS, KH, KW, PLANES, N, 4): those of each tile in the order of their use.
 extern "C" __global__ void arrange_filters(const float* w, uint4* filters) {
+    PDL_BEGIN;
     FOR_EACH(G * PARTS * CHUNKS * STEPS * STAGE) {
         int n = id % N, plane = id / N % PLANES, tap = id / (N * PLANES) % (KH * KW);
         int chunk = id / (STEPS * STAGE) % CHUNKS, part = id / (STEPS * STAGE * CHUNKS);
@@ -96,6 +97,7 @@ __device__ __forceinline__ int output_pixel(int flat, int images) {
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
 convolve(const float* x, const uint4* filters, const float* b, const float* positive, float* y,
          int images, int tiles, float slope) {
+    PDL_BEGIN;
     extern __shared__ uint4 shared[];
     uint4 *patches = shared, *stages = patches + BUFFERS * PLANES * PLANE;
     uint4* results = stages + STAGES * STAGE;

@@ -6,6 +6,7 @@
 // A block is 32 columns x 8 rows of threads.
 extern "C" __global__ void sum_rows(const T* x, float* partial, int64_t rows, int columns,
                                     int64_t pitch, int64_t rows_a_part) {
+    PDL_BEGIN;
     __shared__ float shared[8][33];
     int column = blockIdx.x * 32 + threadIdx.x;
     int64_t first = blockIdx.y * rows_a_part, last = min(first + rows_a_part, rows);
@@ -25,6 +26,7 @@ extern "C" __global__ void sum_rows(const T* x, float* partial, int64_t rows, in
 // y[column] (+)= the sum of the parts.
 extern "C" __global__ void sum_parts(const float* partial, float* y, int parts, int columns,
                                      int accumulate) {
+    PDL_BEGIN;
     int column = blockIdx.x * blockDim.x + threadIdx.x;
     if (column >= columns) return;
     float sum = accumulate ? y[column] : 0.0f;
@@ -33,6 +35,7 @@ extern "C" __global__ void sum_parts(const float* partial, float* y, int parts, 
 }
 
 extern "C" __global__ void square_parts(const T* x, float* partial, int64_t count) {
+    PDL_BEGIN;
     float sum = 0;
     for (int64_t id = blockIdx.x * (int64_t)blockDim.x + threadIdx.x; id < count;
          id += (int64_t)gridDim.x * blockDim.x) {
@@ -45,6 +48,7 @@ extern "C" __global__ void square_parts(const T* x, float* partial, int64_t coun
 
 // y = weight * sum(x), added to y unless it is the first term. One block.
 extern "C" __global__ void add_total(const T* x, float* y, int64_t count, float weight, int first) {
+    PDL_BEGIN;
     float sum = 0;
     for (int64_t id = threadIdx.x; id < count; id += blockDim.x) sum += to_float(x[id]);
     sum = block_sum(sum);

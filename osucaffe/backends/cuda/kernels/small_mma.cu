@@ -198,6 +198,7 @@ __device__ __forceinline__ void load_places(int2* place) {
 
 extern "C" __global__ void __launch_bounds__(THREADS)
 correlate(const S* x, const T* w, const float* b, const T* positive, T* y, float slope) {
+    pdl_wait();
     extern __shared__ uint32_t shared[];
     uint32_t *patch = shared, *filters = shared + PATCH;
     int2* place = reinterpret_cast<int2*>(filters + FILTERS);
@@ -256,7 +257,7 @@ correlate(const S* x, const T* w, const float* b, const T* positive, T* y, float
             for (int d = 0; d < DEEP; ++d) multiply(sum[d][j], a[d], b0, b1);
         }
     }
-    launch_next();
+    pdl_launch_next();
     if (SPLITS > 1) {
         constexpr int PART = TILES * DEEP * 16 * SIDE;
         float* parts = reinterpret_cast<float*>(shared) + (tile * DEEP * 16 + g) * SIDE + 2 * t;
@@ -384,6 +385,7 @@ __device__ __forceinline__ void load_unit(const S* x, const T* dy, uint32_t* pat
 
 extern "C" __global__ void __launch_bounds__(THREADS)
 gradient(const S* x, const T* dy, float* partial, int units) {
+    pdl_wait();
     extern __shared__ uint32_t shared[];
     uint32_t *patch = shared, *maps = shared + PATCH;
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
@@ -428,7 +430,7 @@ gradient(const S* x, const T* dy, float* partial, int units) {
             }
         }
     }
-    launch_next();
+    pdl_launch_next();
     if (SHARES > 1) {
         float* parts = reinterpret_cast<float*>(shared) + g * SIDE + group * WIDE * 8 + 2 * t;
 #pragma unroll 1
@@ -486,7 +488,8 @@ gradient(const S* x, const T* dy, float* partial, int units) {
 // of dw, db may be null.
 extern "C" __global__ void finish_gradient(const float* partial, float* dw, float* db, int splits,
                                            int add_w, int add_b) {
-    launch_next();
+    pdl_wait();
+    pdl_launch_next();
     __shared__ float parts[8][32];
     int column = blockIdx.x * 32 + threadIdx.x;
     float sum = 0;

@@ -120,6 +120,7 @@ __device__ __forceinline__ void put_filters(uint4* filters, const Channels<T> (&
 
 extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
 correlate(const S* x, const T* w, const float* b, const T* positive, T* y, float slope) {
+    pdl_wait();
     extern __shared__ uint4 shared[];
     uint4 *patch = shared, *filters = shared + PLANES * PLANE;
     int n = blockIdx.x, top = blockIdx.y * DOWN * 8, output = blockIdx.z * OWN;
@@ -174,7 +175,7 @@ correlate(const S* x, const T* w, const float* b, const T* positive, T* y, float
         await_products<0>(sum);
         publish_to_all();
     }
-    launch_next();
+    pdl_launch_next();
     if (SPLITS > 1) {
         float* parts = reinterpret_cast<float*>(shared) + threadIdx.x % 128;
         constexpr int PART = DEEP * N / 2;

@@ -218,6 +218,7 @@ __device__ __forceinline__ void multiply(const Work& w, int tile, const char* xs
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
 filter_products(const __grid_constant__ TensorMap x_map, const __grid_constant__ TensorMap maps_map,
                 float* partial) {
+    PDL_BEGIN;
     extern __shared__ __align__(128) char shared[];
     __shared__ Barriers barriers;
     char *xs = shared, *maps = xs + 3 * X_SLOT, *turned = maps + 2 * MAPS_SLOT;
@@ -254,6 +255,7 @@ filter_products(const __grid_constant__ TensorMap x_map, const __grid_constant__
 // dw (O, KH, KW, CG) (+)= the sum of the shares. Blocks of 32 x 8 threads: parts of 32 outputs and 8
 // columns, groups.
 extern "C" __global__ void add_shares(const float* partial, float* dw, int shares, int add) {
+    PDL_BEGIN;
     constexpr int K = KH * KW * CG;
     __shared__ float tile[8][33];
     int output = blockIdx.x * 32 + threadIdx.x, column = blockIdx.y * 8 + threadIdx.y;

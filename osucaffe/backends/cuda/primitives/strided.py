@@ -93,6 +93,7 @@ def map_step(views: Sequence[View], box: Shape, body: str, accumulate: bool = Fa
         stores.append(f"{place} = from_float<{C_TYPES[dtype_of(view.tensor)]}>({value});")
     text = f"""
 extern "C" __global__ void map({_declared(views)}) {{
+    PDL_BEGIN;
     FOR_EACH({count}ll) {{
         {_places(views, box, {"id": _memory_order(stored[0], box)})}
         {_loads(views)}
@@ -243,6 +244,7 @@ def _reduction(
     return f"""
 #define ACROSS {across}
 extern "C" __global__ void reduce({_declared(views)}, float* sums, int accumulate) {{
+    PDL_BEGIN;
     __shared__ float shared[{THREADS}];
     uint32_t column = blockIdx.x * ACROSS + threadIdx.x % ACROSS;
     uint32_t first = (uint32_t)({rows}ull * blockIdx.y / gridDim.y);

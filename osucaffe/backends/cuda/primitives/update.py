@@ -88,6 +88,7 @@ struct Chunk {{ int64_t start, stop; float rate, decay; }};
 
 extern "C" __global__ void update({declared}, {kind}* __restrict__ shadow,
                                   const float* scalars, const Chunk* chunks) {{
+    PDL_BEGIN;
     Chunk chunk = chunks[blockIdx.x];
     float rate = chunk.rate, decay = chunk.decay;
     {given}
