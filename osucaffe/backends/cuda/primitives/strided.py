@@ -20,9 +20,10 @@ from ...formula import to_c
 from ...tensor import Shape, Step, Tensor, sequence
 from ..layout import C_TYPES, dtype_of, strides
 from ..passes.elementwise import fill_step
+from ..passes.rows import sum_parts
 from ..registry import CudaCall, primitive
 from ..runtime import device
-from ..runtime.compile import kernel, kernel_from
+from ..runtime.compile import kernel_from
 from ..runtime.launch import THREADS, blocks_for, launch
 
 OUTPUTS = "yz"
@@ -269,10 +270,3 @@ extern "C" __global__ void reduce({_declared(views)}, float* sums, int accumulat
     }}
 }}
 """
-
-
-def sum_parts(partial: Tensor, y: Tensor, *, accumulate: bool) -> Step:
-    """A step that sums the rows of a (parts, columns) matrix into y."""
-    parts, columns = partial.shape
-    arguments = [partial, y, np.int32(parts), np.int32(columns), np.int32(accumulate)]
-    return launch(kernel("reduce", "sum_parts", T="float"), -(-columns // THREADS), arguments)
