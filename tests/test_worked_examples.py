@@ -1,4 +1,4 @@
-"""The diffs in examples/extending apply, and what each adds passes the tests that its head names."""
+"""The diffs in examples/extending apply, and what each adds passes the tests that it names."""
 
 from __future__ import annotations
 
