@@ -12,6 +12,7 @@ from . import (  # noqa: F401
     dense_image_data,
     depthwise,
     detection,
+    detectnet,
     dropout,
     elementwise,
     embed,

@@ -20,7 +20,8 @@ CAFFE = {
 }  # fmt: skip
 FORKS = {
     "AnnotatedData", "Axpy", "BN", "BoxAnnotatorOHEM", "CenterLoss", "ChannelScale",
-    "ConvolutionDepthwise", "DenseImageData", "DepthwiseConvolution", "DetectionEvaluate",
+    "ConvolutionDepthwise", "DenseImageData", "DepthwiseConvolution", "DetectNetTransformation",
+    "DetectionEvaluate",
     "DetectionOutput", "Flip", "FocalLoss", "Interp", "LabelSpecificAdd", "MultiBoxLoss",
     "Normalize", "PSROIPooling", "Permute", "PriorBox", "Proposal", "ROIAlign", "ROIPooling",
     "ReLU6", "ShuffleChannel", "SmoothL1Loss", "SmoothL1LossOHEM", "SoftmaxWithLossOHEM",

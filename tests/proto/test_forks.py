@@ -35,6 +35,7 @@ WITHOUT_EFFECT = {
     "DataParameter.cache",
     "DataParameter.parser_threads",
     "DataParameter.threads",
+    "DetectNetGroundTruthParameter.coverage_type",
     "DetectionEvaluateParameter.resize_param",
     "DetectionOutputParameter.save_file",
     "DetectionOutputParameter.save_output_param",
