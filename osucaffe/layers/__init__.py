@@ -37,6 +37,7 @@ from . import (  # noqa: F401
     recurrent,
     regions,
     resampling,
+    seg_accuracy,
     shape,
     smooth_l1,
     softmax,

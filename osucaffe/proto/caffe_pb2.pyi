@@ -1201,7 +1201,7 @@ class HingeLossParameter(_message.Message):
     def __init__(self, norm: _Optional[_Union[HingeLossParameter.Norm, str]] = ...) -> None: ...
 
 class ImageDataParameter(_message.Message):
-    __slots__ = ("source", "batch_size", "rand_skip", "shuffle", "new_height", "new_width", "is_color", "scale", "mean_file", "crop_size", "mirror", "root_folder", "label_type", "ignore_label", "cache", "precache", "threads")
+    __slots__ = ("source", "batch_size", "rand_skip", "shuffle", "new_height", "new_width", "is_color", "scale", "mean_file", "crop_size", "mirror", "root_folder", "label_type", "ignore_label", "cache", "precache", "threads", "normalize")
     class LabelType(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         NONE: _ClassVar[ImageDataParameter.LabelType]
@@ -1227,6 +1227,7 @@ class ImageDataParameter(_message.Message):
     CACHE_FIELD_NUMBER: _ClassVar[int]
     PRECACHE_FIELD_NUMBER: _ClassVar[int]
     THREADS_FIELD_NUMBER: _ClassVar[int]
+    NORMALIZE_FIELD_NUMBER: _ClassVar[int]
     source: str
     batch_size: int
     rand_skip: int
@@ -1244,7 +1245,8 @@ class ImageDataParameter(_message.Message):
     cache: bool
     precache: bool
     threads: int
-    def __init__(self, source: _Optional[str] = ..., batch_size: _Optional[int] = ..., rand_skip: _Optional[int] = ..., shuffle: bool = ..., new_height: _Optional[int] = ..., new_width: _Optional[int] = ..., is_color: bool = ..., scale: _Optional[float] = ..., mean_file: _Optional[str] = ..., crop_size: _Optional[int] = ..., mirror: bool = ..., root_folder: _Optional[str] = ..., label_type: _Optional[_Union[ImageDataParameter.LabelType, str]] = ..., ignore_label: _Optional[int] = ..., cache: bool = ..., precache: bool = ..., threads: _Optional[int] = ...) -> None: ...
+    normalize: bool
+    def __init__(self, source: _Optional[str] = ..., batch_size: _Optional[int] = ..., rand_skip: _Optional[int] = ..., shuffle: bool = ..., new_height: _Optional[int] = ..., new_width: _Optional[int] = ..., is_color: bool = ..., scale: _Optional[float] = ..., mean_file: _Optional[str] = ..., crop_size: _Optional[int] = ..., mirror: bool = ..., root_folder: _Optional[str] = ..., label_type: _Optional[_Union[ImageDataParameter.LabelType, str]] = ..., ignore_label: _Optional[int] = ..., cache: bool = ..., precache: bool = ..., threads: _Optional[int] = ..., normalize: bool = ...) -> None: ...
 
 class InfogainLossParameter(_message.Message):
     __slots__ = ("source", "axis")

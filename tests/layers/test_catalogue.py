@@ -21,11 +21,11 @@ CAFFE = {
 FORKS = {
     "AnnotatedData", "Axpy", "BN", "BoxAnnotatorOHEM", "CenterLoss", "ChannelScale",
     "ConvolutionDepthwise", "DenseImageData", "DepthwiseConvolution", "DetectNetTransformation",
-    "DetectionEvaluate",
-    "DetectionOutput", "Flip", "FocalLoss", "Interp", "LabelSpecificAdd", "MultiBoxLoss",
-    "Normalize", "PSROIPooling", "Permute", "PriorBox", "Proposal", "ROIAlign", "ROIPooling",
-    "ReLU6", "ShuffleChannel", "SmoothL1Loss", "SmoothL1LossOHEM", "SoftmaxWithLossOHEM",
-    "Upsample", "VideoData",
+    "DetectionEvaluate", "DetectionOutput", "Flip", "FocalLoss", "ImageLabelmapData",
+    "ImageSegData", "Interp", "LabelSpecificAdd", "MultiBoxLoss", "Normalize", "PSROIPooling",
+    "Permute", "PriorBox", "Proposal", "ROIAlign", "ROIPooling", "ReLU6", "SegAccuracy",
+    "ShuffleChannel", "SmoothL1Loss", "SmoothL1LossOHEM", "SoftmaxWithLossOHEM", "Upsample",
+    "VideoData",
 }  # fmt: skip
 OWN = {"GELU", "L1Loss", "LayerNorm", "PatchData", "PixelShuffle"}
 

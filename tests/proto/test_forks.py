@@ -47,6 +47,7 @@ WITHOUT_EFFECT = {
     "NetParameter.default_cudnn_math_override",
     "NetParameter.eltwise_mem_sharing",
     "NetParameter.reduce_buckets",
+    "SegAccuracyParameter.metric",
     "SolverParameter.per_parameter_reduce",
     "SolverParameter.richness",
     "SolverParameter.show_per_class_result",
