@@ -42,5 +42,6 @@ from . import (  # noqa: F401
     smooth_l1,
     softmax,
     video_data,
+    volumes,
     window_data,
 )

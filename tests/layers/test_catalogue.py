@@ -20,12 +20,12 @@ CAFFE = {
 }  # fmt: skip
 FORKS = {
     "AnnotatedData", "Axpy", "BN", "BoxAnnotatorOHEM", "CenterLoss", "ChannelScale",
-    "ConvolutionDepthwise", "DenseImageData", "DepthwiseConvolution", "DetectNetTransformation",
-    "DetectionEvaluate", "DetectionOutput", "Flip", "FocalLoss", "ImageLabelmapData",
-    "ImageSegData", "Interp", "LabelSpecificAdd", "MultiBoxLoss", "Normalize", "PSROIPooling",
-    "Permute", "PriorBox", "Proposal", "ROIAlign", "ROIPooling", "ReLU6", "SegAccuracy",
-    "ShuffleChannel", "SmoothL1Loss", "SmoothL1LossOHEM", "SoftmaxWithLossOHEM", "Upsample",
-    "VideoData",
+    "Convolution3D", "ConvolutionDepthwise", "DenseImageData", "DepthwiseConvolution",
+    "DetectNetTransformation", "DetectionEvaluate", "DetectionOutput", "Flip", "FocalLoss",
+    "ImageLabelmapData", "ImageSegData", "Interp", "LabelSpecificAdd", "MultiBoxLoss", "Normalize",
+    "PSROIPooling", "Permute", "Pooling3D", "PriorBox", "Proposal", "ROIAlign", "ROIPooling",
+    "ReLU6", "SegAccuracy", "ShuffleChannel", "SmoothL1Loss", "SmoothL1LossOHEM",
+    "SoftmaxWithLossOHEM", "Upsample", "VideoData",
 }  # fmt: skip
 OWN = {"GELU", "L1Loss", "LayerNorm", "PatchData", "PixelShuffle"}
 

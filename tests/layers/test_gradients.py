@@ -61,6 +61,10 @@ CASES = [
     case("Deconvolution", f"convolution_param {{ num_output: 6 kernel_size: 3 {WEIGHTS} }}"),
     case("Deconvolution", f"convolution_param {{ num_output: 4 kernel_size: 3 stride: 2 pad: 1 "
          f"dilation: 2 group: 2 {WEIGHTS} }}", dict.fromkeys("xz", (2, 4, 3, 4)), tops=2, name="two bottoms"),
+    case("Convolution3D", f"convolution3d_param {{ num_output: 3 kernel_size: 3 kernel_depth: 2 pad: 1 temporal_pad: 1 stride: 2 {WEIGHTS} }}",
+         {"x": (2, 2, 3, 5, 4)}),
+    case("Pooling3D", "pooling3d_param { kernel_size: 2 kernel_depth: 3 stride: 2 temporal_stride: 2 }", {"x": (2, 2, 4, 5, 3)}),
+    case("Pooling3D", "pooling3d_param { pool: AVE kernel_size: 3 kernel_depth: 2 stride: 2 pad: 1 }", {"x": (2, 2, 4, 5, 4)}, name="AVE"),
     case("Im2col", "convolution_param { kernel_size: 3 stride: 2 pad: 1 dilation: 2 }"),
     case("Im2col", "convolution_param { kernel_size: 2 axis: 2 }", {"x": (2, 3, 2, 4, 5)}, name="axis 2"),
     case("InnerProduct", f"inner_product_param {{ num_output: 5 {WEIGHTS} }}"),

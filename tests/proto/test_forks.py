@@ -30,6 +30,8 @@ from osucaffe.solvers import Solver
 WITHOUT_EFFECT = {
     "AnnotatedDataParameter.anno_type",
     "AnnotatedDataParameter.label_map_file",
+    "Convolution3DParameter.filter_group",
+    "Convolution3DParameter.group",
     "ConvolutionParameter.conv_algorithm",
     "ConvolutionParameter.conv_algos_override",
     "DataParameter.cache",
