@@ -6,7 +6,7 @@ __device__ __forceinline__ void put(T* y, float value, int accumulate) {
     *y = from_float<T>(accumulate ? value + to_float(*y) : value);
 }
 
-// For each of a stack of matrices: y (columns, rows) = x (rows, columns) turned, by tiles of 32 x 32.
+// For each of a stack of matrices: y (columns, rows) = x (rows, columns) transposed, by tiles of 32 x 32.
 extern "C" __global__ void transpose(const S* x, T* y, int rows, int columns, int accumulate) {
     PDL_BEGIN;
     __shared__ float tile[32][33];

@@ -33,7 +33,7 @@ __device__ __forceinline__ void fetch(const T* from, bool there, uint32_t (&word
 #endif
 }
 
-// sums[warp][row][column] = this warp's terms of a (N, LENGTH) times b (PARTS * D, LENGTH) turned.
+// sums[warp][row][column] = this warp's terms of a (N, LENGTH) times b (PARTS * D, LENGTH) transposed.
 //
 // Lane 4 g + q of an instruction holds rows g and g + 8 of a, column g of b, and terms q and q + 4:
 // any two words will do, as long as they are the same for both. So each lane loads 16 bytes.

@@ -82,7 +82,7 @@ __device__ constexpr int at_once(int count) {
 
 #ifdef SPLITS
 // y (N, OH, OW, O) = x correlated with w, plus b, through ReLU with that slope (1: none). A word is
-// PAIR channels. FLIPPED: w is (C, KH, KW, O) and turned by half a turn, as the gradient to the
+// PAIR channels. FLIPPED: w is (C, KH, KW, O) and rotated by 180 degrees, as the gradient to the
 // input wants it. A warp computes DEEP tiles of 16 pixels; SPLITS: warps that share the sum over
 // taps of these; TILES: of DEEP x 16 pixels in a block; OWN: the outputs of a block; RUN: words from
 // filter to filter; WVEC: weights that are loaded at once; MASKED: y becomes 0 where `positive`, which
