@@ -30,6 +30,8 @@ from osucaffe.solvers import Solver
 WITHOUT_EFFECT = {
     "AnnotatedDataParameter.anno_type",
     "AnnotatedDataParameter.label_map_file",
+    "Convolution3DParameter.filter_group",
+    "Convolution3DParameter.group",
     "ConvolutionParameter.conv_algorithm",
     "ConvolutionParameter.conv_algos_override",
     "DataParameter.cache",
@@ -47,6 +49,7 @@ WITHOUT_EFFECT = {
     "NetParameter.default_cudnn_math_override",
     "NetParameter.eltwise_mem_sharing",
     "NetParameter.reduce_buckets",
+    "SegAccuracyParameter.metric",
     "SolverParameter.per_parameter_reduce",
     "SolverParameter.richness",
     "SolverParameter.show_per_class_result",
