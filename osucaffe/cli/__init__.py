@@ -17,7 +17,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn
 
-from .. import __version__
+from .. import __version__, hooks
 from ..errors import UserError, nearest, reason
 
 COMMANDS = (
@@ -43,6 +43,7 @@ Options are Caffe's; one dash or two, "-" or "_" are alike: -log_dir D, --log-di
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run `osucaffe` with these arguments (default: the program's). Returns the exit code."""
+    hooks.provide_caffe = _provide_caffe
     words = _normalize(sys.argv[1:] if arguments is None else arguments)
     try:
         args = _parser().parse_args(words or ["--help"])
@@ -57,6 +58,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"osucaffe: {message}", file=sys.stderr)
         return code
     return 0
+
+
+def _provide_caffe() -> None:
+    """Let `import caffe` find the interface, which is imported only for nets that ask for it."""
+    from ..pycaffe import install
+
+    install()
 
 
 def _explain(error: BaseException) -> tuple[int, str]:
