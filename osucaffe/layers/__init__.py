@@ -21,6 +21,7 @@ from . import (  # noqa: F401
     hdf5_data,
     image_data,
     inner_product,
+    label_specific,
     losses,
     lstm,
     margin_inner_product,

@@ -43,6 +43,7 @@ UNREAD: dict[str, tuple[str, ...]] = {
     "ImageDataParameter.label_type": ("PSPNet", "ImageSegData"),
     "ImageDataParameter.normalize": ("DSS", "ImageLabelmapData"),
     "LabelSpecificAddParameter.transform_test": ("NormFace",),
+    "LabelSpecificRescaleParameter.do_backward": ("NormFace",),
     "LossParameter.class_weighting": ("SegNet", "SoftmaxWithLoss"),
     "LossParameter.label_smoothing": ("NVIDIA Caffe",),
     "LossParameter.weight_by_label_freqs": ("SegNet", "SoftmaxWithLoss"),
