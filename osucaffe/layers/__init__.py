@@ -18,6 +18,7 @@ from . import (  # noqa: F401
     embed,
     faces,
     focal_loss,
+    global_lse_margin,
     hdf5_data,
     image_data,
     inner_product,

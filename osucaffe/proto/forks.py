@@ -53,6 +53,8 @@ UNREAD: dict[str, tuple[str, ...]] = {
     "PoolingParameter.temporal_stride": ("C3D", "Pooling3D"),
     "ResizeParameter.height_scale": ("SSD",),
     "ResizeParameter.width_scale": ("SSD",),
+    "ScaleParameter.max_value": ("NormFace", "GlobalLSEMargin"),
+    "ScaleParameter.min_value": ("NormFace", "GlobalLSEMargin"),
     "SoftmaxParameter.normalize_type": ("NormFace",),
     "SolverParameter.larc": ("NVIDIA Caffe",),
     "SolverParameter.larc_eta": ("NVIDIA Caffe",),
