@@ -4,6 +4,7 @@ from . import (  # noqa: F401
     annotated_data,
     arrange,
     bn,
+    cascade,
     channelwise,
     combine,
     convolution,

@@ -21,10 +21,10 @@ CAFFE = {
 FORKS = {
     "AnnotatedData", "Axpy", "BN", "BoxAnnotatorOHEM", "CenterLoss", "ChannelScale",
     "ConvolutionDepthwise", "DenseImageData", "DepthwiseConvolution", "DetectionEvaluate",
-    "DetectionOutput", "Flip", "FocalLoss", "Interp", "LabelSpecificAdd", "MultiBoxLoss",
-    "Normalize", "PSROIPooling", "Permute", "PriorBox", "Proposal", "ROIAlign", "ROIPooling",
-    "ReLU6", "ShuffleChannel", "SmoothL1Loss", "SmoothL1LossOHEM", "SoftmaxWithLossOHEM",
-    "Upsample", "VideoData",
+    "DetectionOutput", "Flip", "FocalLoss", "Interp", "LabelSpecificAdd", "MaskPooling",
+    "MaskResize", "MultiBoxLoss", "Normalize", "PSROIPooling", "Permute", "PriorBox", "Proposal",
+    "ROIAlign", "ROIPooling", "ROIWarping", "ReLU6", "ShuffleChannel", "SmoothL1Loss",
+    "SmoothL1LossOHEM", "SoftmaxWithLossOHEM", "Upsample", "VideoData",
 }  # fmt: skip
 OWN = {"GELU", "L1Loss", "LayerNorm", "PatchData", "PixelShuffle"}
 
