@@ -22,6 +22,7 @@ from . import (  # noqa: F401
     image_data,
     inner_product,
     losses,
+    meanfield,
     memory_data,
     multibox,
     normalization,

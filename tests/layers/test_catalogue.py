@@ -22,8 +22,8 @@ FORKS = {
     "AnnotatedData", "Axpy", "BN", "BoxAnnotatorOHEM", "CenterLoss", "ChannelScale",
     "ConvolutionDepthwise", "DenseImageData", "DepthwiseConvolution", "DetectionEvaluate",
     "DetectionOutput", "Flip", "FocalLoss", "Interp", "LabelSpecificAdd", "MaskPooling",
-    "MaskResize", "MultiBoxLoss", "Normalize", "PSROIPooling", "Permute", "PriorBox", "Proposal",
-    "ROIAlign", "ROIPooling", "ROIWarping", "ReLU6", "ShuffleChannel", "SmoothL1Loss",
+    "MaskResize", "MultiBoxLoss", "MultiStageMeanfield", "Normalize", "PSROIPooling", "Permute",
+    "PriorBox", "Proposal", "ROIAlign", "ROIPooling", "ROIWarping", "ReLU6", "ShuffleChannel", "SmoothL1Loss",
     "SmoothL1LossOHEM", "SoftmaxWithLossOHEM", "Upsample", "VideoData",
 }  # fmt: skip
 OWN = {"GELU", "L1Loss", "LayerNorm", "PatchData", "PixelShuffle"}

@@ -225,6 +225,8 @@ CASES = [
           ("PSROIPooling", "psroi_pooling_param { output_dim: 2 group_size: 2 spatial_scale: 0.7 }", 8, ""),
           ("ROIWarping", "roi_warping_param { pooled_h: 5 pooled_w: 3 spatial_scale: 1.5 }", 3, ""),
       )),
+    case("MultiStageMeanfield", "multi_stage_meanfield_param { theta_alpha: 3 theta_beta: 0.7 theta_gamma: 2 num_iterations: 3 spatial_filter_weight: 0.8 bilateral_filter_weights_str: '1.5 0.5 1' }",
+         {"x": (2, 3, 4, 5), "z": (2, 3, 4, 5), "i": (2, 3, 4, 5)}, labels={"i": 4}),
     case("MaskPooling", "", {"x": (3, 4, 5, 6), "m": (3, 1, 5, 6)}),
     case("MaskResize", "mask_resize_param { output_height: 3 output_width: 4 }", name="smaller"),
     case("MaskResize", "mask_resize_param { output_height: 13 output_width: 7 }", name="larger"),

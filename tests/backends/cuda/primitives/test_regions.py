@@ -120,6 +120,12 @@ LAYERS = [
     ("ROIWarping", "x moved", "roi_warping_param { pooled_h: 2 pooled_w: 3 }"),
     ("MaskResize", "x", "mask_resize_param { output_height: 3 output_width: 9 }"),
     ("MaskPooling", "x mask", ""),
+    (
+        "MultiStageMeanfield",
+        "x z i",
+        "multi_stage_meanfield_param { theta_alpha: 9 theta_beta: 3 "
+        "theta_gamma: 3 num_iterations: 2 }",
+    ),
     ("PSROIPooling", "x r", "psroi_pooling_param { spatial_scale: 1 output_dim: 2 group_size: 2 }"),
     ("ShuffleChannel", "x", "shuffle_channel_param { group: 2 }"),
     ("Axpy", "a x z", ""),
