@@ -23,7 +23,8 @@ FORKS = {
     "ConvolutionDepthwise", "DenseImageData", "DepthwiseConvolution", "DetectionEvaluate",
     "DetectionOutput", "Flip", "FocalLoss", "Interp", "LabelSpecificAdd", "MaskPooling",
     "MaskResize", "MultiBoxLoss", "MultiStageMeanfield", "Normalize", "PSROIPooling", "Permute",
-    "PriorBox", "Proposal", "ROIAlign", "ROIPooling", "ROIWarping", "ReLU6", "ShuffleChannel", "SmoothL1Loss",
+    "PriorBox", "Proposal", "ROIAlign", "ROIPooling", "ROIWarping", "ReLU6",
+    "ShuffleChannel", "SmoothL1Loss",
     "SmoothL1LossOHEM", "SoftmaxWithLossOHEM", "Upsample", "VideoData",
 }  # fmt: skip
 OWN = {"GELU", "L1Loss", "LayerNorm", "PatchData", "PixelShuffle"}
