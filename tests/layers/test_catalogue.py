@@ -19,13 +19,13 @@ CAFFE = {
     "Split", "Swish", "TanH", "Threshold", "Tile", "WindowData",
 }  # fmt: skip
 FORKS = {
-    "AnnotatedData", "Axpy", "BN", "BoxAnnotatorOHEM", "CenterLoss", "ChannelScale",
-    "ConvolutionDepthwise", "DenseImageData", "DepthwiseConvolution", "DetectNetTransformation",
-    "DetectionEvaluate",
-    "DetectionOutput", "Flip", "FocalLoss", "Interp", "LabelSpecificAdd", "MultiBoxLoss",
-    "Normalize", "PSROIPooling", "Permute", "PriorBox", "Proposal", "ROIAlign", "ROIPooling",
-    "ReLU6", "ShuffleChannel", "SmoothL1Loss", "SmoothL1LossOHEM", "SoftmaxWithLossOHEM",
-    "Upsample", "VideoData",
+    "AnnotatedData", "Axpy", "BN", "BboxAccuracy", "BoxAnnotatorOHEM", "BoxGroupOutput",
+    "BoxOutput", "CenterLoss", "ChannelScale", "ConvolutionDepthwise", "DecodeBBox",
+    "DenseImageData", "DepthwiseConvolution", "DetectNetTransformation", "DetectionEvaluate",
+    "DetectionOutput", "Flip", "FocalLoss", "FrcnnOutput", "Interp", "LabelSpecificAdd",
+    "MultiBoxLoss", "Normalize", "PSROIPooling", "Permute", "PriorBox", "Proposal", "ROIAlign",
+    "ROIPooling", "ReLU6", "ShuffleChannel", "SmoothL1Loss", "SmoothL1LossOHEM",
+    "SoftmaxWithLossOHEM", "Upsample", "VideoData",
 }  # fmt: skip
 OWN = {"GELU", "L1Loss", "LayerNorm", "PatchData", "PixelShuffle"}
 

@@ -239,10 +239,11 @@ CASES = [
 ]  # fmt: skip
 
 WITHOUT = {
-    "Accuracy", "AnnotatedData", "ArgMax", "BoxAnnotatorOHEM", "CenterLoss", "Data", "DenseImageData",
-    "DetectionEvaluate", "DetectionOutput", "DummyData", "HDF5Data", "HDF5Output", "ImageData",
-    "Input", "MemoryData", "MultiBoxLoss", "PatchData", "PriorBox", "Proposal", "Python",
-    "Threshold", "VideoData", "WindowData",
+    "Accuracy", "AnnotatedData", "ArgMax", "BboxAccuracy", "BoxAnnotatorOHEM", "BoxGroupOutput",
+    "BoxOutput", "CenterLoss", "Data", "DecodeBBox", "DenseImageData", "DetectNetTransformation",
+    "DetectionEvaluate", "DetectionOutput", "DummyData", "FrcnnOutput", "HDF5Data", "HDF5Output",
+    "ImageData", "Input", "MemoryData", "MultiBoxLoss", "PatchData", "PriorBox", "Proposal",
+    "Python", "Threshold", "VideoData", "WindowData",
 }  # fmt: skip
 """Types that have no gradient, or one that users write (Python) or that test_detection.py tests."""
 

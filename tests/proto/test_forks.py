@@ -40,6 +40,7 @@ WITHOUT_EFFECT = {
     "DetectionOutputParameter.save_file",
     "DetectionOutputParameter.save_output_param",
     "DetectionOutputParameter.visualize_threshold",
+    "SaveOutputParameter.num_test_image",
     "ImageDataParameter.cache",
     "ImageDataParameter.precache",
     "ImageDataParameter.threads",
