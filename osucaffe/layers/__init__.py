@@ -37,6 +37,7 @@ from . import (  # noqa: F401
     proposal,
     python,
     recurrent,
+    region_samples,
     regions,
     resampling,
     shape,

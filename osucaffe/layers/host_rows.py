@@ -80,3 +80,11 @@ class HostRows(Layer):
                 self.fail(
                     f"bottom[{i}]", f"has shape {bottom[i]}, but must be {bottom[0][0]} x {wanted}"
                 )
+
+    def check_alike(self, bottom: list[Shape], tops: int) -> None:
+        """Refuse bottoms of other numbers of rows than bottom[0], and another number of tops."""
+        if len(self.param.top) != tops:
+            self.fail("top", f"needs {tops}, but the net gives it {len(self.param.top)}")
+        for i, shape in enumerate(bottom):
+            if shape[0] != bottom[0][0]:
+                self.fail(f"bottom[{i}]", f"has shape {shape}, but must have {bottom[0][0]} rows")

@@ -22,10 +22,10 @@ FORKS = {
     "AnnotatedData", "Axpy", "BN", "BboxAccuracy", "BoxAnnotatorOHEM", "BoxGroupOutput",
     "BoxOutput", "CenterLoss", "ChannelScale", "ConvolutionDepthwise", "DecodeBBox",
     "DenseImageData", "DepthwiseConvolution", "DetectNetTransformation", "DetectionEvaluate",
-    "DetectionOutput", "Flip", "FocalLoss", "FrcnnOutput", "Interp", "LabelSpecificAdd",
-    "MultiBoxLoss", "Normalize", "PSROIPooling", "Permute", "PriorBox", "Proposal", "ROIAlign",
-    "ROIPooling", "ReLU6", "ShuffleChannel", "SmoothL1Loss", "SmoothL1LossOHEM",
-    "SoftmaxWithLossOHEM", "Upsample", "VideoData",
+    "DetectionOutput", "Flip", "FocalLoss", "FrcnnOutput", "HardMining", "Interp",
+    "LabelSpecificAdd", "MultiBoxLoss", "Normalize", "PSROIPooling", "Permute", "PriorBox",
+    "Proposal", "ProposalTarget", "ROIAlign", "ROIPooling", "ReLU6", "ScaleRoute", "ShuffleChannel",
+    "SmoothL1Loss", "SmoothL1LossOHEM", "SoftmaxWithLossOHEM", "Upsample", "VideoData",
 }  # fmt: skip
 OWN = {"GELU", "L1Loss", "LayerNorm", "PatchData", "PixelShuffle"}
 

@@ -242,8 +242,8 @@ WITHOUT = {
     "Accuracy", "AnnotatedData", "ArgMax", "BboxAccuracy", "BoxAnnotatorOHEM", "BoxGroupOutput",
     "BoxOutput", "CenterLoss", "Data", "DecodeBBox", "DenseImageData", "DetectNetTransformation",
     "DetectionEvaluate", "DetectionOutput", "DummyData", "FrcnnOutput", "HDF5Data", "HDF5Output",
-    "ImageData", "Input", "MemoryData", "MultiBoxLoss", "PatchData", "PriorBox", "Proposal",
-    "Python", "Threshold", "VideoData", "WindowData",
+    "HardMining", "ImageData", "Input", "MemoryData", "MultiBoxLoss", "PatchData", "PriorBox",
+    "Proposal", "ProposalTarget", "Python", "ScaleRoute", "Threshold", "VideoData", "WindowData",
 }  # fmt: skip
 """Types that have no gradient, or one that users write (Python) or that test_detection.py tests."""
 
