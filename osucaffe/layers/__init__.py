@@ -14,6 +14,8 @@ from . import (  # noqa: F401
     dense_image_data,
     depthwise,
     detection,
+    detection_accuracy,
+    detection_losses,
     detectnet,
     dropout,
     elementwise,

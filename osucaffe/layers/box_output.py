@@ -1,13 +1,11 @@
 """Owns the layers that make regions of the maps of MS-CNN and Cascade R-CNN's proposal networks.
 
 They compute what zhaoweicai/mscnn's box_output_layer.cpp and zhaoweicai/cascade-rcnn's
-box_group_output_layer.cpp do: a map's cell holds, for a field of some width and height about its
-middle, scores and a box's code.
+box_group_output_layer.cpp do: a map's cell holds scores of a field about its middle, and a box.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,6 +14,7 @@ import numpy as np
 from ..backends.tensor import Shape
 from ..layer import register
 from . import anchors
+from .fields import FieldCodes
 from .host_rows import Arrays, HostRows
 
 NOTHING = [np.array([[0.0, 1, 1, 10, 10]]), np.zeros((1, 6))]
@@ -38,23 +37,9 @@ class FieldOutput(HostRows):
         """Read what both types have, and tell the shapes of the tops."""
         self.setting = param = getattr(self.param, field)
         self.check_suppression(param, field)
-        self.read_regression()
-        for name in ("field_whr", "field_xyr"):
-            if getattr(param, name) <= 0:
-                self.fail(f"{field}.{name}", "must be above 0")
+        self.codes = FieldCodes(self, param, field)
         tops: list[Shape] = [(1, 5, 1, 1), (1, 6, 1, 1)]
         return tops[: len(self.param.top)]
-
-    def decoded(self, codes: np.ndarray, width: float, height: float, stride: int) -> np.ndarray:
-        """x1, y1, width and height (H * W, 4) of the boxes that a map (4, H, W) tells."""
-        y, x = np.mgrid[: codes.shape[1], : codes.shape[2]]
-        centre = (np.stack([x, y], axis=-1).reshape(-1, 2) + 0.5) * stride
-        rows = codes.reshape(4, -1).T * self.deviation + self.mean
-        shift, growth = 1 / self.setting.field_xyr, math.log(self.setting.field_whr)
-        field = np.array([width, height])
-        size = field * np.exp(np.clip(rows[:, 2:], -growth, growth))
-        middle = centre + field * np.clip(rows[:, :2], -shift, shift)
-        return np.concatenate([middle - size / 2, size], axis=1)
 
     def candidates(self, bottom: Arrays, image: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Boxes (x1, y1, x2, y2) and scores of an image, map by map."""
@@ -113,7 +98,7 @@ class BoxOutput(FieldOutput):
         ):
             classes = maps[image, :-4]
             scores = (classes[1:].max(axis=0) - classes[0]).reshape(-1)
-            boxes = self.decoded(maps[image, -4:], wide, high, stride)
+            boxes = self.codes.decode(maps[image, -4:], (wide, high), stride)
             low = np.maximum(boxes[:, :2], 0)
             extent = np.array([maps.shape[3], maps.shape[2]]) * stride
             size = np.minimum(boxes[:, 2:], extent - low)
@@ -165,7 +150,7 @@ class BoxGroupOutput(FieldOutput):
             for k, field in enumerate(zip(group.field_w, group.field_h, strict=True)):
                 place = image * len(group.field_w) + k
                 chances = 1 - scores[place, 0].reshape(-1)
-                boxes = self.decoded(codes[place], *field, group.stride)
+                boxes = self.codes.decode(codes[place], field, group.stride)
                 low = np.maximum(boxes[:, :2], 0)
                 high = np.minimum(boxes[:, :2] + boxes[:, 2:] - 1, extent)
                 good = (chances >= param.fg_thr) & (high - low + 1 >= param.min_size).all(axis=1)

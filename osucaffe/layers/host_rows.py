@@ -10,6 +10,7 @@ from ..backends.primitives import Program
 from ..backends.tensor import Shape
 from ..blob import Blob
 from ..layer import Layer, Reshaped
+from .fields import read_regression
 
 Arrays = list[np.ndarray]
 
@@ -58,13 +59,7 @@ class HostRows(Layer):
 
     def read_regression(self) -> None:
         """`mean` and `deviation`: what box codes were normalized by."""
-        param = self.param.bbox_reg_param
-        self.mean, self.deviation = np.zeros(4), np.ones(4)
-        if not (param.bbox_mean and param.bbox_std):
-            return
-        if len(param.bbox_mean) != 4 or len(param.bbox_std) != 4 or min(param.bbox_std) <= 0:
-            self.fail("bbox_reg_param", "needs four of bbox_mean and four of bbox_std, above 0")
-        self.mean, self.deviation = np.array(param.bbox_mean), np.array(param.bbox_std)
+        self.mean, self.deviation = read_regression(self)
 
     def check_suppression(self, param: Any, field: str) -> None:
         """Refuse an nms_type that there is not."""

@@ -21,7 +21,8 @@ CAFFE = {
 FORKS = {
     "AnnotatedData", "Axpy", "BN", "BboxAccuracy", "BoxAnnotatorOHEM", "BoxGroupOutput",
     "BoxOutput", "CenterLoss", "ChannelScale", "ConvolutionDepthwise", "DecodeBBox",
-    "DenseImageData", "DepthwiseConvolution", "DetectNetTransformation", "DetectionEvaluate",
+    "DenseImageData", "DepthwiseConvolution", "DetectNetTransformation", "DetectionAccuracy",
+    "DetectionEvaluate", "DetectionGroupAccuracy", "DetectionGroupLoss", "DetectionLoss",
     "DetectionOutput", "Flip", "FocalLoss", "FrcnnOutput", "HardMining", "Interp",
     "LabelSpecificAdd", "MultiBoxLoss", "Normalize", "PSROIPooling", "Permute", "PriorBox",
     "Proposal", "ProposalTarget", "ROIAlign", "ROIPooling", "ReLU6", "ScaleRoute", "ShuffleChannel",

@@ -241,11 +241,12 @@ CASES = [
 WITHOUT = {
     "Accuracy", "AnnotatedData", "ArgMax", "BboxAccuracy", "BoxAnnotatorOHEM", "BoxGroupOutput",
     "BoxOutput", "CenterLoss", "Data", "DecodeBBox", "DenseImageData", "DetectNetTransformation",
-    "DetectionEvaluate", "DetectionOutput", "DummyData", "FrcnnOutput", "HDF5Data", "HDF5Output",
+    "DetectionAccuracy", "DetectionEvaluate", "DetectionGroupAccuracy", "DetectionGroupLoss",
+    "DetectionLoss", "DetectionOutput", "DummyData", "FrcnnOutput", "HDF5Data", "HDF5Output",
     "HardMining", "ImageData", "Input", "MemoryData", "MultiBoxLoss", "PatchData", "PriorBox",
     "Proposal", "ProposalTarget", "Python", "ScaleRoute", "Threshold", "VideoData", "WindowData",
 }  # fmt: skip
-"""Types that have no gradient, or one that users write (Python) or that test_detection.py tests."""
+"""Types that have no gradient, or one that users write (Python) or that a file of its own tests."""
 
 
 @pytest.mark.parametrize(("type_", "shapes", "text", "options"), CASES)
