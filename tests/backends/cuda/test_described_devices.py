@@ -129,6 +129,8 @@ def test_every_call_has_a_candidate_and_kernels_fit(
     for precision in PRECISIONS:
         if device.compute_capability < NEEDS[precision]:
             continue
+        if precision == "fp16" and gpu not in ("T4", "H200"):
+            continue  # to the choice of kernels it is bf16, which T4 has not
         for model, batch in CASES:
             found = record(gpu, precision, model, batch)
         kernels |= found.kernels
