@@ -20,8 +20,8 @@ def parsed(message):
 
 def images(name):
     database = open_database(FORMATS / name)
-    with database.read(0, len(database)) as records:
-        return [pixels(parse_datum(value)).copy() for _, value in records]
+    records = database.read(0, len(database))
+    return [pixels(parse_datum(value)).copy() for _, value in records]
 
 
 @pytest.mark.parametrize("label", [0, 7, 127, 128, 300, 2**31 - 1, -1, -(2**31)])
@@ -63,10 +63,10 @@ def test_jpegs_are_decoded_as_caffe_decodes_them():
 
 def test_colours():
     database = open_database(FORMATS / "jpeg6_lmdb")
-    with database.read(0, 1) as [(_, value)]:
-        datum = parse_datum(value)
-        colour = pixels(datum, True).astype(float)
-        gray = pixels(datum, False)
+    [(_, value)] = database.read(0, 1)
+    datum = parse_datum(value)
+    colour = pixels(datum, True).astype(float)
+    gray = pixels(datum, False)
     assert gray.shape == (1, 64, 96)
     blue, green, red = colour  # ITU-R BT.601, as JPEG defines its luminance
     assert np.abs(0.114 * blue + 0.587 * green + 0.299 * red - gray[0]).mean() < 1

@@ -19,13 +19,14 @@ CAFFE = {
     "Split", "Swish", "TanH", "Threshold", "Tile", "WindowData",
 }  # fmt: skip
 FORKS = {
-    "AnnotatedData", "Axpy", "BN", "BoxAnnotatorOHEM", "CenterLoss", "ChannelScale",
-    "ConvolutionDepthwise", "DenseImageData", "DepthwiseConvolution", "DetectionEvaluate",
-    "DetectionOutput", "Flip", "FocalLoss", "Interp", "LabelSpecificAdd", "MaskPooling",
-    "MaskResize", "MultiBoxLoss", "MultiStageMeanfield", "Normalize", "PSROIPooling", "Permute",
-    "PriorBox", "Proposal", "ROIAlign", "ROIPooling", "ROIWarping", "ReLU6",
-    "ShuffleChannel", "SmoothL1Loss",
-    "SmoothL1LossOHEM", "SoftmaxWithLossOHEM", "Upsample", "VideoData",
+    "AnnotatedData", "Axpy", "BN", "BilinearInterpolation", "BoxAnnotatorOHEM", "CenterLoss",
+    "ChannelScale", "Convolution3D", "ConvolutionDepthwise", "DenseImageData",
+    "DepthwiseConvolution", "DetectNetTransformation", "DetectionEvaluate", "DetectionOutput",
+    "Flip", "FocalLoss", "ImageLabelmapData", "ImageSegData", "Interp", "LabelSpecificAdd", "Lstm",
+    "MarginInnerProduct", "MaskPooling", "MaskResize", "MultiBoxLoss", "MultiStageMeanfield",
+    "Normalize", "PSROIPooling", "Permute", "Pooling3D", "PriorBox", "Proposal", "ROIAlign",
+    "ROIPooling", "ROIWarping", "ReLU6", "SeLu", "SeLuDropout", "SegAccuracy", "ShuffleChannel",
+    "SmoothL1Loss", "SmoothL1LossOHEM", "SoftmaxWithLossOHEM", "Upsample", "VideoData",
 }  # fmt: skip
 OWN = {"GELU", "L1Loss", "LayerNorm", "PatchData", "PixelShuffle"}
 

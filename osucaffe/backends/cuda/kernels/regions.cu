@@ -45,6 +45,7 @@ __device__ __forceinline__ Span average_bin(const float* roi, int axis, int i, i
 
 extern "C" __global__ void roi_max_pooling(const float* x, const float* rois, float* y, int* index,
                                            int images, int64_t count) {
+    PDL_BEGIN;
     FOR_EACH(count) {
         int w = id % BW, h = id / BW % BH, c = id / (BW * BH) % C;
         const float* roi = rois + id / ((int64_t)BW * BH * C) * 5;
@@ -67,6 +68,7 @@ extern "C" __global__ void roi_max_pooling(const float* x, const float* rois, fl
 extern "C" __global__ void roi_max_pooling_backward(const float* dy, const float* rois,
                                                     const int* index, float* dx, int regions,
                                                     int64_t count) {
+    PDL_BEGIN;
     FOR_EACH(count) {
         int w = id % W, h = id / W % H, c = id / (W * H) % C, image = id / ((int64_t)W * H * C);
         float sum = 0;
@@ -88,6 +90,7 @@ extern "C" __global__ void roi_max_pooling_backward(const float* dy, const float
 // Of D outputs; C is D * BH * BW.
 extern "C" __global__ void roi_average_pooling(const float* x, const float* rois, float* y,
                                                int images, int64_t count) {
+    PDL_BEGIN;
     FOR_EACH(count) {
         int w = id % BW, h = id / BW % BH, d = id / (BW * BH) % D;
         const float* roi = rois + id / ((int64_t)BW * BH * D) * 5;
@@ -108,6 +111,7 @@ extern "C" __global__ void roi_average_pooling(const float* x, const float* rois
 // A channel of dx belongs to one bin alone.
 extern "C" __global__ void roi_average_pooling_backward(const float* dy, const float* rois,
                                                         float* dx, int regions, int64_t count) {
+    PDL_BEGIN;
     FOR_EACH(count) {
         int w = id % W, h = id / W % H, c = id / (W * H) % C, image = id / ((int64_t)W * H * C);
         int j = c % BW, i = c / BW % BH;
@@ -149,6 +153,7 @@ __device__ __forceinline__ float place_of(Points points, int i, int extent) {
 
 extern "C" __global__ void roi_sampling(const float* x, const float* rois, float* y, int images,
                                         int64_t count) {
+    PDL_BEGIN;
     FOR_EACH(count) {
         int j = id % BW, i = id / BW % BH, c = id / (BW * BH) % C;
         const float* roi = rois + id / ((int64_t)BW * BH * C) * 5;
@@ -170,6 +175,7 @@ extern "C" __global__ void roi_sampling(const float* x, const float* rois, float
 
 extern "C" __global__ void roi_sampling_backward(const float* dy, const float* rois, float* dx,
                                                  int regions, int64_t count) {
+    PDL_BEGIN;
     FOR_EACH(count) {
         int w = id % W, h = id / W % H, c = id / (W * H) % C, image = id / ((int64_t)W * H * C);
         float sum = 0;
@@ -229,6 +235,7 @@ extern "C" __global__ void roi_warping_rois_backward(const float* x, const float
 // places behind the axis of the five numbers.
 extern "C" __global__ void hardest(const float* rois, const float* loss, float* y, int most,
                                    int inner, int64_t count) {
+    PDL_BEGIN;
     FOR_EACH(count) {
         float image = rois[id / inner * 5 * inner + id % inner], own = loss[id];
         int before = 0;

@@ -30,6 +30,7 @@ static int max(int a, int b) { return a > b ? a : b; }
 static int min(int a, int b) { return a < b ? a : b; }
 #define __device__
 #define __global__
+#define PDL_BEGIN
 #define __forceinline__ inline
 #define __fmul_rn(a, b) ((float)(a) * (float)(b))
 #define __fadd_rn(a, b) ((float)(a) + (float)(b))
