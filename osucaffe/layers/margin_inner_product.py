@@ -9,10 +9,10 @@ import math
 from typing import Any
 
 from ..backends.primitives import Program
-from ..backends.tensor import Shape, Tensor
+from ..backends.tensor import Shape
 from ..blob import Blob
-from ..data.pipeline import allocate
-from ..layer import Layer, register
+from ..layer import register
+from .changing import Changing
 
 _COSINE = "t = a / b; s = sign(t);"
 MARGINS = {
@@ -39,7 +39,7 @@ weights of length 1 and b = |x|."""
 
 
 @register("MarginInnerProduct")
-class MarginInnerProduct(Layer):
+class MarginInnerProduct(Changing):
     """Products with weights of length 1, less for an item's own class: |x| times psi of its angle.
 
     Mixed with the product itself by lambda, which falls with each pass: base * (1 + gamma *
@@ -71,21 +71,14 @@ class MarginInnerProduct(Layer):
         return [(*bottom[0][:axis], param.num_output), (1,)]
 
     @property
-    def mixture(self) -> float:
-        """The lambda of the next pass."""
+    def number(self) -> float:
+        """Lambda."""
         param = self.param.margin_inner_product_param
         falling = param.base * (1 + param.gamma * (self.iteration + 1)) ** -param.power
         return max(falling, param.lambda_min)
 
-    def _feed(self, fed: Tensor) -> None:
-        self.buffer.array[...] = self.mixture
-        self.iteration += 1
-        fed.place(self.buffer.flat, self.buffer.address)
-
     def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
-        self.buffer, fed, mixture = allocate((1,)), self.tensor((1,)), self.tensor((1,))
-        program.host([], [fed], function=lambda: self._feed(fed), feed=True)
-        program.copy(fed, mixture)
+        mixture = self.bring(program)
         if len(top) > 1:
             program.copy(mixture, top[1].data)
         weight, unit = self.parameters[0].data, self.tensor((self.scores[1], self.features[1]))

@@ -95,8 +95,8 @@ class SegAccuracy(Layer):
         ):
             results.append(self.tensor((1,)))
             program.elementwise([above, below], [results[-1]], formula="y = a / max(b, 1)")
-        union = "union = b + c - a; y = share * where(union > 0, a / max(union, 1), 1)"
-        results.append(total([right, there, taken], union))
+        formula = "whole = b + c - a; y = share * where(whole > 0, a / max(whole, 1), 1)"
+        results.append(total([right, there, taken], formula))
         measures = self.tensor((3,))
         program.concat(results, measures, axis=0)
         one, valid = self.tensor((1, 1)), self.tensor((1, 1))

@@ -82,6 +82,14 @@ CASES = [
     case("Normalize", "normalize_param { }"),
     case("ChannelScale", "", {"x": (2, 3, 4, 5), "s": (2, 1, 4, 5)}),
     case("LabelSpecificAdd", "label_specific_add_param { bias: -0.35 }", {"x": (6, 4), "l": (6,)}, labels=LABELS, phase="TRAIN"),
+    case("LabelSpecificRescale", "label_specific_rescale_param { positive_weight: 0.5 negative_weight: 2 for_ip: true }",
+         {"x": (6, 4), "l": (6,)}, labels=LABELS, in_place=True),
+    case("LabelSpecificRescale", "label_specific_rescale_param { positive_weight: 1.5 power_on_positive: true }",
+         {"x": (6, 4), "l": (6,)}, labels=LABELS, name="power"),
+    case("LabelSpecificRescale", "label_specific_rescale_param { positive_weight: 0.5 }", {"x": (6, 4), "l": (6,)},
+         labels=LABELS, phase="TEST", name="test"),
+    case("JSDLoss", "", {"x": (4, 5), "target": (4, 5)}, labels={"target": 2}, positive=True),
+    case("DiceCoefLoss", "", {"x": (4, 5), "z": (4, 5)}),
     case("Flip", "flip_param { flip_height: true }"),
     case("Normalize", 'normalize_param { normalize_type: "L1" bp_norm: true }', {"x": (3, 5)}, tops=2, name="L1"),
     case("Upsample", "upsample_param { upsample_h: 60 upsample_w: 70 }", {"x": (2, 3, 2, 3), "m": (2, 3, 2, 3)},
@@ -256,12 +264,14 @@ CASES = [
 ]  # fmt: skip
 
 WITHOUT = {
-    "Accuracy", "AnnotatedData", "ArgMax", "BoxAnnotatorOHEM", "CenterLoss", "Data", "DenseImageData",
-    "DetectionEvaluate", "DetectionOutput", "DummyData", "HDF5Data", "HDF5Output", "ImageData",
-    "Input", "MemoryData", "MultiBoxLoss", "PatchData", "PriorBox", "Proposal", "Python",
-    "Threshold", "VideoData", "WindowData",
+    "Accuracy", "AnnotatedData", "ArgMax", "BoxAnnotatorOHEM", "CenterLoss", "Data",
+    "DenseImageData", "DetectNetTransformation", "DetectionEvaluate", "DetectionOutput",
+    "DummyData", "GlobalLSEMargin", "HDF5Data", "HDF5Output", "ImageData", "ImageLabelmapData",
+    "ImageSegData", "Input", "MarginInnerProduct", "MemoryData", "MultiBoxLoss", "PatchData",
+    "PriorBox", "Proposal", "Python", "SegAccuracy", "Threshold", "VideoData", "WindowData",
 }  # fmt: skip
-"""Types that have no gradient, or one that users write (Python) or that test_detection.py tests."""
+"""Types that have no gradient, or one that users write (Python), or that tests of their own hold
+against the fork's."""
 
 
 @pytest.mark.parametrize(("type_", "shapes", "text", "options"), CASES)

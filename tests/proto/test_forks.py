@@ -48,6 +48,8 @@ WITHOUT_EFFECT = {
     "MultiStageMeanfieldParameter.threshold",
     "ImageDataParameter.precache",
     "ImageDataParameter.threads",
+    "LabelSpecificRescaleParameter.negative_upper_bound",
+    "LabelSpecificRescaleParameter.positive_lower_bound",
     "NetParameter.default_conv_algos_override",
     "NetParameter.default_cudnn_math_override",
     "NetParameter.eltwise_mem_sharing",
