@@ -47,6 +47,8 @@ UNREAD: dict[str, tuple[str, ...]] = {
     "LossParameter.class_weighting": ("SegNet", "SoftmaxWithLoss"),
     "LossParameter.label_smoothing": ("NVIDIA Caffe",),
     "LossParameter.weight_by_label_freqs": ("SegNet", "SoftmaxWithLoss"),
+    "MultiStageMeanfieldParameter.forced_bilateral_filter_weight": ("CRF-RNN",),
+    "MultiStageMeanfieldParameter.forced_spatial_filter_weight": ("CRF-RNN",),
     "NetParameter.bn_stats_batch_size": ("Intel Caffe",),
     "ParameterParameter.blob_filler": ("NormFace",),
     "PoolingParameter.kernel_depth": ("C3D", "Pooling3D"),

@@ -1,6 +1,8 @@
 """Tests of the Datum coding against google.protobuf and against images that C++ Caffe decoded."""
 
 import io
+import struct
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -105,6 +107,22 @@ def test_png():
     assert decode_image(encoded(rgb), colour=False).shape == (5, 4, 1)
     assert (decode_image(encoded(rgb[:, :, 0])) == rgb[:, :, :1]).all()
     assert (decode_image(encoded(rgb[:, :, 0]), colour=True) == rgb[:, :, :1]).all()
+
+
+def test_images_that_pillow_had_better_not_open():
+    pytest.importorskip("PIL.Image")
+    eps = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\n"  # runs Ghostscript
+    with pytest.raises(ValueError, match="no image of a known format"):
+        decode_image(memoryview(eps))
+
+    def chunk(kind, content):
+        check = zlib.crc32(kind + content).to_bytes(4, "big")
+        return len(content).to_bytes(4, "big") + kind + content + check
+
+    header = struct.pack(">IIBBBBB", 60000, 60000, 8, 2, 0, 0, 0)
+    huge = b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(b"x"))
+    with pytest.raises(ValueError, match="exceeds limit"):
+        decode_image(memoryview(huge + chunk(b"IEND", b"")))
 
 
 @pytest.mark.parametrize(

@@ -24,9 +24,10 @@ FORKS = {
     "DepthwiseConvolution", "DetectNetTransformation", "DetectionEvaluate", "DetectionOutput",
     "DiceCoefLoss", "Flip", "FocalLoss", "GlobalLSEMargin", "ImageLabelmapData", "ImageSegData",
     "Interp", "JSDLoss", "LabelSpecificAdd", "LabelSpecificRescale", "Lstm", "MarginInnerProduct",
-    "MultiBoxLoss", "Normalize", "PSROIPooling", "Permute", "Pooling3D", "PriorBox", "Proposal",
-    "ROIAlign", "ROIPooling", "ReLU6", "SeLu", "SeLuDropout", "SegAccuracy", "ShuffleChannel",
-    "SmoothL1Loss", "SmoothL1LossOHEM", "SoftmaxWithLossOHEM", "Upsample", "VideoData",
+    "MaskPooling", "MaskResize", "MultiBoxLoss", "MultiStageMeanfield", "Normalize",
+    "PSROIPooling", "Permute", "Pooling3D", "PriorBox", "Proposal", "ROIAlign", "ROIPooling",
+    "ROIWarping", "ReLU6", "SeLu", "SeLuDropout", "SegAccuracy", "ShuffleChannel", "SmoothL1Loss",
+    "SmoothL1LossOHEM", "SoftmaxWithLossOHEM", "Upsample", "VideoData",
 }  # fmt: skip
 OWN = {"GELU", "L1Loss", "LayerNorm", "PatchData", "PixelShuffle"}
 
