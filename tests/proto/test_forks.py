@@ -42,6 +42,7 @@ WITHOUT_EFFECT = {
     "DetectionOutputParameter.save_file",
     "DetectionOutputParameter.save_output_param",
     "DetectionOutputParameter.visualize_threshold",
+    "SaveOutputParameter.num_test_image",
     "ImageDataParameter.cache",
     "MultiStageMeanfieldParameter.compatibility_mode",
     "MultiStageMeanfieldParameter.force_cpu",
