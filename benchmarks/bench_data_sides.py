@@ -212,8 +212,8 @@ def store_rate(path: Path | None, threads: int) -> float:
 
 
 def _jpegs(path: Path) -> list[bytes]:
-    with open_database(path).read(0, PICTURES) as records:
-        return [bytes(parse_datum(value).data) for _, value in records]
+    records = open_database(path).read(0, PICTURES)
+    return [bytes(parse_datum(value).data) for _, value in records]
 
 
 def copy_rate(threads: int) -> float:

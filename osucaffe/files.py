@@ -9,11 +9,20 @@ from pathlib import Path
 
 from .errors import UserError, reason
 
+_LONGEST = 1 << 28
+"""Bytes that are read of what is no file: a model, say, that a pipe brings."""
+
 
 def read_bytes(path: str | Path) -> bytes:
-    """All of a file. Raises UserError."""
+    """All of a file. Raises UserError; of a device or a pipe with no end in sight, too."""
     try:
-        return Path(path).read_bytes()
+        with Path(path).open("rb") as file:
+            if Path(path).is_file():
+                return file.read()
+            content = file.read(_LONGEST + 1)
+            if len(content) > _LONGEST:
+                raise UserError(f"{path}: it is no file, and has no end in {_LONGEST:,} bytes")
+            return content
     except OSError as error:
         raise unreadable(path, error) from None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, TypeVar
 
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from .proto import caffe_pb2
 
 Count = tuple[int, int | None]
+MOST_ELEMENTS = 2**31 - 1
+"""Of a blob: as in Caffe, they are counted by an int."""
 _LayerType = TypeVar("_LayerType", bound=type["Layer"])
 
 LayerClass: TypeAlias = "type[Layer]"
@@ -132,6 +135,7 @@ class Layer:
     def add_parameter(self, shape: Shape, filler: caffe_pb2.FillerParameter | None = None) -> Blob:
         """Declare the next parameter, filled with `filler` (None: zeros)."""
         index = len(self.parameters)
+        self.check_shape("param", f"parameter {index}", shape)
         blob = Blob(f"{self.name}.{index}", shape, flexible=True)
         self.parameters.append(blob)
         self.fillers.append(filler)
@@ -160,6 +164,7 @@ class Layer:
         self, shape: Shape, dtype: str = "float32", *, flexible: bool = False, kept: bool = False
     ) -> Tensor:
         """Memory of the layer's own that lives from forward to backward (kept: for ever)."""
+        self.check_shape("bottom", "memory of its own", shape)
         return Tensor(shape, dtype, f"{self.name}.{self.type}", flexible=flexible, kept=kept)
 
     def takes_labels(self, bottom: int, classes: int, ignored: int | None = None) -> None:
@@ -176,6 +181,18 @@ class Layer:
         if not -dimensions <= axis < dimensions:
             self.fail(field, f"axis {axis} is out of range for a blob of {dimensions} dimensions")
         return axis % dimensions
+
+    def check_shape(self, field: str, what: str, shape: Shape) -> None:
+        """Refuse a tensor that no blob of Caffe's could be: one without elements, or with more than
+        an int counts."""
+        if any(extent < 1 for extent in shape):
+            self.fail(
+                field, f"{what} would have shape {tuple(shape)}: each extent must be at least 1"
+            )
+        if math.prod(map(int, shape)) > MOST_ELEMENTS:
+            self.fail(
+                field, f"{what} would have shape {tuple(shape)}: more than {MOST_ELEMENTS} elements"
+            )
 
     def fail(self, field: str, text: str) -> NoReturn:
         """Refuse the net because of a field of this layer."""

@@ -38,6 +38,7 @@ SLOW = (
     "models",
     "solvers/test_resume.py",
     "test_steady.py",
+    "test_worked_examples.py",
 )
 """Of tests/, what compiles kernels, starts programs or trains for long: marked slow, these tests
 are left to `make test`."""

@@ -135,7 +135,8 @@ def test_no_line_names_the_machine_that_it_was_written_on() -> None:
     assert not wrong
 
 
-@pytest.mark.parametrize("name", ["layers", "comm"])
-def test_the_top_level_links_into_the_package(name: str) -> None:
+@pytest.mark.parametrize("link", [("layers", "layers"), ("comm", "comm"), ("tools", "cli")])
+def test_the_top_level_links_into_the_package(link: tuple[str, str]) -> None:
+    name, folder = link
     assert (ROOT / name).is_symlink()
-    assert (ROOT / name).resolve() == PACKAGE / name
+    assert (ROOT / name).resolve() == PACKAGE / folder

@@ -41,7 +41,7 @@ def test_fields(word: str, meant: str | None) -> None:
         ("relu", "ReLU"),
         ("Softmaxwithloss", "SoftmaxWithLoss"),
         ("Warp", None),  # not Crop
-        ("ImageSegData", None),  # not ImageData
+        ("DocData", None),  # not Data
         ("DeformablePSROI", None),
     ],
 )

@@ -24,6 +24,12 @@ def test_a_full_disk_leaves_the_old_file(tmp_path: Path, full_disk: FullDisk) ->
     assert os.listdir(tmp_path) == ["f.txt"]
 
 
+def test_what_has_no_end_is_not_read_for_ever() -> None:
+    with pytest.raises(UserError, match="/dev/zero: it is no file, and has no end"):
+        read_bytes("/dev/zero")
+    assert read_bytes("/dev/null") == b""
+
+
 def test_a_pipe_stays_one(tmp_path: Path) -> None:
     path = tmp_path / "pipe"
     os.mkfifo(path)

@@ -105,7 +105,7 @@ def test_bad_loss_weights_and_shapes_are_refused():
         build(text)
     for kind, message in [
         ("Input", r'top: "d" would have shape \({},\): each extent must be at least 1'),
-        ("DummyData", r"dummy_data_param.shape: is \({},\): each extent must be at least 1"),
+        ("DummyData", r"dummy_data_param.shape: a blob would have shape \({},\): each extent"),
     ]:
         settings = {"Input": "input_param", "DummyData": "dummy_data_param"}[kind]
         for dim in (-4, 0):

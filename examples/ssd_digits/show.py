@@ -76,15 +76,15 @@ def main() -> None:
     net = Net(read_net(f"{FOLDER}/deploy.prototxt"), phase="TEST", backend=Cpu())
     net.load(read_weights(args.weights), args.weights)
     pictures = []
-    with open_database(args.data).read(0, args.count) as records:
-        for _, value in records:
-            datum, truth = parse_annotated(value)
-            image = pixels(datum)
-            net.write("data", image[None].astype(np.float32) / 256)
-            net.forward()
-            rows = net.read("detections")[0, 0]
-            rows = rows[rows[:, 2] >= LEAST]
-            pictures.append(draw(image, rows, truth.labels[:, 0], truth.boxes))
+    records = open_database(args.data).read(0, args.count)
+    for _, value in records:
+        datum, truth = parse_annotated(value)
+        image = pixels(datum)
+        net.write("data", image[None].astype(np.float32) / 256)
+        net.forward()
+        rows = net.read("detections")[0, 0]
+        rows = rows[rows[:, 2] >= LEAST]
+        pictures.append(draw(image, rows, truth.labels[:, 0], truth.boxes))
     sheet(pictures).save(args.sheet)
     print(args.sheet)
 

@@ -14,7 +14,9 @@ import itertools
 import os
 import re
 import sys
+import traceback
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any, NoReturn
 
 from .. import __version__
@@ -49,8 +51,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         args.run(args)
         if sys.stdout:  # None where the shell closed it
             sys.stdout.flush()
-    except (UserError, KeyboardInterrupt, OSError, MemoryError) as error:
-        if os.environ.get("OSUCAFFE_DEBUG", "0") not in ("", "0"):
+    except (Exception, KeyboardInterrupt) as error:
+        if os.environ.get("OSUCAFFE_DEBUG", "0") not in ("", "0") or _is_users(error):
             raise
         code, message = _explain(error)
         if message:
@@ -71,7 +73,25 @@ def _explain(error: BaseException) -> tuple[int, str]:
         return (141, "") if isinstance(error, BrokenPipeError) else (1, str(error.strerror))
     if isinstance(error, OSError):
         return 1, f"{error.filename}: {error.strerror}"
-    return 1, str(error)
+    if isinstance(error, UserError):
+        return 1, str(error)
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    where = f"{Path(frame.filename).name}:{frame.lineno}"
+    return 1, (
+        f"{type(error).__name__}: {error} (at {where}). Nothing should end so: please report it, "
+        "with the command, its files and what OSUCAFFE_DEBUG=1 shows"
+    )
+
+
+def _is_users(error: BaseException) -> bool:
+    """Whether an error was raised in a user's own code, a Python layer say: then its traceback is
+    what helps."""
+    if isinstance(error, (UserError, KeyboardInterrupt, OSError, MemoryError)):
+        return False
+    ours = (str(Path(__file__).parents[1]), sys.prefix, sys.base_prefix, "<")
+    frames = traceback.extract_tb(error.__traceback__)
+    first = next((n for n, frame in enumerate(frames) if frame.filename.startswith(ours[0])), 0)
+    return any(not frame.filename.startswith(ours) for frame in frames[first:])
 
 
 class _Parser(argparse.ArgumentParser):

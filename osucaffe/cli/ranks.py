@@ -134,7 +134,7 @@ def launch(args: argparse.Namespace, check: Callable[[], None] = lambda: None) -
         )
     if sys.stderr and sys.stderr.isatty():
         os.environ[_TERMINAL] = f"{platform.node()}:{os.ttyname(sys.stderr.fileno())}"
-    command = [mpiexec, "-n", str(wanted), sys.executable, "-m", "osucaffe", *sys.argv[1:]]
+    command = [mpiexec, "-n", str(wanted), sys.executable, "-P", "-m", "osucaffe", *sys.argv[1:]]
     os.execv(mpiexec, command)
 
 

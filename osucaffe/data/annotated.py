@@ -160,23 +160,23 @@ class AnnotatedSource:
         if varied.image.shape != wanted or any(
             side < wide for side, wide in zip(room, out.shape[1:], strict=True)
         ):
-            with self._database.read(record, record + 1) as [(key, _)]:
-                raise UserError(
-                    f"{record_name(self._database, key)} is {shape_text(varied.image.shape)}, but "
-                    f"the first one gives {shape_text(self.shape)}: set resize_param"
-                )
+            [(key, _)] = self._database.read(record, record + 1)
+            raise UserError(
+                f"{record_name(self._database, key)} is {shape_text(varied.image.shape)}, but "
+                f"the first one gives {shape_text(self.shape)}: set resize_param"
+            )
         return self._cut(varied, generator, out)
 
     def varied(self, record: int, generator: np.random.Generator) -> Varied:
         """A record, varied and resized, before it is cut to its final size."""
-        with self._database.read(record, record + 1) as [(key, value)]:
-            try:
-                datum, annotations = parse_annotated(value)
-                image = pixels(datum, self._transform.colour).transpose(1, 2, 0)
-            except ValueError as error:
-                name = record_name(self._database, key)
-                raise UserError(f"{name} cannot be read: {error}") from error
-            image = np.array(image)
+        [(key, value)] = self._database.read(record, record + 1)
+        try:
+            datum, annotations = parse_annotated(value)
+            image = pixels(datum, self._transform.colour).transpose(1, 2, 0)
+        except ValueError as error:
+            name = record_name(self._database, key)
+            raise UserError(f"{name} cannot be read: {error}") from error
+        image = np.array(image)
         param, constraint = self._param, self._constraint
         window = Window(0, 0, *image.shape[:2])
         if param.HasField("expand_param"):

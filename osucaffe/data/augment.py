@@ -163,15 +163,15 @@ def distort(image: np.ndarray, param: Any, generator: np.random.Generator) -> np
     table = np.clip((np.arange(256, dtype=np.float32) + brightness) * first, 0, 255)
     planes = [table[image[..., channel]] for channel in range(3)]
     if saturation != 1 or hue:
-        planes = _tint(planes, saturation, hue)
+        planes = tint(planes, saturation, hue)
     result = np.empty_like(image)
     for channel, source in enumerate(order):
         result[..., channel] = np.rint((planes[source] * last).clip(0, 255))
     return result
 
 
-def _tint(planes: list[np.ndarray], saturation: float, hue: float) -> list[np.ndarray]:
-    """Blue, green and red with more or less saturation, and turned about the circle of hues."""
+def tint(planes: list[np.ndarray], saturation: float, hue: float) -> list[np.ndarray]:
+    """Blue, green and red with more or less saturation, and turned by a hue (half degrees)."""
     blue, green, red = planes
     most = np.maximum(np.maximum(blue, green), red)
     chroma = most - np.minimum(np.minimum(blue, green), red)

@@ -1,8 +1,7 @@
-"""Owns LMDB: reading in key order without locks or copies, and writing whole databases at once."""
+"""Owns databases of records: reading them by numbers, in key order, and writing whole LMDBs."""
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import mmap
 import os
@@ -10,117 +9,119 @@ import shutil
 import threading
 import uuid
 import weakref
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import lmdb
+import numpy as np
 
 from osucaffe.errors import UserError
 
-from .lmdb_file import Places, Watch, check, find_places
+from .lmdb_file import LmdbFile, Places, Record
+from .lmdb_tree import COPY_AGAIN
 
-_MARK_EVERY = 64
+_AT_ONCE = 64
+"""Records that are copied at once."""
 
 
-class Database:
-    """An LMDB folder, read-only. Records are numbered in key order from 0.
+class Database(ABC):
+    """A folder of records, read-only. They are numbered in key order from 0.
 
     Open one with `open_database`. Safe to use from several threads.
     """
 
-    def __init__(self, path: Path, size: int) -> None:
-        self.path = path
-        try:
-            # No locks: read-only folders and network file systems work, and nothing is written.
-            self._environment = lmdb.open(
-                str(path), map_size=size, readonly=True, lock=False, readahead=True
-            )
-        except lmdb.Error as error:
-            raise UserError(f"cannot open LMDB {path}: {error}") from error
-        self.count: int = self._environment.stat()["entries"]
-        self.file = (path / "data.mdb").open("rb", buffering=0)
-        # LMDB finds keys, not numbers: so the key of every 64th record is noted on the way.
-        self._watch = Watch(self.file)
-        self._marks: list[bytes] = []
-        self._lock = threading.Lock()
-        self._values: tuple[memoryview, Places] | None = None
+    path: Path
+    count: int
 
     def __len__(self) -> int:
         return self.count
 
+    def check(self) -> None:  # noqa: B027 (there may be nothing to check)
+        """UserError if it has been written to since it was opened."""
+
+    @abstractmethod
+    def read(self, start: int, stop: int) -> list[Record]:
+        """Keys and values of the records start .. stop - 1, in key order."""
+
+    @abstractmethod
+    def keys(self) -> Iterator[bytes]:
+        """The keys of all records, in their order."""
+
+    def value(self, number: int) -> memoryview:
+        """The value of a record, of which only what is looked at may be read from the disk."""
+        [(_, value)] = self.read(number, number + 1)
+        return value
+
+    def key(self, number: int) -> bytes:
+        """The key of a record."""
+        [(key, _)] = self.read(number, number + 1)
+        return bytes(key)
+
+    def places(self, start: int, stop: int) -> Places | None:
+        """Where the values of the records start .. stop - 1 lie in a file; None where they do not
+        lie there as they are."""
+        return None
+
+    def rows(self, start: int, stop: int) -> np.ndarray | None:
+        """The values of small records as rows of one array, if they have one length."""
+        values = [value for _, value in self.read(start, stop)]
+        if not values[0] or any(len(value) != len(values[0]) for value in values):
+            return None
+        return np.frombuffer(b"".join(values), np.uint8).reshape(len(values), -1)
+
+
+class Lmdb(Database):
+    """An LMDB folder."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._file = LmdbFile(path)
+        self.count = self._file.entries
+        self._lock = threading.Lock()
+        self._values: tuple[memoryview, Places] | None = None
+
     def check(self) -> None:
-        """UserError if it has been written to since it was opened. Without locks a writer knows of
-        no reader, and uses pages again that are still read here."""
-        if self._watch.changed():
+        """Without locks a writer knows of no reader, and uses pages again that are still read."""
+        if self._file.changed():
             raise UserError(
                 f"LMDB {self.path} is being written: it has changed since it was opened. Let what "
                 "writes it end first, or read a copy."
             )
 
-    @contextlib.contextmanager
-    def read(self, start: int, stop: int) -> Iterator[list[tuple[memoryview, memoryview]]]:
-        """Keys and values of the records start .. stop - 1, in key order.
-
-        They are views of the mapped file, valid inside the `with` block only.
-        """
-        if not 0 <= start < stop <= self.count:
-            raise IndexError(f"records {start} to {stop} of {self.count} in {self.path}")
-        mark = self._mark(start // _MARK_EVERY)
-        with self._environment.begin(buffers=True) as transaction:
-            cursor = transaction.cursor()
-            cursor.set_key(mark)
-            skip = start % _MARK_EVERY
-            yield list(itertools.islice(cursor.iternext(), skip, skip + stop - start))
-
-    def key(self, number: int) -> bytes:
-        """The key of a record."""
-        with self.read(number, number + 1) as [(key, _)]:
-            return bytes(key)
-
-    def value(self, number: int) -> memoryview:
-        """The value of a record, of which only what is looked at is read from the disk.
-
-        (`read` lets LMDB read all of it: better where all is wanted, or the values are small.)
-        """
-        with self._lock:
-            if self._values is None:
-                places = self.places()
-                if places is None:
-                    raise UserError(f"{self.path} is not an LMDB as Caffe's tools write them")
-                whole = mmap.mmap(self.file.fileno(), 0, access=mmap.ACCESS_READ)
-                self._values = memoryview(whole), places
-        file, places = self._values
-        begin = int(places.begins[number])
-        return file[begin : begin + int(places.sizes[number])]
+    def read(self, start: int, stop: int) -> list[Record]:
+        self._check_range(start, stop)
+        return self._file.read(start, stop)
 
     def keys(self) -> Iterator[bytes]:
-        """The keys of all records, in their order."""
-        with self._environment.begin() as transaction:
-            yield from transaction.cursor().iternext(keys=True, values=False)
+        return self._file.keys()
 
-    def places(self) -> Places | None:
-        """Where the values lie in `file`; None if they cannot be found there."""
-        with open(self.file.name, "rb") as stream:
-            same = os.path.sameopenfile(stream.fileno(), self.file.fileno())
-            places = find_places(stream) if same else None
-        return places if places is not None and len(places.begins) == self.count else None
-
-    def _mark(self, block: int) -> bytes:
-        """The key of record 64 * block."""
+    def value(self, number: int) -> memoryview:
         with self._lock:
-            if block >= len(self._marks):
-                with self._environment.begin() as transaction:
-                    cursor = transaction.cursor()
-                    if self._marks:
-                        cursor.set_key(self._marks.pop())
-                    else:
-                        cursor.first()
-                    keys = cursor.iternext(keys=True, values=False)
-                    missing = block + 1 - len(self._marks)
-                    self._marks += itertools.islice(
-                        keys, 0, _MARK_EVERY * (missing - 1) + 1, _MARK_EVERY
-                    )
-            return self._marks[block]
+            if self._values is None:
+                places = self.places(0, self.count)
+                whole = mmap.mmap(places.file.fileno(), 0, access=mmap.ACCESS_READ)
+                self._values = memoryview(whole), places
+        memory, places = self._values
+        begin = int(places.begins[number])
+        end = begin + int(places.sizes[number])
+        if (
+            os.fstat(places.file.fileno()).st_size < end
+        ):  # to touch what is not there kills (SIGBUS)
+            raise UserError(f"LMDB {self.path} has become shorter while it was read: {COPY_AGAIN}")
+        return memory[begin:end]
+
+    def places(self, start: int, stop: int) -> Places:
+        self._check_range(start, stop)
+        return self._file.places(start, stop)
+
+    def rows(self, start: int, stop: int) -> np.ndarray | None:
+        self._check_range(start, stop)
+        return self._file.rows(start, stop)
+
+    def _check_range(self, start: int, stop: int) -> None:
+        if not 0 <= start < stop <= self.count:
+            raise IndexError(f"records {start} to {stop} of {self.count} in {self.path}")
 
 
 _opened: weakref.WeakValueDictionary[tuple[int, int], Database] = weakref.WeakValueDictionary()
@@ -129,21 +130,20 @@ _opened: weakref.WeakValueDictionary[tuple[int, int], Database] = weakref.WeakVa
 def open_database(path: str | os.PathLike[str]) -> Database:
     """Open a database for reading; UserError when it is missing, empty, cut short or damaged.
 
-    Neither LMDB nor LevelDB can be opened twice in one process: a folder that is open already is
-    shared. Which of the two it is, the folder says.
+    LevelDB cannot be opened twice in one process: a folder that is open already is shared. Which
+    of the two it is, the folder says.
     """
     from .leveldb_database import LevelDatabase, is_leveldb
 
     folder = Path(path)
-    level = is_leveldb(folder)
-    size = 0 if level else check(folder)
-    # LevelDB writes its files anew when it is opened: the folder stays.
-    status = (folder if level else folder / "data.mdb").stat()
+    if not is_leveldb(folder):
+        return Lmdb(folder)
+    # It writes its files anew when it is opened: the folder stays.
+    status = folder.stat()
     identity = (status.st_dev, status.st_ino)
     database = _opened.get(identity)
     if database is None:
-        database = LevelDatabase(folder) if level else Database(folder, size)
-        _opened[identity] = database
+        database = _opened[identity] = LevelDatabase(folder)
     return database
 
 
@@ -189,11 +189,10 @@ def convert_database(
     """Write the records of a database as the LMDB `target`; return their number. UserError."""
 
     def records() -> Iterator[tuple[bytes, bytes]]:
-        for start in range(0, len(database), _MARK_EVERY):
-            with database.read(start, min(start + _MARK_EVERY, len(database))) as found:
-                for key, value in found:
-                    advance()
-                    yield bytes(key), bytes(value)
+        for start in range(0, len(database), _AT_ONCE):
+            for key, value in database.read(start, min(start + _AT_ONCE, len(database))):
+                advance()
+                yield bytes(key), bytes(value)
 
     return write_database(target, records())
 

@@ -138,6 +138,10 @@ def decode_image(
     return image
 
 
+_FORMATS = ("BMP", "GIF", "JPEG", "JPEG2000", "PNG", "PPM", "SUN", "TIFF", "WEBP")
+"""Of images: what OpenCV reads. Pillow would run other programs for some further ones."""
+
+
 def jpeg_shape(data: memoryview, colour: bool | None) -> Shape | None:
     """The (channels, height, width) that decode_image gives a JPEG (None for another image).
 
@@ -159,11 +163,13 @@ def _decode_other(data: memoryview, colour: bool | None) -> np.ndarray:
     except ImportError as error:
         raise UserError("not a JPEG; to read PNG and other images: pip install pillow") from error
     try:
-        image = Image.open(io.BytesIO(data))
+        image = Image.open(io.BytesIO(data), formats=_FORMATS)
         image.load()
     except UnidentifiedImageError as error:
         raise ValueError("it is no image of a known format") from error
-    except (OSError, SyntaxError) as error:
+    except MemoryError:
+        raise
+    except Exception as error:  # whatever a damaged image makes of Pillow, its limit of pixels too
         raise ValueError(f"its image cannot be decoded ({error})") from error
     if image.mode.startswith(("I", "F")):
         raise ValueError(f"its image has more than 8 bits a channel (mode {image.mode})")

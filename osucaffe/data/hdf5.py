@@ -13,7 +13,10 @@ from osucaffe.backends.tensor import Shape
 from osucaffe.errors import UserError
 from osucaffe.labels import Labels
 
+from ..proto.hdf5 import reading_hdf5
 from .order import permutation
+
+_WHAT = "HDF5 file of data"
 
 
 class Hdf5Source:
@@ -78,11 +81,8 @@ class Hdf5Source:
         """All rows of a file, as float32."""
         with self._lock:
             if self._loaded[0] != file:
-                try:
-                    with h5py.File(self._files[file], "r") as opened:
-                        values = [opened[name].astype(np.float32)[()] for name in self._names]
-                except (OSError, KeyError) as error:
-                    raise UserError(f"cannot read {self._files[file]}: {error}") from error
+                with reading_hdf5(self._files[file], _WHAT) as opened:
+                    values = [opened[name].astype(np.float32)[()] for name in self._names]
                 for name, labels, array in zip(self._names, self.labels, values, strict=True):
                     labels.check_all(array, f'{self._files[file]}: data set "{name}"')
                 self._loaded = file, values
@@ -102,7 +102,7 @@ class Hdf5Source:
     def _describe(self, file: str) -> tuple[int, list[Shape]]:
         """The number of rows of a file, and the shapes of a row of each data set."""
         try:
-            with h5py.File(file, "r") as opened:
+            with reading_hdf5(file, _WHAT) as opened:
                 found: list[Shape] = []
                 for name in self._names:
                     if not isinstance(opened.get(name), h5py.Dataset):
@@ -113,9 +113,8 @@ class Hdf5Source:
                     found.append(opened[name].shape)
                     if not found[-1] or opened[name].dtype.kind not in "fiub":
                         raise UserError(f'data set "{name}" of {file} is not an array of numbers')
-        except OSError as error:
-            hint = f"listed in {self._path}, looked up from {Path.cwd()}"
-            raise UserError(f"cannot read HDF5 file {file} ({hint}): {error}") from error
+        except UserError as error:
+            raise UserError(f"{error} (it is listed in {self._path})") from None
         if len({shape[0] for shape in found}) != 1:
             rows = ", ".join(f"{n} {s[0]}" for n, s in zip(self._names, found, strict=True))
             raise UserError(f"the data sets of {file} differ in their number of rows: {rows}")

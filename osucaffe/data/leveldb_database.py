@@ -12,7 +12,7 @@ from typing import Any
 from osucaffe.errors import UserError
 
 from .database import Database
-from .lmdb_file import Places
+from .lmdb_file import Record
 
 _MARK_EVERY = 64
 
@@ -55,31 +55,17 @@ class LevelDatabase(Database):
         if not self.count:
             raise UserError(f"LevelDB {path} has no records")
 
-    def check(self) -> None:
-        """Nothing else can write to it while it is open."""
-
-    @contextlib.contextmanager
-    def read(self, start: int, stop: int) -> Iterator[list[tuple[memoryview, memoryview]]]:
-        """As for an LMDB; the values are copies."""
+    def read(self, start: int, stop: int) -> list[Record]:
         if not 0 <= start < stop <= self.count:
             raise IndexError(f"records {start} to {stop} of {self.count} in {self.path}")
         skip = start % _MARK_EVERY
         with self._reading(start=self._marks[start // _MARK_EVERY]) as records:
             found = itertools.islice(records, skip, skip + stop - start)
-            views = [(memoryview(key), memoryview(value)) for key, value in found]
-        yield views
-
-    def value(self, number: int) -> memoryview:
-        with self.read(number, number + 1) as [(_, value)]:
-            return value
+            return [(memoryview(key), memoryview(value)) for key, value in found]
 
     def keys(self) -> Iterator[bytes]:
         with self._reading(include_value=False) as keys:
             yield from keys
-
-    def places(self) -> Places | None:
-        """Nowhere: blocks of a LevelDB are compressed."""
-        return None
 
     @contextlib.contextmanager
     def _reading(self, **bounds: Any) -> Iterator[Any]:

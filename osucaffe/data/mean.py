@@ -53,29 +53,29 @@ def compute_mean(
 
 def first_shape(database: Database) -> Shape:
     """The (channels, height, width) of the first record."""
-    with database.read(0, 1) as [(key, value)]:
-        return read_record(database, key, value)[1].shape
+    [(key, value)] = database.read(0, 1)
+    return read_record(database, key, value)[1].shape
 
 
 def _sum(database: Database, start: int, shape: Shape) -> _Sum:
     errors: list[UserError] = []
     total, count = np.zeros(shape), 0
-    with database.read(start, min(start + _BLOCK, len(database))) as records:
-        for key, value in records:
-            try:
-                _, image = read_record(database, key, value)
-            except UserError as error:
-                errors.append(error)
-                continue
-            if image.shape != shape:
-                errors.append(
-                    UserError(
-                        f"{record_name(database, key)} is {shape_text(image.shape)}, but the first "
-                        f"record is {shape_text(shape)} (channels x height x width): give all "
-                        "images one size"
-                    )
+    records = database.read(start, min(start + _BLOCK, len(database)))
+    for key, value in records:
+        try:
+            _, image = read_record(database, key, value)
+        except UserError as error:
+            errors.append(error)
+            continue
+        if image.shape != shape:
+            errors.append(
+                UserError(
+                    f"{record_name(database, key)} is {shape_text(image.shape)}, but the first "
+                    f"record is {shape_text(shape)} (channels x height x width): give all "
+                    "images one size"
                 )
-                continue
-            total += image  # float64: exact for bytes
-            count += 1
+            )
+            continue
+        total += image  # float64: exact for bytes
+        count += 1
     return _Sum(total, count, errors)

@@ -67,8 +67,8 @@ class PatchSource:
         self._bad = bad or BadRecords()
         if low is not None:
             _check_keys(high, low)
-        with high.read(0, 1) as [(key, value)]:
-            self._channels = read_record(high, key, value, transform.colour)[1].shape[0]
+        [(key, value)] = high.read(0, 1)
+        self._channels = read_record(high, key, value, transform.colour)[1].shape[0]
         self.shapes: list[Shape] = [
             transform.prepare((self._channels, extent, extent)) for extent in (side, side * scale)
         ]

@@ -7,17 +7,16 @@ that are alike again. What looks otherwise is left to `parse_datum`.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from itertools import chain
-from typing import BinaryIO
 
 import numpy as np
 
 from osucaffe.backends.tensor import Shape
 from osucaffe.errors import UserError
 
+from .database import Database
 from .datum import LABEL_TAG, Datum
-from .lmdb_file import Places
+from .lmdb_tree import COPY_AGAIN
 
 SMALL = 16384
 """Bytes of a record from which on it is worth a place of its own in the list of a bulk read."""
@@ -50,15 +49,12 @@ class PlainForm:
         form = cls(bytes(value), datum)
         return form if len(form.rest) <= 2 else None  # at most the field `encoded`
 
-    def small(self, values: Sequence[memoryview]) -> tuple[np.ndarray, np.ndarray] | None:
-        """The pixels (N, channels, height, width) and labels of records of one length.
+    def small(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
+        """The pixels (N, channels, height, width) and labels of records, as bytes (N, length).
 
         None if one has another form.
         """
-        nbytes = len(values[0])
-        if any(len(value) != nbytes for value in values):
-            return None
-        rows = np.frombuffer(b"".join(values), np.uint8).reshape(len(values), nbytes)
+        nbytes = rows.shape[1]
         start, stop = len(self.head), len(self.head) + self.size
         tails = rows[:, stop : stop + _TAIL]
         labels = self.labels(rows[:, :start], tails, np.full(len(rows), nbytes - stop))
@@ -101,14 +97,14 @@ def _label_end(tail: bytes) -> int:
 
 
 class BulkReader:
-    """Copies the pixels of large plain records from an LMDB's file straight into a batch.
+    """Copies the pixels of large plain records from a file straight into a batch.
 
     Hundreds of records are one call of the system, without Python's lock: so a few threads reach
     the memory's speed. And a file that is cut short meanwhile is an error, no crash.
     """
 
-    def __init__(self, file: BinaryIO, places: Places, form: PlainForm) -> None:
-        self._file, self._places, self._form = file, places, form
+    def __init__(self, database: Database, form: PlainForm) -> None:
+        self._database, self._form = database, form
         self._gap = np.empty(_GAP, np.uint8)
 
     def read(self, start: int, stop: int, images: np.ndarray) -> np.ndarray | None:
@@ -117,7 +113,9 @@ class BulkReader:
         Returns their labels; or None if one is not plain, and what images holds is of no use.
         """
         form, count = self._form, stop - start
-        begins, sizes = (each[start:stop] for each in self._places)
+        places = self._database.places(start, stop)
+        assert places is not None, "who makes this has asked"
+        file, begins, sizes = places
         lengths = sizes - (len(form.head) + form.size)
         if (lengths < 0).any() or (lengths > _TAIL).any():
             return None
@@ -142,13 +140,12 @@ class BulkReader:
                         strict=True,
                     )
                 )
-                taken = os.preadv(self._file.fileno(), list(parts), int(begins[at]))
+                taken = os.preadv(file.fileno(), list(parts), int(begins[at]))
                 # A signal may cut a call short: the next one goes on behind the last whole record.
                 whole = int(np.searchsorted((begins + sizes)[at:last], begins[at] + taken, "right"))
                 if not whole:
                     raise UserError(
-                        f"{self._file.name} has become shorter while it was read: do not write to "
-                        "the LMDB of a training that runs; copy it again from where it was made"
+                        f"{file.name} has become shorter while it was read: {COPY_AGAIN}"
                     )
                 at += whole
         return form.labels(heads, tails, lengths)

@@ -26,14 +26,22 @@ def resample(image: np.ndarray, height: int, width: int, mode: str) -> np.ndarra
         return resize(image, height, width)
     if mode == "AREA" and (height > image.shape[0] or width > image.shape[1]):
         mode = "ENLARGED"
-    down, across = _taps(image.shape[0], height, mode), _taps(image.shape[1], width, mode)
     if mode == "NEAREST":
+        down, across = _taps(image.shape[0], height, mode), _taps(image.shape[1], width, mode)
         nearest: np.ndarray = image[down[0][0]][:, across[0][0]]
         return nearest
+    return np.rint(interpolate(image, height, width, mode)).clip(0, 255).astype(np.uint8)
+
+
+def interpolate(image: np.ndarray, height: int, width: int, mode: str) -> np.ndarray:
+    """Any image (height, width, channels) at another size, as float32: neither rounded nor clipped.
+
+    mode: CUBIC or LANCZOS4, or AREA and ENLARGED, which is AREA's way to larger sizes.
+    """
+    down, across = _taps(image.shape[0], height, mode), _taps(image.shape[1], width, mode)
     rows = _gather(image.reshape(len(image), -1), down).reshape(height, *image.shape[1:])
     turned = np.ascontiguousarray(rows.transpose(1, 0, 2)).reshape(image.shape[1], -1)
-    pixels = _gather(turned, across).reshape(width, height, -1).transpose(1, 0, 2)
-    return np.rint(pixels).clip(0, 255).astype(np.uint8)
+    return _gather(turned, across).reshape(width, height, -1).transpose(1, 0, 2)
 
 
 Taps = tuple[np.ndarray, np.ndarray]

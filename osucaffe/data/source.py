@@ -61,26 +61,25 @@ class DatumSource:
         self._told = False
         self._start = first_record(seed, rand_skip)
         self._local = threading.local()
-        with database.read(0, 1) as [(key, value)]:
-            datum, image = self._decode(key, value)
-            self.encoded = datum.encoded
-            try:
-                self.shape: Shape = transform.prepare(image.shape)
-            except UserError as error:
-                raise UserError(f"{error} (the first: {self._name(key)})") from error
-            self.record_shape: Shape = image.shape
-            self.raw = raw and image.dtype == np.uint8
-            self._form = PlainForm.of(value, datum)
-            is_large = len(value) > SMALL
+        [(key, value)] = database.read(0, 1)
+        datum, image = self._decode(key, value)
+        self.encoded = datum.encoded
+        try:
+            self.shape: Shape = transform.prepare(image.shape)
+        except UserError as error:
+            raise UserError(f"{error} (the first: {self._name(key)})") from error
+        self.record_shape: Shape = image.shape
+        self.raw = raw and image.dtype == np.uint8
+        self._form = PlainForm.of(value, datum)
+        is_large = len(value) > SMALL
         self.interleaved = self.raw and self.encoded
         channels, *extents = image.shape
         self.raw_shape = (*extents, channels) if self.interleaved else self.record_shape
         self._enter: Callable[..., None] = transform.keep if self.raw else transform.apply
         self._bulk = None
         if is_large:
-            places = database.places() if self.raw and self._form else None
-            if places is not None and self._form:
-                self._bulk = BulkReader(database.file, places, self._form)
+            if self.raw and self._form and database.places(0, 1):
+                self._bulk = BulkReader(database, self._form)
             self._form = None
 
     def fill(self, position: int, arrays: Sequence[np.ndarray]) -> None:
@@ -111,8 +110,8 @@ class DatumSource:
             out = [each[piece] for each in data]
             numbers = None if labels is None else labels[piece]
             if not self._fill_at_once(start, stop, draws, out, numbers):
-                with self._database.read(start, stop) as found:
-                    self._fill_one_by_one(start, found, draws.tolist(), out, numbers)
+                found = self._database.read(start, stop)
+                self._fill_one_by_one(start, found, draws.tolist(), out, numbers)
             at = piece.stop
 
     def _fill_at_once(
@@ -132,8 +131,8 @@ class DatumSource:
                 return False
             transform.choose_all(self.record_shape, draws, data[1])
         elif self._form:
-            with self._database.read(start, stop) as found:
-                plain = self._form.small([value for _, value in found])
+            rows = self._database.rows(start, stop)
+            plain = None if rows is None else self._form.small(rows)
             if plain is None:
                 return False
             images, numbers = plain
@@ -256,12 +255,12 @@ class DatumSource:
         count = len(self._database)
         for place in range(number + 1, number + count):
             place %= count
-            with self._database.read(place, place + 1) as [(key, value)]:
-                try:
-                    datum, image = self._usable(key, value)
-                    return datum, image.copy()
-                except UserError:
-                    continue
+            [(key, value)] = self._database.read(place, place + 1)
+            try:
+                datum, image = self._usable(key, value)
+                return datum, image.copy()
+            except UserError:
+                continue
         raise UserError(f"{self._database.path} has no record that can be used")
 
     def _decode(

@@ -64,22 +64,22 @@ def survey(
 
 def _look(database: Database, start: int, decode: bool, classes: int | None) -> Survey:
     found = Survey()
-    with database.read(start, min(start + _BLOCK, len(database))) as records:
-        for key, value in records:
-            found.records += 1
-            found.nbytes += len(value)
-            try:
-                datum, labels = _parse(value)
-                shape = pixels(datum).shape if decode else _shape(datum)
-                for label in labels:
-                    if classes is not None and not 0 <= label < classes:
-                        raise ValueError(f"label {label} is not in 0..{classes - 1}")
-            except ValueError as error:
-                found.bad.append((bytes(key).decode(errors="replace"), str(error)))
-                continue
-            found.shapes[shape] += 1
-            found.forms[_form(datum) + " with boxes" * is_annotated(value)] += 1
-            found.labels.update(labels)
+    records = database.read(start, min(start + _BLOCK, len(database)))
+    for key, value in records:
+        found.records += 1
+        found.nbytes += len(value)
+        try:
+            datum, labels = _parse(value)
+            shape = pixels(datum).shape if decode else _shape(datum)
+            for label in labels:
+                if classes is not None and not 0 <= label < classes:
+                    raise ValueError(f"label {label} is not in 0..{classes - 1}")
+        except ValueError as error:
+            found.bad.append((bytes(key).decode(errors="replace"), str(error)))
+            continue
+        found.shapes[shape] += 1
+        found.forms[_form(datum) + " with boxes" * is_annotated(value)] += 1
+        found.labels.update(labels)
     return found
 
 
@@ -118,10 +118,10 @@ def sample(database: Database, count: int) -> list[tuple[np.ndarray, int]]:
     found = []
     chosen = random.Random(0).sample(range(len(database)), min(count, len(database)))
     for number in sorted(chosen):
-        with database.read(number, number + 1) as [(_, value)]:
-            try:
-                datum, labels = _parse(value)
-                found.append((pixels(datum).copy(), labels[0] if len(labels) == 1 else len(labels)))
-            except ValueError:
-                continue
+        [(_, value)] = database.read(number, number + 1)
+        try:
+            datum, labels = _parse(value)
+            found.append((pixels(datum).copy(), labels[0] if len(labels) == 1 else len(labels)))
+        except ValueError:
+            continue
     return found

@@ -83,10 +83,7 @@ def _add_layer(parts: Assembly, layer: Layer, shapes: list[Shape], inspectable: 
         layer.fail("top", f"this layer makes {len(shapes)} tops, the net names {len(names)}")
     top = []
     for position, (name, shape) in enumerate(zip(names, shapes, strict=False)):
-        if any(extent < 1 for extent in shape):
-            layer.fail(
-                "top", f'"{name}" would have shape {tuple(shape)}: each extent must be at least 1'
-            )
+        layer.check_shape("top", f'"{name}"', shape)
         if position < len(bottom) and name == param.bottom[position]:
             if not layer.in_place:
                 layer.fail("top", f'it cannot work in place: give "{name}" another name')

@@ -14,36 +14,35 @@ from osucaffe.data.database import open_database
 from osucaffe.data.pipeline import Buffer, allocate
 from osucaffe.data.settings import settings
 from osucaffe.errors import UserError
-from osucaffe.layer import Reshaped, register
+from osucaffe.layer import register
 
-from .feed import Stream
+from .varying import Varying
 
 OBJECTS = 64
 """Rows of the label's top for each image; ROOM at least. Those behind the objects are -1."""
 
 
 @register("AnnotatedData")
-class AnnotatedData(Stream):
+class AnnotatedData(Varying):
     """Images from an LMDB, varied as SSD does, and a row of 8 numbers for each of their objects."""
 
     tops = (1, 2)
     messages = ("data_param", "transform_param", "annotated_data_param")
     _source: AnnotatedSource | None = None
-    _waiting: list[Buffer] | None = None
 
     def setup(self, bottom: list[Shape]) -> list[Shape]:
+        batch = self.param.data_param.batch_size
         if self._source is None:
             self._source = self._open()
             self.reshapes = self._source.varies
-            self._shape = self._source.shape
-        batch = self.param.data_param.batch_size
+            shapes: list[Shape] = [(batch, *self._source.shape), (batch, ROOM, COLUMNS)]
+            self.shapes = shapes[: len(self.param.top)]
         rows = max(ROOM, OBJECTS * batch)
         self._rows, self._count = allocate((1, 1, rows, COLUMNS)), allocate((1,))
-        shapes: list[Shape] = [(batch, *self._shape), (batch, ROOM, COLUMNS)]
         if not self.reshapes:
             depth = self.param.data_param.prefetch
-            self.stream(self._source.fill, shapes, threads=usable_cores(), depth=depth)
-        return [shapes[0], self._rows.array.shape][: len(self.param.top)]
+            self.stream(self._source.fill, self.shapes, threads=usable_cores(), depth=depth)
+        return [self.shapes[0], self._rows.array.shape][: len(self.param.top)]
 
     def _open(self) -> AnnotatedSource:
         param = self.param.data_param
@@ -79,48 +78,14 @@ class AnnotatedData(Stream):
         self.feed(program, [top[0].data, top[1].data, top[1].length])
 
     def next(self) -> list[Buffer]:
-        image, *rows = self._next_varying() if self.reshapes else super().next()
+        image, *rows = super().next()
         if rows:
             self._count.array[0] = join_rows(rows[0].array, self._rows.array[0, 0])
         return [image, *[self._rows, self._count][: 2 * len(rows)]]
 
-    def _next_varying(self) -> list[Buffer]:
-        """The next image, of any size: where that is another one, the net is to follow first."""
+    def one(self, position: int) -> list[np.ndarray]:
         assert self._source is not None
-        if self._waiting is None:
-            image, rows = self._source.one(self._place + self.rank)
-            room = np.full((1, ROOM, COLUMNS), -1.0, np.float32)
-            room[0, : len(rows)] = rows
-            made = [allocate((1, *image.shape)), allocate(room.shape)][: len(self.param.top)]
-            for buffer, values in zip(made, (image[None], room), strict=False):
-                buffer.array[...] = values
-            self._place += self.ranks
-            self._waiting = made
-            if image.shape != self._shape:
-                self._shape = image.shape
-                raise Reshaped
-        made, self._waiting = self._waiting, None
-        return made
-
-    _place = 0
-
-    @property
-    def position(self) -> int:
-        """How many records the net has taken since the stream began."""
-        return self._place if self.reshapes else self._pipeline.position
-
-    @position.setter
-    def position(self, position: int) -> None:
-        if self.reshapes:
-            self._place, self._waiting = position, None
-        else:
-            self._pipeline.position = position
-
-    def split(self, rank: int, ranks: int) -> None:
-        self.rank, self.ranks = rank, ranks
-        if not self.reshapes:
-            self._pipeline.split(rank, ranks)
-
-    def close(self) -> None:
-        if not self.reshapes:
-            super().close()
+        image, rows = self._source.one(position)
+        room = np.full((1, ROOM, COLUMNS), -1.0, np.float32)
+        room[0, : len(rows)] = rows
+        return [image[None], room][: len(self.param.top)]

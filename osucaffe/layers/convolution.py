@@ -15,7 +15,7 @@ from .window import Window, read_window
 class Filters(Layer):
     """What both directions share: parameters, extents, axes folded to (N, C, spatial ...)."""
 
-    messages = ("convolution_param",)
+    messages: tuple[str, ...] = ("convolution_param",)
     bottoms = tops = (1, None)
 
     def setup(self, bottom: list[Shape]) -> list[Shape]:

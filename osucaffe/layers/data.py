@@ -145,8 +145,7 @@ class DummyData(Feed):
                 "dummy_data_param.shape", f"{len(shapes)} shapes for {tops} tops: give 1 or {tops}"
             )
         for shape in shapes:
-            if min(shape, default=1) < 1:
-                self.fail("dummy_data_param.shape", f"is {shape}: each extent must be at least 1")
+            self.check_shape("dummy_data_param.shape", "a blob", shape)
         return shapes * (tops // len(shapes))
 
     def _draw(self, top: int, shape: Shape) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Owns layers of nets that tell faces apart: CenterLoss, ChannelScale, LabelSpecificAdd, Flip."""
+"""Owns layers of nets that tell faces apart: CenterLoss, ChannelScale, Flip."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import numpy as np
 from ..backends.primitives import Program
 from ..backends.tensor import Shape, Tensor
 from ..blob import Blob
-from ..data.pipeline import allocate
 from ..layer import Layer, register
 from .losses import Loss
 
@@ -92,71 +91,6 @@ class ChannelScale(Layer):
         if propagate_down[1]:
             ds = bottom[1].diff.view(self.small)
             program.reduce([dy, bottom[0].data], ds, formula="y = a * b", axes=(1,))
-
-
-@register("LabelSpecificAdd")
-class LabelSpecificAdd(Layer):
-    """Adds a bias to the score of each item's own class, in TRAIN (AM-Softmax's margin).
-
-    Scores that the bias would take below 0 stay as they are; its sign is that of a margin: -0.35.
-    With bias_base it changes with each pass: bias_base + (1 + bias_gamma * iteration) ^ bias_power
-    - 1, within bias_min and bias_max. A second top: the bias (0 in TEST).
-    """
-
-    bottoms = (2, 2)
-    tops = (1, 2)
-    no_gradient = (1,)
-    gives_none = (1,)
-    messages = ("label_specific_add_param",)
-
-    def setup(self, bottom: list[Shape]) -> list[Shape]:
-        shape = bottom[0]
-        self.scores = (shape[0], math.prod(shape[1:]))
-        if math.prod(bottom[1]) != shape[0]:
-            self.fail("bottom[1]", f"has shape {bottom[1]}: {shape[0]} items need as many labels")
-        self.takes_labels(1, self.scores[1])
-        self.iteration = self.param.label_specific_add_param.iteration
-        return [shape, (1,)]
-
-    @property
-    def bias(self) -> float:
-        """What is added in this iteration."""
-        param = self.param.label_specific_add_param
-        if not param.HasField("bias_base"):
-            return param.bias
-        bias = param.bias_base + (1 + param.bias_gamma * self.iteration) ** param.bias_power - 1
-        return min(max(bias, param.bias_min), param.bias_max)
-
-    def _feed(self, bias: Tensor) -> None:
-        self.buffer.array[...] = self.bias
-        self.iteration += 1
-        bias.place(self.buffer.flat, self.buffer.address)
-
-    def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
-        if self.phase == "TEST":
-            program.copy(bottom[0].data, top[0].data)
-            if len(top) > 1:
-                program.fill(top[1].data, value=0.0)
-            return
-        self.buffer, fed, bias = allocate((1,)), self.tensor((1,)), self.tensor((1,))
-        program.host([], [fed], function=lambda: self._feed(fed), feed=True)
-        program.copy(fed, bias)  # what is fed is float32, whatever the net computes in
-        if len(top) > 1:
-            program.copy(bias, top[1].data)
-        classes = self.tensor(self.scores[1:])
-        program.positions(classes)
-        x, y = (blob.data.view(self.scores) for blob in (bottom[0], top[0]))
-        label = bottom[1].data.view((self.scores[0], 1))
-        program.broadcast(
-            [x, label, classes.view((1, self.scores[1])), bias.view((1, 1))], [y],
-            formula="y = where(b == c, where(a + d > 0, a + d, a), a)",
-        )  # fmt: skip
-
-    def backward(
-        self, program: Program, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]
-    ) -> None:
-        if propagate_down[0]:
-            program.copy(top[0].diff, bottom[0].diff)
 
 
 @register("Flip")

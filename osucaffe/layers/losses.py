@@ -86,6 +86,56 @@ class L1Loss(Differences):
         return pre_fixed(self) or counts.get(normalization, math.prod(shape))
 
 
+@register("JSDLoss")
+class JSDLoss(Differences):
+    """The Jensen-Shannon divergence of bottom 0 and a target, the mean over the batch.
+
+    A number of 1e-5 or less counts as 0, as in the fork's jsd_loss_layer.cpp.
+    """
+
+    no_gradient = (1,)
+    value = (
+        "low = 1e-5; p = max(a, low); q = max(b, low);"
+        "both = p * log(2 * p) + q * log(2 * q) - (p + q) * log(p + q);"
+        "y = 0.5 * share * where(a > low, where(b > low, both, a * log(2)), b * log(2))"
+    )
+    derivative = (
+        "y = 0.5 * c * share * where(b > 1e-5, log(2 * max(a, 1e-30) / (max(a, 0) + b)), log(2))"
+    )
+
+
+@register("DiceCoefLoss")
+class DiceCoefLoss(Loss):
+    """1 less the mean over the items of (2 a b + 1) / (a a + b b + 1), dot products (V-Net)."""
+
+    def setup(self, bottom: list[Shape]) -> list[Shape]:
+        self.check_counts_alike(bottom)
+        self.items = (bottom[0][0], math.prod(bottom[0][1:]))
+        self.constants = {"share": 1 / bottom[0][0]}
+        return [()]
+
+    def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
+        inputs = [blob.data.view(self.items) for blob in bottom]
+        self.sums = [self.tensor((self.items[0], 1)) for _ in range(2)]
+        for total, formula in zip(self.sums, ("y = 2 * a * b", "y = a * a + b * b"), strict=True):
+            program.reduce(inputs, total, formula=formula, axes=(1,))
+        formula = "y = share * (1 - (a + 1) / (b + 1))"
+        constants = self.constants
+        program.reduce(self.sums, top[0].data, formula=formula, axes=(0, 1), constants=constants)
+
+    def backward(
+        self, program: Program, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]
+    ) -> None:
+        a, b = (blob.data.view(self.items) for blob in bottom)
+        formula = "y = 2 * e * share * (a * (c + 1) / (d + 1) - b) / (d + 1)"
+        for blob, pair, wanted in zip(bottom, ([a, b], [b, a]), propagate_down, strict=True):
+            if wanted:
+                program.broadcast(
+                    [*pair, *self.sums, top[0].diff.view((1, 1))], [blob.diff.view(self.items)],
+                    formula=formula, constants=self.constants,
+                )  # fmt: skip
+
+
 @register("ContrastiveLoss")
 class ContrastiveLoss(Loss):
     """Draws pairs together that bottom[2] calls similar, others apart (Hadsell et al. 2006)."""

@@ -8,7 +8,7 @@ from typing import Any
 from ..backends.primitives import Program
 from ..backends.tensor import Shape, Tensor
 from ..blob import Blob
-from ..layer import Layer, register
+from ..layer import Count, Layer, register
 
 LSTM_FORMULA = (
     "x0 = 1 / (1 + exp(-x0)); x1 = 1 / (1 + exp(-x1)); x2 = 1 / (1 + exp(-x2)); x3 = tanh(x3);"
@@ -36,15 +36,17 @@ class Recurrent(Layer):
     on from one forward pass to the next.
     """
 
-    tops = (1, None)
+    tops: Count = (1, None)
     no_gradient = (1,)
-    messages = ("recurrent_param",)
+    messages: tuple[str, ...] = ("recurrent_param",)
     parts: int
     """How many gates a cell has."""
     states: int
     """How many states it carries: h, or h and c."""
     formula: str
     derivative: str
+    bias_index = 1
+    """Where the bias stands among the parameters."""
 
     def setup(self, bottom: list[Shape]) -> list[Shape]:
         param = self.param.recurrent_param
@@ -112,7 +114,7 @@ class Recurrent(Layer):
         self.input_settings: dict[str, Any] = {"axis": 2, "transpose": False}
         self.static_settings: dict[str, Any] = {"axis": 1, "transpose": False}
         program.inner_product(
-            bottom[0].data, weights[0], weights[1], self.gates, **self.input_settings
+            bottom[0].data, weights[0], weights[self.bias_index], self.gates, **self.input_settings
         )
         if self.static:
             static = self.tensor(wide[1:])
@@ -153,7 +155,7 @@ class Recurrent(Layer):
             program.inner_product_backward_filter(
                 self.h_in, dgates, dw, None, **self.input_settings
             )
-        dw, db = self.gradient(0), self.gradient(1)
+        dw, db = self.gradient(0), self.gradient(self.bias_index)
         if dw is not None or db is not None:
             program.inner_product_backward_filter(
                 bottom[0].data, dgates, dw, db, **self.input_settings

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 from ..backends.primitives import Program
 from ..backends.tensor import Shape, Tensor
@@ -23,7 +24,7 @@ class Regions(Layer):
     """A layer over feature maps (bottom[0]) and rois (bottom[1])."""
 
     bottoms = (2, 2)
-    no_gradient = (1,)
+    no_gradient: tuple[int, ...] = (1,)
 
     def check(self, bottom: list[Shape]) -> int:
         """The number of rois."""
@@ -37,7 +38,7 @@ class Regions(Layer):
         for field in ("pooled_h", "pooled_w"):
             if getattr(param, field) < 1:
                 self.fail(f"roi_pooling_param.{field}", "must be at least 1")
-        self.settings = {"scale": param.spatial_scale, "pad": param.pad_ratio}
+        self.settings: dict[str, Any] = {"scale": param.spatial_scale, "pad": param.pad_ratio}
         return param.pooled_h, param.pooled_w
 
 

@@ -118,3 +118,26 @@ class Interp(Layer):
         if self.part:
             offsets = (0, 0, self.begin, self.begin)
             program.crop_backward(dx, bottom[0].diff, offsets=offsets)
+
+
+@register("BilinearInterpolation")
+class BilinearInterpolation(Layer):
+    """bottom[0] in the height and width of bottom[1], corners on corners (ctensmeyer/caffe)."""
+
+    bottoms = (2, 2)
+    no_gradient = (1,)
+
+    def setup(self, bottom: list[Shape]) -> list[Shape]:
+        for i, shape in enumerate(bottom):
+            if len(shape) != 4:
+                self.fail(f"bottom[{i}]", f"has shape {shape}, but must be N x C x H x W")
+        return [(*bottom[0][:2], *bottom[1][2:])]
+
+    def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
+        program.interpolation(bottom[0].data, top[0].data)
+
+    def backward(
+        self, program: Program, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]
+    ) -> None:
+        if propagate_down[0]:
+            program.interpolation_backward(top[0].diff, bottom[0].diff)

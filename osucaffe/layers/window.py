@@ -8,6 +8,9 @@ from typing import Any
 from ..backends.tensor import Shape
 from ..layer import Layer
 
+MOST = 2**30
+"""Of any of these numbers: what is computed with them is within an int."""
+
 
 @dataclass(frozen=True)
 class Window:
@@ -85,4 +88,6 @@ def _by_axis(
     for number in given:
         if number < least:
             layer.fail(where, f"is {number}: it must be at least {least}")
+        if number > MOST:
+            layer.fail(where, f"is {number}: it must be at most {MOST}")
     return tuple(given) if len(given) == axes else tuple(given) * axes

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ..errors import UserError, naming
-from ..files import replacing
 from .blobs import blob_to_array, check_blob, fill_blob
 from .caffe_pb2 import SolverState
-from .storage import hdf5_file, is_hdf5, read_message, write_message
+from .hdf5 import is_hdf5, reading_hdf5, write_hdf5
+from .storage import read_message, write_message
 
 if TYPE_CHECKING:
     import h5py
@@ -22,7 +23,7 @@ _WHAT = "solver state (.solverstate or .solverstate.h5)"
 def read_state(path: str | Path) -> SolverState:
     """The solver state in a file; binary or HDF5, told by its content. Raises UserError."""
     if is_hdf5(path):
-        with hdf5_file(path, "r", _WHAT) as file:
+        with reading_hdf5(path, _WHAT) as file:
             return _read_hdf5(file)
     state = read_message(path, SolverState, _WHAT)
     if not state.HasField("iter"):
@@ -36,8 +37,7 @@ def read_state(path: str | Path) -> SolverState:
 def write_state(path: str | Path, state: SolverState) -> None:
     """Write a solver state, whole or not at all: HDF5 if the name ends in .h5. Raises UserError."""
     if Path(path).suffix == ".h5":
-        with replacing(path) as temporary, hdf5_file(temporary, "w", _WHAT) as file:
-            _write_hdf5(file, state)
+        write_hdf5(path, partial(_write_hdf5, state=state))
     else:
         write_message(path, state)
 

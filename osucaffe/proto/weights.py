@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -11,10 +12,10 @@ import numpy as np
 from google.protobuf.message import DecodeError
 
 from ..errors import UserError, naming
-from ..files import replacing
 from .blobs import blob_to_array, check_blob, fill_blob, has_values, unpack_raw
 from .caffe_pb2 import BlobProto, LayerParameter, LayerWeights, NetParameter, NetWeights
-from .storage import hdf5_file, is_hdf5, read_message, write_message
+from .hdf5 import is_hdf5, reading_hdf5, write_hdf5
+from .storage import read_message, write_message
 from .text import decode
 from .titles import title
 from .upgrade import upgrade_net
@@ -26,6 +27,8 @@ _READERS = "osucaffe"
 """The data set of our own HDF5 files that holds the layers that read images, as a message."""
 
 _WHAT = "model file (.caffemodel or .caffemodel.h5)"
+_MOST_BLOBS = 1000
+"""Of a layer: more in a file are a fault of the file."""
 AnyWeights = NetWeights | NetParameter
 """What has layers with names and blobs."""
 _Model = TypeVar("_Model", NetWeights, NetParameter)
@@ -71,8 +74,7 @@ def write_weights(path: str | Path, net: AnyWeights, *, hdf5: bool | None = None
     if Path(path).suffix == ".h5" if hdf5 is None else hdf5:
         with naming(path):
             check_hdf5_names(layer for layer in net.layer if layer.blobs)
-        with replacing(path) as temporary, hdf5_file(temporary, "w", _WHAT) as file:
-            _write_hdf5(file, net)
+        write_hdf5(path, partial(_write_hdf5, net=net))
     else:
         write_message(path, net)
 
@@ -130,7 +132,7 @@ def reads_images(layer: LayerParameter | LayerWeights) -> bool:
 
 def _read_hdf5(path: str | Path) -> NetWeights:
     net = NetWeights()
-    with hdf5_file(path, "r", _WHAT) as file:
+    with reading_hdf5(path, _WHAT) as file:
         if "data" not in file:
             raise UserError(f'{path}: has no group "data", so it is not a {_WHAT}')
         if _READERS in file:
@@ -152,6 +154,8 @@ def _read_group(data: h5py.Group, diff: h5py.Group | None, name: str, net: NetWe
     if name and not known and (len(groups) < len(data) or not groups):
         layer = net.layer.add(name=name)
         indices = sorted(int(key) for key in data if key not in groups)
+        if indices and not 0 <= indices[0] <= indices[-1] < _MOST_BLOBS:
+            raise ValueError(f'group "{name}" has a blob of number {indices[-1]}')
         for index in range(indices[-1] + 1 if indices else 0):
             blob = layer.blobs.add()
             if str(index) in data:

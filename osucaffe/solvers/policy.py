@@ -99,7 +99,15 @@ class Policy:
         ):
             if iteration < length:
                 return float(start + (param.base_lr - start) * (iteration / length) ** power)
-        factor = self._factor(iteration)
+        try:
+            factor = self._factor(iteration)
+        except (OverflowError, ZeroDivisionError, TypeError):  # TypeError: it is complex
+            factor = math.nan
+        if not math.isfinite(factor):
+            raise UserError(
+                f'lr_policy "{self.name}": in iteration {iteration} the rate is no number: correct '
+                "gamma, power or stepsize"
+            )
         if self.name == "multifixed":
             return factor
         if self.name == "poly":
@@ -149,4 +157,5 @@ class Policy:
         return float(self._param.stagelr[stage])
 
     def _sigmoid(self, iteration: int) -> float:
-        return 1 / (1 + math.exp(-self._param.gamma * (iteration - self._param.stepsize)))
+        x = self._param.gamma * (iteration - self._param.stepsize)
+        return 1 / (1 + math.exp(-x)) if x > -700 else 0.0

@@ -95,6 +95,56 @@ def roi_sampling(x, points, scale, pad):
     return y
 
 
+def warped_points(roi, points, scale):
+    """Where the points of `roi_sampling` with `warp` stand: rows, columns."""
+    x1, y1, x2, y2 = (away(each * scale) for each in roi[1:])
+    for start, end, count in ((y1, y2, points[0]), (x1, x2, points[1])):
+        yield start, max(end - start, 0), [start + i * max(end - start, 0) / count
+                                           for i in range(count)]  # fmt: skip
+
+
+def roi_warping(x, points, scale):
+    y = np.zeros((len(ROIS), x.shape[1], *points))
+    height, width = x.shape[2:]
+    for r, roi in enumerate(ROIS):
+        if roi[0] >= len(x):
+            continue
+        (_, _, rows), (_, _, columns) = warped_points(roi, points, scale)
+        for i, h in enumerate(rows):
+            for j, w in enumerate(columns):
+                if not (-0.5 <= h <= height - 0.5 and -0.5 <= w <= width - 0.5):
+                    continue
+                h, w = min(max(h, 0), height - 1), min(max(w, 0), width - 1)
+                top, left = int(h), int(w)
+                for a, b in ((0, 0), (0, 1), (1, 0), (1, 1)):
+                    share = abs(1 - a - (h - top)) * abs(1 - b - (w - left))
+                    if share:
+                        y[r, :, i, j] += share * x[int(roi[0]), :, top + a, left + b]
+    return y
+
+
+def roi_warping_rois_backward(x, dy, scale):
+    drois = np.zeros((len(ROIS), 5))
+    for r, roi in enumerate(ROIS):
+        if roi[0] >= len(x):
+            continue
+        (y1, high, rows), (x1, wide, columns) = warped_points(roi, dy.shape[2:], scale)
+        for c, i, j in np.ndindex(*dy.shape[1:]):
+            if rows[i] < -0.5 or columns[j] < -0.5:
+                continue
+            h, w = max(rows[i], 0), max(columns[j], 0)
+            top, left = int(h), int(w)
+            if top + 1 > x.shape[2] - 1 or left + 1 > x.shape[3] - 1:
+                continue
+            (a, b), (d, e) = x[int(roi[0]), c, top : top + 2, left : left + 2]
+            over = (top + 1 - h) * (b - a) + (h - top) * (e - d)
+            down = (left + 1 - w) * (d - a) + (w - left) * (e - b)
+            u, v = (w - x1) / (wide + 1), (h - y1) / (high + 1)
+            moves = np.array([0, (1 - u) * over, (1 - v) * down, u * over, v * down])
+            drois[r] += scale * dy[r, c, i, j] * moves
+    return drois
+
+
 def distinct(*shape: int) -> np.ndarray:
     """Whole numbers that differ inside each channel, which 16-bit formats hold too."""
     planes = [cases.random.permutation(math.prod(shape[2:])) for _ in range(shape[0] * shape[1])]
@@ -124,6 +174,19 @@ def region_cases() -> None:
              lambda y=y: {"y": y})  # fmt: skip
         case(label, "roi_sampling_backward", {"dy": dy, "rois": ROIS, "dx": Output(MAPS)}, settings,
              lambda f=forward, dy=dy: {"dx": reference.gradient(f, x, dy)})  # fmt: skip
+
+    for label, points in (("few points", (2, 2)), ("many points", (7, 5)), ("a point", (1, 1))):
+        forward = functools.partial(roi_warping, points=points, scale=0.5)
+        y = forward(x)
+        dy = eighths(*y.shape)
+        settings = {"scale": 0.5, "pad": 0.0, "warp": True}
+        case(label, "roi_sampling", {"x": x, "rois": ROIS, "y": Output(y.shape)}, settings,
+             lambda y=y: {"y": y})  # fmt: skip
+        case(label, "roi_sampling_backward", {"dy": dy, "rois": ROIS, "dx": Output(MAPS)}, settings,
+             lambda f=forward, dy=dy: {"dx": reference.gradient(f, x, dy)})  # fmt: skip
+        case(label, "roi_warping_rois_backward",
+             {"x": x, "rois": ROIS, "dy": dy, "drois": Output(ROIS.shape)}, {"scale": 0.5},
+             lambda dy=dy: {"drois": roi_warping_rois_backward(x, dy, 0.5)})  # fmt: skip
 
     y = roi_average_pooling(x, 2, 0.5)
     dy = eighths(*y.shape)

@@ -26,14 +26,14 @@ def digits(cli, fixtures):
     def write(count):
         database = open_database(fixtures / "formats" / "mnist200_lmdb")
         names, labels = [], []
-        with database.read(0, count) as records:
-            for _, value in records:
-                datum = parse_datum(value)
-                digit = np.ascontiguousarray(pixels(datum)[0])[:, :, None]
-                content = simplejpeg.encode_jpeg(digit, quality=98, colorspace="GRAY")
-                names.append(f"{len(names)}.jpg")
-                (cli.folder / names[-1]).write_bytes(content)
-                labels.append(datum.label)
+        records = database.read(0, count)
+        for _, value in records:
+            datum = parse_datum(value)
+            digit = np.ascontiguousarray(pixels(datum)[0])[:, :, None]
+            content = simplejpeg.encode_jpeg(digit, quality=98, colorspace="GRAY")
+            names.append(f"{len(names)}.jpg")
+            (cli.folder / names[-1]).write_bytes(content)
+            labels.append(datum.label)
         return names, labels
 
     return write

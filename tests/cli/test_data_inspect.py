@@ -39,8 +39,8 @@ def test_the_contact_sheet_shows_the_images(cli: Cli, fixtures) -> None:
         pixels = np.asarray(opened.convert("RGB"))
     # The first thumbnail: 112 wide, 75 high, at the bottom of its square cell.
     thumbnail = pixels[72 + 112 - 75 : 72 + 112, 24 : 24 + 112].astype(float)
-    with open_database(path).read(0, 1) as [(_, value)]:
-        datum = Datum.FromString(bytes(value))
+    [(_, value)] = open_database(path).read(0, 1)
+    datum = Datum.FromString(bytes(value))
     with image.open(io.BytesIO(datum.data)) as opened:
         wanted = np.asarray(opened.resize((112, 75), image.Resampling.NEAREST)).astype(float)
     assert np.abs(thumbnail - wanted).mean() < 25
@@ -67,8 +67,8 @@ def test_a_sheet_of_no_readable_record(cli: Cli) -> None:
 
 
 def test_verify_names_bad_records(cli: Cli, fixtures) -> None:
-    with open_database(fixtures / "formats" / "jpeg6_lmdb").read(0, 1) as [(_, value)]:
-        whole = Datum.FromString(bytes(value))
+    [(_, value)] = open_database(fixtures / "formats" / "jpeg6_lmdb").read(0, 1)
+    whole = Datum.FromString(bytes(value))
     cut = Datum(data=whole.data[:-2000], encoded=True).SerializeToString()
     values = [whole.SerializeToString(), cut, b"nonsense", make_datum(np.ones((1, 2, 2), "u1"), 7)]
     write_database(cli.folder / "x_lmdb", [(record_key(i), v) for i, v in enumerate(values)])

@@ -20,11 +20,11 @@ from .conftest import Cli
 def records(path: Path) -> dict[str, tuple[Datum, np.ndarray]]:
     """The records by key: the message, and its pixels."""
     database = open_database(path)
-    with database.read(0, len(database)) as found:
-        return {
-            bytes(key).decode(): (Datum.FromString(value), pixels(parse_datum(value)).copy())
-            for key, value in found
-        }
+    found = database.read(0, len(database))
+    return {
+        bytes(key).decode(): (Datum.FromString(value), pixels(parse_datum(value)).copy())
+        for key, value in found
+    }
 
 
 @pytest.fixture

@@ -34,8 +34,8 @@ def prepare(cli):
 
 def records(path):
     database = open_database(path)
-    with database.read(0, len(database)) as found:
-        return [(bytes(key), Datum.FromString(bytes(value))) for key, value in found]
+    found = database.read(0, len(database))
+    return [(bytes(key), Datum.FromString(bytes(value))) for key, value in found]
 
 
 def test_records(cli):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import errno
+import functools
+import re
 import subprocess
 import sys
 from typing import NoReturn
@@ -12,6 +14,7 @@ import pytest
 
 from osucaffe.backends.cores import usable_cores
 from osucaffe.cli import COMMANDS, _normalize, main
+from osucaffe.proto import parse_text
 
 from .conftest import Cli
 
@@ -121,3 +124,16 @@ def test_too_many_threads_are_told(cli: Cli) -> None:
     result = cli("train", "--solver", "solver.prototxt", "--max_iter", "1", "--threads", many)
     assert result.code == 0
     assert f"--threads {many}: more than the" in result.err
+
+
+def test_what_nobody_expected_is_a_message_too(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """But an error in a user's own code keeps its traceback."""
+    monkeypatch.setattr("osucaffe.cli.layers.run", lambda args: 1 / 0)
+    with pytest.raises(ZeroDivisionError):  # this file is a user's
+        main(["layers"])
+    monkeypatch.setattr("osucaffe.cli.layers.run", functools.partial(parse_text, message_type=3))
+    assert main(["layers"]) == 1
+    [line] = capsys.readouterr().err.splitlines()
+    assert re.match(r"osucaffe: \w+Error: .* \(at \w+\.py:\d+\)\. Nothing should end so", line)

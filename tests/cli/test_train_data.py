@@ -9,8 +9,8 @@ from .conftest import Cli
 
 def test_bad_records_stop_training_or_are_skipped(cli: Cli, fixtures) -> None:
     source = open_database(fixtures / "formats" / "mnist200_lmdb")
-    with source.read(0, 40) as found:
-        values = [bytes(value) for _, value in found]
+    found = source.read(0, 40)
+    values = [bytes(value) for _, value in found]
     values[20] = b"nonsense"
     write_database(cli.folder / "bad_lmdb", [(record_key(i), v) for i, v in enumerate(values)])
     cli.write_net(source="bad_lmdb")

@@ -1,6 +1,8 @@
 """Tests of the Datum coding against google.protobuf and against images that C++ Caffe decoded."""
 
 import io
+import struct
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -20,8 +22,8 @@ def parsed(message):
 
 def images(name):
     database = open_database(FORMATS / name)
-    with database.read(0, len(database)) as records:
-        return [pixels(parse_datum(value)).copy() for _, value in records]
+    records = database.read(0, len(database))
+    return [pixels(parse_datum(value)).copy() for _, value in records]
 
 
 @pytest.mark.parametrize("label", [0, 7, 127, 128, 300, 2**31 - 1, -1, -(2**31)])
@@ -63,10 +65,10 @@ def test_jpegs_are_decoded_as_caffe_decodes_them():
 
 def test_colours():
     database = open_database(FORMATS / "jpeg6_lmdb")
-    with database.read(0, 1) as [(_, value)]:
-        datum = parse_datum(value)
-        colour = pixels(datum, True).astype(float)
-        gray = pixels(datum, False)
+    [(_, value)] = database.read(0, 1)
+    datum = parse_datum(value)
+    colour = pixels(datum, True).astype(float)
+    gray = pixels(datum, False)
     assert gray.shape == (1, 64, 96)
     blue, green, red = colour  # ITU-R BT.601, as JPEG defines its luminance
     assert np.abs(0.114 * blue + 0.587 * green + 0.299 * red - gray[0]).mean() < 1
@@ -105,6 +107,22 @@ def test_png():
     assert decode_image(encoded(rgb), colour=False).shape == (5, 4, 1)
     assert (decode_image(encoded(rgb[:, :, 0])) == rgb[:, :, :1]).all()
     assert (decode_image(encoded(rgb[:, :, 0]), colour=True) == rgb[:, :, :1]).all()
+
+
+def test_images_that_pillow_had_better_not_open():
+    pytest.importorskip("PIL.Image")
+    eps = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\n"  # runs Ghostscript
+    with pytest.raises(ValueError, match="no image of a known format"):
+        decode_image(memoryview(eps))
+
+    def chunk(kind, content):
+        check = zlib.crc32(kind + content).to_bytes(4, "big")
+        return len(content).to_bytes(4, "big") + kind + content + check
+
+    header = struct.pack(">IIBBBBB", 60000, 60000, 8, 2, 0, 0, 0)
+    huge = b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(b"x"))
+    with pytest.raises(ValueError, match="exceeds limit"):
+        decode_image(memoryview(huge + chunk(b"IEND", b"")))
 
 
 @pytest.mark.parametrize(

@@ -14,14 +14,12 @@ FORMATS = Path(__file__).parents[1] / "fixtures" / "formats"
 
 
 def test_resizing_gives_what_caffes_convert_imageset_wrote():
-    with (
-        open_database(FORMATS / "jpeg6_lmdb").read(0, 6) as encoded,
-        open_database(FORMATS / "raw6_lmdb").read(0, 6) as raw,
-    ):
-        for (_, large), (_, small) in zip(encoded, raw, strict=True):
-            image = pixels(parse_datum(large)).transpose(1, 2, 0)
-            wanted = pixels(parse_datum(small)).transpose(1, 2, 0)
-            assert (resize(image, *wanted.shape[:2]) == wanted).all()
+    encoded = open_database(FORMATS / "jpeg6_lmdb").read(0, 6)
+    raw = open_database(FORMATS / "raw6_lmdb").read(0, 6)
+    for (_, large), (_, small) in zip(encoded, raw, strict=True):
+        image = pixels(parse_datum(large)).transpose(1, 2, 0)
+        wanted = pixels(parse_datum(small)).transpose(1, 2, 0)
+        assert (resize(image, *wanted.shape[:2]) == wanted).all()
 
 
 @pytest.mark.parametrize("extents", [(64, 96, 50, 70), (37, 51, 200, 256), (120, 90, 11, 31)])

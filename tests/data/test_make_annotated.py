@@ -47,13 +47,13 @@ def test_voc(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     main(["data", "annotated", str(tmp_path / "lmdb"), "--voc", str(folder), "--split", "val"])
     assert "2 images" in capsys.readouterr().out
     database = open_database(tmp_path / "lmdb")
-    with database.read(0, 2) as records:
-        assert [bytes(key) for key, _ in records] == [b"00000000_a.jpg", b"00000001_b.jpg"]
-        datum, found = parse_annotated(records[1][1])
-        assert pixels(datum).shape == (3, 24, 16) == datum.shape
-        np.testing.assert_array_equal(found.labels, [[12, 0], [1, 0]])
-        np.testing.assert_allclose(found.boxes, [[0.25, 0.25, 0.75, 1]] * 2)
-        np.testing.assert_array_equal(found.difficult, [False, True])
+    records = database.read(0, 2)
+    assert [bytes(key) for key, _ in records] == [b"00000000_a.jpg", b"00000001_b.jpg"]
+    datum, found = parse_annotated(records[1][1])
+    assert pixels(datum).shape == (3, 24, 16) == datum.shape
+    np.testing.assert_array_equal(found.labels, [[12, 0], [1, 0]])
+    np.testing.assert_allclose(found.boxes, [[0.25, 0.25, 0.75, 1]] * 2)
+    np.testing.assert_array_equal(found.difficult, [False, True])
     assert read_label_map(tmp_path / "lmdb.labelmap.prototxt")[11] == ("dog", 12)
     main(["data", "inspect", str(tmp_path / "lmdb")])
     said = capsys.readouterr().out
@@ -73,8 +73,8 @@ def test_coco(tmp_path: Path) -> None:
     (tmp_path / "instances.json").write_text(json.dumps(content))
     main(["data", "annotated", str(tmp_path / "lmdb"), "--coco", str(tmp_path / "instances.json"),
           "--images", str(tmp_path / "images")])  # fmt: skip
-    with open_database(tmp_path / "lmdb").read(0, 1) as [(_, value)]:
-        _, found = parse_annotated(value)
+    [(_, value)] = open_database(tmp_path / "lmdb").read(0, 1)
+    _, found = parse_annotated(value)
     np.testing.assert_array_equal(found.labels, [[2, 0]])
     np.testing.assert_allclose(found.boxes, [[0.25, 0.25, 0.75, 1]])
     assert found.difficult.all()

@@ -35,9 +35,9 @@ def small():
 
 def read(path):
     database = open_database(path)
-    with database.read(0, len(database)) as records:
-        data = [(bytes(key), parse_datum(value)) for key, value in records]
-        images = np.array([pixels(datum)[0] for _, datum in data])
+    records = database.read(0, len(database))
+    data = [(bytes(key), parse_datum(value)) for key, value in records]
+    images = np.array([pixels(datum)[0] for _, datum in data])
     return [key for key, _ in data], images, [datum.label for _, datum in data]
 
 

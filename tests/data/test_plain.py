@@ -137,10 +137,12 @@ def test_small_records_find_their_labels_too():
     labels = [200, 300, 16000]
     values = [memoryview(make_datum(image(i, (1, 4, 5)), n)) for i, n in enumerate(labels)]
     form = PlainForm.of(values[0], parse_datum(values[0]))
-    images, found = form.small(values)
+    images, found = form.small(np.array([np.frombuffer(value, np.uint8) for value in values]))
     assert found.tolist() == labels
     assert all((images[i] == image(i, (1, 4, 5))).all() for i in range(3))
-    assert form.small([*values, memoryview(make_datum(image(3, (1, 4, 5)), 5))]) is None
+    other = np.frombuffer(make_datum(image(3, (1, 4, 5)), 5), np.uint8)
+    assert form.small(other[None]) is not None
+    assert form.small(np.pad(other, (1, 0))[None]) is None
 
 
 def test_encoded_records_have_no_form(database):
@@ -148,6 +150,6 @@ def test_encoded_records_have_no_form(database):
     assert PlainForm.of(value, parse_datum(value)) is None
     small = database([make_datum(image(i, (1, 4, 5)), 3) for i in range(9)])
     assert raw_source(small)._bulk is None
-    assert BulkReader(small.file, small.places(), raw_source(small)._form).read(
+    assert BulkReader(small, raw_source(small)._form).read(
         0, 1, np.empty((1, 20), np.uint8)
     ).tolist() == [3]

@@ -37,9 +37,9 @@ def take(made, position, count):
 
 def everything(path):
     database = open_database(path)
-    with database.read(0, len(database)) as records:
-        data = [parse_datum(value) for _, value in records]
-        return np.array([pixels(each) for each in data]), np.array([each.label for each in data])
+    records = database.read(0, len(database))
+    data = [parse_datum(value) for _, value in records]
+    return np.array([pixels(each) for each in data]), np.array([each.label for each in data])
 
 
 @pytest.fixture
@@ -186,8 +186,8 @@ def test_damaged_records_are_named(database):
     path = database([good, b"nonsense"])
     with pytest.raises(UserError, match=r'record "00000001" of .*_lmdb cannot be read: .*Datum'):
         take(source(path), 0, 2)
-    with open_database(FORMATS / "jpeg6_lmdb").read(0, 1) as [(_, value)]:
-        whole = caffe_pb2.Datum.FromString(bytes(value))
+    [(_, value)] = open_database(FORMATS / "jpeg6_lmdb").read(0, 1)
+    whole = caffe_pb2.Datum.FromString(bytes(value))
     cut = caffe_pb2.Datum(data=whole.data[:-2000], encoded=True)
     path = database([whole.SerializeToString(), cut.SerializeToString()])
     with pytest.raises(UserError, match=r'record "00000001" of .* cannot be read'):

@@ -19,12 +19,18 @@ CAFFE = {
     "Split", "Swish", "TanH", "Threshold", "Tile", "WindowData",
 }  # fmt: skip
 FORKS = {
-    "AnnotatedData", "Axpy", "BN", "BoxAnnotatorOHEM", "CenterLoss", "ChannelScale",
-    "ConvolutionDepthwise", "DenseImageData", "DepthwiseConvolution", "DetectionEvaluate",
-    "DetectionOutput", "Flip", "FocalLoss", "Interp", "LabelSpecificAdd", "MultiBoxLoss",
-    "Normalize", "PSROIPooling", "Permute", "PriorBox", "Proposal", "ROIAlign", "ROIPooling",
-    "ReLU6", "ShuffleChannel", "SmoothL1Loss", "SmoothL1LossOHEM", "SoftmaxWithLossOHEM",
-    "Upsample", "VideoData",
+    "AnnotatedData", "Axpy", "BN", "BboxAccuracy", "BilinearInterpolation", "BoxAnnotatorOHEM",
+    "BoxGroupOutput", "BoxOutput", "CenterLoss", "ChannelScale", "Convolution3D",
+    "ConvolutionDepthwise", "DecodeBBox", "DenseImageData", "DepthwiseConvolution",
+    "DetectNetTransformation", "DetectionAccuracy", "DetectionEvaluate", "DetectionGroupAccuracy",
+    "DetectionGroupLoss", "DetectionLoss", "DetectionOutput", "DiceCoefLoss", "Flip", "FocalLoss",
+    "FrcnnOutput", "GlobalLSEMargin", "HardMining", "ImageLabelmapData", "ImageSegData", "Interp",
+    "JSDLoss", "LabelSpecificAdd", "LabelSpecificRescale", "Lstm", "MarginInnerProduct",
+    "MaskPooling", "MaskResize", "MultiBoxLoss", "MultiStageMeanfield", "Normalize",
+    "PSROIPooling", "Permute", "Pooling3D", "PriorBox", "Proposal", "ProposalTarget", "ROIAlign",
+    "ROIPooling", "ROIWarping", "ReLU6", "ScaleRoute", "SeLu", "SeLuDropout", "SegAccuracy",
+    "ShuffleChannel", "SmoothL1Loss", "SmoothL1LossOHEM", "SoftmaxWithLossOHEM", "Upsample",
+    "VideoData",
 }  # fmt: skip
 OWN = {"GELU", "L1Loss", "LayerNorm", "PatchData", "PixelShuffle"}
 

@@ -198,7 +198,7 @@ def test_bad_hdf5_files_are_named(tmp_path, rows):
         file["data"] = np.zeros((6, 2, 3))
     refuse(hdf5_data(tmp_path), "differ in their number of rows: data 6, label 5")
     (tmp_path / "2.h5").write_bytes(b"nonsense")
-    refuse(hdf5_data(tmp_path), f"cannot read HDF5 file {tmp_path}/2.h5")
+    refuse(hdf5_data(tmp_path), f"{tmp_path}/2.h5: not a HDF5 file of data, or damaged")
 
 
 # -- MemoryData ----------------------------------------------------------------------------------

@@ -73,6 +73,41 @@ def test_a_margin_that_grows() -> None:
     assert run("LabelSpecificAdd", [x, np.zeros(1)], tops=2)[1] == 0
 
 
+@pytest.mark.parametrize(
+    ("settings", "own"),
+    [
+        ("positive_weight: 0.5", lambda x: 0.5 * x),
+        ("positive_weight: 0.5 for_ip: true", lambda x: np.where(x > 0, 0.5 * x, x)),
+        ("positive_weight: 0.5 bias_fix: true", lambda x: 0.5 * x + 0.5),
+        ("positive_weight: 2 power_on_positive: true", lambda x: np.sign(x) * x * x),
+        ("positive_weight_base: 3", lambda x: 3 * x),
+    ],
+)
+def test_a_weight_for_the_own_class(settings: str, own) -> None:
+    x, label = random.standard_normal((5, 4)), np.array([0.0, 1, 2, 3, 1])
+    wanted = 0.25 * x
+    rows = np.arange(5)
+    wanted[rows, label.astype(int)] = own(x[rows, label.astype(int)])
+    text = f"label_specific_rescale_param {{ negative_weight: 0.25 {settings} }}"
+    found = run("LabelSpecificRescale", [x, label], text, phase="TRAIN")
+    np.testing.assert_allclose(found, wanted)
+    np.testing.assert_allclose(run("LabelSpecificRescale", [x, label], text), x)
+    if "base" not in settings:
+        tested = text.replace("{", "{ rescale_test: true")
+        np.testing.assert_allclose(run("LabelSpecificRescale", [x, label], tested), wanted)
+
+
+def test_a_weight_that_falls() -> None:
+    text = """label_specific_rescale_param { positive_weight_base: 8 gamma: 1 power: 1
+        positive_weight_min: 2.5 positive_weight_max: 3 }"""
+    found = [
+        run("LabelSpecificRescale", [np.ones((1, 2)), np.zeros(1)], text, tops=2, phase="TRAIN",
+            passes=passes)[1][0]
+        for passes in (1, 2, 3)
+    ]  # fmt: skip
+    assert found == pytest.approx([3, 8 / 3, 2.5])
+
+
 def test_mirror_images() -> None:
     x = random.standard_normal((2, 3, 4, 5))
     np.testing.assert_array_equal(run("Flip", [x]), x[..., ::-1])

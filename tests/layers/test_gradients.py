@@ -61,6 +61,10 @@ CASES = [
     case("Deconvolution", f"convolution_param {{ num_output: 6 kernel_size: 3 {WEIGHTS} }}"),
     case("Deconvolution", f"convolution_param {{ num_output: 4 kernel_size: 3 stride: 2 pad: 1 "
          f"dilation: 2 group: 2 {WEIGHTS} }}", dict.fromkeys("xz", (2, 4, 3, 4)), tops=2, name="two bottoms"),
+    case("Convolution3D", f"convolution3d_param {{ num_output: 3 kernel_size: 3 kernel_depth: 2 pad: 1 temporal_pad: 1 stride: 2 {WEIGHTS} }}",
+         {"x": (2, 2, 3, 5, 4)}),
+    case("Pooling3D", "pooling3d_param { kernel_size: 2 kernel_depth: 3 stride: 2 temporal_stride: 2 }", {"x": (2, 2, 4, 5, 3)}),
+    case("Pooling3D", "pooling3d_param { pool: AVE kernel_size: 3 kernel_depth: 2 stride: 2 pad: 1 }", {"x": (2, 2, 4, 5, 4)}, name="AVE"),
     case("Im2col", "convolution_param { kernel_size: 3 stride: 2 pad: 1 dilation: 2 }"),
     case("Im2col", "convolution_param { kernel_size: 2 axis: 2 }", {"x": (2, 3, 2, 4, 5)}, name="axis 2"),
     case("InnerProduct", f"inner_product_param {{ num_output: 5 {WEIGHTS} }}"),
@@ -68,9 +72,24 @@ CASES = [
          name="transpose"),
     case("Interp", "interp_param { height: 9 width: 4 }"),
     case("Interp", "interp_param { zoom_factor: 3 shrink_factor: 2 pad_beg: -1 pad_end: -1 }", name="of a part"),
+    case("BilinearInterpolation", "", {"x": (2, 3, 4, 5), "like": (2, 1, 7, 3)}, labels={"like": 2}),
+    case("SeLu"),
+    case("SeLu", "selu_param { lambda: 2 alpha: 0.5 }", in_place=True),
+    case("SeLuDropout", "selu_dropout_param { dropout_ratio: 0.4 alpha: -1 }"),
+    case("SeLuDropout", "selu_dropout_param { dropout_ratio: 0.4 }", in_place=True),
+    case("SeLuDropout", phase="TEST", name="test"),
+    case("Lstm", f"lstm_param {{ num_output: 3 batch_size: 2 {WEIGHTS} }}", {"x": (8, 2, 2)}),
     case("Normalize", "normalize_param { }"),
     case("ChannelScale", "", {"x": (2, 3, 4, 5), "s": (2, 1, 4, 5)}),
     case("LabelSpecificAdd", "label_specific_add_param { bias: -0.35 }", {"x": (6, 4), "l": (6,)}, labels=LABELS, phase="TRAIN"),
+    case("LabelSpecificRescale", "label_specific_rescale_param { positive_weight: 0.5 negative_weight: 2 for_ip: true }",
+         {"x": (6, 4), "l": (6,)}, labels=LABELS, in_place=True),
+    case("LabelSpecificRescale", "label_specific_rescale_param { positive_weight: 1.5 power_on_positive: true }",
+         {"x": (6, 4), "l": (6,)}, labels=LABELS, name="power"),
+    case("LabelSpecificRescale", "label_specific_rescale_param { positive_weight: 0.5 }", {"x": (6, 4), "l": (6,)},
+         labels=LABELS, phase="TEST", name="test"),
+    case("JSDLoss", "", {"x": (4, 5), "target": (4, 5)}, labels={"target": 2}, positive=True),
+    case("DiceCoefLoss", "", {"x": (4, 5), "z": (4, 5)}),
     case("Flip", "flip_param { flip_height: true }"),
     case("Normalize", 'normalize_param { normalize_type: "L1" bp_norm: true }', {"x": (3, 5)}, tops=2, name="L1"),
     case("Upsample", "upsample_param { upsample_h: 60 upsample_w: 70 }", {"x": (2, 3, 2, 3), "m": (2, 3, 2, 3)},
@@ -223,7 +242,13 @@ CASES = [
           ("ROIPooling", "roi_pooling_param { pooled_h: 2 pooled_w: 2 pad_ratio: 0.3 }", 3, "pad"),
           ("ROIAlign", "roi_pooling_param { pooled_h: 2 pooled_w: 3 pad_ratio: 0.3 }", 3, ""),
           ("PSROIPooling", "psroi_pooling_param { output_dim: 2 group_size: 2 spatial_scale: 0.7 }", 8, ""),
+          ("ROIWarping", "roi_warping_param { pooled_h: 5 pooled_w: 3 spatial_scale: 1.5 }", 3, ""),
       )),
+    case("MultiStageMeanfield", "multi_stage_meanfield_param { theta_alpha: 3 theta_beta: 0.7 theta_gamma: 2 num_iterations: 3 spatial_filter_weight: 0.8 bilateral_filter_weights_str: '1.5 0.5 1' }",
+         {"x": (2, 3, 4, 5), "z": (2, 3, 4, 5), "i": (2, 3, 4, 5)}, labels={"i": 4}),
+    case("MaskPooling", "", {"x": (3, 4, 5, 6), "m": (3, 1, 5, 6)}),
+    case("MaskResize", "mask_resize_param { output_height: 3 output_width: 4 }", name="smaller"),
+    case("MaskResize", "mask_resize_param { output_height: 13 output_width: 7 }", name="larger"),
     case("Power", "power_param { scale: 0.5 shift: 1.5 }", in_place=True, name="linear"),
     case("Power", "power_param { power: 0 }", name="constant"),
     case("Exp", "exp_param { scale: 0.7 }", name="e"),
@@ -239,12 +264,17 @@ CASES = [
 ]  # fmt: skip
 
 WITHOUT = {
-    "Accuracy", "AnnotatedData", "ArgMax", "BoxAnnotatorOHEM", "CenterLoss", "Data", "DenseImageData",
-    "DetectionEvaluate", "DetectionOutput", "DummyData", "HDF5Data", "HDF5Output", "ImageData",
-    "Input", "MemoryData", "MultiBoxLoss", "PatchData", "PriorBox", "Proposal", "Python",
-    "Threshold", "VideoData", "WindowData",
+    "Accuracy", "AnnotatedData", "ArgMax", "BboxAccuracy", "BoxAnnotatorOHEM", "BoxGroupOutput",
+    "BoxOutput", "CenterLoss", "Data", "DecodeBBox", "DenseImageData", "DetectNetTransformation",
+    "DetectionAccuracy", "DetectionEvaluate", "DetectionGroupAccuracy", "DetectionGroupLoss",
+    "DetectionLoss", "DetectionOutput", "DummyData", "FrcnnOutput", "GlobalLSEMargin", "HDF5Data",
+    "HDF5Output", "HardMining", "ImageData", "ImageLabelmapData", "ImageSegData", "Input",
+    "MarginInnerProduct", "MemoryData", "MultiBoxLoss", "PatchData", "PriorBox", "Proposal",
+    "ProposalTarget", "Python", "ScaleRoute", "SegAccuracy", "Threshold", "VideoData",
+    "WindowData",
 }  # fmt: skip
-"""Types that have no gradient, or one that users write (Python) or that test_detection.py tests."""
+"""Types that have no gradient, or one that users write (Python), or that tests of their own hold
+against the fork's."""
 
 
 @pytest.mark.parametrize(("type_", "shapes", "text", "options"), CASES)

@@ -35,6 +35,27 @@ def test_batches_lie_behind_one_another(tmp_path, inspectable: bool) -> None:
         np.testing.assert_array_equal(file["label"][:], x.reshape(6, 2, 4)[:, 0, 0])
 
 
+def test_behind_layers_that_keep_another_layout(tmp_path) -> None:
+    """oneDNN's convolution and pooling give their tops blocks of channels."""
+    path = tmp_path / "out.h5"
+    net = build(
+        inputs({"x": (2, 3, 14, 14), "l": (2,)})
+        + """layer { name: "conv" type: "Convolution" bottom: "x" top: "c" convolution_param {
+          num_output: 16 kernel_size: 3 weight_filler { type: "xavier" } } }
+        layer { name: "pool" type: "Pooling" bottom: "c" top: "p"
+          pooling_param { kernel_size: 2 stride: 2 } }
+        layer { name: "out" type: "HDF5Output" bottom: "p" bottom: "l" """
+        f'hdf5_output_param {{ file_name: "{path}" }} }}',
+        Cpu(),
+    )
+    net.write("x", np.random.default_rng(0).standard_normal((2, 3, 14, 14)))
+    net.forward()
+    with h5py.File(path) as file:
+        np.testing.assert_array_equal(file["data"][:], net.read("p"))
+        assert file["data"].shape == (2, 16, 6, 6)
+        assert np.ptp(file["data"]) > 0
+
+
 def test_a_file_that_cannot_be_written_is_named(tmp_path) -> None:
     with pytest.raises(UserError, match=r'layer "out" \(HDF5Output\), hdf5_output_param.file_name'):
         build(text(tmp_path / "missing" / "out.h5"), Cpu())

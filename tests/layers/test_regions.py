@@ -54,12 +54,35 @@ def test_points_of_a_region() -> None:
     assert not y[1].any()
 
 
+def test_points_of_a_warped_region() -> None:
+    """On a ramp again: from where the rounded corners stand, a bin apart; a line of no extent."""
+    ramp = np.tile(np.arange(8.0), (1, 1, 8, 1))
+    rois = np.array([[0, 2, 1, 10, 13], [0, 5, 2, 5, 9]])
+    settings = "roi_warping_param { pooled_h: 2 pooled_w: 4 spatial_scale: 0.5 }"
+    y = run("ROIWarping", [ramp, rois], settings)
+    np.testing.assert_allclose(y[0, 0], np.tile([1, 2, 3, 4], (2, 1)))
+    np.testing.assert_allclose(y[1, 0], 3)
+
+
+def test_resized_masks_weigh_features() -> None:
+    mask = np.arange(12.0).reshape(2, 1, 2, 3)
+    smaller = run("MaskResize", [mask], "mask_resize_param { output_height: 2 output_width: 2 }")
+    np.testing.assert_allclose(smaller[1, 0], [[6, 7.5], [9, 10.5]])
+    larger = run("MaskResize", [mask], "mask_resize_param { output_height: 2 output_width: 12 }")
+    np.testing.assert_allclose(larger[0, 0, 0], [*np.arange(0, 2.1, 0.25), 2, 2, 0])
+    features = np.ones((2, 4, 2, 3))
+    np.testing.assert_array_equal(run("MaskPooling", [features, mask]), features * mask)
+
+
 @pytest.mark.parametrize(
     ("type_", "settings", "message"),
     [
         ("ROIPooling", "", r"roi_pooling_param.pooled_h: must be at least 1"),
         ("PSROIPooling", "psroi_pooling_param { spatial_scale: 1 output_dim: 2 group_size: 3 }",
          r"bottom\[0\]: has 4 channels, but output_dim 2 for each of 3 x 3 bins needs 18"),
+        ("ROIWarping", "roi_warping_param { pooled_h: 2 }",
+         r"roi_warping_param.pooled_w: must be at least 1"),
+        ("MaskPooling", "", r"bottom\[1\]: has shape \(3, 5\), but must be N x 1 x H x W"),
         ("ROIAlign", "roi_pooling_param { pooled_h: 2 pooled_w: 2 }",
          r"bottom\[1\]: has shape \(3, 4\), but must be R x 5"),
     ],

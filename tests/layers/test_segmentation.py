@@ -175,3 +175,12 @@ def test_depthwise_names_are_grouped_convolutions() -> None:
         found = run("ConvolutionDepthwise", [x], f"convolution_param {{ {settings} }}",
                     parameters=[w])  # fmt: skip
         np.testing.assert_array_equal(found, wanted)
+
+
+def test_interpolation_like_another_blob() -> None:
+    x = np.arange(6.0).reshape(1, 1, 2, 3)
+    y = run("BilinearInterpolation", [x, np.zeros((1, 4, 3, 5))])
+    np.testing.assert_allclose(y[0, 0, 1], [1.5, 2, 2.5, 3, 3.5])
+    np.testing.assert_allclose(y[0, 0, ::2, ::2], x[0, 0])
+    with pytest.raises(UserError, match=r"bottom\[1\]: has shape \(3, 5\)"):
+        run("BilinearInterpolation", [x, np.zeros((3, 5))])

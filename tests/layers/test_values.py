@@ -308,3 +308,19 @@ def test_weights_of_length_one() -> None:
     y = run("InnerProduct", [x], settings, parameters=(weight, bias))
     unit = weight / np.linalg.norm(weight, axis=1, keepdims=True)
     np.testing.assert_allclose(y, x @ unit.T + 1, rtol=1e-5, atol=1e-6)  # sums of numbers up to 3
+
+
+def test_divergence_of_distributions() -> None:
+    p, q = np.array([[0.5, 0.5, 0.0], [0.2, 0.3, 0.5]]), np.array([[1.0, 0, 0], [0.2, 0.3, 0.5]])
+    m = (p + q) / 2
+    with np.errstate(divide="ignore", invalid="ignore"):
+        parts = np.nan_to_num(p * np.log(p / m)) + np.nan_to_num(q * np.log(q / m))
+    assert run("JSDLoss", [p, q]) == pytest.approx(parts.sum() / 2 / 2)
+    assert run("JSDLoss", [q, q]) == pytest.approx(0)
+
+
+def test_dice_coefficients() -> None:
+    a, b = random.random((3, 2, 2)), random.random((3, 2, 2))
+    pairs = zip(a, b, strict=True)
+    shares = [(2 * (x * y).sum() + 1) / ((x * x).sum() + (y * y).sum() + 1) for x, y in pairs]
+    assert run("DiceCoefLoss", [a, b]) == pytest.approx(1 - np.mean(shares))

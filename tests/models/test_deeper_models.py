@@ -264,8 +264,8 @@ def test_pairs_of_digits(fixtures: Path, tmp_path: Path) -> None:
     source = fixtures / "formats" / "mnist200_lmdb"
     made = [parse_datum(memoryview(value)) for _, value in pairs(source, 1)]
     database = open_database(source)
-    with database.read(0, 200) as records:
-        digits = [parse_datum(memoryview(bytes(value))) for _, value in records]
+    records = database.read(0, 200)
+    digits = [parse_datum(memoryview(bytes(value))) for _, value in records]
     by_pixels = {pixels(digit).tobytes(): digit.label for digit in digits}
     assert len(made) == 200
     for pair, digit in zip(made, digits, strict=True):

@@ -26,8 +26,8 @@ MISTAKES = [
         'net:1:9: unknown field "bnr_param" in LayerParameter (did you mean "bn_param"?)',
     ),
     (
-        "layer { dropout_ratio: 0.5 }",
-        'net:1:9: unknown field "dropout_ratio" in LayerParameter (it belongs in dropout_param)',
+        "layer { local_size: 5 }",
+        'net:1:9: unknown field "local_size" in LayerParameter (it belongs in lrn_param)',
     ),
     (
         'net: "net.prototxt"',

@@ -128,6 +128,42 @@ def test_old_model_files_are_upgraded(tmp_path: Path) -> None:
     assert layer.type == "InnerProduct"
 
 
+def test_hdf5_that_leads_into_other_files(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_bytes(bytes(24))
+
+    def values(group: h5py.Group) -> None:
+        group.create_dataset("0", shape=(6,), dtype="f4", external=[(tmp_path / "secret", 0, 24)])
+
+    def link(group: h5py.Group) -> None:
+        group["0"] = h5py.ExternalLink("secret.h5", "/data")
+
+    def number(group: h5py.Group) -> None:
+        group["2000000"] = np.zeros(3, np.float32)
+
+    def giant(group: h5py.Group) -> None:
+        group.create_dataset("0", shape=(1 << 40,), dtype="f4", chunks=(1 << 10,))
+
+    for make, message in (
+        (values, "the values of data/ip/0 lie in another file"),
+        (link, "data/ip/0 is a link into another file"),
+        (number, "blob of number 2000000"),
+        (giant, r"data/ip/0 has shape \(1099511627776,\)"),
+    ):
+        with h5py.File(tmp_path / "m.caffemodel.h5", "w") as file:
+            make(file.create_group("data/ip"))
+        with pytest.raises(UserError, match=message):
+            read_weights(tmp_path / "m.caffemodel.h5")
+
+
+def test_a_full_disk_while_hdf5_is_written(tmp_path: Path, full_disk) -> None:
+    net = NetParameter()
+    layer = net.layer.add(name="ip", type="InnerProduct")
+    layer.blobs.append(array_to_blob(np.zeros(9999, np.float32)))
+    with full_disk(9000), pytest.raises(UserError, match=r"cannot write it: File too large"):
+        write_weights(tmp_path / "m.caffemodel.h5", net)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_what_is_no_model(tmp_path: Path, formats: Path) -> None:
     with pytest.raises(UserError, match=r"none: cannot read it: No such file"):
         read_weights(tmp_path / "none")

@@ -78,6 +78,22 @@ def test_beginnings_and_the_least_rate(settings: str, rates: dict[int, float]) -
         assert policy.rate(iteration) == pytest.approx(rate, rel=1e-6)
 
 
+@pytest.mark.parametrize(
+    "settings",
+    [
+        'lr_policy: "step" gamma: 1e38 stepsize: 1',
+        'lr_policy: "exp" gamma: 1e38',
+        'lr_policy: "inv" gamma: -1 power: 1',
+        'lr_policy: "inv" gamma: -1 power: 0.5',
+    ],
+)
+def test_a_rate_that_is_no_number_ends_training(settings: str) -> None:
+    param = parse_text(f"base_lr: 0.1 {settings}", SolverParameter)
+    policy = Policy(param)
+    with pytest.raises(UserError, match="the rate is no number: correct gamma"):
+        list(map(policy.rate, range(20)))
+
+
 def test_steps_are_counted_for_the_state() -> None:
     settings = 'base_lr: 1 lr_policy: "multistep" gamma: 0.1 stepvalue: 5 stepvalue: 8'
     policy = Policy(parse_text(settings, SolverParameter))

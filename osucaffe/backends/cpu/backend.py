@@ -156,7 +156,7 @@ class Cpu:
             if served is not None:
                 return served
         if call.name == "host":
-            return _prepare_host(call)
+            return self._prepare_host(call)
         if call.name == "copy" and (step := self._prepare_reorder(call)) is not None:
             return step
         return self._prepare_numpy(call)
@@ -187,6 +187,23 @@ class Cpu:
         step = implementation.function(inner, **(reads | writes), **call.settings)
         return sequence([*stand_ins.before, step, *stand_ins.after])
 
+    def _prepare_host(self, call: Call) -> Step:
+        """The function itself, on row-major stand-ins for tensors of another layout."""
+        function = call.settings["function"]
+        if call.settings["feed"]:  # it places the tensors
+            for tensor in call.written_tensors():
+                _settle(tensor)
+            return function
+        stand_ins = _StandIns(self, call)
+        reads, writes = (
+            _map(stand_ins.get, tensors) for tensors in (call.reads["reads"], call.writes["writes"])
+        )
+
+        def step() -> None:
+            function([tensor.array for tensor in reads], [tensor.array for tensor in writes])
+
+        return sequence([*stand_ins.before, step, *stand_ins.after])
+
     def _prepare_reorder(self, call: Call) -> Step | None:
         """A copy between two layouts is a reorder; None when it is not that."""
         x, y = call.reads["x"], call.writes["y"]
@@ -210,6 +227,8 @@ class _StandIns:
         self.after: list[Step] = []
         self._backend, self._call = backend, call
         added = [tensor for name, tensor in call.writes.items() if name in call.accumulates]
+        if call.name == "host":  # its function changes what it is given
+            added = list(call.written_tensors())
         self._read = {id(tensor) for tensor in [*call.read_tensors(), *added]}
         self._known: dict[int, Tensor] = {}
 
@@ -245,23 +264,6 @@ class _StandIns:
 def _load_onednn() -> Any:
     """oneDNN, or None where there is no such library."""
     return importlib.import_module(".onednn", __package__).load()
-
-
-def _prepare_host(call: Call) -> Step:
-    """The function itself; what it reads and writes is row-major."""
-    for tensor in [*call.read_tensors(), *call.written_tensors()]:
-        _settle(tensor)
-        if tensor.layout is not None:
-            raise ValueError(f"host function of layer {call.layer!r}: {tensor} is not row-major")
-    function = call.settings["function"]
-    if call.settings["feed"]:
-        return function
-    reads, writes = call.reads["reads"], call.writes["writes"]
-
-    def step() -> None:
-        function([tensor.array for tensor in reads], [tensor.array for tensor in writes])
-
-    return step
 
 
 def _settle(tensor: Tensor) -> None:

@@ -171,26 +171,49 @@ def _weights(start: np.floating, size: np.floating, points: int, extent: int) ->
     return np.where(inside[:, None], np.maximum(1 - gaps, 0), 0).astype(at.dtype)
 
 
+def _grid(
+    corners: np.ndarray, points: Shape, scale: float, pad: float, warp: bool
+) -> tuple[np.ndarray, np.ndarray] | None:
+    """Where the points of a region begin and how far apart they are, rows before columns."""
+    places = _padded(corners, pad) * scale
+    if warp:
+        places = _round(places)
+        extent = np.maximum(places[2:] - places[:2], 0)[::-1]
+        return places[1::-1], (extent / np.array(points, extent.dtype))
+    places -= 0.5
+    extent = (places[2:] - places[:2])[::-1]
+    if not (extent > 0).all():
+        return None
+    return places[1::-1], (extent / (np.array(points) - 1)).astype(corners.dtype)
+
+
 def _sampled(
-    rois: Tensor, images: Shape, points: Shape, scale: float, pad: float
+    rois: Tensor, images: Shape, points: Shape, scale: float, pad: float, warp: bool
 ) -> Iterator[tuple[int, int, np.ndarray, np.ndarray]]:
     """Region, image, and the weights of rows and of columns at its points."""
     for r, image, corners in _regions(rois.array, images[0]):
-        x1, y1, x2, y2 = _padded(corners, pad) * scale - 0.5
-        if x2 > x1 and y2 > y1:
-            gaps = (np.array([y2 - y1, x2 - x1]) / (np.array(points) - 1)).astype(corners.dtype)
-            rows = _weights(y1, gaps[0], points[0], images[2])
-            columns = _weights(x1, gaps[1], points[1], images[3])
+        grid = _grid(corners, points, scale, pad, warp)
+        if grid is not None:
+            starts, gaps = grid
+            rows = _weights(starts[0], gaps[0], points[0], images[2])
+            columns = _weights(starts[1], gaps[1], points[1], images[3])
             yield r, image, rows, columns
 
 
 @primitive()
 def roi_sampling(
-    call: CpuCall, x: Tensor, rois: Tensor, y: Tensor, *, scale: float, pad: float
+    call: CpuCall,
+    x: Tensor,
+    rois: Tensor,
+    y: Tensor,
+    *,
+    scale: float,
+    pad: float,
+    warp: bool = False,
 ) -> Step:
     def step() -> None:
         y.array.fill(0)
-        for r, image, rows, columns in _sampled(rois, x.shape, y.shape[2:], scale, pad):
+        for r, image, rows, columns in _sampled(rois, x.shape, y.shape[2:], scale, pad, warp):
             y.array[r] = rows @ (x.array[image] @ columns.T)
 
     return step
@@ -198,12 +221,58 @@ def roi_sampling(
 
 @primitive()
 def roi_sampling_backward(
-    call: CpuCall, dy: Tensor, rois: Tensor, dx: Tensor, *, scale: float, pad: float
+    call: CpuCall,
+    dy: Tensor,
+    rois: Tensor,
+    dx: Tensor,
+    *,
+    scale: float,
+    pad: float,
+    warp: bool = False,
 ) -> Step:
     def step() -> None:
         dx.array.fill(0)
-        for r, image, rows, columns in _sampled(rois, dx.shape, dy.shape[2:], scale, pad):
+        for r, image, rows, columns in _sampled(rois, dx.shape, dy.shape[2:], scale, pad, warp):
             dx.array[image] += rows.T @ (dy.array[r] @ columns)
+
+    return step
+
+
+def _moving(
+    start: np.floating, gap: np.floating, points: int, extent: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Of an axis: the weights at its points and their slopes (points, extent), 0 where a point has
+    no neighbour behind it, and how far towards the second corner each point stands."""
+    weights = _weights(start, gap, points, extent)
+    at = np.arange(points, dtype=gap.dtype) * gap + start
+    before = np.floor(np.maximum(at, 0)).astype(int)
+    inner = (at >= -0.5) & (before + 1 < extent)
+    slopes = np.zeros_like(weights)
+    rows = np.flatnonzero(inner)
+    slopes[rows, before[rows]], slopes[rows, before[rows] + 1] = -1, 1
+    share = (np.maximum(at, 0) - start) / (gap * points + 1)
+    return weights * inner[:, None], slopes, share
+
+
+@primitive()
+def roi_warping_rois_backward(
+    call: CpuCall, x: Tensor, rois: Tensor, dy: Tensor, drois: Tensor, *, scale: float
+) -> Step:
+    points, extents = dy.shape[2:], x.shape[2:]
+
+    def step() -> None:
+        drois.array.fill(0)
+        corner = drois.array.reshape(-1, 5)
+        for r, image, corners in _regions(rois.array, x.shape[0]):
+            grid = _grid(corners, points, scale, 0, True)
+            assert grid is not None
+            rows, columns = (_moving(*axis) for axis in zip(*grid, points, extents, strict=True))
+            maps, gradient = x.array[image], dy.array[r] * np.array(scale, dy.array.dtype)
+            down = (gradient * (rows[1] @ maps @ columns[0].T)).sum(axis=(0, 2))
+            over = (gradient * (rows[0] @ maps @ columns[1].T)).sum(axis=(0, 1))
+            for column, moved, share in ((1, over, columns[2]), (2, down, rows[2])):
+                corner[r, column] = (moved * (1 - share)).sum()
+                corner[r, column + 2] = (moved * share).sum()
 
     return step
 

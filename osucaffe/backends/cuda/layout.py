@@ -18,7 +18,19 @@ C_TYPES = {
     "int32": "int",
     "uint8": "uint8_t",
     "float64": "double",
+    "int64": "int64_t",
 }
+
+
+def c_struct(name: str, rows: np.dtype) -> str:
+    """The C structure that a row of a NumPy table is."""
+    assert rows.fields is not None
+    kinds = {field: found[0] for field, found in rows.fields.items()}
+    assert np.dtype(list(kinds.items()), align=True) == rows, (
+        "a compiler would lay it out otherwise"
+    )
+    members = " ".join(f"{C_TYPES[kind.name]} {field};" for field, kind in kinds.items())
+    return f"struct {name} {{ {members} }};"
 
 
 @dataclass(frozen=True)
@@ -45,8 +57,8 @@ class Layout:
         """The reverse of `to_memory`: an array of the tensor's shape."""
         if not self.nhwc:
             return flat.reshape(shape)
-        turned = flat.reshape((self.shape[0], *self.shape[2:], self.shape[1]))
-        return np.ascontiguousarray(np.moveaxis(turned, -1, 1)).reshape(shape)
+        nhwc = flat.reshape((self.shape[0], *self.shape[2:], self.shape[1]))
+        return np.ascontiguousarray(np.moveaxis(nhwc, -1, 1)).reshape(shape)
 
 
 @dataclass(frozen=True)

@@ -44,18 +44,35 @@ class RegionPrimitives(Recorder):
         """dx = dy / the size of the bin, added over all bins of all regions."""
 
     @primitive
-    def roi_sampling(self, x: Read, rois: Read, y: Write, *, scale: float, pad: float) -> None:
-        """y (R, C, *points): x at the points of a grid over each region, its edges included.
+    def roi_sampling(
+        self, x: Read, rois: Read, y: Write, *, scale: float, pad: float, warp: bool = False
+    ) -> None:
+        """y (R, C, *points): x at the points of a grid over each region.
 
-        Values are interpolated between the centres of x's elements (Cai & Vasconcelos 2018), those
-        beyond the outermost continue them; points outside of x, and regions without area, give 0.
+        Values are interpolated between the centres of x's elements, those beyond the outermost
+        continue them; points outside of x give 0. The grid begins and ends at the region's edges,
+        and a region without area gives 0 (Cai & Vasconcelos 2018). warp: corners are rounded to
+        whole places (halves away from 0), and a point stands where each of as many equal bins
+        begins (Dai et al. 2016).
         """
 
     @primitive
     def roi_sampling_backward(
-        self, dy: Read, rois: Read, dx: Write, *, scale: float, pad: float
+        self, dy: Read, rois: Read, dx: Write, *, scale: float, pad: float, warp: bool = False
     ) -> None:
         """dx = dy times the weights of the interpolation, added over all points."""
+
+    @primitive
+    def roi_warping_rois_backward(
+        self, x: Read, rois: Read, dy: Read, drois: Write, *, scale: float
+    ) -> None:
+        """The gradient of the corners for `roi_sampling` with `warp` and no pad, (R, 5).
+
+        As if corners were not rounded: a point at the share u of the way from one corner to the
+        other moves by 1 - u with the first and by u with the second, where u counts the region one
+        place longer, as Dai et al. (2016) do. 0 for the image's number, and from points that have
+        no neighbour in x to interpolate with on both axes.
+        """
 
     @primitive
     def hardest(self, rois: Read, loss: Read, y: Write, *, count: int) -> None:

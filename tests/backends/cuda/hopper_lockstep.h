@@ -15,30 +15,30 @@ inline uint32_t shared_address(const void* at) { return (const char*)at - (const
 
 // -- numbers: whole ones are what they are in tf32
 
-inline uint32_t rounded(float value) {
+inline uint32_t round_to_tf32(float value) {
     uint32_t bits;
     memcpy(&bits, &value, 4);
     return bits;
 }
-inline uint32_t nearest(float value) { return rounded(value); }
+inline uint32_t nearest_tf32(float value) { return round_to_tf32(value); }
 
 // -- products: d (64 x N, of 128 threads) += a b
 
-struct Operand {
+struct MatrixDescriptor {
     const uint4* first;
     int plane, eights;
-    Operand operator+(int vectors) const { return {first + vectors, plane, eights}; }
+    MatrixDescriptor operator+(int vectors) const { return {first + vectors, plane, eights}; }
 };
-inline Operand operand(const void* first, int plane, int eights = 8) {
+inline MatrixDescriptor matrix_descriptor(const void* first, int plane, int eights = 8) {
     return {static_cast<const uint4*>(first), plane, eights};
 }
-inline float number(const Operand& from, int row, int k) {
+inline float number(const MatrixDescriptor& from, int row, int k) {
     float result;
     const uint4* vector = from.first + row / 8 * from.eights + row % 8 + k / 4 * from.plane;
     memcpy(&result, (const char*)vector + k % 4 * 4, 4);
     return result;
 }
-static void multiply(float* d, int count, const Operand& a, const Operand& b) {
+static void multiply(float* d, int count, const MatrixDescriptor& a, const MatrixDescriptor& b) {
     int thread = threadIdx.x % 128, g = thread % 32 / 4, t = thread % 4;
     for (int i = 0; i < count; ++i)
         for (int k = 0; k < 8; ++k)
@@ -48,7 +48,7 @@ static void multiply(float* d, int count, const Operand& a, const Operand& b) {
 
 // a: of a warp's lanes: 16 rows, of 8 numbers. Lanes come and wait for one another.
 static uint32_t operands[1024][4];
-static void multiply(float* d, int count, const uint32_t (&a)[4], const Operand& b) {
+static void multiply(float* d, int count, const uint32_t (&a)[4], const MatrixDescriptor& b) {
     int lane = threadIdx.x % 32, warp = threadIdx.x - lane, g = lane / 4, t = lane % 4;
     memcpy(operands[threadIdx.x], a, 16);
     meet();
@@ -63,28 +63,29 @@ static void multiply(float* d, int count, const uint32_t (&a)[4], const Operand&
     meet();
 }
 
-struct Product { float* d; int count; Operand a, b; };
+struct Product { float* d; int count; MatrixDescriptor a, b; };
 static std::vector<std::vector<Product>> products[1024];
-template <int COUNT> void begin_product(float (&d)[COUNT], const Operand& a, const Operand& b) {
+template <int COUNT>
+void begin_product(float (&d)[COUNT], const MatrixDescriptor& a, const MatrixDescriptor& b) {
     if (LATE_COPIES) return multiply(d, COUNT, a, b);
     products[threadIdx.x].back().push_back({d, COUNT, a, b});
 }
 template <int COUNT>
-void begin_product(float (&d)[COUNT], const uint32_t (&a)[4], const Operand& b) {
+void begin_product(float (&d)[COUNT], const uint32_t (&a)[4], const MatrixDescriptor& b) {
     multiply(d, COUNT, a, b);
 }
 #define MULTIPLY(d, a, b) begin_product(d, a, b)
-inline void begin_products() { products[threadIdx.x].emplace_back(); }
-template <typename E> void begin_products(E&) { begin_products(); }
-inline void end_products() {}
-template <int LEFT> void await_products() {
+inline void wgmma_fence() { products[threadIdx.x].emplace_back(); }
+template <typename E> void wgmma_fence(E&) { wgmma_fence(); }
+inline void wgmma_commit() {}
+template <int LEFT> void wgmma_wait() {
     auto& mine = products[threadIdx.x];
     while (mine.size() > LEFT) {
         for (const Product& each : mine.front()) multiply(each.d, each.count, each.a, each.b);
         mine.erase(mine.begin());
     }
 }
-template <int LEFT, typename E> void await_products(E&) { await_products<LEFT>(); }
+template <int LEFT, typename E> void wgmma_wait(E&) { wgmma_wait<LEFT>(); }
 
 // -- barriers and copies
 
@@ -113,18 +114,18 @@ static std::map<uint32_t, Barrier> all_barriers;
 static std::vector<Transfer> copied[1024], sent[1024];
 static std::map<uint32_t, int> incoming;
 
-inline void init_barrier(uint32_t at, int arrivals) {
+inline void mbarrier_init(uint32_t at, int arrivals) {
     all_barriers[at] = {arrivals, arrivals};
     incoming[at] = 0;
 }
-inline void arrive_with(uint32_t at, int bytes) {
+inline void mbarrier_arrive_expect_tx(uint32_t at, int bytes) {
     Barrier& barrier = all_barriers.at(at);
     barrier.bytes += bytes;
     --barrier.missing;
     barrier.settle();
 }
-inline void arrive(uint32_t at) { arrive_with(at, 0); }
-inline void await(uint32_t at, int parity) {
+inline void mbarrier_arrive(uint32_t at) { mbarrier_arrive_expect_tx(at, 0); }
+inline void mbarrier_wait(uint32_t at, int parity) {
     for (int tries = 0; all_barriers.at(at).phase == parity; ++tries) {
         Barrier& barrier = all_barriers.at(at);
         if (!barrier.missing) {
@@ -138,32 +139,32 @@ inline void await(uint32_t at, int parity) {
         meet();
     }
 }
-inline void await_unseen(uint32_t at, int parity) { await(at, parity); }
-inline void meet_four_warps() {
+inline void mbarrier_wait_opaque(uint32_t at, int parity) { mbarrier_wait(at, parity); }
+inline void sync_warp_group() {
     static int come;
     int phase = come++ / 128;
     while (come < (phase + 1) * 128) meet();
 }
-inline void publish() {}
-inline void publish_barriers() {}
-inline void copy_vector(uint4* to, const float* from, bool there) {
+inline void fence_proxy_async() {}
+inline void fence_mbarrier_init() {}
+inline void cp_async_16_bytes(uint4* to, const float* from, bool there) {
     Transfer each = {to, from, 16, there};
     if (LATE_COPIES) copied[threadIdx.x].push_back(each);
     else perform(each);
 }
-inline void arrive_when_copied(uint32_t at) {
+inline void cp_async_mbarrier_arrive(uint32_t at) {
     auto& mine = copied[threadIdx.x];
     auto& all = all_barriers.at(at).transfers;
     all.insert(all.end(), mine.begin(), mine.end());
     mine.clear();
-    arrive(at);
+    mbarrier_arrive(at);
 }
 inline void fetched(uint32_t at, int bytes) {
     Barrier& barrier = all_barriers.at(at);
     barrier.bytes -= bytes;
     barrier.settle();
 }
-inline void fetch(void* to, const void* from, int bytes, uint32_t at) {
+inline void bulk_load(void* to, const void* from, int bytes, uint32_t at) {
     Transfer each = {to, from, bytes, true};
     if (LATE_COPIES) {
         all_barriers.at(at).transfers.push_back(each);
@@ -176,7 +177,7 @@ inline void fetch(void* to, const void* from, int bytes, uint32_t at) {
 
 // Of a map: the address, extents, strides in elements but the first, extents of a box.
 struct TensorMap { uint64_t words[16]; };
-inline void fetch_box(void* to, const TensorMap& map, int i, int j, int k, int l, int m,
+inline void tma_load(void* to, const TensorMap& map, int i, int j, int k, int l, int m,
                       uint32_t barrier) {
     const uint64_t *extents = map.words + 1, *strides = map.words + 6, *box = map.words + 10;
     const float* from = reinterpret_cast<const float*>(map.words[0]);
@@ -198,16 +199,16 @@ inline void fetch_box(void* to, const TensorMap& map, int i, int j, int k, int l
     fetched(barrier, count * 4);
 }
 
-inline void send(void* to, const void* from, int bytes) {
+inline void bulk_store(void* to, const void* from, int bytes) {
     Transfer each = {to, from, bytes, true};
     if (LATE_COPIES) perform(each);
     else sent[threadIdx.x].push_back(each);
 }
-inline void end_sending() {}
-inline void await_reading() {
+inline void bulk_commit() {}
+inline void bulk_wait_read() {
     for (const Transfer& each : sent[threadIdx.x]) perform(each);
     sent[threadIdx.x].clear();
 }
-inline void await_sending() { await_reading(); }
-template <int COUNT> void more_registers() {}
-template <int COUNT> void fewer_registers() {}
+inline void bulk_wait() { bulk_wait_read(); }
+template <int COUNT> void setmaxnreg_inc() {}
+template <int COUNT> void setmaxnreg_dec() {}

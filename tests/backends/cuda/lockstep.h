@@ -15,6 +15,9 @@
 #define __forceinline__ inline
 #define __launch_bounds__(...)
 #define __shared__ static
+#define PDL_BEGIN
+#define pdl_wait()
+#define pdl_launch_next()
 using std::min;
 struct float4 { float x, y, z, w; };
 struct Index { int x, y, z; };

@@ -43,8 +43,6 @@ static int __syncthreads_or(int flag) {
 static int atomicAdd(int* at, int value) { return (*at += value) - value; }
 static int __popc(unsigned bits) { return __builtin_popcount(bits); }
 static uint32_t __float_as_uint(float x) { uint32_t bits; memcpy(&bits, &x, 4); return bits; }
-static void await_previous() {}
-static void launch_next() {}
 
 #define FOR_EACH(count) \
     for (int64_t id = blockIdx.x * (int64_t)blockDim.x + threadIdx.x; id < (count); \

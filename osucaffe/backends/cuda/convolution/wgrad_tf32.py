@@ -34,7 +34,7 @@ LEAST_WORK = 5e8
 BARRIERS = 128
 """Bytes of shared memory of a block, for its barriers."""
 X_SLOTS, SLOTS = 3, 2
-"""Stages of x in shared memory, and of dy, as it comes and turned around."""
+"""Stages of x in shared memory, and of dy, as it comes and transposed."""
 MOST_PIXELS = 80
 """Of a stage."""
 LEAST_STEPS, MOST_STEPS = 3, 8
@@ -192,9 +192,9 @@ class WeightGradient(Correlation):
         rows = stage.rows + tile.rows - 1
         x = tile.part // 8 * rows * stage.pitch
         beyond = stage.steps * 8 + self.kernel[1] - 1 - stage.rows * stage.pitch
-        turned = stage.steps * 8 * tile.outputs
-        maps = max(stage.rows * stage.maps_pitch * tile.outputs, turned)
-        return 4 * (-(-(x + max(beyond, 0)) // 4) * 4 * 8 * X_SLOTS + (maps + turned) * SLOTS)
+        transposed = stage.steps * 8 * tile.outputs
+        maps = max(stage.rows * stage.maps_pitch * tile.outputs, transposed)
+        return 4 * (-(-(x + max(beyond, 0)) // 4) * 4 * 8 * X_SLOTS + (maps + transposed) * SLOTS)
 
     def _cycles_a_step(self, stage: Stage, tile: Tile) -> float:
         """To multiply, or to load what is multiplied."""

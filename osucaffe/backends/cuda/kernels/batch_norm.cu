@@ -67,6 +67,7 @@ __device__ __forceinline__ void channels(const float* from, int column, float ot
 
 // Sums of x and x^2, less the first x of the channel: so that large means cancel nothing.
 extern "C" __global__ void sum_squares(const T* x, float* partial, int64_t rows) {
+    PDL_BEGIN;
     int column = own_column();
     float sum[VEC] = {}, square[VEC] = {}, shift[VEC];
     if (column < C) {
@@ -121,6 +122,7 @@ extern "C" __global__ void finish_statistics(const T* x, const float* partial, f
                                              float* rate, float* past_means, float* past_variances,
                                              float* past_weight, int parts, float share,
                                              float unbiased, float eps, float fraction) {
+    PDL_BEGIN;
     int column = blockIdx.x * 32 + threadIdx.x;
     float sum, square;
     if (!sum_partial(partial, parts, column, sum, square)) return;
@@ -137,6 +139,7 @@ extern "C" __global__ void finish_statistics(const T* x, const float* partial, f
 extern "C" __global__ void normalize(const T* x, const float* mean, const float* rate,
                                      const float* scale, const float* bias, const T* addend, T* y,
                                      int64_t rows) {
+    PDL_BEGIN;
     int column = own_column();
     if (column >= C) return;
     float centre[VEC], factor[VEC], shift[VEC], scales[VEC];
@@ -177,6 +180,7 @@ extern "C" __global__ void gradients(const T* x, const T* dy, const T* other, co
                                      const float* mean, const float* rate, const float* scale,
                                      const float* bias, const float* averages, T* to,
                                      float* partial, int64_t rows) {
+    PDL_BEGIN;
     constexpr bool FROM_X = RELU && !POSITIVE, READ_X = SUMS || FROM_X || AVERAGES;
     int column = own_column();
     float sum[VEC] = {}, product[VEC] = {};
@@ -230,6 +234,7 @@ extern "C" __global__ void gradients(const T* x, const T* dy, const T* other, co
 extern "C" __global__ void finish_gradients(const float* partial, const float* rate, float* dscale,
                                             float* dbias, float* averages, int parts, float share,
                                             int add_scale, int add_bias) {
+    PDL_BEGIN;
     int column = blockIdx.x * 32 + threadIdx.x;
     float sum, product;
     if (!sum_partial(partial, parts, column, sum, product)) return;

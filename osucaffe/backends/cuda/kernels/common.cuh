@@ -45,9 +45,9 @@ template <> __device__ __forceinline__ float16 from_float(float x) {
 template <> __device__ __forceinline__ uint8_t from_float(float x) { return (uint8_t)x; }
 template <> __device__ __forceinline__ int from_float(float x) { return (int)x; }
 
-// Every kernel begins with this (dependent.py sees to it): until all that it follows has ended, it
-// does nothing. Without it, it might run beside that.
-__device__ __forceinline__ void await_previous() {
+// Programmatic dependent launch (runtime/pdl.py): until all that a kernel follows has ended, it does
+// nothing. Without this at its head it might run beside that; `kernel_from` refuses such a text.
+__device__ __forceinline__ void pdl_wait() {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
@@ -55,11 +55,14 @@ __device__ __forceinline__ void await_previous() {
 
 // From here on, if all blocks have come so far, the kernel behind this one may be launched, to wait in
 // turn. A kernel that runs long calls it late: the threads that wait keep others from running.
-__device__ __forceinline__ void launch_next() {
+__device__ __forceinline__ void pdl_launch_next() {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
 }
+
+// The head of a kernel that need not say where the next one is launched.
+#define PDL_BEGIN pdl_wait(), pdl_launch_next()
 
 #define FOR_EACH(count) \
     for (int64_t id = blockIdx.x * (int64_t)blockDim.x + threadIdx.x; id < (count); \

@@ -6,6 +6,7 @@
 // of y, which has `pitch`, from its vector `first` on (all of them in place: x is y).
 extern "C" __global__ void add_bias(const T* x, T* y, const float* b, int64_t count, int width,
                                     int pitch, int first, float slope) {
+    PDL_BEGIN;
     FOR_EACH(count) {
         float v[VEC];
         load<T, VEC>(x + id * VEC, v);

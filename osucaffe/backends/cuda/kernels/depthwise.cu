@@ -20,6 +20,7 @@ __device__ __forceinline__ void fetch_filters(const T* w, float* filters, int fi
 // y = x correlated with w, plus b (may be null), then y or slope * y where it is not positive.
 extern "C" __global__ void depthwise(const T* x, const T* w, const float* b, T* y, int64_t pixels,
                                      float slope) {
+    PDL_BEGIN;
     extern __shared__ float shared[];
     int first = blockIdx.y * OWN, channel = first + threadIdx.x * VEC;
     fetch_filters(w, shared, first);
@@ -55,6 +56,7 @@ extern "C" __global__ void depthwise(const T* x, const T* w, const float* b, T* 
 // dx = the gradient to x. positive (may be null): lies as dx; where it is not positive, dx is 0.
 extern "C" __global__ void depthwise_data(const T* dy, const T* w, const T* positive, T* dx,
                                           int64_t pixels) {
+    PDL_BEGIN;
     extern __shared__ float shared[];
     int first = blockIdx.y * OWN, channel = first + threadIdx.x * VEC;
     fetch_filters(w, shared, first);

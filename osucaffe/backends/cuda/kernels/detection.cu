@@ -9,6 +9,7 @@ extern "C" __global__ void thin_boxes(const float* boxes, const float* scores, i
                                       int classes, int wide, int shared_boxes, int room,
                                       int background, float least, float threshold, float eta,
                                       float smallest) {
+    PDL_BEGIN;
     int item = blockIdx.x / classes, label = blockIdx.x % classes;
     kept += (int64_t)blockIdx.x * room, ordered += (int64_t)blockIdx.x * room;
     listed += (int64_t)blockIdx.x * count;
@@ -57,6 +58,7 @@ extern "C" __global__ void thin_boxes(const float* boxes, const float* scores, i
 extern "C" __global__ void __launch_bounds__(1024) keep_highest(
     const float* scores, const int* kept, const int* kept_count, int* counts, int count, int classes,
     int room, int most) {
+    PDL_BEGIN;
     scores += (int64_t)blockIdx.x * count * classes;
     kept += (int64_t)blockIdx.x * classes * room;
     kept_count += blockIdx.x * classes, counts += blockIdx.x * classes;
@@ -87,6 +89,7 @@ extern "C" __global__ void __launch_bounds__(1024) keep_highest(
 extern "C" __global__ void __launch_bounds__(1024) write_detections(
     const float* boxes, const float* scores, const int* kept, const int* counts, float* y,
     float* length, int items, int count, int classes, int wide, int room) {
+    PDL_BEGIN;
     int before = 0, all = 0;
     for (int i = threadIdx.x; i < items * classes; i += blockDim.x) {
         before += i < blockIdx.x * classes ? counts[i] : 0;
@@ -114,6 +117,7 @@ extern "C" __global__ void __launch_bounds__(1024) write_detections(
 // any truth of its image and label.
 extern "C" __global__ void look_up_truth(const float* found, const float* truth, int* hit, int* any,
                                          int rows, int known, float threshold) {
+    PDL_BEGIN;
     FOR_EACH(rows) {
         const float* own = found + 7 * id;
         Box box = load_box(own + 3);
@@ -136,6 +140,7 @@ extern "C" __global__ void look_up_truth(const float* found, const float* truth,
 extern "C" __global__ void judge_boxes(const float* found, const float* truth, const int* hit,
                                        const int* any, float* y, float* length, int rows, int known,
                                        int classes, int background, int difficult) {
+    PDL_BEGIN;
     int labels = classes - (background >= 0 && background < classes);
     FOR_EACH(rows > classes ? rows : classes) {
         if (id < classes && id != background) {

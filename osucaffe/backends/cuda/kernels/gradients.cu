@@ -6,6 +6,7 @@
 // vectors of a row that a block treats. A block is GROUPS x LANES threads.
 extern "C" __global__ void sum_rows(const T* x, float* partial, int64_t rows, int64_t share,
                                     int accumulate) {
+    PDL_BEGIN;
     __shared__ float shared[LANES][GROUPS * VEC];
     int lane = threadIdx.x / GROUPS, group = threadIdx.x % GROUPS;
     int column = (blockIdx.x * GROUPS + group) * VEC;
@@ -47,6 +48,7 @@ extern "C" __global__ void sum_rows(const T* x, float* partial, int64_t rows, in
 // y (+)= the sum of the rows of partial (parts, columns). A block of 32 x 8 threads sums 32 columns.
 extern "C" __global__ void sum_parts(const float* partial, float* y, int parts, int columns,
                                      int accumulate) {
+    PDL_BEGIN;
     __shared__ float shared[8][32];
     int column = blockIdx.x * 32 + threadIdx.x;
     float sum = 0;

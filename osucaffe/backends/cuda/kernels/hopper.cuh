@@ -1,7 +1,7 @@
 // Owns the instructions of Hopper GPUs, each once: products of tiles by four warps together, copies
 // that barriers in shared memory count, registers that some warps leave to others.
 //
-// Barriers and operands are told of by where they lie in shared memory, in 32 bits.
+// Barriers and matrices are told of by where they lie in shared memory, in 32 bits.
 
 __device__ __forceinline__ uint32_t shared_address(const void* pointer) {
     return __cvta_generic_to_shared(pointer);
@@ -9,38 +9,39 @@ __device__ __forceinline__ uint32_t shared_address(const void* pointer) {
 
 // -- numbers: floats to the nearest of what products in tf32 read
 
-__device__ __forceinline__ uint32_t rounded(float x) {
+__device__ __forceinline__ uint32_t round_to_tf32(float x) {
     uint32_t bits;
     asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(bits) : "f"(x));
     return bits;
 }
 
 // In fewer cycles: products ignore the last 13 bits. An infinite number or none stays what it is.
-__device__ __forceinline__ uint32_t nearest(float x) {
+__device__ __forceinline__ uint32_t nearest_tf32(float x) {
     uint32_t bits = __float_as_uint(x);
     return fabsf(x) < INFINITY ? bits + (1 << 12) : bits;
 }
 
 // -- products
 
-typedef uint64_t Operand;
+typedef uint64_t MatrixDescriptor;
 
-// What products are told of an operand in shared memory, which lies as vectors of 16 bytes: the first
+// What wgmma is told of a matrix in shared memory, which lies as vectors of 16 bytes: the first
 // vector, and vectors from one plane to the next and from 8 neighbours to the next 8.
-__device__ __forceinline__ Operand operand(const void* first, int plane, int eights = 8) {
+__device__ __forceinline__ MatrixDescriptor matrix_descriptor(const void* first, int plane,
+                                                              int eights = 8) {
     return shared_address(first) >> 4 | (uint64_t)plane << 16 | (uint64_t)eights << 32;
 }
 
-__device__ __forceinline__ void begin_products() {
+__device__ __forceinline__ void wgmma_fence() {
     asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 }
 
-__device__ __forceinline__ void end_products() {
+__device__ __forceinline__ void wgmma_commit() {
     asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
 
 // Wait until no more than so many of what was begun have not ended.
-template <int LEFT> __device__ __forceinline__ void await_products() {
+template <int LEFT> __device__ __forceinline__ void wgmma_wait() {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(LEFT) : "memory");
 }
 
@@ -52,40 +53,40 @@ template <int TILES, int SUMS> __device__ __forceinline__ void pin(float (&sum)[
 }
 
 template <int TILES, int SUMS>
-__device__ __forceinline__ void begin_products(float (&sum)[TILES][SUMS]) {
+__device__ __forceinline__ void wgmma_fence(float (&sum)[TILES][SUMS]) {
     pin(sum);
-    begin_products();
+    wgmma_fence();
 }
 
 template <int LEFT, int TILES, int SUMS>
-__device__ __forceinline__ void await_products(float (&sum)[TILES][SUMS]) {
-    await_products<LEFT>();
+__device__ __forceinline__ void wgmma_wait(float (&sum)[TILES][SUMS]) {
+    wgmma_wait<LEFT>();
     pin(sum);
 }
 
 // -- barriers: a phase is over when so many arrivals, and all bytes that they announce, have come
 
-__device__ __forceinline__ void init_barrier(uint32_t barrier, int arrivals) {
+__device__ __forceinline__ void mbarrier_init(uint32_t barrier, int arrivals) {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
 }
 
-__device__ __forceinline__ void arrive(uint32_t barrier) {
+__device__ __forceinline__ void mbarrier_arrive(uint32_t barrier) {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 
 // Arrive, and announce so many bytes.
-__device__ __forceinline__ void arrive_with(uint32_t barrier, int bytes) {
+__device__ __forceinline__ void mbarrier_arrive_expect_tx(uint32_t barrier, int bytes) {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier),
                  "r"(bytes) : "memory");
 }
 
-// Arrive when what this thread has begun to copy by `copy_vector` is there.
-__device__ __forceinline__ void arrive_when_copied(uint32_t barrier) {
+// Arrive when what this thread has begun to copy by `cp_async_16_bytes` is there.
+__device__ __forceinline__ void cp_async_mbarrier_arrive(uint32_t barrier) {
     asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
 }
 
 // Until the phase of this parity is over: before the first, that of parity 1 is.
-__device__ __forceinline__ void await(uint32_t barrier, int parity) {
+__device__ __forceinline__ void mbarrier_wait(uint32_t barrier, int parity) {
     uint32_t over;
     do {
         asm volatile("{.reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; "
@@ -96,35 +97,35 @@ __device__ __forceinline__ void await(uint32_t barrier, int parity) {
 
 // The same, by a loop that the compiler does not see. It decides how far those around it are unrolled
 // and how registers are shared: a kernel keeps the one that it was measured with.
-__device__ __forceinline__ void await_unseen(uint32_t barrier, int parity) {
+__device__ __forceinline__ void mbarrier_wait_opaque(uint32_t barrier, int parity) {
     asm volatile("{.reg .pred over;\n"
                  "again: mbarrier.try_wait.parity.shared::cta.b64 over, [%0], %1;\n"
                  "@!over bra again;}" ::"r"(barrier), "r"(parity) : "memory");
 }
 
 // Threads of the four warps that come here meet; no others take part, as they do in __syncthreads.
-__device__ __forceinline__ void meet_four_warps() { asm volatile("bar.sync 1, 128;" ::: "memory"); }
+__device__ __forceinline__ void sync_warp_group() { asm volatile("bar.sync 1, 128;" ::: "memory"); }
 
 // -- copies
 
 // What threads wrote to shared memory, copies and products may read.
-__device__ __forceinline__ void publish() {
+__device__ __forceinline__ void fence_proxy_async() {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
 // Copies may arrive at the barriers that this thread has begun.
-__device__ __forceinline__ void publish_barriers() {
+__device__ __forceinline__ void fence_mbarrier_init() {
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
 
 // 16 bytes to shared memory, or zeros.
-__device__ __forceinline__ void copy_vector(uint4* to, const float* from, bool there) {
+__device__ __forceinline__ void cp_async_16_bytes(uint4* to, const float* from, bool there) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)),
                  "l"(from), "r"(there ? 16 : 0) : "memory");
 }
 
 // Bytes to shared memory, by one thread for all.
-__device__ __forceinline__ void fetch(void* to, const void* from, int bytes, uint32_t barrier) {
+__device__ __forceinline__ void bulk_load(void* to, const void* from, int bytes, uint32_t barrier) {
     asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes "
                  "[%0], [%1], %2, [%3];" ::"r"(shared_address(to)), "l"(from), "r"(bytes),
                  "r"(barrier) : "memory");
@@ -134,7 +135,7 @@ __device__ __forceinline__ void fetch(void* to, const void* from, int bytes, uin
 struct alignas(64) TensorMap { uint64_t words[16]; };
 
 // A box of an array, at these indices, to shared memory; zeros from outside the array.
-__device__ __forceinline__ void fetch_box(void* to, const TensorMap& map, int i, int j, int k, int l,
+__device__ __forceinline__ void tma_load(void* to, const TensorMap& map, int i, int j, int k, int l,
                                           int m, uint32_t barrier) {
     asm volatile("cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes "
                  "[%0], [%1, {%3, %4, %5, %6, %7}], [%2];" ::"r"(shared_address(to)), "l"(&map),
@@ -142,31 +143,31 @@ __device__ __forceinline__ void fetch_box(void* to, const TensorMap& map, int i,
 }
 
 // Bytes from shared memory.
-__device__ __forceinline__ void send(void* to, const void* from, int bytes) {
+__device__ __forceinline__ void bulk_store(void* to, const void* from, int bytes) {
     asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to),
                  "r"(shared_address(from)), "r"(bytes) : "memory");
 }
 
-__device__ __forceinline__ void end_sending() {
+__device__ __forceinline__ void bulk_commit() {
     asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 }
 
 // Until what this thread has sent was read.
-__device__ __forceinline__ void await_reading() {
+__device__ __forceinline__ void bulk_wait_read() {
     asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
 }
 
 // Until it has arrived.
-__device__ __forceinline__ void await_sending() {
+__device__ __forceinline__ void bulk_wait() {
     asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
 }
 
 // -- registers of a thread from here on; to be called by all of four warps
 
-template <int COUNT> __device__ __forceinline__ void more_registers() {
+template <int COUNT> __device__ __forceinline__ void setmaxnreg_inc() {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(COUNT));
 }
 
-template <int COUNT> __device__ __forceinline__ void fewer_registers() {
+template <int COUNT> __device__ __forceinline__ void setmaxnreg_dec() {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(COUNT));
 }

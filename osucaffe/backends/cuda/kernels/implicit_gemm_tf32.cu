@@ -8,7 +8,7 @@
 // go through shared memory, too, and leave while the next tile is computed.
 //
 // G: groups of channels; CG, H, W: the input, of a group; OG, OH, OW: the output; KH, KW, PH, PW:
-// kernel and padding; FLIPPED: w is (G * CG, KH, KW, OG) and turned by half a turn, as the gradient
+// kernel and padding; FLIPPED: w is (G * CG, KH, KW, OG) and rotated by 180 degrees, as the gradient
 // to the input wants it; N: outputs of a tile; GROUPS: groups of warps that multiply, each DEEP
 // times 64 pixels; STAGES: parts of the filters, of TAPS taps, and BUFFERS: parts of the image that
 // are in flight; LOADING, MULTIPLYING: registers of a thread; MASKED: y becomes 0 where `positive`,
@@ -36,6 +36,7 @@
 
 // filters (G, PARTS, CHUNKS, KH, KW, PLANES, N, 4): those of each tile in the order of their use.
 extern "C" __global__ void arrange_filters(const float* w, uint4* filters) {
+    PDL_BEGIN;
     FOR_EACH(G * PARTS * CHUNKS * STEPS * STAGE) {
         int n = id % N, plane = id / N % PLANES, tap = id / (N * PLANES) % (KH * KW);
         int chunk = id / (STEPS * STAGE) % CHUNKS, part = id / (STEPS * STAGE * CHUNKS);
@@ -48,7 +49,7 @@ extern "C" __global__ void arrange_filters(const float* w, uint4* filters) {
 #else
             int from = ((group * OG + o) * KH * KW + tap) * CG + c + i;
 #endif
-            v[i] = o < OG && c + i < CG ? rounded(w[from]) : 0;
+            v[i] = o < OG && c + i < CG ? round_to_tf32(w[from]) : 0;
         }
         filters[id] = make_uint4(v[0], v[1], v[2], v[3]);
     }
@@ -71,14 +72,14 @@ template <int PLACES> struct Ring {
     }
     __device__ __forceinline__ void init(int fillers, int emptiers) {
         do {
-            init_barrier(full(), fillers);
-            init_barrier(empty(), emptiers);
+            mbarrier_init(full(), fillers);
+            mbarrier_init(empty(), emptiers);
             advance();
         } while (place);
         round = 0;
     }
-    __device__ __forceinline__ void await_full() const { await(full(), round); }
-    __device__ __forceinline__ void await_empty() const { await(empty(), round ^ 1); }
+    __device__ __forceinline__ void wait_full() const { mbarrier_wait(full(), round); }
+    __device__ __forceinline__ void wait_empty() const { mbarrier_wait(empty(), round ^ 1); }
 };
 
 // Where the pixel of this flat number lies in memory, -1 if it is outside of the images: of the
@@ -96,6 +97,7 @@ __device__ __forceinline__ int output_pixel(int flat, int images) {
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
 convolve(const float* x, const uint4* filters, const float* b, const float* positive, float* y,
          int images, int tiles, float slope) {
+    PDL_BEGIN;
     extern __shared__ uint4 shared[];
     uint4 *patches = shared, *stages = patches + BUFFERS * PLANES * PLANE;
     uint4* results = stages + STAGES * STAGE;
@@ -108,19 +110,19 @@ convolve(const float* x, const uint4* filters, const float* b, const float* posi
     if (threadIdx.x == 0) {
         patch.init(LOADERS, GROUPS * 4);
         stage.init(1, GROUPS * 4);
-        for (int i = 0; i < GROUPS * 4; ++i) init_barrier(masks + i * 8, FETCHES);
-        publish();
+        for (int i = 0; i < GROUPS * 4; ++i) mbarrier_init(masks + i * 8, FETCHES);
+        fence_proxy_async();
     }
     __syncthreads();
     if (warp >= GROUPS * 4) {
-        fewer_registers<LOADING>();
+        setmaxnreg_dec<LOADING>();
         if (threadIdx.x == GROUPS * 128) {
             for (int tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
                 const uint4* from = filters + tile % (G * PARTS) * (CHUNKS * STEPS * STAGE);
                 for (int i = 0; i < CHUNKS * STEPS; ++i, stage.advance(), from += STAGE) {
-                    stage.await_empty();
-                    arrive_with(stage.full(), STAGE * 16);
-                    fetch(stages + stage.place * STAGE, from, STAGE * 16, stage.full());
+                    stage.wait_empty();
+                    mbarrier_arrive_expect_tx(stage.full(), STAGE * 16);
+                    bulk_load(stages + stage.place * STAGE, from, STAGE * 16, stage.full());
                 }
             }
         }
@@ -134,20 +136,20 @@ convolve(const float* x, const uint4* filters, const float* b, const float* posi
                                        i * (LOADERS / PLANES), images);
             for (int c = plane * 4; c < CHUNKS * CHUNK; c += CHUNK, patch.advance()) {
                 uint4* to = patches + (patch.place * PLANES + plane) * PLANE;
-                patch.await_empty();
+                patch.wait_empty();
 #pragma unroll
                 for (int i = 0; i < LOADED; ++i) {
                     int number = loader / PLANES + i * (LOADERS / PLANES);
                     bool there = pixel[i] >= 0 && c < CG;
                     const float* from = x + (int64_t)pixel[i] * (G * CG) + channel + c;
-                    if (number < REACH) copy_vector(to + number, there ? from : x, there);
+                    if (number < REACH) cp_async_16_bytes(to + number, there ? from : x, there);
                 }
-                arrive_when_copied(patch.full());
+                cp_async_mbarrier_arrive(patch.full());
             }
         }
         return;
     }
-    more_registers<MULTIPLYING>();
+    setmaxnreg_inc<MULTIPLYING>();
     results += warp * (ROWS * ROW);
     int own = warp / 4 * DEEP * 64, turn = 0;
     for (int tile = blockIdx.x; tile < tiles; tile += gridDim.x, ++turn) {
@@ -164,16 +166,16 @@ convolve(const float* x, const uint4* filters, const float* b, const float* posi
         }
         // Results of the tile before are on their way.
         int pixel[FETCHES];
-        await_reading();
+        bulk_wait_read();
 #pragma unroll
         for (int i = 0; i < FETCHES; ++i) {
             int row = i * 32 + lane;
             pixel[i] = row < ROWS ? output_pixel(first + row / 16 * 64 + row % 16, images) : -1;
 #if MASKED
             int there = __popc(__ballot_sync(0xffffffff, pixel[i] >= 0));
-            if (lane == 0) arrive_with(masks + warp * 8, there * bytes);
+            if (lane == 0) mbarrier_arrive_expect_tx(masks + warp * 8, there * bytes);
             if (pixel[i] >= 0)
-                fetch(results + row * ROW, positive + (int64_t)pixel[i] * (G * OG) + output, bytes,
+                bulk_load(results + row * ROW, positive + (int64_t)pixel[i] * (G * OG) + output, bytes,
                       masks + warp * 8);
 #endif
         }
@@ -181,16 +183,16 @@ convolve(const float* x, const uint4* filters, const float* b, const float* posi
 #pragma unroll 1
         for (int chunk = 0; chunk < CHUNKS; ++chunk) {
             const uint4* from = patches + patch.place * (PLANES * PLANE) + own;
-            patch.await_full();
-            publish();
+            patch.wait_full();
+            fence_proxy_async();
 #pragma unroll 1
             for (int row = 0; row < KH; ++row, from += PITCH - KW) {
 #pragma unroll 1
                 for (int column = 0; column < KW; column += TAPS, from += TAPS) {
-                    Operand left = operand(from, PLANE);
-                    Operand right = operand(stages + stage.place * STAGE, N);
-                    stage.await_full();
-                    begin_products(sum);
+                    MatrixDescriptor left = matrix_descriptor(from, PLANE);
+                    MatrixDescriptor right = matrix_descriptor(stages + stage.place * STAGE, N);
+                    stage.wait_full();
+                    wgmma_fence(sum);
 #pragma unroll
                     for (int i = 0; i < TAPS * PLANES / 2; ++i) {
                         int tap = i / (PLANES / 2), k = i % (PLANES / 2) * 2;
@@ -199,10 +201,10 @@ convolve(const float* x, const uint4* filters, const float* b, const float* posi
                             MULTIPLY(sum[d], left + (k * PLANE + d * 64 + tap),
                                      right + (tap * PLANES + k) * N);
                     }
-                    end_products();
-                    await_products<1>(sum);
-                    if (lane == 0 && used) arrive(used);
-                    if (lane == 0 && used_patch) arrive(used_patch);
+                    wgmma_commit();
+                    wgmma_wait<1>(sum);
+                    if (lane == 0 && used) mbarrier_arrive(used);
+                    if (lane == 0 && used_patch) mbarrier_arrive(used_patch);
                     used = stage.empty();
                     used_patch = 0;
                     stage.advance();
@@ -211,13 +213,13 @@ convolve(const float* x, const uint4* filters, const float* b, const float* posi
             used_patch = patch.empty();
             patch.advance();
         }
-        await_products<0>(sum);
+        wgmma_wait<0>(sum);
         if (lane == 0) {
-            arrive(used);
-            arrive(used_patch);
+            mbarrier_arrive(used);
+            mbarrier_arrive(used_patch);
         }
 #if MASKED
-        await(masks + warp * 8, turn & 1);
+        mbarrier_wait(masks + warp * 8, turn & 1);
 #endif
         __syncwarp();
 #pragma unroll
@@ -236,14 +238,14 @@ convolve(const float* x, const uint4* filters, const float* b, const float* posi
                 to[j * 4] = make_float2(low, high);
             }
         }
-        publish();
+        fence_proxy_async();
         __syncwarp();
 #pragma unroll
         for (int i = 0; i < FETCHES; ++i)
             if (pixel[i] >= 0)
-                send(y + (int64_t)pixel[i] * (G * OG) + output, results + (i * 32 + lane) * ROW,
+                bulk_store(y + (int64_t)pixel[i] * (G * OG) + output, results + (i * 32 + lane) * ROW,
                      bytes);
-        end_sending();
+        bulk_commit();
     }
-    await_sending();
+    bulk_wait();
 }

@@ -10,6 +10,7 @@
 
 extern "C" __global__ void product(const T* a, const T* b, const float* bias, T* c, int m, int n,
                                    int k, float slope) {
+    PDL_BEGIN;
     __shared__ float partial[WARPS][TILE * TILE];
     int lane = threadIdx.x, warp = threadIdx.y, row = blockIdx.y * TILE, column = blockIdx.x * TILE;
     float sum[TILE][TILE] = {};
@@ -65,6 +66,7 @@ extern "C" __global__ void product(const T* a, const T* b, const float* bias, T*
 
 extern "C" __global__ void gradient(const T* a, const T* b, const R* positive, R* c, float* d, int m,
                                     int n, int k, int add_c, int add_d) {
+    PDL_BEGIN;
     __shared__ float parts[WARPS][ROWS][COLUMNS * PITCH];
     __shared__ float biases[WARPS][ROWS];
     int lane = threadIdx.x, warp = threadIdx.y, row = blockIdx.y * ROWS;

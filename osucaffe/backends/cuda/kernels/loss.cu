@@ -21,6 +21,7 @@ __device__ const float class_weights[] = {WEIGHTS};
 
 #if defined(X_T) && defined(Y_T)
 extern "C" __global__ void softmax(const X_T* x, Y_T* y, int64_t rows, int c, int64_t step) {
+    PDL_BEGIN;
     ROW_LOOP {
         const X_T* from = x + BASE;
         float most = -INFINITY, sum = 0;
@@ -39,6 +40,7 @@ extern "C" __global__ void softmax(const X_T* x, Y_T* y, int64_t rows, int c, in
 // x: the probabilities y.
 extern "C" __global__ void softmax_backward(const X_T* y, const Y_T* dy, DX_T* dx, int64_t rows,
                                             int c, int64_t step) {
+    PDL_BEGIN;
     ROW_LOOP {
         int64_t base = BASE;
         float dot = 0;
@@ -58,6 +60,7 @@ extern "C" __global__ void softmax_loss_backward(const P_T* probability, const f
                                                  const float* dloss, const float* counted,
                                                  float scale, DX_T* dx, int64_t rows, int c,
                                                  int64_t step, int ignore, int has_ignore) {
+    PDL_BEGIN;
     float factor = *dloss * (counted ? 1 / *counted : scale);
     FOR_EACH(rows * c) {
         int64_t inner = id % step, outer = id / step / c;
@@ -81,6 +84,7 @@ __device__ __forceinline__ void put_loss(float sum, float count, float* loss, fl
 }
 
 extern "C" __global__ void sum_losses(const float* note, float* loss, int64_t rows, float fixed) {
+    PDL_BEGIN;
     float sum = 0, count = 0;
     for (int64_t row = threadIdx.x; row < rows; row += blockDim.x)
         if (note[row] != -1) sum += note[row], count += 1;
@@ -92,6 +96,7 @@ extern "C" __global__ void sum_losses(const float* note, float* loss, int64_t ro
 extern "C" __global__ void softmax_losses(const X_T* x, const float* label, P_T* probability,
                                           float* note, int64_t rows, int c, int64_t step,
                                           int ignore, int has_ignore) {
+    PDL_BEGIN;
     ROW_LOOP {
         const X_T* from = x + BASE;
         float most = -INFINITY, sum = 0;
@@ -120,6 +125,7 @@ extern "C" __global__ void softmax_losses(const X_T* x, const float* label, P_T*
 extern "C" __global__ void softmax_loss(const X_T* x, const float* label, P_T* probability,
                                         float* loss, float fixed, int64_t rows, int64_t distance,
                                         int ignore, int has_ignore) {
+    PDL_BEGIN;
     int row = threadIdx.x, step = distance;
     float total = 0, count = 0;
     if (row < rows) {
@@ -149,6 +155,7 @@ extern "C" __global__ void softmax_loss(const X_T* x, const float* label, P_T* p
 // How many labels count, at least 1. One block.
 extern "C" __global__ void count_labels(const float* label, float* counted, int64_t rows,
                                         int ignore, int has_ignore) {
+    PDL_BEGIN;
     float count = 0;
     for (int64_t row = threadIdx.x; row < rows; row += blockDim.x)
         count += !(has_ignore && (int)label[row] == ignore);
@@ -160,6 +167,7 @@ extern "C" __global__ void count_labels(const float* label, float* counted, int6
 // note: 1 where the label is among the top k, 0 where not, -1 where ignored.
 extern "C" __global__ void accuracy(const X_T* x, const float* label, float* note, int64_t rows,
                                     int c, int64_t step, int top_k, int ignore, int has_ignore) {
+    PDL_BEGIN;
     ROW_LOOP {
         const X_T* from = x + BASE;
         int wanted = (int)label[row];
@@ -177,6 +185,7 @@ extern "C" __global__ void accuracy(const X_T* x, const float* label, float* not
 // One block: the mean of the notes that count, over all rows (class -1) or those of one class.
 extern "C" __global__ void mean_notes(const float* note, const float* label, float* y, int64_t rows,
                                       int by_class) {
+    PDL_BEGIN;
     float sum = 0, count = 0;
     for (int64_t row = threadIdx.x; row < rows; row += blockDim.x)
         if (note[row] >= 0 && (!by_class || (int)label[row] == blockIdx.x))

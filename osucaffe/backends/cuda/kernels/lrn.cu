@@ -38,6 +38,7 @@ template <int N> __device__ __forceinline__ void load_around(const T* x, int64_t
 
 extern "C" __global__ void lrn_vectors(const T* x, T* y, int64_t count, float alpha, float beta,
                                        float k) {
+    PDL_BEGIN;
     FOR_EACH(count) {
         float v[VEC + 2 * PAD], out[VEC];
         load_around(x, id, v);
@@ -54,6 +55,7 @@ extern "C" __global__ void lrn_vectors(const T* x, T* y, int64_t count, float al
 
 extern "C" __global__ void lrn_vectors_backward(const T* x, const T* dy, T* dx, int64_t count,
                                                 float alpha, float beta, float k) {
+    PDL_BEGIN;
     FOR_EACH(count) {
         float v[VEC + 4 * PAD], d[VEC + 2 * PAD], direct[VEC], ratio[VEC + 2 * PAD];
         load_around(x, id, v);
@@ -86,6 +88,7 @@ extern "C" __global__ void lrn_vectors_backward(const T* x, const T* dy, T* dx, 
 // on both sides of each row.
 extern "C" __global__ void lrn(const T* x, T* y, int64_t pixels, int c, int rows,
                                float alpha, float beta, float k) {
+    PDL_BEGIN;
     extern __shared__ float shared[];
     int width = c + 2 * PAD;
     int64_t first = blockIdx.x * (int64_t)rows;
@@ -110,6 +113,7 @@ extern "C" __global__ void lrn(const T* x, T* y, int64_t pixels, int c, int rows
 // dx = dy s^-b - 2 alpha b / n x sum over neighbours of (dy x s^(-b-1)).
 extern "C" __global__ void lrn_backward(const T* x, const T* dy, T* dx, int64_t pixels, int c,
                                         int rows, float alpha, float beta, float k) {
+    PDL_BEGIN;
     extern __shared__ float shared[];
     int width = c + 2 * PAD;
     float* xs = shared;
@@ -161,6 +165,7 @@ extern "C" __global__ void lrn_backward(const T* x, const T* dy, T* dx, int64_t 
 
 extern "C" __global__ void lrn_within(const T* x, T* y, float* note, int64_t count, int height,
                                       int width, int c, float alpha, float beta) {
+    PDL_BEGIN;
     FOR_EACH(count) {
         int w = id / c % width, h = id / c / width % height;
         float sum = 0;
@@ -174,6 +179,7 @@ extern "C" __global__ void lrn_within(const T* x, T* y, float* note, int64_t cou
 extern "C" __global__ void lrn_within_backward(const T* x, const T* dy, const float* note, T* dx,
                                                int64_t count, int height, int width, int c,
                                                float alpha, float beta) {
+    PDL_BEGIN;
     FOR_EACH(count) {
         int w = id / c % width, h = id / c / width % height;
         float sum = 0, value = to_float(x[id]);

@@ -6,8 +6,9 @@ __device__ __forceinline__ void put(T* y, float value, int accumulate) {
     *y = from_float<T>(accumulate ? value + to_float(*y) : value);
 }
 
-// For each of a stack of matrices: y (columns, rows) = x (rows, columns) turned, by tiles of 32 x 32.
+// For each of a stack of matrices: y (columns, rows) = x (rows, columns) transposed, by tiles of 32 x 32.
 extern "C" __global__ void transpose(const S* x, T* y, int rows, int columns, int accumulate) {
+    PDL_BEGIN;
     __shared__ float tile[32][33];
     int64_t base = blockIdx.z * (int64_t)rows * columns;
     int column = blockIdx.x * 32 + threadIdx.x;
@@ -28,6 +29,7 @@ extern "C" __global__ void transpose(const S* x, T* y, int rows, int columns, in
 #ifdef FEW
 // The same for matrices of FEW rows: a thread turns one column. count: columns of all matrices.
 extern "C" __global__ void few_rows(const S* x, T* y, int64_t count, int columns, int accumulate) {
+    PDL_BEGIN;
     FOR_EACH(count) {
         const S* from = x + id / columns * columns * FEW + id % columns;
 #pragma unroll
@@ -38,6 +40,7 @@ extern "C" __global__ void few_rows(const S* x, T* y, int64_t count, int columns
 
 // The same for matrices of FEW columns: a thread turns one row. count: rows of all matrices.
 extern "C" __global__ void few_columns(const S* x, T* y, int64_t count, int rows, int accumulate) {
+    PDL_BEGIN;
     FOR_EACH(count) {
         T* to = y + id / rows * rows * FEW + id % rows;
 #pragma unroll
@@ -53,6 +56,7 @@ extern "C" __global__ void few_columns(const S* x, T* y, int64_t count, int rows
 extern "C" __global__ void copy_columns(const S* x, T* y, const P* positive, int64_t rows, int width,
                                         int64_t from_pitch, int64_t from_offset, int64_t to_pitch,
                                         int64_t to_offset) {
+    PDL_BEGIN;
     FOR_EACH(rows * width) {
         int64_t row = id / width, i = id % width * VEC;
         float values[VEC];

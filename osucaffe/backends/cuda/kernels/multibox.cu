@@ -34,6 +34,7 @@ extern "C" __global__ void __launch_bounds__(1024) match_boxes(
     const float* priors, const float* truth, const float* location, float* match, float* overlap,
     int* rows, float* best_value, int* best_at, int count, int wide, int known, int background,
     int difficult, float threshold, int inside) {
+    PDL_BEGIN;
     int item = blockIdx.x / wide, number = blockIdx.x % wide;
     match += (int64_t)blockIdx.x * count, overlap += (int64_t)blockIdx.x * count;
     rows += (int64_t)blockIdx.x * known;
@@ -148,6 +149,7 @@ extern "C" __global__ void multibox_losses(const float* location, const float* c
                                            const float* priors, const float* truth,
                                            const float* match, float* location_loss,
                                            float* confidence_loss, int items, int count, int classes) {
+    PDL_BEGIN;
     FOR_EACH((int64_t)items * count) {
         int item = id / count, p = id % count, label = BACKGROUND;
         bool matched = false, wrong = false;
@@ -190,6 +192,7 @@ extern "C" __global__ void multibox_losses_backward(const float* location, const
                                                     const float* dloss, float* dlocation,
                                                     float* dconfidence, int items, int count,
                                                     int classes, float weight) {
+    PDL_BEGIN;
     float scale = *dloss;
     FOR_EACH((int64_t)items * count) {
         int item = id / count, p = id % count, label = BACKGROUND;
@@ -236,6 +239,7 @@ extern "C" __global__ void multibox_losses_backward(const float* location, const
 
 extern "C" __global__ void decode_boxes(const float* location, const float* priors, float* boxes,
                                         int64_t total, int count, int wide) {
+    PDL_BEGIN;
     FOR_EACH(total) {
         int p = id / wide % count;
         Box box = decode(location + 4 * id, priors + 4 * p, priors + 4 * (p + count));
@@ -276,6 +280,7 @@ __device__ uint32_t highest(const float* values, int count, int k, int& more, Ab
 extern "C" __global__ void __launch_bounds__(1024) mine_boxes(
     const float* loss, float* match, const float* overlap, float* negative, int count, int hard,
     float ratio, float most_overlap, int size) {
+    PDL_BEGIN;
     loss += (int64_t)blockIdx.x * count, match += (int64_t)blockIdx.x * count;
     overlap += (int64_t)blockIdx.x * count, negative += (int64_t)blockIdx.x * count;
     auto able = [&](int p) { return hard || (match[p] == -1 && overlap[p] < most_overlap); };
@@ -302,6 +307,7 @@ extern "C" __global__ void __launch_bounds__(1024) mine_boxes(
 extern "C" __global__ void __launch_bounds__(1024) pick_thinned(
     float* match, float* negative, const int* kept, const int* kept_count, int count, int room,
     int size) {
+    PDL_BEGIN;
     match += (int64_t)blockIdx.x * count, negative += (int64_t)blockIdx.x * count;
     kept += (int64_t)blockIdx.x * room;
     for (int p = threadIdx.x; p < count; p += blockDim.x) negative[p] = 0;

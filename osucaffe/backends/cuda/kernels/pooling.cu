@@ -24,6 +24,7 @@
 // note: the position of the maximum inside its window; 255 where RELU says that its gradient
 // stops (the maximum is not positive: x came out of a ReLU, fused away).
 extern "C" __global__ void max_pooling(const T* x, T* y, uint8_t* note, int64_t count) {
+    PDL_BEGIN;
     FOR_EACH(count) {
         PLACE(OH, OW)
         int h0 = h * SH - PH, w0 = w * SW - PW;
@@ -72,6 +73,7 @@ extern "C" __global__ void max_pooling(const T* x, T* y, uint8_t* note, int64_t 
 
 extern "C" __global__ void max_pooling_backward(const T* dy, const uint8_t* note, T* dx,
                                                 int64_t count) {
+    PDL_BEGIN;
     FOR_EACH(count) {
         PLACE(H, W)
         float sum[VEC] = {};
@@ -93,6 +95,7 @@ __device__ __forceinline__ float share(int oh, int ow) {
 }
 
 extern "C" __global__ void average_pooling(const T* x, T* y, int64_t count) {
+    PDL_BEGIN;
     FOR_EACH(count) {
         PLACE(OH, OW)
         int h0 = h * SH - PH, w0 = w * SW - PW;
@@ -120,6 +123,7 @@ extern "C" __global__ void average_pooling(const T* x, T* y, int64_t count) {
 // not positive.
 extern "C" __global__ void average_pooling_backward(const T* dy, const T* positive, T* dx,
                                                     int64_t count) {
+    PDL_BEGIN;
     FOR_EACH(count) {
         PLACE(H, W)
         float sum[VEC] = {};

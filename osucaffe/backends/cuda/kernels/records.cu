@@ -7,6 +7,7 @@
 extern "C" __global__ void transform(const uint8_t* x, const int* table, const float* mean, T* y,
                                      int64_t count, int height, int width, int rows, int columns,
                                      float scale) {
+    PDL_BEGIN;
     int area = height * width, plane = rows * columns;
     FOR_EACH(count) {
         int64_t n = id / area;

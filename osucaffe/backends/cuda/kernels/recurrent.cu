@@ -33,7 +33,7 @@ __device__ __forceinline__ void fetch(const T* from, bool there, uint32_t (&word
 #endif
 }
 
-// sums[warp][row][column] = this warp's terms of a (N, LENGTH) times b (PARTS * D, LENGTH) turned.
+// sums[warp][row][column] = this warp's terms of a (N, LENGTH) times b (PARTS * D, LENGTH) transposed.
 //
 // Lane 4 g + q of an instruction holds rows g and g + 8 of a, column g of b, and terms q and q + 4:
 // any two words will do, as long as they are the same for both. So each lane loads 16 bytes.
@@ -116,6 +116,7 @@ __device__ __forceinline__ void for_each_unit(const T* a, const void* b, Cell ce
 
 // What step 0 gets. copy: where the product wants it too, or null.
 extern "C" __global__ void begin(const float* keep, const float* h_first, T* h_in, T* copy) {
+    PDL_BEGIN;
     FOR_EACH(N * D) {
         T h = from_float<T>(h_first ? keep[id / D] * h_first[id] : 0.0f);
         h_in[id] = h;
@@ -128,6 +129,7 @@ extern "C" __global__ void begin(const float* keep, const float* h_first, T* h_i
 extern "C" __global__ void forward(const T* x, const float* keeps, const float* c_first, T* gates,
                                    T* h_in, T* copy, T* h_out, float* c_out, const void* product,
                                    int steps, int t) {
+    PDL_BEGIN;
     const T* before = h_in ? h_in + (int64_t)t * N * D : nullptr;
     for_each_unit(before, product, [&](int n, int d, const float(&sum)[K]) {
         int64_t at = ((int64_t)t * N + n) * K * D + d, here = ((int64_t)t * N + n) * D + d;
@@ -161,6 +163,7 @@ extern "C" __global__ void backward(const float* keeps, const float* c_first, co
                                     const float* dc_last, T* dgates, T* copy, float* dh_first,
                                     float* dc_first, float* cell_flow, const void* product,
                                     int steps, int t) {
+    PDL_BEGIN;
     bool last = t + 1 == steps;
     const T* after = last ? nullptr : dgates + (int64_t)(t + 1) * N * K * D;
     for_each_unit(after, last ? nullptr : product, [&](int n, int d, const float(&sum)[1]) {

@@ -45,6 +45,7 @@ __device__ __forceinline__ Span average_bin(const float* roi, int axis, int i, i
 
 extern "C" __global__ void roi_max_pooling(const float* x, const float* rois, float* y, int* index,
                                            int images, int64_t count) {
+    PDL_BEGIN;
     FOR_EACH(count) {
         int w = id % BW, h = id / BW % BH, c = id / (BW * BH) % C;
         const float* roi = rois + id / ((int64_t)BW * BH * C) * 5;
@@ -67,6 +68,7 @@ extern "C" __global__ void roi_max_pooling(const float* x, const float* rois, fl
 extern "C" __global__ void roi_max_pooling_backward(const float* dy, const float* rois,
                                                     const int* index, float* dx, int regions,
                                                     int64_t count) {
+    PDL_BEGIN;
     FOR_EACH(count) {
         int w = id % W, h = id / W % H, c = id / (W * H) % C, image = id / ((int64_t)W * H * C);
         float sum = 0;
@@ -88,6 +90,7 @@ extern "C" __global__ void roi_max_pooling_backward(const float* dy, const float
 // Of D outputs; C is D * BH * BW.
 extern "C" __global__ void roi_average_pooling(const float* x, const float* rois, float* y,
                                                int images, int64_t count) {
+    PDL_BEGIN;
     FOR_EACH(count) {
         int w = id % BW, h = id / BW % BH, d = id / (BW * BH) % D;
         const float* roi = rois + id / ((int64_t)BW * BH * D) * 5;
@@ -108,6 +111,7 @@ extern "C" __global__ void roi_average_pooling(const float* x, const float* rois
 // A channel of dx belongs to one bin alone.
 extern "C" __global__ void roi_average_pooling_backward(const float* dy, const float* rois,
                                                         float* dx, int regions, int64_t count) {
+    PDL_BEGIN;
     FOR_EACH(count) {
         int w = id % W, h = id / W % H, c = id / (W * H) % C, image = id / ((int64_t)W * H * C);
         int j = c % BW, i = c / BW % BH;
@@ -131,6 +135,11 @@ struct Points {
 };
 
 __device__ __forceinline__ Points points_of(const float* roi, int axis, int points) {
+    if (WARP) {
+        float start = roundf(__fmul_rn(corner(roi, axis, false), SCALE));
+        float end = roundf(__fmul_rn(corner(roi, axis, true), SCALE));
+        return {start, fmaxf(end - start, 0.0f) / points, true};
+    }
     float start = __fadd_rn(__fmul_rn(corner(roi, axis, false), SCALE), -0.5f);
     float end = __fadd_rn(__fmul_rn(corner(roi, axis, true), SCALE), -0.5f);
     return {start, (end - start) / (points - 1), end > start};
@@ -144,6 +153,7 @@ __device__ __forceinline__ float place_of(Points points, int i, int extent) {
 
 extern "C" __global__ void roi_sampling(const float* x, const float* rois, float* y, int images,
                                         int64_t count) {
+    PDL_BEGIN;
     FOR_EACH(count) {
         int j = id % BW, i = id / BW % BH, c = id / (BW * BH) % C;
         const float* roi = rois + id / ((int64_t)BW * BH * C) * 5;
@@ -165,6 +175,7 @@ extern "C" __global__ void roi_sampling(const float* x, const float* rois, float
 
 extern "C" __global__ void roi_sampling_backward(const float* dy, const float* rois, float* dx,
                                                  int regions, int64_t count) {
+    PDL_BEGIN;
     FOR_EACH(count) {
         int w = id % W, h = id / W % H, c = id / (W * H) % C, image = id / ((int64_t)W * H * C);
         float sum = 0;
@@ -187,10 +198,45 @@ extern "C" __global__ void roi_sampling_backward(const float* dy, const float* r
     }
 }
 
+// The sums over `count` elements of dy (regions, C, BH, BW), a block for each region: of the slope of
+// x at each point times how the point moves with the first corner, and with the second.
+extern "C" __global__ void roi_warping_rois_backward(const float* x, const float* rois,
+                                                     const float* dy, float* drois, int images,
+                                                     int64_t count) {
+    PDL_BEGIN;
+    int regions = count / (C * BH * BW);
+    for (int r = blockIdx.x; r < regions; r += gridDim.x) {
+        const float* roi = rois + r * 5;
+        int image = image_of(roi, images), each = C * BH * BW;
+        Points rows = points_of(roi, 1, BH), columns = points_of(roi, 0, BW);
+        float corners[4] = {0, 0, 0, 0};
+        for (int id = threadIdx.x; image >= 0 && id < each; id += blockDim.x) {
+            int j = id % BW, i = id / BW % BH, c = id / (BW * BH);
+            float h = place_of(rows, i, H), w = place_of(columns, j, W);
+            if (!(h + 1 < H && w + 1 < W)) continue;
+            int top = (int)h, left = (int)w;
+            const float* at = x + (((int64_t)image * C + c) * H + top) * W + left;
+            float down = h - top, over = w - left, sent = SCALE * dy[(int64_t)r * each + id];
+            float across = ((at[1] - at[0]) * (1 - down) + (at[W + 1] - at[W]) * down) * sent;
+            float along = ((at[W] - at[0]) * (1 - over) + (at[W + 1] - at[1]) * over) * sent;
+            float u = (w - columns.start) / (columns.step * BW + 1);
+            float v = (h - rows.start) / (rows.step * BH + 1);
+            corners[0] += across * (1 - u), corners[1] += along * (1 - v);
+            corners[2] += across * u, corners[3] += along * v;
+        }
+        for (int i = 0; i < 4; ++i) {
+            float sum = block_sum(corners[i]);
+            if (threadIdx.x == 0) drois[r * 5 + 1 + i] = sum;
+        }
+        if (threadIdx.x == 0) drois[r * 5] = 0;
+    }
+}
+
 // Region number `id` is of the hardest where fewer than `most` of its image come before it. inner:
 // places behind the axis of the five numbers.
 extern "C" __global__ void hardest(const float* rois, const float* loss, float* y, int most,
                                    int inner, int64_t count) {
+    PDL_BEGIN;
     FOR_EACH(count) {
         float image = rois[id / inner * 5 * inner + id % inner], own = loss[id];
         int before = 0;

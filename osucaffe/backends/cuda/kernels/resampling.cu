@@ -5,6 +5,7 @@
 // that with OH x OW; XN XC XH XW and YN YC YH YW their distances along each axis, C their channels.
 
 extern "C" __global__ void no_owners(int* owner, int64_t count) {
+    PDL_BEGIN;
     FOR_EACH(count) owner[id] = -1;
 }
 
@@ -12,6 +13,7 @@ extern "C" __global__ void no_owners(int* owner, int64_t count) {
 // owns the first place of its plane, as number 0x7fffffff.
 extern "C" __global__ void find_owners(const float* index, int* owner, int64_t count, int small,
                                        int large) {
+    PDL_BEGIN;
     FOR_EACH(count) {
         int64_t first = id / small * large;
         float place = index[id];
@@ -22,6 +24,7 @@ extern "C" __global__ void find_owners(const float* index, int* owner, int64_t c
 
 extern "C" __global__ void unpooling(const float* x, const int* owner, float* y, int64_t count,
                                      int small, int large) {
+    PDL_BEGIN;
     FOR_EACH(count) {
         int from = owner[id];
         y[id] = from == 0x7fffffff ? NAN : from < 0 ? 0.0f : x[id / large * small + from];
@@ -30,6 +33,7 @@ extern "C" __global__ void unpooling(const float* x, const int* owner, float* y,
 
 extern "C" __global__ void unpooling_backward(const float* dy, const float* index, float* dx,
                                               int64_t count, int small, int large) {
+    PDL_BEGIN;
     FOR_EACH(count) {
         float place = index[id];
         bool inside = place >= 0 && place < large;
@@ -68,6 +72,7 @@ __device__ __forceinline__ Point locate(int at, int small, int large) {
 }
 
 extern "C" __global__ void interpolation(const X_T* x, Y_T* y, int64_t count) {
+    PDL_BEGIN;
     FOR_EACH(count) {
         PLACES(id, OH, OW)
         Point row = locate(h, H, OH), column = locate(w, W, OW);
@@ -98,6 +103,7 @@ __device__ __forceinline__ int last_point(int at, int small, int large) {
 
 // y: the gradient of the output; x: that of the input, each of whose elements adds in order.
 extern "C" __global__ void interpolation_backward(const Y_T* y, X_T* x, int64_t count) {
+    PDL_BEGIN;
     FOR_EACH(count) {
         PLACES(id, H, W)
         int last_row = last_point(h, H, OH), last_column = last_point(w, W, OW);

@@ -3,6 +3,7 @@
 // Compiled for T, the type of an element.
 
 extern "C" __global__ void sample(const T* x, float* to, int64_t count, int samples) {
+    PDL_BEGIN;
     FOR_EACH(samples) {
         // All of them if there are few; else some, by a generator of random numbers.
         uint64_t at = count <= samples ? id % count : mix64(id) % (uint64_t)count;

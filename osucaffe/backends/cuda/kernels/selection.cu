@@ -3,6 +3,7 @@
 // y (picks, inner) = rows of x (rows, inner); NaN where the index is out of range.
 extern "C" __global__ void gather(const float* x, const float* index, float* y, int rows, int picks,
                                   int64_t inner) {
+    PDL_BEGIN;
     FOR_EACH(picks * inner) {
         int row = (int)index[id / inner];
         y[id] = row >= 0 && row < rows ? x[row * inner + id % inner] : NAN;
@@ -12,6 +13,7 @@ extern "C" __global__ void gather(const float* x, const float* index, float* y, 
 // Each element of dx adds what was picked from it, in order: no atomics, the same bits each time.
 extern "C" __global__ void gather_backward(const float* dy, const float* index, float* dx, int rows,
                                            int picks, int64_t inner, int accumulate) {
+    PDL_BEGIN;
     FOR_EACH(rows * inner) {
         int row = id / inner;
         float sum = 0;
@@ -24,6 +26,7 @@ extern "C" __global__ void gather_backward(const float* dy, const float* index, 
 // An element's rank is the number of those before it: larger ones, and equal ones that come later.
 extern "C" __global__ void top_k(const float* x, float* index, float* value, int64_t count,
                                  int length, int k, int64_t step) {
+    PDL_BEGIN;
     FOR_EACH(count) {
         int64_t inner = id % step, outer = id / step / length;
         int place = id / step % length;

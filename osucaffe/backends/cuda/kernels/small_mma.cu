@@ -82,7 +82,7 @@ __device__ constexpr int at_once(int count) {
 
 #ifdef SPLITS
 // y (N, OH, OW, O) = x correlated with w, plus b, through ReLU with that slope (1: none). A word is
-// PAIR channels. FLIPPED: w is (C, KH, KW, O) and turned by half a turn, as the gradient to the
+// PAIR channels. FLIPPED: w is (C, KH, KW, O) and rotated by 180 degrees, as the gradient to the
 // input wants it. A warp computes DEEP tiles of 16 pixels; SPLITS: warps that share the sum over
 // taps of these; TILES: of DEEP x 16 pixels in a block; OWN: the outputs of a block; RUN: words from
 // filter to filter; WVEC: weights that are loaded at once; MASKED: y becomes 0 where `positive`, which
@@ -198,6 +198,7 @@ __device__ __forceinline__ void load_places(int2* place) {
 
 extern "C" __global__ void __launch_bounds__(THREADS)
 correlate(const S* x, const T* w, const float* b, const T* positive, T* y, float slope) {
+    pdl_wait();
     extern __shared__ uint32_t shared[];
     uint32_t *patch = shared, *filters = shared + PATCH;
     int2* place = reinterpret_cast<int2*>(filters + FILTERS);
@@ -256,7 +257,7 @@ correlate(const S* x, const T* w, const float* b, const T* positive, T* y, float
             for (int d = 0; d < DEEP; ++d) multiply(sum[d][j], a[d], b0, b1);
         }
     }
-    launch_next();
+    pdl_launch_next();
     if (SPLITS > 1) {
         constexpr int PART = TILES * DEEP * 16 * SIDE;
         float* parts = reinterpret_cast<float*>(shared) + (tile * DEEP * 16 + g) * SIDE + 2 * t;
@@ -384,6 +385,7 @@ __device__ __forceinline__ void load_unit(const S* x, const T* dy, uint32_t* pat
 
 extern "C" __global__ void __launch_bounds__(THREADS)
 gradient(const S* x, const T* dy, float* partial, int units) {
+    pdl_wait();
     extern __shared__ uint32_t shared[];
     uint32_t *patch = shared, *maps = shared + PATCH;
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
@@ -428,7 +430,7 @@ gradient(const S* x, const T* dy, float* partial, int units) {
             }
         }
     }
-    launch_next();
+    pdl_launch_next();
     if (SHARES > 1) {
         float* parts = reinterpret_cast<float*>(shared) + g * SIDE + group * WIDE * 8 + 2 * t;
 #pragma unroll 1
@@ -486,7 +488,8 @@ gradient(const S* x, const T* dy, float* partial, int units) {
 // of dw, db may be null.
 extern "C" __global__ void finish_gradient(const float* partial, float* dw, float* db, int splits,
                                            int add_w, int add_b) {
-    launch_next();
+    pdl_wait();
+    pdl_launch_next();
     __shared__ float parts[8][32];
     int column = blockIdx.x * 32 + threadIdx.x;
     float sum = 0;

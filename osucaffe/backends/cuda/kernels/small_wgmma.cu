@@ -10,7 +10,7 @@
 // S, T: element types of the input and of the output (and the filters); C, H, W: the input;
 // O, OH, OW: the output; KH, KW, PH, PW: kernel and padding; SN, SC, SH, SW: the input's strides;
 // VEC, WVEC: channels that are loaded at once of the input and the filters; FLIPPED: w is
-// (C, KH, KW, O) and turned by half a turn, as the gradient to the input wants it; DOWN, ACROSS:
+// (C, KH, KW, O) and rotated by 180 degrees, as the gradient to the input wants it; DOWN, ACROSS:
 // tiles of a block; DEEP: tiles of a group of four warps; SPLITS: groups that share the sum over
 // units; OWN: outputs of a block; STAGES: parts of the filters, of STAGE units, that are loaded one
 // behind the other, each while the one before is multiplied; MASKED: y becomes 0 where `positive`,
@@ -35,7 +35,7 @@
 
 // What was written to shared memory is there for all threads and for the instruction.
 __device__ __forceinline__ void publish_to_all() {
-    publish();
+    fence_proxy_async();
     __syncthreads();
 }
 
@@ -69,8 +69,8 @@ template <typename E> __device__ __forceinline__ uint4 packed(const Channels<E>&
 #if EACH == 8
     return make_uint4(word(e[0], e[1]), word(e[2], e[3]), word(e[4], e[5]), word(e[6], e[7]));
 #else
-    return make_uint4(rounded(to_float(e[0])), rounded(to_float(e[1])), rounded(to_float(e[2])),
-                      rounded(to_float(e[3])));
+    return make_uint4(round_to_tf32(to_float(e[0])), round_to_tf32(to_float(e[1])),
+                      round_to_tf32(to_float(e[2])), round_to_tf32(to_float(e[3])));
 #endif
 }
 
@@ -120,6 +120,7 @@ __device__ __forceinline__ void put_filters(uint4* filters, const Channels<T> (&
 
 extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
 correlate(const S* x, const T* w, const float* b, const T* positive, T* y, float slope) {
+    pdl_wait();
     extern __shared__ uint4 shared[];
     uint4 *patch = shared, *filters = shared + PLANES * PLANE;
     int n = blockIdx.x, top = blockIdx.y * DOWN * 8, output = blockIdx.z * OWN;
@@ -155,26 +156,27 @@ correlate(const S* x, const T* w, const float* b, const T* positive, T* y, float
 #pragma unroll 1
     for (int stage = 0; stage < STAGES; ++stage) {
         if (stage + 1 < STAGES) load_filters(next, w, output, stage + 1);
-        begin_products(sum);
+        wgmma_fence(sum);
 #pragma unroll 1
         for (int k = split * 2; k < min(STAGE, UNITS - stage * STAGE); k += SPLITS * 2) {
             int unit = stage * STAGE + k, tap = tap_of(unit), far = PLANE;
             if (unit >= EVEN * TAPS) far = tap + 1 < TAPS ? place_of(tap + 1) - place_of(tap) : 1;
             const uint4* from = patch + plane_of(unit) * PLANE + place_of(tap);
-            Operand right = operand(filters + (stage % 2 * STAGE + k) * UNIT, UNIT, 8);
+            MatrixDescriptor right =
+                matrix_descriptor(filters + (stage % 2 * STAGE + k) * UNIT, UNIT, 8);
 #pragma unroll
             for (int d = 0; d < DEEP; ++d) {
                 int corner = (first + d) / ACROSS * 8 * WIDTH + (first + d) % ACROSS * 8;
-                Operand left = operand(from + corner, far, WIDTH);
+                MatrixDescriptor left = matrix_descriptor(from + corner, far, WIDTH);
                 MULTIPLY(sum[d], left, right);
             }
         }
-        end_products();
+        wgmma_commit();
         if (stage + 1 < STAGES) put_filters(filters, next, stage + 1);
-        await_products<0>(sum);
+        wgmma_wait<0>(sum);
         publish_to_all();
     }
-    launch_next();
+    pdl_launch_next();
     if (SPLITS > 1) {
         float* parts = reinterpret_cast<float*>(shared) + threadIdx.x % 128;
         constexpr int PART = DEEP * N / 2;

@@ -15,6 +15,7 @@
 // It is the arithmetic that takes the time: the fewer threads, the fewer places to find.
 extern "C" __global__ void fold_images(const S* x, T* y, int64_t pixels, int h, int w, int64_t sn,
                                        int64_t sc, int64_t sh, int64_t sw) {
+    PDL_BEGIN;
     FOR_EACH(pixels * RUNS) {
         unsigned place = id / RUNS;
         int row = place / FW % FH * SH + id % RUNS * RUN - PH, column = place % FW * BW - PW;
@@ -51,6 +52,7 @@ __device__ __forceinline__ int kernel_column(int j, int channel, int p) {
 // y (PIXELS * outputs, FKH, FKW, FOLDED) = w, whose neighbours along o, c, h, w lie so far apart.
 extern "C" __global__ void fold_filters(const S* w, T* y, int outputs, int64_t so, int64_t sc,
                                         int64_t sh, int64_t sw) {
+    PDL_BEGIN;
     FOR_EACH(PIXELS * outputs * FKH * FKW * FOLDED) {
         int channel = id % FOLDED, j = id / FOLDED % FKW, i = id / (FOLDED * FKW) % FKH;
         int output = id / (FOLDED * FKW * FKH);
@@ -64,6 +66,7 @@ extern "C" __global__ void fold_filters(const S* w, T* y, int outputs, int64_t s
 // The reverse for gradients: what the pixels of a block add to a weight is summed up.
 extern "C" __global__ void unfold_filters(const S* folded, float* w, int outputs, int64_t so,
                                           int64_t sc, int64_t sh, int64_t sw, int accumulate) {
+    PDL_BEGIN;
     FOR_EACH(outputs * C * KH * KW) {
         int c = id % C, column = id / C % KW, row = id / (C * KW) % KH, o = id / (C * KW * KH);
         float sum = 0;

@@ -41,30 +41,30 @@
 #define X_SLOT WHOLE(MAX(X_BYTES, X_REACH))
 #define MAPS_BYTES (ROWS * MAPS_PITCH * OUTPUTS * 4)
 #define MAPS_SLOT WHOLE(MAX(MAPS_BYTES, STEPS * 8 * OUTPUTS * 4))
-#define TURNED_SLOT (STEPS * 8 * OUTPUTS * 4)
-#define SHARED (3 * X_SLOT + 2 * MAPS_SLOT + 2 * TURNED_SLOT)
+#define TRANSPOSED_SLOT (STEPS * 8 * OUTPUTS * 4)
+#define SHARED (3 * X_SLOT + 2 * MAPS_SLOT + 2 * TRANSPOSED_SLOT)
 
 // A barrier for each slot of some that are used in turn; i: the number of a stage.
 template <int SLOTS> struct Slots {
     uint64_t barriers[SLOTS];
 
     __device__ __forceinline__ uint32_t of(int i) { return shared_address(&barriers[i % SLOTS]); }
-    __device__ __forceinline__ void init(int i, int arrivals) { init_barrier(of(i), arrivals); }
-    __device__ __forceinline__ void await_this(int i) {
+    __device__ __forceinline__ void init(int i, int arrivals) { mbarrier_init(of(i), arrivals); }
+    __device__ __forceinline__ void wait_for(int i) {
         int slot = i % SLOTS, parity = i / SLOTS & 1;
-        await_unseen(shared_address(&barriers[slot]), parity);
+        mbarrier_wait_opaque(shared_address(&barriers[slot]), parity);
     }
     // Until the stage that had the slot before is done with.
-    __device__ __forceinline__ void await_last(int i) {
+    __device__ __forceinline__ void wait_for_last(int i) {
         int slot = i % SLOTS, parity = i / SLOTS - 1 & 1;
-        await_unseen(shared_address(&barriers[slot]), parity);
+        mbarrier_wait_opaque(shared_address(&barriers[slot]), parity);
     }
 };
 
-// x, dy as it comes and turned around are there; dy turned around is not needed any more.
+// x, dy as it comes and transposed are there; dy transposed is not needed any more.
 struct Barriers {
     Slots<3> x;
-    Slots<2> maps, turned, free;
+    Slots<2> maps, transposed, free;
 };
 
 // A block's work: its first output, channel, row of the kernel, its group, and its stages.
@@ -87,19 +87,19 @@ __device__ __forceinline__ bool is_last(int stage) {
 // Four warps: order the copies of all stages; turn dy around. Chunks of 4 pixels of all outputs,
 // these in the order 0, 4, 8, ..., 1, 5, 9, ...: neighbouring threads write neighbouring vectors.
 __device__ __forceinline__ void turn(const Work& w, const TensorMap& x_map,
-                                     const TensorMap& maps_map, char* xs, char* maps, char* turned,
+                                     const TensorMap& maps_map, char* xs, char* maps, char* transposed,
                                      Barriers& barriers) {
     int thread = threadIdx.x % 128;
     auto copy_maps = [&](int i) {
         int stage = w.first + i, row = stage % STAGES_IMAGE / ACROSS * ROWS;
-        arrive_with(barriers.maps.of(i), MAPS_BYTES);
-        fetch_box(maps + i % 2 * MAPS_SLOT, maps_map, w.group * OG + w.output,
+        mbarrier_arrive_expect_tx(barriers.maps.of(i), MAPS_BYTES);
+        tma_load(maps + i % 2 * MAPS_SLOT, maps_map, w.group * OG + w.output,
                   stage % ACROSS * WIDE, row, stage / STAGES_IMAGE, 0, barriers.maps.of(i));
     };
     auto copy_x = [&](int i) {
         int stage = w.first + i, row = stage % STAGES_IMAGE / ACROSS * ROWS;
-        arrive_with(barriers.x.of(i), X_BYTES);
-        fetch_box(xs + i % 3 * X_SLOT, x_map, 0, stage % ACROSS * WIDE - PW, row + w.row - PH,
+        mbarrier_arrive_expect_tx(barriers.x.of(i), X_BYTES);
+        tma_load(xs + i % 3 * X_SLOT, x_map, 0, stage % ACROSS * WIDE - PW, row + w.row - PH,
                   (w.group * CG + w.channel) / 8, stage / STAGES_IMAGE, barriers.x.of(i));
     };
     if (thread == 0) copy_maps(0), copy_x(0);
@@ -107,11 +107,11 @@ __device__ __forceinline__ void turn(const Work& w, const TensorMap& x_map,
     for (int i = 0; i < w.count; ++i) {
         bool more = thread == 0 && i + 1 < w.count;
         if (more) copy_maps(i + 1);
-        if (i >= 2) barriers.free.await_last(i);
+        if (i >= 2) barriers.free.wait_for_last(i);
         if (more) copy_x(i + 1);
-        barriers.maps.await_this(i);
+        barriers.maps.wait_for(i);
         const float4* from = reinterpret_cast<const float4*>(maps + i % 2 * MAPS_SLOT);
-        uint4* to = reinterpret_cast<uint4*>(turned + i % 2 * TURNED_SLOT);
+        uint4* to = reinterpret_cast<uint4*>(transposed + i % 2 * TRANSPOSED_SLOT);
         int blocks = (is_last(w.first + i) ? LAST_STEPS : STEPS) * 2 * (OUTPUTS / 4);
 #pragma unroll (FEW < 64 ? 1 : 2)
         for (int at = thread; at < blocks; at += 128) {
@@ -121,17 +121,21 @@ __device__ __forceinline__ void turn(const Work& w, const TensorMap& x_map,
             for (int j = 0; j < 4; ++j) v[j] = from[(chunk * 4 + j) * (OUTPUTS / 4) + four];
             uint4* beside = to + chunk * OUTPUTS + four;
             beside[0] =
-                make_uint4(nearest(v[0].x), nearest(v[1].x), nearest(v[2].x), nearest(v[3].x));
+                make_uint4(nearest_tf32(v[0].x), nearest_tf32(v[1].x), nearest_tf32(v[2].x),
+                           nearest_tf32(v[3].x));
             beside[OUTPUTS / 4] =
-                make_uint4(nearest(v[0].y), nearest(v[1].y), nearest(v[2].y), nearest(v[3].y));
+                make_uint4(nearest_tf32(v[0].y), nearest_tf32(v[1].y), nearest_tf32(v[2].y),
+                           nearest_tf32(v[3].y));
             beside[OUTPUTS / 2] =
-                make_uint4(nearest(v[0].z), nearest(v[1].z), nearest(v[2].z), nearest(v[3].z));
+                make_uint4(nearest_tf32(v[0].z), nearest_tf32(v[1].z), nearest_tf32(v[2].z),
+                           nearest_tf32(v[3].z));
             beside[OUTPUTS / 4 * 3] =
-                make_uint4(nearest(v[0].w), nearest(v[1].w), nearest(v[2].w), nearest(v[3].w));
+                make_uint4(nearest_tf32(v[0].w), nearest_tf32(v[1].w), nearest_tf32(v[2].w),
+                           nearest_tf32(v[3].w));
         }
-        publish();
-        meet_four_warps();
-        if (thread == 0) arrive(barriers.turned.of(i));
+        fence_proxy_async();
+        sync_warp_group();
+        if (thread == 0) mbarrier_arrive(barriers.transposed.of(i));
     }
 }
 
@@ -139,14 +143,15 @@ __device__ __forceinline__ void turn(const Work& w, const TensorMap& x_map,
 __device__ __forceinline__ void read_x(uint32_t (&to)[4], const char* from) {
     float2 near = *reinterpret_cast<const float2*>(from);
     float2 far = *reinterpret_cast<const float2*>(from + 4 * 32);
-    to[0] = nearest(near.x), to[1] = nearest(near.y), to[2] = nearest(far.x), to[3] = nearest(far.y);
+    to[0] = nearest_tf32(near.x), to[1] = nearest_tf32(near.y);
+    to[2] = nearest_tf32(far.x), to[3] = nearest_tf32(far.y);
 }
 
 // sum += the products of COUNT steps of a stage. What registers hold of x is read AHEAD of its
 // turn, when the product that read them before is over.
 template <int COUNT, int OWN>
 __device__ __forceinline__ void add_products(float (&sum)[OWN][OUTPUTS / 2], const char* x,
-                                             const int (&offset)[OWN], Operand right) {
+                                             const int (&offset)[OWN], MatrixDescriptor right) {
     constexpr int ALL = COUNT * OWN;
     uint32_t left[AHEAD + 1][4];
 #pragma unroll
@@ -154,20 +159,20 @@ __device__ __forceinline__ void add_products(float (&sum)[OWN][OUTPUTS / 2], con
         if (i < ALL) read_x(left[i], x + offset[i % OWN] + i / OWN * 256);
 #pragma unroll
     for (int i = 0; i < ALL; ++i) {
-        begin_products();
+        wgmma_fence();
         MULTIPLY(sum[i % OWN], left[i % (AHEAD + 1)], right + i / OWN * (2 * OUTPUTS));
-        end_products();
+        wgmma_commit();
         int next = i + AHEAD;
         if (next >= ALL) continue;
-        await_products<1>();
+        wgmma_wait<1>();
         read_x(left[next % (AHEAD + 1)], x + offset[next % OWN] + next / OWN * 256);
     }
-    await_products<0>();
+    wgmma_wait<0>();
 }
 
 // Four warps: OWN tiles of 64 columns, from this one on.
 template <int OWN>
-__device__ __forceinline__ void multiply(const Work& w, int tile, const char* xs, const char* turned,
+__device__ __forceinline__ void multiply(const Work& w, int tile, const char* xs, const char* transposed,
                                          Barriers& barriers, float* partial) {
     int warp = threadIdx.x % 128 / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
     int offset[OWN];
@@ -182,14 +187,14 @@ __device__ __forceinline__ void multiply(const Work& w, int tile, const char* xs
 #pragma unroll 1
     for (int i = 0; i < w.count; ++i) {
         const char* x = xs + i % 3 * X_SLOT;
-        Operand right = operand(turned + i % 2 * TURNED_SLOT, OUTPUTS);
-        barriers.x.await_this(i);
-        barriers.turned.await_this(i);
+        MatrixDescriptor right = matrix_descriptor(transposed + i % 2 * TRANSPOSED_SLOT, OUTPUTS);
+        barriers.x.wait_for(i);
+        barriers.transposed.wait_for(i);
         if (STEPS != LAST_STEPS && is_last(w.first + i))
             add_products<LAST_STEPS, OWN>(sum, x, offset, right);
         else
             add_products<STEPS, OWN>(sum, x, offset, right);
-        if (lane == 0) arrive(barriers.free.of(i));
+        if (lane == 0) mbarrier_arrive(barriers.free.of(i));
     }
     partial += ((int64_t)blockIdx.y * G + w.group) * (KH * KW * CG) * OG + w.output;
 #pragma unroll
@@ -218,9 +223,10 @@ __device__ __forceinline__ void multiply(const Work& w, int tile, const char* xs
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
 filter_products(const __grid_constant__ TensorMap x_map, const __grid_constant__ TensorMap maps_map,
                 float* partial) {
+    PDL_BEGIN;
     extern __shared__ __align__(128) char shared[];
     __shared__ Barriers barriers;
-    char *xs = shared, *maps = xs + 3 * X_SLOT, *turned = maps + 2 * MAPS_SLOT;
+    char *xs = shared, *maps = xs + 3 * X_SLOT, *transposed = maps + 2 * MAPS_SLOT;
     // What no copy reaches is multiplied by zeros, or is what zeros are.
     for (int i = threadIdx.x; i < SHARED / 16; i += THREADS)
         reinterpret_cast<uint4*>(shared)[i] = make_uint4(0, 0, 0, 0);
@@ -228,32 +234,33 @@ filter_products(const __grid_constant__ TensorMap x_map, const __grid_constant__
         for (int i = 0; i < 3; ++i) barriers.x.init(i, 1);
         for (int i = 0; i < 2; ++i) {
             barriers.maps.init(i, 1);
-            barriers.turned.init(i, 1);
+            barriers.transposed.init(i, 1);
             barriers.free.init(i, CONSUMERS * 4);
         }
-        publish_barriers();
+        fence_mbarrier_init();
     }
-    publish();
+    fence_proxy_async();
     __syncthreads();
     Work w = work();
     int consumer = __shfl_sync(0xffffffff, threadIdx.x / 128, 0);
     if (consumer == CONSUMERS) {
-        fewer_registers<FEW>();
-        turn(w, x_map, maps_map, xs, maps, turned, barriers);
+        setmaxnreg_dec<FEW>();
+        turn(w, x_map, maps_map, xs, maps, transposed, barriers);
     } else {
-        more_registers<REGISTERS>();
+        setmaxnreg_inc<REGISTERS>();
         constexpr int FULL = TILES - CONSUMERS * (MOST_TILES - 1);  // warp groups with most tiles
         if (FULL == CONSUMERS || consumer < FULL)
-            multiply<MOST_TILES>(w, consumer * MOST_TILES, xs, turned, barriers, partial);
+            multiply<MOST_TILES>(w, consumer * MOST_TILES, xs, transposed, barriers, partial);
         else
-            multiply<MAX(MOST_TILES - 1, 1)>(w, FULL + consumer * (MOST_TILES - 1), xs, turned, barriers,
-                                             partial);
+            multiply<MAX(MOST_TILES - 1, 1)>(w, FULL + consumer * (MOST_TILES - 1), xs, transposed,
+                                             barriers, partial);
     }
 }
 
 // dw (O, KH, KW, CG) (+)= the sum of the shares. Blocks of 32 x 8 threads: parts of 32 outputs and 8
 // columns, groups.
 extern "C" __global__ void add_shares(const float* partial, float* dw, int shares, int add) {
+    PDL_BEGIN;
     constexpr int K = KH * KW * CG;
     __shared__ float tile[8][33];
     int output = blockIdx.x * 32 + threadIdx.x, column = blockIdx.y * 8 + threadIdx.y;

@@ -53,6 +53,7 @@ __device__ __forceinline__ float area(int window) {
 
 // positive: note maxima only where they are (-1 elsewhere).
 extern "C" __global__ void max_pooling(const float* x, float* y, int* index, int positive) {
+    PDL_BEGIN;
     FOR_EACH(COUNT) {
         const float* plane = x + id / OUTS * INS;
         float best = -INFINITY;
@@ -67,6 +68,7 @@ extern "C" __global__ void max_pooling(const float* x, float* y, int* index, int
 }
 
 extern "C" __global__ void max_pooling_backward(float* dx, const float* dy, const int* index) {
+    PDL_BEGIN;
     FOR_EACH(COUNT) {
         int64_t plane = id / INS * OUTS;
         int place = id % INS;
@@ -80,6 +82,7 @@ extern "C" __global__ void max_pooling_backward(float* dx, const float* dy, cons
 }
 
 extern "C" __global__ void average_pooling(const float* x, float* y) {
+    PDL_BEGIN;
     FOR_EACH(COUNT) {
         const float* plane = x + id / OUTS * INS;
         float sum = 0;
@@ -93,6 +96,7 @@ extern "C" __global__ void average_pooling(const float* x, float* y) {
 
 // positive (may be null): no gradient where it is not.
 extern "C" __global__ void average_pooling_backward(float* dx, const float* dy, const float* positive) {
+    PDL_BEGIN;
     FOR_EACH(COUNT) {
         const float* plane = dy + id / INS * OUTS;
         float sum = 0;
@@ -108,6 +112,7 @@ extern "C" __global__ void average_pooling_backward(float* dx, const float* dy, 
 // passes the threshold; a window of zeros gives its first element.
 extern "C" __global__ void stochastic_pooling(const float* x, float* y, int* index,
                                               const uint64_t* step, uint64_t key) {
+    PDL_BEGIN;
     FOR_EACH(COUNT) {
         const float* plane = x + id / OUTS * INS;
         float total = 0;
@@ -130,6 +135,7 @@ extern "C" __global__ void stochastic_pooling(const float* x, float* y, int* ind
 }
 
 extern "C" __global__ void expected_pooling(const float* x, float* y) {
+    PDL_BEGIN;
     FOR_EACH(COUNT) {
         const float* plane = x + id / OUTS * INS;
         float total = 0, squares = 0;
@@ -143,6 +149,7 @@ extern "C" __global__ void expected_pooling(const float* x, float* y) {
 
 // columns: (N, C * TAPS, *OUT).
 extern "C" __global__ void im2col(const float* x, float* columns) {
+    PDL_BEGIN;
     FOR_EACH(COUNT) {
         int64_t row = id / OUTS;  // of N * C * TAPS
         int place = tap_place(id % OUTS, row % TAPS);
@@ -151,6 +158,7 @@ extern "C" __global__ void im2col(const float* x, float* columns) {
 }
 
 extern "C" __global__ void im2col_backward(float* dx, const float* columns) {
+    PDL_BEGIN;
     FOR_EACH(COUNT) {
         const float* plane = columns + id / INS * TAPS * OUTS;
         float sum = 0;

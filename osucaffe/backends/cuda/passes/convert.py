@@ -13,22 +13,22 @@ from ..runtime.launch import blocks_for, launch
 from .elementwise import Operand, element_step
 
 FEW_CHANNELS = 8
-"""Up to so many, a thread turns all channels of a pixel; more are turned tile by tile."""
+"""Up to so many, a thread moves all channels of a pixel; more are transposed tile by tile."""
 
 
 def convert(source: Tensor, target: Tensor, *, accumulate: bool = False) -> Step:
     """A step that copies (or adds) values between tensors of any layouts."""
-    turned = is_channels_last(source)
-    if turned == is_channels_last(target):
+    from_channels_last = is_channels_last(source)
+    if from_channels_last == is_channels_last(target):
         operands = [Operand("x", source), Operand("y", target, stored=True, loaded=accumulate)]
         return element_step(operands, "y = x + y;" if accumulate else "y = x;")
-    # A stack of matrices, turned: (channels, pixels) row-major is (pixels, channels) channels last.
-    shape = (source if turned else target).layout.shape
+    # A stack of matrices to transpose: (channels, pixels) row-major is (pixels, channels) in NHWC.
+    shape = (source if from_channels_last else target).layout.shape
     batch, channels, pixels = shape[0], shape[1], math.prod(shape[2:])
-    rows, columns = (pixels, channels) if turned else (channels, pixels)
+    rows, columns = (pixels, channels) if from_channels_last else (channels, pixels)
     types = {"S": C_TYPES[dtype_of(source)], "T": C_TYPES[dtype_of(target)]}
     if channels <= FEW_CHANNELS:
-        name = "few_columns" if turned else "few_rows"
+        name = "few_columns" if from_channels_last else "few_rows"
         function = kernel("movement", name, FEW=channels, **types)
         count = batch * pixels
         shape = [np.int64(count), np.int32(pixels), np.int32(accumulate)]

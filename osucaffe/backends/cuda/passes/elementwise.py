@@ -54,6 +54,7 @@ def element_kernel(name: str, operands: Sequence[Operand], body: str, parameters
     return f"""
 #define WIDTH {width}
 extern "C" __global__ void {name}({declared}, int64_t count{parameters}) {{
+    PDL_BEGIN;
     FOR_EACH(count / WIDTH) {{
         int64_t start = id * WIDTH;
         {" ".join(loads)}

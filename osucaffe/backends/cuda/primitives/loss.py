@@ -165,6 +165,7 @@ def total(call: CudaCall, xs: list[Tensor], y: Tensor, *, weights: Sequence[floa
     )
     text = f"""
 extern "C" __global__ void total({declared}, float* y) {{
+    PDL_BEGIN;
     float sum, total = 0;
     {sums}
     if (threadIdx.x == 0) *y = total;

@@ -24,21 +24,26 @@ def _run(
     over: Tensor,
     scale: float,
     pad: float = 0.0,
+    warp: bool = False,
+    grid: int | None = None,
 ) -> Step:
     """A step that launches a kernel of regions.cu with a thread for each element of `over`.
 
     maps: (N, C, H, W); bins: (R, D, BH, BW); items: the images or regions that there are.
+    grid: so many blocks.
     """
     names = ("C", "H", "W", "D", "BH", "BW")
     macros: dict[str, Any] = dict(zip(names, (*maps[1:], *bins[1:]), strict=True))
     macros |= {key: f"{float(value)!r}f" for key, value in (("SCALE", scale), ("PAD", pad))}
+    macros["WARP"] = int(warp)
     held = [call.row_major(tensor) for tensor in tensors]
     counts = [np.int32(items), np.int64(over.count)]
-    return launch(kernel("regions", name, **macros), blocks_for(over.count), [*held, *counts])
+    function = kernel("regions", name, **macros)
+    return launch(function, grid or blocks_for(over.count), [*held, *counts])
 
 
 def _forward(
-    call: CudaCall, name: str, x: Tensor, rois: Tensor, y: Tensor, *others: Tensor, **numbers: float
+    call: CudaCall, name: str, x: Tensor, rois: Tensor, y: Tensor, *others: Tensor, **numbers: Any
 ) -> Step:
     tensors = [x, rois, y, *others]
     return _run(
@@ -47,7 +52,7 @@ def _forward(
 
 
 def _backward(
-    call: CudaCall, name: str, dy: Tensor, rois: Tensor, *others: Tensor, **numbers: float
+    call: CudaCall, name: str, dy: Tensor, rois: Tensor, *others: Tensor, **numbers: Any
 ) -> Step:
     tensors, dx = [dy, rois, *others], others[-1]
     return _run(
@@ -85,22 +90,47 @@ def roi_average_pooling_backward(
 
 @primitive("own")
 def roi_sampling(
-    call: CudaCall, x: Tensor, rois: Tensor, y: Tensor, *, scale: float, pad: float
+    call: CudaCall,
+    x: Tensor,
+    rois: Tensor,
+    y: Tensor,
+    *,
+    scale: float,
+    pad: float,
+    warp: bool = False,
 ) -> Step:
-    return _forward(call, "roi_sampling", x, rois, y, scale=scale, pad=pad)
+    return _forward(call, "roi_sampling", x, rois, y, scale=scale, pad=pad, warp=warp)
 
 
 @primitive("own")
 def roi_sampling_backward(
-    call: CudaCall, dy: Tensor, rois: Tensor, dx: Tensor, *, scale: float, pad: float
+    call: CudaCall,
+    dy: Tensor,
+    rois: Tensor,
+    dx: Tensor,
+    *,
+    scale: float,
+    pad: float,
+    warp: bool = False,
 ) -> Step:
-    return _backward(call, "roi_sampling_backward", dy, rois, dx, scale=scale, pad=pad)
+    return _backward(call, "roi_sampling_backward", dy, rois, dx, scale=scale, pad=pad, warp=warp)
+
+
+@primitive("own")
+def roi_warping_rois_backward(
+    call: CudaCall, x: Tensor, rois: Tensor, dy: Tensor, drois: Tensor, *, scale: float
+) -> Step:
+    return _run(
+        call, "roi_warping_rois_backward", [x, rois, dy, drois], maps=x.shape, bins=dy.shape,
+        items=x.shape[0], over=dy, scale=scale, warp=True, grid=dy.shape[0],
+    )  # fmt: skip
 
 
 @primitive("own")
 def hardest(call: CudaCall, rois: Tensor, loss: Tensor, y: Tensor, *, count: int) -> Step:
     rois, loss, y = (call.row_major(tensor) for tensor in (rois, loss, y))
-    macros = dict.fromkeys(("C", "H", "W", "D", "BH", "BW"), 1) | {"SCALE": "1.0f", "PAD": "0.0f"}
+    macros: dict[str, Any] = dict.fromkeys(("C", "H", "W", "D", "BH", "BW", "WARP"), 1)
+    macros |= {"SCALE": "1.0f", "PAD": "0.0f"}
     numbers = [np.int32(count), np.int32(math.prod(rois.shape[2:])), np.int64(y.count)]
     function = kernel("regions", "hardest", **macros)
     return launch(function, blocks_for(y.count), [rois, loss, y, *numbers])

@@ -20,9 +20,10 @@ from ...formula import to_c
 from ...tensor import Shape, Step, Tensor, sequence
 from ..layout import C_TYPES, dtype_of, strides
 from ..passes.elementwise import fill_step
+from ..passes.rows import sum_parts
 from ..registry import CudaCall, primitive
 from ..runtime import device
-from ..runtime.compile import kernel, kernel_from
+from ..runtime.compile import kernel_from
 from ..runtime.launch import THREADS, blocks_for, launch
 
 OUTPUTS = "yz"
@@ -93,6 +94,7 @@ def map_step(views: Sequence[View], box: Shape, body: str, accumulate: bool = Fa
         stores.append(f"{place} = from_float<{C_TYPES[dtype_of(view.tensor)]}>({value});")
     text = f"""
 extern "C" __global__ void map({_declared(views)}) {{
+    PDL_BEGIN;
     FOR_EACH({count}ll) {{
         {_places(views, box, {"id": _memory_order(stored[0], box)})}
         {_loads(views)}
@@ -243,6 +245,7 @@ def _reduction(
     return f"""
 #define ACROSS {across}
 extern "C" __global__ void reduce({_declared(views)}, float* sums, int accumulate) {{
+    PDL_BEGIN;
     __shared__ float shared[{THREADS}];
     uint32_t column = blockIdx.x * ACROSS + threadIdx.x % ACROSS;
     uint32_t first = (uint32_t)({rows}ull * blockIdx.y / gridDim.y);
@@ -267,10 +270,3 @@ extern "C" __global__ void reduce({_declared(views)}, float* sums, int accumulat
     }}
 }}
 """
-
-
-def sum_parts(partial: Tensor, y: Tensor, *, accumulate: bool) -> Step:
-    """A step that sums the rows of a (parts, columns) matrix into y."""
-    parts, columns = partial.shape
-    arguments = [partial, y, np.int32(parts), np.int32(columns), np.int32(accumulate)]
-    return launch(kernel("reduce", "sum_parts", T="float"), -(-columns // THREADS), arguments)

@@ -9,7 +9,7 @@ import numpy as np
 
 from ...formula import to_c
 from ...tensor import Step, Tensor
-from ..layout import C_TYPES, dtype_of
+from ..layout import C_TYPES, c_struct, dtype_of
 from ..registry import CudaCall, primitive
 from ..runtime.compile import kernel_from
 from ..runtime.launch import launch
@@ -22,18 +22,19 @@ FEW = 2**20
 WIDTH = 4
 
 
+CHUNK = np.dtype([("start", "i8"), ("stop", "i8"), ("rate", "f4"), ("decay", "f4")])
+"""What a block updates, and the multipliers of its parameter."""
+
+
 def chunks(segments: Sequence[Segment]) -> np.ndarray:
-    """A table (start, stop, rate, decay) of pieces of segments, as 64-bit words."""
+    """A table of chunks: pieces of the segments."""
     chunk = CHUNKS[sum(stop - start for start, stop, *_ in segments) > FEW]
     table = [
         (begin, min(begin + chunk, stop), rate, decay)
         for start, stop, rate, decay in segments
         for begin in range(start, stop, chunk)
     ]
-    words = np.zeros((len(table), 3), np.int64)
-    words[:, 0], words[:, 1] = ([row[i] for row in table] for i in (0, 1))
-    words[:, 2] = np.array([row[2:] for row in table], np.float32).view(np.int64)[:, 0]
-    return words
+    return np.array(table, CHUNK)
 
 
 @primitive("row")
@@ -84,10 +85,11 @@ def update_kernel(
     stores = " ".join(f"{n}_[at] = {n};" for n in written)
     return f"""
 #define WIDTH {WIDTH}
-struct Chunk {{ int64_t start, stop; float rate, decay; }};
+{c_struct("Chunk", CHUNK)}
 
 extern "C" __global__ void update({declared}, {kind}* __restrict__ shadow,
                                   const float* scalars, const Chunk* chunks) {{
+    PDL_BEGIN;
     Chunk chunk = chunks[blockIdx.x];
     float rate = chunk.rate, decay = chunk.decay;
     {given}

@@ -13,7 +13,7 @@ from typing import Any
 from . import device, nvrtc
 from .background import Task, begin
 from .cache import cache_folder, keep_somewhere
-from .dependent import with_waiting
+from .pdl import check_heads
 
 FOLDER = Path(__file__).parent.parent / "kernels"
 DEFAULT_SHARED = 48 << 10
@@ -139,6 +139,7 @@ def kernel(name: str, function: str, **macros: Any) -> Kernel:
 
 
 def kernel_from(text: str, function: str, specific: str = "") -> Kernel:
-    """A kernel whose text was generated. specific: see `compiled`."""
+    """A kernel of a text whose kernels all wait first (pdl.py). specific: see `compiled`."""
+    check_heads(text)
     shared = read("common.cuh") + (read("hopper.cuh") if specific else "")
-    return compiled(shared + with_waiting(text), function, specific)
+    return compiled(shared + text, function, specific)

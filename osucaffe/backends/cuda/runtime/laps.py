@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 HOLD = """
 extern "C" __global__ void hold(uint64_t nanoseconds) {
+    PDL_BEGIN;
     uint64_t start, now;
     asm volatile("mov.u64 %0, %globaltimer;" : "=l"(start));
     do asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now)); while (now - start < nanoseconds);

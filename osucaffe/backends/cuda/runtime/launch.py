@@ -8,8 +8,8 @@ from typing import Any
 from ...tensor import Step, Tensor
 from . import device
 from .compile import Kernel
-from .dependent import is_possible, launch_dependent
 from .graphs import is_capturing
+from .pdl import is_possible, launch_early
 from .tensor_map import Described
 
 THREADS = 256
@@ -38,7 +38,7 @@ def launch(
     def step() -> None:
         values = tuple(map(_value, given))
         if is_capturing() and is_possible(device.current()):
-            launch_dependent(function.function, blocks, threads, values, shared)
+            launch_early(function.function, blocks, threads, values, shared)
         else:
             function.function(blocks, threads, values, shared_mem=shared)
 

@@ -98,8 +98,7 @@ STAND_INS = """
 #define __forceinline__ inline
 #define __shared__ static
 #define __syncthreads()
-#define await_previous()
-#define launch_next()
+#define PDL_BEGIN
 static struct { int x, y, z; } blockIdx, threadIdx, blockDim{1, 1, 1}, gridDim{1, 1, 1};
 inline float to_float(float x) { return x; }
 template <typename T> T from_float(float x) { return x; }

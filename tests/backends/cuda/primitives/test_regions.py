@@ -30,9 +30,12 @@ static int max(int a, int b) { return a > b ? a : b; }
 static int min(int a, int b) { return a < b ? a : b; }
 #define __device__
 #define __global__
+#define PDL_BEGIN
 #define __forceinline__ inline
 #define __fmul_rn(a, b) ((float)(a) * (float)(b))
 #define __fadd_rn(a, b) ((float)(a) + (float)(b))
+static struct { int x; } blockIdx, threadIdx, blockDim{1}, gridDim{1};
+static float block_sum(float x) { return x; }
 #define FOR_EACH(count) for (int64_t id = 0; id < (count); ++id)
 """
 
@@ -115,6 +118,15 @@ def test_a_roi_of_no_image_gives_zeros() -> None:
 LAYERS = [
     ("ROIPooling", "x r", "roi_pooling_param { pooled_h: 2 pooled_w: 3 }"),
     ("ROIAlign", "x r", "roi_pooling_param { pooled_h: 2 pooled_w: 3 }"),
+    ("ROIWarping", "x moved", "roi_warping_param { pooled_h: 2 pooled_w: 3 }"),
+    ("MaskResize", "x", "mask_resize_param { output_height: 3 output_width: 9 }"),
+    ("MaskPooling", "x mask", ""),
+    (
+        "MultiStageMeanfield",
+        "x z i",
+        "multi_stage_meanfield_param { theta_alpha: 9 theta_beta: 3 "
+        "theta_gamma: 3 num_iterations: 2 }",
+    ),
     ("PSROIPooling", "x r", "psroi_pooling_param { spatial_scale: 1 output_dim: 2 group_size: 2 }"),
     ("ShuffleChannel", "x", "shuffle_channel_param { group: 2 }"),
     ("Axpy", "a x z", ""),
@@ -136,6 +148,9 @@ def test_layers_of_forks_are_prepared(precision: str, monkeypatch: pytest.Monkey
     text += (
         'layer { name: "pool" type: "Pooling" bottom: "a0" top: "a" '
         "pooling_param { global_pooling: true } }"
+        'layer { name: "move" type: "Scale" bottom: "r" top: "moved" }'
+        'layer { name: "mask" type: "Convolution" bottom: "i" top: "mask" '
+        "convolution_param { num_output: 1 kernel_size: 1 } }"
         'layer { name: "rx" type: "ReLU" bottom: "x0" top: "x" }'
         'layer { name: "rz" type: "ReLU" bottom: "z0" top: "z" }'
     )

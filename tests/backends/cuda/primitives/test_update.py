@@ -6,9 +6,12 @@ import numpy as np
 import pytest
 
 from osucaffe.backends.cuda import Cuda
+from osucaffe.backends.cuda.layout import c_struct
+from osucaffe.backends.cuda.primitives.update import CHUNK
 from osucaffe.proto import SolverParameter, parse_text
 from osucaffe.solvers import Solver
 
+from ..compiler import compile_kernel, nvrtc
 from ..simulated import simulate
 
 SETTINGS = """
@@ -34,6 +37,20 @@ def test_the_launches_fit_the_kernels(
     solver = Solver(param, Cuda(precision=precision, graphs=False), loss_scale=loss_scale)
     solver.step(2)
     assert (solver.loss_scale is None) == (loss_scale == "none")
+
+
+def test_a_table_lies_as_the_compiler_lays_out_its_struct() -> None:
+    if nvrtc() is None:
+        pytest.skip("NVRTC is not installed")
+    assert CHUNK.fields is not None
+    claims = [f"sizeof(Chunk) == {CHUNK.itemsize}"]
+    claims += [f"__builtin_offsetof(Chunk, {k}) == {v[1]}" for k, v in CHUNK.fields.items()]
+    text = "typedef long long int64_t;\n" + c_struct("Chunk", CHUNK)
+    compile_kernel("PTX", text + f"static_assert({' && '.join(claims)});", ("-std=c++17",))
+    with pytest.raises(AssertionError, match="static assertion failed"):
+        compile_kernel("PTX", text + "static_assert(sizeof(Chunk) == 20);", ("-std=c++17",))
+    with pytest.raises(AssertionError, match="otherwise"):
+        c_struct("Padded", np.dtype([("rate", "f4"), ("start", "i8")]))
 
 
 @pytest.mark.gpu

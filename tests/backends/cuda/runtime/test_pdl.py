@@ -7,13 +7,14 @@ import pytest
 
 from osucaffe.backends.cuda import Cuda
 from osucaffe.backends.cuda.runtime.compile import FOLDER, kernel_from
-from osucaffe.backends.cuda.runtime.dependent import launch_dependent, with_waiting
 from osucaffe.backends.cuda.runtime.graphs import captured
 from osucaffe.backends.cuda.runtime.launch import launch
+from osucaffe.backends.cuda.runtime.pdl import check_heads, launch_early
 from osucaffe.backends.tensor import Tensor, sequence
 
 SHIFT = """
 extern "C" __global__ void shift(const float* from, float* to, int count) {
+    PDL_BEGIN;
     FOR_EACH(count) to[id] = from[(id + 4099) % count] + 1;
 }
 """
@@ -23,15 +24,19 @@ COUNT, KERNELS = 2**20, 40
 @pytest.mark.parametrize("name", sorted(path.name for path in FOLDER.glob("*.cu")))
 def test_every_kernel_waits_first(name: str) -> None:
     text = (FOLDER / name).read_text()
-    begun = with_waiting(text)
-    assert begun.count("{ await_previous();") == text.count("__global__") > 0
-    assert begun.count("launch_next();") >= 1
+    check_heads(text)
+    heads = text.count("PDL_BEGIN;") + text.count("pdl_wait();")
+    assert heads == text.count("__global__") > 0
+    assert ("pdl_wait()" in text) == ("pdl_launch_next()" in text)
 
 
-def test_kernel_may_say_when_the_next_is_launched() -> None:
-    text = "__global__ void long_one() { work(); launch_next(); }"
-    assert with_waiting(text).count("launch_next();") == 1
-    assert with_waiting(SHIFT).count("launch_next();") == 1
+@pytest.mark.parametrize("head", ["", "work();", "PDL_BEGINNING;", "pdl_launch_next();"])
+def test_kernel_that_forgets_to_wait_is_refused(head: str) -> None:
+    good = "__global__ void good(int n) { PDL_BEGIN; }"
+    bad = f"__global__ void __launch_bounds__(32) bad(int n) {{ {head} }}"
+    for text in f"{good} {bad}", f"{bad} {good}":
+        with pytest.raises(RuntimeError, match="kernel bad must begin with PDL_BEGIN"):
+            kernel_from(text, "good")
 
 
 def placed(backend: Cuda, values: np.ndarray) -> Tensor:
@@ -81,4 +86,4 @@ def test_launch_that_cannot_be_is_an_error() -> None:
     array = placed(backend, np.zeros(4, np.float32))
     values = [array.address, array.address, np.int32(4)]
     with pytest.raises(RuntimeError, match="could not be launched"):
-        launch_dependent(function, (1,), (4096,), values, 0)
+        launch_early(function, (1,), (4096,), values, 0)

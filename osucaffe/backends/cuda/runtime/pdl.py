@@ -1,8 +1,5 @@
-"""Owns launches that begin, in a CUDA graph, while the kernel before them is still running.
-
-Such a kernel does nothing before that one has ended: what is saved is the time to launch it, about
-1 us. CUDA calls this programmatic dependent launch.
-"""
+"""Owns programmatic dependent launch (PDL): in a CUDA graph, a kernel is launched while the one
+before it still runs, and waits for its end. This saves the time of a launch, about 1 us."""
 
 from __future__ import annotations
 
@@ -31,11 +28,13 @@ def is_possible(gpu: Device) -> bool:
     return gpu.has_dependent_launch and version >= FIRST_DRIVER
 
 
-def with_waiting(text: str) -> str:
-    """A text of kernels in which each begins with what common.cuh wants of it: it waits, and lets
-    the next one be launched, unless the text says itself when that is best."""
-    begin = "await_previous();" + (" launch_next();" if "launch_next()" not in text else "")
-    return re.sub(r"__global__[^;{]*\{", rf"\g<0> {begin}", text)
+def check_heads(text: str) -> None:
+    """RuntimeError where a kernel of a text does not begin by waiting for what it follows: with
+    PDL_BEGIN, or with pdl_wait() if it says itself, later, when the next may be launched."""
+    for name in re.findall(
+        r"__global__[^;{]*\b(\w+)\([^;{]*\{(?!\s*(?:PDL_BEGIN|pdl_wait\(\));)", text
+    ):
+        raise RuntimeError(f"kernel {name} must begin with PDL_BEGIN or pdl_wait() (common.cuh)")
 
 
 class _Attribute(ctypes.Structure):
@@ -63,7 +62,7 @@ def _three(extents: Sequence[int]) -> Any:
     return (ctypes.c_uint * 3)(*extents, *[1] * (3 - len(extents)))
 
 
-def launch_dependent(
+def launch_early(
     function: Any,
     grid: Sequence[int],
     block: Sequence[int],
@@ -72,8 +71,8 @@ def launch_dependent(
 ) -> None:
     """Launch a kernel of CuPy's that may begin before what is ahead of it on the stream has ended.
 
-    values: NumPy scalars and arrays (passed by value), and addresses as int. The kernel must come
-    from a text `with_waiting`.
+    values: NumPy scalars and arrays (passed by value), and addresses as int. The kernel must pass
+    `check_heads`.
     """
     import cupy
 
