@@ -22,11 +22,12 @@ FORKS = {
     "AnnotatedData", "Axpy", "BN", "BboxAccuracy", "BoxAnnotatorOHEM", "BoxGroupOutput",
     "BoxOutput", "CenterLoss", "ChannelScale", "ConvolutionDepthwise", "DecodeBBox",
     "DenseImageData", "DepthwiseConvolution", "DetectNetTransformation", "DetectionAccuracy",
-    "DetectionEvaluate", "DetectionGroupAccuracy", "DetectionGroupLoss", "DetectionLoss",
-    "DetectionOutput", "Flip", "FocalLoss", "FrcnnOutput", "HardMining", "Interp",
-    "LabelSpecificAdd", "MultiBoxLoss", "Normalize", "PSROIPooling", "Permute", "PriorBox",
-    "Proposal", "ProposalTarget", "ROIAlign", "ROIPooling", "ReLU6", "ScaleRoute", "ShuffleChannel",
-    "SmoothL1Loss", "SmoothL1LossOHEM", "SoftmaxWithLossOHEM", "Upsample", "VideoData",
+    "DetectionData", "DetectionEvaluate", "DetectionGroupAccuracy", "DetectionGroupLoss",
+    "DetectionLoss", "DetectionOutput", "EvalData", "Flip", "FocalLoss", "FrcnnOutput",
+    "HardMining", "ImageGtData", "Interp", "LabelSpecificAdd", "MultiBoxLoss", "Normalize",
+    "PSROIPooling", "Permute", "PriorBox", "Proposal", "ProposalTarget", "ROIAlign", "ROIPooling",
+    "ReLU6", "ScaleRoute", "ShuffleChannel", "SmoothL1Loss", "SmoothL1LossOHEM",
+    "SoftmaxWithLossOHEM", "Upsample", "VideoData",
 }  # fmt: skip
 OWN = {"GELU", "L1Loss", "LayerNorm", "PatchData", "PixelShuffle"}
 

@@ -241,10 +241,11 @@ CASES = [
 WITHOUT = {
     "Accuracy", "AnnotatedData", "ArgMax", "BboxAccuracy", "BoxAnnotatorOHEM", "BoxGroupOutput",
     "BoxOutput", "CenterLoss", "Data", "DecodeBBox", "DenseImageData", "DetectNetTransformation",
-    "DetectionAccuracy", "DetectionEvaluate", "DetectionGroupAccuracy", "DetectionGroupLoss",
-    "DetectionLoss", "DetectionOutput", "DummyData", "FrcnnOutput", "HDF5Data", "HDF5Output",
-    "HardMining", "ImageData", "Input", "MemoryData", "MultiBoxLoss", "PatchData", "PriorBox",
-    "Proposal", "ProposalTarget", "Python", "ScaleRoute", "Threshold", "VideoData", "WindowData",
+    "DetectionAccuracy", "DetectionData", "DetectionEvaluate", "DetectionGroupAccuracy",
+    "DetectionGroupLoss", "DetectionLoss", "DetectionOutput", "DummyData", "EvalData",
+    "FrcnnOutput", "HDF5Data", "HDF5Output", "HardMining", "ImageData", "ImageGtData", "Input",
+    "MemoryData", "MultiBoxLoss", "PatchData", "PriorBox", "Proposal", "ProposalTarget", "Python",
+    "ScaleRoute", "Threshold", "VideoData", "WindowData",
 }  # fmt: skip
 """Types that have no gradient, or one that users write (Python) or that a file of its own tests."""
 
