@@ -266,12 +266,12 @@ CASES = [
 WITHOUT = {
     "Accuracy", "AnnotatedData", "ArgMax", "BboxAccuracy", "BoxAnnotatorOHEM", "BoxGroupOutput",
     "BoxOutput", "CenterLoss", "Data", "DecodeBBox", "DenseImageData", "DetectNetTransformation",
-    "DetectionAccuracy", "DetectionEvaluate", "DetectionGroupAccuracy", "DetectionGroupLoss",
-    "DetectionLoss", "DetectionOutput", "DummyData", "FrcnnOutput", "GlobalLSEMargin", "HDF5Data",
-    "HDF5Output", "HardMining", "ImageData", "ImageLabelmapData", "ImageSegData", "Input",
-    "MarginInnerProduct", "MemoryData", "MultiBoxLoss", "PatchData", "PriorBox", "Proposal",
-    "ProposalTarget", "Python", "ScaleRoute", "SegAccuracy", "Threshold", "VideoData",
-    "WindowData",
+    "DetectionAccuracy", "DetectionData", "DetectionEvaluate", "DetectionGroupAccuracy",
+    "DetectionGroupLoss", "DetectionLoss", "DetectionOutput", "DummyData", "EvalData",
+    "FrcnnOutput", "GlobalLSEMargin", "HDF5Data", "HDF5Output", "HardMining", "ImageData",
+    "ImageGtData", "ImageLabelmapData", "ImageSegData", "Input", "MarginInnerProduct",
+    "MemoryData", "MultiBoxLoss", "PatchData", "PriorBox", "Proposal", "ProposalTarget", "Python",
+    "ScaleRoute", "SegAccuracy", "Threshold", "VideoData", "WindowData",
 }  # fmt: skip
 """Types that have no gradient, or one that users write (Python), or that tests of their own hold
 against the fork's."""
