@@ -10,7 +10,7 @@ from .backends.primitives import Program
 from .backends.records import ImageDecoder
 from .backends.tensor import Shape, Tensor
 from .blob import Blob
-from .errors import UserError, nearest
+from .errors import UserError
 from .labels import Classes, Labels
 from .proto.titles import label, title
 
@@ -26,27 +26,21 @@ _LayerType = TypeVar("_LayerType", bound=type["Layer"])
 
 LayerClass: TypeAlias = "type[Layer]"
 
-_types: dict[str, LayerClass] = {}
+registered: dict[str, LayerClass] = {}
+"""The layer types by name: all of them, once the package `layers` is imported."""
 
 
 def register(name: str) -> Callable[[_LayerType], _LayerType]:
     """Make a class the layer of this type. A second class for one type is an error."""
 
     def decorate(layer_type: _LayerType) -> _LayerType:
-        if name in _types:
+        if name in registered:
             raise ValueError(f"layer type {name} is registered twice")
         layer_type.type = name
-        _types[name] = layer_type
+        registered[name] = layer_type
         return layer_type
 
     return decorate
-
-
-def layer_types() -> dict[str, type[Layer]]:
-    """Every registered layer type by name."""
-    from . import layers  # noqa: F401  (importing the package registers its layers)
-
-    return dict(sorted(_types.items()))
 
 
 class Reshaped(Exception):
@@ -210,16 +204,3 @@ class Layer:
                 if most is None:
                     wanted = f"at least {least}"
                 self.fail(field, f"needs {wanted}, but the net gives it {found}")
-
-
-def create_layer(param: Any, phase: str, *, key: int = 0, seed: int = 0) -> Layer:
-    """The layer that a LayerParameter describes. An unknown type raises UserError."""
-    types = layer_types()
-    if param.type not in types:
-        near = nearest(param.type, types)
-        hint = f' (did you mean "{near}"?)' if near else ""
-        what = f'unknown layer type "{param.type}"{hint}' if param.type else "has no type"
-        raise UserError(f"{title(param)}: {what}; osucaffe layers lists the types there are")
-    layer = types[param.type].form(param)(param, phase, key=key, seed=seed)
-    layer.check_counts()
-    return layer

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from .. import __version__
+from .. import __version__, hooks
 from ..errors import UserError, nearest, reason
 
 COMMANDS = (
@@ -63,6 +63,7 @@ def _leave(code: Any) -> None:
 
 
 def _run(arguments: Sequence[str] | None) -> int:
+    hooks.provide_caffe = _provide_caffe
     words = _normalize(sys.argv[1:] if arguments is None else arguments)
     try:
         args = _parser().parse_args(words or ["--help"])
@@ -77,6 +78,13 @@ def _run(arguments: Sequence[str] | None) -> int:
             print(f"osucaffe: {message}", file=sys.stderr)
         return code
     return 0
+
+
+def _provide_caffe() -> None:
+    """Let `import caffe` find the interface, which is imported only for nets that ask for it."""
+    from ..pycaffe import install
+
+    install()
 
 
 def _explain(error: BaseException) -> tuple[int, str]:

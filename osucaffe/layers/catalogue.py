@@ -1,11 +1,31 @@
-"""Owns what can be said of all layer types alike: which settings each of them reads."""
+"""Owns the list of all layer types, what makes a layer of its parameter, and which settings each
+type reads. To import it imports them all, as it does any module of this package."""
 
 from __future__ import annotations
 
-from ..layer import Layer
+from ..errors import UserError, nearest
+from ..layer import Layer, registered
 from ..proto import LayerParameter, is_unread
+from ..proto.titles import title
 
 _FIELDS = LayerParameter.DESCRIPTOR.fields_by_name
+
+
+def layer_types() -> dict[str, type[Layer]]:
+    """Every layer type by name."""
+    return dict(sorted(registered.items()))
+
+
+def create_layer(param: LayerParameter, phase: str, *, key: int = 0, seed: int = 0) -> Layer:
+    """The layer that a LayerParameter describes. An unknown type raises UserError."""
+    if param.type not in registered:
+        near = nearest(param.type, registered)
+        hint = f' (did you mean "{near}"?)' if near else ""
+        what = f'unknown layer type "{param.type}"{hint}' if param.type else "has no type"
+        raise UserError(f"{title(param)}: {what}; osucaffe layers lists the types there are")
+    layer = registered[param.type].form(param)(param, phase, key=key, seed=seed)
+    layer.check_counts()
+    return layer
 
 
 def messages_of(layer_type: type[Layer]) -> tuple[str, ...]:

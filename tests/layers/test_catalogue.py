@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import inspect
 
-from osucaffe.layer import layer_types
-from osucaffe.layers.catalogue import messages_of, settings_of
+from osucaffe.layers.catalogue import layer_types, messages_of, settings_of
 from osucaffe.proto import LayerParameter
 
 CAFFE = {

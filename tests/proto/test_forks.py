@@ -10,8 +10,7 @@ import pytest
 import osucaffe
 from osucaffe.backends.cpu import Cpu
 from osucaffe.errors import UserError
-from osucaffe.layer import layer_types
-from osucaffe.layers.catalogue import messages_of
+from osucaffe.layers.catalogue import layer_types, messages_of
 from osucaffe.net import Net
 from osucaffe.proto import (
     LayerParameter,
