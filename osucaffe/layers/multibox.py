@@ -8,8 +8,8 @@ from typing import Any
 from ..backends.primitives import Program
 from ..backends.tensor import Shape, Tensor
 from ..blob import Blob
-from ..layer import Layer, register
 from ..proto import caffe_pb2
+from .base import Layer, register
 from .softmax import pre_fixed, read_normalization
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 
-from osucaffe.layers.catalogue import layer_types, messages_of, settings_of
+from osucaffe.layer import layer_types, messages_of, settings_of
 from osucaffe.proto import LayerParameter
 
 CAFFE = {

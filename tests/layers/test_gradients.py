@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from osucaffe.backends.cpu.backend import Cpu
-from osucaffe.layers.catalogue import layer_types
+from osucaffe.layer import layer_types
 
 from .nets import build, inputs
 

@@ -10,7 +10,7 @@ import pytest
 import osucaffe
 from osucaffe.backends.cpu import Cpu
 from osucaffe.errors import UserError
-from osucaffe.layers.catalogue import layer_types, messages_of
+from osucaffe.layer import layer_types, messages_of
 from osucaffe.net import Net
 from osucaffe.proto import (
     LayerParameter,
