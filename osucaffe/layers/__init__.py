@@ -51,4 +51,6 @@ from . import (  # noqa: F401
     video_data,
     volumes,
     window_data,
+    yolo,
+    yolo_output,
 )

@@ -53,6 +53,8 @@ UNREAD: dict[str, tuple[str, ...]] = {
     "ParameterParameter.blob_filler": ("NormFace",),
     "PoolingParameter.kernel_depth": ("C3D", "Pooling3D"),
     "PoolingParameter.temporal_stride": ("C3D", "Pooling3D"),
+    "RegionLossParameter.class_map": ("caffe-yolo9000",),
+    "RegionLossParameter.softmax_tree": ("caffe-yolo9000",),
     "ResizeParameter.height_scale": ("SSD",),
     "ResizeParameter.width_scale": ("SSD",),
     "ScaleParameter.max_value": ("NormFace", "GlobalLSEMargin"),

@@ -22,12 +22,13 @@ FORKS = {
     "AnnotatedData", "Axpy", "BN", "BilinearInterpolation", "BoxAnnotatorOHEM", "CenterLoss",
     "ChannelScale", "Convolution3D", "ConvolutionDepthwise", "DenseImageData",
     "DepthwiseConvolution", "DetectNetTransformation", "DetectionEvaluate", "DetectionOutput",
-    "DiceCoefLoss", "Flip", "FocalLoss", "GlobalLSEMargin", "ImageLabelmapData", "ImageSegData",
-    "Interp", "JSDLoss", "LabelSpecificAdd", "LabelSpecificRescale", "Lstm", "MarginInnerProduct",
-    "MaskPooling", "MaskResize", "MultiBoxLoss", "MultiStageMeanfield", "Normalize",
-    "PSROIPooling", "Permute", "Pooling3D", "PriorBox", "Proposal", "ROIAlign", "ROIPooling",
-    "ROIWarping", "ReLU6", "SeLu", "SeLuDropout", "SegAccuracy", "ShuffleChannel", "SmoothL1Loss",
-    "SmoothL1LossOHEM", "SoftmaxWithLossOHEM", "Upsample", "VideoData",
+    "DiceCoefLoss", "EvalDetection", "Flip", "FocalLoss", "GlobalLSEMargin", "ImageLabelmapData",
+    "ImageSegData", "Interp", "JSDLoss", "LabelSpecificAdd", "LabelSpecificRescale", "Lstm",
+    "MarginInnerProduct", "MaskPooling", "MaskResize", "MultiBoxLoss", "MultiStageMeanfield",
+    "Normalize", "PSROIPooling", "Permute", "Pooling3D", "PriorBox", "Proposal", "ROIAlign",
+    "ROIPooling", "ROIWarping", "ReLU6", "RegionLoss", "Reorg", "SeLu", "SeLuDropout",
+    "SegAccuracy", "ShuffleChannel", "SmoothL1Loss", "SmoothL1LossOHEM", "SoftmaxWithLossOHEM",
+    "Upsample", "VideoData",
 }  # fmt: skip
 OWN = {"GELU", "L1Loss", "LayerNorm", "PatchData", "PixelShuffle"}
 
