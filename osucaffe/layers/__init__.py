@@ -53,4 +53,5 @@ from . import (  # noqa: F401
     window_data,
     yolo,
     yolo_output,
+    yolo_v3,
 )

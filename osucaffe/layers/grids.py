@@ -44,6 +44,12 @@ def read_anchors(layer: Layer, field: str, biases: Sequence[float], least: int) 
     return np.array(biases).reshape(-1, 2)
 
 
+def check_mask(layer: Layer, field: str, mask: list[int], wanted: int, anchors: int) -> None:
+    """Refuse a list of too few anchors, or of those that there are not."""
+    if len(mask) < wanted or any(each >= anchors for each in mask):
+        layer.fail(field, f"is {mask}, but must name {wanted} of {anchors} anchors, from 0 on")
+
+
 def boxes_of(cells: np.ndarray, anchors: np.ndarray) -> np.ndarray:
     """What cells (A, 4 or more, H, W) predict with anchors (A, 2) in parts of the image:
     (A, 4, H, W). x and y of the cells are shares of a cell already."""

@@ -8,9 +8,11 @@ from ..backends.primitives import Program
 from ..backends.tensor import Shape
 from ..blob import Blob
 from ..layer import Layer, register
+from .detection import Rows
 from .grids import (
     boxes_of,
     check_grid,
+    check_mask,
     check_truths,
     overlaps,
     read_anchors,
@@ -91,3 +93,75 @@ class EvalDetection(Layer):
         kept = kept[scores[kept] >= LEAST_SCORE]
         kept = kept[np.argsort(kinds[kept], kind="stable")]
         return kinds[kept], scores[kept], boxes[kept]
+
+
+@register("Yolov3DetectionOutput")
+class Yolov3DetectionOutput(Rows):
+    """The boxes that YOLO v3 reports, of all its grids: rows of 7 numbers, as DetectionOutput's.
+
+    Boxes are thinned whatever their classes. By image, where the fork (eric612/MobileNet-YOLO)
+    takes those of a batch together. An image's row of -1 says that nothing was found in any.
+    """
+
+    bottoms = (1, None)
+
+    def setup(self, bottom: list[Shape]) -> list[Shape]:
+        param, name = self.param.yolov3_detection_output_param, "yolov3_detection_output_param"
+        self.no_gradient = tuple(range(len(bottom)))
+        count = param.num_box
+        if param.mask_group_num != len(bottom) or len(param.anchors_scale) < len(bottom):
+            self.fail(
+                f"{name}.mask_group_num", f"and anchors_scale must be of {len(bottom)} bottoms"
+            )
+        if not 0 <= param.nms_threshold <= 1:
+            self.fail(f"{name}.nms_threshold", "must be between 0 and 1")
+        sizes = read_anchors(self, f"{name}.biases", param.biases, 1)
+        masks = np.array(param.mask[: len(param.mask) // len(bottom) * len(bottom)], int)
+        self.sizes = []
+        for i, (shape, own) in enumerate(zip(bottom, masks.reshape(len(bottom), -1), strict=True)):
+            check_grid(self, shape, count, param.num_classes, i)
+            check_mask(self, f"{name}.mask", own.tolist(), count, len(sizes))
+            image = np.array(shape[:1:-1]) * param.anchors_scale[i]
+            self.sizes.append(sizes[own[:count]] / image)
+        places = sum(count * shape[2] * shape[3] for shape in bottom)
+        return [(1, 1, bottom[0][0] * places, 7)]
+
+    def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
+        _, length = self.open_rows(top[0])
+        program.host([blob.data for blob in bottom], [top[0].data, length], function=self._report)
+
+    def _report(self, reads: Arrays, writes: Arrays) -> None:
+        table, length = writes[0].reshape(-1, 7), writes[1]
+        table.fill(-1)
+        found = [
+            np.pad(self._found(images), ((0, 0), (1, 0)), constant_values=item)
+            for item, images in enumerate(zip(*reads, strict=True))
+        ]
+        rows = np.concatenate(found)[: len(table)]
+        table[: len(rows)] = rows
+        length[...] = len(rows)
+        if not len(rows):
+            table[: len(found), 0] = np.arange(len(found))
+            length[...] = len(found)
+
+    def _found(self, grids: tuple[np.ndarray, ...]) -> np.ndarray:
+        """Class from 1, score and corners of what the grids of an image tell, the best first."""
+        param = self.param.yolov3_detection_output_param
+        parts = []
+        for x, sizes in zip(grids, self.sizes, strict=True):
+            cells = x.reshape(param.num_box, -1, *x.shape[1:]).astype(np.float64)
+            cells[:, :2], cells[:, 4:] = sigmoid(cells[:, :2]), sigmoid(cells[:, 4:])
+            scores = cells[:, 5:] * cells[:, 4:5]
+            # As the fork goes through them: rows, columns, anchors, classes.
+            rows, columns, n, kinds = np.nonzero(
+                scores.transpose(2, 3, 0, 1) > param.confidence_threshold
+            )
+            boxes = boxes_of(cells, sizes)[n, :, rows, columns]
+            told = scores[n, kinds, rows, columns]
+            parts.append(np.concatenate([kinds[:, None] + 1, told[:, None], boxes], axis=1))
+        rows = np.concatenate(parts)
+        rows = rows[np.argsort(-rows[:, 1], kind="stable")]
+        rows = rows[thin(rows[:, 2:], param.nms_threshold)]
+        rows[:, 2:4] -= rows[:, 4:] / 2
+        rows[:, 4:] += rows[:, 2:4]
+        return rows

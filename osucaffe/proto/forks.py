@@ -131,6 +131,8 @@ UNREAD: dict[str, tuple[str, ...]] = {
     "VideoDataParameter.use_temporal_jitter": ("C3D",),
     "VideoDataParameter.video_file": ("SSD",),
     "VideoDataParameter.video_type": ("SSD",),
+    "Yolov3DetectionOutputParameter.gaussian_box": ("MobileNet-YOLO",),
+    "Yolov3Parameter.iou_loss": ("MobileNet-YOLO",),
 }
 """Fields, and values (after "="), each with the fork that has it and the layer types that read it
 all the same."""

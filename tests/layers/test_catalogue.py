@@ -28,7 +28,8 @@ FORKS = {
     "Normalize", "PSROIPooling", "Permute", "Pooling3D", "PriorBox", "Proposal", "ROIAlign",
     "ROIPooling", "ROIWarping", "ReLU6", "RegionLoss", "Reorg", "SeLu", "SeLuDropout",
     "SegAccuracy", "ShuffleChannel", "SmoothL1Loss", "SmoothL1LossOHEM", "SoftmaxWithLossOHEM",
-    "Upsample", "VideoData",
+    "Upsample", "VideoData", "Yolov3",
+    "Yolov3DetectionOutput",
 }  # fmt: skip
 OWN = {"GELU", "L1Loss", "LayerNorm", "PatchData", "PixelShuffle"}
 

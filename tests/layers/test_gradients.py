@@ -270,7 +270,8 @@ WITHOUT = {
     "DenseImageData", "DetectNetTransformation", "DetectionEvaluate", "DetectionOutput",
     "DummyData", "EvalDetection", "GlobalLSEMargin", "HDF5Data", "HDF5Output", "ImageData", "ImageLabelmapData",
     "ImageSegData", "Input", "MarginInnerProduct", "MemoryData", "MultiBoxLoss", "PatchData",
-    "PriorBox", "Proposal", "Python", "RegionLoss", "SegAccuracy", "Threshold", "VideoData", "WindowData",
+    "PriorBox", "Proposal", "Python", "RegionLoss", "SegAccuracy", "Threshold", "VideoData", "WindowData", "Yolov3",
+    "Yolov3DetectionOutput",
 }  # fmt: skip
 """Types that have no gradient, or one that users write (Python), or that tests of their own hold
 against the fork's."""

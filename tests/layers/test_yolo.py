@@ -175,6 +175,115 @@ def test_detections_are_judged() -> None:
     np.testing.assert_array_equal(found[2:].reshape(-1, 4)[:3, 2:], [[0, 1]] * 3)
 
 
+ANCHORS = [10, 12, 30, 20, 40, 64, 28, 22]
+
+
+def yolo_v3_loss(x, truths, mask, param):
+    """Of an image of 16 pixels a cell, as `region_loss`."""
+    delta, (height, width) = np.zeros_like(x), x.shape[2:]
+    sizes = [(w / (16 * width), h / (16 * height))
+             for w, h in zip(ANCHORS[::2], ANCHORS[1::2], strict=True)]  # fmt: skip
+    told = x.copy()
+    for n, k, j, i in np.ndindex(x.shape):
+        if k not in (2, 3):
+            told[n, k, j, i] = sigmoid(x[n, k, j, i])
+    for n, j, i in np.ndindex(len(x), height, width):
+        cell = told[n, :, j, i]
+        box = [(i + cell[0]) / width, (j + cell[1]) / height]
+        box += [math.exp(cell[2 + k]) * sizes[mask[n]][k] for k in (0, 1)]
+        best = max((overlap(box, truth[1:]) for truth in truths), default=0)
+        delta[n, 4, j, i] = cell[4] if best <= param["thresh"] else 0
+    for label, *truth in truths:
+        i, j = int(truth[0] * width), int(truth[1] * height)
+        fits = [overlap([0, 0, *size], [0, 0, *truth[2:]]) for size in sizes]
+        best = fits.index(max(fits))
+        takers = [mask.index(best)] if best in mask else []
+        passed = takers[0] if takers else best
+        takers += [mask.index(n) for n in range(len(sizes))
+                   if n in mask and n != passed and fits[n] > param["iou_thresh"]]  # fmt: skip
+        for n in takers:
+            cell, out, size = told[n, :, j, i], delta[n, :, j, i], sizes[mask[n]]
+            aims = [truth[0] * width - i, truth[1] * height - j,
+                    math.log(truth[2] / size[0]), math.log(truth[3] / size[1])]  # fmt: skip
+            for k in range(4):
+                out[k] = -param["coord_scale"] * (2 - truth[2] * truth[3]) * (aims[k] - cell[k])
+            out[4] = -(1 - cell[4]) * (param["object_scale"] if param["use_logic_gradient"] else 1)
+            eps, again = param["label_smooth_eps"], out[5 + label] != 0
+            p = cell[5 + label] + 1e-15
+            focal = -(1 - p) * (2 * p * math.log(p) + p - 1) / 2
+            for k in range(len(cell) - 5):
+                aim = (k == label) * (1 - eps) + eps / 2
+                if (again and k == label) or (not again and not param["use_focal_loss"]):
+                    out[5 + k] = -param["class_scale"] * (aim - cell[5 + k])
+                elif not again:
+                    out[5 + k] = -param["class_scale"] * ((k == label) - cell[5 + k]) * focal
+    loss = (delta**2).sum()
+    if param["use_logic_gradient"]:
+        for k in (0, 1, *range(4, x.shape[1])):
+            delta[:, k] *= told[:, k] * (1 - told[:, k])
+    return loss, delta
+
+
+@pytest.mark.parametrize(
+    ("mask", "changes"),
+    [
+        ([2, 0, 3], {}),
+        ([0, 1, 2], {"use_logic_gradient": 1, "label_smooth_eps": 0}),
+        ([1, 2, 3], {"use_focal_loss": 1, "iou_thresh": 1}),
+    ],
+)
+def test_yolo_v3_loss(mask, changes) -> None:
+    x = random.standard_normal((2, 3 * 8, 3, 4))
+    twice = [[0, 0.3, 0.4, 0.5, 0.3], [0, 0.35, 0.45, 0.4, 0.35], [2, 0.36, 0.45, 0.45, 0.4]]
+    truths = [twice, objects(4)]
+    param = {"thresh": 0.3125, "iou_thresh": 0.375, "coord_scale": 1.25, "object_scale": 3,
+             "class_scale": 1.5, "label_smooth_eps": 0.125, "use_logic_gradient": 0,
+             "use_focal_loss": 0} | changes  # fmt: skip
+    fields = " ".join(f"{name}: {value}" for name, value in param.items())
+    fields += "".join(f" biases: {each}" for each in ANCHORS)
+    fields += "".join(f" mask: {each}" for each in mask)
+    settings = f"yolov3_param {{ num_class: 3 num: 3 anchors_scale: 16 {fields} }}"
+    loss, gradient = run_loss("Yolov3", [x, as_rows_of_5(truths)], settings)
+    cells = x.reshape(2, 3, 8, 3, 4)
+    found = [yolo_v3_loss(*each, mask, param) for each in zip(cells, truths, strict=True)]
+    assert loss == pytest.approx(sum(each for each, _ in found) / 2)
+    wanted = np.array([delta for _, delta in found]).reshape(x.shape)
+    np.testing.assert_allclose(gradient, wanted * 1.5 / 2, rtol=1e-9, atol=1e-12)
+
+
+REPORT = (
+    "yolov3_detection_output_param { num_classes: 2 num_box: 1 confidence_threshold: 0.25 "
+    "nms_threshold: 0.5 biases: 16 biases: 16 biases: 32 biases: 16 mask: 1 mask: 0 "
+    "anchors_scale: 32 anchors_scale: 16 }"
+)
+
+
+def grids(items, told):
+    """Two grids, of 2 x 2 and 4 x 4 cells; told: item, grid, row, column, score of class 0 or 1."""
+    found = [np.full((items, 7, size, size), -9.0) for size in (2, 4)]
+    for each in found:
+        each[:, :4] = 0
+    for item, grid, j, i, kind, score in told:
+        found[grid][item, [4, 5 + kind], j, i] = 9, score
+    return found
+
+
+def test_boxes_of_yolo_v3() -> None:
+    """Two of one cell are thinned, and one beside them of the other grid."""
+    told = [(0, 1, 0, 3, 1, 2.0), (1, 0, 1, 0, 0, 1.0), (1, 0, 1, 0, 1, 3.0), (1, 1, 2, 0, 0, 0.5),
+            (0, 1, 3, 3, 0, -2.0)]  # fmt: skip
+    found = run("Yolov3DetectionOutput", grids(2, told), REPORT).reshape(-1, 7)
+    objectness = sigmoid(9)
+    wanted = [
+        [0, 2, sigmoid(2) * objectness, 0.75, 0, 1, 0.25],
+        [1, 2, sigmoid(3) * objectness, 0, 0.625, 0.5, 0.875],
+        [1, 1, sigmoid(0.5) * objectness, 0, 0.5, 0.25, 0.75],
+    ]
+    np.testing.assert_allclose(found, wanted, rtol=1e-6)
+    nothing = run("Yolov3DetectionOutput", grids(2, []), REPORT).reshape(-1, 7)
+    np.testing.assert_array_equal(nothing, [[0] + [-1] * 6, [1] + [-1] * 6])
+
+
 @pytest.mark.parametrize(
     ("layer", "shape", "label", "message"),
     [
@@ -186,6 +295,10 @@ def test_detections_are_judged() -> None:
          (1, 1, 4, 8), r"biases: needs widths and heights of 2 anchors, but has 0"),
         ('"RegionLoss" region_loss_param { num: 2 num_class: 3 }', (1, 16, 3, 3), (1, 1, 4, 8),
          r"region_loss_param.side: is 13, but bottom\[0\] has"),
+        ('"Yolov3" yolov3_param { num: 2 num_class: 3 biases: 3 biases: 4 mask: 0 mask: 1 }',
+         (1, 16, 3, 3), (1, 4, 5), r"yolov3_param.mask: is \[0, 1\], but must name 2 of 1 anchors"),
+        ('"Yolov3DetectionOutput" yolov3_detection_output_param { mask_group_num: 2 }',
+         (1, 75, 3, 3), None, r"mask_group_num: and anchors_scale must be of 1 bottoms"),
         ('"RegionLoss" region_loss_param { num: 2 num_class: 3 }', (2, 16, 3, 3), (2,),
          r"bottom\[1\]: has shape \(2,\), but must be 1 x 1 x M x 8"),
     ],

@@ -69,6 +69,11 @@ WITHOUT_EFFECT = {
     "SolverParameter.store_blobs_in_old_format",
     "TransformationParameter.random_seed",
     "TransformationParameter.use_gpu_transform",
+    "Yolov3Parameter.accumulate",
+    "Yolov3Parameter.iou_normalizer",
+    "Yolov3Parameter.max_delta",
+    "Yolov3Parameter.noobject_scale",
+    "Yolov3Parameter.side",
 }
 """What says how a fork works, keeps and prints things, not what it computes: it is ignored."""
 
