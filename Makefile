@@ -29,6 +29,9 @@ help:
 train: $(VENV)/run.stamp data/mnist/mnist_train_lmdb/data.mdb
 	$(BIN)/osucaffe train --solver models/lenet/solver.prototxt --max_iter $(ITERATIONS)
 
+# Tests start hundreds of programs: without bytecode each would compile every module anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 # Tests that start several ranks go to one worker, one after the other.
 WORKERS ?= auto
 ON_ALL  = --numprocesses $(WORKERS) --maxprocesses 16 --dist loadgroup

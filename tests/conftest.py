@@ -9,6 +9,7 @@ import os
 import resource
 import shutil
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -19,7 +20,9 @@ ROOT = Path(__file__).resolve().parent.parent
 IS_WORKER = "PYTEST_XDIST_WORKER" in os.environ
 """Whether this is one of the processes that run tests beside each other."""
 KERNELS = "OSUCAFFE_TEST_KERNELS"
-"""The environment variable with the folder of kernels that this run of tests compiled."""
+"""The environment variable with the folder of compiled kernels."""
+KEPT = 7 * 24 * 3600
+"""Seconds for which a kernel stays there: then it is compiled again, or gone."""
 
 SLOW = (
     "backends/cuda/convolution",
@@ -110,8 +113,15 @@ def fresh_log() -> Iterator[None]:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Make the folder of compiled kernels, which workers inherit."""
-    if not IS_WORKER:
+    """Make the folder of compiled kernels, which workers inherit, and later runs."""
+    if IS_WORKER:
+        return
+    if hasattr(config, "cache"):
+        os.environ[KERNELS] = str(config.cache.mkdir("kernels"))
+        for file in Path(os.environ[KERNELS]).iterdir():
+            if file.stat().st_mtime < time.time() - KEPT:
+                file.unlink(missing_ok=True)
+    else:  # with `-p no:cacheprovider`
         folder = tempfile.mkdtemp(prefix="osucaffe-tests-")
         os.environ[KERNELS] = folder
         config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))

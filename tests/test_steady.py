@@ -11,7 +11,7 @@ from osucaffe.solvers import Solver
 
 NET = """
 layer { name: "data" type: "DummyData" top: "data" top: "label" dummy_data_param {
-  shape { dim: 64 dim: 3 dim: 32 dim: 32 } shape { dim: 64 }
+  shape { dim: 32 dim: 3 dim: 32 dim: 32 } shape { dim: 32 }
   data_filler { type: "constant" value: 0.5 } data_filler { type: "constant" value: 1 } } }
 layer { name: "conv" type: "Convolution" bottom: "data" top: "conv"
         convolution_param { num_output: 32 kernel_size: 5 weight_filler { type: "xavier" } } }
@@ -58,7 +58,7 @@ def test_nothing_is_allocated(onednn, solver_type):
         now, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    # Blobs have 256 KB and more, but for the scores. What comes and goes: argument tuples, views,
+    # Blobs have 128 KB and more, but for the scores. What comes and goes: argument tuples, views,
     # and the buffers of NumPy's iterators, of 8,192 elements however large the arrays are.
     # What stays: what Python keeps on its free lists
     assert peak - start < 64_000

@@ -60,27 +60,36 @@ def areas(boxes: np.ndarray) -> np.ndarray:
     return size[:, 0] * size[:, 1]
 
 
-def overlaps(boxes: np.ndarray, others: np.ndarray) -> np.ndarray:
-    """Intersection over union of each of the boxes with each of the others."""
+def overlaps(
+    boxes: np.ndarray, others: np.ndarray, of: str = "IOU", *, whole: bool = False
+) -> np.ndarray:
+    """Intersection over union of each of the boxes with each of the others.
+
+    of: "IOU", or in proportion to the smaller one ("IOMU") or to the first one ("IOFU"). whole:
+    boxes less than a pixel apart share nothing, where otherwise the rest of that pixel counts.
+    """
     low = np.maximum(boxes[:, None, :2], others[None, :, :2])
     high = np.minimum(boxes[:, None, 2:], others[None, :, 2:])
     size = np.maximum(high - low + 1, 0)
+    if whole:
+        size *= high >= low
     common = size[..., 0] * size[..., 1]
-    return common / (areas(boxes)[:, None] + areas(others) - common)
+    own, other = areas(boxes)[:, None], areas(others)
+    if of == "IOU":
+        return common / (own + other - common)
+    return common / (np.minimum(own, other) if of == "IOMU" else own)
 
 
-def suppress(boxes: np.ndarray, threshold: float, most: int = 0) -> np.ndarray:
+def suppress(
+    boxes: np.ndarray, threshold: float, most: int = 0, of: str = "IOU", *, whole: bool = False
+) -> np.ndarray:
     """Non-maximum suppression: which of the boxes, best first, to keep (at most; 0: any number).
 
-    A box goes where one that is kept overlaps it by more than the threshold.
+    A box goes where one that is kept overlaps it by more than the threshold (see `overlaps`).
     """
     left, kept = np.arange(len(boxes)), list[int]()
-    sizes = areas(boxes)
     while len(left) and not (most and len(kept) == most):
         first, left = left[0], left[1:]
         kept.append(first)
-        low = np.maximum(boxes[first, :2], boxes[left, :2])
-        size = np.maximum(np.minimum(boxes[first, 2:], boxes[left, 2:]) - low + 1, 0)
-        common = size[:, 0] * size[:, 1]
-        left = left[common <= threshold * (sizes[first] + sizes[left] - common)]
+        left = left[overlaps(boxes[first, None], boxes[left], of, whole=whole)[0] <= threshold]
     return np.array(kept, np.intp)

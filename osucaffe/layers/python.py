@@ -23,6 +23,9 @@ Arrays = list[np.ndarray]
 BUILT_IN = dict.fromkeys(
     ("rpn.proposal_layer", "rpn.anchor_target_layer", "rpn.proposal_target_layer"),
     f"{__package__}.rpn",
+) | dict.fromkeys(
+    ("caffe.layers.detectnet.clustering", "caffe.layers.detectnet.mean_ap"),
+    f"{__package__}.detectnet_python",
 )
 """Modules that nets name and that stand in for those that are not there."""
 

@@ -31,19 +31,17 @@ def convolution(x, w, b, stride, pad, dilation, group):
     reach = [d * (k - 1) + 1 for d, k in zip(dilation, kernel, strict=True)]
     padded = np.pad(x, [(0, 0), (0, 0), *((p, p) for p in pad)])
     out = [(e - r) // s + 1 for e, r, s in zip(padded.shape[2:], reach, stride, strict=True)]
-    y = np.zeros((x.shape[0], w.shape[0], *out))
-    inputs, outputs = x.shape[1] // group, w.shape[0] // group
+    y = np.zeros((x.shape[0], group, w.shape[0] // group, *out))
+    weights = w.reshape(*y.shape[1:3], *w.shape[1:])
+    padded = padded.reshape(x.shape[0], group, -1, *padded.shape[2:])
     for tap in np.ndindex(*kernel):
         begin = [tap[i] * dilation[i] for i in range(axes)]
         window = tuple(
             slice(begin[i], begin[i] + out[i] * stride[i], stride[i]) for i in range(axes)
         )
-        piece = padded[(slice(None), slice(None), *window)]
-        piece = piece[(slice(None), slice(None), *(slice(extent) for extent in out))]
-        for g in range(group):
-            to, of = slice(g * outputs, (g + 1) * outputs), slice(g * inputs, (g + 1) * inputs)
-            weights = w[(to, slice(None), *tap)]
-            y[:, to] += np.einsum("oc,nc...->no...", weights, piece[:, of])
+        piece = padded[(..., *window)][(..., *(slice(extent) for extent in out))]
+        y += np.einsum("goc,ngc...->ngo...", weights[(..., *tap)], piece)
+    y = y.reshape(x.shape[0], w.shape[0], *out)
     return y if b is None else y + b.reshape(-1, *[1] * axes)
 
 

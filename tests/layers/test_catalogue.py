@@ -19,17 +19,18 @@ CAFFE = {
     "Split", "Swish", "TanH", "Threshold", "Tile", "WindowData",
 }  # fmt: skip
 FORKS = {
-    "AnnotatedData", "Axpy", "BN", "BilinearInterpolation", "BoxAnnotatorOHEM", "CenterLoss",
-    "ChannelScale", "Convolution3D", "ConvolutionDepthwise", "DenseImageData",
-    "DepthwiseConvolution", "DetectNetTransformation", "DetectionEvaluate", "DetectionOutput",
-    "DiceCoefLoss", "EvalDetection", "Flip", "FocalLoss", "GlobalLSEMargin", "ImageLabelmapData",
+    "AnnotatedData", "Axpy", "BN", "BboxAccuracy", "BilinearInterpolation", "BoxAnnotatorOHEM",
+    "BoxGroupOutput", "BoxOutput", "CenterLoss", "ChannelScale", "Convolution3D",
+    "ConvolutionDepthwise", "DecodeBBox", "DenseImageData", "DepthwiseConvolution",
+    "DetectNetTransformation", "DetectionAccuracy", "DetectionEvaluate", "DetectionGroupAccuracy",
+    "DetectionGroupLoss", "DetectionLoss", "DetectionOutput", "DiceCoefLoss", "EvalDetection",
+    "Flip", "FocalLoss", "FrcnnOutput", "GlobalLSEMargin", "HardMining", "ImageLabelmapData",
     "ImageSegData", "Interp", "JSDLoss", "LabelSpecificAdd", "LabelSpecificRescale", "Lstm",
     "MarginInnerProduct", "MaskPooling", "MaskResize", "MultiBoxLoss", "MultiStageMeanfield",
-    "Normalize", "PSROIPooling", "Permute", "Pooling3D", "PriorBox", "Proposal", "ROIAlign",
-    "ROIPooling", "ROIWarping", "ReLU6", "RegionLoss", "Reorg", "SeLu", "SeLuDropout",
-    "SegAccuracy", "ShuffleChannel", "SmoothL1Loss", "SmoothL1LossOHEM", "SoftmaxWithLossOHEM",
-    "Upsample", "VideoData", "Yolov3",
-    "Yolov3DetectionOutput",
+    "Normalize", "PSROIPooling", "Permute", "Pooling3D", "PriorBox", "Proposal", "ProposalTarget",
+    "ROIAlign", "ROIPooling", "ROIWarping", "ReLU6", "RegionLoss", "Reorg", "ScaleRoute", "SeLu",
+    "SeLuDropout", "SegAccuracy", "ShuffleChannel", "SmoothL1Loss", "SmoothL1LossOHEM",
+    "SoftmaxWithLossOHEM", "Upsample", "VideoData", "Yolov3", "Yolov3DetectionOutput",
 }  # fmt: skip
 OWN = {"GELU", "L1Loss", "LayerNorm", "PatchData", "PixelShuffle"}
 

@@ -76,7 +76,7 @@ class Case:
     wanted: Wanted = field(default_factory=Wanted)
     settings: str = SGD
     tolerance: float = 1e-5
-    iterations: int = 20
+    iterations: int = 12
 
 
 ROUNDING = {"float32": 1e-5, "float16": 2**-11, "bfloat16": 2**-8}

@@ -45,6 +45,7 @@ WITHOUT_EFFECT = {
     "EvalDetectionParameter.constriant",
     "EvalDetectionParameter.save_output_param",
     "EvalDetectionParameter.sqrt",
+    "SaveOutputParameter.num_test_image",
     "ImageDataParameter.cache",
     "MultiStageMeanfieldParameter.compatibility_mode",
     "MultiStageMeanfieldParameter.force_cpu",

@@ -237,8 +237,8 @@ def test_in_place(load):
             r'"rpn.debug_layer", as there is no package "rpn": put the folder that holds it on',
         ),
         (
-            layer("TimesTen").replace(MODULE, "caffe.layers.detectnet.clustering"),
-            r'"caffe.layers.detectnet.clustering": a package "caffe" of yours is not looked into',
+            layer("TimesTen").replace(MODULE, "caffe.layers.pascal_multilabel"),
+            r'"caffe.layers.pascal_multilabel": a package "caffe" of yours is not looked into',
         ),
         (
             layer("TimesTen").replace(MODULE, "needs_another"),

@@ -1,5 +1,5 @@
-"""Owns the compilation of kernels by NVRTC in this process; each once in a run of the tests, also
-where several workers run them (conftest.py makes the folder for that)."""
+"""Owns the compilation of kernels by NVRTC in this process; each text once, also where several
+workers run the tests, and in later runs (conftest.py makes the folder for that)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ def nvrtc() -> Any:
 def compile_kernel(kind: str, text: str, options: tuple[str, ...]) -> bytes:
     """What NVRTC makes of a CUDA source. kind: "PTX" or "CUBIN". AssertionError with its log where
     the source does not compile, or instructions of Hopper GPUs wait for one another."""
-    source = "\n".join([kind, text, *options])
+    library = Path(nvrtc()._name).stat()
+    source = "\n".join([f"{library.st_size} {library.st_mtime_ns}", kind, text, *options])
     file = Path(os.environ["OSUCAFFE_TEST_KERNELS"], hashlib.sha256(source.encode()).hexdigest())
     if not file.exists():
         keep(file, _compile(kind, text, options))

@@ -43,7 +43,7 @@ def compile_ptx(text: str, options: tuple[str, ...]) -> str:
     return compile_kernel("PTX", text, general).rstrip(b"\0").decode()
 
 
-def _compiled(text: str, options: tuple[str, ...]) -> str:
+def quick_ptx(text: str, options: tuple[str, ...]) -> str:
     """PTX of a CUDA source, hardly optimised where that is possible: in a fifth of the time."""
     is_specific = any(option.endswith("a") for option in options)
     return compile_ptx(text, options if is_specific else (*options, "--Ofast-compile=mid"))
@@ -160,7 +160,7 @@ def simulate(monkeypatch: pytest.MonkeyPatch, gpu: Device = H200) -> None:
         assert gpu.compute_capability < 90 or wait_first(ptx)
         return SimpleNamespace(get_function=functools.partial(Kernel, ptx))
 
-    monkeypatch.setattr(compile, "_compiled_file", _compiled)
+    monkeypatch.setattr(compile, "_compiled_file", quick_ptx)
     monkeypatch.setattr(compile, "_module", module)
     monkeypatch.setattr(compile, "_supported", supported)
     monkeypatch.setattr(backend, "describe", lambda runtime, number: gpu)

@@ -28,7 +28,7 @@ from osucaffe.errors import UserError
 from .compiler import compile_kernel
 from .cubin import usage
 from .devices import DEVICES
-from .simulated import FakeCudnn, simulate, with_libraries
+from .simulated import FakeCudnn, quick_ptx, simulate, with_libraries
 
 WORDS = re.compile(r"\d+|b?float")
 ROWS = re.compile(r"(#[^#\n]{1,14})\1+")
@@ -129,6 +129,8 @@ def test_every_call_has_a_candidate_and_kernels_fit(
     for precision in PRECISIONS:
         if device.compute_capability < NEEDS[precision]:
             continue
+        if precision == "fp16" and gpu not in ("T4", "H200"):
+            continue  # to the choice of kernels it is bf16, which T4 has not
         for model, batch in CASES:
             found = record(gpu, precision, model, batch)
         kernels |= found.kernels
@@ -144,11 +146,22 @@ def test_every_call_has_a_candidate_and_kernels_fit(
     kinds = Recorded(device, kernels).kinds()
     assert len(kinds) > 40
     for text, options, name in kinds:
+        if gpu != "H200" and not _can_exceed(text, kernels[text, options, name]):
+            quick_ptx(text, options)
+            continue
         registers, declared = usage(compile_kernel("CUBIN", text, options), name)
         assert 0 < registers <= 255
         for threads, shared in kernels[text, options, name]:
             assert -(-registers // 8) * 8 * threads <= device.registers_per_sm, (name, options)
             assert declared + shared <= device.shared_memory, (name, options)
+
+
+def _can_exceed(text: str, used: set[tuple[int, int]]) -> bool:
+    """Whether a kernel's machine code can be wrong on one GPU alone: 256 threads have all registers
+    that an instruction can name, and memory of a fixed size is at most what every GPU has."""
+    own = text.replace(compile.read("common.cuh"), "")
+    takes = any(threads > 256 or shared for threads, shared in used)
+    return takes or "asm" in own or "__CUDA_ARCH__" in own
 
 
 @pytest.mark.parametrize(

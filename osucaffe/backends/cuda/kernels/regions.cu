@@ -203,6 +203,7 @@ extern "C" __global__ void roi_sampling_backward(const float* dy, const float* r
 extern "C" __global__ void roi_warping_rois_backward(const float* x, const float* rois,
                                                      const float* dy, float* drois, int images,
                                                      int64_t count) {
+    PDL_BEGIN;
     int regions = count / (C * BH * BW);
     for (int r = blockIdx.x; r < regions; r += gridDim.x) {
         const float* roi = rois + r * 5;
