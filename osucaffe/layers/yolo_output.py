@@ -151,14 +151,15 @@ class Yolov3DetectionOutput(Rows):
         for x, sizes in zip(grids, self.sizes, strict=True):
             cells = x.reshape(param.num_box, -1, *x.shape[1:]).astype(np.float64)
             cells[:, :2], cells[:, 4:] = sigmoid(cells[:, :2]), sigmoid(cells[:, 4:])
-            scores = cells[:, 5:] * cells[:, 4:5]
-            # As the fork goes through them: rows, columns, anchors, classes.
-            rows, columns, n, kinds = np.nonzero(
-                scores.transpose(2, 3, 0, 1) > param.confidence_threshold
+            # The best class alone: others there have the same box, so they would be thinned out.
+            scores = cells[:, 4] * cells[:, 5:].max(axis=1)
+            kinds = cells[:, 5:].argmax(axis=1)
+            # As the fork goes through them: rows, columns, anchors.
+            rows, columns, n = np.nonzero(scores.transpose(1, 2, 0) > param.confidence_threshold)
+            told = np.stack([kinds[n, rows, columns] + 1, scores[n, rows, columns]], axis=1)
+            parts.append(
+                np.concatenate([told, boxes_of(cells, sizes)[n, :, rows, columns]], axis=1)
             )
-            boxes = boxes_of(cells, sizes)[n, :, rows, columns]
-            told = scores[n, kinds, rows, columns]
-            parts.append(np.concatenate([kinds[:, None] + 1, told[:, None], boxes], axis=1))
         rows = np.concatenate(parts)
         rows = rows[np.argsort(-rows[:, 1], kind="stable")]
         rows = rows[thin(rows[:, 2:], param.nms_threshold)]
