@@ -45,6 +45,24 @@ Options are Caffe's; one dash or two, "-" or "_" are alike: -log_dir D, --log-di
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run `osucaffe` with these arguments (default: the program's). Returns the exit code."""
+    try:
+        code = _run(arguments)
+    except SystemExit as error:  # of a wrong command line
+        _leave(error.code)
+        raise
+    _leave(code)
+    return code
+
+
+def _leave(code: Any) -> None:
+    """An error on one rank ends all, though it may not have met them yet."""
+    if code:
+        from ..comm.job import leave
+
+        leave(code if isinstance(code, int) else 1)
+
+
+def _run(arguments: Sequence[str] | None) -> int:
     words = _normalize(sys.argv[1:] if arguments is None else arguments)
     try:
         args = _parser().parse_args(words or ["--help"])

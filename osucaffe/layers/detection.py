@@ -9,7 +9,7 @@ from typing import Any
 from ..backends.primitives import Program
 from ..backends.tensor import Shape, Tensor
 from ..blob import Blob
-from ..layer import register
+from ..layer import LayerClass, register
 from .multibox import Boxes
 
 _log = logging.getLogger("osucaffe")
@@ -79,6 +79,13 @@ class DetectionEvaluate(Rows):
 
     bottoms = (2, 2)
     no_gradient = (0, 1)
+
+    @classmethod
+    def form(cls, param: Any) -> LayerClass:
+        """SSD's; Cascade R-CNN's has a third bottom."""
+        from .pixel_evaluate import PixelEvaluate  # which stands on this module
+
+        return PixelEvaluate if len(param.bottom) == 3 else cls
 
     def setup(self, bottom: list[Shape]) -> list[Shape]:
         param = self.param.detection_evaluate_param

@@ -51,9 +51,10 @@ class FieldAccuracy(Layer):
         raise NotImplementedError
 
     def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
-        program.host(
-            [blob.data for blob in bottom], [blob.data for blob in top], function=self._run
-        )
+        reads = [self.tensor(blob.shape) for blob in bottom]  # row-major, as the host wants them
+        for blob, own in zip(bottom, reads, strict=True):
+            program.copy(blob.data, own)
+        program.host(reads, [blob.data for blob in top], function=self._run)
 
     def _run(self, reads: list[np.ndarray], writes: list[np.ndarray]) -> None:
         (scores, codes), truth = self.parts(reads), reads[-1]

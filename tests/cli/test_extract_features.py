@@ -47,7 +47,7 @@ def test_records(cli):
     assert [key for key, _ in found] == [b"%010d" % index for index in range(16)]
     for (_, datum), expected in zip(found, scores, strict=True):
         assert (datum.channels, datum.height, datum.width) == (10, 1, 1)
-        np.testing.assert_allclose(datum.float_data, expected, rtol=1e-5)
+        np.testing.assert_allclose(datum.float_data, expected, rtol=1e-5, atol=1e-6)
     for (_, datum), expected in zip(records(cli.folder / "b"), data, strict=True):
         assert (datum.channels, datum.height, datum.width) == expected.shape
         np.testing.assert_allclose(datum.float_data, expected.ravel(), rtol=1e-6)

@@ -268,12 +268,13 @@ CASES = [
 WITHOUT = {
     "Accuracy", "AnnotatedData", "ArgMax", "BboxAccuracy", "BoxAnnotatorOHEM", "BoxGroupOutput",
     "BoxOutput", "CenterLoss", "Data", "DecodeBBox", "DenseImageData", "DetectNetTransformation",
-    "DetectionAccuracy", "DetectionEvaluate", "DetectionGroupAccuracy", "DetectionGroupLoss",
-    "DetectionLoss", "DetectionOutput", "DummyData", "EvalDetection", "FrcnnOutput",
-    "GlobalLSEMargin", "HDF5Data", "HDF5Output", "HardMining", "ImageData", "ImageLabelmapData",
-    "ImageSegData", "Input", "MarginInnerProduct", "MemoryData", "MultiBoxLoss", "PatchData",
-    "PriorBox", "Proposal", "ProposalTarget", "Python", "RegionLoss", "ScaleRoute", "SegAccuracy",
-    "Threshold", "VideoData", "WindowData", "Yolov3", "Yolov3DetectionOutput",
+    "DetectionAccuracy", "DetectionData", "DetectionEvaluate", "DetectionGroupAccuracy",
+    "DetectionGroupLoss", "DetectionLoss", "DetectionOutput", "DummyData", "EvalData",
+    "EvalDetection", "FrcnnOutput", "GlobalLSEMargin", "HDF5Data", "HDF5Output", "HardMining",
+    "ImageData", "ImageGtData", "ImageLabelmapData", "ImageSegData", "Input", "MarginInnerProduct",
+    "MemoryData", "MultiBoxLoss", "PatchData", "PriorBox", "Proposal", "ProposalTarget", "Python",
+    "RegionLoss", "ScaleRoute", "SegAccuracy", "Threshold", "VideoData", "WindowData", "Yolov3",
+    "Yolov3DetectionOutput",
 }  # fmt: skip
 """Types that have no gradient, or one that users write (Python), or that tests of their own hold
 against the fork's."""

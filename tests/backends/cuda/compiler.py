@@ -1,5 +1,5 @@
-"""Owns the compilation of kernels by NVRTC in this process; each text once, also where several
-workers run the tests, and in later runs (conftest.py makes the folder for that)."""
+"""Owns the compilation of kernels by NVRTC in this process; and that any text is compiled once,
+also where several workers run the tests, and in later runs (conftest.py makes the folder)."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import functools
 import hashlib
 import importlib.util
 import os
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,11 +29,17 @@ def nvrtc() -> Any:
 def compile_kernel(kind: str, text: str, options: tuple[str, ...]) -> bytes:
     """What NVRTC makes of a CUDA source. kind: "PTX" or "CUBIN". AssertionError with its log where
     the source does not compile, or instructions of Hopper GPUs wait for one another."""
-    library = Path(nvrtc()._name).stat()
-    source = "\n".join([f"{library.st_size} {library.st_mtime_ns}", kind, text, *options])
-    file = Path(os.environ["OSUCAFFE_TEST_KERNELS"], hashlib.sha256(source.encode()).hexdigest())
+    return once(nvrtc()._name, (kind, text, *options), lambda: _compile(kind, text, options))
+
+
+def once(compiler: str, source: Sequence[str], make: Callable[[], bytes]) -> bytes:
+    """What a compiler, which lies there, makes of a source and what else it depends on: from the
+    folder of what is compiled already, or made now."""
+    found = Path(compiler).stat()
+    key = "\n".join([compiler, f"{found.st_size} {found.st_mtime_ns}", *source])
+    file = Path(os.environ["OSUCAFFE_TEST_KERNELS"], hashlib.sha256(key.encode()).hexdigest())
     if not file.exists():
-        keep(file, _compile(kind, text, options))
+        keep(file, make())
     return file.read_bytes()
 
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import ctypes
+import functools
+import os
 import re
+import shutil
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,6 +14,9 @@ from typing import Any
 
 from osucaffe.backends.cuda.runtime.compile import read
 
+from .compiler import once
+
+COMMAND = ("g++", "-std=c++17", "-O1", "-w", "-shared", "-fPIC")
 SHARED = re.compile(r"extern __shared__ .*?(\w+) shared\[\];")
 """How a kernel declares the memory that a block shares."""
 
@@ -26,10 +32,20 @@ def defines(macros: Mapping[str, Any]) -> str:
 
 
 def compiled(text: str, folder: Path) -> Any:
-    """The function `run` of a C++ text."""
+    """The function `run` of a C++ text, which may include the headers here. Its variables are its
+    own, also where the same text is built again: the library is loaded from a file of its own."""
     source, library = folder / "kernel.cpp", folder / "kernel.so"
-    source.write_text(text)
-    subprocess.run(
-        ["g++", "-std=c++17", "-O1", "-w", "-shared", "-fPIC", "-o", library, source], check=True
-    )
+
+    def make() -> bytes:
+        source.write_text(text)
+        subprocess.run([*COMMAND, "-o", library, source], check=True)
+        return library.read_bytes()
+
+    compiler = os.path.realpath(shutil.which(COMMAND[0]) or "")
+    library.write_bytes(once(compiler, (*COMMAND, text, *_headers()), make))
     return ctypes.CDLL(str(library)).run
+
+
+@functools.cache
+def _headers() -> tuple[str, ...]:
+    return tuple(file.read_text() for file in sorted(Path(__file__).parent.glob("*.h")))
