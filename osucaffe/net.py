@@ -28,8 +28,8 @@ from .graph.precision import warn_of_precision
 from .graph.splits import insert_splits
 from .graph.steps import Prepared, as_one, by_layer
 from .graph.weights import Match, copy_weights, first_values, to_proto, write_constants
-from .layer import Reshaped
-from .layers.catalogue import layer_types
+from .layer import layer_types
+from .layers.base import Reshaped
 from .proto import AnyWeights, caffe_pb2
 
 log = logging.getLogger("osucaffe")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from osucaffe.errors import nearest
-from osucaffe.layers.catalogue import layer_types
+from osucaffe.layer import layer_types
 from osucaffe.proto import LayerParameter
 
 FIELDS = list(LayerParameter.DESCRIPTOR.fields_by_name)

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from ..backends.backend import Backend
 from ..backends.tensor import Shape, Tensor
 from ..blob import Blob
-from ..layer import Layer
-from ..layers.catalogue import create_layer, messages_of
+from ..layer import create_layer, messages_of
+from ..layers.base import Layer
 from ..proto import caffe_pb2, refuse_unread
 from .gradients import Node
 

@@ -14,7 +14,7 @@ from ..arena import Parameter
 from ..backends.backend import Backend
 from ..backends.tensor import Tensor
 from ..errors import UserError
-from ..layer import Layer
+from ..layers.base import Layer
 from ..proto import (
     AnyWeights,
     blob_fits,

@@ -59,4 +59,7 @@ from . import (  # noqa: F401
     video_data,
     volumes,
     window_data,
+    yolo,
+    yolo_output,
+    yolo_v3,
 )

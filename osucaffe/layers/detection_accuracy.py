@@ -13,8 +13,8 @@ import numpy as np
 from ..backends.primitives import Program
 from ..backends.tensor import Shape
 from ..blob import Blob
-from ..layer import Layer, register
 from . import anchors
+from .base import Layer, register
 from .fields import FieldCodes, check_fields, check_maps
 from .softmax import read_ignored
 

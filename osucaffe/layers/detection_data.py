@@ -8,7 +8,7 @@ import numpy as np
 
 from ..backends.tensor import Shape
 from ..data.object_crops import Picture, whole
-from ..layer import register
+from .base import register
 from .field_maps import Rules
 from .training_data import TrainingData
 

@@ -7,7 +7,7 @@ import math
 from ..backends.primitives import Program
 from ..backends.tensor import Shape
 from ..blob import Blob
-from ..layer import Layer, register
+from .base import Layer, register
 from .softmax import pre_fixed, read_normalization
 
 

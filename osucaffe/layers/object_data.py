@@ -19,7 +19,7 @@ from ..data.object_crops import Picture, whole
 from ..data.object_lists import Listed, order_of, read_object_list
 from ..data.pipeline import Buffer, allocate
 from ..errors import UserError
-from ..layer import Count, Reshaped, register
+from .base import Count, Reshaped, register
 from .feed import Feed
 
 Arrays = list[np.ndarray]

@@ -16,8 +16,8 @@ from .. import hooks
 from ..backends.primitives import Program
 from ..backends.tensor import Shape
 from ..blob import Blob
-from ..layer import Layer, Reshaped, register
 from ..proto import caffe_pb2
+from .base import Layer, Reshaped, register
 
 Arrays = list[np.ndarray]
 

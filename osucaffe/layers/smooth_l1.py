@@ -7,7 +7,7 @@ import math
 from ..backends.primitives import Program
 from ..backends.tensor import Shape
 from ..blob import Blob
-from ..layer import register
+from .base import register
 from .losses import Loss, by_region
 
 

@@ -10,7 +10,7 @@ import logging
 import sys
 
 from .. import __version__, hooks
-from ..layers.catalogue import layer_types
+from ..layer import layer_types
 from ..layers.python import PythonLayer as Layer
 from ..proto.caffe_pb2 import TEST, TRAIN
 from . import coord_map, draw, io, net_spec, proto

@@ -15,6 +15,8 @@ from osucaffe.proto import write_mean
 from .conftest import DEPLOY, Cli, Result
 
 TRAIN = ("train", "--solver", "solver.prototxt")
+WRITTEN: dict[str, bytes] = {}
+"""The files that this training leaves."""
 
 
 def replace(cli: Cli, name: str, old: str, new: str) -> None:
@@ -24,7 +26,12 @@ def replace(cli: Cli, name: str, old: str, new: str) -> None:
 
 
 def trained(cli: Cli) -> None:
-    assert cli(*TRAIN).code == 0
+    """The folder is as after a training; there is one for all."""
+    if not WRITTEN:
+        assert cli(*TRAIN).code == 0
+        WRITTEN.update({path.name: path.read_bytes() for path in cli.folder.glob("run_iter_10.*")})
+    for name, content in WRITTEN.items():
+        (cli.folder / name).write_bytes(content)
 
 
 def copy_database(cli: Cli) -> Path:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 
-from osucaffe.layers.catalogue import layer_types, messages_of, settings_of
+from osucaffe.layer import layer_types, messages_of, settings_of
 from osucaffe.proto import LayerParameter
 
 CAFFE = {
@@ -23,13 +23,14 @@ FORKS = {
     "ConvolutionDepthwise", "DecodeBBox", "DenseImageData", "DepthwiseConvolution",
     "DetectNetTransformation", "DetectionAccuracy", "DetectionData", "DetectionEvaluate",
     "DetectionGroupAccuracy", "DetectionGroupLoss", "DetectionLoss", "DetectionOutput",
-    "DiceCoefLoss", "EvalData", "Flip", "FocalLoss", "FrcnnOutput", "GlobalLSEMargin",
-    "HardMining", "ImageGtData", "ImageLabelmapData", "ImageSegData", "Interp", "JSDLoss",
-    "LabelSpecificAdd", "LabelSpecificRescale", "Lstm", "MarginInnerProduct", "MaskPooling",
-    "MaskResize", "MultiBoxLoss", "MultiStageMeanfield", "Normalize", "PSROIPooling", "Permute",
-    "Pooling3D", "PriorBox", "Proposal", "ProposalTarget", "ROIAlign", "ROIPooling", "ROIWarping",
-    "ReLU6", "ScaleRoute", "SeLu", "SeLuDropout", "SegAccuracy", "ShuffleChannel", "SmoothL1Loss",
-    "SmoothL1LossOHEM", "SoftmaxWithLossOHEM", "Upsample", "VideoData",
+    "DiceCoefLoss", "EvalData", "EvalDetection", "Flip", "FocalLoss", "FrcnnOutput",
+    "GlobalLSEMargin", "HardMining", "ImageGtData", "ImageLabelmapData", "ImageSegData", "Interp",
+    "JSDLoss", "LabelSpecificAdd", "LabelSpecificRescale", "Lstm", "MarginInnerProduct",
+    "MaskPooling", "MaskResize", "MultiBoxLoss", "MultiStageMeanfield", "Normalize", "PSROIPooling",
+    "Permute", "Pooling3D", "PriorBox", "Proposal", "ProposalTarget", "ROIAlign", "ROIPooling",
+    "ROIWarping", "ReLU6", "RegionLoss", "Reorg", "ScaleRoute", "SeLu", "SeLuDropout",
+    "SegAccuracy", "ShuffleChannel", "SmoothL1Loss", "SmoothL1LossOHEM", "SoftmaxWithLossOHEM",
+    "Upsample", "VideoData", "Yolov3", "Yolov3DetectionOutput",
 }  # fmt: skip
 OWN = {"GELU", "L1Loss", "LayerNorm", "PatchData", "PixelShuffle"}
 

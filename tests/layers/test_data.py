@@ -10,7 +10,7 @@ from osucaffe.backends.cpu import Cpu
 from osucaffe.backends.primitives import Program
 from osucaffe.blob import Blob
 from osucaffe.errors import UserError
-from osucaffe.layers.catalogue import create_layer
+from osucaffe.layer import create_layer
 from osucaffe.net import Net
 from osucaffe.proto import caffe_pb2
 

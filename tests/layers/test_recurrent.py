@@ -8,7 +8,7 @@ import pytest
 
 from osucaffe.backends.primitives import Program
 from osucaffe.blob import Blob
-from osucaffe.layers.catalogue import create_layer
+from osucaffe.layer import create_layer
 from osucaffe.proto import LayerParameter, parse_text
 
 
