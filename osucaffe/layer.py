@@ -1,225 +1,53 @@
-"""Owns the Layer protocol and the registry of layer types."""
+"""Owns all layer types by name: what makes a layer of its parameter, and what a type reads."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, TypeVar
-
-from .backends.primitives import Program
-from .backends.records import ImageDecoder
-from .backends.tensor import Shape, Tensor
-from .blob import Blob
 from .errors import UserError, nearest
-from .labels import Classes, Labels
-from .proto.titles import label, title
+from .layers.base import Layer, registered
+from .proto import LayerParameter, is_unread
+from .proto.titles import title
 
-if TYPE_CHECKING:
-    import numpy as np
-
-    from .proto import caffe_pb2
-
-Count = tuple[int, int | None]
-MOST_ELEMENTS = 2**31 - 1
-"""Of a blob: as in Caffe, they are counted by an int."""
-_LayerType = TypeVar("_LayerType", bound=type["Layer"])
-
-LayerClass: TypeAlias = "type[Layer]"
-
-_types: dict[str, LayerClass] = {}
-
-
-def register(name: str) -> Callable[[_LayerType], _LayerType]:
-    """Make a class the layer of this type. A second class for one type is an error."""
-
-    def decorate(layer_type: _LayerType) -> _LayerType:
-        if name in _types:
-            raise ValueError(f"layer type {name} is registered twice")
-        layer_type.type = name
-        _types[name] = layer_type
-        return layer_type
-
-    return decorate
+_FIELDS = LayerParameter.DESCRIPTOR.fields_by_name
 
 
 def layer_types() -> dict[str, type[Layer]]:
-    """Every registered layer type by name."""
-    from . import layers  # noqa: F401  (importing the package registers its layers)
-
-    return dict(sorted(_types.items()))
+    """Every layer type by name."""
+    return dict(sorted(registered.items()))
 
 
-class Reshaped(Exception):
-    """A layer's host function gives its tops other shapes: the net is to call `setup`, which tells
-    them, and then the function again."""
-
-
-class Layer:
-    """Shape inference plus calls of primitives. See docs/architecture.md for an example."""
-
-    type: str = ""
-    bottoms: Count = (1, 1)
-    """The least and the greatest number of bottoms (None: any)."""
-    tops: Count = (1, 1)
-    in_place: bool = False
-    """The first top may be the first bottom."""
-    loss: bool = False
-    """The first top has a loss weight of 1 by default, and may be left out of the prototxt."""
-    no_gradient: tuple[int, ...] = ()
-    """Bottoms (labels, say) that never get a gradient."""
-    gives_none: tuple[int, ...] = ()
-    """Tops, such as masks, through which no gradient goes back."""
-    reshapes: bool = False
-    """It may raise Reshaped while it runs."""
-    dynamic: bool = False
-    """Its tops change their shapes all the time: a net that has one keeps every blob apart."""
-    messages: tuple[str, ...] | None = None
-    """The fields of LayerParameter that hold its settings (None: that of its own name, if any)."""
-    record_shape: Shape | None = None
-    """Of a layer that reads images: (channels, height, width) of the first, before any crop."""
-    alias: tuple[str, ...] = ()
-    """What the tops share with the first bottom: ("data",) or ("data", "diff")."""
-    saved_shapes: tuple[Shape, ...] = ()
-    """Shapes besides their own that parameters may have in model files (of another fork)."""
-    statistics: tuple[int, ...] = ()
-    """Parameters that are measured, not learned: several ranks average them."""
-    computed: tuple[int, ...] = ()
-    """Of a layer without bottoms: the tops that primitives compute, not the host."""
-    raw_records: bool = False
-    """The backend wants records as they are stored, to transform them itself (set by the net)."""
-    image_decoder: Callable[[], ImageDecoder] | None = None
-    """Makes what decodes JPEGs into the backend's memory, where it can (set by the net)."""
-
-    def __init__(self, param: caffe_pb2.LayerParameter, phase: str, *, key: int = 0, seed: int = 0):
-        """key: a number of its own for random draws; seed: the net's."""
-        self.param = param
-        self.name: str = param.name
-        """May be missing, or be that of others too: a layer is its place in the net."""
-        self.title, self.label = title(param), label(param)
-        """What messages call it; what tables, traces and the log do."""
-        self.phase = phase
-        self.key = key
-        self.seed = seed
-        self.parameters: list[Blob] = []
-        self.fillers: list[caffe_pb2.FillerParameter | None] = []
-        self.wanted: list[bool] = []
-        self.initial: list[tuple[Tensor, np.ndarray]] = []
-        """What is written once, when the net has been built: parameters and constant tops."""
-        self.label_bottoms: dict[int, Classes] = {}
-        """Which bottoms hold labels, and which of them this layer takes."""
-
-    # -- what a layer type defines ---------------------------------------------------------------
-
-    def setup(self, bottom: list[Shape]) -> list[Shape]:
-        """Check the settings, declare the parameters, return the shapes of the tops."""
-        raise NotImplementedError
-
-    @classmethod
-    def is_dynamic(cls, param: caffe_pb2.LayerParameter) -> bool:
-        """Whether a layer of these settings is `dynamic`."""
-        return cls.dynamic
-
-    def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
-        """Record what computes the tops' data."""
-
-    def backward(
-        self, program: Program, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]
-    ) -> None:
-        """Record what computes the bottoms' diffs (where propagate_down) and the parameters'."""
-
-    def limit_labels(self, top: int, labels: Labels) -> None:
-        """Of a layer without bottoms: learn which labels the layers take that read this top."""
-
-    # -- what a layer type uses ------------------------------------------------------------------
-
-    def add_parameter(self, shape: Shape, filler: caffe_pb2.FillerParameter | None = None) -> Blob:
-        """Declare the next parameter, filled with `filler` (None: zeros)."""
-        index = len(self.parameters)
-        self.check_shape("param", f"parameter {index}", shape)
-        blob = Blob(f"{self.name}.{index}", shape, flexible=True)
-        self.parameters.append(blob)
-        self.fillers.append(filler)
-        self.wanted.append(self.spec(index).lr_mult != 0)
-        return blob
-
-    def spec(self, index: int) -> caffe_pb2.ParamSpec:
-        """The ParamSpec of a parameter: its name, share mode and multipliers."""
-        if index < len(self.param.param):
-            return self.param.param[index]
-        from .proto import caffe_pb2
-
-        return caffe_pb2.ParamSpec()
-
-    def parameter_wanted(self, index: int) -> bool:
-        """Whether the gradient of a parameter is wanted (its lr_mult is not 0)."""
-        return self.wanted[index]
-
-    def gradient(self, index: int) -> Tensor | None:
-        """The diff of a parameter where it exists and is wanted, else None."""
-        if index < len(self.parameters) and self.wanted[index]:
-            return self.parameters[index].diff
-        return None
-
-    def tensor(
-        self, shape: Shape, dtype: str = "float32", *, flexible: bool = False, kept: bool = False
-    ) -> Tensor:
-        """Memory of the layer's own that lives from forward to backward (kept: for ever)."""
-        self.check_shape("bottom", "memory of its own", shape)
-        return Tensor(shape, dtype, f"{self.name}.{self.type}", flexible=flexible, kept=kept)
-
-    def takes_labels(self, bottom: int, classes: int, ignored: int | None = None) -> None:
-        """Declare that a bottom holds labels, 0 to classes - 1 or the one that is ignored."""
-        self.label_bottoms[bottom] = Classes(self.title, classes, ignored)
-
-    @classmethod
-    def form(cls, param: Any) -> LayerClass:
-        """The class for this LayerParameter: two forks may mean two layers by one name."""
-        return cls
-
-    def axis(self, axis: int, dimensions: int, field: str = "axis") -> int:
-        """A checked axis as a number from 0; negative ones count from the end."""
-        if not -dimensions <= axis < dimensions:
-            self.fail(field, f"axis {axis} is out of range for a blob of {dimensions} dimensions")
-        return axis % dimensions
-
-    def check_shape(self, field: str, what: str, shape: Shape) -> None:
-        """Refuse a tensor that no blob of Caffe's could be: one without elements, or with more than
-        an int counts."""
-        if any(extent < 1 for extent in shape):
-            self.fail(
-                field, f"{what} would have shape {tuple(shape)}: each extent must be at least 1"
-            )
-        if math.prod(map(int, shape)) > MOST_ELEMENTS:
-            self.fail(
-                field, f"{what} would have shape {tuple(shape)}: more than {MOST_ELEMENTS} elements"
-            )
-
-    def fail(self, field: str, text: str) -> NoReturn:
-        """Refuse the net because of a field of this layer."""
-        raise UserError(f"{self.title}, {field}: {text}")
-
-    def check_counts(self) -> None:
-        """Refuse a wrong number of bottoms or tops."""
-        for field, found, (least, most) in (
-            ("bottom", len(self.param.bottom), self.bottoms),
-            ("top", len(self.param.top), self.tops),
-        ):
-            least = 0 if field == "top" and self.loss else least
-            if found < least or (most is not None and found > most):
-                wanted = f"{least}" if least == most else f"{least} to {most}"
-                if most is None:
-                    wanted = f"at least {least}"
-                self.fail(field, f"needs {wanted}, but the net gives it {found}")
-
-
-def create_layer(param: Any, phase: str, *, key: int = 0, seed: int = 0) -> Layer:
+def create_layer(param: LayerParameter, phase: str, *, key: int = 0, seed: int = 0) -> Layer:
     """The layer that a LayerParameter describes. An unknown type raises UserError."""
-    types = layer_types()
-    if param.type not in types:
-        near = nearest(param.type, types)
+    if param.type not in registered:
+        near = nearest(param.type, registered)
         hint = f' (did you mean "{near}"?)' if near else ""
         what = f'unknown layer type "{param.type}"{hint}' if param.type else "has no type"
         raise UserError(f"{title(param)}: {what}; osucaffe layers lists the types there are")
-    layer = types[param.type].form(param)(param, phase, key=key, seed=seed)
+    layer = registered[param.type].form(param)(param, phase, key=key, seed=seed)
     layer.check_counts()
     return layer
+
+
+def messages_of(layer_type: type[Layer]) -> tuple[str, ...]:
+    """The fields of LayerParameter that hold a type's settings: "convolution_param", say."""
+    if layer_type.messages is not None:
+        return layer_type.messages
+    own = f"{layer_type.type}Parameter"
+    return tuple(
+        name
+        for name, field in _FIELDS.items()
+        if field.message_type is not None and field.message_type.name == own
+    )
+
+
+def settings_of(layer_type: type[Layer]) -> dict[str, list[str]]:
+    """The names of the settings in each of a type's messages that it reads."""
+    found = {message: _FIELDS[message].message_type for message in messages_of(layer_type)}
+    return {
+        message: [
+            field.name
+            for field in kind.fields
+            if not is_unread(kind.name, field.name, layer_type.type)
+        ]
+        for message, kind in found.items()
+        if kind is not None
+    }

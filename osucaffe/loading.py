@@ -8,7 +8,7 @@ from pathlib import Path
 
 from .backends.tensor import Tensor
 from .errors import UserError
-from .layer import Layer
+from .layers.base import Layer
 from .net import Net
 from .proto import AnyWeights
 

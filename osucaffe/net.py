@@ -30,7 +30,8 @@ from .graph.recording import record_backward, record_forward
 from .graph.splits import insert_splits
 from .graph.steps import as_one, by_layer
 from .graph.weights import Match, copy_weights, first_values, to_proto, write_constants
-from .layer import Reshaped, layer_types
+from .layer import layer_types
+from .layers.base import Reshaped
 from .proto import AnyWeights, caffe_pb2
 
 log = logging.getLogger("osucaffe")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import subprocess
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -12,8 +13,6 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "osucaffe"
 MOST_LINES = 400
-# The registry finds the layers by importing the package whose modules register themselves.
-EXCEPTIONS = {("layer", "layers")}
 
 Table = dict[str, tuple[int, str]]
 """For each part of the package ("proto", "net" ...) its row, and what the row says it imports."""
@@ -53,20 +52,61 @@ def allowed(part: str, table: Table) -> set[str]:
 
 
 def imports(path: Path) -> list[str]:
-    """The modules of this package that a file imports, wherever in the file."""
-    parts = list(path.relative_to(ROOT).with_suffix("").parts)
+    """The modules of this package that a file imports, wherever in the file, by name too, but not
+    those that only a type checker imports."""
+    package = list(path.relative_to(ROOT).parts[:-1])
     found = []
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in running(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             found += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
-            base = parts[: len(parts) - node.level] if node.level else []
+            base = package[: len(package) + 1 - node.level] if node.level else []
             module = ".".join([*base, *filter(None, [node.module])])
-            if module == "osucaffe":
-                found += [f"osucaffe.{alias.name}" for alias in node.names]
-            else:
-                found.append(module)
+            # What is imported from a package may be a module of it.
+            found += [f"{module}.{alias.name}" for alias in node.names]
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module"):
+            first = node.args[0]
+            found += [str(first.value)] if isinstance(first, ast.Constant) else []
     return [name for name in found if name.startswith("osucaffe.")]
+
+
+def running(tree: ast.AST) -> Iterator[ast.AST]:
+    """What a file has, but for `if TYPE_CHECKING:`."""
+    for node in ast.iter_child_nodes(tree):
+        if not (isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"):
+            yield node
+            yield from running(node)
+
+
+def graph(paths: Sequence[Path]) -> dict[str, set[str]]:
+    """Which modules each module imports."""
+    names = {}
+    for path in paths:
+        parts = path.relative_to(ROOT).with_suffix("").parts
+        names[".".join(parts[:-1] if path.stem == "__init__" else parts)] = path
+    found = {}
+    for name, path in names.items():
+        wanted = imports(path)
+        known = {each if each in names else each.rpartition(".")[0] for each in wanted}
+        found[name] = known & set(names) - {name}
+    return found
+
+
+def circles(imported: dict[str, set[str]]) -> list[str]:
+    """A path for each module from which imports lead back to it."""
+    wrong = []
+    for start in imported:
+        paths = {start: start}
+        todo = [start]
+        while todo:
+            here = todo.pop()
+            for module in sorted(imported[here]):
+                if module == start:
+                    wrong.append(f"{paths[here]} -> {start}")
+                elif module not in paths:
+                    paths[module] = f"{paths[here]} -> {module}"
+                    todo.append(module)
+    return wrong
 
 
 def modules() -> list[tuple[Path, str]]:
@@ -89,10 +129,17 @@ def test_imports_only_go_up() -> None:
     for path, part in modules():
         for module in imports(path):
             other = part_of(module)
-            known = other in table and other not in allowed(part, table)
-            if known and (part, other) not in EXCEPTIONS:
+            if other in table and other not in allowed(part, table):
                 wrong.append(f"{path.relative_to(ROOT)} imports {module}")
     assert not wrong
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    assert not circles(graph(sources("osucaffe")))
+
+
+def test_a_circle_would_be_found() -> None:
+    assert circles({"a": {"b"}, "b": {"c"}, "c": {"b"}}) == ["b -> c -> b", "c -> b -> c"]
 
 
 def test_a_wrong_import_would_be_found() -> None:

@@ -18,8 +18,7 @@ from osucaffe.backends.cpu import Cpu
 from osucaffe.cli import COMMANDS
 from osucaffe.cli.options import make_backend
 from osucaffe.errors import UserError
-from osucaffe.layer import layer_types
-from osucaffe.layers.catalogue import messages_of
+from osucaffe.layer import layer_types, messages_of
 from osucaffe.proto import LayerParameter, SolverParameter
 from osucaffe.solvers import Observer, TestResult
 

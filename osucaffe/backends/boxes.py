@@ -86,3 +86,20 @@ def thin(
             left[0] = False
             order = order[left]
     return np.array(kept, np.int64)
+
+
+def judge(shared: np.ndarray, skipped: np.ndarray, threshold: float) -> np.ndarray:
+    """(true, false) for boxes, the highest scores first, by their overlaps with truth (N, G).
+
+    The first to hit a truth by the threshold is true; what hits one that is skipped is neither.
+    """
+    verdict = np.zeros((len(shared), 2))
+    hit = np.zeros(len(skipped), bool)
+    for at, own in enumerate(shared):
+        best = int(np.argmax(own)) if len(own) else 0
+        if not len(own) or own[best] < threshold:
+            verdict[at] = 0, 1
+        elif not skipped[best]:
+            verdict[at] = (0, 1) if hit[best] else (1, 0)
+            hit[best] = True
+    return verdict

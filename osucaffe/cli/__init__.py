@@ -19,7 +19,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from .. import __version__
+from .. import __version__, hooks
 from ..errors import UserError, nearest, reason
 
 COMMANDS = (
@@ -45,6 +45,25 @@ Options are Caffe's; one dash or two, "-" or "_" are alike: -log_dir D, --log-di
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run `osucaffe` with these arguments (default: the program's). Returns the exit code."""
+    try:
+        code = _run(arguments)
+    except SystemExit as error:  # of a wrong command line
+        _leave(error.code)
+        raise
+    _leave(code)
+    return code
+
+
+def _leave(code: Any) -> None:
+    """An error on one rank ends all, though it may not have met them yet."""
+    if code:
+        from ..comm.job import leave
+
+        leave(code if isinstance(code, int) else 1)
+
+
+def _run(arguments: Sequence[str] | None) -> int:
+    hooks.provide_caffe = _provide_caffe
     words = _normalize(sys.argv[1:] if arguments is None else arguments)
     try:
         args = _parser().parse_args(words or ["--help"])
@@ -59,6 +78,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"osucaffe: {message}", file=sys.stderr)
         return code
     return 0
+
+
+def _provide_caffe() -> None:
+    """Let `import caffe` find the interface, which is imported only for nets that ask for it."""
+    from ..pycaffe import install
+
+    install()
 
 
 def _explain(error: BaseException) -> tuple[int, str]:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import UserError
-from ..layer import Layer
+from ..layers.base import Layer
 from ..net import Net
 
 

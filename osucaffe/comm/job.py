@@ -153,13 +153,13 @@ class MpiJob(Job):
         try:
             yield
         except BaseException as error:
-            if isinstance(error, SystemExit) and not error.code:
-                raise
-            if not isinstance(error, UserError | KeyboardInterrupt):
+            if not isinstance(error, UserError | KeyboardInterrupt | SystemExit):
                 traceback.print_exc()
             if isinstance(error, UserError):
                 time.sleep(_TURN * min(self.rank, 4))
             text = str(error) if isinstance(error, UserError) else repr(error)
+            if isinstance(error, SystemExit):
+                text = f"it was left by sys.exit({error.code!r}), while the others go on"
             self.abort("interrupted" if isinstance(error, KeyboardInterrupt) else text)
             raise
         finally:
@@ -189,6 +189,19 @@ def find_job() -> Job:
                 "mpi4py for yours"
             )
     return _job
+
+
+def leave(code: int) -> None:
+    """End the ranks that a launcher started beside this process, which ends with an error before it
+    has joined them: they would wait for it for ever."""
+    launcher = launched_by()
+    if not code or _job is not None or launcher is None:
+        return
+    with contextlib.suppress(UserError):
+        world = start_mpi().COMM_WORLD
+        if world.size > 1:
+            time.sleep(_FORWARDING)
+            world.Abort(code)
 
 
 def launched_by() -> tuple[str, str] | None:

@@ -15,9 +15,9 @@ from osucaffe.proto import caffe_pb2
 from .ahead import BadRecords
 from .augment import Window, expand, sample, show
 from .boxes import Annotations, cut, mirror
-from .database import Database
 from .datum import Datum, pixels
 from .order import first_record, runs
+from .record_database import Database
 from .records import record_name
 from .resizing import Resizing
 from .transform import Fail, Transform, record_draws, shape_text

@@ -1,4 +1,4 @@
-"""Owns databases of records: reading them by numbers, in key order, and writing whole LMDBs."""
+"""Owns LMDBs, which are read and written whole, and opening a database of either kind."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import shutil
 import threading
 import uuid
 import weakref
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
@@ -18,57 +17,13 @@ import numpy as np
 
 from osucaffe.errors import UserError
 
+from .leveldb_database import LevelDatabase, is_leveldb
 from .lmdb_file import LmdbFile, Places, Record
 from .lmdb_tree import COPY_AGAIN
+from .record_database import Database
 
 _AT_ONCE = 64
 """Records that are copied at once."""
-
-
-class Database(ABC):
-    """A folder of records, read-only. They are numbered in key order from 0.
-
-    Open one with `open_database`. Safe to use from several threads.
-    """
-
-    path: Path
-    count: int
-
-    def __len__(self) -> int:
-        return self.count
-
-    def check(self) -> None:  # noqa: B027 (there may be nothing to check)
-        """UserError if it has been written to since it was opened."""
-
-    @abstractmethod
-    def read(self, start: int, stop: int) -> list[Record]:
-        """Keys and values of the records start .. stop - 1, in key order."""
-
-    @abstractmethod
-    def keys(self) -> Iterator[bytes]:
-        """The keys of all records, in their order."""
-
-    def value(self, number: int) -> memoryview:
-        """The value of a record, of which only what is looked at may be read from the disk."""
-        [(_, value)] = self.read(number, number + 1)
-        return value
-
-    def key(self, number: int) -> bytes:
-        """The key of a record."""
-        [(key, _)] = self.read(number, number + 1)
-        return bytes(key)
-
-    def places(self, start: int, stop: int) -> Places | None:
-        """Where the values of the records start .. stop - 1 lie in a file; None where they do not
-        lie there as they are."""
-        return None
-
-    def rows(self, start: int, stop: int) -> np.ndarray | None:
-        """The values of small records as rows of one array, if they have one length."""
-        values = [value for _, value in self.read(start, stop)]
-        if not values[0] or any(len(value) != len(values[0]) for value in values):
-            return None
-        return np.frombuffer(b"".join(values), np.uint8).reshape(len(values), -1)
 
 
 class Lmdb(Database):
@@ -133,8 +88,6 @@ def open_database(path: str | os.PathLike[str]) -> Database:
     LevelDB cannot be opened twice in one process: a folder that is open already is shared. Which
     of the two it is, the folder says.
     """
-    from .leveldb_database import LevelDatabase, is_leveldb
-
     folder = Path(path)
     if not is_leveldb(folder):
         return Lmdb(folder)

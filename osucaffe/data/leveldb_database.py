@@ -11,8 +11,8 @@ from typing import Any
 
 from osucaffe.errors import UserError
 
-from .database import Database
 from .lmdb_file import Record
+from .record_database import Database
 
 _MARK_EVERY = 64
 

@@ -11,7 +11,7 @@ from osucaffe.backends.tensor import Shape
 from osucaffe.errors import UserError
 
 from .ahead import BadRecords, map_ahead
-from .database import Database
+from .record_database import Database
 from .records import read_record, record_name
 from .transform import shape_text
 

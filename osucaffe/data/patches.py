@@ -13,9 +13,9 @@ from osucaffe.errors import UserError
 
 from .ahead import BadRecords
 from .bicubic import shrink
-from .database import Database
 from .datum import parse_datum, pixels
 from .order import runs
+from .record_database import Database
 from .records import read_record, record_name
 from .transform import Transform, record_draws
 

@@ -14,9 +14,9 @@ import numpy as np
 from osucaffe.backends.tensor import Shape
 from osucaffe.errors import UserError
 
-from .database import Database
 from .datum import LABEL_TAG, Datum
 from .lmdb_tree import COPY_AGAIN
+from .record_database import Database
 
 SMALL = 16384
 """Bytes of a record from which on it is worth a place of its own in the list of a bulk read."""

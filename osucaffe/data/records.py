@@ -6,8 +6,8 @@ import numpy as np
 
 from osucaffe.errors import UserError
 
-from .database import Database
 from .datum import Datum, parse_datum, pixels
+from .record_database import Database
 
 
 def record_name(database: Database, key: memoryview | bytes) -> str:

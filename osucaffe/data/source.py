@@ -14,10 +14,10 @@ from osucaffe.errors import UserError
 from osucaffe.labels import Labels
 
 from .ahead import BadRecords
-from .database import Database
 from .datum import Datum, jpeg_shape, parse_datum
 from .order import first_record, runs
 from .plain import SMALL, BulkReader, PlainForm
+from .record_database import Database
 from .records import read_record, record_name
 from .transform import Transform, check_size, record_draws
 

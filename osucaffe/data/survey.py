@@ -14,8 +14,8 @@ from osucaffe.backends.tensor import Shape
 
 from .ahead import map_ahead
 from .annotated import is_annotated, parse_annotated
-from .database import Database
 from .datum import Datum, parse_datum, pixels
+from .record_database import Database
 
 _BLOCK = 64
 

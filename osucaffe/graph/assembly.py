@@ -8,8 +8,8 @@ from typing import Any
 
 from ..backends.tensor import Shape, Tensor
 from ..blob import Blob
-from ..layer import Layer, create_layer
-from ..layers.catalogue import messages_of
+from ..layer import create_layer, messages_of
+from ..layers.base import Layer
 from ..proto import caffe_pb2, refuse_unread
 from .gradients import Node
 

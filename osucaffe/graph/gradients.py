@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from ..blob import Blob
 from ..errors import UserError
-from ..layer import Layer
+from ..layers.base import Layer
 
 
 @dataclass(eq=False)

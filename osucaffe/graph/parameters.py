@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..arena import Parameter
-from ..layer import Layer
+from ..layers.base import Layer
 from ..proto import caffe_pb2
 from .naming import by_name
 

@@ -13,7 +13,7 @@ from .. import filler
 from ..arena import Parameter
 from ..backends.tensor import Tensor
 from ..errors import UserError
-from ..layer import Layer
+from ..layers.base import Layer
 from ..proto import (
     AnyWeights,
     blob_fits,

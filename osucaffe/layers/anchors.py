@@ -68,13 +68,19 @@ def overlaps(
     of: "IOU", or in proportion to the smaller one ("IOMU") or to the first one ("IOFU"). whole:
     boxes less than a pixel apart share nothing, where otherwise the rest of that pixel counts.
     """
-    low = np.maximum(boxes[:, None, :2], others[None, :, :2])
-    high = np.minimum(boxes[:, None, 2:], others[None, :, 2:])
-    size = np.maximum(high - low + 1, 0)
+    first, second = boxes.T[..., None], others.T[:, None]
+    return _shares(first, areas(boxes)[:, None], second, areas(others), of, whole)
+
+
+def _shares(
+    boxes: np.ndarray, own: np.ndarray, others: np.ndarray, other: np.ndarray, of: str, whole: bool
+) -> np.ndarray:
+    """`overlaps` of boxes as x1, y1, x2, y2, with their areas: of those that are broadcast."""
+    width = np.minimum(boxes[2], others[2]) - np.maximum(boxes[0], others[0]) + 1
+    height = np.minimum(boxes[3], others[3]) - np.maximum(boxes[1], others[1]) + 1
+    common: np.ndarray = np.maximum(width, 0) * np.maximum(height, 0)
     if whole:
-        size *= high >= low
-    common = size[..., 0] * size[..., 1]
-    own, other = areas(boxes)[:, None], areas(others)
+        common *= (width >= 1) & (height >= 1)
     if of == "IOU":
         return common / (own + other - common)
     return common / (np.minimum(own, other) if of == "IOMU" else own)
@@ -88,8 +94,10 @@ def suppress(
     A box goes where one that is kept overlaps it by more than the threshold (see `overlaps`).
     """
     left, kept = np.arange(len(boxes)), list[int]()
+    columns, sizes = np.ascontiguousarray(boxes.T), areas(boxes)
     while len(left) and not (most and len(kept) == most):
-        first, left = left[0], left[1:]
-        kept.append(first)
-        left = left[overlaps(boxes[first, None], boxes[left], of, whole=whole)[0] <= threshold]
+        kept.append(left[0])
+        share = _shares(columns[:, 0], sizes[0], columns[:, 1:], sizes[1:], of, whole)
+        stay = np.flatnonzero(share <= threshold) + 1
+        left, columns, sizes = left[stay], columns[:, stay], sizes[stay]
     return np.array(kept, np.intp)

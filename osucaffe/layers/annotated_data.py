@@ -14,7 +14,7 @@ from osucaffe.data.database import open_database
 from osucaffe.data.pipeline import Buffer, allocate
 from osucaffe.data.settings import settings
 from osucaffe.errors import UserError
-from osucaffe.layer import register
+from osucaffe.layers.base import register
 
 from .varying import Varying
 

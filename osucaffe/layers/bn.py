@@ -7,7 +7,7 @@ import numpy as np
 from ..backends.primitives import Program
 from ..backends.tensor import Shape, Tensor
 from ..blob import Blob
-from ..layer import Layer, register
+from .base import Layer, register
 from .normalization import with_channels
 
 SEGNET_EPS = 1e-9

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from ..backends.tensor import Shape
-from ..layer import register
 from . import anchors
+from .base import register
 from .fields import FieldCodes
 from .host_rows import Arrays, HostRows
 

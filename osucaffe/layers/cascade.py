@@ -12,7 +12,7 @@ import numpy as np
 from ..backends.primitives import Program
 from ..backends.tensor import Shape, Tensor
 from ..blob import Blob
-from ..layer import Layer, register
+from .base import Layer, register
 from .regions import Regions
 
 WARP: dict[str, Any] = {"pad": 0.0, "warp": True}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..backends.primitives import Program
 from ..backends.tensor import Tensor
 from ..data.pipeline import allocate
-from ..layer import Layer
+from .base import Layer
 
 
 class Changing(Layer):

@@ -12,8 +12,8 @@ import logging
 import numpy as np
 
 from ..backends.tensor import Shape
-from ..layer import register
 from . import anchors
+from .base import register
 from .host_rows import Arrays, HostRows
 
 _log = logging.getLogger("osucaffe")

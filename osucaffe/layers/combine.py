@@ -8,7 +8,7 @@ from string import ascii_lowercase
 from ..backends.primitives import Program
 from ..backends.tensor import Shape
 from ..blob import Blob
-from ..layer import Layer, register
+from .base import Layer, register
 
 
 @register("Eltwise")

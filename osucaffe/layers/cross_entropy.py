@@ -9,9 +9,9 @@ from ..backends.tensor import Shape, Tensor
 from ..blob import Blob
 from ..data.pipeline import Buffer, allocate
 from ..errors import UserError
-from ..layer import register
 from ..proto import BlobProto, blob_to_array
 from ..proto.storage import read_message
+from .base import register
 from .losses import Loss
 from .softmax import check_labels, pre_fixed, read_ignored, read_normalization
 

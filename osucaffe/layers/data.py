@@ -16,7 +16,7 @@ from osucaffe.data.settings import settings
 from osucaffe.data.source import DatumSource
 from osucaffe.data.transform import Transform
 from osucaffe.errors import UserError
-from osucaffe.layer import Layer, register
+from osucaffe.layers.base import Layer, register
 from osucaffe.proto import caffe_pb2
 
 from .feed import Feed

@@ -14,7 +14,7 @@ from osucaffe.data.settings import settings
 from osucaffe.data.transform import Transform
 from osucaffe.errors import UserError
 from osucaffe.labels import Labels
-from osucaffe.layer import register
+from osucaffe.layers.base import register
 
 from .varying import Varying
 

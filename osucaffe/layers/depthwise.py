@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..backends.tensor import Shape
-from ..layer import register
+from .base import register
 from .convolution import Convolution
 
 

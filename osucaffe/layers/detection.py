@@ -7,25 +7,13 @@ import math
 from typing import Any
 
 from ..backends.primitives import Program
-from ..backends.tensor import Shape, Tensor
+from ..backends.tensor import Shape
 from ..blob import Blob
-from ..layer import register
-from .multibox import Boxes
+from .base import LayerClass, register
+from .multibox import Rows
+from .pixel_evaluate import PixelEvaluate
 
 _log = logging.getLogger("osucaffe")
-
-
-class Rows(Boxes):
-    """A layer whose top has as many rows as there happen to be: the blob's `length` tells them.
-
-    The top is as long as it may become, and its rows behind are -1; `Net.read` leaves them out.
-    """
-
-    def open_rows(self, top: Blob) -> tuple[Tensor, Tensor]:
-        """The rows of the top, and where their number goes."""
-        top.keep_exact()
-        top.length = self.tensor((1,), kept=True)
-        return top.data.view(top.shape[2:]), top.length
 
 
 @register("DetectionOutput")
@@ -79,6 +67,11 @@ class DetectionEvaluate(Rows):
 
     bottoms = (2, 2)
     no_gradient = (0, 1)
+
+    @classmethod
+    def form(cls, param: Any) -> LayerClass:
+        """SSD's; Cascade R-CNN's has a third bottom."""
+        return PixelEvaluate if len(param.bottom) == 3 else cls
 
     def setup(self, bottom: list[Shape]) -> list[Shape]:
         param = self.param.detection_evaluate_param

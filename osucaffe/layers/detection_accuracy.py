@@ -13,8 +13,8 @@ import numpy as np
 from ..backends.primitives import Program
 from ..backends.tensor import Shape
 from ..blob import Blob
-from ..layer import Layer, register
 from . import anchors
+from .base import Layer, register
 from .fields import FieldCodes, check_fields, check_maps
 from .softmax import read_ignored
 
@@ -51,9 +51,10 @@ class FieldAccuracy(Layer):
         raise NotImplementedError
 
     def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
-        program.host(
-            [blob.data for blob in bottom], [blob.data for blob in top], function=self._run
-        )
+        reads = [self.tensor(blob.shape) for blob in bottom]  # row-major, as the host wants them
+        for blob, own in zip(bottom, reads, strict=True):
+            program.copy(blob.data, own)
+        program.host(reads, [blob.data for blob in top], function=self._run)
 
     def _run(self, reads: list[np.ndarray], writes: list[np.ndarray]) -> None:
         (scores, codes), truth = self.parts(reads), reads[-1]

@@ -13,7 +13,7 @@ import numpy as np
 from ..backends.primitives import Program
 from ..backends.tensor import Shape
 from ..blob import Blob
-from ..layer import register
+from .base import register
 from .field_losses import FieldLoss
 from .fields import check_maps
 

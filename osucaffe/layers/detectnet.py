@@ -13,8 +13,8 @@ from ..blob import Blob
 from ..data.detectnet import CLASS, COLUMNS, Grid, Variation, draw, vary_boxes, vary_image
 from ..data.resample import interpolate
 from ..errors import UserError
-from ..layer import Layer, register
 from ..proto import read_mean
+from .base import Layer, register
 
 _BITS = 64
 """Random bits for an image, from which all that is drawn for it follows."""

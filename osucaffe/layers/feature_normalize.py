@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..backends.primitives import Program
 from ..backends.tensor import Shape
 from ..blob import Blob
-from ..layer import Layer
+from .base import Layer
 
 EPS = 1e-6
 

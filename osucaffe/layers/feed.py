@@ -9,7 +9,7 @@ from osucaffe.backends.tensor import Shape, Tensor
 from osucaffe.blob import Blob
 from osucaffe.data.pipeline import Buffer, Fill, Pipeline
 from osucaffe.data.settings import settings
-from osucaffe.layer import Layer
+from osucaffe.layers.base import Layer
 
 
 class Feed(Layer):

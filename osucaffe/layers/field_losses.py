@@ -105,7 +105,9 @@ class FieldLoss(Loss):
         label, weight, share = cells
         self.target = self.tensor((count, 4, places))
         ranked = probability if self.ranks_probabilities else conf
-        program.host([ranked, truth], [*cells, self.target], function=self._prepare)
+        known = self.tensor(truth.shape)  # row-major, as the host wants it
+        program.copy(truth, known)
+        program.host([ranked, known], [*cells, self.target], function=self._prepare)
         self.classes, self.axes = self.tensor((1, classes, 1)), self.tensor((1, 4, 1))
         program.positions(self.classes)
         program.positions(self.axes)

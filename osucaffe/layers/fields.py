@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ..backends.tensor import Shape
-from ..layer import Layer
+from .base import Layer
 
 
 def read_regression(layer: Layer) -> tuple[np.ndarray, np.ndarray]:

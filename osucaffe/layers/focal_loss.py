@@ -7,7 +7,7 @@ import math
 from ..backends.primitives import Program
 from ..backends.tensor import Shape, Tensor
 from ..blob import Blob
-from ..layer import register
+from .base import register
 from .cross_entropy import Normalized
 from .softmax import check_labels, read_ignored, read_normalization
 

@@ -6,7 +6,7 @@ from osucaffe.backends.tensor import Shape
 from osucaffe.data.hdf5 import Hdf5Source
 from osucaffe.errors import UserError
 from osucaffe.labels import Labels
-from osucaffe.layer import register
+from osucaffe.layers.base import register
 
 from .feed import Stream
 

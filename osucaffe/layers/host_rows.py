@@ -9,7 +9,7 @@ import numpy as np
 from ..backends.primitives import Program
 from ..backends.tensor import Shape
 from ..blob import Blob
-from ..layer import Layer, Reshaped
+from .base import Layer, Reshaped
 from .fields import read_regression
 
 Arrays = list[np.ndarray]

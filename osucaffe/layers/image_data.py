@@ -9,7 +9,7 @@ from osucaffe.data.image_list import ImageListSource
 from osucaffe.data.settings import settings
 from osucaffe.data.transform import Transform
 from osucaffe.errors import UserError
-from osucaffe.layer import register
+from osucaffe.layers.base import register
 
 from .images import Images
 

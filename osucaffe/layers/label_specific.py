@@ -10,7 +10,7 @@ import math
 from ..backends.primitives import Program
 from ..backends.tensor import Shape, Tensor
 from ..blob import Blob
-from ..layer import register
+from .base import register
 from .changing import Changing
 
 

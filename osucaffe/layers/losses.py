@@ -7,8 +7,13 @@ import math
 from ..backends.primitives import Program
 from ..backends.tensor import Shape
 from ..blob import Blob
-from ..layer import Layer, register
+from .base import Layer, register
 from .softmax import pre_fixed, read_normalization
+
+
+def by_region(shape: Shape) -> Shape:
+    """The shape of a top with one number for each region (and place in it)."""
+    return (shape[0], 1, *(*shape[2:], 1, 1)[: max(2, len(shape) - 2)])
 
 
 class Loss(Layer):

@@ -9,7 +9,7 @@ import numpy as np
 from ..backends.primitives import Program
 from ..backends.tensor import Shape, Tensor
 from ..blob import Blob
-from ..layer import Count, register
+from .base import Count, register
 from .recurrent import LSTM_DERIVATIVE, LSTM_FORMULA, Recurrent
 
 

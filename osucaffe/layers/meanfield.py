@@ -10,7 +10,7 @@ import numpy as np
 from ..backends.primitives import Program
 from ..backends.tensor import Shape, Tensor
 from ..blob import Blob
-from ..layer import Layer, register
+from .base import Layer, register
 from .permutohedral import Lattice
 
 Arrays = list[np.ndarray]

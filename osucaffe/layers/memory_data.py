@@ -9,7 +9,7 @@ from osucaffe.data.pipeline import Buffer, allocate
 from osucaffe.data.transform import Transform, record_draws
 from osucaffe.errors import UserError
 from osucaffe.labels import Labels
-from osucaffe.layer import register
+from osucaffe.layers.base import register
 
 from .feed import Feed
 

@@ -8,8 +8,8 @@ from typing import Any
 from ..backends.primitives import Program
 from ..backends.tensor import Shape, Tensor
 from ..blob import Blob
-from ..layer import Layer, register
 from ..proto import caffe_pb2
+from .base import Layer, register
 from .softmax import pre_fixed, read_normalization
 
 
@@ -41,6 +41,19 @@ class Boxes(Layer):
             "coding": caffe_pb2.PriorBoxParameter.CodeType.Name(param.code_type),
             "scaled": scaled,
         }
+
+
+class Rows(Boxes):
+    """A layer whose top has as many rows as there happen to be: the blob's `length` tells them.
+
+    The top is as long as it may become, and its rows behind are -1; `Net.read` leaves them out.
+    """
+
+    def open_rows(self, top: Blob) -> tuple[Tensor, Tensor]:
+        """The rows of the top, and where their number goes."""
+        top.keep_exact()
+        top.length = self.tensor((1,), kept=True)
+        return top.data.view(top.shape[2:]), top.length
 
 
 @register("MultiBoxLoss")

@@ -8,7 +8,7 @@ from typing import Any
 from ..backends.primitives import Program
 from ..backends.tensor import Shape, Tensor
 from ..blob import Blob
-from ..layer import Layer, register
+from .base import Layer, register
 
 
 @register("LRN")

@@ -6,19 +6,13 @@ BoxAnnotatorOHEM chooses among the regions by these.
 from __future__ import annotations
 
 import math
-from typing import Any
 
 from ..backends.primitives import Program
 from ..backends.tensor import Shape
 from ..blob import Blob
-from ..layer import register
-from .losses import Loss
+from .base import register
+from .losses import Loss, by_region
 from .softmax import SoftmaxWithLoss, pre_fixed, read_normalization
-
-
-def _by_region(shape: Shape) -> Shape:
-    """The shape of a top with one number for each region (and place in it)."""
-    return (shape[0], 1, *(*shape[2:], 1, 1)[: max(2, len(shape) - 2)])
 
 
 @register("SmoothL1LossOHEM")
@@ -42,7 +36,7 @@ class SmoothL1LossOHEM(Loss):
             "share": 1 / (pre_fixed(self) or counts.get(normalization, regions * inner))
         }
         self.gap = "gap = c * (a - b)" if len(bottom) > 2 else "gap = a - b"
-        return [(), _by_region(shape)]
+        return [(), by_region(shape)]
 
     def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
         inputs = [blob.data.view(self.rows) for blob in bottom]
@@ -72,26 +66,9 @@ class SmoothL1LossOHEM(Loss):
 class SoftmaxWithLossOHEM(SoftmaxWithLoss):
     """SoftmaxWithLoss; a third top: the cross-entropy of each region, 0 where it is ignored."""
 
-    tops = (1, 3)
-
     def setup(self, bottom: list[Shape]) -> list[Shape]:
         shape, axis = bottom[0], self.param.softmax_param.axis
         tops = super().setup(bottom)
         if axis % len(shape) != 1:
             self.fail("softmax_param.axis", f"is {axis}: classes must be along axis 1 here")
-        self.rows = (shape[0], shape[1], math.prod(shape[2:]))
-        return [*tops, _by_region(shape)]
-
-    def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
-        super().forward(program, bottom, top[:2])
-        if len(top) < 3:
-            return
-        places = (self.rows[0], 1, self.rows[2])
-        classes = self.tensor((1, self.rows[1], 1))
-        program.positions(classes)
-        inputs: list[Any] = [self.probability.view(self.rows), bottom[1].data.view(places), classes]
-        ignored = self.settings["ignore"]
-        skip = "" if ignored is None else f" * where(b == {ignored}, 0, 1)"
-        each = top[2].data.view((self.rows[0], self.rows[2]))
-        formula = f"y = where(b == c, -log(max(a, 1e-30)), 0){skip}"
-        program.reduce(inputs, each, formula=formula, axes=(1,))
+        return [*tops[:2], by_region(shape)]

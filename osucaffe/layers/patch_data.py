@@ -10,7 +10,7 @@ from osucaffe.data.patches import PatchSource
 from osucaffe.data.settings import settings
 from osucaffe.data.transform import Transform
 from osucaffe.errors import UserError
-from osucaffe.layer import register
+from osucaffe.layers.base import register
 
 from .feed import Stream
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..backends.primitives import Program
 from ..backends.tensor import Shape
 from ..blob import Blob
-from ..layer import Layer, register
+from .base import Layer, register
 
 
 @register("Permute")

@@ -7,7 +7,7 @@ import math
 from ..backends.primitives import Program
 from ..backends.tensor import Shape, Tensor
 from ..blob import Blob
-from ..layer import Layer, register
+from .base import Layer, register
 from .window import Window, read_window
 
 

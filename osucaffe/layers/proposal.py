@@ -9,8 +9,8 @@ import numpy as np
 from ..backends.primitives import Program
 from ..backends.tensor import Shape
 from ..blob import Blob
-from ..layer import Layer, Reshaped, register
 from . import anchors
+from .base import Layer, Reshaped, register
 
 
 @register("Proposal")

@@ -12,11 +12,12 @@ from typing import Any
 
 import numpy as np
 
+from .. import hooks
 from ..backends.primitives import Program
 from ..backends.tensor import Shape
 from ..blob import Blob
-from ..layer import Layer, Reshaped, register
 from ..proto import caffe_pb2
+from .base import Layer, Reshaped, register
 
 Arrays = list[np.ndarray]
 
@@ -163,8 +164,7 @@ class Python(Layer):
 
     def _module(self, name: str) -> ModuleType:
         if importlib.util.find_spec("caffe") is None:
-            # Such modules begin with `import caffe`. The interface is above this layer: by name.
-            importlib.import_module("osucaffe.pycaffe").install()
+            hooks.provide_caffe()  # such modules begin with `import caffe`
         try:
             return importlib.import_module(name)
         except ModuleNotFoundError as error:
@@ -253,6 +253,8 @@ class Python(Layer):
 
 def _missing(module: str, name: str) -> str:
     """What to say when a module cannot be imported, as there is none of this name."""
+    if name == "caffe":
+        return f'"{module}" imports "caffe": import osucaffe.pycaffe before the net is built'
     if not f"{module}.".startswith(f"{name}."):
         return f'"{module}" imports "{name}", which is not there: install it'
     if name.startswith("caffe."):

@@ -11,8 +11,8 @@ import math
 import numpy as np
 
 from ..backends.tensor import Shape
-from ..layer import register
 from . import anchors
+from .base import register
 from .host_rows import Arrays, HostRows
 
 

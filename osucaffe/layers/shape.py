@@ -9,7 +9,7 @@ import numpy as np
 from ..backends.primitives import Program
 from ..backends.tensor import Shape
 from ..blob import Blob
-from ..layer import Layer, Reshaped, register
+from .base import Layer, Reshaped, register
 
 
 @register("Reshape")

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import math
+
 from ..backends.primitives import Program
 from ..backends.tensor import Shape
 from ..blob import Blob
-from ..layer import register
-from .losses import Loss
+from .base import register
+from .losses import Loss, by_region
 
 
 @register("SmoothL1Loss")
 class SmoothL1Loss(Loss):
-    """The batch's mean of distances, squared below 1 / sigma^2 (bottoms 2, 3: weights of each)."""
+    """The batch's mean of distances, squared below 1 / sigma^2 (bottoms 2, 3: weights of each).
+
+    A second top tells the distance of each region (Cascade R-CNN).
+    """
 
     bottoms = (2, 4)
+    tops = (1, 2)
     no_gradient = (2, 3)
 
     def setup(self, bottom: list[Shape]) -> list[Shape]:
@@ -27,14 +33,21 @@ class SmoothL1Loss(Loss):
         weights = "cd"[: len(bottom) - 2]
         gap = "gap = c * (a - b)" if weights else "gap = a - b"
         curve = "where(abs(gap) * square < 1, 0.5 * square * gap * gap, abs(gap) - 0.5 / square)"
-        self.value = f"{gap}; y = share * {curve}{' * d' if weights == 'cd' else ''}"
+        self.each = f"{gap}; y = {curve}{' * d' if weights == 'cd' else ''}"
         slope = "max(-1, min(1, square * gap))"
         self.derivative = f"{gap}; y = share * {slope} * {' * '.join('cde'[: len(weights) + 1])}"
-        return [()]
+        return [(), by_region(bottom[0])]
 
     def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
         inputs = [blob.data.view((blob.data.count,)) for blob in bottom]
-        program.reduce(inputs, top[0].data, formula=self.value, axes=(0,), constants=self.constants)
+        value = self.each.replace("y = ", "y = share * ")
+        program.reduce(inputs, top[0].data, formula=value, axes=(0,), constants=self.constants)
+        if len(top) > 1:
+            regions, channels, *extent = bottom[0].shape
+            rows = (regions, channels, math.prod(extent))
+            inputs = [blob.data.view(rows) for blob in bottom]
+            each, constants = top[1].data.view(rows[::2]), {"square": self.constants["square"]}
+            program.reduce(inputs, each, formula=self.each, axes=(1,), constants=constants)
 
     def backward(
         self, program: Program, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]

@@ -8,7 +8,7 @@ from typing import Any
 from ..backends.primitives import Program
 from ..backends.tensor import Shape, Tensor
 from ..blob import Blob
-from ..layer import Layer, register
+from .base import Layer, register
 
 
 def check_labels(layer: Layer, bottom: list[Shape], axis: int, ignored: int | None = None) -> None:
@@ -88,10 +88,13 @@ class Softmax(Layer):
 
 @register("SoftmaxWithLoss")
 class SoftmaxWithLoss(Layer):
-    """Cross-entropy of softmax probabilities with labels (a second top: the probabilities)."""
+    """Cross-entropy of softmax probabilities with labels (then: probabilities; that of each label).
+
+    The third top is R-FCN's and Cascade R-CNN's; it is 0 where the label is ignored.
+    """
 
     bottoms = (2, 2)
-    tops = (1, 2)
+    tops = (1, 3)
     loss = True
     messages = ("softmax_param", "loss_param")
     no_gradient = (1,)
@@ -107,7 +110,9 @@ class SoftmaxWithLoss(Layer):
             "normalization": "NONE" if self.fixed else read_normalization(self),
             "weights": read_class_weights(self, bottom[0][axis]),
         }
-        return [(), bottom[0]]
+        shape = bottom[0]
+        self.rows = (math.prod(shape[:axis]), shape[axis], math.prod(shape[axis + 1 :]))
+        return [(), shape, bottom[1]]
 
     def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
         x, label = bottom[0].data, bottom[1].data
@@ -115,6 +120,21 @@ class SoftmaxWithLoss(Layer):
         loss = self.tensor(()) if self.fixed else top[0].data
         program.softmax_loss(x, label, self.probability, loss, **self.settings)
         self._divide(program, loss, top[0].data)
+        if len(top) > 2:
+            self._tell_each(program, label, top[2].data)
+
+    def _tell_each(self, program: Program, label: Tensor, each: Tensor) -> None:
+        """The cross-entropy of each label, with no weights."""
+        outer, count, inner = self.rows
+        classes = self.tensor((1, count, 1))
+        program.positions(classes)
+        ignored = self.settings["ignore"]
+        skip = "" if ignored is None else f" * where(b == {ignored}, 0, 1)"
+        program.reduce(
+            [self.probability.view(self.rows), label.view((outer, 1, inner)), classes],
+            each.view((outer, inner)), axes=(1,),
+            formula=f"y = where(b == c, -log(max(a, 1e-30)), 0){skip}",
+        )  # fmt: skip
 
     def _divide(self, program: Program, total: Tensor, share: Tensor) -> None:
         """The share of a total that counts, where the net says by what to divide."""

@@ -6,7 +6,7 @@ import numpy as np
 
 from osucaffe.backends.tensor import Shape
 from osucaffe.data.pipeline import Buffer, allocate
-from osucaffe.layer import Reshaped
+from osucaffe.layers.base import Reshaped
 
 from .feed import Stream
 

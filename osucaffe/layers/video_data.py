@@ -10,7 +10,7 @@ from osucaffe.data.transform import Transform
 from osucaffe.data.video_frames import Crops, VideoFrameSource
 from osucaffe.errors import UserError
 from osucaffe.labels import Labels
-from osucaffe.layer import register
+from osucaffe.layers.base import register
 
 from .feed import Stream
 

@@ -12,8 +12,8 @@ from typing import Any
 from ..backends.primitives import Program
 from ..backends.tensor import Shape
 from ..blob import Blob
-from ..layer import Layer, register
 from ..proto import caffe_pb2
+from .base import Layer, register
 from .convolution import Convolution
 from .pooling import Pooling
 

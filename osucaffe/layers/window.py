@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..backends.tensor import Shape
-from ..layer import Layer
+from .base import Layer
 
 MOST = 2**30
 """Of any of these numbers: what is computed with them is within an int."""

@@ -8,7 +8,7 @@ from osucaffe.data.transform import Transform
 from osucaffe.data.windows import WindowSource
 from osucaffe.errors import UserError
 from osucaffe.labels import Labels
-from osucaffe.layer import register
+from osucaffe.layers.base import register
 
 from .feed import Stream
 

@@ -53,6 +53,8 @@ UNREAD: dict[str, tuple[str, ...]] = {
     "ParameterParameter.blob_filler": ("NormFace",),
     "PoolingParameter.kernel_depth": ("C3D", "Pooling3D"),
     "PoolingParameter.temporal_stride": ("C3D", "Pooling3D"),
+    "RegionLossParameter.class_map": ("caffe-yolo9000",),
+    "RegionLossParameter.softmax_tree": ("caffe-yolo9000",),
     "ResizeParameter.height_scale": ("SSD",),
     "ResizeParameter.width_scale": ("SSD",),
     "ScaleParameter.max_value": ("NormFace", "GlobalLSEMargin"),
@@ -129,6 +131,8 @@ UNREAD: dict[str, tuple[str, ...]] = {
     "VideoDataParameter.use_temporal_jitter": ("C3D",),
     "VideoDataParameter.video_file": ("SSD",),
     "VideoDataParameter.video_type": ("SSD",),
+    "Yolov3DetectionOutputParameter.gaussian_box": ("MobileNet-YOLO",),
+    "Yolov3Parameter.iou_loss": ("MobileNet-YOLO",),
 }
 """Fields, and values (after "="), each with the fork that has it and the layer types that read it
 all the same."""

@@ -9,7 +9,7 @@ import importlib
 import logging
 import sys
 
-from .. import __version__
+from .. import __version__, hooks
 from ..layer import layer_types
 from ..layers.python import PythonLayer as Layer
 from ..proto.caffe_pb2 import TEST, TRAIN
@@ -94,5 +94,6 @@ def install() -> None:
     sys.modules["caffe.proto.caffe_pb2"] = proto.caffe_pb2
 
 
+hooks.provide_caffe = install
 if not logging.getLogger("osucaffe").handlers:
     init_log()  # scripts expect to see the log

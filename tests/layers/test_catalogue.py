@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import inspect
 
-from osucaffe.layer import layer_types
-from osucaffe.layers.catalogue import messages_of, settings_of
+from osucaffe.layer import layer_types, messages_of, settings_of
 from osucaffe.proto import LayerParameter
 
 CAFFE = {
@@ -22,15 +21,16 @@ FORKS = {
     "AnnotatedData", "Axpy", "BN", "BboxAccuracy", "BilinearInterpolation", "BoxAnnotatorOHEM",
     "BoxGroupOutput", "BoxOutput", "CenterLoss", "ChannelScale", "Convolution3D",
     "ConvolutionDepthwise", "DecodeBBox", "DenseImageData", "DepthwiseConvolution",
-    "DetectNetTransformation", "DetectionAccuracy", "DetectionEvaluate", "DetectionGroupAccuracy",
-    "DetectionGroupLoss", "DetectionLoss", "DetectionOutput", "DiceCoefLoss", "Flip", "FocalLoss",
-    "FrcnnOutput", "GlobalLSEMargin", "HardMining", "ImageLabelmapData", "ImageSegData", "Interp",
+    "DetectNetTransformation", "DetectionAccuracy", "DetectionData", "DetectionEvaluate",
+    "DetectionGroupAccuracy", "DetectionGroupLoss", "DetectionLoss", "DetectionOutput",
+    "DiceCoefLoss", "EvalData", "EvalDetection", "Flip", "FocalLoss", "FrcnnOutput",
+    "GlobalLSEMargin", "HardMining", "ImageGtData", "ImageLabelmapData", "ImageSegData", "Interp",
     "JSDLoss", "LabelSpecificAdd", "LabelSpecificRescale", "Lstm", "MarginInnerProduct",
-    "MaskPooling", "MaskResize", "MultiBoxLoss", "MultiStageMeanfield", "Normalize",
-    "PSROIPooling", "Permute", "Pooling3D", "PriorBox", "Proposal", "ProposalTarget", "ROIAlign",
-    "ROIPooling", "ROIWarping", "ReLU6", "ScaleRoute", "SeLu", "SeLuDropout", "SegAccuracy",
-    "ShuffleChannel", "SmoothL1Loss", "SmoothL1LossOHEM", "SoftmaxWithLossOHEM", "Upsample",
-    "VideoData",
+    "MaskPooling", "MaskResize", "MultiBoxLoss", "MultiStageMeanfield", "Normalize", "PSROIPooling",
+    "Permute", "Pooling3D", "PriorBox", "Proposal", "ProposalTarget", "ROIAlign", "ROIPooling",
+    "ROIWarping", "ReLU6", "RegionLoss", "Reorg", "ScaleRoute", "SeLu", "SeLuDropout",
+    "SegAccuracy", "ShuffleChannel", "SmoothL1Loss", "SmoothL1LossOHEM", "SoftmaxWithLossOHEM",
+    "Upsample", "VideoData", "Yolov3", "Yolov3DetectionOutput",
 }  # fmt: skip
 OWN = {"GELU", "L1Loss", "LayerNorm", "PatchData", "PixelShuffle"}
 

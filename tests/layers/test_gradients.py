@@ -246,6 +246,8 @@ CASES = [
       )),
     case("MultiStageMeanfield", "multi_stage_meanfield_param { theta_alpha: 3 theta_beta: 0.7 theta_gamma: 2 num_iterations: 3 spatial_filter_weight: 0.8 bilateral_filter_weights_str: '1.5 0.5 1' }",
          {"x": (2, 3, 4, 5), "z": (2, 3, 4, 5), "i": (2, 3, 4, 5)}, labels={"i": 4}),
+    case("Reorg", "reorg_param { stride: 2 }", {"x": (2, 8, 4, 6)}),
+    case("Reorg", "reorg_param { stride: 2 reverse: true }", {"x": (2, 8, 4, 6)}, name="reverse"),
     case("MaskPooling", "", {"x": (3, 4, 5, 6), "m": (3, 1, 5, 6)}),
     case("MaskResize", "mask_resize_param { output_height: 3 output_width: 4 }", name="smaller"),
     case("MaskResize", "mask_resize_param { output_height: 13 output_width: 7 }", name="larger"),
@@ -266,12 +268,13 @@ CASES = [
 WITHOUT = {
     "Accuracy", "AnnotatedData", "ArgMax", "BboxAccuracy", "BoxAnnotatorOHEM", "BoxGroupOutput",
     "BoxOutput", "CenterLoss", "Data", "DecodeBBox", "DenseImageData", "DetectNetTransformation",
-    "DetectionAccuracy", "DetectionEvaluate", "DetectionGroupAccuracy", "DetectionGroupLoss",
-    "DetectionLoss", "DetectionOutput", "DummyData", "FrcnnOutput", "GlobalLSEMargin", "HDF5Data",
-    "HDF5Output", "HardMining", "ImageData", "ImageLabelmapData", "ImageSegData", "Input",
-    "MarginInnerProduct", "MemoryData", "MultiBoxLoss", "PatchData", "PriorBox", "Proposal",
-    "ProposalTarget", "Python", "ScaleRoute", "SegAccuracy", "Threshold", "VideoData",
-    "WindowData",
+    "DetectionAccuracy", "DetectionData", "DetectionEvaluate", "DetectionGroupAccuracy",
+    "DetectionGroupLoss", "DetectionLoss", "DetectionOutput", "DummyData", "EvalData",
+    "EvalDetection", "FrcnnOutput", "GlobalLSEMargin", "HDF5Data", "HDF5Output", "HardMining",
+    "ImageData", "ImageGtData", "ImageLabelmapData", "ImageSegData", "Input", "MarginInnerProduct",
+    "MemoryData", "MultiBoxLoss", "PatchData", "PriorBox", "Proposal", "ProposalTarget", "Python",
+    "RegionLoss", "ScaleRoute", "SegAccuracy", "Threshold", "VideoData", "WindowData", "Yolov3",
+    "Yolov3DetectionOutput",
 }  # fmt: skip
 """Types that have no gradient, or one that users write (Python), or that tests of their own hold
 against the fork's."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ MESSAGES = {
     "drift": ("at a snapshot (iteration 30) the weights of rank 1 are not those of rank 0",),
     "disk": ("rank 0 of 3", "the folder of snapshot_prefix", "does not exist"),
     "kill": ("signal 9",),
+    "leave": ("rank 1 of 3", "it was left by sys.exit(0), while the others go on"),
 }
 
 
@@ -33,6 +35,19 @@ def test_all_ranks_end_with_the_reason(mode: str, tmp_path: Path) -> None:
         assert part in told, told
     if mode == "refuse":
         assert "Traceback" not in told
+
+
+@needs_mpi
+def test_a_rank_that_ends_before_it_has_met_the_others_ends_them(tmp_path: Path) -> None:
+    (tmp_path / "s.prototxt").write_text(
+        'base_lr: 0.1 lr_policy: "fixed" max_iter: 9 snapshot_after_train: false net_param {'
+        'layer { type: "DummyData" top: "x" dummy_data_param { shape { dim: 2 } } }'
+        'layer { type: "Scale" bottom: "x" top: "y" scale_param { axis: 0 } loss_weight: 1 } }'
+    )
+    own = [sys.executable, "-m", "osucaffe", "train", "--solver", str(tmp_path / "s.prototxt")]
+    done = mpiexec(1, *own[1:], ":", "-n", "1", *own, "--frobnicate", timeout=60)
+    assert done.returncode != 0
+    assert "unrecognized arguments: --frobnicate" in done.stderr
 
 
 @needs_mpi

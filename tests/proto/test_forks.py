@@ -10,8 +10,7 @@ import pytest
 import osucaffe
 from osucaffe.backends.cpu import Cpu
 from osucaffe.errors import UserError
-from osucaffe.layer import layer_types
-from osucaffe.layers.catalogue import messages_of
+from osucaffe.layer import layer_types, messages_of
 from osucaffe.net import Net
 from osucaffe.proto import (
     LayerParameter,
@@ -42,6 +41,9 @@ WITHOUT_EFFECT = {
     "DetectionOutputParameter.save_file",
     "DetectionOutputParameter.save_output_param",
     "DetectionOutputParameter.visualize_threshold",
+    "EvalDetectionParameter.constriant",
+    "EvalDetectionParameter.save_output_param",
+    "EvalDetectionParameter.sqrt",
     "SaveOutputParameter.num_test_image",
     "ImageDataParameter.cache",
     "MultiStageMeanfieldParameter.compatibility_mode",
@@ -56,6 +58,10 @@ WITHOUT_EFFECT = {
     "NetParameter.eltwise_mem_sharing",
     "NetParameter.reduce_buckets",
     "SegAccuracyParameter.metric",
+    "RegionLossParameter.absolute",
+    "RegionLossParameter.jitter",
+    "RegionLossParameter.random",
+    "RegionLossParameter.softmax",
     "SolverParameter.per_parameter_reduce",
     "SolverParameter.richness",
     "SolverParameter.show_per_class_result",
@@ -63,6 +69,11 @@ WITHOUT_EFFECT = {
     "SolverParameter.store_blobs_in_old_format",
     "TransformationParameter.random_seed",
     "TransformationParameter.use_gpu_transform",
+    "Yolov3Parameter.accumulate",
+    "Yolov3Parameter.iou_normalizer",
+    "Yolov3Parameter.max_delta",
+    "Yolov3Parameter.noobject_scale",
+    "Yolov3Parameter.side",
 }
 """What says how a fork works, keeps and prints things, not what it computes: it is ignored."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..boxes import overlaps, thin, without_warnings
+from ..boxes import judge, overlaps, thin, without_warnings
 from ..tensor import Step, Tensor
 from .registry import CpuCall, primitive
 
@@ -69,20 +69,6 @@ def evaluate_boxes(
     threshold: float,
     difficult: bool,
 ) -> Step:
-    def judge(rows: np.ndarray, goal: np.ndarray) -> np.ndarray:
-        """(true, false) for rows of one image and label, the highest scores first."""
-        verdict = np.zeros((len(rows), 2))
-        hit = np.zeros(len(goal), bool)
-        for at, row in enumerate(rows):
-            shared = overlaps(row[3:7], goal[:, 3:7])
-            best = int(np.argmax(shared)) if len(goal) else 0
-            if not len(goal) or shared[best] < threshold:
-                verdict[at] = 0, 1
-            elif difficult or not goal[best, 7]:
-                verdict[at] = (0, 1) if hit[best] else (1, 0)
-                hit[best] = True
-        return verdict
-
     def step() -> None:
         goals, rows = truth.array[truth.array[:, 0] != -1], found.array
         counted = goals if difficult else goals[goals[:, 7] == 0]
@@ -98,7 +84,9 @@ def evaluate_boxes(
             if len(goal):
                 mine = mine[np.argsort(-mine[:, 2], kind="stable")]
             part = y.array[at : at + len(mine)]
-            part[:, :3], part[:, 3:] = mine[:, :3], judge(mine, goal)
+            shared = overlaps(mine[:, None, 3:7], goal[:, 3:7])
+            skipped = (goal[:, 7] != 0) & (not difficult)
+            part[:, :3], part[:, 3:] = mine[:, :3], judge(shared, skipped, threshold)
             at += len(mine)
         length.array.fill(at)
 

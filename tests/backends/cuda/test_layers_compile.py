@@ -39,6 +39,21 @@ LAYERS = {
         [(1, 2, 4, 4, 4)],
         "pooling3d_param { kernel_size: 2 kernel_depth: 2 stride: 2 temporal_stride: 2 }",
     ),
+    "DetectionLoss": (
+        [(1, 7, 4, 5), (1, 6, 4, 5)],
+        "detection_loss_param { cls_num: 3 field_w: 9 field_h: 9 downsample_rate: 8 }",
+    ),
+    "DetectionGroupLoss": (
+        [(2, 3, 4, 5), (2, 4, 4, 5), (2, 6, 4, 5)],
+        "detection_group_loss_param { cls_num: 3 field_w: 9 field_h: 9 stride: 8 field_xyr: 2 "
+        'field_whr: 2 bbox_loss_type: "Euclidean_L2" }',
+    ),
+    "DetectionAccuracy": (
+        [(1, 7, 4, 5), (1, 6, 4, 5)],
+        "detection_accuracy_param { cls_num: 3 field_w: 9 field_h: 9 downsample_rate: 8 }",
+    ),
+    "SmoothL1Loss": ([(3, 4)] * 4, 'top: "each"'),
+    "SoftmaxWithLoss": ([(3, 4), (3,)], 'top: "p" top: "each"'),
 }  # of each type: the shapes of its bottoms, and its settings
 
 

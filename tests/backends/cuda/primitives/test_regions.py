@@ -128,6 +128,7 @@ LAYERS = [
         "theta_gamma: 3 num_iterations: 2 }",
     ),
     ("PSROIPooling", "x r", "psroi_pooling_param { spatial_scale: 1 output_dim: 2 group_size: 2 }"),
+    ("Reorg", "x0", "reorg_param { stride: 1 reverse: true }"),
     ("ShuffleChannel", "x", "shuffle_channel_param { group: 2 }"),
     ("Axpy", "a x z", ""),
     ("ReLU6", "x", ""),
@@ -139,7 +140,7 @@ LAYERS = [
 def test_layers_of_forks_are_prepared(precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Behind convolutions, so that what they read may lie in any order."""
     simulate(monkeypatch)
-    text = inputs({"i": (2, 8, 5, 6), "r": (7, 5), "l": (7,)})
+    text = inputs({"i": (2, 8, 5, 6), "r": (7, 5), "l": (7,), "t5": (2, 1, 4, 5)})
     for top, kernel in (("x", "1"), ("z", "1"), ("a", "1")):
         text += (
             f'layer {{ name: "{top}" type: "Convolution" bottom: "i" top: "{top}0" '
@@ -168,6 +169,13 @@ def test_layers_of_forks_are_prepared(precision: str, monkeypatch: pytest.Monkey
         'top: "p" top: "each" loss_weight: 1 loss_weight: 0 loss_weight: 0 }'
         'layer { name: "focal" type: "FocalLoss" bottom: "w" bottom: "l" top: "f" '
         "loss_param { normalization: PRE_FIXED pre_fixed_normalizer: 7 } }"
+        'layer { name: "region" type: "RegionLoss" bottom: "x" bottom: "t5" top: "region" '
+        "region_loss_param { num: 1 num_class: 3 biases: 1 biases: 2 } }"
+        'layer { name: "yolo" type: "Yolov3" bottom: "z" bottom: "t5" top: "yolo" '
+        "yolov3_param { num: 1 num_class: 3 mask: 0 biases: 10 biases: 20 } }"
+        'layer { name: "boxes" type: "Yolov3DetectionOutput" bottom: "z" top: "boxes" '
+        "yolov3_detection_output_param { num_box: 1 num_classes: 3 mask: 0 biases: 10 biases: 20 "
+        "anchors_scale: 8 mask_group_num: 1 } }"
         'layer { name: "hard" type: "BoxAnnotatorOHEM" bottom: "r" bottom: "each" bottom: "l" '
         'bottom: "w" top: "hl" top: "hw" box_annotator_ohem_param { roi_per_img: 3 } }'
     )
