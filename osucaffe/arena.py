@@ -7,8 +7,8 @@ are complete first. So a range of finished gradients is a slice, and an update i
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
+from .backends.backend import Backend
 from .backends.tensor import Tensor
 from .blob import Blob
 
@@ -36,7 +36,7 @@ class Parameter:
 class Arena:
     """Two flat tensors, `data` and `diff`, in which every parameter has a segment."""
 
-    def __init__(self, backend: Any, parameters: list[Parameter], *, gradients: bool) -> None:
+    def __init__(self, backend: Backend, parameters: list[Parameter], *, gradients: bool) -> None:
         """parameters: in backward order. gradients: whether `diff` gets memory."""
         self.segments: list[tuple[int, int, Parameter]] = []
         """(start, stop, parameter), in elements; the padding (always zero) behind it included."""
@@ -48,7 +48,7 @@ class Arena:
         self.data = self._allocate(backend, "data", offset)
         self.diff = self._allocate(backend, "diff", offset if gradients else 0)
 
-    def _allocate(self, backend: Any, side: str, size: int) -> Tensor:
+    def _allocate(self, backend: Backend, side: str, size: int) -> Tensor:
         whole = Tensor((size,), name=f"arena.{side}", kept=True)
         if size:
             nbytes = backend.nbytes(whole)

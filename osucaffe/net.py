@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
 
 import numpy as np
 
 from .arena import Arena, Parameter
+from .backends.backend import Backend
 from .backends.random import RandomState, new_seed
 from .backends.tensor import Shape, Step, Tensor
 from .blob import Blob
@@ -21,8 +21,8 @@ from .graph.filter import filter_layers, net_state
 from .graph.fusion import fuse
 from .graph.gradients import Node, find_gradients
 from .graph.labels import limit_labels
-from .graph.lanes import run_beside
 from .graph.memory import Pool, plan_memory
+from .graph.overlap import overlap_calls
 from .graph.overwritten import warn_of_overwriters
 from .graph.parameters import adopt_parameters
 from .graph.precision import warn_of_precision
@@ -53,7 +53,7 @@ class Net:
         self,
         param: caffe_pb2.NetParameter,
         *,
-        backend: Any,
+        backend: Backend,
         phase: str = "TRAIN",
         level: int = 0,
         stages: Iterable[str] = (),
@@ -143,7 +143,7 @@ class Net:
         if self._backwards and not hasattr(self, "memory"):  # once, not again for other shapes
             warn_of_overwriters(programs[0], programs[1])
         if not self.inspectable:
-            programs = fuse(programs, self.backend.folds)
+            programs = fuse(programs, self.backend.fuses_relu_backward)
         self.programs = programs  # forward, backward, backward that accumulates
         steps = iter(self.backend.prepare([call for calls in programs for call in calls]))
         self._calls = [[(call, next(steps)) for call in calls] for calls in programs]
@@ -156,7 +156,7 @@ class Net:
         timelines = [programs[0] + backward for backward in programs[1:]] or [programs[0]]
         if not self.inspectable:
             for calls in timelines:
-                run_beside(calls, self.backend.aside, self.backend.nbytes)
+                overlap_calls(calls, self.backend.overlaps, self.backend.nbytes)
         plan = plan_memory(timelines, self.backend.nbytes, share=not self.inspectable)
         self.pool.add(plan)
         own = [*plan.kept, *(blob.diff for blob, _ in losses if self._backwards)]

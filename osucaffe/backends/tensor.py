@@ -123,7 +123,8 @@ class Call:
 
     layer: what messages call the layer that recorded it; others may be called the same.
     position: that layer's place in its net (-1: it is no layer's call).
-    beside: how many of the calls behind it this one may run beside (0: it runs in its turn).
+    overlap: how many of the calls behind it this one may run beside (0: it runs in its turn).
+    fused: what it does besides, each as "PRIMITIVE of LAYER": calls that went in fusion.
     accumulates: names of the outputs to add to instead of overwriting. The recorder sets it
     for parameter gradients that an earlier call (or sub-iteration) has already written.
     """
@@ -135,8 +136,13 @@ class Call:
     layer: str = ""
     accumulates: frozenset[str] = frozenset()
     scratch: list[Tensor] = field(default_factory=list)
-    beside: int = 0
+    overlap: int = 0
+    fused: list[str] = field(default_factory=list)
     position: int = -1
+
+    def fuse(self, other: Call) -> None:
+        """Note that it does what another call did, which goes."""
+        self.fused += [f"{other.name} of {other.layer}", *other.fused]
 
     def read_tensors(self) -> Iterator[Tensor]:
         return _flatten(self.reads.values())

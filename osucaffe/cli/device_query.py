@@ -12,6 +12,10 @@ import os
 import platform
 import subprocess
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ..backends.cpu import Cpu
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -106,8 +110,8 @@ def _memory() -> str:
     return f"{total / 2**30:.1f} GiB"
 
 
-def _onednn(backend: object) -> str:
-    library = getattr(backend, "onednn", None)
+def _onednn(backend: Cpu) -> str:
+    library = backend.onednn
     if library is None:
         return "none found: NumPy does everything (pip install onednn-cpu-gomp)"
     return f"{library.version}, {library.instruction_set}"

@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
+from ..backends.backend import Backend
 from ..backends.primitives import Program
 from ..backends.tensor import Tensor
 
@@ -34,7 +34,7 @@ class Rates:
         )
 
 
-def measure_rates(backend: Any) -> Rates:
+def measure_rates(backend: Backend) -> Rates:
     """Measure both, each by its best run, in the precision of the backend."""
     n, count = MATRIX[backend.name], COPIED[backend.name]
     x, w, y = (Tensor((n, n), name=name, flexible=name != "w", kept=name == "w") for name in "xwy")
@@ -47,7 +47,7 @@ def measure_rates(backend: Any) -> Rates:
     return Rates(2 * n**3 / seconds[0], 2 * backend.nbytes(source) / seconds[1])
 
 
-def _seconds(backend: Any, program: Program) -> float:
+def _seconds(backend: Backend, program: Program) -> float:
     """The best time of the program's only call."""
     (call,) = program.calls
     step: Callable[[], None]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
+from ..backends.backend import Backend
 from ..backends.tensor import Shape, Tensor
 from ..blob import Blob
 from ..layer import create_layer, messages_of
@@ -26,7 +26,7 @@ class Assembly:
 
 
 def assemble(
-    param: caffe_pb2.NetParameter, phase: str, seed: int, backend: Any, *, inspectable: bool
+    param: caffe_pb2.NetParameter, phase: str, seed: int, backend: Backend, *, inspectable: bool
 ) -> Assembly:
     """Create the layers of a net and their blobs, without memory. Bad layers raise UserError.
 

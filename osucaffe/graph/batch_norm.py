@@ -146,6 +146,7 @@ def join_scale(programs: Programs) -> Programs:
                 _join_backward(norm, *pair)
                 dropped.update(map(id, pair[1:]))
         _take_statistics(scale, norm)
+        scale.fuse(norm)
         dropped.add(id(norm))
     return [_without(calls, dropped) for calls in programs]
 
@@ -189,6 +190,7 @@ def _join_backward(norm: Call, scale: Call, inner: Call | None = None) -> None:
     if inner is not None:
         scale.settings["constant"] = inner.settings["constant"]
         scale.writes["dx"] = inner.writes["dx"]
+        scale.fuse(inner)
 
 
 def join_sum(programs: Programs) -> list[Call]:
@@ -205,6 +207,7 @@ def join_sum(programs: Programs) -> list[Call]:
         if len(others) == 1 and (total.writes["y"] is y or users.only(y, norm, total)):
             _give(norm.reads, norm, "addend", others[0])
             norm.writes["y"] = total.writes["y"]
+            norm.fuse(total)
             dropped.add(id(total))
     return _without(programs[0], dropped)
 
@@ -217,6 +220,7 @@ def join_relu(calls: list[Call]) -> list[Call]:
             y = norm.writes["y"]
             if _is(relu, "relu", x=y, y=y) and relu.settings["slope"] == 0:
                 norm.settings["relu"] = True
+                norm.fuse(relu)
                 dropped.add(id(relu))
     return _without(calls, dropped)
 
@@ -293,6 +297,7 @@ def join_relu_backward(calls: list[Call], forward: Sequence[Call]) -> list[Call]
         if "addend" in maker.reads:
             _give(norm.reads, norm, "positive", relu.reads["x"])
         _keep_gradient(calls, index, norm, dy)
+        norm.fuse(relu)
         dropped.add(id(relu))
     return _without(calls, dropped)
 
@@ -309,6 +314,7 @@ def join_sum_backward(calls: list[Call]) -> list[Call]:
             continue
         norm.reads["dys"] = total.reads["xs"]
         _keep_gradient(calls, index, norm, dy)
+        norm.fuse(total)
         dropped.add(id(total))
     return _without(calls, dropped)
 

@@ -11,15 +11,15 @@ from .batch_norm import fuse_batch_norm
 _WITH_RELU = {"convolution", "inner_product"}
 
 
-def fuse(programs: Sequence[list[Call]], folds: Collection[str]) -> list[list[Call]]:
+def fuse(programs: Sequence[list[Call]], fuses: Collection[str]) -> list[list[Call]]:
     """Fuse the calls of forward and of each form of backward.
 
-    folds: the backend's primitives that can apply the backward pass of a ReLU to what they write.
+    fuses: the backend's primitives that can apply the backward pass of a ReLU to what they write.
     """
     forward, *backward = programs
     forward = fuse_relu(relu_before_pooling(forward, programs))
     fused, *backward = fuse_batch_norm([forward, *backward])
-    return [fused, *(fold_relu_backward(calls, fused, folds) for calls in backward)]
+    return [fused, *(fuse_relu_backward(calls, fused, fuses) for calls in backward)]
 
 
 def relu_before_pooling(calls: list[Call], programs: Sequence[list[Call]]) -> list[Call]:
@@ -72,13 +72,14 @@ def fuse_relu(calls: list[Call]) -> list[Call]:
             and call.reads["x"] is call.writes["y"] is before.writes["y"]
         ):
             before.settings["relu"] = call.settings["slope"]
+            before.fuse(call)
         else:
             fused.append(call)
     return fused
 
 
-def fold_relu_backward(
-    calls: list[Call], forward: Sequence[Call], folds: Collection[str]
+def fuse_relu_backward(
+    calls: list[Call], forward: Sequence[Call], fuses: Collection[str]
 ) -> list[Call]:
     """Let the call that writes a gradient apply the in-place ReLU backward that comes next.
 
@@ -94,17 +95,18 @@ def fold_relu_backward(
             if (
                 call.reads["dy"] is call.writes["dx"]
                 and before is not None
-                and before.name in folds
-                and _fold(before, call.reads["x"], call.writes["dx"], pooled)
+                and before.name in fuses
+                and _fuse_mask(before, call.reads["x"], call.writes["dx"], pooled)
             ):
+                before.fuse(call)
                 continue
         if (
             call.name == "max_pooling_backward"
-            and call.name in folds
+            and call.name in fuses
             and fused
             and _stops_nothing_more(fused[-1], call, pooled)
         ):
-            fused.pop()
+            call.fuse(fused.pop())
         fused.append(call)
         for tensor in call.read_tensors():
             writer[id(tensor.base or tensor)] = None
@@ -129,7 +131,7 @@ def _stops_nothing_more(relu: Call, pooling: Call, pooled: dict[int, Call]) -> b
     return True
 
 
-def _fold(call: Call, x: Tensor, dx: Tensor, pooled: dict[int, Call]) -> bool:
+def _fuse_mask(call: Call, x: Tensor, dx: Tensor, pooled: dict[int, Call]) -> bool:
     """Whether the call could be told to zero dx, which it writes, where x is not positive."""
     if call.accumulates:
         return False

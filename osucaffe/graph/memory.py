@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from ..backends.backend import Backend
 from ..backends.tensor import Call, Tensor
 
 ALIGNMENT = 256
@@ -52,7 +53,7 @@ def lives(timelines: Iterable[Iterable[Call]]) -> dict[int, Life]:
             written = [t.base or t for t in call.written_tensors()]
             if call.settings.get("feed"):
                 fed.update(id(tensor) for tensor in written)
-            end = time + call.beside
+            end = time + call.overlap
             for tensor in (*written, *(t.base or t for t in call.read_tensors()), *call.scratch):
                 if tensor.array is None and id(tensor) not in fed:
                     life = found.setdefault(id(tensor), Life(tensor, time, end))
@@ -93,7 +94,7 @@ def plan_memory(
 class Pool:
     """One piece of memory for several nets that never run at the same time."""
 
-    def __init__(self, backend: Any) -> None:
+    def __init__(self, backend: Backend) -> None:
         self.backend = backend
         self.size = 0
         self._memory: Any = None

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
 
+from ..backends.backend import Backend
 from ..backends.tensor import Call, Step, sequence
 
 Prepared = tuple[Call, Step]
@@ -19,7 +19,7 @@ def by_layer(calls: Iterable[Prepared], layers: int) -> list[list[Step]]:
 
 
 def as_one(
-    backend: Any,
+    backend: Backend,
     begin: Step,
     forward: Sequence[Prepared],
     backward: Sequence[Prepared],
@@ -73,14 +73,14 @@ def _mark_backward(
     for position in reversed(range(layers)):
         marked += [(call, step) for call, step in calls if call.position == position]
         if position in after:
-            marked.append(_mark(after[position], aside=True))
+            marked.append(_mark(after[position], overlap=True))
     return marked
 
 
-def _mark(step: Step, *, aside: bool = False) -> Prepared:
-    """A step among the calls. aside: it runs behind all calls so far, those that run beside the
+def _mark(step: Step, *, overlap: bool = False) -> Prepared:
+    """A step among the calls. overlap: it runs behind all calls so far, those that run beside the
     others too, and nothing waits for it."""
-    return Call("mark", {}, {}, {"aside": aside}), step
+    return Call("mark", {}, {}, {"overlap": overlap}), step
 
 
 def _split(calls: Sequence[Prepared]) -> Iterator[list[Prepared] | Step]:

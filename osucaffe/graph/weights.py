@@ -11,6 +11,7 @@ import numpy as np
 
 from .. import filler
 from ..arena import Parameter
+from ..backends.backend import Backend
 from ..backends.tensor import Tensor
 from ..errors import UserError
 from ..layers.base import Layer
@@ -44,7 +45,7 @@ def first_values(
     return values
 
 
-def write_constants(layers: Iterable[Layer], backend: Any) -> None:
+def write_constants(layers: Iterable[Layer], backend: Backend) -> None:
     """Give the constant tops of these layers their values again: their shapes have changed."""
     for layer in layers:
         parameters = [blob.data for blob in layer.parameters]
@@ -66,7 +67,7 @@ class Match:
     unused: list[str]
 
 
-def copy_weights(weights: AnyWeights, layers: Sequence[Layer], backend: Any) -> Match:
+def copy_weights(weights: AnyWeights, layers: Sequence[Layer], backend: Backend) -> Match:
     """Write the blobs of `weights` into the parameters of the layers that have the same names.
 
     Layers of one name take those of that name in their order: C++ Caffe gives them all to the
@@ -96,7 +97,7 @@ def copy_weights(weights: AnyWeights, layers: Sequence[Layer], backend: Any) -> 
     return Match(loaded, missing, [label(each) for group in sources.values() for each in group])
 
 
-def _copy(source: Any, layer: Layer, backend: Any) -> Iterator[Tensor]:
+def _copy(source: Any, layer: Layer, backend: Backend) -> Iterator[Tensor]:
     """Write a layer's blobs; yields the tensors that are written."""
     if len(source.blobs) != len(layer.parameters):
         layer.fail(
@@ -117,7 +118,7 @@ def _copy(source: Any, layer: Layer, backend: Any) -> Iterator[Tensor]:
 
 
 def to_proto(
-    param: caffe_pb2.NetParameter, layers: Sequence[Layer], backend: Any, *, diff: bool
+    param: caffe_pb2.NetParameter, layers: Sequence[Layer], backend: Backend, *, diff: bool
 ) -> caffe_pb2.NetParameter:
     """The net of these layers with their weights (diff: and gradients), as a model file has it.
 

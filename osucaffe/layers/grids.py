@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ..backends.tensor import Shape
-from ..layer import Layer
+from .base import Layer
 
 
 def sigmoid(x: np.ndarray) -> np.ndarray:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 from ..backends.primitives import Program
 from ..backends.tensor import Shape, Tensor
@@ -32,7 +33,7 @@ class Pooling(Layer):
         else:
             self.window = read_window(self, "pooling_param", 2)
             out = self._positions(extents)
-        self.settings = {"kernel": self.window.kernel, "stride": self.window.stride}
+        self.settings: dict[str, Any] = {"kernel": self.window.kernel, "stride": self.window.stride}
         if self.method == "STOCHASTIC":
             if any(self.window.pad):
                 self.fail("pooling_param.pad", "is for MAX and AVE pooling only")
@@ -109,13 +110,13 @@ class Pooling(Layer):
         if self.method == "STOCHASTIC" and self.phase == "TEST":
             self._backward_expected(program, top[0], bottom[0])
             return
-        settings = {**self.settings, "pad": self.window.pad}
+        settings = self.settings | {"pad": self.window.pad}
         program.max_pooling_backward(dy, self.index, dx, **settings)
 
     def _backward_expected(self, program: Program, top: Blob, bottom: Blob) -> None:
         """The gradient of y = sum(x^2) / sum(x) over a window: dx = dy * (2 x - y) / sum(x)."""
         x, y, dy, dx = bottom.data, top.data, top.diff, bottom.diff
-        settings = {**self.settings, "pad": self.window.pad}
+        settings = self.settings | {"pad": self.window.pad}
         mean, rise, fall = (self.tensor(y.shape) for _ in range(3))
         program.average_pooling(x, mean, **settings)
         formula = "y = where(a > 0, b / max(a, 1e-30), 0)"

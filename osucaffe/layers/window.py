@@ -22,7 +22,7 @@ class Window:
     dilation: Shape
 
     @property
-    def settings(self) -> dict[str, Shape]:
+    def settings(self) -> dict[str, Any]:
         """What convolution primitives want, besides the kernel."""
         return {"stride": self.stride, "pad": self.pad, "dilation": self.dilation}
 

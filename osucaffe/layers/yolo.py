@@ -10,7 +10,7 @@ import numpy as np
 from ..backends.primitives import Program
 from ..backends.tensor import Shape
 from ..blob import Blob
-from ..layer import Layer, register
+from .base import Layer, register
 from .grids import (
     aims_of,
     boxes_of,

@@ -7,8 +7,7 @@ import numpy as np
 from ..backends.primitives import Program
 from ..backends.tensor import Shape
 from ..blob import Blob
-from ..layer import Layer, register
-from .detection import Rows
+from .base import Layer, register
 from .grids import (
     boxes_of,
     check_grid,
@@ -21,6 +20,7 @@ from .grids import (
     thin,
     truths_of,
 )
+from .multibox import Rows
 
 Arrays = list[np.ndarray]
 LEAST_SCORE = 0.005

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..backends.tensor import Shape
-from ..layer import register
+from .base import register
 from .grids import (
     aims_of,
     boxes_of,

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
 
+from ..backends.backend import Backend
 from ..backends.tensor import Step, Tensor
 from ..comm.communicator import Communicator, Handle
 from .buckets import Bucket
@@ -41,7 +41,7 @@ class Aggregation:
     def __init__(
         self,
         comm: Communicator,
-        backend: Any,
+        backend: Backend,
         diff: Tensor,
         buckets: Sequence[Bucket],
         operations: Sequence[str],
@@ -58,7 +58,7 @@ class Aggregation:
         """Backward has run this layer and all above it: send what is complete."""
         while len(self._handles) < len(self._layers) and layer <= self._layers[len(self._handles)]:
             send = self._sends[len(self._handles)]
-            self._handles.append(send(stream=_stream(self._backend)))
+            self._handles.append(send(stream=self._backend.current))
 
     def marks(self) -> dict[int, Step]:
         """`after` for the layers with which something is complete."""
@@ -70,7 +70,7 @@ class Aggregation:
 
     def arrive(self, bucket: int) -> None:
         """Wait for the sums of a bucket; all are to be waited for, in their order."""
-        self._handles[bucket].wait(_stream(self._backend))
+        self._handles[bucket].wait(self._backend.current)
         if bucket == len(self._layers) - 1:
             self._handles.clear()
 
@@ -95,7 +95,7 @@ class Propagation:
     def __init__(
         self,
         comm: Communicator,
-        backend: Any,
+        backend: Backend,
         weights: Tensor,
         copies: Tensor | None,
         buckets: Sequence[Bucket],
@@ -137,7 +137,7 @@ class Propagation:
     def _begin(self, layer: int | None, tensor: Tensor | None = None) -> None:
         """Send what forward reads, or another tensor, and `_wait`."""
         array = (tensor or self._copies or self._weights).array
-        stream = _stream(self._backend)
+        stream = self._backend.current
         for bucket in self._buckets:
             handle = self._send(array[bucket.start : bucket.stop], stream=stream)
             self._handles.append((bucket.layer, handle))
@@ -146,9 +146,4 @@ class Propagation:
     def _wait(self, layer: int | None) -> None:
         """Wait for the weights of the layers up to this one (None: of all)."""
         while self._handles and (layer is None or self._handles[0][0] <= layer):
-            self._handles.popleft()[1].wait(_stream(self._backend))
-
-
-def _stream(backend: Any) -> Any:
-    """The stream on which the backend launches just now; None on the host."""
-    return getattr(backend, "current", None)
+            self._handles.popleft()[1].wait(self._backend.current)

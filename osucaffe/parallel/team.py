@@ -21,6 +21,7 @@ from ..comm.job import Job
 from ..comm.on_stream import OnStream
 from ..comm.topology import Topology
 from ..errors import UserError
+from ..layers.feed import Feed
 from ..proto import caffe_pb2
 from ..solvers.signals import NONE, SNAPSHOT, STOP
 from ..solvers.solver import Solver
@@ -87,7 +88,7 @@ class DataParallel(Team):
         for net in (solver.net, *solver.test_nets):
             net.random.rank = self.rank
             for layer in net.layers:
-                if hasattr(layer, "split"):
+                if isinstance(layer, Feed):
                     layer.split(self.rank, self.size)
         if self._design.propagation == "sharded" and not solver.optimizer.separable:
             raise UserError(
@@ -125,7 +126,7 @@ class DataParallel(Team):
         if design.propagation != "sharded":
             nbytes = design.bucket if design.propagation == "overlapped" else whole
             travelling, operation = find_buckets(net, nbytes, frozen=True), "broadcast"
-        copies = getattr(net.backend, "low_precision_arena", lambda arena: None)(arena.data)
+        copies = net.backend.low_precision_arena(arena.data)
         self._weights = Propagation(
             self.comm, net.backend, arena.data, copies, travelling, operation
         )
@@ -155,7 +156,7 @@ class DataParallel(Team):
         solver = self._solver
         whole = solver.net.arena.data.array
         with self.watch():
-            self.comm.broadcast(whole, 0, getattr(solver.backend, "stream", None)).wait()
+            self.comm.broadcast(whole, 0, solver.backend.stream).wait()
             for parameter in solver.net.parameters:  # a backend may hold copies: this renews them
                 data = parameter.blob.data
                 solver.backend.write(data, solver.backend.read(data))

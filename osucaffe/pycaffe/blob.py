@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
 from .. import blob as engine
+from ..backends.backend import Backend
 from ..backends.tensor import Shape, Tensor
 from ..layers.python import Extents
 
@@ -22,7 +22,7 @@ class Store:
     run shows the new values only once `blob.data` has been asked for again.
     """
 
-    def __init__(self, backend: Any) -> None:
+    def __init__(self, backend: Backend) -> None:
         self.backend = backend
         self._arrays: weakref.WeakKeyDictionary[Tensor, np.ndarray] = weakref.WeakKeyDictionary()
         self._seen: dict[Tensor, None] = {}
@@ -68,7 +68,7 @@ class Store:
 _stores: dict[int, Store] = {}
 
 
-def store_of(backend: Any) -> Store:
+def store_of(backend: Backend) -> Store:
     """The one store of a backend: nets on it share tensors."""
     if id(backend) not in _stores:
         _stores[id(backend)] = Store(backend)

@@ -9,6 +9,7 @@ import time
 from typing import Any
 
 from .. import log as log_lines
+from ..backends.backend import Backend
 
 logger = logging.getLogger("osucaffe")
 
@@ -51,7 +52,7 @@ def next_seed() -> int | None:
     return _Settings.seed + _Settings.nets - 1
 
 
-def use(backend: Any) -> None:
+def use(backend: Backend) -> None:
     """Build the nets that follow on this backend."""
     _Settings.given = backend
 

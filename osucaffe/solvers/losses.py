@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from typing import Any
 
 import numpy as np
 
+from ..backends.backend import Backend
 from ..backends.tensor import Tensor
 from ..net import Net
 from .team import Team
@@ -22,7 +22,7 @@ class Losses:
     reads all that were noted at once.
     """
 
-    def __init__(self, backend: Any, team: Team, length: int, parts: int) -> None:
+    def __init__(self, backend: Backend, team: Team, length: int, parts: int) -> None:
         self.recent: deque[float] = deque(maxlen=length)
         self._backend, self._team, self._parts = backend, team, parts
         self._noted = 0

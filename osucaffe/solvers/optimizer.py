@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..backends.backend import Backend
 from ..backends.primitives import Program
 from ..backends.tensor import Step, Tensor
 from .rules import Update
@@ -28,7 +29,7 @@ class Optimizer:
     """
 
     def __init__(
-        self, net: Net, update: Update, backend: Any, scale: LossScale | None = None
+        self, net: Net, update: Update, backend: Backend, scale: LossScale | None = None
     ) -> None:
         self._backend = backend
         self._update = update

@@ -10,6 +10,7 @@ from typing import Any
 
 from ..errors import UserError
 from ..graph.naming import by_name
+from ..layers.feed import Feed
 from ..net import Net
 from .scaling import LossScale
 
@@ -53,9 +54,9 @@ class NetProgress:
                 reader.position = position
 
 
-def _readers(net: Net) -> dict[str, list[Any]]:
+def _readers(net: Net) -> dict[str, list[Feed]]:
     """The layers that read data, by name."""
-    return by_name(layer for layer in net.layers if hasattr(layer, "position"))
+    return by_name(layer for layer in net.layers if isinstance(layer, Feed))
 
 
 @dataclass

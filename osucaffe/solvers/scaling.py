@@ -8,8 +8,8 @@ then halved, and after many good iterations doubled. All of it happens in the ba
 from __future__ import annotations
 
 import logging
-from typing import Any
 
+from ..backends.backend import Backend
 from ..backends.primitives import Program
 from ..backends.tensor import Call, Tensor
 from ..errors import UserError
@@ -39,7 +39,7 @@ class LossScale:
     factor: one float32 element in the backend's memory. value: a fixed factor; None: dynamic.
     """
 
-    def __init__(self, backend: Any, value: float | None) -> None:
+    def __init__(self, backend: Backend, value: float | None) -> None:
         self._backend = backend
         self.dynamic = value is None
         self._start = START if value is None else value
@@ -95,7 +95,7 @@ class LossScale:
         return tensor
 
 
-def make_loss_scale(backend: Any, wanted: str | float | None) -> LossScale | None:
+def make_loss_scale(backend: Backend, wanted: str | float | None) -> LossScale | None:
     """wanted: "dynamic", "none" or a factor; None: dynamic where blobs are held in fp16.
 
     UserError where it is neither, or not positive.

@@ -8,10 +8,10 @@ import time
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
+from ..backends.backend import Backend
 from ..backends.random import new_seed
 from ..backends.tensor import Step
 from ..errors import UserError
@@ -54,7 +54,7 @@ class Solver:
     def __init__(
         self,
         param: caffe_pb2.SolverParameter,
-        backend: Any,
+        backend: Backend,
         *,
         file: str = "the solver",
         request: Request = lambda: NONE,

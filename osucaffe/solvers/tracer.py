@@ -11,8 +11,8 @@ import contextlib
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
+from ..backends.backend import Backend
 from ..backends.tensor import Step
 from ..net import Net
 from ..trace import Trace
@@ -35,7 +35,7 @@ class Tracer:
     path: of the trace; other ranks than 0 write beside it (out.rank1.json).
     """
 
-    def __init__(self, path: str | Path, backend: Any, rank: int = 0) -> None:
+    def __init__(self, path: str | Path, backend: Backend, rank: int = 0) -> None:
         path = Path(path)
         if rank:
             path = path.with_suffix(f".rank{rank}{path.suffix}")

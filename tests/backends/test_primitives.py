@@ -14,7 +14,9 @@ import numpy as np
 import pytest
 
 from osucaffe.backends.cpu import Cpu
-from osucaffe.backends.primitives import NAMES
+from osucaffe.backends.primitives import NAMES, Program
+from osucaffe.backends.primitives.recording import FUSED
+from osucaffe.backends.tensor import Tensor
 
 from . import (
     cases_boxes,
@@ -152,3 +154,13 @@ def test_gradients_are_added_when_the_call_accumulates(
     for argument, gradient in each.expected.items():
         wanted = gradient + before[argument] if argument in added else gradient
         assert_close(found[argument], wanted, variant.tolerance, argument)
+
+
+def test_what_fusion_gives_is_declared() -> None:
+    from osucaffe.backends.cuda import Cuda
+
+    for name in Cuda.fuses_relu_backward:
+        assert "positive" in FUSED[name.removesuffix("_backward") if "max" in name else name]
+    x, y = Tensor((1,)), Tensor((1,))
+    with pytest.raises(ValueError, match="only the fusion pass"):
+        Program().sum([x], y, x)

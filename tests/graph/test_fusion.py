@@ -8,7 +8,7 @@ from osucaffe.backends.primitives import Program
 from osucaffe.backends.tensor import Call, Tensor
 from osucaffe.graph.fusion import fuse, fuse_relu
 
-FOLDS = {"max_pooling_backward", "lrn_backward", "split", "sum"}
+FUSES = {"max_pooling_backward", "lrn_backward", "split", "sum"}
 POOLING: dict[str, Any] = {"kernel": [2, 2], "stride": [2, 2], "pad": [0, 0]}
 LRN: dict[str, Any] = {"size": 5, "alpha": 1, "beta": 1, "k": 1, "within_channel": False}
 
@@ -38,23 +38,23 @@ def test_relu_backward_joins_the_call_that_wrote_its_gradient() -> None:
     program = Program()
     program.sum([a, b], dx)
     program.relu_backward(x, dx, dx, slope=0.0)
-    _, calls = fuse([[], program.calls], FOLDS)
+    _, calls = fuse([[], program.calls], FUSES)
     assert names(calls) == ["sum"]
     assert calls[0].reads["positive"] is x
 
 
 def test_relu_backward_stays_where_it_cannot_join() -> None:
     x, dx, a, b = tensors(4)
-    for folds, slope, between, target in [
-        (set(), 0.0, False, dx), (FOLDS, 0.1, False, dx), (FOLDS, 0.0, True, dx),
-        (FOLDS, 0.0, False, b),
+    for fuses, slope, between, target in [
+        (set(), 0.0, False, dx), (FUSES, 0.1, False, dx), (FUSES, 0.0, True, dx),
+        (FUSES, 0.0, False, b),
     ]:  # fmt: skip
         program = Program()
         program.sum([a, b], dx)
         if between:
             program.copy(dx, b)
         program.relu_backward(x, dx, target, slope=slope)
-        _, calls = fuse([[], program.calls], folds)
+        _, calls = fuse([[], program.calls], fuses)
         assert names(calls)[-1] == "relu_backward"
 
 
@@ -64,7 +64,7 @@ def test_pooling_notes_positive_maxima_only() -> None:
     forward.max_pooling(x, y, index, **POOLING)
     backward.max_pooling_backward(dy, index, dx, **POOLING)
     backward.relu_backward(x, dx, dx, slope=0.0)
-    first, second = fuse([forward.calls, backward.calls], FOLDS)
+    first, second = fuse([forward.calls, backward.calls], FUSES)
     assert names(second) == ["max_pooling_backward"]
     assert first[0].settings["positive"]
 
@@ -75,7 +75,7 @@ def test_normalization_joins_only_the_relu_that_made_its_input() -> None:
         program = Program()
         program.lrn_backward(x, y, dy, note, dx, **LRN)
         program.relu_backward(relu, dx, dx, slope=0.0)
-        _, calls = fuse([[], program.calls], FOLDS)
+        _, calls = fuse([[], program.calls], FUSES)
         assert len(calls) == expected
 
 
@@ -86,7 +86,7 @@ def test_each_part_of_a_split_has_its_own_relu() -> None:
     program.relu_backward(b, db, db, slope=0.0)
     program.copy(db, a)
     program.relu_backward(a, da, da, slope=0.0)
-    _, calls = fuse([[], program.calls], FOLDS)
+    _, calls = fuse([[], program.calls], FUSES)
     assert names(calls) == ["split", "copy"]
     assert calls[0].reads["positive"] == [a, None, b]
 
@@ -112,7 +112,7 @@ def test_a_relu_behind_max_pooling_moves_to_the_convolution() -> None:
     assert names(fused[1]) == ["relu_backward", "max_pooling_backward"]
 
     # Where the backend folds ReLUs, the pooling notes the maxima whose gradient stops.
-    fused = fuse([forward(), backward.calls], FOLDS)
+    fused = fuse([forward(), backward.calls], FUSES)
     assert names(fused[1]) == ["max_pooling_backward"]
     assert fused[0][1].settings["positive"]
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from threadpoolctl import threadpool_limits
 
+from ..backend import Backend
 from ..cores import usable_cores
-from ..laps import Laps
 from ..random import RandomState
 from ..tensor import Call, Shape, Step, Tensor, sequence
 from . import (  # noqa: F401 (importing them registers the primitives)
@@ -36,10 +35,13 @@ from . import (  # noqa: F401 (importing them registers the primitives)
 from .registry import IMPLEMENTATIONS, CpuCall
 from .workers import Workers
 
+if TYPE_CHECKING:
+    from .onednn import OneDNN
+
 ALIGNMENT = 64
 
 
-class Cpu:
+class Cpu(Backend):
     """Runs nets on the host.
 
     dtype: "float32", or "float64" for gradient checks: then everything that tensors declare as
@@ -47,16 +49,10 @@ class Cpu:
     threads: for oneDNN, OpenBLAS and the backend's own workers; None: one for each core.
     onednn: use oneDNN where it is installed.
 
-    random: the state by which the calls draw that are prepared while it is set.
+    The threads that read records decode and transform them, too.
     """
 
     name = "cpu"
-    folds: frozenset[str] = frozenset()
-    aside: frozenset[str] = frozenset()
-    raw_records = False
-    """The threads that read records transform them in the same pass."""
-    image_decoder = None
-    """These threads decode them, too."""
 
     def __init__(
         self, dtype: str = "float32", threads: int | None = None, onednn: bool = True
@@ -120,24 +116,8 @@ class Cpu:
     def synchronize(self) -> None:
         """Wait until all steps have run: here they have when they return."""
 
-    def memory_in_use(self) -> dict[str, int]:
-        """Bytes that this backend holds beside a net's own, by what they are for: here, none."""
-        return {}
-
-    def laps(self) -> Laps:
-        """A clock for parts of a net's steps."""
-        return Laps()
-
     def begin_forward(self, random: RandomState) -> None:
         """Let a forward pass draw its random numbers: here, calls look at `random` themselves."""
-
-    def arrange(self, calls: Sequence[tuple[Call, Step]]) -> list[Step]:
-        """The steps of the calls in their order."""
-        return [step for _, step in calls]
-
-    def capture(self, steps: Sequence[Step]) -> Step:
-        """One step that runs these."""
-        return sequence(steps)
 
     def _placed(self, shape: Shape, dtype: str) -> Tensor:
         tensor = Tensor(shape, dtype)
@@ -152,7 +132,7 @@ class Cpu:
 
     def _prepare(self, call: Call) -> Step:
         if self.onednn is not None:
-            served: Step | None = self.onednn.prepare(self, call)
+            served = self.onednn.prepare(self, call)
             if served is not None:
                 return served
         if call.name == "host":
@@ -215,8 +195,7 @@ class Cpu:
     def reorder(self, source: Tensor, target: Tensor) -> Step:
         """The step that copies source into target, of the same shape in another layout."""
         assert self.onednn is not None, "only oneDNN gives tensors a layout"
-        step: Step = self.onednn.reorder(self, source, target)
-        return step
+        return self.onednn.reorder(self, source, target)
 
 
 class _StandIns:
@@ -261,9 +240,11 @@ class _StandIns:
         return stand_in
 
 
-def _load_onednn() -> Any:
+def _load_onednn() -> OneDNN | None:
     """oneDNN, or None where there is no such library."""
-    return importlib.import_module(".onednn", __package__).load()
+    from .onednn import load
+
+    return load()
 
 
 def _settle(tensor: Tensor) -> None:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import functools
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from ...errors import UserError
+from ..backend import Backend
 from ..random import RandomState, call_key
 from ..tensor import Call, Step, Tensor, sequence
 from . import registry
@@ -36,7 +37,7 @@ PRIORITY = -1
 PRECISIONS = {"fp32": "float32", "tf32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 
 
-class Cuda:
+class Cuda(Backend):
     """Runs nets on one GPU.
 
     number: of the GPU. precision: "fp32", "tf32", "bf16" or "fp16": what convolutions and products
@@ -45,13 +46,11 @@ class Cuda:
     """
 
     name = "cuda"
-    folds = frozenset((
+    fuses_relu_backward = frozenset((
         "average_pooling_backward", "convolution_backward_data", "dropout_backward",
         "inner_product_backward_data", "lrn_backward", "max_pooling_backward", "split", "sum",
     ))  # fmt: skip
-    """Primitives that can apply the backward pass of a ReLU to the gradient that they write."""
-    aside = frozenset(("convolution_backward_filter", "inner_product_backward_filter", "total"))
-    """Primitives that run beside what follows: nothing there waits for what they compute."""
+    overlaps = frozenset(("convolution_backward_filter", "inner_product_backward_filter", "total"))
     raw_records = True
     """A byte a pixel is quicker to upload than a float, and `transform` takes no time here."""
 
@@ -185,9 +184,10 @@ class Cuda:
         self._copy(address, np.ascontiguousarray(table))
         return address
 
-    def image_decoder(self) -> Decoder:
-        """What decodes JPEGs into this device's memory."""
-        return self._decoder
+    @property
+    def image_decoder(self) -> Callable[[], Decoder]:
+        """Makes what decodes JPEGs into this device's memory."""
+        return lambda: self._decoder
 
     def synchronize(self) -> None:
         """Wait until all steps have run."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .recording import Gradient, Read, Recorder, Write, primitive
+from .recording import FusedRead, Gradient, Read, Recorder, Write, primitive
 
 
 class ConvolutionPrimitives(Recorder):
@@ -33,13 +33,17 @@ class ConvolutionPrimitives(Recorder):
         dy: Read,
         w: Read,
         dx: Write,
+        positive: FusedRead | None = None,
         *,
         stride: Sequence[int],
         pad: Sequence[int],
         dilation: Sequence[int],
         group: int,
     ) -> None:
-        """dx = the gradient of `convolution` to x."""
+        """dx = the gradient of `convolution` to x.
+
+        positive: of dx's shape; dx is zero where it is not positive, as behind a ReLU that made it.
+        """
 
     @primitive
     def convolution_backward_filter(
@@ -75,9 +79,19 @@ class ConvolutionPrimitives(Recorder):
 
     @primitive
     def inner_product_backward_data(
-        self, dy: Read, w: Read, dx: Write, *, axis: int, transpose: bool
+        self,
+        dy: Read,
+        w: Read,
+        dx: Write,
+        positive: FusedRead | None = None,
+        *,
+        axis: int,
+        transpose: bool,
     ) -> None:
-        """dx = the gradient of `inner_product` to x."""
+        """dx = the gradient of `inner_product` to x.
+
+        positive: as of `convolution_backward_data`.
+        """
 
     @primitive
     def inner_product_backward_filter(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .recording import Gradient, Read, Reads, Recorder, Write, Writes, primitive
+from .recording import FusedRead, Gradient, Read, Reads, Recorder, Write, Writes, primitive
 
 
 class ElementwisePrimitives(Recorder):
@@ -63,8 +63,18 @@ class ElementwisePrimitives(Recorder):
         """`reduce` into the gradient of a parameter (the formula still writes y)."""
 
     @primitive
-    def sum(self, xs: Reads, y: Write, *, coefficients: Sequence[float] | None = None) -> None:
-        """y = sum of coefficient * x over xs, all of one shape; y may be one of xs."""
+    def sum(
+        self,
+        xs: Reads,
+        y: Write,
+        positive: FusedRead | None = None,
+        *,
+        coefficients: Sequence[float] | None = None,
+    ) -> None:
+        """y = sum of coefficient * x over xs, all of one shape; y may be one of xs.
+
+        positive: as of `convolution_backward_data`, for y.
+        """
 
     @primitive
     def dropout(self, x: Read, y: Write, mask: Write, *, ratio: float, key: int) -> None:
@@ -75,8 +85,20 @@ class ElementwisePrimitives(Recorder):
         """
 
     @primitive
-    def dropout_backward(self, dy: Read, mask: Read, dx: Write, *, ratio: float, key: int) -> None:
-        """dx = dy * keep / (1 - ratio). dx may be dy."""
+    def dropout_backward(
+        self,
+        dy: Read,
+        mask: Read,
+        dx: Write,
+        positive: FusedRead | None = None,
+        *,
+        ratio: float,
+        key: int,
+    ) -> None:
+        """dx = dy * keep / (1 - ratio). dx may be dy.
+
+        positive: as of `convolution_backward_data`.
+        """
 
     # ReLU has a primitive of its own: the libraries fuse it.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from .recording import Gradient, Read, Reads, Recorder, Write, Writes, primitive
+from .recording import FusedReads, Gradient, Read, Reads, Recorder, Write, Writes, primitive
 
 
 class MovementPrimitives(Recorder):
@@ -21,8 +21,11 @@ class MovementPrimitives(Recorder):
         """Put xs behind one another along axis."""
 
     @primitive
-    def split(self, x: Read, ys: Writes, *, axis: int) -> None:
-        """Cut x along axis into ys: concat backwards. A None in ys skips that part."""
+    def split(self, x: Read, ys: Writes, positive: FusedReads | None = None, *, axis: int) -> None:
+        """Cut x along axis into ys: concat backwards. A None in ys skips that part.
+
+        positive: for each part (or None) as of `convolution_backward_data`.
+        """
 
     @primitive
     def permute(self, x: Read, y: Write, *, axes: Sequence[int]) -> None:

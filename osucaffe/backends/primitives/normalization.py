@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .recording import Gradient, Read, Reads, Recorder, Update, Write, primitive
+from .recording import FusedRead, Gradient, Read, Reads, Recorder, Update, Write, primitive
 
 
 class NormalizationPrimitives(Recorder):
@@ -34,6 +34,7 @@ class NormalizationPrimitives(Recorder):
         dy: Read,
         note: Read,
         dx: Write,
+        positive: FusedRead | None = None,
         *,
         size: int,
         alpha: float,
@@ -41,7 +42,10 @@ class NormalizationPrimitives(Recorder):
         k: float,
         within_channel: bool,
     ) -> None:
-        """dx = the gradient of `lrn` to x."""
+        """dx = the gradient of `lrn` to x.
+
+        positive: x itself, where a ReLU made it: as of `convolution_backward_data`.
+        """
 
     @primitive
     def batch_norm_statistics(

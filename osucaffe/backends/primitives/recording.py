@@ -3,6 +3,8 @@
 The annotation of an argument is its role: Read, Write, Update (read, then written in place), or
 Gradient (a parameter's gradient: overwritten, or added to when `call.accumulates` names it).
 `Reads`, `Writes` are lists; `... | None` may be None; what stands after the `*` is a setting.
+FusedRead, FusedReads and FusedFlag are arguments that only the fusion pass gives, for backends that
+say that they fuse; in other calls they are not there at all.
 """
 
 from __future__ import annotations
@@ -21,29 +23,40 @@ Gradient = Tensor
 Reads = list[Tensor]
 Writes = list[Tensor]
 Updates = list[Tensor]
+FusedRead = Tensor
+FusedReads = list["Tensor | None"]
+FusedFlag = bool
 _Declaration = TypeVar("_Declaration", bound=Callable[..., None])
 
 NAMES: list[str] = []
 """Every primitive, in the order in which they are declared."""
+FUSED: dict[str, frozenset[str]] = {}
+"""By primitive, the arguments that only the fusion pass gives."""
 
 
 def primitive(declaration: _Declaration) -> _Declaration:
     """Turn a declaration (a signature and a docstring) into a method that records the call."""
     signature = inspect.signature(declaration)
     # Annotations are strings here (`from __future__ import annotations`): "Read | None" -> "Read".
+    kinds = {n: p.annotation.split(" ")[0] for n, p in signature.parameters.items() if n != "self"}
+    fused = frozenset(name for name, kind in kinds.items() if kind.startswith("Fused"))
     roles = {
-        name: parameter.annotation.split(" ")[0].removesuffix("s")
-        for name, parameter in signature.parameters.items()
-        if name != "self" and parameter.kind is not parameter.KEYWORD_ONLY
+        name: kind.removesuffix("s")
+        for name, kind in kinds.items()
+        if signature.parameters[name].kind is not inspect.Parameter.KEYWORD_ONLY
     }
+    FUSED[declaration.__name__] = fused
     NAMES.append(declaration.__name__)
 
     @functools.wraps(declaration)
     def record(self: Recorder, *tensors: Any, **settings: Any) -> None:
         bound = signature.bind(self, *tensors, **settings)
         bound.apply_defaults()
-        given = {name: value for name, value in bound.arguments.items() if name != "self"}
-        tensor_roles = {name: role for name, role in roles.items() if given[name] is not None}
+        given = {name: value for name, value in bound.arguments.items() if name in kinds}
+        for name in fused:
+            if given.pop(name):
+                raise ValueError(f"{declaration.__name__}: only the fusion pass gives {name}")
+        tensor_roles = {n: role for n, role in roles.items() if given.get(n) is not None}
         self.add(
             Call(
                 declaration.__name__,

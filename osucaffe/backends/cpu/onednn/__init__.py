@@ -7,10 +7,10 @@ import os
 import sys
 from importlib import metadata
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
+from ...backend import Backend
 from ...tensor import Call, Step, Tensor
 from . import convolution, dense, elementwise, normalization, pooling, recurrent, update
 from .api import Library, Unsupported
@@ -59,7 +59,7 @@ class OneDNN:
         number = self.library.effective_cpu_isa()
         return _INSTRUCTION_SETS.get(number, f"instruction set {number:#x}")
 
-    def prepare(self, backend: Any, call: Call) -> Step | None:
+    def prepare(self, backend: Backend, call: Call) -> Step | None:
         """The step that runs a call, or None when NumPy shall do it."""
         function = next(
             (vars(module)[call.name] for module in _MODULES if call.name in vars(module)), None
@@ -78,7 +78,7 @@ class OneDNN:
             del call.scratch[scratch:]
         return step
 
-    def reorder(self, backend: Any, source: Tensor, target: Tensor) -> Step:
+    def reorder(self, backend: Backend, source: Tensor, target: Tensor) -> Step:
         """The step that copies source into target, of the same shape, whatever their layouts."""
         call = Call("copy", {"x": source}, {"y": target}, {})
         step = elementwise.copy(Preparation(self.library, call), source, target)

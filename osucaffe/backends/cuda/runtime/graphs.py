@@ -54,9 +54,9 @@ def capture(backend: Cuda, steps: Sequence[Step]) -> Step:
 
 
 def arrange(backend: Cuda, calls: Sequence[tuple[Call, Step]]) -> list[Step]:
-    """The steps in their order; those that may run beside others go to the side stream.
+    """The steps in their order; those that may run overlap others go to the side stream.
 
-    The main stream waits for such a step before the first call that it may not run beside.
+    The main stream waits for such a step before the first call that it may not run overlap.
     """
     steps: list[Step] = []
     waited: list[tuple[int, Any]] = []  # before which call, for which event
@@ -64,10 +64,10 @@ def arrange(backend: Cuda, calls: Sequence[tuple[Call, Step]]) -> list[Step]:
         due = [event for place, event in waited if place <= index]
         waited = [(place, event) for place, event in waited if place > index]
         steps += [_wait(backend, event) for event in due[-1:]]
-        beside = len(calls) if call.settings.get("aside") else call.beside
-        if beside:
+        overlap = len(calls) if call.settings.get("overlap") else call.overlap
+        if overlap:
             steps.append(aside(backend, backend.side_stream, step, done := _event(backend)))
-            waited.append((index + beside + 1, done))
+            waited.append((index + overlap + 1, done))
         else:
             steps.append(step)
     return steps + [_wait(backend, event) for _, event in waited[-1:]]

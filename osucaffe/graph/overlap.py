@@ -13,7 +13,9 @@ SPARE = 32 << 20
 """Bytes that this may cost beyond what is needed at some time in any case."""
 
 
-def run_beside(calls: list[Call], names: Collection[str], size_of: Callable[[Tensor], int]) -> None:
+def overlap_calls(
+    calls: list[Call], names: Collection[str], size_of: Callable[[Tensor], int]
+) -> None:
     """Let the calls of these names run beside as many later calls as do not depend on them, and
     as there is memory for.
 
@@ -39,16 +41,16 @@ def run_beside(calls: list[Call], names: Collection[str], size_of: Callable[[Ten
             ):
                 end = later
                 break
-        call.beside = end - index - 1
-    _fit(calls, [index for index in aside if calls[index].beside], size_of)
+        call.overlap = end - index - 1
+    _fit(calls, [index for index in aside if calls[index].overlap], size_of)
 
 
 def _fit(calls: list[Call], aside: list[int], size_of: Callable[[Tensor], int]) -> None:
     """Shorten what runs beside others until memory is alive for no more than if all ran in turn,
     and SPARE."""
-    wanted = {index: calls[index].beside for index in aside}
+    wanted = {index: calls[index].overlap for index in aside}
     for index in aside:
-        calls[index].beside = 0
+        calls[index].overlap = 0
     life = {key: each for key, each in lives([calls]).items() if not each.tensor.kept}
     sizes = {key: size_of(each.tensor) for key, each in life.items()}
     alive = [0] * len(calls)
@@ -68,7 +70,7 @@ def _fit(calls: list[Call], aside: list[int], size_of: Callable[[Tensor], int]) 
             alive[time] += more
             for key in longer:
                 life[key].last = time
-            call.beside += 1
+            call.overlap += 1
 
 
 def _keys(tensors: Iterator[Tensor]) -> Iterator[int]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from osucaffe.backends.tensor import Call, Tensor
-from osucaffe.graph.lanes import SPARE, run_beside
 from osucaffe.graph.memory import plan_memory
+from osucaffe.graph.overlap import SPARE, overlap_calls
 
 NAMES = {"filter"}
 
@@ -22,8 +22,8 @@ def test_they_end_before_what_depends_on_them() -> None:
         (call("filter", [x, other], [dw]), 2),  # one after the other in any case
     ]:
         calls = [call("filter", [x, dy], [dw]), call("data", [dy], [dx]), last]
-        run_beside(calls, NAMES, lambda tensor: 4)
-        assert calls[0].beside == beside
+        overlap_calls(calls, NAMES, lambda tensor: 4)
+        assert calls[0].overlap == beside
 
 
 def test_only_a_few_run_at_a_time() -> None:
@@ -32,8 +32,8 @@ def test_only_a_few_run_at_a_time() -> None:
     for index in range(4):
         calls.append(call("filter", [tensors[index]], [tensors[index + 6]]))
         calls.append(call("data", [tensors[index]], [tensors[index + 1]]))
-    run_beside(calls, NAMES, lambda tensor: 4)
-    assert [each.beside for each in calls] == [3, 0, 3, 0, 3, 0, 1, 0]
+    overlap_calls(calls, NAMES, lambda tensor: 4)
+    assert [each.overlap for each in calls] == [3, 0, 3, 0, 3, 0, 1, 0]
 
 
 def test_their_operands_stay_in_memory() -> None:
@@ -43,7 +43,7 @@ def test_their_operands_stay_in_memory() -> None:
         calls = [
             call("filter", [dy], [kept]), call("data", [kept], [dx]), call("data", [dx], [later]),
         ]  # fmt: skip
-        calls[0].beside = beside
+        calls[0].overlap = beside
         plan = plan_memory([calls], lambda tensor: 256, share=True)
         offsets = {id(tensor): offset for tensor, offset in plan.offsets}
         assert (offsets[id(dy)] in (offsets[id(dx)], offsets[id(later)])) == shared
@@ -57,5 +57,5 @@ def test_they_take_little_more_memory_than_is_needed_in_any_case() -> None:
             call("filter", [x, dy], [dw]), call("data", [dy], [dx]), call("data", [dx], [later]),
             call("data", [later], [last]),
         ]  # fmt: skip
-        run_beside(calls, NAMES, lambda tensor, sizes=sizes: sizes.get(id(tensor), 0))
-        assert calls[0].beside == beside
+        overlap_calls(calls, NAMES, lambda tensor, sizes=sizes: sizes.get(id(tensor), 0))
+        assert calls[0].overlap == beside

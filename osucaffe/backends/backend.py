@@ -1,0 +1,126 @@
+"""Owns what a backend is: memory, and steps made of calls. `Cpu` and `Cuda` are the two.
+
+What a backend need not be able to do has a default here: an empty set, None, or what comes to the
+same where work is done when a step returns.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from .laps import Laps
+from .random import RandomState
+from .records import ImageDecoder
+from .tensor import Call, Step, Tensor, sequence
+
+Memory = Any
+"""A flat uint8 array of the backend's kind: NumPy's or CuPy's."""
+Stream = Any
+"""What work is enqueued on (CuPy's); None on the host."""
+
+
+class Backend(Protocol):
+    """Runs nets on a device.
+
+    dtype: the element type of blobs. random: the state by which the calls draw that are prepared
+    while it is set.
+    """
+
+    name: str
+    dtype: str
+    random: RandomState
+
+    # -- what a net may offer it, beyond the calls as they are recorded --------------------------
+
+    fuses_relu_backward: frozenset[str] = frozenset()
+    """Primitives that can apply the backward pass of a ReLU to the gradient that they write."""
+    overlaps: frozenset[str] = frozenset()
+    """Primitives that run beside what follows: nothing there waits for what they compute."""
+    raw_records: bool = False
+    """Whether it wants records as they are stored, and transforms them itself."""
+
+    @property
+    def image_decoder(self) -> Callable[[], ImageDecoder] | None:
+        """Makes what decodes JPEGs into its own memory, where there is such a thing."""
+        return None
+
+    # -- streams ---------------------------------------------------------------------------------
+
+    stream: Stream = None
+    """Where it computes."""
+    current: Stream = None
+    """Where it launches just now."""
+
+    @abstractmethod
+    def synchronize(self) -> None:
+        """Wait until all steps have run."""
+
+    # -- memory ----------------------------------------------------------------------------------
+
+    @abstractmethod
+    def allocate(self, nbytes: int) -> Memory:
+        """A flat uint8 array of nbytes, not initialized."""
+
+    @abstractmethod
+    def nbytes(self, tensor: Tensor) -> int:
+        """The memory that a tensor takes here, padding included."""
+
+    @abstractmethod
+    def place(self, tensor: Tensor, memory: Memory, offset: int) -> None:
+        """Let the tensor lie in memory (from `allocate`), offset bytes from its start."""
+
+    @abstractmethod
+    def read(self, tensor: Tensor) -> np.ndarray:
+        """A copy of the tensor's values on the host, of its shape, whatever its layout."""
+
+    @abstractmethod
+    def write(self, tensor: Tensor, values: Any) -> None:
+        """Set the tensor's values from an array that can be broadcast to its shape."""
+
+    @abstractmethod
+    def store(self, scalar: Tensor, target: Tensor, index: int) -> None:
+        """Copy a scalar to an element of a flat tensor of the same type, without waiting."""
+
+    def memory_in_use(self) -> dict[str, int]:
+        """Bytes that it holds beside a net's own, by what they are for."""
+        return {}
+
+    def low_precision_arena(self, arena: Tensor) -> Tensor | None:
+        """One flat tensor of the 16-bit copies of all parameters in a flat tensor, if it has any:
+        they lie in it as these do."""
+        return None
+
+    # -- steps -----------------------------------------------------------------------------------
+
+    @abstractmethod
+    def prepare(self, calls: Iterable[Call]) -> list[Step]:
+        """The steps that run calls. Layouts of their flexible tensors are chosen from here on."""
+
+    @abstractmethod
+    def begin_forward(self, random: RandomState) -> None:
+        """Let a forward pass draw its random numbers."""
+
+    def arrange(self, calls: Sequence[tuple[Call, Step]]) -> list[Step]:
+        """The steps of the calls in their order, where those that may overlap others do."""
+        return [step for _, step in calls]
+
+    def capture(self, steps: Sequence[Step]) -> Step:
+        """One step that runs these, and may be replayed as a whole."""
+        return sequence(steps)
+
+    def later(self, step: Step) -> Step:
+        """A step that runs another behind what is enqueued so far, in the room that what follows
+        leaves on the device; `join` waits for it."""
+        return step
+
+    def join(self) -> None:
+        """Let what follows run behind all that runs `later`."""
+        return None
+
+    def laps(self) -> Laps:
+        """A clock for parts of a net's steps."""
+        return Laps()
