@@ -16,19 +16,17 @@ from .backends.random import RandomState, new_seed
 from .backends.tensor import Shape, Step, Tensor
 from .blob import Blob
 from .errors import UserError, naming
+from .graph import passes
 from .graph.assembly import Assembly, assemble, assemble_again, untouched
 from .graph.filter import filter_layers, net_state
-from .graph.fusion import fuse
 from .graph.gradients import Node, find_gradients
 from .graph.labels import limit_labels
-from .graph.memory import Pool, plan_memory
-from .graph.overlap import overlap_calls
-from .graph.overwritten import warn_of_overwriters
+from .graph.memory import MemoryPlan, Pool
 from .graph.parameters import adopt_parameters
+from .graph.passes import Build, Report
 from .graph.precision import warn_of_precision
-from .graph.recording import record_backward, record_forward
 from .graph.splits import insert_splits
-from .graph.steps import as_one, by_layer
+from .graph.steps import Prepared, as_one, by_layer
 from .graph.weights import Match, copy_weights, first_values, to_proto, write_constants
 from .layer import layer_types
 from .layers.base import Reshaped
@@ -66,6 +64,7 @@ class Net:
     ) -> None:
         self.backend = backend
         self._loss_scale = loss_scale
+        self._calls: list[list[Prepared]] = []
         self.phase = phase
         self.name: str = param.name
         self.inspectable = inspectable
@@ -130,34 +129,28 @@ class Net:
         """Record and prepare every call."""
         find_gradients(self.nodes, force=self.param.force_backward)
         self.backend.random = self.random
-        programs = [record_forward(self._parts, self.total)]
-        for accumulate in self._backwards:
-            calls = record_backward(
-                self._parts,
-                accumulate=accumulate,
-                seeds=self.seeds,
-                scale=self._loss_scale,
-                seedable=[self.blobs[name] for name in self.outputs if self.inspectable],
-            )
-            programs.append(calls)
-        if self._backwards and not hasattr(self, "memory"):  # once, not again for other shapes
-            warn_of_overwriters(programs[0], programs[1])
-        if not self.inspectable:
-            programs = fuse(programs, self.backend.fuses_relu_backward)
-        self.programs = programs  # forward, backward, backward that accumulates
-        steps = iter(self.backend.prepare([call for calls in programs for call in calls]))
-        self._calls = [[(call, next(steps)) for call in calls] for calls in programs]
+        self._build = Build(
+            self._parts,
+            self.backend,
+            self.inspectable,
+            self.total,
+            self._backwards,
+            self.seeds,
+            self._loss_scale,
+            [self.blobs[name] for name in self.outputs if self.inspectable],
+            again=bool(self._calls),
+        )
+        self.programs = passes.run(passes.COMPILE, [], self._build)
+        """Forward, backward, and the backward that accumulates."""
+        self._calls = self._build.steps
         self._steps = [by_layer(calls, len(self.layers)) for calls in self._calls]
 
     def _place(self) -> None:
         """Plan the memory of all tensors but the parameters, and place them."""
-        programs, losses = self.programs, self._parts.losses
-        # Both forms of backward take the same time slots, behind forward's.
-        timelines = [programs[0] + backward for backward in programs[1:]] or [programs[0]]
-        if not self.inspectable:
-            for calls in timelines:
-                overlap_calls(calls, self.backend.overlaps, self.backend.nbytes)
-        plan = plan_memory(timelines, self.backend.nbytes, share=not self.inspectable)
+        losses = self._parts.losses
+        passes.run(passes.PLACE, self.programs, self._build)
+        plan = self._build.plan
+        assert plan is not None
         self.pool.add(plan)
         own = [*plan.kept, *(blob.diff for blob, _ in losses if self._backwards)]
         own += untouched(self._parts, inspectable=self.inspectable)
@@ -168,9 +161,14 @@ class Net:
         for blob, weight in losses:
             if (seed := self.seeds[blob.name]).array is not None:
                 self.backend.write(seed, np.full(blob.shape, weight, np.float32))
-        self.memory = plan
+        self.memory: MemoryPlan = plan
         if plan.unshared:
             log.info("Memory for blobs and scratch of the %s net: %s", self.phase, plan)
+
+    @property
+    def passes(self) -> list[Report]:
+        """What each pass of the compilation did."""
+        return self._build.reports
 
     # -- running ---------------------------------------------------------------------------------
 

@@ -47,6 +47,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="TRAIN",
         help="which phase's layers (default: TRAIN)",
     )
+    parser.add_argument(
+        "--passes", action="store_true", help="print what each pass of the compilation did, only"
+    )
     options.add_log(parser)
     options.add_state(parser)
     options.add_device(parser)
@@ -92,7 +95,8 @@ def run(args: argparse.Namespace) -> None:
     from .memory import report_memory
     from .rates import measure_rates
 
-    rates = measure_rates(options.make_backend(args))  # one of its own: it keeps nothing
+    # On a backend of its own: it keeps nothing.
+    rates = None if args.passes else measure_rates(options.make_backend(args))
     net = Net(
         read_net(args.model),
         phase=args.phase,
@@ -101,6 +105,9 @@ def run(args: argparse.Namespace) -> None:
         stages=args.stage,
         gradients=True,
     )
+    if rates is None:
+        _print_passes(net)
+        return
     options.load_weights(net, models, args)
     layers = measure(net, args.iterations)
     whole = measure_whole(net, args.iterations)
@@ -108,6 +115,13 @@ def run(args: argparse.Namespace) -> None:
     report_memory(net)
     if sys.stdout.isatty():
         _print_table(net, layers, rates)
+
+
+def _print_passes(net: Net) -> None:
+    """A line for each pass: its name, the calls of all programs before and after, what it did."""
+    for each in net.passes:
+        before, after = ("+".join(map(str, counts)) or "-" for counts in (each.before, each.after))
+        print(f"{each.name:20} {before:>12} -> {after:12} {each.did}".rstrip())
 
 
 def measure(net: Net, iterations: int) -> list[Layer]:

@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from ..backends.tensor import Call, Tensor
-from .batch_norm import fuse_batch_norm
+from .batch_norm import Programs, fuse_batch_norm
 
 _WITH_RELU = {"convolution", "inner_product"}
 
 
-def fuse(programs: Sequence[list[Call]], fuses: Collection[str]) -> list[list[Call]]:
-    """Fuse the calls of forward and of each form of backward.
+Fusion = Callable[[Programs, Collection[str]], Programs]
+"""fusion(programs, fuses): the programs with fewer calls. fuses: the backend's primitives that can
+apply the backward pass of a ReLU to what they write."""
 
-    fuses: the backend's primitives that can apply the backward pass of a ReLU to what they write.
-    """
-    forward, *backward = programs
-    forward = fuse_relu(relu_before_pooling(forward, programs))
-    fused, *backward = fuse_batch_norm([forward, *backward])
-    return [fused, *(fuse_relu_backward(calls, fused, fuses) for calls in backward)]
+
+def fuse(programs: Programs, fuses: Collection[str]) -> Programs:
+    """Run all fusions, one after the other."""
+    for _, fusion in FUSIONS:
+        programs = fusion(programs, fuses)
+    return programs
 
 
 def relu_before_pooling(calls: list[Call], programs: Sequence[list[Call]]) -> list[Call]:
@@ -152,3 +153,29 @@ def _fuse_mask(call: Call, x: Tensor, dx: Tensor, pooled: dict[int, Call]) -> bo
         case _:
             call.reads["positive"] = x
     return True
+
+
+def _forward_relu_before_pooling(programs: Programs, fuses: Collection[str]) -> Programs:
+    return [relu_before_pooling(programs[0], programs), *programs[1:]]
+
+
+def _forward_relu(programs: Programs, fuses: Collection[str]) -> Programs:
+    return [fuse_relu(programs[0]), *programs[1:]]
+
+
+def _batch_norm(programs: Programs, fuses: Collection[str]) -> Programs:
+    return fuse_batch_norm(programs)
+
+
+def _relu_backward(programs: Programs, fuses: Collection[str]) -> Programs:
+    forward, *backward = programs
+    return [forward, *(fuse_relu_backward(calls, forward, fuses) for calls in backward)]
+
+
+FUSIONS: tuple[tuple[str, Fusion], ...] = (
+    ("ReLU before pooling", _forward_relu_before_pooling),
+    ("fuse ReLU", _forward_relu),
+    ("fuse batch norm", _batch_norm),
+    ("fuse ReLU backward", _relu_backward),
+)
+"""By name, in the order in which they run."""

@@ -35,12 +35,14 @@ def overwriters(forward: Sequence[Call], backward: Sequence[Call]) -> list[tuple
     return list(found.values())
 
 
-def warn_of_overwriters(forward: Sequence[Call], backward: Sequence[Call]) -> None:
-    """Log a line for each pair that `overwriters` finds."""
-    for needing, writing in overwriters(forward, backward):
+def warn_of_overwriters(forward: Sequence[Call], backward: Sequence[Call]) -> int:
+    """Log a line for each pair that `overwriters` finds; returns how many."""
+    found = overwriters(forward, backward)
+    for needing, writing in found:
         log.warning(
             'Layer "%s" works in place on what the gradients of layer "%s" need: they are wrong, '
             "as in Caffe. Give its top another name.",
             writing,
             needing,
         )
+    return len(found)

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from benchmarks.nets import input_shape, read_net, with_inputs
-from osucaffe import net as engine
 from osucaffe.backends.cpu import Cpu
 from osucaffe.errors import UserError
+from osucaffe.graph import passes
 from osucaffe.net import Net
 from osucaffe.proto import NetParameter, parse_text, read_weights, write_weights
 
@@ -248,7 +248,8 @@ MODES: dict[str, tuple[dict[str, bool], Callable[[Net], None]]] = {
 def mode(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """How a net is built and run."""
     if request.param == "unfused":
-        monkeypatch.setattr(engine, "fuse", lambda programs, folds: list(programs))
+        unfused = tuple(each for each in passes.COMPILE if each.looked_at)
+        monkeypatch.setattr(passes, "COMPILE", unfused)
     return str(request.param)
 
 

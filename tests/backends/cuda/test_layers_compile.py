@@ -8,7 +8,7 @@ from google.protobuf import text_format
 from osucaffe.backends.cuda import Cuda
 from osucaffe.backends.primitives import Program
 from osucaffe.blob import Blob
-from osucaffe.layer import create_layer
+from osucaffe.layers.catalogue import create_layer
 from osucaffe.proto import LayerParameter
 
 from ..cases import STATE
