@@ -45,10 +45,6 @@ Options are Caffe's; one dash or two, "-" or "_" are alike: -log_dir D, --log-di
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run `osucaffe` with these arguments (default: the program's). Returns the exit code."""
-<<<<<<< HEAD
-=======
-    hooks.provide_caffe = _provide_caffe
->>>>>>> passes
     try:
         code = _run(arguments)
     except SystemExit as error:  # of a wrong command line
@@ -67,10 +63,7 @@ def _leave(code: Any) -> None:
 
 
 def _run(arguments: Sequence[str] | None) -> int:
-<<<<<<< HEAD
     hooks.provide_caffe = _provide_caffe
-=======
->>>>>>> passes
     words = _normalize(sys.argv[1:] if arguments is None else arguments)
     try:
         args = _parser().parse_args(words or ["--help"])

@@ -9,15 +9,9 @@ from typing import Any
 from ..backends.primitives import Program
 from ..backends.tensor import Shape
 from ..blob import Blob
-<<<<<<< HEAD
 from .base import LayerClass, register
-from .multibox import Rows
-from .pixel_evaluate import PixelEvaluate
-=======
-from ..layer import LayerClass, register
 from .pixel_evaluate import PixelEvaluate
 from .rows import Rows
->>>>>>> passes
 
 _log = logging.getLogger("osucaffe")
 
