@@ -134,6 +134,11 @@ def test_imports_only_go_up() -> None:
     assert not wrong
 
 
+def test_the_package_imports_its_own_modules_relatively() -> None:
+    absolute = re.compile(r"^ *(from|import) osucaffe\b", re.MULTILINE)
+    assert not [path for path in sources("osucaffe") if absolute.search(path.read_text())]
+
+
 def test_no_modules_import_each_other_in_a_circle() -> None:
     assert not circles(graph(sources("osucaffe")))
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
-from osucaffe.errors import UserError
+from ..errors import UserError
 
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")

@@ -7,11 +7,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from osucaffe.backends.records import transform_record
-from osucaffe.backends.tensor import Shape
-from osucaffe.errors import UserError
-from osucaffe.proto import caffe_pb2
-
+from ..backends.records import transform_record
+from ..backends.tensor import Shape
+from ..errors import UserError
+from ..proto import caffe_pb2
 from .ahead import BadRecords
 from .augment import Window, expand, sample, show
 from .boxes import Annotations, cut, mirror

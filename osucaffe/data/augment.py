@@ -11,8 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from osucaffe.backends.boxes import areas, overlaps
-
+from ..backends.boxes import areas, overlaps
 from .boxes import Annotations, coverage, cut, shared
 
 _HUE_CIRCLE = 180

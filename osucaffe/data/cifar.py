@@ -11,8 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from osucaffe.errors import UserError
-
+from ..errors import UserError
 from .database import write_database
 from .datum import make_datum
 

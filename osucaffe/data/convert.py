@@ -11,9 +11,8 @@ from pathlib import Path
 import numpy as np
 import simplejpeg
 
-from osucaffe.errors import UserError
-from osucaffe.proto import caffe_pb2
-
+from ..errors import UserError
+from ..proto import caffe_pb2
 from .ahead import BadRecords, map_ahead
 from .database import record_key, write_database
 from .datum import make_datum

@@ -15,8 +15,7 @@ from pathlib import Path
 import lmdb
 import numpy as np
 
-from osucaffe.errors import UserError
-
+from ..errors import UserError
 from .leveldb_database import LevelDatabase, is_leveldb
 from .lmdb_file import LmdbFile, Places, Record
 from .lmdb_tree import COPY_AGAIN

@@ -8,11 +8,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from osucaffe.backends.random import mix64
-from osucaffe.backends.tensor import Shape
-from osucaffe.errors import UserError
-from osucaffe.labels import Labels
-
+from ..backends.random import mix64
+from ..backends.tensor import Shape
+from ..errors import UserError
+from ..labels import Labels
 from .ahead import BadRecords
 from .image import read_image, resize
 from .order import first_record, permutation

@@ -12,8 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from osucaffe.backends.tensor import Shape
-
+from ..backends.tensor import Shape
 from .augment import tint
 from .resample import interpolate
 

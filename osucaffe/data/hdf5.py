@@ -9,10 +9,9 @@ from pathlib import Path
 import h5py
 import numpy as np
 
-from osucaffe.backends.tensor import Shape
-from osucaffe.errors import UserError
-from osucaffe.labels import Labels
-
+from ..backends.tensor import Shape
+from ..errors import UserError
+from ..labels import Labels
 from ..proto.hdf5 import reading_hdf5
 from .order import permutation
 

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from osucaffe.errors import UserError
-
+from ..errors import UserError
 from .datum import decode_image
 
 _ONE = 1 << 11

@@ -12,9 +12,8 @@ from xml.etree import ElementTree
 
 import numpy as np
 
-from osucaffe.errors import UserError
-from osucaffe.proto import caffe_pb2, read_text, write_text
-
+from ..errors import UserError
+from ..proto import caffe_pb2, read_text, write_text
 from .ahead import BadRecords, map_ahead
 from .database import record_key, write_database
 from .datum import decode_image

@@ -7,9 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from osucaffe.backends.tensor import Shape
-from osucaffe.errors import UserError
-
+from ..backends.tensor import Shape
+from ..errors import UserError
 from .ahead import BadRecords, map_ahead
 from .record_database import Database
 from .records import read_record, record_name

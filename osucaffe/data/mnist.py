@@ -19,8 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from osucaffe.errors import UserError
-
+from ..errors import UserError
 from .database import record_key, write_database
 from .datum import make_datum
 

@@ -8,8 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from osucaffe.errors import UserError
-
+from ..errors import UserError
 from .order import permutation
 
 

@@ -8,9 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from osucaffe.backends.tensor import Shape
-from osucaffe.errors import UserError
-
+from ..backends.tensor import Shape
+from ..errors import UserError
 from .ahead import BadRecords
 from .bicubic import shrink
 from .datum import parse_datum, pixels

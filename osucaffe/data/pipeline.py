@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from osucaffe.backends.tensor import Shape
-from osucaffe.trace import span
+from ..backends.tensor import Shape
+from ..trace import span
 
 Fill = Callable[[int, Sequence[np.ndarray]], None]
 

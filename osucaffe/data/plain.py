@@ -11,9 +11,8 @@ from itertools import chain
 
 import numpy as np
 
-from osucaffe.backends.tensor import Shape
-from osucaffe.errors import UserError
-
+from ..backends.tensor import Shape
+from ..errors import UserError
 from .datum import LABEL_TAG, Datum
 from .lmdb_tree import COPY_AGAIN
 from .record_database import Database

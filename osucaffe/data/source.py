@@ -8,11 +8,10 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from osucaffe.backends.records import ImageDecoder
-from osucaffe.backends.tensor import Shape
-from osucaffe.errors import UserError
-from osucaffe.labels import Labels
-
+from ..backends.records import ImageDecoder
+from ..backends.tensor import Shape
+from ..errors import UserError
+from ..labels import Labels
 from .ahead import BadRecords
 from .datum import Datum, jpeg_shape, parse_datum
 from .order import first_record, runs

@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import simplejpeg
 
-from osucaffe.backends.tensor import Shape
-
+from ..backends.tensor import Shape
 from .ahead import map_ahead
 from .annotated import is_annotated, parse_annotated
 from .datum import Datum, parse_datum, pixels

@@ -12,10 +12,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from osucaffe.backends.tensor import Shape
-from osucaffe.errors import UserError
-from osucaffe.labels import Labels
-
+from ..backends.tensor import Shape
+from ..errors import UserError
+from ..labels import Labels
 from .ahead import BadRecords
 from .image import read_image, resize
 from .order import first_record, permutation

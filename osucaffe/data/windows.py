@@ -10,10 +10,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from osucaffe.backends.tensor import Shape
-from osucaffe.errors import UserError
-from osucaffe.labels import Labels
-
+from ..backends.tensor import Shape
+from ..errors import UserError
+from ..labels import Labels
 from .datum import decode_image
 from .image import resize
 from .transform import Transform, record_draws

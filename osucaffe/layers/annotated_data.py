@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 
-from osucaffe.backends.cores import usable_cores
-from osucaffe.backends.primitives import Program
-from osucaffe.backends.tensor import Shape
-from osucaffe.blob import Blob
-from osucaffe.data.ahead import BadRecords
-from osucaffe.data.annotated import COLUMNS, ROOM, AnnotatedSource, join_rows
-from osucaffe.data.database import open_database
-from osucaffe.data.pipeline import Buffer, allocate
-from osucaffe.data.settings import settings
-from osucaffe.errors import UserError
-from osucaffe.layers.base import register
-
+from ..backends.cores import usable_cores
+from ..backends.primitives import Program
+from ..backends.tensor import Shape
+from ..blob import Blob
+from ..data.ahead import BadRecords
+from ..data.annotated import COLUMNS, ROOM, AnnotatedSource, join_rows
+from ..data.database import open_database
+from ..data.pipeline import Buffer, allocate
+from ..data.settings import settings
+from ..errors import UserError
+from ..layers.base import register
 from .varying import Varying
 
 OBJECTS = 64

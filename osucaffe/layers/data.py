@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import numpy as np
 
-from osucaffe import filler
-from osucaffe.backends.cores import usable_cores
-from osucaffe.backends.primitives import Program
-from osucaffe.backends.tensor import Shape
-from osucaffe.blob import Blob
-from osucaffe.data.ahead import BadRecords
-from osucaffe.data.database import open_database
-from osucaffe.data.pipeline import Buffer, allocate
-from osucaffe.data.settings import settings
-from osucaffe.data.source import DatumSource
-from osucaffe.data.transform import Transform
-from osucaffe.errors import UserError
-from osucaffe.layers.base import Layer, register
-from osucaffe.proto import caffe_pb2
-
+from .. import filler
+from ..backends.cores import usable_cores
+from ..backends.primitives import Program
+from ..backends.tensor import Shape
+from ..blob import Blob
+from ..data.ahead import BadRecords
+from ..data.database import open_database
+from ..data.pipeline import Buffer, allocate
+from ..data.settings import settings
+from ..data.source import DatumSource
+from ..data.transform import Transform
+from ..errors import UserError
+from ..layers.base import Layer, register
+from ..proto import caffe_pb2
 from .feed import Feed
 from .images import Images
 

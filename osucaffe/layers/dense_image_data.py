@@ -6,16 +6,15 @@ from typing import Any
 
 import numpy as np
 
-from osucaffe.backends.cores import usable_cores
-from osucaffe.backends.tensor import Shape
-from osucaffe.data.ahead import BadRecords
-from osucaffe.data.dense_images import DenseImageSource, read_edges, read_gray
-from osucaffe.data.settings import settings
-from osucaffe.data.transform import Transform
-from osucaffe.errors import UserError
-from osucaffe.labels import Labels
-from osucaffe.layers.base import register
-
+from ..backends.cores import usable_cores
+from ..backends.tensor import Shape
+from ..data.ahead import BadRecords
+from ..data.dense_images import DenseImageSource, read_edges, read_gray
+from ..data.settings import settings
+from ..data.transform import Transform
+from ..errors import UserError
+from ..labels import Labels
+from ..layers.base import register
 from .varying import Varying
 
 

@@ -10,8 +10,8 @@ from ..backends.primitives import Program
 from ..backends.tensor import Shape
 from ..blob import Blob
 from .base import LayerClass, register
-from .multibox import Rows
 from .pixel_evaluate import PixelEvaluate
+from .rows import Rows
 
 _log = logging.getLogger("osucaffe")
 

@@ -51,6 +51,7 @@ class FieldAccuracy(Layer):
         raise NotImplementedError
 
     def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
+        bottom[-1].keep_exact()  # in 16 bits objects would stand elsewhere
         reads = [self.tensor(blob.shape) for blob in bottom]  # row-major, as the host wants them
         for blob, own in zip(bottom, reads, strict=True):
             program.copy(blob.data, own)

@@ -44,6 +44,7 @@ class DetectionLoss(FieldLoss):
         return [(1, 1, 1, 2)]
 
     def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
+        bottom[1].keep_exact()  # in 16 bits objects would stand elsewhere
         conf, box = parts = [self.tensor(shape) for shape in self.shapes]
         program.split(bottom[0].data, parts, axis=1)
         self.record_losses(program, conf, box, bottom[1].data, top[0])
@@ -108,6 +109,7 @@ class DetectionGroupLoss(FieldLoss):
         return [(1, 1, 1, 2)]
 
     def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
+        bottom[2].keep_exact()
         conf, box, truth = (blob.data for blob in bottom)
         self.record_losses(program, conf, box, truth, top[0])
 

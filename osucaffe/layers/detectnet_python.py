@@ -11,8 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from osucaffe.backends.boxes import overlaps
-
+from ..backends.boxes import overlaps
 from ..errors import UserError
 from .python import HostBlob, PythonLayer
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from osucaffe.backends.primitives import Program
-from osucaffe.backends.tensor import Shape, Tensor
-from osucaffe.blob import Blob
-from osucaffe.data.pipeline import Buffer, Fill, Pipeline
-from osucaffe.data.settings import settings
-from osucaffe.layers.base import Layer
+from ..backends.primitives import Program
+from ..backends.tensor import Shape, Tensor
+from ..blob import Blob
+from ..data.pipeline import Buffer, Fill, Pipeline
+from ..data.settings import settings
+from ..layers.base import Layer
 
 
 class Feed(Layer):

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from osucaffe.backends.tensor import Shape
-from osucaffe.data.hdf5 import Hdf5Source
-from osucaffe.errors import UserError
-from osucaffe.labels import Labels
-from osucaffe.layers.base import register
-
+from ..backends.tensor import Shape
+from ..data.hdf5 import Hdf5Source
+from ..errors import UserError
+from ..labels import Labels
+from ..layers.base import register
 from .feed import Stream
 
 

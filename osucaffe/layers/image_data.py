@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from osucaffe.backends.cores import usable_cores
-from osucaffe.backends.tensor import Shape
-from osucaffe.data.ahead import BadRecords
-from osucaffe.data.image_list import ImageListSource
-from osucaffe.data.settings import settings
-from osucaffe.data.transform import Transform
-from osucaffe.errors import UserError
-from osucaffe.layers.base import register
-
+from ..backends.cores import usable_cores
+from ..backends.tensor import Shape
+from ..data.ahead import BadRecords
+from ..data.image_list import ImageListSource
+from ..data.settings import settings
+from ..data.transform import Transform
+from ..errors import UserError
+from ..layers.base import register
 from .images import Images
 
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 import functools
 from typing import Protocol
 
-from osucaffe.backends.primitives import Program
-from osucaffe.backends.records import ImageDecoder
-from osucaffe.backends.tensor import Shape, Tensor
-from osucaffe.blob import Blob
-from osucaffe.data.pipeline import Buffer, Fill
-from osucaffe.data.transform import Transform
-from osucaffe.labels import Labels
-
+from ..backends.primitives import Program
+from ..backends.records import ImageDecoder
+from ..backends.tensor import Shape, Tensor
+from ..blob import Blob
+from ..data.pipeline import Buffer, Fill
+from ..data.transform import Transform
+from ..labels import Labels
 from .feed import Stream
 
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from osucaffe.backends.tensor import Shape
-from osucaffe.data.pipeline import Buffer, allocate
-from osucaffe.data.transform import Transform, record_draws
-from osucaffe.errors import UserError
-from osucaffe.labels import Labels
-from osucaffe.layers.base import register
-
+from ..backends.tensor import Shape
+from ..data.pipeline import Buffer, allocate
+from ..data.transform import Transform, record_draws
+from ..errors import UserError
+from ..labels import Labels
+from ..layers.base import register
 from .feed import Feed
 
 

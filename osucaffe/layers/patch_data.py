@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from osucaffe.backends.cores import usable_cores
-from osucaffe.backends.tensor import Shape
-from osucaffe.data.ahead import BadRecords
-from osucaffe.data.database import open_database
-from osucaffe.data.patches import PatchSource
-from osucaffe.data.settings import settings
-from osucaffe.data.transform import Transform
-from osucaffe.errors import UserError
-from osucaffe.layers.base import register
-
+from ..backends.cores import usable_cores
+from ..backends.tensor import Shape
+from ..data.ahead import BadRecords
+from ..data.database import open_database
+from ..data.patches import PatchSource
+from ..data.settings import settings
+from ..data.transform import Transform
+from ..errors import UserError
+from ..layers.base import register
 from .feed import Stream
 
 

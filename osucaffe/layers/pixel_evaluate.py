@@ -16,7 +16,7 @@ from ..backends.primitives import Program
 from ..backends.tensor import Shape
 from ..blob import Blob
 from . import anchors
-from .multibox import Rows
+from .rows import Rows
 
 ROOM = 4096
 """So many boxes there may be in a batch."""

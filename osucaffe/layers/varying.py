@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from osucaffe.backends.tensor import Shape
-from osucaffe.data.pipeline import Buffer, allocate
-from osucaffe.layers.base import Reshaped
-
+from ..backends.tensor import Shape
+from ..data.pipeline import Buffer, allocate
+from ..layers.base import Reshaped
 from .feed import Stream
 
 

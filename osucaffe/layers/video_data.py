@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from osucaffe.backends.cores import usable_cores
-from osucaffe.backends.tensor import Shape
-from osucaffe.data.ahead import BadRecords
-from osucaffe.data.settings import settings
-from osucaffe.data.transform import Transform
-from osucaffe.data.video_frames import Crops, VideoFrameSource
-from osucaffe.errors import UserError
-from osucaffe.labels import Labels
-from osucaffe.layers.base import register
-
+from ..backends.cores import usable_cores
+from ..backends.tensor import Shape
+from ..data.ahead import BadRecords
+from ..data.settings import settings
+from ..data.transform import Transform
+from ..data.video_frames import Crops, VideoFrameSource
+from ..errors import UserError
+from ..labels import Labels
+from ..layers.base import register
 from .feed import Stream
 
 RATIOS = (1.0, 0.875, 0.75, 0.66)

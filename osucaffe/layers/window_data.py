@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from osucaffe.backends.cores import usable_cores
-from osucaffe.backends.tensor import Shape
-from osucaffe.data.transform import Transform
-from osucaffe.data.windows import WindowSource
-from osucaffe.errors import UserError
-from osucaffe.labels import Labels
-from osucaffe.layers.base import register
-
+from ..backends.cores import usable_cores
+from ..backends.tensor import Shape
+from ..data.transform import Transform
+from ..data.windows import WindowSource
+from ..errors import UserError
+from ..labels import Labels
+from ..layers.base import register
 from .feed import Stream
 
 

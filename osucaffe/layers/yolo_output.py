@@ -20,7 +20,7 @@ from .grids import (
     thin,
     truths_of,
 )
-from .multibox import Rows
+from .rows import Rows
 
 Arrays = list[np.ndarray]
 LEAST_SCORE = 0.005
