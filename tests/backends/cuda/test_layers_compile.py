@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 from google.protobuf import text_format
-from osucaffe.layers.catalogue import create_layer
 
 from osucaffe.backends.cuda import Cuda
 from osucaffe.backends.primitives import Program
 from osucaffe.blob import Blob
+from osucaffe.layer import create_layer
 from osucaffe.proto import LayerParameter
 
 from ..cases import STATE
