@@ -30,7 +30,7 @@ _LAUNCHERS = (
 _FORWARDING = 0.3
 """Seconds that a launcher gets to forward a message before it ends everything."""
 
-_TURN = 0.5
+_TURN = 1.0
 """Seconds between the ranks' messages, so that what is wrong on all of them is said by one: its
 end is theirs too. Longer than _FORWARDING."""
 
