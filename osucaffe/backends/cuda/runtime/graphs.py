@@ -54,9 +54,9 @@ def capture(backend: Cuda, steps: Sequence[Step]) -> Step:
 
 
 def arrange(backend: Cuda, calls: Sequence[tuple[Call, Step]]) -> list[Step]:
-    """The steps in their order; those that may run overlap others go to the side stream.
+    """The steps in their order; those that may overlap others go to the side stream.
 
-    The main stream waits for such a step before the first call that it may not run overlap.
+    The main stream waits for such a step before the first call that it may not overlap.
     """
     steps: list[Step] = []
     waited: list[tuple[int, Any]] = []  # before which call, for which event
