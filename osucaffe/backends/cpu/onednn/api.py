@@ -159,6 +159,11 @@ class PrimitiveDescriptor(Handle):
         """Whether it is generated code, not oneDNN's portable fallback or a GEMM with copies."""
         return self.implementation.startswith(("jit", "brg", "lrn_jit"))
 
+    @property
+    def is_reference(self) -> bool:
+        """Whether it is oneDNN's plain loops, which are there for lack of anything else."""
+        return self.implementation.startswith("ref")
+
     def next(self) -> None:
         """Become the next best implementation. Raises Unsupported where there is none."""
         self._library.call("primitive_desc_next_impl", self)

@@ -80,7 +80,8 @@ class Preparation:
         """The implementation that `describe(*forms)` finds for operands in these formats.
 
         Where oneDNN has no fast one for those, it chooses the formats itself: of the operands
-        whose positions are in `cheap` (their reorders cost little), else of all.
+        whose positions are in `cheap` (their reorders cost little), else of all. Of those that are
+        not fast, its reference code comes last: it takes a hundred times as long as a GEMM.
         last: then those that are not cheap are tried with their channels last.
         """
         free = [self.library.any(form.dimensions) for form in forms]
@@ -99,7 +100,8 @@ class Preparation:
                 continue
             if chosen.is_fast:
                 return chosen
-            slow = slow or chosen
+            if slow is None or (slow.is_reference and not chosen.is_reference):
+                slow = chosen
         if slow is None:
             raise Unsupported(self.call.name)
         return slow
