@@ -19,12 +19,12 @@ from osucaffe.data.datum import make_datum, parse_datum, pixels
 def pairs(source: Path, seed: int) -> Iterator[tuple[bytes, bytes]]:
     """As many records as there are digits: each digit with a random one, as two channels."""
     database = open_database(source)
-    with database.read(0, len(database)) as records:
-        digits = [parse_datum(value) for _, value in records]
-        partners = np.random.default_rng(seed).permutation(len(digits)).tolist()
-        for index, partner in enumerate(partners):
-            both = digits[index], digits[partner]
-            image = np.concatenate([pixels(digit) for digit in both])
+    records = database.read(0, len(database))
+    digits = [parse_datum(value) for _, value in records]
+    partners = np.random.default_rng(seed).permutation(len(digits)).tolist()
+    for index, partner in enumerate(partners):
+        both = digits[index], digits[partner]
+        image = np.concatenate([pixels(digit) for digit in both])
             yield record_key(index), make_datum(image, int(both[0].label == both[1].label))
 
 
