@@ -25,7 +25,7 @@ def pairs(source: Path, seed: int) -> Iterator[tuple[bytes, bytes]]:
     for index, partner in enumerate(partners):
         both = digits[index], digits[partner]
         image = np.concatenate([pixels(digit) for digit in both])
-            yield record_key(index), make_datum(image, int(both[0].label == both[1].label))
+        yield record_key(index), make_datum(image, int(both[0].label == both[1].label))
 
 
 def make(source: Path, output: Path) -> None:
