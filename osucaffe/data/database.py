@@ -44,7 +44,7 @@ class Lmdb(Database):
             )
 
     def read(self, start: int, stop: int) -> list[Record]:
-        self._check_range(start, stop)
+        self.check_range(start, stop)
         return self._file.read(start, stop)
 
     def keys(self) -> Iterator[bytes]:
@@ -59,23 +59,18 @@ class Lmdb(Database):
         memory, places = self._values
         begin = int(places.begins[number])
         end = begin + int(places.sizes[number])
-        if (
-            os.fstat(places.file.fileno()).st_size < end
-        ):  # to touch what is not there kills (SIGBUS)
+        # To touch what is not there would end the process (SIGBUS).
+        if os.fstat(places.file.fileno()).st_size < end:
             raise UserError(f"LMDB {self.path} has become shorter while it was read: {COPY_AGAIN}")
         return memory[begin:end]
 
     def places(self, start: int, stop: int) -> Places:
-        self._check_range(start, stop)
+        self.check_range(start, stop)
         return self._file.places(start, stop)
 
     def rows(self, start: int, stop: int) -> np.ndarray | None:
-        self._check_range(start, stop)
+        self.check_range(start, stop)
         return self._file.rows(start, stop)
-
-    def _check_range(self, start: int, stop: int) -> None:
-        if not 0 <= start < stop <= self.count:
-            raise IndexError(f"records {start} to {stop} of {self.count} in {self.path}")
 
 
 _opened: weakref.WeakValueDictionary[tuple[int, int], Database] = weakref.WeakValueDictionary()

@@ -55,8 +55,7 @@ class LevelDatabase(Database):
             raise UserError(f"LevelDB {path} has no records")
 
     def read(self, start: int, stop: int) -> list[Record]:
-        if not 0 <= start < stop <= self.count:
-            raise IndexError(f"records {start} to {stop} of {self.count} in {self.path}")
+        self.check_range(start, stop)
         skip = start % _MARK_EVERY
         with self._reading(start=self._marks[start // _MARK_EVERY]) as records:
             found = itertools.islice(records, skip, skip + stop - start)

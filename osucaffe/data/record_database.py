@@ -26,6 +26,11 @@ class Database(ABC):
     def check(self) -> None:  # noqa: B027 (there may be nothing to check)
         """UserError if it has been written to since it was opened."""
 
+    def check_range(self, start: int, stop: int) -> None:
+        """IndexError unless there are records start .. stop - 1."""
+        if not 0 <= start < stop <= self.count:
+            raise IndexError(f"records {start} to {stop} of {self.count} in {self.path}")
+
     @abstractmethod
     def read(self, start: int, stop: int) -> list[Record]:
         """Keys and values of the records start .. stop - 1, in key order."""

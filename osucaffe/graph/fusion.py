@@ -16,13 +16,6 @@ Fusion = Callable[[Programs, Collection[str]], Programs]
 apply the backward pass of a ReLU to what they write."""
 
 
-def fuse(programs: Programs, fuses: Collection[str]) -> Programs:
-    """Run all fusions, one after the other."""
-    for _, fusion in FUSIONS:
-        programs = fusion(programs, fuses)
-    return programs
-
-
 def relu_before_pooling(calls: list[Call], programs: Sequence[list[Call]]) -> list[Call]:
     """Move an in-place ReLU behind max pooling to the convolution before it, which has it for
     nothing: a ReLU keeps the order of values, so that the maximum is the same.

@@ -12,6 +12,7 @@ from ..backends.tensor import Shape, Tensor
 from ..blob import Blob
 from ..errors import UserError
 from ..labels import Classes, Labels
+from ..proto.blobs import MOST_VALUES
 from ..proto.titles import label, title
 
 if TYPE_CHECKING:
@@ -20,11 +21,11 @@ if TYPE_CHECKING:
     from ..proto import caffe_pb2
 
 Count = tuple[int, int | None]
-MOST_ELEMENTS = 2**31 - 1
-"""Of a blob: as in Caffe, they are counted by an int."""
 _LayerType = TypeVar("_LayerType", bound=type["Layer"])
 
 LayerClass: TypeAlias = "type[Layer]"
+Arrays: TypeAlias = "list[np.ndarray]"
+"""What a host function reads, or writes."""
 
 registered: dict[str, LayerClass] = {}
 """The layer types by name: all of them, once the package `layers` is imported."""
@@ -183,9 +184,9 @@ class Layer:
             self.fail(
                 field, f"{what} would have shape {tuple(shape)}: each extent must be at least 1"
             )
-        if math.prod(map(int, shape)) > MOST_ELEMENTS:
+        if math.prod(map(int, shape)) > MOST_VALUES:
             self.fail(
-                field, f"{what} would have shape {tuple(shape)}: more than {MOST_ELEMENTS} elements"
+                field, f"{what} would have shape {tuple(shape)}: more than {MOST_VALUES} elements"
             )
 
     def fail(self, field: str, text: str) -> NoReturn:

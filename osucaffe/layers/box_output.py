@@ -13,9 +13,9 @@ import numpy as np
 
 from ..backends.tensor import Shape
 from . import anchors
-from .base import register
+from .base import Arrays, register
 from .fields import FieldCodes
-from .host_rows import Arrays, HostRows
+from .host_rows import HostRows
 
 NOTHING = [np.array([[0.0, 1, 1, 10, 10]]), np.zeros((1, 6))]
 """The rows that stand for no box at all, as in the forks."""

@@ -13,8 +13,8 @@ import numpy as np
 
 from ..backends.tensor import Shape
 from . import anchors
-from .base import register
-from .host_rows import Arrays, HostRows
+from .base import Arrays, register
+from .host_rows import HostRows
 
 _log = logging.getLogger("osucaffe")
 

@@ -9,10 +9,8 @@ import numpy as np
 from ..backends.primitives import Program
 from ..backends.tensor import Shape
 from ..blob import Blob
-from .base import Layer, Reshaped
+from .base import Arrays, Layer, Reshaped
 from .fields import read_regression
-
-Arrays = list[np.ndarray]
 
 
 class HostRows(Layer):

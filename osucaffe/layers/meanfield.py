@@ -10,10 +10,9 @@ import numpy as np
 from ..backends.primitives import Program
 from ..backends.tensor import Shape, Tensor
 from ..blob import Blob
-from .base import Layer, register
+from .base import Arrays, Layer, register
 from .permutohedral import Lattice
 
-Arrays = list[np.ndarray]
 Filter = tuple[Lattice, np.ndarray]
 """A lattice, and what makes a filtered constant what it was at each point, (1, points)."""
 

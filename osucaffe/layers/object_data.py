@@ -19,10 +19,8 @@ from ..data.object_crops import Picture, whole
 from ..data.object_lists import Listed, order_of, read_object_list
 from ..data.pipeline import Buffer, allocate
 from ..errors import UserError
-from .base import Count, Reshaped, register
+from .base import Arrays, Count, Reshaped, register
 from .feed import Feed
-
-Arrays = list[np.ndarray]
 
 
 class ObjectData(Feed):

@@ -17,9 +17,7 @@ from ..backends.primitives import Program
 from ..backends.tensor import Shape
 from ..blob import Blob
 from ..proto import caffe_pb2
-from .base import Layer, Reshaped, register
-
-Arrays = list[np.ndarray]
+from .base import Arrays, Layer, Reshaped, register
 
 BUILT_IN = dict.fromkeys(
     ("rpn.proposal_layer", "rpn.anchor_target_layer", "rpn.proposal_target_layer"),

@@ -7,8 +7,9 @@ import numpy as np
 from ..backends.tensor import Shape
 from ..data.augment import distort
 from ..data.object_crops import Picture, choose_centre, place, zoomed
+from .base import Arrays
 from .field_maps import Rules, field_maps
-from .object_data import Arrays, ObjectData, join_objects
+from .object_data import ObjectData, join_objects
 
 
 class TrainingData(ObjectData):

@@ -10,7 +10,7 @@ import numpy as np
 from ..backends.primitives import Program
 from ..backends.tensor import Shape
 from ..blob import Blob
-from .base import Layer, register
+from .base import Arrays, Layer, register
 from .grids import (
     aims_of,
     boxes_of,
@@ -25,8 +25,6 @@ from .grids import (
     truths_of,
 )
 from .losses import Loss
-
-Arrays = list[np.ndarray]
 
 
 @register("Reorg")

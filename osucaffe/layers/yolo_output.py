@@ -7,7 +7,7 @@ import numpy as np
 from ..backends.primitives import Program
 from ..backends.tensor import Shape
 from ..blob import Blob
-from .base import Layer, register
+from .base import Arrays, Layer, register
 from .grids import (
     boxes_of,
     check_grid,
@@ -22,7 +22,6 @@ from .grids import (
 )
 from .rows import Rows
 
-Arrays = list[np.ndarray]
 LEAST_SCORE = 0.005
 
 

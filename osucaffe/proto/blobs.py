@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 from ..errors import UserError
 from .caffe_pb2 import DOUBLE, FLOAT, FLOAT16, BlobProto, BlobShape
 
+MOST_VALUES = 2**31 - 1
+"""Of a blob: as in Caffe, they are counted by an int."""
 _LEGACY_EXTENTS = ("num", "channels", "height", "width")
 _FIELDS = {
     ("data", np.dtype(np.float32)): BlobProto.DATA_FIELD_NUMBER,

@@ -11,14 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import UserError
 from ..files import unreadable, write_bytes
+from .blobs import MOST_VALUES
 
 if TYPE_CHECKING:
     import h5py
 
 _SIGNATURE = b"\x89HDF\r\n\x1a\n"
-_MOST_VALUES = 2**31 - 1
-"""Of a blob."""
-FAULTS = (OSError, LookupError, ValueError, TypeError, AttributeError, RuntimeError)
+_FAULTS = (OSError, LookupError, ValueError, TypeError, AttributeError, RuntimeError)
 """What h5py raises for a file that is damaged, or lacks something."""
 
 
@@ -44,7 +43,7 @@ def reading_hdf5(path: str | Path, what: str) -> Iterator[h5py.File]:
     except (FileNotFoundError, PermissionError) as error:
         error.strerror = os.strerror(error.errno or 0)  # the library's own has the path as well
         raise unreadable(path, error) from None
-    except FAULTS as error:
+    except _FAULTS as error:
         raise UserError(f"{path}: not a {what}, or damaged or cut short ({error})") from None
 
 
@@ -61,7 +60,7 @@ def _check(file: h5py.File) -> None:
             made = found.get_create_plist()
             if made.get_external_count() or made.get_layout() == h5d.VIRTUAL:
                 return f"the values of {place} lie in another file"
-            if math.prod(found.shape) > _MOST_VALUES:
+            if math.prod(found.shape) > MOST_VALUES:
                 return f"{place} has shape {found.shape}"
         return None
 

@@ -6,11 +6,18 @@ from typing import Any
 
 from osucaffe.backends.primitives import Program
 from osucaffe.backends.tensor import Call, Tensor
-from osucaffe.graph.fusion import fuse, fuse_relu
+from osucaffe.graph.fusion import FUSIONS, fuse_relu
 
 FUSES = {"max_pooling_backward", "lrn_backward", "split", "sum"}
 POOLING: dict[str, Any] = {"kernel": [2, 2], "stride": [2, 2], "pad": [0, 0]}
 LRN: dict[str, Any] = {"size": 5, "alpha": 1, "beta": 1, "k": 1, "within_channel": False}
+
+
+def fuse(programs: list[list[Call]], fuses: set[str]) -> list[list[Call]]:
+    """All fusions, one after the other, as the passes run them."""
+    for _, fusion in FUSIONS:
+        programs = fusion(programs, fuses)
+    return programs
 
 
 def tensors(count: int) -> list[Tensor]:
