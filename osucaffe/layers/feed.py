@@ -81,7 +81,7 @@ class Stream(Feed):
         does so much for each record that many threads would wait for Python's lock: processes do it
         then (its source can be sent to them).
         """
-        threads = settings.readers or threads
+        threads = settings.readers or min(threads, settings.most_readers or threads)
         workers: Callable[..., Workers] = Threads
         if first:
             workers = functools.partial(Threads, first=first)
