@@ -53,6 +53,8 @@ class Data(Images):
         )
         if settings.decode_on_gpu and source.interleaved and self.image_decoder:
             source.decoder = self.image_decoder()
+        if source.file and self.map_file:
+            source.copier = self.map_file(source.file)
         # A few threads copy raw records as fast as the memory can; decoding is worth all cores.
         threads = usable_cores() if source.encoded else min(_COPYING, usable_cores())
         return self.images(
@@ -62,7 +64,7 @@ class Data(Images):
             threads=_DECODING if source.decoder else threads,
             depth=param.prefetch,
             decodes=source.encoded and database.shared,
-            decoder=source.decoder,
+            there=source.decoder or source.copier,
         )
 
     def _check(self, param: caffe_pb2.DataParameter) -> None:

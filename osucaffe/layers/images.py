@@ -6,7 +6,7 @@ import functools
 from typing import Protocol
 
 from ..backends.primitives import Program
-from ..backends.records import ImageDecoder
+from ..backends.records import Filler
 from ..backends.tensor import Shape, Tensor
 from ..blob import Blob
 from ..data.pipeline import Buffer, Fill
@@ -42,11 +42,11 @@ class Images(Stream):
         threads: int,
         depth: int = 4,
         decodes: bool = True,
-        decoder: ImageDecoder | None = None,
+        there: Filler | None = None,
     ) -> list[Shape]:
         """Start the stream. Returns the shapes of the tops.
 
-        decodes: see `prefetch`. decoder: whose memory raw records are written to, instead of the
+        decodes: see `prefetch`. there: whose memory raw records are written to, instead of the
         host's.
         """
         self._source = source
@@ -65,7 +65,7 @@ class Images(Stream):
         shapes = shapes[: len(self.param.top)]
         fed = [self._raw.shape, self._table.shape, *shapes[1:]]
         dtypes = [self._raw.dtype, self._table.dtype, *["float32"] * len(shapes[1:])]
-        first = functools.partial(_allocate, decoder) if decoder else None
+        first = functools.partial(_allocate, there) if there else None
         self.prefetch(
             source.fill,
             fed,
@@ -96,6 +96,6 @@ class Images(Stream):
         )
 
 
-def _allocate(decoder: ImageDecoder, shape: Shape, _: str) -> Buffer:
-    memory = decoder.allocate(shape)
+def _allocate(there: Filler, shape: Shape, _: str) -> Buffer:
+    memory = there.allocate(shape)
     return Buffer(memory, memory.reshape(-1), int(memory.data.ptr))
