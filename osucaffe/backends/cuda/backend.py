@@ -55,8 +55,10 @@ class Cuda(Backend):
     """A byte a pixel is quicker to upload than a float, and `transform` takes no time here."""
 
     @reported
-    def __init__(self, number: int = 0, precision: str = "fp32", *, graphs: bool = True) -> None:
-        if precision not in PRECISIONS:
+    def __init__(
+        self, number: int = 0, precision: str | None = "fp32", *, graphs: bool = True
+    ) -> None:
+        if precision is not None and precision not in PRECISIONS:
             raise UserError(f"unknown precision {precision}: choose {', '.join(PRECISIONS)}")
         self.cupy = import_cupy()
         count = self.cupy.cuda.runtime.getDeviceCount()
@@ -68,6 +70,7 @@ class Cuda(Backend):
         self.device = self.cupy.cuda.Device(number)
         self.device.use()
         self.properties: Device = describe(self.cupy.cuda.runtime, number)
+        precision = precision or self.properties.default_precision
         self.properties.refuse(precision)
         registry.load()
         self.precision = precision
