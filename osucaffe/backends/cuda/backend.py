@@ -255,6 +255,12 @@ class Cuda(Backend):
         self._copied_arenas[id(arena)] = (arena, whole)
         return whole
 
+    def follow(self, tensors: Iterable[Tensor]) -> None:
+        """Renew the 16-bit copies of tensors that steps have changed."""
+        for tensor in tensors:
+            if id(tensor) in self._copies:
+                self._refresh(*self._copies[id(tensor)])
+
     def _refresh(self, parameter: Tensor, copy: Tensor) -> None:
         convert(parameter, copy)()
 
