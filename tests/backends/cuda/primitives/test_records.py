@@ -13,6 +13,8 @@ from google.protobuf import text_format
 from osucaffe.backends.cpu import Cpu
 from osucaffe.backends.cuda import Cuda
 from osucaffe.backends.cuda.layout import is_channels_last
+from osucaffe.backends.cuda.runtime.upload import DeviceUploads
+from osucaffe.data.settings import settings
 from osucaffe.net import Net
 from osucaffe.proto import caffe_pb2
 
@@ -57,6 +59,28 @@ def test_bytes_are_uploaded(precision: str, dtype: str, monkeypatch: pytest.Monk
     assert is_channels_last(data)
     for net in nets:
         net.layers[0].close()
+
+
+@pytest.mark.parametrize("keeps", [True, False])
+def test_batches_of_kept_records(keeps: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The host's part is real, and the kernels run: only streams do not."""
+    net = build(Cpu())
+    wanted = []
+    for _ in range(7):
+        net.forward(0, 1)
+        wanted += [net.read("data"), net.read("label")]
+    simulate(monkeypatch)
+    execute(monkeypatch)
+    monkeypatch.setattr(settings, "cache", "device")
+    monkeypatch.setattr(DeviceUploads, "room", lambda self: keeps << 30)
+    net = build(Cuda(graphs=False))
+    found = []
+    for _ in range(7):
+        net.forward(0, 1)
+        found += [net.read("data"), net.read("label")]
+    for one, other in zip(found, wanted, strict=True):
+        np.testing.assert_array_equal(one, other)
+    net.layers[0].close()
 
 
 CACHED = [case for case in CASES if case.name in ("cached_batch", "cached_rows", "next_row")]
