@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from .tensor import Step, Tensor
+from .tensor import Shape, Step, Tensor
 
 Mark = Any
 """What was enqueued when it was made, for `Uploads.send`."""
@@ -23,8 +23,9 @@ class Uploads:
         """The bytes that can still be allocated."""
         return available_memory()
 
-    def pin(self, memory: np.ndarray) -> None:
-        """Let copies from this memory, which begins with a page, run without the host."""
+    def memory(self, shape: Shape, dtype: str) -> np.ndarray:
+        """Memory of the host's for what is to be sent: copies from it run without the host."""
+        return np.empty(shape, dtype)
 
     def mark(self) -> Mark:
         """What has been enqueued by now."""

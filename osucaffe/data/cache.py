@@ -12,10 +12,11 @@ from typing import Protocol
 import numpy as np
 
 from ..backends.backend import Backend
-from ..backends.tensor import Shape, Step, Tensor
+from ..backends.rows_ahead import RowsAhead
+from ..backends.tensor import Shape, Tensor
 from ..errors import UserError
 from .filling import Filler, Unlike
-from .pipeline import Buffer, Pipeline, allocate
+from .pipeline import Buffer, Pipeline
 
 _log = logging.getLogger("osucaffe")
 
@@ -46,8 +47,8 @@ class CachedBatches:
     stay: its arrays are a batch of each part, then, with a width of 5, the table of `transform` and
     the labels, if they are wanted. title: what the log calls the layer.
 
-    `parts`, `table` and `cursor` are for the net's calls, which find their memory when `next` has
-    been called. `table` has a row for each batch to come, and `cursor` tells the next.
+    `parts` and `ahead` are for the net's calls, which find their memory when `prepare` has been
+    called. A row of `ahead` tells of a batch what `rows` does of its records.
     """
 
     def __init__(
@@ -70,20 +71,11 @@ class CachedBatches:
         places = max(count, 2 * batch)  # if they cannot stay: two batches
         self.parts = [Tensor((places, *shape), dtype, "cache") for shape, dtype in forms]
         ahead = max(1, min(_AHEAD, _RECORDS_AHEAD // batch))
-        self.table = Tensor((ahead, batch, width), "int32", "batches ahead")
-        self.cursor = Tensor((1,), "int32", "next batch")
-        self._host = [allocate(self.table.shape, "int32") for _ in range(2)]
-        self._start = allocate((1,), "int32").flat  # 0: the cursor's
-        for memory in (*(buffer.flat for buffer in self._host), self._start):
-            self._uploads.pin(memory)
-        self._left: deque[Step] = deque()
-        """What waits until the memory that was sent last may change."""
+        self.ahead = RowsAhead(self._uploads, (batch, width), "int32", ahead, "batches")
         self._filler: Filler | None = None
         self._pipeline: Pipeline | None = None
         self._plans: deque[tuple[np.ndarray, np.ndarray]] = deque()
         """What comes next: the rows of batches, and which piece each batch needs."""
-        self._told = 0
-        """How many batches the table still tells."""
         self._offset, self._stride = 0, batch
         self._position = self._planned = 0
 
@@ -114,10 +106,10 @@ class CachedBatches:
         return []
 
     def prepare(self) -> None:
-        """See to it that the table's next row makes the next batch."""
-        if not self._told:
+        """See to it that the next row of `ahead` makes the next batch."""
+        if not self.ahead.left:
             self._tell()
-        self._told -= 1
+        self.ahead.left -= 1
         self._position += self._stride
 
     def close(self) -> None:
@@ -130,11 +122,11 @@ class CachedBatches:
 
     def _forget(self) -> None:
         self._plans.clear()
-        self._told, self._planned = 0, self._position
+        self.ahead.left, self._planned = 0, self._position
 
     def _tell(self) -> None:
-        """Write as many rows of the table as their records are there, one at least."""
-        if self.cursor.array is None:
+        """Write as many rows ahead as their records are there, one at least."""
+        if self.ahead.cursor.array is None:
             self._begin()
         if self._filler is None:
             self._pass()
@@ -162,36 +154,23 @@ class CachedBatches:
             self._plans.popleft()
         if self._labels is not None:
             rows[:count, :, -1] = self._labels[rows[:count, :, 0]]
-        self._write(rows[:count])
+        self.ahead.write(rows[:count])
         while self._filler.is_idle and len(self._plans) < _PLANS:
             self._plan(self._filler)
 
     def _plan(self, filler: Filler) -> None:
         """Find out which records the next batches are made of, and ask for those that lack."""
-        batches = self._planned + self._stride * np.arange(self.table.shape[0])
+        batches = self._planned + self._stride * np.arange(self.ahead.most)
         rows = self._source.rows((self._offset + batches)[:, None] + np.arange(self._batch))
         self._plans.append((rows, filler.ask(rows[..., 0])))
         self._planned += self._stride * len(rows)
-
-    def _write(self, rows: np.ndarray) -> None:
-        """Send these rows, and let the cursor stand at the first."""
-        while len(self._left) > 1:
-            self._left.popleft()()
-        self._host.reverse()
-        host = self._host[0].array[: len(rows)]
-        host[:] = rows
-        self._uploads.send(host, self.table, behind=self._uploads.mark())
-        self._left.append(self._uploads.send(self._start, self.cursor))
-        self._uploads.receive()
-        self._told = len(rows)
 
     # -- where they lie ---------------------------------------------------------------------------
 
     def _begin(self) -> None:
         """Take the memory, now that the nets have theirs: for all records if there is room."""
         backend = self._backend
-        for tensor in (self.table, self.cursor):
-            backend.place(tensor, backend.allocate(backend.nbytes(tensor)), 0)
+        self.ahead.place(backend)
         size, room = sum(map(backend.nbytes, self.parts)), self._uploads.room()
         if size <= room * _SHARE_LEFT and self._place():
             targets: list[Tensor | np.ndarray] = [*self.parts]
@@ -231,21 +210,20 @@ class CachedBatches:
             self._pipeline.position = self._position
             self._turn = 0
             self._mark = self._uploads.mark()
-        while self._left:  # the last batch has left the memory that becomes the next one's
-            self._left.popleft()()
+        self.ahead.wait()  # the last batch has left the memory that becomes the next one's
         arrays = [buffer.array for buffer in self._pipeline.next()]
         self._turn = 1 - self._turn
         first, behind, self._mark = self._turn * self._batch, self._mark, self._uploads.mark()
         for array, part in zip(arrays, self.parts, strict=False):
             self._uploads.send(array, part, first, behind=behind)
-        rows = np.zeros((1, *self.table.shape[1:]), np.int32)
+        rows = np.zeros((1, *self.ahead.table.shape[1:]), np.int32)
         rows[0, :, 0] = first + np.arange(self._batch)
         told = arrays[len(self.parts) :]
         if told:
             rows[0, :, 1:4] = told[0]
         if len(told) > 1:
             rows[0, :, 4] = told[1]
-        self._write(rows)
+        self.ahead.write(rows)
 
 
 def may_stay(size: int, backend: Backend, title: str) -> bool:

@@ -10,10 +10,10 @@ import numpy as np
 
 from ..backends.tensor import Step, Tensor
 from ..backends.uploads import Uploads
-from .pipeline import Buffer, allocate
 
 Read = Callable[[int, int, Sequence[np.ndarray]], None]
 Target = Tensor | np.ndarray
+Arrays = list[np.ndarray]
 
 _PIECE = 4 << 20
 """Bytes that are read and sent at once."""
@@ -46,8 +46,8 @@ class Filler:
         """The number of the piece that brings each record."""
         self._asked = self._pieces = self._brought = 0
         self._waiting: deque[np.ndarray] = deque()
-        self._reading: deque[tuple[np.ndarray, list[Buffer], Future[None]]] = deque()
-        self._leaving: deque[tuple[list[Buffer], Step]] = deque()
+        self._reading: deque[tuple[np.ndarray, Arrays, Future[None]]] = deque()
+        self._leaving: deque[tuple[Arrays, Step]] = deque()
         self._unmade = threads + _SPARE
         self._threads = threads
         self._pool: ThreadPoolExecutor | None = None
@@ -86,11 +86,13 @@ class Filler:
     def bring(self, piece: int) -> None:
         """Send what has been read, up to this piece at least: what follows `receive` finds it."""
         self._submit()
-        while self._reading and (self._brought <= piece or self._reading[0][2].done()):
-            numbers, buffers, future = self._reading[0]
+        while self._reading:
+            numbers, arrays, future = self._reading[0]
+            if self._brought > piece and (not future.done() or future.exception()):
+                break
             future.result()
             self._reading.popleft()
-            self._leaving.append((buffers, self._send(numbers, buffers)))
+            self._leaving.append((arrays, self._send(numbers, arrays)))
             self._brought += 1
             self._submit()
         if self.is_done:
@@ -111,37 +113,34 @@ class Filler:
         self._unmade = self._threads + _SPARE
 
     def _submit(self) -> None:
-        while self._waiting and (buffers := self._memory()):
+        while self._waiting and (arrays := self._memory()):
             if self._pool is None:
                 self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix="osucaffe-data")
             numbers = self._waiting.popleft()
-            future = self._pool.submit(self._make, numbers, buffers)
-            self._reading.append((numbers, buffers, future))
+            future = self._pool.submit(self._make, numbers, arrays)
+            self._reading.append((numbers, arrays, future))
 
-    def _memory(self) -> list[Buffer] | None:
+    def _memory(self) -> Arrays | None:
         """Memory for a piece, if there is some that is neither being read to nor still sent."""
         if self._unmade:
             self._unmade -= 1
-            buffers = [allocate((self._size, *shape), dtype) for shape, dtype in self._forms]
-            for buffer in buffers:
-                self._uploads.pin(buffer.flat)
-            return buffers
+            return [self._uploads.memory((self._size, *s), dtype) for s, dtype in self._forms]
         if self._leaving:
-            buffers, left = self._leaving.popleft()
+            arrays, left = self._leaving.popleft()
             left()
-            return buffers
+            return arrays
         return None
 
-    def _make(self, numbers: np.ndarray, buffers: list[Buffer]) -> None:
+    def _make(self, numbers: np.ndarray, arrays: Arrays) -> None:
         for at, start, stop in _runs(numbers):
             piece = slice(at, at + stop - start)
-            self._read(start, stop, [buffer.array[piece] for buffer in buffers])
+            self._read(start, stop, [each[piece] for each in arrays])
 
-    def _send(self, numbers: np.ndarray, buffers: list[Buffer]) -> Step:
+    def _send(self, numbers: np.ndarray, arrays: Arrays) -> Step:
         left: Step = _nothing
         for at, start, stop in _runs(numbers):
-            for target, buffer in zip(self._targets, buffers, strict=True):
-                rows = buffer.array[at : at + stop - start]
+            for target, array in zip(self._targets, arrays, strict=True):
+                rows = array[at : at + stop - start]
                 if isinstance(target, Tensor):
                     left = self._uploads.send(rows, target, start)
                 else:

@@ -124,10 +124,12 @@ class Images(Stream):
 
     def _forward_cached(self, cached: CachedBatches, program: Program, top: list[Blob]) -> None:
         [records] = cached.parts
-        memory = [records, cached.table, cached.cursor]
-        program.host([], memory, function=cached.prepare, feed=True, uploads=False)
-        rows = self.tensor(cached.table.shape[1:], "int32")
-        program.next_row(cached.table, cached.cursor, rows)
+        table, cursor = cached.ahead.table, cached.ahead.cursor
+        program.host(
+            [], [records, table, cursor], function=cached.prepare, feed=True, uploads=False
+        )
+        rows = self.tensor(table.shape[1:], "int32")
+        program.next_row(table, cursor, rows)
         program.cached_batch(
             records,
             rows,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import mmap
 import weakref
 from collections.abc import Callable, Sequence
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...tensor import Step, Tensor
+from ...tensor import Shape, Step, Tensor
 from ...uploads import Mark, Uploads
 
 if TYPE_CHECKING:
@@ -98,8 +99,12 @@ class DeviceUploads(Uploads):
         free, _ = self._backend.device.mem_info
         return int(free) + int(self._backend.cupy.get_default_memory_pool().free_bytes())
 
-    def pin(self, memory: np.ndarray) -> None:
+    def memory(self, shape: Shape, dtype: str) -> np.ndarray:
+        count = math.prod(shape)
+        pages = mmap.mmap(-1, max(1, count * np.dtype(dtype).itemsize))
+        memory = np.frombuffer(pages, dtype, count)
         pin(self._runtime, memory, memory.nbytes)
+        return memory.reshape(shape)
 
     def mark(self) -> Mark:
         return self._recorded(self._backend.stream)
