@@ -16,6 +16,7 @@ from .laps import Laps
 from .random import RandomState
 from .records import ImageDecoder
 from .tensor import Call, Step, Tensor, sequence
+from .uploads import Uploads
 
 Memory = Any
 """A flat uint8 array of the backend's kind: NumPy's or CuPy's."""
@@ -90,6 +91,10 @@ class Backend(Protocol):
     def follow(self, tensors: Iterable[Tensor]) -> None:
         """Steps have changed these tensors: let what is held besides of their values follow."""
         return None
+
+    def uploads(self) -> Uploads:
+        """What fills its memory beside its steps."""
+        return Uploads()
 
     def memory_in_use(self) -> dict[str, int]:
         """Bytes that it holds beside a net's own, by what they are for."""

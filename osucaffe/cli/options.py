@@ -140,7 +140,7 @@ def add_reading(parser: argparse.ArgumentParser) -> None:
 
 
 def add_data(parser: argparse.ArgumentParser) -> None:
-    """Add --readers, --on_bad_record, --shuffle and --decode."""
+    """Add --readers, --on_bad_record, --shuffle, --decode and --cache."""
     add_reading(parser)
     parser.add_argument(
         "--shuffle",
@@ -157,6 +157,14 @@ def add_data(parser: argparse.ArgumentParser) -> None:
         help="where an LMDB's JPEGs are decoded: by the readers (host, the default), or on the GPU "
         'by nvImageCodec, which pip install "osucaffe[decode13]" (or [decode12]) brings',
     )
+    parser.add_argument(
+        "--cache",
+        choices=("auto", "device", "none"),
+        default="auto",
+        help="where records stay once they were read: in the memory that the net runs in (device), "
+        "which a GPU does by itself if there is room for all of them (auto, the default), or "
+        "nowhere",
+    )
 
 
 def set_data(args: argparse.Namespace) -> None:
@@ -167,6 +175,7 @@ def set_data(args: argparse.Namespace) -> None:
     settings.skip_bad = args.on_bad_record == "skip"
     settings.shuffle = args.shuffle or 0
     settings.decode_on_gpu = args.decode == "gpu"
+    settings.cache = args.cache
 
 
 def readers(args: argparse.Namespace) -> int:

@@ -31,6 +31,7 @@ from .runtime.laps import DeviceLaps
 from .runtime.launch import launch
 from .runtime.out_of_memory import reported
 from .runtime.startup import import_cupy
+from .runtime.upload import DeviceUploads
 
 PRIORITY = -1
 """Of the streams that compute, over those for which there is time. The smaller, the sooner."""
@@ -195,6 +196,10 @@ class Cuda(Backend):
     def synchronize(self) -> None:
         """Wait until all steps have run."""
         self.stream.synchronize()
+
+    def uploads(self) -> DeviceUploads:
+        """What fills the device's memory beside its steps."""
+        return DeviceUploads(self)
 
     def memory_in_use(self) -> dict[str, int]:
         """Bytes that this backend holds beside a net's own, by what they are for."""
