@@ -49,12 +49,10 @@ class Data(Images):
             rand_skip=param.rand_skip,
             block=block or int(param.shuffle),
             bad=BadRecords(skip=settings.skip_bad),
-            raw=self.raw_records,
+            raw=self.takes_raw,
         )
         if settings.decode_on_gpu and source.interleaved and self.image_decoder:
             source.decoder = self.image_decoder()
-        if source.file and self.map_file:
-            source.copier = self.map_file(source.file)
         # A few threads copy raw records as fast as the memory can; decoding is worth all cores.
         threads = usable_cores() if source.encoded else min(_COPYING, usable_cores())
         return self.images(
@@ -64,7 +62,7 @@ class Data(Images):
             threads=_DECODING if source.decoder else threads,
             depth=param.prefetch,
             decodes=source.encoded and database.shared,
-            there=source.decoder or source.copier,
+            decoder=source.decoder,
         )
 
     def _check(self, param: caffe_pb2.DataParameter) -> None:
