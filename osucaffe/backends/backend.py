@@ -16,6 +16,7 @@ from .laps import Laps
 from .random import RandomState
 from .records import ImageDecoder
 from .tensor import Call, Step, Tensor, sequence
+from .uploads import Uploads
 
 Memory = Any
 """A flat uint8 array of the backend's kind: NumPy's or CuPy's."""
@@ -40,6 +41,8 @@ class Backend(Protocol):
     """Primitives that can apply the backward pass of a ReLU to the gradient that they write."""
     overlaps: frozenset[str] = frozenset()
     """Primitives that run beside what follows: nothing there waits for what they compute."""
+    adds: frozenset[str] = frozenset()
+    """Primitives that can add a tensor to what they compute, in its memory."""
     raw_records: bool = False
     """Whether it wants records as they are stored, and transforms them itself."""
 
@@ -84,6 +87,14 @@ class Backend(Protocol):
     @abstractmethod
     def store(self, scalar: Tensor, target: Tensor, index: int) -> None:
         """Copy a scalar to an element of a flat tensor of the same type, without waiting."""
+
+    def follow(self, tensors: Iterable[Tensor]) -> None:
+        """Steps have changed these tensors: let what is held besides of their values follow."""
+        return None
+
+    def uploads(self) -> Uploads:
+        """What fills its memory beside its steps."""
+        return Uploads()
 
     def memory_in_use(self) -> dict[str, int]:
         """Bytes that it holds beside a net's own, by what they are for."""

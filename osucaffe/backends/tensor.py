@@ -74,6 +74,11 @@ class Tensor:
         return self.root.flexible
 
     @property
+    def viewed(self) -> bool:
+        """Whether others view its memory."""
+        return bool(self._views)
+
+    @property
     def layout(self) -> Any:
         return self.root._layout
 

@@ -14,11 +14,12 @@ from ..errors import UserError
 from ..labels import Labels
 from .ahead import BadRecords
 from .datum import Datum, jpeg_shape, parse_datum
-from .order import first_record, runs
+from .filling import Unlike
+from .order import first_record, records_at, runs
 from .plain import SMALL, BulkReader, PlainForm
 from .record_database import Database
 from .records import read_record, record_name
-from .transform import Transform, check_size, record_draws
+from .transform import Transform, check_size, record_draws, shape_text
 
 _log = logging.getLogger("osucaffe")
 
@@ -80,6 +81,31 @@ class DatumSource:
             if self.raw and self._form and database.places(0, 1):
                 self._bulk = BulkReader(database, self._form)
             self._form = None
+
+    def __len__(self) -> int:
+        """How many records there are."""
+        return len(self._database)
+
+    def rows(self, positions: np.ndarray) -> np.ndarray:
+        """What the primitive `cached_batch` is to make of the records at these positions of the
+        stream: int32 (*of positions, 5), the labels left at 0."""
+        epochs, records = records_at(
+            self._start + positions, len(self), block=self._block, seed=self._seed
+        )
+        return self._transform.rows(self.record_shape, self._seed, epochs, records)
+
+    def read(self, start: int, stop: int, arrays: Sequence[np.ndarray]) -> None:
+        """Write the records start .. stop - 1 as they are to uint8 (N, *raw_shape), their labels to
+        int32 (N,). Raises Unlike where one has another shape, and UserError as `fill` does."""
+        self._database.check()
+        images, labels = arrays
+        data = [images, np.zeros((stop - start, 3), np.int32)]
+        if self.interleaved:
+            data[0] = images.transpose(0, 3, 1, 2)
+        draws = np.zeros(stop - start, np.uint64)
+        if not self._fill_at_once(start, stop, draws, data, labels):
+            found = self._database.read(start, stop)
+            self._fill_one_by_one(start, found, draws.tolist(), data, labels, whole=True)
 
     def fill(self, position: int, arrays: Sequence[np.ndarray]) -> None:
         """Write the records of the stream from `position` on into a batch.
@@ -158,7 +184,10 @@ class DatumSource:
         draws: Sequence[int],
         data: Sequence[np.ndarray],
         labels: np.ndarray | None,
+        *,
+        whole: bool = False,
     ) -> None:
+        """whole: Unlike is raised where a record has another shape than the first."""
         left: Sequence[int] = range(len(records))
         if self.decoder:
             left = self._decode_there(records, draws, data, labels)
@@ -180,6 +209,8 @@ class DatumSource:
                         "and others like it, which are not named",
                         self._name(key),
                     )
+            if whole and image.shape != self.record_shape:
+                raise Unlike(f"{self._name(key)} is {shape_text(image.shape)}")
             self._enter(image, *out, draws[index])
             if labels is not None:
                 labels[index] = datum.label

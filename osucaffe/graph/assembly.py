@@ -37,6 +37,7 @@ def assemble(
     for layer_param in param.layer:
         layer = create_layer(layer_param, phase, key=len(parts.nodes), seed=seed)
         _refuse_unread(layer)
+        layer.backend = backend
         layer.raw_records, layer.image_decoder = backend.raw_records, backend.image_decoder
         tops = layer.setup([parts.blobs[name].shape for name in layer_param.bottom])
         _add_layer(parts, layer, tops, inspectable)

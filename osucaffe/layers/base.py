@@ -18,6 +18,7 @@ from ..proto.titles import label, title
 if TYPE_CHECKING:
     import numpy as np
 
+    from ..backends.backend import Backend
     from ..proto import caffe_pb2
 
 Count = tuple[int, int | None]
@@ -80,6 +81,8 @@ class Layer:
     """Parameters that are measured, not learned: several ranks average them."""
     computed: tuple[int, ...] = ()
     """Of a layer without bottoms: the tops that primitives compute, not the host."""
+    backend: Backend
+    """Where the net runs (set by the net)."""
     raw_records: bool = False
     """The backend wants records as they are stored, to transform them itself (set by the net)."""
     image_decoder: Callable[[], ImageDecoder] | None = None

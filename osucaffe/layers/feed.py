@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from ..backends.primitives import Program
 from ..backends.tensor import Shape, Tensor
 from ..blob import Blob
+from ..data.cache import CachedBatches
 from ..data.pipeline import Buffer, Fill, Pipeline
 from ..data.settings import settings
 from ..layers.base import Layer
@@ -47,6 +48,8 @@ class Feed(Layer):
 
 class Stream(Feed):
     """A layer that takes its batches from a stream of records, made ahead by threads."""
+
+    _pipeline: Pipeline | CachedBatches
 
     def stream(
         self, fill: Fill, shapes: list[Shape], *, threads: int = 1, depth: int = 4

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import functools
+import math
 from typing import Protocol
 
 from ..backends.primitives import Program
 from ..backends.records import ImageDecoder
 from ..backends.tensor import Shape, Tensor
 from ..blob import Blob
-from ..data.pipeline import Buffer, Fill
+from ..data.cache import Cacheable, CachedBatches, may_stay
+from ..data.pipeline import Buffer, Fill, Pipeline
+from ..data.settings import settings
 from ..data.transform import Transform
 from ..labels import Labels
 from .feed import Stream
 
 
-class Source(Protocol):
+class Source(Cacheable, Protocol):
     """What makes the batches: see DatumSource, whose names these are."""
 
     shape: Shape
@@ -32,6 +35,13 @@ class Source(Protocol):
 
 class Images(Stream):
     """A layer that takes transformed images (and labels) from a source."""
+
+    _cached: CachedBatches | None = None
+
+    @property
+    def takes_raw(self) -> bool:
+        """Whether the source is to give its records as they are, if it can."""
+        return self.raw_records or settings.cache == "device"
 
     def images(
         self,
@@ -63,9 +73,33 @@ class Images(Stream):
         shapes = shapes[: len(self.param.top)]
         fed = [self._raw.shape, self._table.shape, *shapes[1:]]
         dtypes = [self._raw.dtype, self._table.dtype, *["float32"] * len(shapes[1:])]
+        if self._stays(source, decoder):
+            self._pipeline = self._cached = CachedBatches(
+                self.backend,
+                source,
+                [(source.raw_shape, "uint8")],
+                batch=batch,
+                width=5,
+                threads=settings.readers or threads,
+                pipeline=lambda: Pipeline(
+                    source.fill,
+                    fed,
+                    dtypes=dtypes,
+                    depth=depth,
+                    threads=settings.readers or threads,
+                ),
+                title=f"{self.title}, {self.phase}",
+            )
+            return shapes
         first = functools.partial(_allocate, decoder) if decoder else None
         self.prefetch(source.fill, fed, dtypes=dtypes, first=first, threads=threads, depth=depth)
         return shapes
+
+    def _stays(self, source: Source, decoder: ImageDecoder | None) -> bool:
+        """Whether the records are to stay where the backend has its tensors."""
+        if settings.cache == "auto" and self.raw_records and not decoder:
+            return may_stay(len(source) * math.prod(source.raw_shape), self.backend, self.title)
+        return settings.cache == "device"
 
     def limit_labels(self, top: int, labels: Labels) -> None:
         if top == 1:
@@ -75,12 +109,33 @@ class Images(Stream):
         if not self.computed:
             super().forward(program, bottom, top)
             return
+        if self._cached:
+            self._forward_cached(self._cached, program, top)
+            return
         self.feed(program, [self._raw, self._table, *(blob.data for blob in top[1:])])
         program.transform(
             self._raw,
             self._table,
             self._mean,
             top[0].data,
+            scale=self._scale,
+            interleaved=self._interleaved,
+        )
+
+    def _forward_cached(self, cached: CachedBatches, program: Program, top: list[Blob]) -> None:
+        [records] = cached.parts
+        table, cursor = cached.ahead.table, cached.ahead.cursor
+        program.host(
+            [], [records, table, cursor], function=cached.prepare, feed=True, uploads=False
+        )
+        rows = self.tensor(table.shape[1:], "int32")
+        program.next_row(table, cursor, rows)
+        program.cached_batch(
+            records,
+            rows,
+            self._mean,
+            top[0].data,
+            top[1].data if len(top) > 1 else None,
             scale=self._scale,
             interleaved=self._interleaved,
         )

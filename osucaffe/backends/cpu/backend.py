@@ -53,6 +53,7 @@ class Cpu(Backend):
     """
 
     name = "cpu"
+    adds = frozenset(("convolution",))
 
     def __init__(
         self, dtype: str = "float32", threads: int | None = None, onednn: bool = True
