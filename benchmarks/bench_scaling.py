@@ -32,10 +32,10 @@ Written by `make bench-scaling` on {record["date"]}. {record["device"]}; PyTorch
 {results.table(columns, lines)}
 
 - bf16, a training iteration on a batch that lies on the device; medians of three rounds.
-- osucaffe: alone, each GPU by itself; all_reduce: every rank updates all weights; sharded: each its
-  part. Gradients travel in float32 beside backward, by NCCL, small ones by own kernels (auto, the
-  default), or (copy) by the GPUs' copy engines. PyTorch: eager with autocast, channels_last;
-  alone, and in DDP.
+- osucaffe: alone, each GPU by itself; default: what `osucaffe train --gpu all` chooses; all_reduce:
+  every rank updates all weights; sharded: each its part. Gradients travel in float32 beside
+  backward, by NCCL, small ones by own kernels, or (copy) by the GPUs' copy engines. PyTorch: eager
+  with autocast, channels_last; alone, and in DDP.
 - All sides in one run, one after the other. Efficiency: beside the same framework's GPUs alone;
   osucaffe's are measured before and after its other sides.
 """

@@ -25,7 +25,8 @@ from osucaffe.cli.ranks import identify
 from osucaffe.comm.create import Wanted
 from osucaffe.comm.job import find_job
 from osucaffe.comm.topology import discover
-from osucaffe.parallel.team import DataParallel, Design
+from osucaffe.parallel.design import Design
+from osucaffe.parallel.team import DataParallel
 from osucaffe.solvers import Solver
 from osucaffe.solvers.tracer import Tracer
 
@@ -37,9 +38,10 @@ ROUNDS = 3
 SECONDS = 0.25
 WAYS = {
     "alone": None,
-    "all_reduce": ("auto", Design()),
+    "default": ("auto", Design(propagation="auto")),
+    "all_reduce": ("nccl+ipc", Design()),
     "all_reduce, copy": ("copy", Design()),
-    "sharded": ("auto", Design(propagation="sharded")),
+    "sharded": ("nccl+ipc", Design(propagation="sharded")),
     "sharded, copy": ("copy", Design(propagation="sharded")),
 }
 """osucaffe's sides: the communicator, and what travels when. Alone, each GPU trains by itself."""

@@ -18,6 +18,7 @@ from .blob import Blob
 from .errors import UserError, naming
 from .graph import passes
 from .graph.assembly import Assembly, assemble, assemble_again, untouched
+from .graph.constants import Constants
 from .graph.filter import filter_layers, net_state
 from .graph.gradients import Node, find_gradients
 from .graph.labels import limit_labels
@@ -42,6 +43,9 @@ class Net:
     inspectable: every blob keeps its own row-major memory, so that all can be looked at.
     gradients: whether backward can run (default: in the TRAIN phase, or when inspectable).
     accumulate: whether `backward(accumulate=True)` can run (for `iter_size`); inspectable: too.
+    inference: it only runs forward, so that what the parameters make constant is computed once,
+    and again after `load`, or after `refresh` where others change them; only the blobs of `wanted`,
+    inputs and outputs can be read.
     loss_scale: a factor of all losses' weights, in the backend's memory, at each backward pass.
 
     Bad layers raise UserError.
@@ -60,9 +64,12 @@ class Net:
         inspectable: bool = False,
         gradients: bool | None = None,
         accumulate: bool = False,
+        inference: bool = False,
+        wanted: Iterable[str] = (),
         loss_scale: Tensor | None = None,
     ) -> None:
         self.backend = backend
+        self._wanted = list(wanted)
         self._loss_scale = loss_scale
         self._calls: list[list[Prepared]] = []
         self.phase = phase
@@ -72,6 +79,8 @@ class Net:
         if share is None:
             warn_of_precision(param)
         self.param = insert_splits(filter_layers(param, net_state(param, phase, level, stages)))
+        if inference:
+            gradients = False
         if gradients is None:
             gradients = phase == "TRAIN" or inspectable
         types = layer_types()
@@ -86,6 +95,11 @@ class Net:
         self.layer_names: list[str] = [layer.name for layer in self.layers]
         self.parameters: list[Parameter] = adopt_parameters(self.layers, share)
         self.pool: Pool = share.pool if share else Pool(backend)
+        self.constants: Constants | None = None
+        if inference and not self.inspectable:
+            self.constants = Constants(
+                blob.data for layer in self.layers for blob in layer.parameters
+            )
         own = [p for p in self.parameters if p.blob.data.array is None]
         with ThreadPoolExecutor(1) as drawing:  # beside the preparation, which can take as long
             values = drawing.submit(first_values, self.layers, own, seed)
@@ -119,6 +133,9 @@ class Net:
         self.nodes: list[Node] = parts.nodes
         self.labels = limit_labels(parts.nodes)
         self.inputs, self.outputs = parts.inputs, parts.outputs
+        for name in self._wanted:
+            data = self.blobs[name].data
+            (data.base or data).kept = True
         self.total = Tensor((), name="total loss", kept=True)
         self.seeds = {blob.name: blob.diff for blob, _ in parts.losses}
         """The weight of each loss, by blob: what backward begins with, but for the scale."""
@@ -139,6 +156,7 @@ class Net:
             self._loss_scale,
             [self.blobs[name] for name in self.outputs if self.inspectable],
             again=bool(self._calls),
+            constants=self.constants,
         )
         self.programs = passes.run(passes.COMPILE, [], self._build)
         """Forward, backward, and the backward that accumulates."""
@@ -229,6 +247,8 @@ class Net:
 
     def _begin(self) -> None:
         """Let the random numbers of another forward pass be drawn."""
+        if self.constants is not None and self.constants.stale:
+            self.constants.run(self.backend)
         self.random.step += 1
         self.backend.begin_forward(self.random)
 
@@ -309,7 +329,15 @@ class Net:
         `load_weights` in loading.py for who wants to be told). Other shapes: UserError, which
         names the file that they were read from, if it is given."""
         with naming(file):
-            return copy_weights(weights, self.layers, self.backend)
+            match = copy_weights(weights, self.layers, self.backend)
+        self.refresh()
+        return match
+
+    def refresh(self) -> None:
+        """The parameters have changed: let the next forward pass compute anew what they alone
+        determine."""
+        if self.constants is not None:
+            self.constants.stale = True
 
     def to_proto(self, *, diff: bool = False) -> caffe_pb2.NetParameter:
         """The net and its weights (diff: and their gradients), as a .caffemodel holds them."""

@@ -41,6 +41,8 @@ class Backend(Protocol):
     """Primitives that can apply the backward pass of a ReLU to the gradient that they write."""
     overlaps: frozenset[str] = frozenset()
     """Primitives that run beside what follows: nothing there waits for what they compute."""
+    adds: frozenset[str] = frozenset()
+    """Primitives that can add a tensor to what they compute, in its memory."""
     raw_records: bool = False
     """Whether it wants records as they are stored, and transforms them itself."""
 
@@ -85,6 +87,10 @@ class Backend(Protocol):
     @abstractmethod
     def store(self, scalar: Tensor, target: Tensor, index: int) -> None:
         """Copy a scalar to an element of a flat tensor of the same type, without waiting."""
+
+    def follow(self, tensors: Iterable[Tensor]) -> None:
+        """Steps have changed these tensors: let what is held besides of their values follow."""
+        return None
 
     def uploads(self) -> Uploads:
         """What fills its memory beside its steps."""

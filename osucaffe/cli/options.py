@@ -67,7 +67,8 @@ def add_device(parser: argparse.ArgumentParser, gpu: str = "the number of the GP
     group.add_argument(
         "--precision",
         choices=("fp32", "tf32", "bf16", "fp16"),
-        help="what a GPU computes in (default: fp32); parameters stay in fp32",
+        help="what a GPU computes in (default: tf32 from Ampere on, else fp32); parameters stay in "
+        "fp32",
     )
     group.add_argument(
         "--no_graph",
@@ -210,6 +211,13 @@ def start_device(args: argparse.Namespace) -> None:
         begin(int(args.gpu))
 
 
+_BY_DEFAULT = {
+    "tf32": "Computing in tf32, as PyTorch's convolutions do: --precision bf16 is often 1.5 to 2 "
+    "times as fast, --precision fp32 exact and slower",
+    "fp32": "Computing in fp32: --precision fp16 is faster",
+}
+
+
 def make_backend(args: argparse.Namespace) -> Cpu | Cuda:
     """The backend that --gpu and the options beside it ask for."""
     check_device(args)
@@ -218,8 +226,10 @@ def make_backend(args: argparse.Namespace) -> Cpu | Cuda:
             raise UserError(f"--gpu {args.gpu}: give the number of one GPU, such as 0")
         from ..backends.cuda import Cuda
 
-        precision = args.precision or "fp32"
-        return Cuda(int(args.gpu), precision, graphs=not args.no_graph)
+        backend = Cuda(int(args.gpu), args.precision, graphs=not args.no_graph)
+        if args.precision is None:
+            logger.info("%s", _BY_DEFAULT[backend.precision])
+        return backend
     from ..backends.cores import usable_cores
     from ..backends.cpu import Cpu
 

@@ -57,10 +57,11 @@ def _add_design(group: argparse._ArgumentGroup) -> None:
     )
     add(
         "--propagation",
-        choices=("none", "blocking", "overlapped", "sharded"),
-        default="none",
-        help="each rank updates all weights (none, the default), or rank 0 does and sends them "
-        "before the next forward, or beside it; sharded: each rank updates and sends a part",
+        choices=("auto", "none", "blocking", "overlapped", "sharded"),
+        default="auto",
+        help="each rank updates all weights (none), or rank 0 does and sends them before the next "
+        "forward, or beside it; sharded: each rank updates and sends a part; auto (the default): "
+        "sharded on GPUs of one host, else none",
     )
     add(
         "--bucket_mb",
@@ -187,7 +188,8 @@ def make_team(args: argparse.Namespace, job: Job, topology: Topology) -> DataPar
     if job.size == 1:
         check_communication(args)
         return None
-    from ..parallel.team import DataParallel, Design
+    from ..parallel.design import Design
+    from ..parallel.team import DataParallel
 
     bucket = int(args.bucket_mb * 2**20)
     design = Design(args.aggregation, args.propagation, bucket, args.scal)

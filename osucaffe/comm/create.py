@@ -17,8 +17,9 @@ from .topology import Topology
 from .tuning import Selection
 
 KINDS = ("auto", "mpi", "nccl", "ipc", "nccl+ipc", "copy", "hierarchical")
-"""auto takes nccl+ipc among the GPUs of a host, or NCCL alone where they cannot map one another's
-memory; ipc where ranks share a GPU."""
+"""auto takes, among the GPUs of a host, copy for arrays that stay where they are, as a net's do
+(but not with an algorithm or a table of one's own), and else nccl+ipc, or NCCL alone where they
+cannot map one another's memory; ipc where ranks share a GPU."""
 
 _GPU_KINDS = ("nccl", "ipc", "nccl+ipc", "copy")
 
@@ -45,9 +46,17 @@ class Wanted:
 
 
 def make_communicator(
-    job: Job, topology: Topology, wanted: Wanted, *, background: bool = False
+    job: Job,
+    topology: Topology,
+    wanted: Wanted,
+    *,
+    background: bool = False,
+    persistent: bool = False,
 ) -> Communicator:
-    """The communicator of all ranks of the job (they call it together)."""
+    """The communicator of all ranks of the job (they call it together).
+
+    persistent: each call of an operation gets an array that lies where it lay before.
+    """
     if wanted.kind not in KINDS:
         raise UserError(f"--comm {wanted.kind}: choose one of {', '.join(KINDS)}")
     selection = Selection(wanted.algorithm, chunk=wanted.chunk, file=wanted.table)
@@ -64,7 +73,9 @@ def make_communicator(
     if wanted.kind in ("auto", "hierarchical") and len(levels) > 1:
         made = maker.composed(levels)
     else:
-        made = maker.flat("auto" if wanted.kind == "hierarchical" else wanted.kind)
+        kind = "auto" if wanted.kind == "hierarchical" else wanted.kind
+        free = kind == "auto" and wanted.algorithm == "auto" and wanted.table is None
+        made = (persistent and free and maker.copying()) or maker.flat(kind)
     if not narrow:
         return made
     device = topology.own.gpu is not None
@@ -113,6 +124,20 @@ class Maker:
     def flat(self, kind: str = "auto") -> Communicator:
         """One communicator of all ranks."""
         return self._over(self._job.world, kind, background=self._background)
+
+    def copying(self) -> Communicator | None:
+        """One of all ranks, by copy engines; None unless each has a GPU of its own on one host."""
+        if self._topology.own.gpu is None or self._topology.shares_gpu:
+            return None
+        if len(self._topology.hosts) > 1:
+            return None
+        from .copying import Copying
+
+        try:
+            return Copying(self._job.world)
+        except UserError as error:  # on all ranks alike
+            log.debug("not by copy engines: %s", error)
+            return None
 
     def composed(self, levels: Sequence[Sequence[Hashable]]) -> Communicator:
         """A hierarchy: levels[0] are the smallest groups, the last is one group of all."""

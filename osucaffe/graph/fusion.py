@@ -6,7 +6,8 @@ from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 
 from ..backends.tensor import Call, Tensor
-from .batch_norm import Programs, fuse_batch_norm
+from .batch_norm import fuse_batch_norm
+from .calls import Programs
 
 _WITH_RELU = {"convolution", "inner_product"}
 

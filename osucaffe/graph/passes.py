@@ -13,9 +13,10 @@ from dataclasses import dataclass, field
 from ..backends.backend import Backend
 from ..backends.tensor import Call, Step, Tensor
 from ..blob import Blob
-from . import fusion
+from . import fusion, inference
 from .assembly import Assembly
-from .batch_norm import Programs
+from .calls import Programs
+from .constants import Constants
 from .memory import MemoryPlan, plan_memory
 from .overlap import overlap_calls
 from .overwritten import warn_of_overwriters
@@ -50,6 +51,8 @@ class Build:
     scale: Tensor | None
     seedable: Iterable[Blob]
     again: bool = False
+    constants: Constants | None = None
+    """Of a net that only runs forward: what holds as long as its parameters do."""
     steps: list[list[tuple[Call, Step]]] = field(default_factory=list)
     """Of each program, the calls with their steps."""
     plan: MemoryPlan | None = None
@@ -60,11 +63,13 @@ class Build:
 
 @dataclass(frozen=True)
 class Pass:
-    """A named pass. looked_at: whether it runs for nets of which a user may look at every blob."""
+    """A named pass. looked_at: whether it runs for nets of which a user may look at every blob.
+    inference: whether it runs only for those that only run forward."""
 
     name: str
     run: Callable[[Programs, Build], Programs]
     looked_at: bool = True
+    inference: bool = False
 
 
 def record(_: Programs, build: Build) -> Programs:
@@ -101,6 +106,18 @@ def _fusing(fuse: fusion.Fusion) -> Callable[[Programs, Build], Programs]:
     return run
 
 
+def _inferring(improve: inference.Pass) -> Callable[[Programs, Build], Programs]:
+    def run(programs: Programs, build: Build) -> Programs:
+        assert build.constants is not None
+        constants = len(build.constants.new)
+        programs = [improve(programs[0], build.constants, build.backend.adds), *programs[1:]]
+        if made := len(build.constants.new) - constants:
+            build.note = f"{made} calls run once for all"
+        return programs
+
+    return run
+
+
 def _fused(programs: Programs) -> Counter[str]:
     """How many calls of each primitive others do besides."""
     return Counter(
@@ -110,8 +127,12 @@ def _fused(programs: Programs) -> Counter[str]:
 
 def prepare(programs: Programs, build: Build) -> Programs:
     """Let the backend choose layouts, and give each call its step."""
-    steps = iter(build.backend.prepare([call for calls in programs for call in calls]))
+    constants = build.constants.new if build.constants else []
+    all_calls = [call for calls in [*programs, constants] for call in calls]
+    steps = iter(build.backend.prepare(all_calls))
     build.steps = [[(call, next(steps)) for call in calls] for calls in programs]
+    if build.constants:
+        build.constants.prepared(build.backend, steps)
     scratch = sum(len(call.scratch) for calls in programs for call in calls)
     build.note = f"steps for the {build.backend.name} backend, {scratch} pieces of scratch memory"
     return programs
@@ -143,6 +164,10 @@ COMPILE = (
     Pass("record", record),
     Pass("warn of overwriters", warn),
     *(Pass(name, _fusing(fuse), looked_at=False) for name, fuse in fusion.FUSIONS),
+    *(
+        Pass(name, _inferring(improve), looked_at=False, inference=True)
+        for name, improve in inference.INFERENCE
+    ),
     Pass("prepare", prepare),
 )
 """From layers to steps."""
@@ -154,6 +179,8 @@ def run(passes: Iterable[Pass], programs: Programs, build: Build) -> Programs:
     """Run passes one after the other, and report each."""
     for each in passes:
         if build.inspectable and not each.looked_at:
+            continue
+        if build.constants is None and each.inference:
             continue
         before, build.note = list(map(len, programs)), ""
         programs = each.run(programs, build)

@@ -40,6 +40,7 @@ class InnerProduct(Layer):
         if not self.normalize:
             program.inner_product(x, weight, bias, y, **self.settings)
             return
+        weight = self.rows = weight.view(weight.shape)  # row-major, as the sums of rows read it
         # Of weights of length 1 the product is that of the weights, over their length.
         self.product, self.rate = self.tensor(y.shape), self.tensor((weight.shape[0],))
         program.inner_product(x, weight, None, self.product, **self.settings)
@@ -62,8 +63,7 @@ class InnerProduct(Layer):
             program.reduce([dy, self.product], drate, formula="y = a * b", axes=outer)
             columns = [each.view((each.count, 1)) for each in (drate, self.rate)]
             formula = "y = -(a * b * b * b) * c"
-            weight = self.parameters[0].data
-            program.reduce_gradient([*columns, weight], dw, formula=formula, axes=())
+            program.reduce_gradient([*columns, self.rows], dw, formula=formula, axes=())
         return slope
 
     def backward(

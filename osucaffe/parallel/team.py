@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import zlib
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -28,6 +28,7 @@ from ..solvers.solver import Solver
 from ..solvers.team import Team
 from .batch import describe, divide_batches
 from .buckets import ITEM, Bucket, align, find_buckets
+from .design import Design, choose_propagation
 from .exchange import Aggregation, Propagation, sums_of
 from .statistics import average_statistics
 
@@ -40,24 +41,6 @@ _WISHES = (NONE, SNAPSHOT, STOP)
 _Value = TypeVar("_Value")
 
 
-@dataclass(frozen=True)
-class Design:
-    """How gradients and weights travel.
-
-    aggregation: all gradients after backward, or bucket by bucket beside it. propagation: "none",
-    each rank updates all weights; "blocking" or "overlapped": rank 0 alone does, and they reach the
-    others in one broadcast, or layer by layer beside forward; "sharded": each rank updates its
-    part, for which alone it needs the sums of gradients, and gets the others' beside forward (the
-    first stage of ZeRO: Rajbhandari et al., SC 2020). bucket: the bytes that a bucket has at least.
-    scaling: whether batch_size is each rank's ("weak") or divided ("strong").
-    """
-
-    aggregation: str = "layerwise"
-    propagation: str = "none"
-    bucket: int = 16 << 20
-    scaling: str = "weak"
-
-
 class DataParallel(Team):
     """The ranks of a job as a solver's team."""
 
@@ -67,7 +50,9 @@ class DataParallel(Team):
         self._topology = topology
         self._design = design
         beside = {design.aggregation, design.propagation} & {"layerwise", "overlapped", "sharded"}
-        self.comm = make_communicator(job, topology, wanted, background=bool(beside))
+        self.comm = make_communicator(
+            job, topology, wanted, background=bool(beside), persistent=True
+        )
         self._agreed = False
 
     # -- building --------------------------------------------------------------------------------
@@ -80,6 +65,9 @@ class DataParallel(Team):
         """Give each net its part of the data, and plan what travels."""
         self._solver = solver
         self._agreed = False
+        if self._design.propagation == "auto":
+            chosen = choose_propagation(self.comm, separable=solver.optimizer.separable)
+            self._design = replace(self._design, propagation=chosen)
         if solver.loss_scale and solver.loss_scale.dynamic and self._design.propagation != "none":
             raise UserError(
                 "a dynamic loss scale needs ranks that all update their weights: give --loss_scale "

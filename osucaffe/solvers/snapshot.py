@@ -19,6 +19,7 @@ from ..arena import Parameter
 from ..errors import UserError, naming
 from ..net import Net
 from ..proto import (
+    NetParameter,
     NetWeights,
     SolverParameter,
     SolverState,
@@ -108,7 +109,7 @@ def named(param: SolverParameter, iteration: int) -> Snapshot:
     return Snapshot(iteration, f"{stem}.caffemodel{end}", f"{stem}.solverstate{end}")
 
 
-def write(
+def contents(
     files: Snapshot,
     net: Net,
     history: Sequence[np.ndarray],
@@ -116,12 +117,9 @@ def write(
     progress: Progress,
     *,
     diff: bool,
-) -> None:
-    """Write model (diff: with gradients) and state, the model first: where a state lies, its model
-    is whole. UserError."""
-    kind = "HDF5" if Path(files.state).suffix == ".h5" else "binary proto"
-    logger.info("Snapshotting to %s file %s", kind, files.model)
-    write_weights(files.model, net.to_proto(diff=diff))
+) -> tuple[NetParameter, SolverState]:
+    """What the snapshot's two files are to hold: model (diff: with gradients) and state. Training
+    may go on: they are copies."""
     state = SolverState(
         iter=files.iteration,
         current_step=current_step,
@@ -130,6 +128,14 @@ def write(
     )
     for array in history:
         fill_blob(state.history.add(), array)
+    return net.to_proto(diff=diff), state
+
+
+def write(files: Snapshot, model: NetParameter, state: SolverState) -> None:
+    """Write the two files, the model first: where a state lies, its model is whole. UserError."""
+    kind = "HDF5" if Path(files.state).suffix == ".h5" else "binary proto"
+    logger.info("Snapshotting to %s file %s", kind, files.model)
+    write_weights(files.model, model)
     logger.info("Snapshotting solver state to %s file %s", kind, files.state)
     write_state(files.state, state)
 

@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -30,6 +31,7 @@ from .rules import update_of
 from .scaling import make_loss_scale
 from .signals import NONE, SNAPSHOT, STOP, Request
 from .snapshot import Restored
+from .snapshot_writer import SnapshotWriter
 from .team import Team
 from .tracer import Tracer
 
@@ -92,6 +94,7 @@ class Solver:
         self.displayed = (0, time.perf_counter())
         """The iteration and the time of the last display."""
         self._before_test: Progress | None = None
+        self._writer = SnapshotWriter()
         self.stopped = False
         seed = param.random_seed if param.random_seed >= 0 else new_seed()
         if restored and restored.progress:
@@ -176,6 +179,7 @@ class Solver:
             if begun and self.due(self.param.test_interval):
                 self.test_all()
                 if self.stopped:
+                    self._writer.wait()
                     return
             self._before_test = None
             if self.tracer and self.tracer.due(self.iteration):
@@ -186,13 +190,15 @@ class Solver:
                     iterate(self)
             request = self.team.agree(self._request())
             self.iteration += 1
+            self._writer.look()
             if self.due(self.param.snapshot) or request == SNAPSHOT:
-                self.snapshot()
+                self.snapshot(wait=False)
             if request == STOP:
                 self.stopped = True
                 break
         self.team.settle()
         self.losses.read()
+        self._writer.wait()
 
     def due(self, interval: int) -> bool:
         """Whether what happens each so many iterations (0: never) happens in this one."""
@@ -233,7 +239,7 @@ class Solver:
         """Do what is asked for in the midst of a test. Returns whether it is to end."""
         request = self.team.agree(self._request())
         if request == SNAPSHOT:
-            self.snapshot()
+            self.snapshot(wait=False)
         return request == STOP
 
     # -- weights and snapshots -------------------------------------------------------------------
@@ -248,10 +254,11 @@ class Solver:
         if mismatch and strict:
             raise UserError(f"{self.file}: {mismatch}: {NOT_STRICT}")
 
-    def snapshot(self) -> Snapshot:
+    def snapshot(self, *, wait: bool = True) -> Snapshot:
         """Write the model and the solver's state under snapshot_prefix. Raises UserError.
 
-        Of several ranks, rank 0 writes.
+        Of several ranks, rank 0 writes. wait: until both files are whole; otherwise training goes
+        on meanwhile, and what goes wrong is raised by the next iteration, or when `step` ends.
         """
         self.team.settle(history=True)
         self.losses.read()
@@ -260,7 +267,7 @@ class Solver:
         if self.team.rank:
             return event
         snapshot.check_writable(self.param.snapshot_prefix, self.file)
-        snapshot.write(
+        model, state = snapshot.contents(
             event,
             self.net,
             self.optimizer.read_history(),
@@ -268,9 +275,16 @@ class Solver:
             self._before_test or self._progress(),
             diff=self.param.snapshot_diff,
         )
+        self._writer.start(
+            partial(snapshot.write, event, model, state), partial(self._tell_snapshot, event)
+        )
+        if wait:
+            self._writer.wait()
+        return event
+
+    def _tell_snapshot(self, event: Snapshot) -> None:
         for observer in self.observers:
             observer.on_snapshot(event)
-        return event
 
     def restore(self, path: str | Path) -> None:
         """Go on from a snapshot, as if training had not stopped.

@@ -21,7 +21,8 @@ from osucaffe.comm.create import Wanted
 from osucaffe.comm.job import Job, find_job
 from osucaffe.comm.topology import discover
 from osucaffe.data.database import record_key, write_database
-from osucaffe.parallel.team import DataParallel, Design
+from osucaffe.parallel.design import Design
+from osucaffe.parallel.team import DataParallel
 from osucaffe.proto import Datum, NetParameter, SolverParameter, parse_text
 from osucaffe.solvers import Solver
 

@@ -14,7 +14,8 @@ from osucaffe.comm.create import Wanted
 from osucaffe.comm.job import find_job
 from osucaffe.comm.topology import discover
 from osucaffe.errors import UserError
-from osucaffe.parallel.team import DataParallel, Design
+from osucaffe.parallel.design import Design
+from osucaffe.parallel.team import DataParallel
 from osucaffe.proto import NetParameter, SolverParameter, parse_text
 from osucaffe.solvers import Solver
 

@@ -18,13 +18,16 @@ from osucaffe.comm import copying
 from osucaffe.comm.create import Wanted
 from osucaffe.comm.job import Job
 from osucaffe.comm.topology import discover
-from osucaffe.parallel.team import DataParallel, Design
+from osucaffe.parallel.design import Design
+from osucaffe.parallel.team import DataParallel
 from osucaffe.proto import NetParameter, SolverParameter, parse_text
 from osucaffe.solvers import Solver
 
 from .equivalence import BATCH, FEW, NET, OTHER, ROUNDING, SGD, flatten, job_with_data, weights
 
 CASES = [
+    (Design(propagation="auto", bucket=512), Wanted(), SGD),
+    (Design(propagation="auto", bucket=512), Wanted(), SGD + " clip_gradients: 0.5"),
     (Design("blocking"), Wanted("nccl"), SGD),
     (Design(bucket=512), Wanted("nccl"), SGD + " iter_size: 2 clip_gradients: 0.5"),
     (Design(bucket=512), Wanted("ipc"), SGD),

@@ -10,7 +10,8 @@ from osucaffe.backends.cpu import Cpu
 from osucaffe.comm.create import Wanted
 from osucaffe.comm.job import Job
 from osucaffe.comm.topology import discover
-from osucaffe.parallel.team import DataParallel, Design
+from osucaffe.parallel.design import Design
+from osucaffe.parallel.team import DataParallel
 from osucaffe.proto import SolverParameter, parse_text
 from osucaffe.solvers import Solver
 

@@ -111,15 +111,20 @@ def convolution(
     dilation: Sequence[int],
     group: int,
     relu: float | None = None,
+    addend: Tensor | None = None,
 ) -> Step:
+    """addend: y (set by the fusion pass)."""
     geometry = _Geometry(call, x, w, y, stride, pad, dilation, group)
     activate = None if relu is None else formula(call, relu_formula(relu), {"x": y, "y": y})
+    made = y if addend is None else call.temporary(y.shape)
 
     def step() -> None:
         geometry.clear()
         weights = geometry.weights(w)
-        for image, out in zip(x.array, y.array, strict=True):
+        for image, out in zip(x.array, made.array, strict=True):
             np.matmul(weights, geometry.unfold(image), out=geometry.maps(out))
+        if made is not y:
+            np.add(y.array, made.array, out=y.array)
         if b is not None:
             np.add(y.array, b.array.reshape(-1, *[1] * (len(y.shape) - 2)), out=y.array)
         if activate is not None:

@@ -51,7 +51,7 @@ def lrn(
     call: CpuCall,
     x: Tensor,
     y: Tensor,
-    note: Tensor,
+    note: Tensor | None,
     *,
     size: int,
     alpha: float,
@@ -61,10 +61,11 @@ def lrn(
 ) -> Step:
     neighbourhood = _Neighbourhood(call, x, size, alpha, within_channel)
     offset = 1.0 if within_channel else k
+    sums = call.temporary(x.shape) if note is None else note
 
     def step() -> None:
         neighbourhood.clear()
-        for image, out, s in zip(x.array, y.array, note.array, strict=True):
+        for image, out, s in zip(x.array, y.array, sums.array, strict=True):
             np.square(image, out=neighbourhood.source)
             neighbourhood.sum(s)
             s *= neighbourhood.scale

@@ -56,8 +56,10 @@ class Cuda(Backend):
     """A byte a pixel is quicker to upload than a float, and `transform` takes no time here."""
 
     @reported
-    def __init__(self, number: int = 0, precision: str = "fp32", *, graphs: bool = True) -> None:
-        if precision not in PRECISIONS:
+    def __init__(
+        self, number: int = 0, precision: str | None = "fp32", *, graphs: bool = True
+    ) -> None:
+        if precision is not None and precision not in PRECISIONS:
             raise UserError(f"unknown precision {precision}: choose {', '.join(PRECISIONS)}")
         self.cupy = import_cupy()
         count = self.cupy.cuda.runtime.getDeviceCount()
@@ -69,6 +71,7 @@ class Cuda(Backend):
         self.device = self.cupy.cuda.Device(number)
         self.device.use()
         self.properties: Device = describe(self.cupy.cuda.runtime, number)
+        precision = precision or self.properties.default_precision
         self.properties.refuse(precision)
         registry.load()
         self.precision = precision
@@ -256,6 +259,12 @@ class Cuda(Backend):
             self._refresh(parameter, copy)
         self._copied_arenas[id(arena)] = (arena, whole)
         return whole
+
+    def follow(self, tensors: Iterable[Tensor]) -> None:
+        """Renew the 16-bit copies of tensors that steps have changed."""
+        for tensor in tensors:
+            if id(tensor) in self._copies:
+                self._refresh(*self._copies[id(tensor)])
 
     def _refresh(self, parameter: Tensor, copy: Tensor) -> None:
         convert(parameter, copy)()

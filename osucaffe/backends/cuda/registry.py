@@ -145,8 +145,12 @@ def _begin(backend: Cuda, call: Call) -> Callable[[], Step]:
         call.scratch, backend=backend,
     )  # fmt: skip
     arguments = call.reads | call.writes
+    tensors = [*call.written_tensors(), *call.read_tensors()]
+    if not call.name.startswith("inner_product"):
+        for tensor in tensors:
+            if isinstance(tensor.layout, Layout) and tensor.layout.shape != tensor.shape:
+                raise ValueError(f"{call.name} cannot read {tensor}, which lies as {tensor.layout}")
     if order != "own":
-        tensors = [*call.written_tensors(), *call.read_tensors()]
         for tensor in tensors:
             backend.choose_layout(tensor)
         # In one order: that of the first tensor in which there is a difference, an output's first.
@@ -160,6 +164,7 @@ def _begin(backend: Cuda, call: Call) -> Callable[[], Step]:
 
     def finish() -> Step:
         step = found.step() if isinstance(found, Pending) else found
+        call.implementation = inner.implementation
         return sequence([*inner.before, step, *inner.after])
 
     return finish

@@ -15,6 +15,7 @@ class ConvolutionPrimitives(Recorder):
         w: Read,
         b: Read | None,
         y: Write,
+        addend: FusedRead | None = None,
         *,
         stride: Sequence[int],
         pad: Sequence[int],
@@ -24,7 +25,8 @@ class ConvolutionPrimitives(Recorder):
     ) -> None:
         """y (N, O, *out) = x (N, C, *in) correlated with w (O, C / group, *kernel), plus b (O,).
 
-        relu: then y = y if y > 0 else relu * y (set by the fusion pass).
+        addend: y itself, whose values are added. relu: then y = y if y > 0 else relu * y (set by
+        the fusion pass).
         """
 
     @primitive

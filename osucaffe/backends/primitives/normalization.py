@@ -11,7 +11,7 @@ class NormalizationPrimitives(Recorder):
         self,
         x: Read,
         y: Write,
-        note: Write,
+        note: Write | None,
         *,
         size: int,
         alpha: float,
@@ -23,7 +23,8 @@ class NormalizationPrimitives(Recorder):
 
         Across channels: s = k + alpha / size * sum of x^2 over `size` neighbouring channels;
         within: s = 1 + alpha * mean of x^2 over a size x size window, zero-padded (k not used).
-        note: float32 of x's shape, flexible: s, or what else the backend's backward wants.
+        note: float32 of x's shape, flexible: s, or what else the backend's backward wants; None:
+        there is no backward.
         """
 
     @primitive

@@ -101,8 +101,9 @@ def convolution(
     dilation: Sequence[int],
     group: int,
     relu: float | None,
-) -> Step:
-    """See `Program.convolution`."""
+    addend: Tensor | None = None,
+) -> Step | None:
+    """See `Program.convolution`; a sum in a format that its code cannot add in is left to NumPy."""
     image, weights, output = p.operand(x), _weights(p, w, group), p.operand(y)
     bias = None if b is None else p.operand(b)
     geometry = _geometry(x, w, y, stride, pad, dilation)
@@ -114,12 +115,15 @@ def convolution(
             api.CONVOLUTION_DIRECT,
             *(x, w, bias and bias.plain, y),
             *geometry,
+            keep=None if addend is None else 1.0,
             relu=relu,
         )
         return _fast(found, weights.tensor, group)
 
     forms = _image_form(p, image), weights.form, _output_form(p, output)
     chosen = p.choose(describe, *forms, cheap=_WEIGHTS, last=True)
+    if addend is not None and chosen.wants(api.DST) != output.form:
+        return None
     reads = {api.SRC: image, api.WEIGHTS: weights, api.BIAS: bias}
     return p.step(chosen, reads, {api.DST: output})
 

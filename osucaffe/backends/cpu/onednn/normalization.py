@@ -22,7 +22,7 @@ def lrn(
     p: Preparation,
     x: Tensor,
     y: Tensor,
-    note: Tensor,
+    note: Tensor | None,
     *,
     size: int,
     alpha: float,
@@ -35,11 +35,14 @@ def lrn(
         return None
     region, numbers = _lrn_settings(size, alpha, beta, k, within_channel)
     below, above = p.operand(x), p.operand(y)
+    kind = api.FORWARD_INFERENCE if note is None else api.FORWARD_TRAINING
 
     def describe(x: Descriptor, y: Descriptor) -> PrimitiveDescriptor:
-        return p.library.describe("lrn_forward", api.FORWARD_TRAINING, region, x, y, *numbers)
+        return p.library.describe("lrn_forward", kind, region, x, y, *numbers)
 
     chosen = p.choose(describe, below.form, above.form)
+    if note is None:
+        return p.step(chosen, {api.SRC: below}, {api.DST: above})
     if not chosen.has(api.WORKSPACE):
         note_in(note, p.library.plain((1,)), chosen)
         return p.step(chosen, {api.SRC: below}, {api.DST: above})

@@ -63,19 +63,21 @@ def _within(
 
 
 @primitive("own")
-def lrn(call: CudaCall, x: Tensor, y: Tensor, note: Tensor, **settings: Any) -> Step:
+def lrn(call: CudaCall, x: Tensor, y: Tensor, note: Tensor | None, **settings: Any) -> Step:
     within = settings["within_channel"]
     call.backend.choose_layout(x)
     call.backend.choose_layout(y)
-    if not within and note.flexible:
-        note.layout = Unused("float32")  # to make the sums again is faster than to read them
-    call.backend.choose_layout(note, "float32")
+    if note is not None:
+        if not within and note.flexible:
+            note.layout = Unused("float32")  # to make the sums again is faster than to read them
+        call.backend.choose_layout(note, "float32")
     y = call.in_layout(y, nhwc=True)
     x = call.in_layout(x, nhwc=True, dtype=dtype_of(y))
     if not within:
         return _across(call, [x, y], settings)
-    note = call.in_layout(note, nhwc=True)
-    return _within(call, [x, y, note], settings, backward=False)
+    # The kernel writes the sums in any case.
+    sums = call.temporary(x.shape) if note is None else call.in_layout(note, nhwc=True)
+    return _within(call, [x, y, sums], settings, backward=False)
 
 
 @primitive("own")

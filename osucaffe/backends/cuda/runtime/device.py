@@ -70,6 +70,11 @@ class Device:
         """Of a busy multiprocessor: three quarters of the highest clock."""
         return self.clock * 0.75 / 1e3
 
+    @property
+    def default_precision(self) -> str:
+        """tf32 where there is such a thing, as PyTorch's convolutions; else fp32."""
+        return "tf32" if self.compute_capability >= NEEDS["tf32"] else "fp32"
+
     def refuse(self, precision: str) -> None:
         """UserError where nets cannot run on it, or not in this precision."""
         found = self.compute_capability

@@ -1,0 +1,57 @@
+"""Owns what data-parallel training can be told of how gradients and weights travel, and chooses
+what was left open."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+
+from ..comm.communicator import Communicator
+from ..comm.on_stream import OnStream
+
+logger = logging.getLogger("osucaffe")
+
+
+@dataclass(frozen=True)
+class Design:
+    """How gradients and weights travel.
+
+    aggregation: all gradients after backward, or bucket by bucket beside it. propagation: "none",
+    each rank updates all weights; "blocking" or "overlapped": rank 0 alone does, and they reach the
+    others in one broadcast, or layer by layer beside forward; "sharded": each rank updates its
+    part, for which alone it needs the sums of gradients, and gets the others' beside forward (the
+    first stage of ZeRO: Rajbhandari et al., SC 2020); "auto": as `choose_propagation` says. bucket:
+    the bytes that a bucket has at least. scaling: whether batch_size is each rank's ("weak") or
+    divided ("strong").
+    """
+
+    aggregation: str = "layerwise"
+    propagation: str = "none"
+    bucket: int = 16 << 20
+    scaling: str = "weak"
+
+
+def choose_propagation(comm: Communicator, *, separable: bool) -> str:
+    """What "auto" means with this communicator; one log line says it, and why.
+
+    separable: the update of a part needs no sum over all gradients. Sharded by copy engines was the
+    fastest, or as fast as any, for each net that was tried on H200s, in bf16
+    (benchmarks/results/scaling-*.md).
+    """
+    if not isinstance(comm, OnStream):
+        return "none"
+    from ..comm.copying import Copying
+
+    if isinstance(comm, Copying) and separable:
+        logger.info(
+            "Each GPU updates a part of the weights, copy engines move the gradients and weights: "
+            "the fastest where GPUs of a host reach each other (--propagation sharded --comm copy)"
+        )
+        return "sharded"
+    why = (
+        "clipping, or a loss scale, needs the sum over all gradients"
+        if isinstance(comm, Copying)
+        else "copy engines do not move them"
+    )
+    logger.info("Each GPU updates all weights: %s (--propagation none)", why)
+    return "none"
