@@ -82,7 +82,6 @@ def test_steady_iterations_send_nothing(tmp_path: Path, monkeypatch: pytest.Monk
 
     monkeypatch.setattr(Uploads, "send", count)
     run.step(100)
-    # Of training, nothing; each test begins somewhere else in its rows, or goes on.
     assert not sent
     run.step(100)
-    assert len(sent) == 4  # a table and its cursor: of records and of learning rates
+    assert len(sent) == 4  # two tables and their cursors: of batches and of learning rates
