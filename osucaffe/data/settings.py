@@ -12,7 +12,7 @@ class Settings:
     another order in each epoch of training (0: key order). decode_on_gpu: let a GPU decode the
     JPEGs of LMDBs that its nets train and test on, not the readers. cache: where records stay once
     they have been read: "device" (the memory of the backend), "host" (decoded ones, in the host's),
-    "none", or "auto": on a GPU if there is room for all, else decoded ones in the host's if there is.
+    "none", or "auto": on a GPU if there is room for all, else decoded ones on the host if there is.
     sharers: how many processes share the host's memory.
     """
 
