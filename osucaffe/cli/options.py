@@ -124,7 +124,8 @@ def add_readers(parser: argparse.ArgumentParser) -> None:
         "--readers",
         metavar="N",
         type=positive,
-        help="threads that read (default: at most one a core)",
+        help="threads that read; a net's readers of compressed images are processes if they are "
+        "more than 4 (default: at most one a core)",
     )
 
 

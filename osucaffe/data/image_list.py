@@ -94,7 +94,7 @@ class ImageListSource:
         check_root(root, self._entries)
         self._transform = transform
         self._seed, self._shuffle = seed, shuffle
-        self._bad = bad or BadRecords()
+        self.bad = bad or BadRecords()
         self.labels = Labels()
         self.kept: Kept | None = None
         self._start = first_record(seed, rand_skip)
@@ -156,7 +156,7 @@ class ImageListSource:
                     check_size(self._transform, image.shape, self.record_shape, self._name(record))
                 return image, record
             except UserError as error:
-                self._bad.found(error)
+                self.bad.found(error)
         raise UserError(f"the list {self._path} has no image that can be used")
 
     def _records(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -25,6 +26,15 @@ from .transform import Transform, check_size, record_draws, shape_text
 _log = logging.getLogger("osucaffe")
 
 Records = list[tuple[memoryview, memoryview]]
+
+
+class _Memory(threading.local):
+    """Memory that each thread has for itself; in a copy, none."""
+
+    image: np.ndarray | None = None
+
+    def __reduce__(self) -> Any:
+        return _Memory, ()
 
 
 class DatumSource:
@@ -56,13 +66,13 @@ class DatumSource:
         self._transform = transform
         self._seed = seed
         self._block = block
-        self._bad = bad or BadRecords()
+        self.bad = bad or BadRecords()
         self.labels = Labels()
         self.decoder: ImageDecoder | None = None
         self.kept: Kept | None = None
         self._told = False
         self._start = first_record(seed, rand_skip)
-        self._local = threading.local()
+        self._local = _Memory()
         [(key, value)] = database.read(0, 1)
         datum, image = self._decode(key, value)
         self.encoded = datum.encoded
@@ -209,7 +219,7 @@ class DatumSource:
             try:
                 datum, image = self._usable(key, value, self._memory(out[0]))
             except UserError as error:
-                self._bad.found(error)
+                self.bad.found(error)
                 datum, image = self._next_usable(start + index)
             else:
                 if self.kept:
@@ -268,11 +278,10 @@ class DatumSource:
 
     def _own_memory(self) -> np.ndarray:
         """Memory of the calling thread's for an image: new memory for each takes time."""
-        if not hasattr(self._local, "memory"):
+        if self._local.image is None:
             channels, *extents = self.record_shape
-            self._local.memory = np.empty((*extents, channels), np.uint8)
-        memory: np.ndarray = self._local.memory
-        return memory
+            self._local.image = np.empty((*extents, channels), np.uint8)
+        return self._local.image
 
     def _usable(
         self, key: memoryview, value: memoryview, memory: np.ndarray | None = None

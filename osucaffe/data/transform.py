@@ -49,6 +49,10 @@ class Transform:
         self.mean: np.ndarray | None = None
         self._fail = fail
 
+    def __getstate__(self) -> dict[str, Any]:
+        """What a copy needs in a process that only applies it."""
+        return {name: value for name, value in self.__dict__.items() if name != "_fail"}
+
     @property
     def has_mean_image(self) -> bool:
         """Whether the mean is an image, so that every record must have its size."""

@@ -61,6 +61,7 @@ class Data(Images):
             batch=param.batch_size,
             threads=_DECODING if source.decoder else threads,
             depth=param.prefetch,
+            decodes=source.encoded and database.shared,
             decoder=source.decoder,
         )
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 
 from ..backends.primitives import Program
 from ..backends.tensor import Shape, Tensor
 from ..blob import Blob
 from ..data.cache import CachedBatches
-from ..data.pipeline import Buffer, Fill, Pipeline
+from ..data.pipeline import Buffer, Fill, Pipeline, Threads, Workers
+from ..data.processes import Processes, worth_processes
 from ..data.settings import settings
 from ..layers.base import Layer
 
@@ -47,16 +49,22 @@ class Feed(Layer):
 
 
 class Stream(Feed):
-    """A layer that takes its batches from a stream of records, made ahead by threads."""
+    """A layer that takes its batches from a stream of records, made ahead."""
 
     _pipeline: Pipeline | CachedBatches
 
     def stream(
-        self, fill: Fill, shapes: list[Shape], *, threads: int = 1, depth: int = 4
+        self,
+        fill: Fill,
+        shapes: list[Shape],
+        *,
+        threads: int = 1,
+        depth: int = 4,
+        decodes: bool = False,
     ) -> list[Shape]:
         """Start the stream of tops that `fill` writes. Returns their shapes."""
         shapes = shapes[: len(self.param.top)]
-        self.prefetch(fill, shapes, threads=threads, depth=depth)
+        self.prefetch(fill, shapes, threads=threads, depth=depth, decodes=decodes)
         return shapes
 
     def prefetch(
@@ -68,11 +76,22 @@ class Stream(Feed):
         first: Callable[[Shape, str], Buffer] | None = None,
         threads: int = 1,
         depth: int = 4,
+        decodes: bool = False,
     ) -> None:
-        """Start the stream of arrays that `fill` writes; see Pipeline."""
+        """Start the stream of arrays that `fill` writes; see Pipeline.
+
+        first: makes the first of them, elsewhere than in the host's memory. decodes: whether `fill`
+        does so much for each record that many threads would wait for Python's lock: processes do it
+        then (its source can be sent to them).
+        """
         threads = settings.readers or threads
+        workers: Callable[..., Workers] = Threads
+        if first:
+            workers = functools.partial(Threads, first=first)
+        elif decodes and worth_processes(threads, depth):
+            workers = Processes
         self._pipeline = Pipeline(
-            fill, shapes, dtypes=dtypes, first=first, depth=depth, threads=threads
+            fill, shapes, dtypes=dtypes, depth=depth, threads=threads, workers=workers
         )
 
     def next(self) -> list[Buffer]:
@@ -92,5 +111,5 @@ class Stream(Feed):
         self._pipeline.position = position
 
     def close(self) -> None:
-        """Stop the reading threads."""
+        """Stop those who read."""
         self._pipeline.close()

@@ -55,11 +55,13 @@ class Images(Stream):
         batch: int,
         threads: int,
         depth: int = 4,
+        decodes: bool = True,
         decoder: ImageDecoder | None = None,
     ) -> list[Shape]:
         """Start the stream. Returns the shapes of the tops.
 
-        decoder: whose memory raw records are written to, instead of the host's.
+        decodes: see `prefetch`. decoder: whose memory raw records are written to, instead of the
+        host's.
         """
         self._source = source
         self.record_shape = source.record_shape
@@ -70,7 +72,7 @@ class Images(Stream):
                 source.kept = kept
         shapes: list[Shape] = [(batch, *source.shape), (batch,)]
         if not source.raw:
-            return self.stream(source.fill, shapes, threads=threads, depth=depth)
+            return self.stream(source.fill, shapes, threads=threads, depth=depth, decodes=decodes)
         self.computed = (0,)
         self._raw = self.tensor((batch, *source.raw_shape), "uint8")
         self._table = self.tensor((batch, 3), "int32")
@@ -101,7 +103,15 @@ class Images(Stream):
             )
             return shapes
         first = functools.partial(_allocate, decoder) if decoder else None
-        self.prefetch(source.fill, fed, dtypes=dtypes, first=first, threads=threads, depth=depth)
+        self.prefetch(
+            source.fill,
+            fed,
+            dtypes=dtypes,
+            first=first,
+            threads=threads,
+            depth=depth,
+            decodes=decodes,
+        )
         return shapes
 
     def _stays(self, source: Source, decoder: ImageDecoder | None) -> bool:
