@@ -12,7 +12,8 @@ class Settings:
     LMDB come in another order in each epoch of training (0: key order). decode_on_gpu: let a GPU
     decode the JPEGs of LMDBs that its nets train and test on, not the readers. cache: where records
     stay once they have been read: "device" (the memory of the backend), "host" (decoded ones, in
-    the host's), "none", or "auto": on a GPU if there is room for all of them.
+    the host's), "none", or "auto": on a GPU if there is room for all, else decoded ones on the host
+    if there is. sharers: how many processes share the host's memory.
     """
 
     readers: int | None = None
@@ -20,6 +21,7 @@ class Settings:
     shuffle: int = 0
     decode_on_gpu: bool = False
     cache: str = "none"
+    sharers: int = 1
 
 
 settings = Settings()
