@@ -16,6 +16,7 @@ from ..labels import Labels
 from .ahead import BadRecords
 from .datum import Datum, jpeg_shape, parse_datum
 from .filling import Unlike
+from .kept import Kept
 from .order import first_record, records_at, runs
 from .plain import SMALL, BulkReader, PlainForm
 from .record_database import Database
@@ -48,7 +49,7 @@ class DatumSource:
     that has the channels last, as decoders write them.
     labels: those that a record may have; decoder: what decodes interleaved records where the
     batches lie, in memory of its own; copier: what copies records there from `file`, in which they
-    lie as they are (set these before the first batch).
+    lie as they are; kept: where records stay (set these before the first batch).
     """
 
     def __init__(
@@ -69,6 +70,7 @@ class DatumSource:
         self.bad = bad or BadRecords()
         self.labels = Labels()
         self.decoder: ImageDecoder | None = None
+        self.kept: Kept | None = None
         self.copier: RecordCopier | None = None
         self.file: BinaryIO | None = None
         self._told = False
@@ -161,10 +163,13 @@ class DatumSource:
         data: Sequence[np.ndarray],
         labels: np.ndarray | None,
     ) -> bool:
-        """Fill in raw records that look like the first one. False if there are others, or one has
-        a label that it may not have."""
-        transform = self._transform
-        if self._bulk:
+        """Fill in records that are kept, or raw ones that look like the first one. False if there
+        are others, or one has a label that it may not have."""
+        transform, kept = self._transform, self.kept
+        if kept and kept.has[start:stop].all():
+            numbers: np.ndarray | None = kept.labels[start:stop]
+            self._enter_all(kept.images[start:stop], draws, data)
+        elif self._bulk:
             numbers = self._bulk.read(start, stop, data[0], self.copier)
             if numbers is None or self.labels.wrong(numbers) is not None:
                 return False
@@ -177,19 +182,24 @@ class DatumSource:
             images, numbers = plain
             if self.labels.wrong(numbers) is not None:
                 return False
-            if self.raw:
-                np.copyto(data[0], images)
-                transform.choose_all(self.record_shape, draws, data[1])
-            elif transform.random:
-                for image, out, draw in zip(images, data[0], draws.tolist(), strict=True):
-                    transform.apply(image, out, draw)
-            else:
-                transform.apply(images, data[0])
+            self._enter_all(images, draws, data)
         else:
             return False
         if labels is not None:
             labels[:] = numbers
         return True
+
+    def _enter_all(self, images: np.ndarray, draws: np.ndarray, data: Sequence[np.ndarray]) -> None:
+        """Let images of the first one's shape enter a batch."""
+        transform = self._transform
+        if self.raw:
+            np.copyto(data[0], images)
+            transform.choose_all(self.record_shape, draws, data[1])
+        elif transform.random:
+            for image, out, draw in zip(images, data[0], draws.tolist(), strict=True):
+                transform.apply(image, out, draw)
+        else:
+            transform.apply(images, data[0])
 
     def _fill_one_by_one(
         self,
@@ -218,6 +228,8 @@ class DatumSource:
                 self.bad.found(error)
                 datum, image = self._next_usable(start + index)
             else:
+                if self.kept:
+                    self.kept.put(start + index, image, datum.label)
                 if self.decoder and not self._told:
                     self._told = True
                     _log.warning(

@@ -9,8 +9,10 @@ from typing import BinaryIO, Protocol
 from ..backends.primitives import Program
 from ..backends.records import Filler, ImageDecoder, RecordCopier
 from ..backends.tensor import Shape, Tensor
+from ..backends.uploads import available_memory
 from ..blob import Blob
 from ..data.cache import Cacheable, CachedBatches, may_stay
+from ..data.kept import Kept
 from ..data.pipeline import Buffer, Fill
 from ..data.settings import settings
 from ..data.transform import Transform
@@ -24,6 +26,8 @@ class Source(Cacheable, Protocol):
     shape: Shape
     record_shape: Shape
     raw: bool
+    encoded: bool
+    kept: Kept | None
     raw_shape: Shape
     interleaved: bool
     labels: Labels
@@ -63,6 +67,11 @@ class Images(Stream):
         """
         self._source = source
         self.record_shape = source.record_shape
+        stays = self._stays(source, decoder)
+        if not stays and self._stays_decoded(source, decoder):
+            size = len(source) * math.prod(source.record_shape)
+            if may_stay(size, available_memory() // settings.sharers, self.title):
+                source.kept = Kept(len(source), source.record_shape, interleaved=True)
         shapes: list[Shape] = [(batch, *source.shape), (batch,)]
         if not source.raw:
             return self.stream(source.fill, shapes, threads=threads, depth=depth, decodes=decodes)
@@ -86,7 +95,7 @@ class Images(Stream):
             depth=depth,
             decodes=decodes,
         )
-        if self._stays(source, decoder):
+        if stays:
             self._pipeline = self._cached = CachedBatches(
                 self.backend,
                 source,
@@ -107,9 +116,20 @@ class Images(Stream):
 
     def _stays(self, source: Source, decoder: ImageDecoder | None) -> bool:
         """Whether the records are to stay where the backend has its tensors."""
-        if settings.cache == "auto" and self.raw_records and not decoder:
-            return may_stay(len(source) * math.prod(source.raw_shape), self.backend, self.title)
-        return settings.cache == "device"
+        if settings.cache != "auto":
+            return settings.cache == "device" and source.raw and not decoder
+        size = len(source) * math.prod(source.raw_shape)
+        return (
+            self.raw_records
+            and source.raw
+            and not decoder
+            and may_stay(size, self.backend.uploads().room(), self.title)
+        )
+
+    def _stays_decoded(self, source: Source, decoder: ImageDecoder | None) -> bool:
+        """Whether decoded records are to stay with those who read them: others are read as
+        quickly."""
+        return settings.cache in ("auto", "host") and source.encoded and not decoder
 
     def limit_labels(self, top: int, labels: Labels) -> None:
         if top == 1:
