@@ -42,9 +42,11 @@ def measure(paths: dict[str, Path], readers: list[int], rounds: int) -> dict[str
     settings.readers = None
     sides["JPEG, a reader a core"] = _solver(_from_database(paths["JPEG"]), Cuda)
     if _has_codec():
-        settings.decode_on_gpu = True
+        settings.decode = "gpu"
         sides["JPEG, decoded on the GPU"] = _solver(_from_database(paths["JPEG"]), Cuda)
-        settings.decode_on_gpu = False
+        settings.decode = "auto"
+        sides["JPEG, by engines and readers"] = _solver(_from_database(paths["JPEG"]), Cuda)
+        settings.decode = "host"
     rates: dict[str, list[float]] = {name: [] for name in sides}
     for _ in range(rounds):
         for name, solver in sides.items():

@@ -14,7 +14,7 @@ import numpy as np
 
 from .laps import Laps
 from .random import RandomState
-from .records import ImageDecoder, RecordCopier
+from .records import ImageDecoder, ImageEngine, RecordCopier
 from .tensor import Call, Step, Tensor, sequence
 from .uploads import Uploads
 
@@ -49,6 +49,10 @@ class Backend(Protocol):
     @property
     def image_decoder(self) -> Callable[[], ImageDecoder] | None:
         """Makes what decodes JPEGs into its own memory, where there is such a thing."""
+        return None
+
+    def image_engine(self) -> ImageEngine | None:
+        """What decodes JPEGs into its own memory beside all else, where there is such a thing."""
         return None
 
     def map_file(self, file: BinaryIO) -> RecordCopier | None:

@@ -153,10 +153,11 @@ def add_data(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--decode",
-        choices=("host", "gpu"),
-        default="host",
-        help="where an LMDB's JPEGs are decoded: by the readers (host, the default), or on the GPU "
-        'by nvImageCodec, which pip install "osucaffe[decode13]" (or [decode12]) brings',
+        choices=("auto", "host", "gpu"),
+        default="auto",
+        help="where an LMDB's JPEGs are decoded: by the readers (host); on the GPU (gpu) by "
+        'nvImageCodec, which pip install "osucaffe[decode13]" (or [decode12]) brings; or by the '
+        "readers and, if it is there, the JPEG engines of an H100 or H200 (auto, the default)",
     )
     parser.add_argument(
         "--cache",
@@ -175,7 +176,7 @@ def set_data(args: argparse.Namespace) -> None:
     settings.readers = args.readers
     settings.skip_bad = args.on_bad_record == "skip"
     settings.shuffle = args.shuffle or 0
-    settings.decode_on_gpu = args.decode == "gpu"
+    settings.decode = args.decode
     settings.cache = args.cache
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import logging
 import math
 import os
 import threading
+import weakref
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -24,14 +27,38 @@ if TYPE_CHECKING:
 _OPTIONS = ":fancy_upsampling=1"
 
 
+_ENGINE_RATES = {90: 34_800 * 256 * 256}
+"""Pixels a second that the engines of a GPU decode, by its compute capability: measured."""
+_ENGINE_THREADS = 4
+"""Of the host, that keep the engines busy."""
+_log = logging.getLogger("osucaffe")
+
+
+def find_engine(backend: Cuda) -> Decoder | None:
+    """What decodes with the GPU's engines only; None where it has none that are known, or
+    nvImageCodec is missing."""
+    if backend.properties.compute_capability not in _ENGINE_RATES:
+        return None
+    try:
+        return Decoder(backend, engines_only=True)
+    except UserError as error:
+        _log.debug("JPEGs are decoded by the readers alone: %s", error)
+        return None
+
+
 class Decoder:
     """Decodes JPEGs on a backend's GPU: each thread with a stream of its own, beside the others.
 
-    Raises UserError where nvImageCodec, or the nvJPEG that it needs, is missing.
+    engines_only: not on its multiprocessors. Raises UserError where nvImageCodec, or the nvJPEG
+    that it needs, is missing.
     """
 
-    def __init__(self, backend: Cuda) -> None:
-        self._backend = backend
+    takes_all = True
+
+    def __init__(self, backend: Cuda, *, engines_only: bool = False) -> None:
+        self._backend, self._engines_only = backend, engines_only
+        self.rate: float = _ENGINE_RATES.get(backend.properties.compute_capability, 0)
+        self._pinned: set[int] = set()
         self._runtime = backend.cupy.cuda.runtime
         # CUDA's own stream of each thread. It is never destroyed: images free their memory on the
         # stream that they were decoded on, and Python's collector ends others before the images.
@@ -96,11 +123,28 @@ class Decoder:
         self._stream.synchronize()
         return done
 
+    def pin(self, memory: np.ndarray) -> None:
+        """Pin memory of the host's that begins with a page and stays."""
+        address = memory.ctypes.data
+        if address not in self._pinned:
+            self._backend.device.use()
+            self._pinned.add(address)
+            unpin = weakref.finalize(memory, self._unpin, address)
+            unpin.atexit = False
+            with contextlib.suppress(self._runtime.CUDARuntimeError):  # copies are only slower
+                self._runtime.hostRegister(address, memory.nbytes, 0)
+
+    def _unpin(self, address: int) -> None:
+        self._pinned.discard(address)
+        with contextlib.suppress(self._runtime.CUDARuntimeError):
+            self._runtime.hostUnregister(address)
+
     def put(self, image: np.ndarray, place: int, batch: Any) -> None:
-        """Copy a decoded image (height, width, channels) to a place of a batch."""
+        """Copy decoded images (..., height, width, channels) to a place of a batch and those
+        behind it."""
         self._backend.device.use()  # each thread has a current device of its own
         kind = self._runtime.memcpyHostToDevice
-        address = int(batch.data.ptr) + place * image.nbytes
+        address = int(batch.data.ptr) + place * (batch.nbytes // len(batch))
         self._runtime.memcpyAsync(address, image.ctypes.data, image.nbytes, kind, self._stream.ptr)
         self._stream.synchronize()
 
@@ -113,10 +157,12 @@ class Decoder:
             # One after the other in this order, each with all that the one before left; none on
             # the CPU: what no GPU decodes is left to those who name it when it is damaged.
             kinds = codec.BackendKind
-            order = (kinds.HW_GPU_ONLY, kinds.GPU_ONLY, kinds.HYBRID_CPU_GPU)
+            order = [kinds.HW_GPU_ONLY]
+            if not self._engines_only:
+                order += [kinds.GPU_ONLY, kinds.HYBRID_CPU_GPU]
             self._local.decoder = codec.Decoder(
                 device_id=device.id,
-                max_num_cpu_threads=usable_cores(),
+                max_num_cpu_threads=_ENGINE_THREADS if self._engines_only else usable_cores(),
                 backends=[codec.Backend(kind) for kind in order],
                 options=_OPTIONS,
             )
@@ -124,9 +170,10 @@ class Decoder:
 
     def _check(self) -> None:
         """UserError where nvImageCodec has no decoder that works: it says so of no JPEG."""
-        jpeg = simplejpeg.encode_jpeg(np.zeros((16, 16, 1), np.uint8), colorspace="GRAY")
-        whole = Part((16, 16), (0, 0), (0, 0), (16, 16))
-        if self.decode([memoryview(jpeg)], [whole], [0], self.allocate((1, 16, 16, 1))) != [True]:
+        jpeg = simplejpeg.encode_jpeg(np.zeros((256, 256, 3), np.uint8), colorspace="RGB")
+        whole = Part((256, 256), (0, 0), (0, 0), (256, 256))
+        memory = self.allocate((1, 256, 256, 3))
+        if self.decode([memoryview(jpeg)], [whole], [0], memory) != [True]:
             raise UserError(
                 f"--decode gpu: nvImageCodec decodes no JPEG on GPU {self._backend.device.id}: "
                 'pip install "osucaffe[decode13]" (or [decode12] for an older driver) brings the '

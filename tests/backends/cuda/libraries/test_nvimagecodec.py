@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import io
 import sys
-from collections.abc import Callable
-from enum import Enum
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -17,118 +13,14 @@ from google.protobuf import text_format
 
 from osucaffe.backends.cuda import Cuda
 from osucaffe.backends.records import Part, transform_record
-from osucaffe.data.database import record_key, write_database
 from osucaffe.data.settings import settings
 from osucaffe.errors import UserError
 from osucaffe.net import Net
 from osucaffe.proto import caffe_pb2
 
-from ..simulated import simulate
+from .fake_codec import CODEC, Codec, jpeg, other
 
 FORMATS = Path(__file__).parents[3] / "fixtures" / "formats"
-CODEC = "nvidia.nvimgcodec"
-PAD = 5
-
-
-class Image:
-    """As nvImageCodec's, on host memory: rows lie apart."""
-
-    def fill(self, pixels: np.ndarray) -> None:
-        height, width, channels = self.shape = pixels.shape
-        self.rows = np.zeros((height, width * channels + PAD), np.uint8)
-        self.rows[:, :-PAD] = pixels.reshape(height, -1)
-
-    @property
-    def __cuda_array_interface__(self) -> dict[str, Any]:
-        strides = (self.rows.strides[0], self.shape[2], 1)
-        return {"data": (self.rows.ctypes.data, False), "strides": strides, "shape": self.shape}
-
-
-class Codec(ModuleType):
-    """As much of nvImageCodec as is used. It decodes by simplejpeg, and notes how many."""
-
-    BackendKind = Enum("BackendKind", ["CPU_ONLY", "GPU_ONLY", "HYBRID_CPU_GPU", "HW_GPU_ONLY"])
-    ColorSpec = Enum("ColorSpec", ["GRAY", "SRGB"])
-    SampleFormat = Enum("SampleFormat", ["I_Y", "I_RGB", "I_BGR"])
-    Backend = staticmethod(lambda kind: kind)
-    CodeStream = staticmethod(lambda array: array.tobytes())
-
-    def __init__(self) -> None:
-        super().__init__(CODEC)
-        self.works: Callable[[bytes], bool] = lambda jpeg: True
-        self.decoded = 0
-        self.DecodeParams = dict
-        self.Decoder = lambda **options: _Decoder(self, **options)
-
-
-class _Decoder:
-    def __init__(self, codec: Codec, device_id: int, backends: list[Any], **_: Any) -> None:
-        assert codec.BackendKind.CPU_ONLY not in backends
-        self.codec = codec
-
-    def decode(
-        self, sources: list[bytes], *, images: list[Image | None], params: dict, cuda_stream: int
-    ) -> list[Image | None]:
-        assert len(images) == len(sources)
-        assert params["apply_exif_orientation"] is False
-        order = {"I_Y": "GRAY", "I_BGR": "BGR", "I_RGB": "RGB"}[params["sample_format"].name]
-        return [
-            self._decode(source, image or Image(), order)
-            for source, image in zip(sources, images, strict=True)
-        ]
-
-    def _decode(self, source: bytes, image: Image, order: str) -> Image | None:
-        if not self.codec.works(source):
-            return None
-        self.codec.decoded += 1
-        image.fill(simplejpeg.decode_jpeg(source, colorspace=order))
-        return image
-
-
-@pytest.fixture
-def codec(monkeypatch: pytest.MonkeyPatch) -> Codec:
-    simulate(monkeypatch)
-    monkeypatch.setitem(sys.modules, CODEC, codec := Codec())
-    return codec
-
-
-def picture(height: int, width: int, seed: int = 0) -> np.ndarray:
-    """Smooth colours with some noise, (height, width, 3)."""
-    random = np.random.default_rng(seed)
-    rows, columns = np.ogrid[:height, :width]
-    waves = [np.sin(rows / a + columns / b) for a, b in random.uniform(5, 15, (3, 2))]
-    image = 128 + 90 * np.stack(waves, -1) + random.normal(0, 6, (height, width, 3))
-    return image.clip(0, 255).astype(np.uint8)
-
-
-def jpeg(height: int, width: int, seed: int = 0, subsampling: str = "420") -> bytes:
-    image = picture(height, width, seed)
-    if subsampling == "Gray":
-        return simplejpeg.encode_jpeg(image[..., :1].copy(), 90, "GRAY", "Gray")
-    return simplejpeg.encode_jpeg(image, 90, "RGB", subsampling)
-
-
-def other(kind: str, height: int = 40, width: int = 48) -> bytes:
-    """An image that is no JPEG, or one of inks."""
-    pillow = pytest.importorskip("PIL.Image")
-    image = pillow.fromarray(picture(height, width, 9))
-    image.convert("CMYK" if kind == "CMYK" else "RGB").save(
-        stream := io.BytesIO(), "JPEG" if kind == "CMYK" else kind
-    )
-    return stream.getvalue()
-
-
-@pytest.fixture
-def database(tmp_path: Path) -> Callable[[list[bytes]], Path]:
-    def make(images: list[bytes]) -> Path:
-        data = [
-            caffe_pb2.Datum(data=image, label=label, encoded=True).SerializeToString()
-            for label, image in enumerate(images)
-        ]
-        write_database(tmp_path / "lmdb", [(record_key(i), value) for i, value in enumerate(data)])
-        return tmp_path / "lmdb"
-
-    return make
 
 
 def build(
@@ -140,7 +32,7 @@ def build(
     layer {{ name: "double" type: "Power" bottom: "data" top: "double" power_param {{ scale: 2 }} }}
     layer {{ name: "none" type: "Silence" bottom: "label" }}"""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(settings, "decode_on_gpu", there)
+        patch.setattr(settings, "decode", "gpu" if there else "host")
         patch.setattr(settings, "skip_bad", skip)
         param = text_format.Parse(text, caffe_pb2.NetParameter())
         return Net(param, backend=backend or Cuda(graphs=False), seed=4)
@@ -247,12 +139,6 @@ Colours are Y + 1.772 (Cb - 128) at most, rounded once more on both sides: by le
 1 + 1.772 + 1. Where chroma is interpolated, that is rounded too and may differ by 2: by less than
 1 + 2 * 1.772 + 1.
 """
-
-
-@pytest.fixture
-def gpu() -> Any:
-    pytest.importorskip(CODEC)
-    return Cuda()
 
 
 @pytest.mark.gpu
