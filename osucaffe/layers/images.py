@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import Protocol
+from typing import BinaryIO, Protocol
 
 from ..backends.primitives import Program
-from ..backends.records import ImageDecoder
+from ..backends.records import Filler, ImageDecoder, RecordCopier
 from ..backends.tensor import Shape, Tensor
 from ..backends.uploads import available_memory
 from ..blob import Blob
 from ..data.cache import Cacheable, CachedBatches, may_stay
 from ..data.kept import Kept
-from ..data.pipeline import Buffer, Fill, Pipeline
+from ..data.pipeline import Buffer, Fill
 from ..data.settings import settings
 from ..data.transform import Transform
 from ..labels import Labels
@@ -31,6 +31,8 @@ class Source(Cacheable, Protocol):
     raw_shape: Shape
     interleaved: bool
     labels: Labels
+    file: BinaryIO | None
+    copier: RecordCopier | None
 
     @property
     def fill(self) -> Fill:
@@ -60,7 +62,7 @@ class Images(Stream):
     ) -> list[Shape]:
         """Start the stream. Returns the shapes of the tops.
 
-        decodes: see `prefetch`. decoder: whose memory raw records are written to, instead of the
+        decodes: see `pipeline`. decoder: whose memory raw records are written to, instead of the
         host's.
         """
         self._source = source
@@ -84,6 +86,15 @@ class Images(Stream):
         shapes = shapes[: len(self.param.top)]
         fed = [self._raw.shape, self._table.shape, *shapes[1:]]
         dtypes = [self._raw.dtype, self._table.dtype, *["float32"] * len(shapes[1:])]
+        pipeline = functools.partial(
+            self.pipeline,
+            source.fill,
+            fed,
+            dtypes=dtypes,
+            threads=threads,
+            depth=depth,
+            decodes=decodes,
+        )
         if stays:
             self._pipeline = self._cached = CachedBatches(
                 self.backend,
@@ -91,27 +102,16 @@ class Images(Stream):
                 [(source.raw_shape, "uint8")],
                 batch=batch,
                 width=5,
-                threads=settings.readers or threads,
-                pipeline=lambda: Pipeline(
-                    source.fill,
-                    fed,
-                    dtypes=dtypes,
-                    depth=depth,
-                    threads=settings.readers or threads,
-                ),
+                threads=self.readers(threads),
+                pipeline=pipeline,
                 title=f"{self.title}, {self.phase}",
             )
             return shapes
-        first = functools.partial(_allocate, decoder) if decoder else None
-        self.prefetch(
-            source.fill,
-            fed,
-            dtypes=dtypes,
-            first=first,
-            threads=threads,
-            depth=depth,
-            decodes=decodes,
-        )
+        if source.file and self.map_file:
+            source.copier = self.map_file(source.file)
+        there = decoder or source.copier
+        first = functools.partial(_allocate, there) if there else None
+        self._pipeline = pipeline(first=first)
         return shapes
 
     def _stays(self, source: Source, decoder: ImageDecoder | None) -> bool:
@@ -171,6 +171,6 @@ class Images(Stream):
         )
 
 
-def _allocate(decoder: ImageDecoder, shape: Shape, _: str) -> Buffer:
-    memory = decoder.allocate(shape)
+def _allocate(there: Filler, shape: Shape, _: str) -> Buffer:
+    memory = there.allocate(shape)
     return Buffer(memory, memory.reshape(-1), int(memory.data.ptr))
