@@ -71,6 +71,7 @@ class Net:
     ) -> None:
         self.backend = backend
         self._inference, self._wanted = inference, list(wanted)
+        self._shares = share is not None
         self._shapes = Shapes()
         self._loss_scale = loss_scale
         self._calls: list[list[Prepared]] = []
@@ -191,7 +192,7 @@ class Net:
         self.memory: MemoryPlan = plan
         self._replay: Step | None = None
         self._pool_size = self.pool.size
-        if plan.unshared:
+        if plan.unshared and not (self._inference and self._shares):
             log.info("Memory for blobs and scratch of the %s net: %s", self.phase, plan)
 
     @property
@@ -232,6 +233,15 @@ class Net:
         if self._replay is None or self._pool_size != self.pool.size:
             self._replay, self._pool_size = self.whole(backward=False), self.pool.size
         self._replay()
+
+    def forget_replay(self) -> None:
+        """Blobs were placed elsewhere: what replays forward is to be made anew."""
+        self._replay = None
+
+    def discard(self) -> None:
+        """Give back the room in the pool that it may share; it must not run any more."""
+        for plan in [self.memory, *self._shapes.clear()]:
+            self.pool.remove(plan)
 
     def _follow(self, index: int) -> None:
         """Take over the shapes that a layer has just given its tops; it is to run again."""

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from ..backends.tensor import Shape
+from .memory import MemoryPlan
 
 if TYPE_CHECKING:
     from ..net import Net
@@ -56,6 +57,12 @@ class Shapes:
             _, oldest = self._built.popitem(last=False)
             net.pool.remove(oldest["memory"])
         return True
+
+    def clear(self) -> list[MemoryPlan]:
+        """Forget all but the current ones; the memory plans of the others."""
+        plans = [built["memory"] for built in self._built.values()]
+        self._built.clear()
+        return plans
 
 
 def _remembers(net: Net) -> bool:
