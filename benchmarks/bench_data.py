@@ -18,6 +18,7 @@ from typing import Any
 import simplejpeg
 
 import osucaffe
+from osucaffe.data.processes import ENOUGH_THREADS
 
 from . import bench_data_training, results
 from .bench_data_sides import (
@@ -34,6 +35,10 @@ from .bench_data_sides import (
 )
 
 RECORD_BYTES = 3 * SIDE * SIDE
+_NAMES = (
+    "osucaffe bytes", "osucaffe floats", "DataLoader bytes", "DataLoader", "limit",
+    "limit of floats",
+)  # fmt: skip
 
 
 def measure_readers(
@@ -41,9 +46,9 @@ def measure_readers(
 ) -> dict[str, Any]:
     """The rates of one kind of database at so many workers, and of the limits."""
     gc.collect()  # which closes the LMDB
-    peer = Loader(path, workers, pinned=gpu)
+    peers = [Loader(path, workers, pinned=gpu, as_bytes=each) for each in (True, False)]
     ours = [Osucaffe(path, workers, as_bytes=each) for each in (True, False)]
-    sides = [*ours, peer]
+    sides = [*ours, *peers]
     is_jpeg = kind == "JPEG"
     limits: list[list[float]] = [[], []]
     for side in ours:
@@ -58,10 +63,9 @@ def measure_readers(
             found.append(images_per_second(side, workers))
     for side in sides:
         side.close()
-    names = ("osucaffe bytes", "osucaffe floats", "DataLoader", "limit", "limit of floats")
     return {"kind": kind, "workers": workers} | {
         name: {"median": round(statistics.median(each)), "runs": [round(rate) for rate in each]}
-        for name, each in zip(names, [*rates, *limits], strict=True)
+        for name, each in zip(_NAMES, [*rates, *limits], strict=True)
     }
 
 
@@ -70,8 +74,9 @@ def render(record: dict[str, Any]) -> str:
     machine = record["machine"]
     rows = []
     for case in record["cases"]:
-        names = "osucaffe bytes", "osucaffe floats", "DataLoader", "limit", "limit of floats"
-        raw, floats, peer, limit, stores = (case[name]["median"] for name in names)
+        # Results of earlier days lack the DataLoader that returns bytes.
+        found = (case.get(name, case["DataLoader"])["median"] for name in _NAMES)
+        raw, floats, peer, slow_peer, limit, stores = found
         rows.append(
             (
                 case["kind"],
@@ -80,8 +85,9 @@ def render(record: dict[str, Any]) -> str:
                 f"{raw * RECORD_BYTES / 1e9:.1f}",
                 f"{floats:,}",
                 f"{peer:,}",
-                f"{raw / peer:.1f}",
-                f"{floats / peer:.1f}",
+                f"{raw / peer:.2f}",
+                f"{slow_peer:,}",
+                f"{floats / slow_peer:.2f}",
                 f"{limit:,}",
                 f"{raw / limit:.0%}",
                 f"{floats / limit:.0%}",
@@ -90,9 +96,9 @@ def render(record: dict[str, Any]) -> str:
             )
         )
     columns = (
-        "records", "workers", "bytes img/s", "GB/s", "floats img/s", "DataLoader img/s",
-        "bytes over it", "floats over it", "limit img/s", "bytes reach", "floats reach",
-        "limit of floats", "floats reach",
+        "records", "workers", "bytes img/s", "GB/s", "floats img/s", "DataLoader's bytes",
+        "bytes over it", "DataLoader's floats", "floats over it", "limit img/s", "bytes reach",
+        "floats reach", "limit of floats", "floats reach",
     )  # fmt: skip
     return f"""# Reading data: osucaffe and PyTorch's DataLoader
 
@@ -106,9 +112,10 @@ Written by `make bench-data` on {record["date"]}.
 
 - LMDBs of {record["records"]["raw"]:,} raw and {record["records"]["JPEG"]:,} JPEG records of
   {SIDE}x{SIDE}x3, in the page cache; batches of {BATCH}; random crops of {CROP}, half of them
-  mirrored, less the mean colour. Workers are threads here, processes in the DataLoader.
-- bytes: what a GPU is given, which crops, mirrors, subtracts and converts. floats: the threads do
-  that, as the DataLoader's workers do, with the same decoder{record["pinned"]}.
+  mirrored, less the mean colour. Workers are threads here, of JPEGs processes if they are more
+  than {ENOUGH_THREADS}; in the DataLoader always processes.
+- bytes: what a GPU is given, which crops, mirrors, subtracts and converts; the DataLoader's workers
+  crop and mirror. floats: the workers do all of it, with the same decoder{record["pinned"]}.
 - The limit: of JPEGs, that many threads that only decode them; of raw records, that many threads
   that only copy memory ({RECORD_BYTES:,} bytes an image). The limit of floats: threads that do no
   more than to store a crop's floats ({4 * 3 * CROP * CROP:,} bytes), of JPEGs behind decoding each.

@@ -78,10 +78,14 @@ class Trainer:
         self.model: Any = self.peer
         if job["gpus"] > 1:
             self.model = torch.nn.parallel.DistributedDataParallel(self.peer, device_ids=[gpu])
-        shapes = {each.top[0]: tuple(each.input_param.shape[0].dim) for each in net.layer if
-                  each.type == "Input"}  # fmt: skip
-        kinds = {len(shape) > 1: (name, shape) for name, shape in shapes.items()}
-        (self.data, shape), (self.label, labels) = kinds[True], kinds[False]
+        inputs = {
+            top: tuple(shape.dim)
+            for layer in net.layer
+            for top, shape in zip(layer.top, layer.input_param.shape, strict=False)
+        }
+        (self.data, shape), (self.label, labels) = sorted(
+            inputs.items(), key=lambda item: -len(item[1])
+        )
         self.bytes = torch.zeros(shape, dtype=torch.uint8, device=self.device)
         self.labels = torch.zeros(labels, dtype=torch.int64, device=self.device)
         mean = job["mean"]

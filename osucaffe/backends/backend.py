@@ -8,14 +8,15 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Protocol
+from typing import Any, BinaryIO, Protocol
 
 import numpy as np
 
 from .laps import Laps
 from .random import RandomState
-from .records import ImageDecoder
+from .records import ImageDecoder, RecordCopier
 from .tensor import Call, Step, Tensor, sequence
+from .uploads import Uploads
 
 Memory = Any
 """A flat uint8 array of the backend's kind: NumPy's or CuPy's."""
@@ -48,6 +49,10 @@ class Backend(Protocol):
     @property
     def image_decoder(self) -> Callable[[], ImageDecoder] | None:
         """Makes what decodes JPEGs into its own memory, where there is such a thing."""
+        return None
+
+    def map_file(self, file: BinaryIO) -> RecordCopier | None:
+        """What copies records from a file into its own memory, where there is such a thing."""
         return None
 
     # -- streams ---------------------------------------------------------------------------------
@@ -90,6 +95,10 @@ class Backend(Protocol):
     def follow(self, tensors: Iterable[Tensor]) -> None:
         """Steps have changed these tensors: let what is held besides of their values follow."""
         return None
+
+    def uploads(self) -> Uploads:
+        """What fills its memory beside its steps."""
+        return Uploads()
 
     def memory_in_use(self) -> dict[str, int]:
         """Bytes that it holds beside a net's own, by what they are for."""

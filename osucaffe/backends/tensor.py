@@ -130,6 +130,8 @@ class Call:
     position: that layer's place in its net (-1: it is no layer's call).
     overlap: how many of the calls behind it this one may run beside (0: it runs in its turn).
     fused: what it does besides, each as "PRIMITIVE of LAYER": calls that went in fusion.
+    implementation: what computes it, as its backend calls it, once that has prepared it ("": there
+    was no choice).
     accumulates: names of the outputs to add to instead of overwriting. The recorder sets it
     for parameter gradients that an earlier call (or sub-iteration) has already written.
     """
@@ -144,6 +146,7 @@ class Call:
     overlap: int = 0
     fused: list[str] = field(default_factory=list)
     position: int = -1
+    implementation: str = ""
 
     def fuse(self, other: Call) -> None:
         """Note that it does what another call did, which goes."""

@@ -124,7 +124,8 @@ def add_readers(parser: argparse.ArgumentParser) -> None:
         "--readers",
         metavar="N",
         type=positive,
-        help="threads that read (default: at most one a core)",
+        help="threads that read; a net's readers of compressed images are processes if they are "
+        "more than 4 (default: at most one a core)",
     )
 
 
@@ -140,7 +141,7 @@ def add_reading(parser: argparse.ArgumentParser) -> None:
 
 
 def add_data(parser: argparse.ArgumentParser) -> None:
-    """Add --readers, --on_bad_record, --shuffle and --decode."""
+    """Add --readers, --on_bad_record, --shuffle, --decode and --cache."""
     add_reading(parser)
     parser.add_argument(
         "--shuffle",
@@ -157,6 +158,14 @@ def add_data(parser: argparse.ArgumentParser) -> None:
         help="where an LMDB's JPEGs are decoded: by the readers (host, the default), or on the GPU "
         'by nvImageCodec, which pip install "osucaffe[decode13]" (or [decode12]) brings',
     )
+    parser.add_argument(
+        "--cache",
+        choices=("auto", "device", "host", "none"),
+        default="auto",
+        help="where records stay once they were read: on the GPU that the net runs on (device), "
+        "decoded in the host's memory (host), or nowhere; by default (auto) on the GPU if there is "
+        "room for all of them, else JPEGs and the like in the host's memory, if there is",
+    )
 
 
 def set_data(args: argparse.Namespace) -> None:
@@ -167,6 +176,14 @@ def set_data(args: argparse.Namespace) -> None:
     settings.skip_bad = args.on_bad_record == "skip"
     settings.shuffle = args.shuffle or 0
     settings.decode_on_gpu = args.decode == "gpu"
+    settings.cache = args.cache
+
+
+def share_memory(processes: int) -> None:
+    """Let this process take no more of the host's memory than so many can."""
+    from ..data.settings import settings
+
+    settings.sharers = max(1, processes)
 
 
 def readers(args: argparse.Namespace) -> int:

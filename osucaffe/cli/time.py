@@ -10,7 +10,10 @@ them, need not: there gradients of parameters are computed beside what follows.
 
 A layer's floor is the time that its operations take at the rate of a large matrix product, or its
 tensors at the rate of a large copy, whichever is longer; both rates are measured first. Tensors in
-caches may be faster than that."""
+caches may be faster than that.
+
+Behind a layer's times stands what computes its outputs, its data gradient and its weight gradient:
+the library or kernel that was the fastest there, and which of its plans."""
 
 from __future__ import annotations
 
@@ -57,11 +60,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 @dataclass
 class Cost:
-    """One direction of a layer: milliseconds of each iteration, operations and bytes of one."""
+    """One direction of a layer: milliseconds of each iteration, operations and bytes of one.
+
+    served: what it computes, and what of the backend computes that.
+    """
 
     times: list[float] = field(default_factory=list)
     flops: int = 0
     nbytes: int = 0
+    served: list[tuple[str, str]] = field(default_factory=list)
 
     @property
     def milliseconds(self) -> float:
@@ -184,6 +191,11 @@ def _count(net: Net, layers: list[Layer]) -> None:
         for layer, own in zip(layers, calls, strict=False):
             cost = getattr(layer, direction)
             cost.flops = sum(map(flops, own))
+            cost.served = [
+                (_computed(call.name, direction), call.implementation)
+                for call in own
+                if call.implementation and flops(call)
+            ]
             touched = {
                 tensor.base or tensor
                 for call in own
@@ -191,6 +203,12 @@ def _count(net: Net, layers: list[Layer]) -> None:
                 for tensor in (*call.read_tensors(), *call.written_tensors())
             }
             cost.nbytes = sum(map(net.backend.nbytes, touched))
+
+
+def _computed(primitive: str, direction: str) -> str:
+    """What a call computes, in words."""
+    gradients = {"backward_data": "data gradient", "backward_filter": "weight gradient"}
+    return next((gradients[end] for end in gradients if primitive.endswith(end)), direction)
 
 
 def _log(layers: Sequence[Layer], rates: Rates, whole: float, iterations: int) -> None:
@@ -203,6 +221,8 @@ def _log(layers: Sequence[Layer], rates: Rates, whole: float, iterations: int) -
             floor = cost.floor(rates)
             share = f" floor {floor:.3g} ms ({_share(floor, cost.milliseconds)})" if floor else ""
             logger.info("%10s\t%s: %.4g ms.%s%s", layer.name, word, cost.milliseconds, rate, share)
+            for computed, implementation in cost.served:
+                logger.info("%10s\t%s by %s", layer.name, computed, implementation)
     forward, backward = (_sum(layers, word) for word in ("forward", "backward"))
     taken = forward.milliseconds + backward.milliseconds
     floor = sum(each.forward.floor(rates) + each.backward.floor(rates) for each in layers)

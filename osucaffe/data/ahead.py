@@ -8,7 +8,8 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TypeVar
+from functools import partial
+from typing import Any, TypeVar
 
 from ..errors import UserError
 
@@ -46,18 +47,27 @@ def map_ahead(
 class BadRecords:
     """What becomes of records that cannot be used: the first one stops, or each is counted.
 
-    The first few are named in the log, and all are counted in `count`. Safe to use from threads.
+    The first few are named in the log, and all are counted in `count`. Safe to use from threads. A
+    copy in another process tells of them instead (`tell`), if it is set.
     """
+
+    tell: Callable[[str], None] | None = None
 
     def __init__(self, *, skip: bool = False) -> None:
         self.skip = skip
         self.count = 0
         self._lock = threading.Lock()
 
+    def __reduce__(self) -> Any:
+        return partial(BadRecords, skip=self.skip), ()
+
     def found(self, error: UserError) -> None:
         """Raise the error, or note it."""
         if not self.skip:
             raise error
+        if self.tell:
+            self.tell(str(error))
+            return
         with self._lock:
             self.count += 1
             if self.count <= _NAMED:

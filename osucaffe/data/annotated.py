@@ -85,7 +85,7 @@ class AnnotatedSource:
         bad: BadRecords | None = None,
     ) -> None:
         self._database, self._seed, self._block = database, seed, block
-        self._bad = bad or BadRecords()
+        self.bad = bad or BadRecords()
         self._param, self._fail = parameter.transform_param, fail
         self._samplers = list(parameter.annotated_data_param.batch_sampler)
         has = self._param.HasField
@@ -149,7 +149,7 @@ class AnnotatedSource:
             try:
                 return self._one(place % count, np.random.default_rng(draw), out)
             except UserError as error:
-                self._bad.found(error)
+                self.bad.found(error)
         raise UserError(f"{self._database.path} has no record that can be used")
 
     def _one(self, record: int, generator: np.random.Generator, out: np.ndarray) -> np.ndarray:

@@ -11,6 +11,7 @@ import uuid
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import lmdb
 import numpy as np
@@ -34,6 +35,9 @@ class Lmdb(Database):
         self.count = self._file.entries
         self._lock = threading.Lock()
         self._values: tuple[memoryview, Places] | None = None
+
+    def __reduce__(self) -> Any:
+        return open_database, (self.path,)
 
     def check(self) -> None:
         """Without locks a writer knows of no reader, and uses pages again that are still read."""

@@ -118,7 +118,7 @@ class DenseImageSource:
         rand_skip: int = 0,
         bad: BadRecords | None = None,
     ) -> None:
-        self._path, self._transform, self._bad = path, transform, bad or BadRecords()
+        self._path, self._transform, self.bad = path, transform, bad or BadRecords()
         self._pairs = read_pairs(path, root, kind, unknown or 0)
         self._colour, self._size, self._scales, self._divide = colour, size, scales, divide
         self._crop, self._random_crop, self._mirror = crop, random_crop, mirror
@@ -221,7 +221,7 @@ class DenseImageSource:
                 self.labels.check_all(label, str(pair.label))
                 return image, label
             except UserError as error:
-                self._bad.found(error)
+                self.bad.found(error)
         raise UserError(f"the list {self._path} has no image that can be used")
 
     def _read(self, record: int) -> tuple[np.ndarray, np.ndarray]:

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
 import numpy as np
 
+from ..backends.records import RecordCopier
 from ..backends.tensor import Shape
 from ..errors import UserError
 from ..labels import Labels
 from .ahead import BadRecords
+from .filling import Unlike
 from .image import read_image
-from .order import first_record, permutation
-from .transform import Transform, check_size, record_draws
+from .kept import Kept
+from .order import first_record, records_at
+from .transform import Transform, check_size, record_draws, shape_text
 
 
 class Entry(NamedTuple):
@@ -68,10 +71,12 @@ class ImageListSource:
     next good one of the list takes its place. `shape` is the (channels, height, width) of what
     comes out. raw: whether to give the images as they are, for the primitive `transform`, which
     have `raw_shape` then, the channels last. labels: those that an image may have (set it before
-    the first batch).
+    the first batch); kept: where images stay (likewise).
     """
 
-    interleaved = True
+    interleaved = encoded = True
+    file: BinaryIO | None = None
+    copier: RecordCopier | None = None
 
     def __init__(
         self,
@@ -92,8 +97,9 @@ class ImageListSource:
         check_root(root, self._entries)
         self._transform = transform
         self._seed, self._shuffle = seed, shuffle
-        self._bad = bad or BadRecords()
+        self.bad = bad or BadRecords()
         self.labels = Labels()
+        self.kept: Kept | None = None
         self._start = first_record(seed, rand_skip)
         image = self._read(0)
         self.record_shape: Shape = image.shape
@@ -107,6 +113,23 @@ class ImageListSource:
     def __len__(self) -> int:
         return len(self._entries)
 
+    def rows(self, positions: np.ndarray) -> np.ndarray:
+        """What the primitive `cached_batch` is to make of the images at these positions of the
+        stream: int32 (*of positions, 5), the labels left at 0."""
+        epochs, records = self._records(positions)
+        return self._transform.rows(self.record_shape, self._seed, epochs, records)
+
+    def read(self, start: int, stop: int, arrays: Sequence[np.ndarray]) -> None:
+        """Write the images start .. stop - 1 of the list to uint8 (N, *raw_shape), and their labels
+        to int32 (N,). Raises Unlike where one has another size, and UserError as `fill` does."""
+        images, labels = arrays
+        for at, record in enumerate(range(start, stop)):
+            pixels, used = self._usable(record)
+            if pixels.shape != self.record_shape:
+                raise Unlike(f"{self._name(used)} is {shape_text(pixels.shape)}")
+            images[at] = pixels.transpose(1, 2, 0)
+            labels[at] = self._entries[used].label
+
     def fill(self, position: int, arrays: Sequence[np.ndarray]) -> None:
         """Write the images of the stream from `position` on into a batch.
 
@@ -117,10 +140,7 @@ class ImageListSource:
         *data, labels = arrays
         if self.raw:
             data[0] = data[0].transpose(0, 3, 1, 2)
-        epochs, places = np.divmod(
-            self._start + position + np.arange(len(labels)), len(self._entries)
-        )
-        records = self._records(epochs, places)
+        epochs, records = self._records(position + np.arange(len(labels)))
         draws = record_draws(self._seed, epochs, records).tolist()
         enter: Callable[..., None] = self._transform.keep if self.raw else self._transform.apply
         for at, record in enumerate(records.tolist()):
@@ -139,25 +159,27 @@ class ImageListSource:
                     check_size(self._transform, image.shape, self.record_shape, self._name(record))
                 return image, record
             except UserError as error:
-                self._bad.found(error)
+                self.bad.found(error)
         raise UserError(f"the list {self._path} has no image that can be used")
 
-    def _records(self, epochs: np.ndarray, places: np.ndarray) -> np.ndarray:
-        if not self._shuffle:
-            return places
-        return np.array(
-            [
-                permutation(self._seed, epoch, len(self._entries))[place]
-                for epoch, place in zip(epochs.tolist(), places.tolist(), strict=True)
-            ]
+    def _records(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The epochs and the images at these positions of the stream."""
+        return records_at(
+            self._start + positions, len(self), block=int(self._shuffle), seed=self._seed
         )
 
     def _read(self, record: int) -> np.ndarray:
+        if self.kept and self.kept.has[record]:
+            image: np.ndarray = self.kept.images[record]
+            return image
         try:
             image = read_image(self._root + self._entries[record].name, self._colour, self._size)
         except UserError as error:
             raise UserError(f"{error} (image {record + 1} of the list {self._path})") from error
-        return image.transpose(2, 0, 1)
+        image = image.transpose(2, 0, 1)
+        if self.kept:
+            self.kept.put(record, image, self._entries[record].label)
+        return image
 
     def _name(self, record: int) -> str:
         name = self._root + self._entries[record].name

@@ -25,6 +25,8 @@ class LevelDatabase(Database):
     """A LevelDB folder. UserError where it cannot be opened, by another process that has it open
     as well: LevelDB allows one at a time."""
 
+    shared = False
+
     def __init__(self, path: Path) -> None:
         self.path = path
         remedy = f"convert it: osucaffe data convert {path} LMDB, and name that"

@@ -46,12 +46,34 @@ def runs(
 def _block_run(order: np.ndarray, place: int, count: int, block: int) -> tuple[int, int]:
     """The record at a place of a shuffled epoch, and the end of its block."""
     lacking = len(order) * block - count
-    if lacking:
-        short = int(np.flatnonzero(order == len(order) - 1)[0])
-        if place >= (short + 1) * block - lacking:  # behind the short block: as if it were whole
-            place += lacking
+    if lacking and place >= _behind_short(order, block) - lacking:  # as if all blocks were whole
+        place += lacking
     number = int(order[place // block])
     return number * block + place % block, min((number + 1) * block, count)
+
+
+def _behind_short(order: np.ndarray, block: int) -> int:
+    """The place behind the last block, which is short, if all were whole."""
+    return (int(np.flatnonzero(order == len(order) - 1)[0]) + 1) * block
+
+
+def records_at(
+    positions: np.ndarray, count: int, *, block: int = 0, seed: int = 0
+) -> tuple[np.ndarray, np.ndarray]:
+    """The epochs and the records at these places of the stream that `runs` describes."""
+    epochs, places = np.divmod(positions, count)
+    if not block:
+        return epochs, places
+    records = np.empty_like(places)
+    for epoch in np.unique(epochs).tolist():
+        chosen = epochs == epoch
+        order = permutation(seed, epoch, -(-count // block))
+        place = places[chosen]
+        lacking = len(order) * block - count
+        if lacking:
+            place += np.where(place >= _behind_short(order, block) - lacking, lacking, 0)
+        records[chosen] = order[place // block] * block + place % block
+    return epochs, records
 
 
 def first_record(seed: int, rand_skip: int) -> int:

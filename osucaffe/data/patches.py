@@ -63,7 +63,7 @@ class PatchSource:
     ) -> None:
         self._high, self._low, self._transform = high, low, transform
         self._scale, self._side, self._random, self._seed = scale, side, random, seed
-        self._bad = bad or BadRecords()
+        self.bad = bad or BadRecords()
         if low is not None:
             _check_keys(high, low)
         [(key, value)] = high.read(0, 1)
@@ -93,7 +93,7 @@ class PatchSource:
             try:
                 small, large = self._cut(number % len(self._high), draw)
             except UserError as error:
-                self._bad.found(error)
+                self.bad.found(error)
                 continue
             self._transform.apply(small, low)
             self._transform.apply(large, high)

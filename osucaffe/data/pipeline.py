@@ -1,4 +1,4 @@
-"""Owns prefetching: batches that threads make ahead, in order, in a ring of buffers."""
+"""Owns prefetching: batches that threads or processes make ahead, in order, in a ring of memory."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from ..backends.tensor import Shape
 from ..trace import span
 
 Fill = Callable[[int, Sequence[np.ndarray]], None]
+Arrays = Sequence[tuple[Shape, str]]
 
 
 class Buffer(NamedTuple):
@@ -26,16 +27,89 @@ class Buffer(NamedTuple):
     address: int
 
 
+class Job(Protocol):
+    """A part of a batch that is being made."""
+
+    def result(self) -> object:
+        """Wait until it is there. Raises what making it raised."""
+
+
+class Workers(Protocol):
+    """What makes batches beside the caller: threads, or processes (processes.py)."""
+
+    slots: list[list[Buffer]]
+    """The memory of so many batches."""
+
+    def make(self, slot: int, position: int, part: int) -> Sequence[Job]:
+        """Begin to make a batch, from this position of the stream on, in parts of so many records.
+
+        Raises UserError where the workers cannot be started.
+        """
+
+    def drop(self, jobs: Sequence[Any]) -> None:
+        """Return when nobody writes for these any more, made or not."""
+
+    def close(self) -> None:
+        """Stop, made or not, and wait for it. The next batch would start them again."""
+
+
+class Threads:
+    """Threads of this process: enough where the work is done without Python's lock.
+
+    fill: as for Pipeline. arrays: shape and dtype of each of a batch. first: makes the first of
+    them, elsewhere than in the host's memory.
+    """
+
+    def __init__(
+        self,
+        fill: Fill,
+        arrays: Arrays,
+        slots: int,
+        threads: int,
+        *,
+        first: Callable[[Shape, str], Buffer] | None = None,
+    ) -> None:
+        self._fill, self._threads = fill, threads
+        self._pool: ThreadPoolExecutor | None = None
+        makers = [first or allocate, *[allocate] * (len(arrays) - 1)]
+        self.slots = [
+            [make(*each) for make, each in zip(makers, arrays, strict=True)] for _ in range(slots)
+        ]
+
+    def make(self, slot: int, position: int, part: int) -> list[Future[None]]:
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix="osucaffe-data")
+        arrays = [buffer.array for buffer in self.slots[slot]]
+        return [
+            self._pool.submit(self._make, position + at, [each[at : at + part] for each in arrays])
+            for at in range(0, len(arrays[0]), part)
+        ]
+
+    def _make(self, position: int, arrays: Sequence[np.ndarray]) -> None:
+        with span("make a batch", "data"):
+            self._fill(position, arrays)
+
+    def drop(self, jobs: Sequence[Future[None]]) -> None:
+        for job in jobs:
+            if not job.cancel():
+                job.exception()  # waits until the thread has let go of the buffer
+
+    def close(self) -> None:
+        if self._pool is not None:
+            self._pool.shutdown(cancel_futures=True)
+            self._pool = None
+
+
 class Pipeline:
-    """Gives the batches of a stream of records one by one, made ahead by threads.
+    """Gives the batches of a stream of records one by one, made ahead by threads or processes.
 
     fill(position, arrays) writes the records position, position + 1, ... of the stream into the
     arrays, a batch or a part of one; it runs on several threads, each with arrays of its own.
     shapes: of the arrays of one batch; the first extent of each is the batch size.
     dtypes: of these arrays (default: all float32).
-    first: makes the first of these arrays, elsewhere than in the host's memory.
     depth: batches made ahead (0: none, each is made when it is asked for).
-    threads: that make them. If they are more than the batches, several share one.
+    threads: how many make them. If they are more than the batches, several share one.
+    workers: makes what they are, with the first four arguments of Threads.
     """
 
     def __init__(
@@ -44,25 +118,20 @@ class Pipeline:
         shapes: Sequence[Shape],
         *,
         dtypes: Sequence[str] = (),
-        first: Callable[[Shape, str], Buffer] | None = None,
         depth: int,
         threads: int = 1,
+        workers: Callable[[Fill, Arrays, int, int], Workers] = Threads,
     ) -> None:
-        self._fill = fill
+        self._fill, self._depth = fill, depth
         self._batch_size = shapes[0][0]
-        # One more than are made ahead: the batch that was given out last.
         arrays = list(zip(shapes, dtypes or ["float32"] * len(shapes), strict=True))
-        makers = [first or allocate, *[allocate] * (len(arrays) - 1)]
-        self._free = deque(
-            [make(*each) for make, each in zip(makers, arrays, strict=True)]
-            for _ in range(depth + 1)
-        )
-        self._threads = threads if depth else 0
+        # One more than are made ahead: the batch that was given out last.
+        self._workers = workers(fill, arrays, depth + 1, threads)
+        self._free = deque(range(depth + 1))
         parts = -(-threads // max(depth, 1))
         self._part = -(-self._batch_size // parts)
-        self._pool: ThreadPoolExecutor | None = None
-        self._pending: deque[tuple[list[Future[None]], list[Buffer]]] = deque()
-        self._given: list[Buffer] | None = None
+        self._pending: deque[tuple[Sequence[Job], int]] = deque()
+        self._given: int | None = None
         self._position = 0
         self._offset = 0
         self._stride = self._batch_size
@@ -87,56 +156,43 @@ class Pipeline:
     def next(self) -> list[Buffer]:
         """The next batch. It stays as it is until the batch after it is asked for.
 
-        Raises what the thread that made the batch raised (again, if asked again).
+        Raises what the worker that made the batch raised (again, if asked again).
         """
-        if not self._threads:
-            batch = self._free[0]
-            self._make(self._position + self._offset, [buffer.array for buffer in batch])
-        else:
-            self._fill_ring()
-            futures, batch = self._pending[0]
-            for future in futures:
-                future.result()
-            self._pending.popleft()
-            if self._given is not None:
-                self._free.append(self._given)
-            self._given = batch
+        if not self._depth:
+            batch = self._workers.slots[0]
+            with span("make a batch", "data"):
+                self._fill(self._position + self._offset, [buffer.array for buffer in batch])
+            self._position += self._stride
+            return batch
+        self._fill_ring()
+        jobs, slot = self._pending[0]
+        for job in jobs:
+            job.result()
+        self._pending.popleft()
+        if self._given is not None:
+            self._free.append(self._given)
+        self._given = slot
         self._position += self._stride
-        if self._threads:
-            self._fill_ring()
-        return batch
+        self._fill_ring()
+        return self._workers.slots[slot]
 
     def close(self) -> None:
-        """Stop the threads and wait for them. The next batch would start them again."""
-        self._drop_pending()
-        if self._pool is not None:
-            self._pool.shutdown()
-            self._pool = None
+        """Stop the workers and wait for them. The next batch would start them again."""
+        self._workers.close()
+        self._free_pending()
 
     def _fill_ring(self) -> None:
-        if self._pool is None:
-            self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix="osucaffe-data")
         while self._free:
-            batch = self._free.popleft()
             position = self._position + self._offset + self._stride * len(self._pending)
-            futures = [
-                self._pool.submit(
-                    self._make, position + at, [b.array[at : at + self._part] for b in batch]
-                )
-                for at in range(0, self._batch_size, self._part)
-            ]
-            self._pending.append((futures, batch))
-
-    def _make(self, position: int, arrays: Sequence[np.ndarray]) -> None:
-        with span("make a batch", "data"):
-            self._fill(position, arrays)
+            jobs = self._workers.make(self._free[0], position, self._part)
+            self._pending.append((jobs, self._free.popleft()))
 
     def _drop_pending(self) -> None:
-        for futures, batch in self._pending:
-            for future in futures:
-                if not future.cancel():
-                    future.exception()  # waits until the thread has let go of the buffer
-            self._free.append(batch)
+        self._workers.drop([job for jobs, _ in self._pending for job in jobs])
+        self._free_pending()
+
+    def _free_pending(self) -> None:
+        self._free.extend(slot for _, slot in self._pending)
         self._pending.clear()
 
 

@@ -19,6 +19,8 @@ class Database(ABC):
 
     path: Path
     count: int
+    shared: bool = True
+    """Whether several processes can have it open."""
 
     def __len__(self) -> int:
         return self.count

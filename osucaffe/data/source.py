@@ -5,24 +5,36 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Sequence
+from typing import Any, BinaryIO
 
 import numpy as np
 
-from ..backends.records import ImageDecoder
+from ..backends.records import ImageDecoder, RecordCopier
 from ..backends.tensor import Shape
 from ..errors import UserError
 from ..labels import Labels
 from .ahead import BadRecords
 from .datum import Datum, jpeg_shape, parse_datum
-from .order import first_record, runs
+from .filling import Unlike
+from .kept import Kept
+from .order import first_record, records_at, runs
 from .plain import SMALL, BulkReader, PlainForm
 from .record_database import Database
 from .records import read_record, record_name
-from .transform import Transform, check_size, record_draws
+from .transform import Transform, check_size, record_draws, shape_text
 
 _log = logging.getLogger("osucaffe")
 
 Records = list[tuple[memoryview, memoryview]]
+
+
+class _Memory(threading.local):
+    """Memory that each thread has for itself; in a copy, none."""
+
+    image: np.ndarray | None = None
+
+    def __reduce__(self) -> Any:
+        return _Memory, ()
 
 
 class DatumSource:
@@ -36,7 +48,8 @@ class DatumSource:
     afterwards `raw` tells whether they are, `raw_shape` their shape, and `interleaved` whether
     that has the channels last, as decoders write them.
     labels: those that a record may have; decoder: what decodes interleaved records where the
-    batches lie, in memory of its own (set both before the first batch).
+    batches lie, in memory of its own; copier: what copies records there from `file`, in which they
+    lie as they are; kept: where records stay (set these before the first batch).
     """
 
     def __init__(
@@ -54,12 +67,15 @@ class DatumSource:
         self._transform = transform
         self._seed = seed
         self._block = block
-        self._bad = bad or BadRecords()
+        self.bad = bad or BadRecords()
         self.labels = Labels()
         self.decoder: ImageDecoder | None = None
+        self.kept: Kept | None = None
+        self.copier: RecordCopier | None = None
+        self.file: BinaryIO | None = None
         self._told = False
         self._start = first_record(seed, rand_skip)
-        self._local = threading.local()
+        self._local = _Memory()
         [(key, value)] = database.read(0, 1)
         datum, image = self._decode(key, value)
         self.encoded = datum.encoded
@@ -77,9 +93,35 @@ class DatumSource:
         self._enter: Callable[..., None] = transform.keep if self.raw else transform.apply
         self._bulk = None
         if is_large:
-            if self.raw and self._form and database.places(0, 1):
+            if self.raw and self._form and (places := database.places(0, 1)):
                 self._bulk = BulkReader(database, self._form)
+                self.file = places.file
             self._form = None
+
+    def __len__(self) -> int:
+        """How many records there are."""
+        return len(self._database)
+
+    def rows(self, positions: np.ndarray) -> np.ndarray:
+        """What the primitive `cached_batch` is to make of the records at these positions of the
+        stream: int32 (*of positions, 5), the labels left at 0."""
+        epochs, records = records_at(
+            self._start + positions, len(self), block=self._block, seed=self._seed
+        )
+        return self._transform.rows(self.record_shape, self._seed, epochs, records)
+
+    def read(self, start: int, stop: int, arrays: Sequence[np.ndarray]) -> None:
+        """Write the records start .. stop - 1 as they are to uint8 (N, *raw_shape), their labels to
+        int32 (N,). Raises Unlike where one has another shape, and UserError as `fill` does."""
+        self._database.check()
+        images, labels = arrays
+        data = [images, np.zeros((stop - start, 3), np.int32)]
+        if self.interleaved:
+            data[0] = images.transpose(0, 3, 1, 2)
+        draws = np.zeros(stop - start, np.uint64)
+        if not self._fill_at_once(start, stop, draws, data, labels):
+            found = self._database.read(start, stop)
+            self._fill_one_by_one(start, found, draws.tolist(), data, labels, whole=True)
 
     def fill(self, position: int, arrays: Sequence[np.ndarray]) -> None:
         """Write the records of the stream from `position` on into a batch.
@@ -121,11 +163,14 @@ class DatumSource:
         data: Sequence[np.ndarray],
         labels: np.ndarray | None,
     ) -> bool:
-        """Fill in raw records that look like the first one. False if there are others, or one has
-        a label that it may not have."""
-        transform = self._transform
-        if self._bulk:
-            numbers = self._bulk.read(start, stop, data[0])
+        """Fill in records that are kept, or raw ones that look like the first one. False if there
+        are others, or one has a label that it may not have."""
+        transform, kept = self._transform, self.kept
+        if kept and kept.has[start:stop].all():
+            numbers: np.ndarray | None = kept.labels[start:stop]
+            self._enter_all(kept.images[start:stop], draws, data)
+        elif self._bulk:
+            numbers = self._bulk.read(start, stop, data[0], self.copier)
             if numbers is None or self.labels.wrong(numbers) is not None:
                 return False
             transform.choose_all(self.record_shape, draws, data[1])
@@ -137,19 +182,24 @@ class DatumSource:
             images, numbers = plain
             if self.labels.wrong(numbers) is not None:
                 return False
-            if self.raw:
-                np.copyto(data[0], images)
-                transform.choose_all(self.record_shape, draws, data[1])
-            elif transform.random:
-                for image, out, draw in zip(images, data[0], draws.tolist(), strict=True):
-                    transform.apply(image, out, draw)
-            else:
-                transform.apply(images, data[0])
+            self._enter_all(images, draws, data)
         else:
             return False
         if labels is not None:
             labels[:] = numbers
         return True
+
+    def _enter_all(self, images: np.ndarray, draws: np.ndarray, data: Sequence[np.ndarray]) -> None:
+        """Let images of the first one's shape enter a batch."""
+        transform = self._transform
+        if self.raw:
+            np.copyto(data[0], images)
+            transform.choose_all(self.record_shape, draws, data[1])
+        elif transform.random:
+            for image, out, draw in zip(images, data[0], draws.tolist(), strict=True):
+                transform.apply(image, out, draw)
+        else:
+            transform.apply(images, data[0])
 
     def _fill_one_by_one(
         self,
@@ -158,21 +208,28 @@ class DatumSource:
         draws: Sequence[int],
         data: Sequence[np.ndarray],
         labels: np.ndarray | None,
+        *,
+        whole: bool = False,
     ) -> None:
+        """whole: Unlike is raised where a record has another shape than the first."""
         left: Sequence[int] = range(len(records))
+        there = self.decoder or self.copier
         if self.decoder:
             left = self._decode_there(records, draws, data, labels)
         for index in left:
             key, value = records[index]
             out = [each[index] for each in data]
-            if self.decoder:
-                out[0] = self._own_memory().transpose(2, 0, 1)
+            if there:
+                own = self._own_memory()
+                out[0] = own.transpose(2, 0, 1) if self.interleaved else own
             try:
                 datum, image = self._usable(key, value, self._memory(out[0]))
             except UserError as error:
-                self._bad.found(error)
+                self.bad.found(error)
                 datum, image = self._next_usable(start + index)
             else:
+                if self.kept:
+                    self.kept.put(start + index, image, datum.label)
                 if self.decoder and not self._told:
                     self._told = True
                     _log.warning(
@@ -180,11 +237,13 @@ class DatumSource:
                         "and others like it, which are not named",
                         self._name(key),
                     )
+            if whole and image.shape != self.record_shape:
+                raise Unlike(f"{self._name(key)} is {shape_text(image.shape)}")
             self._enter(image, *out, draws[index])
             if labels is not None:
                 labels[index] = datum.label
-            if self.decoder:
-                self.decoder.put(out[0].transpose(1, 2, 0), index, data[0])
+            if there:
+                there.put(own, index, data[0])
 
     def _decode_there(
         self,
@@ -225,11 +284,11 @@ class DatumSource:
 
     def _own_memory(self) -> np.ndarray:
         """Memory of the calling thread's for an image: new memory for each takes time."""
-        if not hasattr(self._local, "memory"):
+        if self._local.image is None:
             channels, *extents = self.record_shape
-            self._local.memory = np.empty((*extents, channels), np.uint8)
-        memory: np.ndarray = self._local.memory
-        return memory
+            shape = (*extents, channels) if self.encoded else self.record_shape
+            self._local.image = np.empty(shape, np.uint8)
+        return self._local.image
 
     def _usable(
         self, key: memoryview, value: memoryview, memory: np.ndarray | None = None

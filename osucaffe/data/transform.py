@@ -49,6 +49,10 @@ class Transform:
         self.mean: np.ndarray | None = None
         self._fail = fail
 
+    def __getstate__(self) -> dict[str, Any]:
+        """What a copy needs in a process that only applies it."""
+        return {name: value for name, value in self.__dict__.items() if name != "_fail"}
+
     @property
     def has_mean_image(self) -> bool:
         """Whether the mean is an image, so that every record must have its size."""
@@ -130,6 +134,16 @@ class Transform:
         """Write what `choose` says for each draw to the rows of table."""
         for column, choice in zip(table.T, self.choose(shape, draws), strict=True):
             column[...] = choice
+
+    def rows(self, shape: Shape, seed: int, epochs: np.ndarray, records: np.ndarray) -> np.ndarray:
+        """For records of this shape, their numbers, what `choose` says of each, and a 0: int32
+        (*of records, 5)."""
+        rows = np.zeros((*records.shape, 5), np.int32)
+        rows[..., 0] = records
+        draws = record_draws(seed, epochs, records) if self.random else np.uint64(0)
+        for column, choice in enumerate(self.choose(shape, draws), 1):
+            rows[..., column] = choice
+        return rows
 
     def keep(self, image: np.ndarray, raw: np.ndarray, table: np.ndarray, draw: int = 0) -> None:
         """Write the image as it is to raw, or its `part`, and to table where the crop is there:

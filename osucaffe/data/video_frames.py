@@ -132,7 +132,7 @@ class VideoFrameSource:
         rand_skip: int = 0,
         bad: BadRecords | None = None,
     ) -> None:
-        self._path, self._transform, self._bad = path, transform, bad or BadRecords()
+        self._path, self._transform, self.bad = path, transform, bad or BadRecords()
         self._videos = read_videos(path, root)
         self._pattern, self._flow = pattern, flow
         self._segments, self._length = segments, length
@@ -216,7 +216,7 @@ class VideoFrameSource:
                     )
                 return frames, video
             except UserError as error:
-                self._bad.found(error)
+                self.bad.found(error)
         raise UserError(f"the list {self._path} has no video that can be used")
 
     def _read(self, video: Video, starts: Sequence[int]) -> np.ndarray:

@@ -37,7 +37,9 @@ def assemble(
     for layer_param in param.layer:
         layer = create_layer(layer_param, phase, key=len(parts.nodes), seed=seed)
         _refuse_unread(layer)
+        layer.backend = backend
         layer.raw_records, layer.image_decoder = backend.raw_records, backend.image_decoder
+        layer.map_file = backend.map_file
         tops = layer.setup([parts.blobs[name].shape for name in layer_param.bottom])
         _add_layer(parts, layer, tops, inspectable)
     _find_ends(parts)

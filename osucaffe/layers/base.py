@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn, TypeAlias, TypeVar
 
 from ..backends.primitives import Program
-from ..backends.records import ImageDecoder
+from ..backends.records import ImageDecoder, RecordCopier
 from ..backends.tensor import Shape, Tensor
 from ..blob import Blob
 from ..errors import UserError
@@ -18,6 +18,7 @@ from ..proto.titles import label, title
 if TYPE_CHECKING:
     import numpy as np
 
+    from ..backends.backend import Backend
     from ..proto import caffe_pb2
 
 Count = tuple[int, int | None]
@@ -80,10 +81,14 @@ class Layer:
     """Parameters that are measured, not learned: several ranks average them."""
     computed: tuple[int, ...] = ()
     """Of a layer without bottoms: the tops that primitives compute, not the host."""
+    backend: Backend
+    """Where the net runs (set by the net)."""
     raw_records: bool = False
     """The backend wants records as they are stored, to transform them itself (set by the net)."""
     image_decoder: Callable[[], ImageDecoder] | None = None
     """Makes what decodes JPEGs into the backend's memory, where it can (set by the net)."""
+    map_file: Callable[[BinaryIO], RecordCopier | None] | None = None
+    """Makes what copies a file's records there, where it can (set by the net)."""
 
     def __init__(self, param: caffe_pb2.LayerParameter, phase: str, *, key: int = 0, seed: int = 0):
         """key: a number of its own for random draws; seed: the net's."""

@@ -49,7 +49,7 @@ class Data(Images):
             rand_skip=param.rand_skip,
             block=block or int(param.shuffle),
             bad=BadRecords(skip=settings.skip_bad),
-            raw=self.raw_records,
+            raw=self.takes_raw,
         )
         if settings.decode_on_gpu and source.interleaved and self.image_decoder:
             source.decoder = self.image_decoder()
@@ -61,6 +61,7 @@ class Data(Images):
             batch=param.batch_size,
             threads=_DECODING if source.decoder else threads,
             depth=param.prefetch,
+            decodes=source.encoded and database.shared,
             decoder=source.decoder,
         )
 

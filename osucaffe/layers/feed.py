@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 
 from ..backends.primitives import Program
 from ..backends.tensor import Shape, Tensor
 from ..blob import Blob
-from ..data.pipeline import Buffer, Fill, Pipeline
+from ..data.cache import CachedBatches
+from ..data.pipeline import Buffer, Fill, Pipeline, Threads, Workers
+from ..data.processes import Processes, worth_processes
 from ..data.settings import settings
 from ..layers.base import Layer
 
@@ -46,17 +49,29 @@ class Feed(Layer):
 
 
 class Stream(Feed):
-    """A layer that takes its batches from a stream of records, made ahead by threads."""
+    """A layer that takes its batches from a stream of records, made ahead."""
+
+    _pipeline: Pipeline | CachedBatches
 
     def stream(
-        self, fill: Fill, shapes: list[Shape], *, threads: int = 1, depth: int = 4
+        self,
+        fill: Fill,
+        shapes: list[Shape],
+        *,
+        threads: int = 1,
+        depth: int = 4,
+        decodes: bool = False,
     ) -> list[Shape]:
         """Start the stream of tops that `fill` writes. Returns their shapes."""
         shapes = shapes[: len(self.param.top)]
-        self.prefetch(fill, shapes, threads=threads, depth=depth)
+        self._pipeline = self.pipeline(fill, shapes, threads=threads, depth=depth, decodes=decodes)
         return shapes
 
-    def prefetch(
+    def readers(self, most: int) -> int:
+        """How many shall read: --readers, else at most so many, and this process's share."""
+        return settings.readers or min(most, settings.most_readers or most)
+
+    def pipeline(
         self,
         fill: Fill,
         shapes: list[Shape],
@@ -65,12 +80,21 @@ class Stream(Feed):
         first: Callable[[Shape, str], Buffer] | None = None,
         threads: int = 1,
         depth: int = 4,
-    ) -> None:
-        """Start the stream of arrays that `fill` writes; see Pipeline."""
-        threads = settings.readers or threads
-        self._pipeline = Pipeline(
-            fill, shapes, dtypes=dtypes, first=first, depth=depth, threads=threads
-        )
+        decodes: bool = False,
+    ) -> Pipeline:
+        """The stream of arrays that `fill` writes; see Pipeline.
+
+        first: makes the first of them, elsewhere than in the host's memory. decodes: whether `fill`
+        does so much for each record that many threads would wait for Python's lock: processes do it
+        then (its source can be sent to them).
+        """
+        threads = self.readers(threads)
+        workers: Callable[..., Workers] = Threads
+        if first:
+            workers = functools.partial(Threads, first=first)
+        elif decodes and worth_processes(threads, depth):
+            workers = Processes
+        return Pipeline(fill, shapes, dtypes=dtypes, depth=depth, threads=threads, workers=workers)
 
     def next(self) -> list[Buffer]:
         return self._pipeline.next()
@@ -89,5 +113,5 @@ class Stream(Feed):
         self._pipeline.position = position
 
     def close(self) -> None:
-        """Stop the reading threads."""
+        """Stop those who read."""
         self._pipeline.close()

@@ -40,7 +40,7 @@ class ImageData(Images):
                 seed=self.seed,
                 rand_skip=param.rand_skip,
                 bad=BadRecords(skip=settings.skip_bad),
-                raw=self.raw_records,
+                raw=self.takes_raw,
             )
         except UserError as error:
             # The transform's own errors name the layer already.

@@ -3,27 +3,36 @@
 from __future__ import annotations
 
 import functools
-from typing import Protocol
+import math
+from typing import BinaryIO, Protocol
 
 from ..backends.primitives import Program
-from ..backends.records import ImageDecoder
+from ..backends.records import Filler, ImageDecoder, RecordCopier
 from ..backends.tensor import Shape, Tensor
+from ..backends.uploads import available_memory
 from ..blob import Blob
+from ..data.cache import Cacheable, CachedBatches, may_stay
+from ..data.kept import Kept
 from ..data.pipeline import Buffer, Fill
+from ..data.settings import settings
 from ..data.transform import Transform
 from ..labels import Labels
 from .feed import Stream
 
 
-class Source(Protocol):
+class Source(Cacheable, Protocol):
     """What makes the batches: see DatumSource, whose names these are."""
 
     shape: Shape
     record_shape: Shape
     raw: bool
+    encoded: bool
+    kept: Kept | None
     raw_shape: Shape
     interleaved: bool
     labels: Labels
+    file: BinaryIO | None
+    copier: RecordCopier | None
 
     @property
     def fill(self) -> Fill:
@@ -33,6 +42,13 @@ class Source(Protocol):
 class Images(Stream):
     """A layer that takes transformed images (and labels) from a source."""
 
+    _cached: CachedBatches | None = None
+
+    @property
+    def takes_raw(self) -> bool:
+        """Whether the source is to give its records as they are, if it can."""
+        return self.raw_records or settings.cache == "device"
+
     def images(
         self,
         source: Source,
@@ -41,17 +57,24 @@ class Images(Stream):
         batch: int,
         threads: int,
         depth: int = 4,
+        decodes: bool = True,
         decoder: ImageDecoder | None = None,
     ) -> list[Shape]:
         """Start the stream. Returns the shapes of the tops.
 
-        decoder: whose memory raw records are written to, instead of the host's.
+        decodes: see `pipeline`. decoder: whose memory raw records are written to, instead of the
+        host's.
         """
         self._source = source
         self.record_shape = source.record_shape
+        stays = self._stays(source, decoder)
+        if not stays and self._stays_decoded(source, decoder):
+            kept = Kept(len(source), source.record_shape, interleaved=True)
+            if may_stay(kept.nbytes, available_memory() // settings.sharers, self.title):
+                source.kept = kept
         shapes: list[Shape] = [(batch, *source.shape), (batch,)]
         if not source.raw:
-            return self.stream(source.fill, shapes, threads=threads, depth=depth)
+            return self.stream(source.fill, shapes, threads=threads, depth=depth, decodes=decodes)
         self.computed = (0,)
         self._raw = self.tensor((batch, *source.raw_shape), "uint8")
         self._table = self.tensor((batch, 3), "int32")
@@ -63,9 +86,50 @@ class Images(Stream):
         shapes = shapes[: len(self.param.top)]
         fed = [self._raw.shape, self._table.shape, *shapes[1:]]
         dtypes = [self._raw.dtype, self._table.dtype, *["float32"] * len(shapes[1:])]
-        first = functools.partial(_allocate, decoder) if decoder else None
-        self.prefetch(source.fill, fed, dtypes=dtypes, first=first, threads=threads, depth=depth)
+        pipeline = functools.partial(
+            self.pipeline,
+            source.fill,
+            fed,
+            dtypes=dtypes,
+            threads=threads,
+            depth=depth,
+            decodes=decodes,
+        )
+        if stays:
+            self._pipeline = self._cached = CachedBatches(
+                self.backend,
+                source,
+                [(source.raw_shape, "uint8")],
+                batch=batch,
+                width=5,
+                threads=self.readers(threads),
+                pipeline=pipeline,
+                title=f"{self.title}, {self.phase}",
+            )
+            return shapes
+        if source.file and self.map_file:
+            source.copier = self.map_file(source.file)
+        there = decoder or source.copier
+        first = functools.partial(_allocate, there) if there else None
+        self._pipeline = pipeline(first=first)
         return shapes
+
+    def _stays(self, source: Source, decoder: ImageDecoder | None) -> bool:
+        """Whether the records are to stay where the backend has its tensors."""
+        if settings.cache != "auto":
+            return settings.cache == "device" and source.raw and not decoder
+        size = len(source) * math.prod(source.raw_shape)
+        return (
+            self.raw_records
+            and source.raw
+            and not decoder
+            and may_stay(size, self.backend.uploads().room(), self.title)
+        )
+
+    def _stays_decoded(self, source: Source, decoder: ImageDecoder | None) -> bool:
+        """Whether decoded records are to stay with those who read them: others are read as
+        quickly."""
+        return settings.cache in ("auto", "host") and source.encoded and not decoder
 
     def limit_labels(self, top: int, labels: Labels) -> None:
         if top == 1:
@@ -74,6 +138,9 @@ class Images(Stream):
     def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
         if not self.computed:
             super().forward(program, bottom, top)
+            return
+        if self._cached:
+            self._forward_cached(self._cached, program, top)
             return
         self.feed(program, [self._raw, self._table, *(blob.data for blob in top[1:])])
         program.transform(
@@ -85,7 +152,25 @@ class Images(Stream):
             interleaved=self._interleaved,
         )
 
+    def _forward_cached(self, cached: CachedBatches, program: Program, top: list[Blob]) -> None:
+        [records] = cached.parts
+        table, cursor = cached.ahead.table, cached.ahead.cursor
+        program.host(
+            [], [records, table, cursor], function=cached.prepare, feed=True, uploads=False
+        )
+        rows = self.tensor(table.shape[1:], "int32")
+        program.next_row(table, cursor, rows)
+        program.cached_batch(
+            records,
+            rows,
+            self._mean,
+            top[0].data,
+            top[1].data if len(top) > 1 else None,
+            scale=self._scale,
+            interleaved=self._interleaved,
+        )
 
-def _allocate(decoder: ImageDecoder, shape: Shape, _: str) -> Buffer:
-    memory = decoder.allocate(shape)
+
+def _allocate(there: Filler, shape: Shape, _: str) -> Buffer:
+    memory = there.allocate(shape)
     return Buffer(memory, memory.reshape(-1), int(memory.data.ptr))

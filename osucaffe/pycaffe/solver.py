@@ -126,8 +126,7 @@ class _Hooks(Team):
             passes()
             if update:
                 self._call(self.gradients)
-                for each in solver.optimizer.steps:
-                    each()
+                solver.optimizer.run()
 
         return step
 

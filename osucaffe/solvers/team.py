@@ -43,7 +43,8 @@ class Team:
 
         accumulate: the gradients are added to those of the pass before.
         """
-        then = solver.optimizer.steps if update else ()
+        optimizer = solver.optimizer
+        then = [optimizer.take_rate, *optimizer.steps] if update else ()
         step: Step = solver.net.whole(accumulate=accumulate, then=then)
         return step
 

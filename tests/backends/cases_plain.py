@@ -94,6 +94,40 @@ def record_cases() -> None:
         tensors["x"] = images.transpose(0, 2, 3, 1)
         case(f"{label}, interleaved", "transform", tensors | out,
              {"scale": scale, "interleaved": True}, expected)  # fmt: skip
+    cached_cases()
+
+
+def cached_cases() -> None:
+    records = cases.random.integers(0, 256, (9, 3, 9, 8)).astype(np.uint8)
+    rows = np.array([[8, 0, 0, 0, 3], [2, 3, 2, 1, -1], [2, 1, 0, 0, 70_000]], np.int32)
+    mean = 128 * normal(3, 9, 8)
+
+    def batch() -> dict[str, Any]:
+        crops = []
+        for number, top, left, mirror, _ in rows:
+            crop = (records[number] - mean)[:, top : top + 6, left : left + 6] / 4
+            crops.append(crop[:, :, ::-1] if mirror else crop)
+        return {"y": crops, "labels": rows[:, 4]}
+
+    tensors = {"records": records, "rows": rows, "mean": mean, "y": Output((3, 3, 6, 6))}
+    labelled = tensors | {"labels": Output((3,))}
+    case("", "cached_batch", labelled, {"scale": 0.25}, batch)
+    case("interleaved", "cached_batch", labelled | {"records": records.transpose(0, 2, 3, 1)},
+         {"scale": 0.25, "interleaved": True}, batch)  # fmt: skip
+    case("without labels", "cached_batch", tensors, {"scale": 0.25}, lambda: {"y": batch()["y"]})
+
+    table, numbers = normal(6, 2, 3), np.array([5, 0, 5, 3], np.int32)
+    case("", "cached_rows", {"records": table, "rows": numbers, "y": Output((4, 2, 3))}, {},
+         lambda: {"y": table[numbers]})  # fmt: skip
+    for label, values in ("floats", normal(4, 300)), ("numbers", rows.reshape(3, 1, 5)):
+        out, dtype = Output(values.shape[1:], str(values.dtype)), values.dtype
+        out.dtype = "int32" if dtype == np.int32 else "float32"
+        for at in 1, len(values):  # the first row comes behind the last
+            case(f"{label} from {at}", "next_row",
+                 {"table": values, "cursor": np.array([at], np.int32), "row": out}, {},
+                 lambda values=values, at=at: {
+                     "row": values[at % len(values)], "cursor": [at % len(values) + 1],
+                 })  # fmt: skip
 
 
 def elementwise_cases() -> None:

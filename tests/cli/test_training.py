@@ -166,6 +166,8 @@ def test_time_prints_every_layer(ready: Cli) -> None:
         r"\] Rates of the device: \S+ TFLOP/s \(matrix product\), \S+ GB/s", result.err
     )
     assert re.search(r"\] +ip\tforward: .* floor \S+ ms \(\d+%\)", result.err)
+    for computed in "forward", "weight gradient":
+        assert re.search(rf"\] +ip\t{computed} by (oneDNN: \S+|NumPy)$", result.err, re.MULTILINE)
     assert re.search(r"\] Whole iteration, as training runs it: \S+ ms", result.err)
     parameters, shared, unshared = (
         float(re.search(rf"(\S+) MB  {words}", result.err)[1])  # type: ignore[index]

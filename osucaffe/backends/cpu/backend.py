@@ -145,6 +145,7 @@ class Cpu(Backend):
     def _prepare_numpy(self, call: Call) -> Step:
         """NumPy's implementation, on row-major stand-ins for tensors of another layout."""
         implementation = IMPLEMENTATIONS[call.name]
+        call.implementation = "NumPy"
         tensors = [*call.read_tensors(), *call.written_tensors()]
         stand_ins = _StandIns(self, call)
         if implementation.agnostic(call.settings) and _share_layout(tensors):

@@ -1,6 +1,8 @@
-"""Owns the NumPy primitive that turns raw records into input."""
+"""Owns the NumPy primitives that turn raw records into input, and find them in what is kept."""
 
 from __future__ import annotations
+
+import numpy as np
 
 from ..records import transform_record
 from ..tensor import Step, Tensor
@@ -25,5 +27,48 @@ def transform(
         images = x.array.transpose(0, 3, 1, 2) if interleaved else x.array
         for image, choice, out in zip(images, table.array.tolist(), y.array, strict=True):
             transform_record(image, out, choice, mean=average, scale=factor)
+
+    return step
+
+
+@primitive()
+def cached_batch(
+    call: CpuCall,
+    records: Tensor,
+    rows: Tensor,
+    mean: Tensor | None,
+    y: Tensor,
+    labels: Tensor | None = None,
+    *,
+    scale: float,
+    interleaved: bool = False,
+) -> Step:
+    factor = call.backend.dtype_of(y).type(scale)
+
+    def step() -> None:
+        average = None if mean is None else mean.array
+        images = records.array.transpose(0, 3, 1, 2) if interleaved else records.array
+        for (number, *choice, _), out in zip(rows.array.tolist(), y.array, strict=True):
+            transform_record(images[number], out, choice, mean=average, scale=factor)
+        if labels is not None:
+            labels.array[:] = rows.array[:, 4]
+
+    return step
+
+
+@primitive()
+def cached_rows(call: CpuCall, records: Tensor, rows: Tensor, y: Tensor) -> Step:
+    def step() -> None:
+        np.take(records.array, rows.array, axis=0, out=y.array, mode="clip")
+
+    return step
+
+
+@primitive()
+def next_row(call: CpuCall, table: Tensor, cursor: Tensor, row: Tensor) -> Step:
+    def step() -> None:
+        at = int(cursor.array[0]) % len(table.array)
+        np.copyto(row.array, table.array[at])
+        cursor.array[0] = at + 1
 
     return step

@@ -6,7 +6,7 @@ import contextlib
 import functools
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -29,8 +29,10 @@ from .runtime.device import Device, describe
 from .runtime.graphs import arrange, aside, capture
 from .runtime.laps import DeviceLaps
 from .runtime.launch import launch
+from .runtime.mapped_file import MappedFile, map_file
 from .runtime.out_of_memory import reported
 from .runtime.startup import import_cupy
+from .runtime.upload import DeviceUploads
 
 PRIORITY = -1
 """Of the streams that compute, over those for which there is time. The smaller, the sooner."""
@@ -192,9 +194,17 @@ class Cuda(Backend):
         """Makes what decodes JPEGs into this device's memory."""
         return lambda: self._decoder
 
+    def map_file(self, file: BinaryIO) -> MappedFile | None:
+        """What copies records from a file into this device's memory; None where it cannot be."""
+        return map_file(self, file)
+
     def synchronize(self) -> None:
         """Wait until all steps have run."""
         self.stream.synchronize()
+
+    def uploads(self) -> DeviceUploads:
+        """What fills the device's memory beside its steps."""
+        return DeviceUploads(self)
 
     def memory_in_use(self) -> dict[str, int]:
         """Bytes that this backend holds beside a net's own, by what they are for."""

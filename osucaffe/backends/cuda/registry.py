@@ -164,6 +164,7 @@ def _begin(backend: Cuda, call: Call) -> Callable[[], Step]:
 
     def finish() -> Step:
         step = found.step() if isinstance(found, Pending) else found
+        call.implementation = inner.implementation
         return sequence([*inner.before, step, *inner.after])
 
     return finish

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from .recording import FusedReads, Gradient, Read, Reads, Recorder, Write, Writes, primitive
+from .recording import (
+    FusedReads,
+    Gradient,
+    Read,
+    Reads,
+    Recorder,
+    Update,
+    Write,
+    Writes,
+    primitive,
+)
 
 
 class MovementPrimitives(Recorder):
@@ -60,14 +70,21 @@ class MovementPrimitives(Recorder):
 
     @primitive
     def host(
-        self, reads: Reads, writes: Writes, *, function: Callable[..., None], feed: bool = False
+        self,
+        reads: Reads,
+        writes: Writes,
+        *,
+        function: Callable[..., None],
+        feed: bool = False,
+        uploads: bool = True,
     ) -> None:
         """Run a Python function on the host: function(reads, writes), lists of NumPy arrays.
 
         It changes the arrays of writes, which hold the tensors' values, in place.
         feed: it brings input: called without arguments, it calls `tensor.place` (row-major) on
         each of writes with the host memory of the next batch, instead of filling the memory that
-        they have.
+        they have. uploads: False where it brings them to the backend's memory by itself, and
+        places them there before they are first read.
         """
 
     @primitive
@@ -87,3 +104,34 @@ class MovementPrimitives(Recorder):
         first row and column of the crop, and 1 where it is mirrored. mean: (C, 1, 1), or (C, *in)
         and cropped likewise.
         """
+
+    @primitive
+    def next_row(self, table: Read, cursor: Update, row: Write) -> None:
+        """row = table[cursor], then cursor += 1; behind the last row comes the first.
+
+        So what differs from step to step is written for many of them ahead (a learning rate, which
+        records make a batch), and nothing is copied to the device between them.
+        table: float32 or int32 (K, *row's shape), as row is. cursor: int32 (1,).
+        """
+
+    @primitive
+    def cached_batch(
+        self,
+        records: Read,
+        rows: Read,
+        mean: Read | None,
+        y: Write,
+        labels: Write | None = None,
+        *,
+        scale: float,
+        interleaved: bool = False,
+    ) -> None:
+        """y[n] = what `transform` makes of records[rows[n, 0]], and labels[n] = rows[n, 4].
+
+        records: uint8 (M, C, *in), or interleaved (M, *in, C): more than a batch. rows: int32
+        (N, 5): the number of the record, what `transform`'s table says of it, and its label.
+        """
+
+    @primitive
+    def cached_rows(self, records: Read, rows: Read, y: Write) -> None:
+        """y[n] = records[rows[n]]. records: float32 (M, *rest of y's); rows: int32 (N,)."""

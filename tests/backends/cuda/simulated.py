@@ -125,6 +125,15 @@ def _move_rows(
         ctypes.memmove(to + row * pitch, source + row * source_pitch, width)
 
 
+class _FakeDevice:
+    mem_info = 1 << 30, 2 << 30
+
+    def __init__(self, number: int) -> None:
+        self.id = number
+
+    def use(self) -> None: ...
+
+
 class _Module(SimpleNamespace):
     __hash__ = object.__hash__
 
@@ -141,10 +150,15 @@ def fake_cupy() -> Any:
         getDeviceProperties=lambda number: PROPERTIES,
     )  # fmt: skip
     cuda = SimpleNamespace(
-        runtime=runtime, Device=lambda number: SimpleNamespace(id=number, use=lambda: None),
+        runtime=runtime, Device=_FakeDevice,
         Stream=_Stream, Event=_Stream, memory=SimpleNamespace(OutOfMemoryError=MemoryError),
     )  # fmt: skip
-    return _Module(cuda=cuda, empty=lambda size, dtype: np.zeros(size, dtype).view(Memory))
+    pool = SimpleNamespace(free_bytes=lambda: 0)
+    return _Module(
+        cuda=cuda,
+        empty=lambda size, dtype: np.zeros(size, dtype).view(Memory),
+        get_default_memory_pool=lambda: pool,
+    )
 
 
 def simulate(monkeypatch: pytest.MonkeyPatch, gpu: Device = H200) -> None:

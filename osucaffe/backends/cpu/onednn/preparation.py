@@ -128,6 +128,7 @@ class Preparation:
         for argument, tensor in (notes or {}).items():
             arguments[argument] = tensor, chosen.wants(argument)
         step = self._execution(chosen, arguments)
+        self._name(chosen)
         return in_sequence([*self._before, step, *self._after])
 
     def apart(
@@ -145,7 +146,11 @@ class Preparation:
         }
         for argument, operand in reads.items():
             arguments[argument] = self._source(operand, chosen.wants(argument))
+        self._name(chosen)
         return in_sequence(self._before), self._execution(chosen, arguments)
+
+    def _name(self, chosen: PrimitiveDescriptor) -> None:
+        self.call.implementation = f"oneDNN: {chosen.implementation}"
 
     def reorder(self, source: Held, target: Held, *, add: bool = False) -> Step:
         """The step that copies between two formats of the same dimensions; add: adds."""

@@ -98,17 +98,19 @@ class Tuner:
         self._choices.save()
 
     def fastest(self, call: CudaCall, providers: Sequence[Provider]) -> Candidate:
-        """The candidate that was chosen for a call like this one, or is now."""
+        """The candidate that was chosen for a call like this one, or is now; the call notes it."""
         key = signature(call)
         if remembered := self._remembered(key, providers):
             provider, name = remembered
             if found := provider.named(name):
+                call.implementation = f"{provider.name}: {name}"
                 return found
         self._tell()
         timed = self._time(call, providers)
         best = min(self._agreeing(call, timed), key=lambda each: each.milliseconds)
         best.provider.chosen(best.candidate.name)
         self._choices.put(key, best.name, best.milliseconds)
+        call.implementation = best.name
         log.debug("%s %s: %s, %.4f ms", call.layer, call.name, best.name, best.milliseconds)
         return best.candidate
 

@@ -1,21 +1,26 @@
 // Owns the transformation of raw records, as `transform_record` of records.py defines it.
 //
 // T: element type of y. FROM_LAST, LAST: x, y have the channels last. WHOLE: the mean is an image.
+// CACHED: x has more records than the batch; a row of the table begins with the number of one, and
+// ends with its label.
 
 // A thread makes all channels of a pixel. count: pixels of all crops; height, width: of a crop;
 // rows, columns: of a record; table: first row, first column and mirror of each record's crop.
 extern "C" __global__ void transform(const uint8_t* x, const int* table, const float* mean, T* y,
-                                     int64_t count, int height, int width, int rows, int columns,
-                                     float scale) {
+                                     float* labels, int64_t count, int height, int width,
+                                     int rows, int columns, float scale) {
     PDL_BEGIN;
     int area = height * width, plane = rows * columns;
     FOR_EACH(count) {
         int64_t n = id / area;
         int pixel = id % area, row = pixel / width, column = pixel % width;
-        const int* choice = table + n * 3;
+        const int* entry = table + n * (CACHED ? 5 : 3);
+        const int* choice = entry + CACHED;
+        int64_t record = CACHED ? entry[0] : n;
+        if (CACHED && labels && pixel == 0) labels[n] = (float)entry[4];
         int from = (choice[0] + row) * columns + choice[1]
                  + (choice[2] ? width - 1 - column : column);
-        const uint8_t* source = x + n * CHANNELS * plane + (FROM_LAST ? from * CHANNELS : from);
+        const uint8_t* source = x + record * CHANNELS * plane + (FROM_LAST ? from * CHANNELS : from);
         T* target = y + n * CHANNELS * area + (LAST ? pixel * CHANNELS : pixel);
 #pragma unroll
         for (int c = 0; c < CHANNELS; ++c) {

@@ -99,12 +99,13 @@ def host(
     *,
     function: Callable[..., None],
     feed: bool = False,
+    uploads: bool = True,
 ) -> Step:
     backend = call.backend
     for tensor in [*reads, *writes]:
         backend.choose_layout(tensor)
     if feed:
-        return feed_step(backend, writes, function)
+        return feed_step(backend, writes, function) if uploads else function
 
     def step() -> None:
         values = [backend.read(tensor) for tensor in writes]

@@ -1,8 +1,9 @@
-"""Owns the upload of input batches: beside the computation, from the memory that brings them."""
+"""Owns uploads, of batches and of tables: beside the computation, from where they are made."""
 
 from __future__ import annotations
 
 import contextlib
+import math
 import mmap
 import weakref
 from collections.abc import Callable, Sequence
@@ -10,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...tensor import Step, Tensor
+from ...tensor import Shape, Step, Tensor
+from ...uploads import Mark, Uploads
 
 if TYPE_CHECKING:
     from ..backend import Cuda
@@ -64,18 +66,66 @@ class Upload:
         self.backend.place(self.tensor, self.memory, 0)
 
     def _register(self, source: Any, address: int) -> None:
-        """Pin the host memory when it is first seen: only then is the copy truly asynchronous.
+        """Pin the host memory when it is first seen: only then is the copy truly asynchronous."""
+        if address not in self.registered and not address % mmap.PAGESIZE:
+            self.registered[address] = source  # which keeps it alive as long as it is pinned
+            pin(self.runtime, source, self.nbytes)
 
-        Only memory that begins with a page is pinned (the data layers' is): CUDA refuses to copy
-        from an array of which only a part shares its pages with pinned memory.
-        """
-        if address in self.registered or address % mmap.PAGESIZE:
-            return
-        self.registered[address] = source  # which keeps it alive as long as it is pinned
-        # Where the system lets none be pinned, the copy is only slower.
-        with contextlib.suppress(self.runtime.CUDARuntimeError):
-            self.runtime.hostRegister(address, self.nbytes, 0)
-            weakref.finalize(source, self.runtime.hostUnregister, address).atexit = False
+
+def pin(runtime: Any, memory: np.ndarray, nbytes: int) -> None:
+    """Let the GPU read the host's memory by itself, as long as the array lives.
+
+    Only memory that begins with a page is pinned (the data layers' is): CUDA refuses to copy
+    from an array of which only a part shares its pages with pinned memory.
+    """
+    address = memory.ctypes.data
+    if address % mmap.PAGESIZE:
+        return
+    # Where the system lets none be pinned, the copy is only slower.
+    with contextlib.suppress(runtime.CUDARuntimeError):
+        runtime.hostRegister(address, nbytes, 0)
+        weakref.finalize(memory, runtime.hostUnregister, address).atexit = False
+
+
+class DeviceUploads(Uploads):
+    """Copies to a GPU's memory, on the stream of uploads."""
+
+    def __init__(self, backend: Cuda) -> None:
+        self._backend = backend
+        self._runtime = backend.cupy.cuda.runtime
+
+    def room(self) -> int:
+        """What is free on the device, and what CuPy holds of it unused."""
+        free, _ = self._backend.device.mem_info
+        return int(free) + int(self._backend.cupy.get_default_memory_pool().free_bytes())
+
+    def memory(self, shape: Shape, dtype: str) -> np.ndarray:
+        count = math.prod(shape)
+        pages = mmap.mmap(-1, max(1, count * np.dtype(dtype).itemsize))
+        memory = np.frombuffer(pages, dtype, count)
+        pin(self._runtime, memory, memory.nbytes)
+        return memory.reshape(shape)
+
+    def mark(self) -> Mark:
+        return self._recorded(self._backend.stream)
+
+    def send(self, rows: np.ndarray, tensor: Tensor, first: int = 0, behind: Mark = None) -> Step:
+        stream = self._backend.upload_stream
+        if behind is not None:
+            stream.wait_event(behind)
+        target = tensor.address + first * (self._backend.nbytes(tensor) // tensor.shape[0])
+        kind = self._runtime.memcpyHostToDevice
+        self._runtime.memcpyAsync(target, rows.ctypes.data, rows.nbytes, kind, stream.ptr)
+        done: Step = self._recorded(stream).synchronize
+        return done
+
+    def receive(self) -> None:
+        self._backend.stream.wait_event(self._recorded(self._backend.upload_stream))
+
+    def _recorded(self, stream: Any) -> Any:
+        event = self._backend.cupy.cuda.Event(disable_timing=True)
+        event.record(stream)
+        return event
 
 
 def feed_step(backend: Cuda, tensors: Sequence[Tensor], function: Callable[[], None]) -> Step:

@@ -99,9 +99,12 @@ def test_the_fastest_is_chosen_once(call: CudaCall) -> None:
     assert first.made + second.made == ["slow", "fast", "medium"]
     assert chosen(call, first, second) == "fast"
     assert len(first.made + second.made) == 3
+    assert call.implementation == "a: fast"
     call.backend.tuner.save()
     call.backend.tuner = Tuner(call.backend, "none")
+    call.implementation = ""
     assert chosen(call, Offered("a", fast=9.0, other=0.1)) == "fast"
+    assert call.implementation == "a: fast"
     assert chosen(call, Offered("a", other=0.1)) == "other"  # that one is gone
 
 

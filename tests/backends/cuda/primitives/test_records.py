@@ -1,4 +1,5 @@
-"""Raw records on their way to a GPU: what is uploaded, and where the transformed ones lie."""
+"""Raw records on their way to a GPU: what is uploaded, and where the transformed ones lie; the
+kernels of those that lie there already, run on the CPU."""
 
 from __future__ import annotations
 
@@ -12,9 +13,16 @@ from google.protobuf import text_format
 from osucaffe.backends.cpu import Cpu
 from osucaffe.backends.cuda import Cuda
 from osucaffe.backends.cuda.layout import is_channels_last
+from osucaffe.backends.cuda.runtime.upload import DeviceUploads
+from osucaffe.data.settings import settings
 from osucaffe.net import Net
 from osucaffe.proto import caffe_pb2
 
+from ... import test_primitives  # noqa: F401 (fills CASES)
+from ...cases import CASES, Case
+from ...running import run_call
+from ...test_primitives import assert_close
+from ..executed import execute
 from ..simulated import simulate
 
 RECORDS = Path(__file__).parents[3] / "fixtures" / "formats" / "raw6_lmdb"
@@ -51,3 +59,37 @@ def test_bytes_are_uploaded(precision: str, dtype: str, monkeypatch: pytest.Monk
     assert is_channels_last(data)
     for net in nets:
         net.layers[0].close()
+
+
+@pytest.mark.parametrize("keeps", [True, False])
+def test_batches_of_kept_records(keeps: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The host's part is real, and the kernels run: only streams do not."""
+    net = build(Cpu())
+    wanted = []
+    for _ in range(7):
+        net.forward(0, 1)
+        wanted += [net.read("data"), net.read("label")]
+    simulate(monkeypatch)
+    execute(monkeypatch)
+    monkeypatch.setattr(settings, "cache", "device")
+    monkeypatch.setattr(DeviceUploads, "room", lambda self: keeps << 30)
+    net = build(Cuda(graphs=False))
+    found = []
+    for _ in range(7):
+        net.forward(0, 1)
+        found += [net.read("data"), net.read("label")]
+    for one, other in zip(found, wanted, strict=True):
+        np.testing.assert_array_equal(one, other)
+    net.layers[0].close()
+
+
+CACHED = [case for case in CASES if case.name in ("cached_batch", "cached_rows", "next_row")]
+
+
+@pytest.mark.parametrize("each", CACHED, ids=lambda case: f"{case.name}: {case.label}")
+def test_kernels_of_kept_records(each: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    simulate(monkeypatch)
+    execute(monkeypatch)
+    found = run_call(Cuda(precision="fp32"), each.name, each.tensors, each.settings, flexible=False)
+    for argument, wanted in each.expected.items():
+        assert_close(found[argument], wanted, 1e-6, argument)

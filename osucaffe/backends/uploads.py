@@ -1,0 +1,59 @@
+"""Owns how the host fills a backend's memory ahead of what will read it; and here, of its own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .tensor import Shape, Step, Tensor
+
+Mark = Any
+"""What was enqueued when it was made, for `Uploads.send`."""
+
+
+class Uploads:
+    """Copies from the host's memory to row-major tensors, beside what runs.
+
+    This is a backend's whose steps have run when they return: each copy is made at once.
+    """
+
+    def room(self) -> int:
+        """The bytes that can still be allocated."""
+        return available_memory()
+
+    def memory(self, shape: Shape, dtype: str) -> np.ndarray:
+        """Memory of the host's for what is to be sent: copies from it run without the host."""
+        return np.empty(shape, dtype)
+
+    def mark(self) -> Mark:
+        """What has been enqueued by now."""
+        return None
+
+    def send(self, rows: np.ndarray, tensor: Tensor, first: int = 0, behind: Mark = None) -> Step:
+        """Begin to copy rows (row-major, of the tensor's type) to tensor[first:], after what is
+        behind it, and after what was sent before. Returns what waits until rows may change."""
+        tensor.array[first : first + len(rows)] = rows
+        return lambda: None
+
+    def receive(self) -> None:
+        """Let what follows run behind all that was sent."""
+
+
+def available_memory() -> int:
+    """The bytes of the host's memory that this process may still take, about."""
+    free = _number("/proc/meminfo", "MemAvailable:", 1 << 10)
+    limit = _number("/sys/fs/cgroup/memory.max")
+    used = _number("/sys/fs/cgroup/memory.current")
+    bounds = [free, limit - used if limit is not None and used is not None else None]
+    return max(0, min((bound for bound in bounds if bound is not None), default=1 << 30))
+
+
+def _number(file: str, name: str = "", unit: int = 1) -> int | None:
+    """The number behind a name (or the first) in a file of the system's; None where none is."""
+    try:
+        words = Path(file).read_text().split()
+        return int(words[words.index(name) + 1 if name else 0]) * unit
+    except (OSError, ValueError, IndexError):
+        return None

@@ -1,0 +1,132 @@
+"""Owns what reader processes do: `main` is where the first of them begins, which forks the others.
+
+See processes.py, which starts it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import gc
+import logging
+import os
+import pickle
+import signal
+import traceback
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+from ..errors import UserError, reason
+from .shared_ring import (
+    BAD_INPUT,
+    CRASHED,
+    ENDED,
+    LOGGED,
+    LONGEST_TEXT,
+    MADE,
+    REPLY,
+    SKIPPED,
+    TASK,
+    Ring,
+)
+
+_SIGNAL_AT_PARENTS_DEATH = 1  # of prctl
+
+_FEWER = "take fewer --readers (up to 4 are threads)"
+
+Tell = Callable[..., None]
+
+
+def main(given: int, ring: int, tasks: int, replies: int, die: int) -> None:
+    """Fork readers, and wait for their end: that of one before the tasks' end is told.
+
+    given: a file with a pickle of what they read with. ring: the file of the memory of batches.
+    tasks, replies: ends of pipes. die: whether to die with the process that has started this one.
+    """
+    if die:
+        _die_with_parent()
+
+    def tell(number: int, kind: int, text: str = "") -> None:
+        # The end of a text says more: of a traceback.
+        content = text.encode(errors="replace")[-LONGEST_TEXT:]
+        os.write(replies, REPLY.pack(number, kind, len(content)) + content)
+
+    with contextlib.suppress(BrokenPipeError):  # nobody listens any more
+        try:
+            with open(given, "rb") as file:
+                file.seek(0)
+                fill, arrays, slots, readers = pickle.load(file)
+            memory = Ring(arrays, slots, ring)
+            gc.freeze()  # pages that a collection would copy stay shared
+            for _ in range(readers):
+                if not os.fork():
+                    _begin(fill, memory, tasks, tell)
+        except UserError as error:
+            tell(0, ENDED, str(error))
+        except OSError as error:
+            tell(0, ENDED, f"cannot start processes that read data ({reason(error)}): {_FEWER}")
+        else:
+            _await_end(readers, tell)
+
+
+def _await_end(readers: int, tell: Tell) -> None:
+    """Wait for the end of all readers, and tell of the first one if it is not as it should be."""
+    _, status = os.wait()
+    if code := os.waitstatus_to_exitcode(status):
+        how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with {code}"
+        tell(
+            0,
+            ENDED,
+            f"a process that reads data {how}. If nobody ended it, the machine may lack memory: "
+            + _FEWER,
+        )
+    for _ in range(1, readers):
+        os.wait()
+
+
+def _die_with_parent() -> None:
+    ctypes.CDLL(None).prctl(_SIGNAL_AT_PARENTS_DEATH, signal.SIGKILL)
+
+
+def _begin(fill: Any, ring: Ring, tasks: int, tell: Tell) -> NoReturn:
+    """Be a reader."""
+    code = 1
+    try:
+        _die_with_parent()
+        _read(fill, ring, tasks, tell)
+        code = 0
+    except BrokenPipeError:
+        code = 0
+    finally:
+        os._exit(code)
+
+
+def _read(fill: Any, ring: Ring, tasks: int, tell: Tell) -> None:
+    """Do tasks until there are no more."""
+    log = logging.getLogger("osucaffe")
+    log.handlers, log.propagate = [_Told(tell)], False
+    if bad := getattr(fill.__self__, "bad", None):
+        bad.tell = lambda text: tell(0, SKIPPED, text)
+    slots = [[buffer.array for buffer in buffers] for buffers in ring.slots]
+    while task := os.read(tasks, TASK.size):
+        number, turn, slot, start, stop, position = TASK.unpack(task)
+        kind, text = MADE, ""
+        if turn == ring.turn:
+            try:
+                fill(position, [array[start:stop] for array in slots[slot]])
+            except UserError as error:
+                kind, text = BAD_INPUT, str(error)
+            except Exception:
+                kind, text = CRASHED, f"a process that reads data failed:\n{traceback.format_exc()}"
+        tell(number, kind, text)
+
+
+class _Told(logging.Handler):
+    """Lets the process that is read for log what a reader would."""
+
+    def __init__(self, tell: Tell) -> None:
+        super().__init__()
+        self._tell = tell
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._tell(0, LOGGED, f"{record.levelno} {record.getMessage()}")

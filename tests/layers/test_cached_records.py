@@ -1,0 +1,181 @@
+"""Tests of records that stay where the net runs: the batches are those of records that are read."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import simplejpeg
+
+from osucaffe.backends.cpu import Cpu
+from osucaffe.backends.uploads import Uploads
+from osucaffe.data import cache, filling
+from osucaffe.data.database import record_key, write_database
+from osucaffe.data.datum import make_datum
+from osucaffe.data.settings import settings
+from osucaffe.data.source import DatumSource
+from osucaffe.errors import UserError
+from osucaffe.net import Net
+
+from .test_raw_records import FORMATS, MEAN, SETTINGS, assert_same, net_of, read_net
+
+
+@pytest.fixture
+def cached(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(settings, "cache", "device")
+
+
+def taken(net: Net, count: int) -> list[np.ndarray]:
+    found = []
+    for _ in range(count):
+        net.forward()
+        found += [net.read("flat"), net.read("label")]
+    return found
+
+
+def both(monkeypatch: pytest.MonkeyPatch, make: Any, count: int = 40) -> Net:
+    """Compare the batches of two nets of this kind, one that keeps its records and one that does
+    not; returns the first."""
+    wanted = make()
+    monkeypatch.setattr(settings, "cache", "device")
+    net = make()
+    assert "cached_batch" in [call.name for call in net.programs[0]]
+    assert_same(taken(net, count), taken(wanted, count))
+    for each in net, wanted:
+        each.layers[0].close()
+    return net
+
+
+@pytest.mark.parametrize("phase", ["TRAIN", "TEST"])
+@pytest.mark.parametrize("shuffle", [0, 1, 4])
+@pytest.mark.parametrize(("source", "transform"), SETTINGS)
+def test_batches_are_the_same(
+    source: str, transform: str, shuffle: int, phase: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(settings, "shuffle", shuffle)
+    monkeypatch.setattr(cache, "_AHEAD", 3)
+    monkeypatch.setattr(filling, "_MOST", 5)
+    net = both(monkeypatch, lambda: read_net(Cpu(), FORMATS / source, transform, phase=phase))
+    assert net.layers[0]._cached._filler.is_done
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_ranks_take_their_parts(ranks: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(settings, "shuffle", 16)
+    for rank in range(ranks):
+        monkeypatch.setattr(settings, "cache", "none")
+
+        def make(rank: int = rank) -> Net:
+            net = read_net(Cpu(), FORMATS / "mnist200_lmdb", "crop_size: 20 mirror: true")
+            net.layers[0].split(rank, ranks)
+            return net
+
+        both(monkeypatch, make)
+
+
+def test_positions_are_where_the_stream_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    source, transform = FORMATS / "raw6_lmdb", "crop_size: 20 mirror: true"
+    through = taken(read_net(Cpu(), source, transform), 6)
+    monkeypatch.setattr(settings, "cache", "device")
+    net = read_net(Cpu(), source, transform)
+    assert_same(taken(net, 2), through[:4])
+    assert net.layers[0].position == 14
+    for position in 3, 0, 4:
+        net.layers[0].position = position * 7
+        assert_same(taken(net, 2), through[2 * position : 2 * position + 4])
+
+
+def test_lists_of_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    random = np.random.default_rng(0)
+    for number in range(5):
+        image = random.integers(0, 256, (30, 40, 3), dtype=np.uint8)
+        (tmp_path / f"{number}.jpg").write_bytes(simplejpeg.encode_jpeg(image))
+    (tmp_path / "list").write_text("".join(f"{n}.jpg {n + 3}\n" for n in range(5)))
+    for text in "", "shuffle: true", "shuffle: true rand_skip: 4 is_color: false":
+        monkeypatch.setattr(settings, "cache", "none")
+        data = (
+            f'type: "ImageData" image_data_param {{ source: "{tmp_path / "list"}" batch_size: 3 '
+            f'root_folder: "{tmp_path}/" {text} }}'
+        )
+        both(monkeypatch, lambda data=data: net_of(Cpu(), data, "crop_size: 20 mirror: true"))
+
+
+@pytest.mark.parametrize("raw", [False, True])
+@pytest.mark.parametrize("where", ["host", "auto"])
+def test_decoded_records_stay_with_the_readers(
+    where: str, raw: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(settings, "shuffle", 4)
+    monkeypatch.setattr(Cpu, "raw_records", raw)
+    monkeypatch.setattr(Uploads, "room", lambda self: 0)  # none on the device
+    source, transform = FORMATS / "jpeg6_lmdb", "crop_size: 32 mirror: true force_gray: true"
+    wanted = taken(read_net(Cpu(), source, transform), 7)
+    monkeypatch.setattr(settings, "cache", where)
+    net = read_net(Cpu(), source, transform)
+    found = taken(net, 3)
+    assert net.layers[0]._source.kept.has.all()
+    net.layers[0].close()
+    monkeypatch.setattr(DatumSource, "_decode", None)
+    assert_same(found + taken(net, 4), wanted)
+    net.layers[0].close()
+
+
+def test_records_that_differ_in_size_are_read_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    random = np.random.default_rng(0)
+    shapes = [(2, 9, 8)] * 30 + [(2, 30, 7), (2, 6, 6), (2, 9, 8)]
+    images = [random.integers(0, 256, shape).astype(np.uint8) for shape in shapes]
+    records = [(record_key(i), make_datum(image, i)) for i, image in enumerate(images)]
+    write_database(tmp_path / "lmdb", records)
+    monkeypatch.setattr(filling, "_MOST", 4)
+    monkeypatch.setattr(cache, "_AHEAD", 2)
+    with caplog.at_level(logging.INFO):
+        both(monkeypatch, lambda: read_net(Cpu(), tmp_path / "lmdb", "crop_size: 6 mirror: true"))
+    assert 'read anew in each epoch: record "00000030"' in caplog.text
+    assert "is 2x30x7, unlike the first" in caplog.text
+
+
+@pytest.mark.parametrize("room", [1000, 0])
+def test_without_room_they_are_read_anew(
+    room: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(Uploads, "room", lambda self: room)
+    with caplog.at_level(logging.INFO):
+        both(monkeypatch, lambda: read_net(Cpu(), FORMATS / "mnist200_lmdb", MEAN + "mirror: true"))
+    assert "to stay they take 0.157 MB, and" in caplog.text
+
+
+def test_by_default_those_with_room_stay(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(settings, "cache", "auto")
+    monkeypatch.setattr(Cpu, "raw_records", True)
+    for room, name in (400_000, "cached_batch"), (300_000, "transform"):
+        monkeypatch.setattr(Uploads, "room", lambda self, room=room: room)
+        with caplog.at_level(logging.INFO):
+            net = read_net(Cpu(), FORMATS / "mnist200_lmdb")
+        assert name in [call.name for call in net.programs[0]]
+        assert ("are free (--cache)" in caplog.text) == (name == "transform")
+        taken(net, 1)
+    monkeypatch.setattr(Cpu, "raw_records", False)
+    net = read_net(Cpu(), FORMATS / "mnist200_lmdb")
+    assert "cached_batch" not in [call.name for call in net.programs[0]]
+
+
+def test_a_bad_record_is_named_in_its_turn(
+    cached: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    values = [make_datum(np.full((1, 2, 2), i, np.uint8), i) for i in range(40)]
+    values[30] = values[30][:-3]
+    write_database(tmp_path / "lmdb", [(record_key(i), each) for i, each in enumerate(values)])
+    monkeypatch.setattr(filling, "_MOST", 7)
+    net = read_net(Cpu(), tmp_path / "lmdb")
+    taken(net, 4)
+    for _ in range(2):
+        with pytest.raises(UserError, match=r'record "00000030".*cannot be read'):
+            net.forward()
+    net.layers[0].close()
