@@ -98,9 +98,7 @@ def _summary(worker: Worker, batch: int) -> dict[str, Any]:
         "median_ms": round(worker.median * 1e3, 4),
         "p99_ms": round(float(np.percentile(times, 99)) * 1e3, 4),
         "images_per_second": round(batch / worker.median, 1),
-        "memory_mib": round(
-            (worker.peak if worker.job["precision"] != "cpu" else worker.growth) / 2**20
-        ),
+        "memory_mib": round(memory / 2**20),
         "setup_s": round(worker.notes["setup"], 2),
     }
 
