@@ -160,11 +160,11 @@ def add_data(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--cache",
-        choices=("auto", "device", "none"),
+        choices=("auto", "device", "host", "none"),
         default="auto",
-        help="where records stay once they were read: in the memory that the net runs in (device), "
-        "which a GPU does by itself if there is room for all of them (auto, the default), or "
-        "nowhere",
+        help="where records stay once they were read: on the GPU that the net runs on (device), "
+        "decoded in the host's memory (host), or nowhere; by default (auto) on the GPU if there is "
+        "room for all of them, else JPEGs and the like in the host's memory, if there is",
     )
 
 
@@ -177,6 +177,13 @@ def set_data(args: argparse.Namespace) -> None:
     settings.shuffle = args.shuffle or 0
     settings.decode_on_gpu = args.decode == "gpu"
     settings.cache = args.cache
+
+
+def share_memory(processes: int) -> None:
+    """Let this process take no more of the host's memory than so many can."""
+    from ..data.settings import settings
+
+    settings.sharers = max(1, processes)
 
 
 def readers(args: argparse.Namespace) -> int:

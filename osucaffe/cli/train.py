@@ -116,6 +116,7 @@ def _train(args: argparse.Namespace, job: Job) -> None:
     topology = ranks.place(args, job)
     backend = options.make_backend(args)
     options.set_data(args)
+    options.share_memory(sum(each.host == topology.own.host for each in topology.ranks))
     from ..solvers.signals import Signals
     from ..solvers.solver import Solver
 

@@ -226,9 +226,8 @@ class CachedBatches:
         self.ahead.write(rows)
 
 
-def may_stay(size: int, backend: Backend, title: str) -> bool:
-    """Whether records of so many bytes may take so much of the memory, before nets have theirs."""
-    room = backend.uploads().room()
+def may_stay(size: int, room: int, title: str) -> bool:
+    """Whether records of so many bytes may take so much of the room, before nets have theirs."""
     if size <= room * SHARE:
         return True
     _log.info("%s: %s", title, _refusal(size, room))

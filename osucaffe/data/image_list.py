@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
 import numpy as np
 
+from ..backends.records import RecordCopier
 from ..backends.tensor import Shape
 from ..errors import UserError
 from ..labels import Labels
 from .ahead import BadRecords
 from .filling import Unlike
 from .image import read_image
+from .kept import Kept
 from .order import first_record, records_at
 from .transform import Transform, check_size, record_draws, shape_text
 
@@ -69,10 +71,12 @@ class ImageListSource:
     next good one of the list takes its place. `shape` is the (channels, height, width) of what
     comes out. raw: whether to give the images as they are, for the primitive `transform`, which
     have `raw_shape` then, the channels last. labels: those that an image may have (set it before
-    the first batch).
+    the first batch); kept: where images stay (likewise).
     """
 
-    interleaved = True
+    interleaved = encoded = True
+    file: BinaryIO | None = None
+    copier: RecordCopier | None = None
 
     def __init__(
         self,
@@ -95,6 +99,7 @@ class ImageListSource:
         self._seed, self._shuffle = seed, shuffle
         self.bad = bad or BadRecords()
         self.labels = Labels()
+        self.kept: Kept | None = None
         self._start = first_record(seed, rand_skip)
         image = self._read(0)
         self.record_shape: Shape = image.shape
@@ -164,11 +169,17 @@ class ImageListSource:
         )
 
     def _read(self, record: int) -> np.ndarray:
+        if self.kept and self.kept.has[record]:
+            image: np.ndarray = self.kept.images[record]
+            return image
         try:
             image = read_image(self._root + self._entries[record].name, self._colour, self._size)
         except UserError as error:
             raise UserError(f"{error} (image {record + 1} of the list {self._path})") from error
-        return image.transpose(2, 0, 1)
+        image = image.transpose(2, 0, 1)
+        if self.kept:
+            self.kept.put(record, image, self._entries[record].label)
+        return image
 
     def _name(self, record: int) -> str:
         name = self._root + self._entries[record].name

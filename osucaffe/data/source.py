@@ -5,17 +5,18 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
-from ..backends.records import ImageDecoder
+from ..backends.records import ImageDecoder, RecordCopier
 from ..backends.tensor import Shape
 from ..errors import UserError
 from ..labels import Labels
 from .ahead import BadRecords
 from .datum import Datum, jpeg_shape, parse_datum
 from .filling import Unlike
+from .kept import Kept
 from .order import first_record, records_at, runs
 from .plain import SMALL, BulkReader, PlainForm
 from .record_database import Database
@@ -47,7 +48,8 @@ class DatumSource:
     afterwards `raw` tells whether they are, `raw_shape` their shape, and `interleaved` whether
     that has the channels last, as decoders write them.
     labels: those that a record may have; decoder: what decodes interleaved records where the
-    batches lie, in memory of its own (set both before the first batch).
+    batches lie, in memory of its own; copier: what copies records there from `file`, in which they
+    lie as they are; kept: where records stay (set these before the first batch).
     """
 
     def __init__(
@@ -68,6 +70,9 @@ class DatumSource:
         self.bad = bad or BadRecords()
         self.labels = Labels()
         self.decoder: ImageDecoder | None = None
+        self.kept: Kept | None = None
+        self.copier: RecordCopier | None = None
+        self.file: BinaryIO | None = None
         self._told = False
         self._start = first_record(seed, rand_skip)
         self._local = _Memory()
@@ -88,8 +93,9 @@ class DatumSource:
         self._enter: Callable[..., None] = transform.keep if self.raw else transform.apply
         self._bulk = None
         if is_large:
-            if self.raw and self._form and database.places(0, 1):
+            if self.raw and self._form and (places := database.places(0, 1)):
                 self._bulk = BulkReader(database, self._form)
+                self.file = places.file
             self._form = None
 
     def __len__(self) -> int:
@@ -157,11 +163,14 @@ class DatumSource:
         data: Sequence[np.ndarray],
         labels: np.ndarray | None,
     ) -> bool:
-        """Fill in raw records that look like the first one. False if there are others, or one has
-        a label that it may not have."""
-        transform = self._transform
-        if self._bulk:
-            numbers = self._bulk.read(start, stop, data[0])
+        """Fill in records that are kept, or raw ones that look like the first one. False if there
+        are others, or one has a label that it may not have."""
+        transform, kept = self._transform, self.kept
+        if kept and kept.has[start:stop].all():
+            numbers: np.ndarray | None = kept.labels[start:stop]
+            self._enter_all(kept.images[start:stop], draws, data)
+        elif self._bulk:
+            numbers = self._bulk.read(start, stop, data[0], self.copier)
             if numbers is None or self.labels.wrong(numbers) is not None:
                 return False
             transform.choose_all(self.record_shape, draws, data[1])
@@ -173,19 +182,24 @@ class DatumSource:
             images, numbers = plain
             if self.labels.wrong(numbers) is not None:
                 return False
-            if self.raw:
-                np.copyto(data[0], images)
-                transform.choose_all(self.record_shape, draws, data[1])
-            elif transform.random:
-                for image, out, draw in zip(images, data[0], draws.tolist(), strict=True):
-                    transform.apply(image, out, draw)
-            else:
-                transform.apply(images, data[0])
+            self._enter_all(images, draws, data)
         else:
             return False
         if labels is not None:
             labels[:] = numbers
         return True
+
+    def _enter_all(self, images: np.ndarray, draws: np.ndarray, data: Sequence[np.ndarray]) -> None:
+        """Let images of the first one's shape enter a batch."""
+        transform = self._transform
+        if self.raw:
+            np.copyto(data[0], images)
+            transform.choose_all(self.record_shape, draws, data[1])
+        elif transform.random:
+            for image, out, draw in zip(images, data[0], draws.tolist(), strict=True):
+                transform.apply(image, out, draw)
+        else:
+            transform.apply(images, data[0])
 
     def _fill_one_by_one(
         self,
@@ -199,19 +213,23 @@ class DatumSource:
     ) -> None:
         """whole: Unlike is raised where a record has another shape than the first."""
         left: Sequence[int] = range(len(records))
+        there = self.decoder or self.copier
         if self.decoder:
             left = self._decode_there(records, draws, data, labels)
         for index in left:
             key, value = records[index]
             out = [each[index] for each in data]
-            if self.decoder:
-                out[0] = self._own_memory().transpose(2, 0, 1)
+            if there:
+                own = self._own_memory()
+                out[0] = own.transpose(2, 0, 1) if self.interleaved else own
             try:
                 datum, image = self._usable(key, value, self._memory(out[0]))
             except UserError as error:
                 self.bad.found(error)
                 datum, image = self._next_usable(start + index)
             else:
+                if self.kept:
+                    self.kept.put(start + index, image, datum.label)
                 if self.decoder and not self._told:
                     self._told = True
                     _log.warning(
@@ -224,8 +242,8 @@ class DatumSource:
             self._enter(image, *out, draws[index])
             if labels is not None:
                 labels[index] = datum.label
-            if self.decoder:
-                self.decoder.put(out[0].transpose(1, 2, 0), index, data[0])
+            if there:
+                there.put(own, index, data[0])
 
     def _decode_there(
         self,
@@ -268,7 +286,8 @@ class DatumSource:
         """Memory of the calling thread's for an image: new memory for each takes time."""
         if self._local.image is None:
             channels, *extents = self.record_shape
-            self._local.image = np.empty((*extents, channels), np.uint8)
+            shape = (*extents, channels) if self.encoded else self.record_shape
+            self._local.image = np.empty(shape, np.uint8)
         return self._local.image
 
     def _usable(

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import Protocol
+from typing import BinaryIO, Protocol
 
 from ..backends.primitives import Program
-from ..backends.records import ImageDecoder
+from ..backends.records import Filler, ImageDecoder, RecordCopier
 from ..backends.tensor import Shape, Tensor
+from ..backends.uploads import available_memory
 from ..blob import Blob
 from ..data.cache import Cacheable, CachedBatches, may_stay
-from ..data.pipeline import Buffer, Fill, Pipeline
+from ..data.kept import Kept
+from ..data.pipeline import Buffer, Fill
 from ..data.settings import settings
 from ..data.transform import Transform
 from ..labels import Labels
@@ -24,9 +26,13 @@ class Source(Cacheable, Protocol):
     shape: Shape
     record_shape: Shape
     raw: bool
+    encoded: bool
+    kept: Kept | None
     raw_shape: Shape
     interleaved: bool
     labels: Labels
+    file: BinaryIO | None
+    copier: RecordCopier | None
 
     @property
     def fill(self) -> Fill:
@@ -56,11 +62,16 @@ class Images(Stream):
     ) -> list[Shape]:
         """Start the stream. Returns the shapes of the tops.
 
-        decodes: see `prefetch`. decoder: whose memory raw records are written to, instead of the
+        decodes: see `pipeline`. decoder: whose memory raw records are written to, instead of the
         host's.
         """
         self._source = source
         self.record_shape = source.record_shape
+        stays = self._stays(source, decoder)
+        if not stays and self._stays_decoded(source, decoder):
+            kept = Kept(len(source), source.record_shape, interleaved=True)
+            if may_stay(kept.nbytes, available_memory() // settings.sharers, self.title):
+                source.kept = kept
         shapes: list[Shape] = [(batch, *source.shape), (batch,)]
         if not source.raw:
             return self.stream(source.fill, shapes, threads=threads, depth=depth, decodes=decodes)
@@ -75,41 +86,50 @@ class Images(Stream):
         shapes = shapes[: len(self.param.top)]
         fed = [self._raw.shape, self._table.shape, *shapes[1:]]
         dtypes = [self._raw.dtype, self._table.dtype, *["float32"] * len(shapes[1:])]
-        if self._stays(source, decoder):
+        pipeline = functools.partial(
+            self.pipeline,
+            source.fill,
+            fed,
+            dtypes=dtypes,
+            threads=threads,
+            depth=depth,
+            decodes=decodes,
+        )
+        if stays:
             self._pipeline = self._cached = CachedBatches(
                 self.backend,
                 source,
                 [(source.raw_shape, "uint8")],
                 batch=batch,
                 width=5,
-                threads=settings.readers or threads,
-                pipeline=lambda: Pipeline(
-                    source.fill,
-                    fed,
-                    dtypes=dtypes,
-                    depth=depth,
-                    threads=settings.readers or threads,
-                ),
+                threads=self.readers(threads),
+                pipeline=pipeline,
                 title=f"{self.title}, {self.phase}",
             )
             return shapes
-        first = functools.partial(_allocate, decoder) if decoder else None
-        self.prefetch(
-            source.fill,
-            fed,
-            dtypes=dtypes,
-            first=first,
-            threads=threads,
-            depth=depth,
-            decodes=decodes,
-        )
+        if source.file and self.map_file:
+            source.copier = self.map_file(source.file)
+        there = decoder or source.copier
+        first = functools.partial(_allocate, there) if there else None
+        self._pipeline = pipeline(first=first)
         return shapes
 
     def _stays(self, source: Source, decoder: ImageDecoder | None) -> bool:
         """Whether the records are to stay where the backend has its tensors."""
-        if settings.cache == "auto" and self.raw_records and not decoder:
-            return may_stay(len(source) * math.prod(source.raw_shape), self.backend, self.title)
-        return settings.cache == "device"
+        if settings.cache != "auto":
+            return settings.cache == "device" and source.raw and not decoder
+        size = len(source) * math.prod(source.raw_shape)
+        return (
+            self.raw_records
+            and source.raw
+            and not decoder
+            and may_stay(size, self.backend.uploads().room(), self.title)
+        )
+
+    def _stays_decoded(self, source: Source, decoder: ImageDecoder | None) -> bool:
+        """Whether decoded records are to stay with those who read them: others are read as
+        quickly."""
+        return settings.cache in ("auto", "host") and source.encoded and not decoder
 
     def limit_labels(self, top: int, labels: Labels) -> None:
         if top == 1:
@@ -151,6 +171,6 @@ class Images(Stream):
         )
 
 
-def _allocate(decoder: ImageDecoder, shape: Shape, _: str) -> Buffer:
-    memory = decoder.allocate(shape)
+def _allocate(there: Filler, shape: Shape, _: str) -> Buffer:
+    memory = there.allocate(shape)
     return Buffer(memory, memory.reshape(-1), int(memory.data.ptr))

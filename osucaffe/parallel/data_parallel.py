@@ -163,6 +163,10 @@ class DataParallel(ProcessGroup):
         """One pass, and with `update` the exchange of gradients beside or behind it."""
         net = solver.net
         before, after = self.overlap_hooks(accumulate=accumulate, update=update)
+        if update and self._updates_weights:
+            before[0] = sequence(
+                [solver.optimizer.take_rate, *([before[0]] if 0 in before else [])]
+            )
         then = self._finish(after) if update else []
         if any(layer.reshapes for layer in net.layers):
             before[len(net.layers)] = self._scale_gradients  # the losses may have new memory

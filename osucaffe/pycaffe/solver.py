@@ -126,8 +126,7 @@ class _Hooks(ProcessGroup):
             passes()
             if update:
                 self._call(self.gradients)
-                for each in solver.optimizer.steps:
-                    each()
+                solver.optimizer.run()
 
         return step
 

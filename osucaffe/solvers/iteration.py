@@ -28,7 +28,7 @@ def iterate(solver: Solver, tracer: Tracer | None = None) -> None:
         param.display > 0 and (-solver.iteration % param.display < param.average_loss)
     )
     rate = solver.policy.rate(solver.iteration)
-    solver.optimizer.set_rate(rate, solver.iteration)
+    solver.optimizer.set_rate(rate, solver.iteration, solver.policy.ahead)
     for part in range(param.iter_size):
         accumulate, update = part > 0, part == param.iter_size - 1
         if show:
@@ -42,13 +42,13 @@ def iterate(solver: Solver, tracer: Tracer | None = None) -> None:
         if wanted:
             solver.losses.note(net, part)
     if tracer and not show:
-        tracer.update(lambda: _update(solver, rate))
+        tracer.update(lambda: _update(solver))
     if display:
         solver.losses.read()
         _display(solver, rate)
     if show:
         shown = debug.parameter_values(net)
-        _update(solver, rate)
+        _update(solver)
         debug.show_update(net, shown)
     if param.clip_gradients >= 0 and display:
         solver.optimizer.log_clipping(param.clip_gradients)
@@ -64,10 +64,10 @@ def _step(solver: Solver, *, accumulate: bool, update: bool) -> Step:
     return solver.steps[key]
 
 
-def _update(solver: Solver, rate: float) -> None:
+def _update(solver: Solver) -> None:
     """The update, outside such a step."""
     solver.group.exchange()
-    solver.optimizer.step(rate, solver.iteration)
+    solver.optimizer.run()
     solver.group.updated()
 
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import math
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..backends.backend import Backend
 from ..backends.primitives import Program
+from ..backends.rows_ahead import RowsAhead
 from ..backends.tensor import Step, Tensor
 from .rules import Update
 from .scaling import LossScale
@@ -19,6 +22,9 @@ if TYPE_CHECKING:
     from ..net import Net
 
 logger = logging.getLogger("osucaffe")
+
+Ahead = Callable[[int, int], list[float]]
+_RATES_AHEAD = 256
 
 
 class Optimizer:
@@ -49,8 +55,15 @@ class Optimizer:
         self._scalars = scalars
         self._given = Tensor((1,), name="learning_rate", kept=True)
         self._place(self._given, scalars, memory, update.names.index("lr"))
-        self._rate = np.full(1, np.nan, np.float32)
+        uploads = backend.uploads()
+        self._ahead = RowsAhead(uploads, (1,), "float32", _RATES_AHEAD, "learning rates")
+        self._ahead.place(backend)
+        self._rates: list[float] = []
+        """What the steps find next in `_ahead`, backwards."""
         program = Program()
+        program.next_row(self._ahead.table, self._ahead.cursor, self._given)
+        self.take_rate: Step = self._prepare(program.calls.pop())
+        """Gives the other steps the rate that `set_rate` told: once an iteration, before them."""
         if "squares" in update.names:
             squares = Tensor((1,), name="squares", kept=True)
             self._place(squares, scalars, memory, update.names.index("squares"))
@@ -63,7 +76,7 @@ class Optimizer:
         if scale:
             program.add(scale.change(squares), [])
         self.steps: list[Step] = [self._prepare(call) for call in program.calls]
-        """What `step` runs behind `set_rate`."""
+        """What `run` runs behind `take_rate`."""
         self.separable = len(self.steps) == 1
         """Whether parameters may be updated apart: no sum over all gradients is needed."""
 
@@ -94,15 +107,29 @@ class Optimizer:
     def step(self, learning_rate: float, iteration: int) -> None:
         """Update every parameter from its gradient, which stays as it is."""
         self.set_rate(learning_rate, iteration)
+        self.run()
+
+    def run(self) -> None:
+        """Make the update for which `set_rate` has just told the rate."""
+        self.take_rate()
         for step in self.steps:
             step()
 
-    def set_rate(self, learning_rate: float, iteration: int) -> None:
-        """Give the steps what changes from iteration to iteration."""
+    def set_rate(
+        self, learning_rate: float, iteration: int, ahead: Ahead = lambda iteration, count: []
+    ) -> None:
+        """Give the steps what changes from iteration to iteration: once before each update.
+
+        ahead: gives the learning rates of this iteration and of up to `count` that follow, as far
+        as they are known: these are told once for all, unless another comes in their place.
+        """
         rate = np.float32(self._update.rate(learning_rate, iteration))
-        if rate != self._rate[0]:
-            self._rate[0] = rate
-            self._backend.write(self._given, self._rate)
+        if not self._rates or self._rates[-1] != rate:
+            known = ahead(iteration, self._ahead.most)
+            rates = [rate, *map(self._update.rate, known[1:], itertools.count(iteration + 1))]
+            self._ahead.write(np.array(rates, np.float32)[:, None])
+            self._rates = np.array(rates[::-1], np.float32).tolist()
+        self._rates.pop()
 
     def read_history(self) -> list[np.ndarray]:
         """All history, in Caffe's order: the first buffer of every parameter, then the second."""

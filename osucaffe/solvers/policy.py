@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import copy
 import logging
 import math
 from collections.abc import Callable
@@ -88,7 +90,7 @@ class Policy:
         self.watches_loss = name == "plateau"
         self._loss = loss
         self._param = param
-        self._factor: Callable[[int], float] = getattr(self, f"_{name}")
+        self._tells = True
 
     def rate(self, iteration: int) -> float:
         """The learning rate of this iteration; call it once an iteration, in their order."""
@@ -100,7 +102,7 @@ class Policy:
             if iteration < length:
                 return float(start + (param.base_lr - start) * (iteration / length) ** power)
         try:
-            factor = self._factor(iteration)
+            factor = getattr(self, f"_{self.name}")(iteration)
         except (OverflowError, ZeroDivisionError, TypeError):  # TypeError: it is complex
             factor = math.nan
         if not math.isfinite(factor):
@@ -113,6 +115,17 @@ class Policy:
         if self.name == "poly":
             return float(param.min_lr + (param.base_lr - param.min_lr) * factor)
         return float(max(param.base_lr * factor, param.min_lr))
+
+    def ahead(self, iteration: int, count: int) -> list[float]:
+        """The rates of this iteration and those that follow, as far as they are known now, up to
+        count: what `rate` will say."""
+        rates: list[float] = []
+        twin = copy.copy(self)
+        twin._tells = False
+        with contextlib.suppress(UserError):  # it is raised in its turn
+            while len(rates) < (1 if self.watches_loss else count):
+                rates.append(twin.rate(iteration + len(rates)))
+        return rates
 
     def _fixed(self, iteration: int) -> float:
         return 1.0
@@ -131,7 +144,10 @@ class Policy:
         values = self._param.stepvalue
         while self.current_step < len(values) and iteration >= values[self.current_step]:
             self.current_step += 1
-            logger.info("MultiStep Status: Iteration %d, step = %d", iteration, self.current_step)
+            if self._tells:
+                logger.info(
+                    "MultiStep Status: Iteration %d, step = %d", iteration, self.current_step
+                )
         return float(self._param.gamma**self.current_step)
 
     def _poly(self, iteration: int) -> float:

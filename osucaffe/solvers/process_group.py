@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
@@ -38,14 +38,14 @@ class ProcessGroup:
     def begin(self) -> None:
         """Iterations follow."""
 
-    def step(self, solver: Any, *, accumulate: bool, update: bool) -> Step:
+    def step(self, solver: Solver, *, accumulate: bool, update: bool) -> Step:
         """One forward and backward pass as a step; update: and the update from the mean gradient.
 
         accumulate: the gradients are added to those of the pass before.
         """
-        then = solver.optimizer.steps if update else ()
-        step: Step = solver.net.whole(accumulate=accumulate, then=then)
-        return step
+        optimizer = solver.optimizer
+        then = [optimizer.take_rate, *optimizer.steps] if update else ()
+        return solver.net.whole(accumulate=accumulate, then=then)
 
     def overlap_hooks(
         self, *, accumulate: bool, update: bool

@@ -16,6 +16,7 @@ from osucaffe.data import cache, filling
 from osucaffe.data.database import record_key, write_database
 from osucaffe.data.datum import make_datum
 from osucaffe.data.settings import settings
+from osucaffe.data.source import DatumSource
 from osucaffe.errors import UserError
 from osucaffe.net import Net
 
@@ -100,6 +101,26 @@ def test_lists_of_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
             f'root_folder: "{tmp_path}/" {text} }}'
         )
         both(monkeypatch, lambda data=data: net_of(Cpu(), data, "crop_size: 20 mirror: true"))
+
+
+@pytest.mark.parametrize("raw", [False, True])
+@pytest.mark.parametrize("where", ["host", "auto"])
+def test_decoded_records_stay_with_the_readers(
+    where: str, raw: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(settings, "shuffle", 4)
+    monkeypatch.setattr(Cpu, "raw_records", raw)
+    monkeypatch.setattr(Uploads, "room", lambda self: 0)  # none on the device
+    source, transform = FORMATS / "jpeg6_lmdb", "crop_size: 32 mirror: true force_gray: true"
+    wanted = taken(read_net(Cpu(), source, transform), 7)
+    monkeypatch.setattr(settings, "cache", where)
+    net = read_net(Cpu(), source, transform)
+    found = taken(net, 3)
+    assert net.layers[0]._source.kept.has.all()
+    net.layers[0].close()
+    monkeypatch.setattr(DatumSource, "_decode", None)
+    assert_same(found + taken(net, 4), wanted)
+    net.layers[0].close()
 
 
 def test_records_that_differ_in_size_are_read_anew(

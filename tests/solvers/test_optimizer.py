@@ -17,6 +17,7 @@ def with_gradients(settings: str) -> Solver:
     run.net.forward()
     run.net.backward()
     run.optimizer.set_rate(0.1, 0)
+    run.optimizer.take_rate()
     return run
 
 
