@@ -213,8 +213,8 @@ class DataParallel(ProcessGroup):
             return [gradients.send_rest, *changes]
         backend = self._solver.backend
         for layer, change in self._updates[:-1]:
-            after[layer] = sequence([after[layer], backend.later(change)])
-        return [gradients.send_rest, changes[-1], backend.join]
+            after[layer] = sequence([after[layer], backend.low_priority(change)])
+        return [gradients.send_rest, changes[-1], backend.join_low_priority]
 
     def watch(self) -> contextlib.AbstractContextManager[None]:
         if not self._enqueues:  # whatever waits for others watches itself
