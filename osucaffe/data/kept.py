@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import math
+import mmap
+from typing import Any
+
 import numpy as np
 
 from ..backends.tensor import Shape
@@ -10,19 +14,21 @@ from ..backends.tensor import Shape
 class Kept:
     """Room for the images of `count` records, (channels, height, width), and their labels.
 
-    has: which records are there. The memory is taken as they come. Safe to use from threads that
+    has: which records are there. The memory is taken as they come, and shared with processes that
+    are forked: a copy in another process begins empty. Safe to use from threads and processes that
     put the same records.
     """
 
-    def __init__(self, count: int, shape: Shape, *, interleaved: bool) -> None:
-        """interleaved: the channels lie last, as decoders write them."""
+    def __init__(self, count: int, shape: Shape) -> None:
+        self._given = count, shape
         channels, *extents = shape
-        if interleaved:
-            self.images = np.empty((count, *extents, channels), np.uint8).transpose(0, 3, 1, 2)
-        else:
-            self.images = np.empty((count, *shape), np.uint8)
-        self.labels = np.empty(count, np.int64)
-        self.has = np.zeros(count, bool)
+        # The channels lie last, as decoders write them.
+        self.images = _shared((count, *extents, channels), np.uint8).transpose(0, 3, 1, 2)
+        self.labels = _shared((count,), np.int64)
+        self.has = _shared((count,), np.bool_)
+
+    def __reduce__(self) -> Any:
+        return Kept, self._given
 
     @property
     def nbytes(self) -> int:
@@ -35,3 +41,10 @@ class Kept:
             self.images[number] = image
             self.labels[number] = label
             self.has[number] = True
+
+
+def _shared(shape: Shape, dtype: type[np.generic]) -> np.ndarray:
+    """Zeros that forked processes share."""
+    count = math.prod(shape)
+    memory = mmap.mmap(-1, count * np.dtype(dtype).itemsize)
+    return np.frombuffer(memory, dtype, count).reshape(shape)

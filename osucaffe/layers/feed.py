@@ -9,7 +9,7 @@ from ..backends.primitives import Program
 from ..backends.tensor import Shape, Tensor
 from ..blob import Blob
 from ..data.cache import CachedBatches
-from ..data.pipeline import Buffer, Fill, Pipeline, Threads, Workers
+from ..data.pipeline import Arrays, Buffer, Fill, Pipeline, Threads, Workers
 from ..data.processes import Processes, worth_processes
 from ..data.settings import settings
 from ..layers.base import Layer
@@ -84,15 +84,30 @@ class Stream(Feed):
         does so much for each record that many threads would wait for Python's lock: processes do it
         then (its source can be sent to them).
         """
+        forms = list(zip(shapes, dtypes or ["float32"] * len(shapes), strict=True))
+        self._pipeline = self.pipeline(
+            fill, forms, first=first, threads=threads, depth=depth, decodes=decodes
+        )
+
+    @staticmethod
+    def pipeline(
+        fill: Fill,
+        forms: Arrays,
+        *,
+        first: Callable[[Shape, str], Buffer] | None = None,
+        threads: int = 1,
+        depth: int = 4,
+        decodes: bool = False,
+    ) -> Pipeline:
+        """What makes batches of these arrays (shape, dtype) ahead; the rest as for `prefetch`."""
         threads = settings.readers or threads
         workers: Callable[..., Workers] = Threads
         if first:
             workers = functools.partial(Threads, first=first)
         elif decodes and worth_processes(threads, depth):
             workers = Processes
-        self._pipeline = Pipeline(
-            fill, shapes, dtypes=dtypes, depth=depth, threads=threads, workers=workers
-        )
+        shapes, dtypes = zip(*forms, strict=True)
+        return Pipeline(fill, shapes, dtypes=dtypes, depth=depth, threads=threads, workers=workers)
 
     def next(self) -> list[Buffer]:
         return self._pipeline.next()

@@ -13,7 +13,7 @@ from ..backends.uploads import available_memory
 from ..blob import Blob
 from ..data.cache import Cacheable, CachedBatches, may_stay
 from ..data.kept import Kept
-from ..data.pipeline import Buffer, Fill, Pipeline
+from ..data.pipeline import Buffer
 from ..data.settings import settings
 from ..data.transform import Transform
 from ..labels import Labels
@@ -31,10 +31,6 @@ class Source(Cacheable, Protocol):
     raw_shape: Shape
     interleaved: bool
     labels: Labels
-
-    @property
-    def fill(self) -> Fill:
-        """Writes records into a batch; raw ones as bytes and the table of `transform`."""
 
 
 class Images(Stream):
@@ -67,7 +63,7 @@ class Images(Stream):
         self.record_shape = source.record_shape
         stays = self._stays(source, decoder)
         if not stays and self._stays_decoded(source, decoder):
-            kept = Kept(len(source), source.record_shape, interleaved=True)
+            kept = Kept(len(source), source.record_shape)
             if may_stay(kept.nbytes, available_memory() // settings.sharers, self.title):
                 source.kept = kept
         shapes: list[Shape] = [(batch, *source.shape), (batch,)]
@@ -91,13 +87,9 @@ class Images(Stream):
                 [(source.raw_shape, "uint8")],
                 batch=batch,
                 width=5,
-                threads=settings.readers or threads,
-                pipeline=lambda: Pipeline(
-                    source.fill,
-                    fed,
-                    dtypes=dtypes,
-                    depth=depth,
-                    threads=settings.readers or threads,
+                fed=list(zip(fed, dtypes, strict=True)),
+                pipeline=functools.partial(
+                    self.pipeline, threads=threads, depth=depth, decodes=decodes
                 ),
                 title=f"{self.title}, {self.phase}",
             )
