@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check
 ITERATIONS ?= 3000
 
-.PHONY: help train test test-quick test-lowest test-newest test-pythons test-gpu lint bench-cpu bench-data bench-gpu bench-setup bench-train bench-scaling bench-comm bench-recurrent clean
+.PHONY: help train test test-quick test-lowest test-newest test-pythons test-gpu lint bench-cpu bench-data bench-gpu bench-setup bench-kernels bench-train bench-scaling bench-comm bench-recurrent clean
 .DELETE_ON_ERROR:
 
 help:
@@ -21,6 +21,7 @@ help:
 	@echo "make bench-data read LMDBs side by side with PyTorch's DataLoader; PYTHON=... on a GPU machine"
 	@echo "make bench-gpu  the same on a GPU (needs CuPy, cuDNN and PyTorch for CUDA)"
 	@echo "make bench-setup  how long training takes to start on a GPU, cold and warm"
+	@echo "make bench-kernels  what each way of computing a convolution is worth, on a GPU"
 	@echo "make bench-train  whole programs that train from files, beside PyTorch's; PYTHON=... on a GPU machine"
 	@echo "make bench-scaling  training on 2 and 4 GPUs, beside PyTorch DDP"
 	@echo "make bench-recurrent  an LSTM beside torch.nn.LSTM; PYTHON=... on a GPU machine"
@@ -97,6 +98,9 @@ bench-gpu:
 
 bench-setup:
 	$(PYTHON) -m benchmarks.bench_setup
+
+bench-kernels:
+	$(PYTHON) -m benchmarks.bench_kernels
 
 bench-train: $(if $(filter python3,$(PYTHON)),$(VENV)/bench.stamp)
 	$(if $(filter python3,$(PYTHON)),$(BIN)/python,$(PYTHON)) -m benchmarks.bench_train

@@ -27,7 +27,7 @@ from osucaffe.data.database import record_key, write_database
 from osucaffe.data.datum import make_datum
 from osucaffe.proto import read_solver
 
-from . import nets, results
+from . import gpu, nets, results
 from .bench_data_sides import write_databases
 from .bench_gpu import CASES, PRECISIONS
 
@@ -147,7 +147,7 @@ def main() -> None:
     options = parser.parse_args()
     trees = {"this": HERE}
     trees |= {name: Path(folder) for name, _, folder in (t.partition("=") for t in options.tree)}
-    versions = _versions()
+    versions = gpu.versions()
     name = f"setup-{versions['device'].lower().replace(' ', '-')}-{results.today()}"
     cases = {_place(case): case for case in results.earlier(name, options.out).get("cases", [])}
     with tempfile.TemporaryDirectory() as folder:
@@ -175,14 +175,6 @@ def _line(case: dict[str, Any]) -> str:
     parts = {name: round(value, 2) for name, value in case["cold"]["parts"].items()}
     totals = " ".join(f"{kind} {case[kind]['total']:.2f} s" for kind in ("cold", "warm"))
     return f"{case['model']} {case['precision']} {case['tree']}: {totals} {parts}"
-
-
-def _versions() -> dict[str, Any]:
-    from osucaffe.cli.gpus import describe_gpus
-
-    rows = describe_gpus("0")
-    versions = [f"{name} {rows[name]}" for name in ("CUDA", "cuDNN", "cuBLAS")]
-    return {"device": rows["GPU 0"].partition(",")[0], "versions": versions}
 
 
 if __name__ == "__main__":

@@ -23,6 +23,15 @@ BLOCK = 20
 """Iterations between two looks at the clock: the host waits for the device only then."""
 
 
+def versions() -> dict[str, Any]:
+    """The name of GPU 0, and the versions of what computes there."""
+    from osucaffe.cli.gpus import describe_gpus
+
+    rows = describe_gpus("0")
+    found = [f"{name} {rows[name]}" for name in ("CUDA", "cuDNN", "cuBLAS")]
+    return {"device": rows["GPU 0"].partition(",")[0], "versions": found}
+
+
 @contextlib.contextmanager
 def device_alone() -> Iterator[None]:
     """Hold the device while a side builds and is timed in parts: each picks its kernels by timing

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Protocol
+from typing import Any, BinaryIO, Protocol
 
 import numpy as np
 
 from .laps import Laps
 from .random import RandomState
-from .records import ImageDecoder
+from .records import ImageDecoder, RecordCopier
 from .tensor import Call, Step, Tensor, sequence
 from .uploads import Uploads
 
@@ -49,6 +49,10 @@ class Backend(Protocol):
     @property
     def image_decoder(self) -> Callable[[], ImageDecoder] | None:
         """Makes what decodes JPEGs into its own memory, where there is such a thing."""
+        return None
+
+    def map_file(self, file: BinaryIO) -> RecordCopier | None:
+        """What copies records from a file into its own memory, where there is such a thing."""
         return None
 
     # -- streams ---------------------------------------------------------------------------------

@@ -26,20 +26,32 @@ class Part(NamedTuple):
     size: tuple[int, int]
 
 
-class ImageDecoder(Protocol):
-    """What decodes JPEGs into a backend's own memory. Safe to use from several threads."""
+class Filler(Protocol):
+    """What writes records to a backend's own memory. Safe to use from several threads."""
 
     def allocate(self, shape: Shape) -> Any:
-        """Memory for a batch, uint8 (N, height, width, channels): a flat array has its address."""
+        """Memory for a batch, uint8 (N, ...): a flat array has its address."""
+
+    def put(self, image: np.ndarray, place: int, batch: Any) -> None:
+        """Write a record, or some behind each other, to a place of the batch."""
+
+
+class RecordCopier(Filler, Protocol):
+    """What copies records from a file there, without the host."""
+
+    def copy(self, begins: np.ndarray, batch: Any) -> bool:
+        """Write the bytes of the file from each of these places on to the batch. False if the
+        system does not allow it, and the batch holds nothing of use."""
+
+
+class ImageDecoder(Filler, Protocol):
+    """What decodes JPEGs there."""
 
     def decode(
         self, jpegs: Sequence[memoryview], parts: Sequence[Part], places: Sequence[int], batch: Any
     ) -> list[bool]:
         """Write a part of each JPEG to its place of the batch, blue first. For each, whether it
         could be decoded and has the extents that its part says."""
-
-    def put(self, image: np.ndarray, place: int, batch: Any) -> None:
-        """Write a decoded image (height, width, channels) to its place of the batch."""
 
 
 def transform_record(

@@ -56,7 +56,8 @@ class CachedBatches:
     `cached_batch`; then `fill_whole` writes labels, too, and which records it could not write.
     fed: the same of a batch as `fill` writes it, for records that cannot stay: the parts, and with
     a width of 5 the table of `transform`, and the labels if they are wanted. pipeline: makes a
-    Pipeline of a function and what it writes. title: what the log calls the layer.
+    Pipeline of a function, and shapes and dtypes of what it writes. title: what the log calls the
+    layer.
 
     `parts` and `ahead` are for the net's calls, which find their memory when `prepare` has been
     called. A row of `ahead` tells of a batch what `rows` does of its records.
@@ -71,7 +72,7 @@ class CachedBatches:
         batch: int,
         width: int,
         fed: Sequence[Form],
-        pipeline: Callable[[Fill, Sequence[Form]], Pipeline],
+        pipeline: Callable[..., Pipeline],
         title: str,
     ) -> None:
         self._backend, self._source, self._batch = backend, source, batch
@@ -205,7 +206,8 @@ class CachedBatches:
     def _read(self, fill: Fill, forms: Sequence[Form], records: int) -> list[np.ndarray]:
         """The next records as a Pipeline gives them."""
         if self._pipeline is None:
-            self._pipeline = self._make_pipeline(fill, forms)
+            shapes, dtypes = zip(*forms, strict=True)
+            self._pipeline = self._make_pipeline(fill, shapes, dtypes=dtypes)
             self._pipeline.split(self._offset // records, self._stride // self._batch)
         if self._pipeline.position != self._position:
             self._pipeline.position = self._position

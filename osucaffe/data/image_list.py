@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
 import numpy as np
 
+from ..backends.records import RecordCopier
 from ..backends.tensor import Shape
 from ..errors import UserError
 from ..labels import Labels
@@ -73,6 +74,8 @@ class ImageListSource:
     """
 
     interleaved = encoded = True
+    file: BinaryIO | None = None
+    copier: RecordCopier | None = None
 
     def __init__(
         self,

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import os
 from itertools import chain
+from typing import Any, BinaryIO
 
 import numpy as np
 
+from ..backends.records import RecordCopier
 from ..backends.tensor import Shape
 from ..errors import UserError
 from .datum import LABEL_TAG, Datum
+from .lmdb_file import Places
 from .lmdb_tree import COPY_AGAIN
 from .record_database import Database
 
@@ -95,6 +98,10 @@ def _label_end(tail: bytes) -> int:
     return next((at + 1 for at in range(1, len(tail)) if tail[at] < 0x80), len(tail))
 
 
+def _shorter(file: BinaryIO) -> UserError:
+    return UserError(f"{file.name} has become shorter while it was read: {COPY_AGAIN}")
+
+
 class BulkReader:
     """Copies the pixels of large plain records from a file straight into a batch.
 
@@ -105,12 +112,65 @@ class BulkReader:
     def __init__(self, database: Database, form: PlainForm) -> None:
         self._database, self._form = database, form
         self._gap = np.empty(_GAP, np.uint8)
+        self._labels: np.ndarray | None = None
 
-    def read(self, start: int, stop: int, images: np.ndarray) -> np.ndarray | None:
-        """Write the pixels of the records start .. stop - 1 into images (uint8, row-major).
+    def read(
+        self, start: int, stop: int, images: Any, copier: RecordCopier | None = None
+    ) -> np.ndarray | None:
+        """Write the pixels of the records start .. stop - 1 into images (uint8, row-major): of the
+        host, or where the copier's batches lie.
 
         Returns their labels; or None if one is not plain, and what images holds is of no use.
         """
+        if copier is None:
+            return self._read(start, stop, images)
+        labels = self._known_labels(start, stop)
+        if labels is None:
+            return None
+        pixels = self._places(start, stop).begins + len(self._form.head)
+        if copier.copy(pixels, images):
+            self._places(start, stop)  # else the end of what was copied may be anything
+            return labels
+        memory = np.empty(images.shape, np.uint8)
+        labels = self._read(start, stop, memory)
+        copier.put(memory, 0, images)
+        return labels
+
+    def _places(self, start: int, stop: int) -> Places:
+        """Where records lie, which the file still has."""
+        places = self._database.places(start, stop)
+        assert places is not None, "who makes this has asked"
+        if os.fstat(places.file.fileno()).st_size < (places.begins + places.sizes).max():
+            raise _shorter(places.file)
+        return places
+
+    def _known_labels(self, start: int, stop: int) -> np.ndarray | None:
+        """The labels of records, which are read once; None if a record is not plain."""
+        if self._labels is None:
+            self._labels = np.full(len(self._database), -1, np.int32)
+        known = self._labels[start:stop]
+        if (known >= 0).all():
+            return known
+        file, begins, sizes = self._places(start, stop)
+        before = len(self._form.head) + self._form.size
+        lengths = sizes - before
+        if (lengths < 0).any() or (lengths > _TAIL).any():
+            return None
+        heads = np.empty((stop - start, len(self._form.head)), np.uint8)
+        tails = np.zeros((stop - start, _TAIL), np.uint8)
+        for head, tail, begin, length in zip(
+            heads, tails, begins.tolist(), lengths.tolist(), strict=True
+        ):
+            taken = os.preadv(file.fileno(), [head.data], begin)
+            taken += os.preadv(file.fileno(), [tail[:length].data], begin + before)
+            if taken < len(head) + length:
+                raise _shorter(file)
+        labels = self._form.labels(heads, tails, lengths)
+        if labels is not None:
+            known[:] = labels
+        return labels
+
+    def _read(self, start: int, stop: int, images: np.ndarray) -> np.ndarray | None:
         form, count = self._form, stop - start
         places = self._database.places(start, stop)
         assert places is not None, "who makes this has asked"
@@ -143,8 +203,6 @@ class BulkReader:
                 # A signal may cut a call short: the next one goes on behind the last whole record.
                 whole = int(np.searchsorted((begins + sizes)[at:last], begins[at] + taken, "right"))
                 if not whole:
-                    raise UserError(
-                        f"{file.name} has become shorter while it was read: {COPY_AGAIN}"
-                    )
+                    raise _shorter(file)
                 at += whole
         return form.labels(heads, tails, lengths)

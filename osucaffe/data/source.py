@@ -5,11 +5,11 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
-from ..backends.records import ImageDecoder
+from ..backends.records import ImageDecoder, RecordCopier
 from ..backends.tensor import Shape
 from ..errors import UserError
 from ..labels import Labels
@@ -47,7 +47,8 @@ class DatumSource:
     afterwards `raw` tells whether they are, `raw_shape` their shape, and `interleaved` whether
     that has the channels last, as decoders write them.
     labels: those that a record may have; decoder: what decodes interleaved records where the
-    batches lie, in memory of its own; kept: where records stay (set them before the first batch).
+    batches lie, in memory of its own; copier: what copies records there from `file`, in which they
+    lie as they are; kept: where records stay (set these before the first batch).
     """
 
     def __init__(
@@ -69,6 +70,8 @@ class DatumSource:
         self.labels = Labels()
         self.decoder: ImageDecoder | None = None
         self.kept: Kept | None = None
+        self.copier: RecordCopier | None = None
+        self.file: BinaryIO | None = None
         self._told = False
         self._start = first_record(seed, rand_skip)
         self._local = _Memory()
@@ -89,8 +92,9 @@ class DatumSource:
         self._enter: Callable[..., None] = transform.keep if self.raw else transform.apply
         self._bulk = None
         if is_large:
-            if self.raw and self._form and database.places(0, 1):
+            if self.raw and self._form and (places := database.places(0, 1)):
                 self._bulk = BulkReader(database, self._form)
+                self.file = places.file
             self._form = None
 
     def __len__(self) -> int:
@@ -169,7 +173,7 @@ class DatumSource:
             numbers: np.ndarray | None = kept.labels[start:stop]
             self._enter_all(kept.images[start:stop], draws, data)
         elif self._bulk:
-            numbers = self._bulk.read(start, stop, data[0])
+            numbers = self._bulk.read(start, stop, data[0], self.copier)
             if numbers is None or self.labels.wrong(numbers) is not None:
                 return False
             transform.choose_all(self.record_shape, draws, data[1])
@@ -209,13 +213,15 @@ class DatumSource:
         labels: np.ndarray | None,
     ) -> None:
         left: Sequence[int] = range(len(records))
+        there = self.decoder or self.copier
         if self.decoder:
             left = self._decode_there(records, draws, data, labels)
         for index in left:
             key, value = records[index]
             out = [each[index] for each in data]
-            if self.decoder:
-                out[0] = self._own_memory().transpose(2, 0, 1)
+            if there:
+                own = self._own_memory()
+                out[0] = own.transpose(2, 0, 1) if self.interleaved else own
             try:
                 datum, image = self._usable(key, value, self._memory(out[0]))
             except UserError as error:
@@ -237,8 +243,8 @@ class DatumSource:
             self._enter(image, *out[:2], draws[index])
             if labels is not None:
                 labels[index] = datum.label
-            if self.decoder:
-                self.decoder.put(out[0].transpose(1, 2, 0), index, data[0])
+            if there:
+                there.put(own, index, data[0])
 
     def _decode_there(
         self,
@@ -281,7 +287,8 @@ class DatumSource:
         """Memory of the calling thread's for an image: new memory for each takes time."""
         if self._local.image is None:
             channels, *extents = self.record_shape
-            self._local.image = np.empty((*extents, channels), np.uint8)
+            shape = (*extents, channels) if self.encoded else self.record_shape
+            self._local.image = np.empty(shape, np.uint8)
         return self._local.image
 
     def _usable(

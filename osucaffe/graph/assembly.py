@@ -39,6 +39,7 @@ def assemble(
         _refuse_unread(layer)
         layer.backend = backend
         layer.raw_records, layer.image_decoder = backend.raw_records, backend.image_decoder
+        layer.map_file = backend.map_file
         tops = layer.setup([parts.blobs[name].shape for name in layer_param.bottom])
         _add_layer(parts, layer, tops, inspectable)
     _find_ends(parts)

@@ -9,7 +9,7 @@ from ..backends.primitives import Program
 from ..backends.tensor import Shape, Tensor
 from ..blob import Blob
 from ..data.cache import CachedBatches
-from ..data.pipeline import Arrays, Buffer, Fill, Pipeline, Threads, Workers
+from ..data.pipeline import Buffer, Fill, Pipeline, Threads, Workers
 from ..data.processes import Processes, worth_processes
 from ..data.settings import settings
 from ..layers.base import Layer
@@ -64,10 +64,14 @@ class Stream(Feed):
     ) -> list[Shape]:
         """Start the stream of tops that `fill` writes. Returns their shapes."""
         shapes = shapes[: len(self.param.top)]
-        self.prefetch(fill, shapes, threads=threads, depth=depth, decodes=decodes)
+        self._pipeline = self.pipeline(fill, shapes, threads=threads, depth=depth, decodes=decodes)
         return shapes
 
-    def prefetch(
+    def readers(self, most: int) -> int:
+        """How many shall read: --readers, else at most so many, and this process's share."""
+        return settings.readers or min(most, settings.most_readers or most)
+
+    def pipeline(
         self,
         fill: Fill,
         shapes: list[Shape],
@@ -77,36 +81,19 @@ class Stream(Feed):
         threads: int = 1,
         depth: int = 4,
         decodes: bool = False,
-    ) -> None:
-        """Start the stream of arrays that `fill` writes; see Pipeline.
+    ) -> Pipeline:
+        """The stream of arrays that `fill` writes; see Pipeline.
 
         first: makes the first of them, elsewhere than in the host's memory. decodes: whether `fill`
         does so much for each record that many threads would wait for Python's lock: processes do it
         then (its source can be sent to them).
         """
-        forms = list(zip(shapes, dtypes or ["float32"] * len(shapes), strict=True))
-        self._pipeline = self.pipeline(
-            fill, forms, first=first, threads=threads, depth=depth, decodes=decodes
-        )
-
-    @staticmethod
-    def pipeline(
-        fill: Fill,
-        forms: Arrays,
-        *,
-        first: Callable[[Shape, str], Buffer] | None = None,
-        threads: int = 1,
-        depth: int = 4,
-        decodes: bool = False,
-    ) -> Pipeline:
-        """What makes batches of these arrays (shape, dtype) ahead; the rest as for `prefetch`."""
-        threads = settings.readers or threads
+        threads = self.readers(threads)
         workers: Callable[..., Workers] = Threads
         if first:
             workers = functools.partial(Threads, first=first)
         elif decodes and worth_processes(threads, depth):
             workers = Processes
-        shapes, dtypes = zip(*forms, strict=True)
         return Pipeline(fill, shapes, dtypes=dtypes, depth=depth, threads=threads, workers=workers)
 
     def next(self) -> list[Buffer]:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import Protocol
+from typing import BinaryIO, Protocol
 
 from ..backends.primitives import Program
-from ..backends.records import ImageDecoder
+from ..backends.records import Filler, ImageDecoder, RecordCopier
 from ..backends.tensor import Shape, Tensor
 from ..backends.uploads import available_memory
 from ..blob import Blob
@@ -31,6 +31,8 @@ class Source(Cacheable, Protocol):
     raw_shape: Shape
     interleaved: bool
     labels: Labels
+    file: BinaryIO | None
+    copier: RecordCopier | None
 
 
 class Images(Stream):
@@ -56,14 +58,14 @@ class Images(Stream):
     ) -> list[Shape]:
         """Start the stream. Returns the shapes of the tops.
 
-        decodes: see `prefetch`. decoder: whose memory raw records are written to, instead of the
+        decodes: see `pipeline`. decoder: whose memory raw records are written to, instead of the
         host's.
         """
         self._source = source
         self.record_shape = source.record_shape
         stays = self._stays(source, decoder)
         if not stays and self._stays_decoded(source, decoder):
-            kept = Kept(len(source), source.record_shape)
+            kept = Kept(len(source), source.record_shape, interleaved=True)
             if may_stay(kept.nbytes, available_memory() // settings.sharers, self.title):
                 source.kept = kept
         shapes: list[Shape] = [(batch, *source.shape), (batch,)]
@@ -80,6 +82,7 @@ class Images(Stream):
         shapes = shapes[: len(self.param.top)]
         fed = [self._raw.shape, self._table.shape, *shapes[1:]]
         dtypes = [self._raw.dtype, self._table.dtype, *["float32"] * len(shapes[1:])]
+        pipeline = functools.partial(self.pipeline, threads=threads, depth=depth, decodes=decodes)
         if stays:
             self._pipeline = self._cached = CachedBatches(
                 self.backend,
@@ -88,22 +91,15 @@ class Images(Stream):
                 batch=batch,
                 width=5,
                 fed=list(zip(fed, dtypes, strict=True)),
-                pipeline=functools.partial(
-                    self.pipeline, threads=threads, depth=depth, decodes=decodes
-                ),
+                pipeline=pipeline,
                 title=f"{self.title}, {self.phase}",
             )
             return shapes
-        first = functools.partial(_allocate, decoder) if decoder else None
-        self.prefetch(
-            source.fill,
-            fed,
-            dtypes=dtypes,
-            first=first,
-            threads=threads,
-            depth=depth,
-            decodes=decodes,
-        )
+        if source.file and self.map_file:
+            source.copier = self.map_file(source.file)
+        there = decoder or source.copier
+        first = functools.partial(_allocate, there) if there else None
+        self._pipeline = pipeline(source.fill, fed, dtypes=dtypes, first=first)
         return shapes
 
     def _stays(self, source: Source, decoder: ImageDecoder | None) -> bool:
@@ -163,6 +159,6 @@ class Images(Stream):
         )
 
 
-def _allocate(decoder: ImageDecoder, shape: Shape, _: str) -> Buffer:
-    memory = decoder.allocate(shape)
+def _allocate(there: Filler, shape: Shape, _: str) -> Buffer:
+    memory = there.allocate(shape)
     return Buffer(memory, memory.reshape(-1), int(memory.data.ptr))

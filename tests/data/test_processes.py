@@ -26,6 +26,7 @@ from osucaffe.data.source import DatumSource
 from osucaffe.data.transform import Transform
 from osucaffe.errors import UserError
 from osucaffe.layer import create_layer
+from osucaffe.layers import data
 from osucaffe.proto import caffe_pb2
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reader processes are Linux's")
@@ -43,8 +44,8 @@ def write(path, bad=()):
 
     def records():
         for number, image in enumerate(images()):
-            data = b"\xff\xd8\xff nothing" if number in bad else encode_image(image, "jpg")
-            datum = caffe_pb2.Datum(data=data, label=number, encoded=True)
+            jpeg = b"\xff\xd8\xff nothing" if number in bad else encode_image(image, "jpg")
+            datum = caffe_pb2.Datum(data=jpeg, label=number, encoded=True)
             yield record_key(number), datum.SerializeToString()
 
     write_database(path, records())
@@ -249,10 +250,18 @@ def test_no_memory_to_share(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("readers", "encoded", "expected"),
-    [(4, True, Threads), (5, True, Processes), (64, False, Threads), (None, False, Threads)],
+    ("readers", "share", "encoded", "expected"),
+    [
+        (4, None, True, Threads),
+        (5, 2, True, Processes),
+        (None, None, True, Processes),
+        (None, 4, True, Threads),  # of 16 cores that four ranks share
+        (64, None, False, Threads),
+    ],
 )
-def test_which_layers_read_with_processes(tmp_path, monkeypatch, readers, encoded, expected):
+def test_which_layers_read_with_processes(tmp_path, monkeypatch, readers, share, encoded, expected):
+    monkeypatch.setattr(data, "usable_cores", lambda: 16)
+    monkeypatch.setattr(settings, "most_readers", share)
     path = tmp_path / "lmdb"
     if encoded:
         write(path)

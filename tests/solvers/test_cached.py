@@ -73,6 +73,7 @@ def test_the_same_bits_on_a_gpu(
 
 def test_steady_iterations_send_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = make(Unclean(threads=1), tmp_path, "device", monkeypatch)
+    run.param.test_interval = 0
     run.step(60)  # two epochs
     sent, send = [], Uploads.send
 

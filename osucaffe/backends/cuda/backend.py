@@ -6,7 +6,7 @@ import contextlib
 import functools
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -29,6 +29,7 @@ from .runtime.device import Device, describe
 from .runtime.graphs import arrange, aside, capture
 from .runtime.laps import DeviceLaps
 from .runtime.launch import launch
+from .runtime.mapped_file import MappedFile, map_file
 from .runtime.out_of_memory import reported
 from .runtime.startup import import_cupy
 from .runtime.upload import DeviceUploads
@@ -192,6 +193,10 @@ class Cuda(Backend):
     def image_decoder(self) -> Callable[[], Decoder]:
         """Makes what decodes JPEGs into this device's memory."""
         return lambda: self._decoder
+
+    def map_file(self, file: BinaryIO) -> MappedFile | None:
+        """What copies records from a file into this device's memory; None where it cannot be."""
+        return map_file(self, file)
 
     def synchronize(self) -> None:
         """Wait until all steps have run."""
