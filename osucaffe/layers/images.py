@@ -141,15 +141,9 @@ class Images(Stream):
         )
 
     def _forward_cached(self, cached: CachedBatches, program: Program, top: list[Blob]) -> None:
-        [records] = cached.parts
-        table, cursor = cached.ahead.table, cached.ahead.cursor
-        program.host(
-            [], [records, table, cursor], function=cached.prepare, feed=True, uploads=False
-        )
-        rows = self.tensor(table.shape[1:], "int32")
-        program.next_row(table, cursor, rows)
+        rows = self.record_next(program, cached)
         program.cached_batch(
-            records,
+            cached.parts[0],
             rows,
             self._mean,
             top[0].data,

@@ -7,9 +7,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 import pytest
 import simplejpeg
+from google.protobuf import text_format
 
 from osucaffe.backends.cpu import Cpu
 from osucaffe.backends.uploads import Uploads
@@ -20,6 +22,7 @@ from osucaffe.data.settings import settings
 from osucaffe.data.source import DatumSource
 from osucaffe.errors import UserError
 from osucaffe.net import Net
+from osucaffe.proto import caffe_pb2
 
 from .test_raw_records import FORMATS, MEAN, SETTINGS, assert_same, net_of, read_net
 
@@ -37,13 +40,15 @@ def taken(net: Net, count: int) -> list[np.ndarray]:
     return found
 
 
-def both(monkeypatch: pytest.MonkeyPatch, make: Any, count: int = 40) -> Net:
+def both(
+    monkeypatch: pytest.MonkeyPatch, make: Any, count: int = 40, name: str = "cached_batch"
+) -> Net:
     """Compare the batches of two nets of this kind, one that keeps its records and one that does
     not; returns the first."""
     wanted = make()
     monkeypatch.setattr(settings, "cache", "device")
     net = make()
-    assert "cached_batch" in [call.name for call in net.programs[0]]
+    assert name in [call.name for call in net.programs[0]]
     assert_same(taken(net, count), taken(wanted, count))
     for each in net, wanted:
         each.layers[0].close()
@@ -102,6 +107,28 @@ def test_lists_of_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
             f'root_folder: "{tmp_path}/" {text} }}'
         )
         both(monkeypatch, lambda data=data: net_of(Cpu(), data, "crop_size: 20 mirror: true"))
+
+
+@pytest.mark.parametrize("room", [1 << 30, 0])
+@pytest.mark.parametrize("shuffle", ["true", "false"])
+def test_rows_of_hdf5_files(
+    shuffle: str, room: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Uploads, "room", lambda self: room)
+    random = np.random.default_rng(0)
+    for name, rows in ("a", 5), ("b", 9), ("c", 2):
+        with h5py.File(tmp_path / name, "w") as file:
+            file["flat"] = random.normal(size=(rows, 2, 3))
+            file["label"] = random.integers(0, 9, rows)
+    (tmp_path / "list").write_text("".join(f"{tmp_path / name}\n" for name in "abc"))
+    net = f"""layer {{ name: "in" type: "HDF5Data" top: "flat" top: "label"
+        hdf5_data_param {{ source: "{tmp_path / "list"}" batch_size: 3 shuffle: {shuffle} }} }}"""
+
+    def make() -> Net:
+        param = text_format.Parse(net, caffe_pb2.NetParameter())
+        return Net(param, backend=Cpu(), seed=4)
+
+    both(monkeypatch, make, 30, name="cached_rows")
 
 
 @pytest.mark.parametrize("raw", [False, True])
