@@ -216,9 +216,10 @@ def _fold(maker: Call, norm: Call, makers: Sequence[Call], constants: Constants)
         factor, offset = _affine(program, outputs, **statistics, b=b)
         shape = [1] * len(w.shape)
         shape[-1 if transposed else 0] = outputs
+        product = Tensor(w.shape, name=f"{w.name} scaled")
         folded = Tensor(w.shape, name=f"{w.name} folded", flexible=True)
-        plain = w.view(w.shape) if w.is_open else w
-        program.broadcast([plain, factor.view(tuple(shape))], [folded], formula="y = a * b")
+        program.broadcast([w, factor.view(tuple(shape))], [product], formula="y = a * b")
+        program.copy(product, folded)
         return folded, offset
 
     name = (*_name(norm, maker, *makers)[:1], key(w), *_name(norm, *makers)[1:], "folded")

@@ -63,7 +63,7 @@ class Images(Stream):
         """
         self._source = source
         self.record_shape = source.record_shape
-        stays = self._stays(source, decoder)
+        stays = self._stays(source)
         if not stays and self._stays_decoded(source, decoder):
             kept = Kept(len(source), source.record_shape, interleaved=True)
             if may_stay(kept.nbytes, available_memory() // settings.sharers, self.title):
@@ -84,6 +84,8 @@ class Images(Stream):
         dtypes = [self._raw.dtype, self._table.dtype, *["float32"] * len(shapes[1:])]
         pipeline = functools.partial(self.pipeline, threads=threads, depth=depth, decodes=decodes)
         if stays:
+            if decoder:
+                pipeline = functools.partial(pipeline, first=functools.partial(_allocate, decoder))
             self._pipeline = self._cached = CachedBatches(
                 self.backend,
                 source,
@@ -102,15 +104,14 @@ class Images(Stream):
         self._pipeline = pipeline(source.fill, fed, dtypes=dtypes, first=first)
         return shapes
 
-    def _stays(self, source: Source, decoder: ImageDecoder | None) -> bool:
+    def _stays(self, source: Source) -> bool:
         """Whether the records are to stay where the backend has its tensors."""
         if settings.cache != "auto":
-            return settings.cache == "device" and source.raw and not decoder
+            return settings.cache == "device" and source.raw
         size = len(source) * math.prod(source.raw_shape)
         return (
             self.raw_records
             and source.raw
-            and not decoder
             and may_stay(size, self.backend.uploads().room(), self.title)
         )
 
