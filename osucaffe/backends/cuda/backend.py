@@ -176,11 +176,11 @@ class Cuda(Backend):
         if id(tensor) in self._copies:
             self._refresh(*self._copies[id(tensor)])
 
-    def store(self, scalar: Tensor, target: Tensor, index: int) -> None:
-        """Copy a scalar to an element of a flat tensor of the same type, without waiting."""
-        runtime, nbytes = self.cupy.cuda.runtime, self.nbytes(scalar)
+    def store(self, x: Tensor, target: Tensor, index: int) -> None:
+        """Copy x to target[index], without waiting. Both are row-major, and of one type."""
+        runtime, nbytes = self.cupy.cuda.runtime, self.nbytes(x)
         place, kind = target.address + index * nbytes, runtime.memcpyDeviceToDevice
-        runtime.memcpyAsync(place, scalar.address, nbytes, kind, self.stream.ptr)
+        runtime.memcpyAsync(place, x.address, nbytes, kind, self.stream.ptr)
 
     def _copy(self, address: int, flat: np.ndarray) -> None:
         """Copy host memory to the device, in the order of the stream."""
