@@ -168,7 +168,6 @@ def check_communication(args: argparse.Namespace) -> None:
 def place(args: argparse.Namespace, job: Job) -> Topology:
     """Choose this rank's GPU or its share of the cores (in args), and tell where all ranks are."""
     from ..comm.topology import discover
-    from ..data.settings import settings
 
     topology = discover(job)
     if job.size == 1:
@@ -176,7 +175,6 @@ def place(args: argparse.Namespace, job: Job) -> Topology:
             args.gpu = "0"
         return topology
     local = sum(each.host == topology.own.host for each in topology.ranks)
-    settings.most_readers = max(1, (os.cpu_count() or 1) // local)
     if args.gpu is None:
         args.threads = args.threads or max(1, topology.own.cores // local)
         return topology
