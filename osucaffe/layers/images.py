@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Sequence
 from typing import BinaryIO, Protocol
 
 from ..backends.primitives import Program
@@ -13,7 +14,7 @@ from ..backends.uploads import available_memory
 from ..blob import Blob
 from ..data.cache import Cacheable, CachedBatches, may_stay
 from ..data.kept import Kept
-from ..data.pipeline import Buffer
+from ..data.pipeline import Buffer, Fill, Pipeline
 from ..data.settings import settings
 from ..data.transform import Transform
 from ..labels import Labels
@@ -82,10 +83,22 @@ class Images(Stream):
         shapes = shapes[: len(self.param.top)]
         fed = [self._raw.shape, self._table.shape, *shapes[1:]]
         dtypes = [self._raw.dtype, self._table.dtype, *["float32"] * len(shapes[1:])]
-        pipeline = functools.partial(self.pipeline, threads=threads, depth=depth, decodes=decodes)
+        if source.file and self.map_file:
+            source.copier = self.map_file(source.file)
+
+        def pipeline(fill: Fill, shapes: Sequence[Shape], dtypes: Sequence[str]) -> Pipeline:
+            there = decoder or source.copier
+            return self.pipeline(
+                fill,
+                shapes,
+                dtypes=dtypes,
+                first=functools.partial(_allocate, there) if there else None,
+                threads=threads,
+                depth=depth,
+                decodes=decodes,
+            )
+
         if stays:
-            if decoder:
-                pipeline = functools.partial(pipeline, first=functools.partial(_allocate, decoder))
             self._pipeline = self._cached = CachedBatches(
                 self.backend,
                 source,
@@ -97,11 +110,7 @@ class Images(Stream):
                 title=f"{self.title}, {self.phase}",
             )
             return shapes
-        if source.file and self.map_file:
-            source.copier = self.map_file(source.file)
-        there = decoder or source.copier
-        first = functools.partial(_allocate, there) if there else None
-        self._pipeline = pipeline(source.fill, fed, dtypes=dtypes, first=first)
+        self._pipeline = pipeline(source.fill, fed, dtypes)
         return shapes
 
     def _stays(self, source: Source) -> bool:
