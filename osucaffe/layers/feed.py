@@ -76,7 +76,7 @@ class Stream(Feed):
     def pipeline(
         self,
         fill: Fill,
-        shapes: list[Shape],
+        shapes: Sequence[Shape],
         *,
         dtypes: Sequence[str] = (),
         first: Callable[[Shape, str], Buffer] | None = None,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Sequence
 from typing import BinaryIO, Protocol
 
 from ..backends.primitives import Program
@@ -13,7 +14,7 @@ from ..backends.uploads import available_memory
 from ..blob import Blob
 from ..data.cache import Cacheable, CachedBatches, may_stay
 from ..data.kept import Kept
-from ..data.pipeline import Buffer
+from ..data.pipeline import Buffer, Fill, Pipeline
 from ..data.settings import settings
 from ..data.transform import Transform
 from ..labels import Labels
@@ -63,7 +64,7 @@ class Images(Stream):
         """
         self._source = source
         self.record_shape = source.record_shape
-        stays = self._stays(source, decoder)
+        stays = self._stays(source)
         if not stays and self._stays_decoded(source, decoder):
             size = len(source) * math.prod(source.record_shape)
             if may_stay(size, available_memory() // settings.sharers, self.title):
@@ -82,7 +83,21 @@ class Images(Stream):
         shapes = shapes[: len(self.param.top)]
         fed = [self._raw.shape, self._table.shape, *shapes[1:]]
         dtypes = [self._raw.dtype, self._table.dtype, *["float32"] * len(shapes[1:])]
-        pipeline = functools.partial(self.pipeline, threads=threads, depth=depth, decodes=decodes)
+        if source.file and self.map_file:
+            source.copier = self.map_file(source.file)
+
+        def pipeline(fill: Fill, shapes: Sequence[Shape], dtypes: Sequence[str]) -> Pipeline:
+            there = decoder or source.copier
+            return self.pipeline(
+                fill,
+                shapes,
+                dtypes=dtypes,
+                first=functools.partial(_allocate, there) if there else None,
+                threads=threads,
+                depth=depth,
+                decodes=decodes,
+            )
+
         if stays:
             self._pipeline = self._cached = CachedBatches(
                 self.backend,
@@ -95,22 +110,17 @@ class Images(Stream):
                 title=f"{self.title}, {self.phase}",
             )
             return shapes
-        if source.file and self.map_file:
-            source.copier = self.map_file(source.file)
-        there = decoder or source.copier
-        first = functools.partial(_allocate, there) if there else None
-        self._pipeline = pipeline(source.fill, fed, dtypes=dtypes, first=first)
+        self._pipeline = pipeline(source.fill, fed, dtypes)
         return shapes
 
-    def _stays(self, source: Source, decoder: ImageDecoder | None) -> bool:
+    def _stays(self, source: Source) -> bool:
         """Whether the records are to stay where the backend has its tensors."""
         if settings.cache != "auto":
-            return settings.cache == "device" and source.raw and not decoder
+            return settings.cache == "device" and source.raw
         size = len(source) * math.prod(source.raw_shape)
         return (
             self.raw_records
             and source.raw
-            and not decoder
             and may_stay(size, self.backend.uploads().room(), self.title)
         )
 
