@@ -11,7 +11,6 @@ from typing import Protocol
 import numpy as np
 
 from ..backends.backend import Backend
-from ..backends.records import RecordCopier
 from ..backends.rows_ahead import RowsAhead
 from ..backends.tensor import Shape, Tensor
 from ..errors import UserError
@@ -39,9 +38,6 @@ behind the last batch costs those that were made ahead."""
 
 class Cacheable(Protocol):
     """What gives records, and tells in which order they come: see DatumSource."""
-
-    copier: RecordCopier | None
-    """What holds the file that records are copied from: let go of when all are there."""
 
     def __len__(self) -> int: ...
     def rows(self, positions: np.ndarray) -> np.ndarray: ...
@@ -76,7 +72,7 @@ class CachedBatches:
         batch: int,
         width: int,
         fed: Sequence[Form],
-        pipeline: Callable[[Fill, Sequence[Shape], Sequence[str]], Pipeline],
+        pipeline: Callable[..., Pipeline],
         title: str,
     ) -> None:
         self._backend, self._source, self._batch = backend, source, batch
@@ -199,7 +195,7 @@ class CachedBatches:
         if not self._lacking:
             sent()
             self.close()
-            self._pipeline = self._source.copier = None
+            self._pipeline = None
         return True
 
     def _whole(self, count: int) -> list[Form]:
@@ -211,7 +207,7 @@ class CachedBatches:
         """The next records as a Pipeline gives them."""
         if self._pipeline is None:
             shapes, dtypes = zip(*forms, strict=True)
-            self._pipeline = self._make_pipeline(fill, shapes, dtypes)
+            self._pipeline = self._make_pipeline(fill, shapes, dtypes=dtypes)
             self._pipeline.split(self._offset // records, self._stride // self._batch)
         if self._pipeline.position != self._position:
             self._pipeline.position = self._position
