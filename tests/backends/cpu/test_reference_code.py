@@ -31,7 +31,7 @@ CONVOLUTIONS = [
     "num_output: 1 kernel_size: 11 pad: 5",
 ]
 POOLINGS = [
-    "",
+    "global_pooling: true",
     "kernel_size: 3 stride: 2",
     "kernel_size: 5 pad: 2",
     "kernel_size: 2 stride: 3 round_mode: FLOOR",
@@ -92,6 +92,6 @@ def test_pooling_behind_blocks_of_channels(
     layer {{ name: "a" type: "Convolution" bottom: "x" top: "a"
       convolution_param {{ num_output: {channels} kernel_size: 1 pad: 1 }} }}
     layer {{ name: "b" type: "Pooling" bottom: "a" top: "b"
-      pooling_param {{ pool: {pool} {settings or "global_pooling: true"} }} }}
+      pooling_param {{ pool: {pool} {settings} }} }}
     """
     check(implementations(text_format.Parse(text, caffe_pb2.NetParameter())))

@@ -64,8 +64,8 @@ def _forward(
     def describe(x: Descriptor, y: Descriptor) -> PrimitiveDescriptor:
         return p.library.describe("pooling_forward", kind, algorithm, x, y, *windows)
 
-    chosen = p.choose(describe, below.form, above.form, last=True)
-    if chosen.is_reference:
+    chosen = p.choose(describe, below.form, above.form, last=index is None)
+    if index is None and chosen.is_reference:
         raise Unsupported(chosen.implementation)
     notes = {}
     if index is not None:
