@@ -18,10 +18,10 @@ from ..errors import UserError
 from . import options
 
 if TYPE_CHECKING:
-    from ..comm.create import Wanted
+    from ..comm.create import CommConfig
     from ..comm.job import Job
     from ..comm.topology import Topology
-    from ..parallel.team import DataParallel
+    from ..parallel.data_parallel import DataParallel
 
 _TERMINAL = "OSUCAFFE_TERMINAL"
 """The variable in which `launch` leaves HOST:PATH of its terminal for rank 0."""
@@ -162,7 +162,7 @@ def check_communication(args: argparse.Namespace) -> None:
     from ..comm.job import Job
     from ..comm.topology import discover
 
-    make_communicator(Job(), discover(Job()), _wanted(args))
+    make_communicator(Job(), discover(Job()), _comm_config(args))
 
 
 def place(args: argparse.Namespace, job: Job) -> Topology:
@@ -185,30 +185,32 @@ def place(args: argparse.Namespace, job: Job) -> Topology:
     return discover(job, *identify(int(args.gpu)))
 
 
-def make_team(args: argparse.Namespace, job: Job, topology: Topology) -> DataParallel | None:
-    """The team that the options ask for; None for a rank alone."""
+def make_process_group(
+    args: argparse.Namespace, job: Job, topology: Topology
+) -> DataParallel | None:
+    """The group that the options ask for; None for a rank alone."""
     if job.size == 1:
         check_communication(args)
         return None
-    from ..parallel.design import Design
-    from ..parallel.team import DataParallel
+    from ..parallel.config import ParallelConfig
+    from ..parallel.data_parallel import DataParallel
 
     bucket = int(args.bucket_mb * 2**20)
-    design = Design(args.aggregation, args.propagation, bucket, args.scal)
-    return DataParallel(job, topology, _wanted(args), design)
+    config = ParallelConfig(args.aggregation, args.propagation, bucket, args.scal)
+    return DataParallel(job, topology, _comm_config(args), config)
 
 
-def _wanted(args: argparse.Namespace) -> Wanted:
+def _comm_config(args: argparse.Namespace) -> CommConfig:
     """The communicator that the options ask for."""
-    from ..comm.create import Wanted
+    from ..comm.create import CommConfig
 
-    return Wanted(
+    return CommConfig(
         kind=args.comm,
         algorithm=args.algorithm,
         table=args.tuning,
         timeout=args.comm_timeout,
         group=args.group,
-        bits=args.gradient_type,
+        gradient_dtype=args.gradient_type,
     )
 
 
