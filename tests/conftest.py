@@ -31,7 +31,7 @@ SLOW = (
     "backends/cuda/test_described_devices.py",
     "benchmarks",
     "cli",
-    "comm/test_copying.py",
+    "comm/test_copy_engine.py",
     "comm/test_ipc.py",
     "comm/test_kernels.py",
     "graph/test_naming.py",
@@ -98,6 +98,15 @@ def few_threads() -> None:
         from osucaffe.backends.cuda.runtime import background
 
         background.MOST_THREADS = 2
+
+
+@pytest.fixture(params=["threads", "processes"])
+def readers_are(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What layers read with, if their sources can be sent to processes."""
+    from osucaffe.data import processes
+
+    most = 0 if request.param == "processes" else 1 << 10
+    monkeypatch.setattr(processes, "ENOUGH_THREADS", most)
 
 
 @pytest.fixture(autouse=True)

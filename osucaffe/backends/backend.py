@@ -12,10 +12,10 @@ from typing import Any, BinaryIO, Protocol
 
 import numpy as np
 
-from .laps import Laps
 from .random import RandomState
 from .records import ImageDecoder, RecordCopier
 from .tensor import Call, Step, Tensor, sequence
+from .timer import Timer
 from .uploads import Uploads
 
 Memory = Any
@@ -127,15 +127,15 @@ class Backend(Protocol):
         """One step that runs these, and may be replayed as a whole."""
         return sequence(steps)
 
-    def later(self, step: Step) -> Step:
+    def low_priority(self, step: Step) -> Step:
         """A step that runs another behind what is enqueued so far, in the room that what follows
-        leaves on the device; `join` waits for it."""
+        leaves on the device; `join_low_priority` waits for it."""
         return step
 
-    def join(self) -> None:
-        """Let what follows run behind all that runs `later`."""
+    def join_low_priority(self) -> None:
+        """Let what follows run behind all that runs at `low_priority`."""
         return None
 
-    def laps(self) -> Laps:
+    def timer(self) -> Timer:
         """A clock for parts of a net's steps."""
-        return Laps()
+        return Timer()

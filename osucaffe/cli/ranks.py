@@ -18,11 +18,11 @@ from ..errors import UserError
 from . import options
 
 if TYPE_CHECKING:
-    from ..comm.create import Wanted
+    from ..comm.create import CommConfig
     from ..comm.job import Job
     from ..comm.topology import Topology
+    from ..parallel.data_parallel import DataParallel
     from ..parallel.served import Roles
-    from ..parallel.team import DataParallel
 
 _TERMINAL = "OSUCAFFE_TERMINAL"
 """The variable in which `launch` leaves HOST:PATH of its terminal for rank 0."""
@@ -187,14 +187,13 @@ def check_communication(args: argparse.Namespace) -> None:
     from ..comm.topology import discover
     from ..parallel.shards import Consistency
 
-    make_communicator(Job(), discover(Job()), _wanted(args))
+    make_communicator(Job(), discover(Job()), _comm_config(args))
     Consistency.parse(args.consistency)
 
 
 def place(args: argparse.Namespace, job: Job) -> Topology:
     """Choose this rank's GPU or its share of the cores (in args), and tell where all ranks are."""
     from ..comm.topology import discover
-    from ..data.settings import settings
 
     topology = discover(job)
     if job.size == 1:
@@ -202,7 +201,6 @@ def place(args: argparse.Namespace, job: Job) -> Topology:
             args.gpu = "0"
         return topology
     local = sum(each.host == topology.own.host for each in topology.ranks)
-    settings.most_readers = max(1, (os.cpu_count() or 1) // local)
     if args.gpu is None:
         args.threads = args.threads or max(1, topology.own.cores // local)
         return topology
@@ -225,35 +223,35 @@ def assign_roles(args: argparse.Namespace, job: Job) -> Roles | None:
     return assign_roles(job, args.servers, Consistency.parse(args.consistency))
 
 
-def make_team(
+def make_process_group(
     args: argparse.Namespace, job: Job, topology: Topology, roles: Roles | None = None
 ) -> DataParallel | None:
-    """The team that the options ask for; None for a rank alone."""
+    """The group that the options ask for; None for a rank alone."""
     if job.size == 1:
         check_communication(args)
         return None
-    from ..parallel.design import Design
+    from ..parallel.config import ParallelConfig
+    from ..parallel.data_parallel import DataParallel
     from ..parallel.served import Served
-    from ..parallel.team import DataParallel
 
     bucket = int(args.bucket_mb * 2**20)
-    design = Design(args.aggregation, args.propagation, bucket, args.scal)
+    config = ParallelConfig(args.aggregation, args.propagation, bucket, args.scal)
     if roles is not None:
-        return Served(roles, topology, _wanted(args), design)
-    return DataParallel(job, topology, _wanted(args), design)
+        return Served(roles, topology, _comm_config(args), config)
+    return DataParallel(job, topology, _comm_config(args), config)
 
 
-def _wanted(args: argparse.Namespace) -> Wanted:
+def _comm_config(args: argparse.Namespace) -> CommConfig:
     """The communicator that the options ask for."""
-    from ..comm.create import Wanted
+    from ..comm.create import CommConfig
 
-    return Wanted(
+    return CommConfig(
         kind=args.comm,
         algorithm=args.algorithm,
         table=args.tuning,
         timeout=args.comm_timeout,
         group=args.group,
-        bits=args.gradient_type,
+        gradient_dtype=args.gradient_type,
     )
 
 

@@ -59,12 +59,12 @@ def _seconds(backend: Backend, program: Program) -> float:
         # Of zeros alone a GPU multiplies faster: it needs less power.
         backend.write(tensor, generator.standard_normal(tensor.shape[-1], np.float32))
     step()
-    laps = backend.laps()
+    timer = backend.timer()
     best, end = float("inf"), time.perf_counter() + SECONDS
     while time.perf_counter() < end:
-        laps.begin()
+        timer.begin()
         step()
-        laps.mark()
-        first, last = laps.read()
+        timer.mark()
+        first, last = timer.read()
         best = min(best, last - first)
     return best

@@ -145,7 +145,7 @@ def _train(args: argparse.Namespace, job: Job) -> None:
             file=args.solver,
             request=signals.request,
             observers=observers,
-            team=ranks.make_team(args, job, topology, roles),
+            group=ranks.make_process_group(args, job, topology, roles),
             loss_scale=args.loss_scale,
             resume=args.snapshot,
             weights=args.weights,

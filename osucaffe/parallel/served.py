@@ -16,19 +16,19 @@ from ..backends.backend import Backend
 from ..backends.tensor import Step, sequence
 from ..comm.channels.channel import Channel
 from ..comm.channels.mpi import MpiChannel
-from ..comm.create import Wanted
+from ..comm.create import CommConfig
 from ..comm.job import MpiJob
 from ..comm.subset import Subset
 from ..comm.topology import Topology
 from ..errors import UserError
 from ..solvers.solver import Solver
 from .buckets import ITEM, find_buckets
-from .design import Design
+from .config import ParallelConfig
+from .data_parallel import DataParallel
 from .pushing import Pushing
 from .server import Server
 from .shards import Consistency, describe_part, divide
 from .statistics import average_statistics
-from .team import DataParallel
 
 logger = logging.getLogger("osucaffe")
 
@@ -78,21 +78,25 @@ def assign_roles(job: MpiJob, servers: int, consistency: Consistency) -> Roles:
 
 
 class Served(DataParallel):
-    """The ranks that train, as a solver's team."""
+    """The ranks that train, as a solver's process group."""
 
-    def __init__(self, roles: Roles, topology: Topology, wanted: Wanted, design: Design) -> None:
+    def __init__(
+        self, roles: Roles, topology: Topology, comm_config: CommConfig, config: ParallelConfig
+    ) -> None:
         self._roles = roles
         self._pushing: Pushing | None = None
         self._lags = np.zeros(0, np.int64)
-        if design.propagation not in ("auto", "none"):
+        if config.propagation not in ("auto", "none"):
             raise UserError(
-                f"--propagation {design.propagation}: with --servers weights come from these: "
+                f"--propagation {config.propagation}: with --servers weights come from these: "
                 "leave it out"
             )
-        if wanted.bits != "float32":
-            raise UserError(f"--gradient_type {wanted.bits}: servers take float32: leave it out")
+        if comm_config.gradient_dtype != "float32":
+            raise UserError(
+                f"--gradient_type {comm_config.gradient_dtype}: servers take float32: leave it out"
+            )
         topology = replace(topology, ranks=topology.ranks[: roles.workers])
-        super().__init__(roles.part, topology, wanted, replace(design, propagation="none"))
+        super().__init__(roles.part, topology, comm_config, replace(config, propagation="none"))
 
     @property
     def lags(self) -> np.ndarray:
@@ -113,8 +117,8 @@ class Served(DataParallel):
                 "clip_gradients needs the sum over all gradients of an iteration, which only "
                 "--consistency sync has: choose that, or leave it out"
             )
-        layerwise = self._design.aggregation == "layerwise"
-        nbytes = self._design.bucket if layerwise else len(net.arena) * ITEM
+        layerwise = self._config.aggregation == "layerwise"
+        nbytes = self._config.bucket if layerwise else len(net.arena) * ITEM
         self._buckets = find_buckets(net, nbytes, frozen=False)
         self._pieces = divide(self._buckets, len(self._roles.servers))
         used = len({piece.server for piece in self._pieces})
@@ -170,13 +174,15 @@ class Served(DataParallel):
     def _updates_weights(self) -> bool:
         return False
 
-    def beside(self, *, accumulate: bool, update: bool) -> tuple[dict[int, Step], dict[int, Step]]:
+    def overlap_hooks(
+        self, *, accumulate: bool, update: bool
+    ) -> tuple[dict[int, Step], dict[int, Step]]:
         before: dict[int, Step] = {}
         after: dict[int, Step] = {}
         for index, bucket in enumerate(self._buckets):
             wait = partial(self._wait, index)
             before[bucket.layer] = sequence([*filter(None, [before.get(bucket.layer)]), wait])
-            if update and self._design.aggregation == "layerwise":
+            if update and self._config.aggregation == "layerwise":
                 after[bucket.layer] = partial(self._push, bucket.layer)
         return {} if accumulate else before, after
 
@@ -208,7 +214,7 @@ class Served(DataParallel):
     def updated(self) -> None:
         pass  # `_push` knows
 
-    def settle(self, *, history: bool = False) -> None:
+    def synchronize_weights(self, *, history: bool = False) -> None:
         for bucket in range(len(self._buckets)):
             self._wait(bucket)
         net, optimizer = self._solver.net, self._solver.optimizer

@@ -11,11 +11,11 @@ from pathlib import Path
 import numpy as np
 
 from osucaffe.backends.cpu import Cpu
-from osucaffe.comm.create import Wanted
+from osucaffe.comm.create import CommConfig
 from osucaffe.comm.job import MpiJob
 from osucaffe.comm.topology import discover
 from osucaffe.parallel import shards
-from osucaffe.parallel.design import Design
+from osucaffe.parallel.config import ParallelConfig
 from osucaffe.parallel.served import Served, assign_roles
 from osucaffe.parallel.server import Server
 from osucaffe.parallel.shards import Consistency
@@ -34,7 +34,12 @@ SETTINGS = {
     "Adam": 'type: "Adam" momentum: 0.9 momentum2: 0.999 delta: 1e-3 base_lr: 0.01'
     ' lr_policy: "step" gamma: 0.5 stepsize: 3',
 }
-DESIGNS = [Design(bucket=512), Design(bucket=1 << 20), Design("blocking"), Design(bucket=0)]
+DESIGNS = [
+    ParallelConfig(bucket=512),
+    ParallelConfig(bucket=1 << 20),
+    ParallelConfig("blocking"),
+    ParallelConfig(bucket=0),
+]
 ITERATIONS = 8
 
 
@@ -48,8 +53,8 @@ def sync(job: MpiJob, source: Path, servers: int) -> None:
             continue
         alone = make_solver(source, BATCH * roles.workers, settings)
         alone.step(ITERATIONS)
-        team = Served(roles, discover(roles.part), Wanted(), design)
-        together = make_solver(source, BATCH, settings, team=team)
+        group = Served(roles, discover(roles.part), CommConfig(), design)
+        together = make_solver(source, BATCH, settings, group=group)
         together.step(ITERATIONS // 2)
         together.test_all()
         together.step(ITERATIONS - ITERATIONS // 2)
@@ -57,14 +62,14 @@ def sync(job: MpiJob, source: Path, servers: int) -> None:
         for which, got, want in zip(names, weights(together), weights(alone), strict=True):
             error, size = np.linalg.norm(got - want), np.linalg.norm(want)
             assert error <= 1e-5 * size, f"{name}, {which}: off by {error / size:.2g}"
-        team.settle(history=True)
-        if not team.rank:
+        group.synchronize_weights(history=True)
+        if not group.rank:
             found, expected = together.optimizer.read_history(), alone.optimizer.read_history()
             for got, want in zip(found, expected, strict=True):
                 error, size = np.linalg.norm(got - want), np.linalg.norm(want)
                 assert error <= 1e-4 * size, f"{name}: history off by {error / size:.2g}"
         together.close()
-        assert len(team.lags) == 1
+        assert len(group.lags) == 1
 
 
 def bounded(job: MpiJob, source: Path, servers: int) -> None:
@@ -74,20 +79,20 @@ def bounded(job: MpiJob, source: Path, servers: int) -> None:
         if roles.serves:
             roles.serve(Cpu(threads=1, onednn=False))
             continue
-        team = Served(roles, discover(roles.part), Wanted(), Design(bucket=512))
-        solver = make_solver(source, BATCH, SGD, team=team)
-        if team.rank == 0:
+        group = Served(roles, discover(roles.part), CommConfig(), ParallelConfig(bucket=512))
+        solver = make_solver(source, BATCH, SGD, group=group)
+        if group.rank == 0:
             request = solver._request
             solver._request = lambda request=request: (time.sleep(0.02), request())[1]  # type: ignore[misc]
         solver.step(30)
         solver.test_all()
-        team.check("in the test")
+        group.check("in the test")
         solver.close()
-        largest = len(team.lags) - 1
+        largest = len(group.lags) - 1
         if most is None:
-            assert largest > 4, f"async: nobody got ahead: {team.lags}"
+            assert largest > 4, f"async: nobody got ahead: {group.lags}"
         else:
-            assert largest == most, f"{text}: {team.lags}"
+            assert largest == most, f"{text}: {group.lags}"
 
 
 def failing(job: MpiJob, source: Path, mode: str) -> None:
@@ -108,10 +113,10 @@ def failing(job: MpiJob, source: Path, mode: str) -> None:
             Server._update = lambda *given: make(*given) if next(updates, None) else fail()  # type: ignore[assignment,method-assign]
         roles.serve(Cpu(threads=1, onednn=False))
         return
-    wanted = Wanted(timeout=1.0 if mode == "server hangs" else 60.0)
-    team = Served(roles, discover(roles.part), wanted, Design())
-    solver = make_solver(source, BATCH, SGD, team=team)
-    if mode.startswith("worker") and team.rank == 1:
+    comm_config = CommConfig(timeout=1.0 if mode == "server hangs" else 60.0)
+    group = Served(roles, discover(roles.part), comm_config, ParallelConfig())
+    solver = make_solver(source, BATCH, SGD, group=group)
+    if mode.startswith("worker") and group.rank == 1:
         updates = iter(range(5))
         solver._request = lambda: "none" if next(updates, None) else fail()
     solver.step(50)

@@ -26,12 +26,12 @@ from .passes.convert import convert
 from .runtime.background import shared_interpreter
 from .runtime.compile import FOLDER, kernel
 from .runtime.device import Device, describe
-from .runtime.graphs import arrange, aside, capture
-from .runtime.laps import DeviceLaps
+from .runtime.graphs import arrange, capture, on_other_stream
 from .runtime.launch import launch
 from .runtime.mapped_file import MappedFile, map_file
-from .runtime.out_of_memory import reported
+from .runtime.out_of_memory import translate_oom
 from .runtime.startup import import_cupy
+from .runtime.timer import DeviceTimer
 from .runtime.upload import DeviceUploads
 
 PRIORITY = -1
@@ -56,7 +56,7 @@ class Cuda(Backend):
     raw_records = True
     """A byte a pixel is quicker to upload than a float, and `transform` takes no time here."""
 
-    @reported
+    @translate_oom
     def __init__(
         self, number: int = 0, precision: str | None = "fp32", *, graphs: bool = True
     ) -> None:
@@ -79,7 +79,7 @@ class Cuda(Backend):
         self.graphs = graphs
         self.dtype = PRECISIONS[precision]
         streams = _streams(self.cupy, number)
-        self.stream, self.side_stream, self.late_stream, self.upload_stream = streams
+        self.stream, self.overlap_stream, self.low_priority_stream, self.upload_stream = streams
         self.current = self.stream
         self.stream.use()
         self.random = RandomState()
@@ -216,9 +216,9 @@ class Cuda(Backend):
             ),
         }
 
-    def laps(self) -> DeviceLaps:
+    def timer(self) -> DeviceTimer:
         """A clock for parts of a net's steps."""
-        return DeviceLaps(self)
+        return DeviceTimer(self)
 
     # -- 16-bit copies of the parameters ----------------------------------------------------------
 
@@ -297,11 +297,11 @@ class Cuda(Backend):
 
     # -- steps -----------------------------------------------------------------------------------
 
-    @reported
+    @translate_oom
     def prepare(self, calls: Iterable[Call]) -> list[Step]:
         """The steps that run calls. Layouts of their flexible tensors are chosen from here on."""
         with shared_interpreter():
-            steps = [reported(step) for step in registry.prepare(self, calls)]
+            steps = [translate_oom(step) for step in registry.prepare(self, calls)]
         if "tuner" in self.__dict__:  # made when it is first needed
             self.tuner.save()
         if "cudnn" in self.__dict__:
@@ -328,20 +328,20 @@ class Cuda(Backend):
         """The steps of the calls in their order, where those that may run beside others do."""
         return arrange(self, calls)
 
-    def later(self, step: Step) -> Step:
+    def low_priority(self, step: Step) -> Step:
         """A step that runs another behind what is enqueued so far, in the room that what follows
-        leaves on the device; `join` waits for it."""
-        return aside(self, self.late_stream, step)
+        leaves on the device; `join_low_priority` waits for it."""
+        return on_other_stream(self, self.low_priority_stream, step)
 
-    def join(self) -> None:
-        """Let what follows run behind all that runs `later`."""
+    def join_low_priority(self) -> None:
+        """Let what follows run behind all that runs at `low_priority`."""
         done = self.cupy.cuda.Event(disable_timing=True)
-        done.record(self.late_stream)
+        done.record(self.low_priority_stream)
         self.current.wait_event(done)
 
     def capture(self, steps: Sequence[Step]) -> Step:
         """One step that runs these: as they are at first, then as one CUDA graph."""
-        return reported(capture(self, steps) if self.graphs else sequence(steps))
+        return translate_oom(capture(self, steps) if self.graphs else sequence(steps))
 
     def choose_layout(self, tensor: Tensor, dtype: str | None = None) -> None:
         """Choose the layout of a tensor, if it is still open."""

@@ -12,7 +12,7 @@ import numpy as np
 
 from ...backend import Backend
 from ...tensor import Call, Step, Tensor
-from . import convolution, dense, elementwise, normalization, pooling, recurrent, update
+from . import convolution, elementwise, inner_product, normalization, pooling, recurrent, update
 from .api import Library, Unsupported
 from .memory import Layout
 from .preparation import Preparation
@@ -20,7 +20,7 @@ from .preparation import Preparation
 __all__ = ["Layout", "OneDNN", "load"]
 
 _WHEELS = ("onednn-cpu-gomp", "onednn-cpu-iomp")
-_MODULES = (convolution, dense, pooling, normalization, elementwise, recurrent, update)
+_MODULES = (convolution, inner_product, pooling, normalization, elementwise, recurrent, update)
 
 # How long OpenMP's threads spin for one another before they sleep: long enough to bridge the gaps
 # between the calls of an iteration. GNU OpenMP's default of 300,000 rounds (some 5 ms) wastes the
