@@ -16,6 +16,7 @@ import json
 import logging
 import os
 import pickle
+import signal
 import subprocess
 import sys
 import threading
@@ -33,6 +34,9 @@ _START = (
     "import importlib, json, sys; sys.path[:] = json.loads(sys.argv[1]); "
     f"importlib.import_module('{__package__}.reader_process').main(*map(int, sys.argv[2:]))"
 )
+_FOR_THE_TRAINER = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
+"""Terminals and batch systems send them to all processes; a new one has blocked what this has."""
+_THREADS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
 _PATIENCE = 5
 """Seconds for readers to end when they are told to."""
 _log = logging.getLogger("osucaffe")
@@ -135,15 +139,18 @@ class _Running:
         die = threading.current_thread() is threading.main_thread()
         path = [*sys.path, str(Path(__file__).parents[2])]
         numbers = map(str, (given, ring, tasks, replies, int(die)))
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", _START, json.dumps(path), *numbers],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            pass_fds=(given, ring, tasks, replies),
-            process_group=0,  # signals of the terminal are for this process only
-            # Threads of a library, which readers do not need, must not be forked.
-            env=os.environ | {f"{name}_NUM_THREADS": "1" for name in ("OPENBLAS", "OMP", "MKL")},
-        )
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, _FOR_THE_TRAINER)
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", _START, json.dumps(path), *numbers],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                pass_fds=(given, ring, tasks, replies),
+                # Threads of a library, which readers do not need, must not be forked.
+                env=os.environ | dict.fromkeys(_THREADS, "1"),
+            )
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
         for end in (given, tasks, replies):
             os.close(end)
         self._rest = b""

@@ -197,6 +197,10 @@ def test_a_reader_that_dies(folder):
     pipe = pipeline(source(folder), Processes)
     take(pipe, 2)
     processes = running(pipe)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        for process in processes:
+            os.kill(process, number)  # as a terminal or a batch system: not meant for them
+    take(pipe, 10)
     os.kill(processes[1], signal.SIGKILL)
     with pytest.raises(UserError, match=r"was ended by SIGKILL.*--readers"):
         take(pipe, FOREVER)
