@@ -235,6 +235,14 @@ def test_none_is_left_when_the_trainer_is_killed(folder):
         await_end(processes)
 
 
+def test_what_is_never_asked_for_a_batch_ends_at_once(folder):
+    pipe = pipeline(source(folder), Processes)
+    processes = running(pipe)
+    assert len(processes) == 1  # which is ready to fork the readers
+    del pipe
+    await_end(processes)
+
+
 class Broken:
     """A source with a fault."""
 
