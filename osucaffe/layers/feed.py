@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Callable, Sequence
 
 from ..backends.primitives import Program
@@ -69,7 +70,8 @@ class Stream(Feed):
 
     def readers(self, most: int) -> int:
         """How many shall read: --readers, else at most so many, and this process's share."""
-        return settings.readers or min(most, settings.most_readers or most)
+        share = max(1, (os.cpu_count() or 1) // settings.sharers)
+        return settings.readers or min(most, share)
 
     def pipeline(
         self,

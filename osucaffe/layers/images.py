@@ -65,9 +65,9 @@ class Images(Stream):
         self.record_shape = source.record_shape
         stays = self._stays(source, decoder)
         if not stays and self._stays_decoded(source, decoder):
-            kept = Kept(len(source), source.record_shape, interleaved=True)
-            if may_stay(kept.nbytes, available_memory() // settings.sharers, self.title):
-                source.kept = kept
+            size = len(source) * math.prod(source.record_shape)
+            if may_stay(size, available_memory() // settings.sharers, self.title):
+                source.kept = Kept(len(source), source.record_shape, interleaved=True)
         shapes: list[Shape] = [(batch, *source.shape), (batch,)]
         if not source.raw:
             return self.stream(source.fill, shapes, threads=threads, depth=depth, decodes=decodes)
