@@ -130,8 +130,3 @@ def test_forward_only_nets(tmp_path, precision):
                 results[-1]["conv"] = each.blobs["conv"].data.copy()
         for name, expected in results[1].items():
             np.testing.assert_allclose(results[0][name], expected, rtol=bound, atol=bound)
-
-
-def test_an_unknown_precision_is_refused():
-    with pytest.raises(ValueError, match="precision 'half': it must be one of fp32, tf32"):
-        caffe.set_precision("half")
