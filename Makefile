@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check
 ITERATIONS ?= 3000
 
-.PHONY: help train test test-quick test-lowest test-newest test-pythons test-gpu lint bench-cpu bench-data bench-gpu bench-setup bench-kernels bench-train bench-scaling bench-comm bench-recurrent clean
+.PHONY: help train test test-quick test-lowest test-newest test-pythons test-gpu lint bench-cpu bench-data bench-gpu bench-setup bench-kernels bench-train bench-scaling bench-comm bench-recurrent bench-infer clean
 .DELETE_ON_ERROR:
 
 help:
@@ -25,6 +25,7 @@ help:
 	@echo "make bench-train  whole programs that train from files, beside PyTorch's; PYTHON=... on a GPU machine"
 	@echo "make bench-scaling  training on 2 and 4 GPUs, beside PyTorch DDP"
 	@echo "make bench-recurrent  an LSTM beside torch.nn.LSTM; PYTHON=... on a GPU machine"
+	@echo "make bench-infer  forward passes beside OpenCV and PyTorch; PYTHON=... on a GPU machine"
 	@echo "make bench-comm  all-reduces on 2, 4 .. GPUs, beside NCCL"
 	@echo "make clean      remove the environment, the data and everything else made here"
 
@@ -91,6 +92,9 @@ bench-data: $(if $(filter python3,$(PYTHON)),$(VENV)/bench.stamp)
 
 bench-recurrent: $(if $(filter python3,$(PYTHON)),$(VENV)/bench.stamp)
 	$(if $(filter python3,$(PYTHON)),$(BIN)/python,$(PYTHON)) -m benchmarks.bench_recurrent
+
+bench-infer: $(if $(filter python3,$(PYTHON)),$(VENV)/bench.stamp)
+	$(if $(filter python3,$(PYTHON)),$(BIN)/python,$(PYTHON)) -m benchmarks.bench_infer $(if $(filter python3,$(PYTHON)),,--gpu)
 
 # A GPU machine brings CuPy, cuDNN and PyTorch of its own CUDA version: PYTHON names its Python.
 bench-gpu:

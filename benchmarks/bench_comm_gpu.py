@@ -20,7 +20,7 @@ import numpy as np
 
 from osucaffe.cli.ranks import identify
 from osucaffe.comm.communicator import Communicator
-from osucaffe.comm.create import Wanted, make_communicator
+from osucaffe.comm.create import CommConfig, make_communicator
 from osucaffe.comm.job import find_job
 from osucaffe.comm.on_stream import OnStream
 from osucaffe.comm.topology import discover
@@ -100,7 +100,7 @@ def main() -> None:
     with job.together():
         cupy.cuda.Device(job.rank).use()
         topology = discover(job, *identify(job.rank))
-        comms = {kind: make_communicator(job, topology, Wanted(kind)) for kind in KINDS}
+        comms = {kind: make_communicator(job, topology, CommConfig(kind)) for kind in KINDS}
         for nbytes in sizes(largest):
             row = {"bytes": nbytes} | measure(job, comms, nbytes)
             if job.rank == 0:

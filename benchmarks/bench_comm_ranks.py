@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from osucaffe.comm.create import Wanted, make_communicator
+from osucaffe.comm.create import CommConfig, make_communicator
 from osucaffe.comm.job import find_job
 from osucaffe.comm.topology import discover
 from osucaffe.comm.tune import seconds
@@ -27,11 +27,11 @@ Way = Callable[[Any], float]
 def on_hosts(job: Any, levels: bool) -> dict[str, Way]:
     """Algorithms over MPI on host arrays; levels: with hierarchical."""
     topology = discover(job)
-    wanted = {name: Wanted("mpi", name) for name in FLAT} | {"auto": Wanted("mpi")}
+    wanted = {name: CommConfig("mpi", name) for name in FLAT} | {"auto": CommConfig("mpi")}
     if levels:
-        wanted["hierarchical"] = Wanted("hierarchical")
+        wanted["hierarchical"] = CommConfig("hierarchical")
 
-    def way(each: Wanted) -> Way:
+    def way(each: CommConfig) -> Way:
         comm = make_communicator(job, topology, each)
         return lambda array: seconds(job, comm, "all_reduce", array, budget=0.01)
 

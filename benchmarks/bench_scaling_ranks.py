@@ -22,11 +22,11 @@ from torch.nn.parallel import DistributedDataParallel
 
 from osucaffe.backends.cuda import Cuda
 from osucaffe.cli.ranks import identify
-from osucaffe.comm.create import Wanted
+from osucaffe.comm.create import CommConfig
 from osucaffe.comm.job import find_job
 from osucaffe.comm.topology import discover
-from osucaffe.parallel.design import Design
-from osucaffe.parallel.team import DataParallel
+from osucaffe.parallel.config import ParallelConfig
+from osucaffe.parallel.data_parallel import DataParallel
 from osucaffe.solvers import Solver
 from osucaffe.solvers.tracer import Tracer
 
@@ -38,11 +38,11 @@ ROUNDS = 3
 SECONDS = 0.25
 WAYS = {
     "alone": None,
-    "default": ("auto", Design(propagation="auto")),
-    "all_reduce": ("nccl+ipc", Design()),
-    "all_reduce, copy": ("copy", Design()),
-    "sharded": ("nccl+ipc", Design(propagation="sharded")),
-    "sharded, copy": ("copy", Design(propagation="sharded")),
+    "default": ("auto", ParallelConfig(propagation="auto")),
+    "all_reduce": ("nccl+ipc", ParallelConfig()),
+    "all_reduce, copy": ("copy", ParallelConfig()),
+    "sharded": ("nccl+ipc", ParallelConfig(propagation="sharded")),
+    "sharded, copy": ("copy", ParallelConfig(propagation="sharded")),
 }
 """osucaffe's sides: the communicator, and what travels when. Alone, each GPU trains by itself."""
 Run = Callable[[int], Any]
@@ -51,11 +51,11 @@ Run = Callable[[int], Any]
 def ours(job: Any, gpu: int, model: str, batch: int, way: str) -> tuple[Run, Solver]:
     """So many iterations of osucaffe in bf16, and the solver, to be closed in the end."""
     net = nets.training_net(model, batch)
-    team = None
+    group = None
     if found := WAYS[way]:
-        kind, design = found
-        team = DataParallel(job, discover(job, *identify(gpu)), Wanted(kind), design)
-    solver = Solver(solver_settings(net), Cuda(gpu, "bf16"), team=team)
+        kind, config = found
+        group = DataParallel(job, discover(job, *identify(gpu)), CommConfig(kind), config)
+    solver = Solver(solver_settings(net), Cuda(gpu, "bf16"), group=group)
     for name, values in nets.synthetic_batch(net).items():
         solver.net.write(name, values)
 

@@ -49,7 +49,7 @@ def build_osucaffe(job: dict[str, Any]) -> Built:
     from osucaffe.graph.flops import flops
     from osucaffe.solvers import Solver
 
-    peak = _peak_of_cupy()
+    peak = peak_of_cupy()
     with device_alone():
         start = time.perf_counter()
         net_parameter = nets.training_net(job["model"], job["batch"])
@@ -84,7 +84,7 @@ def build_osucaffe(job: dict[str, Any]) -> Built:
     return Built(iterate, notes, BLOCK, peak)
 
 
-def _peak_of_cupy() -> Callable[[], int]:
+def peak_of_cupy() -> Callable[[], int]:
     """What tells the most bytes that were in use at a time from here on, as PyTorch counts."""
     import cupy
 

@@ -70,6 +70,29 @@ def deploy_net_with_loss(model: str, batch: int) -> caffe_pb2.NetParameter:
     return net
 
 
+def deploy_net(model: str, batch: int) -> caffe_pb2.NetParameter:
+    """The model's deploy net for batches of this size."""
+    net = read_net(model, "deploy")
+    for layer in net.layer:
+        if layer.type == "Input":
+            layer.input_param.shape[0].dim[0] = batch
+    return net
+
+
+def synthetic_weights(layer: str, index: int, shape: tuple[int, ...], seed: int) -> np.ndarray:
+    """Values for a parameter of a layer of this type, by which activations stay near 1."""
+    draw = np.random.default_rng(seed)
+    if layer == "BatchNorm" and index == 2:
+        return np.ones(shape, np.float32)
+    if len(shape) > 1:
+        return np.float32(np.sqrt(1.6 / np.prod(shape[1:]))) * draw.standard_normal(
+            shape, np.float32
+        )
+    if (layer, index) in (("BatchNorm", 1), ("Scale", 0)):
+        return draw.uniform(0.5, 1, shape).astype(np.float32)
+    return np.float32(0.1) * draw.standard_normal(shape, np.float32)
+
+
 def synthetic_batch(net: caffe_pb2.NetParameter, seed: int = 1) -> dict[str, np.ndarray]:
     """A batch for the Input layers of a net: normal data, whole labels as floats.
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from osucaffe.proto import caffe_pb2
 
-from . import gpu, nets, recurrent
+from . import gpu, infer, nets, recurrent
 from .built import DECAY, LEARNING_RATE, MOMENTUM, Built, Iterate, solver_settings
 
 WARM_UP_SECONDS = 0.5
@@ -176,6 +176,9 @@ _FRAMEWORKS: dict[str, Callable[[dict[str, Any]], Built]] = {
     "gpu rates": gpu.build_rates,
     "osucaffe recurrent": recurrent.build_osucaffe,
     "torch recurrent": recurrent.build_torch,
+    "osucaffe forward": infer.build_osucaffe,
+    "opencv forward": infer.build_opencv,
+    "torch forward": infer.build_torch,
 }
 
 if __name__ == "__main__":

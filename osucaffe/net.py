@@ -26,6 +26,7 @@ from .graph.memory import MemoryPlan, Pool
 from .graph.parameters import adopt_parameters
 from .graph.passes import Build, Report
 from .graph.precision import warn_of_precision
+from .graph.shapes import Shapes
 from .graph.splits import insert_splits
 from .graph.steps import Prepared, as_one, by_layer
 from .graph.weights import Match, copy_weights, first_values, to_proto, write_constants
@@ -69,7 +70,9 @@ class Net:
         loss_scale: Tensor | None = None,
     ) -> None:
         self.backend = backend
-        self._wanted = list(wanted)
+        self._inference, self._wanted = inference, list(wanted)
+        self._shares = share is not None
+        self._shapes = Shapes()
         self._loss_scale = loss_scale
         self._calls: list[list[Prepared]] = []
         self.phase = phase
@@ -119,9 +122,13 @@ class Net:
         the blobs that keep both their memory and their shape. UserError where a layer cannot have
         these shapes: then the net stays as it was.
         """
-        self._use(assemble_again(self._parts, shapes, inspectable=self.inspectable))
+        if self._shapes.enter(self, shapes):
+            return
+        parts = assemble_again(self._parts, shapes, inspectable=self.inspectable)
+        if not self._shapes.leave(self):
+            self.pool.remove(self.memory)
+        self._use(parts)
         self._compile()
-        self.pool.remove(self.memory)
         self._place()
         write_constants([node.layer for node in self.nodes if node.bottom], self.backend)
 
@@ -133,14 +140,17 @@ class Net:
         self.nodes: list[Node] = parts.nodes
         self.labels = limit_labels(parts.nodes)
         self.inputs, self.outputs = parts.inputs, parts.outputs
-        for name in self._wanted:
-            data = self.blobs[name].data
-            (data.base or data).kept = True
-        self.total = Tensor((), name="total loss", kept=True)
+        for name in [*self._wanted, *self.outputs] if self._inference else ():
+            if name not in self.blobs:
+                layers = [node.layer for node in parts.nodes if node.layer.type != "Split"]
+                made = dict.fromkeys(top for layer in layers for top in layer.param.top)
+                raise UserError(f'the net has no blob "{name}": it has {", ".join(made)}')
+            self.blobs[name].keep_exact()
+        self.total = Tensor((), name="total loss", persistent=True)
         self.seeds = {blob.name: blob.diff for blob, _ in parts.losses}
         """The weight of each loss, by blob: what backward begins with, but for the scale."""
         if self._loss_scale is not None:
-            self.seeds = {name: Tensor(t.shape, kept=True) for name, t in self.seeds.items()}
+            self.seeds = {name: Tensor(t.shape, persistent=True) for name, t in self.seeds.items()}
 
     def _compile(self) -> None:
         """Record and prepare every call."""
@@ -170,7 +180,7 @@ class Net:
         plan = self._build.plan
         assert plan is not None
         self.pool.add(plan)
-        own = [*plan.kept, *(blob.diff for blob, _ in losses if self._backwards)]
+        own = [*plan.persistent, *(blob.diff for blob, _ in losses if self._backwards)]
         own += untouched(self._parts, inspectable=self.inspectable)
         for tensor in dict.fromkeys(own):
             memory = self.backend.allocate(self.backend.nbytes(tensor))
@@ -180,7 +190,9 @@ class Net:
             if (seed := self.seeds[blob.name]).array is not None:
                 self.backend.write(seed, np.full(blob.shape, weight, np.float32))
         self.memory: MemoryPlan = plan
-        if plan.unshared:
+        self._replay: Step | None = None
+        self._pool_size = self.pool.size
+        if plan.unshared and not (self._inference and self._shares):
             log.info("Memory for blobs and scratch of the %s net: %s", self.phase, plan)
 
     @property
@@ -198,6 +210,9 @@ class Net:
         after: Callable[[int], None] | None = None,
     ) -> None:
         """Run the layers start..end (not included). after: called with each layer's index."""
+        if self.constants is not None and (start, end, after) == (0, None, None):
+            self._forward_as_one()
+            return
         self._begin()
         end = len(self._steps[0]) if end is None else end
         index = start
@@ -211,6 +226,22 @@ class Net:
             if after:
                 after(index)
             index += 1
+
+    def _forward_as_one(self) -> None:
+        """Run all of forward, as the backend may replay it: again from steps, where these have got
+        other memory."""
+        if self._replay is None or self._pool_size != self.pool.size:
+            self._replay, self._pool_size = self.whole(backward=False), self.pool.size
+        self._replay()
+
+    def forget_replay(self) -> None:
+        """Blobs were placed elsewhere: what replays forward is to be made anew."""
+        self._replay = None
+
+    def discard(self) -> None:
+        """Give back the room in the pool that it may share; it must not run any more."""
+        for plan in [self.memory, *self._shapes.clear()]:
+            self.pool.remove(plan)
 
     def _follow(self, index: int) -> None:
         """Take over the shapes that a layer has just given its tops; it is to run again."""

@@ -86,10 +86,10 @@ class Trace:
         })  # fmt: skip
 
     def enqueue(self, name: str, category: str, start: Any, end: Any, track: str) -> None:
-        """A span between two events of a device, whose times `settle` will find."""
+        """A span between two events of a device, whose times `read_events` will find."""
         self._enqueued.append((name, category, start, end, track))
 
-    def settle(self, time_of: Callable[[Any], float]) -> None:
+    def read_events(self, time_of: Callable[[Any], float]) -> None:
         """Add the spans that were enqueued. time_of: waits for an event, gives its time."""
         for name, category, start, end, track in self._enqueued:
             self.add(name, category, time_of(start), time_of(end), track)

@@ -31,7 +31,7 @@ SLOW = (
     "backends/cuda/test_described_devices.py",
     "benchmarks",
     "cli",
-    "comm/test_copying.py",
+    "comm/test_copy_engine.py",
     "comm/test_ipc.py",
     "comm/test_kernels.py",
     "graph/test_naming.py",

@@ -12,10 +12,10 @@ from typing import Any, BinaryIO, Protocol
 
 import numpy as np
 
-from .laps import Laps
 from .random import RandomState
 from .records import ImageDecoder, ImageEngine, RecordCopier
 from .tensor import Call, Step, Tensor, sequence
+from .timer import Timer
 from .uploads import Uploads
 
 Memory = Any
@@ -93,8 +93,8 @@ class Backend(Protocol):
         """Set the tensor's values from an array that can be broadcast to its shape."""
 
     @abstractmethod
-    def store(self, scalar: Tensor, target: Tensor, index: int) -> None:
-        """Copy a scalar to an element of a flat tensor of the same type, without waiting."""
+    def store(self, x: Tensor, target: Tensor, index: int) -> None:
+        """Copy x to target[index], without waiting. Both are row-major, and of one type."""
 
     def follow(self, tensors: Iterable[Tensor]) -> None:
         """Steps have changed these tensors: let what is held besides of their values follow."""
@@ -131,15 +131,15 @@ class Backend(Protocol):
         """One step that runs these, and may be replayed as a whole."""
         return sequence(steps)
 
-    def later(self, step: Step) -> Step:
+    def low_priority(self, step: Step) -> Step:
         """A step that runs another behind what is enqueued so far, in the room that what follows
-        leaves on the device; `join` waits for it."""
+        leaves on the device; `join_low_priority` waits for it."""
         return step
 
-    def join(self) -> None:
-        """Let what follows run behind all that runs `later`."""
+    def join_low_priority(self) -> None:
+        """Let what follows run behind all that runs at `low_priority`."""
         return None
 
-    def laps(self) -> Laps:
+    def timer(self) -> Timer:
         """A clock for parts of a net's steps."""
-        return Laps()
+        return Timer()

@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     """Run the net and write its blobs."""
     from .. import log
-    from ..errors import UserError
+    from ..errors import UserError, naming
     from ..net import Net
     from ..proto import read_net
 
@@ -44,21 +44,18 @@ def run(args: argparse.Namespace) -> None:
         given = f"{len(args.blobs)} blobs and {len(args.databases)} databases"
         raise UserError(f"{given} are named: give one database for each blob")
     models = options.read_weights([args.weights])
-    net = Net(
-        read_net(args.model),
-        phase="TEST",
-        backend=options.make_backend(args),
-        level=args.level,
-        stages=args.stage,
-        inspectable=True,
-        gradients=False,
-    )
+    with naming(args.model):
+        net = Net(
+            read_net(args.model),
+            phase="TEST",
+            backend=options.make_backend(args),
+            level=args.level,
+            stages=args.stage,
+            inference=True,
+            wanted=args.blobs,
+        )
     options.check_fed(net, args.model)
     for name in args.blobs:
-        if name not in net.blobs:
-            layers = [layer for layer in net.layers if layer.type != "Split"]
-            made = dict.fromkeys(top for layer in layers for top in layer.param.top)
-            raise UserError(f'{args.model} has no blob "{name}": it has {", ".join(made)}')
         if not net.blobs[name].shape:
             raise UserError(f'blob "{name}" is one number for a batch, not something for each item')
     options.compare_preprocessing(net, args.model, models)
@@ -129,15 +126,25 @@ class _Writer:
         index = 0
         while (batch := self._waiting.get()) is not None:
             items = batch.reshape(*batch.shape, *[1] * (4 - batch.ndim))
-            for item in items.reshape(*items.shape[:3], -1):  # more axes than Datum knows: as width
-                channels, height, width = item.shape
-                datum = Datum(channels=channels, height=height, width=width)
-                datum.float_data.extend(item.ravel().tolist())
-                yield b"%010d" % index, datum.SerializeToString()
+            items = items.reshape(*items.shape[:3], -1)  # more axes than Datum knows: as width
+            channels, height, width = items.shape[1:]
+            head = Datum(channels=channels, height=height, width=width).SerializeToString()
+            for item in items:
+                yield b"%010d" % index, head + _float_data(item)
                 index += 1
         self._ended = True
         if not self._whole:
             raise _Abandoned
+
+
+def _float_data(values: np.ndarray) -> bytes:
+    """Values as protobuf writes Datum's float_data: each behind the field's number and type."""
+    import numpy as np
+
+    fields = np.empty(values.size, [("tag", np.uint8), ("value", "<f4")])
+    fields["tag"] = 6 << 3 | 5
+    fields["value"] = values.ravel()
+    return fields.tobytes()
 
 
 class _Abandoned(Exception):

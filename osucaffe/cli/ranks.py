@@ -15,13 +15,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import UserError
-from . import options
+from . import options, servers
 
 if TYPE_CHECKING:
-    from ..comm.create import Wanted
+    from ..comm.create import CommConfig
     from ..comm.job import Job
     from ..comm.topology import Topology
-    from ..parallel.team import DataParallel
+    from ..parallel.data_parallel import DataParallel
+    from ..parallel.served import Roles
 
 _TERMINAL = "OSUCAFFE_TERMINAL"
 """The variable in which `launch` leaves HOST:PATH of its terminal for rank 0."""
@@ -37,6 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--ranks", metavar="N", type=options.positive, help="start so many ranks on this machine"
     )
     _add_design(group)
+    servers.add_arguments(group)
     _add_communication(group)
 
 
@@ -123,7 +125,7 @@ def launch(args: argparse.Namespace, check: Callable[[], None] = lambda: None) -
     if launched_by():
         return
     gpus = [] if args.gpu is None else _gpus(args.gpu)
-    wanted = args.ranks or len(gpus) or 1
+    wanted = args.ranks or (len(gpus) or 1) + args.servers
     if wanted == 1:
         return
     check()
@@ -143,6 +145,8 @@ def check_size(args: argparse.Namespace, job: Job) -> None:
     """UserError if a launcher started another number of ranks than --ranks asks for."""
     if args.ranks and job.size != args.ranks:
         raise UserError(f"--ranks {args.ranks}, but {job.size} were started: leave it out")
+    if args.servers and job.size == 1:
+        raise UserError(f"--servers {args.servers}: one rank was started: give --ranks, too")
 
 
 def take_terminal(job: Job) -> None:
@@ -162,7 +166,8 @@ def check_communication(args: argparse.Namespace) -> None:
     from ..comm.job import Job
     from ..comm.topology import discover
 
-    make_communicator(Job(), discover(Job()), _wanted(args))
+    make_communicator(Job(), discover(Job()), _comm_config(args))
+    servers.check(args)
 
 
 def place(args: argparse.Namespace, job: Job) -> Topology:
@@ -179,34 +184,42 @@ def place(args: argparse.Namespace, job: Job) -> Topology:
         args.threads = args.threads or max(1, topology.own.cores // local)
         return topology
     chosen = _gpus(args.gpu)
+    if job.rank >= job.size - args.servers:
+        args.gpu = None
+        return discover(job)
     args.gpu = chosen[topology.local_rank % len(chosen)]
     return discover(job, *identify(int(args.gpu)))
 
 
-def make_team(args: argparse.Namespace, job: Job, topology: Topology) -> DataParallel | None:
-    """The team that the options ask for; None for a rank alone."""
+def make_process_group(
+    args: argparse.Namespace, job: Job, topology: Topology, roles: Roles | None = None
+) -> DataParallel | None:
+    """The group that the options ask for; None for a rank alone."""
     if job.size == 1:
         check_communication(args)
         return None
-    from ..parallel.design import Design
-    from ..parallel.team import DataParallel
+    from ..parallel.config import ParallelConfig
+    from ..parallel.data_parallel import DataParallel
+    from ..parallel.served import Served
 
     bucket = int(args.bucket_mb * 2**20)
-    design = Design(args.aggregation, args.propagation, bucket, args.scal)
-    return DataParallel(job, topology, _wanted(args), design)
+    config = ParallelConfig(args.aggregation, args.propagation, bucket, args.scal)
+    if roles is not None:
+        return Served(roles, topology, _comm_config(args), config)
+    return DataParallel(job, topology, _comm_config(args), config)
 
 
-def _wanted(args: argparse.Namespace) -> Wanted:
+def _comm_config(args: argparse.Namespace) -> CommConfig:
     """The communicator that the options ask for."""
-    from ..comm.create import Wanted
+    from ..comm.create import CommConfig
 
-    return Wanted(
+    return CommConfig(
         kind=args.comm,
         algorithm=args.algorithm,
         table=args.tuning,
         timeout=args.comm_timeout,
         group=args.group,
-        bits=args.gradient_type,
+        gradient_dtype=args.gradient_type,
     )
 
 

@@ -37,7 +37,9 @@ class Rates:
 def measure_rates(backend: Backend) -> Rates:
     """Measure both, each by its best run, in the precision of the backend."""
     n, count = MATRIX[backend.name], COPIED[backend.name]
-    x, w, y = (Tensor((n, n), name=name, flexible=name != "w", kept=name == "w") for name in "xwy")
+    x, w, y = (
+        Tensor((n, n), name=name, flexible=name != "w", persistent=name == "w") for name in "xwy"
+    )
     product = Program()
     product.inner_product(x, w, None, y, axis=1, transpose=False)
     source, target = Tensor((count,), name="source"), Tensor((count,), name="target")
@@ -59,12 +61,12 @@ def _seconds(backend: Backend, program: Program) -> float:
         # Of zeros alone a GPU multiplies faster: it needs less power.
         backend.write(tensor, generator.standard_normal(tensor.shape[-1], np.float32))
     step()
-    laps = backend.laps()
+    timer = backend.timer()
     best, end = float("inf"), time.perf_counter() + SECONDS
     while time.perf_counter() < end:
-        laps.begin()
+        timer.begin()
         step()
-        laps.mark()
-        first, last = laps.read()
+        timer.mark()
+        first, last = timer.read()
         best = min(best, last - first)
     return best

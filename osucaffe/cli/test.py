@@ -61,7 +61,12 @@ def run(args: argparse.Namespace) -> None:
     from .results import gather
 
     net = Net(
-        read_net(args.model), phase="TEST", backend=backend, level=args.level, stages=args.stage
+        read_net(args.model),
+        phase="TEST",
+        backend=backend,
+        level=args.level,
+        stages=args.stage,
+        inference=True,
     )
     options.check_fed(net, args.model)
     if args.detection:

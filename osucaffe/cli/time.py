@@ -143,16 +143,16 @@ def measure(net: Net, iterations: int) -> list[Layer]:
     net.backward()
     logger.info("*** Benchmark begins ***")
     logger.info("Testing for %d iterations.", iterations)
-    laps = net.backend.laps()
+    timer = net.backend.timer()
 
     def mark(index: int) -> None:
-        laps.mark()
+        timer.mark()
 
     for iteration in range(iterations):
-        laps.begin()
+        timer.begin()
         net.forward(after=mark)
         net.backward(after=mark)
-        marks = laps.read()
+        marks = timer.read()
         spans = [(end - start) * 1e3 for start, end in itertools.pairwise(marks)]
         # Behind the last layer the net adds up the losses: that is nobody's.
         forward, backward = spans[: len(layers)], spans[len(layers) + 1 :]

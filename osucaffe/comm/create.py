@@ -9,9 +9,9 @@ from typing import Any
 
 from ..errors import UserError
 from .communicator import Communicator
+from .half_precision import half_precision
 from .hierarchical import Hierarchical
 from .job import Job, MpiJob, cuda_aware
-from .narrowed import narrowed
 from .serial import Serial
 from .topology import Topology
 from .tuning import Selection
@@ -28,12 +28,12 @@ log = logging.getLogger("osucaffe")
 
 
 @dataclass(frozen=True)
-class Wanted:
+class CommConfig:
     """What kind of communicator, which algorithms, and how long an operation may take.
 
     timeout: seconds; 0: for ever. group: hosts are cut into groups of this many ranks, as if they
-    were more hosts (0: they are not), to try out what many hosts would do. bits: the type in which
-    gradients travel, float32, float16 or bfloat16.
+    were more hosts (0: they are not), to try out what many hosts would do. gradient_dtype: the
+    type in which gradients travel, float32, float16 or bfloat16.
     """
 
     kind: str = "auto"
@@ -42,13 +42,13 @@ class Wanted:
     table: str | None = None
     timeout: float = 300.0
     group: int = 0
-    bits: str = "float32"
+    gradient_dtype: str = "float32"
 
 
 def make_communicator(
     job: Job,
     topology: Topology,
-    wanted: Wanted,
+    config: CommConfig,
     *,
     background: bool = False,
     persistent: bool = False,
@@ -57,39 +57,39 @@ def make_communicator(
 
     persistent: each call of an operation gets an array that lies where it lay before.
     """
-    if wanted.kind not in KINDS:
-        raise UserError(f"--comm {wanted.kind}: choose one of {', '.join(KINDS)}")
-    selection = Selection(wanted.algorithm, chunk=wanted.chunk, file=wanted.table)
+    if config.kind not in KINDS:
+        raise UserError(f"--comm {config.kind}: choose one of {', '.join(KINDS)}")
+    selection = Selection(config.algorithm, chunk=config.chunk, file=config.table)
     if not isinstance(job, MpiJob):
         return Serial()
-    job.watchdog.timeout = wanted.timeout
-    _check(wanted, topology)
-    topology = _cut(topology, wanted.group)
-    narrow = wanted.bits != "float32"
+    job.watchdog.timeout = config.timeout
+    _check(config, topology)
+    topology = _cut(topology, config.group)
+    narrow = config.gradient_dtype != "float32"
     maker = Maker(
-        job, topology, selection, background=background and not narrow, patient=background
+        job, topology, selection, background=background and not narrow, yields_core=background
     )
     levels = topology.levels()
-    if wanted.kind in ("auto", "hierarchical") and len(levels) > 1:
+    if config.kind in ("auto", "hierarchical") and len(levels) > 1:
         made = maker.composed(levels)
     else:
-        kind = "auto" if wanted.kind == "hierarchical" else wanted.kind
-        free = kind == "auto" and wanted.algorithm == "auto" and wanted.table is None
+        kind = "auto" if config.kind == "hierarchical" else config.kind
+        free = kind == "auto" and config.algorithm == "auto" and config.table is None
         made = (persistent and free and maker.copying()) or maker.flat(kind)
     if not narrow:
         return made
     device = topology.own.gpu is not None
-    return narrowed(made, wanted.bits, device=device, background=background)
+    return half_precision(made, config.gradient_dtype, device=device, background=background)
 
 
-def _check(wanted: Wanted, topology: Topology) -> None:
-    """UserError where the GPUs do not allow what is wanted, or it needs GPUs and there are none."""
-    if wanted.kind in _GPU_KINDS and topology.own.gpu is None:
-        raise UserError(f"--comm {wanted.kind} is for GPUs: add --gpu all, or choose mpi")
-    if wanted.kind.startswith("nccl") and topology.shares_gpu:
+def _check(config: CommConfig, topology: Topology) -> None:
+    """UserError where the GPUs do not allow what is config, or it needs GPUs and there are none."""
+    if config.kind in _GPU_KINDS and topology.own.gpu is None:
+        raise UserError(f"--comm {config.kind} is for GPUs: add --gpu all, or choose mpi")
+    if config.kind.startswith("nccl") and topology.shares_gpu:
         raise UserError("--comm nccl: NCCL refuses two ranks on one GPU: choose auto or ipc")
-    if wanted.kind.endswith(("ipc", "copy")) and len(topology.hosts) > 1:
-        raise UserError(f"--comm {wanted.kind}: the ranks are on several hosts: choose auto")
+    if config.kind.endswith(("ipc", "copy")) and len(topology.hosts) > 1:
+        raise UserError(f"--comm {config.kind}: the ranks are on several hosts: choose auto")
 
 
 def _cut(topology: Topology, group: int) -> Topology:
@@ -113,13 +113,13 @@ class Maker:
         selection: Selection,
         *,
         background: bool = False,
-        patient: bool | None = None,
+        yields_core: bool | None = None,
     ) -> None:
         self._job = job
         self._topology = topology
         self._selection = selection
         self._background = background
-        self._patient = background if patient is None else patient
+        self._yields_core = background if yields_core is None else yields_core
 
     def flat(self, kind: str = "auto") -> Communicator:
         """One communicator of all ranks."""
@@ -131,10 +131,10 @@ class Maker:
             return None
         if len(self._topology.hosts) > 1:
             return None
-        from .copying import Copying
+        from .copy_engine import CopyEngine
 
         try:
-            return Copying(self._job.world)
+            return CopyEngine(self._job.world)
         except UserError as error:  # on all ranks alike
             log.debug("not by copy engines: %s", error)
             return None
@@ -192,7 +192,7 @@ class Maker:
             selection=self._selection,
             level="node" if one_host else "network",
             background=background and (direct or not gpus),
-            patient=self._patient,
+            yields_core=self._yields_core,
             watchdog=self._job.watchdog,
         )
         if direct or not gpus:
@@ -204,12 +204,12 @@ class Maker:
     def _on_gpus(self, world: Any, kind: str, *, shared: bool) -> Communicator:
         """One over ranks of a host with GPUs. shared: some of them use one GPU."""
         from ..backends.cuda.runtime.startup import load_nccl
-        from .copying import Copying
+        from .copy_engine import CopyEngine
         from .ipc import Ipc
         from .nccl import Nccl
 
         if kind == "copy":
-            return Copying(world)
+            return CopyEngine(world)
         if kind == "ipc" or (kind == "auto" and shared):
             return Ipc(world)
         if kind == "nccl":

@@ -51,7 +51,7 @@ class Job:
         """How messages call this process."""
         return f"rank {self.rank} of {self.size} ({self.host})"
 
-    def share(self, value: Any) -> Any:
+    def broadcast_object(self, value: Any) -> Any:
         """Rank 0's value (anything that can be pickled), on every rank."""
         return value
 
@@ -96,7 +96,7 @@ class MpiJob(Job):
         self._wish: Any = None
         self.watchdog = Watchdog(0, self.expire)
 
-    def share(self, value: Any) -> Any:
+    def broadcast_object(self, value: Any) -> Any:
         with self.watch("a message of rank 0"):
             return self._control.bcast(value)
 

@@ -39,7 +39,7 @@ class Mpi(Communicator):
     math: adds the arrays, and says by it where they are: in host memory (by default), or on a GPU,
     with an MPI library that takes pointers to device memory. What is on a GPU is sent from there.
     selection: picks an algorithm for each operation. level: "node" where the ranks share memory,
-    "network" where they do not. patient: waiting leaves the core to others (default: in the
+    "network" where they do not. yields_core: waiting leaves the core to others (default: in the
     background, where another thread computes).
     """
 
@@ -51,7 +51,7 @@ class Mpi(Communicator):
         selection: Selection | None = None,
         level: str = "node",
         background: bool = False,
-        patient: bool | None = None,
+        yields_core: bool | None = None,
         watchdog: Watchdog | None = None,
     ) -> None:
         super().__init__(comm.rank, comm.size, level=level, background=background)
@@ -59,8 +59,9 @@ class Mpi(Communicator):
         self._selection = selection or Selection()
         self._watchdog = watchdog or Watchdog(0, print)
         self._math = math or HostMath()
+        yields_core = background if yields_core is None else yields_core
         self._wait: Callable[[Requests], object] = (
-            _wait_politely if (background if patient is None else patient) else MPI.Request.Waitall
+            _wait_politely if yields_core else MPI.Request.Waitall
         )
         self._now = ""
         self._peers: set[int] = set()

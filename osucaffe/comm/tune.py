@@ -81,7 +81,7 @@ def measure(
                 if choice not in made:
                     made[choice] = make(choice)
                 took = seconds(job, made[choice], operation, array)
-                found.append((job.share(took), choice))
+                found.append((job.broadcast_object(took), choice))
             took, choice = _pick(found, best, nbytes)
             report(f"{operation:15} {nbytes:>11,} B {took * 1e6:>10.1f} us  {choice.algorithm}")
         table[operation] = _rows(best)

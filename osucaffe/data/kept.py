@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
 import mmap
-from functools import partial
+import os
 from typing import Any
 
 import numpy as np
@@ -15,25 +14,36 @@ from ..backends.tensor import Shape
 class Kept:
     """Room for the images of `count` records, (channels, height, width), and their labels.
 
-    has: which records are there. The memory is taken as they come. Safe to use from threads that
-    put the same records, and from processes that were forked behind this.
+    has: which records are there. The memory is taken as they come. Safe to use from threads, and
+    processes to which it is sent, that put the same records: they share it.
     """
 
-    def __init__(self, count: int, shape: Shape, *, interleaved: bool) -> None:
-        """interleaved: the channels lie last, as decoders write them."""
+    def __init__(
+        self, count: int, shape: Shape, *, interleaved: bool, path: str | None = None
+    ) -> None:
+        """interleaved: the channels lie last, as decoders write them. path: of the memory of one
+        that another process has made."""
+        self._made_of = count, tuple(shape), interleaved
         channels, *extents = shape
+        size = int(np.prod(shape))
+        self.nbytes = count * (size + 8 + 1)
+        # Memory of no file system, which has a path as long as this process has it open.
+        self._file = os.open(path, os.O_RDWR) if path else _make_file(self.nbytes)
+        memory = mmap.mmap(self._file, self.nbytes)
+        self.labels = np.frombuffer(memory, np.int64, count)
+        images = np.frombuffer(memory, np.uint8, count * size, count * 8)
+        self.has = np.frombuffer(memory, bool, count, count * (8 + size))
         if interleaved:
-            self.images = _shared((count, *extents, channels), "uint8").transpose(0, 3, 1, 2)
+            self.images = images.reshape(count, *extents, channels).transpose(0, 3, 1, 2)
         else:
-            self.images = _shared((count, *shape), "uint8")
-        self.labels = _shared((count,), "int64")
-        self.has = _shared((count,), "bool")
-        self._form = count, shape, interleaved
+            self.images = images.reshape(count, *shape)
 
     def __reduce__(self) -> Any:
-        """A copy for another process has room of its own, which that one's forks share."""
-        count, shape, interleaved = self._form
-        return partial(Kept, interleaved=interleaved), (count, shape)
+        return _shared, (*self._made_of, f"/proc/{os.getpid()}/fd/{self._file}")
+
+    def __del__(self) -> None:
+        if self._file >= 0:
+            os.close(self._file)
 
     def put(self, number: int, image: np.ndarray, label: int) -> None:
         """Keep a record, if it has the shape and type of the others."""
@@ -43,8 +53,14 @@ class Kept:
             self.has[number] = True
 
 
-def _shared(shape: Shape, dtype: str) -> np.ndarray:
-    """Zeros, which forks of this process share."""
-    size = math.prod(shape)
-    memory = mmap.mmap(-1, max(1, size * np.dtype(dtype).itemsize))
-    return np.frombuffer(memory, dtype, size).reshape(shape)
+def _make_file(nbytes: int) -> int:
+    """A file in memory; -1, of memory that is not shared, where there are no reader processes."""
+    if not hasattr(os, "memfd_create"):
+        return -1
+    file = os.memfd_create("osucaffe-records")
+    os.ftruncate(file, nbytes)
+    return file
+
+
+def _shared(count: int, shape: Shape, interleaved: bool, path: str) -> Kept:
+    return Kept(count, shape, interleaved=interleaved, path=path)

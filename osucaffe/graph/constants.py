@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable
-from itertools import chain
 
 from ..backends.backend import Backend
 from ..backends.primitives import Program
@@ -25,6 +24,8 @@ class Constants:
         self._parameters = {key(tensor) for tensor in parameters}
         self._made: dict[Hashable, tuple[Tensor, ...]] = {}
         self._prepared: list[tuple[Call, Step]] = []
+        self._last_use: dict[int, int] = {}
+        """Of what is no result: the number of the last call that uses it."""
 
     def __bool__(self) -> bool:
         return bool(self._prepared or self.new)
@@ -43,26 +44,43 @@ class Constants:
             self._made[name] = record(program)
             self.new += [*first, *program.calls]
             self.stale = True
+            for call in self.new:  # in whatever precision the net runs, they stay exact
+                for tensor in call.read_tensors():
+                    if self.is_parameter(tensor) and tensor.is_open:
+                        tensor.root.flexible = False
         return self._made[name]
 
     def prepared(self, backend: Backend, steps: Iterable[Step]) -> None:
-        """Take the steps of the new calls, and give what they write its memory."""
+        """Take the steps of the new calls, and give their results memory."""
+        results = {key(tensor) for made in self._made.values() for tensor in made}
         for call, step in zip(self.new, steps, strict=True):
-            for tensor in call.written_tensors():
-                if (tensor.base or tensor).array is None:
-                    whole = tensor.base or tensor
-                    backend.place(whole, backend.allocate(backend.nbytes(whole)), 0)
             self._prepared.append((call, step))
+            for tensor in call.written_tensors():
+                whole = tensor.base or tensor
+                if id(whole) not in results:
+                    self._last_use[id(whole)] = len(self._prepared)
+                elif whole.array is None:
+                    _place(backend, whole)
+            for tensor in call.read_tensors():
+                if key(tensor) in self._last_use:
+                    self._last_use[key(tensor)] = len(self._prepared)
         self.new = []
 
     def run(self, backend: Backend) -> None:
-        """Compute them from the parameters."""
-        for call, step in self._prepared:
-            for scratch in call.scratch:
-                backend.place(scratch, backend.allocate(backend.nbytes(scratch)), 0)
+        """Compute them from the parameters. What only leads to them has memory for so long."""
+        for number, (call, step) in enumerate(self._prepared, 1):
+            for tensor in (*call.written_tensors(), *call.scratch):
+                if (tensor.base or tensor).array is None:
+                    _place(backend, tensor.base or tensor)
             step()
+            for tensor in (*call.read_tensors(), *call.written_tensors()):
+                if self._last_use.get(key(tensor)) == number:
+                    (tensor.base or tensor).array = None
             for scratch in call.scratch:
                 scratch.array = None
-        written = chain.from_iterable(call.written_tensors() for call, _ in self._prepared)
-        backend.follow([tensor.base or tensor for tensor in written])
+        backend.follow(tensor for made in self._made.values() for tensor in made)
         self.stale = False
+
+
+def _place(backend: Backend, tensor: Tensor) -> None:
+    backend.place(tensor, backend.allocate(backend.nbytes(tensor)), 0)

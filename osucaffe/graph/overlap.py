@@ -22,11 +22,11 @@ def overlap_calls(
     They are such as nothing waits for, as the gradients of parameters. They stay in order among
     themselves. size_of gives a tensor's bytes.
     """
-    aside = [index for index, call in enumerate(calls) if call.name in names]
-    for number, index in enumerate(aside):
+    overlapping = [index for index, call in enumerate(calls) if call.name in names]
+    for number, index in enumerate(overlapping):
         call = calls[index]
         read, written = set(_keys(call.read_tensors())), set(_keys(call.written_tensors()))
-        end = aside[number + MOST] if number + MOST < len(aside) else len(calls)
+        end = overlapping[number + MOST] if number + MOST < len(overlapping) else len(calls)
         for later in range(index + 1, end):
             other = calls[later]
             if other.name in names:
@@ -42,23 +42,23 @@ def overlap_calls(
                 end = later
                 break
         call.overlap = end - index - 1
-    _fit(calls, [index for index in aside if calls[index].overlap], size_of)
+    _fit(calls, [index for index in overlapping if calls[index].overlap], size_of)
 
 
-def _fit(calls: list[Call], aside: list[int], size_of: Callable[[Tensor], int]) -> None:
+def _fit(calls: list[Call], overlapping: list[int], size_of: Callable[[Tensor], int]) -> None:
     """Shorten what runs beside others until memory is alive for no more than if all ran in turn,
     and SPARE."""
-    wanted = {index: calls[index].overlap for index in aside}
-    for index in aside:
+    wanted = {index: calls[index].overlap for index in overlapping}
+    for index in overlapping:
         calls[index].overlap = 0
-    life = {key: each for key, each in lives([calls]).items() if not each.tensor.kept}
+    life = {key: each for key, each in lives([calls]).items() if not each.tensor.persistent}
     sizes = {key: size_of(each.tensor) for key, each in life.items()}
     alive = [0] * len(calls)
     for key, each in life.items():
         for time in range(each.first, each.last + 1):
             alive[time] += sizes[key]
     most = max(alive, default=0) + SPARE
-    for index in aside:
+    for index in overlapping:
         call = calls[index]
         operands = {*_keys(call.read_tensors()), *_keys(call.written_tensors())}
         operands |= {id(tensor) for tensor in call.scratch}

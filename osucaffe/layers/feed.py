@@ -98,6 +98,15 @@ class Stream(Feed):
             workers = Processes
         return Pipeline(fill, shapes, dtypes=dtypes, depth=depth, threads=threads, workers=workers)
 
+    def record_next(self, program: Program, cached: CachedBatches) -> Tensor:
+        """Record what brings the row of `cached.ahead` that tells of the next batch."""
+        table, cursor = cached.ahead.table, cached.ahead.cursor
+        written = [*cached.parts, table, cursor]
+        program.host([], written, function=cached.prepare, feed=True, uploads=False)
+        row = self.tensor(table.shape[1:], "int32")
+        program.next_row(table, cursor, row)
+        return row
+
     def next(self) -> list[Buffer]:
         return self._pipeline.next()
 

@@ -14,7 +14,7 @@ from ..backends.uploads import available_memory
 from ..blob import Blob
 from ..data.cache import Cacheable, CachedBatches, may_stay
 from ..data.kept import Kept
-from ..data.pipeline import Buffer, Fill
+from ..data.pipeline import Buffer
 from ..data.settings import settings
 from ..data.source import DatumSource
 from ..data.staging import DecodedBatches
@@ -36,10 +36,6 @@ class Source(Cacheable, Protocol):
     labels: Labels
     file: BinaryIO | None
     copier: RecordCopier | None
-
-    @property
-    def fill(self) -> Fill:
-        """Writes records into a batch; raw ones as bytes and the table of `transform`."""
 
 
 class Images(Stream):
@@ -84,21 +80,13 @@ class Images(Stream):
         self._table = self.tensor((batch, 3), "int32")
         self._mean: Tensor | None = None
         if transform.mean is not None:
-            self._mean = self.tensor(transform.mean.shape, kept=True)
+            self._mean = self.tensor(transform.mean.shape, persistent=True)
             self.initial = [(self._mean, transform.mean)]
         self._scale, self._interleaved = float(transform.scale), source.interleaved
         shapes = shapes[: len(self.param.top)]
         fed = [self._raw.shape, self._table.shape, *shapes[1:]]
         dtypes = [self._raw.dtype, self._table.dtype, *["float32"] * len(shapes[1:])]
-        pipeline = functools.partial(
-            self.pipeline,
-            source.fill,
-            fed,
-            dtypes=dtypes,
-            threads=threads,
-            depth=depth,
-            decodes=decodes,
-        )
+        pipeline = functools.partial(self.pipeline, threads=threads, depth=depth, decodes=decodes)
         if stays:
             self._pipeline = self._cached = CachedBatches(
                 self.backend,
@@ -106,7 +94,7 @@ class Images(Stream):
                 [(source.raw_shape, "uint8")],
                 batch=batch,
                 width=5,
-                threads=self.readers(threads),
+                fed=list(zip(fed, dtypes, strict=True)),
                 pipeline=pipeline,
                 title=f"{self.title}, {self.phase}",
             )
@@ -127,7 +115,7 @@ class Images(Stream):
             source.copier = self.backend.map_file(source.file)
         there = decoder or source.copier
         first = functools.partial(_allocate, there) if there else None
-        self._pipeline = pipeline(first=first)
+        self._pipeline = pipeline(source.fill, fed, dtypes=dtypes, first=first)
         return shapes
 
     def _stays(self, source: Source, decoder: ImageDecoder | None) -> bool:
@@ -169,15 +157,9 @@ class Images(Stream):
         )
 
     def _forward_cached(self, cached: CachedBatches, program: Program, top: list[Blob]) -> None:
-        [records] = cached.parts
-        table, cursor = cached.ahead.table, cached.ahead.cursor
-        program.host(
-            [], [records, table, cursor], function=cached.prepare, feed=True, uploads=False
-        )
-        rows = self.tensor(table.shape[1:], "int32")
-        program.next_row(table, cursor, rows)
+        rows = self.record_next(program, cached)
         program.cached_batch(
-            records,
+            cached.parts[0],
             rows,
             self._mean,
             top[0].data,

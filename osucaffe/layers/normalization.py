@@ -223,8 +223,9 @@ class BatchNorm(Layer):
         statistics = [blob.data for blob in self.parameters[:3]]
         x, y = with_channels(self.saved), with_channels(top[0].data)
         if self.past:
+            exact = [tensor.view(tensor.shape) for tensor in statistics]
             program.broadcast(
-                [statistics[0], statistics[1], statistics[2]], [self.mean, self.rate],
+                exact, [self.mean, self.rate],
                 formula=RECALL, constants={"eps": self.settings["eps"]},
             )  # fmt: skip
         else:

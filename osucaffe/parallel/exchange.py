@@ -60,7 +60,7 @@ class Aggregation:
             send = self._sends[len(self._handles)]
             self._handles.append(send(stream=self._backend.current))
 
-    def marks(self) -> dict[int, Step]:
+    def hooks(self) -> dict[int, Step]:
         """`after` for the layers with which something is complete."""
         return {layer: partial(self.after, layer) for layer in self._layers}
 
@@ -86,10 +86,11 @@ class Propagation:
 
     operation: "broadcast", rank 0 updates all; "all_gather", each rank its part of each bucket.
     copies: what forward reads in the place of `weights`, where the backend has 16-bit copies: then
-    these travel from iteration to iteration, and the weights when they are asked for (`settle`).
+    these travel from iteration to iteration, and the weights when they are asked for
+    (`synchronize`).
 
-    `changed` after an update; then forward, with the steps of `marks` ahead of its layers, or
-    `settle`.
+    `changed` after an update; then forward, with the steps of `hooks` ahead of its layers, or
+    `synchronize`.
     """
 
     def __init__(
@@ -113,15 +114,15 @@ class Propagation:
         """Ranks have made an update that the others do not have."""
         self._differ = self._others_differ = True
 
-    def marks(self, *, overlapped: bool) -> dict[int, Step]:
+    def hooks(self, *, overlapped: bool) -> dict[int, Step]:
         """By layer, what to run ahead of it in forward: all weights are sent before the first
         one, and it waits for all, or (overlapped) each layer waits for what it needs."""
         layers = {bucket.layer for bucket in self._buckets} if overlapped else ()
-        marks: dict[int, Step] = {layer: partial(self._wait, layer) for layer in layers}
-        marks[0] = partial(self._begin, 0 if overlapped else None)
-        return marks
+        hooks: dict[int, Step] = {layer: partial(self._wait, layer) for layer in layers}
+        hooks[0] = partial(self._begin, 0 if overlapped else None)
+        return hooks
 
-    def settle(self, others: Sequence[Tensor] = ()) -> None:
+    def synchronize(self, others: Sequence[Tensor] = ()) -> None:
         """Return when all weights are the same on every rank. others: the update's own tensors,
         which lie as the weights do; each rank has the same parts of them up to date."""
         if self._differ:

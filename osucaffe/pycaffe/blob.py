@@ -78,9 +78,13 @@ def store_of(backend: Backend) -> Store:
 class Blob(Extents):
     """`data` and `diff`: arrays of one shape, float32, to read and to write."""
 
-    def __init__(self, find: Callable[[], engine.Blob], store: Store) -> None:
-        """find: tells the blob of the engine, which is another one after the net was reshaped."""
+    def __init__(
+        self, find: Callable[[], engine.Blob], store: Store, look: Callable[[], None] | None = None
+    ) -> None:
+        """find: tells the blob of the engine, which is another one after the net was reshaped.
+        look: is called when a script asks for the data."""
         self._find = find
+        self._look = look
         self._store = store
         self._reshaped: tuple[np.ndarray, np.ndarray] | None = None
 
@@ -88,6 +92,8 @@ class Blob(Extents):
     def data(self) -> np.ndarray:
         if self._reshaped:
             return self._reshaped[0]
+        if self._look is not None:
+            self._look()
         blob = self._find()
         array = self._store.array(blob.data)
         return array if blob.length is None else array[..., : self._rows(blob.length), :]

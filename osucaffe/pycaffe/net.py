@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from itertools import zip_longest
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from .. import net as engine
+from ..blob import Blob as EngineBlob
 from ..errors import UserError
 from ..graph.parameters import same_layers
 from ..layers.memory_data import MemoryData
@@ -19,8 +19,9 @@ from ..loading import load_weights
 from ..proto import AnyWeights, NetWeights, read_net, read_weights, write_weights
 from . import settings
 from .blob import Blob, BlobVec, Store, store_of
+from .forward_only import ForwardOnly
+from .whole_sets import Arrays, WholeSets
 
-Arrays = dict[str, np.ndarray]
 Callback = Callable[[int], None]
 PHASES = ("TRAIN", "TEST")
 
@@ -37,7 +38,7 @@ class Layer:
         self.blobs = blobs
 
 
-class Net:
+class Net(WholeSets):
     """A net with its parameters, to run layer by layer.
 
     Net(file, phase, level=0, stages=(), weights=None), or as of old Net(file, weights, phase).
@@ -58,17 +59,24 @@ class Net:
             raise CaffeError(f"phase {phase!r} is neither caffe.TRAIN (0) nor caffe.TEST (1)")
         check_readable(network_file)
         given = None if weights is None else (_read_model(weights), weights)
+        param, state = read_net(network_file), {"level": level, "stages": list(stages or ())}
         net = engine.Net(
-            read_net(network_file),
+            param,
             backend=settings.backend(),
             phase=PHASES[phase],
-            level=level,
-            stages=stages or (),
             seed=settings.next_seed(),
             inspectable=True,
             gradients=True,
+            **state,
         )
         self._begin(net)
+        if ForwardOnly.serves(net):
+
+            def beside(wanted: Iterable[str]) -> engine.Net:
+                options: Any = {"share": net, "inference": True, "wanted": wanted, **state}
+                return engine.Net(param, backend=net.backend, phase=net.phase, **options)
+
+            self._forward_only = ForwardOnly(net, self._store, beside)
         if given is not None:
             self._load(*given)
 
@@ -79,6 +87,8 @@ class Net:
         self._begin(net)
         return self
 
+    _forward_only: ForwardOnly | None = None
+    """What runs forward faster, where that depends on inputs and parameters alone."""
     mismatch = ""
     """Layers that the file of weights lacked, and those of it that this net does not have."""
 
@@ -99,8 +109,7 @@ class Net:
         self.inputs: list[str] = net.inputs
         self.outputs: list[str] = net.outputs
         self.blobs: OrderedDict[str, Blob] = OrderedDict(
-            (name, Blob(lambda name=name: self._net.blobs[name], self._store))  # type: ignore[misc]
-            for name in net.blobs
+            (name, self._blob(name)) for name in net.blobs
         )
         self.layers: list[Any] = [self._layer(index) for index in range(len(net.layers))]
         self.layer_dict: OrderedDict[str, Any] = OrderedDict(
@@ -117,6 +126,21 @@ class Net:
         self.blob_loss_weights = OrderedDict((name, net.loss_weight(name)) for name in net.blobs)
         self._follow()
 
+    def _blob(self, name: str) -> Blob:
+        def look() -> None:
+            if self._forward_only is not None and not self._forward_only.has(name):
+                self._catch_up()
+                self._forward_only.want([name])
+
+        return Blob(lambda: self._net.blobs[name], self._store, look)
+
+    def _catch_up(self) -> None:
+        """Let all blobs hold what the last forward pass computed."""
+        if self._forward_only is not None and self._forward_only.is_stale:
+            self._store.upload()
+            self._forward_only.catch_up()
+            self._store.forget()
+
     def _layer(self, index: int) -> Any:
         layer = self._net.layers[index]
         if isinstance(layer, Python):
@@ -124,7 +148,14 @@ class Net:
         count = len(layer.parameters)
 
         def blob(number: int) -> Blob:
-            return Blob(lambda: self._net.layers[index].parameters[number], self._store)
+            def find() -> EngineBlob:
+                return self._net.layers[index].parameters[number]
+
+            def look() -> None:
+                if self._forward_only is not None:
+                    self._forward_only.look_at(find().data)
+
+            return Blob(find, self._store, look)
 
         return Layer(layer.type, BlobVec(blob(number) for number in range(count)))
 
@@ -146,6 +177,8 @@ class Net:
         wanted = self.outputs if end is None else self._net.nodes[last].layer.param.top
         if inputs:
             self._put("data", inputs, self.inputs, "Input blob arguments do not match net inputs.")
+        if blobs is not None and self._forward_only is not None:
+            self._forward_only.want(blobs := list(blobs))
         self._forward(first, last)
         return {name: self.blobs[name].data for name in {*wanted, *(blobs or ())}}
 
@@ -202,6 +235,15 @@ class Net:
     def _forward(self, start: int, end: int) -> float:
         """Run layers by their indices; returns the loss."""
         self.prepare()
+        whole = start == 0 and end == len(self.layers) - 1
+        called = self._before_forward or self._after_forward
+        if self._forward_only is not None and whole and not called and self._forward_only.pays():
+            self._forward_only.run()
+            self.done()
+            return 0.0
+        if whole and self._forward_only is not None:
+            self._forward_only.is_stale = False
+        self._catch_up()
         if start <= end:
             _call(self._before_forward, start)
 
@@ -217,6 +259,7 @@ class Net:
         return self._net.loss()
 
     def _backward(self, start: int, end: int) -> None:
+        self._catch_up()
         self.prepare()
         _call(self._before_backward, start)
 
@@ -267,6 +310,8 @@ class Net:
             self._store.upload()
             self._store.forget()
             self._net.reshape({name: self.blobs[name].shape for name in waiting})
+            if self._forward_only is not None:
+                self._forward_only.reshaped()
             for name in waiting:
                 self.blobs[name].settle()
             self._follow()
@@ -278,52 +323,6 @@ class Net:
                 if isinstance(layer, Python) and layer.instance is not None:
                     for own, blob in zip(layer.instance.blobs, layer.parameters, strict=True):
                         own.data, own.diff = blob.data.array, blob.diff.array
-
-    # -- whole data sets -------------------------------------------------------------------------
-
-    def forward_all(self, blobs: Iterable[str] | None = None, **inputs: np.ndarray) -> Arrays:
-        """Run forward over any number of items, batch by batch; returns all outputs by name."""
-        blobs = list(blobs or ())
-        results: dict[str, list[np.ndarray]] = {name: [] for name in {*self.outputs, *blobs}}
-        for batch in self._batch(inputs):
-            for name, values in self.forward(blobs, None, None, **batch).items():
-                results[name].extend(values.copy())
-        return _cut(results, inputs)
-
-    def forward_backward_all(
-        self,
-        blobs: Iterable[str] | None = None,
-        diffs: Iterable[str] | None = None,
-        **given: np.ndarray,
-    ) -> tuple[Arrays, Arrays]:
-        """Run forward and backward over any number of items, batch by batch.
-
-        given: values for the inputs, and diffs for the outputs. Returns outputs and diffs by name.
-        """
-        blobs, diffs = list(blobs or ()), list(diffs or ())
-        values: dict[str, list[np.ndarray]] = {name: [] for name in {*self.outputs, *blobs}}
-        gradients: dict[str, list[np.ndarray]] = {name: [] for name in {*self.inputs, *diffs}}
-        inputs = {name: given[name] for name in self.inputs if name in given}
-        tops = {name: given[name] for name in self.outputs if name in given}
-        for batch, top in zip_longest(self._batch(inputs), self._batch(tops)):
-            for name, array in self.forward(blobs, None, None, **(batch or {})).items():
-                values[name].extend(array.copy())
-            for name, array in self.backward(diffs, None, None, **(top or {})).items():
-                gradients[name].extend(array.copy())
-        return _cut(values, given), _cut(gradients, given)
-
-    def _batch(self, arrays: Mapping[str, np.ndarray]) -> Iterator[Arrays]:
-        """Pieces of the net's batch size; the last one is filled up with zeros."""
-        if not arrays:
-            return
-        size = self.blobs[next(iter(arrays))].shape[0]
-        for start in range(0, len(next(iter(arrays.values()))), size):
-            pieces = {}
-            for name, values in arrays.items():
-                piece = np.asarray(values[start : start + size])
-                missing = np.zeros((size - len(piece), *piece.shape[1:]), piece.dtype)
-                pieces[name] = np.concatenate([piece, missing])
-            yield pieces
 
     # -- weights ---------------------------------------------------------------------------------
 
@@ -340,6 +339,8 @@ class Net:
                 if mine.shape != theirs.shape:
                     layer.fail("param", f"cannot share {theirs.shape}: it needs {mine.shape}")
                 mine.data.place(theirs.data.array.reshape(-1), theirs.data.address)
+                if self._forward_only is not None:  # the other net's script may write to it
+                    self._forward_only.look_at(mine.data)
         self._follow()
 
     def copy_from(self, file: str | Path) -> None:
@@ -349,6 +350,8 @@ class Net:
     def _load(self, model: AnyWeights, file: str | Path) -> None:
         self._store.upload()
         self.mismatch = load_weights([self._net], [(file, model)])
+        if self._forward_only is not None:
+            self._forward_only.refresh()
         self._store.forget()
 
     load_hdf5 = copy_from
@@ -381,9 +384,3 @@ def _read_model(file: str | Path) -> NetWeights:
 def _call(functions: list[Callback], index: int) -> None:
     for function in functions:
         function(index)
-
-
-def _cut(results: Mapping[str, list[np.ndarray]], given: Mapping[str, np.ndarray]) -> Arrays:
-    """All results as arrays, without those of the zeros that filled the last batch."""
-    count = len(next(iter(given.values()))) if given else None
-    return {name: np.asarray(values[:count]) for name, values in results.items()}

@@ -9,7 +9,7 @@ from typing import Any
 from .. import solvers as engine
 from ..backends.tensor import Step
 from ..proto import SolverParameter, read_solver
-from ..solvers.team import Team
+from ..solvers.process_group import ProcessGroup
 from . import settings
 from .net import Net, check_readable
 
@@ -40,7 +40,7 @@ class Solver:
             settings.backend(),
             file=str(solver_file),
             inspectable=True,
-            team=self._hooks,
+            group=self._hooks,
         )
         self.net = self._hooks.net = Net.of(self._solver.net)
         self.test_nets = [Net.of(net) for net in self._solver.test_nets]
@@ -109,7 +109,7 @@ class Solver:
             net.use(own)
 
 
-class _Hooks(Team):
+class _Hooks(ProcessGroup):
     """Calls what a script asked for in the midst of an iteration."""
 
     def __init__(self) -> None:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 def iterate(solver: Solver, tracer: Tracer | None = None) -> None:
     """iter_size times forward and backward, then the update. tracer: traces them."""
-    param, net, team = solver.param, solver.net, solver.team
+    param, net, group = solver.param, solver.net, solver.group
     display = solver.due(param.display)
     show = display and param.debug_info
     # Only what a display shows is noted, or the policy asks for.
@@ -32,10 +32,10 @@ def iterate(solver: Solver, tracer: Tracer | None = None) -> None:
     for part in range(param.iter_size):
         accumulate, update = part > 0, part == param.iter_size - 1
         if show:
-            team.settle()
+            group.synchronize_weights()
             debug.forward_and_backward(net, accumulate=accumulate)
         elif tracer:
-            before, after = team.beside(accumulate=accumulate, update=update)
+            before, after = group.overlap_hooks(accumulate=accumulate, update=update)
             tracer.forward_and_backward(net, before, after, accumulate=accumulate)
         else:
             _step(solver, accumulate=accumulate, update=update)()
@@ -60,22 +60,22 @@ def _step(solver: Solver, *, accumulate: bool, update: bool) -> Step:
     """One forward and backward pass, and the update, as a step that the backend may replay."""
     key = accumulate, update
     if key not in solver.steps:
-        solver.steps[key] = solver.team.step(solver, accumulate=accumulate, update=update)
+        solver.steps[key] = solver.group.step(solver, accumulate=accumulate, update=update)
     return solver.steps[key]
 
 
 def _update(solver: Solver) -> None:
     """The update, outside such a step."""
-    solver.team.exchange()
+    solver.group.exchange()
     solver.optimizer.run()
-    solver.team.updated()
+    solver.group.updated()
 
 
 def _display(solver: Solver, rate: float) -> None:
     since, start = solver.displayed
     now = time.perf_counter()
     solver.displayed = (solver.iteration, now)
-    net, team = solver.net, solver.team
+    net, group = solver.net, solver.group
     event = Display(
         solver.iteration,
         solver.param.max_iter,
@@ -83,7 +83,7 @@ def _display(solver: Solver, rate: float) -> None:
         rate,
         speed=(solver.iteration - since) / (now - start),
         seconds=now - start,
-        outputs=name_outputs(net, team.sum(read_outputs(net)) / team.size),
+        outputs=name_outputs(net, group.sum(read_outputs(net)) / group.size),
     )
     log_display(event, solver.param.display)
     for observer in solver.observers:

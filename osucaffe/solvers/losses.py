@@ -10,7 +10,7 @@ import numpy as np
 from ..backends.backend import Backend
 from ..backends.tensor import Tensor
 from ..net import Net
-from .team import Team
+from .process_group import ProcessGroup
 
 logger = logging.getLogger("osucaffe")
 
@@ -22,12 +22,12 @@ class Losses:
     reads all that were noted at once.
     """
 
-    def __init__(self, backend: Backend, team: Team, length: int, parts: int) -> None:
+    def __init__(self, backend: Backend, group: ProcessGroup, length: int, parts: int) -> None:
         self.recent: deque[float] = deque(maxlen=length)
-        self._backend, self._team, self._parts = backend, team, parts
+        self._backend, self._group, self._parts = backend, group, parts
         self._noted = 0
         self._lost = False
-        self._ring = Tensor((length * parts,), name="losses", kept=True)
+        self._ring = Tensor((length * parts,), name="losses", persistent=True)
         backend.place(self._ring, backend.allocate(backend.nbytes(self._ring)), 0)
         backend.write(self._ring, 0)
 
@@ -43,7 +43,7 @@ class Losses:
     def read(self) -> None:
         """Append the losses of the iterations that were noted. All ranks call it together."""
         if self._noted:
-            with self._team.watch():
+            with self._group.watch():
                 passes = self._backend.read(self._ring)[: self._noted].astype(np.float64)
             own = np.zeros(self._noted // self._parts)
             for part in range(self._parts):
@@ -53,7 +53,7 @@ class Losses:
 
     def append(self, own: np.ndarray) -> None:
         """Append losses of this rank, as the means of all ranks'."""
-        losses = self._team.sum(own) / self._team.size
+        losses = self._group.sum(own) / self._group.size
         if not self._lost and not np.isfinite(losses).all():
             self._lost = True
             logger.warning(

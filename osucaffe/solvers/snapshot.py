@@ -35,8 +35,8 @@ from ..proto import (
     write_weights,
 )
 from .observer import Snapshot
+from .process_group import ProcessGroup
 from .progress import Progress
-from .team import Team
 
 logger = logging.getLogger("osucaffe")
 
@@ -140,15 +140,15 @@ def write(files: Snapshot, model: NetParameter, state: SolverState) -> None:
     write_state(files.state, state)
 
 
-def find(path: str | Path, prefix: str, team: Team) -> Restored | None:
+def find(path: str | Path, prefix: str, group: ProcessGroup) -> Restored | None:
     """Read a snapshot by its state; "auto": the newest whole one with this prefix, if there is any.
 
     All ranks call it together. UserError if it is damaged or not there.
     """
     found = None
     if path == "auto":
-        found = None if team.rank else _newest(prefix)
-        path = team.share(found.path if found else "")
+        found = None if group.rank else _newest(prefix)
+        path = group.broadcast_object(found.path if found else "")
         if not path:
             logger.info("No snapshot %s_iter_*: training begins afresh", prefix)
             return None

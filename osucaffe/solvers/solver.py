@@ -25,14 +25,15 @@ from .losses import Losses
 from .nets import testing_nets, training_net
 from .observer import Observer, Snapshot, TestResult
 from .optimizer import Optimizer
+from .outputs import Outputs
 from .policy import Policy
+from .process_group import ProcessGroup
 from .progress import Progress
 from .rules import update_of
 from .scaling import make_loss_scale
 from .signals import NONE, SNAPSHOT, STOP, Request
 from .snapshot import Restored
 from .snapshot_writer import SnapshotWriter
-from .team import Team
 from .tracer import Tracer
 
 logger = logging.getLogger("osucaffe")
@@ -62,14 +63,14 @@ class Solver:
         request: Request = lambda: NONE,
         observers: Iterable[Observer] = (),
         inspectable: bool = False,
-        team: Team | None = None,
+        group: ProcessGroup | None = None,
         loss_scale: str | float | None = None,
         resume: str | Path | None = None,
         weights: Iterable[str] = (),
         strict: bool = False,
     ) -> None:
         self.param = param
-        self.team = team or Team()
+        self.group = group or ProcessGroup()
         self.backend = backend
         self.file = file
         self.observers = list(observers)
@@ -85,12 +86,12 @@ class Solver:
         if param.average_loss < 1:
             raise UserError(f"{file}: average_loss must be at least 1, not {param.average_loss}")
         choice = training_net(param, file, read_net)
-        self._choice = replace(choice, param=self.team.divide(choice.param))
+        self._choice = replace(choice, param=self.group.divide(choice.param))
         self._test_choices = testing_nets(param, file, read_net)
         restored = self._find(resume) if resume else None
         named = [file.strip() for files in param.weights for file in files.split(",")]
         models: list[Model] = [(file, read_weights(file)) for file in [*named, *weights]]
-        self.losses = Losses(backend, self.team, param.average_loss, param.iter_size)
+        self.losses = Losses(backend, self.group, param.average_loss, param.iter_size)
         self.displayed = (0, time.perf_counter())
         """The iteration and the time of the last display."""
         self._before_test: Progress | None = None
@@ -99,7 +100,7 @@ class Solver:
         seed = param.random_seed if param.random_seed >= 0 else new_seed()
         if restored and restored.progress:
             seed = restored.progress.seed
-        self._build(self.team.share(seed))
+        self._build(self.group.broadcast_object(seed))
         self._load(models, strict)
         if restored:
             self._go_on(restored)
@@ -122,17 +123,18 @@ class Solver:
         """What the iterations replay: a pass that (accumulates, is followed by the update)."""
         check_evaluation(self.param, self.test_nets)
         self.test_steps = [net.whole(backward=False) for net in self.test_nets]
-        self.team.attach(self)
+        self.test_outputs = [Outputs(net) for net in self.test_nets]
+        self.group.attach(self)
 
     def close(self) -> None:
-        """End the team: the solver makes no more iterations.
+        """End the group: the solver makes no more iterations.
 
         Captured graphs go first, as NCCL waits for those that hold its operations.
         """
         self.steps.clear()
         self.test_steps.clear()
         gc.collect()
-        self.team.close()
+        self.group.close()
 
     # -- training --------------------------------------------------------------------------------
 
@@ -143,7 +145,7 @@ class Solver:
                 f"{self.file}: already at iteration {self.iteration} of max_iter "
                 f"{self.param.max_iter}: there is nothing left to train; raise max_iter"
             )
-        if (self.param.snapshot or self.param.snapshot_after_train) and not self.team.rank:
+        if (self.param.snapshot or self.param.snapshot_after_train) and not self.group.rank:
             snapshot.check_net(self.param, self.net, self.file)
         logger.info("Solving %s", self.net.name)
         logger.info("Learning Rate Policy: %s", self.param.lr_policy)
@@ -169,7 +171,7 @@ class Solver:
     def step(self, iterations: int) -> None:
         """Make this many updates, or fewer when asked to stop (then `stopped` is true)."""
         self.stopped = False
-        self.team.begin()
+        self.group.begin()
         self.displayed = (self.iteration, time.perf_counter())
         end = self.iteration + iterations
         if self.tracer:
@@ -186,9 +188,9 @@ class Solver:
                 with self.tracer.iteration(self.iteration):
                     iterate(self, self.tracer)
             else:
-                with self.team.watch():
+                with self.group.watch():
                     iterate(self)
-            request = self.team.agree(self._request())
+            request = self.group.agree(self._request())
             self.iteration += 1
             self._writer.look()
             if self.due(self.param.snapshot) or request == SNAPSHOT:
@@ -196,7 +198,7 @@ class Solver:
             if request == STOP:
                 self.stopped = True
                 break
-        self.team.settle()
+        self.group.synchronize_weights()
         self.losses.read()
         self._writer.wait()
 
@@ -219,7 +221,7 @@ class Solver:
     def test_all(self) -> list[TestResult]:
         """Test every test net, unless asked to stop: then `stopped` is true."""
         # A snapshot on the way must resume before the tests, or their data would be elsewhere.
-        self.team.settle()
+        self.group.synchronize_weights()
         self.losses.read()
         self._before_test = self._progress()
         results: list[TestResult] = []
@@ -237,7 +239,7 @@ class Solver:
 
     def interrupted(self) -> bool:
         """Do what is asked for in the midst of a test. Returns whether it is to end."""
-        request = self.team.agree(self._request())
+        request = self.group.agree(self._request())
         if request == SNAPSHOT:
             self.snapshot(wait=False)
         return request == STOP
@@ -260,11 +262,11 @@ class Solver:
         Of several ranks, rank 0 writes. wait: until both files are whole; otherwise training goes
         on meanwhile, and what goes wrong is raised by the next iteration, or when `step` ends.
         """
-        self.team.settle(history=True)
+        self.group.synchronize_weights(history=True)
         self.losses.read()
-        self.team.check("at a snapshot")
+        self.group.check("at a snapshot")
         event = snapshot.named(self.param, self.iteration)
-        if self.team.rank:
+        if self.group.rank:
             return event
         snapshot.check_writable(self.param.snapshot_prefix, self.file)
         model, state = snapshot.contents(
@@ -296,7 +298,7 @@ class Solver:
             self._go_on(restored)
 
     def _find(self, path: str | Path) -> Restored | None:
-        return snapshot.find(path, self.param.snapshot_prefix, self.team)
+        return snapshot.find(path, self.param.snapshot_prefix, self.group)
 
     def _go_on(self, restored: Restored) -> None:
         parameters, progress = self.net.parameters * self._update.histories, restored.progress
@@ -315,7 +317,7 @@ class Solver:
         if progress:
             self.policy.best = list(progress.plateau or self.policy.best)
             progress.apply([self.net, *self.test_nets], self.loss_scale)
-        self.team.changed()
+        self.group.changed()
 
     def _progress(self) -> Progress:
         nets = [self.net, *self.test_nets]

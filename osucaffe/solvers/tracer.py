@@ -40,7 +40,7 @@ class Tracer:
         if rank:
             path = path.with_suffix(f".rank{rank}{path.suffix}")
         self._trace = Trace(path, rank)
-        self._laps = backend.laps()
+        self._timer = backend.timer()
         self._iterations = range(0)
         self._done: list[int] = []
 
@@ -115,25 +115,25 @@ class Tracer:
 
     def _pass(self, name: str, parts: Sequence[Part], run: Callable[[Mark], None]) -> None:
         """run(after) calls `after` behind each part."""
-        trace, laps = self._trace, self._laps
+        trace, timer = self._trace, self._timer
         rest = iter(parts)
-        laps.begin()
+        timer.begin()
         with trace.span(name, name), contextlib.ExitStack() as stack:
             stack.enter_context(trace.span(*next(rest)))
 
             def after(index: int) -> None:
                 stack.pop_all().close()
-                laps.mark()
+                timer.mark()
                 if part := next(rest, None):
                     stack.enter_context(trace.span(*part))
 
             run(after)
-        times = laps.read()
-        trace.settle(laps.time_of)
-        if laps.track:
-            trace.add(name, name, times[0], times[-1], laps.track)
+        times = timer.read()
+        trace.read_events(timer.time_of)
+        if timer.track:
+            trace.add(name, name, times[0], times[-1], timer.track)
             for part, start, end in zip(parts, times, times[1:], strict=False):
-                trace.add(*part, start, end, laps.track)
+                trace.add(*part, start, end, timer.track)
 
 
 def _nothing() -> None:

@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 
 from osucaffe.cli.ranks import identify
-from osucaffe.comm import copying, create
+from osucaffe.comm import copy_engine, create
 from osucaffe.comm.algorithms import ALGORITHMS, OPERATIONS
 from osucaffe.comm.communicator import Communicator
-from osucaffe.comm.create import Wanted, make_communicator
+from osucaffe.comm.create import CommConfig, make_communicator
 from osucaffe.comm.hierarchical import Hierarchical
 from osucaffe.comm.host import DTYPES
 from osucaffe.comm.job import MpiJob, find_job
@@ -145,7 +145,7 @@ def check_large(cupy: Any, comm: OnStream) -> int:
     """Gradients whose parts are cut into pieces and 16-bit weights, in one CUDA graph that is
     replayed while ranks now and then fall behind: in every replay, other numbers."""
     own, stream = np.random.default_rng((6, comm.rank)), cupy.cuda.Stream(non_blocking=True)
-    count, replays = 3 * comm.size * copying.PIECE_BYTES // 4 + 5, 20
+    count, replays = 3 * comm.size * copy_engine.PIECE_BYTES // 4 + 5, 20
     start, stop = comm.part(count)
     with stream:
         index = cupy.arange(count, dtype=np.float32) % 5
@@ -209,7 +209,7 @@ def main() -> None:
             kind: str, bits: str = "float32", group: int = 0, *, background: bool = False,
             algorithm: str = "auto",
         ) -> Communicator:  # fmt: skip
-            wanted = Wanted(kind, algorithm, bits=bits, group=group)
+            wanted = CommConfig(kind, algorithm, gradient_dtype=bits, group=group)
             return make_communicator(job, topology, wanted, background=background)
 
         if mode == "direct":
@@ -223,7 +223,7 @@ def main() -> None:
         elif mode == "share":
             made = {kind: make(kind) for kind in ("ipc", "mpi", "auto")}
         else:
-            copying.SMALL = 1000  # so that most arrays here go by copies
+            copy_engine.SMALL = 1000  # so that most arrays here go by copies
             made = {kind: make(kind) for kind in ("nccl", "ipc", "mpi", "auto", "copy")}
             made["background mpi"] = make("mpi", background=True)
             local = Nccl(job.world.Split(job.rank))

@@ -36,7 +36,7 @@ def test_bfloat16_keeps_nan_and_infinity() -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_long_arrays_are_narrowed(dtype: str) -> None:
+def test_long_arrays_are_half_precision(dtype: str) -> None:
     values = np.random.default_rng(0).standard_normal(100_001).astype(np.float32)
     narrow = np.empty(values.size, np.float16 if dtype == "float16" else np.uint16)
     HostMath().narrow(values, narrow)

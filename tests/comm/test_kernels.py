@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from osucaffe.comm import ipc, kernels
-from osucaffe.comm.narrowed import TYPES
+from osucaffe.comm.half_precision import TYPES
 from tests.backends.cuda.compiler import nvrtc
 from tests.backends.cuda.devices import DEVICES
 from tests.backends.cuda.simulated import compile_ptx
 
 IPC = {"SLOT": ipc.SLOT, "BLOCKS": ipc.BLOCKS, "THREADS": ipc.THREADS}
 CASES = [
-    *[("copying", ["add"], {"PEERS": n}) for n in (1, 4, 15)],
+    *[("copy_engine", ["add"], {"PEERS": n}) for n in (1, 4, 15)],
     *[("ipc", ["one_shot", "two_shot", "spread"], IPC | {"RANKS": n}) for n in (2, 5, 16)],
 ]
 
@@ -46,4 +46,4 @@ def test_compiles_for_every_gpu(
 @pytest.mark.skipif(nvrtc() is None, reason="there is no NVRTC")
 @pytest.mark.parametrize("kind", TYPES.values())
 def test_conversions_compile(kind: type) -> None:
-    check("narrowed", ["narrow", "widen"], kind.__name__, {})
+    check("half_precision", ["narrow", "widen"], kind.__name__, {})

@@ -6,7 +6,7 @@ import pytest
 
 from osucaffe.backends.cuda.runtime import startup
 from osucaffe.comm import ipc
-from osucaffe.comm.create import Maker, Wanted, _check, _cut, make_communicator
+from osucaffe.comm.create import CommConfig, Maker, _check, _cut, make_communicator
 from osucaffe.comm.job import Job
 from osucaffe.comm.serial import Serial
 from osucaffe.comm.topology import Location, Topology, discover
@@ -65,23 +65,23 @@ def test_a_process_alone() -> None:
     job = Job()
     found = discover(job)
     assert found.local_rank == 0
-    assert isinstance(make_communicator(job, found, Wanted()), Serial)
+    assert isinstance(make_communicator(job, found, CommConfig()), Serial)
     with pytest.raises(UserError, match="choose one of auto, mpi"):
-        make_communicator(job, found, Wanted("gossip"))
+        make_communicator(job, found, CommConfig("gossip"))
 
 
 @pytest.mark.parametrize(
     ("wanted", "places", "message"),
     [
-        (Wanted("nccl"), [(0, None)], "for GPUs"),
-        (Wanted("nccl"), [(0, "a"), (0, "a")], "refuses two ranks on one GPU"),
-        (Wanted("nccl+ipc"), [(0, "a"), (0, "a")], "refuses two ranks on one GPU"),
-        (Wanted("ipc"), [(0, "a"), (1, "b")], "several hosts"),
-        (Wanted("copy"), [(0, "a"), (1, "b")], "--comm copy: the ranks are on several hosts"),
+        (CommConfig("nccl"), [(0, None)], "for GPUs"),
+        (CommConfig("nccl"), [(0, "a"), (0, "a")], "refuses two ranks on one GPU"),
+        (CommConfig("nccl+ipc"), [(0, "a"), (0, "a")], "refuses two ranks on one GPU"),
+        (CommConfig("ipc"), [(0, "a"), (1, "b")], "several hosts"),
+        (CommConfig("copy"), [(0, "a"), (1, "b")], "--comm copy: the ranks are on several hosts"),
     ],
 )
 def test_what_gpus_do_not_allow_is_refused(
-    wanted: Wanted, places: list[tuple[int, str | None]], message: str
+    wanted: CommConfig, places: list[tuple[int, str | None]], message: str
 ) -> None:
     with pytest.raises(UserError, match=message):
         _check(wanted, topology(*places))

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from osucaffe.comm.create import Wanted, make_communicator
+from osucaffe.comm.create import CommConfig, make_communicator
 from osucaffe.comm.job import find_job
 from osucaffe.comm.topology import discover
 
@@ -28,8 +28,8 @@ def main() -> None:
     job = find_job()
     with job.together():
         topology = discover(job)
-        wanted = {name: Wanted("mpi", name) for name in FLAT}
-        wanted["hierarchical"] = Wanted("hierarchical")
+        wanted = {name: CommConfig("mpi", name) for name in FLAT}
+        wanted["hierarchical"] = CommConfig("hierarchical")
         array = np.ones(NBYTES // 4, np.float32)
         result: dict[str, Any] = {}
         for name, each in wanted.items():

@@ -10,6 +10,7 @@ import pytest
 from google.protobuf import text_format
 
 from osucaffe.backends.cpu import Cpu
+from osucaffe.errors import UserError
 from osucaffe.net import Net
 from osucaffe.proto import caffe_pb2, read_net
 
@@ -257,3 +258,31 @@ def test_other_shapes_find_the_folded_weights() -> None:
     agree(outputs(fast), outputs(plain))
     assert not fast.constants.stale
     assert before == fast.constants._made
+
+
+def test_shapes_that_come_again_are_remembered() -> None:
+    text = branch("a", "x", relu=True) + product("p", "a", "p").replace("num", "axis: 2 num")
+    text += layer("y", "Input", "", "y", "input_param { shape { dim: 1 } }").replace(" bottom", "")
+    backend = Cpu()
+    fast = Net(read(text), backend=backend, phase="TEST", inference=True)
+    randomize(fast)
+    first, blobs, memory = outputs(fast), fast.blobs, fast.pool.size
+    fast.reshape({"x": (5, 6, 9, 7)})
+    larger = outputs(fast)
+    assert fast.pool.size > memory
+    fast.write("y", np.full(1, 7.0))
+    fast.reshape({"x": (2, 6, 9, 7)})
+    assert fast.blobs is blobs
+    assert fast.read("y") == 7.0
+    agree(outputs(fast), first)
+    fast.reshape({"x": (5, 6, 9, 7)})
+    agree(outputs(fast), larger)
+    for count in range(6, 20):
+        fast.reshape({"x": (count, 6, 9, 7)})
+    fast.reshape({"x": (5, 6, 9, 7)})
+    agree(outputs(fast), larger)
+
+
+def test_a_wanted_blob_must_be_there() -> None:
+    with pytest.raises(UserError, match='no blob "z": it has x, p'):
+        Net(read(product("p", "x", "p")), backend=Cpu(), inference=True, wanted=["z"])

@@ -17,12 +17,12 @@ import numpy as np
 
 from osucaffe.backends.cpu import Cpu
 from osucaffe.comm.algorithms import ALGORITHMS
-from osucaffe.comm.create import Wanted
+from osucaffe.comm.create import CommConfig
 from osucaffe.comm.job import Job, find_job
 from osucaffe.comm.topology import discover
 from osucaffe.data.database import record_key, write_database
-from osucaffe.parallel.design import Design
-from osucaffe.parallel.team import DataParallel
+from osucaffe.parallel.config import ParallelConfig
+from osucaffe.parallel.data_parallel import DataParallel
 from osucaffe.proto import Datum, NetParameter, SolverParameter, parse_text
 from osucaffe.solvers import Solver
 
@@ -73,8 +73,8 @@ class Case:
     parameter, or with gradients in 16 bits, which round biases most, all of them taken together.
     """
 
-    design: Design = field(default_factory=Design)
-    wanted: Wanted = field(default_factory=Wanted)
+    config: ParallelConfig = field(default_factory=ParallelConfig)
+    comm_config: CommConfig = field(default_factory=CommConfig)
     settings: str = SGD
     tolerance: float = 1e-5
     iterations: int = 12
@@ -104,25 +104,29 @@ def cases(size: int) -> Iterator[Case]:
                 given = next(settings)
                 if propagation == "sharded":  # it refuses clipping
                     given = SGD + " iter_size: 2" if bucket else ADAM
-                yield Case(Design(aggregation, propagation, bucket), settings=given)
+                yield Case(ParallelConfig(aggregation, propagation, bucket), settings=given)
     every = SGD + " iter_size: 2 clip_gradients: 0.5"
     for name in [*ALGORITHMS["all_reduce"], "native"]:
-        yield Case(Design(bucket=1024), Wanted(algorithm=name, chunk=256), every)
+        yield Case(ParallelConfig(bucket=1024), CommConfig(algorithm=name, chunk=256), every)
     for name in [*ALGORITHMS["reduce"], "native"]:
-        design = Design(propagation="overlapped", bucket=1024)
-        yield Case(design, Wanted(algorithm=name, chunk=256), every)
+        config = ParallelConfig(propagation="overlapped", bucket=1024)
+        yield Case(config, CommConfig(algorithm=name, chunk=256), every)
     for name in ALGORITHMS["reduce_scatter"]:
-        design = Design(propagation="sharded", bucket=1024)
-        yield Case(design, Wanted(algorithm=name), SGD)
+        config = ParallelConfig(propagation="sharded", bucket=1024)
+        yield Case(config, CommConfig(algorithm=name), SGD)
     for kind in ("mpi", "hierarchical"):
         for aggregation in ("blocking", "layerwise"):
-            yield Case(Design(aggregation, bucket=512), Wanted(kind, group=2), every)
-    yield Case(Design(propagation="sharded", bucket=512), Wanted("hierarchical", group=2))
-    yield Case(Design("blocking", scaling="strong"), settings=every)
+            yield Case(ParallelConfig(aggregation, bucket=512), CommConfig(kind, group=2), every)
+    yield Case(
+        ParallelConfig(propagation="sharded", bucket=512), CommConfig("hierarchical", group=2)
+    )
+    yield Case(ParallelConfig("blocking", scaling="strong"), settings=every)
     for bits in "bfloat16", "float16":
         for propagation in "none", "sharded":
-            design = Design(propagation=propagation, bucket=512)
-            yield Case(design, Wanted(bits=bits), tolerance=ROUNDING[bits], iterations=FEW)
+            config = ParallelConfig(propagation=propagation, bucket=512)
+            yield Case(
+                config, CommConfig(gradient_dtype=bits), tolerance=ROUNDING[bits], iterations=FEW
+            )
 
 
 def make_data(folder: Path) -> Path:
@@ -161,16 +165,16 @@ def check(case: Case, job: Job, source: Path, references: dict[Any, Any]) -> Non
         alone.step(case.iterations)
         first, second = alone.test_all()[0], alone.test_all()[0]
         references[key] = weights(alone), first.outputs, second.outputs
-    team = DataParallel(job, discover(job), case.wanted, case.design)
-    batch = BATCH * job.size if case.design.scaling == "strong" else BATCH
-    together = make_solver(source, batch, case.settings, team=team)
+    group = DataParallel(job, discover(job), case.comm_config, case.config)
+    batch = BATCH * job.size if case.config.scaling == "strong" else BATCH
+    together = make_solver(source, batch, case.settings, group=group)
     together.step(case.iterations)
     found = weights(together)
     tests = [together.test_all()[0].outputs for _ in range(2)]
-    team.check("in the test")
+    group.check("in the test")
     wanted, *scores = references[key]
     names = [each.name for each in together.net.parameters]
-    if case.wanted.bits != "float32":
+    if case.comm_config.gradient_dtype != "float32":
         names, found, wanted = ["all"], [flatten(found)], [flatten(wanted)]
     for name, got, want in zip(names, found, wanted, strict=True):
         error, size = np.linalg.norm(got - want), np.linalg.norm(want)

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from osucaffe.backends.cpu import Cpu
-from osucaffe.comm.create import Wanted
+from osucaffe.comm.create import CommConfig
 from osucaffe.comm.job import find_job
 from osucaffe.comm.topology import discover
 from osucaffe.errors import UserError
-from osucaffe.parallel.design import Design
-from osucaffe.parallel.team import DataParallel
+from osucaffe.parallel.config import ParallelConfig
+from osucaffe.parallel.data_parallel import DataParallel
 from osucaffe.proto import NetParameter, SolverParameter, parse_text
 from osucaffe.solvers import Solver
 
@@ -38,11 +38,11 @@ layer { name: "loss" type: "EuclideanLoss" bottom: "z" bottom: "y" top: "loss" }
 
 def fail(mode: str, solver: Solver, folder: Path) -> None:
     """What happens to rank 1, to the disk of rank 0, or to all ranks, at iteration 25."""
-    rank = solver.team.rank
+    rank = solver.group.rank
     if solver.iteration != 25:
         return
     if mode == "stuck":  # on all ranks: the host waits, as it does for a GPU that does
-        type(solver.team)._enqueues = property(lambda team: True)  # type: ignore[attr-defined]
+        type(solver.group)._enqueues = property(lambda group: True)  # type: ignore[attr-defined]
         solver.backend.store = lambda *given: time.sleep(FOREVER)
     if rank == 0 and mode == "disk":
         folder.rename(folder.with_name("gone"))
@@ -67,8 +67,8 @@ def main() -> None:
     job = find_job()
     with job.together():
         # Where all sleep, on a slow machine too each must wait for its own GPU, not for a rank.
-        wanted = Wanted(timeout={"hang": 1.0, "stuck": 3.0}.get(mode, 60.0))
-        team = DataParallel(job, discover(job), wanted, Design())
+        comm_config = CommConfig(timeout={"hang": 1.0, "stuck": 3.0}.get(mode, 60.0))
+        group = DataParallel(job, discover(job), comm_config, ParallelConfig())
         param = parse_text(SETTINGS.format(folder=folder), SolverParameter)
         net = NET.replace("xavier", "gaussian") if mode == "differ" and job.rank == 1 else NET
         param.net_param.CopyFrom(parse_text(net, NetParameter))
@@ -78,7 +78,7 @@ def main() -> None:
             fail(mode, current[0], folder)
             return "none"
 
-        current.append(Solver(param, Cpu(threads=1, onednn=False), request=request, team=team))
+        current.append(Solver(param, Cpu(threads=1, onednn=False), request=request, group=group))
         if mode == "resume":
             current[0].restore("auto")
             print(f"resumed at {current[0].iteration}\n", end="")

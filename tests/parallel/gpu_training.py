@@ -14,50 +14,71 @@ import numpy as np
 
 from osucaffe.backends.cuda import Cuda
 from osucaffe.cli.ranks import identify
-from osucaffe.comm import copying
-from osucaffe.comm.create import Wanted
+from osucaffe.comm import copy_engine
+from osucaffe.comm.create import CommConfig
 from osucaffe.comm.job import Job
 from osucaffe.comm.topology import discover
-from osucaffe.parallel.design import Design
-from osucaffe.parallel.team import DataParallel
+from osucaffe.parallel.config import ParallelConfig
+from osucaffe.parallel.data_parallel import DataParallel
 from osucaffe.proto import NetParameter, SolverParameter, parse_text
 from osucaffe.solvers import Solver
 
 from .equivalence import BATCH, FEW, NET, OTHER, ROUNDING, SGD, flatten, job_with_data, weights
 
+CLIPPED, TWICE = SGD + " clip_gradients: 0.5", SGD + " iter_size: 2"
 CASES = [
-    (Design(propagation="auto", bucket=512), Wanted(), SGD),
-    (Design(propagation="auto", bucket=512), Wanted(), SGD + " clip_gradients: 0.5"),
-    (Design("blocking"), Wanted("nccl"), SGD),
-    (Design(bucket=512), Wanted("nccl"), SGD + " iter_size: 2 clip_gradients: 0.5"),
-    (Design(bucket=512), Wanted("ipc"), SGD),
-    (Design(bucket=512), Wanted("nccl+ipc"), SGD + " clip_gradients: 0.5"),
-    (Design(bucket=512), Wanted("mpi"), SGD),
-    (Design("blocking", "blocking"), Wanted("nccl"), SGD),
-    (Design("layerwise", "overlapped", bucket=512), Wanted("mpi"), SGD + " iter_size: 2"),
-    (Design("layerwise", "overlapped", bucket=512), Wanted("nccl"), SGD + " clip_gradients: 0.5"),
-    (Design(bucket=512), Wanted("copy"), SGD + " iter_size: 2"),
-    (Design("layerwise", "overlapped", bucket=512), Wanted("copy"), SGD),
-    (Design("layerwise", "sharded", bucket=512), Wanted("copy"), SGD),
-    (Design("blocking", "sharded"), Wanted("nccl"), SGD + " iter_size: 2"),
-    (Design("layerwise", "sharded", bucket=512), Wanted("nccl"), SGD),
-    (Design("layerwise", "sharded", bucket=512), Wanted("mpi"), SGD),
-    (Design(bucket=512), Wanted("auto", group=2), SGD),
-    (Design("layerwise", "sharded", bucket=512), Wanted("hierarchical", group=2), SGD),
-    (Design(bucket=512), Wanted("nccl", bits="float16"), SGD + " iter_size: 2"),
-    (Design("blocking"), Wanted("ipc", bits="bfloat16"), SGD),
-    (Design("layerwise", "overlapped", bucket=512), Wanted("auto", bits="float16"), SGD),
-    (Design("layerwise", "sharded", bucket=512), Wanted("nccl", bits="bfloat16"), SGD),
-    (Design(bucket=512), Wanted("mpi", bits="float16"), SGD),
+    (ParallelConfig(propagation="auto", bucket=512), CommConfig(), SGD),
+    (ParallelConfig(propagation="auto", bucket=512), CommConfig(), CLIPPED),
+    (ParallelConfig("blocking"), CommConfig("nccl"), SGD),
+    (ParallelConfig(bucket=512), CommConfig("nccl"), SGD + " iter_size: 2 clip_gradients: 0.5"),
+    (ParallelConfig(bucket=512), CommConfig("ipc"), SGD),
+    (ParallelConfig(bucket=512), CommConfig("nccl+ipc"), CLIPPED),
+    (ParallelConfig(bucket=512), CommConfig("mpi"), SGD),
+    (ParallelConfig("blocking", "blocking"), CommConfig("nccl"), SGD),
+    (
+        ParallelConfig("layerwise", "overlapped", bucket=512),
+        CommConfig("mpi"),
+        SGD + " iter_size: 2",
+    ),
+    (
+        ParallelConfig("layerwise", "overlapped", bucket=512),
+        CommConfig("nccl"),
+        SGD + " clip_gradients: 0.5",
+    ),
+    (ParallelConfig(bucket=512), CommConfig("copy"), TWICE),
+    (ParallelConfig("layerwise", "overlapped", bucket=512), CommConfig("copy"), SGD),
+    (ParallelConfig("layerwise", "sharded", bucket=512), CommConfig("copy"), SGD),
+    (ParallelConfig("blocking", "sharded"), CommConfig("nccl"), TWICE),
+    (ParallelConfig("layerwise", "sharded", bucket=512), CommConfig("nccl"), SGD),
+    (ParallelConfig("layerwise", "sharded", bucket=512), CommConfig("mpi"), SGD),
+    (ParallelConfig(bucket=512), CommConfig("auto", group=2), SGD),
+    (ParallelConfig("layerwise", "sharded", bucket=512), CommConfig("hierarchical", group=2), SGD),
+    (
+        ParallelConfig(bucket=512),
+        CommConfig("nccl", gradient_dtype="float16"),
+        SGD + " iter_size: 2",
+    ),
+    (ParallelConfig("blocking"), CommConfig("ipc", gradient_dtype="bfloat16"), SGD),
+    (
+        ParallelConfig("layerwise", "overlapped", bucket=512),
+        CommConfig("auto", gradient_dtype="float16"),
+        SGD,
+    ),
+    (
+        ParallelConfig("layerwise", "sharded", bucket=512),
+        CommConfig("nccl", gradient_dtype="bfloat16"),
+        SGD,
+    ),
+    (ParallelConfig(bucket=512), CommConfig("mpi", gradient_dtype="float16"), SGD),
 ]
 
 TURNS = [
-    (Design(bucket=512), Wanted("nccl")),
-    (Design("layerwise", "sharded", bucket=512), Wanted("nccl")),
-    (Design(bucket=512), Wanted("copy")),
-    (Design("layerwise", "sharded", bucket=512), Wanted("copy")),
-    (Design("layerwise", "sharded", bucket=2048), Wanted("copy")),
-    (Design(bucket=512), Wanted("nccl+ipc")),
+    (ParallelConfig(bucket=512), CommConfig("nccl")),
+    (ParallelConfig("layerwise", "sharded", bucket=512), CommConfig("nccl")),
+    (ParallelConfig(bucket=512), CommConfig("copy")),
+    (ParallelConfig("layerwise", "sharded", bucket=512), CommConfig("copy")),
+    (ParallelConfig("layerwise", "sharded", bucket=2048), CommConfig("copy")),
+    (ParallelConfig(bucket=512), CommConfig("nccl+ipc")),
 ]
 """What lives at the same time: graphs, streams and shared memory of several communicators."""
 
@@ -82,7 +103,7 @@ def reference(source: Path, batch: int, settings: str, gpu: int, iterations: int
 def compare(job: Job, solver: Solver, bits: str, wanted: Any, case: str) -> list[str]:
     """Say which weights are not those that are wanted, or not the same on every rank."""
     got = weights(solver)
-    first = job.share(got)
+    first = job.broadcast_object(got)
     names = [each.name for each in solver.net.parameters]
     if bits != "float32":
         names, got, first, wanted = ["all"], *([flatten(x)] for x in (got, first, wanted))
@@ -98,7 +119,7 @@ def main() -> None:
     with job_with_data() as (job, folder):
         import cupy
 
-        copying.SMALL = 0  # buckets of so small a net go by copies, too
+        copy_engine.SMALL = 0  # buckets of so small a net go by copies, too
         gpus, source = cupy.cuda.runtime.getDeviceCount(), folder / "lmdb"
         gpu, shared = job.rank % gpus, job.size > gpus
         cases, turns = (
@@ -107,16 +128,20 @@ def main() -> None:
         )
         topology = discover(job, *identify(gpu))
         wrong = []
-        for design, wanted, settings in cases:
-            iterations = 20 if wanted.bits == "float32" else FEW
+        for config, comm_config, settings in cases:
+            iterations = 20 if comm_config.gradient_dtype == "float32" else FEW
             alone = reference(source, BATCH * job.size, settings, gpu, iterations)
-            team = DataParallel(job, topology, wanted, design)
-            solver = train(source, BATCH, settings, gpu, iterations, team=team)
-            wrong += compare(job, solver, wanted.bits, alone, f"{design} {wanted} {settings}")
+            group = DataParallel(job, topology, comm_config, config)
+            solver = train(source, BATCH, settings, gpu, iterations, group=group)
+            wrong += compare(
+                job, solver, comm_config.gradient_dtype, alone, f"{config} {comm_config} {settings}"
+            )
             solver.close()
         solvers = [
-            train(source, BATCH, SGD, gpu, 4, team=DataParallel(job, topology, wanted, design))
-            for design, wanted in turns
+            train(
+                source, BATCH, SGD, gpu, 4, group=DataParallel(job, topology, comm_config, config)
+            )
+            for config, comm_config in turns
         ]
         for _ in range(4):
             for solver in solvers:

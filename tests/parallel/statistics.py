@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 
 from osucaffe.backends.cpu import Cpu
-from osucaffe.comm.create import Wanted
+from osucaffe.comm.create import CommConfig
 from osucaffe.comm.job import Job
 from osucaffe.comm.topology import discover
-from osucaffe.parallel.design import Design
-from osucaffe.parallel.team import DataParallel
+from osucaffe.parallel.config import ParallelConfig
+from osucaffe.parallel.data_parallel import DataParallel
 from osucaffe.proto import SolverParameter, parse_text
 from osucaffe.solvers import Solver
 
@@ -36,9 +36,9 @@ snapshot_prefix: "{folder}/normalized" net_param {{
 def check(job: Job, folder: Path) -> None:
     """The statistics after each step, against the batches that the ranks had."""
     text = SOLVER.format(folder=folder, fraction=FRACTION)
-    team = DataParallel(job, discover(job), Wanted(), Design())
+    group = DataParallel(job, discover(job), CommConfig(), ParallelConfig())
     backend = Cpu(threads=1, onednn=False)
-    solver = Solver(parse_text(text, SolverParameter), backend, team=team, inspectable=True)
+    solver = Solver(parse_text(text, SolverParameter), backend, group=group, inspectable=True)
     norm = next(layer for layer in solver.net.layers if layer.type == "BatchNorm")
     mean, variance, weight = 0.0, 0.0, 0.0
     for _ in range(3):

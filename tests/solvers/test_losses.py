@@ -11,7 +11,7 @@ import pytest
 from osucaffe.backends.cpu import Cpu
 from osucaffe.backends.tensor import Tensor
 from osucaffe.solvers.losses import Losses
-from osucaffe.solvers.team import Team
+from osucaffe.solvers.process_group import ProcessGroup
 
 
 def gpu() -> Any:
@@ -26,13 +26,13 @@ def backend(request: pytest.FixtureRequest) -> Any:
 
 
 def scalar(backend: Any) -> Tensor:
-    tensor = Tensor((), kept=True)
+    tensor = Tensor((), persistent=True)
     backend.place(tensor, backend.allocate(backend.nbytes(tensor)), 0)
     return tensor
 
 
 def test_iterations_are_means_of_their_passes(backend: Any) -> None:
-    losses = Losses(backend, Team(), length=3, parts=2)
+    losses = Losses(backend, ProcessGroup(), length=3, parts=2)
     net = SimpleNamespace(total=scalar(backend))
     assert np.isnan(losses.mean)
     for values, recent in [
@@ -58,7 +58,7 @@ def test_iterations_are_means_of_their_passes(backend: Any) -> None:
 
 
 def test_a_net_without_a_loss_has_none(backend: Any) -> None:
-    losses = Losses(backend, Team(), length=2, parts=1)
-    losses.note(SimpleNamespace(total=Tensor((), kept=True)), 0)
+    losses = Losses(backend, ProcessGroup(), length=2, parts=1)
+    losses.note(SimpleNamespace(total=Tensor((), persistent=True)), 0)
     losses.read()
     assert losses.mean == 0

@@ -51,7 +51,7 @@ def test_training_goes_on_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(solver, "_tell_snapshot", told.append)
     solver.snapshot(wait=False)
     assert not told
-    solver.team.begin()
+    solver.group.begin()
     from osucaffe.solvers.iteration import iterate
 
     for _ in range(2):

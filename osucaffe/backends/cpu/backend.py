@@ -17,9 +17,9 @@ from . import (  # noqa: F401 (importing them registers the primitives)
     boxes,
     broadcast,
     convolution,
-    dense,
     detection,
     elementwise,
+    inner_product,
     loss,
     movement,
     multibox,
@@ -110,9 +110,9 @@ class Cpu(Backend):
         plain.place(values, values.ctypes.data)
         self.reorder(plain, tensor)()
 
-    def store(self, scalar: Tensor, target: Tensor, index: int) -> None:
-        """Copy a scalar to an element of a flat tensor."""
-        target.array[index] = scalar.array
+    def store(self, x: Tensor, target: Tensor, index: int) -> None:
+        """Copy x to target[index], without waiting. Both are row-major, and of one type."""
+        target.array[index] = x.array
 
     def synchronize(self) -> None:
         """Wait until all steps have run: here they have when they return."""
@@ -174,7 +174,7 @@ class Cpu(Backend):
         function = call.settings["function"]
         if call.settings["feed"]:  # it places the tensors
             for tensor in call.written_tensors():
-                _settle(tensor)
+                _make_row_major(tensor)
             return function
         stand_ins = _StandIns(self, call)
         reads, writes = (
@@ -191,7 +191,7 @@ class Cpu(Backend):
         x, y = call.reads["x"], call.writes["y"]
         if y.is_open or x.layout == y.layout:
             return None
-        _settle(x)
+        _make_row_major(x)
         return self.reorder(x, y)
 
     def reorder(self, source: Tensor, target: Tensor) -> Step:
@@ -231,7 +231,7 @@ class _StandIns:
         return part
 
     def _make(self, tensor: Tensor, read: bool) -> Tensor:
-        _settle(tensor)
+        _make_row_major(tensor)
         if tensor.layout is None:
             return tensor
         stand_in = self._call.temporary(tensor.shape, tensor.dtype)
@@ -249,20 +249,20 @@ def _load_onednn() -> OneDNN | None:
     return load()
 
 
-def _settle(tensor: Tensor) -> None:
+def _make_row_major(tensor: Tensor) -> None:
     """Make the tensor row-major if its layout is still open."""
     tensor.root.flexible = False
 
 
 def _share_layout(tensors: list[Tensor]) -> bool:
     """Whether all the tensors lie alike; those that are open take the others' layout."""
-    settled = [tensor for tensor in tensors if not tensor.is_open]
-    if not settled:
+    chosen = [tensor for tensor in tensors if not tensor.is_open]
+    if not chosen:
         for tensor in tensors:
-            _settle(tensor)
+            _make_row_major(tensor)
         return True
-    layout = settled[0].layout
-    if any(tensor.layout != layout for tensor in settled):
+    layout = chosen[0].layout
+    if any(tensor.layout != layout for tensor in chosen):
         return False
     for tensor in tensors:
         if tensor.is_open:

@@ -24,14 +24,14 @@ from .libraries import cudnn
 from .libraries.nvimagecodec import Decoder, find_engine
 from .passes.convert import convert
 from .runtime.background import shared_interpreter
-from .runtime.compile import FOLDER, kernel
+from .runtime.compile import FOLDER, Kernel, kernel
 from .runtime.device import Device, describe
-from .runtime.graphs import arrange, aside, capture
-from .runtime.laps import DeviceLaps
+from .runtime.graphs import arrange, capture, on_other_stream
 from .runtime.launch import launch
 from .runtime.mapped_file import MappedFile, map_file
-from .runtime.out_of_memory import reported
+from .runtime.out_of_memory import translate_oom
 from .runtime.startup import import_cupy
+from .runtime.timer import DeviceTimer
 from .runtime.upload import DeviceUploads
 
 PRIORITY = -1
@@ -56,7 +56,7 @@ class Cuda(Backend):
     raw_records = True
     """A byte a pixel is quicker to upload than a float, and `transform` takes no time here."""
 
-    @reported
+    @translate_oom
     def __init__(
         self, number: int = 0, precision: str | None = "fp32", *, graphs: bool = True
     ) -> None:
@@ -79,7 +79,7 @@ class Cuda(Backend):
         self.graphs = graphs
         self.dtype = PRECISIONS[precision]
         streams = _streams(self.cupy, number)
-        self.stream, self.side_stream, self.late_stream, self.upload_stream = streams
+        self.stream, self.overlap_stream, self.low_priority_stream, self.upload_stream = streams
         self.current = self.stream
         self.stream.use()
         self.random = RandomState()
@@ -106,6 +106,14 @@ class Cuda(Backend):
         kernels = f"{zlib.crc32(text.encode()):08x}"
         libraries = f"cudnn {cudnn.version()}, cublaslt {self.products.library.version}"
         return Tuner(self, f"{self.properties.name}, {libraries}, kernels {kernels}")
+
+    @functools.cached_property
+    def _set_floats(self) -> Kernel:
+        return kernel("values", "set_floats")
+
+    @functools.cached_property
+    def _set_step(self) -> Kernel:
+        return kernel("values", "set_step")
 
     @functools.cached_property
     def _decoder(self) -> Decoder:
@@ -166,17 +174,17 @@ class Cuda(Backend):
         if flat.dtype == np.float32 and flat.size <= 4:  # without waiting: a learning rate, say
             given = [*flat, *[np.float32(0)] * (4 - flat.size)]
             arguments = [tensor, np.int32(flat.size), *given]
-            launch(kernel("values", "set_floats"), 1, arguments, block=1)()
+            launch(self._set_floats, 1, arguments, block=1)()
         elif flat.size:
             self._copy(tensor.address, flat)
         if id(tensor) in self._copies:
             self._refresh(*self._copies[id(tensor)])
 
-    def store(self, scalar: Tensor, target: Tensor, index: int) -> None:
-        """Copy a scalar to an element of a flat tensor of the same type, without waiting."""
-        runtime, nbytes = self.cupy.cuda.runtime, self.nbytes(scalar)
+    def store(self, x: Tensor, target: Tensor, index: int) -> None:
+        """Copy x to target[index], without waiting. Both are row-major, and of one type."""
+        runtime, nbytes = self.cupy.cuda.runtime, self.nbytes(x)
         place, kind = target.address + index * nbytes, runtime.memcpyDeviceToDevice
-        runtime.memcpyAsync(place, scalar.address, nbytes, kind, self.stream.ptr)
+        runtime.memcpyAsync(place, x.address, nbytes, kind, self.stream.ptr)
 
     def _copy(self, address: int, flat: np.ndarray) -> None:
         """Copy host memory to the device, in the order of the stream."""
@@ -224,9 +232,9 @@ class Cuda(Backend):
             ),
         }
 
-    def laps(self) -> DeviceLaps:
+    def timer(self) -> DeviceTimer:
         """A clock for parts of a net's steps."""
-        return DeviceLaps(self)
+        return DeviceTimer(self)
 
     # -- 16-bit copies of the parameters ----------------------------------------------------------
 
@@ -301,15 +309,15 @@ class Cuda(Backend):
         if id(random) in self._counters:
             address = np.uint64(self._counters[id(random)][1])
             arguments = [address, np.uint64(random.step), np.uint64(random.rank)]
-            launch(kernel("values", "set_step"), 1, arguments, block=1)()
+            launch(self._set_step, 1, arguments, block=1)()
 
     # -- steps -----------------------------------------------------------------------------------
 
-    @reported
+    @translate_oom
     def prepare(self, calls: Iterable[Call]) -> list[Step]:
         """The steps that run calls. Layouts of their flexible tensors are chosen from here on."""
         with shared_interpreter():
-            steps = [reported(step) for step in registry.prepare(self, calls)]
+            steps = [translate_oom(step) for step in registry.prepare(self, calls)]
         if "tuner" in self.__dict__:  # made when it is first needed
             self.tuner.save()
         if "cudnn" in self.__dict__:
@@ -336,20 +344,20 @@ class Cuda(Backend):
         """The steps of the calls in their order, where those that may run beside others do."""
         return arrange(self, calls)
 
-    def later(self, step: Step) -> Step:
+    def low_priority(self, step: Step) -> Step:
         """A step that runs another behind what is enqueued so far, in the room that what follows
-        leaves on the device; `join` waits for it."""
-        return aside(self, self.late_stream, step)
+        leaves on the device; `join_low_priority` waits for it."""
+        return on_other_stream(self, self.low_priority_stream, step)
 
-    def join(self) -> None:
-        """Let what follows run behind all that runs `later`."""
+    def join_low_priority(self) -> None:
+        """Let what follows run behind all that runs at `low_priority`."""
         done = self.cupy.cuda.Event(disable_timing=True)
-        done.record(self.late_stream)
+        done.record(self.low_priority_stream)
         self.current.wait_event(done)
 
     def capture(self, steps: Sequence[Step]) -> Step:
         """One step that runs these: as they are at first, then as one CUDA graph."""
-        return reported(capture(self, steps) if self.graphs else sequence(steps))
+        return translate_oom(capture(self, steps) if self.graphs else sequence(steps))
 
     def choose_layout(self, tensor: Tensor, dtype: str | None = None) -> None:
         """Choose the layout of a tensor, if it is still open."""
@@ -365,7 +373,7 @@ class Cuda(Backend):
     def layout_for(self, root: Tensor, dtype: str | None = None) -> Layout | None:
         """What `choose_layout` chooses: blobs are of the precision's type, channels last;
         parameters and outputs stay row-major float32 (None)."""
-        if root.kept:
+        if root.persistent:
             return None
         chosen = dtype or (self.dtype if root.dtype == "float32" else root.dtype)
         return Layout(root.shape, chosen, len(root.shape) > 2)

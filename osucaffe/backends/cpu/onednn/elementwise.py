@@ -20,14 +20,14 @@ def _relu(p: Preparation, form: Descriptor, slope: float) -> PrimitiveDescriptor
 def relu(p: Preparation, x: Tensor, y: Tensor, *, slope: float) -> Step:
     """See `Program.relu`."""
     source = p.operand(x)
-    chosen = _relu(p, source.settled, slope)
+    chosen = _relu(p, source.chosen_form, slope)
     return p.step(chosen, {api.SRC: source}, {api.DST: p.operand(y)})
 
 
 def relu_backward(p: Preparation, x: Tensor, dy: Tensor, dx: Tensor, *, slope: float) -> Step:
     """See `Program.relu_backward`."""
     source = p.operand(x)
-    form = source.settled
+    form = source.chosen_form
     hint = _relu(p, form, slope)
     chosen = p.library.describe("eltwise_backward", api.RELU, form, form, form, slope, 0.0, hint)
     return p.step(
@@ -43,7 +43,7 @@ def sum(
     # Where y is one of xs that comes first: oneDNN overwrites y with it, then adds the others.
     order = sorted(range(len(xs)), key=lambda i: xs[i] is not y)
     operands = [p.operand(xs[i]) for i in order]
-    form = operands[0].settled
+    form = operands[0].chosen_form
     chosen = p.library.describe("sum", form, len(xs), [factors[i] for i in order], [form] * len(xs))
     return p.step(chosen, _numbered(operands), {api.DST: p.operand(y)})
 
@@ -53,7 +53,7 @@ def copy(p: Preparation, x: Tensor, y: Tensor) -> Step:
     layout = x.layout or y.layout
     plain = None if layout is None else layout.plain
     source, target = p.operand(x, plain), p.operand(y, plain)
-    form = source.settled
+    form = source.chosen_form
     chosen = p.library.describe("reorder", form, form if y.is_open else target.form)
     return p.step(chosen, {api.SRC: source}, {api.DST: target})
 
@@ -63,21 +63,21 @@ def concat(p: Preparation, xs: Sequence[Tensor], y: Tensor, *, axis: int) -> Ste
     operands, target = [p.operand(x) for x in xs], p.operand(y)
     form = None if y.is_open else target.form
     chosen = p.library.describe(
-        "concat", form, len(xs), axis % len(y.shape), [operand.settled for operand in operands]
+        "concat", form, len(xs), axis % len(y.shape), [operand.chosen_form for operand in operands]
     )
     return p.step(chosen, _numbered(operands), {api.DST: target})
 
 
 def split(p: Preparation, x: Tensor, ys: Sequence[Tensor | None], *, axis: int) -> Step:
     """See `Program.split`. Each part is a reorder out of a window of x."""
-    form = p.operand(x).settled
+    form = p.operand(x).chosen_form
     steps: list[Step] = []
     start = [0] * len(x.shape)
     for y in ys:
         if y is None:
             raise Unsupported("a part of unknown extent")
         window = p.library.window(form, y.shape, start)
-        steps.append(p.reorder((x, window), p.operand(y).held))
+        steps.append(p.reorder((x, window), p.operand(y).formatted))
         start[axis] += y.shape[axis]
     return in_sequence(steps)
 

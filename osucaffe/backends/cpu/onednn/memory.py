@@ -9,7 +9,7 @@ from typing import Protocol
 from ...tensor import Step, Tensor
 from .api import Descriptor, ExecutionArgument, Library, PrimitiveDescriptor
 
-Held = tuple[Tensor, Descriptor]
+Formatted = tuple[Tensor, Descriptor]
 """A tensor and the format in which its memory is to be read or written."""
 
 
@@ -34,7 +34,7 @@ class Layout:
     __hash__ = None  # type: ignore[assignment]
 
 
-def settle(tensor: Tensor, layout: Layout | None) -> None:
+def choose_layout(tensor: Tensor, layout: Layout | None) -> None:
     """Choose the layout of an open tensor; None: row-major."""
     tensor.root.layout = layout
 

@@ -92,14 +92,14 @@ def _softmax(p: Preparation, form: Descriptor, axis: int) -> PrimitiveDescriptor
 def softmax(p: Preparation, x: Tensor, y: Tensor, *, axis: int) -> Step:
     """See `Program.softmax`."""
     source = p.operand(x)
-    chosen = _softmax(p, source.settled, axis % len(x.shape))
+    chosen = _softmax(p, source.chosen_form, axis % len(x.shape))
     return p.step(chosen, {api.SRC: source}, {api.DST: p.operand(y)})
 
 
 def softmax_backward(p: Preparation, y: Tensor, dy: Tensor, dx: Tensor, *, axis: int) -> Step:
     """See `Program.softmax_backward`."""
     output, axis = p.operand(y), axis % len(y.shape)
-    form = output.settled
+    form = output.chosen_form
     hint = _softmax(p, form, axis)
     chosen = p.library.describe(
         "softmax_backward", api.SOFTMAX_ACCURATE, form, form, form, axis, hint

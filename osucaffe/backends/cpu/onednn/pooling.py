@@ -8,7 +8,7 @@ from typing import Any
 from ...tensor import Step, Tensor
 from . import api
 from .api import Descriptor, PrimitiveDescriptor, Unsupported
-from .memory import Layout, settle
+from .memory import Layout, choose_layout
 from .preparation import Preparation
 
 
@@ -29,7 +29,7 @@ def note_in(tensor: Tensor, form: Descriptor, forward: PrimitiveDescriptor) -> N
     """Let an open tensor hold what the chosen forward notes in this format."""
     if not tensor.is_open:
         raise Unsupported("the note must be row-major")
-    settle(tensor, Note(form, forward.wants(api.SRC), forward.wants(api.DST)))
+    choose_layout(tensor, Note(form, forward.wants(api.SRC), forward.wants(api.DST)))
 
 
 def _windows(
@@ -64,7 +64,9 @@ def _forward(
     def describe(x: Descriptor, y: Descriptor) -> PrimitiveDescriptor:
         return p.library.describe("pooling_forward", kind, algorithm, x, y, *windows)
 
-    chosen = p.choose(describe, below.form, above.form)
+    chosen = p.choose(describe, below.form, above.form, last=index is None)
+    if index is None and chosen.is_reference:
+        raise Unsupported(chosen.implementation)
     notes = {}
     if index is not None:
         note_in(index, chosen.wants(api.WORKSPACE), chosen)

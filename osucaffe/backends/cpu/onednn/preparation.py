@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from ...tensor import Call, Step, Tensor
 from . import api
 from .api import Descriptor, Library, PrimitiveDescriptor, Unsupported
-from .memory import Held, Layout, Located, execution, in_sequence, settle
+from .memory import Formatted, Layout, Located, choose_layout, execution, in_sequence
 
 
 class Operand:
@@ -37,16 +37,16 @@ class Operand:
         return self.plain if layout is None or layout.plain != self.plain else layout.form
 
     @property
-    def settled(self) -> Descriptor:
+    def chosen_form(self) -> Descriptor:
         """The format in which it lies. Raises Unsupported while that is open."""
         if self.tensor.is_open:
             raise Unsupported("it has not been written yet")
         return self.form
 
     @property
-    def held(self) -> Held:
+    def formatted(self) -> Formatted:
         """The tensor and the format in which it lies."""
-        return self.tensor, self.settled
+        return self.tensor, self.chosen_form
 
 
 class Preparation:
@@ -152,7 +152,7 @@ class Preparation:
     def _name(self, chosen: PrimitiveDescriptor) -> None:
         self.call.implementation = f"oneDNN: {chosen.implementation}"
 
-    def reorder(self, source: Held, target: Held, *, add: bool = False) -> Step:
+    def reorder(self, source: Formatted, target: Formatted, *, add: bool = False) -> Step:
         """The step that copies between two formats of the same dimensions; add: adds."""
         keep = 1.0 if add else None
         chosen = self.library.describe("reorder", source[1], target[1], keep=keep)
@@ -166,9 +166,9 @@ class Preparation:
             arguments = {**arguments, api.SCRATCHPAD: (self._scratch(form), form)}
         return execution(self.library, chosen, arguments)
 
-    def _source(self, operand: Operand, wanted: Descriptor) -> Held:
+    def _source(self, operand: Operand, wanted: Descriptor) -> Formatted:
         """The operand in the wanted format: itself, or scratch that a reorder fills first."""
-        self._settle(operand, wanted)
+        self._choose_layout(operand, wanted)
         tensor, layout = operand.tensor, operand.tensor.layout
         if layout is not None and layout.plain != operand.plain:
             tensor = self._reordered((tensor, layout.form), layout.plain)  # to other dimensions
@@ -176,9 +176,9 @@ class Preparation:
             tensor = self._reordered((tensor, operand.form), wanted)
         return tensor, wanted
 
-    def _target(self, operand: Operand, produced: Descriptor) -> Held:
+    def _target(self, operand: Operand, produced: Descriptor) -> Formatted:
         """Where to write the operand: itself, or scratch that is reordered into it after."""
-        self._settle(operand, produced)
+        self._choose_layout(operand, produced)
         tensor, layout = operand.tensor, operand.tensor.layout
         other_dimensions = layout is not None and layout.plain != operand.plain
         if operand.form == produced and not operand.add and not other_dimensions:
@@ -192,12 +192,12 @@ class Preparation:
         self._after.append(self.reorder((scratch, written), (tensor, final), add=operand.add))
         return scratch, produced
 
-    def _settle(self, operand: Operand, form: Descriptor) -> None:
+    def _choose_layout(self, operand: Operand, form: Descriptor) -> None:
         if operand.tensor.is_open:
             plain = operand.plain
-            settle(operand.tensor, None if form == plain else Layout(form, plain))
+            choose_layout(operand.tensor, None if form == plain else Layout(form, plain))
 
-    def _reordered(self, source: Held, wanted: Descriptor) -> Tensor:
+    def _reordered(self, source: Formatted, wanted: Descriptor) -> Tensor:
         scratch = self._scratch(wanted)
         self._before.append(self.reorder(source, (scratch, wanted)))
         return scratch

@@ -13,7 +13,7 @@ from ...tensor import Step, Tensor
 from ..recurrent import Product, backward_step, forward_step
 from . import api
 from .api import Descriptor, PrimitiveDescriptor, Unsupported
-from .memory import in_sequence, settle
+from .memory import choose_layout, in_sequence
 from .preparation import Preparation
 
 
@@ -36,7 +36,7 @@ def _keep_row_major(p: Preparation) -> None:
         if tensor is p.call.reads["w"]:
             continue
         if tensor.is_open:
-            settle(tensor, None)
+            choose_layout(tensor, None)
         if tensor.layout is not None:
             raise Unsupported(f"{tensor} is not row-major")
 

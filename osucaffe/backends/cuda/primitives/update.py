@@ -51,14 +51,12 @@ def update(
     constants: dict[str, float],
 ) -> Step:
     backend = call.backend
-    shadow = backend.low_precision_arena(weights)
+    low = backend.low_precision_arena(weights)
     tensors = {"w": weights, "g": gradients, **dict(zip(("h", "h2"), history, strict=False))}
-    text = update_kernel(
-        formula, list(tensors), names, constants, dtype_of(shadow) if shadow else None
-    )
+    text = update_kernel(formula, list(tensors), names, constants, dtype_of(low) if low else None)
     table = chunks(segments)
     memory = backend.upload(table)
-    arguments: list[Any] = [*tensors.values(), shadow, scalars, memory]
+    arguments: list[Any] = [*tensors.values(), low, scalars, memory]
     return launch(kernel_from(text, "update"), len(table), arguments)
 
 
@@ -67,13 +65,13 @@ def update_kernel(
     operands: Sequence[str],
     names: Sequence[str],
     constants: dict[str, float],
-    shadow: str | None,
+    low: str | None,
 ) -> str:
-    """The text of the kernel. shadow: the type of the 16-bit copies of the weights, if any."""
+    """The text of the kernel. low: the type of the 16-bit copies of the weights, if any."""
     body = to_c(formula, operands, [*names, "rate", "decay"], constants)
     given = " ".join(f"float {name} = scalars[{i}];" for i, name in enumerate(names))
     declared = ", ".join(f"float* __restrict__ {name}_" for name in operands)
-    kind = C_TYPES[shadow] if shadow else "float"
+    kind = C_TYPES[low] if low else "float"
     written = [name for name in operands if name != "g"]
     vector_loads = " ".join(
         f"float {n}s[WIDTH]; load<float, WIDTH>({n}_ + at, {n}s);" for n in operands
@@ -87,7 +85,7 @@ def update_kernel(
 #define WIDTH {WIDTH}
 {c_struct("Chunk", CHUNK)}
 
-extern "C" __global__ void update({declared}, {kind}* __restrict__ shadow,
+extern "C" __global__ void update({declared}, {kind}* __restrict__ low,
                                   const float* scalars, const Chunk* chunks) {{
     PDL_BEGIN;
     Chunk chunk = chunks[blockIdx.x];
@@ -107,14 +105,14 @@ extern "C" __global__ void update({declared}, {kind}* __restrict__ shadow,
                 {puts}
             }}
             {vector_stores}
-            if (shadow) store<{kind}, WIDTH>(shadow + at, ws);
+            if (low) store<{kind}, WIDTH>(low + at, ws);
         }}
     }}
     for (int64_t at = whole + threadIdx.x; at < chunk.stop; at += blockDim.x) {{
         {loads}
         {{ {body} }}
         {stores}
-        if (shadow) shadow[at] = from_float<{kind}>(w);
+        if (low) low[at] = from_float<{kind}>(w);
     }}
 }}
 """

@@ -66,7 +66,9 @@ def arrange(backend: Cuda, calls: Sequence[tuple[Call, Step]]) -> list[Step]:
         steps += [_wait(backend, event) for event in due[-1:]]
         overlap = len(calls) if call.settings.get("overlap") else call.overlap
         if overlap:
-            steps.append(aside(backend, backend.side_stream, step, done := _event(backend)))
+            steps.append(
+                on_other_stream(backend, backend.overlap_stream, step, done := _event(backend))
+            )
             waited.append((index + overlap + 1, done))
         else:
             steps.append(step)
@@ -81,7 +83,7 @@ def _wait(backend: Cuda, event: Any) -> Step:
     return lambda: backend.stream.wait_event(event)
 
 
-def aside(backend: Cuda, stream: Any, step: Step, done: Any = None) -> Step:
+def on_other_stream(backend: Cuda, stream: Any, step: Step, done: Any = None) -> Step:
     """A step that runs another on a stream, behind what the current one has got so far. done: the
     event of its end."""
     begun = _event(backend)

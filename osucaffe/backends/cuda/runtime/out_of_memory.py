@@ -21,7 +21,7 @@ _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 
-def reported(function: Callable[_P, _T]) -> Callable[_P, _T]:
+def translate_oom(function: Callable[_P, _T]) -> Callable[_P, _T]:
     """The function, except that a library's error of this kind becomes a UserError."""
 
     @functools.wraps(function)

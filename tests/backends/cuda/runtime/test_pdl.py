@@ -64,10 +64,10 @@ def test_chain_in_a_graph(beside: bool) -> None:
     def forked() -> None:
         sequence(steps[: KERNELS // 4])()
         begun.record(backend.stream)
-        backend.side_stream.wait_event(begun)
-        with backend.on(backend.side_stream):
+        backend.overlap_stream.wait_event(begun)
+        with backend.on(backend.overlap_stream):
             sequence(steps[KERNELS // 4 : KERNELS // 2])()
-            done.record(backend.side_stream)
+            done.record(backend.overlap_stream)
         backend.stream.wait_event(done)
         sequence(steps[KERNELS // 2 :])()
 

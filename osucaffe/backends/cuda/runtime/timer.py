@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...laps import Laps
+from ...timer import Timer
 from .compile import kernel_from
 from .launch import launch
 
@@ -25,7 +25,7 @@ extern "C" __global__ void hold(uint64_t nanoseconds) {
 LONGEST_HOLD = 0.2
 
 
-class DeviceLaps(Laps):
+class DeviceTimer(Timer):
     """Times of the device's work. What is launched between `begin` and `read` waits behind a
     kernel that holds the device up for as long as launching took last time: so the gaps of
     launching one by one, which a graph does not have, are not counted."""

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from osucaffe.backends.cuda import Cuda
-from osucaffe.backends.cuda.runtime.laps import HOLD
+from osucaffe.backends.cuda.runtime.timer import HOLD
 from osucaffe.solvers.tracer import Tracer
 
 from ..compiler import nvrtc
@@ -31,16 +31,16 @@ def test_the_kernel_compiles(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.gpu
 def test_launching_slowly_does_not_count() -> None:
     backend: Any = Cuda()
-    laps = backend.laps()
+    timer = backend.timer()
     memory = backend.allocate(1 << 20)
     spans = []
     for _ in range(4):
-        laps.begin()
+        timer.begin()
         for _ in range(3):
             memory[:] = 1
             time.sleep(2e-3)
-            laps.mark()
-        times = laps.read()
+            timer.mark()
+        times = timer.read()
         spans.append(times[-1] - times[0])
     assert 0 < min(spans[1:]) < 1e-3
 

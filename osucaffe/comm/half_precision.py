@@ -15,7 +15,9 @@ TYPES = {"float16": np.float16, "bfloat16": np.uint16}
 REDUCTIONS = ("reduce", "all_reduce", "reduce_scatter")
 
 
-def narrowed(inner: Communicator, dtype: str, *, device: bool, background: bool) -> Communicator:
+def half_precision(
+    inner: Communicator, dtype: str, *, device: bool, background: bool
+) -> Communicator:
     """A communicator that does reductions of float32 arrays in float16 or bfloat16, all else as
     `inner`, which runs in the foreground. Sums are rounded to 16 bits at every rank that adds.
     """
@@ -74,7 +76,7 @@ class _Device:
         self._launch("widen", array, bits, stream)
 
     def _launch(self, name: str, array: Any, bits: Any, stream: Any) -> None:
-        function = kernel("narrowed", name, self._dtype.name)
+        function = kernel("half_precision", name, self._dtype.name)
         arguments = array, bits, np.int64(array.size)
         launch_over(function, array.size, arguments, stream or self._stream)
         if stream is None:
@@ -101,7 +103,7 @@ class _Around(Communicator):
 
 
 class Narrowed(_Around):
-    """See `narrowed`. device: the arrays are device arrays."""
+    """See `half_precision`. device: the arrays are device arrays."""
 
     def __init__(
         self, inner: Communicator, dtype: str, *, device: bool = False, background: bool = False
@@ -121,7 +123,7 @@ class Narrowed(_Around):
 
 
 class NarrowedOnStream(_Around, OnStream):
-    """See `narrowed`. All of it can be captured in a CUDA graph, after a first run."""
+    """See `half_precision`. All of it can be captured in a CUDA graph, after a first run."""
 
     def __init__(self, inner: OnStream, dtype: str) -> None:
         super().__init__(inner.rank, inner.size, level=inner.level)

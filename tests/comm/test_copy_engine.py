@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from osucaffe.comm import copying, kernels
+from osucaffe.comm import copy_engine, kernels
 from osucaffe.comm.algorithms import OPERATIONS
-from osucaffe.comm.copying import Copying
+from osucaffe.comm.copy_engine import CopyEngine
 from osucaffe.comm.host import DTYPES
 from tests.backends.cuda.devices import H200
 from tests.backends.cuda.simulated import compile_for_communicators
@@ -51,7 +51,7 @@ class Ranks:
         self.found: list[tuple[Any, ...]] = []
 
     def _make(self, rank: int) -> Any:
-        comm: Any = object.__new__(Copying)
+        comm: Any = object.__new__(CopyEngine)
         device, size = self.devices[rank], self.world.size
 
         def copy(to: int, source: int, nbytes: int, kind: int, stream: int) -> None:
@@ -62,7 +62,7 @@ class Ranks:
 
         comm.rank, comm.size, comm._pitch, comm._slots = rank, size, 0, [0] * size
         comm._peers, comm._arrays = self.world.peers(rank), {}
-        comm._flags = comm._peers.share(copying.MEETINGS * size * copying.FLAG_BYTES)
+        comm._flags = comm._peers.share(copy_engine.MEETINGS * size * copy_engine.FLAG_BYTES)
         comm.stream, comm._adding = device.stream(), device.stream()
         comm._cupy = SimpleNamespace(cuda=SimpleNamespace(Event=Event))
         comm._runtime = SimpleNamespace(memcpyAsync=copy)
@@ -123,11 +123,11 @@ def _launch_over(function: Any, count: int, arguments: Any, stream: Any, each: i
 @pytest.fixture(autouse=True)
 def simulated(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small arrays take the ways of large ones: parts are cut into as many pieces."""
-    monkeypatch.setattr(copying, "exchange", exchange)
-    monkeypatch.setattr(copying, "kernel", _kernel)
-    monkeypatch.setattr(copying, "launch_over", _launch_over)
-    monkeypatch.setattr(copying, "SMALL", 0)
-    monkeypatch.setattr(copying, "PIECE_BYTES", 400)
+    monkeypatch.setattr(copy_engine, "exchange", exchange)
+    monkeypatch.setattr(copy_engine, "kernel", _kernel)
+    monkeypatch.setattr(copy_engine, "launch_over", _launch_over)
+    monkeypatch.setattr(copy_engine, "SMALL", 0)
+    monkeypatch.setattr(copy_engine, "PIECE_BYTES", 400)
 
 
 def _calls(choose: random.Random, world: World, count: int) -> list[Call]:
@@ -230,7 +230,7 @@ def test_all_ranks_must_take_the_same_turns(queues: int | None) -> None:
 def test_all_but_the_last_piece_are_added_beside_the_copies() -> None:
     ranks = Ranks(gpus(2))
     _, adding = ranks.devices[0].queues
-    for count, beside in ((2 * 399 // 4, 0), (2 * 250, 1), (2 * 3000, copying.PIECES - 1)):
+    for count, beside in ((2 * 399 // 4, 0), (2 * 250, 1), (2 * 3000, copy_engine.PIECES - 1)):
         before = len(adding)
         ranks.enqueue("reduce_scatter", ranks.world.make(count, "float32"), 0)
         # For each a wait for its copies, one for the flag, its reset, the sum; then the end of all.
@@ -251,7 +251,7 @@ def test_a_flag_that_nobody_saw_is_not_raised_again() -> None:
 
 
 def test_small_arrays_are_left_to_ipc(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(copying, "SMALL", 64)
+    monkeypatch.setattr(copy_engine, "SMALL", 64)
     comm = Ranks(gpus(2)).comms[0]
     seen: list[tuple[Any, ...]] = []
     comm._small = SimpleNamespace(enqueue=lambda *given: seen.append(given))
@@ -271,8 +271,8 @@ def test_launches_fit_the_kernel(dtype: str, monkeypatch: pytest.MonkeyPatch) ->
 
     compile_for_communicators(monkeypatch)
     monkeypatch.setattr(kernels, "launch", launch)
-    monkeypatch.setattr(copying, "kernel", kernels.kernel)
-    monkeypatch.setattr(copying, "launch_over", kernels.launch_over)
+    monkeypatch.setattr(copy_engine, "kernel", kernels.kernel)
+    monkeypatch.setattr(copy_engine, "launch_over", kernels.launch_over)
     launched: list[int] = []
     ranks = Ranks(gpus(3))
     for count in (1, 1001, 3_000_001):

@@ -1,4 +1,4 @@
-"""Owns data-parallel training: the team of ranks that a solver trains with.
+"""Owns data-parallel training: the group of ranks that a solver trains with.
 
 Every rank has the whole net and its own part of the records; the gradient that updates the
 weights is the mean of all ranks' gradients. So N ranks with batch B train as one with batch N·B.
@@ -16,19 +16,19 @@ from typing import Any, TypeVar
 import numpy as np
 
 from ..backends.tensor import Step, sequence
-from ..comm.create import Wanted, make_communicator
+from ..comm.create import CommConfig, make_communicator
 from ..comm.job import Job
 from ..comm.on_stream import OnStream
 from ..comm.topology import Topology
 from ..errors import UserError
 from ..layers.feed import Feed
 from ..proto import caffe_pb2
+from ..solvers.process_group import ProcessGroup
 from ..solvers.signals import NONE, SNAPSHOT, STOP
 from ..solvers.solver import Solver
-from ..solvers.team import Team
 from .batch import describe, divide_batches
 from .buckets import ITEM, Bucket, align, find_buckets
-from .design import Design, choose_propagation
+from .config import ParallelConfig, choose_propagation
 from .exchange import Aggregation, Propagation, sums_of
 from .statistics import average_statistics
 
@@ -41,17 +41,19 @@ _WISHES = (NONE, SNAPSHOT, STOP)
 _Value = TypeVar("_Value")
 
 
-class DataParallel(Team):
-    """The ranks of a job as a solver's team."""
+class DataParallel(ProcessGroup):
+    """The ranks of a job as a solver's group."""
 
-    def __init__(self, job: Job, topology: Topology, wanted: Wanted, design: Design) -> None:
+    def __init__(
+        self, job: Job, topology: Topology, comm_config: CommConfig, config: ParallelConfig
+    ) -> None:
         self.rank, self.size = job.rank, job.size
         self._job = job
         self._topology = topology
-        self._design = design
-        beside = {design.aggregation, design.propagation} & {"layerwise", "overlapped", "sharded"}
+        self._config = config
+        beside = {config.aggregation, config.propagation} & {"layerwise", "overlapped", "sharded"}
         self.comm = make_communicator(
-            job, topology, wanted, background=bool(beside), persistent=True
+            job, topology, comm_config, background=bool(beside), persistent=True
         )
         self._agreed = False
 
@@ -59,16 +61,16 @@ class DataParallel(Team):
 
     def divide(self, param: caffe_pb2.NetParameter) -> caffe_pb2.NetParameter:
         """With strong scaling, the net with its batches divided."""
-        return divide_batches(param, self.size) if self._design.scaling == "strong" else param
+        return divide_batches(param, self.size) if self._config.scaling == "strong" else param
 
     def attach(self, solver: Solver) -> None:
         """Give each net its part of the data, and plan what travels."""
         self._solver = solver
         self._agreed = False
-        if self._design.propagation == "auto":
+        if self._config.propagation == "auto":
             chosen = choose_propagation(self.comm, separable=solver.optimizer.separable)
-            self._design = replace(self._design, propagation=chosen)
-        if solver.loss_scale and solver.loss_scale.dynamic and self._design.propagation != "none":
+            self._config = replace(self._config, propagation=chosen)
+        if solver.loss_scale and solver.loss_scale.dynamic and self._config.propagation != "none":
             raise UserError(
                 "a dynamic loss scale needs ranks that all update their weights: give --loss_scale "
                 "a number, or leave out --propagation"
@@ -78,7 +80,7 @@ class DataParallel(Team):
             for layer in net.layers:
                 if isinstance(layer, Feed):
                     layer.split(self.rank, self.size)
-        if self._design.propagation == "sharded" and not solver.optimizer.separable:
+        if self._config.propagation == "sharded" and not solver.optimizer.separable:
             raise UserError(
                 "clipping, and a loss scale, need the sum over all gradients, which no rank has "
                 "with --propagation sharded: leave it out"
@@ -89,13 +91,13 @@ class DataParallel(Team):
 
     def _plan(self, solver: Solver) -> None:
         """Cut gradients and weights into buckets, and the update with them."""
-        net, design, arena = solver.net, self._design, solver.net.arena
+        net, config, arena = solver.net, self._config, solver.net.arena
         whole = len(arena) * ITEM
-        nbytes = design.bucket if design.aggregation == "layerwise" else whole
+        nbytes = config.bucket if config.aggregation == "layerwise" else whole
         buckets = find_buckets(net, nbytes, frozen=False)
-        if design.propagation == "sharded":
+        if config.propagation == "sharded":
             buckets = align(buckets, GRAIN * self.size)
-        operations = sums_of(buckets, design.propagation)
+        operations = sums_of(buckets, config.propagation)
         gradients = Aggregation(self.comm, net.backend, arena.diff, buckets, operations)
         self._aggregation = gradients
         self._updates: list[tuple[int, Step]] = []
@@ -111,8 +113,8 @@ class DataParallel(Team):
                 arrive = partial(gradients.arrive, index)
                 self._updates.append((bucket.layer, sequence([arrive, change])))
         travelling, operation = divided, "all_gather"
-        if design.propagation != "sharded":
-            nbytes = design.bucket if design.propagation == "overlapped" else whole
+        if config.propagation != "sharded":
+            nbytes = config.bucket if config.propagation == "overlapped" else whole
             travelling, operation = find_buckets(net, nbytes, frozen=True), "broadcast"
         copies = net.backend.low_precision_arena(arena.data)
         self._weights = Propagation(
@@ -121,7 +123,7 @@ class DataParallel(Team):
 
     @property
     def _updates_weights(self) -> bool:
-        return self._design.propagation in ("none", "sharded") or self.rank == 0
+        return self._config.propagation in ("none", "sharded") or self.rank == 0
 
     def _scale_gradients(self) -> None:
         """Let backward compute this rank's share of the mean: then a sum is all that it takes."""
@@ -139,7 +141,7 @@ class DataParallel(Team):
         """Before the first iteration: the same net everywhere, and rank 0's weights in it."""
         if self._agreed:
             return
-        self.settle(history=True)
+        self.synchronize_weights(history=True)
         self._check_nets()
         solver = self._solver
         whole = solver.net.arena.data.array
@@ -160,7 +162,7 @@ class DataParallel(Team):
     def step(self, solver: Solver, *, accumulate: bool, update: bool) -> Step:
         """One pass, and with `update` the exchange of gradients beside or behind it."""
         net = solver.net
-        before, after = self.beside(accumulate=accumulate, update=update)
+        before, after = self.overlap_hooks(accumulate=accumulate, update=update)
         if update and self._updates_weights:
             before[0] = sequence(
                 [solver.optimizer.take_rate, *([before[0]] if 0 in before else [])]
@@ -183,13 +185,15 @@ class DataParallel(Team):
 
         return step
 
-    def beside(self, *, accumulate: bool, update: bool) -> tuple[dict[int, Step], dict[int, Step]]:
-        design = self._design
+    def overlap_hooks(
+        self, *, accumulate: bool, update: bool
+    ) -> tuple[dict[int, Step], dict[int, Step]]:
+        config = self._config
         before: dict[int, Step] = {}
-        if design.propagation != "none" and not accumulate:
-            before = self._weights.marks(overlapped=design.propagation != "blocking")
-        layerwise = update and design.aggregation == "layerwise"
-        return before, self._aggregation.marks() if layerwise else {}
+        if config.propagation != "none" and not accumulate:
+            before = self._weights.hooks(overlapped=config.propagation != "blocking")
+        layerwise = update and config.aggregation == "layerwise"
+        return before, self._aggregation.hooks() if layerwise else {}
 
     @property
     def _enqueues(self) -> bool:
@@ -209,8 +213,8 @@ class DataParallel(Team):
             return [gradients.send_rest, *changes]
         backend = self._solver.backend
         for layer, change in self._updates[:-1]:
-            after[layer] = sequence([after[layer], backend.later(change)])
-        return [gradients.send_rest, changes[-1], backend.join]
+            after[layer] = sequence([after[layer], backend.low_priority(change)])
+        return [gradients.send_rest, changes[-1], backend.join_low_priority]
 
     def watch(self) -> contextlib.AbstractContextManager[None]:
         if not self._enqueues:  # whatever waits for others watches itself
@@ -221,12 +225,12 @@ class DataParallel(Team):
         self._aggregation.finish()
 
     def updated(self) -> None:
-        if self._design.propagation != "none":
+        if self._config.propagation != "none":
             self._weights.changed()
 
-    def settle(self, *, history: bool = False) -> None:
+    def synchronize_weights(self, *, history: bool = False) -> None:
         with self.watch():
-            self._weights.settle(self._solver.optimizer.flats if history else ())
+            self._weights.synchronize(self._solver.optimizer.flats if history else ())
             average_statistics(self._solver.net, self._job)
 
     def close(self) -> None:
@@ -234,8 +238,8 @@ class DataParallel(Team):
 
     # -- agreement -------------------------------------------------------------------------------
 
-    def share(self, value: _Value) -> _Value:
-        shared: _Value = self._job.share(value)
+    def broadcast_object(self, value: _Value) -> _Value:
+        shared: _Value = self._job.broadcast_object(value)
         return shared
 
     def sum(self, values: np.ndarray) -> np.ndarray:
@@ -247,7 +251,7 @@ class DataParallel(Team):
 
     def check(self, occasion: str) -> None:
         """UserError on every rank, naming those whose weights are not those of rank 0."""
-        self.settle()
+        self.synchronize_weights()
         net = self._solver.net
         own = zlib.crc32(net.backend.read(net.arena.data).tobytes())
         sums = self._job.gather(own)

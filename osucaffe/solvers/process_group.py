@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _Value = TypeVar("_Value")
 
 
-class Team:
+class ProcessGroup:
     """A process that trains alone: rank 0 of 1."""
 
     rank = 0
@@ -38,17 +38,18 @@ class Team:
     def begin(self) -> None:
         """Iterations follow."""
 
-    def step(self, solver: Any, *, accumulate: bool, update: bool) -> Step:
+    def step(self, solver: Solver, *, accumulate: bool, update: bool) -> Step:
         """One forward and backward pass as a step; update: and the update from the mean gradient.
 
         accumulate: the gradients are added to those of the pass before.
         """
         optimizer = solver.optimizer
         then = [optimizer.take_rate, *optimizer.steps] if update else ()
-        step: Step = solver.net.whole(accumulate=accumulate, then=then)
-        return step
+        return solver.net.whole(accumulate=accumulate, then=then)
 
-    def beside(self, *, accumulate: bool, update: bool) -> tuple[dict[int, Step], dict[int, Step]]:
+    def overlap_hooks(
+        self, *, accumulate: bool, update: bool
+    ) -> tuple[dict[int, Step], dict[int, Step]]:
         """By layer: what to run ahead of its forward, and behind its backward (`step` does it by
         itself)."""
         return {}, {}
@@ -58,16 +59,16 @@ class Team:
         return contextlib.nullcontext()
 
     def exchange(self) -> None:
-        """Make the gradients of this pass the mean of all ranks', what `beside` has not begun, too
-        (`step` does it by itself)."""
+        """Make the gradients of this pass the mean of all ranks', those too that `overlap_hooks`
+        has not begun (`step` does it by itself)."""
 
     def updated(self) -> None:
         """The weights were updated outside `step`."""
 
-    def settle(self, *, history: bool = False) -> None:
+    def synchronize_weights(self, *, history: bool = False) -> None:
         """Let the weights be what the last update made them, on every rank; history: that, too."""
 
-    def share(self, value: _Value) -> _Value:
+    def broadcast_object(self, value: _Value) -> _Value:
         """Rank 0's value."""
         return value
 

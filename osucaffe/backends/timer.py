@@ -6,7 +6,7 @@ import time
 from typing import Any
 
 
-class Laps:
+class Timer:
     """Times of marks between steps: `begin`, `mark` behind each part, `read`.
 
     track: the device whose time it is, or "" for the host's own.

@@ -13,7 +13,7 @@ logger = logging.getLogger("osucaffe")
 
 
 @dataclass(frozen=True)
-class Design:
+class ParallelConfig:
     """How gradients and weights travel.
 
     aggregation: all gradients after backward, or bucket by bucket beside it. propagation: "none",
@@ -40,9 +40,9 @@ def choose_propagation(comm: Communicator, *, separable: bool) -> str:
     """
     if not isinstance(comm, OnStream):
         return "none"
-    from ..comm.copying import Copying
+    from ..comm.copy_engine import CopyEngine
 
-    if isinstance(comm, Copying) and separable:
+    if isinstance(comm, CopyEngine) and separable:
         logger.info(
             "Each GPU updates a part of the weights, copy engines move the gradients and weights: "
             "the fastest where GPUs of a host reach each other (--propagation sharded --comm copy)"
@@ -50,7 +50,7 @@ def choose_propagation(comm: Communicator, *, separable: bool) -> str:
         return "sharded"
     why = (
         "clipping, or a loss scale, needs the sum over all gradients"
-        if isinstance(comm, Copying)
+        if isinstance(comm, CopyEngine)
         else "copy engines do not move them"
     )
     logger.info("Each GPU updates all weights: %s (--propagation none)", why)

@@ -1,9 +1,9 @@
 """Owns the communicator of ranks on one host whose GPUs' copy engines move the data.
 
-Multiprocessors only add (`copying.cu`): what computes beside it keeps them, which no kernel that
-moves data can say of itself. Ranks meet by stream memory operations, and each pushes to one other
-at a time: all push to different ones, and one engine fills the links (380 of their 450 GB/s on
-H100s, by p2pBandwidthLatencyTest: https://github.com/NVIDIA/nccl/issues/1264). It is for arrays
+Multiprocessors only add (`copy_engine.cu`): what computes beside it keeps them, which no kernel
+that moves data can say of itself. Ranks meet by stream memory operations, and each pushes to one
+other at a time: all push to different ones, and one engine fills the links (380 of their 450 GB/s
+on H100s, by p2pBandwidthLatencyTest: https://github.com/NVIDIA/nccl/issues/1264). It is for arrays
 that lie at the same place in every call, as weights and gradients do.
 """
 
@@ -46,7 +46,7 @@ _VECTOR = 16
 """Bytes that a thread adds at a time; so many elements are a whole number of them in every type."""
 
 
-class Copying(OnStream):
+class CopyEngine(OnStream):
     """The ranks of an MPI communicator, all on one host, whose GPUs reach one another.
 
     An array that others write is mapped when it is first seen, and kept from then on: arrays that
@@ -141,7 +141,7 @@ class Copying(OnStream):
     def _add(self, array: Any, slots: int, stream: Any) -> None:
         if array.size:
             vectors = -(-array.nbytes // _VECTOR)
-            function = kernel("copying", "add", array.dtype.name, PEERS=self.size - 1)
+            function = kernel("copy_engine", "add", array.dtype.name, PEERS=self.size - 1)
             arguments = array, np.int64(array.size), np.uint64(slots), np.int64(self._pitch)
             launch_over(function, vectors, arguments, stream, each=1)
 

@@ -1,0 +1,203 @@
+"""Owns `make bench-infer`: forward passes of deploy nets, osucaffe beside OpenCV's dnn and PyTorch.
+
+All sides read the same prototxt and .caffemodel; their outputs are compared in the same run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import sys
+import tempfile
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from . import results
+from .infer import write_files
+from .measure import Worker, alternate
+
+THREADS = 2
+GPU_MODES = ("graph", "compile")
+"""What PyTorch runs as on a GPU; its best counts."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One row. precision: "cpu", or a GPU's. goal: the ratio that is aimed at."""
+
+    model: str
+    batch: int
+    precision: str
+    goal: float
+
+
+CPU = [
+    Case(model, batch, "cpu", goal)
+    for batch, goal in ((1, 1.2), (16, 1.4))
+    for model in ("lenet", "caffenet", "googlenet", "resnet50")
+]
+GPU = [
+    *(Case(m, 1, "bf16", 1.3) for m in ("lenet", "caffenet", "googlenet", "resnet50", "vgg16")),
+    *(Case(model, 1, "tf32", 1.2) for model in ("caffenet", "googlenet", "resnet50")),
+    Case("lenet", 64, "bf16", 1.5),
+    Case("caffenet", 256, "bf16", 3.9),
+    Case("googlenet", 128, "bf16", 3.35),
+    Case("resnet50", 256, "bf16", 2.2),
+    Case("vgg16", 64, "bf16", 1.94),
+]
+BOUNDS = {"cpu": 1e-5, "fp32": 1e-5, "tf32": 2e-2, "bf16": 0.2}
+"""How far outputs may be from a peer's, as a share of the largest."""
+
+
+def measure_case(
+    case: Case, peers: list[dict[str, Any]], rounds: int, seconds: float, folder: Path
+) -> dict[str, Any]:
+    """What a case took on each side, in turns; the ratio is to the fastest peer."""
+    job = {"model": case.model, "threads": THREADS, "precision": case.precision}
+    job |= write_files(case.model, case.batch, folder)
+    jobs = [{"framework": "osucaffe forward", "mode": ""}, *peers]
+    with ExitStack() as stack:
+        workers = [
+            stack.enter_context(Worker(job | each | {"outputs": str(folder / f"{i}.npy")}))
+            for i, each in enumerate(jobs)
+        ]
+        others = alternate(workers, rounds=rounds, seconds=seconds, patience=2)
+        ours = workers[0]
+        sides = [_summary(worker, case.batch) for worker in workers]
+        found = [np.load(folder / f"{i}.npy").ravel() for i in range(len(jobs))]
+    for side, outputs in zip(sides[1:], found[1:], strict=True):
+        side["difference"] = float(np.abs(found[0] - outputs).max() / np.abs(outputs).max())
+        if side["difference"] > BOUNDS[case.precision]:
+            sys.exit(f"{case}: {side['name']}'s outputs differ by {side['difference']:.1e}")
+    best = min(range(1, len(workers)), key=lambda i: workers[i].median)
+    pairs = zip(workers[best].run_medians, ours.run_medians, strict=True)
+    ratios = sorted(theirs / mine for theirs, mine in pairs)
+    return {
+        "model": case.model,
+        "batch": case.batch,
+        "precision": case.precision,
+        "goal": case.goal,
+        "sides": sides,
+        "peer": sides[best]["name"],
+        "ratio": round(float(np.median(ratios)), 2),
+        "ratios": [round(ratio, 2) for ratio in ratios],
+        "others_share": round(others, 3),
+    }
+
+
+def _summary(worker: Worker, batch: int) -> dict[str, Any]:
+    times = np.concatenate([np.array(each) for each in worker.times])
+    memory = worker.growth if worker.job["precision"] == "cpu" else worker.peak
+    return {
+        "name": " ".join([worker.job["framework"].split()[0], worker.job["mode"]]).strip(),
+        "version": worker.notes["version"],
+        "median_ms": round(worker.median * 1e3, 4),
+        "p99_ms": round(float(np.percentile(times, 99)) * 1e3, 4),
+        "images_per_second": round(batch / worker.median, 1),
+        "memory_mib": round(memory / 2**20),
+        "setup_s": round(worker.notes["setup"], 2),
+    }
+
+
+def render(record: dict[str, Any]) -> str:
+    """The record as Markdown."""
+    columns = (
+        "net, batch, precision", "side", "median ms", "99th percentile ms", "images/s",
+        "memory MiB", "set-up s", "outputs differ by", "ratio", "goal",
+    )  # fmt: skip
+    rows = []
+    for case in record["cases"]:
+        name = f"{case['model']} {case['batch']} {case['precision']}"
+        for index, side in enumerate(case["sides"]):
+            difference = f"{side['difference']:.0e}" if "difference" in side else "–"
+            ends = ("", "")
+            if index == 0:
+                low, high = case["ratios"][0], case["ratios"][-1]
+                ends = (f"**{case['ratio']}** ({low}–{high})", f"≥ {case['goal']}")
+            rows.append(
+                (name if index == 0 else "", side["name"], side["median_ms"], side["p99_ms"],
+                 side["images_per_second"], side["memory_mib"], side["setup_s"], difference, *ends)
+            )  # fmt: skip
+    machine = record["machine"]
+    others = max(case["others_share"] for case in record["cases"])
+    versions = {
+        side["name"].split()[0]: side["version"]
+        for case in record["cases"]
+        for side in case["sides"]
+    }
+    return f"""# Forward passes: osucaffe and its peers
+
+Written by `make bench-infer` on {record["date"]}.
+
+- {record["device"] or machine["cpu"]}; {machine["cores"]} cores, {THREADS} threads each
+- {", ".join(f"{name} {version}" for name, version in versions.items())}
+- {record["rounds"]} runs each of {record["seconds"]} s, in turns; medians of the runs' medians
+- other processes took up to {others:.0%} of the machine while these ran
+
+{results.table(columns, rows)}
+
+- Deploy nets of `models/`, the same prototxt and weights on all sides. On the CPU a pass writes the
+  input and reads the output; on a GPU the batch is there, and the device is waited for.
+- Ratio: the fastest peer's time over osucaffe's, run by run (median, least and most): above 1
+  osucaffe is faster.
+- Memory: on the CPU what the process held at most beyond what it held after its imports; on a GPU
+  the most that was held there.
+"""
+
+
+def main() -> None:
+    """Measure all cases, write the results, print the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--gpu", action="store_true", help="the cases of a GPU, beside PyTorch")
+    parser.add_argument("--only", metavar="MODELS", help="the cases of these models, with commas")
+    parser.add_argument("--batch", type=int, help="the cases of this batch size only")
+    parser.add_argument("--precision", help="the cases of this precision only")
+    parser.add_argument("--modes", default=",".join(GPU_MODES), help="PyTorch's modes on a GPU")
+    parser.add_argument("--rounds", type=int, default=7, help="runs of each side (7)")
+    parser.add_argument("--seconds", type=float, default=1.0, help="length of a run (1)")
+    parser.add_argument("--out", type=Path, default=results.RESULTS, help="folder of the results")
+    options = parser.parse_args()
+    device = ""
+    if options.gpu:
+        peers = [{"framework": "torch forward", "mode": mode} for mode in options.modes.split(",")]
+        import cupy
+
+        device = cupy.cuda.runtime.getDeviceProperties(0)["name"].decode()
+    else:
+        peers = [{"framework": "opencv forward", "mode": ""}]
+        if importlib.util.find_spec("torch") is not None:
+            peers.append({"framework": "torch forward", "mode": "eager"})
+    cases = [
+        case
+        for case in (GPU if options.gpu else CPU)
+        if case.model in (options.only or case.model).split(",")
+        and options.batch in (None, case.batch)
+        and options.precision in (None, case.precision)
+    ]
+    record: dict[str, Any] = {
+        "date": results.today(),
+        "machine": results.machine(),
+        "device": device,
+        "rounds": options.rounds,
+        "seconds": options.seconds,
+        "cases": [],
+    }
+    name = f"infer-{device.lower().replace(' ', '-') or 'cpu'}-{record['date']}"
+    with tempfile.TemporaryDirectory() as folder:
+        for case in cases:
+            measured = measure_case(case, peers, options.rounds, options.seconds, Path(folder))
+            record["cases"].append(measured)
+            sides = ", ".join(
+                f"{each['name']} {each['median_ms']} ms" for each in measured["sides"]
+            )
+            print(f"{case.model} {case.batch} {case.precision}: {sides}, ratio {measured['ratio']}")
+            path = results.write(name, record, render(record), options.out)
+    print(f"\n{path.read_text()}")
+
+
+if __name__ == "__main__":
+    main()
