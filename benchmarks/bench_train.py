@@ -1,10 +1,11 @@
 """Owns `make bench-train`: whole programs that train from files, `osucaffe train` as a user types
 it beside PyTorch programs that do the same job.
 
-Each side is a process, started twice: the first start fills caches (kernels, plans, the page
-cache), the second is measured. Its speed is that of the second half of its iterations, its seconds
-are those of the whole process; LeNet trains 10,000 iterations with all its tests. "share": of the
-speed of the same net, precision and GPUs on a batch that lies on the device, in the same run.
+Each side is a process; osucaffe's is started twice, as its first start fills caches (kernels,
+plans), and the second is measured. Its speed is that of the second half of its iterations, its
+seconds are those of the whole process; LeNet trains 10,000 iterations with all its tests. "share":
+of the speed of the same net, precision and GPUs on a batch that lies on the device, in the same
+run.
 """
 
 from __future__ import annotations
@@ -84,9 +85,11 @@ def write_solver(folder: Path, job: dict[str, Any], source: Path) -> Path:
     return path
 
 
-def run(command: list[str]) -> tuple[subprocess.CompletedProcess[str], dict[str, float]]:
-    """The program's second start: what it said, its seconds, and the cores it used meanwhile."""
-    for _ in range(2):
+def run(
+    command: list[str], starts: int = 1
+) -> tuple[subprocess.CompletedProcess[str], dict[str, float]]:
+    """The program's last start: what it said, its seconds, and the cores it used meanwhile."""
+    for _ in range(starts):
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
         start = time.perf_counter()
         done = subprocess.run(command, capture_output=True, text=True)
@@ -102,7 +105,7 @@ def ours(solver: Path, job: dict[str, Any], gpus: int, flags: list[str]) -> dict
     """`osucaffe train`, with these flags."""
     device = ["--gpu", ",".join(map(str, range(gpus)))] if gpus else []
     command = [sys.executable, "-m", "osucaffe", "train", "--solver", str(solver), *device, *flags]
-    done, used = run(command)
+    done, used = run(command, starts=2)
     found = [(int(i), float(rate)) for i, rate in _RATE.findall(done.stderr)]
     half = [rate for iteration, rate in found if iteration > job["iterations"] / 2]
     accuracy = _ACCURACY.findall(done.stderr)
@@ -187,8 +190,8 @@ Written by `make bench-train` on {record["date"]}. {record["machine"]["cpu"]}, \
 {results.table(columns, rows)}
 
 - images/s: in the second half of the iterations. share: of the speed on a batch that lies on each
-  device. seconds: of the whole process, its second start. cores: processor seconds a second, of all
-  processes.
+  device. seconds: of the whole process, osucaffe's second start. cores: processor seconds a second,
+  of all processes.
 - osucaffe: `osucaffe train --solver S --gpu …` and, for bf16, `--precision bf16`; nothing else.
 - PyTorch, loader: DataLoader with as many workers as cores, which return bytes; mean, mirror and
   scale on the device; channels_last, an iteration as a captured graph (LeNet: eager, as such
@@ -238,8 +241,8 @@ def main() -> None:
                     for case in measure(name, gpus, precision, sources, folder):
                         record["cases"].append(case)
                         print(json.dumps(case), flush=True)
-                    file = f"train-{kind}-{record['date']}"
-                    results.write(file, record, render(record), options.out)
+                        file = f"train-{kind}-{record['date']}"
+                        results.write(file, record, render(record), options.out)
     print(render(record))
 
 

@@ -100,6 +100,15 @@ def few_threads() -> None:
         background.MOST_THREADS = 2
 
 
+@pytest.fixture(params=["threads", "processes"])
+def readers_are(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What layers read with, if their sources can be sent to processes."""
+    from osucaffe.data import processes
+
+    most = 0 if request.param == "processes" else 1 << 10
+    monkeypatch.setattr(processes, "ENOUGH_THREADS", most)
+
+
 @pytest.fixture(autouse=True)
 def fresh_log() -> Iterator[None]:
     """No test leaves log handlers or a level behind: importing pycaffe sets one."""

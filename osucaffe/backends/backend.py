@@ -89,8 +89,8 @@ class Backend(Protocol):
         """Set the tensor's values from an array that can be broadcast to its shape."""
 
     @abstractmethod
-    def store(self, scalar: Tensor, target: Tensor, index: int) -> None:
-        """Copy a scalar to an element of a flat tensor of the same type, without waiting."""
+    def store(self, x: Tensor, target: Tensor, index: int) -> None:
+        """Copy x to target[index], without waiting. Both are row-major, and of one type."""
 
     def follow(self, tensors: Iterable[Tensor]) -> None:
         """Steps have changed these tensors: let what is held besides of their values follow."""

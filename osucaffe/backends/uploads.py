@@ -27,6 +27,10 @@ class Uploads:
         """Memory of the host's for what is to be sent: copies from it run without the host."""
         return np.empty(shape, dtype)
 
+    def pin(self, memory: np.ndarray) -> None:
+        """Let copies from this memory, which begins with a page, run without the host from now on,
+        if they do not yet."""
+
     def mark(self) -> Mark:
         """What has been enqueued by now."""
         return None

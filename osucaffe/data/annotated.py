@@ -86,7 +86,8 @@ class AnnotatedSource:
     ) -> None:
         self._database, self._seed, self._block = database, seed, block
         self.bad = bad or BadRecords()
-        self._param, self._fail = parameter.transform_param, fail
+        self.shared = database.shared
+        self._param = parameter.transform_param
         self._samplers = list(parameter.annotated_data_param.batch_sampler)
         has = self._param.HasField
         self._constraint = self._param.emit_constraint if has("emit_constraint") else None
@@ -95,7 +96,7 @@ class AnnotatedSource:
         self._is_train = phase == "TRAIN"
         self.varies = self._resizing is not None and self._resizing.varies
         self._start = first_record(seed, parameter.data_param.rand_skip)
-        self._crop = self._read_crop()
+        self._crop = self._read_crop(fail)
         image = self.varied(0, np.random.default_rng(0)).image
         self.shape: Shape = self._transform.prepare(image.shape)
         if self._crop:
@@ -103,10 +104,10 @@ class AnnotatedSource:
             if any(side > extent for side, extent in zip(self._crop, image.shape[1:], strict=True)):
                 fail("transform_param.crop_h", f"is larger than the image, {image.shape}")
 
-    def _read_crop(self) -> tuple[int, int] | None:
+    def _read_crop(self, fail: Fail) -> tuple[int, int] | None:
         param = self._param
         if bool(param.crop_h) != bool(param.crop_w):
-            self._fail("transform_param.crop_h", "give both crop_h and crop_w")
+            fail("transform_param.crop_h", "give both crop_h and crop_w")
         if param.crop_h:
             return param.crop_h, param.crop_w
         return (param.crop_size, param.crop_size) if param.crop_size else None

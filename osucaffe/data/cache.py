@@ -5,7 +5,6 @@ records whose numbers it is told for many batches ahead.
 from __future__ import annotations
 
 import logging
-from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
@@ -15,10 +14,12 @@ from ..backends.backend import Backend
 from ..backends.rows_ahead import RowsAhead
 from ..backends.tensor import Shape, Tensor
 from ..errors import UserError
-from .filling import Filler, Unlike
-from .pipeline import Buffer, Pipeline
+from .pipeline import Buffer, Fill, Pipeline
 
 _log = logging.getLogger("osucaffe")
+
+Form = tuple[Shape, str]
+"""The shape and the type of an array."""
 
 SHARE = 0.5
 """Of the memory that is free before a net is built: what its records may take by default."""
@@ -27,7 +28,12 @@ _SHARE_LEFT = 0.9
 _AHEAD = 256
 _RECORDS_AHEAD = 1 << 14
 """How many batches, and of how many records, the device is told ahead at most."""
-_PLANS = 8
+_PIECE = 4 << 20
+_RECORDS_OF_A_PIECE = 1 << 12
+"""Bytes and records that are read at once, if that is more than a batch."""
+_PATIENCE = 8
+"""How often that is read of which nothing lacked, before only what lacks is: to read elsewhere than
+behind the last batch costs those that were made ahead."""
 
 
 class Cacheable(Protocol):
@@ -35,17 +41,23 @@ class Cacheable(Protocol):
 
     def __len__(self) -> int: ...
     def rows(self, positions: np.ndarray) -> np.ndarray: ...
-    def read(self, start: int, stop: int, arrays: Sequence[np.ndarray]) -> None: ...
+    def fill(self, position: int, arrays: Sequence[np.ndarray]) -> None: ...
+    def fill_whole(self, position: int, arrays: Sequence[np.ndarray]) -> None: ...
 
 
 class CachedBatches:
     """The batches of a stream, as Pipeline gives them, but made by the device.
 
-    forms: the shape and type of each part of a record that stays on the device. width: of what
-    `rows` tells of each record: 1, or 5 as for the primitive `cached_batch`; then `read` writes
-    labels, too, behind the parts. pipeline: makes what reads the batches where the records do not
-    stay: its arrays are a batch of each part, then, with a width of 5, the table of `transform` and
-    the labels, if they are wanted. title: what the log calls the layer.
+    While records lack, a Pipeline reads those that are needed next: for one process some batches at
+    once, for one of several its own. Once all are there, nothing is read any more.
+
+    forms: the shape and type of each part of a record that stays on the device: what `fill_whole`
+    of the source writes. width: of what `rows` tells of each record: 1, or 5 as for the primitive
+    `cached_batch`; then `fill_whole` writes labels, too, and which records it could not write.
+    fed: the same of a batch as `fill` writes it, for records that cannot stay: the parts, and with
+    a width of 5 the table of `transform`, and the labels if they are wanted. pipeline: makes a
+    Pipeline of a function, and shapes and dtypes of what it writes. title: what the log calls the
+    layer.
 
     `parts` and `ahead` are for the net's calls, which find their memory when `prepare` has been
     called. A row of `ahead` tells of a batch what `rows` does of its records.
@@ -55,38 +67,39 @@ class CachedBatches:
         self,
         backend: Backend,
         source: Cacheable,
-        forms: Sequence[tuple[Shape, str]],
+        forms: Sequence[Form],
         *,
         batch: int,
         width: int,
-        threads: int,
-        pipeline: Callable[[], Pipeline],
+        fed: Sequence[Form],
+        pipeline: Callable[..., Pipeline],
         title: str,
     ) -> None:
         self._backend, self._source, self._batch = backend, source, batch
         self._uploads = backend.uploads()
-        self._threads, self._make_pipeline, self._title = threads, pipeline, title
+        self._forms, self._fed = list(forms), list(fed)
+        self._make_pipeline, self._title = pipeline, title
         count = len(source)
-        self._labels = np.zeros(count, np.int32) if width > 1 else None
         places = max(count, 2 * batch)  # if they cannot stay: two batches
         self.parts = [Tensor((places, *shape), dtype, "cache") for shape, dtype in forms]
+        self._labels = np.zeros(count, np.int32) if width > 1 else None
+        self._has = np.zeros(count, bool)
+        self._lacking, self._in_vain = count, 0
         ahead = max(1, min(_AHEAD, _RECORDS_AHEAD // batch))
         self.ahead = RowsAhead(self._uploads, (batch, width), "int32", ahead, "batches")
-        self._filler: Filler | None = None
+        self._stays = True
         self._pipeline: Pipeline | None = None
-        self._plans: deque[tuple[np.ndarray, np.ndarray]] = deque()
-        """What comes next: the rows of batches, and which piece each batch needs."""
-        self._offset, self._stride = 0, batch
-        self._position = self._planned = 0
+        self._turn, self._behind = 0, None
+        self._offset, self._stride, self._position = 0, batch, 0
 
     # -- as Pipeline ------------------------------------------------------------------------------
 
     def split(self, rank: int, ranks: int) -> None:
         """Bring only every `ranks`-th batch, from batch `rank` on."""
         self._offset, self._stride = rank * self._batch, ranks * self._batch
-        if self._pipeline:
-            self._pipeline.split(rank, ranks)
-        self._forget()
+        self.ahead.wait()
+        self.close()
+        self._pipeline, self.ahead.left = None, 0
 
     @property
     def position(self) -> int:
@@ -95,10 +108,7 @@ class CachedBatches:
 
     @position.setter
     def position(self, position: int) -> None:
-        self._position = position
-        if self._pipeline:
-            self._pipeline.position = position
-        self._forget()
+        self._position, self.ahead.left = position, 0
 
     def next(self) -> list[Buffer]:
         """Prepare the next batch: there is nothing to give out."""
@@ -113,57 +123,99 @@ class CachedBatches:
         self._position += self._stride
 
     def close(self) -> None:
-        """Stop the reading threads. The next batch starts them again, if it needs them."""
-        for each in (self._filler, self._pipeline):
-            if each:
-                each.close()
+        """Stop those who read. The next batch starts them again, if it needs them."""
+        if self._pipeline:
+            self._pipeline.close()
 
     # -- batches of records that stay --------------------------------------------------------------
 
-    def _forget(self) -> None:
-        self._plans.clear()
-        self.ahead.left, self._planned = 0, self._position
-
     def _tell(self) -> None:
-        """Write as many rows ahead as their records are there, one at least."""
+        """Write rows ahead: of those next batches whose records are there, one at least."""
         if self.ahead.cursor.array is None:
             self._begin()
-        if self._filler is None:
-            self._pass()
-            return
-        if not self._plans:
-            self._plan(self._filler)
-        rows, due = self._plans[0]
-        try:
-            self._filler.bring(int(due[0]))
-        except Unlike as reason:
-            self._filler.close()
-            self._filler = None
-            _log.info(
-                "%s: its records are read anew in each epoch: %s, unlike the first (--cache)",
-                self._title,
-                reason,
-            )
-            self._pass()
-            return
-        there = self._filler.has(due)
-        count = len(due) if there.all() else int(np.argmin(there))
-        if count < len(due):
-            self._plans[0] = rows[count:], due[count:]
-        else:
-            self._plans.popleft()
-        if self._labels is not None:
-            rows[:count, :, -1] = self._labels[rows[:count, :, 0]]
-        self.ahead.write(rows[:count])
-        while self._filler.is_idle and len(self._plans) < _PLANS:
-            self._plan(self._filler)
+        if self._stays:
+            at_once = self._at_once
+            reads = self._lacking > 0 and self._in_vain < _PATIENCE
+            rows = self._rows(at_once if reads else self.ahead.most)
+            there = self._has[rows[..., 0]].all(axis=1)
+            if (reads or not there[0]) and self._fetch(rows[:at_once, :, 0].ravel()):
+                there[:at_once] = True
+            count = len(there) if there.all() else int(np.argmin(there))
+            if count:
+                if self._labels is not None:
+                    rows[:count, :, -1] = self._labels[rows[:count, :, 0]]
+                self.ahead.write(rows[:count])
+                return
+        self._pass()
 
-    def _plan(self, filler: Filler) -> None:
-        """Find out which records the next batches are made of, and ask for those that lack."""
-        batches = self._planned + self._stride * np.arange(self.ahead.most)
-        rows = self._source.rows((self._offset + batches)[:, None] + np.arange(self._batch))
-        self._plans.append((rows, filler.ask(rows[..., 0])))
-        self._planned += self._stride * len(rows)
+    @property
+    def _at_once(self) -> int:
+        """How many batches are read at once."""
+        if self._stride > self._batch:
+            return 1
+        nbytes = sum(map(self._backend.nbytes, self.parts)) // self.parts[0].shape[0]
+        # Of a small set a part only: what is read ahead behind its end is of no use.
+        most = min(_RECORDS_OF_A_PIECE, _PIECE // nbytes, len(self._has) // 8) // self._batch
+        return max(1, min(self.ahead.most, most))
+
+    def _rows(self, count: int) -> np.ndarray:
+        """What the source tells of the next so many batches."""
+        first = self._position + self._offset + self._stride * np.arange(count)
+        return self._source.rows(first[:, None] + np.arange(self._batch))
+
+    def _fetch(self, numbers: np.ndarray) -> bool:
+        """Read the next records, which have these numbers, and send those that lack. False if they
+        cannot stay."""
+        arrays = self._read(self._source.fill_whole, self._whole(len(numbers)), len(numbers))
+        parts, told = arrays[: len(self.parts)], arrays[len(self.parts) :]
+        if told and told[1].any():
+            self.close()
+            self._stays, self._pipeline, self._behind = False, None, self._uploads.mark()
+            _log.info(
+                "%s: its records are read anew in each epoch: the one with number %d has another "
+                "shape than the first (--cache)",
+                self._title,
+                numbers[np.argmax(told[1])],
+            )
+            return False
+        new, places = np.unique(np.where(self._has[numbers], -1, numbers), return_index=True)
+        new, places = new[new >= 0], places[new >= 0]
+        ends = (np.diff(new, append=-2) != 1) | (np.diff(places, append=-2) != 1)
+        start, sent = 0, _nothing
+        for stop in (np.flatnonzero(ends) + 1).tolist():
+            at = int(places[start])
+            for array, part in zip(parts, self.parts, strict=True):
+                sent = self._uploads.send(array[at : at + stop - start], part, int(new[start]))
+            start = stop
+        if self._labels is not None:
+            self._labels[new] = told[0][places]
+        self._has[new] = True
+        self._lacking -= len(new)
+        self._in_vain = 0 if len(new) else self._in_vain + 1
+        if not self._lacking:
+            sent()
+            self.close()
+            self._pipeline = None
+        return True
+
+    def _whole(self, count: int) -> list[Form]:
+        """What `fill_whole` writes of so many records."""
+        told = [] if self._labels is None else [((), "int32"), ((), "uint8")]
+        return [((count, *shape), dtype) for shape, dtype in (*self._forms, *told)]
+
+    def _read(self, fill: Fill, forms: Sequence[Form], records: int) -> list[np.ndarray]:
+        """The next records as a Pipeline gives them."""
+        if self._pipeline is None:
+            shapes, dtypes = zip(*forms, strict=True)
+            self._pipeline = self._make_pipeline(fill, shapes, dtypes=dtypes)
+            self._pipeline.split(self._offset // records, self._stride // self._batch)
+        if self._pipeline.position != self._position:
+            self._pipeline.position = self._position
+        self.ahead.wait()  # the last ones have left the memory that becomes the next ones'
+        buffers = self._pipeline.next()
+        for buffer in buffers:
+            self._uploads.pin(buffer.flat)
+        return [buffer.array for buffer in buffers]
 
     # -- where they lie ---------------------------------------------------------------------------
 
@@ -172,17 +224,13 @@ class CachedBatches:
         backend = self._backend
         self.ahead.place(backend)
         size, room = sum(map(backend.nbytes, self.parts)), self._uploads.room()
-        if size <= room * _SHARE_LEFT and self._place():
-            targets: list[Tensor | np.ndarray] = [*self.parts]
-            if self._labels is not None:
-                targets.append(self._labels)
-            count = len(self._source)
-            self._filler = Filler(self._source.read, count, targets, self._uploads, self._threads)
-            self._planned = self._position
+        self._stays = size <= room * _SHARE_LEFT and self._place()
+        if self._stays:
             what = f"{_amount(size)}, of {_amount(room)} that are free (--cache)"
+            count = len(self._source)
             _log.info("%s: its %d records will stay in memory: %s", self._title, count, what)
         else:
-            for part in self.parts:  # two batches: one is sent while the other is used
+            for part in self.parts:
                 part.shape = (2 * self._batch, *part.shape[1:])
             if not self._place():
                 raise UserError(f"{self._title}: there is no memory for two batches")
@@ -204,16 +252,9 @@ class CachedBatches:
 
     def _pass(self) -> None:
         """Send the next batch itself, to where none is that is still used."""
-        if self._pipeline is None:
-            self._pipeline = self._make_pipeline()
-            self._pipeline.split(self._offset // self._batch, self._stride // self._batch)
-            self._pipeline.position = self._position
-            self._turn = 0
-            self._mark = self._uploads.mark()
-        self.ahead.wait()  # the last batch has left the memory that becomes the next one's
-        arrays = [buffer.array for buffer in self._pipeline.next()]
+        arrays = self._read(self._source.fill, self._fed, self._batch)
         self._turn = 1 - self._turn
-        first, behind, self._mark = self._turn * self._batch, self._mark, self._uploads.mark()
+        first, behind, self._behind = self._turn * self._batch, self._behind, self._uploads.mark()
         for array, part in zip(arrays, self.parts, strict=False):
             self._uploads.send(array, part, first, behind=behind)
         rows = np.zeros((1, *self.ahead.table.shape[1:]), np.int32)
@@ -224,6 +265,10 @@ class CachedBatches:
         if len(told) > 1:
             rows[0, :, 4] = told[1]
         self.ahead.write(rows)
+
+
+def _nothing() -> None:
+    pass
 
 
 def may_stay(size: int, room: int, title: str) -> bool:

@@ -54,6 +54,23 @@ class Hdf5Source:
     def __len__(self) -> int:
         return self._total
 
+    def rows(self, positions: np.ndarray) -> np.ndarray:
+        """Which rows, of all files' in the order of the list, come at these positions of the
+        stream: int32 (*of positions, 1)."""
+        epochs, places = np.divmod(positions, self._total)
+        found = np.empty((*positions.shape, 1), np.int32)
+        begins = np.cumsum(self._counts) - self._counts
+        for epoch in np.unique(epochs).tolist():
+            order = self._permutation(epoch, len(self._files))
+            numbers = [begins[file] + self._order(epoch, file) for file in order.tolist()]
+            chosen = epochs == epoch
+            found[chosen, 0] = np.concatenate(numbers)[places[chosen]]
+        return found
+
+    def fill_whole(self, position: int, arrays: Sequence[np.ndarray]) -> None:
+        """The same as `fill`: rows enter a batch as they are."""
+        self.fill(position, arrays)
+
     def fill(self, position: int, arrays: Sequence[np.ndarray]) -> None:
         """Write the rows of the stream from `position` on into a batch, an array a data set."""
         at, count = 0, len(arrays[0])
@@ -68,10 +85,14 @@ class Hdf5Source:
             stop = min(rows, start + count - at)
             chosen: slice | np.ndarray = slice(start, stop)
             if self._shuffle:
-                chosen = permutation(self._seed, epoch * len(self._files) + file, rows)[start:stop]
+                chosen = self._order(epoch, file)[start:stop]
             for array, values in zip(arrays, self._rows(file), strict=True):
                 array[at : at + stop - start] = values[chosen]
             at += stop - start
+
+    def _order(self, epoch: int, file: int) -> np.ndarray:
+        """In which order the rows of a file come."""
+        return self._permutation(epoch * len(self._files) + file, int(self._counts[file]))
 
     def _permutation(self, epoch: int, count: int) -> np.ndarray:
         return permutation(self._seed, epoch, count) if self._shuffle else np.arange(count)

@@ -13,11 +13,10 @@ from ..backends.tensor import Shape
 from ..errors import UserError
 from ..labels import Labels
 from .ahead import BadRecords
-from .filling import Unlike
 from .image import read_image
 from .kept import Kept
 from .order import first_record, records_at
-from .transform import Transform, check_size, record_draws, shape_text
+from .transform import Transform, check_size, record_draws
 
 
 class Entry(NamedTuple):
@@ -119,16 +118,20 @@ class ImageListSource:
         epochs, records = self._records(positions)
         return self._transform.rows(self.record_shape, self._seed, epochs, records)
 
-    def read(self, start: int, stop: int, arrays: Sequence[np.ndarray]) -> None:
-        """Write the images start .. stop - 1 of the list to uint8 (N, *raw_shape), and their labels
-        to int32 (N,). Raises Unlike where one has another size, and UserError as `fill` does."""
-        images, labels = arrays
-        for at, record in enumerate(range(start, stop)):
-            pixels, used = self._usable(record)
-            if pixels.shape != self.record_shape:
-                raise Unlike(f"{self._name(used)} is {shape_text(pixels.shape)}")
-            images[at] = pixels.transpose(1, 2, 0)
-            labels[at] = self._entries[used].label
+    def fill_whole(self, position: int, arrays: Sequence[np.ndarray]) -> None:
+        """Write the images of the stream from `position` on as they are, for `rows` to choose of.
+
+        arrays: uint8 (N, *raw_shape); int32 (N,), the labels; and uint8 (N,), 1 for images that
+        cannot be had so, as they have another size than the first. UserError as of `fill`.
+        """
+        images, labels, other = arrays
+        _, records = self._records(position + np.arange(len(labels)))
+        for at, record in enumerate(records.tolist()):
+            image, record = self._usable(record)
+            labels[at] = self._entries[record].label
+            other[at] = image.shape != self.record_shape
+            if not other[at]:
+                images[at] = image.transpose(1, 2, 0)
 
     def fill(self, position: int, arrays: Sequence[np.ndarray]) -> None:
         """Write the images of the stream from `position` on into a batch.

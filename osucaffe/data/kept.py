@@ -28,9 +28,7 @@ class Kept:
         size = int(np.prod(shape))
         self.nbytes = count * (size + 8 + 1)
         # Memory of no file system, which has a path as long as this process has it open.
-        self._file = os.open(path, os.O_RDWR) if path else os.memfd_create("osucaffe-records")
-        if not path:
-            os.ftruncate(self._file, self.nbytes)
+        self._file = os.open(path, os.O_RDWR) if path else _make_file(self.nbytes)
         memory = mmap.mmap(self._file, self.nbytes)
         self.labels = np.frombuffer(memory, np.int64, count)
         images = np.frombuffer(memory, np.uint8, count * size, count * 8)
@@ -44,7 +42,8 @@ class Kept:
         return _shared, (*self._made_of, f"/proc/{os.getpid()}/fd/{self._file}")
 
     def __del__(self) -> None:
-        os.close(self._file)
+        if self._file >= 0:
+            os.close(self._file)
 
     def put(self, number: int, image: np.ndarray, label: int) -> None:
         """Keep a record, if it has the shape and type of the others."""
@@ -52,6 +51,15 @@ class Kept:
             self.images[number] = image
             self.labels[number] = label
             self.has[number] = True
+
+
+def _make_file(nbytes: int) -> int:
+    """A file in memory; -1, of memory that is not shared, where there are no reader processes."""
+    if not hasattr(os, "memfd_create"):
+        return -1
+    file = os.memfd_create("osucaffe-records")
+    os.ftruncate(file, nbytes)
+    return file
 
 
 def _shared(count: int, shape: Shape, interleaved: bool, path: str) -> Kept:

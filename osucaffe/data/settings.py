@@ -7,18 +7,16 @@ from dataclasses import dataclass
 
 @dataclass
 class Settings:
-    """readers: threads or processes of each layer that reads (None: the layer's own choice, but not
-    more than most_readers, this process's share of the machine's cores). skip_bad: leave out
-    records that cannot be used. shuffle: records of a block; the blocks of an LMDB come in another
-    order in each epoch of training (0: key order). decode_on_gpu: let a GPU decode the JPEGs of
-    LMDBs that its nets train and test on, not the readers. cache: where records stay once they have
-    been read: "device" (the memory of the backend), "host" (decoded ones, in the host's), "none",
-    or "auto": on a GPU if there is room for all, else decoded ones on the host if there is.
-    sharers: how many processes share the host's memory.
+    """readers: threads or processes of each layer that reads (None: the layer's own choice).
+    skip_bad: leave out records that cannot be used. shuffle: records of a block; the blocks of an
+    LMDB come in another order in each epoch of training (0: key order). decode_on_gpu: let a GPU
+    decode the JPEGs of LMDBs that its nets train and test on, not the readers. cache: where records
+    stay once they have been read: "device" (the memory of the backend), "host" (decoded ones, in
+    the host's), "none", or "auto": on a GPU if there is room for all, else decoded ones on the host
+    if there is. sharers: how many processes share the host's memory and its cores.
     """
 
     readers: int | None = None
-    most_readers: int | None = None
     skip_bad: bool = False
     shuffle: int = 0
     decode_on_gpu: bool = False

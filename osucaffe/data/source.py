@@ -15,13 +15,12 @@ from ..errors import UserError
 from ..labels import Labels
 from .ahead import BadRecords
 from .datum import Datum, jpeg_shape, parse_datum
-from .filling import Unlike
 from .kept import Kept
 from .order import first_record, records_at, runs
 from .plain import SMALL, BulkReader, PlainForm
 from .record_database import Database
 from .records import read_record, record_name
-from .transform import Transform, check_size, record_draws, shape_text
+from .transform import Transform, check_size, record_draws
 
 _log = logging.getLogger("osucaffe")
 
@@ -110,18 +109,16 @@ class DatumSource:
         )
         return self._transform.rows(self.record_shape, self._seed, epochs, records)
 
-    def read(self, start: int, stop: int, arrays: Sequence[np.ndarray]) -> None:
-        """Write the records start .. stop - 1 as they are to uint8 (N, *raw_shape), their labels to
-        int32 (N,). Raises Unlike where one has another shape, and UserError as `fill` does."""
-        self._database.check()
-        images, labels = arrays
-        data = [images, np.zeros((stop - start, 3), np.int32)]
-        if self.interleaved:
-            data[0] = images.transpose(0, 3, 1, 2)
-        draws = np.zeros(stop - start, np.uint64)
-        if not self._fill_at_once(start, stop, draws, data, labels):
-            found = self._database.read(start, stop)
-            self._fill_one_by_one(start, found, draws.tolist(), data, labels, whole=True)
+    def fill_whole(self, position: int, arrays: Sequence[np.ndarray]) -> None:
+        """Write the records of the stream from `position` on as they are, for `rows` to choose of.
+
+        arrays: uint8 (N, *raw_shape); int32 (N,), the labels; and uint8 (N,), 1 for records that
+        cannot be had so, as they have another shape than the first. UserError as of `fill`.
+        """
+        images, labels, other = arrays
+        other[:] = 0
+        data = [images, np.empty((len(images), 3), np.int32), other]
+        self._fill(position, data, labels, drawn=False)
 
     def fill(self, position: int, arrays: Sequence[np.ndarray]) -> None:
         """Write the records of the stream from `position` on into a batch.
@@ -130,9 +127,15 @@ class DatumSource:
         two arrays: uint8 (N, *raw_shape), and int32 (N, 3), the table of `transform`.
         Raises UserError that names the key of a record that is damaged or of another size.
         """
-        self._database.check()
         parts = 2 if self.raw else 1
         data, labels = list(arrays[:parts]), arrays[parts] if len(arrays) > parts else None
+        self._fill(position, data, labels, drawn=self._transform.random)
+
+    def _fill(
+        self, position: int, data: list[np.ndarray], labels: np.ndarray | None, *, drawn: bool
+    ) -> None:
+        """`fill`; or where data has a third array, `fill_whole`. drawn: crops and mirrors are."""
+        self._database.check()
         if self.interleaved and not self.decoder:
             data[0] = data[0].transpose(0, 3, 1, 2)
         at = 0
@@ -145,7 +148,7 @@ class DatumSource:
         ):
             records = np.arange(start, stop)
             draws = np.zeros(len(records), np.uint64)
-            if self._transform.random:
+            if drawn:
                 draws = record_draws(self._seed, np.full_like(records, epoch), records)
             piece = slice(at, at + len(records))
             out = [each[piece] for each in data]
@@ -208,10 +211,7 @@ class DatumSource:
         draws: Sequence[int],
         data: Sequence[np.ndarray],
         labels: np.ndarray | None,
-        *,
-        whole: bool = False,
     ) -> None:
-        """whole: Unlike is raised where a record has another shape than the first."""
         left: Sequence[int] = range(len(records))
         there = self.decoder or self.copier
         if self.decoder:
@@ -237,9 +237,10 @@ class DatumSource:
                         "and others like it, which are not named",
                         self._name(key),
                     )
-            if whole and image.shape != self.record_shape:
-                raise Unlike(f"{self._name(key)} is {shape_text(image.shape)}")
-            self._enter(image, *out, draws[index])
+            if len(out) > 2 and image.shape != self.record_shape:
+                data[2][index] = 1
+                continue
+            self._enter(image, *out[:2], draws[index])
             if labels is not None:
                 labels[index] = datum.label
             if there:

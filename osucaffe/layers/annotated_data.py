@@ -40,7 +40,13 @@ class AnnotatedData(Varying):
         self._rows, self._count = allocate((1, 1, rows, COLUMNS)), allocate((1,))
         if not self.reshapes:
             depth = self.param.data_param.prefetch
-            self.stream(self._source.fill, self.shapes, threads=usable_cores(), depth=depth)
+            self.stream(
+                self._source.fill,
+                self.shapes,
+                threads=usable_cores(),
+                depth=depth,
+                decodes=self._source.shared,
+            )
         return [self.shapes[0], self._rows.array.shape][: len(self.param.top)]
 
     def _open(self) -> AnnotatedSource:

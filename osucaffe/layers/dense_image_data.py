@@ -36,7 +36,7 @@ class PixelLabels(Varying):
             self.record_shape = source.record_shape
         if self.reshapes:
             return self.shapes
-        return self.stream(self._source.fill, self.shapes, threads=usable_cores())
+        return self.stream(self._source.fill, self.shapes, threads=usable_cores(), decodes=True)
 
     def _read_list(self, options: dict[str, Any]) -> DenseImageSource:
         param = getattr(self.param, self.where)

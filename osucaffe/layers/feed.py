@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Callable, Sequence
 
 from ..backends.primitives import Program
@@ -69,7 +70,8 @@ class Stream(Feed):
 
     def readers(self, most: int) -> int:
         """How many shall read: --readers, else at most so many, and this process's share."""
-        return settings.readers or min(most, settings.most_readers or most)
+        share = max(1, (os.cpu_count() or 1) // settings.sharers)
+        return settings.readers or min(most, share)
 
     def pipeline(
         self,
@@ -95,6 +97,15 @@ class Stream(Feed):
         elif decodes and worth_processes(threads, depth):
             workers = Processes
         return Pipeline(fill, shapes, dtypes=dtypes, depth=depth, threads=threads, workers=workers)
+
+    def record_next(self, program: Program, cached: CachedBatches) -> Tensor:
+        """Record what brings the row of `cached.ahead` that tells of the next batch."""
+        table, cursor = cached.ahead.table, cached.ahead.cursor
+        written = [*cached.parts, table, cursor]
+        program.host([], written, function=cached.prepare, feed=True, uploads=False)
+        row = self.tensor(table.shape[1:], "int32")
+        program.next_row(table, cursor, row)
+        return row
 
     def next(self) -> list[Buffer]:
         return self._pipeline.next()

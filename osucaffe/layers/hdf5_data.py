@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
+from ..backends.primitives import Program
 from ..backends.tensor import Shape
+from ..blob import Blob
+from ..data.cache import CachedBatches, may_stay
 from ..data.hdf5 import Hdf5Source
+from ..data.settings import settings
 from ..errors import UserError
 from ..labels import Labels
 from ..layers.base import register
@@ -15,6 +21,7 @@ class HDF5Data(Stream):
     """Rows of HDF5 files that a list names: each top is the data set of its name."""
 
     tops = (1, None)
+    _cached: CachedBatches | None = None
     messages = ("hdf5_data_param",)
 
     def setup(self, bottom: list[Shape]) -> list[Shape]:
@@ -31,7 +38,34 @@ class HDF5Data(Stream):
             self.fail("hdf5_data_param.source", str(error))
         self._labels = source.labels
         shapes: list[Shape] = [(param.batch_size, *shape) for shape in source.shapes]
-        return self.stream(source.fill, shapes)
+        if not self._stays(source):
+            return self.stream(source.fill, shapes)
+        self._pipeline = self._cached = CachedBatches(
+            self.backend,
+            source,
+            [(shape, "float32") for shape in source.shapes],
+            batch=param.batch_size,
+            width=1,
+            fed=[(shape, "float32") for shape in shapes],
+            pipeline=self.pipeline,
+            title=f"{self.title}, {self.phase}",
+        )
+        return shapes
+
+    def _stays(self, source: Hdf5Source) -> bool:
+        """Whether all rows are to stay where the backend has its tensors."""
+        if settings.cache != "auto":
+            return settings.cache == "device"
+        size = 4 * len(source) * sum(map(math.prod, source.shapes))
+        return self.raw_records and may_stay(size, self.backend.uploads().room(), self.title)
+
+    def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
+        if self._cached is None:
+            super().forward(program, bottom, top)
+            return
+        rows = self.record_next(program, self._cached)
+        for part, blob in zip(self._cached.parts, top, strict=True):
+            program.cached_rows(part, rows, blob.data)
 
     def limit_labels(self, top: int, labels: Labels) -> None:
         self._labels[top] = labels

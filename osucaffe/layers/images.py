@@ -13,7 +13,7 @@ from ..backends.uploads import available_memory
 from ..blob import Blob
 from ..data.cache import Cacheable, CachedBatches, may_stay
 from ..data.kept import Kept
-from ..data.pipeline import Buffer, Fill
+from ..data.pipeline import Buffer
 from ..data.settings import settings
 from ..data.transform import Transform
 from ..labels import Labels
@@ -33,10 +33,6 @@ class Source(Cacheable, Protocol):
     labels: Labels
     file: BinaryIO | None
     copier: RecordCopier | None
-
-    @property
-    def fill(self) -> Fill:
-        """Writes records into a batch; raw ones as bytes and the table of `transform`."""
 
 
 class Images(Stream):
@@ -69,9 +65,9 @@ class Images(Stream):
         self.record_shape = source.record_shape
         stays = self._stays(source, decoder)
         if not stays and self._stays_decoded(source, decoder):
-            kept = Kept(len(source), source.record_shape, interleaved=True)
-            if may_stay(kept.nbytes, available_memory() // settings.sharers, self.title):
-                source.kept = kept
+            size = len(source) * math.prod(source.record_shape)
+            if may_stay(size, available_memory() // settings.sharers, self.title):
+                source.kept = Kept(len(source), source.record_shape, interleaved=True)
         shapes: list[Shape] = [(batch, *source.shape), (batch,)]
         if not source.raw:
             return self.stream(source.fill, shapes, threads=threads, depth=depth, decodes=decodes)
@@ -86,15 +82,7 @@ class Images(Stream):
         shapes = shapes[: len(self.param.top)]
         fed = [self._raw.shape, self._table.shape, *shapes[1:]]
         dtypes = [self._raw.dtype, self._table.dtype, *["float32"] * len(shapes[1:])]
-        pipeline = functools.partial(
-            self.pipeline,
-            source.fill,
-            fed,
-            dtypes=dtypes,
-            threads=threads,
-            depth=depth,
-            decodes=decodes,
-        )
+        pipeline = functools.partial(self.pipeline, threads=threads, depth=depth, decodes=decodes)
         if stays:
             self._pipeline = self._cached = CachedBatches(
                 self.backend,
@@ -102,7 +90,7 @@ class Images(Stream):
                 [(source.raw_shape, "uint8")],
                 batch=batch,
                 width=5,
-                threads=self.readers(threads),
+                fed=list(zip(fed, dtypes, strict=True)),
                 pipeline=pipeline,
                 title=f"{self.title}, {self.phase}",
             )
@@ -111,7 +99,7 @@ class Images(Stream):
             source.copier = self.map_file(source.file)
         there = decoder or source.copier
         first = functools.partial(_allocate, there) if there else None
-        self._pipeline = pipeline(first=first)
+        self._pipeline = pipeline(source.fill, fed, dtypes=dtypes, first=first)
         return shapes
 
     def _stays(self, source: Source, decoder: ImageDecoder | None) -> bool:
@@ -153,15 +141,9 @@ class Images(Stream):
         )
 
     def _forward_cached(self, cached: CachedBatches, program: Program, top: list[Blob]) -> None:
-        [records] = cached.parts
-        table, cursor = cached.ahead.table, cached.ahead.cursor
-        program.host(
-            [], [records, table, cursor], function=cached.prepare, feed=True, uploads=False
-        )
-        rows = self.tensor(table.shape[1:], "int32")
-        program.next_row(table, cursor, rows)
+        rows = self.record_next(program, cached)
         program.cached_batch(
-            records,
+            cached.parts[0],
             rows,
             self._mean,
             top[0].data,

@@ -60,4 +60,10 @@ class PatchData(Stream):
                 raise
             self.fail("patch_data_param.source", str(error))
         shapes: list[Shape] = [(param.batch_size, *shape) for shape in source.shapes]
-        return self.stream(source.fill, shapes, threads=usable_cores(), depth=param.prefetch)
+        return self.stream(
+            source.fill,
+            shapes,
+            threads=usable_cores(),
+            depth=param.prefetch,
+            decodes=all(each.shared for each in databases if each),
+        )

@@ -80,7 +80,7 @@ class VideoData(Stream):
             self.fail(f"{where}.source", str(error))
         self._source = source
         shapes: list[Shape] = [(param.batch_size, *source.shape), (param.batch_size,)]
-        return self.stream(source.fill, shapes, threads=usable_cores())
+        return self.stream(source.fill, shapes, threads=usable_cores(), decodes=True)
 
     def _crops(self) -> Crops | None:
         """How crops are drawn, if there are any."""

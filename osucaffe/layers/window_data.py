@@ -57,7 +57,9 @@ class WindowData(Stream):
             self.fail("window_data_param.source", str(error))
         self._source = source
         shapes: list[Shape] = [(param.batch_size, *source.shape), (param.batch_size,)]
-        return self.stream(source.fill, shapes, threads=usable_cores())
+        return self.stream(
+            source.fill, shapes, threads=usable_cores(), decodes=not param.cache_images
+        )
 
     def limit_labels(self, top: int, labels: Labels) -> None:
         if top == 1:

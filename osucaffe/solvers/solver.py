@@ -25,6 +25,7 @@ from .losses import Losses
 from .nets import testing_nets, training_net
 from .observer import Observer, Snapshot, TestResult
 from .optimizer import Optimizer
+from .outputs import Outputs
 from .policy import Policy
 from .process_group import ProcessGroup
 from .progress import Progress
@@ -122,6 +123,7 @@ class Solver:
         """What the iterations replay: a pass that (accumulates, is followed by the update)."""
         check_evaluation(self.param, self.test_nets)
         self.test_steps = [net.whole(backward=False) for net in self.test_nets]
+        self.test_outputs = [Outputs(net) for net in self.test_nets]
         self.group.attach(self)
 
     def close(self) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 from .detection import detection_outputs, mean_average_precision
 from .observer import Output, TestResult
 from .progress import NetProgress
-from .report import log_test, name_outputs, numbers, read_outputs
+from .report import log_test, name_outputs
 
 if TYPE_CHECKING:
     from .solver import Solver
@@ -25,7 +25,8 @@ def test(solver: Solver, index: int) -> TestResult | None:
     logger.info("Iteration %d, Testing net (#%d)", solver.iteration, index)
     net, group = solver.test_nets[index], solver.group
     batches, with_loss = solver.param.test_iter[index], solver.param.test_compute_loss
-    total, loss = np.zeros(sum(net.blobs[name].data.count for name in numbers(net))), 0.0
+    found, loss = solver.test_outputs[index], 0.0
+    found.reset()
     # The rows of all batches; each rank fills in those of its own.
     detections = {
         name: np.zeros((batches, *net.blobs[name].shape[-2:])) for name in detection_outputs(net)
@@ -37,7 +38,7 @@ def test(solver: Solver, index: int) -> TestResult | None:
         if first + group.rank >= batches:
             continue
         solver.test_steps[index]()
-        total += read_outputs(net)
+        found.note()
         for name, rows in detections.items():
             rows[first + group.rank] = net.backend.read(net.blobs[name].data)[0, 0]
         if with_loss:
@@ -45,7 +46,7 @@ def test(solver: Solver, index: int) -> TestResult | None:
     if batches % group.size:
         turns = -(-batches // group.size) * group.size
         group.broadcast_object(NetProgress.of(net).part(before, batches, turns)).apply(net)
-    total, [loss] = np.split(group.sum(np.append(total, loss)), [-1])
+    total, [loss] = np.split(group.sum(np.append(found.sum(), loss)), [-1])
     mean_loss = loss / batches if with_loss else None
     outputs = name_outputs(net, total / batches)
     for name, rows in detections.items():

@@ -116,9 +116,9 @@ def cached_cases() -> None:
          {"scale": 0.25, "interleaved": True}, batch)  # fmt: skip
     case("without labels", "cached_batch", tensors, {"scale": 0.25}, lambda: {"y": batch()["y"]})
 
-    table, numbers = normal(6, 2, 3), np.array([5, 0, 5, 3], np.int32)
+    table, numbers = normal(6, 2, 3), np.array([[5], [0], [5], [3]], np.int32)
     case("", "cached_rows", {"records": table, "rows": numbers, "y": Output((4, 2, 3))}, {},
-         lambda: {"y": table[numbers]})  # fmt: skip
+         lambda: {"y": table[numbers[:, 0]]})  # fmt: skip
     for label, values in ("floats", normal(4, 300)), ("numbers", rows.reshape(3, 1, 5)):
         out, dtype = Output(values.shape[1:], str(values.dtype)), values.dtype
         out.dtype = "int32" if dtype == np.int32 else "float32"

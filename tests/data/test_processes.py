@@ -19,6 +19,7 @@ from osucaffe.data.convert import encode_image
 from osucaffe.data.database import open_database, record_key, write_database
 from osucaffe.data.datum import make_datum
 from osucaffe.data.image_list import ImageListSource
+from osucaffe.data.kept import Kept
 from osucaffe.data.pipeline import Pipeline, Threads
 from osucaffe.data.processes import Processes
 from osucaffe.data.settings import settings
@@ -126,6 +127,20 @@ def test_batches_are_those_of_threads(folder, raw, readers):
     processes = running(pipes[1])
     del pipe, pipes
     await_end(processes)
+
+
+def test_records_that_stay_are_decoded_once(folder):
+    made = source(folder)
+    made.kept = Kept(COUNT, made.record_shape, interleaved=True)
+    pipes = pipeline(source(folder), Threads), pipeline(made, Processes, depth=1)
+    for _ in range(3):
+        one, other = (take(pipe, 5) for pipe in pipes)
+        for a, b in zip(one, other, strict=True):
+            assert np.array_equal(a[0], b[0])
+            assert np.array_equal(a[1], b[1])
+    assert made.kept.has.all()  # the readers put them where this process has them, too
+    for pipe in pipes:
+        pipe.close()
 
 
 def test_images_of_a_list(tmp_path):
@@ -250,18 +265,21 @@ def test_no_memory_to_share(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("readers", "share", "encoded", "expected"),
+    ("readers", "sharers", "encoded", "expected"),
     [
-        (4, None, True, Threads),
+        (4, 1, True, Threads),
         (5, 2, True, Processes),
-        (None, None, True, Processes),
+        (None, 1, True, Processes),
         (None, 4, True, Threads),  # of 16 cores that four ranks share
-        (64, None, False, Threads),
+        (64, 1, False, Threads),
     ],
 )
-def test_which_layers_read_with_processes(tmp_path, monkeypatch, readers, share, encoded, expected):
+def test_which_layers_read_with_processes(
+    tmp_path, monkeypatch, readers, sharers, encoded, expected
+):
     monkeypatch.setattr(data, "usable_cores", lambda: 16)
-    monkeypatch.setattr(settings, "most_readers", share)
+    monkeypatch.setattr(os, "cpu_count", lambda: 16)
+    monkeypatch.setattr(settings, "sharers", sharers)
     path = tmp_path / "lmdb"
     if encoded:
         write(path)

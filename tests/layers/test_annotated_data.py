@@ -135,6 +135,7 @@ def test_bad_settings_name_the_layer(tmp_path: Path) -> None:
             train_net(tmp_path, settings)
 
 
+@pytest.mark.usefixtures("readers_are")
 def test_bad_records_stop_or_are_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     images = [np.full((1, 4, 4), value, np.uint8) for value in (10, 20, 30)]
     values = [annotated_record(each, np.ones(1), np.array([[0, 0, 1, 1]])) for each in images]

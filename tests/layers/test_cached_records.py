@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import logging
+import sys
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 import pytest
 import simplejpeg
+from google.protobuf import text_format
 
 from osucaffe.backends.cpu import Cpu
 from osucaffe.backends.uploads import Uploads
-from osucaffe.data import cache, filling
+from osucaffe.data import cache
 from osucaffe.data.database import record_key, write_database
 from osucaffe.data.datum import make_datum
 from osucaffe.data.settings import settings
 from osucaffe.data.source import DatumSource
 from osucaffe.errors import UserError
 from osucaffe.net import Net
+from osucaffe.proto import caffe_pb2
 
 from .test_raw_records import FORMATS, MEAN, SETTINGS, assert_same, net_of, read_net
 
@@ -36,13 +40,15 @@ def taken(net: Net, count: int) -> list[np.ndarray]:
     return found
 
 
-def both(monkeypatch: pytest.MonkeyPatch, make: Any, count: int = 40) -> Net:
+def both(
+    monkeypatch: pytest.MonkeyPatch, make: Any, count: int = 40, name: str = "cached_batch"
+) -> Net:
     """Compare the batches of two nets of this kind, one that keeps its records and one that does
     not; returns the first."""
     wanted = make()
     monkeypatch.setattr(settings, "cache", "device")
     net = make()
-    assert "cached_batch" in [call.name for call in net.programs[0]]
+    assert name in [call.name for call in net.programs[0]]
     assert_same(taken(net, count), taken(wanted, count))
     for each in net, wanted:
         each.layers[0].close()
@@ -57,9 +63,9 @@ def test_batches_are_the_same(
 ) -> None:
     monkeypatch.setattr(settings, "shuffle", shuffle)
     monkeypatch.setattr(cache, "_AHEAD", 3)
-    monkeypatch.setattr(filling, "_MOST", 5)
+    monkeypatch.setattr(cache, "_RECORDS_OF_A_PIECE", 5)
     net = both(monkeypatch, lambda: read_net(Cpu(), FORMATS / source, transform, phase=phase))
-    assert net.layers[0]._cached._filler.is_done
+    assert not net.layers[0]._cached._lacking
 
 
 @pytest.mark.parametrize("ranks", [2, 3])
@@ -103,6 +109,28 @@ def test_lists_of_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         both(monkeypatch, lambda data=data: net_of(Cpu(), data, "crop_size: 20 mirror: true"))
 
 
+@pytest.mark.parametrize("room", [1 << 30, 0])
+@pytest.mark.parametrize("shuffle", ["true", "false"])
+def test_rows_of_hdf5_files(
+    shuffle: str, room: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Uploads, "room", lambda self: room)
+    random = np.random.default_rng(0)
+    for name, rows in ("a", 5), ("b", 9), ("c", 2):
+        with h5py.File(tmp_path / name, "w") as file:
+            file["flat"] = random.normal(size=(rows, 2, 3))
+            file["label"] = random.integers(0, 9, rows)
+    (tmp_path / "list").write_text("".join(f"{tmp_path / name}\n" for name in "abc"))
+    net = f"""layer {{ name: "in" type: "HDF5Data" top: "flat" top: "label"
+        hdf5_data_param {{ source: "{tmp_path / "list"}" batch_size: 3 shuffle: {shuffle} }} }}"""
+
+    def make() -> Net:
+        param = text_format.Parse(net, caffe_pb2.NetParameter())
+        return Net(param, backend=Cpu(), seed=4)
+
+    both(monkeypatch, make, 30, name="cached_rows")
+
+
 @pytest.mark.parametrize("raw", [False, True])
 @pytest.mark.parametrize("where", ["host", "auto"])
 def test_decoded_records_stay_with_the_readers(
@@ -123,6 +151,18 @@ def test_decoded_records_stay_with_the_readers(
     net.layers[0].close()
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="reader processes are Linux's")
+def test_reader_processes_share_what_they_keep(monkeypatch: pytest.MonkeyPatch) -> None:
+    wanted = taken(read_net(Cpu(), FORMATS / "jpeg6_lmdb", "crop_size: 32 force_gray: true"), 20)
+    monkeypatch.setattr(settings, "readers", 5)
+    for where in "host", "device":
+        monkeypatch.setattr(settings, "cache", where)
+        net = read_net(Cpu(), FORMATS / "jpeg6_lmdb", "crop_size: 32 force_gray: true")
+        found = taken(net, 20)
+        net.layers[0].close()
+        assert_same(found, wanted)
+
+
 def test_records_that_differ_in_size_are_read_anew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -131,12 +171,11 @@ def test_records_that_differ_in_size_are_read_anew(
     images = [random.integers(0, 256, shape).astype(np.uint8) for shape in shapes]
     records = [(record_key(i), make_datum(image, i)) for i, image in enumerate(images)]
     write_database(tmp_path / "lmdb", records)
-    monkeypatch.setattr(filling, "_MOST", 4)
+    monkeypatch.setattr(cache, "_RECORDS_OF_A_PIECE", 4)
     monkeypatch.setattr(cache, "_AHEAD", 2)
     with caplog.at_level(logging.INFO):
         both(monkeypatch, lambda: read_net(Cpu(), tmp_path / "lmdb", "crop_size: 6 mirror: true"))
-    assert 'read anew in each epoch: record "00000030"' in caplog.text
-    assert "is 2x30x7, unlike the first" in caplog.text
+    assert "the one with number 30 has another shape than the first" in caplog.text
 
 
 @pytest.mark.parametrize("room", [1000, 0])
@@ -172,7 +211,7 @@ def test_a_bad_record_is_named_in_its_turn(
     values = [make_datum(np.full((1, 2, 2), i, np.uint8), i) for i in range(40)]
     values[30] = values[30][:-3]
     write_database(tmp_path / "lmdb", [(record_key(i), each) for i, each in enumerate(values)])
-    monkeypatch.setattr(filling, "_MOST", 7)
+    monkeypatch.setattr(cache, "_RECORDS_OF_A_PIECE", 7)
     net = read_net(Cpu(), tmp_path / "lmdb")
     taken(net, 4)
     for _ in range(2):

@@ -284,6 +284,7 @@ def test_window_data_warps_windows_background_first(tmp_path, windows, cache):
     assert (batches(again, 7, "data")[0] == data[24:]).all()
 
 
+@pytest.mark.usefixtures("readers_are")
 def test_window_data_mirrors_about_half_of_the_windows(tmp_path, windows):
     text = window_data(tmp_path, "fg_fraction: 1", "crop_size: 8 mirror: true")
     data, labels = batches(build(text), 10, "data", "label")

@@ -35,6 +35,7 @@ def layer(folder: Path, settings: str = "", transform: str = "", batch: int = 3)
         batch_size: {batch} {settings} }}"""
 
 
+@pytest.mark.usefixtures("readers_are")
 def test_images_and_labels_follow_the_list(tmp_path: Path, pairs: tuple) -> None:
     net = build(layer(tmp_path, transform="mean_value: 3 scale: 0.5", batch=2))
     assert net.blobs["data"].shape == (2, 3, 6, 8)

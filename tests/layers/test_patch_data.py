@@ -51,6 +51,7 @@ def batches(net: Net, count: int) -> list[np.ndarray]:
     return [np.concatenate(each) for each in zip(*taken, strict=True)]
 
 
+@pytest.mark.usefixtures("readers_are")
 def test_both_patches_show_one_place(tmp_path: Path, images: list[np.ndarray]) -> None:
     net = build(tmp_path, phase="TEST")
     assert [net.blobs[name].shape for name in ("low", "high")] == [(3, 3, 5, 5), (3, 3, 10, 10)]

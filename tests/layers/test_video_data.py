@@ -52,6 +52,7 @@ def test_the_middles_of_segments(videos: Path) -> None:
     assert data[1, ::3, 0, 0].tolist() == [1, 2, 1, 2, 1, 2]
 
 
+@pytest.mark.usefixtures("readers_are")
 def test_random_places_in_training(videos: Path) -> None:
     net = build(layer(videos, FLOW + "num_segments: 2 new_length: 3 shuffle: true"))
     assert net.blobs["data"].shape == (2, 12, 8, 10)

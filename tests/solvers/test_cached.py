@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from osucaffe.backends.uploads import Uploads
-from osucaffe.data import cache, filling
+from osucaffe.data import cache
 from osucaffe.data.settings import settings
 from osucaffe.proto import NetParameter, SolverParameter, parse_text
 from osucaffe.solvers import Solver
@@ -55,7 +55,7 @@ def compare(
 def test_the_same_bits(shuffle: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(settings, "shuffle", shuffle)
     monkeypatch.setattr(cache, "_AHEAD", 9)
-    monkeypatch.setattr(filling, "_MOST", 50)
+    monkeypatch.setattr(cache, "_RECORDS_OF_A_PIECE", 50)
     compare(lambda: Unclean(threads=1), tmp_path, monkeypatch, 75)
 
 
@@ -73,6 +73,7 @@ def test_the_same_bits_on_a_gpu(
 
 def test_steady_iterations_send_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = make(Unclean(threads=1), tmp_path, "device", monkeypatch)
+    run.param.test_interval = 0
     run.step(60)  # two epochs
     sent, send = [], Uploads.send
 
@@ -83,5 +84,5 @@ def test_steady_iterations_send_nothing(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(Uploads, "send", count)
     run.step(100)
     assert not sent
-    run.step(100)
+    run.step(150)
     assert len(sent) == 4  # two tables and their cursors: of batches and of learning rates

@@ -110,9 +110,9 @@ class Cpu(Backend):
         plain.place(values, values.ctypes.data)
         self.reorder(plain, tensor)()
 
-    def store(self, scalar: Tensor, target: Tensor, index: int) -> None:
-        """Copy a scalar to an element of a flat tensor."""
-        target.array[index] = scalar.array
+    def store(self, x: Tensor, target: Tensor, index: int) -> None:
+        """Copy x to target[index], without waiting. Both are row-major, and of one type."""
+        target.array[index] = x.array
 
     def synchronize(self) -> None:
         """Wait until all steps have run: here they have when they return."""

@@ -24,7 +24,7 @@ from .libraries import cudnn
 from .libraries.nvimagecodec import Decoder
 from .passes.convert import convert
 from .runtime.background import shared_interpreter
-from .runtime.compile import FOLDER, kernel
+from .runtime.compile import FOLDER, Kernel, kernel
 from .runtime.device import Device, describe
 from .runtime.graphs import arrange, capture, on_other_stream
 from .runtime.launch import launch
@@ -108,6 +108,14 @@ class Cuda(Backend):
         return Tuner(self, f"{self.properties.name}, {libraries}, kernels {kernels}")
 
     @functools.cached_property
+    def _set_floats(self) -> Kernel:
+        return kernel("values", "set_floats")
+
+    @functools.cached_property
+    def _set_step(self) -> Kernel:
+        return kernel("values", "set_step")
+
+    @functools.cached_property
     def _decoder(self) -> Decoder:
         return Decoder(self)
 
@@ -162,17 +170,17 @@ class Cuda(Backend):
         if flat.dtype == np.float32 and flat.size <= 4:  # without waiting: a learning rate, say
             given = [*flat, *[np.float32(0)] * (4 - flat.size)]
             arguments = [tensor, np.int32(flat.size), *given]
-            launch(kernel("values", "set_floats"), 1, arguments, block=1)()
+            launch(self._set_floats, 1, arguments, block=1)()
         elif flat.size:
             self._copy(tensor.address, flat)
         if id(tensor) in self._copies:
             self._refresh(*self._copies[id(tensor)])
 
-    def store(self, scalar: Tensor, target: Tensor, index: int) -> None:
-        """Copy a scalar to an element of a flat tensor of the same type, without waiting."""
-        runtime, nbytes = self.cupy.cuda.runtime, self.nbytes(scalar)
+    def store(self, x: Tensor, target: Tensor, index: int) -> None:
+        """Copy x to target[index], without waiting. Both are row-major, and of one type."""
+        runtime, nbytes = self.cupy.cuda.runtime, self.nbytes(x)
         place, kind = target.address + index * nbytes, runtime.memcpyDeviceToDevice
-        runtime.memcpyAsync(place, scalar.address, nbytes, kind, self.stream.ptr)
+        runtime.memcpyAsync(place, x.address, nbytes, kind, self.stream.ptr)
 
     def _copy(self, address: int, flat: np.ndarray) -> None:
         """Copy host memory to the device, in the order of the stream."""
@@ -293,7 +301,7 @@ class Cuda(Backend):
         if id(random) in self._counters:
             address = np.uint64(self._counters[id(random)][1])
             arguments = [address, np.uint64(random.step), np.uint64(random.rank)]
-            launch(kernel("values", "set_step"), 1, arguments, block=1)()
+            launch(self._set_step, 1, arguments, block=1)()
 
     # -- steps -----------------------------------------------------------------------------------
 

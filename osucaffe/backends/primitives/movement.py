@@ -134,4 +134,4 @@ class MovementPrimitives(Recorder):
 
     @primitive
     def cached_rows(self, records: Read, rows: Read, y: Write) -> None:
-        """y[n] = records[rows[n]]. records: float32 (M, *rest of y's); rows: int32 (N,)."""
+        """y[n] = records[rows[n]]. records: float32 (M, *rest of y's); rows: int32 (N, 1)."""

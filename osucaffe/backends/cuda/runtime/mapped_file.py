@@ -14,12 +14,12 @@ import mmap
 import os
 import threading
 import weakref
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 import numpy as np
 
 from ...tensor import Shape
+from ...uploads import available_memory
 
 if TYPE_CHECKING:
     from ..backend import Cuda
@@ -44,7 +44,7 @@ class MappedFile:
         self._stream = backend.cupy.cuda.Stream.ptds  # of each thread, beside the others
         self._file = file.fileno()
         self._size = os.fstat(self._file).st_size
-        if self._size > _SHARE * free_memory():
+        if self._size > _SHARE * available_memory():
             raise RuntimeError("the file is too large to be kept in memory")
         self._pages = np.frombuffer(mmap.mmap(self._file, 0, access=mmap.ACCESS_READ), np.uint8)
         self._start = self._pages.ctypes.data
@@ -153,19 +153,6 @@ def runs(begins: np.ndarray, nbytes: int) -> list[Run]:
         found.append(Run(at * nbytes, first, pitch, nbytes, end - at))
         at = end
     return found
-
-
-def free_memory() -> float:
-    """Bytes that programs can still have here, what the page cache holds among them."""
-    limits = []
-    try:
-        for line in Path("/proc/meminfo").read_text().splitlines():
-            if line.startswith("MemAvailable:"):
-                limits.append(int(line.split()[1]) << 10)
-        limits.append(int(Path("/sys/fs/cgroup/memory.max").read_text()))
-    except (OSError, ValueError):
-        pass  # "max", or no such file: no limit
-    return min(limits, default=math.inf)
 
 
 def _release(runtime: Any, registered: dict[int, int], device: Any, pages: np.ndarray) -> None:

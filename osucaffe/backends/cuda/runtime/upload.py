@@ -93,6 +93,7 @@ class DeviceUploads(Uploads):
     def __init__(self, backend: Cuda) -> None:
         self._backend = backend
         self._runtime = backend.cupy.cuda.runtime
+        self._pinned: set[int] = set()
 
     def room(self) -> int:
         """What is free on the device, and what CuPy holds of it unused."""
@@ -105,6 +106,13 @@ class DeviceUploads(Uploads):
         memory = np.frombuffer(pages, dtype, count)
         pin(self._runtime, memory, memory.nbytes)
         return memory.reshape(shape)
+
+    def pin(self, memory: np.ndarray) -> None:
+        address = memory.ctypes.data
+        if address not in self._pinned:
+            self._pinned.add(address)
+            weakref.finalize(memory, self._pinned.discard, address).atexit = False
+            pin(self._runtime, memory, memory.nbytes)
 
     def mark(self) -> Mark:
         return self._recorded(self._backend.stream)

@@ -1,0 +1,45 @@
+"""The sums of a test's outputs are those of outputs that are read batch by batch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from osucaffe.backends.cpu import Cpu
+from osucaffe.solvers import outputs
+from osucaffe.solvers.observer import Observer, TestResult
+
+from .runs import solver
+from .test_resume import LMDB_NET, settings
+
+
+class Results(Observer):
+    def __init__(self) -> None:
+        self.found: list[list[float]] = []
+
+    def on_test(self, event: TestResult) -> None:
+        self.found.append([each.value for each in event.outputs])
+
+
+def test_sums_are_those_of_outputs_read_one_by_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reads, read = [], Cpu.read
+    monkeypatch.setattr(
+        Cpu, "read", lambda self, tensor: (reads.append(tensor.name), read(self, tensor))[1]
+    )
+    found = []
+    for rows in 0, 3, 128:
+        monkeypatch.setattr(outputs, "_ROWS", rows)
+        results = Results()
+        text = settings(tmp_path, more="test_iter: 7 test_interval: 4 test_compute_loss: true")
+        run = solver(text, LMDB_NET, observers=[results])
+        reads.clear()
+        run.step(10)
+        found.append(results.found)
+        assert reads.count("outputs") == {0: 0, 3: 9, 128: 3}[rows]
+    assert np.isfinite(found[0]).all()
+    assert found[0] == found[1] == found[2]
+    assert len(found[0]) == 3
