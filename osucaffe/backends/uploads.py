@@ -35,11 +35,13 @@ class Uploads:
         """What has been enqueued by now."""
         return None
 
-    def send(self, rows: Any, tensor: Tensor, first: int = 0, behind: Mark = None) -> Step:
+    def send(self, rows: Any, tensor: Tensor, first: int = 0, behind: Mark = None) -> None:
         """Begin to copy rows (row-major, of the tensor's type; of the host's memory, or of the
-        backend's) to tensor[first:]: after `behind`, and after what was sent before. Returns what
-        waits until rows may change."""
+        backend's) to tensor[first:]: after `behind`, and after what was sent before."""
         tensor.array[first : first + len(rows)] = rows
+
+    def sent(self) -> Step:
+        """What waits until all that was sent has left, and may change."""
         return lambda: None
 
     def receive(self) -> None:

@@ -185,11 +185,11 @@ class CachedBatches:
         new, places = np.unique(np.where(self._has[numbers], -1, numbers), return_index=True)
         new, places = new[new >= 0], places[new >= 0]
         ends = (np.diff(new, append=-2) != 1) | (np.diff(places, append=-2) != 1)
-        start, sent = 0, _nothing
+        start = 0
         for stop in (np.flatnonzero(ends) + 1).tolist():
             at = int(places[start])
             for array, part in zip(parts, self.parts, strict=True):
-                sent = self._uploads.send(array[at : at + stop - start], part, int(new[start]))
+                self._uploads.send(array[at : at + stop - start], part, int(new[start]))
             start = stop
         if self._labels is not None:
             self._labels[new] = told[0][places]
@@ -197,7 +197,7 @@ class CachedBatches:
         self._lacking -= len(new)
         self._in_vain = 0 if len(new) else self._in_vain + 1
         if not self._lacking:
-            sent()
+            self._uploads.sent()()
             self.close()
             self._pipeline = self._source.copier = None
         return True
@@ -269,10 +269,6 @@ class CachedBatches:
         if len(told) > 1:
             rows[0, :, 4] = told[1]
         self.ahead.write(rows)
-
-
-def _nothing() -> None:
-    pass
 
 
 def may_stay(size: int, room: int, title: str) -> bool:

@@ -119,15 +119,17 @@ class DeviceUploads(Uploads):
     def mark(self) -> Mark:
         return self._recorded(self._backend.stream)
 
-    def send(self, rows: Any, tensor: Tensor, first: int = 0, behind: Mark = None) -> Step:
+    def send(self, rows: Any, tensor: Tensor, first: int = 0, behind: Mark = None) -> None:
         stream = self._backend.upload_stream
         if behind is not None:
             stream.wait_event(behind)
         target = tensor.address + first * (self._backend.nbytes(tensor) // tensor.shape[0])
         address, kind = _source(self._runtime, rows)
         self._runtime.memcpyAsync(target, address, rows.nbytes, kind, stream.ptr)
-        done: Step = self._recorded(stream).synchronize
-        return done
+
+    def sent(self) -> Step:
+        left: Step = self._recorded(self._backend.upload_stream).synchronize
+        return left
 
     def receive(self) -> None:
         self._backend.stream.wait_event(self._recorded(self._backend.upload_stream))
