@@ -2,9 +2,10 @@
 it beside PyTorch programs that do the same job.
 
 Each side is a process; osucaffe's is started twice, as its first start fills caches (kernels,
-plans), and the second is measured. Its speed is that of the second half of its iterations, its seconds
-are those of the whole process; LeNet trains 10,000 iterations with all its tests. "share": of the
-speed of the same net, precision and GPUs on a batch that lies on the device, in the same run.
+plans), and the second is measured. Its speed is that of the second half of its iterations, its
+seconds are those of the whole process; LeNet trains 10,000 iterations with all its tests. "share":
+of the speed of the same net, precision and GPUs on a batch that lies on the device, in the same
+run.
 """
 
 from __future__ import annotations
@@ -189,8 +190,8 @@ Written by `make bench-train` on {record["date"]}. {record["machine"]["cpu"]}, \
 {results.table(columns, rows)}
 
 - images/s: in the second half of the iterations. share: of the speed on a batch that lies on each
-  device. seconds: of the whole process, osucaffe's second start. cores: processor seconds a second, of all
-  processes.
+  device. seconds: of the whole process, osucaffe's second start. cores: processor seconds a second,
+  of all processes.
 - osucaffe: `osucaffe train --solver S --gpu …` and, for bf16, `--precision bf16`; nothing else.
 - PyTorch, loader: DataLoader with as many workers as cores, which return bytes; mean, mirror and
   scale on the device; channels_last, an iteration as a captured graph (LeNet: eager, as such
@@ -240,8 +241,8 @@ def main() -> None:
                     for case in measure(name, gpus, precision, sources, folder):
                         record["cases"].append(case)
                         print(json.dumps(case), flush=True)
-                    file = f"train-{kind}-{record['date']}"
-                    results.write(file, record, render(record), options.out)
+                        file = f"train-{kind}-{record['date']}"
+                        results.write(file, record, render(record), options.out)
     print(render(record))
 
 

@@ -49,8 +49,7 @@ class RowsAhead:
         given = self._memory[0][: len(rows)]
         given[:] = rows
         self._uploads.send(given, self.table, behind=self._uploads.mark())
-        self._uploads.send(self._first, self.cursor)
-        self._sent.append(self._uploads.sent())
+        self._sent.append(self._uploads.send(self._first, self.cursor))
         self._uploads.receive()
         self.left = len(rows)
 

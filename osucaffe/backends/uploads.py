@@ -27,7 +27,7 @@ class Uploads:
         """Memory of the host's for what is to be sent: copies from it run without the host."""
         return np.empty(shape, dtype)
 
-    def pin(self, memory: Any) -> None:
+    def pin(self, memory: np.ndarray) -> None:
         """Let copies from this memory, which begins with a page, run without the host from now on,
         if they do not yet."""
 
@@ -35,13 +35,10 @@ class Uploads:
         """What has been enqueued by now."""
         return None
 
-    def send(self, rows: Any, tensor: Tensor, first: int = 0, behind: Mark = None) -> None:
-        """Begin to copy rows (row-major, of the tensor's type; of the host's memory, or of the
-        backend's) to tensor[first:]: after `behind`, and after what was sent before."""
+    def send(self, rows: np.ndarray, tensor: Tensor, first: int = 0, behind: Mark = None) -> Step:
+        """Begin to copy rows (row-major, of the tensor's type) to tensor[first:], after what is
+        behind it, and after what was sent before. Returns what waits until rows may change."""
         tensor.array[first : first + len(rows)] = rows
-
-    def sent(self) -> Step:
-        """What waits until all that was sent has left, and may change."""
         return lambda: None
 
     def receive(self) -> None:

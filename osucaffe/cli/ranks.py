@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from ..comm.job import Job
     from ..comm.topology import Topology
     from ..parallel.data_parallel import DataParallel
+    from ..parallel.served import Roles
 
 _TERMINAL = "OSUCAFFE_TERMINAL"
 """The variable in which `launch` leaves HOST:PATH of its terminal for rank 0."""
@@ -37,6 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--ranks", metavar="N", type=options.positive, help="start so many ranks on this machine"
     )
     _add_design(group)
+    _add_servers(group)
     _add_communication(group)
 
 
@@ -76,6 +78,26 @@ def _add_design(group: argparse._ArgumentGroup) -> None:
         choices=("float32", "bfloat16", "float16"),
         default="float32",
         help="the type in which gradients travel (default: float32)",
+    )
+
+
+def _add_servers(group: argparse._ArgumentGroup) -> None:
+    """Who holds the weights."""
+    group.add_argument(
+        "--servers",
+        metavar="K",
+        type=options.positive,
+        default=0,
+        help="parameter servers: the last K of the ranks do not train, but hold and update the "
+        "weights",
+    )
+    group.add_argument(
+        "--consistency",
+        metavar="KIND",
+        default="sync",
+        help="with --servers: an update is of all workers' gradients (sync, the default), or of "
+        "each one's; then none gets more than N iterations ahead of another (ssp:N), or any number "
+        "(async)",
     )
 
 
@@ -123,7 +145,7 @@ def launch(args: argparse.Namespace, check: Callable[[], None] = lambda: None) -
     if launched_by():
         return
     gpus = [] if args.gpu is None else _gpus(args.gpu)
-    wanted = args.ranks or len(gpus) or 1
+    wanted = args.ranks or (len(gpus) or 1) + args.servers
     if wanted == 1:
         return
     check()
@@ -143,6 +165,8 @@ def check_size(args: argparse.Namespace, job: Job) -> None:
     """UserError if a launcher started another number of ranks than --ranks asks for."""
     if args.ranks and job.size != args.ranks:
         raise UserError(f"--ranks {args.ranks}, but {job.size} were started: leave it out")
+    if args.servers and job.size == 1:
+        raise UserError(f"--servers {args.servers}: one rank was started: give --ranks, too")
 
 
 def take_terminal(job: Job) -> None:
@@ -161,8 +185,10 @@ def check_communication(args: argparse.Namespace) -> None:
     from ..comm.create import make_communicator
     from ..comm.job import Job
     from ..comm.topology import discover
+    from ..parallel.shards import Consistency
 
     make_communicator(Job(), discover(Job()), _comm_config(args))
+    Consistency.parse(args.consistency)
 
 
 def place(args: argparse.Namespace, job: Job) -> Topology:
@@ -179,12 +205,26 @@ def place(args: argparse.Namespace, job: Job) -> Topology:
         args.threads = args.threads or max(1, topology.own.cores // local)
         return topology
     chosen = _gpus(args.gpu)
+    if job.rank >= job.size - args.servers:
+        args.gpu = None
+        return discover(job)
     args.gpu = chosen[topology.local_rank % len(chosen)]
     return discover(job, *identify(int(args.gpu)))
 
 
+def assign_roles(args: argparse.Namespace, job: Job) -> Roles | None:
+    """Which ranks serve, if any are to."""
+    from ..comm.job import MpiJob
+    from ..parallel.served import assign_roles
+    from ..parallel.shards import Consistency
+
+    if not args.servers or not isinstance(job, MpiJob):
+        return None
+    return assign_roles(job, args.servers, Consistency.parse(args.consistency))
+
+
 def make_process_group(
-    args: argparse.Namespace, job: Job, topology: Topology
+    args: argparse.Namespace, job: Job, topology: Topology, roles: Roles | None = None
 ) -> DataParallel | None:
     """The group that the options ask for; None for a rank alone."""
     if job.size == 1:
@@ -192,9 +232,12 @@ def make_process_group(
         return None
     from ..parallel.config import ParallelConfig
     from ..parallel.data_parallel import DataParallel
+    from ..parallel.served import Served
 
     bucket = int(args.bucket_mb * 2**20)
     config = ParallelConfig(args.aggregation, args.propagation, bucket, args.scal)
+    if roles is not None:
+        return Served(roles, topology, _comm_config(args), config)
     return DataParallel(job, topology, _comm_config(args), config)
 
 

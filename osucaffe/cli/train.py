@@ -5,6 +5,7 @@
   osucaffe train --solver solver.prototxt --snapshot auto                    go on
   osucaffe train --solver solver.prototxt --ranks 4                          four processes
   mpiexec -n 4 osucaffe train --solver solver.prototxt                       the same
+  osucaffe train --solver solver.prototxt --ranks 4 --servers 1              a parameter server
 
 A first interrupt (Ctrl-C) stops after the iteration at hand and writes a snapshot, as SIGTERM does;
 a second one stops at once. On a terminal a live display follows the log."""
@@ -115,6 +116,10 @@ def _train(args: argparse.Namespace, job: Job) -> None:
         log.quieten()
     topology = ranks.place(args, job)
     backend = options.make_backend(args)
+    roles = ranks.assign_roles(args, job)
+    if roles is not None and roles.serves:
+        roles.serve(backend)
+        return
     options.set_data(args)
     options.share_memory(sum(each.host == topology.own.host for each in topology.ranks))
     from ..solvers.signals import Signals
@@ -140,7 +145,7 @@ def _train(args: argparse.Namespace, job: Job) -> None:
             file=args.solver,
             request=signals.request,
             observers=observers,
-            group=ranks.make_process_group(args, job, topology),
+            group=ranks.make_process_group(args, job, topology, roles),
             loss_scale=args.loss_scale,
             resume=args.snapshot,
             weights=args.weights,

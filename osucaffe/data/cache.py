@@ -11,7 +11,6 @@ from typing import Protocol
 import numpy as np
 
 from ..backends.backend import Backend
-from ..backends.records import RecordCopier
 from ..backends.rows_ahead import RowsAhead
 from ..backends.tensor import Shape, Tensor
 from ..errors import UserError
@@ -39,9 +38,6 @@ behind the last batch costs those that were made ahead."""
 
 class Cacheable(Protocol):
     """What gives records, and tells in which order they come: see DatumSource."""
-
-    copier: RecordCopier | None
-    """What holds the file that records are copied from: let go of when all are there."""
 
     def __len__(self) -> int: ...
     def rows(self, positions: np.ndarray) -> np.ndarray: ...
@@ -76,7 +72,7 @@ class CachedBatches:
         batch: int,
         width: int,
         fed: Sequence[Form],
-        pipeline: Callable[[Fill, Sequence[Shape], Sequence[str]], Pipeline],
+        pipeline: Callable[..., Pipeline],
         title: str,
     ) -> None:
         self._backend, self._source, self._batch = backend, source, batch
@@ -185,11 +181,11 @@ class CachedBatches:
         new, places = np.unique(np.where(self._has[numbers], -1, numbers), return_index=True)
         new, places = new[new >= 0], places[new >= 0]
         ends = (np.diff(new, append=-2) != 1) | (np.diff(places, append=-2) != 1)
-        start = 0
+        start, sent = 0, _nothing
         for stop in (np.flatnonzero(ends) + 1).tolist():
             at = int(places[start])
             for array, part in zip(parts, self.parts, strict=True):
-                self._uploads.send(array[at : at + stop - start], part, int(new[start]))
+                sent = self._uploads.send(array[at : at + stop - start], part, int(new[start]))
             start = stop
         if self._labels is not None:
             self._labels[new] = told[0][places]
@@ -197,9 +193,9 @@ class CachedBatches:
         self._lacking -= len(new)
         self._in_vain = 0 if len(new) else self._in_vain + 1
         if not self._lacking:
-            self._uploads.sent()()
+            sent()
             self.close()
-            self._pipeline = self._source.copier = None
+            self._pipeline = None
         return True
 
     def _whole(self, count: int) -> list[Form]:
@@ -211,7 +207,7 @@ class CachedBatches:
         """The next records as a Pipeline gives them."""
         if self._pipeline is None:
             shapes, dtypes = zip(*forms, strict=True)
-            self._pipeline = self._make_pipeline(fill, shapes, dtypes)
+            self._pipeline = self._make_pipeline(fill, shapes, dtypes=dtypes)
             self._pipeline.split(self._offset // records, self._stride // self._batch)
         if self._pipeline.position != self._position:
             self._pipeline.position = self._position
@@ -269,6 +265,10 @@ class CachedBatches:
         if len(told) > 1:
             rows[0, :, 4] = told[1]
         self.ahead.write(rows)
+
+
+def _nothing() -> None:
+    pass
 
 
 def may_stay(size: int, room: int, title: str) -> bool:

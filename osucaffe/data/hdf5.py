@@ -9,7 +9,6 @@ from pathlib import Path
 import h5py
 import numpy as np
 
-from ..backends.records import RecordCopier
 from ..backends.tensor import Shape
 from ..errors import UserError
 from ..labels import Labels
@@ -28,8 +27,6 @@ class Hdf5Source:
     A file's rows are read at once and stay in memory until the next file's are wanted.
     labels: of each data set, the labels that it may hold (set them before the first batch).
     """
-
-    copier: RecordCopier | None = None
 
     def __init__(
         self, path: str, names: Sequence[str], *, shuffle: bool = False, seed: int = 0

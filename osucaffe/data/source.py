@@ -268,9 +268,6 @@ class DatumSource:
             if shape is None:
                 left.append(index)
                 continue
-            if len(data) > 2 and shape != self.record_shape:
-                data[2][index] = 1
-                continue
             part, data[1][index] = self._transform.part(shape, self.record_shape, draws[index])
             if labels is not None:
                 labels[index] = datum.label

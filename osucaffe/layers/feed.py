@@ -76,7 +76,7 @@ class Stream(Feed):
     def pipeline(
         self,
         fill: Fill,
-        shapes: Sequence[Shape],
+        shapes: list[Shape],
         *,
         dtypes: Sequence[str] = (),
         first: Callable[[Shape, str], Buffer] | None = None,

@@ -47,7 +47,7 @@ class HDF5Data(Stream):
             batch=param.batch_size,
             width=1,
             fed=[(shape, "float32") for shape in shapes],
-            pipeline=lambda fill, shapes, dtypes: self.pipeline(fill, shapes, dtypes=dtypes),
+            pipeline=self.pipeline,
             title=f"{self.title}, {self.phase}",
         )
         return shapes

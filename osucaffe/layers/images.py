@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
 from typing import BinaryIO, Protocol
 
 from ..backends.primitives import Program
@@ -14,7 +13,7 @@ from ..backends.uploads import available_memory
 from ..blob import Blob
 from ..data.cache import Cacheable, CachedBatches, may_stay
 from ..data.kept import Kept
-from ..data.pipeline import Buffer, Fill, Pipeline
+from ..data.pipeline import Buffer
 from ..data.settings import settings
 from ..data.transform import Transform
 from ..labels import Labels
@@ -64,7 +63,7 @@ class Images(Stream):
         """
         self._source = source
         self.record_shape = source.record_shape
-        stays = self._stays(source)
+        stays = self._stays(source, decoder)
         if not stays and self._stays_decoded(source, decoder):
             size = len(source) * math.prod(source.record_shape)
             if may_stay(size, available_memory() // settings.sharers, self.title):
@@ -83,21 +82,7 @@ class Images(Stream):
         shapes = shapes[: len(self.param.top)]
         fed = [self._raw.shape, self._table.shape, *shapes[1:]]
         dtypes = [self._raw.dtype, self._table.dtype, *["float32"] * len(shapes[1:])]
-        if source.file and self.map_file:
-            source.copier = self.map_file(source.file)
-
-        def pipeline(fill: Fill, shapes: Sequence[Shape], dtypes: Sequence[str]) -> Pipeline:
-            there = decoder or source.copier
-            return self.pipeline(
-                fill,
-                shapes,
-                dtypes=dtypes,
-                first=functools.partial(_allocate, there) if there else None,
-                threads=threads,
-                depth=depth,
-                decodes=decodes,
-            )
-
+        pipeline = functools.partial(self.pipeline, threads=threads, depth=depth, decodes=decodes)
         if stays:
             self._pipeline = self._cached = CachedBatches(
                 self.backend,
@@ -110,17 +95,22 @@ class Images(Stream):
                 title=f"{self.title}, {self.phase}",
             )
             return shapes
-        self._pipeline = pipeline(source.fill, fed, dtypes)
+        if source.file and self.map_file:
+            source.copier = self.map_file(source.file)
+        there = decoder or source.copier
+        first = functools.partial(_allocate, there) if there else None
+        self._pipeline = pipeline(source.fill, fed, dtypes=dtypes, first=first)
         return shapes
 
-    def _stays(self, source: Source) -> bool:
+    def _stays(self, source: Source, decoder: ImageDecoder | None) -> bool:
         """Whether the records are to stay where the backend has its tensors."""
         if settings.cache != "auto":
-            return settings.cache == "device" and source.raw
+            return settings.cache == "device" and source.raw and not decoder
         size = len(source) * math.prod(source.raw_shape)
         return (
             self.raw_records
             and source.raw
+            and not decoder
             and may_stay(size, self.backend.uploads().room(), self.title)
         )
 

@@ -38,7 +38,7 @@ class Optimizer:
         self, net: Net, update: Update, backend: Backend, scale: LossScale | None = None
     ) -> None:
         self._backend = backend
-        self._update = update
+        self.update = update
         arena = net.arena
         self._arena = arena
         self.history: list[list[Tensor]] = []
@@ -64,8 +64,12 @@ class Optimizer:
         program.next_row(self._ahead.table, self._ahead.cursor, self._given)
         self.take_rate: Step = self._prepare(program.calls.pop())
         """Gives the other steps the rate that `set_rate` told: once an iteration, before them."""
+        self.rate = math.nan
+        """The learning rate that `set_rate` told last, with the rule's factor."""
+        self.squares: Tensor | None = None
+        """Where the first of the steps leaves the sum of squares, if the others need it."""
         if "squares" in update.names:
-            squares = Tensor((1,), name="squares", kept=True)
+            self.squares = squares = Tensor((1,), name="squares", kept=True)
             self._place(squares, scalars, memory, update.names.index("squares"))
             program.sum_of_squares(arena.diff, squares.view(()))
         if scale:
@@ -94,14 +98,14 @@ class Optimizer:
             self._arena.diff,
             self.flats,
             self._scalars,
-            formula=self._update.formula,
-            names=self._update.names,
+            formula=self.update.formula,
+            names=self.update.names,
             segments=[
                 (max(start, first), min(stop, last), each.lr_mult, each.decay_mult)
                 for start, stop, each in self._arena.segments
                 if each.lr_mult and max(start, first) < min(stop, last)
             ],
-            constants=self._update.constants,
+            constants=self.update.constants,
         )
 
     def step(self, learning_rate: float, iteration: int) -> None:
@@ -123,10 +127,11 @@ class Optimizer:
         ahead: gives the learning rates of this iteration and of up to `count` that follow, as far
         as they are known: these are told once for all, unless another comes in their place.
         """
-        rate = np.float32(self._update.rate(learning_rate, iteration))
+        rate = np.float32(self.update.rate(learning_rate, iteration))
+        self.rate = float(rate)
         if not self._rates or self._rates[-1] != rate:
             known = ahead(iteration, self._ahead.most)
-            rates = [rate, *map(self._update.rate, known[1:], itertools.count(iteration + 1))]
+            rates = [rate, *map(self.update.rate, known[1:], itertools.count(iteration + 1))]
             self._ahead.write(np.array(rates, np.float32)[:, None])
             self._rates = np.array(rates[::-1], np.float32).tolist()
         self._rates.pop()

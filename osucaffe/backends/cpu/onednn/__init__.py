@@ -7,6 +7,7 @@ import os
 import sys
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -48,6 +49,7 @@ class OneDNN:
 
     def __init__(self, library: Library) -> None:
         self.library = library
+        self._threads = 0
 
     @property
     def version(self) -> str:
@@ -60,7 +62,21 @@ class OneDNN:
         return _INSTRUCTION_SETS.get(number, f"instruction set {number:#x}")
 
     def prepare(self, backend: Backend, call: Call) -> Step | None:
-        """The step that runs a call, or None when NumPy shall do it."""
+        """The step that runs a call, or None when NumPy shall do it.
+
+        What takes less time than threads to meet runs on one.
+        """
+        if self._threads == 1 or not is_small(call):
+            return self._prepare(call)
+        set_threads, threads = self.library.set_threads, self._threads
+        set_threads(1)  # primitives are made for so many threads as there are then
+        try:
+            step = self._prepare(call)
+        finally:
+            set_threads(threads)
+        return None if step is None else on_one_thread(step, set_threads, threads)
+
+    def _prepare(self, call: Call) -> Step | None:
         function = next(
             (vars(module)[call.name] for module in _MODULES if call.name in vars(module)), None
         )
@@ -89,7 +105,45 @@ class OneDNN:
 
     def set_threads(self, count: int) -> None:
         """How many threads a primitive uses when the calling thread runs it."""
+        self._threads = count
         self.library.set_threads(count)
+
+
+SMALL_WORK, SMALL_SIZE = 1 << 19, 1 << 16
+"""Multiplications, and elements, that one thread is through with in 20 microseconds: that is what
+it costs two to meet on a machine that does other things, too."""
+
+
+def is_small(call: Call) -> bool:
+    """Whether a call is done before a second thread could help."""
+    if sum(each.count for each in (*call.read_tensors(), *call.written_tensors())) > SMALL_SIZE:
+        return False
+    if call.name in _PRODUCTS:
+        w, y = call.reads["w"], (call.reads | call.writes)[_PRODUCTS[call.name]]
+        outputs = w.shape[1] if call.settings.get("transpose") else w.shape[0]
+        return bool(y.count * (w.count // outputs) <= SMALL_WORK)
+    return any(call.name in vars(module) for module in (pooling, normalization, elementwise))
+
+
+_PRODUCTS = {
+    "convolution": "y",
+    "convolution_backward_data": "dy",
+    "inner_product": "y",
+    "inner_product_backward_data": "dy",
+}
+"""By primitive, what has an element for each product of a row of weights."""
+
+
+def on_one_thread(step: Step, set_threads: Any, threads: int) -> Step:
+    """The step, with one thread while it runs."""
+
+    def run() -> None:
+        set_threads(1)
+        step()
+        set_threads(threads)
+
+    run.implementation = getattr(step, "implementation", "")  # type: ignore[attr-defined]
+    return run
 
 
 def _all_float32(call: Call) -> bool:

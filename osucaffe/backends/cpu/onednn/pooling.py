@@ -64,7 +64,9 @@ def _forward(
     def describe(x: Descriptor, y: Descriptor) -> PrimitiveDescriptor:
         return p.library.describe("pooling_forward", kind, algorithm, x, y, *windows)
 
-    chosen = p.choose(describe, below.form, above.form)
+    chosen = p.choose(describe, below.form, above.form, last=index is None)
+    if index is None and chosen.is_reference:
+        raise Unsupported(chosen.implementation)
     notes = {}
     if index is not None:
         note_in(index, chosen.wants(api.WORKSPACE), chosen)

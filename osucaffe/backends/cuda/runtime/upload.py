@@ -107,9 +107,7 @@ class DeviceUploads(Uploads):
         pin(self._runtime, memory, memory.nbytes)
         return memory.reshape(shape)
 
-    def pin(self, memory: Any) -> None:
-        if not isinstance(memory, np.ndarray):
-            return
+    def pin(self, memory: np.ndarray) -> None:
         address = memory.ctypes.data
         if address not in self._pinned:
             self._pinned.add(address)
@@ -119,17 +117,15 @@ class DeviceUploads(Uploads):
     def mark(self) -> Mark:
         return self._recorded(self._backend.stream)
 
-    def send(self, rows: Any, tensor: Tensor, first: int = 0, behind: Mark = None) -> None:
+    def send(self, rows: np.ndarray, tensor: Tensor, first: int = 0, behind: Mark = None) -> Step:
         stream = self._backend.upload_stream
         if behind is not None:
             stream.wait_event(behind)
         target = tensor.address + first * (self._backend.nbytes(tensor) // tensor.shape[0])
-        address, kind = _source(self._runtime, rows)
-        self._runtime.memcpyAsync(target, address, rows.nbytes, kind, stream.ptr)
-
-    def sent(self) -> Step:
-        left: Step = self._recorded(self._backend.upload_stream).synchronize
-        return left
+        kind = self._runtime.memcpyHostToDevice
+        self._runtime.memcpyAsync(target, rows.ctypes.data, rows.nbytes, kind, stream.ptr)
+        done: Step = self._recorded(stream).synchronize
+        return done
 
     def receive(self) -> None:
         self._backend.stream.wait_event(self._recorded(self._backend.upload_stream))
@@ -138,14 +134,6 @@ class DeviceUploads(Uploads):
         event = self._backend.cupy.cuda.Event(disable_timing=True)
         event.record(stream)
         return event
-
-
-def _source(runtime: Any, rows: Any) -> tuple[int, int]:
-    """The address of an array, and the kind of a copy from it: on the device lie images that were
-    decoded there."""
-    if isinstance(rows, np.ndarray):
-        return rows.ctypes.data, runtime.memcpyHostToDevice
-    return int(rows.data.ptr), runtime.memcpyDeviceToDevice
 
 
 def feed_step(backend: Cuda, tensors: Sequence[Tensor], function: Callable[[], None]) -> Step:

@@ -224,22 +224,6 @@ def test_a_bad_record_is_named_or_skipped(codec: Codec, database: Any, kind: str
     assert found[1].tolist() == [0, 1, 3, 3]
 
 
-def test_records_that_stay_are_decoded_to_where_they_do(
-    codec: Codec, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(settings, "cache", "device")
-    kept = []
-    for there in True, False:
-        net = build(FORMATS / "jpeg6_lmdb", "crop_size: 24", there=there)
-        for _ in range(3):
-            net.forward()
-        [records] = net.layers[0]._cached.parts
-        kept.append(net.backend.read(records)[:6])
-        net.layers[0].close()
-    np.testing.assert_array_equal(*kept)
-    assert codec.decoded >= 1 + 6
-
-
 def test_raw_records_need_no_decoder(codec: Codec) -> None:
     assert_same(FORMATS / "raw6_lmdb", "crop_size: 20")
     assert codec.decoded == 0

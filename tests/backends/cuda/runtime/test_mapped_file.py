@@ -16,7 +16,6 @@ from osucaffe.backends.cuda.runtime.mapped_file import MappedFile, runs
 from osucaffe.backends.records import transform_record
 from osucaffe.data.database import record_key, write_database
 from osucaffe.data.datum import make_datum
-from osucaffe.data.settings import settings
 from osucaffe.errors import UserError
 from osucaffe.net import Net
 from osucaffe.proto import caffe_pb2
@@ -108,22 +107,6 @@ def test_records_are_those_that_the_host_copies(tmp_path: Path, refused: Any) ->
 def test_records_that_are_not_alike(tmp_path: Path, refused: Any) -> None:
     larger = np.random.default_rng(2).integers(0, 256, (3, SIDE + 9, SIDE + 3), np.uint8)
     assert_same(write(tmp_path / "lmdb", {9: make_datum(larger, 5)}), refused)
-
-
-def test_records_that_stay_come_from_the_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(settings, "cache", "device")
-    net = build(write(tmp_path / "lmdb"))
-    source = net.layers[0]._source
-    assert source.copier
-    for _ in range(COUNT // BATCH + 1):
-        net.forward()
-    [records] = net.layers[0]._cached.parts
-    images = np.random.default_rng(1).integers(0, 256, (COUNT, 3, SIDE, SIDE), np.uint8)
-    np.testing.assert_array_equal(net.backend.read(records)[:COUNT], images)
-    assert source.copier is None  # what was registered need not stay
-    net.forward()
 
 
 def test_a_bad_record_is_named(tmp_path: Path) -> None:

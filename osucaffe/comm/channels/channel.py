@@ -1,0 +1,105 @@
+"""Owns what a channel is: messages between pairs of ranks, under way while the caller goes on.
+
+A message is a flat contiguous array; it meets the receive of the same rank pair and tag, in the
+order in which they were begun. Each thread may begin messages and ask about its own.
+"""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+_SPINS = 50  # times that a wait asks before it begins to sleep
+_NAP = 50e-6, 1e-3  # the first and the longest nap, seconds
+
+
+class Channel(ABC):
+    """Ranks 0 .. size - 1 that send messages to one another."""
+
+    def __init__(self, rank: int, size: int) -> None:
+        self.rank, self.size = rank, size
+
+    @abstractmethod
+    def send(self, array: np.ndarray, to: int, tag: int) -> Any:
+        """Begin to send; the array must not change until the request is complete."""
+
+    @abstractmethod
+    def receive(self, array: np.ndarray, source: int, tag: int) -> Any:
+        """Begin to receive a message of just this size; the array is undefined until then."""
+
+    @abstractmethod
+    def complete(self, requests: Sequence[Any]) -> list[int]:
+        """The indices of the requests that are complete: each is told once, and never given
+        again. Returns at once."""
+
+    def buffer(self, count: int, dtype: str = "float32") -> np.ndarray:
+        """Memory of so many elements from which, and into which, messages go without a copy."""
+        return np.empty(count, dtype)
+
+    def wait(self, requests: Sequence[Any]) -> None:
+        """Return when all are complete."""
+        pending = Pending(self)
+        for request in requests:
+            pending.add(request)
+        pending.drain()
+
+    @abstractmethod
+    def close(self) -> None:
+        """Give everything back; nothing is under way any more."""
+
+
+class Pending:
+    """Requests under way, each with what is to be done when it is complete."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+        self._requests: list[Any] = []
+        self._actions: list[Callable[[], object] | None] = []
+
+    def __len__(self) -> int:
+        return len(self._requests)
+
+    def add(self, request: Any, action: Callable[[], object] | None = None) -> None:
+        """Remember one."""
+        self._requests.append(request)
+        self._actions.append(action)
+
+    def poll(self) -> bool:
+        """Do what is to be done for those that are complete now; whether there were any."""
+        done = self._channel.complete(self._requests) if self._requests else []
+        actions = [self._actions[index] for index in done]
+        for index in sorted(done, reverse=True):
+            del self._requests[index], self._actions[index]
+        for action in actions:
+            if action is not None:
+                action()
+        return bool(done)
+
+    def drain(self) -> None:
+        """Return when none is left."""
+        pause = Pause()
+        while self._requests:
+            pause.after(progress=self.poll())
+
+
+class Pause:
+    """Between two looks at what is under way: none at first, then naps that grow, so that the core
+    belongs to whoever computes."""
+
+    def __init__(self) -> None:
+        self._idle = 0
+        self._nap = _NAP[0]
+
+    def after(self, *, progress: bool) -> None:
+        """Pause unless the last look found something."""
+        if progress:
+            self._idle, self._nap = 0, _NAP[0]
+            return
+        self._idle += 1
+        if self._idle > _SPINS:
+            time.sleep(self._nap)
+            self._nap = min(2 * self._nap, _NAP[1])
