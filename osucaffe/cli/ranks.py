@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import UserError
-from . import options
+from . import options, servers
 
 if TYPE_CHECKING:
     from ..comm.create import CommConfig
@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--ranks", metavar="N", type=options.positive, help="start so many ranks on this machine"
     )
     _add_design(group)
-    _add_servers(group)
+    servers.add_arguments(group)
     _add_communication(group)
 
 
@@ -78,26 +78,6 @@ def _add_design(group: argparse._ArgumentGroup) -> None:
         choices=("float32", "bfloat16", "float16"),
         default="float32",
         help="the type in which gradients travel (default: float32)",
-    )
-
-
-def _add_servers(group: argparse._ArgumentGroup) -> None:
-    """Who holds the weights."""
-    group.add_argument(
-        "--servers",
-        metavar="K",
-        type=options.positive,
-        default=0,
-        help="parameter servers: the last K of the ranks do not train, but hold and update the "
-        "weights",
-    )
-    group.add_argument(
-        "--consistency",
-        metavar="KIND",
-        default="sync",
-        help="with --servers: an update is of all workers' gradients (sync, the default), or of "
-        "each one's; then none gets more than N iterations ahead of another (ssp:N), or any number "
-        "(async)",
     )
 
 
@@ -185,10 +165,9 @@ def check_communication(args: argparse.Namespace) -> None:
     from ..comm.create import make_communicator
     from ..comm.job import Job
     from ..comm.topology import discover
-    from ..parallel.shards import Consistency
 
     make_communicator(Job(), discover(Job()), _comm_config(args))
-    Consistency.parse(args.consistency)
+    servers.check(args)
 
 
 def place(args: argparse.Namespace, job: Job) -> Topology:
@@ -210,17 +189,6 @@ def place(args: argparse.Namespace, job: Job) -> Topology:
         return discover(job)
     args.gpu = chosen[topology.local_rank % len(chosen)]
     return discover(job, *identify(int(args.gpu)))
-
-
-def assign_roles(args: argparse.Namespace, job: Job) -> Roles | None:
-    """Which ranks serve, if any are to."""
-    from ..comm.job import MpiJob
-    from ..parallel.served import assign_roles
-    from ..parallel.shards import Consistency
-
-    if not args.servers or not isinstance(job, MpiJob):
-        return None
-    return assign_roles(job, args.servers, Consistency.parse(args.consistency))
 
 
 def make_process_group(

@@ -19,7 +19,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from . import options, ranks
+from . import options, ranks, servers
 
 if TYPE_CHECKING:
     from ..comm.job import Job
@@ -116,7 +116,7 @@ def _train(args: argparse.Namespace, job: Job) -> None:
         log.quieten()
     topology = ranks.place(args, job)
     backend = options.make_backend(args)
-    roles = ranks.assign_roles(args, job)
+    roles = servers.assign_roles(args, job, topology)
     if roles is not None and roles.serves:
         roles.serve(backend)
         return

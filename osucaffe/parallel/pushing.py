@@ -73,11 +73,11 @@ class Pushing:
         rank = self._servers[server]
         described = np.frombuffer(pickle.dumps(part), np.uint8)
         requests = [self._tell(rank, SETUP, len(described))]
-        requests.append(self._channel.send(described, rank, CONTROL))
+        requests.append(self._channel.send([described], rank, CONTROL))
         for flat in flats:
             for tag in part.pieces:
-                requests.append(self._channel.send(self._slice(flat, tag), rank, tag))
-        requests.append(self._channel.receive(np.empty(1), rank, CONTROL))
+                requests.append(self._channel.send([self._slice(flat, tag)], rank, tag))
+        requests.append(self._channel.receive([np.empty(1)], rank, CONTROL))
         self._channel.wait(requests)
 
     def read(self, which: int, flat: Tensor) -> None:
@@ -85,7 +85,7 @@ class Pushing:
         requests = [self._tell(rank, READ, which) for rank in self._servers]
         for tag, piece in enumerate(self._pieces):
             rank = self._servers[piece.server]
-            requests.append(self._channel.receive(self._slice(flat, tag), rank, tag))
+            requests.append(self._channel.receive([self._slice(flat, tag)], rank, tag))
         self._channel.wait(requests)
 
     def stop(self) -> None:
@@ -100,12 +100,12 @@ class Pushing:
         lags = np.zeros((len(self._servers), LAGS), np.int64)
         requests = [self._tell(rank, END, 0) for rank in self._servers]
         for row, rank in zip(lags, self._servers, strict=True):
-            requests.append(self._channel.receive(row, rank, CONTROL))
+            requests.append(self._channel.receive([row], rank, CONTROL))
         self._channel.wait(requests)
         return lags.sum(axis=0)
 
     def _tell(self, rank: int, operation: int, value: float) -> Any:
-        return self._channel.send(np.array([operation, value], np.float64), rank, CONTROL)
+        return self._channel.send([np.array([operation, value], np.float64)], rank, CONTROL)
 
     def _slice(self, flat: Tensor, tag: int) -> np.ndarray:
         values: np.ndarray = flat.array[self._pieces[tag].start : self._pieces[tag].stop]
@@ -114,7 +114,7 @@ class Pushing:
     # -- the thread ------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        pending, pause = Pending(self._channel), Pause()
+        pending, pause = Pending(self._channel), Pause(self._channel)
         try:
             while True:
                 try:
@@ -138,9 +138,9 @@ class Pushing:
             if piece.bucket == bucket:
                 rank = self._servers[piece.server]
                 self._left[bucket] += 1
-                weights = self._channel.receive(self._slice(self._weights, tag), rank, tag)
+                weights = self._channel.receive([self._slice(self._weights, tag)], rank, tag)
                 pending.add(weights, partial(self._arrived, bucket))
-                pending.add(self._channel.send(self._slice(self._gradients, tag), rank, tag))
+                pending.add(self._channel.send([self._slice(self._gradients, tag)], rank, tag))
 
     def _arrived(self, bucket: int) -> None:
         self._left[bucket] -= 1

@@ -67,14 +67,16 @@ class Roles:
         self.part.close()
 
 
-def assign_roles(job: MpiJob, servers: int, consistency: Consistency) -> Roles:
-    """Let the last ranks serve. All ranks call it together."""
+def assign_roles(
+    job: MpiJob, servers: int, consistency: Consistency, channel: Channel | None = None
+) -> Roles:
+    """Let the last ranks serve. All ranks call it together. channel: of all ranks (None: MPI's)."""
     workers = job.size - servers
     if workers < 1:
         raise UserError(f"--servers {servers} of {job.size} ranks leave none that trains")
     lag = 1 + (AHEAD if consistency.bound is None else consistency.bound)
     part = Subset(job, job.world.Split(int(job.rank >= workers)), lag=lag)
-    return Roles(part, MpiChannel(job.mpi, job.world), workers, consistency)
+    return Roles(part, channel or MpiChannel(job.mpi, job.world), workers, consistency)
 
 
 class Served(DataParallel):

@@ -59,31 +59,31 @@ class Server:
         """Return when all workers have ended."""
         for worker in self._workers:
             self._listen(worker)
-        pause = Pause()
+        pause = Pause(self._channel)
         while self._open:
             pause.after(progress=self._pending.poll())
         self._pending.drain()
 
     def _listen(self, worker: int) -> None:
         message = np.empty(2)
-        request = self._channel.receive(message, worker, CONTROL)
+        request = self._channel.receive([message], worker, CONTROL)
         self._pending.add(request, partial(self._told, worker, message))
 
     def _told(self, worker: int, message: np.ndarray) -> None:
         operation, value = message
         if operation == END:
             self._open.discard(worker)
-            self._pending.add(self._channel.send(self._lags, worker, CONTROL))
+            self._pending.add(self._channel.send([self._lags], worker, CONTROL))
             return
         if operation == PUSH:
             self._rates[worker] = value
             for tag in self._ranges:
-                request = self._channel.receive(self._inbox[tag][worker], worker, tag)
+                request = self._channel.receive([self._inbox[tag][worker]], worker, tag)
                 self._pending.add(request, partial(self._pushed, worker, tag))
         elif operation == READ:
             for tag in self._ranges:
                 values = self._slice(self._flats[int(value)], tag)
-                self._pending.add(self._channel.send(values, worker, tag))
+                self._pending.add(self._channel.send([values], worker, tag))
         else:
             self._set_up(worker, int(value))
         self._listen(worker)
@@ -93,7 +93,7 @@ class Server:
     def _set_up(self, worker: int, nbytes: int) -> None:
         """Take a description, and what weights and history begin with."""
         described = np.empty(nbytes, np.uint8)
-        self._channel.wait([self._channel.receive(described, worker, CONTROL)])
+        self._channel.wait([self._channel.receive([described], worker, CONTROL)])
         part: Part = pickle.loads(described.tobytes())
         shard = Shard(self._backend, part.pieces)
         self._ranges = shard.ranges
@@ -114,9 +114,12 @@ class Server:
         self._applied = np.nan
         for flat in self._flats:
             self._channel.wait(
-                [self._channel.receive(self._slice(flat, tag), worker, tag) for tag in self._ranges]
+                [
+                    self._channel.receive([self._slice(flat, tag)], worker, tag)
+                    for tag in self._ranges
+                ]
             )
-        self._pending.add(self._channel.send(np.zeros(1), worker, CONTROL))
+        self._pending.add(self._channel.send([np.zeros(1)], worker, CONTROL))
 
     def _slice(self, flat: Tensor, tag: int) -> np.ndarray:
         start, stop = self._ranges[tag]
@@ -175,7 +178,7 @@ class Server:
         self._lags[0] += len(self._workers)
         values = self._slice(self._weights, tag)
         for worker in self._workers:
-            self._pending.add(self._channel.send(values, worker, tag))
+            self._pending.add(self._channel.send([values], worker, tag))
 
     def _answer(self, tag: int) -> None:
         """Give weights to the workers that wait for a piece and may go on."""
@@ -187,4 +190,4 @@ class Server:
                 self._lags[min(lag, LAGS - 1)] += 1
                 values = self._inbox[tag][worker]  # which a worker overwrites only after this
                 values[:] = self._slice(self._weights, tag)
-                self._pending.add(self._channel.send(values, worker, tag))
+                self._pending.add(self._channel.send([values], worker, tag))

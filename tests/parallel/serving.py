@@ -11,6 +11,8 @@ from pathlib import Path
 import numpy as np
 
 from osucaffe.backends.cpu import Cpu
+from osucaffe.comm.channels import KINDS
+from osucaffe.comm.channels.create import make_channel
 from osucaffe.comm.create import CommConfig
 from osucaffe.comm.job import MpiJob
 from osucaffe.comm.topology import discover
@@ -47,7 +49,9 @@ def sync(job: MpiJob, source: Path, servers: int) -> None:
     """All solvers, by all designs in turn, as one process with the whole batch."""
     for number, (name, settings) in enumerate(SETTINGS.items()):
         design = DESIGNS[number % len(DESIGNS)]
-        roles = assign_roles(job, servers, Consistency.parse("sync"))
+        kind = KINDS[number % len(KINDS)]
+        channel = make_channel(job, discover(job), kind)
+        roles = assign_roles(job, servers, Consistency.parse("sync"), channel)
         if roles.serves:
             roles.serve(Cpu(threads=1, onednn=False))
             continue
@@ -75,7 +79,8 @@ def sync(job: MpiJob, source: Path, servers: int) -> None:
 def bounded(job: MpiJob, source: Path, servers: int) -> None:
     """A slow worker holds the others back as far as it is told; all learn, and end alike."""
     for text, most in (("ssp:0", 0), ("ssp:2", 2), ("async", None)):
-        roles = assign_roles(job, servers, Consistency.parse(text))
+        channel = make_channel(job, discover(job), "mpi" if most is None else "adaptive")
+        roles = assign_roles(job, servers, Consistency.parse(text), channel)
         if roles.serves:
             roles.serve(Cpu(threads=1, onednn=False))
             continue

@@ -1,7 +1,8 @@
 """Owns what a channel is: messages between pairs of ranks, under way while the caller goes on.
 
-A message is a flat contiguous array; it meets the receive of the same rank pair and tag, in the
-order in which they were begun. Each thread may begin messages and ask about its own.
+A message is the bytes of one contiguous array, or of several as if they lay one behind the other.
+It meets the receive of the same pair of ranks and tag, in the order in which they were
+begun. Each thread may begin messages, and ask about its own.
 """
 
 from __future__ import annotations
@@ -24,12 +25,12 @@ class Channel(ABC):
         self.rank, self.size = rank, size
 
     @abstractmethod
-    def send(self, array: np.ndarray, to: int, tag: int) -> Any:
-        """Begin to send; the array must not change until the request is complete."""
+    def send(self, arrays: Sequence[np.ndarray], to: int, tag: int) -> Any:
+        """Begin to send; the arrays must not change until the request is complete."""
 
     @abstractmethod
-    def receive(self, array: np.ndarray, source: int, tag: int) -> Any:
-        """Begin to receive a message of just this size; the array is undefined until then."""
+    def receive(self, arrays: Sequence[np.ndarray], source: int, tag: int) -> Any:
+        """Begin to receive a message of just this size; the arrays are undefined until then."""
 
     @abstractmethod
     def complete(self, requests: Sequence[Any]) -> list[int]:
@@ -39,6 +40,10 @@ class Channel(ABC):
     def buffer(self, count: int, dtype: str = "float32") -> np.ndarray:
         """Memory of so many elements from which, and into which, messages go without a copy."""
         return np.empty(count, dtype)
+
+    def idle(self, seconds: float) -> None:
+        """Sleep so long, or until something arrives."""
+        time.sleep(seconds)
 
     def wait(self, requests: Sequence[Any]) -> None:
         """Return when all are complete."""
@@ -81,7 +86,7 @@ class Pending:
 
     def drain(self) -> None:
         """Return when none is left."""
-        pause = Pause()
+        pause = Pause(self._channel)
         while self._requests:
             pause.after(progress=self.poll())
 
@@ -90,7 +95,8 @@ class Pause:
     """Between two looks at what is under way: none at first, then naps that grow, so that the core
     belongs to whoever computes."""
 
-    def __init__(self) -> None:
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
         self._idle = 0
         self._nap = _NAP[0]
 
@@ -101,5 +107,5 @@ class Pause:
             return
         self._idle += 1
         if self._idle > _SPINS:
-            time.sleep(self._nap)
+            self._channel.idle(self._nap)
             self._nap = min(2 * self._nap, _NAP[1])

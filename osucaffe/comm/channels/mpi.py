@@ -18,11 +18,21 @@ class MpiChannel(Channel):
         self._mpi = mpi
         self._comm = comm.Dup()
 
-    def send(self, array: np.ndarray, to: int, tag: int) -> Any:
-        return self._comm.Isend([array.view(np.uint8), self._mpi.BYTE], to, tag)
+    def send(self, arrays: Sequence[np.ndarray], to: int, tag: int) -> Any:
+        return self._begin(self._comm.Isend, arrays, to, tag)
 
-    def receive(self, array: np.ndarray, source: int, tag: int) -> Any:
-        return self._comm.Irecv([array.view(np.uint8), self._mpi.BYTE], source, tag)
+    def receive(self, arrays: Sequence[np.ndarray], source: int, tag: int) -> Any:
+        return self._begin(self._comm.Irecv, arrays, source, tag)
+
+    def _begin(self, call: Any, arrays: Sequence[np.ndarray], rank: int, tag: int) -> Any:
+        if len(arrays) == 1:
+            return call([arrays[0].view(np.uint8), self._mpi.BYTE], rank, tag)
+        lengths = [each.nbytes for each in arrays]
+        places = [each.ctypes.data for each in arrays]
+        together = self._mpi.BYTE.Create_hindexed(lengths, places).Commit()
+        request = call([self._mpi.BOTTOM, 1, together], rank, tag)
+        together.Free()  # MPI keeps it as long as it needs
+        return request
 
     def complete(self, requests: Sequence[Any]) -> list[int]:
         return self._mpi.Request.Testsome(list(requests)) or []

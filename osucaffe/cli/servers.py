@@ -1,0 +1,67 @@
+"""Owns the options for parameter servers, and which ranks they make serve."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+from ..comm.channels import KINDS
+from . import options
+
+if TYPE_CHECKING:
+    from ..comm.job import Job
+    from ..comm.topology import Topology
+    from ..parallel.served import Roles
+
+
+def add_arguments(group: argparse._ArgumentGroup) -> None:
+    """Declare the options."""
+    add = group.add_argument
+    add(
+        "--servers",
+        metavar="K",
+        type=options.positive,
+        default=0,
+        help="parameter servers: the last K of the ranks do not train, but hold and update the "
+        "weights",
+    )
+    add(
+        "--consistency",
+        metavar="KIND",
+        default="sync",
+        help="with --servers: an update is of all workers' gradients (sync, the default), or of "
+        "each one's; then none gets more than N iterations ahead of another (ssp:N), or any number "
+        "(async)",
+    )
+    add(
+        "--channel",
+        choices=KINDS,
+        default="mpi",
+        help="with --servers: what carries the messages (default: mpi)",
+    )
+    add(
+        "--interface",
+        metavar="NAME",
+        help="what other channels than mpi listen on (default: the loopback's on one host, else "
+        "the first that is up)",
+    )
+
+
+def check(args: argparse.Namespace) -> None:
+    """UserError for a consistency that there is not."""
+    from ..parallel.shards import Consistency
+
+    Consistency.parse(args.consistency)
+
+
+def assign_roles(args: argparse.Namespace, job: Job, topology: Topology) -> Roles | None:
+    """Which ranks serve, if any are to."""
+    from ..comm.channels.create import make_channel
+    from ..comm.job import MpiJob
+    from ..parallel.served import assign_roles
+    from ..parallel.shards import Consistency
+
+    if not args.servers or not isinstance(job, MpiJob):
+        return None
+    channel = make_channel(job, topology, args.channel, args.interface)
+    return assign_roles(job, args.servers, Consistency.parse(args.consistency), channel)

@@ -1,0 +1,29 @@
+"""Owns the making of a channel among all ranks of a job, by name."""
+
+from __future__ import annotations
+
+from ...errors import UserError
+from ..job import MpiJob
+from ..topology import Topology
+from . import KINDS
+from .channel import Channel
+
+
+def make_channel(
+    job: MpiJob, topology: Topology, kind: str, interface: str | None = None
+) -> Channel:
+    """A channel of this kind. All ranks call it together. interface: what `adaptive` and `grpc`
+    listen on (None: the loopback's on one host, else the first that is up). UserError."""
+    if kind == "mpi":
+        from .mpi import MpiChannel
+
+        return MpiChannel(job.mpi, job.world)
+    from .meeting import connect_all, own_address
+
+    address = own_address(interface, alone=len(topology.hosts) == 1)
+    if kind == "adaptive":
+        from .adaptive import Adaptive
+
+        links = connect_all(job.rank, job.size, job.gather, address)
+        return Adaptive(job.rank, job.size, links)
+    raise UserError(f"--channel {kind}: choose one of {', '.join(KINDS)}")

@@ -1,0 +1,111 @@
+"""Owns how the ranks of a job get a connection for each pair of them, that nobody else gets.
+
+Each listens on the job's interface only. Who connects proves that it knows the job's token, which
+rank 0 draws and the job's own messages carry, without sending it; and so does who listens.
+"""
+
+from __future__ import annotations
+
+import hmac
+import secrets
+import socket
+from collections.abc import Callable
+from typing import Any
+
+from ...errors import UserError
+
+_NONCE = 32
+_PROOF = 32
+_PATIENCE = 60.0
+"""Seconds in which all connections must be there."""
+
+Gather = Callable[[Any], list[Any]]
+"""Every rank's value, in the order of the ranks."""
+
+
+def own_address(interface: str | None, *, alone: bool) -> str:
+    """The IPv4 address to listen on: the interface's; else the loopback's where all ranks are on
+    this host (alone); else that of the first other interface that is up. UserError."""
+    import fcntl
+    import struct
+
+    found: dict[str, str] = {}
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        for _, name in socket.if_nameindex():
+            try:
+                asked = fcntl.ioctl(probe, 0x8915, struct.pack("256s", name.encode()[:15]))
+            except OSError:  # it has none
+                continue
+            found[name] = socket.inet_ntoa(asked[20:24])
+    if interface is not None:
+        if interface not in found:
+            raise UserError(
+                f"--interface {interface}: has no IPv4 address here; there are {', '.join(found)}"
+            )
+        return found[interface]
+    others = [address for address in found.values() if not address.startswith("127.")]
+    if alone or not others:
+        return "127.0.0.1"
+    return others[0]
+
+
+def connect_all(rank: int, size: int, gather: Gather, address: str) -> dict[int, socket.socket]:
+    """A connected socket for each other rank. All ranks call it together. UserError."""
+    token = gather(secrets.token_bytes(32))[0]
+    with socket.create_server((address, 0), backlog=size) as listener:
+        places = gather(listener.getsockname())
+        found: dict[int, socket.socket] = {}
+        try:
+            for other in range(rank):
+                link = socket.create_connection(places[other], _PATIENCE)
+                _prove(link, token, b"connects", rank)
+                if _believe(link, token, b"listens") != other:
+                    raise UserError(f"what listens for rank {other} is not of this job")
+                found[other] = link
+            listener.settimeout(_PATIENCE)
+            while len(found) < size - 1:
+                link, _ = listener.accept()
+                link.settimeout(_PATIENCE)
+                who = _believe(link, token, b"connects")
+                if who is None or who in found:
+                    link.close()  # a stranger
+                    continue
+                _prove(link, token, b"listens", rank)
+                found[who] = link
+        except OSError as error:
+            raise UserError(f"rank {rank} has no connection to all others: {error}") from error
+    for link in found.values():
+        link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        link.setblocking(False)
+    return found
+
+
+def _prove(link: socket.socket, token: bytes, role: bytes, rank: int) -> None:
+    """Answer the other's nonce by what only who knows the token can compute."""
+    nonce = _read(link, _NONCE)
+    who = rank.to_bytes(4, "little")
+    link.sendall(who + hmac.digest(token, role + nonce + who, "sha256"))
+
+
+def _believe(link: socket.socket, token: bytes, role: bytes) -> int | None:
+    """The other's rank; None if it cannot prove that it is of this job."""
+    nonce = secrets.token_bytes(_NONCE)
+    try:
+        link.sendall(nonce)
+        answer = _read(link, 4 + _PROOF)
+    except OSError:
+        return None
+    who, proof = answer[:4], answer[4:]
+    if not hmac.compare_digest(proof, hmac.digest(token, role + nonce + who, "sha256")):
+        return None
+    return int.from_bytes(who, "little")
+
+
+def _read(link: socket.socket, count: int) -> bytes:
+    got = b""
+    while len(got) < count:
+        part = link.recv(count - len(got))
+        if not part:
+            raise ConnectionError("the other side has closed the connection")
+        got += part
+    return got

@@ -1,0 +1,182 @@
+"""Channels: whatever is sent arrives, in order, however large, early or late it is; and only from
+whom it should."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from osucaffe.comm.channels.adaptive import CHUNK, EAGER, Adaptive
+from osucaffe.comm.channels.meeting import connect_all, own_address
+from osucaffe.errors import UserError
+
+
+def on_ranks(size: int, work: Callable[[int, Callable[[Any], list[Any]]], Any]) -> list[Any]:
+    """What each rank's work returns; work gets its rank, and what gathers values."""
+    meet = threading.Barrier(size)
+    values: list[Any] = [None] * size
+    found: list[Any] = [None] * size
+
+    def run(rank: int) -> None:
+        def gather(value: Any) -> list[Any]:
+            values[rank] = value
+            meet.wait(10)
+            got = list(values)
+            meet.wait(10)
+            return got
+
+        try:
+            found[rank] = work(rank, gather)
+        except BaseException as error:
+            found[rank] = error
+
+    threads = [threading.Thread(target=run, args=(rank,)) for rank in range(size)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    return found
+
+
+@pytest.fixture
+def pair() -> Iterator[tuple[Adaptive, Adaptive]]:
+    def work(rank: int, gather: Callable[[Any], list[Any]]) -> Adaptive:
+        return Adaptive(rank, 2, connect_all(rank, 2, gather, "127.0.0.1"))
+
+    a, b = on_ranks(2, work)
+    yield a, b
+    a.close()
+    b.close()
+
+
+def both(a: Adaptive, first: list[Any], b: Adaptive, second: list[Any]) -> None:
+    """Wait for requests of both."""
+    for _ in range(100_000):
+        a.complete(first)
+        b.complete(second)
+        if all(each.done for each in [*first, *second]):
+            return
+    raise AssertionError("they do not end")
+
+
+def values(count: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).integers(0, 256, count, np.uint8)
+
+
+SIZES = [0, 1, 1000, EAGER, EAGER + 1, CHUNK, 3 * CHUNK + 5]
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["awaited", "unawaited"])
+def test_all_sizes_arrive_in_order(late: bool, pair: tuple[Adaptive, Adaptive]) -> None:
+    a, b = pair
+    sent = [values(size, n) for n, size in enumerate([*SIZES, *SIZES[::-1]])]
+    got = [np.zeros_like(each) for each in sent]
+    sends = []
+    if late:
+        sends = [a.send([each], 1, 7) for each in sent]
+        for _ in range(200):
+            a.complete(sends)
+            b.complete([])
+    receives = [b.receive([each], 0, 7) for each in got]
+    both(a, sends or [a.send([each], 1, 7) for each in sent], b, receives)
+    for want, found in zip(sent, got, strict=True):
+        assert np.array_equal(want, found)
+
+
+def test_several_arrays_are_one_message(pair: tuple[Adaptive, Adaptive]) -> None:
+    a, b = pair
+    for size in (10, EAGER):
+        sent = [values(size, n) for n in range(300)]
+        got = np.zeros((3, 100 * size), np.uint8)
+        both(a, [a.send(sent, 1, 0)], b, [b.receive(list(got), 0, 0)])
+        assert np.array_equal(np.concatenate(sent), got.ravel())
+
+
+def test_both_ways_and_many_tags_at_once(pair: tuple[Adaptive, Adaptive]) -> None:
+    a, b = pair
+    generator = np.random.default_rng(3)
+    sizes = generator.integers(0, 3 * EAGER, 60)
+    sent = [values(size, n) for n, size in enumerate(sizes)]
+    got = [[np.zeros_like(each) for each in sent] for _ in range(2)]
+    requests: list[list[Any]] = [[], []]
+    for own, other, mine in ((0, 1, a), (1, 0, b)):
+        for n in generator.permutation(60):
+            requests[own].append(mine.receive([got[own][n]], other, int(n)))
+        for n in generator.permutation(60):
+            requests[own].append(mine.send([sent[n]], other, int(n)))
+    both(a, requests[0], b, requests[1])
+    for found in got:
+        for want, each in zip(sent, found, strict=True):
+            assert np.array_equal(want, each)
+
+
+def test_a_small_message_overtakes_a_large_one(pair: tuple[Adaptive, Adaptive]) -> None:
+    a, b = pair
+    large, small = np.zeros(64 << 20, np.uint8), np.zeros(1, np.uint8)
+    first = b.receive([np.empty_like(large)], 0, 0)
+    second = b.receive([np.empty_like(small)], 0, 1)
+    b.complete([])
+    sends = [a.send([large], 1, 0)]
+    a.complete(sends)
+    sends.append(a.send([small], 1, 1))
+    while not second.done:
+        a.complete(sends)
+        b.complete([])
+    assert not first.done
+    both(a, sends, b, [first])
+
+
+def test_another_size_than_awaited_is_told(pair: tuple[Adaptive, Adaptive]) -> None:
+    a, b = pair
+    with pytest.raises(UserError, match="rank 0 is lost: it sent 8 bytes where 4 were awaited"):
+        both(a, [a.send([values(8)], 1, 0)], b, [b.receive([values(4)], 0, 0)])
+
+
+def test_a_peer_that_leaves_is_missed_only_by_who_waits(pair: tuple[Adaptive, Adaptive]) -> None:
+    a, b = pair
+    a.close()
+    assert b.complete([]) == []
+    assert b.complete([]) == []
+
+
+def test_a_peer_that_leaves_amid_a_message_is_told(pair: tuple[Adaptive, Adaptive]) -> None:
+    a, b = pair
+    waiting = b.receive([values(8)], 0, 0)
+    a.close()
+    with pytest.raises(UserError, match="the connection to rank 0 is lost"):
+        b.complete([waiting])
+
+
+def test_a_stranger_gets_no_connection() -> None:
+    """It knows where the ranks listen, but not their token."""
+
+    def work(rank: int, gather: Callable[[Any], list[Any]]) -> Any:
+        def told(value: Any) -> list[Any]:
+            found = gather(value)
+            if rank == 1 and isinstance(value, tuple):
+                with socket.create_connection(found[0]) as stranger:
+                    stranger.recv(64)
+                    stranger.sendall((1).to_bytes(4, "little") + bytes(32))
+                    assert stranger.recv(1) == b""
+            return found
+
+        return connect_all(rank, 2, told, "127.0.0.1")
+
+    found = on_ranks(2, work)
+    assert [list(links) for links in found] == [[1], [0]]
+    assert {link.getsockname()[0] for links in found for link in links.values()} == {"127.0.0.1"}
+    for links in found:
+        for link in links.values():
+            link.close()
+
+
+def test_an_interface_without_an_address_is_told() -> None:
+    assert own_address(None, alone=True) == "127.0.0.1"
+    assert own_address("lo", alone=False) == "127.0.0.1"
+    with pytest.raises(UserError, match="--interface nix0: has no IPv4 address here; there are"):
+        own_address("nix0", alone=False)
