@@ -46,7 +46,7 @@ def _show_job(args: argparse.Namespace) -> None:
         gpus = describe_gpus("all")
         args.gpu = args.gpu if "GPU 0" in gpus else None
         args.threads = None
-        topology = ranks.place(args, job)
+        args, topology = ranks.place(args, job)
         if job.rank:
             return
         mpi = start_mpi()

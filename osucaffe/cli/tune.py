@@ -88,7 +88,7 @@ def _measure_gpus(
     from ..comm.nccl import Nccl
     from ..comm.tune import measure_gpus
 
-    topology = ranks.place(args, job)
+    args, topology = ranks.place(args, job)
     if len(topology.hosts) > 1 or topology.shares_gpu:
         raise UserError("tune --gpu measures ranks of one machine, each with a GPU of its own")
     cupy = import_cupy()
