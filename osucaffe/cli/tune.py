@@ -35,7 +35,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=64.0,
         help="the largest arrays to measure (default: 64)",
     )
-    parser.set_defaults(servers=0)
 
 
 def run(args: argparse.Namespace) -> None:
