@@ -49,7 +49,7 @@ class Arena:
         self.diff = self._allocate(backend, "diff", offset if gradients else 0)
 
     def _allocate(self, backend: Backend, side: str, size: int) -> Tensor:
-        whole = Tensor((size,), name=f"arena.{side}", kept=True)
+        whole = Tensor((size,), name=f"arena.{side}", persistent=True)
         if size:
             nbytes = backend.nbytes(whole)
             memory = backend.allocate(nbytes)

@@ -8,10 +8,12 @@ from .backends.tensor import Shape, Tensor
 class Blob:
     """`data` and its gradient `diff`, of one shape and one memory layout."""
 
-    def __init__(self, name: str, shape: Shape, *, flexible: bool = False, kept: bool = False):
+    def __init__(
+        self, name: str, shape: Shape, *, flexible: bool = False, persistent: bool = False
+    ):
         self.name = name
-        self.data = Tensor(shape, name=name, flexible=flexible, kept=kept)
-        self.diff = Tensor(shape, name=f"{name}.diff", kept=kept, like=self.data)
+        self.data = Tensor(shape, name=name, flexible=flexible, persistent=persistent)
+        self.diff = Tensor(shape, name=f"{name}.diff", persistent=persistent, like=self.data)
         self.length: Tensor | None = None
         """Where it is known only when the net has run: how many of its rows (the last axis but
         one) hold something, a number in the backend's memory."""
@@ -19,7 +21,7 @@ class Blob:
     def keep_exact(self) -> None:
         """Let the data lie in row-major float32 in memory of their own, whatever the precision."""
         tensor = (self.data.base or self.data).root
-        tensor.kept, tensor.flexible = True, False
+        tensor.persistent, tensor.flexible = True, False
 
     @property
     def shape(self) -> Shape:

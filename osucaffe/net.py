@@ -146,11 +146,11 @@ class Net:
                 made = dict.fromkeys(top for layer in layers for top in layer.param.top)
                 raise UserError(f'the net has no blob "{name}": it has {", ".join(made)}')
             self.blobs[name].keep_exact()
-        self.total = Tensor((), name="total loss", kept=True)
+        self.total = Tensor((), name="total loss", persistent=True)
         self.seeds = {blob.name: blob.diff for blob, _ in parts.losses}
         """The weight of each loss, by blob: what backward begins with, but for the scale."""
         if self._loss_scale is not None:
-            self.seeds = {name: Tensor(t.shape, kept=True) for name, t in self.seeds.items()}
+            self.seeds = {name: Tensor(t.shape, persistent=True) for name, t in self.seeds.items()}
 
     def _compile(self) -> None:
         """Record and prepare every call."""
@@ -180,7 +180,7 @@ class Net:
         plan = self._build.plan
         assert plan is not None
         self.pool.add(plan)
-        own = [*plan.kept, *(blob.diff for blob, _ in losses if self._backwards)]
+        own = [*plan.persistent, *(blob.diff for blob, _ in losses if self._backwards)]
         own += untouched(self._parts, inspectable=self.inspectable)
         for tensor in dict.fromkeys(own):
             memory = self.backend.allocate(self.backend.nbytes(tensor))

@@ -23,8 +23,8 @@ class RowsAhead:
 
     def __init__(self, uploads: Uploads, shape: Shape, dtype: str, most: int, name: str) -> None:
         self._uploads = uploads
-        self.table = Tensor((most, *shape), dtype, name, kept=True)
-        self.cursor = Tensor((1,), "int32", f"{name}.next", kept=True)
+        self.table = Tensor((most, *shape), dtype, name, persistent=True)
+        self.cursor = Tensor((1,), "int32", f"{name}.next", persistent=True)
         self._memory = [uploads.memory(self.table.shape, dtype) for _ in range(2)]
         self._first = uploads.memory((1,), "int32")
         self._first[0] = 0

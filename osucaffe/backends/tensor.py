@@ -35,7 +35,7 @@ class Tensor:
     `shape`; in any other layout it is flat, with `layout.size` elements, padding included.
 
     flexible: the backend may choose a layout for it. Otherwise it stays row-major.
-    kept: it keeps its own memory for the life of the net (never shared by the memory plan).
+    persistent: it keeps its own memory for the life of the net (never shared by the memory plan).
     like: take the layout of this tensor (a gradient lies in memory as its data does).
     base: the tensor whose memory this one views under another shape; both are row-major.
     """
@@ -47,7 +47,7 @@ class Tensor:
         name: str = "",
         *,
         flexible: bool = False,
-        kept: bool = False,
+        persistent: bool = False,
         like: Tensor | None = None,
         base: Tensor | None = None,
     ) -> None:
@@ -55,7 +55,7 @@ class Tensor:
         self.dtype = dtype
         self.name = name
         self.flexible = flexible
-        self.kept = kept
+        self.persistent = persistent
         self.like = like
         self.base = base
         self._layout: Any = None
@@ -111,7 +111,7 @@ class Tensor:
         """The same memory under another shape of equally many elements."""
         base = self.base or self
         (base.like or base).flexible = False
-        view = Tensor(shape, self.dtype, self.name, kept=self.kept, base=base)
+        view = Tensor(shape, self.dtype, self.name, persistent=self.persistent, base=base)
         base._views.append(view)
         if base.array is not None:  # a parameter of another net, say
             view.place(base.array.reshape(-1), base.address)

@@ -12,6 +12,10 @@ The log says what was done. Nets with one input channel get grey images."""
 from __future__ import annotations
 
 import argparse
+import itertools
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,6 +25,9 @@ if TYPE_CHECKING:
     import numpy as np
 
     from ..pycaffe import Classifier
+
+SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".ppm", ".pgm", ".tif", ".tiff", ".webp")
+"""Of the files in a folder, these are images."""
 
 
 def _numbers(text: str) -> list[float]:
@@ -43,7 +50,7 @@ _numbers.__name__ = _whole.__name__ = _extents.__name__ = "list of numbers"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    parser.add_argument("images", metavar="IMAGE", nargs="+", help="image files")
+    parser.add_argument("images", metavar="IMAGE", nargs="+", help="image files, or folders")
     parser.add_argument("--model", metavar="FILE", required=True, help="the net's prototxt")
     parser.add_argument("--weights", metavar="FILE", required=True, help="the trained model")
     parser.add_argument("--labels", metavar="FILE", help="the names of the classes, one a line")
@@ -101,20 +108,68 @@ def run(args: argparse.Namespace) -> None:
     options.check_strict(classifier.mismatch, args)
     channels = classifier.preprocess.channels
     _set_input(classifier, args)
-    images = [io.load_image(path, color=channels > 1) for path in args.images]
-    scores = classifier.predict(images, oversample=args.oversample).reshape(len(images), -1)
-    labels = _read_labels(args.labels, scores.shape[1])
-    best = np.argsort(-scores, axis=1)[:, : args.top]
-    for path, row, order in zip(args.images, scores, best, strict=True):
-        print(path)
-        for index in order:
-            print(f"  {row[index]:.4f}  {labels[index]}")
+    paths = list(_files(args.images))
+    labels: list[str] = []
+    shown: list[list[tuple[str, float]]] = []
+
+    def enter(path: str) -> np.ndarray:
+        image = io.load_image(path, color=channels > 1)
+        return classifier.entered(image, oversample=args.oversample)
+
+    size = max(1, classifier.blobs[classifier.inputs[0]].shape[0] // (10 if args.oversample else 1))
+    for batch, entered in _ahead(enter, paths, size, args.threads):
+        scores = classifier.score(entered, oversample=args.oversample).reshape(len(batch), -1)
+        labels = labels or _read_labels(args.labels, scores.shape[1])
+        best = np.argsort(-scores, axis=1)[:, : args.top]
+        for path, row, order in zip(batch, scores, best, strict=True):
+            print(path)
+            for index in order:
+                print(f"  {row[index]:.4f}  {labels[index]}")
+            if args.picture:
+                shown.append([(labels[index], float(row[index])) for index in order])
     if args.picture:
-        shown = [
-            [(labels[index], float(row[index])) for index in order]
-            for row, order in zip(scores, best, strict=True)
-        ]
-        _draw(args.images, images, shown, args.picture)
+        images = [io.load_image(path, color=channels > 1) for path in paths]
+        _draw(paths, images, shown, args.picture)
+
+
+def _files(given: list[str]) -> Iterator[str]:
+    """The files that are named, and those in the folders that are named."""
+    from ..errors import UserError
+
+    for name in given:
+        if not Path(name).is_dir():
+            yield name
+            continue
+        inside = [path for path in Path(name).rglob("*") if path.suffix.lower() in SUFFIXES]
+        if not inside:
+            raise UserError(f"{name}: there is no image in this folder ({', '.join(SUFFIXES)})")
+        yield from map(str, sorted(inside))
+
+
+def _ahead(
+    enter: Callable[[str], np.ndarray], paths: list[str], size: int, threads: int | None
+) -> Iterator[tuple[list[str], list[np.ndarray]]]:
+    """Batches of files with the images that threads read and transform, some batches ahead."""
+    from ..backends.cores import usable_cores
+
+    threads = threads or usable_cores()
+    rest = iter(paths)
+    waiting: deque[Future[np.ndarray]] = deque()
+    with ThreadPoolExecutor(threads) as pool:
+
+        def begin(count: int) -> None:
+            waiting.extend(pool.submit(enter, path) for path in itertools.islice(rest, count))
+
+        begin(2 * (threads + size))
+        try:
+            for start in range(0, len(paths), size):
+                batch = paths[start : start + size]
+                entered = [waiting.popleft().result() for _ in batch]
+                begin(size)
+                yield batch, entered
+        finally:
+            for future in waiting:
+                future.cancel()
 
 
 def _set_input(classifier: Classifier, args: argparse.Namespace) -> None:

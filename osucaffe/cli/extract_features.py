@@ -126,15 +126,25 @@ class _Writer:
         index = 0
         while (batch := self._waiting.get()) is not None:
             items = batch.reshape(*batch.shape, *[1] * (4 - batch.ndim))
-            for item in items.reshape(*items.shape[:3], -1):  # more axes than Datum knows: as width
-                channels, height, width = item.shape
-                datum = Datum(channels=channels, height=height, width=width)
-                datum.float_data.extend(item.ravel().tolist())
-                yield b"%010d" % index, datum.SerializeToString()
+            items = items.reshape(*items.shape[:3], -1)  # more axes than Datum knows: as width
+            channels, height, width = items.shape[1:]
+            head = Datum(channels=channels, height=height, width=width).SerializeToString()
+            for item in items:
+                yield b"%010d" % index, head + _float_data(item)
                 index += 1
         self._ended = True
         if not self._whole:
             raise _Abandoned
+
+
+def _float_data(values: np.ndarray) -> bytes:
+    """Values as protobuf writes Datum's float_data: each behind the field's number and type."""
+    import numpy as np
+
+    fields = np.empty(values.size, [("tag", np.uint8), ("value", "<f4")])
+    fields["tag"] = 6 << 3 | 5
+    fields["value"] = values.ravel()
+    return fields.tobytes()
 
 
 class _Abandoned(Exception):

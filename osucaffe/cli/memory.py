@@ -22,7 +22,7 @@ def memory_of(net: Net) -> dict[str, int]:
         "blobs, their gradients and scratch, in one piece": plan.size,
         "the same if nothing were shared": plan.unshared,
         "of it: the most scratch (workspaces) of one call": max(scratch, default=0),
-        "blobs that keep their memory": sum(map(backend.nbytes, plan.kept)),
+        "blobs that keep their memory": sum(map(backend.nbytes, plan.persistent)),
         "parameters": parameters,
         "gradients of the parameters": backend.nbytes(net.arena.diff),
         "each history buffer of a solver (SGD has one, Adam two)": parameters,

@@ -37,7 +37,9 @@ class Rates:
 def measure_rates(backend: Backend) -> Rates:
     """Measure both, each by its best run, in the precision of the backend."""
     n, count = MATRIX[backend.name], COPIED[backend.name]
-    x, w, y = (Tensor((n, n), name=name, flexible=name != "w", kept=name == "w") for name in "xwy")
+    x, w, y = (
+        Tensor((n, n), name=name, flexible=name != "w", persistent=name == "w") for name in "xwy"
+    )
     product = Program()
     product.inner_product(x, w, None, y, axis=1, transpose=False)
     source, target = Tensor((count,), name="source"), Tensor((count,), name="target")

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
+    parser.set_defaults(servers=0)  # every rank is alike
     parser.add_argument("--ranks", metavar="N", type=options.positive, help="start so many ranks")
     parser.add_argument("--gpu", metavar="IDS", help='measure among GPUs: "0,1", or "all"')
     parser.add_argument("--out", metavar="FILE", help="the table (default: the user's own)")

@@ -59,7 +59,7 @@ __device__ __forceinline__ void unpack(T* x, int v, int count, const Packet& pac
 }
 
 // Wait for a packet of each of the ranks in the bits of `from`; they lie `apart` from one another.
-__device__ __forceinline__ void await(Packet (&got)[RANKS], const Packet* first, int apart,
+__device__ __forceinline__ void wait_for(Packet (&got)[RANKS], const Packet* first, int apart,
                                       uint32_t from, uint32_t call) {
     uint32_t missing;
     do {
@@ -120,7 +120,7 @@ one_shot(T* x, int count, const uint64_t* slots, uint32_t* calls, int rank) {
         Packet got[RANKS], own = pack(x, v, count, call);
 #pragma unroll
         for (int r = 0; r < RANKS; ++r) got[r] = own;
-        await(got, here + v, packets, others, call);
+        wait_for(got, here + v, packets, others, call);
         unpack(x, v, count, add_all(got, call));
     }
     END
@@ -145,7 +145,7 @@ two_shot(T* x, int count, const uint64_t* slots, uint32_t* calls, int rank) {
         Packet got[RANKS], own = pack(x, own_start + s, count, call);
 #pragma unroll
         for (int r = 0; r < RANKS; ++r) got[r] = own;
-        await(got, here + s, most, others, call);
+        wait_for(got, here + s, most, others, call);
         Packet total = add_all(got, call);
 #pragma unroll
         for (int r = 0; r < RANKS; ++r)
@@ -158,7 +158,7 @@ two_shot(T* x, int count, const uint64_t* slots, uint32_t* calls, int rank) {
         for (int r = 0; r < RANKS; ++r)
             if (packets * r / RANKS + s < packets * (r + 1) / RANKS) from |= 1u << r;
         Packet got[RANKS];
-        await(got, here + RANKS * most + s, most, from & others, call);
+        wait_for(got, here + RANKS * most + s, most, from & others, call);
 #pragma unroll
         for (int r = 0; r < RANKS; ++r)
             if ((from & others) >> r & 1) unpack(x, packets * r / RANKS + s, count, got[r]);
@@ -199,7 +199,7 @@ spread(T* x, int root, int64_t whole, int64_t offset, int count, const uint64_t*
                 from |= 1u << r;
         from &= others;
         Packet got[RANKS];
-        await(got, here + v, most, from, call);
+        wait_for(got, here + v, most, from, call);
 #pragma unroll
         for (int r = 0; r < RANKS; ++r) {
             Range theirs = range_of(r, root, whole, offset, count);

@@ -59,7 +59,7 @@ def assemble_again(before: Assembly, shapes: Mapping[str, Shape], *, inspectable
     _find_ends(parts)
     for name, blob in parts.blobs.items():
         old = before.blobs.get(name)
-        fixed = blob.data.kept and not blob.data.flexible
+        fixed = blob.data.persistent and not blob.data.flexible
         if old is not None and old.shape == blob.shape and fixed:
             _keep_memory(old.data, blob.data)
             _keep_memory(old.diff, blob.diff)
@@ -95,9 +95,9 @@ def _add_layer(parts: Assembly, layer: Layer, shapes: list[Shape], inspectable: 
             layer.fail("top", f'an earlier layer already makes "{name}": choose another name')
         made = bool(bottom) or position in layer.computed
         blob = Blob(name, shape, flexible=made and not inspectable)
-        blob.data.kept = blob.diff.kept = inspectable
+        blob.data.persistent = blob.diff.persistent = inspectable
         if not made:
-            blob.data.kept = True
+            blob.data.persistent = True
         if "data" in layer.alias:
             blob.data = _alias(bottom[0].data, shape)
             blob.diff.like = blob.data
@@ -137,7 +137,7 @@ def _find_ends(parts: Assembly) -> None:
     parts.inputs = [blob.name for node in nodes if node.layer.type == "Input" for blob in node.top]
     parts.outputs = sorted(name for name, blob in parts.blobs.items() if blob in outputs)
     for blob in outputs:
-        (blob.data.base or blob.data).kept = True
+        (blob.data.base or blob.data).persistent = True
     parts.losses = [
         (blob, weight)
         for node in nodes
@@ -145,7 +145,7 @@ def _find_ends(parts: Assembly) -> None:
         if weight
     ]
     for blob, _ in parts.losses:
-        blob.data.kept = blob.diff.kept = True
+        blob.data.persistent = blob.diff.persistent = True
 
 
 def untouched(parts: Assembly, *, inspectable: bool) -> Iterator[Tensor]:

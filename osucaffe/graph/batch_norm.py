@@ -50,7 +50,7 @@ def skip_copies(calls: list[Call]) -> list[Call]:
         those = [each for each in users.of(x) if id(each) not in dropped]
         before = [each for each in those if place[id(each)] < place[id(call)]]
         after = [each for each in those if place[id(each)] > place[id(call)]]
-        if not before or not after or copy.kept or x.base or copy.base:
+        if not before or not after or copy.persistent or x.base or copy.base:
             continue
         maker = before[-1]
         names = [name for name, tensor in maker.writes.items() if tensor is x]
@@ -176,7 +176,7 @@ def share_gradients(calls: list[Call]) -> list[Call]:
         if not is_plain_sum(call, 1):
             continue
         (x,), y = call.reads["xs"], call.writes["y"]
-        if x.base or y.base or y.kept or x is y:
+        if x.base or y.base or y.persistent or x is y:
             continue
         readers = _readers_of_copy(calls[index + 1 :], x, y)
         if readers is not None:

@@ -42,7 +42,7 @@ class Users:
     def only(self, tensor: Tensor, *calls: Call) -> bool:
         """Whether nothing but these calls touches the tensor, and no user may look at it."""
         known = set(map(id, calls))
-        return not tensor.kept and all(id(call) in known for call in self.of(tensor))
+        return not tensor.persistent and all(id(call) in known for call in self.of(tensor))
 
 
 def pairs(calls: Sequence[Call]) -> Iterator[tuple[Call | None, Call]]:

@@ -43,7 +43,7 @@ def relu_before_pooling(calls: list[Call], programs: Sequence[list[Call]]) -> li
             and convolution.settings["relu"] is None
             and call.reads["x"] is call.writes["y"] is pooling.writes["y"]
             and pooling.reads["x"] is convolution.writes["y"]
-            and not pooling.reads["x"].kept
+            and not pooling.reads["x"].persistent
             and readers[id(pooling.reads["x"].base or pooling.reads["x"])] == 1
         ):
             x = pooling.reads["x"]

@@ -42,7 +42,7 @@ def drop_copies(calls: Forward, constants: Constants, adds: Collection[str]) -> 
         if call.name != "copy":
             continue
         x, y = call.reads["x"], call.writes["y"]
-        if y.kept or y.base or y.viewed or x.dtype != y.dtype or x.shape != y.shape:
+        if y.persistent or y.base or y.viewed or x.dtype != y.dtype or x.shape != y.shape:
             continue
         others = [each for each in calls if each is not call]
         if any(writes(each, y) for each in others) or any(
@@ -75,7 +75,7 @@ def drop_unread(calls: Forward, constants: Constants, adds: Collection[str]) -> 
         written = [tensor.base or tensor for tensor in call.written_tensors()]
         if (
             call.name == "host"
-            or any(tensor.kept or tensor.array is not None for tensor in written)
+            or any(tensor.persistent or tensor.array is not None for tensor in written)
             or any(id(tensor) in wanted or constants.is_parameter(tensor) for tensor in written)
         ):
             wanted.update(map(key, call.read_tensors()))
@@ -119,7 +119,7 @@ def _constant_makers(norm: Call, users: Users, constants: Constants) -> list[Cal
         if tensor is None or constants.is_parameter(tensor):
             continue
         found = [call for call in users.of(tensor) if call is not norm]
-        if len(found) != 1 or found[0].name not in _PURE or tensor.kept:
+        if len(found) != 1 or found[0].name not in _PURE or tensor.persistent:
             return None
         makers[id(found[0])] = found[0]
     known = [norm, *makers.values()]
@@ -267,7 +267,12 @@ def add_in_place(calls: Forward, constants: Constants, adds: Collection[str]) ->
             maker = _adding_maker(term, other, call, result[:place], users, adds)
             y = call.writes["y"]
             later = result[place + 1 :]
-            if maker is None or any(reads(each, other) for each in later) or y.viewed or y.kept:
+            if (
+                maker is None
+                or any(reads(each, other) for each in later)
+                or y.viewed
+                or y.persistent
+            ):
                 continue
             give(maker.reads, maker, "addend", other)
             maker.writes["y"] = other
@@ -302,12 +307,18 @@ def _adding_maker(
     """The call that makes one term of a sum, for it alone, if it can add the other and be run in
     the sum's place."""
     found = [call for call in users.of(term) if call is not total]
-    if len(found) != 1 or found[0].name not in adds or term.base or term.viewed or term.kept:
+    if len(found) != 1 or found[0].name not in adds or term.base or term.viewed or term.persistent:
         return None
     maker = found[0]
     if maker.settings["relu"] is not None or "addend" in maker.reads:
         return None
-    if other.base or other.viewed or other.kept or other.array is not None or not other.flexible:
+    if (
+        other.base
+        or other.viewed
+        or other.persistent
+        or other.array is not None
+        or not other.flexible
+    ):
         return None
     behind = before[[id(call) for call in before].index(id(maker)) + 1 :]
     if any(writes(call, maker.reads["x"]) for call in behind):

@@ -26,7 +26,7 @@ class MemoryPlan:
     offsets: list[tuple[Tensor, int]]
     size: int
     unshared: int
-    kept: list[Tensor]
+    persistent: list[Tensor]
 
     def __str__(self) -> str:
         return f"{self.size / 1e6:.1f} MB ({self.unshared / 1e6:.1f} MB if none were shared)"
@@ -70,7 +70,7 @@ def plan_memory(
     memory of its own.
     """
     found = list(lives(timelines).values())
-    shared = [life for life in found if not life.tensor.kept]
+    shared = [life for life in found if not life.tensor.persistent]
     sizes = [-(-size_of(life.tensor) // ALIGNMENT) * ALIGNMENT for life in shared]
     placed: list[tuple[int, int, int, int]] = []  # offset, end, first, last
     offsets: list[tuple[Tensor, int]] = []
@@ -87,8 +87,8 @@ def plan_memory(
         bisect.insort(placed, (offset, offset + size, life.first, life.last))
         offsets.append((life.tensor, offset))
         total = max(total, offset + size)
-    kept = [life.tensor for life in found if life.tensor.kept]
-    return MemoryPlan(offsets, total, sum(sizes), kept)
+    persistent = [life.tensor for life in found if life.tensor.persistent]
+    return MemoryPlan(offsets, total, sum(sizes), persistent)
 
 
 class Pool:

@@ -51,7 +51,7 @@ def _fit(calls: list[Call], overlapping: list[int], size_of: Callable[[Tensor], 
     wanted = {index: calls[index].overlap for index in overlapping}
     for index in overlapping:
         calls[index].overlap = 0
-    life = {key: each for key, each in lives([calls]).items() if not each.tensor.kept}
+    life = {key: each for key, each in lives([calls]).items() if not each.tensor.persistent}
     sizes = {key: size_of(each.tensor) for key, each in life.items()}
     alive = [0] * len(calls)
     for key, each in life.items():

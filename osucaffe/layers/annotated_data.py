@@ -79,7 +79,7 @@ class AnnotatedData(Varying):
             self.feed(program, [top[0].data])
             return
         top[1].keep_exact()
-        top[1].length = self.tensor((1,), kept=True)
+        top[1].length = self.tensor((1,), persistent=True)
         self.feed(program, [top[0].data, top[1].data, top[1].length])
 
     def next(self) -> list[Buffer]:

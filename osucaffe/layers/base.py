@@ -161,11 +161,18 @@ class Layer:
         return None
 
     def tensor(
-        self, shape: Shape, dtype: str = "float32", *, flexible: bool = False, kept: bool = False
+        self,
+        shape: Shape,
+        dtype: str = "float32",
+        *,
+        flexible: bool = False,
+        persistent: bool = False,
     ) -> Tensor:
-        """Memory of the layer's own that lives from forward to backward (kept: for ever)."""
+        """Memory of the layer's own that lives from forward to backward (persistent: for ever)."""
         self.check_shape("bottom", "memory of its own", shape)
-        return Tensor(shape, dtype, f"{self.name}.{self.type}", flexible=flexible, kept=kept)
+        return Tensor(
+            shape, dtype, f"{self.name}.{self.type}", flexible=flexible, persistent=persistent
+        )
 
     def takes_labels(self, bottom: int, classes: int, ignored: int | None = None) -> None:
         """Declare that a bottom holds labels, 0 to classes - 1 or the one that is ignored."""

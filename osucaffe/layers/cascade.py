@@ -99,7 +99,7 @@ class MaskResize(Layer):
         # Each image is a region of its own.
         whole = np.zeros((shape[0], 5), np.float32)
         whole[:, 0], whole[:, 3:] = np.arange(shape[0]), shape[:1:-1]
-        self.rois = self.tensor(whole.shape, kept=True)
+        self.rois = self.tensor(whole.shape, persistent=True)
         self.initial = [(self.rois, whole)]
         return [(*shape[:2], param.output_height, param.output_width)]
 

@@ -89,7 +89,7 @@ class Input(Layer):
 
     def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
         for blob in top:
-            blob.data.kept = True
+            blob.data.persistent = True
 
 
 @register("DummyData")

@@ -104,7 +104,7 @@ class Flip(Layer):
         if len(shape) != 4:
             self.fail("bottom", f"has shape {shape}, but must be N x C x H x W")
         axes = [axis for axis, wanted in ((3, param.flip_width), (2, param.flip_height)) if wanted]
-        self.orders = {axis: self.tensor((shape[axis],), kept=True) for axis in axes}
+        self.orders = {axis: self.tensor((shape[axis],), persistent=True) for axis in axes}
         for axis, order in self.orders.items():
             self.initial.append((order, np.arange(shape[axis])[::-1].astype(np.float32)))
         return [shape]

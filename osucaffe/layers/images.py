@@ -76,7 +76,7 @@ class Images(Stream):
         self._table = self.tensor((batch, 3), "int32")
         self._mean: Tensor | None = None
         if transform.mean is not None:
-            self._mean = self.tensor(transform.mean.shape, kept=True)
+            self._mean = self.tensor(transform.mean.shape, persistent=True)
             self.initial = [(self._mean, transform.mean)]
         self._scale, self._interleaved = float(transform.scale), source.interleaved
         shapes = shapes[: len(self.param.top)]

@@ -49,7 +49,7 @@ class Lstm(Recurrent):
             names = [f"dx{i}" for i in range(4)]
             bounds = [f"{name} = max(-{most!r}, min({most!r}, {name}))" for name in names]
             self.derivative = ";".join([LSTM_DERIVATIVE, *bounds])
-        self.keep = self.tensor(self.steps, kept=True)
+        self.keep = self.tensor(self.steps, persistent=True)
         if len(bottom) < 2:
             later = np.ones(self.steps, np.float32)
             later[0] = 0

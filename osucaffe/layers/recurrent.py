@@ -85,7 +85,7 @@ class Recurrent(Layer):
         if self.exposed:
             return [self.flat(blob.data) for blob in bottom[len(bottom) - self.states :]]
         shape = (bottom[0].shape[1], self.size)
-        self.carried = [self.tensor(shape, kept=True) for _ in range(self.states)]
+        self.carried = [self.tensor(shape, persistent=True) for _ in range(self.states)]
         first = [self.tensor(shape) for _ in range(self.states)]
         for carried, state in zip(self.carried, first, strict=True):
             program.copy(carried, state)

@@ -16,5 +16,5 @@ class Rows(Boxes):
     def open_rows(self, top: Blob) -> tuple[Tensor, Tensor]:
         """The rows of the top, and where their number goes."""
         top.keep_exact()
-        top.length = self.tensor((1,), kept=True)
+        top.length = self.tensor((1,), persistent=True)
         return top.data.view(top.shape[2:]), top.length

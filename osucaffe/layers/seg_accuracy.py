@@ -32,7 +32,7 @@ class SegAccuracy(Layer):
         self.ignored = list(param.ignore_label)
         if len(self.ignored) < 2:
             self.takes_labels(1, scores[1], *self.ignored)
-        self.sums = self.tensor((3, scores[1]), kept=not param.reset)
+        self.sums = self.tensor((3, scores[1]), persistent=not param.reset)
         if not param.reset:
             self.initial = [(self.sums, np.zeros(self.sums.shape))]
         return [(1, 1, 1, 3)]

@@ -109,7 +109,7 @@ class Shard:
         for tag, segments in pieces.items():
             start = offset
             for count, lr_mult, decay_mult in segments:
-                blob = Blob(f"piece {tag}", (count,), kept=True)
+                blob = Blob(f"piece {tag}", (count,), persistent=True)
                 self.parameters.append(Parameter(blob.name, "", tag, blob, lr_mult, decay_mult))
                 offset += count
             self.ranges[tag] = start, offset

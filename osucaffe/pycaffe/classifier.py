@@ -57,15 +57,22 @@ class Classifier(ImageNet):
         oversample: average over ten crops: corners, centre, and their mirror images.
         """
         self.scale_as_trained(self.enter_as_trained(inputs))
-        images = [resize_image(image, self.image_dims) for image in inputs]
-        if oversample:
-            crops = list(_ten_crops(images, self.crop_dims))
-        else:
-            crops = [centre(image, self.crop_dims) for image in images]
-        data = self.preprocess(crops)
+        parts = [self.entered(image, oversample=oversample) for image in inputs]
+        return self.score(parts, oversample=oversample)
+
+    def entered(self, image: np.ndarray, *, oversample: bool) -> np.ndarray:
+        """An image (height, width, channels) as it enters the net: crops, (1 or 10, C, H, W)."""
+        image = resize_image(image, self.image_dims)
+        whole = not oversample
+        crops = [centre(image, self.crop_dims)] if whole else _ten_crops([image], self.crop_dims)
+        return self.preprocess(list(crops))
+
+    def score(self, entered: Sequence[np.ndarray], *, oversample: bool) -> np.ndarray:
+        """The scores (images x classes) of images that `entered` gave."""
+        data = np.concatenate(entered)
         scores = self.forward_all(**{self.inputs[0]: data})[self.outputs[0]]
         if oversample:
-            scores = scores.reshape((len(images), 10, -1)).mean(axis=1)
+            scores = scores.reshape((len(entered), 10, -1)).mean(axis=1)
         return scores
 
 

@@ -3,7 +3,10 @@ same parameters, inputs and outputs, but no other blobs until somebody looks at 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import contextlib
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 import numpy as np
 
@@ -14,6 +17,7 @@ from .blob import Store
 MOST_WANTED = 8
 """A script that looks at more blobs gets them all: its own net runs."""
 BLOCK = 4096
+_PARAMETERS = " parameters"
 
 Make = Callable[[list[str]], engine.Net]
 
@@ -34,6 +38,7 @@ class ForwardOnly:
         self._prints: dict[Tensor, np.ndarray] = {}
         self._looked_at: set[Tensor] = set()
         self.is_stale = False
+        self.reshaped()
 
     @staticmethod
     def serves(net: engine.Net) -> bool:
@@ -46,13 +51,51 @@ class ForwardOnly:
             and not any(call.name == "host" for call in net.programs[0])
         )
 
-    @property
     def pays(self) -> bool:
-        """Whether there are blobs that nobody looks at."""
+        """Whether there are blobs that nobody looks at, or holds an array of: on the CPU that is
+        the blob's memory, and shows what a pass computes."""
+        held = [name for name, count in self._held().items() if count and name in self._net.blobs]
+        more = set(held) - self._wanted.union(self._net.inputs, self._net.outputs)
+        if len(more) > MOST_WANTED:
+            return False
+        self.want(more)
         return len(self._wanted) <= MOST_WANTED
+
+    def reshaped(self) -> None:
+        """The net has other memory, of which the script has no arrays yet."""
+        self.is_stale = False
+        self._own = self._counted()
+
+    def _counted(self) -> dict[str, int]:
+        """How many objects refer to the memory of each blob, and to that of all parameters."""
+        if self._net.backend.name != "cpu":
+            return {}
+        found = {name: holders(blob.data.array) for name, blob in self._net.blobs.items()}
+        parameters = [holders(each.blob.data.array) for each in self._net.parameters]
+        return found | {_PARAMETERS: sum(parameters)}
+
+    def _held(self) -> dict[str, int]:
+        """How many of them the script has: those that came while the nets did not run."""
+        return {name: count - self._own[name] for name, count in self._counted().items()}
+
+    @contextlib.contextmanager
+    def _running(self) -> Iterator[None]:
+        """What refers to memory from here on is the nets' own."""
+        held = self._held()
+        yield
+        self._own = {name: count - held[name] for name, count in self._counted().items()}
 
     def run(self) -> None:
         """Run all of forward. What the script wrote must have been uploaded."""
+        held = self._held()
+        with self._running():
+            self._run()
+        self.is_stale = True
+        if not held.get(_PARAMETERS):  # nobody can write to them any more
+            self._looked_at.clear()
+            self._prints.clear()
+
+    def _run(self) -> None:
         fast = self._fast = self._fast or self._built()
         shapes = {name: self._net.blobs[name].shape for name in self._net.inputs}
         if any(fast.blobs[name].shape != shape for name, shape in shapes.items()):
@@ -67,7 +110,6 @@ class ForwardOnly:
             elif name not in self._given:
                 self._given[name] = self._net.backend.read(self._net.blobs[name].data)
         fast.forward()
-        self.is_stale = True
 
     def want(self, names: Iterable[str]) -> None:
         """Have these blobs from the next run on."""
@@ -87,14 +129,15 @@ class ForwardOnly:
     def catch_up(self) -> None:
         """Compute the blobs that are stale from the inputs of the last run."""
         self.is_stale = False
-        backend = self._net.backend
-        tensors = {name: self._net.blobs[name].data for name in self._net.inputs}
-        now = {name: backend.read(tensor) for name, tensor in tensors.items()}
-        for name, tensor in tensors.items():
-            backend.write(tensor, self._given[name])
-        self._net.forward()
-        for name, tensor in tensors.items():
-            backend.write(tensor, now[name])
+        backend, net = self._net.backend, self._net
+        has = {*net.inputs, *net.outputs, *(self._wanted if self._fast else ())}
+        now = [(net.blobs[name].data, backend.read(net.blobs[name].data)) for name in has]
+        for name in net.inputs:
+            backend.write(net.blobs[name].data, self._given[name])
+        with self._running():
+            net.forward()
+        for tensor, values in now:  # a script may have written to them since
+            backend.write(tensor, values)
 
     def refresh(self) -> None:
         """The parameters have changed."""
@@ -130,6 +173,16 @@ class ForwardOnly:
             changed = changed or before is None or not np.array_equal(before, found)
             self._prints[tensor] = found
         return changed
+
+
+def holders(array: Any) -> int:
+    """How many objects refer to the memory of an array: a script may hold it, or views of it or of
+    these, and NumPy lets each refer to what owns the memory."""
+    count = 0
+    while array is not None:
+        count += sys.getrefcount(array)
+        array = array.base
+    return count
 
 
 def fingerprint(values: np.ndarray) -> np.ndarray:

@@ -129,8 +129,8 @@ class Net(WholeSets):
     def _blob(self, name: str) -> Blob:
         def look() -> None:
             if self._forward_only is not None and not self._forward_only.has(name):
-                self._forward_only.want([name])
                 self._catch_up()
+                self._forward_only.want([name])
 
         return Blob(lambda: self._net.blobs[name], self._store, look)
 
@@ -237,7 +237,7 @@ class Net(WholeSets):
         self.prepare()
         whole = start == 0 and end == len(self.layers) - 1
         called = self._before_forward or self._after_forward
-        if self._forward_only is not None and self._forward_only.pays and whole and not called:
+        if self._forward_only is not None and whole and not called and self._forward_only.pays():
             self._forward_only.run()
             self.done()
             return 0.0
@@ -309,9 +309,9 @@ class Net(WholeSets):
         if waiting:
             self._store.upload()
             self._store.forget()
-            if self._forward_only is not None:
-                self._forward_only.is_stale = False
             self._net.reshape({name: self.blobs[name].shape for name in waiting})
+            if self._forward_only is not None:
+                self._forward_only.reshaped()
             for name in waiting:
                 self.blobs[name].settle()
             self._follow()

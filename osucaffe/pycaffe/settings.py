@@ -10,15 +10,18 @@ from typing import Any
 
 from .. import log as log_lines
 from ..backends.backend import Backend
+from ..errors import UserError
 
 logger = logging.getLogger("osucaffe")
 
+PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
 _LEVELS = (logging.INFO, logging.WARNING, logging.ERROR, logging.CRITICAL)
 
 
 class _Settings:
     gpu = False
     device = 0
+    precision: str | None = None
     seed: int | None = None
     nets = 0
     given: Any = None
@@ -37,6 +40,14 @@ def set_mode_gpu() -> None:
 def set_device(number: int) -> None:
     """The GPU for the nets that follow."""
     _Settings.device = number
+
+
+def set_precision(precision: str | None) -> None:
+    """What a GPU computes in, for the nets that follow: "fp32", "tf32", "bf16" or "fp16" (None: as
+    `osucaffe train` does). Arrays and parameters are float32 always. UserError for others."""
+    if precision not in (None, *PRECISIONS):
+        raise UserError(f"precision {precision!r}: it must be one of {', '.join(PRECISIONS)}")
+    _Settings.precision = precision
 
 
 def set_random_seed(seed: int) -> None:
@@ -61,7 +72,7 @@ def backend() -> Any:
     """The backend that `use` gave, or that of the device that is set."""
     if _Settings.given is not None:
         return _Settings.given
-    return _cuda(_Settings.device) if _Settings.gpu else _cpu()
+    return _cuda(_Settings.device, _Settings.precision) if _Settings.gpu else _cpu()
 
 
 @functools.cache
@@ -72,10 +83,10 @@ def _cpu() -> Any:
 
 
 @functools.cache
-def _cuda(device: int) -> Any:
+def _cuda(device: int, precision: str | None) -> Any:
     from ..backends.cuda import Cuda
 
-    return Cuda(device)
+    return Cuda(device, precision)
 
 
 def has_nccl() -> bool:

@@ -27,7 +27,7 @@ class Losses:
         self._backend, self._group, self._parts = backend, group, parts
         self._noted = 0
         self._lost = False
-        self._ring = Tensor((length * parts,), name="losses", kept=True)
+        self._ring = Tensor((length * parts,), name="losses", persistent=True)
         backend.place(self._ring, backend.allocate(backend.nbytes(self._ring)), 0)
         backend.write(self._ring, 0)
 

@@ -53,7 +53,7 @@ class Optimizer:
         # One behind another, as the update takes them, each is written by whoever owns it.
         scalars, memory = self._buffer("scalars", len(update.names))
         self._scalars = scalars
-        self._given = Tensor((1,), name="learning_rate", kept=True)
+        self._given = Tensor((1,), name="learning_rate", persistent=True)
         self._place(self._given, scalars, memory, update.names.index("lr"))
         uploads = backend.uploads()
         self._ahead = RowsAhead(uploads, (1,), "float32", _RATES_AHEAD, "learning rates")
@@ -69,7 +69,7 @@ class Optimizer:
         self.squares: Tensor | None = None
         """Where the first of the steps leaves the sum of squares, if the others need it."""
         if "squares" in update.names:
-            self.squares = squares = Tensor((1,), name="squares", kept=True)
+            self.squares = squares = Tensor((1,), name="squares", persistent=True)
             self._place(squares, scalars, memory, update.names.index("squares"))
             program.sum_of_squares(arena.diff, squares.view(()))
         if scale:
@@ -160,7 +160,7 @@ class Optimizer:
 
     def _buffer(self, name: str, size: int) -> tuple[Tensor, Any]:
         """A flat tensor of zeros that keeps its memory, and that memory."""
-        tensor = Tensor((size,), name=name, kept=True)
+        tensor = Tensor((size,), name=name, persistent=True)
         memory = self._backend.allocate(self._backend.nbytes(tensor))
         self._backend.place(tensor, memory, 0)
         self._backend.write(tensor, 0)
@@ -169,7 +169,7 @@ class Optimizer:
     def _part(self, flat: Tensor, memory: Any, start: int, parameter: Parameter) -> Tensor:
         """The history of one parameter, within a flat buffer."""
         data = parameter.blob.data
-        part = Tensor(data.shape, name=f"{flat.name}.{parameter.name}", kept=True, like=data)
+        part = Tensor(data.shape, name=f"{flat.name}.{parameter.name}", persistent=True, like=data)
         self._place(part, flat, memory, start)
         return part
 

@@ -27,7 +27,7 @@ class Outputs:
         self._rows = min(_ROWS, _ELEMENTS // max(count, 1)) if plain and fixed else 0
         self._kept: list[Tensor] = []
         for blob in self._blobs if self._rows else ():
-            tensor = Tensor((self._rows, *blob.shape), name="outputs", kept=True)
+            tensor = Tensor((self._rows, *blob.shape), name="outputs", persistent=True)
             net.backend.place(tensor, net.backend.allocate(net.backend.nbytes(tensor)), 0)
             self._kept.append(tensor)
         self._total, self._noted = np.zeros(count), 0

@@ -90,7 +90,7 @@ class LossScale:
             logger.info("Loss scale: %g (%d updates skipped so far)", factor, skipped)
 
     def _number(self, name: str) -> Tensor:
-        tensor = Tensor((1,), name=name, kept=True)
+        tensor = Tensor((1,), name=name, persistent=True)
         self._backend.place(tensor, self._backend.allocate(self._backend.nbytes(tensor)), 0)
         return tensor
 

@@ -194,3 +194,19 @@ def test_bad_input(cli, classify):
     ]:
         done = classify("digit.jpg", *options)
         assert expected in message(done)
+
+
+def test_a_folder_of_images_and_one_by_one_are_the_same(cli, classify, digits):
+    folder = cli.folder / "many" / "inside"
+    folder.mkdir(parents=True)
+    names, _ = digits(23)
+    for name in names:
+        (cli.folder / name).rename(folder / f"{int(name[:-4]):02}.jpg")
+    (folder / "notes.txt").write_text("no image")
+    paths = [str(path) for path in sorted(folder.glob("*.jpg"))]
+    whole = classify("--top", "2", str(folder.parent)).out
+    assert whole.splitlines()[::3] == paths
+    parts = [classify("--top", "2", "--threads", "1", *paths[i : i + 9]).out for i in (0, 9, 18)]
+    assert whole == "".join(parts)
+    (cli.folder / "none").mkdir()
+    assert "there is no image in this folder" in message(classify(str(cli.folder / "none")))

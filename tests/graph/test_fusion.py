@@ -128,5 +128,5 @@ def test_a_relu_behind_max_pooling_moves_to_the_convolution() -> None:
         looking.copy(other, x)  # something else wants the convolution's output as it is
         fused = fuse([forward(), looking.calls], ())
         assert names(fused[0]) == ["convolution", "max_pooling", "relu"]
-    y.kept = True
+    y.persistent = True
     assert names(fuse([forward()], ())[0]) == ["convolution", "max_pooling", "relu"]

@@ -10,7 +10,7 @@ from osucaffe.graph.memory import plan_memory
 
 def chain(count: int, size: int = 1000) -> list[Call]:
     tensors = [Tensor((size,), name=str(i)) for i in range(count + 1)]
-    tensors[0].kept = True
+    tensors[0].persistent = True
     return [Call("copy", {"x": a}, {"y": b}, {}) for a, b in pairwise(tensors)]
 
 
@@ -22,7 +22,7 @@ def test_a_chain_needs_two_buffers():
     plan = plan_memory([chain(10)], bytes_of, share=True)
     assert plan.size == 2 * 4096  # 4,000 bytes each, rounded up
     assert plan.unshared == 10 * 4096
-    assert len(plan.kept) == 1
+    assert len(plan.persistent) == 1
 
 
 def test_without_sharing_each_has_its_own():

@@ -38,7 +38,7 @@ def test_only_a_few_run_at_a_time() -> None:
 
 def test_their_operands_stay_in_memory() -> None:
     kept, dy, dx, later = (Tensor((64,)) for _ in range(4))
-    kept.kept = True
+    kept.persistent = True
     for beside, shared in (0, True), (2, False):
         calls = [
             call("filter", [dy], [kept]), call("data", [kept], [dx]), call("data", [dx], [later]),

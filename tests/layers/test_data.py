@@ -124,7 +124,7 @@ def test_input():
     built = Built(text % "")
     assert built.shapes == [(2, 3), (2, 3)]
     assert built.calls == []
-    assert all(blob.data.kept for blob in built.tops)
+    assert all(blob.data.persistent for blob in built.tops)
     assert Built(text % "shape { dim: 7 }").shapes == [(2, 3), (7,)]
     with pytest.raises(UserError, match=r'layer "i" \(Input\), input_param.shape: 3 shapes for 2'):
         Built(text % "shape { dim: 7 } shape { dim: 1 }")

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import osucaffe.pycaffe as caffe
+from osucaffe.errors import UserError
 from osucaffe.pycaffe.forward_only import MOST_WANTED
 
 from .nets import write
@@ -102,6 +103,49 @@ def test_parameters_may_change_at_any_time(
     same(net, plain, ["prob", "ip"])
 
 
+def test_arrays_that_a_script_holds_follow(nets: tuple[caffe.Net, caffe.Net]) -> None:
+    held = [[each.blobs["scaled"].data, each.blobs["pool"].data[1:3, 0]] for each in nets]
+    for step in range(3):
+        feed(step, *nets)
+        for each in nets:
+            each.forward()
+        assert nets[0]._forward_only.is_stale
+        for mine, other in zip(*held, strict=True):
+            np.testing.assert_allclose(mine, other, rtol=1e-5, atol=1e-5)
+
+
+def test_what_a_script_writes_to_a_blob_stays(nets: tuple[caffe.Net, caffe.Net]) -> None:
+    net, plain = nets
+    feed(1, net, plain)
+    for each in nets:
+        each.forward(blobs=["pool"])
+        each.blobs["pool"].data[0] = 1
+        each.blobs["prob"].data[1] = 2
+        assert each.blobs["conv"].data.shape == (4, 5, 4, 5)
+        np.testing.assert_array_equal(each.blobs["prob"].data[1], 2)
+        each.forward(start="ip")
+    same(net, plain, list(net.blobs))
+
+
+def test_parameters_are_compared_while_a_script_holds_them(
+    nets: tuple[caffe.Net, caffe.Net],
+) -> None:
+    net, plain = nets
+    for each in nets:
+        each.params["conv"][0].data[0] = 1
+    feed(1, net, plain)
+    net.forward(), plain.forward()
+    same(net, plain, ["prob"])
+    assert not net._forward_only._looked_at
+    held = net.params["conv"][0].data[1]
+    for value in 1, 2:
+        held[:] = value
+        plain.params["conv"][0].data[1] = value
+        net.forward(), plain.forward()
+        same(net, plain, ["prob"])
+        assert net._forward_only._looked_at
+
+
 def test_other_shapes(nets: tuple[caffe.Net, caffe.Net]) -> None:
     net, plain = nets
     for count in 4, 2, 4, 7, 2:
@@ -175,3 +219,8 @@ def test_nets_that_bring_their_data_run_as_they_are(tmp_path: Path) -> None:
     net = caffe.Net(write(tmp_path, text), caffe.TEST)
     assert net._forward_only is None
     net.forward()
+
+
+def test_an_unknown_precision_is_refused():
+    with pytest.raises(UserError, match="precision 'half': it must be one of fp32, tf32"):
+        caffe.set_precision("half")

@@ -103,3 +103,30 @@ def test_sharing(pair):
     first.params["conv"][0].data[...] = 0
     second.forward()
     np.testing.assert_allclose(second.blobs["prob"].data, 0.2, rtol=1e-5)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_forward_only_nets(tmp_path, precision):
+    path = write(tmp_path, DEPLOY)
+    plain = caffe.Net(path, caffe.TEST)
+    plain._forward_only = None
+    plain.save(str(tmp_path / "weights"))
+    caffe.set_mode_gpu()
+    caffe.set_precision(precision)
+    try:
+        net = caffe.Net(path, caffe.TEST, weights=str(tmp_path / "weights"))
+    finally:
+        caffe.set_precision(None)
+    bound = 1e-3 if precision == "fp32" else 0.05
+    for step, size in enumerate([4, 4, 4, 2, 4, 4]):
+        data = np.random.default_rng(step).standard_normal((size, 3, 6, 6)).astype(np.float32)
+        results = []
+        for each in (net, plain):
+            each.blobs["data"].reshape(size, 3, 6, 6)
+            each.params["conv"][1].data[...] = step / 4
+            outputs = dict(each.forward(data=data))
+            results.append({name: array.copy() for name, array in outputs.items()})
+            if step > 3:
+                results[-1]["conv"] = each.blobs["conv"].data.copy()
+        for name, expected in results[1].items():
+            np.testing.assert_allclose(results[0][name], expected, rtol=bound, atol=bound)

@@ -26,7 +26,7 @@ def backend(request: pytest.FixtureRequest) -> Any:
 
 
 def scalar(backend: Any) -> Tensor:
-    tensor = Tensor((), kept=True)
+    tensor = Tensor((), persistent=True)
     backend.place(tensor, backend.allocate(backend.nbytes(tensor)), 0)
     return tensor
 
@@ -59,6 +59,6 @@ def test_iterations_are_means_of_their_passes(backend: Any) -> None:
 
 def test_a_net_without_a_loss_has_none(backend: Any) -> None:
     losses = Losses(backend, ProcessGroup(), length=2, parts=1)
-    losses.note(SimpleNamespace(total=Tensor((), kept=True)), 0)
+    losses.note(SimpleNamespace(total=Tensor((), persistent=True)), 0)
     losses.read()
     assert losses.mean == 0

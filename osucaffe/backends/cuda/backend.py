@@ -365,7 +365,7 @@ class Cuda(Backend):
     def layout_for(self, root: Tensor, dtype: str | None = None) -> Layout | None:
         """What `choose_layout` chooses: blobs are of the precision's type, channels last;
         parameters and outputs stay row-major float32 (None)."""
-        if root.kept:
+        if root.persistent:
             return None
         chosen = dtype or (self.dtype if root.dtype == "float32" else root.dtype)
         return Layout(root.shape, chosen, len(root.shape) > 2)

@@ -149,7 +149,7 @@ def choose_row_layout(tensor: Tensor, dtype: str) -> None:
     root = tensor.root
     if not root.flexible:
         return
-    if root.kept or root.dtype != "float32":
+    if root.persistent or root.dtype != "float32":
         root.flexible = False
     else:
         root.layout = Layout(root.shape, dtype, False)

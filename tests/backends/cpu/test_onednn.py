@@ -80,7 +80,7 @@ def test_convolution(name: str, row_major: bool) -> None:
     )
     program = Program()
     x = Given(x_shape) if row_major else blocked(program, x_shape)
-    w = Given(w_shape, flexible=not row_major, kept=True)
+    w = Given(w_shape, flexible=not row_major, persistent=True)
     b = Given(w_shape[:1])
     y = Tensor((x_shape[0], w_shape[0], *out), flexible=not row_major)
     dy, dx, dw, db = (

@@ -23,7 +23,8 @@ SHARED = re.compile(r"extern __shared__ .*?(\w+) shared\[\];")
 
 def as_text(name: str) -> str:
     """A file of kernels; the memory that a block shares is lockstep.h's."""
-    return SHARED.sub(r"\1* shared = reinterpret_cast<\1*>(::shared);", read(f"{name}.cu"))
+    text = read("epilogue.cuh") + read(f"{name}.cu")
+    return SHARED.sub(r"\1* shared = reinterpret_cast<\1*>(::shared);", text)
 
 
 def defines(macros: Mapping[str, Any]) -> str:

@@ -201,3 +201,9 @@ def test_architectures(capability: int, supported: tuple[int, ...], wanted: str)
 def test_an_nvrtc_that_is_too_new_says_so() -> None:
     with pytest.raises(RuntimeError, match=r"8\.0 and later, not for 7\.5.*cuda12"):
         compile.architecture(75, (80, 90))
+
+
+def test_what_blocks_leave_to_the_system() -> None:
+    """A kibibyte of each block from Ampere on, as the CUDA programming guide says."""
+    found = {name: device.reserved_shared_memory for name, device in DEVICES.items()}
+    assert found == dict.fromkeys(DEVICES, 1 << 10) | {"T4": 0}

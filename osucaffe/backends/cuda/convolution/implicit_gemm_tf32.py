@@ -31,7 +31,7 @@ from .wgmma import Correlation, correlates, multiplication
 LEAST_WORK = 4e9
 """Multiplications from which on it is worth trying."""
 REGISTERS = 1 << 16
-"""Of a multiprocessor."""
+"""Of a multiprocessor of sm_90, the one architecture that these kernels are for."""
 MOST_PIXELS = 2**31 - 2**24
 """Numbers of pixels, and of vectors of filters, are of 32 bits."""
 CHUNK = 16
@@ -51,7 +51,7 @@ BUFFERS = (3, 2)
 LEAST_STAGES, ENOUGH_STAGES, MOST_STAGES = 4, 8, 32
 """From ENOUGH_STAGES on, memory is better spent on a third part of the image."""
 CACHE_BYTES, MEMORY_BYTES, EPILOGUE = 36, 14, 1500
-"""Of a large GPU, about: bytes a cycle of each multiprocessor's from the cache that all share, and
+"""On an H200, about: bytes a cycle of each multiprocessor's from the cache that all share, and
 from the memory; cycles in which the results of a tile are stored."""
 TRIED = 3
 """Tile configs that are timed."""

@@ -30,10 +30,10 @@ from .problem import Problem
 MOST_WORK = 7e8
 """Multiplications up to which it is worth trying whether these kernels are the fastest."""
 LATENCY, WORDS_A_CYCLE = 3000, 12
-"""Of a large GPU, about: what `TileConfig.cycles` counts with."""
-BLOCK_SHARED = 1024
-"""Bytes of shared memory that the system takes for each block."""
+"""Cycles until a block multiplies, and words a cycle from the cache that all share: on an H200,
+about; `TileConfig.cycles` only orders tile configs by them."""
 WARPS = 16
+"""Of a block, at most."""
 TRIED = 4
 """Tile configs that are timed."""
 
@@ -85,7 +85,7 @@ class TileConfig:
 
         loaded, multiplied: words that a block loads, and cycles that its tiles take there.
         """
-        shared = device.shared_memory_per_sm // (self.words * 4 + BLOCK_SHARED)
+        shared = device.shared_memory_per_sm // (self.words * 4 + device.reserved_shared_memory)
         together = max(1, min(shared, device.threads_per_sm // self.threads))
         waves = -(-math.prod(self.grid) // (device.sm_count * together))
         at_once = min(together, -(-math.prod(self.grid) // device.sm_count))

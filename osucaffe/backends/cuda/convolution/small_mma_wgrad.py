@@ -18,7 +18,7 @@ from ..registry import CudaCall
 from ..runtime.device import Device
 from ..runtime.launch import launch
 from .operands import channels_last_blob
-from .small_mma import BLOCK_SHARED, WARPS, Small, TileConfig, even_blocks, round_up
+from .small_mma import WARPS, Small, TileConfig, even_blocks, round_up
 
 
 def configs(device: Device, small: Small) -> list[TileConfig]:
@@ -46,7 +46,7 @@ def _config(device: Device, small: Small, kernel_rows: int) -> Iterator[TileConf
         return small.patch(rows, kernel_rows, pitch) + words * maps_pitch
 
     divisors = [rows for rows in range(height, 0, -1) if height % rows == 0]
-    half, blocks = device.shared_memory // 2 - BLOCK_SHARED, even_blocks(device)
+    half, blocks = device.shared_memory // 2 - device.reserved_shared_memory, even_blocks(device)
     fitting = [rows for rows in divisors if size(rows) * 4 <= half]
     if not fitting or high > 4 or groups > WARPS:
         return

@@ -18,7 +18,7 @@ from ..layout import ITEM_BYTES, dtype_of
 from ..runtime.compile import kernel
 from ..runtime.device import Device
 from ..runtime.launch import launch
-from .small_mma import BLOCK_SHARED, Small, SmallMma, TileConfig, even_blocks
+from .small_mma import Small, SmallMma, TileConfig, even_blocks
 from .wgmma import multiplication
 
 GROUPS = 4
@@ -68,7 +68,10 @@ def _config(
     threads = groups * splits * 128
     if words * 4 > device.shared_memory or wide > 256 or sums > MOST_SUMS:
         return
-    twice = 2 * (words * 4 + BLOCK_SHARED) <= device.shared_memory_per_sm and sums <= 16
+    twice = (
+        2 * (words * 4 + device.reserved_shared_memory) <= device.shared_memory_per_sm
+        and sums <= 16
+    )
     macros = {
         "DOWN": down, "ACROSS": across, "DEEP": deep, "SPLITS": splits, "OWN": own,
         "STAGES": stages, "STAGE": stage, "EACH": each, "FLIPPED": int(flipped),

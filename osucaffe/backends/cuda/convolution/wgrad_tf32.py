@@ -44,12 +44,13 @@ TRIED = 2
 CONSUMERS = (3, 2)
 """Groups of four warps that multiply."""
 REGISTERS = {(3, 96): (144, 80), (2, 144): (184, 136), (2, 192): (232, 40)}
-"""Of a thread that multiplies, and of one that turns, by consumers and the most sums."""
-READING, TURNING = 16, 0.6
-"""Cycles to read the left operand of a product, and to turn 8 pixels of an output: they add up, as
-all wait for shared memory."""
+"""Of a thread that multiplies, and of one that transposes, by consumers and the most sums."""
+READING, TRANSPOSING = 16, 0.6
+"""Cycles to read the left operand of a product, and to transpose 8 pixels of an output: they add
+up, as all wait for shared memory."""
 BYTES, MEMORY_BYTES = 26, 2000
-"""A cycle: from the cache that all share to a processor, and of the memory in all."""
+"""Bytes a cycle on an H200, about: from the cache that all share to a multiprocessor, and from
+the memory to all of them."""
 STAGE, LATENCY = 200, 6000
 """Cycles in which a stage begins and ends, and a block."""
 
@@ -150,7 +151,7 @@ class WeightGradient(Correlation):
             yield Stage(rows, wide, pitch, pitch, steps, last)
 
     def _registers(self, tile: Tile) -> tuple[int, int] | None:
-        """Of a thread that multiplies, and of one that turns, if these are enough for its sums."""
+        """Of threads that multiply, and of those that transpose, if enough for their sums."""
         products = self._products(tile)
         sums = -(-products // tile.consumers) * tile.outputs // 2
         fitting = [most for count, most in REGISTERS if count == tile.consumers and sums <= most]
@@ -198,7 +199,7 @@ class WeightGradient(Correlation):
 
     def _cycles_a_step(self, stage: Stage, tile: Tile) -> float:
         """To multiply, or to load what is multiplied."""
-        worked = self._products(tile) * (tile.outputs / 2 + READING) + tile.outputs * TURNING
+        worked = self._products(tile) * (tile.outputs / 2 + READING) + tile.outputs * TRANSPOSING
         x = tile.part // 8 * (stage.rows + tile.rows - 1) * stage.pitch
         return max(worked, 32 * (tile.outputs + x / stage.steps) / BYTES)
 
@@ -227,7 +228,7 @@ class WeightGradient(Correlation):
         shares = config.grid[1]
         partial = call.temporary((shares, self.y[1] * self.columns))
         x_box, maps_box = self.boxes(config)
-        finish = self.function("add_shares", config)
+        finish = self.function("add_splits", config)
         blocks = -(-self.outputs // 32), -(-self.columns // 8), self.group
         return sequence([
             launch(

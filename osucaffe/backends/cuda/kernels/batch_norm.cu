@@ -213,8 +213,8 @@ extern "C" __global__ void gradients(const T* x, const T* dy, const T* other, co
                     float value = to_float(ones[i].element[j]);
                     if (PARTS > 1) value += to_float(twos[i].element[j]);
                     float apart = READ_X ? to_float(xs[i].element[j]) - centre[j] : 0.0f;
-                    if (POSITIVE && !(to_float(masks[i].element[j]) > 0)) value = 0;
-                    if (FROM_X && !(fmaf(apart, factor[j], shift[j]) > 0)) value = 0;
+                    if (POSITIVE) value = behind_relu(value, to_float(masks[i].element[j]));
+                    if (FROM_X) value = behind_relu(value, fmaf(apart, factor[j], shift[j]));
                     if (SUMS) {
                         sum[j] += value;
                         product[j] = fmaf(value, apart, product[j]);

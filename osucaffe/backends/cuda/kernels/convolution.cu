@@ -13,10 +13,8 @@ extern "C" __global__ void add_bias(const T* x, T* y, const float* b, int64_t co
         int64_t pixel = id / width;
         int channel = (first + (int)(id - pixel * width)) * VEC;
 #pragma unroll
-        for (int i = 0; i < VEC; ++i) {
-            float value = v[i] + (b ? b[channel + i] : 0.0f);
-            v[i] = value > 0 ? value : slope * value;
-        }
+        for (int i = 0; i < VEC; ++i)
+            v[i] = relu(v[i] + (b ? b[channel + i] : 0.0f), slope);
         store<T, VEC>(y + pixel * pitch * VEC + channel, v);
     }
 }

@@ -9,7 +9,7 @@
 #define OWN (LANES * VEC)
 
 // The filters of the block's channels, as floats [TAPS][OWN].
-__device__ __forceinline__ void fetch_filters(const T* w, float* filters, int first) {
+__device__ __forceinline__ void load_filters(const T* w, float* filters, int first) {
     for (int i = threadIdx.y * LANES + threadIdx.x; i < OWN * TAPS; i += LANES * ROWS) {
         int channel = first + i / TAPS;
         filters[i % TAPS * OWN + i / TAPS] = channel < C ? to_float(w[channel * TAPS + i % TAPS]) : 0.0f;
@@ -23,7 +23,7 @@ extern "C" __global__ void depthwise(const T* x, const T* w, const float* b, T* 
     PDL_BEGIN;
     extern __shared__ float shared[];
     int first = blockIdx.y * OWN, channel = first + threadIdx.x * VEC;
-    fetch_filters(w, shared, first);
+    load_filters(w, shared, first);
     if (channel >= C) return;
     for (int64_t pixel = blockIdx.x * (int64_t)ROWS + threadIdx.y; pixel < pixels;
          pixel += gridDim.x * (int64_t)ROWS) {
@@ -48,7 +48,7 @@ extern "C" __global__ void depthwise(const T* x, const T* w, const float* b, T* 
             }
         }
 #pragma unroll
-        for (int i = 0; i < VEC; ++i) sum[i] = sum[i] > 0 ? sum[i] : slope * sum[i];
+        for (int i = 0; i < VEC; ++i) sum[i] = relu(sum[i], slope);
         store<T, VEC>(y + pixel * C + channel, sum);
     }
 }
@@ -59,7 +59,7 @@ extern "C" __global__ void depthwise_data(const T* dy, const T* w, const T* posi
     PDL_BEGIN;
     extern __shared__ float shared[];
     int first = blockIdx.y * OWN, channel = first + threadIdx.x * VEC;
-    fetch_filters(w, shared, first);
+    load_filters(w, shared, first);
     if (channel >= C) return;
     for (int64_t pixel = blockIdx.x * (int64_t)ROWS + threadIdx.y; pixel < pixels;
          pixel += gridDim.x * (int64_t)ROWS) {
@@ -85,8 +85,7 @@ extern "C" __global__ void depthwise_data(const T* dy, const T* w, const T* posi
             float v[VEC];
             load<T, VEC>(positive + pixel * C + channel, v);
 #pragma unroll
-            for (int i = 0; i < VEC; ++i)
-                if (!(v[i] > 0)) sum[i] = 0;
+            for (int i = 0; i < VEC; ++i) sum[i] = behind_relu(sum[i], v[i]);
         }
         store<T, VEC>(dx + pixel * C + channel, sum);
     }

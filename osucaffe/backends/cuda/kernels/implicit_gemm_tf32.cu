@@ -227,9 +227,8 @@ convolve(const float* x, const uint4* filters, const float* b, const float* posi
             float2* to = reinterpret_cast<float2*>(results + (i * 8 + lane / 4) * ROW) + lane % 4;
 #pragma unroll
             for (int j = 0; j < N / 8; ++j) {
-                float *v = &sum[i / 2][j * 4 + i % 2 * 2], low = v[0], high = v[1];
-                low = low > 0 ? low : slope * low;
-                high = high > 0 ? high : slope * high;
+                float* v = &sum[i / 2][j * 4 + i % 2 * 2];
+                float low = relu(v[0], slope), high = relu(v[1], slope);
 #if MASKED
                 float2 mask = to[j * 4];
                 low = mask.x > 0 ? low : 0;

@@ -50,7 +50,7 @@ extern "C" __global__ void product(const T* a, const T* b, const float* bias, T*
     row += lane / TILE, column += lane % TILE;
     if (row >= m || column >= n) return;
     if (bias) value += bias[column];
-    c[row * (int64_t)n + column] = from_float<T>(value > 0 ? value : slope * value);
+    c[row * (int64_t)n + column] = from_float<T>(relu(value, slope));
 }
 #endif
 

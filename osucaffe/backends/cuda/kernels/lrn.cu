@@ -77,7 +77,7 @@ extern "C" __global__ void lrn_vectors_backward(const T* x, const T* dy, T* dx, 
 #pragma unroll
             for (int j = 0; j < SIZE; ++j) sum += ratio[i + j];
             out[i] = direct[i] - 2 * alpha * beta / SIZE * value * sum;
-            if (RELU && !(value > 0)) out[i] = 0;
+            if (RELU) out[i] = behind_relu(out[i], value);
         }
         store<T, VEC>(dx + id * VEC, out);
     }
@@ -150,7 +150,7 @@ extern "C" __global__ void lrn_backward(const T* x, const T* dy, T* dx, int64_t 
         for (int j = 0; j < SIZE; ++j) sum += ratio[at + j];
         float value = xs[at + PAD];
         float result = direct[i] - 2 * alpha * beta / SIZE * value * sum;
-        dx[first * c + i] = from_float<T>(RELU && !(value > 0) ? 0.0f : result);
+        dx[first * c + i] = from_float<T>(RELU ? behind_relu(result, value) : result);
     }
 }
 
@@ -186,6 +186,6 @@ extern "C" __global__ void lrn_within_backward(const T* x, const T* dy, const fl
         WINDOW(sum += to_float(dy[at]) * to_float(x[at]) * power(note[at], beta) / note[at])
         float result = to_float(dy[id]) * power(note[id], beta)
                      - 2 * alpha * beta / (SIZE * SIZE) * value * sum;
-        dx[id] = from_float<T>(RELU && !(value > 0) ? 0.0f : result);
+        dx[id] = from_float<T>(RELU ? behind_relu(result, value) : result);
     }
 }

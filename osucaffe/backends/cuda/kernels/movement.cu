@@ -66,8 +66,7 @@ extern "C" __global__ void copy_columns(const S* x, T* y, const P* positive, int
             float mask[VEC];
             load<P, VEC>(positive + to, mask);
 #pragma unroll
-            for (int j = 0; j < VEC; ++j)
-                if (!(mask[j] > 0)) values[j] = 0;
+            for (int j = 0; j < VEC; ++j) values[j] = behind_relu(values[j], mask[j]);
         }
         store<T, VEC>(y + to, values);
     }

@@ -23,7 +23,7 @@
 #define PITCH ((ACROSS | 1) * 8)
 
 // VEC elements as four words: floats are rounded to tf32.
-__device__ __forceinline__ void fetch(const T* from, bool there, uint32_t (&words)[4]) {
+__device__ __forceinline__ void load_words(const T* from, bool there, uint32_t (&words)[4]) {
     uint4 v = there ? *reinterpret_cast<const uint4*>(from) : make_uint4(0, 0, 0, 0);
     words[0] = v.x, words[1] = v.y, words[2] = v.z, words[3] = v.w;
 #if VEC == 4
@@ -50,13 +50,13 @@ __device__ __forceinline__ void multiply(const T* a, const T* b, float* sums) {
 #pragma unroll
             for (int half = 0; half < 2; ++half) {
                 int row = first + i * 16 + half * 8;
-                fetch(a + (int64_t)row * LENGTH + k, k < LENGTH && row < N, left[i][half]);
+                load_words(a + (int64_t)row * LENGTH + k, k < LENGTH && row < N, left[i][half]);
             }
 #pragma unroll
         for (int j = 0; j < ACROSS; ++j) {
             int column = j * 8 + group, of = unit + column / PARTS;
             int64_t row = (int64_t)(column % PARTS) * D + of;
-            fetch(b + row * LENGTH + k, k < LENGTH && of < D, right[j]);
+            load_words(b + row * LENGTH + k, k < LENGTH && of < D, right[j]);
         }
 #pragma unroll
         for (int w = 0; w < 4; w += 2)

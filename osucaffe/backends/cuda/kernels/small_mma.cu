@@ -303,11 +303,11 @@ correlate(const S* x, const T* w, const float* b, const T* positive, T* y, float
                 int pixel = (tile * DEEP + d) * 16 + i * 4 + g;
                 if (pixel >= left) continue;
                 float low = sum[d][j][i] + bias[0], high = sum[d][j][i + 1] + bias[1];
-                float v[2] = {low > 0 ? low : slope * low, high > 0 ? high : slope * high};
+                float v[2] = {relu(low, slope), relu(high, slope)};
 #if MASKED
                 const T* mask = positive + first + pixel * O + o;
-                if (!(to_float(mask[0]) > 0)) v[0] = 0;
-                if (o + 1 < O && !(to_float(mask[1]) > 0)) v[1] = 0;
+                v[0] = behind_relu(v[0], to_float(mask[0]));
+                if (o + 1 < O) v[1] = behind_relu(v[1], to_float(mask[1]));
 #endif
                 if (O % 2 == 0) {
                     store<T, 2>(to + pixel * O + o, v);

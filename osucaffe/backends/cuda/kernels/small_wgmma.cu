@@ -34,7 +34,7 @@
 #define GROUPS (DOWN * ACROSS / DEEP)
 
 // What was written to shared memory is there for all threads and for the instruction.
-__device__ __forceinline__ void publish_to_all() {
+__device__ __forceinline__ void fence_and_sync() {
     fence_proxy_async();
     __syncthreads();
 }
@@ -147,7 +147,7 @@ correlate(const S* x, const T* w, const float* b, const T* positive, T* y, float
         }
     }
     put_filters(filters, next, 0);
-    publish_to_all();
+    fence_and_sync();
 
     // Of the whole warp, as the instruction wants its operands.
     int group = __shfl_sync(0xffffffff, threadIdx.x / 128, 0);
@@ -174,7 +174,7 @@ correlate(const S* x, const T* w, const float* b, const T* positive, T* y, float
         wgmma_commit();
         if (stage + 1 < STAGES) put_filters(filters, next, stage + 1);
         wgmma_wait<0>(sum);
-        publish_to_all();
+        fence_and_sync();
     }
     pdl_launch_next();
     if (SPLITS > 1) {
@@ -209,8 +209,7 @@ correlate(const S* x, const T* w, const float* b, const T* positive, T* y, float
             float v[2];
 #pragma unroll
             for (int l = 0; l < 2; ++l) {
-                float whole = sum[i / 2][j * 4 + i % 2 * 2 + l] + bias[l];
-                v[l] = whole > 0 ? whole : slope * whole;
+                v[l] = relu(sum[i / 2][j * 4 + i % 2 * 2 + l] + bias[l], slope);
 #if MASKED
                 if (o + l < O && !(to_float(positive[at + l]) > 0)) v[l] = 0;
 #endif

@@ -86,7 +86,7 @@ __device__ __forceinline__ bool is_last(int stage) {
 
 // Four warps: order the copies of all stages; turn dy around. Chunks of 4 pixels of all outputs,
 // these in the order 0, 4, 8, ..., 1, 5, 9, ...: neighbouring threads write neighbouring vectors.
-__device__ __forceinline__ void turn(const Work& w, const TensorMap& x_map,
+__device__ __forceinline__ void transpose(const Work& w, const TensorMap& x_map,
                                      const TensorMap& maps_map, char* xs, char* maps, char* transposed,
                                      Barriers& barriers) {
     int thread = threadIdx.x % 128;
@@ -245,7 +245,7 @@ filter_products(const __grid_constant__ TensorMap x_map, const __grid_constant__
     int consumer = __shfl_sync(0xffffffff, threadIdx.x / 128, 0);
     if (consumer == CONSUMERS) {
         setmaxnreg_dec<FEW>();
-        turn(w, x_map, maps_map, xs, maps, transposed, barriers);
+        transpose(w, x_map, maps_map, xs, maps, transposed, barriers);
     } else {
         setmaxnreg_inc<REGISTERS>();
         constexpr int FULL = TILES - CONSUMERS * (MOST_TILES - 1);  // warp groups with most tiles
@@ -259,7 +259,7 @@ filter_products(const __grid_constant__ TensorMap x_map, const __grid_constant__
 
 // dw (O, KH, KW, CG) (+)= the sum of the shares. Blocks of 32 x 8 threads: parts of 32 outputs and 8
 // columns, groups.
-extern "C" __global__ void add_shares(const float* partial, float* dw, int shares, int add) {
+extern "C" __global__ void add_splits(const float* partial, float* dw, int shares, int add) {
     PDL_BEGIN;
     constexpr int K = KH * KW * CG;
     __shared__ float tile[8][33];

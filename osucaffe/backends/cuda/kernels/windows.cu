@@ -104,7 +104,7 @@ extern "C" __global__ void average_pooling_backward(float* dx, const float* dy, 
             int window = window_at(id % INS, tap);
             if (window >= 0) sum += plane[window] / area(window);
         }
-        dx[id] = positive && !(positive[id] > 0) ? 0.0f : sum;
+        dx[id] = positive ? behind_relu(sum, positive[id]) : sum;
     }
 }
 

@@ -141,5 +141,5 @@ def kernel(name: str, function: str, **macros: Any) -> Kernel:
 def kernel_from(text: str, function: str, specific: str = "") -> Kernel:
     """A kernel of a text whose kernels all wait first (pdl.py). specific: see `compiled`."""
     check_heads(text)
-    shared = read("common.cuh") + (read("hopper.cuh") if specific else "")
+    shared = read("common.cuh") + read("epilogue.cuh") + (read("hopper.cuh") if specific else "")
     return compiled(shared + text, function, specific)

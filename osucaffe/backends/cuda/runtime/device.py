@@ -13,7 +13,6 @@ LEAST_CAPABILITY = 75
 """Turing. CUDA 13 compiles for nothing older."""
 NEEDS = {"fp32": 75, "fp16": 75, "tf32": 80, "bf16": 80}
 """The compute capability from which on there are tensor cores for a precision."""
-GENERATIONS = {75: "Turing", 80: "Ampere", 89: "Ada", 90: "Hopper", 100: "Blackwell"}
 
 
 @dataclass(frozen=True)
@@ -54,6 +53,11 @@ class Device:
     def has_dependent_launch(self) -> bool:
         """Whether a kernel may be launched before the one ahead of it has ended."""
         return self.compute_capability >= 90
+
+    @property
+    def reserved_shared_memory(self) -> int:
+        """Bytes of shared memory that the system takes for each block."""
+        return self.shared_memory_per_sm - self.shared_memory
 
     @property
     def enough_blocks(self) -> int:

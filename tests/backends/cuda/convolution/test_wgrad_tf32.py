@@ -107,7 +107,7 @@ extern "C" void run(const void* x, const void* maps, float* partial, float* dw, 
     run_blocks({{grid[0], grid[1], 1}}, {{THREADS, 1, 1}},
                [=] {{ filter_products(of_x, of_maps, partial); }});
     run_blocks({{finish[0], finish[1], finish[2]}}, {{32, 8, 1}},
-               [=] {{ add_shares(partial, dw, grid[1], add); }});
+               [=] {{ add_splits(partial, dw, grid[1], add); }});
 }}"""
     return compiled(text, folder)
 
