@@ -27,6 +27,7 @@ COMMANDS = (
     *(
         "device_query",
         "tune",
+        "bench",
         "upgrade",
         "data",
         "layers",

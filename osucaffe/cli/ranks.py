@@ -125,28 +125,34 @@ def launch(args: argparse.Namespace, check: Callable[[], None] = lambda: None) -
     if launched_by():
         return
     gpus = [] if args.gpu is None else _gpus(args.gpu)
-    wanted = args.ranks or (len(gpus) or 1) + args.servers
+    wanted = args.ranks or (len(gpus) or 1) + servers.count(args)
     if wanted == 1:
         return
     check()
-    beside = Path(sys.executable).parent
-    mpiexec = shutil.which("mpiexec", path=str(beside)) or shutil.which("mpiexec")
-    if mpiexec is None or importlib.util.find_spec("mpi4py") is None:
-        raise UserError(
-            f'{wanted} ranks need MPI: pip install "osucaffe[mpi]", or load the MPI of this machine'
-        )
+    mpiexec = find_mpiexec(wanted)
     if sys.stderr and sys.stderr.isatty():
         os.environ[_TERMINAL] = f"{platform.node()}:{os.ttyname(sys.stderr.fileno())}"
     command = [mpiexec, "-n", str(wanted), sys.executable, "-P", "-m", "osucaffe", *sys.argv[1:]]
     os.execv(mpiexec, command)
 
 
+def find_mpiexec(wanted: int) -> str:
+    """What starts so many ranks. UserError where MPI is not installed."""
+    beside = Path(sys.executable).parent
+    mpiexec = shutil.which("mpiexec", path=str(beside)) or shutil.which("mpiexec")
+    if mpiexec is None or importlib.util.find_spec("mpi4py") is None:
+        raise UserError(
+            f'{wanted} ranks need MPI: pip install "osucaffe[mpi]", or load the MPI of this machine'
+        )
+    return mpiexec
+
+
 def check_size(args: argparse.Namespace, job: Job) -> None:
     """UserError if a launcher started another number of ranks than --ranks asks for."""
     if args.ranks and job.size != args.ranks:
         raise UserError(f"--ranks {args.ranks}, but {job.size} were started: leave it out")
-    if args.servers and job.size == 1:
-        raise UserError(f"--servers {args.servers}: one rank was started: give --ranks, too")
+    if (count := servers.count(args)) and job.size == 1:
+        raise UserError(f"--servers {count}: one rank was started: give --ranks, too")
 
 
 def take_terminal(job: Job) -> None:
@@ -185,7 +191,7 @@ def place(args: argparse.Namespace, job: Job) -> tuple[argparse.Namespace, Topol
     if args.gpu is None:
         return own(threads=args.threads or max(1, topology.own.cores // local)), topology
     chosen = _gpus(args.gpu)
-    if job.rank >= job.size - args.servers:
+    if job.rank >= job.size - servers.count(args):
         return own(gpu=None), discover(job)
     gpu = chosen[topology.local_rank % len(chosen)]
     return own(gpu=gpu), discover(job, *identify(int(gpu)))

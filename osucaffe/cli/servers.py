@@ -40,11 +40,24 @@ def add_arguments(group: argparse._ArgumentGroup) -> None:
         help="with --servers: what carries the messages (default: mpi)",
     )
     add(
+        "--channel_wait",
+        choices=("sleep", "busy"),
+        default="sleep",
+        help="who waits for a message sleeps after a few looks, or keeps looking, which is faster "
+        "where there are more cores than threads (default: sleep)",
+    )
+    add(
         "--interface",
         metavar="NAME",
         help="what other channels than mpi listen on (default: the loopback's on one host, else "
         "the first that is up)",
     )
+
+
+def count(args: argparse.Namespace) -> int:
+    """How many ranks are to serve: none where a command has no such option."""
+    wanted: int = getattr(args, "servers", 0)
+    return wanted
 
 
 def check(args: argparse.Namespace) -> None:
@@ -63,5 +76,6 @@ def assign_roles(args: argparse.Namespace, job: Job, topology: Topology) -> Role
 
     if not args.servers or not isinstance(job, MpiJob):
         return None
-    channel = make_channel(job, topology, args.channel, args.interface)
+    busy = args.channel_wait == "busy"
+    channel = make_channel(job, topology, args.channel, args.interface, busy=busy)
     return assign_roles(job, args.servers, Consistency.parse(args.consistency), channel)

@@ -258,8 +258,10 @@ class _Peer:
 class Adaptive(Channel):
     """Messages over connected sockets, one for each other rank (`meeting.connect_all`)."""
 
-    def __init__(self, rank: int, size: int, links: dict[int, socket.socket]) -> None:
-        super().__init__(rank, size)
+    def __init__(
+        self, rank: int, size: int, links: dict[int, socket.socket], *, busy: bool = False
+    ) -> None:
+        super().__init__(rank, size, busy=busy)
         self._links = links
         self._peers = {other: _Peer(other, link) for other, link in links.items()}
         self._lock = threading.RLock()

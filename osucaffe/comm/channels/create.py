@@ -10,14 +10,19 @@ from .channel import Channel
 
 
 def make_channel(
-    job: MpiJob, topology: Topology, kind: str, interface: str | None = None
+    job: MpiJob,
+    topology: Topology,
+    kind: str,
+    interface: str | None = None,
+    *,
+    busy: bool = False,
 ) -> Channel:
     """A channel of this kind. All ranks call it together. interface: what `adaptive` and `grpc`
     listen on (None: the loopback's on one host, else the first that is up). UserError."""
     if kind == "mpi":
         from .mpi import MpiChannel
 
-        return MpiChannel(job.mpi, job.world)
+        return MpiChannel(job.mpi, job.world, busy=busy)
     from .meeting import connect_all, own_address
 
     address = own_address(interface, alone=len(topology.hosts) == 1)
@@ -25,5 +30,5 @@ def make_channel(
         from .adaptive import Adaptive
 
         links = connect_all(job.rank, job.size, job.gather, address)
-        return Adaptive(job.rank, job.size, links)
+        return Adaptive(job.rank, job.size, links, busy=busy)
     raise UserError(f"--channel {kind}: choose one of {', '.join(KINDS)}")
