@@ -12,7 +12,7 @@ import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..errors import UserError
 from . import options, servers
@@ -176,25 +176,25 @@ def check_communication(args: argparse.Namespace) -> None:
     servers.check(args)
 
 
-def place(args: argparse.Namespace, job: Job) -> Topology:
-    """Choose this rank's GPU or its share of the cores (in args), and tell where all ranks are."""
+def place(args: argparse.Namespace, job: Job) -> tuple[argparse.Namespace, Topology]:
+    """The options as they are for this rank, with its GPU or its share of the cores; and where all
+    ranks are."""
     from ..comm.topology import discover
+
+    def own(**chosen: Any) -> argparse.Namespace:
+        return argparse.Namespace(**vars(args) | chosen)
 
     topology = discover(job)
     if job.size == 1:
-        if args.gpu == "all":
-            args.gpu = "0"
-        return topology
+        return own(gpu="0" if args.gpu == "all" else args.gpu), topology
     local = sum(each.host == topology.own.host for each in topology.ranks)
     if args.gpu is None:
-        args.threads = args.threads or max(1, topology.own.cores // local)
-        return topology
+        return own(threads=args.threads or max(1, topology.own.cores // local)), topology
     chosen = _gpus(args.gpu)
     if job.rank >= job.size - servers.count(args):
-        args.gpu = None
-        return discover(job)
-    args.gpu = chosen[topology.local_rank % len(chosen)]
-    return discover(job, *identify(int(args.gpu)))
+        return own(gpu=None), discover(job)
+    gpu = chosen[topology.local_rank % len(chosen)]
+    return own(gpu=gpu), discover(job, *identify(int(gpu)))
 
 
 def make_process_group(

@@ -114,7 +114,7 @@ def _train(args: argparse.Namespace, job: Job) -> None:
     standard_error = log.start(args.log_dir if first else None)
     if not first:
         log.quieten()
-    topology = ranks.place(args, job)
+    args, topology = ranks.place(args, job)
     backend = options.make_backend(args)
     roles = servers.assign_roles(args, job, topology)
     if roles is not None and roles.serves:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import gc
+import importlib
 import logging
 import os
 import pickle
@@ -37,14 +38,20 @@ _FEWER = "take fewer --readers (up to 4 are threads)"
 Tell = Callable[..., None]
 
 
-def main(given: int, ring: int, tasks: int, replies: int, die: int) -> None:
-    """Fork readers, and wait for their end: that of one before the tasks' end is told.
+def main(module: str, *numbers: str) -> None:
+    """Fork readers when the first task comes, and wait for their end: that of one before the tasks'
+    end is told.
 
-    given: a file with a pickle of what they read with. ring: the file of the memory of batches.
-    tasks, replies: ends of pipes. die: whether to die with the process that has started this one.
+    module: what the source is defined in. numbers: of the file with a pickle of what they read
+    with, and that of the memory of batches; of the pipes' ends for tasks and replies; and 1 where
+    this is to die with the process that has started it.
     """
+    given, ring, tasks, replies, die = map(int, numbers)
     if die:
         _die_with_parent()
+    importlib.import_module(module)
+    if not os.read(tasks, TASK.size):
+        return
 
     def tell(number: int, kind: int, text: str = "") -> None:
         # The end of a text says more: of a traceback.

@@ -165,8 +165,8 @@ def _set_up_again(node: Node, bottom: list[Shape], given: Mapping[str, Shape]) -
         return [
             tuple(given.get(blob.name, blob.shape)) if open_ else blob.shape for blob in node.top
         ]
-    parameters, fillers, wanted = layer.parameters, layer.fillers, layer.wanted
-    layer.parameters, layer.fillers, layer.wanted = [], [], []
+    parameters, fillers, wanted = layer.parameters, layer.fillers, layer.need_gradients
+    layer.parameters, layer.fillers, layer.need_gradients = [], [], []
     try:
         tops = layer.setup(bottom)
         for index, (old, new) in enumerate(zip(parameters, layer.parameters, strict=True)):
@@ -174,7 +174,7 @@ def _set_up_again(node: Node, bottom: list[Shape], given: Mapping[str, Shape]) -
                 change = f"the new shape of its bottom needs {new.shape} instead of {old.shape}"
                 layer.fail("param", f"parameter {index}: {change}")
     finally:
-        layer.parameters, layer.fillers, layer.wanted = parameters, fillers, wanted
+        layer.parameters, layer.fillers, layer.need_gradients = parameters, fillers, wanted
     return tops
 
 

@@ -68,6 +68,11 @@ class Stream(Feed):
         self._pipeline = self.pipeline(fill, shapes, threads=threads, depth=depth, decodes=decodes)
         return shapes
 
+    @property
+    def stream_title(self) -> str:
+        """What the log calls it: the nets of a solver may each have a layer of this name."""
+        return f"{self.title}, {self.phase}"
+
     def readers(self, most: int) -> int:
         """How many shall read: --readers, else at most so many, and this process's share."""
         share = max(1, (os.cpu_count() or 1) // settings.sharers)

@@ -7,8 +7,9 @@ import math
 from ..backends.primitives import Program
 from ..backends.tensor import Shape
 from ..blob import Blob
-from ..data.cache import CachedBatches, may_stay
+from ..data.cache import CachedBatches
 from ..data.hdf5 import Hdf5Source
+from ..data.room import may_stay
 from ..data.settings import settings
 from ..errors import UserError
 from ..labels import Labels
@@ -48,7 +49,7 @@ class HDF5Data(Stream):
             width=1,
             fed=[(shape, "float32") for shape in shapes],
             pipeline=self.pipeline,
-            title=f"{self.title}, {self.phase}",
+            title=self.stream_title,
         )
         return shapes
 
@@ -57,7 +58,7 @@ class HDF5Data(Stream):
         if settings.cache != "auto":
             return settings.cache == "device"
         size = 4 * len(source) * sum(map(math.prod, source.shapes))
-        return self.raw_records and may_stay(size, self.backend.uploads().room(), self.title)
+        return self.raw_records and may_stay(size, self.backend.uploads().room(), self.stream_title)
 
     def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
         if self._cached is None:

@@ -11,9 +11,10 @@ from ..backends.records import Filler, ImageDecoder, RecordCopier
 from ..backends.tensor import Shape, Tensor
 from ..backends.uploads import available_memory
 from ..blob import Blob
-from ..data.cache import Cacheable, CachedBatches, may_stay
+from ..data.cache import Cacheable, CachedBatches
 from ..data.kept import Kept
 from ..data.pipeline import Buffer
+from ..data.room import log_stay, may_stay
 from ..data.settings import settings
 from ..data.transform import Transform
 from ..labels import Labels
@@ -66,7 +67,9 @@ class Images(Stream):
         stays = self._stays(source, decoder)
         if not stays and self._stays_decoded(source, decoder):
             size = len(source) * math.prod(source.record_shape)
-            if may_stay(size, available_memory() // settings.sharers, self.title):
+            room = available_memory() // settings.sharers
+            if may_stay(size, room, self.stream_title):
+                log_stay(self.stream_title, len(source), size, room, ", decoded")
                 source.kept = Kept(len(source), source.record_shape, interleaved=True)
         shapes: list[Shape] = [(batch, *source.shape), (batch,)]
         if not source.raw:
@@ -92,7 +95,7 @@ class Images(Stream):
                 width=5,
                 fed=list(zip(fed, dtypes, strict=True)),
                 pipeline=pipeline,
-                title=f"{self.title}, {self.phase}",
+                title=self.stream_title,
             )
             return shapes
         if source.file and self.map_file:
@@ -111,7 +114,7 @@ class Images(Stream):
             self.raw_records
             and source.raw
             and not decoder
-            and may_stay(size, self.backend.uploads().room(), self.title)
+            and may_stay(size, self.backend.uploads().room(), self.stream_title)
         )
 
     def _stays_decoded(self, source: Source, decoder: ImageDecoder | None) -> bool:

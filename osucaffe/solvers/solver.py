@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import logging
-import time
 from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
@@ -14,13 +13,12 @@ import numpy as np
 
 from ..backends.backend import Backend
 from ..backends.random import new_seed
-from ..backends.tensor import Step
 from ..errors import UserError
 from ..loading import NOT_STRICT, Model, load_weights
 from ..proto import caffe_pb2, read_net, read_weights, refuse_unread
 from . import snapshot, testing
 from .detection import check_evaluation
-from .iteration import iterate
+from .iteration import Iteration
 from .losses import Losses
 from .nets import testing_nets, training_net
 from .observer import Observer, Snapshot, TestResult
@@ -92,8 +90,6 @@ class Solver:
         named = [file.strip() for files in param.weights for file in files.split(",")]
         models: list[Model] = [(file, read_weights(file)) for file in [*named, *weights]]
         self.losses = Losses(backend, self.group, param.average_loss, param.iter_size)
-        self.displayed = (0, time.perf_counter())
-        """The iteration and the time of the last display."""
         self._before_test: Progress | None = None
         self._writer = SnapshotWriter()
         self.stopped = False
@@ -119,8 +115,7 @@ class Solver:
             choice.build(phase="TEST", share=self.net, **common) for choice in self._test_choices
         ]
         self.optimizer = Optimizer(self.net, self._update, self.backend, self.loss_scale)
-        self.steps: dict[tuple[bool, bool], Step] = {}
-        """What the iterations replay: a pass that (accumulates, is followed by the update)."""
+        self._iteration = Iteration(self)
         check_evaluation(self.param, self.test_nets)
         self.test_steps = [net.whole(backward=False) for net in self.test_nets]
         self.test_outputs = [Outputs(net) for net in self.test_nets]
@@ -131,7 +126,7 @@ class Solver:
 
         Captured graphs go first, as NCCL waits for those that hold its operations.
         """
-        self.steps.clear()
+        self._iteration.clear()
         self.test_steps.clear()
         gc.collect()
         self.group.close()
@@ -172,7 +167,7 @@ class Solver:
         """Make this many updates, or fewer when asked to stop (then `stopped` is true)."""
         self.stopped = False
         self.group.begin()
-        self.displayed = (self.iteration, time.perf_counter())
+        self._iteration.begin()
         end = self.iteration + iterations
         if self.tracer:
             self.tracer.plan(self.iteration, end)
@@ -186,10 +181,10 @@ class Solver:
             self._before_test = None
             if self.tracer and self.tracer.due(self.iteration):
                 with self.tracer.iteration(self.iteration):
-                    iterate(self, self.tracer)
+                    self._iteration.run(self.tracer)
             else:
                 with self.group.watch():
-                    iterate(self)
+                    self._iteration.run()
             request = self.group.agree(self._request())
             self.iteration += 1
             self._writer.look()

@@ -197,6 +197,10 @@ def test_a_reader_that_dies(folder):
     pipe = pipeline(source(folder), Processes)
     take(pipe, 2)
     processes = running(pipe)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        for process in processes:
+            os.kill(process, number)  # as a terminal or a batch system: not meant for them
+    take(pipe, 10)
     os.kill(processes[1], signal.SIGKILL)
     with pytest.raises(UserError, match=r"was ended by SIGKILL.*--readers"):
         take(pipe, FOREVER)
@@ -229,6 +233,14 @@ def test_none_is_left_when_the_trainer_is_killed(folder):
         assert len(processes) == 3
         trainer.kill()
         await_end(processes)
+
+
+def test_what_is_never_asked_for_a_batch_ends_at_once(folder):
+    pipe = pipeline(source(folder), Processes)
+    processes = running(pipe)
+    assert len(processes) == 1  # which is ready to fork the readers
+    del pipe
+    await_end(processes)
 
 
 class Broken:

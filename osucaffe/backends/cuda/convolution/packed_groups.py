@@ -19,7 +19,7 @@ from .operands import bias_step, bind, mask_of, temporary
 MOST_GROUPS = 8
 """Up to so many, each may get a convolution of its own."""
 MOST_COPYING = 0.5
-"""Of the time of the fastest other way, what copies may take: if more, cuDNN is not asked."""
+"""Of the time of the fastest other candidate, what copies may take: if more, cuDNN is not asked."""
 LAUNCH = 0.002
 """Milliseconds that a kernel takes at least."""
 

@@ -45,7 +45,7 @@ def convolution_backward_data(
     positive: Tensor | None = None,
     **window: Any,
 ) -> Pending:
-    """positive: the output of a ReLU whose backward pass is folded in (by the fusion pass)."""
+    """positive: the output of a ReLU whose backward pass is fused (by the fusion pass)."""
     choose_weight_layout(w)
     for tensor in dx, dy, positive:
         if tensor is not None:

@@ -154,7 +154,7 @@ def inner_product_backward_data(
     transpose: bool,
     positive: Tensor | None = None,
 ) -> Pending:
-    """positive: the output of a ReLU whose backward pass is folded in (by the fusion pass)."""
+    """positive: the output of a ReLU whose backward pass is fused (by the fusion pass)."""
     backend = call.backend
     nhwc = _choose_layouts(call, dx, w, axis, transpose)
     choose_row_layout(dy, backend.dtype)
