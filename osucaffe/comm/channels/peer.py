@@ -18,7 +18,7 @@ from ...errors import UserError
 from .direct import places_of, write
 from .runs import Run
 
-EAGER = 32 << 10
+EAGER = 128 << 10
 """Bytes of the largest message that is not waited for."""
 CHUNK = 512 << 10
 """Bytes of a large message that leave without letting others by."""

@@ -30,6 +30,7 @@ def write(rows: Sequence[dict[str, Any]], workers: int, servers: int, out: str |
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "cpu": _processor(),
         "cores": len(os.sched_getaffinity(0)),
+        "load": round(os.getloadavg()[0], 1),
         "python": platform.python_version(),
         "numpy": numpy.__version__,
         "grpcio": grpc.__version__,
@@ -53,7 +54,7 @@ def _text(about: dict[str, Any], rows: Sequence[dict[str, Any]]) -> str:
         "",
         f"`osucaffe bench rpc`, {about['date']}: {about['cpu']}, {about['cores']} cores, Python "
         f"{about['python']}, grpcio {about['grpcio']}, between processes of one host. Medians; the "
-        "channels took turns.",
+        f"channels took turns. Load average at the end: {about['load']}.",
         "",
         "- latency: a payload is echoed, microseconds there and back (99th percentile). bandwidth: "
         "a payload is answered by a byte, MB/s. throughput: "
