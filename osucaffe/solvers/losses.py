@@ -71,6 +71,11 @@ class Losses:
         self.recent.extend(losses)
 
     @property
+    def diverged(self) -> bool:
+        """Whether the mean of those that were read is no finite number."""
+        return bool(self.recent) and not np.isfinite(self.mean)
+
+    @property
     def mean(self) -> float:
         """The mean of those that were read; NaN before there is any."""
         return sum(self.recent) / len(self.recent) if self.recent else float("nan")
