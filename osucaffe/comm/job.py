@@ -17,6 +17,7 @@ from typing import Any
 
 from ..backends.cores import usable_cores
 from ..errors import UserError
+from ..parent import end_with_parent
 from .watchdog import GRACE, Watchdog
 
 _LAUNCHERS = (
@@ -172,13 +173,16 @@ _job: Job | None = None
 
 
 def find_job() -> Job:
-    """The job that this process belongs to. MPI is started only if a launcher started us.
+    """The job that this process belongs to. MPI is started only if a launcher started us, whose
+    end is then ours, too.
 
     UserError if one did and MPI for Python is missing, or belongs to another MPI library.
     """
     global _job
     if _job is None:
         launcher = launched_by()
+        if launcher:
+            end_with_parent(os.getppid())
         _job = MpiJob() if launcher else Job()
         started = int(os.environ.get(launcher[0], "1")) if launcher else 1
         if _job.size == 1 and launcher and launcher[0].endswith(("SIZE", "TASKS")) and started > 1:
