@@ -12,7 +12,7 @@ import json
 from typing import Any
 
 from ..errors import UserError
-from . import options, ranks
+from . import options, ranks, servers
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="of each round of each channel (default: 0.3)",
     )
     add("--out", metavar="DIR", help="write the results there, as Markdown and JSON")
-    add("--interface", metavar="NAME", help="what sockets listen on")
+    servers.add_waiting(add)
     add("--part", choices=("pair", "servers"), help=argparse.SUPPRESS)
 
 
@@ -56,6 +56,7 @@ def _start(args: argparse.Namespace, part: str, count: int) -> list[dict[str, An
         *(ranks.find_mpiexec(count), "-n", str(count), sys.executable, "-m", "osucaffe"),
         *("bench", "rpc", "--part", part, "--seconds", str(args.seconds)),
         *("--servers", str(args.servers), "--workers", str(args.workers)),
+        *("--channel_wait", args.channel_wait),
         *(("--interface", args.interface) if args.interface else ()),
     ]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
@@ -69,7 +70,6 @@ def _measure(args: argparse.Namespace) -> None:
     """What each rank does."""
     import sys
 
-    from ..backends.cores import usable_cores
     from ..comm.channels import KINDS, measure
     from ..comm.channels.create import make_channel
     from ..comm.channels.meeting import own_address
@@ -81,26 +81,28 @@ def _measure(args: argparse.Namespace) -> None:
         assert isinstance(job, MpiJob)
         topology = discover(job)
         address = own_address(args.interface, alone=len(topology.hosts) == 1)
-        # Who looks all the time takes a core from others, if there are too few.
-        busy = job.size <= usable_cores()
-        ways: dict[str, measure.Calls] = {
-            name: measure.OverChannel(make_channel(job, topology, name, args.interface, busy=busy))
-            for name in KINDS
-        }
+        busy = args.channel_wait == "busy"
+        ways: dict[str, measure.Calls] = {}
+        for name in KINDS:  # MPI always looks: it cannot wake who sleeps
+            looks = busy or name == "mpi"
+            channel = make_channel(job, topology, name, args.interface, busy=looks)
+            ways[name] = measure.OverChannel(channel)
+        sockets = make_channel(job, topology, "adaptive", args.interface, busy=busy, direct=False)
+        ways["sockets"] = measure.OverChannel(sockets)
         ways["grpc"] = measure.OverGrpc(job, address)
         if args.part == "pair":
-            servers = range(1, 2)
+            called = range(1, 2)
             cases = [("latency", each) for each in measure.LATENCY]
             cases += [("bandwidth", each) for each in measure.BANDWIDTH]
         else:
-            servers = range(args.workers, job.size)
+            called = range(args.workers, job.size)
             cases = [("throughput", each) for each in measure.THROUGHPUT]
 
         def report(line: str) -> None:
             if job.rank == 0:
                 print(line, file=sys.stderr, flush=True)
 
-        rows = measure.measure(job, ways, servers, cases, args.seconds, report)
+        rows = measure.measure(job, ways, called, cases, args.seconds, report)
         for way in ways.values():
             way.close()
         if job.rank == 0:

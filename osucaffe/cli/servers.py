@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from ..comm.channels import KINDS
@@ -39,6 +40,11 @@ def add_arguments(group: argparse._ArgumentGroup) -> None:
         default="mpi",
         help="with --servers: what carries the messages (default: mpi)",
     )
+    add_waiting(add)
+
+
+def add_waiting(add: Callable[..., object]) -> None:
+    """Declare how a channel waits, and where it listens."""
     add(
         "--channel_wait",
         choices=("sleep", "busy"),

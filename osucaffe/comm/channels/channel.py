@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 
-_SPINS = 20  # times that a wait asks before it begins to sleep
 _NAP = 50e-6, 1e-3  # the first and the longest nap, seconds
 
 
@@ -25,6 +24,9 @@ class Channel(ABC):
     busy: who waits keeps looking, and lets go of its core only for who else wants it; otherwise it
     sleeps after a few looks.
     """
+
+    spins = 50
+    """Looks before a sleep."""
 
     def __init__(self, rank: int, size: int, *, busy: bool = False) -> None:
         self.rank, self.size, self.busy = rank, size, busy
@@ -113,6 +115,6 @@ class Pause:
         self._idle += 1
         if self._channel.busy:
             os.sched_yield()
-        elif self._idle > _SPINS:
+        elif self._idle > self._channel.spins:
             self._channel.idle(self._nap)
             self._nap = min(2 * self._nap, _NAP[1])

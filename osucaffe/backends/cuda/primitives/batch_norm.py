@@ -132,7 +132,7 @@ def batch_norm_backward(
     rate: Tensor | None,
     scale: Tensor | None,
     bias: Tensor | None,
-    positive: Tensor | None,
+    relu_output: Tensor | None,
     dy: Tensor | None,
     dx: Tensor | None,
     dscale: Tensor | None,
@@ -143,9 +143,9 @@ def batch_norm_backward(
 ) -> Step:
     for tensor in mean, rate, scale, bias, dscale, dbias:
         choose_row_major(tensor)
-    matrix = _Matrix(call, x, *dys, positive, dy, dx)
+    matrix = _Matrix(call, x, *dys, relu_output, dy, dx)
     first, *others = [matrix.in_layout(part) for part in dys]
-    mask = matrix.in_layout(positive) if relu and positive is not None else None
+    mask = matrix.in_layout(relu_output) if relu and relu_output is not None else None
     whole = None if dy is None else matrix.in_layout(dy)
     small = [mean, rate, scale, bias]
     averages = call.temporary((2, matrix.channels))
