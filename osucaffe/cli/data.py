@@ -2,6 +2,9 @@
 
   osucaffe data mnist                   mnist_train_lmdb and mnist_test_lmdb in data/mnist
   osucaffe data mnist --files FOLDER    from MNIST's four files, plain or .gz
+  osucaffe data folder PHOTOS --out DIR
+                                        of class folders of photographs: LMDBs for training and
+                                        validation, names of labels, the mean, a contact sheet
   osucaffe data annotated LMDB --voc FOLDER --split trainval
   osucaffe data annotated LMDB --coco FILE.json --images FOLDER
                                         images with boxes, for SSD; and LMDB.labelmap.prototxt
@@ -18,7 +21,7 @@ import argparse
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from . import options
+from . import data_folder, options
 
 if TYPE_CHECKING:
     from ..data.survey import Survey
@@ -42,6 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="auto",
         help="take this source only (default: auto, the first that there is)",
     )
+    data_folder.add_command(commands)
     annotated = commands.add_parser(
         "annotated", help="make a database of images with boxes", allow_abbrev=False
     )
@@ -76,8 +80,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     """Run the subcommand."""
     commands = {
-        "mnist": _mnist, "annotated": _annotated, "convert": _convert, "inspect": _inspect,
-        "verify": _verify,
+        "mnist": _mnist, "folder": data_folder.run, "annotated": _annotated, "convert": _convert,
+        "inspect": _inspect, "verify": _verify,
     }  # fmt: skip
     commands[args.name](args)
 
