@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -36,9 +37,21 @@ def unreadable(path: str | Path, error: OSError) -> UserError:
 
 
 def write_bytes(path: str | Path, content: bytes) -> None:
-    """Write a file, whole or not at all. Raises UserError."""
+    """Write a file, whole or not at all. Raises UserError, before it writes if space is short."""
     with replacing(path) as temporary:
+        if temporary != Path(path):  # no device or pipe
+            _check_space(temporary.parent, len(content))
         temporary.write_bytes(content)
+
+
+def _check_space(folder: Path, needed: int) -> None:
+    """OSError where the disk cannot hold so many bytes more."""
+    disk = os.statvfs(folder)
+    free = disk.f_bavail * disk.f_frsize
+    if disk.f_blocks and needed > free:  # some network file systems do not tell: no blocks at all
+        raise OSError(
+            errno.ENOSPC, f"it needs {needed:,} bytes, but only {free:,} are free on the disk"
+        )
 
 
 @contextmanager
