@@ -28,6 +28,7 @@ def test_payloads() -> None:
     assert [each.nbytes for each in payloads.make("random")] == payloads.sizes("random")
 
 
+@pytest.mark.long
 @needs_mpi
 def test_each_way_is_measured_and_the_results_are_written(tmp_path: Path) -> None:
     pytest.importorskip("grpc")

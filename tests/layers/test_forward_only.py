@@ -13,7 +13,9 @@ from .test_planned import surrounded
 
 
 @pytest.mark.parametrize(("type_", "shapes", "text", "options"), CASES)
-@pytest.mark.parametrize("onednn", [False, True], ids=["numpy", "onednn"])
+@pytest.mark.parametrize(
+    "onednn", [pytest.param(False, marks=pytest.mark.long), True], ids=["numpy", "onednn"]
+)
 def test_outputs_are_the_same(type_, shapes, text, options, onednn) -> None:
     backend = Cpu(onednn=onednn)
     if onednn and backend.onednn is None:
