@@ -183,9 +183,7 @@ class Net:
         own = [*plan.persistent, *(blob.diff for blob, _ in losses if self._backwards)]
         own += untouched(self._parts, inspectable=self.inspectable)
         for tensor in dict.fromkeys(own):
-            memory = self.backend.allocate(self.backend.nbytes(tensor))
-            memory[:] = 0
-            self.backend.place(tensor, memory, 0)
+            self.backend.give_memory(tensor)[:] = 0
         for blob, weight in losses:
             if (seed := self.seeds[blob.name]).array is not None:
                 self.backend.write(seed, np.full(blob.shape, weight, np.float32))

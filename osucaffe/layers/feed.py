@@ -12,6 +12,7 @@ from ..blob import Blob
 from ..data.cache import CachedBatches
 from ..data.pipeline import Buffer, Fill, Pipeline, Threads, Workers
 from ..data.processes import Processes, worth_processes
+from ..data.room import may_stay
 from ..data.settings import settings
 from ..layers.base import Layer
 
@@ -102,6 +103,14 @@ class Stream(Feed):
         elif decodes and worth_processes(threads, depth):
             workers = Processes
         return Pipeline(fill, shapes, dtypes=dtypes, depth=depth, threads=threads, workers=workers)
+
+    def stays_on_device(self, nbytes: int) -> bool:
+        """Whether records of so many bytes are to stay where the backend has its tensors."""
+        if settings.cache != "auto":
+            return settings.cache == "device"
+        return self.raw_records and may_stay(
+            nbytes, self.backend.uploads().room(), self.stream_title
+        )
 
     def record_next(self, program: Program, cached: CachedBatches) -> Tensor:
         """Record what brings the row of `cached.ahead` that tells of the next batch."""

@@ -64,7 +64,11 @@ class Images(Stream):
         """
         self._source = source
         self.record_shape = source.record_shape
-        stays = self._stays(source, decoder)
+        stays = (
+            source.raw
+            and not decoder
+            and self.stays_on_device(len(source) * math.prod(source.raw_shape))
+        )
         if not stays and self._stays_decoded(source, decoder):
             size = len(source) * math.prod(source.record_shape)
             room = available_memory() // settings.sharers
@@ -104,18 +108,6 @@ class Images(Stream):
         first = functools.partial(_allocate, there) if there else None
         self._pipeline = pipeline(source.fill, fed, dtypes=dtypes, first=first)
         return shapes
-
-    def _stays(self, source: Source, decoder: ImageDecoder | None) -> bool:
-        """Whether the records are to stay where the backend has its tensors."""
-        if settings.cache != "auto":
-            return settings.cache == "device" and source.raw and not decoder
-        size = len(source) * math.prod(source.raw_shape)
-        return (
-            self.raw_records
-            and source.raw
-            and not decoder
-            and may_stay(size, self.backend.uploads().room(), self.stream_title)
-        )
 
     def _stays_decoded(self, source: Source, decoder: ImageDecoder | None) -> bool:
         """Whether decoded records are to stay with those who read them: others are read as
