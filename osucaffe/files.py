@@ -36,12 +36,13 @@ def unreadable(path: str | Path, error: OSError) -> UserError:
     return UserError(f"{path}: cannot read it: {error.strerror}{where}")
 
 
-def write_bytes(path: str | Path, content: bytes) -> None:
+def write_bytes(path: str | Path, *content: bytes) -> None:
     """Write a file, whole or not at all. Raises UserError, before it writes if space is short."""
     with replacing(path) as temporary:
         if temporary != Path(path):  # no device or pipe
-            _check_space(temporary.parent, len(content))
-        temporary.write_bytes(content)
+            _check_space(temporary.parent, sum(map(len, content)))
+        with temporary.open("wb") as file:
+            file.writelines(content)
 
 
 def _check_space(folder: Path, needed: int) -> None:

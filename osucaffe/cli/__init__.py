@@ -30,6 +30,7 @@ COMMANDS = (
         "bench",
         "upgrade",
         "data",
+        "snapshot",
         "layers",
         "net_spec",
         "export",
