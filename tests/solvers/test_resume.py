@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 import re
 import subprocess
 import sys
@@ -356,3 +357,11 @@ def test_the_model_is_found_beside_a_state_that_was_moved(tmp_path: Path) -> Non
     run = solver(settings(tmp_path))
     run.restore(moved / "run_iter_2.solverstate")
     assert run.iteration == 2
+
+
+def test_a_start_removes_what_a_killed_run_has_left(tmp_path: Path) -> None:
+    left = tmp_path / f".run_iter_5.{platform.node()}.{2**22 + 1}.tmp.caffemodel"
+    left.write_bytes(b"half")
+    solver(settings(tmp_path, more="snapshot: 5")).solve()
+    assert not left.exists()
+    assert (tmp_path / "run_iter_10.caffemodel").exists()
