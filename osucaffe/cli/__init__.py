@@ -30,6 +30,7 @@ COMMANDS = (
         "bench",
         "upgrade",
         "data",
+        "models",
         "layers",
         "net_spec",
         "export",
