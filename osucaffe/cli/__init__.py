@@ -31,6 +31,7 @@ COMMANDS = (
         "upgrade",
         "data",
         "snapshot",
+        "models",
         "layers",
         "net_spec",
         "export",
