@@ -14,7 +14,7 @@ from typing import Any
 F32, S32, U8 = 3, 4, 6
 FORWARD_TRAINING, FORWARD_INFERENCE = 64, 96
 CONVOLUTION_DIRECT = 1
-RELU = 0x20
+RELU, ELU = 0x20, 0x22
 MAX, AVERAGE_INCLUDE_PADDING, AVERAGE_EXCLUDE_PADDING = 0x1FF, 0x2FF, 0x3FF
 LRN_ACROSS_CHANNELS, LRN_WITHIN_CHANNEL = 0xAFF, 0xBFF
 SOFTMAX_ACCURATE = 0x30000
@@ -41,6 +41,7 @@ _PRIMITIVES = {
     "inner_product_backward_weights": "emmmmha",
     "eltwise_forward": "eiimmffa",
     "eltwise_backward": "eimmmffha",
+    "prelu_forward": "eimmma",
     "pooling_forward": "eiimmddddda",
     "pooling_backward": "eimmdddddha",
     "lrn_forward": "eiimmqfffa",
