@@ -25,6 +25,7 @@ SRC, SRC_1, DST, WEIGHTS, BIAS, WORKSPACE, SCRATCHPAD = 1, 2, 17, 33, 41, 64, 80
 DIFF_SRC, DIFF_DST, DIFF_WEIGHTS, DIFF_BIAS, MULTIPLE_SRC = 129, 145, 161, 169, 1024
 
 _TAG_ANY = 1
+_AVX512 = 0x20  # in dnnl_cpu_isa_t
 _CPU, _IN_ORDER, _USER_SCRATCHPAD, _UNDEFINED = 1, 1, 1, 0
 _QUERY_IMPLEMENTATION, _QUERY_ARGUMENT = 8, 255
 _QUERY_DIMENSIONS_COUNT, _QUERY_DIMENSIONS, _QUERY_DATA_TYPE = 256, 257, 258
@@ -217,6 +218,7 @@ class Library:
         # OpenMP's, found among the library's own dependencies.
         self.set_threads = self._dll.omp_set_num_threads
         self.effective_cpu_isa = self._dll.dnnl_get_effective_cpu_isa
+        self.has_avx512 = bool(self.effective_cpu_isa() & _AVX512)
         self.engine = self.create("engine_create", _CPU, 0)
         self.stream = self.create("stream_create", self.engine, _IN_ORDER)
 
