@@ -206,11 +206,12 @@ def make_process_group(
         return None
     from ..parallel.config import ParallelConfig
     from ..parallel.data_parallel import DataParallel
-    from ..parallel.served import Served
 
     bucket = int(args.bucket_mb * 2**20)
     config = ParallelConfig(args.aggregation, args.propagation, bucket, args.scal)
     if roles is not None:
+        from ..parallel.served import Served
+
         return Served(roles, topology, _comm_config(args), config)
     return DataParallel(job, topology, _comm_config(args), config)
 
