@@ -131,8 +131,7 @@ def _train(args: argparse.Namespace, job: Job) -> int:
     if roles is not None and roles.serves:
         roles.serve(backend)
         return 0
-    options.set_data(args)
-    options.share_memory(sum(each.host == topology.own.host for each in topology.ranks))
+    sharers = sum(each.host == topology.own.host for each in topology.ranks)
     from ..solvers.signals import Signals
     from ..solvers.solver import Solver
 
@@ -161,6 +160,7 @@ def _train(args: argparse.Namespace, job: Job) -> int:
             resume=args.snapshot,
             weights=args.weights,
             strict=args.strict,
+            data_config=options.data_config(args, sharers),
         )
         options.check_fed(solver.net, args.solver)
         if args.trace:
