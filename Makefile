@@ -5,18 +5,20 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check
 ITERATIONS ?= 3000
 
-.PHONY: help train test test-quick test-lowest test-newest test-pythons test-gpu lint bench-cpu bench-data bench-gpu bench-setup bench-kernels bench-train bench-scaling bench-comm bench-recurrent bench-infer clean
+.PHONY: help train test test-long test-quick test-lowest test-newest test-pythons test-gpu lint docs bench-cpu bench-data bench-gpu bench-setup bench-kernels bench-train bench-scaling bench-comm bench-recurrent bench-infer clean
 .DELETE_ON_ERROR:
 
 help:
 	@echo "make train      train LeNet on handwritten digits, $(ITERATIONS) iterations (ITERATIONS=N)"
 	@echo "make test       run ruff, mypy and the tests, on all cores (WORKERS=N: on N)"
+	@echo "make test-long run the few tests that make test leaves out, as they take long"
 	@echo "make test-quick run the tests that take no long time, a minute in all"
 	@echo "make test-lowest   run them in a new environment, with the lowest versions of what osucaffe needs"
 	@echo "make test-newest   the same with the newest, and mypy"
 	@echo "make test-pythons  the same with each of Python $(PYTHONS) that is here"
 	@echo "make test-gpu   run the tests that need a GPU, on a machine that has one"
 	@echo "make lint       run ruff and mypy only"
+	@echo "make docs       write the documentation as a site to site/, every link checked"
 	@echo "make bench-cpu  measure training on the CPU side by side with PyTorch"
 	@echo "make bench-data read LMDBs side by side with PyTorch's DataLoader; PYTHON=... on a GPU machine"
 	@echo "make bench-gpu  the same on a GPU (needs CuPy, cuDNN and PyTorch for CUDA)"
@@ -39,10 +41,13 @@ unexport PYTHONDONTWRITEBYTECODE
 WORKERS ?= auto
 ON_ALL  = --numprocesses $(WORKERS) --maxprocesses 16 --dist loadgroup
 test: lint
-	$(BIN)/pytest $(ON_ALL)
+	$(BIN)/pytest $(ON_ALL) -m "not long"
+
+test-long: $(VENV)/dev.stamp
+	$(BIN)/pytest $(ON_ALL) -m long
 
 test-quick: $(VENV)/dev.stamp
-	$(BIN)/pytest $(ON_ALL) -m "not slow and not ranks"
+	$(BIN)/pytest $(ON_ALL) -m "not slow and not ranks and not long"
 
 # New environments. EXTRAS=dev,cuda13 runs the tests on a GPU, too.
 EXTRAS ?= dev
@@ -82,6 +87,10 @@ lint: $(VENV)/dev.stamp
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
+
+# (The theme's page is clear about what comes after it: Zensical, which reads the same mkdocs.yml.)
+docs: $(VENV)/dev.stamp
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 
 bench-cpu: $(VENV)/bench.stamp
 	$(BIN)/python -m benchmarks.bench_cpu

@@ -7,6 +7,7 @@ import stat
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -22,6 +23,26 @@ def test_a_full_disk_leaves_the_old_file(tmp_path: Path, full_disk: FullDisk) ->
         write_bytes(tmp_path / "f.txt", b"longer than that")
     assert read_bytes(tmp_path / "f.txt") == b"old"
     assert os.listdir(tmp_path) == ["f.txt"]
+
+
+def test_space_is_asked_for_before_anything_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def tell(blocks: int) -> None:
+        disk = SimpleNamespace(f_bavail=2, f_frsize=512, f_blocks=blocks)
+        monkeypatch.setattr("os.statvfs", lambda folder: disk)
+
+    write_bytes(tmp_path / "f", b"old")
+    tell(blocks=9)
+    write_bytes(tmp_path / "f", bytes(1024))
+    refusal = "cannot write it: it needs 1,025 bytes, but only 1,024"
+    with monkeypatch.context() as patch:
+        patch.delattr(Path, "open")
+        with pytest.raises(UserError, match=refusal):
+            write_bytes(tmp_path / "f", bytes(1025))
+    assert read_bytes(tmp_path / "f") == bytes(1024)
+    tell(blocks=0)  # the file system does not know
+    write_bytes(tmp_path / "f", bytes(1025))
 
 
 def test_what_has_no_end_is_not_read_for_ever() -> None:

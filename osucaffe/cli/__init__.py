@@ -1,8 +1,8 @@
 """Owns the command `osucaffe`: it finds the subcommand, runs it, and turns errors into messages.
 
 Each subcommand is a module here with a one-line docstring for the list of commands,
-`add_arguments(parser)` and `run(args)`. These modules import numpy, the engine and rich only when
-they run, so that help comes at once.
+`add_arguments(parser)` and `run(args)`, which may return an exit code. These modules import numpy,
+the engine and rich only when they run, so that help comes at once.
 """
 
 from __future__ import annotations
@@ -27,8 +27,11 @@ COMMANDS = (
     *(
         "device_query",
         "tune",
+        "bench",
         "upgrade",
         "data",
+        "snapshot",
+        "models",
         "layers",
         "net_spec",
         "export",
@@ -67,7 +70,7 @@ def _run(arguments: Sequence[str] | None) -> int:
     words = _normalize(sys.argv[1:] if arguments is None else arguments)
     try:
         args = _parser().parse_args(words or ["--help"])
-        args.run(args)
+        code = int(args.run(args) or 0)
         if sys.stdout:  # None where the shell closed it
             sys.stdout.flush()
     except (Exception, KeyboardInterrupt) as error:
@@ -76,8 +79,7 @@ def _run(arguments: Sequence[str] | None) -> int:
         code, message = _explain(error)
         if message:
             print(f"osucaffe: {message}", file=sys.stderr)
-        return code
-    return 0
+    return code
 
 
 def _provide_caffe() -> None:

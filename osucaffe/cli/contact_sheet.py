@@ -15,7 +15,7 @@ _PAPER, _INK, _FAINT = (255, 255, 255), (32, 32, 36), (96, 96, 104)
 
 
 def write_contact_sheet(
-    path: str, images: Sequence[tuple[np.ndarray, int]], title: str, note: str
+    path: str, images: Sequence[tuple[np.ndarray, int | str]], title: str, note: str
 ) -> None:
     """Write images (channels, height, width), blue first, and their labels as one picture.
 

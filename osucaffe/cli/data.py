@@ -2,12 +2,15 @@
 
   osucaffe data mnist                   mnist_train_lmdb and mnist_test_lmdb in data/mnist
   osucaffe data mnist --files FOLDER    from MNIST's four files, plain or .gz
+  osucaffe data folder PHOTOS --out DIR
+                                        of class folders of photographs: LMDBs for training and
+                                        validation, names of labels, the mean, a contact sheet
   osucaffe data annotated LMDB --voc FOLDER --split trainval
   osucaffe data annotated LMDB --coco FILE.json --images FOLDER
                                         images with boxes, for SSD; and LMDB.labelmap.prototxt
   osucaffe data convert LEVELDB LMDB    a LevelDB as an LMDB, of the same records
   osucaffe data inspect LMDB            what it holds; --sheet FILE.png: a picture of samples
-  osucaffe data verify LMDB             decode everything, name the bad records
+  osucaffe data verify LMDB ...         decode everything, name the bad records
 
 Without --files, MNIST is taken from its public mirrors (and its checksums verified), or else a
 subset of 10,000 + 2,000 digits that comes with osucaffe."""
@@ -18,7 +21,8 @@ import argparse
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from . import options
+from . import data_folder, options
+from .verifying import verify_all
 
 if TYPE_CHECKING:
     from ..data.survey import Survey
@@ -42,6 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="auto",
         help="take this source only (default: auto, the first that there is)",
     )
+    data_folder.add_command(commands)
     annotated = commands.add_parser(
         "annotated", help="make a database of images with boxes", allow_abbrev=False
     )
@@ -64,8 +69,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     inspect.add_argument(
         "--samples", metavar="N", type=options.positive, default=60, help="how many (default: 60)"
     )
-    verify = commands.add_parser("verify", help="decode all of an LMDB", allow_abbrev=False)
-    verify.add_argument("input", metavar="LMDB", help="the database")
+    verify = commands.add_parser("verify", help="decode all of LMDBs", allow_abbrev=False)
+    verify.add_argument("input", metavar="LMDB", nargs="+", help="the databases")
     verify.add_argument(
         "--classes", metavar="N", type=options.positive, help="labels are to be 0 to N-1"
     )
@@ -76,8 +81,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     """Run the subcommand."""
     commands = {
-        "mnist": _mnist, "annotated": _annotated, "convert": _convert, "inspect": _inspect,
-        "verify": _verify,
+        "mnist": _mnist, "folder": data_folder.run, "annotated": _annotated, "convert": _convert,
+        "inspect": _inspect, "verify": _verify,
     }  # fmt: skip
     commands[args.name](args)
 
@@ -130,7 +135,7 @@ def _inspect(args: argparse.Namespace) -> None:
     from ..data.survey import sample
     from ..errors import UserError
 
-    found = _survey(args, "Inspecting")
+    found = _survey(args.input, args, "Inspecting")
     print(f"{args.input}: {found.records:,} records, {_size(found.nbytes)}")
     if found.labels:  # else no record can be read
         print(f"  form    {_counts(found.forms.items())}")
@@ -162,25 +167,34 @@ def _inspect(args: argparse.Namespace) -> None:
 
 
 def _verify(args: argparse.Namespace) -> None:
+    verify_all(args.input, "databases", lambda path: _verify_one(path, args))
+
+
+def _verify_one(path: str, args: argparse.Namespace) -> None:
     from ..errors import UserError
 
-    found = _survey(args, "Verifying", decode=True, classes=args.classes)
+    found = _survey(path, args, "Verifying", decode=True, classes=args.classes)
     _print_bad(found)
     if found.bad:
-        raise UserError(f"{args.input}: {len(found.bad):,} of {found.records:,} records are bad")
-    print(f"{args.input}: all {found.records:,} records are good")
+        raise UserError(f"{path}: {len(found.bad):,} of {found.records:,} records are bad")
+    print(f"{path}: all {found.records:,} records are good")
     if len(found.shapes) > 1:
         print(f"  of {len(found.shapes):,} sizes: a net needs transform_param's crop_size")
 
 
 def _survey(
-    args: argparse.Namespace, what: str, *, decode: bool = False, classes: int | None = None
+    path: str,
+    args: argparse.Namespace,
+    what: str,
+    *,
+    decode: bool = False,
+    classes: int | None = None,
 ) -> Survey:
     from ..data.database import open_database
     from ..data.survey import survey
     from .progress import progress
 
-    database = open_database(args.input)
+    database = open_database(path)
     with progress(what, len(database)) as advance:
         return survey(
             database,

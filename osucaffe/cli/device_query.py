@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    parser.set_defaults(servers=0)  # every rank is alike
     parser.add_argument("--gpu", metavar="IDS", default="all", help='GPUs: "0,1" (default: all)')
     parser.add_argument(
         "--mpi", action="store_true", help="show hosts, ranks, links and the MPI library instead"
@@ -46,7 +45,7 @@ def _show_job(args: argparse.Namespace) -> None:
         gpus = describe_gpus("all")
         args.gpu = args.gpu if "GPU 0" in gpus else None
         args.threads = None
-        topology = ranks.place(args, job)
+        args, topology = ranks.place(args, job)
         if job.rank:
             return
         mpi = start_mpi()

@@ -12,10 +12,10 @@ import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..errors import UserError
-from . import options, servers
+from . import comm_profile, options, servers
 
 if TYPE_CHECKING:
     from ..comm.create import CommConfig
@@ -40,6 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     _add_design(group)
     servers.add_arguments(group)
     _add_communication(group)
+    comm_profile.add_arguments(group)
 
 
 def _add_design(group: argparse._ArgumentGroup) -> None:
@@ -125,28 +126,34 @@ def launch(args: argparse.Namespace, check: Callable[[], None] = lambda: None) -
     if launched_by():
         return
     gpus = [] if args.gpu is None else _gpus(args.gpu)
-    wanted = args.ranks or (len(gpus) or 1) + args.servers
+    wanted = args.ranks or (len(gpus) or 1) + servers.count(args)
     if wanted == 1:
         return
     check()
-    beside = Path(sys.executable).parent
-    mpiexec = shutil.which("mpiexec", path=str(beside)) or shutil.which("mpiexec")
-    if mpiexec is None or importlib.util.find_spec("mpi4py") is None:
-        raise UserError(
-            f'{wanted} ranks need MPI: pip install "osucaffe[mpi]", or load the MPI of this machine'
-        )
+    mpiexec = find_mpiexec(wanted)
     if sys.stderr and sys.stderr.isatty():
         os.environ[_TERMINAL] = f"{platform.node()}:{os.ttyname(sys.stderr.fileno())}"
     command = [mpiexec, "-n", str(wanted), sys.executable, "-P", "-m", "osucaffe", *sys.argv[1:]]
     os.execv(mpiexec, command)
 
 
+def find_mpiexec(wanted: int) -> str:
+    """What starts so many ranks. UserError where MPI is not installed."""
+    beside = Path(sys.executable).parent
+    mpiexec = shutil.which("mpiexec", path=str(beside)) or shutil.which("mpiexec")
+    if mpiexec is None or importlib.util.find_spec("mpi4py") is None:
+        raise UserError(
+            f'{wanted} ranks need MPI: pip install "osucaffe[mpi]", or load the MPI of this machine'
+        )
+    return mpiexec
+
+
 def check_size(args: argparse.Namespace, job: Job) -> None:
     """UserError if a launcher started another number of ranks than --ranks asks for."""
     if args.ranks and job.size != args.ranks:
         raise UserError(f"--ranks {args.ranks}, but {job.size} were started: leave it out")
-    if args.servers and job.size == 1:
-        raise UserError(f"--servers {args.servers}: one rank was started: give --ranks, too")
+    if (count := servers.count(args)) and job.size == 1:
+        raise UserError(f"--servers {count}: one rank was started: give --ranks, too")
 
 
 def take_terminal(job: Job) -> None:
@@ -170,25 +177,25 @@ def check_communication(args: argparse.Namespace) -> None:
     servers.check(args)
 
 
-def place(args: argparse.Namespace, job: Job) -> Topology:
-    """Choose this rank's GPU or its share of the cores (in args), and tell where all ranks are."""
+def place(args: argparse.Namespace, job: Job) -> tuple[argparse.Namespace, Topology]:
+    """The options as they are for this rank, with its GPU or its share of the cores; and where all
+    ranks are."""
     from ..comm.topology import discover
+
+    def own(**chosen: Any) -> argparse.Namespace:
+        return argparse.Namespace(**vars(args) | chosen)
 
     topology = discover(job)
     if job.size == 1:
-        if args.gpu == "all":
-            args.gpu = "0"
-        return topology
+        return own(gpu="0" if args.gpu == "all" else args.gpu), topology
     local = sum(each.host == topology.own.host for each in topology.ranks)
     if args.gpu is None:
-        args.threads = args.threads or max(1, topology.own.cores // local)
-        return topology
+        return own(threads=args.threads or max(1, topology.own.cores // local)), topology
     chosen = _gpus(args.gpu)
-    if job.rank >= job.size - args.servers:
-        args.gpu = None
-        return discover(job)
-    args.gpu = chosen[topology.local_rank % len(chosen)]
-    return discover(job, *identify(int(args.gpu)))
+    if job.rank >= job.size - servers.count(args):
+        return own(gpu=None), discover(job)
+    gpu = chosen[topology.local_rank % len(chosen)]
+    return own(gpu=gpu), discover(job, *identify(int(gpu)))
 
 
 def make_process_group(
@@ -200,12 +207,18 @@ def make_process_group(
         return None
     from ..parallel.config import ParallelConfig
     from ..parallel.data_parallel import DataParallel
-    from ..parallel.served import Served
 
     bucket = int(args.bucket_mb * 2**20)
     config = ParallelConfig(args.aggregation, args.propagation, bucket, args.scal)
     if roles is not None:
+        from ..parallel.served import Served
+
         return Served(roles, topology, _comm_config(args), config)
+    if args.comm_profile:
+        from ..parallel.profiled import Profiled
+
+        report = comm_profile.writer(args.comm_profile)
+        return Profiled(job, topology, _comm_config(args), config, report)
     return DataParallel(job, topology, _comm_config(args), config)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from ..comm.channels import KINDS
@@ -39,12 +40,30 @@ def add_arguments(group: argparse._ArgumentGroup) -> None:
         default="mpi",
         help="with --servers: what carries the messages (default: mpi)",
     )
+    add_waiting(add)
+
+
+def add_waiting(add: Callable[..., object]) -> None:
+    """Declare how a channel waits, and where it listens."""
+    add(
+        "--channel_wait",
+        choices=("sleep", "busy"),
+        default="sleep",
+        help="who waits for a message sleeps after a few looks, or keeps looking, which is faster "
+        "where there are more cores than threads (default: sleep)",
+    )
     add(
         "--interface",
         metavar="NAME",
         help="what other channels than mpi listen on (default: the loopback's on one host, else "
         "the first that is up)",
     )
+
+
+def count(args: argparse.Namespace) -> int:
+    """How many ranks are to serve: none where a command has no such option."""
+    wanted: int = getattr(args, "servers", 0)
+    return wanted
 
 
 def check(args: argparse.Namespace) -> None:
@@ -56,12 +75,16 @@ def check(args: argparse.Namespace) -> None:
 
 def assign_roles(args: argparse.Namespace, job: Job, topology: Topology) -> Roles | None:
     """Which ranks serve, if any are to."""
-    from ..comm.channels.create import make_channel
+    if not args.servers:
+        return None
     from ..comm.job import MpiJob
+
+    if not isinstance(job, MpiJob):
+        return None
+    from ..comm.channels.create import make_channel
     from ..parallel.served import assign_roles
     from ..parallel.shards import Consistency
 
-    if not args.servers or not isinstance(job, MpiJob):
-        return None
-    channel = make_channel(job, topology, args.channel, args.interface)
+    busy = args.channel_wait == "busy"
+    channel = make_channel(job, topology, args.channel, args.interface, busy=busy)
     return assign_roles(job, args.servers, Consistency.parse(args.consistency), channel)

@@ -8,7 +8,12 @@
   osucaffe train --solver solver.prototxt --ranks 4 --servers 1              a parameter server
 
 A first interrupt (Ctrl-C) stops after the iteration at hand and writes a snapshot, as SIGTERM does;
-a second one stops at once. On a terminal a live display follows the log."""
+a second one stops at once. On a terminal a live display follows the log.
+
+Exit codes: 0 done, or nothing was left to train; 1 something is wrong with what was given; 2 wrong
+usage; 3 the loss is nan or infinite at the end; 128 + N signal N stopped it with a snapshot (129 a
+hangup, 130 an interrupt, 143 SIGTERM): go on with --snapshot auto. Of several ranks each ends with
+its own."""
 
 from __future__ import annotations
 
@@ -19,14 +24,19 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from . import options, ranks, servers
+from . import comm_profile, options, ranks, servers
 
 if TYPE_CHECKING:
     from ..comm.job import Job
     from ..proto import SolverParameter
     from ..solvers.observer import Observer
+    from ..solvers.signals import Signals
+    from ..solvers.solver import Solver
 
 _EFFECTS = ("stop", "snapshot", "none")
+_DIVERGED = 3
+_STOPPED = 128
+"""The exit codes of its own; a signal's number is added to the second, as shells do."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -70,8 +80,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     ranks.add_arguments(parser)
 
 
-def run(args: argparse.Namespace) -> None:
-    """Train, alone or as one of the ranks of a job."""
+def run(args: argparse.Namespace) -> int:
+    """Train, alone or as one of the ranks of a job. Returns the exit code."""
     from ..comm.job import find_job
 
     ranks.launch(args, lambda: _check(args))
@@ -80,7 +90,7 @@ def run(args: argparse.Namespace) -> None:
     with job.together():
         ranks.check_size(args, job)
         ranks.take_terminal(job)
-        _train(args, job)
+        return _train(args, job)
 
 
 def _check(args: argparse.Namespace) -> None:
@@ -107,21 +117,21 @@ def _check(args: argparse.Namespace) -> None:
         read_weights(file)
 
 
-def _train(args: argparse.Namespace, job: Job) -> None:
+def _train(args: argparse.Namespace, job: Job) -> int:
     from .. import log
 
     first = job.rank == 0
     standard_error = log.start(args.log_dir if first else None)
     if not first:
         log.quieten()
-    topology = ranks.place(args, job)
+    args, topology = ranks.place(args, job)
+    comm_profile.prepare(args, job)
     backend = options.make_backend(args)
     roles = servers.assign_roles(args, job, topology)
     if roles is not None and roles.serves:
         roles.serve(backend)
-        return
-    options.set_data(args)
-    options.share_memory(sum(each.host == topology.own.host for each in topology.ranks))
+        return 0
+    sharers = sum(each.host == topology.own.host for each in topology.ranks)
     from ..solvers.signals import Signals
     from ..solvers.solver import Solver
 
@@ -150,6 +160,7 @@ def _train(args: argparse.Namespace, job: Job) -> None:
             resume=args.snapshot,
             weights=args.weights,
             strict=args.strict,
+            data_config=options.data_config(args, sharers),
         )
         options.check_fed(solver.net, args.solver)
         if args.trace:
@@ -161,8 +172,28 @@ def _train(args: argparse.Namespace, job: Job) -> None:
             from .live import Live
 
             solver.observers.append(stack.enter_context(Live(solver, standard_error)))
-        solver.solve()
+        if 0 < param.max_iter <= solver.iteration:  # as a snapshot says
+            logging.getLogger("osucaffe").info(
+                "%s: already at iteration %d of max_iter %d: there is nothing left to train (raise "
+                "max_iter to go on)",
+                *(args.solver, solver.iteration, param.max_iter),
+            )
+        else:
+            solver.solve()
         solver.close()
+        return _exit_code(solver, signals)
+
+
+def _exit_code(solver: Solver, signals: Signals) -> int:
+    """What the run ends with. Divergence comes first: who goes on after a stop would go on with
+    weights that are lost."""
+    if solver.losses.diverged:
+        logging.getLogger("osucaffe").error(
+            "Training has diverged: the loss is %g at iteration %d (exit code %d)",
+            *(solver.loss, solver.iteration, _DIVERGED),
+        )
+        return _DIVERGED
+    return _STOPPED + signals.stopped_by if solver.stopped and signals.stopped_by else 0
 
 
 def _read(args: argparse.Namespace) -> SolverParameter:

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    parser.set_defaults(servers=0)  # every rank is alike
     parser.add_argument("--ranks", metavar="N", type=options.positive, help="start so many ranks")
     parser.add_argument("--gpu", metavar="IDS", help='measure among GPUs: "0,1", or "all"')
     parser.add_argument("--out", metavar="FILE", help="the table (default: the user's own)")
@@ -36,7 +35,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=64.0,
         help="the largest arrays to measure (default: 64)",
     )
-    parser.set_defaults(servers=0)
 
 
 def run(args: argparse.Namespace) -> None:
@@ -88,7 +86,7 @@ def _measure_gpus(
     from ..comm.nccl import Nccl
     from ..comm.tune import measure_gpus
 
-    topology = ranks.place(args, job)
+    args, topology = ranks.place(args, job)
     if len(topology.hosts) > 1 or topology.shares_gpu:
         raise UserError("tune --gpu measures ranks of one machine, each with a GPU of its own")
     cupy = import_cupy()

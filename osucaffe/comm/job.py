@@ -13,10 +13,12 @@ import sys
 import time
 import traceback
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NoReturn
 
 from ..backends.cores import usable_cores
 from ..errors import UserError
+from ..parent import end_with_parent
+from .segments import unlink_segments
 from .watchdog import GRACE, Watchdog
 
 _LAUNCHERS = (
@@ -26,6 +28,9 @@ _LAUNCHERS = (
     ("PALS_APID", "the launcher of the Cray"),
     ("PMIX_RANK", "a launcher that speaks PMIx"),
 )
+
+_exit = os._exit
+"""Also where `MpiJob.together` watches over that name."""
 
 _FORWARDING = 0.3
 """Seconds that a launcher gets to forward a message before it ends everything."""
@@ -76,7 +81,7 @@ class Job:
     def abort(self, message: str) -> None:
         """Print a message and end every process of the job."""
         print(f"osucaffe: {message}", file=sys.stderr, flush=True)
-        os._exit(1)
+        _exit(1)
 
     @contextlib.contextmanager
     def together(self) -> Iterator[None]:
@@ -93,6 +98,8 @@ class MpiJob(Job):
         self.rank = self.world.rank
         self.size = self.world.size
         self._control = self.world.Dup()
+        self._control.Barrier()
+        unlink_segments()
         self._wish: Any = None
         self.watchdog = Watchdog(0, self.expire)
 
@@ -143,13 +150,22 @@ class MpiJob(Job):
         sys.stderr.flush()
         time.sleep(pause)
         self.world.Abort(1)
-        os._exit(1)  # some libraries return, and kill this process a little later
+        _exit(1)  # some libraries return, and kill this process a little later
 
     @contextlib.contextmanager
     def together(self) -> Iterator[None]:
         """An exception inside ends all ranks: with its message, or with a traceback if it is no
-        UserError. Otherwise the others would wait for this one for ever.
+        UserError. Otherwise the others would wait for this one for ever. So does os._exit, after
+        which a launcher may end them and call that a success.
         """
+        own = os.getpid()
+
+        def leave_others(status: int) -> NoReturn:
+            if os.getpid() == own:  # not a process that was forked
+                self.abort(f"it was left by os._exit({status!r}), while the others go on")
+            _exit(status)
+
+        os._exit = leave_others
         try:
             yield
         except BaseException as error:
@@ -163,6 +179,7 @@ class MpiJob(Job):
             self.abort("interrupted" if isinstance(error, KeyboardInterrupt) else text)
             raise
         finally:
+            os._exit = _exit
             if self._wish is not None:
                 self._wish[0].Wait()
                 self._wish = None
@@ -172,13 +189,16 @@ _job: Job | None = None
 
 
 def find_job() -> Job:
-    """The job that this process belongs to. MPI is started only if a launcher started us.
+    """The job that this process belongs to. MPI is started only if a launcher started us, whose
+    end is then ours, too.
 
     UserError if one did and MPI for Python is missing, or belongs to another MPI library.
     """
     global _job
     if _job is None:
         launcher = launched_by()
+        if launcher:
+            end_with_parent(os.getppid())
         _job = MpiJob() if launcher else Job()
         started = int(os.environ.get(launcher[0], "1")) if launcher else 1
         if _job.size == 1 and launcher and launcher[0].endswith(("SIZE", "TASKS")) and started > 1:
@@ -199,6 +219,7 @@ def leave(code: int) -> None:
         return
     with contextlib.suppress(UserError):
         world = start_mpi().COMM_WORLD
+        unlink_segments()
         if world.size > 1:
             time.sleep(_FORWARDING)
             world.Abort(code)

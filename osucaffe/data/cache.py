@@ -15,16 +15,15 @@ from ..backends.rows_ahead import RowsAhead
 from ..backends.tensor import Shape, Tensor
 from ..errors import UserError
 from .pipeline import Buffer, Fill, Pipeline
+from .room import log_refusal, log_stay
 
 _log = logging.getLogger("osucaffe")
 
 Form = tuple[Shape, str]
 """The shape and the type of an array."""
 
-SHARE = 0.5
-"""Of the memory that is free before a net is built: what its records may take by default."""
 _SHARE_LEFT = 0.9
-"""Of what is free when it has been built."""
+"""Of the memory that is free when the nets have theirs: what records may take at most."""
 _AHEAD = 256
 _RECORDS_AHEAD = 1 << 14
 """How many batches, and of how many records, the device is told ahead at most."""
@@ -226,15 +225,13 @@ class CachedBatches:
         size, room = sum(map(backend.nbytes, self.parts)), self._uploads.room()
         self._stays = size <= room * _SHARE_LEFT and self._place()
         if self._stays:
-            what = f"{_amount(size)}, of {_amount(room)} that are free (--cache)"
-            count = len(self._source)
-            _log.info("%s: its %d records will stay in memory: %s", self._title, count, what)
+            log_stay(self._title, len(self._source), size, room)
         else:
             for part in self.parts:
                 part.shape = (2 * self._batch, *part.shape[1:])
             if not self._place():
                 raise UserError(f"{self._title}: there is no memory for two batches")
-            _log.info("%s: %s", self._title, _refusal(size, room))
+            log_refusal(self._title, size, room)
         backend.synchronize()  # the memory may have been that of steps that still run
 
     def _place(self) -> bool:
@@ -269,22 +266,3 @@ class CachedBatches:
 
 def _nothing() -> None:
     pass
-
-
-def may_stay(size: int, room: int, title: str) -> bool:
-    """Whether records of so many bytes may take so much of the room, before nets have theirs."""
-    if size <= room * SHARE:
-        return True
-    _log.info("%s: %s", title, _refusal(size, room))
-    return False
-
-
-def _refusal(size: int, room: int) -> str:
-    return (
-        "its records are read anew in each epoch: "
-        f"to stay they take {_amount(size)}, and {_amount(room)} are free (--cache)"
-    )
-
-
-def _amount(nbytes: float) -> str:
-    return f"{nbytes / 1e9:.3g} GB" if nbytes >= 1e9 else f"{nbytes / 1e6:.3g} MB"

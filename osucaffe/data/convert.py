@@ -33,6 +33,7 @@ def convert_images(
     size: tuple[int, int] | None = None,
     check_size: bool = False,
     encoding: str | None = None,
+    read: Callable[[str], np.ndarray] | None = None,
     threads: int = 1,
     bad: BadRecords | None = None,
     advance: Callable[[], object] = lambda: None,
@@ -41,14 +42,15 @@ def convert_images(
 
     root: put before each name. size: (height, width) to resize to. check_size: all images must
     have the first one's size. encoding: one of ENCODINGS, to keep images compressed: a file that
-    is so encoded already, and needs no change, is taken as it is. bad: what to do about images
-    that cannot be read. advance is called after each image. Raises UserError.
+    is so encoded already, and needs no change, is taken as it is. read: gives the pixels of a
+    file, (height, width, channels), blue first, in place of gray and size. bad: what to do about
+    images that cannot be read. advance is called after each image. Raises UserError.
     """
     if encoding is not None and encoding not in ENCODINGS:
         raise UserError(f'unknown encoding "{encoding}": use one of {", ".join(ENCODINGS)}')
     check_root(root, entries)
     bad = bad or BadRecords()
-    load = functools.partial(_load, root=root, gray=gray, size=size, encoding=encoding)
+    load = functools.partial(_load, root=root, gray=gray, size=size, encoding=encoding, read=read)
 
     def records() -> Iterator[tuple[bytes, bytes]]:
         first: tuple[int, int] | None = None
@@ -81,15 +83,16 @@ def _load(
     gray: bool,
     size: tuple[int, int] | None,
     encoding: str | None,
+    read: Callable[[str], np.ndarray] | None,
 ) -> tuple[bytes, tuple[int, int]] | UserError:
     """The Datum of an image file with its (height, width), or what is wrong with it."""
     path = root + entry.name
     try:
-        image = read_image(path, not gray, size)
+        image = read(path) if read else read_image(path, not gray, size)
         extent = (image.shape[0], image.shape[1])
         if encoding is None:
             return make_datum(image.transpose(2, 0, 1), entry.label, encoded=False), extent
-        same = not gray and size is None and _matches(path, encoding)
+        same = not read and not gray and size is None and _matches(path, encoding)
         content = Path(path).read_bytes() if same else encode_image(image, encoding)
         datum = caffe_pb2.Datum(data=content, label=entry.label, encoded=True)
         return datum.SerializeToString(), extent

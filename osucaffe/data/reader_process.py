@@ -6,7 +6,6 @@ See processes.py, which starts it.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import gc
 import importlib
 import logging
@@ -18,6 +17,7 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 from ..errors import UserError, reason
+from ..parent import end_with_parent
 from .shared_ring import (
     BAD_INPUT,
     CRASHED,
@@ -30,8 +30,6 @@ from .shared_ring import (
     TASK,
     Ring,
 )
-
-_SIGNAL_AT_PARENTS_DEATH = 1  # of prctl
 
 _FEWER = "take fewer --readers (up to 4 are threads)"
 
@@ -48,7 +46,7 @@ def main(module: str, *numbers: str) -> None:
     """
     given, ring, tasks, replies, die = map(int, numbers)
     if die:
-        _die_with_parent()
+        end_with_parent(os.getppid())
     importlib.import_module(module)
     if not os.read(tasks, TASK.size):
         return
@@ -65,9 +63,10 @@ def main(module: str, *numbers: str) -> None:
                 fill, arrays, slots, readers = pickle.load(file)
             memory = Ring(arrays, slots, ring)
             gc.freeze()  # pages that a collection would copy stay shared
+            own = os.getpid()
             for _ in range(readers):
                 if not os.fork():
-                    _begin(fill, memory, tasks, tell)
+                    _begin(fill, memory, tasks, tell, own)
         except UserError as error:
             tell(0, ENDED, str(error))
         except OSError as error:
@@ -91,15 +90,11 @@ def _await_end(readers: int, tell: Tell) -> None:
         os.wait()
 
 
-def _die_with_parent() -> None:
-    ctypes.CDLL(None).prctl(_SIGNAL_AT_PARENTS_DEATH, signal.SIGKILL)
-
-
-def _begin(fill: Any, ring: Ring, tasks: int, tell: Tell) -> NoReturn:
+def _begin(fill: Any, ring: Ring, tasks: int, tell: Tell, parent: int) -> NoReturn:
     """Be a reader."""
     code = 1
     try:
-        _die_with_parent()
+        end_with_parent(parent)
         _read(fill, ring, tasks, tell)
         code = 0
     except BrokenPipeError:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from ..backends.backend import Backend
 from ..backends.tensor import Shape, Tensor
 from ..blob import Blob
+from ..data.config import DataConfig
 from ..layer import create_layer, messages_of
 from ..layers.base import Layer
 from ..proto import caffe_pb2, refuse_unread
@@ -26,7 +27,13 @@ class Assembly:
 
 
 def assemble(
-    param: caffe_pb2.NetParameter, phase: str, seed: int, backend: Backend, *, inspectable: bool
+    param: caffe_pb2.NetParameter,
+    phase: str,
+    seed: int,
+    backend: Backend,
+    data_config: DataConfig,
+    *,
+    inspectable: bool,
 ) -> Assembly:
     """Create the layers of a net and their blobs, without memory. Bad layers raise UserError.
 
@@ -37,7 +44,7 @@ def assemble(
     for layer_param in param.layer:
         layer = create_layer(layer_param, phase, key=len(parts.nodes), seed=seed)
         _refuse_unread(layer)
-        layer.backend = backend
+        layer.backend, layer.data_config = backend, data_config
         layer.raw_records, layer.image_decoder = backend.raw_records, backend.image_decoder
         tops = layer.setup([parts.blobs[name].shape for name in layer_param.bottom])
         _add_layer(parts, layer, tops, inspectable)
@@ -164,8 +171,8 @@ def _set_up_again(node: Node, bottom: list[Shape], given: Mapping[str, Shape]) -
         return [
             tuple(given.get(blob.name, blob.shape)) if open_ else blob.shape for blob in node.top
         ]
-    parameters, fillers, wanted = layer.parameters, layer.fillers, layer.wanted
-    layer.parameters, layer.fillers, layer.wanted = [], [], []
+    parameters, fillers, wanted = layer.parameters, layer.fillers, layer.need_gradients
+    layer.parameters, layer.fillers, layer.need_gradients = [], [], []
     try:
         tops = layer.setup(bottom)
         for index, (old, new) in enumerate(zip(parameters, layer.parameters, strict=True)):
@@ -173,7 +180,7 @@ def _set_up_again(node: Node, bottom: list[Shape], given: Mapping[str, Shape]) -
                 change = f"the new shape of its bottom needs {new.shape} instead of {old.shape}"
                 layer.fail("param", f"parameter {index}: {change}")
     finally:
-        layer.parameters, layer.fillers, layer.wanted = parameters, fillers, wanted
+        layer.parameters, layer.fillers, layer.need_gradients = parameters, fillers, wanted
     return tops
 
 

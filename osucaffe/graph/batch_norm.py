@@ -226,7 +226,7 @@ def join_relu_backward(calls: list[Call], forward: Sequence[Call]) -> list[Call]
             continue
         norm.settings["relu"] = True
         if "addend" in maker.reads:
-            give(norm.reads, norm, "positive", relu.reads["x"])
+            give(norm.reads, norm, "relu_output", relu.reads["x"])
         _keep_gradient(calls, index, norm, dy)
         norm.fuse(relu)
         dropped.add(id(relu))

@@ -62,7 +62,7 @@ def is_plain_sum(call: Call, terms: int) -> bool:
         call.name == "sum"
         and len(call.reads["xs"]) == terms
         and all(factor == 1 for factor in factors)
-        and "positive" not in call.reads
+        and "relu_output" not in call.reads
     )
 
 

@@ -78,8 +78,8 @@ def fuse_relu_backward(
 ) -> list[Call]:
     """Let the call that writes a gradient apply the in-place ReLU backward that comes next.
 
-    It gets the ReLU's output as `positive`: where that is not, the gradient is zero. A maximum
-    that is not positive needs no gradient at all, so its forward call does not note it.
+    It gets the ReLU's output as `relu_output`: where that is not positive, the gradient is zero. A
+    maximum that is not positive needs no gradient at all: its forward call does not note it.
     """
     pooled = {id(call.writes.get("index")): call for call in forward if call.name == "max_pooling"}
     writer: dict[int, Call | None] = {}  # of each tensor; None when it was touched since
@@ -122,7 +122,7 @@ def _stops_nothing_more(relu: Call, pooling: Call, pooled: dict[int, Call]) -> b
         or not relu.reads["dy"] is relu.writes["dx"] is pooling.reads["dy"]
     ):
         return False
-    maker.settings["positive"] = True
+    maker.settings["behind_relu"] = True
     return True
 
 
@@ -135,17 +135,17 @@ def _fuse_mask(call: Call, x: Tensor, dx: Tensor, pooled: dict[int, Call]) -> bo
             maker = pooled.get(id(call.reads["index"]))
             if maker is None or maker.reads["x"] is not x:
                 return False
-            maker.settings["positive"] = True
+            maker.settings["behind_relu"] = True
         case "lrn_backward":
             if call.reads["x"] is not x:
                 return False
-            call.reads["positive"] = x
+            call.reads["relu_output"] = x
         case "split":
             parts = call.writes["ys"]
-            masks = call.reads.setdefault("positive", [None] * len(parts))
+            masks = call.reads.setdefault("relu_output", [None] * len(parts))
             masks[next(i for i, part in enumerate(parts) if part is dx)] = x
         case _:
-            call.reads["positive"] = x
+            call.reads["relu_output"] = x
     return True
 
 

@@ -38,7 +38,7 @@ def find_gradients(nodes: Sequence[Node], *, force: bool) -> None:
             )
         leads = [blob in needed for blob in node.bottom]
         node.propagate_down = setting or leads
-        node.backward = any(leads) or any(node.layer.wanted)
+        node.backward = any(leads) or any(node.layer.need_gradients)
         if node.backward:
             none = node.layer.gives_none
             needed.update(blob for i, blob in enumerate(node.top) if i not in none)
@@ -71,7 +71,7 @@ def find_gradients(nodes: Sequence[Node], *, force: bool) -> None:
         if force:
             node.backward = True
             node.propagate_down = allowed
-            node.layer.wanted = [True] * len(node.layer.wanted)
+            node.layer.need_gradients = [True] * len(node.layer.need_gradients)
         for index, down in enumerate(node.propagate_down):
             if down and not allowed[index]:
                 raise UserError(

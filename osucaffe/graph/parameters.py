@@ -64,7 +64,7 @@ def adopt_parameters(layers: Sequence[Layer], share: Any | None) -> list[Paramet
         for layer in layers:
             for index in range(len(layer.parameters)):
                 if layer.spec(index).name == owner.name:
-                    layer.wanted[index] = wanted
+                    layer.need_gradients[index] = wanted
     return list(parameters.values())
 
 

@@ -10,6 +10,7 @@ from ..backends.primitives import Program
 from ..backends.records import ImageDecoder
 from ..backends.tensor import Shape, Tensor
 from ..blob import Blob
+from ..data.config import DataConfig
 from ..errors import UserError
 from ..labels import Classes, Labels
 from ..proto.blobs import MOST_VALUES
@@ -83,6 +84,8 @@ class Layer:
     """Of a layer without bottoms: the tops that primitives compute, not the host."""
     backend: Backend
     """Where the net runs (set by the net)."""
+    data_config: DataConfig = DataConfig()
+    """How it is to read, if it does (set by the net)."""
     raw_records: bool = False
     """The backend wants records as they are stored, to transform them itself (set by the net)."""
     image_decoder: Callable[[], ImageDecoder] | None = None
@@ -100,7 +103,7 @@ class Layer:
         self.seed = seed
         self.parameters: list[Blob] = []
         self.fillers: list[caffe_pb2.FillerParameter | None] = []
-        self.wanted: list[bool] = []
+        self.need_gradients: list[bool] = []
         self.initial: list[tuple[Tensor, np.ndarray]] = []
         """What is written once, when the net has been built: parameters and constant tops."""
         self.label_bottoms: dict[int, Classes] = {}
@@ -137,7 +140,7 @@ class Layer:
         blob = Blob(f"{self.name}.{index}", shape, flexible=True)
         self.parameters.append(blob)
         self.fillers.append(filler)
-        self.wanted.append(self.spec(index).lr_mult != 0)
+        self.need_gradients.append(self.spec(index).lr_mult != 0)
         return blob
 
     def spec(self, index: int) -> caffe_pb2.ParamSpec:
@@ -148,13 +151,13 @@ class Layer:
 
         return caffe_pb2.ParamSpec()
 
-    def parameter_wanted(self, index: int) -> bool:
-        """Whether the gradient of a parameter is wanted (its lr_mult is not 0)."""
-        return self.wanted[index]
+    def needs_gradient(self, index: int) -> bool:
+        """Whether a parameter needs its gradient (its lr_mult is not 0)."""
+        return self.need_gradients[index]
 
     def gradient(self, index: int) -> Tensor | None:
-        """The diff of a parameter where it exists and is wanted, else None."""
-        if index < len(self.parameters) and self.wanted[index]:
+        """The diff of a parameter where it exists and is needed, else None."""
+        if index < len(self.parameters) and self.need_gradients[index]:
             return self.parameters[index].diff
         return None
 

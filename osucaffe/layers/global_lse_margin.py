@@ -67,8 +67,8 @@ class GlobalLSEMargin(Layer):
             filler = param.filler
         self.add_parameter((1,), filler)
         self.add_parameter((1,))
-        self.wanted[0] = self.wanted[0] and len(bottom) < 3
-        self.wanted[1] = False
+        self.need_gradients[0] = self.need_gradients[0] and len(bottom) < 3
+        self.need_gradients[1] = False
         return [bottom[0], (5,)]
 
     def _follow(self, reads: list[np.ndarray], writes: list[np.ndarray]) -> None:

@@ -7,9 +7,8 @@ import math
 from ..backends.primitives import Program
 from ..backends.tensor import Shape
 from ..blob import Blob
-from ..data.cache import CachedBatches, may_stay
+from ..data.cache import CachedBatches
 from ..data.hdf5 import Hdf5Source
-from ..data.settings import settings
 from ..errors import UserError
 from ..labels import Labels
 from ..layers.base import register
@@ -38,7 +37,7 @@ class HDF5Data(Stream):
             self.fail("hdf5_data_param.source", str(error))
         self._labels = source.labels
         shapes: list[Shape] = [(param.batch_size, *shape) for shape in source.shapes]
-        if not self._stays(source):
+        if not self.stays_on_device(4 * len(source) * sum(map(math.prod, source.shapes))):
             return self.stream(source.fill, shapes)
         self._pipeline = self._cached = CachedBatches(
             self.backend,
@@ -48,16 +47,9 @@ class HDF5Data(Stream):
             width=1,
             fed=[(shape, "float32") for shape in shapes],
             pipeline=self.pipeline,
-            title=f"{self.title}, {self.phase}",
+            title=self.stream_title,
         )
         return shapes
-
-    def _stays(self, source: Hdf5Source) -> bool:
-        """Whether all rows are to stay where the backend has its tensors."""
-        if settings.cache != "auto":
-            return settings.cache == "device"
-        size = 4 * len(source) * sum(map(math.prod, source.shapes))
-        return self.raw_records and may_stay(size, self.backend.uploads().room(), self.title)
 
     def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
         if self._cached is None:

@@ -12,10 +12,10 @@ from ..backends.records import Filler, ImageDecoder, ImageEngine, RecordCopier
 from ..backends.tensor import Shape, Tensor
 from ..backends.uploads import available_memory
 from ..blob import Blob
-from ..data.cache import Cacheable, CachedBatches, may_stay
+from ..data.cache import Cacheable, CachedBatches
 from ..data.kept import Kept
 from ..data.pipeline import Buffer
-from ..data.settings import settings
+from ..data.room import log_stay, may_stay
 from ..data.source import DatumSource
 from ..data.staging import DecodedBatches
 from ..data.transform import Transform
@@ -46,7 +46,7 @@ class Images(Stream):
     @property
     def takes_raw(self) -> bool:
         """Whether the source is to give its records as they are, if it can."""
-        return self.raw_records or settings.cache == "device"
+        return self.raw_records or self.data_config.cache == "device"
 
     def images(
         self,
@@ -67,10 +67,16 @@ class Images(Stream):
         """
         self._source = source
         self.record_shape = source.record_shape
-        stays = self._stays(source, decoder)
+        stays = (
+            source.raw
+            and not decoder
+            and self.stays_on_device(len(source) * math.prod(source.raw_shape))
+        )
         if not stays and self._stays_decoded(source, decoder):
             size = len(source) * math.prod(source.record_shape)
-            if may_stay(size, available_memory() // settings.sharers, self.title):
+            room = available_memory() // self.data_config.sharers
+            if may_stay(size, room, self.stream_title):
+                log_stay(self.stream_title, len(source), size, room, ", decoded")
                 source.kept = Kept(len(source), source.record_shape, interleaved=True)
         shapes: list[Shape] = [(batch, *source.shape), (batch,)]
         if not source.raw:
@@ -96,7 +102,7 @@ class Images(Stream):
                 width=5,
                 fed=list(zip(fed, dtypes, strict=True)),
                 pipeline=pipeline,
-                title=f"{self.title}, {self.phase}",
+                title=self.stream_title,
             )
             return shapes
         if isinstance(source, DatumSource) and not source.kept and engine and (found := engine()):
@@ -108,7 +114,7 @@ class Images(Stream):
                 first=functools.partial(_allocate, found),
                 readers=self.readers(threads),
                 depth=depth,
-                title=self.title,
+                title=self.stream_title,
             )
             return shapes
         if source.file:
@@ -118,22 +124,10 @@ class Images(Stream):
         self._pipeline = pipeline(source.fill, fed, dtypes=dtypes, first=first)
         return shapes
 
-    def _stays(self, source: Source, decoder: ImageDecoder | None) -> bool:
-        """Whether the records are to stay where the backend has its tensors."""
-        if settings.cache != "auto":
-            return settings.cache == "device" and source.raw and not decoder
-        size = len(source) * math.prod(source.raw_shape)
-        return (
-            self.raw_records
-            and source.raw
-            and not decoder
-            and may_stay(size, self.backend.uploads().room(), self.title)
-        )
-
     def _stays_decoded(self, source: Source, decoder: ImageDecoder | None) -> bool:
         """Whether decoded records are to stay with those who read them: others are read as
         quickly."""
-        return settings.cache in ("auto", "host") and source.encoded and not decoder
+        return self.data_config.cache in ("auto", "host") and source.encoded and not decoder
 
     def limit_labels(self, top: int, labels: Labels) -> None:
         if top == 1:

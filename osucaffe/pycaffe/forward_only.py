@@ -17,6 +17,8 @@ from .blob import Store
 MOST_WANTED = 8
 """A script that looks at more blobs gets them all: its own net runs."""
 BLOCK = 4096
+SETTLING = 3
+"""Passes in which nets may still make arrays of their own memory, to use them again."""
 _PARAMETERS = " parameters"
 
 Make = Callable[[list[str]], engine.Net]
@@ -38,6 +40,7 @@ class ForwardOnly:
         self._prints: dict[Tensor, np.ndarray] = {}
         self._looked_at: set[Tensor] = set()
         self.is_stale = False
+        self._held_before: dict[str, int] = {}
         self.reshaped()
 
     @staticmethod
@@ -49,12 +52,14 @@ class ForwardOnly:
             and all(node.bottom or node.layer.type == "Input" for node in net.nodes)
             and not any(node.layer.reshapes or any(node.loss_weight) for node in net.nodes)
             and not any(call.name == "host" for call in net.programs[0])
+            and all(blob.length is None for blob in net.blobs.values())
         )
 
     def pays(self) -> bool:
         """Whether there are blobs that nobody looks at, or holds an array of: on the CPU that is
         the blob's memory, and shows what a pass computes."""
-        held = [name for name, count in self._held().items() if count and name in self._net.blobs]
+        self._held_before = self._held()
+        held = [name for name, count in self._held_before.items() if count and name != _PARAMETERS]
         more = set(held) - self._wanted.union(self._net.inputs, self._net.outputs)
         if len(more) > MOST_WANTED:
             return False
@@ -65,6 +70,7 @@ class ForwardOnly:
         """The net has other memory, of which the script has no arrays yet."""
         self.is_stale = False
         self._own = self._counted()
+        self._unsettled = SETTLING
 
     def _counted(self) -> dict[str, int]:
         """How many objects refer to the memory of each blob, and to that of all parameters."""
@@ -86,9 +92,13 @@ class ForwardOnly:
         self._own = {name: count - held[name] for name, count in self._counted().items()}
 
     def run(self) -> None:
-        """Run all of forward. What the script wrote must have been uploaded."""
-        held = self._held()
-        with self._running():
+        """Run all of forward, if it `pays`. What the script wrote must have been uploaded."""
+        held = self._held_before
+        if self._unsettled:
+            self._unsettled -= 1
+            with self._running():
+                self._run()
+        else:
             self._run()
         self.is_stale = True
         if not held.get(_PARAMETERS):  # nobody can write to them any more
@@ -119,7 +129,7 @@ class ForwardOnly:
             self._wanted |= more
             if self._fast is not None:
                 self._fast.discard()
-            self._fast = None
+            self._fast, self._unsettled = None, SETTLING
 
     def has(self, name: str) -> bool:
         """Whether a blob holds what the last run computed."""

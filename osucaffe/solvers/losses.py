@@ -28,7 +28,7 @@ class Losses:
         self._noted = 0
         self._lost = False
         self._ring = Tensor((length * parts,), name="losses", persistent=True)
-        backend.place(self._ring, backend.allocate(backend.nbytes(self._ring)), 0)
+        backend.give_memory(self._ring)
         backend.write(self._ring, 0)
 
     def note(self, net: Net, part: int) -> None:
@@ -69,6 +69,11 @@ class Losses:
         self._lost = False
         self.recent.clear()
         self.recent.extend(losses)
+
+    @property
+    def diverged(self) -> bool:
+        """Whether the mean of those that were read is no finite number."""
+        return bool(self.recent) and not np.isfinite(self.mean)
 
     @property
     def mean(self) -> float:

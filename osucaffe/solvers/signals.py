@@ -16,7 +16,8 @@ class Signals:
 
     A second SIGINT while the first still waits, or after one that asked for a stop, ends the
     program at once (KeyboardInterrupt). SIGTERM, by which batch systems announce the end of a job,
-    asks for a stop. Only the main thread can enter it (a rule of Python).
+    asks for a stop. Only the main thread can enter it (a rule of Python). stopped_by: the number
+    of the signal that asked for a stop, once `request` has told it; else 0.
     """
 
     def __init__(self, sigint: str = STOP, sighup: str = SNAPSHOT) -> None:
@@ -26,6 +27,7 @@ class Signals:
         self._effects = {signal.SIGINT: sigint, signal.SIGTERM: STOP, signal.SIGHUP: sighup}
         self._waiting: dict[int, bool] = dict.fromkeys(self._effects, False)
         self._stopping = False
+        self.stopped_by = 0
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> Signals:
@@ -46,6 +48,8 @@ class Signals:
         for number, effect in self._effects.items():
             if self._waiting[number]:
                 self._waiting[number] = False
+                if effect == STOP:
+                    self.stopped_by = int(number)
                 return effect
         return NONE
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import logging
-import time
 from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
@@ -14,13 +13,14 @@ import numpy as np
 
 from ..backends.backend import Backend
 from ..backends.random import new_seed
-from ..backends.tensor import Step
+from ..data.config import DataConfig
 from ..errors import UserError
+from ..leftovers import remove_leftovers
 from ..loading import NOT_STRICT, Model, load_weights
 from ..proto import caffe_pb2, read_net, read_weights, refuse_unread
 from . import snapshot, testing
 from .detection import check_evaluation
-from .iteration import iterate
+from .iteration import Iteration
 from .losses import Losses
 from .nets import testing_nets, training_net
 from .observer import Observer, Snapshot, TestResult
@@ -48,7 +48,7 @@ class Solver:
     at (`debug_info` needs it and sets it). loss_scale: "dynamic", "none" or a factor of the loss
     (default: dynamic in fp16); see `scaling.py`. resume: a snapshot to begin from, as
     `restore` takes it. weights: model files to begin from, behind those that the solver names;
-    strict: they are to have all layers with weights, and no others.
+    strict: they are to have all layers with weights, and no others. data_config: how the nets read.
 
     Raises UserError for fields that contradict each other, for bad nets, and before the nets are
     built for files of weights that cannot be read.
@@ -68,10 +68,11 @@ class Solver:
         resume: str | Path | None = None,
         weights: Iterable[str] = (),
         strict: bool = False,
+        data_config: DataConfig = DataConfig(),
     ) -> None:
         self.param = param
         self.group = group or ProcessGroup()
-        self.backend = backend
+        self.backend, self._data_config = backend, data_config
         self.file = file
         self.observers = list(observers)
         self.iteration = 0
@@ -92,8 +93,6 @@ class Solver:
         named = [file.strip() for files in param.weights for file in files.split(",")]
         models: list[Model] = [(file, read_weights(file)) for file in [*named, *weights]]
         self.losses = Losses(backend, self.group, param.average_loss, param.iter_size)
-        self.displayed = (0, time.perf_counter())
-        """The iteration and the time of the last display."""
         self._before_test: Progress | None = None
         self._writer = SnapshotWriter()
         self.stopped = False
@@ -107,7 +106,12 @@ class Solver:
 
     def _build(self, seed: int) -> None:
         self.seed = seed
-        common = {"backend": self.backend, "seed": seed, "inspectable": self._inspectable}
+        common = {
+            "backend": self.backend,
+            "seed": seed,
+            "inspectable": self._inspectable,
+            "data_config": self._data_config,
+        }
         self.net = self._choice.build(
             phase="TRAIN",
             gradients=True,
@@ -119,8 +123,7 @@ class Solver:
             choice.build(phase="TEST", share=self.net, **common) for choice in self._test_choices
         ]
         self.optimizer = Optimizer(self.net, self._update, self.backend, self.loss_scale)
-        self.steps: dict[tuple[bool, bool], Step] = {}
-        """What the iterations replay: a pass that (accumulates, is followed by the update)."""
+        self._iteration = Iteration(self)
         check_evaluation(self.param, self.test_nets)
         self.test_steps = [net.whole(backward=False) for net in self.test_nets]
         self.test_outputs = [Outputs(net) for net in self.test_nets]
@@ -131,7 +134,7 @@ class Solver:
 
         Captured graphs go first, as NCCL waits for those that hold its operations.
         """
-        self.steps.clear()
+        self._iteration.clear()
         self.test_steps.clear()
         gc.collect()
         self.group.close()
@@ -147,6 +150,7 @@ class Solver:
             )
         if (self.param.snapshot or self.param.snapshot_after_train) and not self.group.rank:
             snapshot.check_net(self.param, self.net, self.file)
+            remove_leftovers(Path(self.param.snapshot_prefix).parent)
         logger.info("Solving %s", self.net.name)
         logger.info("Learning Rate Policy: %s", self.param.lr_policy)
         self.step(self.param.max_iter - self.iteration)
@@ -172,7 +176,7 @@ class Solver:
         """Make this many updates, or fewer when asked to stop (then `stopped` is true)."""
         self.stopped = False
         self.group.begin()
-        self.displayed = (self.iteration, time.perf_counter())
+        self._iteration.begin()
         end = self.iteration + iterations
         if self.tracer:
             self.tracer.plan(self.iteration, end)
@@ -186,10 +190,10 @@ class Solver:
             self._before_test = None
             if self.tracer and self.tracer.due(self.iteration):
                 with self.tracer.iteration(self.iteration):
-                    iterate(self, self.tracer)
+                    self._iteration.run(self.tracer)
             else:
                 with self.group.watch():
-                    iterate(self)
+                    self._iteration.run()
             request = self.group.agree(self._request())
             self.iteration += 1
             self._writer.look()

@@ -262,7 +262,7 @@ def batch_norm_cases() -> None:
                 for parts in ([dy], [dy, more]):
                     whole = sum(parts) * (y > 0) if relu else sum(parts)
                     tensors = {
-                        "x": x, "dys": parts, **small, "positive": None if added is None else y,
+                        "x": x, "dys": parts, **small, "relu_output": None if added is None else y,
                         "dy": Output(shape) if len(parts) > 1 else None, "dx": Output(shape),
                         "dscale": None if small["scale"] is None else Output(channels),
                         "dbias": None if small["bias"] is None else Output(channels),

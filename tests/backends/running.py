@@ -97,11 +97,11 @@ def run_call(
     flexible: bool = True,
     first: tuple[str, dict[str, Spec], dict[str, Any]] | None = None,
     accumulates: tuple[str, ...] = (),
-    positive: np.ndarray | None = None,
+    relu_output: np.ndarray | None = None,
 ) -> dict[str, Any]:
     """Run one primitive (after `first`, if given) and read everything that it writes.
 
-    positive: the output of a ReLU, for a call into which its backward pass is folded.
+    relu_output: the output of a ReLU, for a call into which its backward pass is folded.
     It runs twice from the same inputs: a step must not depend on what its last run left behind.
     """
     runner = Runner(backend, flexible=flexible)
@@ -110,8 +110,8 @@ def run_call(
     runner.record(name, tensors, settings or {})
     call = runner.calls[-1]
     call.accumulates = frozenset(accumulates)
-    if positive is not None:
-        call.reads["positive"] = runner.tensor(positive)
+    if relu_output is not None:
+        call.reads["relu_output"] = runner.tensor(relu_output)
     run = runner.prepare()
     results = []
     for _ in range(2):

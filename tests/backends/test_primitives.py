@@ -160,7 +160,10 @@ def test_what_fusion_gives_is_declared() -> None:
     from osucaffe.backends.cuda import Cuda
 
     for name in Cuda.fuses_relu_backward:
-        assert "positive" in FUSED[name.removesuffix("_backward") if "max" in name else name]
+        if "max" in name:
+            assert "behind_relu" in FUSED[name.removesuffix("_backward")]
+        else:
+            assert "relu_output" in FUSED[name]
     x, y = Tensor((1,)), Tensor((1,))
     with pytest.raises(ValueError, match="only the fusion pass"):
         Program().sum([x], y, x)

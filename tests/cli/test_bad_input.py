@@ -174,11 +174,6 @@ def snapshot_of_another_solver(cli: Cli) -> tuple[str, ...]:
     return (*TRAIN, "--max_iter=20", "--snapshot=run_iter_10.solverstate")
 
 
-def max_iter_reached(cli: Cli) -> tuple[str, ...]:
-    trained(cli)
-    return (*TRAIN, "--snapshot=run_iter_10.solverstate")
-
-
 def weights_as_prototxt(cli: Cli) -> tuple[str, ...]:
     model = cli.fixtures / "formats" / "lenet_iter_200.caffemodel"
     return ("test", "--model", str(model), "--weights", str(model))
@@ -269,7 +264,6 @@ CASES: list[tuple[Spoil, list[str]]] = [
     (crop_too_large, ["crop_size", "40", "28"]),
     (snapshot_of_another_net, ["run_iter_10.solverstate", '"ip"', "(10, 784)", "(12, 784)"]),
     (snapshot_of_another_solver, ["run_iter_10.solverstate", "Adam"]),
-    (max_iter_reached, ["max_iter", "10"]),
     (empty_solver, ["solver.prototxt", "no settings"]),
     (missing_layer_type, ['layer "ip": has no type']),
     (net_without_data, ["solver.prototxt", 'nothing fills its input "data"']),

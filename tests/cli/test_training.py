@@ -178,6 +178,9 @@ def test_time_prints_every_layer(ready: Cli) -> None:
 
 
 def test_a_trace_of_a_run(ready: Cli) -> None:
+    # Batches made ahead by threads could all be made before or behind the traced iterations.
+    net = (ready.folder / "net.prototxt").read_text()
+    ready.write("net.prototxt", net.replace("batch_size: 8", "batch_size: 8 prefetch: 0"))
     result = ready("train", "--solver=solver.prototxt", "--trace=out.json")
     assert result.code == 0, result.err
     assert "] Trace of iterations 5 to 7, which ran step by step: out.json" in result.err
@@ -210,9 +213,33 @@ def test_signals_do_what_the_flags_say(ready: Cli, signal_number: signal.Signals
                 break
         assert any("Iteration" in line for line in program.stderr)  # it goes on
         program.send_signal(signal.SIGHUP)
+        signal_number = signal.SIGHUP
     rest = program.communicate(timeout=300)[0] or ""
-    assert program.returncode == 0
+    assert program.returncode == 128 + signal_number
     assert list(ready.folder.glob("run_iter_*.solverstate")), rest
+
+
+def test_a_finished_run_has_nothing_left(ready: Cli) -> None:
+    command = "train", "--solver=solver.prototxt", "--snapshot=auto"
+    assert ready(*command).code == 0
+    again = ready(*command)
+    assert again.code == 0, again.err
+    assert "already at iteration 10 of max_iter 10: there is nothing left to train" in again.err
+    assert "Optimization" not in again.err
+    assert ready(*command, "--max_iter=12").code == 0
+
+
+def test_a_run_that_diverged_ends_with_3(ready: Cli) -> None:
+    ready.write_solver("base_lr: 1e38")
+    result = ready("train", "--solver=solver.prototxt")
+    assert result.code == 3, result.err
+    assert re.search(
+        r"Training has diverged: the loss is \S+ at iteration 10 \(exit code 3\)", result.err
+    )
+    # So do those who would go on from its end.
+    result = ready("train", "--solver=solver.prototxt", "--snapshot=auto")
+    assert result.code == 3, result.err
+    assert "nothing left" in result.err
 
 
 def test_a_full_disk_ends_the_event_file_and_nothing_else(

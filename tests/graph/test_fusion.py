@@ -47,7 +47,7 @@ def test_relu_backward_joins_the_call_that_wrote_its_gradient() -> None:
     program.relu_backward(x, dx, dx, slope=0.0)
     _, calls = fuse([[], program.calls], FUSES)
     assert names(calls) == ["sum"]
-    assert calls[0].reads["positive"] is x
+    assert calls[0].reads["relu_output"] is x
 
 
 def test_relu_backward_stays_where_it_cannot_join() -> None:
@@ -73,7 +73,7 @@ def test_pooling_notes_positive_maxima_only() -> None:
     backward.relu_backward(x, dx, dx, slope=0.0)
     first, second = fuse([forward.calls, backward.calls], FUSES)
     assert names(second) == ["max_pooling_backward"]
-    assert first[0].settings["positive"]
+    assert first[0].settings["behind_relu"]
 
 
 def test_normalization_joins_only_the_relu_that_made_its_input() -> None:
@@ -95,7 +95,7 @@ def test_each_part_of_a_split_has_its_own_relu() -> None:
     program.relu_backward(a, da, da, slope=0.0)
     _, calls = fuse([[], program.calls], FUSES)
     assert names(calls) == ["split", "copy"]
-    assert calls[0].reads["positive"] == [a, None, b]
+    assert calls[0].reads["relu_output"] == [a, None, b]
 
 
 def test_a_relu_behind_max_pooling_moves_to_the_convolution() -> None:
@@ -121,7 +121,7 @@ def test_a_relu_behind_max_pooling_moves_to_the_convolution() -> None:
     # Where the backend folds ReLUs, the pooling notes the maxima whose gradient stops.
     fused = fuse([forward(), backward.calls], FUSES)
     assert names(fused[1]) == ["max_pooling_backward"]
-    assert fused[0][1].settings["positive"]
+    assert fused[0][1].settings["behind_relu"]
 
     for other in (y, y.view((y.count,))):
         looking = Program()

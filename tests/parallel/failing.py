@@ -7,6 +7,7 @@ import signal
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from osucaffe.backends.cpu import Cpu
@@ -46,6 +47,9 @@ def fail(mode: str, solver: Solver, folder: Path) -> None:
         solver.backend.store = lambda *given: time.sleep(FOREVER)
     if rank == 0 and mode == "disk":
         folder.rename(folder.with_name("gone"))
+    if rank == 0 and mode == "full":
+        disk = SimpleNamespace(f_bavail=1, f_frsize=16, f_blocks=9)
+        os.statvfs = lambda folder: disk  # type: ignore[assignment]
     if rank != 1:
         return
     if mode == "kill":

@@ -70,6 +70,17 @@ def test_strong_scaling_trains_as_one_rank_does(folder: Path) -> None:
     assert together.stderr.count("Optimization Done.") == 1
 
 
+def test_records_that_stay_give_the_same_bits(folder: Path) -> None:
+    """Also in the tests of the net, and when the run goes on from its midst."""
+    options, found = ("--scal", "strong", "--shuffle", "5"), []
+    for more in ("none",), ("device",), ("device", "--snapshot", "run_iter_10.solverstate"):
+        done = train(folder, "--ranks", "3", *options, "--cache", *more)
+        assert done.returncode == 0, done.stderr
+        assert ("records will stay in memory" in done.stderr) == (more[0] == "device")
+        found.append((weights(folder, 20), told(done.stderr)[-4:]))
+    assert found[0] == found[1] == found[2]
+
+
 @pytest.mark.parametrize("propagation", ["none", "overlapped", "sharded"])
 def test_a_snapshot_goes_on_with_another_number_of_ranks(folder: Path, propagation: str) -> None:
     train(folder, "--ranks", "2", "--scal", "strong", "--propagation", propagation)

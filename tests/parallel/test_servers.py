@@ -48,7 +48,10 @@ def test_what_is_no_consistency_is_refused(text: str) -> None:
 
 
 @needs_mpi
-@pytest.mark.parametrize(("workers", "servers"), [(1, 1), (2, 2), (3, 1)])
+@pytest.mark.parametrize(
+    ("workers", "servers"),
+    [(2, 2), *(pytest.param(*n, 1, marks=pytest.mark.long) for n in ((1,), (3,)))],
+)
 def test_sync_is_one_process_with_the_whole_batch(
     workers: int, servers: int, tmp_path: Path
 ) -> None:
@@ -58,6 +61,7 @@ def test_sync_is_one_process_with_the_whole_batch(
     assert done.stdout.count("done") == ranks
 
 
+@pytest.mark.long
 @needs_mpi
 def test_no_worker_gets_further_ahead_than_it_may(tmp_path: Path) -> None:
     done = mpiexec(4, "-m", "tests.parallel.serving", str(tmp_path), "bounded", "2")
@@ -118,6 +122,7 @@ def test_the_state_is_in_the_snapshots_and_goes_on_bit_for_bit(tmp_path: Path) -
     assert weights(tmp_path / names[0]) == pytest.approx(before, rel=1e-4, abs=1e-6)
 
 
+@pytest.mark.long
 @needs_mpi
 @pytest.mark.parametrize(
     ("options", "message"),

@@ -52,10 +52,8 @@ def test_training_goes_on_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     solver.snapshot(wait=False)
     assert not told
     solver.group.begin()
-    from osucaffe.solvers.iteration import iterate
-
     for _ in range(2):
-        iterate(solver)
+        solver._iteration.run()
     assert not (tmp_path / "run_iter_2.caffemodel").exists()
     go_on.set()
     solver._writer.wait()

@@ -116,7 +116,7 @@ def batch_norm_backward(
     rate: Tensor | None,
     scale: Tensor | None,
     bias: Tensor | None,
-    positive: Tensor | None,
+    relu_output: Tensor | None,
     dy: Tensor | None,
     dx: Tensor | None,
     dscale: Tensor | None,
@@ -132,12 +132,12 @@ def batch_norm_backward(
         dy = dy or call.temporary(x.shape)
         parts: dict[str, Tensor | None] = {f"part{i}": part for i, part in enumerate(dys)}
         formula = " + ".join(parts)
-        if relu and positive is None:
+        if relu and relu_output is None:
             formula = f"where({_output(mean, rate, scale, bias)} > 0, {formula}, 0)"
             parts |= {"x": x, **small}
         elif relu:
-            formula = f"where(positive > 0, {formula}, 0)"
-            parts |= {"positive": positive}
+            formula = f"where(relu_output > 0, {formula}, 0)"
+            parts |= {"relu_output": relu_output}
         steps.append(of.over(formula, dy, **parts))
     else:
         dy = dys[0]

@@ -35,7 +35,7 @@ class ConvolutionPrimitives(Recorder):
         dy: Read,
         w: Read,
         dx: Write,
-        positive: FusedRead | None = None,
+        relu_output: FusedRead | None = None,
         *,
         stride: Sequence[int],
         pad: Sequence[int],
@@ -44,7 +44,8 @@ class ConvolutionPrimitives(Recorder):
     ) -> None:
         """dx = the gradient of `convolution` to x.
 
-        positive: of dx's shape; dx is zero where it is not positive, as behind a ReLU that made it.
+        relu_output: of dx's shape; dx is zero where it is not positive, as behind a ReLU that made
+        it.
         """
 
     @primitive
@@ -85,14 +86,14 @@ class ConvolutionPrimitives(Recorder):
         dy: Read,
         w: Read,
         dx: Write,
-        positive: FusedRead | None = None,
+        relu_output: FusedRead | None = None,
         *,
         axis: int,
         transpose: bool,
     ) -> None:
         """dx = the gradient of `inner_product` to x.
 
-        positive: as of `convolution_backward_data`.
+        relu_output: as of `convolution_backward_data`.
         """
 
     @primitive

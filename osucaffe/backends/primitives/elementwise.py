@@ -67,13 +67,13 @@ class ElementwisePrimitives(Recorder):
         self,
         xs: Reads,
         y: Write,
-        positive: FusedRead | None = None,
+        relu_output: FusedRead | None = None,
         *,
         coefficients: Sequence[float] | None = None,
     ) -> None:
         """y = sum of coefficient * x over xs, all of one shape; y may be one of xs.
 
-        positive: as of `convolution_backward_data`, for y.
+        relu_output: as of `convolution_backward_data`, for y.
         """
 
     @primitive
@@ -90,14 +90,14 @@ class ElementwisePrimitives(Recorder):
         dy: Read,
         mask: Read,
         dx: Write,
-        positive: FusedRead | None = None,
+        relu_output: FusedRead | None = None,
         *,
         ratio: float,
         key: int,
     ) -> None:
         """dx = dy * keep / (1 - ratio). dx may be dy.
 
-        positive: as of `convolution_backward_data`.
+        relu_output: as of `convolution_backward_data`.
         """
 
     # ReLU has a primitive of its own: the libraries fuse it.

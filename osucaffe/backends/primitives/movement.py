@@ -31,10 +31,12 @@ class MovementPrimitives(Recorder):
         """Put xs behind one another along axis."""
 
     @primitive
-    def split(self, x: Read, ys: Writes, positive: FusedReads | None = None, *, axis: int) -> None:
+    def split(
+        self, x: Read, ys: Writes, relu_output: FusedReads | None = None, *, axis: int
+    ) -> None:
         """Cut x along axis into ys: concat backwards. A None in ys skips that part.
 
-        positive: for each part (or None) as of `convolution_backward_data`.
+        relu_output: for each part (or None) as of `convolution_backward_data`.
         """
 
     @primitive

@@ -35,7 +35,7 @@ class NormalizationPrimitives(Recorder):
         dy: Read,
         note: Read,
         dx: Write,
-        positive: FusedRead | None = None,
+        relu_output: FusedRead | None = None,
         *,
         size: int,
         alpha: float,
@@ -45,7 +45,7 @@ class NormalizationPrimitives(Recorder):
     ) -> None:
         """dx = the gradient of `lrn` to x.
 
-        positive: x itself, where a ReLU made it: as of `convolution_backward_data`.
+        relu_output: x itself, where a ReLU made it: as of `convolution_backward_data`.
         """
 
     @primitive
@@ -95,7 +95,7 @@ class NormalizationPrimitives(Recorder):
         rate: Read | None,
         scale: Read | None,
         bias: Read | None,
-        positive: Read | None,
+        relu_output: Read | None,
         dy: Write | None,
         dx: Write | None,
         dscale: Gradient | None,
@@ -106,10 +106,10 @@ class NormalizationPrimitives(Recorder):
     ) -> None:
         """The gradients of `batch_norm`. dys: parts of the gradient of y, which is their sum.
 
-        constant: mean and rate do not depend on x. relu: there was one; positive: its output, or
+        constant: mean and rate do not depend on x. relu: there was one; relu_output: its output, or
         None where it follows from x, as it does without an addend. dy: the gradient behind the
         ReLU, which is the addend's. dx or dy may be one of dys. (More than one part, relu, bias,
-        positive and dy are set by the fusion pass.)
+        relu_output and dy are set by the fusion pass.)
         """
 
     @primitive

@@ -18,14 +18,15 @@ class PoolingPrimitives(Recorder):
         kernel: Sequence[int],
         stride: Sequence[int],
         pad: Sequence[int],
-        positive: FusedFlag = False,
+        behind_relu: FusedFlag = False,
     ) -> None:
         """y (N, C, *out) = the maximum of each window of x (N, C, *in); windows end at the image.
 
         index: int32 of y's shape, where the (first) maximum stands in its flattened channel of x;
         flexible: a backend may keep another note in it for `max_pooling_backward`.
         The extents of y say how many windows there are (Caffe rounds up or down).
-        positive: a maximum that is not positive is not noted, so that it gets no gradient.
+        behind_relu: a ReLU made x: a maximum that is not positive is not noted, so that it gets no
+        gradient.
         """
 
     @primitive
@@ -81,7 +82,7 @@ class PoolingPrimitives(Recorder):
         self,
         dy: Read,
         dx: Write,
-        positive: FusedRead | None = None,
+        relu_output: FusedRead | None = None,
         *,
         kernel: Sequence[int],
         stride: Sequence[int],

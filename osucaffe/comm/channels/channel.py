@@ -7,6 +7,7 @@ begun. Each thread may begin messages, and ask about its own.
 
 from __future__ import annotations
 
+import os
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -14,15 +15,21 @@ from typing import Any
 
 import numpy as np
 
-_SPINS = 50  # times that a wait asks before it begins to sleep
 _NAP = 50e-6, 1e-3  # the first and the longest nap, seconds
 
 
 class Channel(ABC):
-    """Ranks 0 .. size - 1 that send messages to one another."""
+    """Ranks 0 .. size - 1 that send messages to one another.
 
-    def __init__(self, rank: int, size: int) -> None:
-        self.rank, self.size = rank, size
+    busy: who waits keeps looking, and lets go of its core only for who else wants it; otherwise it
+    sleeps after a few looks.
+    """
+
+    spins = 50
+    """Looks before a sleep."""
+
+    def __init__(self, rank: int, size: int, *, busy: bool = False) -> None:
+        self.rank, self.size, self.busy = rank, size, busy
 
     @abstractmethod
     def send(self, arrays: Sequence[np.ndarray], to: int, tag: int) -> Any:
@@ -106,6 +113,8 @@ class Pause:
             self._idle, self._nap = 0, _NAP[0]
             return
         self._idle += 1
-        if self._idle > _SPINS:
+        if self._channel.busy:
+            os.sched_yield()
+        elif self._idle > self._channel.spins:
             self._channel.idle(self._nap)
             self._nap = min(2 * self._nap, _NAP[1])

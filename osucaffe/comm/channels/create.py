@@ -10,20 +10,29 @@ from .channel import Channel
 
 
 def make_channel(
-    job: MpiJob, topology: Topology, kind: str, interface: str | None = None
+    job: MpiJob,
+    topology: Topology,
+    kind: str,
+    interface: str | None = None,
+    *,
+    busy: bool = False,
+    direct: bool = True,
 ) -> Channel:
-    """A channel of this kind. All ranks call it together. interface: what `adaptive` and `grpc`
-    listen on (None: the loopback's on one host, else the first that is up). UserError."""
+    """A channel of this kind. All ranks call it together. interface: what sockets listen on (None:
+    the loopback's on one host, else the first that is up). direct: `adaptive` may write into the
+    memory of processes of its host. UserError."""
     if kind == "mpi":
         from .mpi import MpiChannel
 
-        return MpiChannel(job.mpi, job.world)
+        return MpiChannel(job.mpi, job.world, busy=busy)
+    from .direct import find_direct
     from .meeting import connect_all, own_address
 
     address = own_address(interface, alone=len(topology.hosts) == 1)
     if kind == "adaptive":
         from .adaptive import Adaptive
 
+        processes = find_direct(job.rank, job.gather) if direct else {}
         links = connect_all(job.rank, job.size, job.gather, address)
-        return Adaptive(job.rank, job.size, links)
+        return Adaptive(job.rank, job.size, links, processes, busy=busy)
     raise UserError(f"--channel {kind}: choose one of {', '.join(KINDS)}")

@@ -31,7 +31,7 @@ class Candidate:
 
 
 class Provider:
-    """One way of computing a call; its variants are the candidates.
+    """What computes a call by one library or kernel; its variants are the candidates.
 
     The tuner asks providers in their order. name: what it is called in logs and in what is
     remembered, without a colon. eager: whether the tuner lets it build what its candidates need as

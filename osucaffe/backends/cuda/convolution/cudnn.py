@@ -266,13 +266,13 @@ def plan_steps(
 
     def run(place: dict[str, int]) -> Step:
         uids = [UIDS[name] for name in tensors]
-        lying = [(tensor, place.get(name, 0)) for name, tensor in tensors.items()]
+        operands = [(tensor, place.get(name, 0)) for name, tensor in tensors.items()]
         given: list[int] = []
         pack: Any = None
 
         def step() -> None:
             nonlocal given, pack
-            now = [scratch(), *[tensor.address + offset for tensor, offset in lying]]
+            now = [scratch(), *[tensor.address + offset for tensor, offset in operands]]
             if now != given:  # once: tensors stay where they were placed
                 given, pack = now, plan.bind(dict(zip(uids, now[1:], strict=True)), now[0])
             plan.execute(handle, pack)

@@ -222,18 +222,19 @@ class ImplicitGemm(Correlation):
         x: Tensor,
         w: Tensor,
         b: Tensor | None,
-        positive: Tensor | None,
+        relu_output: Tensor | None,
         y: Tensor,
         slope: float,
     ) -> Step:
         """A step for y = x correlated with w, plus b, then y or slope * y where it is negative.
 
-        All have the channels last. positive: lies as y does; where it is not positive, y becomes 0.
+        All have the channels last. relu_output: lies as y does; where it is not positive, y
+        becomes 0.
         """
         parts, tiles = self.parts(config.outputs), self.tiles(config)
         size = parts * self.chunks * CHUNK * math.prod(self.kernel) * config.outputs
         filters = call.temporary((size,))
-        arguments = [x, filters, b, positive, y, np.int32(self.x[0]), np.int32(tiles)]
+        arguments = [x, filters, b, relu_output, y, np.int32(self.x[0]), np.int32(tiles)]
         return sequence([
             launch(self.function("arrange_filters", config), blocks_for(size // 4), [w, filters]),
             launch(

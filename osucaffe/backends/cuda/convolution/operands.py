@@ -49,8 +49,8 @@ def temporary(call: CudaCall, shape: Shape) -> Tensor:
 
 def mask_of(call: CudaCall) -> Tensor | None:
     """What masks the gradient of the images: the output of a ReLU whose backward pass is fused."""
-    positive = call["positive"]
-    return None if positive is None else channels_last_blob(call, positive)
+    relu_output = call["relu_output"]
+    return None if relu_output is None else channels_last_blob(call, relu_output)
 
 
 def bias_gradient(call: CudaCall) -> Step:

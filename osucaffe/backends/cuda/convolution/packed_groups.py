@@ -19,7 +19,7 @@ from .operands import bias_step, bind, mask_of, temporary
 MOST_GROUPS = 8
 """Up to so many, each may get a convolution of its own."""
 MOST_COPYING = 0.5
-"""Of the time of the fastest other way, what copies may take: if more, cuDNN is not asked."""
+"""Of the time of the fastest other candidate, what copies may take: if more, cuDNN is not asked."""
 LAUNCH = 0.002
 """Milliseconds that a kernel takes at least."""
 
@@ -45,7 +45,7 @@ class PackedGroups(Cudnn):
         self, call: CudaCall, convolution: Convolution, group: int, *, unless: float, eager: bool
     ) -> None:
         x, y = convolution.x.nbytes, convolution.y.nbytes
-        copied = 2 * (x + y) + (x if call["positive"] is not None else 0)
+        copied = 2 * (x + y) + (x if call["relu_output"] is not None else 0)
         copying = copied / call.backend.properties.copies_a_millisecond + 2 * group * LAUNCH
         self._group = group
         self._whole = convolution
@@ -87,10 +87,10 @@ def _pack(whole: Tensor, pack: Tensor, number: int) -> Step:
     )  # fmt: skip
 
 
-def _unpack(pack: Tensor, whole: Tensor, number: int, positive: Tensor | None) -> Step:
-    """A step that copies them back, as zeros where `positive` is not."""
+def _unpack(pack: Tensor, whole: Tensor, number: int, relu_output: Tensor | None) -> Step:
+    """A step that copies them back, as zeros where `relu_output` is not positive."""
     channels, width = whole.shape[1], pack.shape[1]
     return copy_columns(
-        pack, whole, whole.size // channels, width, positive=positive,
+        pack, whole, whole.size // channels, width, relu_output=relu_output,
         pitch=(width, channels), offset=(0, number * width),
     )  # fmt: skip

@@ -70,7 +70,7 @@ def data_gradient(call: CudaCall, problem: Problem) -> list[Provider]:
     if serves(problem):
         return _depthwise(call, problem, "data")
     found = implicit_gemm(gpu, backend.precision, problem)
-    masked = call["positive"] is not None
+    masked = call["relu_output"] is not None
     large: list[Provider] = []
     if found:
         large = [ImplicitGemmTf32(gpu, found.gradient(masked=masked))]
@@ -195,7 +195,7 @@ def _fused(call: CudaCall, plain: Convolution, *, own: bool) -> Convolution | No
         if relu or (relu is None and call["b"] is None):  # nothing fuses a slope
             return None
         return replace(plain, bias=None if call["b"] is None else "float32", relu=relu)
-    masks = plain.operation == "data" and call["positive"] is not None
+    masks = plain.operation == "data" and call["relu_output"] is not None
     if masks and not own and plain.x.nbytes >= WORTH_FUSING:
         return replace(plain, relu=0.0)
     return None

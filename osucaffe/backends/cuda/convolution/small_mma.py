@@ -202,7 +202,7 @@ class Small:
         x: Tensor,
         w: Tensor,
         b: Tensor | None,
-        positive: Tensor | None,
+        relu_output: Tensor | None,
         y: Tensor,
         slope: float,
     ) -> Step:
@@ -210,18 +210,18 @@ class Small:
 
         w and y have the channels last, and so has x where it has an even number of them. Where the
         config is for it `flipped`, w is the filter of what this is `transposed` from.
-        positive: lies as y does; where it is not positive, y becomes 0.
+        relu_output: lies as y does; where it is not positive, y becomes 0.
         """
         divided = dict(config.macros)
         own = [divided["OWN"], self.y[1] - (config.grid[2] - 1) * divided["OWN"]]
         most = 16 // ITEM_BYTES[self.dtype]
         macros = self.mma_macros(x, self.pair(self.x[1]), most)
-        macros["MASKED"] = int(positive is not None)
+        macros["MASKED"] = int(relu_output is not None)
         if divided["FLIPPED"]:
             macros["WVEC"] = math.gcd(*own, 4)
         else:
             macros["WVEC"] = math.gcd(*(n * math.prod(self.kernel) * self.x[1] for n in own), most)
-        return config.launch("correlate", macros, [x, w, b, positive, y, np.float32(slope)])
+        return config.launch("correlate", macros, [x, w, b, relu_output, y, np.float32(slope)])
 
 
 def even_blocks(device: Device) -> int:
@@ -252,7 +252,7 @@ def small(device: Device, precision: str, dtype: str, problem: Problem) -> Small
 # -- candidates ------------------------------------------------------------------------------------
 
 Correlate = Callable[..., Step]
-"""Makes a step for x, w, b, positive, y and a slope: see `Small.correlate`."""
+"""Makes a step for x, w, b, relu_output, y and a slope: see `Small.correlate`."""
 
 
 def correlated(call: CudaCall, correlate: Correlate, *, as_it_lies: bool) -> Step:

@@ -87,24 +87,24 @@ def correlate(
     x: Tensor,
     w: Tensor,
     b: Tensor | None,
-    positive: Tensor | None,
+    relu_output: Tensor | None,
     y: Tensor,
     slope: float,
 ) -> Step:
     """A step as `Small.correlate` makes, for one of the configs here.
 
-    positive: lies as y does; where it is not positive, y becomes 0.
+    relu_output: lies as y does; where it is not positive, y becomes 0.
     """
     divided = dict(config.macros)
     own, each = divided["OWN"], divided["EACH"]
     macros = {
         **small.macros(x, min(each, 16 // ITEM_BYTES[dtype_of(x)])),
         "WVEC": math.gcd(small.x[1], each),
-        "MASKED": int(positive is not None),
+        "MASKED": int(relu_output is not None),
         "MULTIPLY(d, a, b)": multiplication(small.dtype, -(-own // 8) * 8),
     }
     function = kernel("small_wgmma", "correlate", **macros, **divided, THREADS=config.threads)
-    arguments = [x, w, b, positive, y, np.float32(slope)]
+    arguments = [x, w, b, relu_output, y, np.float32(slope)]
     return launch(function, config.grid, arguments, block=config.threads, shared=config.words * 4)
 
 

@@ -119,7 +119,7 @@ class SpaceToDepth:
         )  # fmt: skip
 
     def fold_images(self, x: Tensor, folded: Tensor) -> Step:
-        """A step that folds x, in whatever layout it lies."""
+        """A step that brings x into this form, in whatever layout it lies."""
         pixels = folded.size // self.channels
         arguments = [x, folded, np.int64(pixels), *map(np.int32, x.shape[2:])]
         arguments += map(np.int64, strides(x))
@@ -128,7 +128,7 @@ class SpaceToDepth:
         )
 
     def fold_filters(self, w: Tensor, folded: Tensor) -> Step:
-        """A step that folds the filters."""
+        """A step that brings the filters into this form."""
         arguments = [w, folded, np.int32(w.shape[0]), *map(np.int64, strides(w))]
         function = self._kernel("fold_filters", dtype_of(w), self.dtype)
         return launch(function, blocks_for(folded.size), arguments)

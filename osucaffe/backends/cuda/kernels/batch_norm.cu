@@ -173,10 +173,10 @@ extern "C" __global__ void normalize(const T* x, const float* mean, const float*
 }
 
 #ifdef PARTS
-// The gradient behind the ReLU: the sum of PARTS gradients, zero where RELU and `positive` (if
+// The gradient behind the ReLU: the sum of PARTS gradients, zero where RELU and `relu_output` (if
 // POSITIVE) or what was computed from x is not. Where SUMS: sums of it and of it times x - mean,
 // and `whole` (if there is one) gets it. Else dx = factor * (it - less - (x - mean) * slope).
-extern "C" __global__ void gradients(const T* x, const T* dy, const T* other, const T* positive,
+extern "C" __global__ void gradients(const T* x, const T* dy, const T* other, const T* relu_output,
                                      const float* mean, const float* rate, const float* scale,
                                      const float* bias, const float* averages, T* to,
                                      float* partial, int64_t rows) {
@@ -202,7 +202,7 @@ extern "C" __global__ void gradients(const T* x, const T* dy, const T* other, co
                 ones[i] = piece(dy, at[i]);
                 if (READ_X) xs[i] = piece(x, at[i]);
                 if (PARTS > 1) twos[i] = piece(other, at[i]);
-                if (POSITIVE) masks[i] = piece(positive, at[i]);
+                if (POSITIVE) masks[i] = piece(relu_output, at[i]);
             }
 #pragma unroll
             for (int i = 0; i < AT_ONCE; ++i) {

@@ -53,8 +53,8 @@ extern "C" __global__ void depthwise(const T* x, const T* w, const float* b, T* 
     }
 }
 
-// dx = the gradient to x. positive (may be null): lies as dx; where it is not positive, dx is 0.
-extern "C" __global__ void depthwise_data(const T* dy, const T* w, const T* positive, T* dx,
+// dx = the gradient to x. relu_output (may be null): lies as dx; where it is not positive, dx is 0.
+extern "C" __global__ void depthwise_data(const T* dy, const T* w, const T* relu_output, T* dx,
                                           int64_t pixels) {
     PDL_BEGIN;
     extern __shared__ float shared[];
@@ -81,9 +81,9 @@ extern "C" __global__ void depthwise_data(const T* dy, const T* w, const T* posi
                 for (int i = 0; i < VEC; ++i) sum[i] += v[i] * filter[i];
             }
         }
-        if (positive) {
+        if (relu_output) {
             float v[VEC];
-            load<T, VEC>(positive + pixel * C + channel, v);
+            load<T, VEC>(relu_output + pixel * C + channel, v);
 #pragma unroll
             for (int i = 0; i < VEC; ++i) sum[i] = behind_relu(sum[i], v[i]);
         }

@@ -11,7 +11,7 @@
 // kernel and padding; FLIPPED: w is (G * CG, KH, KW, OG) and rotated by 180 degrees, as the gradient
 // to the input wants it; N: outputs of a tile; GROUPS: groups of warps that multiply, each DEEP
 // times 64 pixels; STAGES: parts of the filters, of TAPS taps, and BUFFERS: parts of the image that
-// are in flight; LOADING, MULTIPLYING: registers of a thread; MASKED: y becomes 0 where `positive`,
+// are in flight; LOADING, MULTIPLYING: registers of a thread; MASKED: y becomes 0 where `relu_output`,
 // which lies as y does, is not positive; MULTIPLY(d, a, b): the instruction.
 
 #define PLANES 4
@@ -95,7 +95,7 @@ __device__ __forceinline__ int output_pixel(int flat, int images) {
 
 // tiles: in all: those of all groups and parts at a time, then the next pixels.
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
-convolve(const float* x, const uint4* filters, const float* b, const float* positive, float* y,
+convolve(const float* x, const uint4* filters, const float* b, const float* relu_output, float* y,
          int images, int tiles, float slope) {
     PDL_BEGIN;
     extern __shared__ uint4 shared[];
@@ -175,7 +175,7 @@ convolve(const float* x, const uint4* filters, const float* b, const float* posi
             int there = __popc(__ballot_sync(0xffffffff, pixel[i] >= 0));
             if (lane == 0) mbarrier_arrive_expect_tx(masks + warp * 8, there * bytes);
             if (pixel[i] >= 0)
-                bulk_load(results + row * ROW, positive + (int64_t)pixel[i] * (G * OG) + output, bytes,
+                bulk_load(results + row * ROW, relu_output + (int64_t)pixel[i] * (G * OG) + output, bytes,
                       masks + warp * 8);
 #endif
         }

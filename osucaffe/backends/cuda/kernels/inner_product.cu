@@ -56,15 +56,15 @@ extern "C" __global__ void product(const T* a, const T* b, const float* bias, T*
 
 #ifdef ROWS
 // c (n, k) (+)= a (m, n) transposed times b (m, k), d (n) (+)= the sum of a over m; d may be null.
-// TRANSPOSED: a lies as (n, m). positive (may be null): c becomes 0 where it is not positive.
+// TRANSPOSED: a lies as (n, m). relu_output (may be null): c becomes 0 where it is not positive.
 // Lanes lie along k, a block's warps along m, and each thread sums ROWS x COLUMNS elements.
-// T: element type of a and b; R: of c and positive; COLUMNS: a divisor of k, elements that are loaded
+// T: element type of a and b; R: of c and relu_output; COLUMNS: a divisor of k, elements that are loaded
 // at once; BATCH: rows that are loaded before the first is waited for.
 // Blocks: parts of k x parts of n, of 32 x WARPS threads.
 
 #define PITCH 40  // so that no two lanes meet in a bank
 
-extern "C" __global__ void gradient(const T* a, const T* b, const R* positive, R* c, float* d, int m,
+extern "C" __global__ void gradient(const T* a, const T* b, const R* relu_output, R* c, float* d, int m,
                                     int n, int k, int add_c, int add_d) {
     PDL_BEGIN;
     __shared__ float parts[WARPS][ROWS][COLUMNS * PITCH];
@@ -109,7 +109,7 @@ extern "C" __global__ void gradient(const T* a, const T* b, const R* positive, R
         float whole = add_c ? to_float(c[to]) : 0.0f;
 #pragma unroll
         for (int i = 0; i < WARPS; ++i) whole += parts[i][r][e % COLUMNS * PITCH + e / COLUMNS];
-        c[to] = from_float<R>(positive && !(to_float(positive[to]) > 0) ? 0.0f : whole);
+        c[to] = from_float<R>(relu_output && !(to_float(relu_output[to]) > 0) ? 0.0f : whole);
     }
     if (!d || blockIdx.x || warp || lane >= ROWS || row + lane >= n) return;
     float whole = add_d ? d[row + lane] : 0.0f;

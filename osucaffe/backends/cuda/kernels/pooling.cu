@@ -119,9 +119,9 @@ extern "C" __global__ void average_pooling(const T* x, T* y, int64_t count) {
     }
 }
 
-// positive (may be null): x, the output of a ReLU whose backward is fused: no gradient where it is
+// relu_output (may be null): x, the output of a ReLU whose backward is fused: no gradient where it is
 // not positive.
-extern "C" __global__ void average_pooling_backward(const T* dy, const T* positive, T* dx,
+extern "C" __global__ void average_pooling_backward(const T* dy, const T* relu_output, T* dx,
                                                     int64_t count) {
     PDL_BEGIN;
     FOR_EACH(count) {
@@ -134,9 +134,9 @@ extern "C" __global__ void average_pooling_backward(const T* dy, const T* positi
             _Pragma("unroll")
             for (int i = 0; i < VEC; ++i) sum[i] += v[i] * scale;
         })
-        if (positive) {
+        if (relu_output) {
             float v[VEC];
-            load<T, VEC>(positive + id * VEC, v);
+            load<T, VEC>(relu_output + id * VEC, v);
 #pragma unroll
             for (int i = 0; i < VEC; ++i)
                 if (!(v[i] > 0)) sum[i] = 0;

@@ -85,7 +85,7 @@ __device__ constexpr int at_once(int count) {
 // PAIR channels. FLIPPED: w is (C, KH, KW, O) and rotated by 180 degrees, as the gradient to the
 // input wants it. A warp computes DEEP tiles of 16 pixels; SPLITS: warps that share the sum over
 // taps of these; TILES: of DEEP x 16 pixels in a block; OWN: the outputs of a block; RUN: words from
-// filter to filter; WVEC: weights that are loaded at once; MASKED: y becomes 0 where `positive`, which
+// filter to filter; WVEC: weights that are loaded at once; MASKED: y becomes 0 where `relu_output`, which
 // lies as y does, is not positive.
 // Blocks: images x parts of ROWS rows x parts of OWN outputs.
 #define CHANNELS (C / PAIR)
@@ -197,7 +197,7 @@ __device__ __forceinline__ void load_places(int2* place) {
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)
-correlate(const S* x, const T* w, const float* b, const T* positive, T* y, float slope) {
+correlate(const S* x, const T* w, const float* b, const T* relu_output, T* y, float slope) {
     pdl_wait();
     extern __shared__ uint32_t shared[];
     uint32_t *patch = shared, *filters = shared + PATCH;
@@ -305,7 +305,7 @@ correlate(const S* x, const T* w, const float* b, const T* positive, T* y, float
                 float low = sum[d][j][i] + bias[0], high = sum[d][j][i + 1] + bias[1];
                 float v[2] = {relu(low, slope), relu(high, slope)};
 #if MASKED
-                const T* mask = positive + first + pixel * O + o;
+                const T* mask = relu_output + first + pixel * O + o;
                 v[0] = behind_relu(v[0], to_float(mask[0]));
                 if (o + 1 < O) v[1] = behind_relu(v[1], to_float(mask[1]));
 #endif

@@ -13,7 +13,7 @@
 // (C, KH, KW, O) and rotated by 180 degrees, as the gradient to the input wants it; DOWN, ACROSS:
 // tiles of a block; DEEP: tiles of a group of four warps; SPLITS: groups that share the sum over
 // units; OWN: outputs of a block; STAGES: parts of the filters, of STAGE units, that are loaded one
-// behind the other, each while the one before is multiplied; MASKED: y becomes 0 where `positive`,
+// behind the other, each while the one before is multiplied; MASKED: y becomes 0 where `relu_output`,
 // which lies as y does, is not positive; MULTIPLY(d, a, b): the instruction; THREADS: of a block;
 // RESIDENT: blocks on a processor.
 // Blocks: images x parts of 8 DOWN rows x parts of OWN outputs.
@@ -119,7 +119,7 @@ __device__ __forceinline__ void put_filters(uint4* filters, const Channels<T> (&
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
-correlate(const S* x, const T* w, const float* b, const T* positive, T* y, float slope) {
+correlate(const S* x, const T* w, const float* b, const T* relu_output, T* y, float slope) {
     pdl_wait();
     extern __shared__ uint4 shared[];
     uint4 *patch = shared, *filters = shared + PLANES * PLANE;
@@ -211,7 +211,7 @@ correlate(const S* x, const T* w, const float* b, const T* positive, T* y, float
             for (int l = 0; l < 2; ++l) {
                 v[l] = relu(sum[i / 2][j * 4 + i % 2 * 2 + l] + bias[l], slope);
 #if MASKED
-                if (o + l < O && !(to_float(positive[at + l]) > 0)) v[l] = 0;
+                if (o + l < O && !(to_float(relu_output[at + l]) > 0)) v[l] = 0;
 #endif
             }
 #if O % 2

@@ -1,4 +1,4 @@
-// Owns the folding of strided images with few channels into smaller ones with many (space to depth).
+// Owns space to depth: strided images with few channels become smaller ones with many.
 //
 // C, SH, SW, PH, PW, KH, KW: channels, stride, padding and kernel of the convolution; BW = SW *
 // PIXELS: the width of a block; FOLDED: channels of the folded image, (dh, dw, c) and padding; FH, FW:

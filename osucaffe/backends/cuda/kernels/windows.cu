@@ -51,8 +51,8 @@ __device__ __forceinline__ float area(int window) {
     return result;
 }
 
-// positive: note maxima only where they are (-1 elsewhere).
-extern "C" __global__ void max_pooling(const float* x, float* y, int* index, int positive) {
+// behind: a ReLU, so maxima are noted only where they are positive (-1 elsewhere).
+extern "C" __global__ void max_pooling(const float* x, float* y, int* index, int behind) {
     PDL_BEGIN;
     FOR_EACH(COUNT) {
         const float* plane = x + id / OUTS * INS;
@@ -63,7 +63,7 @@ extern "C" __global__ void max_pooling(const float* x, float* y, int* index, int
             if (place >= 0 && (where < 0 || plane[place] > best)) best = plane[place], where = place;
         }
         y[id] = best;
-        if (index) index[id] = positive && !(best > 0) ? -1 : where;
+        if (index) index[id] = behind && !(best > 0) ? -1 : where;
     }
 }
 
@@ -94,8 +94,8 @@ extern "C" __global__ void average_pooling(const float* x, float* y) {
     }
 }
 
-// positive (may be null): no gradient where it is not.
-extern "C" __global__ void average_pooling_backward(float* dx, const float* dy, const float* positive) {
+// relu_output (may be null): no gradient where it is not positive.
+extern "C" __global__ void average_pooling_backward(float* dx, const float* dy, const float* relu_output) {
     PDL_BEGIN;
     FOR_EACH(COUNT) {
         const float* plane = dy + id / INS * OUTS;
@@ -104,7 +104,7 @@ extern "C" __global__ void average_pooling_backward(float* dx, const float* dy, 
             int window = window_at(id % INS, tap);
             if (window >= 0) sum += plane[window] / area(window);
         }
-        dx[id] = positive ? behind_relu(sum, positive[id]) : sum;
+        dx[id] = relu_output ? behind_relu(sum, relu_output[id]) : sum;
     }
 }
 

@@ -47,19 +47,19 @@ def copy_columns(
     *,
     pitch: tuple[int, int],
     offset: tuple[int, int],
-    positive: Tensor | None = None,
+    relu_output: Tensor | None = None,
 ) -> Step:
     """A step that copies `width` elements of each row; pitch, offset: those of source, target.
 
-    positive: lies as the target; where it is not, zeros are written.
+    relu_output: lies as the target; where it is not positive, zeros are written.
     """
-    types = {dtype_of(tensor) for tensor in (source, target, positive) if tensor is not None}
+    types = {dtype_of(tensor) for tensor in (source, target, relu_output) if tensor is not None}
     widest = 16 // max(ITEM_BYTES[dtype] for dtype in types)
     vector = math.gcd(widest, width, *pitch, *offset)
     macros = {"S": C_TYPES[dtype_of(source)], "T": C_TYPES[dtype_of(target)]}
-    macros["P"] = C_TYPES[dtype_of(positive or target)]
+    macros["P"] = C_TYPES[dtype_of(relu_output or target)]
     arguments = [
-        source, target, positive, np.int64(rows), np.int32(width // vector),
+        source, target, relu_output, np.int64(rows), np.int32(width // vector),
         *(np.int64(value) for value in (pitch[0], offset[0], pitch[1], offset[1])),
     ]  # fmt: skip
     function = kernel("movement", "copy_columns", VEC=vector, **macros)

@@ -99,9 +99,9 @@ def fill_step(y: Tensor, value: float) -> Step:
     return element_step([Operand("y", y, stored=True, loaded=False)], f"y = {float(value)!r}f;")
 
 
-def mask_step(dx: Tensor, positive: Tensor) -> Step:
-    """A step that sets dx to 0 where `positive`, which lies as dx does, is not positive."""
-    operands = [Operand("p", positive), Operand("dx", dx, stored=True)]
+def mask_step(dx: Tensor, relu_output: Tensor) -> Step:
+    """A step that sets dx to 0 where `relu_output`, which lies as dx does, is not positive."""
+    operands = [Operand("p", relu_output), Operand("dx", dx, stored=True)]
     return element_step(operands, "dx = p > 0 ? dx : 0.0f;")
 
 

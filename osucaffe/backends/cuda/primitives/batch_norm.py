@@ -32,7 +32,7 @@ class _Matrix:
                 call.backend.choose_layout(tensor)
         self.call = call
         self.dtype = dtype_of(x)
-        self.x = self.held(x)
+        self.x = self.in_layout(x)
         self.channels = x.shape[1]
         self.rows = x.count // self.channels
         vector = math.gcd(self.channels, 16 // ITEM_BYTES[self.dtype])
@@ -48,7 +48,7 @@ class _Matrix:
         parts = min(enough, -(-self.rows // (lanes * AT_ONCE)))
         self.grid, self.block = (across, parts), groups * lanes
 
-    def held(self, tensor: Tensor) -> Tensor:
+    def in_layout(self, tensor: Tensor) -> Tensor:
         """A blob as the kernels want it."""
         return self.call.in_layout(tensor, nhwc=True, dtype=self.dtype)
 
@@ -118,8 +118,8 @@ def batch_norm(
     for tensor in small:
         choose_row_major(tensor)
     matrix = _Matrix(call, x, addend, y)
-    added = None if addend is None else matrix.held(addend)
-    arguments = [matrix.x, *small, added, matrix.held(y)]
+    added = None if addend is None else matrix.in_layout(addend)
+    arguments = [matrix.x, *small, added, matrix.in_layout(y)]
     return matrix.over("normalize", arguments, ADDEND=addend is not None, RELU=relu)
 
 
@@ -132,7 +132,7 @@ def batch_norm_backward(
     rate: Tensor | None,
     scale: Tensor | None,
     bias: Tensor | None,
-    positive: Tensor | None,
+    relu_output: Tensor | None,
     dy: Tensor | None,
     dx: Tensor | None,
     dscale: Tensor | None,
@@ -143,10 +143,10 @@ def batch_norm_backward(
 ) -> Step:
     for tensor in mean, rate, scale, bias, dscale, dbias:
         choose_row_major(tensor)
-    matrix = _Matrix(call, x, *dys, positive, dy, dx)
-    first, *others = [matrix.held(part) for part in dys]
-    mask = matrix.held(positive) if relu and positive is not None else None
-    whole = None if dy is None else matrix.held(dy)
+    matrix = _Matrix(call, x, *dys, relu_output, dy, dx)
+    first, *others = [matrix.in_layout(part) for part in dys]
+    mask = matrix.in_layout(relu_output) if relu and relu_output is not None else None
+    whole = None if dy is None else matrix.in_layout(dy)
     small = [mean, rate, scale, bias]
     averages = call.temporary((2, matrix.channels))
     steps: list[Step] = []
@@ -173,7 +173,7 @@ def batch_norm_backward(
     if dx is not None:
         if whole is not None:  # it is their sum, behind the ReLU
             first, others = whole, []
-        steps.append(gradients(matrix.held(dx), None, SUMS=0, WHOLE=0, AVERAGES=average))
+        steps.append(gradients(matrix.in_layout(dx), None, SUMS=0, WHOLE=0, AVERAGES=average))
     return sequence(steps)
 
 

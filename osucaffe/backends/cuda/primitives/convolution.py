@@ -42,12 +42,12 @@ def convolution_backward_data(
     w: Tensor,
     dx: Tensor,
     *,
-    positive: Tensor | None = None,
+    relu_output: Tensor | None = None,
     **window: Any,
 ) -> Pending:
-    """positive: the output of a ReLU whose backward pass is folded in (by the fusion pass)."""
+    """relu_output: the output of a ReLU whose backward pass is fused (by the fusion pass)."""
     choose_weight_layout(w)
-    for tensor in dx, dy, positive:
+    for tensor in dx, dy, relu_output:
         if tensor is not None:
             call.backend.choose_layout(tensor)
     return call.tune(providers.data_gradient(call, Problem.of(dx, w, dy, **window)))

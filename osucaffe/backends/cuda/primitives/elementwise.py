@@ -39,7 +39,7 @@ def sum(
     y: Tensor,
     *,
     coefficients: Sequence[float] | None = None,
-    positive: Tensor | None = None,
+    relu_output: Tensor | None = None,
 ) -> Step:
     coefficients = coefficients or [1.0] * len(xs)
     named = [(f"x{i}", x) for i, x in enumerate(xs)]
@@ -47,8 +47,8 @@ def sum(
         name if factor == 1 else f"{float(factor)!r} * {name}"
         for factor, (name, _) in zip(coefficients, named, strict=True)
     )
-    if positive is not None:
-        named.append(("p", positive))
+    if relu_output is not None:
+        named.append(("p", relu_output))
         total = f"where(p > 0, {total}, 0)"
     return formula_step(f"y = {total}", named, [("y", y)])
 
@@ -80,13 +80,13 @@ def dropout_backward(
     *,
     ratio: float,
     key: int,
-    positive: Tensor | None = None,
+    relu_output: Tensor | None = None,
 ) -> Step:
-    return _dropout(call, dy, dx, ratio, key, positive)
+    return _dropout(call, dy, dx, ratio, key, relu_output)
 
 
 def _dropout(
-    call: CudaCall, x: Tensor, y: Tensor, ratio: float, key: int, positive: Tensor | None = None
+    call: CudaCall, x: Tensor, y: Tensor, ratio: float, key: int, relu_output: Tensor | None = None
 ) -> Step:
     """Both directions draw the same numbers, so no mask is kept."""
     backend = call.backend
@@ -97,8 +97,8 @@ def _dropout(
     counter = f"(step[0] << 32) + step[1] * {y.count}ull + (uint64_t)({place})"
     drawn = f"squares32({counter}, key) >= {keep_threshold(ratio)}u"
     operands = [Operand("x", x), Operand("y", y, stored=True, loaded=False)]
-    if positive is not None:
-        operands.append(Operand("p", call.in_layout(positive, nhwc=nhwc)))
+    if relu_output is not None:
+        operands.append(Operand("p", call.in_layout(relu_output, nhwc=nhwc)))
         drawn = f"p > 0 && {drawn}"
     text = element_kernel(
         "dropout",

@@ -152,14 +152,14 @@ def inner_product_backward_data(
     *,
     axis: int,
     transpose: bool,
-    positive: Tensor | None = None,
+    relu_output: Tensor | None = None,
 ) -> Pending:
-    """positive: the output of a ReLU whose backward pass is folded in (by the fusion pass)."""
+    """relu_output: the output of a ReLU whose backward pass is fused (by the fusion pass)."""
     backend = call.backend
     nhwc = _choose_layouts(call, dx, w, axis, transpose)
     choose_row_layout(dy, backend.dtype)
-    if positive is not None:
-        backend.choose_layout(positive)
+    if relu_output is not None:
+        backend.choose_layout(relu_output)
     inside = math.prod(dx.shape[axis:])
     rows = dx.count // inside
     size = (rows, inside, dy.count // rows)
@@ -181,8 +181,8 @@ def _bind_data(nhwc: bool, call: CudaCall) -> Bound:
 
 
 def _mask_of(call: CudaCall, nhwc: bool) -> Tensor | None:
-    positive = call["positive"]
-    return None if positive is None else _in_precision(call, positive, nhwc)
+    relu_output = call["relu_output"]
+    return None if relu_output is None else _in_precision(call, relu_output, nhwc)
 
 
 @primitive("own")

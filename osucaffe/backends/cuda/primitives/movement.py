@@ -68,15 +68,15 @@ def split(
     ys: list[Tensor | None],
     *,
     axis: int,
-    positive: list[Tensor | None] | None = None,
+    relu_output: list[Tensor | None] | None = None,
 ) -> Step:
     axis %= len(x.shape)
     inside = _inside(x, axis)
     pitch = x.shape[axis] * inside
-    masks = positive or [None] * len(ys)
+    masks = relu_output or [None] * len(ys)
     return sequence([
         copy_columns(
-            x, y, x.size // pitch, y.shape[axis] * inside, positive=mask,
+            x, y, x.size // pitch, y.shape[axis] * inside, relu_output=mask,
             pitch=(pitch, y.shape[axis] * inside), offset=(start * inside, 0),
         )
         for y, mask, start in zip(ys, masks, _parts(ys, x, axis), strict=True)

@@ -89,13 +89,13 @@ def lrn_backward(
     note: Tensor,
     dx: Tensor,
     *,
-    positive: Tensor | None = None,
+    relu_output: Tensor | None = None,
     **settings: Any,
 ) -> Step:
     for tensor in x, dy, dx:
         call.backend.choose_layout(tensor)
-    relu = positive is not None
-    assert positive is None or positive is x, "only the ReLU that made x can be fused"
+    relu = relu_output is not None
+    assert relu_output is None or relu_output is x, "only the ReLU that made x can be fused"
     dx = call.in_layout(dx, nhwc=True)
     x = call.in_layout(x, nhwc=True, dtype=dtype_of(dx))
     dy = call.in_layout(dy, nhwc=True, dtype=dtype_of(dx))

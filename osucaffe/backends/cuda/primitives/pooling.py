@@ -64,9 +64,9 @@ def max_pooling(
     kernel: Sequence[int],
     stride: Sequence[int],
     pad: Sequence[int],
-    positive: bool = False,
+    behind_relu: bool = False,
 ) -> Step:
-    """positive: note maxima only where they are (set by the fusion pass)."""
+    """behind_relu: note maxima only where they are positive (set by the fusion pass)."""
     images = _images(call, x, y)
     if index is not None and _is_open(index):
         # Its place inside the window is all that the backward pass needs to know of a maximum.
@@ -77,9 +77,9 @@ def max_pooling(
         x = call.in_layout(x, nhwc=True, dtype=dtype)
         y = call.in_layout(y, nhwc=True)
         window = (kernel, stride, pad)
-        return _fast("max_pooling", x, y, [x, y, index], window=window, over=y, relu=positive)
+        return _fast("max_pooling", x, y, [x, y, index], window=window, over=y, relu=behind_relu)
     windows = Windows(call, x, y, kernel, stride, pad)
-    return windows.over_small("max_pooling", index, np.int32(positive))
+    return windows.over_small("max_pooling", index, np.int32(behind_relu))
 
 
 @primitive("own")
@@ -131,17 +131,19 @@ def average_pooling_backward(
     kernel: Sequence[int],
     stride: Sequence[int],
     pad: Sequence[int],
-    positive: Tensor | None = None,
+    relu_output: Tensor | None = None,
 ) -> Step:
     if _images(call, dx, dy):
         dx = call.in_layout(dx, nhwc=True)
         dy = call.in_layout(dy, nhwc=True, dtype=dtype_of(dx))
-        if positive is not None:
-            positive = call.in_layout(positive, nhwc=True, dtype=dtype_of(dx))
+        if relu_output is not None:
+            relu_output = call.in_layout(relu_output, nhwc=True, dtype=dtype_of(dx))
         window = (kernel, stride, pad)
-        return _fast("average_pooling_backward", dx, dy, [dy, positive, dx], window=window, over=dx)
+        return _fast(
+            "average_pooling_backward", dx, dy, [dy, relu_output, dx], window=window, over=dx
+        )
     windows = Windows(call, dx, dy, kernel, stride, pad)
-    return windows.over_large("average_pooling_backward", positive)
+    return windows.over_large("average_pooling_backward", relu_output)
 
 
 @primitive("own")

@@ -36,10 +36,10 @@ def _run(
     macros: dict[str, Any] = dict(zip(names, (*maps[1:], *bins[1:]), strict=True))
     macros |= {key: f"{float(value)!r}f" for key, value in (("SCALE", scale), ("PAD", pad))}
     macros["WARP"] = int(warp)
-    held = [call.row_major(tensor) for tensor in tensors]
+    row_major = [call.row_major(tensor) for tensor in tensors]
     counts = [np.int32(items), np.int64(over.count)]
     function = kernel("regions", name, **macros)
-    return launch(function, grid or blocks_for(over.count), [*held, *counts])
+    return launch(function, grid or blocks_for(over.count), [*row_major, *counts])
 
 
 def _forward(

@@ -57,14 +57,14 @@ class Windows:
 
     def _launch(self, name: str, over: Tensor, others: Sequence[Any]) -> Step:
         # Whatever else there is, such as an index, lies row-major, in the type that it is declared.
-        held = [
+        row_major = [
             self.call.in_layout(other, nhwc=False, dtype=other.dtype)
             if isinstance(other, Tensor)
             else other
             for other in others
         ]
         function = kernel("windows", name, COUNT=f"{over.count}ll", **self.macros)
-        return launch(function, blocks_for(over.count), [self.large, self.small, *held])
+        return launch(function, blocks_for(over.count), [self.large, self.small, *row_major])
 
 
 @primitive("own")

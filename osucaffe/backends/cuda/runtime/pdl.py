@@ -77,8 +77,8 @@ def launch_early(
     import cupy
 
     stream = cupy.cuda.get_current_stream().ptr
-    held = [np.array(np.uint64(each) if isinstance(each, int) else each) for each in values]
-    parameters = (ctypes.c_void_p * len(held))(*(each.ctypes.data for each in held))
+    arguments = [np.array(np.uint64(each) if isinstance(each, int) else each) for each in values]
+    parameters = (ctypes.c_void_p * len(arguments))(*(each.ctypes.data for each in arguments))
     attribute = _Attribute(PROGRAMMATIC_STREAM_SERIALIZATION)
     attribute.value[0] = 1
     configuration = _Configuration(

@@ -102,14 +102,14 @@ def in_lockstep(macros: Mapping[str, Any], late: bool, folder: Path) -> Any:
 #include "{HEADER}"
 {defines(macros)}{as_text("implicit_gemm_tf32")}
 extern "C" void run(const float* x, const float* w, float* filters, const float* b,
-                    const float* positive, float* y, int images, int tiles, float slope,
+                    const float* relu_output, float* y, int images, int tiles, float slope,
                     int grid) {{
     uint4* arranged = reinterpret_cast<uint4*>(filters);
     blockDim = {{64, 1, 1}};
     run_blocks({{2, 1, 1}}, blockDim, [=] {{ arrange_filters(w, arranged); }});
     blockDim = {{THREADS, 1, 1}};
     run_blocks({{grid, 1, 1}}, blockDim,
-               [=] {{ convolve(x, arranged, b, positive, y, images, tiles, slope); }});
+               [=] {{ convolve(x, arranged, b, relu_output, y, images, tiles, slope); }});
 }}"""
     return compiled(text, folder)
 
@@ -130,7 +130,7 @@ def test_kernels_in_lockstep(
     if config.taps > 1:
         config = replace(config, taps=found.kernel[1])
     generator = np.random.default_rng(number)
-    x, w, b, positive = (
+    x, w, b, relu_output = (
         generator.integers(-4, 5, size=size).astype(np.float32)
         for size in (found.x, layer[1], found.y[1:2], found.y)
     )
@@ -149,7 +149,7 @@ def test_kernels_in_lockstep(
     found.step(config, call, nothing, nothing, nothing, nothing, nothing, 0.5)
     (_, grid, arguments), named = launched[1]
     assert named["shared"] <= 16 << 14  # what there is on the CPU
-    given = [memory(each) for each in (x, w, np.zeros(sizes[0]), b, positive)]
+    given = [memory(each) for each in (x, w, np.zeros(sizes[0]), b, relu_output)]
     y = memory(np.full(found.y, np.nan))
     run = in_lockstep(compiled, late, tmp_path)
     run(
@@ -160,7 +160,7 @@ def test_kernels_in_lockstep(
     wanted = correlated(x, transposed(w, group) if back else w, found.pad, group) + b[:, None, None]
     wanted = np.where(wanted > 0, wanted, 0.5 * wanted)
     if found.masked:
-        wanted = np.where(positive > 0, wanted, 0)
+        wanted = np.where(relu_output > 0, wanted, 0)
     np.testing.assert_array_equal(np.moveaxis(y, -1, 1), wanted)
 
 
@@ -171,7 +171,7 @@ def run(
     images, filters, pad, group = layer
     generator = np.random.default_rng(1)
     shapes = images, filters, filters[:1], extents(layer, stride), images
-    x, w, b, dy, positive = (generator.normal(size=size) for size in shapes)
+    x, w, b, dy, relu_output = (generator.normal(size=size) for size in shapes)
     window = {"stride": [stride] * 2, "pad": [*pad], "dilation": [1, 1], "group": group}
     runner = Runner(backend)
     y, dx = Output(dy.shape), Output(images)
@@ -180,13 +180,13 @@ def run(
     if back:
         runner.record("convolution_backward_data", {"dy": dy, "w": w, "dx": dx}, window)
         if relu and isinstance(backend, Cuda):
-            runner.calls[-1].reads["positive"] = runner.tensor(positive)
+            runner.calls[-1].reads["relu_output"] = runner.tensor(relu_output)
     runner.prepare()()
     found = [runner.read(y)]
     if back:
         found.append(runner.read(dx))
         if relu and not isinstance(backend, Cuda):
-            found[1] = np.where(positive > 0, found[1], 0)
+            found[1] = np.where(relu_output > 0, found[1], 0)
     return found
 
 

@@ -140,7 +140,9 @@ def test_every_candidate_agrees(
         def once(
             name: str = name, tensors: Any = tensors, more: Any = more, wanted: Any = wanted
         ) -> None:
-            found = run_call(backend, name, tensors, window | more, positive=x if masked else None)
+            found = run_call(
+                backend, name, tensors, window | more, relu_output=x if masked else None
+            )
             for argument, right in wanted.items():
                 close(found[argument], right, TOLERANCES[precision])
 

@@ -65,7 +65,7 @@ def run(make: Callable[[], Any], layer: Layer, slope: float = 0.0) -> list[np.nd
     images, filters, *window, group = layer
     generator = np.random.default_rng(3)
     shapes = images, extents(layer), filters, filters[:1], images, filters
-    x, dy, w, b, positive, before = (
+    x, dy, w, b, relu_output, before = (
         generator.integers(-3, 4, size=size).astype(np.float64) for size in shapes
     )
     settings = {name: [*value] for name, value in zip(SETTINGS, window, strict=True)}
@@ -79,7 +79,7 @@ def run(make: Callable[[], Any], layer: Layer, slope: float = 0.0) -> list[np.nd
     runner.record("convolution_backward_data", {"dy": dy, "w": w, "dx": dx}, settings)
     runner.record("convolution_backward_data", {"dy": dy, "w": w, "dx": masked}, settings)
     if isinstance(backend, Cuda):
-        runner.calls[-1].reads["positive"] = runner.tensor(positive)
+        runner.calls[-1].reads["relu_output"] = runner.tensor(relu_output)
     for each in dw, before:
         tensors = {"x": x, "dy": dy, "dw": each, "db": None}
         runner.record("convolution_backward_filter", tensors, settings)
@@ -87,7 +87,7 @@ def run(make: Callable[[], Any], layer: Layer, slope: float = 0.0) -> list[np.nd
     runner.prepare()()
     found = [runner.read(each) for each in (y, bare, dx, masked, dw, before)]
     if not isinstance(backend, Cuda):
-        found[3] = np.where(positive > 0, found[3], 0)
+        found[3] = np.where(relu_output > 0, found[3], 0)
     return found
 
 

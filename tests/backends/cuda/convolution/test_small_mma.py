@@ -40,8 +40,8 @@ def run(layer: str, make: Callable[[], Any], *, masked: bool = False) -> dict[st
     }  # fmt: skip
     found: dict[str, Any] = {}
     for name, given in tensors.items():
-        positive = x if masked and "dx" in given else None
-        found |= run_call(make(), name, given, window, flexible=True, positive=positive)
+        relu_output = x if masked and "dx" in given else None
+        found |= run_call(make(), name, given, window, flexible=True, relu_output=relu_output)
     return found
 
 

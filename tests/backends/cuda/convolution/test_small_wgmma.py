@@ -43,10 +43,10 @@ def in_lockstep(macros: dict[str, Any], folder: Path) -> Any:
     text = f"""#include "{HEADER}"
 {defines(kept | {"THREADS": macros["THREADS"]})}
 {as_text("small_wgmma")}
-extern "C" void run(const float* x, const float* w, const float* b, const float* positive, float* y,
-                    const int* grid) {{
+extern "C" void run(const float* x, const float* w, const float* b, const float* relu_output,
+                    float* y, const int* grid) {{
     run_blocks({{grid[0], grid[1], grid[2]}}, {{THREADS, 1, 1}},
-               [=] {{ correlate(x, w, b, positive, y, 0.5f); }});
+               [=] {{ correlate(x, w, b, relu_output, y, 0.5f); }});
 }}"""
     return compiled(text, folder)
 
@@ -77,14 +77,14 @@ def test_kernel_in_lockstep(
     if flipped:
         small = small.transposed
     generator = np.random.default_rng(number)
-    x, w, b, positive = (
+    x, w, b, relu_output = (
         generator.integers(-4, 5, size=size).astype(np.float32)
         for size in (small.x, filters, small.y[1:2], small.y)
     )
     config = small_wgmma.configs(H200, small, flipped=flipped)[number - 1]
     inputs, x_memory = placed(x, last=small.x[1] % 2 == 0)
     weights, w_memory = placed(w)
-    mask, mask_memory = placed(positive)
+    mask, mask_memory = placed(relu_output)
     y, memory = placed(np.full(small.y, np.nan))
     masked = mask if number else None
     small_wgmma.correlate(small, config, inputs, weights, None, masked, y, 0.5)
@@ -96,5 +96,5 @@ def test_kernel_in_lockstep(
     wanted = correlated(x, w, small.pad) + b[:, None, None]
     wanted = np.where(wanted > 0, wanted, 0.5 * wanted)
     if number:
-        wanted = np.where(positive > 0, wanted, 0)
+        wanted = np.where(relu_output > 0, wanted, 0)
     np.testing.assert_array_equal(np.moveaxis(memory, -1, 1), wanted)

@@ -14,7 +14,7 @@ from google.protobuf import text_format
 from osucaffe.backends.cuda import Cuda
 from osucaffe.backends.records import transform_record
 from osucaffe.data import staging
-from osucaffe.data.settings import settings
+from osucaffe.data.config import DataConfig
 from osucaffe.data.staging import DecodedBatches
 from osucaffe.errors import UserError
 from osucaffe.net import Net
@@ -32,14 +32,12 @@ def build(path: Path, decode: str, *, skip: bool = False, backend: Any = None) -
       data_param {{ source: "{path}" batch_size: {BATCH} backend: LMDB }}
       transform_param {{ crop_size: 24 mirror: true }} }}
     layer {{ name: "none" type: "Silence" bottom: "data" bottom: "label" }}"""
+    # Two parts of a batch, and of each the engines are given a half or so.
+    config = DataConfig(decode=decode, skip_bad=skip, readers=6 if decode == "auto" else 1)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(settings, "decode", decode)
-        patch.setattr(settings, "skip_bad", skip)
-        # Two parts of a batch, and of each the engines are given a half or so.
-        patch.setattr(settings, "readers", 6 if decode == "auto" else 1)
         patch.setattr(staging, "CORE_RATE", 5000 * 256 * 256)
         param = text_format.Parse(text, caffe_pb2.NetParameter())
-        return Net(param, backend=backend or Cuda(graphs=False), seed=4)
+        return Net(param, backend=backend or Cuda(graphs=False), seed=4, data_config=config)
 
 
 def fed(net: Net, batches: int = 6) -> list[np.ndarray]:

@@ -43,7 +43,7 @@ def run(size: str, make: Callable[[], Any], *, masked: bool = False) -> dict[str
     """The output and all gradients. masked: x came out of a ReLU, which stops its gradient."""
     x, w, b, dy = tensors(size)
     rows, outputs = dy.shape
-    positive = x if masked else None
+    relu_output = x if masked else None
     settings = {"axis": 1, "transpose": False}
     y = Output((rows, outputs))
     forward = run_call(
@@ -56,7 +56,7 @@ def run(size: str, make: Callable[[], Any], *, masked: bool = False) -> dict[str
     )  # fmt: skip
     backward |= run_call(
         make(), "inner_product_backward_data", {"dy": dy, "w": w, "dx": Output(x.shape)}, settings,
-        flexible=True, positive=positive,
+        flexible=True, relu_output=relu_output,
     )  # fmt: skip
     return forward | backward
 

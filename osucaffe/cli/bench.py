@@ -1,0 +1,109 @@
+"""Measure calls between processes by each channel, beside plain gRPC.
+
+  osucaffe bench rpc                          two processes, then workers and servers
+  osucaffe bench rpc --out results            and write results/rpc-DATE.md and .json
+
+The benchmarks and payloads are those of TF-gRPC-Bench. All channels take turns."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import Any
+
+from ..errors import UserError
+from . import options, ranks, servers
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    add = parser.add_argument
+    add("what", choices=["rpc"], help="calls with payloads of several buffers")
+    add("--workers", metavar="N", type=options.positive, default=3, help="in throughput: callers")
+    add("--servers", metavar="K", type=options.positive, default=2, help="and whom each calls")
+    add(
+        "--seconds",
+        metavar="S",
+        type=options.not_negative,
+        default=0.3,
+        help="of each round of each channel (default: 0.3)",
+    )
+    add("--out", metavar="DIR", help="write the results there, as Markdown and JSON")
+    servers.add_waiting(add)
+    add("--part", choices=("pair", "servers"), help=argparse.SUPPRESS)
+
+
+def run(args: argparse.Namespace) -> None:
+    """Start the ranks of both parts, or be one of them."""
+    if args.part:
+        _measure(args)
+        return
+    from ..comm.channels.plain_grpc import import_grpc
+    from ..comm.channels.rpc_report import write
+
+    import_grpc()
+    rows = _start(args, "pair", 2) + _start(args, "servers", args.workers + args.servers)
+    text = write(rows, args.workers, args.servers, args.out)
+    print(text)
+
+
+def _start(args: argparse.Namespace, part: str, count: int) -> list[dict[str, Any]]:
+    """The rows of a part, which so many ranks measure."""
+    import subprocess
+    import sys
+
+    command = [
+        *(ranks.find_mpiexec(count), "-n", str(count), sys.executable, "-m", "osucaffe"),
+        *("bench", "rpc", "--part", part, "--seconds", str(args.seconds)),
+        *("--servers", str(args.servers), "--workers", str(args.workers)),
+        *("--channel_wait", args.channel_wait),
+        *(("--interface", args.interface) if args.interface else ()),
+    ]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+    if done.returncode:
+        raise UserError(f"the ranks that measure ended with {done.returncode}: see above")
+    rows: list[dict[str, Any]] = json.loads(done.stdout.splitlines()[-1])
+    return rows
+
+
+def _measure(args: argparse.Namespace) -> None:
+    """What each rank does."""
+    import sys
+
+    from ..comm.channels import KINDS, measure
+    from ..comm.channels.create import make_channel
+    from ..comm.channels.meeting import own_address
+    from ..comm.job import MpiJob, find_job
+    from ..comm.topology import discover
+
+    job = find_job()
+    with job.together():
+        assert isinstance(job, MpiJob)
+        topology = discover(job)
+        address = own_address(args.interface, alone=len(topology.hosts) == 1)
+        busy = args.channel_wait == "busy"
+        ways: dict[str, measure.Calls] = {}
+        for name in KINDS:  # MPI always looks: it cannot wake who sleeps
+            looks = busy or name == "mpi"
+            channel = make_channel(job, topology, name, args.interface, busy=looks)
+            ways[name] = measure.OverChannel(channel)
+        sockets = make_channel(job, topology, "adaptive", args.interface, busy=busy, direct=False)
+        ways["sockets"] = measure.OverChannel(sockets)
+        ways["grpc"] = measure.OverGrpc(job, address)
+        if args.part == "pair":
+            called = range(1, 2)
+            cases = [("latency", each) for each in measure.LATENCY]
+            cases += [("bandwidth", each) for each in measure.BANDWIDTH]
+        else:
+            called = range(args.workers, job.size)
+            cases = [("throughput", each) for each in measure.THROUGHPUT]
+
+        def report(line: str) -> None:
+            if job.rank == 0:
+                print(line, file=sys.stderr, flush=True)
+
+        rows = measure.measure(job, ways, called, cases, args.seconds, report)
+        for way in ways.values():
+            way.close()
+        if job.rank == 0:
+            print(json.dumps(rows))

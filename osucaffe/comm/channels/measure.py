@@ -1,0 +1,205 @@
+"""Owns the measurements of `osucaffe bench rpc`: calls between ranks by each channel, in turns.
+
+The three benchmarks of TF-gRPC-Bench: latency, a payload is echoed; bandwidth, a payload is
+answered by a byte; throughput, each worker calls all servers at once.
+"""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..job import MpiJob
+from . import payloads
+from .channel import Channel, Pending
+from .plain_grpc import ECHO, TAKE, GrpcClient, GrpcServer
+
+LATENCY = ("64", "2097152", *payloads.PAYLOADS)
+BANDWIDTH = ("2097152", "uniform", "random", "skew")
+THROUGHPUT = ("small", "uniform", "random", "skew")
+ROUNDS = 3
+_FEWEST = 3  # calls of a round
+
+
+class Calls(ABC):
+    """Ranks that call others: every rank makes one, and calls or serves."""
+
+    @abstractmethod
+    def prepare(self, buffers: Sequence[np.ndarray], *, echo: bool) -> None:
+        """The payload of the calls that follow, and whether it comes back."""
+
+    @abstractmethod
+    def call(self, servers: Sequence[int]) -> None:
+        """Call these at once; return when all have answered."""
+
+    @abstractmethod
+    def serve(self, clients: Sequence[int], count: int) -> None:
+        """Answer so many calls of each."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """All ranks call it together."""
+
+
+class OverChannel(Calls):
+    """Calls by a channel's messages, into and from arrays that stay."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+
+    def prepare(self, buffers: Sequence[np.ndarray], *, echo: bool) -> None:
+        self._sent = buffers
+        count = self._channel.size
+        self._into = [[np.empty_like(each) for each in buffers] for _ in range(count)]
+        ack = [[np.zeros(1, np.uint8)] for _ in range(count)]
+        self._answers = [[np.empty_like(e) for e in buffers] for _ in range(count)] if echo else ack
+        self._echo = echo
+
+    def call(self, servers: Sequence[int]) -> None:
+        channel = self._channel
+        requests = [channel.receive(self._answers[each], each, 2) for each in servers]
+        requests += [channel.send(self._sent, each, 1) for each in servers]
+        channel.wait(requests)
+
+    def serve(self, clients: Sequence[int], count: int) -> None:
+        pending = Pending(self._channel)
+        left = dict.fromkeys(clients, count)
+
+        def listen(client: int) -> None:
+            request = self._channel.receive(self._into[client], client, 1)
+            pending.add(request, lambda: answer(client))
+
+        def answer(client: int) -> None:
+            given = self._into[client] if self._echo else self._answers[client]
+            done: Callable[[], None] | None = None
+            left[client] -= 1
+            if left[client]:
+                # What comes next overwrites what is echoed: it must have left.
+                if self._echo:
+                    done = lambda: listen(client)  # noqa: E731
+                else:
+                    listen(client)
+            pending.add(self._channel.send(given, client, 2), done)
+
+        for client in clients:
+            listen(client)
+        pending.drain()
+
+    def close(self) -> None:
+        self._channel.close()
+
+
+class OverGrpc(Calls):
+    """Calls by plain gRPC."""
+
+    def __init__(self, job: MpiJob, address: str) -> None:
+        token = job.gather(np.random.default_rng().bytes(16).hex())[0]
+        self._server = GrpcServer(address, token)
+        places = job.gather(self._server.place)
+        self._clients = [GrpcClient(place, token) for place in places]
+
+    def prepare(self, buffers: Sequence[np.ndarray], *, echo: bool) -> None:
+        self._sent, self._name = buffers, ECHO if echo else TAKE
+
+    def call(self, servers: Sequence[int]) -> None:
+        payload = b"".join(each.data for each in self._sent)
+        if len(servers) == 1:
+            answer = self._clients[servers[0]].call(self._name, payload)
+        else:
+            under_way = [self._clients[each].begin(self._name, payload) for each in servers]
+            for each in under_way:
+                answer = each.result()
+        np.frombuffer(answer, np.uint8)
+
+    def serve(self, clients: Sequence[int], count: int) -> None:
+        """Threads of gRPC's own do."""
+
+    def close(self) -> None:
+        for client in self._clients:
+            client.close()
+        self._server.close()
+
+
+def meet(job: MpiJob) -> None:
+    """A barrier that leaves the cores to those who still work."""
+    request = job.world.Ibarrier()
+    while not request.Test():
+        time.sleep(2e-3)
+
+
+def measure(
+    job: MpiJob,
+    ways: dict[str, Calls],
+    servers: Sequence[int],
+    cases: Sequence[tuple[str, str]],
+    seconds: float,
+    report: Callable[[str], None],
+) -> list[dict[str, Any]]:
+    """A row for each case (benchmark, payload): by each way the seconds of a call, median and the
+    99th percentile, and what the benchmark counts. The other ranks call the servers; all ranks call
+    this together.
+    """
+    rows = []
+    clients = [rank for rank in range(job.size) if rank not in servers]
+    for benchmark, payload in cases:
+        buffers = payloads.make(payload)
+        times: dict[str, list[float]] = {name: [] for name in ways}
+        rates: dict[str, list[float]] = {name: [] for name in ways}
+        for calls in ways.values():
+            calls.prepare(buffers, echo=benchmark == "latency")
+        counts = {
+            name: _count(job, calls, servers, clients, seconds) for name, calls in ways.items()
+        }
+        for _ in range(ROUNDS):
+            for name, calls in ways.items():
+                own = _round(job, calls, servers, clients, counts[name])
+                for each, whole in job.gather((own, sum(own))):
+                    times[name] += each
+                    if each:
+                        rates[name].append(len(each) * len(servers) / whole)
+        row: dict[str, Any] = {
+            "benchmark": benchmark,
+            "payload": payload,
+            "bytes": sum(each.nbytes for each in buffers),
+        }
+        for name in ways:
+            row[name] = {
+                "median_s": float(np.median(times[name])),
+                "p99_s": float(np.percentile(times[name], 99)),
+                "rpc_per_s": float(np.median(rates[name])) * len(clients),
+            }
+        rows.append(row)
+        shown = ", ".join(f"{name} {row[name]['median_s'] * 1e6:,.0f} us" for name in ways)
+        report(f"{benchmark} {payload}: {shown}")
+    return rows
+
+
+def _count(
+    job: MpiJob, calls: Calls, servers: Sequence[int], clients: Sequence[int], seconds: float
+) -> int:
+    """How many calls take about so many seconds, as rank 0 finds."""
+    own = _round(job, calls, servers, clients, _FEWEST)
+    if clients[0] == job.rank:
+        own = [max(_FEWEST, int(seconds / float(np.median(own))))]
+    return int(job.gather(own)[clients[0]][0])
+
+
+def _round(
+    job: MpiJob, calls: Calls, servers: Sequence[int], clients: Sequence[int], count: int
+) -> list[float]:
+    """The seconds of each of so many calls, on a client."""
+    meet(job)
+    own = []
+    if job.rank in clients:
+        for _ in range(count):
+            begun = time.perf_counter()
+            calls.call(servers)
+            own.append(time.perf_counter() - begun)
+    else:
+        calls.serve(clients, count)
+    meet(job)
+    return own

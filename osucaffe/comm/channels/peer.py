@@ -1,0 +1,268 @@
+"""Owns what is under way between two ranks of the adaptive channel: the protocol on their socket.
+
+Each message there is a header and the bytes that follow it: a small message; where the sender of a
+large one is to put it; a chunk of a large one; word that one has been put there.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+from collections import defaultdict, deque
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ...errors import UserError
+from .direct import places_of, write
+from .runs import Run
+
+EAGER = 128 << 10
+"""Bytes of the largest message that is not waited for."""
+CHUNK = 512 << 10
+"""Bytes of a large message that leave without letting others by."""
+_STAGE = 64 << 10
+_VIEWS = 256  # arrays that one call of the system takes at most
+_HEADER = struct.Struct("<IIQ")  # kind, tag, bytes that follow
+_SMALL, _READY, _DATA, _DONE = range(4)
+
+
+class Request:
+    """A message under way."""
+
+    __slots__ = ("done", "nbytes", "run", "tag")
+
+    def __init__(self, arrays: Sequence[np.ndarray], tag: int) -> None:
+        self.run = Run(arrays)
+        self.nbytes = self.run.nbytes
+        self.tag = tag
+        self.done = False
+
+
+def _queues() -> defaultdict[int, deque[Any]]:
+    return defaultdict(deque)
+
+
+class Peer:
+    """What is under way to and from one rank."""
+
+    def __init__(self, rank: int, link: socket.socket, process: int | None) -> None:
+        self.rank, self._link, self._process = rank, link, process
+        self.open = True
+        self._out = Run(())
+        self._ends: deque[tuple[int, Request]] = deque()  # small ones, with where in all they end
+        self._queued = self._left = 0  # bytes ever queued, and ever sent
+        self._offered: defaultdict[int, deque[Request]] = _queues()  # nobody is ready yet
+        self._wanted: defaultdict[int, deque[Any]] = _queues()  # where the peer wants them
+        self._large: deque[Request] = deque()
+        self._posted: tuple[defaultdict[int, deque[Request]], ...] = (_queues(), _queues())
+        self._early: defaultdict[int, deque[np.ndarray]] = _queues()
+        self._target: Request | None = None
+        self._kept: np.ndarray | None = None  # what the target fills where nobody receives yet
+        self._kind = _SMALL
+        self._expected = 0  # bytes of the message or chunk that is being received
+        self._stage = memoryview(bytearray(_STAGE))
+        self._have = 0
+
+    # -- sending ---------------------------------------------------------------------------------
+
+    def send(self, request: Request) -> None:
+        if request.nbytes <= EAGER:
+            self._put(_SMALL, request.tag, request.nbytes, request.run)
+            self._ends.append((self._queued, request))
+        elif self._wanted[request.tag]:
+            self._start(request, self._wanted[request.tag].popleft())
+        else:
+            self._offered[request.tag].append(request)
+
+    def _start(self, request: Request, places: np.ndarray) -> None:
+        """Send a large message: to its places in the peer's memory, or else over the socket."""
+        if self._process is None:
+            self._large.append(request)
+            return
+        pairs = places.view(np.int64).reshape(-1, 2).tolist()
+        try:
+            write(self._process, list(request.run.views), [(at, count) for at, count in pairs])
+        except OSError as error:
+            raise self._gone(str(error)) from error
+        request.done = True
+        self._put(_DONE, request.tag, 0)
+
+    def _put(self, kind: int, tag: int, nbytes: int, run: Run | None = None) -> None:
+        header = memoryview(_HEADER.pack(kind, tag, nbytes))
+        self._out.views.append(header)
+        count = len(header)
+        if run is not None:
+            self._out.views.extend(run.views)
+            count += run.nbytes
+        self._out.nbytes += count
+        self._queued += count
+
+    def flush(self) -> None:
+        """Send what the system takes now."""
+        while True:
+            if not self._out.nbytes and not self._next_chunk():
+                return
+            views = self._out.views
+            given = list(views) if len(views) <= _VIEWS else [views[i] for i in range(_VIEWS)]
+            try:
+                sent = self._link.sendmsg(given)
+            except BlockingIOError:
+                return
+            except OSError as error:
+                raise self._gone(str(error)) from error
+            self._out.drop(sent)
+            self._left += sent
+            while self._ends and self._ends[0][0] <= self._left:
+                self._ends.popleft()[1].done = True
+
+    def _next_chunk(self) -> bool:
+        if not self._large:
+            return False
+        request = self._large[0]
+        run, size = request.run, min(CHUNK, request.run.nbytes)
+        chunk = Run(())
+        chunk.views.extend(run.head(size))
+        chunk.nbytes = size
+        self._put(_DATA, request.tag, size, chunk)
+        run.drop(size)
+        if not run.nbytes:
+            self._large.popleft()
+            self._ends.append((self._queued, request))
+        return True
+
+    # -- receiving -------------------------------------------------------------------------------
+
+    def receive(self, request: Request) -> None:
+        large = request.nbytes > EAGER
+        early = self._early[request.tag]
+        if not large and early:
+            found = early.popleft()
+            self._check(request, found.nbytes)
+            request.run.fill(found.data)
+            request.done = True
+            return
+        self._posted[large][request.tag].append(request)
+        if large:
+            places = places_of(request.run.views) if self._process is not None else []
+            told = Run([np.array(places, np.int64)])
+            self._put(_READY, request.tag, told.nbytes, told)
+
+    def progress(self) -> None:
+        """Receive what has arrived."""
+        while True:
+            views = []
+            if self._target is not None and not self._have:
+                views = self._target.run.head(self._expected)[:_VIEWS]
+            direct = sum(map(len, views))
+            room = self._stage[self._have :]
+            try:
+                got = self._link.recvmsg_into([*views, room])[0]
+            except BlockingIOError:
+                return
+            except OSError as error:
+                raise self._gone(str(error)) from error
+            if not got:
+                self._end()
+                return
+            full = got == direct + len(room)
+            if direct:
+                assert self._target is not None
+                taken = min(got, direct)
+                self._target.run.drop(taken)
+                self._took(taken)
+                got -= taken
+            self._have += got
+            self._parse()
+            if not full and self._target is None:
+                return  # there was no more
+
+    def _parse(self) -> None:
+        """Use what lies in the stage; the beginning of a header stays there."""
+        at, end = 0, self._have
+        while at < end:
+            if self._target is not None:
+                taken = self._target.run.fill(self._stage[at : min(end, at + self._expected)])
+                at += taken
+                self._took(taken)
+                continue
+            if end - at < _HEADER.size:
+                break
+            kind, tag, nbytes = _HEADER.unpack_from(self._stage, at)
+            at += _HEADER.size
+            self._begin(kind, tag, nbytes)
+        self._have = end - at
+        if at and self._have:
+            self._stage[: self._have] = bytes(self._stage[at:end])
+
+    def _begin(self, kind: int, tag: int, nbytes: int) -> None:
+        if kind == _DONE:
+            self._posted[True][tag].popleft().done = True
+            return
+        posted = self._posted[kind == _DATA][tag]
+        if posted and kind != _READY:
+            target = posted[0]
+            if kind == _SMALL:
+                self._check(target, nbytes)
+        elif kind in (_SMALL, _READY):
+            kept = np.empty(nbytes, np.uint8)
+            target = Request([kept], tag)
+            self._kept = kept
+        else:
+            raise self._gone(f"it sent {nbytes:,} bytes that nobody waits for")
+        self._target, self._expected, self._kind = target, nbytes, kind
+        if not nbytes:
+            self._took(0)
+
+    def _took(self, count: int) -> None:
+        """So many bytes of the message at hand have been received."""
+        self._expected -= count
+        if self._expected:
+            return
+        target, self._target = self._target, None
+        assert target is not None
+        kept, self._kept = self._kept, None
+        if kept is not None and self._kind == _READY:
+            if self._offered[target.tag]:
+                self._start(self._offered[target.tag].popleft(), kept)
+            else:
+                self._wanted[target.tag].append(kept)
+            return
+        if kept is not None:
+            posted = self._posted[False][target.tag]
+            if not posted:
+                self._early[target.tag].append(kept)
+                return
+            target = posted[0]  # it was begun meanwhile
+            self._check(target, kept.nbytes)
+            target.run.fill(kept.data)
+        if not target.run.nbytes:
+            target.done = True
+            queue = self._posted[target.nbytes > EAGER][target.tag]
+            if queue and queue[0] is target:
+                queue.popleft()
+
+    def _check(self, request: Request, nbytes: int) -> None:
+        if request.nbytes != nbytes:
+            raise self._gone(f"it sent {nbytes:,} bytes where {request.nbytes:,} were awaited")
+
+    def _end(self) -> None:
+        """The peer has closed the connection, as it does when it is done."""
+        self.open = False
+        under_way = [self._offered, *self._posted]
+        if (
+            self._target
+            or self._large
+            or self._out.nbytes
+            or any(queue for queues in under_way for queue in queues.values())
+        ):
+            raise self._gone("it has closed the connection")
+
+    @property
+    def has_more(self) -> bool:
+        """Whether the system has not yet taken all that could leave."""
+        return bool(self._out.nbytes or self._large)
+
+    def _gone(self, why: str) -> UserError:
+        return UserError(f"the connection to rank {self.rank} is lost: {why}")

@@ -1,0 +1,116 @@
+"""Owns what `osucaffe bench rpc` tells: tables of its rows, and the files that keep them."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+TARGETS = {("latency", "2097152"): 4, ("bandwidth", "skew"): 4, ("throughput", "small"): 8}
+"""How many times better than plain gRPC the adaptive channel is meant to be over sockets."""
+ON_HOST = 10
+"""And between processes of one host."""
+PUBLISHED = {
+    ("latency", "small"): 2.7, ("latency", "medium"): 2.8, ("latency", "large"): 2.5,
+    ("bandwidth", "skew"): 2.14, ("throughput", "uniform"): 3.4,
+}  # fmt: skip
+"""Of AR-gRPC over gRPC, on InfiniBand, both in C++ (arXiv 1804.01138 and what followed)."""
+
+
+def write(rows: Sequence[dict[str, Any]], workers: int, servers: int, out: str | None) -> str:
+    """Return the tables; write them, and the rows, into this folder if there is one."""
+    import grpc
+    import numpy
+
+    about = {
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "cpu": _processor(),
+        "cores": len(os.sched_getaffinity(0)),
+        "load": round(os.getloadavg()[0], 1),
+        "python": platform.python_version(),
+        "numpy": numpy.__version__,
+        "grpcio": grpc.__version__,
+        "workers": workers,
+        "servers": servers,
+    }
+    text = _text(about, rows)
+    if out is not None:
+        folder = Path(out)
+        folder.mkdir(parents=True, exist_ok=True)
+        stem = f"rpc-cpu-{datetime.now(UTC).date().isoformat()}"
+        record = json.dumps({"about": about, "rows": list(rows)}, indent=2)
+        (folder / f"{stem}.json").write_text(record + "\n")
+        (folder / f"{stem}.md").write_text(text + "\n")
+    return text
+
+
+def _text(about: dict[str, Any], rows: Sequence[dict[str, Any]]) -> str:
+    lines = [
+        "# Calls by each channel, beside plain gRPC",
+        "",
+        f"`osucaffe bench rpc`, {about['date']}: {about['cpu']}, {about['cores']} cores, Python "
+        f"{about['python']}, grpcio {about['grpcio']}, between processes of one host. Medians; the "
+        f"channels took turns. Load average at the end: {about['load']}.",
+        "",
+        "- latency: a payload is echoed, microseconds there and back (99th percentile). bandwidth: "
+        "a payload is answered by a byte, MB/s. throughput: "
+        f"{about['workers']} workers call {about['servers']} servers at once, calls/s of all.",
+        "- adaptive: as on one host, large payloads from memory to memory; sockets: the same as "
+        "between hosts, over the loopback. / grpc: how many times better than plain gRPC, and in "
+        "brackets what is aimed at. published: of AR-gRPC over gRPC, both in C++, on InfiniBand.",
+        "- grpc: grpcio's unary calls with bytes, one copy to join a payload of several buffers.",
+    ]
+    for benchmark in ("latency", "bandwidth", "throughput"):
+        chosen = [row for row in rows if row["benchmark"] == benchmark]
+        ways = [name for name in chosen[0] if isinstance(chosen[0][name], dict)] if chosen else []
+        ratios = ["adaptive / grpc", "sockets / grpc", "published"]
+        heads = ["payload", "bytes", *ways, *ratios]
+        lines += ["", f"## {benchmark}", "", _row(heads), _row(["---"] + ["---:"] * len(heads[1:]))]
+        for row in chosen:
+            key = benchmark, row["payload"]
+            lines.append(
+                _row(
+                    [
+                        row["payload"],
+                        f"{row['bytes']:,}",
+                        *(_shown(row, name) for name in ways),
+                        f"{ratio(row):.2f}" + (f" ({ON_HOST})" if key in TARGETS else ""),
+                        f"{ratio(row, 'sockets'):.2f}"
+                        + (f" ({TARGETS[key]})" if key in TARGETS else ""),
+                        str(PUBLISHED.get(key, "")),
+                    ]
+                )
+            )
+    return "\n".join(lines)
+
+
+def ratio(row: dict[str, Any], way: str = "adaptive") -> float:
+    """How many times better this way is than plain gRPC."""
+    if row["benchmark"] == "throughput":
+        return float(row[way]["rpc_per_s"] / row["grpc"]["rpc_per_s"])
+    return float(row["grpc"]["median_s"] / row[way]["median_s"])
+
+
+def _shown(row: dict[str, Any], name: str) -> str:
+    found = row[name]
+    if row["benchmark"] == "latency":
+        return f"{found['median_s'] * 1e6:,.0f} ({found['p99_s'] * 1e6:,.0f})"
+    if row["benchmark"] == "bandwidth":
+        return f"{row['bytes'] / found['median_s'] / 1e6:,.1f}"
+    return f"{found['rpc_per_s']:,.0f}"
+
+
+def _row(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(cells) + " |"
+
+
+def _processor() -> str:
+    info = Path("/proc/cpuinfo")
+    for line in info.read_text().splitlines() if info.exists() else ():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.machine()

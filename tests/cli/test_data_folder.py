@@ -1,0 +1,168 @@
+"""`osucaffe data folder`, and docs/photos.md, whose commands run as they stand there."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from osucaffe.data.database import open_database
+from osucaffe.data.datum import parse_datum, pixels
+from osucaffe.data.folder import find_photos, read_photo, split
+from osucaffe.data.image import resize
+from osucaffe.data.image_list import Entry
+from osucaffe.errors import UserError
+from osucaffe.proto import read_mean
+
+from .conftest import ROOT, Cli
+
+Image = pytest.importorskip("PIL.Image")
+PAGE = ROOT / "docs" / "photos.md"
+COLOURS = {"bird": (60, 110, 220), "cat": (200, 80, 50), "dog": (70, 190, 80)}
+
+
+@pytest.fixture
+def photos(cli: Cli) -> Path:
+    """The folder photos, with 30 pictures of one colour, and of several kinds, a class."""
+    rng = np.random.default_rng(1)
+    for name, colour in COLOURS.items():
+        folder = cli.folder / "photos" / name / "more"
+        folder.mkdir(parents=True)
+        for at in range(30):
+            values = np.array(colour) + rng.normal(0, 40, (70 + at, 100 - at, 3))
+            kind = (".jpg", ".png", ".JPEG")[at % 3]
+            picture = Image.fromarray(np.clip(values, 0, 255).astype(np.uint8))
+            picture.save(folder / f"a photo {at}{kind}")
+    return cli.folder / "photos"
+
+
+def records(path: Path) -> list[tuple[str, int, np.ndarray]]:
+    database = open_database(path)
+    found = []
+    for key, value in database.read(0, len(database)):
+        datum = parse_datum(value)
+        found.append((bytes(key).decode()[9:], datum.label, pixels(datum).copy()))
+    return found
+
+
+def test_folders_become_databases(cli: Cli, photos: Path) -> None:
+    done = cli("data", "folder", "photos", "--out=made/it", "--size=32")
+    assert done.code == 0, done.err
+    assert "made/it: 90 images of 3 classes\n" in done.out
+    out = cli.folder / "made" / "it"
+    assert (out / "labels.txt").read_text() == "bird\ncat\ndog\n"
+    train, val = records(out / "train_lmdb"), records(out / "val_lmdb")
+    assert len(train) + len(val) == 90
+    assert 8 <= len(val) <= 28
+    for name, part in (("train", train), ("val", val)):
+        lines = "".join(f"{photo} {label}\n" for photo, label, _ in part)
+        assert (out / f"{name}.txt").read_text() == lines
+    for photo, label, image in train:
+        assert photo.startswith(("bird/", "cat/", "dog/")[label])
+        assert image.shape == (3, 32, 32)
+    assert len({label for _, label, _ in train[:10]}) > 1  # they are mixed
+    mean = np.mean([image for _, _, image in train], axis=0)
+    found = read_mean(str(out / "mean.binaryproto"))
+    np.testing.assert_allclose(found.reshape(mean.shape), mean, rtol=1e-6)
+    assert Image.open(out / "sheet.png").size[0] > 400
+
+
+def test_broken_files_are_named_or_skipped(cli: Cli, photos: Path) -> None:
+    (photos / "cat" / "broken.jpg").write_bytes(b"\xff\xd8\xff and no more")
+    (photos / "cat" / "notes.txt").write_text("no image")
+    command = "data", "folder", "photos", "--out=data", "--size=16", "--encode_type=jpg"
+    done = cli(*command)
+    assert done.code == 1
+    assert "cannot read image photos/cat/broken.jpg" in done.err
+    done = cli(*command, "--on_bad_record=skip")
+    assert done.code == 0, done.err
+    assert "Skipped: cannot read image photos/cat/broken.jpg" in done.err
+    assert "data: 90 images of 3 classes (1 bad ones skipped)" in done.out
+    done = cli(*command, "--val_share=1")
+    assert done.code == 2
+    assert "must be above 0 and below 1" in done.err
+
+
+def test_the_split_stays_when_photos_come() -> None:
+    entries = [Entry(f"cat/{at}.jpg", 0) for at in range(2000)]
+    train, val = split(entries[:1000], 0.2)
+    assert 160 < len(val) < 240
+    more_train, more_val = split(entries[::-1], 0.2)
+    assert set(train) < set(more_train)
+    assert val == [each for each in more_val if each in set(val)]
+    assert set(more_val) < set(split(entries, 0.3)[1])
+    with pytest.raises(UserError, match=r"no photograph of 1 is for (training|validation)"):
+        split(entries[:1], 0.5)
+
+
+def test_folders_that_will_not_do(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"nowhere: cannot read this folder: No such file"):
+        find_photos(str(tmp_path / "nowhere"), {".jpg"})
+    (tmp_path / "cat").mkdir()
+    (tmp_path / ".hidden").mkdir()
+    with pytest.raises(UserError, match=r"has 1 folders, but each class is to have one"):
+        find_photos(str(tmp_path), {".jpg"})
+    (tmp_path / "dog").mkdir()
+    with pytest.raises(UserError, match=r"cat: there is no image in this folder \(\.jpg\)"):
+        find_photos(str(tmp_path), {".jpg"})
+
+
+@pytest.mark.parametrize("orientation", range(1, 10))
+def test_photos_are_turned_as_exif_says(tmp_path: Path, orientation: int) -> None:
+    from PIL import ImageOps
+
+    values = np.random.default_rng(2).integers(0, 256, (32, 48, 3), np.uint8)
+    path = str(tmp_path / "photo.png")
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    Image.fromarray(values).save(path, exif=exif)
+    upright = np.asarray(ImageOps.exif_transpose(Image.open(path)))[:, :, ::-1]
+    height, width = upright.shape[:2]
+    top, left = (height - 32) // 2, (width - 32) // 2
+    inner = upright[top : top + 32, left : left + 32]
+    np.testing.assert_array_equal(read_photo(path, 32), inner)
+    np.testing.assert_array_equal(read_photo(path, 20, "squash"), resize(upright, 20, 20))
+
+
+def test_photos_of_every_mode_become_colour(tmp_path: Path) -> None:
+    from PIL import features
+
+    grey = np.arange(64, dtype=np.uint8).reshape(8, 8) * 3
+    path = str(tmp_path / "photo.png")
+    Image.fromarray(grey).save(path)
+    np.testing.assert_array_equal(read_photo(path, 8), grey[:, :, None].repeat(3, 2))
+    clear = np.full((8, 8, 4), (10, 20, 30, 255), np.uint8)
+    clear[:4, :, 3] = 0
+    clear[4, :, 3] = 51
+    Image.fromarray(clear).save(path)
+    wanted = np.full((8, 8, 3), (30, 20, 10), np.uint8)
+    wanted[:4], wanted[4] = 255, (210, 208, 206)
+    np.testing.assert_array_equal(read_photo(path, 8), wanted)
+    if features.check("webp"):
+        Image.fromarray(clear).save(tmp_path / "photo.webp", lossless=True, exact=True)
+        np.testing.assert_array_equal(read_photo(str(tmp_path / "photo.webp"), 8), wanted)
+
+
+def test_the_pages_commands_run_as_they_stand(cli: Cli, photos: Path) -> None:
+    commands = "".join(re.findall(r"^```sh\n(.*?)^```", PAGE.read_text(), re.DOTALL | re.MULTILINE))
+    program = f'osucaffe() {{ "{sys.executable}" -m osucaffe "$@"; }}\n'
+    done = subprocess.run(
+        ["bash", "-eu", "-c", program + commands],
+        cwd=cli.folder,
+        env=cli.environment(),
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    scores = re.findall(r"\baccuracy = (\S+)", done.stderr)
+    assert float(scores[-1]) > 0.9
+    label = (cli.folder / "data" / "val.txt").read_text().partition("/")[0]
+    best = re.search(r"^photos/.*\n  \S+  (\w+)$", done.stdout, re.MULTILINE)
+    assert best
+    assert best[1] == label
