@@ -31,6 +31,7 @@ COMMANDS = (
         "upgrade",
         "data",
         "models",
+        "new",
         "layers",
         "net_spec",
         "export",
