@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check
 ITERATIONS ?= 3000
 
-.PHONY: help train test test-long test-quick test-lowest test-newest test-pythons test-gpu lint bench-cpu bench-data bench-gpu bench-setup bench-kernels bench-train bench-scaling bench-comm bench-recurrent bench-infer clean
+.PHONY: help train test test-long test-quick test-lowest test-newest test-pythons test-gpu lint docs bench-cpu bench-data bench-gpu bench-setup bench-kernels bench-train bench-scaling bench-comm bench-recurrent bench-infer clean
 .DELETE_ON_ERROR:
 
 help:
@@ -18,6 +18,7 @@ help:
 	@echo "make test-pythons  the same with each of Python $(PYTHONS) that is here"
 	@echo "make test-gpu   run the tests that need a GPU, on a machine that has one"
 	@echo "make lint       run ruff and mypy only"
+	@echo "make docs       write the documentation as a site to site/, every link checked"
 	@echo "make bench-cpu  measure training on the CPU side by side with PyTorch"
 	@echo "make bench-data read LMDBs side by side with PyTorch's DataLoader; PYTHON=... on a GPU machine"
 	@echo "make bench-gpu  the same on a GPU (needs CuPy, cuDNN and PyTorch for CUDA)"
@@ -86,6 +87,10 @@ lint: $(VENV)/dev.stamp
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
+
+# (The theme's page is clear about what comes after it: Zensical, which reads the same mkdocs.yml.)
+docs: $(VENV)/dev.stamp
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 
 bench-cpu: $(VENV)/bench.stamp
 	$(BIN)/python -m benchmarks.bench_cpu

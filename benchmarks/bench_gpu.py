@@ -212,7 +212,7 @@ def _rest(cases: list[dict[str, Any]]) -> str:
 
 
 def summary(record: dict[str, Any]) -> str:
-    """The table of the README."""
+    """The table of docs/speed.md."""
     columns = ("net and batch size", "precision", "osucaffe img/s", "PyTorch img/s", "ratio")
     rows = [
         (

@@ -80,6 +80,12 @@ class Backend(Protocol):
     def place(self, tensor: Tensor, memory: Memory, offset: int) -> None:
         """Let the tensor lie in memory (from `allocate`), offset bytes from its start."""
 
+    def give_memory(self, tensor: Tensor) -> Memory:
+        """Let the tensor lie in memory of its own, not initialized. Returns that memory."""
+        memory = self.allocate(self.nbytes(tensor))
+        self.place(tensor, memory, 0)
+        return memory
+
     @abstractmethod
     def read(self, tensor: Tensor) -> np.ndarray:
         """A copy of the tensor's values on the host, of its shape, whatever its layout."""

@@ -39,7 +39,7 @@ class RowsAhead:
     def place(self, backend: Backend) -> None:
         """Give the table and the cursor memory."""
         for tensor in (self.table, self.cursor):
-            backend.place(tensor, backend.allocate(backend.nbytes(tensor)), 0)
+            backend.give_memory(tensor)
 
     def write(self, rows: np.ndarray) -> None:
         """Let these be the rows that the next steps take, in place of those that are left."""

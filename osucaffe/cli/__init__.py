@@ -27,6 +27,8 @@ COMMANDS = (
         "bench",
         "upgrade",
         "data",
+        "snapshot",
+        "models",
         "layers",
         "net_spec",
         "export",

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import UserError
-from . import options, servers
+from . import comm_profile, options, servers
 
 if TYPE_CHECKING:
     from ..comm.create import CommConfig
@@ -40,6 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     _add_design(group)
     servers.add_arguments(group)
     _add_communication(group)
+    comm_profile.add_arguments(group)
 
 
 def _add_design(group: argparse._ArgumentGroup) -> None:
@@ -206,12 +207,18 @@ def make_process_group(
         return None
     from ..parallel.config import ParallelConfig
     from ..parallel.data_parallel import DataParallel
-    from ..parallel.served import Served
 
     bucket = int(args.bucket_mb * 2**20)
     config = ParallelConfig(args.aggregation, args.propagation, bucket, args.scal)
     if roles is not None:
+        from ..parallel.served import Served
+
         return Served(roles, topology, _comm_config(args), config)
+    if args.comm_profile:
+        from ..parallel.profiled import Profiled
+
+        report = comm_profile.writer(args.comm_profile)
+        return Profiled(job, topology, _comm_config(args), config, report)
     return DataParallel(job, topology, _comm_config(args), config)
 
 

@@ -55,7 +55,7 @@ def _seconds(backend: Backend, program: Program) -> float:
     step: Callable[[], None]
     [step] = backend.prepare([call])
     for tensor in (*call.read_tensors(), *call.written_tensors(), *call.scratch):
-        backend.place(tensor, backend.allocate(backend.nbytes(tensor)), 0)
+        backend.give_memory(tensor)
     generator = np.random.default_rng(0)
     for tensor in call.read_tensors() if len(call.reads) > 1 else ():
         # Of zeros alone a GPU multiplies faster: it needs less power.

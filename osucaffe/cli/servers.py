@@ -75,13 +75,16 @@ def check(args: argparse.Namespace) -> None:
 
 def assign_roles(args: argparse.Namespace, job: Job, topology: Topology) -> Roles | None:
     """Which ranks serve, if any are to."""
-    from ..comm.channels.create import make_channel
+    if not args.servers:
+        return None
     from ..comm.job import MpiJob
+
+    if not isinstance(job, MpiJob):
+        return None
+    from ..comm.channels.create import make_channel
     from ..parallel.served import assign_roles
     from ..parallel.shards import Consistency
 
-    if not args.servers or not isinstance(job, MpiJob):
-        return None
     busy = args.channel_wait == "busy"
     channel = make_channel(job, topology, args.channel, args.interface, busy=busy)
     return assign_roles(job, args.servers, Consistency.parse(args.consistency), channel)

@@ -83,7 +83,7 @@ def make_communicator(
 
 
 def _check(config: CommConfig, topology: Topology) -> None:
-    """UserError where the GPUs do not allow what is config, or it needs GPUs and there are none."""
+    """UserError where the GPUs do not allow what is wanted, or it needs GPUs and there are none."""
     if config.kind in _GPU_KINDS and topology.own.gpu is None:
         raise UserError(f"--comm {config.kind} is for GPUs: add --gpu all, or choose mpi")
     if config.kind.startswith("nccl") and topology.shares_gpu:
@@ -127,9 +127,8 @@ class Maker:
 
     def copying(self) -> Communicator | None:
         """One of all ranks, by copy engines; None unless each has a GPU of its own on one host."""
-        if self._topology.own.gpu is None or self._topology.shares_gpu:
-            return None
-        if len(self._topology.hosts) > 1:
+        topology = self._topology
+        if topology.own.gpu is None or topology.shares_gpu or len(topology.hosts) > 1:
             return None
         from .copy_engine import CopyEngine
 

@@ -19,6 +19,7 @@ from .. import messages
 from ..backends.cores import usable_cores
 from ..errors import UserError
 from ..parent import end_with_parent
+from .segments import unlink_segments
 from .watchdog import GRACE, Watchdog
 
 _LAUNCHERS = (
@@ -98,6 +99,8 @@ class MpiJob(Job):
         self.rank = self.world.rank
         self.size = self.world.size
         self._control = self.world.Dup()
+        self._control.Barrier()
+        unlink_segments()
         self._wish: Any = None
         self.watchdog = Watchdog(0, self.expire)
 
@@ -219,6 +222,7 @@ def leave(code: int) -> None:
         return
     with contextlib.suppress(UserError):
         world = start_mpi().COMM_WORLD
+        unlink_segments()
         if world.size > 1:
             time.sleep(_FORWARDING)
             world.Abort(code)

@@ -60,7 +60,7 @@ class Constants:
                 if id(whole) not in results:
                     self._last_use[id(whole)] = len(self._prepared)
                 elif whole.array is None:
-                    _place(backend, whole)
+                    backend.give_memory(whole)
             for tensor in call.read_tensors():
                 if key(tensor) in self._last_use:
                     self._last_use[key(tensor)] = len(self._prepared)
@@ -71,7 +71,7 @@ class Constants:
         for number, (call, step) in enumerate(self._prepared, 1):
             for tensor in (*call.written_tensors(), *call.scratch):
                 if (tensor.base or tensor).array is None:
-                    _place(backend, tensor.base or tensor)
+                    backend.give_memory(tensor.base or tensor)
             step()
             for tensor in (*call.read_tensors(), *call.written_tensors()):
                 if self._last_use.get(key(tensor)) == number:
@@ -80,7 +80,3 @@ class Constants:
                 scratch.array = None
         backend.follow(tensor for made in self._made.values() for tensor in made)
         self.stale = False
-
-
-def _place(backend: Backend, tensor: Tensor) -> None:
-    backend.place(tensor, backend.allocate(backend.nbytes(tensor)), 0)

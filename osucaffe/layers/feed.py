@@ -12,7 +12,7 @@ from ..blob import Blob
 from ..data.cache import CachedBatches
 from ..data.pipeline import Buffer, Fill, Pipeline, Threads, Workers
 from ..data.processes import Processes, worth_processes
-from ..data.settings import settings
+from ..data.room import may_stay
 from ..layers.base import Layer
 
 
@@ -75,8 +75,8 @@ class Stream(Feed):
 
     def readers(self, most: int) -> int:
         """How many shall read: --readers, else at most so many, and this process's share."""
-        share = max(1, (os.cpu_count() or 1) // settings.sharers)
-        return settings.readers or min(most, share)
+        share = max(1, (os.cpu_count() or 1) // self.data_config.sharers)
+        return self.data_config.readers or min(most, share)
 
     def pipeline(
         self,
@@ -102,6 +102,14 @@ class Stream(Feed):
         elif decodes and worth_processes(threads, depth):
             workers = Processes
         return Pipeline(fill, shapes, dtypes=dtypes, depth=depth, threads=threads, workers=workers)
+
+    def stays_on_device(self, nbytes: int) -> bool:
+        """Whether records of so many bytes are to stay where the backend has its tensors."""
+        if self.data_config.cache != "auto":
+            return self.data_config.cache == "device"
+        return self.raw_records and may_stay(
+            nbytes, self.backend.uploads().room(), self.stream_title
+        )
 
     def record_next(self, program: Program, cached: CachedBatches) -> Tensor:
         """Record what brings the row of `cached.ahead` that tells of the next batch."""

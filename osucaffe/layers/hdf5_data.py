@@ -9,8 +9,6 @@ from ..backends.tensor import Shape
 from ..blob import Blob
 from ..data.cache import CachedBatches
 from ..data.hdf5 import Hdf5Source
-from ..data.room import may_stay
-from ..data.settings import settings
 from ..errors import UserError
 from ..labels import Labels
 from ..layers.base import register
@@ -39,7 +37,7 @@ class HDF5Data(Stream):
             self.fail("hdf5_data_param.source", str(error))
         self._labels = source.labels
         shapes: list[Shape] = [(param.batch_size, *shape) for shape in source.shapes]
-        if not self._stays(source):
+        if not self.stays_on_device(4 * len(source) * sum(map(math.prod, source.shapes))):
             return self.stream(source.fill, shapes)
         self._pipeline = self._cached = CachedBatches(
             self.backend,
@@ -52,13 +50,6 @@ class HDF5Data(Stream):
             title=self.stream_title,
         )
         return shapes
-
-    def _stays(self, source: Hdf5Source) -> bool:
-        """Whether all rows are to stay where the backend has its tensors."""
-        if settings.cache != "auto":
-            return settings.cache == "device"
-        size = 4 * len(source) * sum(map(math.prod, source.shapes))
-        return self.raw_records and may_stay(size, self.backend.uploads().room(), self.stream_title)
 
     def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
         if self._cached is None:

@@ -15,7 +15,6 @@ from ..data.cache import Cacheable, CachedBatches
 from ..data.kept import Kept
 from ..data.pipeline import Buffer
 from ..data.room import log_stay, may_stay
-from ..data.settings import settings
 from ..data.transform import Transform
 from ..labels import Labels
 from .feed import Stream
@@ -44,7 +43,7 @@ class Images(Stream):
     @property
     def takes_raw(self) -> bool:
         """Whether the source is to give its records as they are, if it can."""
-        return self.raw_records or settings.cache == "device"
+        return self.raw_records or self.data_config.cache == "device"
 
     def images(
         self,
@@ -64,10 +63,14 @@ class Images(Stream):
         """
         self._source = source
         self.record_shape = source.record_shape
-        stays = self._stays(source, decoder)
+        stays = (
+            source.raw
+            and not decoder
+            and self.stays_on_device(len(source) * math.prod(source.raw_shape))
+        )
         if not stays and self._stays_decoded(source, decoder):
             size = len(source) * math.prod(source.record_shape)
-            room = available_memory() // settings.sharers
+            room = available_memory() // self.data_config.sharers
             if may_stay(size, room, self.stream_title):
                 log_stay(self.stream_title, len(source), size, room, ", decoded")
                 source.kept = Kept(len(source), source.record_shape, interleaved=True)
@@ -105,22 +108,10 @@ class Images(Stream):
         self._pipeline = pipeline(source.fill, fed, dtypes=dtypes, first=first)
         return shapes
 
-    def _stays(self, source: Source, decoder: ImageDecoder | None) -> bool:
-        """Whether the records are to stay where the backend has its tensors."""
-        if settings.cache != "auto":
-            return settings.cache == "device" and source.raw and not decoder
-        size = len(source) * math.prod(source.raw_shape)
-        return (
-            self.raw_records
-            and source.raw
-            and not decoder
-            and may_stay(size, self.backend.uploads().room(), self.stream_title)
-        )
-
     def _stays_decoded(self, source: Source, decoder: ImageDecoder | None) -> bool:
         """Whether decoded records are to stay with those who read them: others are read as
         quickly."""
-        return settings.cache in ("auto", "host") and source.encoded and not decoder
+        return self.data_config.cache in ("auto", "host") and source.encoded and not decoder
 
     def limit_labels(self, top: int, labels: Labels) -> None:
         if top == 1:

@@ -28,7 +28,7 @@ _CONFUSED = {
 _DEVICES = re.compile(r"^(\s*device_id\s*:\s*)\[\s*(\d+)[\d\s,]*\]", re.MULTILINE)
 """A list of devices, where Caffe has one number: TSN's Caffe takes one for each process."""
 _GIVEN_TWICE = re.compile(r'Message type "(\S+)" should not have multiple "(\S+)" fields')
-_MAY_BE_NULL = re.compile(r"\0|\\(?:0|[xX]0)")
+_MAY_BE_NULL = re.compile(r"\0|\\(?:0|x0)")
 
 
 def _as_latin_1(error: UnicodeError) -> tuple[str, int]:

@@ -28,7 +28,7 @@ class Losses:
         self._noted = 0
         self._lost = False
         self._ring = Tensor((length * parts,), name="losses", persistent=True)
-        backend.place(self._ring, backend.allocate(backend.nbytes(self._ring)), 0)
+        backend.give_memory(self._ring)
         backend.write(self._ring, 0)
 
     def note(self, net: Net, part: int) -> None:

@@ -161,8 +161,7 @@ class Optimizer:
     def _buffer(self, name: str, size: int) -> tuple[Tensor, Any]:
         """A flat tensor of zeros that keeps its memory, and that memory."""
         tensor = Tensor((size,), name=name, persistent=True)
-        memory = self._backend.allocate(self._backend.nbytes(tensor))
-        self._backend.place(tensor, memory, 0)
+        memory = self._backend.give_memory(tensor)
         self._backend.write(tensor, 0)
         return tensor, memory
 
@@ -181,6 +180,5 @@ class Optimizer:
         step: Step
         [step] = self._backend.prepare([call])
         for tensor in call.scratch:
-            memory = self._backend.allocate(self._backend.nbytes(tensor))
-            self._backend.place(tensor, memory, 0)
+            self._backend.give_memory(tensor)
         return step

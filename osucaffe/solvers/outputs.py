@@ -28,7 +28,7 @@ class Outputs:
         self._kept: list[Tensor] = []
         for blob in self._blobs if self._rows else ():
             tensor = Tensor((self._rows, *blob.shape), name="outputs", persistent=True)
-            net.backend.place(tensor, net.backend.allocate(net.backend.nbytes(tensor)), 0)
+            net.backend.give_memory(tensor)
             self._kept.append(tensor)
         self._total, self._noted = np.zeros(count), 0
 

@@ -1,4 +1,4 @@
-"""The GPU table of the README is the one that was measured last."""
+"""The GPU table of docs/speed.md is the one that was measured last."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from pathlib import Path
 from benchmarks import results
 from benchmarks.bench_gpu import _by_type, _rest, _so_far, render, summary
 
-README = Path(__file__).parents[2] / "README.md"
+PAGE = Path(__file__).parents[2] / "docs" / "speed.md"
 
 
 def test_the_readme_shows_the_last_results() -> None:
     newest = max(results.RESULTS.glob("gpu-*.json"), key=lambda path: path.stem[-10:])
     record = json.loads(newest.read_text())
     assert newest.with_suffix(".md").read_text() == render(record)
-    assert summary(record) in README.read_text()
-    assert f"benchmarks/results/{newest.stem}.md" in README.read_text()
+    assert summary(record) in PAGE.read_text()
+    assert f"benchmarks/results/{newest.stem}.md" in PAGE.read_text()
 
 
 def test_what_was_measured_on_an_earlier_day_stays(tmp_path: Path) -> None:

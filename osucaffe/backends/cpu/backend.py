@@ -11,7 +11,7 @@ from threadpoolctl import threadpool_limits
 from ..backend import Backend
 from ..cores import usable_cores
 from ..random import RandomState
-from ..tensor import Call, Shape, Step, Tensor, sequence
+from ..tensor import Call, Step, Tensor, sequence
 from . import (  # noqa: F401 (importing them registers the primitives)
     batch_norm,
     boxes,
@@ -94,7 +94,8 @@ class Cpu(Backend):
         """A copy of the tensor's values, of its shape, whatever its layout."""
         if tensor.layout is None:
             return np.array(tensor.array)
-        plain = self._placed(tensor.shape, tensor.dtype)
+        plain = Tensor(tensor.shape, tensor.dtype)
+        self.give_memory(plain)
         self.reorder(tensor, plain)()
         values: np.ndarray = plain.array
         return values
@@ -120,15 +121,13 @@ class Cpu(Backend):
     def begin_forward(self, random: RandomState) -> None:
         """Let a forward pass draw its random numbers: here, calls look at `random` themselves."""
 
-    def _placed(self, shape: Shape, dtype: str) -> Tensor:
-        tensor = Tensor(shape, dtype)
-        self.place(tensor, self.allocate(self.nbytes(tensor)), 0)
-        return tensor
-
     # -- steps ---------------------------------------------------------------------------------
 
     def prepare(self, calls: Iterable[Call]) -> list[Step]:
         """The steps that run calls. Layouts of their flexible tensors are chosen from here on."""
+        calls = list(calls)
+        if self.onednn is not None:
+            self.onednn.only_forward = not any("_backward" in call.name for call in calls)
         return [self._prepare(call) for call in calls]
 
     def _prepare(self, call: Call) -> Step:

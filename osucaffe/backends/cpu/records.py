@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import Any
+
 import numpy as np
 
 from ..records import transform_record
@@ -20,13 +23,11 @@ def transform(
     scale: float,
     interleaved: bool = False,
 ) -> Step:
-    factor = call.backend.dtype_of(y).type(scale)
+    scale = call.backend.dtype_of(y).type(scale)
 
     def step() -> None:
-        average = None if mean is None else mean.array
         images = x.array.transpose(0, 3, 1, 2) if interleaved else x.array
-        for image, choice, out in zip(images, table.array.tolist(), y.array, strict=True):
-            transform_record(image, out, choice, mean=average, scale=factor)
+        _transform(images, table.array, mean, y.array, scale)
 
     return step
 
@@ -43,13 +44,12 @@ def cached_batch(
     scale: float,
     interleaved: bool = False,
 ) -> Step:
-    factor = call.backend.dtype_of(y).type(scale)
+    scale = call.backend.dtype_of(y).type(scale)
 
     def step() -> None:
-        average = None if mean is None else mean.array
         images = records.array.transpose(0, 3, 1, 2) if interleaved else records.array
-        for (number, *choice, _), out in zip(rows.array.tolist(), y.array, strict=True):
-            transform_record(images[number], out, choice, mean=average, scale=factor)
+        numbers = rows.array[:, 0].tolist()
+        _transform([images[n] for n in numbers], rows.array[:, 1:4], mean, y.array, scale)
         if labels is not None:
             labels.array[:] = rows.array[:, 4]
 
@@ -72,3 +72,12 @@ def next_row(call: CpuCall, table: Tensor, cursor: Tensor, row: Tensor) -> Step:
         cursor.array[0] = at + 1
 
     return step
+
+
+def _transform(
+    images: Iterable[np.ndarray], table: np.ndarray, mean: Tensor | None, y: np.ndarray, scale: Any
+) -> None:
+    """Write each image, as its row of the table says, into y."""
+    average = None if mean is None else mean.array
+    for image, choice, out in zip(images, table.tolist(), y, strict=True):
+        transform_record(image, out, choice, mean=average, scale=scale)

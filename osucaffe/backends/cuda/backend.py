@@ -242,7 +242,7 @@ class Cuda(Backend):
             shape, nhwc = (layout.shape, layout.nhwc) if layout else (parameter.shape, False)
             copy = Tensor(parameter.shape, name=f"{parameter.name}.16")
             with_layout(copy, Layout(shape, self.dtype, nhwc))
-            self.place(copy, self.allocate(self.nbytes(copy)), 0)
+            self.give_memory(copy)
             self._copies[id(parameter)] = (parameter, copy)
             if parameter.array is not None:
                 self._refresh(parameter, copy)

@@ -65,8 +65,7 @@ class Trial:
         self._sampling: list[Step] = []
         for tensor in self._like.written_tensors():
             target = Tensor((SAMPLES,))
-            backend = self._backend
-            backend.place(target, backend.allocate(4 * SAMPLES), 0)
+            self._backend.give_memory(target)
             function = kernel("sample", "sample", T=C_TYPES[dtype_of(tensor)])
             arguments = [tensor, target, np.int64(tensor.size), np.int32(SAMPLES)]
             self._sampling.append(launch(function, blocks_for(SAMPLES), arguments))
@@ -108,8 +107,7 @@ class Trial:
         like = self._like.copy()
         step = candidate.make(like)
         for scratch in like.scratch:
-            memory = self._backend.allocate(self._backend.nbytes(scratch))
-            self._backend.place(scratch, memory, 0)
+            self._backend.give_memory(scratch)
         return sequence([*like.before, step, *like.after])
 
     def spoil_outputs(self) -> None:
