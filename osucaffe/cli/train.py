@@ -24,7 +24,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from . import options, ranks, servers
+from . import comm_profile, options, ranks, servers
 
 if TYPE_CHECKING:
     from ..comm.job import Job
@@ -125,13 +125,13 @@ def _train(args: argparse.Namespace, job: Job) -> int:
     if not first:
         log.quieten()
     args, topology = ranks.place(args, job)
+    comm_profile.prepare(args, job)
     backend = options.make_backend(args)
     roles = servers.assign_roles(args, job, topology)
     if roles is not None and roles.serves:
         roles.serve(backend)
         return 0
-    options.set_data(args)
-    options.share_memory(sum(each.host == topology.own.host for each in topology.ranks))
+    sharers = sum(each.host == topology.own.host for each in topology.ranks)
     from ..solvers.signals import Signals
     from ..solvers.solver import Solver
 
@@ -160,6 +160,7 @@ def _train(args: argparse.Namespace, job: Job) -> int:
             resume=args.snapshot,
             weights=args.weights,
             strict=args.strict,
+            data_config=options.data_config(args, sharers),
         )
         options.check_fed(solver.net, args.solver)
         if args.trace:

@@ -13,7 +13,9 @@ import numpy as np
 
 from ..backends.backend import Backend
 from ..backends.random import new_seed
+from ..data.config import DataConfig
 from ..errors import UserError
+from ..leftovers import remove_leftovers
 from ..loading import NOT_STRICT, Model, load_weights
 from ..proto import caffe_pb2, read_net, read_weights, refuse_unread
 from . import snapshot, testing
@@ -46,7 +48,7 @@ class Solver:
     at (`debug_info` needs it and sets it). loss_scale: "dynamic", "none" or a factor of the loss
     (default: dynamic in fp16); see `scaling.py`. resume: a snapshot to begin from, as
     `restore` takes it. weights: model files to begin from, behind those that the solver names;
-    strict: they are to have all layers with weights, and no others.
+    strict: they are to have all layers with weights, and no others. data_config: how the nets read.
 
     Raises UserError for fields that contradict each other, for bad nets, and before the nets are
     built for files of weights that cannot be read.
@@ -66,10 +68,11 @@ class Solver:
         resume: str | Path | None = None,
         weights: Iterable[str] = (),
         strict: bool = False,
+        data_config: DataConfig = DataConfig(),
     ) -> None:
         self.param = param
         self.group = group or ProcessGroup()
-        self.backend = backend
+        self.backend, self._data_config = backend, data_config
         self.file = file
         self.observers = list(observers)
         self.iteration = 0
@@ -103,7 +106,12 @@ class Solver:
 
     def _build(self, seed: int) -> None:
         self.seed = seed
-        common = {"backend": self.backend, "seed": seed, "inspectable": self._inspectable}
+        common = {
+            "backend": self.backend,
+            "seed": seed,
+            "inspectable": self._inspectable,
+            "data_config": self._data_config,
+        }
         self.net = self._choice.build(
             phase="TRAIN",
             gradients=True,
@@ -142,6 +150,7 @@ class Solver:
             )
         if (self.param.snapshot or self.param.snapshot_after_train) and not self.group.rank:
             snapshot.check_net(self.param, self.net, self.file)
+            remove_leftovers(Path(self.param.snapshot_prefix).parent)
         logger.info("Solving %s", self.net.name)
         logger.info("Learning Rate Policy: %s", self.param.lr_policy)
         self.step(self.param.max_iter - self.iteration)
