@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from . import options, ranks, servers
+from .agreement import check_alike
 
 if TYPE_CHECKING:
     from ..comm.job import Job
@@ -124,6 +125,8 @@ def _train(args: argparse.Namespace, job: Job) -> int:
     standard_error = log.start(args.log_dir if first else None)
     if not first:
         log.quieten()
+    param = _read(args)
+    check_alike(args, job, param)
     args, topology = ranks.place(args, job)
     backend = options.make_backend(args)
     roles = servers.assign_roles(args, job, topology)
@@ -134,7 +137,6 @@ def _train(args: argparse.Namespace, job: Job) -> int:
     from ..solvers.signals import Signals
     from ..solvers.solver import Solver
 
-    param = _read(args)
     if first and args.gpu is None and param.HasField("solver_mode") and param.solver_mode:
         logging.getLogger("osucaffe").warning(
             "%s: solver_mode is GPU, but only --gpu makes it so: training on the CPU; add --gpu %d",

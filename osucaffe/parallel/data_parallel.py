@@ -11,7 +11,7 @@ import logging
 import zlib
 from dataclasses import replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
@@ -26,6 +26,7 @@ from ..proto import caffe_pb2
 from ..solvers.process_group import ProcessGroup
 from ..solvers.signals import NONE, SNAPSHOT, STOP
 from ..solvers.solver import Solver
+from .agreement import check_alike, describe_layers, describe_solver, digest
 from .batch import describe, divide_batches
 from .buckets import ITEM, Bucket, align, find_buckets
 from .config import ParallelConfig, choose_propagation
@@ -265,29 +266,8 @@ class DataParallel(ProcessGroup):
 
     def _check_nets(self) -> None:
         """UserError unless all ranks train the same net with the same settings."""
-        described = self._job.gather(_describe(self._solver))
-        for rank, other in enumerate(described):
-            for (name, value), (_, mine) in zip(other.items(), described[0].items(), strict=False):
-                if value != mine:
-                    raise UserError(
-                        f"rank {rank} has another {name} than rank 0: give all ranks the same files"
-                    )
-            if len(other) != len(described[0]):
-                raise UserError(f"rank {rank} has another number of layers than rank 0")
-
-
-def _describe(solver: Solver) -> dict[str, Any]:
-    """What must be alike on all ranks: each part with the name that a message gives it."""
-    parts: dict[str, Any] = {}
-    for number, layer in enumerate(solver.net.param.layer):
-        text = layer.SerializeToString(deterministic=True)
-        parts[f'layer "{layer.name}" (number {number} of the net)'] = zlib.crc32(text)
-    settings = caffe_pb2.SolverParameter()
-    settings.CopyFrom(solver.param)
-    for field in ("net", "train_net", "net_param", "train_net_param", "snapshot_prefix"):
-        settings.ClearField(field)
-    parts["solver"] = zlib.crc32(settings.SerializeToString(deterministic=True))
-    parts["iteration to start from"] = solver.iteration
-    history = [zlib.crc32(each.tobytes()) for each in solver.optimizer.read_history()]
-    parts["solver state"] = history
-    return parts
+        solver = self._solver
+        history = b"".join(each.tobytes() for each in solver.optimizer.read_history())
+        parts = describe_layers(solver.net.param) | describe_solver(solver.param)
+        parts["iteration to start from"] = str(solver.iteration)
+        check_alike(self._job, parts | {"solver state": digest(history)})
