@@ -24,7 +24,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from . import options, ranks, servers
+from . import comm_profile, options, ranks, servers
 from .agreement import check_alike
 
 if TYPE_CHECKING:
@@ -128,6 +128,7 @@ def _train(args: argparse.Namespace, job: Job) -> int:
     param = _read(args)
     check_alike(args, job, param)
     args, topology = ranks.place(args, job)
+    comm_profile.prepare(args, job)
     backend = options.make_backend(args)
     roles = servers.assign_roles(args, job, topology)
     if roles is not None and roles.serves:
@@ -159,6 +160,7 @@ def _train(args: argparse.Namespace, job: Job) -> int:
             group=ranks.make_process_group(args, job, topology, roles),
             loss_scale=args.loss_scale,
             resume=args.snapshot,
+            check_interval=args.check,
             weights=args.weights,
             strict=args.strict,
             data_config=options.data_config(args, sharers),

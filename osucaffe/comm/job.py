@@ -15,6 +15,7 @@ import traceback
 from collections.abc import Iterator
 from typing import Any, NoReturn
 
+from .. import messages
 from ..backends.cores import usable_cores
 from ..errors import UserError
 from ..parent import end_with_parent
@@ -154,9 +155,9 @@ class MpiJob(Job):
 
     @contextlib.contextmanager
     def together(self) -> Iterator[None]:
-        """An exception inside ends all ranks: with its message, or with a traceback if it is no
-        UserError. Otherwise the others would wait for this one for ever. So does os._exit, after
-        which a launcher may end them and call that a success.
+        """An exception inside ends all ranks: with its message, after a traceback if it is one of a
+        user's own code. Otherwise the others would wait for this one for ever. So does os._exit,
+        after which a launcher may end them and call that a success.
         """
         own = os.getpid()
 
@@ -169,14 +170,16 @@ class MpiJob(Job):
         try:
             yield
         except BaseException as error:
-            if not isinstance(error, UserError | KeyboardInterrupt | SystemExit):
-                traceback.print_exc()
             if isinstance(error, UserError):
                 time.sleep(_TURN * min(self.rank, 4))
-            text = str(error) if isinstance(error, UserError) else repr(error)
             if isinstance(error, SystemExit):
                 text = f"it was left by sys.exit({error.code!r}), while the others go on"
-            self.abort("interrupted" if isinstance(error, KeyboardInterrupt) else text)
+            elif messages.is_users(error) or messages.debugging():
+                traceback.print_exc()
+                text = messages.tidy(repr(error))
+            else:
+                text = messages.explain(error)
+            self.abort(text)
             raise
         finally:
             os._exit = _exit

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 
 from ..comm.job import Job
 from ..errors import UserError
+from ..layers.base import Layer
+from ..net import Net
 from ..proto import caffe_pb2, format_text
 
 _SHOWN = 3
@@ -66,6 +68,46 @@ def describe_layers(net: caffe_pb2.NetParameter, where: str = "the net") -> dict
         )
         for number, layer in enumerate(net.layer)
     }
+
+
+def check_weights(job: Job, net: Net, occasion: str) -> None:
+    """UserError on every rank unless all have the same weights: it names those whose are not those
+    of most ranks, and the layers. They call it together. Statistics of batches are left out."""
+    own = _sums(net)
+    sums = [tuple(each) for each in job.gather(list(own.values()))]
+    if not (wrong := odd_ones(sums)):
+        return
+    right = next(rank for rank in range(job.size) if rank not in wrong)
+    differ = {
+        layer
+        for rank in wrong
+        for layer, value, expected in zip(own, sums[rank], sums[right], strict=True)
+        if value != expected
+    }
+    layers = [f'"{layer.name}"' for layer in net.layers if layer in differ]
+    more = f" and {len(layers) - _SHOWN} more" if len(layers) > _SHOWN else ""
+    raise UserError(
+        f"{occasion} the weights of rank {', '.join(map(str, wrong))} are not those of rank "
+        f"{right}, in layer {', '.join(layers[:_SHOWN])}{more}: they have fallen out of step. Is "
+        "it the same program, and the same libraries, on each host? Or has a machine's memory, or "
+        "a GPU, a fault?"
+    )
+
+
+def _sums(net: Net) -> dict[Layer, int]:
+    """A checksum of what each layer has learned."""
+    sums: dict[Layer, int] = {}
+    for layer in net.layers:
+        learned = [
+            parameter.data
+            for number, parameter in enumerate(layer.parameters)
+            if number not in layer.statistics
+        ]
+        if learned:
+            sums[layer] = 0
+        for data in learned:
+            sums[layer] = zlib.crc32(net.backend.read(data).tobytes(), sums[layer])
+    return sums
 
 
 _OWN = ("net", "train_net", "test_net", "net_param", "train_net_param", "test_net_param")

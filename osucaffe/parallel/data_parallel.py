@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import zlib
 from dataclasses import replace
 from functools import partial
 from typing import TypeVar
@@ -26,7 +25,7 @@ from ..proto import caffe_pb2
 from ..solvers.process_group import ProcessGroup
 from ..solvers.signals import NONE, SNAPSHOT, STOP
 from ..solvers.solver import Solver
-from .agreement import check_alike, describe_layers, describe_solver, digest
+from .agreement import check_alike, check_weights, describe_layers, describe_solver, digest
 from .batch import describe, divide_batches
 from .buckets import ITEM, Bucket, align, find_buckets
 from .config import ParallelConfig, choose_propagation
@@ -170,7 +169,9 @@ class DataParallel(ProcessGroup):
             )
         then = self._finish(after) if update else []
         if any(layer.reshapes for layer in net.layers):
-            before[len(net.layers)] = self._scale_gradients  # the losses may have new memory
+            # The losses may have new memory.
+            behind = filter(None, [before.get(len(net.layers)), self._scale_gradients])
+            before[len(net.layers)] = sequence([*behind])
         run = net.whole(
             accumulate=accumulate,
             before=before,
@@ -230,9 +231,14 @@ class DataParallel(ProcessGroup):
             self._weights.changed()
 
     def synchronize_weights(self, *, history: bool = False) -> None:
+        self._synchronize_learned(history=history)
+        with self.watch():
+            average_statistics(self._solver.net, self._job)
+
+    def _synchronize_learned(self, *, history: bool = False) -> None:
+        """The same without statistics of batches, which are each rank's own meanwhile."""
         with self.watch():
             self._weights.synchronize(self._solver.optimizer.flats if history else ())
-            average_statistics(self._solver.net, self._job)
 
     def close(self) -> None:
         self.comm.close()
@@ -251,18 +257,10 @@ class DataParallel(ProcessGroup):
         return _WISHES[self._job.agree(_WISHES.index(request))]
 
     def check(self, occasion: str) -> None:
-        """UserError on every rank, naming those whose weights are not those of rank 0."""
-        self.synchronize_weights()
-        net = self._solver.net
-        own = zlib.crc32(net.backend.read(net.arena.data).tobytes())
-        sums = self._job.gather(own)
-        wrong = [str(rank) for rank, found in enumerate(sums) if found != sums[0]]
-        if wrong:
-            raise UserError(
-                f"{occasion} (iteration {self._solver.iteration}) the weights of rank "
-                f"{', '.join(wrong)} are not those of rank 0: they have fallen out of step. Is it "
-                "the same program, and the same libraries, on each host?"
-            )
+        """UserError on every rank, naming those whose weights are not those of most, and layers."""
+        self._synchronize_learned()
+        where = f"{occasion} (iteration {self._solver.iteration})"
+        check_weights(self._job, self._solver.net, where)
 
     def _check_nets(self) -> None:
         """UserError unless all ranks train the same net with the same settings."""
