@@ -29,6 +29,7 @@ COMMANDS = (
         "data",
         "snapshot",
         "models",
+        "new",
         "layers",
         "net_spec",
         "export",
