@@ -6,6 +6,7 @@ answered by a byte; throughput, each worker calls all servers at once.
 
 from __future__ import annotations
 
+import itertools
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -50,13 +51,18 @@ class OverChannel(Calls):
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
+        most = max(sum(payloads.sizes(each)) for each in (*LATENCY, *BANDWIDTH, *THROUGHPUT))
+        self._memory = channel.buffer(2 * channel.size * most, "uint8")
 
     def prepare(self, buffers: Sequence[np.ndarray], *, echo: bool) -> None:
         self._sent = buffers
         count = self._channel.size
-        self._into = [[np.empty_like(each) for each in buffers] for _ in range(count)]
-        ack = [[np.zeros(1, np.uint8)] for _ in range(count)]
-        self._answers = [[np.empty_like(e) for e in buffers] for _ in range(count)] if echo else ack
+        rows = self._memory.reshape(2 * count, -1)
+        cuts = np.cumsum([0, *(each.nbytes for each in buffers)])
+        own = [[row[a:b] for a, b in itertools.pairwise(cuts)] for row in rows]
+        self._into, self._answers = own[:count], own[count:]
+        if not echo:
+            self._answers = [[row[:1]] for row in rows[count:]]
         self._echo = echo
 
     def call(self, servers: Sequence[int]) -> None:
