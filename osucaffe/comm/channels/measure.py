@@ -146,8 +146,9 @@ def measure(
     report: Callable[[str], None],
 ) -> list[dict[str, Any]]:
     """A row for each case (benchmark, payload): by each way the seconds of a call, median and the
-    99th percentile, and what the benchmark counts. The other ranks call the servers; all ranks call
-    this together.
+    99th percentile, what the benchmark counts, and the processor's seconds of a call on all ranks,
+    which depend little on what else the machine does. The other ranks call the servers; all ranks
+    call this together.
     """
     rows = []
     clients = [rank for rank in range(job.size) if rank not in servers]
@@ -160,11 +161,15 @@ def measure(
         counts = {
             name: _count(job, calls, servers, clients, seconds) for name, calls in ways.items()
         }
+        work = dict.fromkeys(ways, 0.0)
         for _ in range(ROUNDS):
             for name, calls in ways.items():
+                begun = time.process_time()
                 own = _round(job, calls, servers, clients, counts[name])
-                for each, whole in job.gather((own, sum(own))):
+                used = time.process_time() - begun
+                for each, whole, seconds_used in job.gather((own, sum(own), used)):
                     times[name] += each
+                    work[name] += seconds_used
                     if each:
                         rates[name].append(len(each) * len(servers) / whole)
         row: dict[str, Any] = {
@@ -177,6 +182,7 @@ def measure(
                 "median_s": float(np.median(times[name])),
                 "p99_s": float(np.percentile(times[name], 99)),
                 "rpc_per_s": float(np.median(rates[name])) * len(clients),
+                "processor_s": work[name] / (len(times[name]) * len(servers)),
             }
         rows.append(row)
         shown = ", ".join(f"{name} {row[name]['median_s'] * 1e6:,.0f} us" for name in ways)
