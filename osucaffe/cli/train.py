@@ -24,7 +24,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from . import options, ranks, servers
+from . import comm_profile, options, ranks, servers
 
 if TYPE_CHECKING:
     from ..comm.job import Job
@@ -125,6 +125,7 @@ def _train(args: argparse.Namespace, job: Job) -> int:
     if not first:
         log.quieten()
     args, topology = ranks.place(args, job)
+    comm_profile.prepare(args, job)
     backend = options.make_backend(args)
     roles = servers.assign_roles(args, job, topology)
     if roles is not None and roles.serves:

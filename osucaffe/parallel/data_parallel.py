@@ -169,7 +169,9 @@ class DataParallel(ProcessGroup):
             )
         then = self._finish(after) if update else []
         if any(layer.reshapes for layer in net.layers):
-            before[len(net.layers)] = self._scale_gradients  # the losses may have new memory
+            # The losses may have new memory.
+            behind = filter(None, [before.get(len(net.layers)), self._scale_gradients])
+            before[len(net.layers)] = sequence([*behind])
         run = net.whole(
             accumulate=accumulate,
             before=before,

@@ -15,6 +15,7 @@ from ..backends.backend import Backend
 from ..backends.random import new_seed
 from ..data.config import DataConfig
 from ..errors import UserError
+from ..leftovers import remove_leftovers
 from ..loading import NOT_STRICT, Model, load_weights
 from ..proto import caffe_pb2, read_net, read_weights, refuse_unread
 from . import snapshot, testing
@@ -149,6 +150,7 @@ class Solver:
             )
         if (self.param.snapshot or self.param.snapshot_after_train) and not self.group.rank:
             snapshot.check_net(self.param, self.net, self.file)
+            remove_leftovers(Path(self.param.snapshot_prefix).parent)
         logger.info("Solving %s", self.net.name)
         logger.info("Learning Rate Policy: %s", self.param.lr_policy)
         self.step(self.param.max_iter - self.iteration)

@@ -60,6 +60,8 @@ def fail(mode: str, solver: Solver, folder: Path) -> None:
         raise ZeroDivisionError("a bug on rank 1")
     elif mode == "refuse":
         raise UserError("record 7 of data.mdb is damaged")
+    elif mode == "memory":
+        raise MemoryError("Unable to allocate 9 TiB")
     elif mode == "leave":
         sys.exit(0)
     elif mode == "drift":
