@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import argparse
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from ..pycaffe.image_input import ImageInput
 
 logger = logging.getLogger("osucaffe")
+
+SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".ppm", ".pgm", ".tif", ".tiff", ".webp")
+"""Of the files in a folder, these are images."""
 
 
 def find_photos_input(
@@ -51,6 +54,18 @@ def find_photos_input(
         folder, settings.fit, size, size, crop, trained, trained.origin,
     )  # fmt: skip
     return found
+
+
+def find_files(given: list[str]) -> Iterator[str]:
+    """The files that are named, and those in the folders that are named."""
+    for name in given:
+        if not Path(name).is_dir():
+            yield name
+            continue
+        inside = [path for path in Path(name).rglob("*") if path.suffix.lower() in SUFFIXES]
+        if not inside:
+            raise UserError(f"{name}: there is no image in this folder ({', '.join(SUFFIXES)})")
+        yield from map(str, sorted(inside))
 
 
 class PhotoInput:
