@@ -70,7 +70,7 @@ def _measure(args: argparse.Namespace) -> None:
     """What each rank does."""
     import sys
 
-    from ..comm.channels import KINDS, measure
+    from ..comm.channels import measure
     from ..comm.channels.create import make_channel
     from ..comm.channels.meeting import own_address
     from ..comm.job import MpiJob, find_job
@@ -83,12 +83,14 @@ def _measure(args: argparse.Namespace) -> None:
         address = own_address(args.interface, alone=len(topology.hosts) == 1)
         busy = args.channel_wait == "busy"
         ways: dict[str, measure.Calls] = {}
-        for name in KINDS:  # MPI always looks: it cannot wake who sleeps
+        for name in ("mpi", "adaptive"):  # MPI always looks: it cannot wake who sleeps
             looks = busy or name == "mpi"
             channel = make_channel(job, topology, name, args.interface, busy=looks)
             ways[name] = measure.OverChannel(channel)
         sockets = make_channel(job, topology, "adaptive", args.interface, busy=busy, direct=False)
         ways["sockets"] = measure.OverChannel(sockets)
+        stream = make_channel(job, topology, "grpc", args.interface, busy=busy)
+        ways["stream"] = measure.OverChannel(stream)
         ways["grpc"] = measure.OverGrpc(job, address)
         if args.part == "pair":
             called = range(1, 2)

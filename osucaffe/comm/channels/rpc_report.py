@@ -62,7 +62,8 @@ def _text(about: dict[str, Any], rows: Sequence[dict[str, Any]]) -> str:
         "- adaptive: as on one host, large payloads from memory to memory; sockets: the same as "
         "between hosts, over the loopback. / grpc: how many times better than plain gRPC, and in "
         "brackets what is aimed at. published: of AR-gRPC over gRPC, both in C++, on InfiniBand.",
-        "- grpc: grpcio's unary calls with bytes, one copy to join a payload of several buffers.",
+        "- grpc: grpcio's unary calls with bytes, one copy to join a payload of several buffers. "
+        "stream: the same over one stream for each direction, which `--channel grpc` uses.",
     ]
     for benchmark in ("latency", "bandwidth", "throughput"):
         chosen = [row for row in rows if row["benchmark"] == benchmark]
