@@ -16,10 +16,10 @@ import simplejpeg
 from google.protobuf import text_format
 
 from osucaffe.backends.cpu import Cpu
+from osucaffe.data.config import DataConfig
 from osucaffe.data.convert import encode_image
 from osucaffe.data.database import open_database, record_key, write_database
 from osucaffe.data.datum import make_datum, parse_datum
-from osucaffe.data.settings import settings
 from osucaffe.net import Net
 from osucaffe.proto import caffe_pb2
 
@@ -80,9 +80,8 @@ class Osucaffe:
             data_param {{ source: "{path}" batch_size: {BATCH} backend: LMDB }}
             transform_param {{ {TRANSFORM} }} }}
         layer {{ type: "Silence" name: "none" bottom: "data" bottom: "label" }}"""
-        settings.readers = readers
-        net = Net(text_format.Parse(text, caffe_pb2.NetParameter()), backend=backend, seed=1)
-        settings.readers = None
+        param = text_format.Parse(text, caffe_pb2.NetParameter())
+        net = Net(param, backend=backend, seed=1, data_config=DataConfig(readers=readers))
         self.layer = net.layers[0]
         self._position = 0
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from google.protobuf import text_format
 
-from osucaffe.data.settings import settings
+from osucaffe.data.config import DataConfig
 from osucaffe.errors import UserError
 from osucaffe.graph.filter import filter_layers, net_state
 from osucaffe.proto import caffe_pb2
@@ -37,14 +37,12 @@ def measure(paths: dict[str, Path], readers: list[int], rounds: int) -> dict[str
     for name, values in nets.synthetic_batch(sides["on the device"].net.param).items():
         sides["on the device"].net.write(name, values)
     for count in readers:
-        settings.readers = count
-        sides[f"raw, {count} readers"] = _solver(_from_database(paths["raw"]), Cuda)
-    settings.readers = None
+        net = _from_database(paths["raw"])
+        sides[f"raw, {count} readers"] = _solver(net, Cuda, readers=count)
     sides["JPEG, a reader a core"] = _solver(_from_database(paths["JPEG"]), Cuda)
     if _has_codec():
-        settings.decode_on_gpu = True
-        sides["JPEG, decoded on the GPU"] = _solver(_from_database(paths["JPEG"]), Cuda)
-        settings.decode_on_gpu = False
+        net = _from_database(paths["JPEG"])
+        sides["JPEG, decoded on the GPU"] = _solver(net, Cuda, decode_on_gpu=True)
     rates: dict[str, list[float]] = {name: [] for name in sides}
     for _ in range(rounds):
         for name, solver in sides.items():
@@ -68,8 +66,10 @@ def _has_codec() -> bool:
     return True
 
 
-def _solver(net: caffe_pb2.NetParameter, backend: Any) -> Solver:
-    solver = Solver(solver_settings(net, 1e-4), backend(precision="bf16"))
+def _solver(net: caffe_pb2.NetParameter, backend: Any, **config: Any) -> Solver:
+    data_config = DataConfig(**config)
+    settings = solver_settings(net, 1e-4)
+    solver = Solver(settings, backend(precision="bf16"), data_config=data_config)
     solver.step(3)
     return solver
 

@@ -19,6 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from .errors import UserError
+from .messages import printable
 
 _SEVERITY = {
     logging.DEBUG: "I",
@@ -39,7 +40,7 @@ class Formatter(logging.Formatter):
         place = f"{record.filename}:{record.lineno}"
         line = (
             f"{_SEVERITY.get(record.levelno, 'I')}{moment}.{microseconds:06d} "
-            f"{threading.get_native_id():5d} {place}] {record.getMessage()}"
+            f"{threading.get_native_id():5d} {place}] {printable(record.getMessage())}"
         )
         if record.exc_info:
             line += "\n" + self.formatException(record.exc_info)

@@ -15,6 +15,7 @@ from .backends.backend import Backend
 from .backends.random import RandomState, new_seed
 from .backends.tensor import Shape, Step, Tensor
 from .blob import Blob
+from .data.config import DataConfig
 from .errors import UserError, naming
 from .graph import passes
 from .graph.assembly import Assembly, assemble, assemble_again, untouched
@@ -48,6 +49,7 @@ class Net:
     and again after `load`, or after `refresh` where others change them; only the blobs of `wanted`,
     inputs and outputs can be read.
     loss_scale: a factor of all losses' weights, in the backend's memory, at each backward pass.
+    data_config: how its layers read their data.
 
     Bad layers raise UserError.
     """
@@ -68,6 +70,7 @@ class Net:
         inference: bool = False,
         wanted: Iterable[str] = (),
         loss_scale: Tensor | None = None,
+        data_config: DataConfig = DataConfig(),
     ) -> None:
         self.backend = backend
         self._inference, self._wanted = inference, list(wanted)
@@ -93,7 +96,9 @@ class Net:
             self.inspectable = True
         self._backwards = [False, True][: gradients + (gradients and (accumulate or inspectable))]
         seed = self.random.seed
-        self._use(assemble(self.param, phase, seed, backend, inspectable=self.inspectable))
+        self._use(
+            assemble(self.param, phase, seed, backend, data_config, inspectable=self.inspectable)
+        )
         self.layers = [node.layer for node in self.nodes]
         self.layer_names: list[str] = [layer.name for layer in self.layers]
         self.parameters: list[Parameter] = adopt_parameters(self.layers, share)

@@ -11,9 +11,9 @@ import simplejpeg
 from google.protobuf import text_format
 
 from osucaffe.backends.cpu import Cpu
+from osucaffe.data.config import DataConfig
 from osucaffe.data.database import record_key, write_database
 from osucaffe.data.datum import make_datum
-from osucaffe.data.settings import settings
 from osucaffe.errors import UserError
 from osucaffe.labels import Classes, Labels
 from osucaffe.net import Net
@@ -26,11 +26,12 @@ SCORE = 'layer { name: "score" type: "Accuracy" bottom: "ip" bottom: "label" top
 READER = 'layer "loss" (SoftmaxWithLoss) tells 4 classes apart, 0 to 3'
 
 
-def build(data: str, loss: str = LOSS % "", *, raw: bool = False) -> Net:
+def build(data: str, loss: str = LOSS % "", *, raw: bool = False, skip: bool = False) -> Net:
     backend = Cpu()
     backend.raw_records = raw
     text = f'layer {{ name: "d" top: "data" top: "label" {data} }} {SCORES} {loss}'
-    return Net(text_format.Parse(text, caffe_pb2.NetParameter()), backend=backend, seed=1)
+    param = text_format.Parse(text, caffe_pb2.NetParameter())
+    return Net(param, backend=backend, seed=1, data_config=DataConfig(skip_bad=skip))
 
 
 def labels_of(net: Net, batches: int) -> list[int]:
@@ -42,9 +43,9 @@ def labels_of(net: Net, batches: int) -> list[int]:
     return taken
 
 
-def refused(data: str, *parts: str, loss: str = LOSS % "", raw: bool = False) -> None:
+def refused(data: str, *parts: str, loss: str = LOSS % "", **options: bool) -> None:
     with pytest.raises(UserError) as caught:
-        labels_of(build(data, loss, raw=raw), 3)
+        labels_of(build(data, loss, **options), 3)
     for part in parts:
         assert part in str(caught.value)
 
@@ -93,11 +94,10 @@ def test_a_record_is_named(database, tmp_path, side: int, encoded: bool, raw: bo
 
 
 @pytest.mark.parametrize("raw", [False, True])
-def test_records_with_such_labels_can_be_skipped(database, raw: bool, monkeypatch) -> None:
-    monkeypatch.setattr(settings, "skip_bad", True)
+def test_records_with_such_labels_can_be_skipped(database, raw: bool) -> None:
     data = database([9, 1, 2, 7, 3], 90)
-    assert labels_of(build(data, raw=raw), 2) == [1, 1, 2, 3, 3, 1]
-    refused(database([9, 8]), "lmdb has no record that can be used", raw=raw)
+    assert labels_of(build(data, raw=raw, skip=True), 2) == [1, 1, 2, 3, 3, 1]
+    refused(database([9, 8]), "lmdb has no record that can be used", raw=raw, skip=True)
 
 
 def test_every_reader_counts_and_may_ignore_a_label(database) -> None:
@@ -114,14 +114,13 @@ def test_every_reader_counts_and_may_ignore_a_label(database) -> None:
     assert labels_of(build(data, silence), 1) == [0, 255, 3]  # nobody reads them as labels
 
 
-def test_an_image_of_a_list_is_named(tmp_path, monkeypatch) -> None:
+def test_an_image_of_a_list_is_named(tmp_path) -> None:
     (tmp_path / "a.jpg").write_bytes(simplejpeg.encode_jpeg(np.zeros((8, 8, 3), np.uint8)))
     (tmp_path / "list").write_text("a.jpg 1\na.jpg 4\na.jpg 2\n")
     data = f"""type: "ImageData" image_data_param {{ source: "{tmp_path}/list" batch_size: 3
         root_folder: "{tmp_path}/" }}"""
     refused(data, f"a.jpg (image 2 of the list {tmp_path}/list) has label 4", READER)
-    monkeypatch.setattr(settings, "skip_bad", True)
-    assert labels_of(build(data), 1) == [1, 2, 2]
+    assert labels_of(build(data, skip=True), 1) == [1, 2, 2]
 
 
 def test_a_row_of_an_hdf5_file_is_named(tmp_path) -> None:

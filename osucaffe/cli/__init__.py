@@ -8,19 +8,16 @@ the engine and rich only when they run, so that help comes at once.
 from __future__ import annotations
 
 import argparse
-import errno
 import importlib
 import itertools
 import os
 import re
 import sys
-import traceback
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import Any, NoReturn
 
-from .. import __version__, hooks
-from ..errors import UserError, nearest, reason
+from .. import __version__, hooks, messages
+from ..errors import nearest
 
 COMMANDS = (
     *("train", "test", "time", "classify", "extract_features"),
@@ -30,6 +27,9 @@ COMMANDS = (
         "bench",
         "upgrade",
         "data",
+        "snapshot",
+        "models",
+        "new",
         "layers",
         "net_spec",
         "export",
@@ -72,11 +72,11 @@ def _run(arguments: Sequence[str] | None) -> int:
         if sys.stdout:  # None where the shell closed it
             sys.stdout.flush()
     except (Exception, KeyboardInterrupt) as error:
-        if os.environ.get("OSUCAFFE_DEBUG", "0") not in ("", "0") or _is_users(error):
+        if messages.debugging() or messages.is_users(error):
             raise
-        code, message = _explain(error)
-        if message:
-            print(f"osucaffe: {message}", file=sys.stderr)
+        code = _code(error)
+        if code != 141:
+            print(f"osucaffe: {messages.explain(error)}", file=sys.stderr)
     return code
 
 
@@ -87,37 +87,15 @@ def _provide_caffe() -> None:
     install()
 
 
-def _explain(error: BaseException) -> tuple[int, str]:
-    """The exit code for an error, and what there is to say of it."""
+def _code(error: BaseException) -> int:
+    """The exit code for an error."""
     if isinstance(error, KeyboardInterrupt):
-        return 130, "interrupted"
-    if isinstance(error, MemoryError) or getattr(error, "errno", None) == errno.ENOMEM:
-        return 1, f"out of memory ({reason(error)}): lower the batch size"
-    if isinstance(error, OSError) and error.filename is None:
-        if sys.stdout:  # what it still holds cannot be written: `osucaffe ... | head`, a full disk
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return (141, "") if isinstance(error, BrokenPipeError) else (1, str(error.strerror))
-    if isinstance(error, OSError):
-        return 1, f"{error.filename}: {error.strerror}"
-    if isinstance(error, UserError):
-        return 1, str(error)
-    frame = traceback.extract_tb(error.__traceback__)[-1]
-    where = f"{Path(frame.filename).name}:{frame.lineno}"
-    return 1, (
-        f"{type(error).__name__}: {error} (at {where}). Nothing should end so: please report it, "
-        "with the command, its files and what OSUCAFFE_DEBUG=1 shows"
-    )
-
-
-def _is_users(error: BaseException) -> bool:
-    """Whether an error was raised in a user's own code, a Python layer say: then its traceback is
-    what helps."""
-    if isinstance(error, (UserError, KeyboardInterrupt, OSError, MemoryError)):
-        return False
-    ours = (str(Path(__file__).parents[1]), sys.prefix, sys.base_prefix, "<")
-    frames = traceback.extract_tb(error.__traceback__)
-    first = next((n for n, frame in enumerate(frames) if frame.filename.startswith(ours[0])), 0)
-    return any(not frame.filename.startswith(ours) for frame in frames[first:])
+        return 130
+    nameless = isinstance(error, OSError) and error.filename is None
+    if nameless and not messages.lacks_memory(error) and sys.stdout:
+        # What it still holds cannot be written: `osucaffe ... | head`, a full disk.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 141 if isinstance(error, BrokenPipeError) else 1
 
 
 class _Parser(argparse.ArgumentParser):
@@ -149,7 +127,7 @@ class _Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Exit with 2, as for any wrong use of a command."""
-        self.exit(2, f"{self.prog}: {message}; see {self.prog} --help\n")
+        self.exit(2, f"{self.prog}: {messages.tidy(message)}; see {self.prog} --help\n")
 
 
 def _hint(word: str, known: Iterable[str]) -> str:

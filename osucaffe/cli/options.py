@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from ..backends.cpu import Cpu
     from ..backends.cuda import Cuda
     from ..data.ahead import BadRecords
+    from ..data.config import DataConfig
     from ..loading import Model
     from ..net import Net
 
@@ -168,22 +169,18 @@ def add_data(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def set_data(args: argparse.Namespace) -> None:
-    """Let this process read data as add_data's options say."""
-    from ..data.settings import settings
+def data_config(args: argparse.Namespace, sharers: int) -> DataConfig:
+    """How to read data, as add_data's options say, for one of so many processes of this host."""
+    from ..data.config import DataConfig
 
-    settings.readers = args.readers
-    settings.skip_bad = args.on_bad_record == "skip"
-    settings.shuffle = args.shuffle or 0
-    settings.decode_on_gpu = args.decode == "gpu"
-    settings.cache = args.cache
-
-
-def share_memory(processes: int) -> None:
-    """Let this process take no more of the host's memory than so many can."""
-    from ..data.settings import settings
-
-    settings.sharers = max(1, processes)
+    return DataConfig(
+        readers=args.readers,
+        skip_bad=args.on_bad_record == "skip",
+        shuffle=args.shuffle or 0,
+        decode_on_gpu=args.decode == "gpu",
+        cache=args.cache,
+        sharers=max(1, sharers),
+    )
 
 
 def readers(args: argparse.Namespace) -> int:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import UserError
-from . import options, servers
+from . import comm_profile, options, servers
 
 if TYPE_CHECKING:
     from ..comm.create import CommConfig
@@ -40,6 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     _add_design(group)
     servers.add_arguments(group)
     _add_communication(group)
+    comm_profile.add_arguments(group)
 
 
 def _add_design(group: argparse._ArgumentGroup) -> None:
@@ -96,6 +97,13 @@ def _add_communication(group: argparse._ArgumentGroup) -> None:
         metavar="NAME",
         default="auto",
         help="the algorithm of collective operations; auto (the default): as the tuning table says",
+    )
+    add(
+        "--check",
+        metavar="N",
+        type=options.positive,
+        default=0,
+        help="compare the ranks' weights every N iterations, and end the job where they differ",
     )
     add("--tuning", metavar="FILE", help="a tuning table that `osucaffe tune` wrote")
     add(
@@ -213,6 +221,11 @@ def make_process_group(
         from ..parallel.served import Served
 
         return Served(roles, topology, _comm_config(args), config)
+    if args.comm_profile:
+        from ..parallel.profiled import Profiled
+
+        report = comm_profile.writer(args.comm_profile)
+        return Profiled(job, topology, _comm_config(args), config, report)
     return DataParallel(job, topology, _comm_config(args), config)
 
 

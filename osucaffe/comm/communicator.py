@@ -8,7 +8,7 @@ the bits of bfloat16. All of them work in place.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
@@ -62,6 +62,14 @@ class Communicator(ABC):
     @abstractmethod
     def transfer(self, array: Any, *, to: int | None = None, source: int | None = None) -> None:
         """Send the array, or receive it; return when it is complete here."""
+
+    def inside(self) -> Sequence[Communicator]:
+        """The communicators that this one is composed of."""
+        return ()
+
+    def describe_algorithm(self, operation: str, array: Any) -> str:
+        """How it does an operation on such an array, in a word."""
+        return type(self).__name__.lower()
 
     def broadcast(self, array: Any, root: int = 0, stream: Any = None) -> Handle:
         """Give every rank root's array."""

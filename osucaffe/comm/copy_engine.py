@@ -85,6 +85,10 @@ class CopyEngine(OnStream):
             self._push(array, there, dict.fromkeys(readers, own), stream)
             self._meet(END, stream)
 
+    def inside(self) -> list[Ipc]:
+        """What does small operations."""
+        return [self._small]
+
     def _find(self, array: Any) -> list[int]:
         """Where the array lies on each rank. Its memory is not given back while it is known."""
         key = array.data.ptr, array.nbytes

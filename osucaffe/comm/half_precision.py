@@ -96,6 +96,10 @@ class _Around(Communicator):
         """Send or receive, as it is."""
         self._inner.transfer(array, to=to, source=source)
 
+    def inside(self) -> list[Communicator]:
+        """The communicator that gets the 16 bits."""
+        return [self._inner]
+
     def close(self) -> None:
         """Close the communicator inside, too."""
         super().close()

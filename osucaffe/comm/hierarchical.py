@@ -66,9 +66,13 @@ class Hierarchical(Communicator):
     def close(self) -> None:
         """Close what it composes."""
         super().close()
-        for each in (self._rails, self._cross, self._local, self._whole):
-            if each is not None:
-                each.close()
+        for each in self.inside():
+            each.close()
+
+    def inside(self) -> list[Communicator]:
+        """Those of the levels."""
+        every = (self._rails, self._cross, self._local, self._whole)
+        return [each for each in every if each is not None]
 
     # Leaves are asked to `run`: in the foreground, whatever thread this is.
 

@@ -17,7 +17,7 @@ from .algorithms import Schedule, Step, Transfer, added, schedule
 from .communicator import Communicator
 from .device import DeviceMath
 from .host import HostMath
-from .tuning import Selection
+from .tuning import Choice, Selection
 from .watchdog import Watchdog
 
 _TYPES = {"float32": MPI.FLOAT, "float64": MPI.DOUBLE, "int32": MPI.INT32_T}
@@ -69,9 +69,7 @@ class Mpi(Communicator):
     def run(self, operation: str, array: Any, root: int = 0) -> None:
         """Do one collective operation with the algorithm that is selected for it; what is on a
         GPU must be ready."""
-        name, chunk = self._selection.choose(operation, array.nbytes, self.size, self.level)
-        if name == "native" and not self._takes(operation, array.dtype.name):
-            name = _INSTEAD[operation]
+        name, chunk = self._choose(operation, array)
         with self._watched(f"{operation} of {array.nbytes:,} bytes by {name}"):
             if name == "native":
                 self._run_native(operation, array, root)
@@ -79,6 +77,16 @@ class Mpi(Communicator):
             elements = chunk // array.itemsize
             plan = schedule(operation, name, self.rank, self.size, array.size, root, elements)
             self._carry_out(plan, array)
+
+    def _choose(self, operation: str, array: Any) -> Choice:
+        choice = self._selection.choose(operation, array.nbytes, self.size, self.level)
+        if choice.algorithm == "native" and not self._takes(operation, array.dtype.name):
+            return choice._replace(algorithm=_INSTEAD[operation])
+        return choice
+
+    def describe_algorithm(self, operation: str, array: Any) -> str:
+        """The one that is selected for it."""
+        return self._choose(operation, array).algorithm
 
     def transfer(self, array: Any, *, to: int | None = None, source: int | None = None) -> None:
         """Send the array, or receive it."""

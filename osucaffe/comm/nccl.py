@@ -77,6 +77,10 @@ class Nccl(OnStream):
                 self._comm.reduce(pointer, pointer, count, kind, _SUM, owner, stream.ptr)
         self._nccl.groupEnd()
 
+    def inside(self) -> list[Ipc]:
+        """What does small all-reduces."""
+        return [] if self._small is None else [self._small]
+
     def transfer(self, array: Any, *, to: int | None = None, source: int | None = None) -> None:
         """Send the array, or receive it; return when it is complete here."""
         pointer, count, kind = array.data.ptr, array.size, _TYPES[array.dtype.name]

@@ -60,6 +60,10 @@ class Staged(Communicator):
             array.set(host, stream=self._up)
             self._up.synchronize()
 
+    def inside(self) -> list[Communicator]:
+        """The one for host arrays."""
+        return [self._inner]
+
     def close(self) -> None:
         """Close the communicator inside, too."""
         super().close()

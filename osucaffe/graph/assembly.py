@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from ..backends.backend import Backend
 from ..backends.tensor import Shape, Tensor
 from ..blob import Blob
+from ..data.config import DataConfig
 from ..layer import create_layer, messages_of
 from ..layers.base import Layer
 from ..proto import caffe_pb2, refuse_unread
@@ -26,7 +27,13 @@ class Assembly:
 
 
 def assemble(
-    param: caffe_pb2.NetParameter, phase: str, seed: int, backend: Backend, *, inspectable: bool
+    param: caffe_pb2.NetParameter,
+    phase: str,
+    seed: int,
+    backend: Backend,
+    data_config: DataConfig,
+    *,
+    inspectable: bool,
 ) -> Assembly:
     """Create the layers of a net and their blobs, without memory. Bad layers raise UserError.
 
@@ -37,7 +44,7 @@ def assemble(
     for layer_param in param.layer:
         layer = create_layer(layer_param, phase, key=len(parts.nodes), seed=seed)
         _refuse_unread(layer)
-        layer.backend = backend
+        layer.backend, layer.data_config = backend, data_config
         layer.raw_records, layer.image_decoder = backend.raw_records, backend.image_decoder
         layer.map_file = backend.map_file
         tops = layer.setup([parts.blobs[name].shape for name in layer_param.bottom])

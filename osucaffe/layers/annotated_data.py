@@ -12,7 +12,6 @@ from ..data.ahead import BadRecords
 from ..data.annotated import COLUMNS, ROOM, AnnotatedSource, join_rows
 from ..data.database import open_database
 from ..data.pipeline import Buffer, allocate
-from ..data.settings import settings
 from ..errors import UserError
 from ..layers.base import register
 from .varying import Varying
@@ -59,8 +58,8 @@ class AnnotatedData(Varying):
             database = open_database(param.source)
             source = AnnotatedSource(
                 database, self.param, self.phase, self.fail, seed=self.seed,
-                block=settings.shuffle if self.phase == "TRAIN" else 0,
-                bad=BadRecords(skip=settings.skip_bad),
+                block=self.data_config.shuffle if self.phase == "TRAIN" else 0,
+                bad=BadRecords(skip=self.data_config.skip_bad),
             )  # fmt: skip
         except UserError as error:
             if str(error).startswith(self.title):

@@ -10,6 +10,7 @@ from ..backends.primitives import Program
 from ..backends.records import ImageDecoder, RecordCopier
 from ..backends.tensor import Shape, Tensor
 from ..blob import Blob
+from ..data.config import DataConfig
 from ..errors import UserError
 from ..labels import Classes, Labels
 from ..proto.blobs import MOST_VALUES
@@ -83,6 +84,8 @@ class Layer:
     """Of a layer without bottoms: the tops that primitives compute, not the host."""
     backend: Backend
     """Where the net runs (set by the net)."""
+    data_config: DataConfig = DataConfig()
+    """How it is to read, if it does (set by the net)."""
     raw_records: bool = False
     """The backend wants records as they are stored, to transform them itself (set by the net)."""
     image_decoder: Callable[[], ImageDecoder] | None = None

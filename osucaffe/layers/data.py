@@ -12,7 +12,6 @@ from ..blob import Blob
 from ..data.ahead import BadRecords
 from ..data.database import open_database
 from ..data.pipeline import Buffer, allocate
-from ..data.settings import settings
 from ..data.source import DatumSource
 from ..data.transform import Transform
 from ..errors import UserError
@@ -41,17 +40,17 @@ class Data(Images):
             database = open_database(param.source)
         except UserError as error:
             self.fail("data_param.source", str(error))
-        block = settings.shuffle if self.phase == "TRAIN" else 0
+        block = self.data_config.shuffle if self.phase == "TRAIN" else 0
         source = DatumSource(
             database,
             transform,
             seed=self.seed,
             rand_skip=param.rand_skip,
             block=block or int(param.shuffle),
-            bad=BadRecords(skip=settings.skip_bad),
+            bad=BadRecords(skip=self.data_config.skip_bad),
             raw=self.takes_raw,
         )
-        if settings.decode_on_gpu and source.interleaved and self.image_decoder:
+        if self.data_config.decode_on_gpu and source.interleaved and self.image_decoder:
             source.decoder = self.image_decoder()
         # A few threads copy raw records as fast as the memory can; decoding is worth all cores.
         threads = usable_cores() if source.encoded else min(_COPYING, usable_cores())

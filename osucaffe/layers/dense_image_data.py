@@ -10,7 +10,6 @@ from ..backends.cores import usable_cores
 from ..backends.tensor import Shape
 from ..data.ahead import BadRecords
 from ..data.dense_images import DenseImageSource, read_edges, read_gray
-from ..data.settings import settings
 from ..data.transform import Transform
 from ..errors import UserError
 from ..labels import Labels
@@ -64,7 +63,7 @@ class PixelLabels(Varying):
                 shuffle=param.shuffle,
                 seed=self.seed,
                 rand_skip=param.rand_skip,
-                bad=BadRecords(skip=settings.skip_bad),
+                bad=BadRecords(skip=self.data_config.skip_bad),
                 **options,
             )
         except UserError as error:

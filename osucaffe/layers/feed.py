@@ -13,7 +13,6 @@ from ..data.cache import CachedBatches
 from ..data.pipeline import Buffer, Fill, Pipeline, Threads, Workers
 from ..data.processes import Processes, worth_processes
 from ..data.room import may_stay
-from ..data.settings import settings
 from ..layers.base import Layer
 
 
@@ -76,8 +75,8 @@ class Stream(Feed):
 
     def readers(self, most: int) -> int:
         """How many shall read: --readers, else at most so many, and this process's share."""
-        share = max(1, (os.cpu_count() or 1) // settings.sharers)
-        return settings.readers or min(most, share)
+        share = max(1, (os.cpu_count() or 1) // self.data_config.sharers)
+        return self.data_config.readers or min(most, share)
 
     def pipeline(
         self,
@@ -106,8 +105,8 @@ class Stream(Feed):
 
     def stays_on_device(self, nbytes: int) -> bool:
         """Whether records of so many bytes are to stay where the backend has its tensors."""
-        if settings.cache != "auto":
-            return settings.cache == "device"
+        if self.data_config.cache != "auto":
+            return self.data_config.cache == "device"
         return self.raw_records and may_stay(
             nbytes, self.backend.uploads().room(), self.stream_title
         )

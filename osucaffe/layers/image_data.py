@@ -6,7 +6,6 @@ from ..backends.cores import usable_cores
 from ..backends.tensor import Shape
 from ..data.ahead import BadRecords
 from ..data.image_list import ImageListSource
-from ..data.settings import settings
 from ..data.transform import Transform
 from ..errors import UserError
 from ..layers.base import register
@@ -39,7 +38,7 @@ class ImageData(Images):
                 shuffle=param.shuffle,
                 seed=self.seed,
                 rand_skip=param.rand_skip,
-                bad=BadRecords(skip=settings.skip_bad),
+                bad=BadRecords(skip=self.data_config.skip_bad),
                 raw=self.takes_raw,
             )
         except UserError as error:

@@ -15,7 +15,6 @@ from ..data.cache import Cacheable, CachedBatches
 from ..data.kept import Kept
 from ..data.pipeline import Buffer
 from ..data.room import log_stay, may_stay
-from ..data.settings import settings
 from ..data.transform import Transform
 from ..labels import Labels
 from .feed import Stream
@@ -44,7 +43,7 @@ class Images(Stream):
     @property
     def takes_raw(self) -> bool:
         """Whether the source is to give its records as they are, if it can."""
-        return self.raw_records or settings.cache == "device"
+        return self.raw_records or self.data_config.cache == "device"
 
     def images(
         self,
@@ -71,7 +70,7 @@ class Images(Stream):
         )
         if not stays and self._stays_decoded(source, decoder):
             size = len(source) * math.prod(source.record_shape)
-            room = available_memory() // settings.sharers
+            room = available_memory() // self.data_config.sharers
             if may_stay(size, room, self.stream_title):
                 log_stay(self.stream_title, len(source), size, room, ", decoded")
                 source.kept = Kept(len(source), source.record_shape, interleaved=True)
@@ -112,7 +111,7 @@ class Images(Stream):
     def _stays_decoded(self, source: Source, decoder: ImageDecoder | None) -> bool:
         """Whether decoded records are to stay with those who read them: others are read as
         quickly."""
-        return settings.cache in ("auto", "host") and source.encoded and not decoder
+        return self.data_config.cache in ("auto", "host") and source.encoded and not decoder
 
     def limit_labels(self, top: int, labels: Labels) -> None:
         if top == 1:

@@ -7,7 +7,6 @@ from ..backends.tensor import Shape
 from ..data.ahead import BadRecords
 from ..data.database import open_database
 from ..data.patches import PatchSource
-from ..data.settings import settings
 from ..data.transform import Transform
 from ..errors import UserError
 from ..layers.base import register
@@ -53,7 +52,7 @@ class PatchData(Stream):
                 side=param.patch_size,
                 random=self.phase == "TRAIN",
                 seed=self.seed,
-                bad=BadRecords(skip=settings.skip_bad),
+                bad=BadRecords(skip=self.data_config.skip_bad),
             )
         except UserError as error:
             if str(error).startswith("layer "):  # the transform's errors name the layer already

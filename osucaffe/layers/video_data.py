@@ -5,7 +5,6 @@ from __future__ import annotations
 from ..backends.cores import usable_cores
 from ..backends.tensor import Shape
 from ..data.ahead import BadRecords
-from ..data.settings import settings
 from ..data.transform import Transform
 from ..data.video_frames import Crops, VideoFrameSource
 from ..errors import UserError
@@ -72,7 +71,7 @@ class VideoData(Stream):
                 shuffle=param.shuffle,
                 seed=self.seed,
                 rand_skip=param.rand_skip,
-                bad=BadRecords(skip=settings.skip_bad),
+                bad=BadRecords(skip=self.data_config.skip_bad),
             )
         except UserError as error:
             if str(error).startswith("layer "):

@@ -38,7 +38,7 @@ def find_buckets(net: Net, nbytes: int, *, frozen: bool) -> list[Bucket]:
     change (lr_mult 0) are wanted, too. A bucket does not reach over those that are not wanted. Each
     bucket's layer is at most that of the one before.
     """
-    lowest = _lowest_layers(net)
+    lowest = lowest_layers(net)
     buckets: list[Bucket] = []
     whole = True  # whether the last bucket is large enough, or cannot grow
     layer = len(net.layers)
@@ -74,7 +74,7 @@ def align(buckets: Sequence[Bucket], grain: int) -> list[Bucket]:
     return aligned
 
 
-def _lowest_layers(net: Net) -> dict[int, int]:
+def lowest_layers(net: Net) -> dict[int, int]:
     """For each parameter's blob (by id) the lowest layer that uses it or a view of it."""
     lowest: dict[int, int] = {}
     owners = {id(parameter.blob.data): id(parameter.blob) for parameter in net.parameters}

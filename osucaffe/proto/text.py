@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -27,6 +28,7 @@ _CONFUSED = {
 _DEVICES = re.compile(r"^(\s*device_id\s*:\s*)\[\s*(\d+)[\d\s,]*\]", re.MULTILINE)
 """A list of devices, where Caffe has one number: TSN's Caffe takes one for each process."""
 _GIVEN_TWICE = re.compile(r'Message type "(\S+)" should not have multiple "(\S+)" fields')
+_MAY_BE_NULL = re.compile(r"\0|\\(?:0|x0)")
 
 
 def _as_latin_1(error: UnicodeError) -> tuple[str, int]:
@@ -62,7 +64,25 @@ def parse_text(text: str, message_type: type[AnyMessage], name: str = "text") ->
     if not message.IsInitialized():
         missing = message.FindInitializationErrors()[0]  # type: ignore[attr-defined]
         raise UserError(f"{name}: {missing} is not given, and has no default")
+    if _MAY_BE_NULL.search(text) and (field := _with_null(message)):
+        raise UserError(
+            f"{name}: {field} has a character of value 0, which no name and no path has"
+        )
     return message
+
+
+def _with_null(message: Message) -> str | None:
+    """The first field of text that has a character of value 0, where files' names end in C."""
+    for field, value in message.ListFields():
+        parts = (
+            value if isinstance(value, Sequence) and not isinstance(value, str | bytes) else [value]
+        )
+        for each in parts:
+            if isinstance(each, str) and "\0" in each:
+                return field.name
+            if isinstance(each, Message) and (found := _with_null(each)):
+                return found
+    return None
 
 
 def read_text(path: str | Path, message_type: type[AnyMessage]) -> AnyMessage:

@@ -13,7 +13,9 @@ import numpy as np
 
 from ..backends.backend import Backend
 from ..backends.random import new_seed
+from ..data.config import DataConfig
 from ..errors import UserError
+from ..leftovers import remove_leftovers
 from ..loading import NOT_STRICT, Model, load_weights
 from ..proto import caffe_pb2, read_net, read_weights, refuse_unread
 from . import snapshot, testing
@@ -45,8 +47,10 @@ class Solver:
     to stop or to snapshot (see `signals.py`). inspectable: every blob of the nets can be looked
     at (`debug_info` needs it and sets it). loss_scale: "dynamic", "none" or a factor of the loss
     (default: dynamic in fp16); see `scaling.py`. resume: a snapshot to begin from, as
-    `restore` takes it. weights: model files to begin from, behind those that the solver names;
-    strict: they are to have all layers with weights, and no others.
+    `restore` takes it. check_interval: the iterations after which the ranks of a group compare
+    their weights (0: never). weights: model files to begin from, behind those that the solver
+    names; strict: they are to have all layers with weights, and no others. data_config: how the
+    nets read.
 
     Raises UserError for fields that contradict each other, for bad nets, and before the nets are
     built for files of weights that cannot be read.
@@ -64,12 +68,14 @@ class Solver:
         group: ProcessGroup | None = None,
         loss_scale: str | float | None = None,
         resume: str | Path | None = None,
+        check_interval: int = 0,
         weights: Iterable[str] = (),
         strict: bool = False,
+        data_config: DataConfig = DataConfig(),
     ) -> None:
         self.param = param
         self.group = group or ProcessGroup()
-        self.backend = backend
+        self.backend, self._data_config = backend, data_config
         self.file = file
         self.observers = list(observers)
         self.iteration = 0
@@ -92,6 +98,7 @@ class Solver:
         self.losses = Losses(backend, self.group, param.average_loss, param.iter_size)
         self._before_test: Progress | None = None
         self._writer = SnapshotWriter()
+        self._check_interval = check_interval
         self.stopped = False
         seed = param.random_seed if param.random_seed >= 0 else new_seed()
         if restored and restored.progress:
@@ -103,7 +110,12 @@ class Solver:
 
     def _build(self, seed: int) -> None:
         self.seed = seed
-        common = {"backend": self.backend, "seed": seed, "inspectable": self._inspectable}
+        common = {
+            "backend": self.backend,
+            "seed": seed,
+            "inspectable": self._inspectable,
+            "data_config": self._data_config,
+        }
         self.net = self._choice.build(
             phase="TRAIN",
             gradients=True,
@@ -142,6 +154,7 @@ class Solver:
             )
         if (self.param.snapshot or self.param.snapshot_after_train) and not self.group.rank:
             snapshot.check_net(self.param, self.net, self.file)
+            remove_leftovers(Path(self.param.snapshot_prefix).parent)
         logger.info("Solving %s", self.net.name)
         logger.info("Learning Rate Policy: %s", self.param.lr_policy)
         self.step(self.param.max_iter - self.iteration)
@@ -188,6 +201,8 @@ class Solver:
             request = self.group.agree(self._request())
             self.iteration += 1
             self._writer.look()
+            if self.due(self._check_interval):
+                self.group.check("at --check")
             if self.due(self.param.snapshot) or request == SNAPSHOT:
                 self.snapshot(wait=False)
             if request == STOP:

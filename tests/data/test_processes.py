@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from osucaffe.data.ahead import BadRecords
+from osucaffe.data.config import DataConfig
 from osucaffe.data.convert import encode_image
 from osucaffe.data.database import open_database, record_key, write_database
 from osucaffe.data.datum import make_datum
@@ -22,7 +23,6 @@ from osucaffe.data.image_list import ImageListSource
 from osucaffe.data.kept import Kept
 from osucaffe.data.pipeline import Pipeline, Threads
 from osucaffe.data.processes import Processes
-from osucaffe.data.settings import settings
 from osucaffe.data.source import DatumSource
 from osucaffe.data.transform import Transform
 from osucaffe.errors import UserError
@@ -291,17 +291,16 @@ def test_which_layers_read_with_processes(
 ):
     monkeypatch.setattr(data, "usable_cores", lambda: 16)
     monkeypatch.setattr(os, "cpu_count", lambda: 16)
-    monkeypatch.setattr(settings, "sharers", sharers)
     path = tmp_path / "lmdb"
     if encoded:
         write(path)
     else:
         image = images()[0].transpose(2, 0, 1)
         write_database(path, [(record_key(0), make_datum(image, 1))])
-    monkeypatch.setattr(settings, "readers", readers)
     param = caffe_pb2.LayerParameter(name="data", type="Data", top=["data", "label"])
     param.data_param.source, param.data_param.batch_size = str(path), 2
     layer = create_layer(param, "TRAIN")
+    layer.data_config = DataConfig(readers=readers, sharers=sharers)
     layer.setup([])
     assert type(layer._pipeline._workers) is expected
     layer.close()

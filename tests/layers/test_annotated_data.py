@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from osucaffe.backends.cpu import Cpu
-from osucaffe.data import settings as reading
+from osucaffe.data.config import DataConfig
 from osucaffe.data.database import write_database
 from osucaffe.data.make_annotated import annotated_record
 from osucaffe.errors import UserError
@@ -136,7 +136,7 @@ def test_bad_settings_name_the_layer(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("readers_are")
-def test_bad_records_stop_or_are_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bad_records_stop_or_are_skipped(tmp_path: Path) -> None:
     images = [np.full((1, 4, 4), value, np.uint8) for value in (10, 20, 30)]
     values = [annotated_record(each, np.ones(1), np.array([[0, 0, 1, 1]])) for each in images]
     values[1] = values[1][:-20]
@@ -149,8 +149,7 @@ def test_bad_records_stop_or_are_skipped(tmp_path: Path, monkeypatch: pytest.Mon
     with pytest.raises(UserError, match=r'record "1" of .* cannot be read'):
         net.forward()
     close(net)
-    monkeypatch.setattr(reading.settings, "skip_bad", True)
-    net = build(text, Cpu())
+    net = build(text, Cpu(), data_config=DataConfig(skip_bad=True))
     net.forward()
     np.testing.assert_array_equal(net.read("data")[:, 0, 0, 0], [10, 30, 30])
     close(net)

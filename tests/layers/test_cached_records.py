@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import sys
 from pathlib import Path
@@ -16,9 +17,9 @@ from google.protobuf import text_format
 from osucaffe.backends.cpu import Cpu
 from osucaffe.backends.uploads import Uploads
 from osucaffe.data import cache
+from osucaffe.data.config import DataConfig
 from osucaffe.data.database import record_key, write_database
 from osucaffe.data.datum import make_datum
-from osucaffe.data.settings import settings
 from osucaffe.data.source import DatumSource
 from osucaffe.errors import UserError
 from osucaffe.net import Net
@@ -27,9 +28,9 @@ from osucaffe.proto import caffe_pb2
 from .test_raw_records import FORMATS, MEAN, SETTINGS, assert_same, net_of, read_net
 
 
-@pytest.fixture
-def cached(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(settings, "cache", "device")
+def keeping(cache: str = "device", **more: Any) -> dict[str, DataConfig]:
+    """What lets a net keep its records, there."""
+    return {"data_config": DataConfig(cache=cache, **more)}
 
 
 def taken(net: Net, count: int) -> list[np.ndarray]:
@@ -40,14 +41,10 @@ def taken(net: Net, count: int) -> list[np.ndarray]:
     return found
 
 
-def both(
-    monkeypatch: pytest.MonkeyPatch, make: Any, count: int = 40, name: str = "cached_batch"
-) -> Net:
+def both(make: Any, count: int = 40, name: str = "cached_batch", shuffle: int = 0) -> Net:
     """Compare the batches of two nets of this kind, one that keeps its records and one that does
     not; returns the first."""
-    wanted = make()
-    monkeypatch.setattr(settings, "cache", "device")
-    net = make()
+    wanted, net = make(**keeping("none", shuffle=shuffle)), make(**keeping(shuffle=shuffle))
     assert name in [call.name for call in net.programs[0]]
     assert_same(taken(net, count), taken(wanted, count))
     for each in net, wanted:
@@ -61,32 +58,33 @@ def both(
 def test_batches_are_the_same(
     source: str, transform: str, shuffle: int, phase: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(settings, "shuffle", shuffle)
     monkeypatch.setattr(cache, "_AHEAD", 3)
     monkeypatch.setattr(cache, "_RECORDS_OF_A_PIECE", 5)
-    net = both(monkeypatch, lambda: read_net(Cpu(), FORMATS / source, transform, phase=phase))
+
+    def make(**options: Any) -> Net:
+        return read_net(Cpu(), FORMATS / source, transform, phase=phase, **options)
+
+    net = both(make, shuffle=shuffle)
     assert not net.layers[0]._cached._lacking
 
 
 @pytest.mark.parametrize("ranks", [2, 3])
-def test_ranks_take_their_parts(ranks: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(settings, "shuffle", 16)
+def test_ranks_take_their_parts(ranks: int) -> None:
+    transform = "crop_size: 20 mirror: true"
     for rank in range(ranks):
-        monkeypatch.setattr(settings, "cache", "none")
 
-        def make(rank: int = rank) -> Net:
-            net = read_net(Cpu(), FORMATS / "mnist200_lmdb", "crop_size: 20 mirror: true")
+        def make(rank: int = rank, **options: Any) -> Net:
+            net = read_net(Cpu(), FORMATS / "mnist200_lmdb", transform, **options)
             net.layers[0].split(rank, ranks)
             return net
 
-        both(monkeypatch, make)
+        both(make, shuffle=16)
 
 
-def test_positions_are_where_the_stream_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_positions_are_where_the_stream_goes_on() -> None:
     source, transform = FORMATS / "raw6_lmdb", "crop_size: 20 mirror: true"
     through = taken(read_net(Cpu(), source, transform), 6)
-    monkeypatch.setattr(settings, "cache", "device")
-    net = read_net(Cpu(), source, transform)
+    net = read_net(Cpu(), source, transform, **keeping())
     assert_same(taken(net, 2), through[:4])
     assert net.layers[0].position == 14
     for position in 3, 0, 4:
@@ -94,19 +92,18 @@ def test_positions_are_where_the_stream_goes_on(monkeypatch: pytest.MonkeyPatch)
         assert_same(taken(net, 2), through[2 * position : 2 * position + 4])
 
 
-def test_lists_of_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lists_of_images(tmp_path: Path) -> None:
     random = np.random.default_rng(0)
     for number in range(5):
         image = random.integers(0, 256, (30, 40, 3), dtype=np.uint8)
         (tmp_path / f"{number}.jpg").write_bytes(simplejpeg.encode_jpeg(image))
     (tmp_path / "list").write_text("".join(f"{n}.jpg {n + 3}\n" for n in range(5)))
     for text in "", "shuffle: true", "shuffle: true rand_skip: 4 is_color: false":
-        monkeypatch.setattr(settings, "cache", "none")
         data = (
             f'type: "ImageData" image_data_param {{ source: "{tmp_path / "list"}" batch_size: 3 '
             f'root_folder: "{tmp_path}/" {text} }}'
         )
-        both(monkeypatch, lambda data=data: net_of(Cpu(), data, "crop_size: 20 mirror: true"))
+        both(functools.partial(net_of, Cpu(), data, "crop_size: 20 mirror: true"))
 
 
 @pytest.mark.parametrize("room", [1 << 30, 0])
@@ -124,11 +121,11 @@ def test_rows_of_hdf5_files(
     net = f"""layer {{ name: "in" type: "HDF5Data" top: "flat" top: "label"
         hdf5_data_param {{ source: "{tmp_path / "list"}" batch_size: 3 shuffle: {shuffle} }} }}"""
 
-    def make() -> Net:
+    def make(**options: Any) -> Net:
         param = text_format.Parse(net, caffe_pb2.NetParameter())
-        return Net(param, backend=Cpu(), seed=4)
+        return Net(param, backend=Cpu(), seed=4, **options)
 
-    both(monkeypatch, make, 30, name="cached_rows")
+    both(make, 30, name="cached_rows")
 
 
 @pytest.mark.parametrize("raw", [False, True])
@@ -136,13 +133,11 @@ def test_rows_of_hdf5_files(
 def test_decoded_records_stay_with_the_readers(
     where: str, raw: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(settings, "shuffle", 4)
     monkeypatch.setattr(Cpu, "raw_records", raw)
     monkeypatch.setattr(Uploads, "room", lambda self: 0)  # none on the device
     source, transform = FORMATS / "jpeg6_lmdb", "crop_size: 32 mirror: true force_gray: true"
-    wanted = taken(read_net(Cpu(), source, transform), 7)
-    monkeypatch.setattr(settings, "cache", where)
-    net = read_net(Cpu(), source, transform)
+    wanted = taken(read_net(Cpu(), source, transform, **keeping("none", shuffle=4)), 7)
+    net = read_net(Cpu(), source, transform, **keeping(where, shuffle=4))
     found = taken(net, 3)
     assert net.layers[0]._source.kept.has.all()
     net.layers[0].close()
@@ -152,12 +147,11 @@ def test_decoded_records_stay_with_the_readers(
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reader processes are Linux's")
-def test_reader_processes_share_what_they_keep(monkeypatch: pytest.MonkeyPatch) -> None:
-    wanted = taken(read_net(Cpu(), FORMATS / "jpeg6_lmdb", "crop_size: 32 force_gray: true"), 20)
-    monkeypatch.setattr(settings, "readers", 5)
+def test_reader_processes_share_what_they_keep() -> None:
+    source, transform = FORMATS / "jpeg6_lmdb", "crop_size: 32 force_gray: true"
+    wanted = taken(read_net(Cpu(), source, transform), 20)
     for where in "host", "device":
-        monkeypatch.setattr(settings, "cache", where)
-        net = read_net(Cpu(), FORMATS / "jpeg6_lmdb", "crop_size: 32 force_gray: true")
+        net = read_net(Cpu(), source, transform, **keeping(where, readers=5))
         found = taken(net, 20)
         net.layers[0].close()
         assert_same(found, wanted)
@@ -174,7 +168,7 @@ def test_records_that_differ_in_size_are_read_anew(
     monkeypatch.setattr(cache, "_RECORDS_OF_A_PIECE", 4)
     monkeypatch.setattr(cache, "_AHEAD", 2)
     with caplog.at_level(logging.INFO):
-        both(monkeypatch, lambda: read_net(Cpu(), tmp_path / "lmdb", "crop_size: 6 mirror: true"))
+        both(functools.partial(read_net, Cpu(), tmp_path / "lmdb", "crop_size: 6 mirror: true"))
     assert "the one with number 30 has another shape than the first" in caplog.text
 
 
@@ -184,35 +178,32 @@ def test_without_room_they_are_read_anew(
 ) -> None:
     monkeypatch.setattr(Uploads, "room", lambda self: room)
     with caplog.at_level(logging.INFO):
-        both(monkeypatch, lambda: read_net(Cpu(), FORMATS / "mnist200_lmdb", MEAN + "mirror: true"))
+        both(functools.partial(read_net, Cpu(), FORMATS / "mnist200_lmdb", MEAN + "mirror: true"))
     assert "to stay they take 0.157 MB, and" in caplog.text
 
 
 def test_by_default_those_with_room_stay(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(settings, "cache", "auto")
     monkeypatch.setattr(Cpu, "raw_records", True)
     for room, name in (400_000, "cached_batch"), (300_000, "transform"):
         monkeypatch.setattr(Uploads, "room", lambda self, room=room: room)
         with caplog.at_level(logging.INFO):
-            net = read_net(Cpu(), FORMATS / "mnist200_lmdb")
+            net = read_net(Cpu(), FORMATS / "mnist200_lmdb", **keeping("auto"))
         assert name in [call.name for call in net.programs[0]]
         assert ("are free (--cache)" in caplog.text) == (name == "transform")
         taken(net, 1)
     monkeypatch.setattr(Cpu, "raw_records", False)
-    net = read_net(Cpu(), FORMATS / "mnist200_lmdb")
+    net = read_net(Cpu(), FORMATS / "mnist200_lmdb", **keeping("auto"))
     assert "cached_batch" not in [call.name for call in net.programs[0]]
 
 
-def test_a_bad_record_is_named_in_its_turn(
-    cached: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_bad_record_is_named_in_its_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     values = [make_datum(np.full((1, 2, 2), i, np.uint8), i) for i in range(40)]
     values[30] = values[30][:-3]
     write_database(tmp_path / "lmdb", [(record_key(i), each) for i, each in enumerate(values)])
     monkeypatch.setattr(cache, "_RECORDS_OF_A_PIECE", 7)
-    net = read_net(Cpu(), tmp_path / "lmdb")
+    net = read_net(Cpu(), tmp_path / "lmdb", **keeping())
     taken(net, 4)
     for _ in range(2):
         with pytest.raises(UserError, match=r'record "00000030".*cannot be read'):

@@ -9,17 +9,17 @@ import simplejpeg
 from google.protobuf import text_format
 
 from osucaffe.backends.cpu import Cpu
+from osucaffe.data.config import DataConfig
 from osucaffe.data.image import resize
-from osucaffe.data.settings import settings
 from osucaffe.data.windows import plan_cut
 from osucaffe.errors import UserError
 from osucaffe.net import Net
 from osucaffe.proto import caffe_pb2
 
 
-def build(text, phase="TRAIN", seed=1):
+def build(text, phase="TRAIN", seed=1, **config):
     net = text_format.Parse(f'layer {{ name: "d" {text} }}', caffe_pb2.NetParameter())
-    return Net(net, phase=phase, backend=Cpu(), seed=seed)
+    return Net(net, phase=phase, backend=Cpu(), seed=seed, data_config=DataConfig(**config))
 
 
 def batches(net, count, *names):
@@ -127,11 +127,11 @@ def test_bad_image_lists_name_the_line_or_the_file(tmp_path, pictures):
         build(image_data(tmp_path)).forward()
 
 
-def test_image_data_may_skip_bad_images(tmp_path, pictures, monkeypatch):
-    monkeypatch.setattr(settings, "skip_bad", True)
+def test_image_data_may_skip_bad_images(tmp_path, pictures):
     (tmp_path / "a picture 2.jpg").unlink()
     (tmp_path / "a picture 3.jpg").write_bytes(b"nonsense")
-    data, labels = batches(build(image_data(tmp_path)), 5, "data", "label")
+    net = build(image_data(tmp_path), skip_bad=True)
+    data, labels = batches(net, 5, "data", "label")
     assert labels.tolist() == [0, 10, 40, 40, 40] * 3
     assert (data[2] == pictures[4].transpose(2, 0, 1)).all()
 

@@ -10,9 +10,9 @@ from google.protobuf import text_format
 
 from osucaffe.backends.cpu import Cpu
 from osucaffe.data.bicubic import shrink
+from osucaffe.data.config import DataConfig
 from osucaffe.data.database import record_key, write_database
 from osucaffe.data.datum import make_datum
-from osucaffe.data.settings import settings
 from osucaffe.errors import UserError
 from osucaffe.net import Net
 from osucaffe.proto import caffe_pb2
@@ -31,7 +31,13 @@ def images(tmp_path: Path) -> list[np.ndarray]:
     return made
 
 
-def build(folder: Path, text: str = "", transform: str = MEAN, phase: str = "TRAIN") -> Net:
+def build(
+    folder: Path,
+    text: str = "",
+    transform: str = MEAN,
+    phase: str = "TRAIN",
+    readers: int | None = None,
+) -> Net:
     net = text_format.Parse(
         f"""layer {{ name: "in" type: "PatchData" top: "low" top: "high"
         transform_param {{ {transform} }}
@@ -39,7 +45,8 @@ def build(folder: Path, text: str = "", transform: str = MEAN, phase: str = "TRA
         caffe_pb2.NetParameter(),
     )
     text_format.Merge(text, net.layer[0].patch_data_param)
-    return Net(net, phase=phase, backend=Cpu(), seed=2)
+    config = DataConfig(readers=readers)
+    return Net(net, phase=phase, backend=Cpu(), seed=2, data_config=config)
 
 
 def batches(net: Net, count: int) -> list[np.ndarray]:
@@ -74,13 +81,12 @@ def test_small_images_that_are_given_are_taken(tmp_path: Path, images: list[np.n
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4, 64])
 def test_ranks_and_resumed_runs_see_the_same_patches(
-    tmp_path: Path, images: list[np.ndarray], ranks: int, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, images: list[np.ndarray], ranks: int
 ) -> None:
     """The second step of so many ranks, to which they jump, is what one rank takes in turn."""
-    monkeypatch.setattr(settings, "readers", ranks % 3 + 1)
     shares = []
     for rank in range(ranks):
-        net = build(tmp_path)
+        net = build(tmp_path, readers=ranks % 3 + 1)
         net.layers[0].split(rank, ranks)
         net.layers[0].position = 3 * ranks
         shares.append(batches(net, 1))

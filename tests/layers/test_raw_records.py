@@ -27,13 +27,13 @@ def cpu(raw: bool) -> Cpu:
     return backend
 
 
-def read_net(backend: Any, source: Path, transform: str = "", **settings: Any) -> Net:
+def read_net(backend: Any, source: Path, transform: str = "", **options: Any) -> Net:
     """A net that reads a database, and does something behind it that takes memory."""
     data = f'type: "Data" data_param {{ source: "{source}" batch_size: 7 backend: LMDB }}'
-    return net_of(backend, data, transform, **settings)
+    return net_of(backend, data, transform, **options)
 
 
-def net_of(backend: Any, data: str, transform: str, **settings: Any) -> Net:
+def net_of(backend: Any, data: str, transform: str, **options: Any) -> Net:
     """The same with any layer that brings images."""
     text = f"""layer {{ name: "in" top: "data" top: "label" {data}
         transform_param {{ {transform} }} }}
@@ -41,7 +41,7 @@ def net_of(backend: Any, data: str, transform: str, **settings: Any) -> Net:
     layer {{ name: "flat" type: "Flatten" bottom: "double" top: "flat" }}
     layer {{ name: "none" type: "Silence" bottom: "label" }}"""
     param = text_format.Parse(text, caffe_pb2.NetParameter())
-    return Net(param, backend=backend, seed=4, **settings)
+    return Net(param, backend=backend, seed=4, **options)
 
 
 def batches(net: Net, count: int = 3) -> list[np.ndarray]:

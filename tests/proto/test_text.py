@@ -138,3 +138,11 @@ def test_writing_changes_no_value() -> None:
     assert parse_text(format_text(net), NetParameter) == net
     assert format_text(net).startswith(text.removesuffix("}\n"))
     assert "€" in format_text(NetParameter(name="€"))
+
+
+@pytest.mark.parametrize("escape", [r"\000", r"\0", r"\x00"])
+def test_characters_of_value_0_are_refused(escape: str) -> None:
+    text = f'layer {{ name: "d" data_param {{ source: "a{escape}b" }} }}'
+    with pytest.raises(UserError, match=r"^n\.prototxt: source has a character of value 0"):
+        parse_text(text, NetParameter, "n.prototxt")
+    assert parse_text(r'name: "C:\\0\\x00"', NetParameter).name == r"C:\0\x00"

@@ -17,8 +17,8 @@ from google.protobuf import text_format
 
 from osucaffe.backends.cuda import Cuda
 from osucaffe.backends.records import Part, transform_record
+from osucaffe.data.config import DataConfig
 from osucaffe.data.database import record_key, write_database
-from osucaffe.data.settings import settings
 from osucaffe.errors import UserError
 from osucaffe.net import Net
 from osucaffe.proto import caffe_pb2
@@ -131,19 +131,15 @@ def database(tmp_path: Path) -> Callable[[list[bytes]], Path]:
     return make
 
 
-def build(
-    path: Path, transform: str, *, there: bool, backend: Any = None, skip: bool = False
-) -> Net:
+def build(path: Path, transform: str, *, there: bool, backend: Any = None, **config: Any) -> Net:
     text = f"""layer {{ name: "in" type: "Data" top: "data" top: "label"
       data_param {{ source: "{path}" batch_size: 4 backend: LMDB }}
       transform_param {{ {transform} }} }}
     layer {{ name: "double" type: "Power" bottom: "data" top: "double" power_param {{ scale: 2 }} }}
     layer {{ name: "none" type: "Silence" bottom: "label" }}"""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(settings, "decode_on_gpu", there)
-        patch.setattr(settings, "skip_bad", skip)
-        param = text_format.Parse(text, caffe_pb2.NetParameter())
-        return Net(param, backend=backend or Cuda(graphs=False), seed=4)
+    param = text_format.Parse(text, caffe_pb2.NetParameter())
+    config = DataConfig(decode_on_gpu=there, **config)
+    return Net(param, backend=backend or Cuda(graphs=False), seed=4, data_config=config)
 
 
 def crops(net: Net, batches: int = 3) -> list[np.ndarray]:
@@ -188,16 +184,13 @@ def test_crops_of_images_that_differ_in_size(codec: Codec, database: Any) -> Non
 
 
 def test_what_the_decoder_cannot_decode_the_readers_do(
-    codec: Codec,
-    database: Any,
-    caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
+    codec: Codec, database: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(settings, "readers", 1)  # so that the batches are read in order
     refused, trailing = jpeg(40, 48, 2), jpeg(40, 48, 3) + b"\0"
     codec.works = lambda source: source != refused
     images = [jpeg(40, 48), jpeg(40, 48, 1), refused, trailing, other("PNG"), other("CMYK")]
-    found = assert_same(database(images), "mirror: true")
+    # One reader, so that the batches are read in order.
+    found = assert_same(database(images), "mirror: true", readers=1)
     assert found[1].tolist() == [0, 1, 2, 3]
     assert 'record "00000002"' in caplog.text
     assert 'record "00000004"' not in caplog.text
@@ -220,7 +213,7 @@ def test_a_bad_record_is_named_or_skipped(codec: Codec, database: Any, kind: str
     with pytest.raises(UserError, match=f'record "00000002" of {path}.*{message}'):
         net.forward()
     net.layers[0].close()
-    found = assert_same(path, "", skip=True)
+    found = assert_same(path, "", skip_bad=True)
     assert found[1].tolist() == [0, 1, 3, 3]
 
 
@@ -291,7 +284,9 @@ def test_a_net_on_a_gpu_sees_the_same(gpu: Any, database: Any, transform: str) -
     sizes = [(40, 48), (61, 33), (24, 24), (40, 48), (25, 90)] if transform else [(40, 48)] * 5
     images = [jpeg(*size, seed) for seed, size in enumerate(sizes)]
     path = database([*images, other("PNG"), images[0][:-100], other("CMYK")])
-    nets = [build(path, transform, there=there, backend=gpu, skip=True) for there in (True, False)]
+    nets = [
+        build(path, transform, there=there, backend=gpu, skip_bad=True) for there in (True, False)
+    ]
     for _ in range(8):
         for net in nets:
             net.forward()

@@ -14,7 +14,7 @@ from osucaffe.backends.cpu import Cpu
 from osucaffe.backends.cuda import Cuda
 from osucaffe.backends.cuda.layout import is_channels_last
 from osucaffe.backends.cuda.runtime.upload import DeviceUploads
-from osucaffe.data.settings import settings
+from osucaffe.data.config import DataConfig
 from osucaffe.net import Net
 from osucaffe.proto import caffe_pb2
 
@@ -34,9 +34,10 @@ layer {{ name: "double" type: "Power" bottom: "data" top: "double" power_param {
 """
 
 
-def build(backend: Any) -> Net:
+def build(backend: Any, **config: Any) -> Net:
     backend.raw_records = True
-    return Net(text_format.Parse(NET, caffe_pb2.NetParameter()), backend=backend, seed=4)
+    param = text_format.Parse(NET, caffe_pb2.NetParameter())
+    return Net(param, backend=backend, seed=4, data_config=DataConfig(**config))
 
 
 @pytest.mark.parametrize(
@@ -71,9 +72,8 @@ def test_batches_of_kept_records(keeps: bool, monkeypatch: pytest.MonkeyPatch) -
         wanted += [net.read("data"), net.read("label")]
     simulate(monkeypatch)
     execute(monkeypatch)
-    monkeypatch.setattr(settings, "cache", "device")
     monkeypatch.setattr(DeviceUploads, "room", lambda self: keeps << 30)
-    net = build(Cuda(graphs=False))
+    net = build(Cuda(graphs=False), cache="device")
     found = []
     for _ in range(7):
         net.forward(0, 1)

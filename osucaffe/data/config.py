@@ -1,12 +1,12 @@
-"""Owns how this process reads data, whatever the net says: threads, bad records, shuffling."""
+"""Owns how a net's layers read their data, whatever the net says: threads, bad records, order."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 
-@dataclass
-class Settings:
+@dataclass(frozen=True)
+class DataConfig:
     """readers: threads or processes of each layer that reads (None: the layer's own choice).
     skip_bad: leave out records that cannot be used. shuffle: records of a block; the blocks of an
     LMDB come in another order in each epoch of training (0: key order). decode_on_gpu: let a GPU
@@ -22,7 +22,3 @@ class Settings:
     decode_on_gpu: bool = False
     cache: str = "none"
     sharers: int = 1
-
-
-settings = Settings()
-"""Those of this process. Layers look at them when they are set up."""

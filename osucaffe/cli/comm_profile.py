@@ -1,0 +1,151 @@
+"""Owns `train --comm_profile FILE`: the option, and the table, JSON, picture and Chrome trace that
+become of what all ranks noted."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..errors import UserError
+
+if TYPE_CHECKING:
+    from ..comm.job import Job
+    from ..parallel.profiled import Records
+
+logger = logging.getLogger("osucaffe")
+
+_TRACED = 3
+"""Iterations that the Chrome trace shows: the last ones."""
+
+
+def add_arguments(group: argparse._ArgumentGroup) -> None:
+    """Declare the option."""
+    group.add_argument(
+        "--comm_profile",
+        metavar="FILE",
+        help="note what travels when, and write where the time goes: a table at the end, FILE "
+        "(JSON), FILE's name with .png (a picture) and .trace.json (for chrome://tracing)",
+    )
+
+
+def prepare(args: argparse.Namespace, job: Job) -> None:
+    """Let a run be profiled, if one is asked for. UserError where there is nothing to profile, or
+    the file cannot be written."""
+    from ..files import write_bytes
+
+    if not args.comm_profile:
+        return
+    if job.size == 1:
+        raise UserError("--comm_profile: one rank sends nothing: give --ranks, too")
+    if args.servers:
+        raise UserError(
+            "--comm_profile notes collective operations: leave out --servers (osucaffe bench rpc "
+            "measures their channels)"
+        )
+    if job.rank == 0:
+        write_bytes(args.comm_profile, b"{}")
+    if args.gpu is not None and not args.no_graph:
+        logger.warning("--comm_profile: iterations run without CUDA graphs, which show no parts")
+        args.no_graph = True
+
+
+def writer(path: str) -> Callable[[Sequence[Records]], None]:
+    """What is to become of the notes of all ranks."""
+    return lambda records: write(path, records)
+
+
+def write(path: str, records: Sequence[Records]) -> None:
+    """The table to the log, and the files."""
+    from ..files import write_bytes
+    from ..parallel.profile_report import summarize
+    from . import plots
+    from .comm_profile_picture import draw
+
+    found = summarize(records)
+    if not found["iterations"]:
+        logger.warning("--comm_profile: no iteration was made: nothing to tell")
+        return
+    for line in table(found):
+        logger.info("%s", line)
+    write_bytes(path, json.dumps(found, indent=1).encode())
+    trace = Path(path).with_suffix(".trace.json")
+    events = {"displayTimeUnit": "ms", "traceEvents": list(_events(records))}
+    write_bytes(trace, json.dumps(events, indent=0).encode())
+    logger.info("wrote %s and %s", path, trace)
+    try:
+        plots.pyplot()
+    except UserError as error:
+        logger.warning("no picture of %s: %s", path, error)
+        return
+    draw(found, records[0], str(Path(path).with_suffix(".png")))
+
+
+def table(found: dict[str, Any]) -> Iterator[str]:
+    """The lines of the table."""
+    wall = found["wall_ms"]
+    yield (
+        f"Communication of {found['iterations']} iterations on {found['ranks']} ranks; all times "
+        f"are of an iteration, the ranks' mean: {wall:.3f} ms"
+    )
+    yield ", ".join(
+        f"{name} {ms:.3f} ms ({ms / wall:.1%})" for name, ms in found["parts_ms"].items()
+    )
+    yield (
+        f"{'operation':15}{'algorithm':19}{'level':9}{'size':17}{'calls':>6}{'MB':>9}{'ms':>9}"
+        f"{'hidden':>9}{'exposed':>9}{'slowest':>9}"
+    )
+    for row in found["operations"]:
+        yield (
+            f"{row['operation']:15}{row['algorithm']:19}{row['level']:9}{row['size']:17}"
+            f"{row['calls']:6.1f}{row['bytes'] / 1e6:9.3f}{row['ms']:9.3f}{row['hidden_ms']:9.3f}"
+            f"{row['exposed_ms']:9.3f}{row['slowest_ms']:9.3f}"
+        )
+    columns = "MB", "ready", "sent", "arrived", "needed", "waited"
+    yield f"{'gradient of':24}" + "".join(f"{column:>9}" for column in columns)
+    for row in found["layers"]:
+        yield (
+            f"{row['name']:24}{row['bytes'] / 1e6:9.3f}{row['ready_ms']:9.3f}{row['sent_ms']:9.3f}"
+            f"{row['arrived_ms']:9.3f}{row['needed_ms']:9.3f}{row['waited_ms']:9.3f}"
+        )
+
+
+def _events(records: Sequence[Records]) -> Iterator[dict[str, Any]]:
+    """The last iterations of all ranks as a Chrome trace, on rank 0's clock."""
+    from ..parallel.profile_report import operations_in
+
+    tracks = ("passes", "communication", "waiting")
+    start = records[0].passes[-_TRACED:][0].begin
+    for rank in records:
+        named = f"osucaffe, rank {rank.rank}, {rank.host}"
+        yield _named("process_name", rank.rank, 0, named)
+        for number, track in enumerate(tracks):
+            yield _named("thread_name", rank.rank, number, track)
+
+        def event(
+            name: str, track: int, begin: float, end: float, rank: Records = rank, **more: Any
+        ) -> dict[str, Any]:
+            at = (begin - rank.offset - start) * 1e6
+            return {
+                "name": name, "cat": tracks[track], "ph": "X", "ts": at,
+                "dur": (end - begin) * 1e6, "pid": rank.rank, "tid": track, "args": more,
+            }  # fmt: skip
+
+        for each in rank.passes[-_TRACED:]:
+            cuts = (each.begin, each.forward, each.middle, each.backward, each.end)
+            names = ("data", "forward", "backward", "update")
+            for name, begin, end in zip(names, cuts, cuts[1:], strict=False):
+                yield event(name, 0, begin, end)
+            for operation in operations_in(rank, each):
+                for wait in operation.waits:
+                    yield event(f"{operation.name} {operation.nbytes:,} B", 2, *wait)
+                for m in operation.messages:
+                    name = f"{m.operation} {m.nbytes:,} B"
+                    yield event(name, 1, m.begun, m.ended, algorithm=m.algorithm, level=m.level)
+
+
+def _named(kind: str, process: int, track: int, name: str) -> dict[str, Any]:
+    return {"name": kind, "ph": "M", "pid": process, "tid": track, "args": {"name": name}}

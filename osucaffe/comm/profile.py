@@ -1,0 +1,206 @@
+"""Owns the profile of a communicator: what it carried, how, when, and how long it was waited for.
+
+A profile puts its own methods before those of the communicators that it is given: others pay
+nothing for it. Times are seconds of `time.perf_counter`, those of a GPU's streams, too.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, NamedTuple
+
+from .communicator import DONE, Communicator, Handle
+from .on_stream import OnStream
+
+Mark = Any
+"""A moment, as a clock notes it: `Clock.seconds` says when it was."""
+
+
+class Clock:
+    """Of the host: work is done when a call returns."""
+
+    def mark(self, stream: Any = None) -> Mark:
+        """Now."""
+        return time.perf_counter()
+
+    def seconds(self, mark: Mark) -> float:
+        """When that was."""
+        return float(mark)
+
+
+class StreamClock(Clock):
+    """Of streams of a GPU: a mark is the event that all that was enqueued before has run."""
+
+    def __init__(self, stream: Any, elapsed: Callable[[Any, Any], float]) -> None:
+        """elapsed: the milliseconds between two events."""
+        self._elapsed = elapsed
+        stream.synchronize()
+        self._zero = stream.record()
+        self._zero.synchronize()
+        self._start = time.perf_counter()
+
+    def mark(self, stream: Any = None) -> Mark:
+        """When the stream comes here."""
+        return stream.record()
+
+    def seconds(self, mark: Mark) -> float:
+        """Waits for it."""
+        mark.synchronize()
+        return self._start + self._elapsed(self._zero, mark) / 1e3
+
+
+class Message(NamedTuple):
+    """What one communicator, of those that are composed perhaps, carried for an operation."""
+
+    operation: str
+    algorithm: str
+    level: str
+    nbytes: int
+    begun: Mark
+    ended: Mark
+
+
+@dataclass
+class Operation:
+    """A collective operation as its caller sees it. address: of the array.
+
+    posted: the caller asked for it; begun, ended: it was carried out; waits: while the caller did
+    nothing but wait for it.
+    """
+
+    name: str
+    nbytes: int
+    address: int
+    posted: Mark
+    begun: Mark = None
+    ended: Mark = None
+    waits: list[tuple[Mark, Mark]] = field(default_factory=list)
+    messages: list[Message] = field(default_factory=list)
+
+
+class _Waited(Handle):
+    """A handle that notes when it is waited for."""
+
+    def __init__(self, inner: Handle, operation: Operation, clock: Clock) -> None:
+        self._inner, self._operation, self._clock = inner, operation, clock
+
+    def wait(self, stream: Any = None) -> None:
+        begun = self._clock.mark(stream)
+        self._inner.wait(stream)
+        self._operation.waits.append((begun, self._clock.mark(stream)))
+
+
+class Profile:
+    """Notes the operations of a communicator, from now on, while `recording` is true.
+
+    Operations are those of one caller, who posts them in one thread; they are carried out in their
+    order.
+    """
+
+    def __init__(self, comm: Communicator) -> None:
+        self.operations: list[Operation] = []
+        self.recording = False
+        self._queue: deque[Operation | None] = deque()
+        self._depth = 0
+        self._now: Operation | None = None
+        self._on_stream = isinstance(comm, OnStream)
+        self._waits = not (comm.background or self._on_stream)
+        self.clock = self.make_clock(comm)
+        self._begin_inside = comm._begin
+        # Methods of these objects, not of their classes: mypy takes no assignment to a method.
+        setattr(comm, "_begin", self._begin)  # noqa: B010
+        method = "enqueue" if self._on_stream else "run"
+        for each in composed(comm):
+            setattr(each, method, partial(self._carry, each, getattr(each, method)))
+
+    def make_clock(self, comm: Communicator) -> Clock:
+        """What tells when operations run."""
+        if not isinstance(comm, OnStream):
+            return Clock()
+        from cupy.cuda import get_elapsed_time
+
+        return StreamClock(comm.stream, get_elapsed_time)
+
+    def _begin(self, name: str, array: Any, root: int, stream: Any) -> Handle:
+        """In the place of the communicator's."""
+        if not self.recording:
+            self._queue.append(None)
+            return self._begin_inside(name, array, root, stream)
+        posted = self.clock.mark(stream)
+        operation = Operation(name, array.nbytes, address(array), posted)
+        self.operations.append(operation)
+        self._queue.append(operation)
+        handle = self._begin_inside(name, array, root, stream)
+        if self._waits:
+            operation.waits.append((posted, self.clock.mark(stream)))
+        return handle if handle is DONE else _Waited(handle, operation, self.clock)
+
+    def _carry(
+        self,
+        comm: Communicator,
+        carry: Callable[..., None],
+        name: str,
+        array: Any,
+        root: int = 0,
+        stream: Any = None,
+    ) -> None:
+        """In the place of `run`, or `enqueue`, of each communicator that is composed."""
+        outermost = self._depth == 0
+        if outermost:
+            self._now = self._queue.popleft()
+        arguments = (stream,) if self._on_stream else ()
+        operation = self._now
+        if operation is None:
+            self._nest(carry, name, array, root, *arguments)
+            return
+        carried = len(operation.messages)
+        begun = self.clock.mark(stream)
+        self._nest(carry, name, array, root, *arguments)
+        ended = self.clock.mark(stream)
+        if len(operation.messages) == carried:  # nobody inside did it for this one
+            how = comm.describe_algorithm(name, array)
+            operation.messages.append(Message(name, how, comm.level, array.nbytes, begun, ended))
+        if outermost:
+            operation.begun, operation.ended = begun, ended
+
+    def _nest(self, carry: Callable[..., None], *arguments: Any) -> None:
+        self._depth += 1
+        try:
+            carry(*arguments)
+        finally:
+            self._depth -= 1
+
+    def read(self) -> list[Operation]:
+        """All that was carried out, with its marks as seconds."""
+        at = self.clock.seconds
+        return [
+            Operation(
+                each.name,
+                each.nbytes,
+                each.address,
+                at(each.posted),
+                at(each.begun),
+                at(each.ended),
+                [(at(begun), at(ended)) for begun, ended in each.waits],
+                [m._replace(begun=at(m.begun), ended=at(m.ended)) for m in each.messages],
+            )
+            for each in self.operations
+            if each.ended is not None
+        ]
+
+
+def composed(comm: Communicator) -> Iterator[Communicator]:
+    """A communicator and those that it is composed of."""
+    yield comm
+    for each in comm.inside():
+        yield from composed(each)
+
+
+def address(array: Any) -> int:
+    """Where an array begins, in memory of the host or of a GPU."""
+    pointer = getattr(array.data, "ptr", None)
+    return int(array.ctypes.data if pointer is None else pointer)

@@ -1,0 +1,118 @@
+"""`train --comm_profile`: what notes add up to, and what a real run of several ranks notes."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from osucaffe.comm.profile import Message, Operation
+from osucaffe.parallel.profile_report import size_bucket, summarize
+from osucaffe.parallel.profiled import Gradient, Pass, Records
+from osucaffe.proto import read_weights
+from tests.comm.ranks import mpiexec, needs_mpi
+
+from .equivalence import NET, make_data
+
+SOLVER = """
+net: "net.prototxt" base_lr: 0.05 momentum: 0.9 lr_policy: "fixed" display: 0 max_iter: 7
+random_seed: 1 snapshot_prefix: "{prefix}"
+"""
+
+
+def records(rank: int, late: float, offset: float) -> Records:
+    """A pass of 10 s: an all-reduce from 5 to 8, begun `late`, is waited for from 6.5 on."""
+
+    def at(seconds: float) -> float:
+        return seconds + offset
+
+    message = Message("all_reduce", "ring", "node", 1 << 20, at(5 + late), at(8))
+    operation = Operation(
+        "all_reduce", 1 << 20, 4096, at(4.5), at(5 + late), at(8), [(at(6.5), at(8))], [message]
+    )
+    whole = Pass(True, at(0), at(1), at(3), at(6.25), at(10), {2: at(4.25)})
+    gradients = [Gradient(2, "fc", 1000, 4096, 5096), Gradient(1, "unsent", 8, 0, 8)]
+    return Records(rank, "host", [whole], [operation], gradients, offset)
+
+
+def test_what_notes_add_up_to() -> None:
+    found = summarize([records(0, 0.0, 0.0), records(1, 1.0, 70.0)])
+    assert (found["ranks"], found["iterations"], found["wall_ms"]) == (2, 1, 10e3)
+    parts = {"data": 1, "forward": 2, "backward": 3.25, "update": 2.25, "waiting": 1.5}
+    expected = {name: 1e3 * seconds for name, seconds in parts.items()}
+    assert found["parts_ms"] == pytest.approx(expected | {"between": 0.0})
+    [row] = found["operations"]
+    key = [row[name] for name in ("operation", "algorithm", "level", "size")]
+    assert key == ["all_reduce", "ring", "node", "128 KB - 1 MB"]
+    assert (row["calls"], row["bytes"]) == (1, 1 << 20)
+    # Rank 0 needs 3 s, of which it waits 1.5, and the first is for rank 1; rank 1 needs 2.
+    times = [row[name] for name in ("ms", "hidden_ms", "exposed_ms", "slowest_ms")]
+    assert times == pytest.approx([2.5e3, 1e3, 1.5e3, 0.5e3])
+    sent, unsent = found["layers"]
+    assert (sent.pop("name"), sent.pop("bytes")) == ("fc", 1000)
+    assert sent == pytest.approx(
+        {"ready_ms": 1250, "sent_ms": 2e3, "arrived_ms": 5e3, "needed_ms": 3.5e3, "waited_ms": 1500}
+    )
+    assert unsent["waited_ms"] == 0
+
+
+def test_sizes() -> None:
+    sizes = [4, 4096, 4097, 1 << 20, 16 << 20, 65 << 20]
+    assert [size_bucket(each) for each in sizes] == [
+        "0 - 4 KB", "0 - 4 KB", "4 KB - 128 KB", "128 KB - 1 MB", "1 MB - 16 MB", "> 64 MB",
+    ]  # fmt: skip
+
+
+def train(folder: Path, ranks: int, *options: str) -> str:
+    command = ["-m", "osucaffe", "train", "--solver", "solver.prototxt", "--ranks", str(ranks)]
+    done = mpiexec(ranks, *command, *options, cwd=folder)
+    assert done.returncode == 0, done.stderr
+    return done.stderr
+
+
+def weights(folder: Path, prefix: str) -> list[list[float]]:
+    net = read_weights(str(folder / f"{prefix}_iter_7.caffemodel"))
+    return [list(blob.data) for layer in net.layer for blob in layer.blobs]
+
+
+@needs_mpi
+def test_a_run(tmp_path: Path) -> None:
+    design = ["--propagation", "overlapped", "--bucket_mb", "0"]
+    source = make_data(tmp_path)
+    (tmp_path / "net.prototxt").write_text(NET.format(source=source, batch=12))
+    found: dict[str, Any] = {}
+    for prefix, more in (("plain", []), ("noted", ["--comm_profile", "out.json"])):
+        (tmp_path / "solver.prototxt").write_text(SOLVER.format(prefix=prefix))
+        log = train(tmp_path, 2, *design, *more)
+        assert ("Communication of 4 iterations on 2 ranks" in log) == (prefix == "noted")
+    assert weights(tmp_path, "plain") == weights(tmp_path, "noted")
+    found = json.loads((tmp_path / "out.json").read_text())
+    assert sum(found["parts_ms"].values()) == pytest.approx(found["wall_ms"], rel=0.02)
+    rows, calls = found["operations"], Counter[str]()
+    for row in rows:
+        calls[row["operation"]] += row["calls"]
+        assert row["level"] == "node"
+        assert row["ms"] == pytest.approx(row["hidden_ms"] + row["exposed_ms"])
+    assert calls == {"reduce": 8, "broadcast": 10}  # two of these are frozen
+    exposed = sum(row["exposed_ms"] for row in rows)
+    assert exposed <= found["parts_ms"]["waiting"] * 1.001
+    assert len(found["layers"]) == 4  # of five with weights, one is frozen, two share theirs
+    for layer in found["layers"]:
+        assert layer["ready_ms"] <= layer["sent_ms"] <= layer["arrived_ms"]
+    events = json.loads((tmp_path / "out.trace.json").read_text())["traceEvents"]
+    assert {event["pid"] for event in events} == {0, 1}
+    assert (tmp_path / "out.png").stat().st_size > 10_000
+
+
+@needs_mpi
+def test_one_rank_is_refused(tmp_path: Path) -> None:
+    source = make_data(tmp_path)
+    (tmp_path / "net.prototxt").write_text(NET.format(source=source, batch=12))
+    (tmp_path / "solver.prototxt").write_text(SOLVER.format(prefix="alone"))
+    command = ["-m", "osucaffe", "train", "--solver", "solver.prototxt"]
+    done = mpiexec(1, *command, "--comm_profile", "out.json", cwd=tmp_path)
+    assert done.returncode == 1
+    assert "--comm_profile: one rank sends nothing: give --ranks, too" in done.stderr
