@@ -57,19 +57,21 @@ def sync(job: MpiJob, source: Path, servers: int) -> None:
         if roles.serves:
             roles.serve(Cpu(threads=1, onednn=False))
             continue
-        alone = make_solver(source, BATCH * roles.workers, settings)
-        alone.step(ITERATIONS)
         group = Served(roles, discover(roles.part), CommConfig(), design)
         together = make_solver(source, BATCH, settings, group=group)
         together.step(ITERATIONS // 2)
         together.test_all()
         together.step(ITERATIONS - ITERATIONS // 2)
-        names = [each.name for each in together.net.parameters]
-        for which, got, want in zip(names, weights(together), weights(alone), strict=True):
-            error, size = np.linalg.norm(got - want), np.linalg.norm(want)
-            assert error <= 1e-5 * size, f"{name}, {which}: off by {error / size:.2g}"
+        own = [each.tobytes() for each in weights(together)]
+        assert all(each == own for each in roles.part.gather(own)), f"{name}: workers differ"
         group.synchronize_weights(history=True)
         if not group.rank:
+            alone = make_solver(source, BATCH * roles.workers, settings)
+            alone.step(ITERATIONS)
+            names = [each.name for each in together.net.parameters]
+            for which, got, want in zip(names, weights(together), weights(alone), strict=True):
+                error, size = np.linalg.norm(got - want), np.linalg.norm(want)
+                assert error <= 1e-5 * size, f"{name}, {which}: off by {error / size:.2g}"
             found, expected = together.optimizer.read_history(), alone.optimizer.read_history()
             for got, want in zip(found, expected, strict=True):
                 error, size = np.linalg.norm(got - want), np.linalg.norm(want)
