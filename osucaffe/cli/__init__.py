@@ -28,6 +28,7 @@ COMMANDS = (
         "device_query",
         "tune",
         "bench",
+        "predict",
         "upgrade",
         "data",
         "layers",
