@@ -25,6 +25,7 @@ COMMANDS = (
         "device_query",
         "tune",
         "bench",
+        "predict",
         "upgrade",
         "data",
         "snapshot",
