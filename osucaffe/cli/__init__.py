@@ -30,6 +30,7 @@ COMMANDS = (
         "data",
         "snapshot",
         "models",
+        "new",
         "layers",
         "net_spec",
         "export",

@@ -14,16 +14,17 @@ from __future__ import annotations
 import argparse
 import itertools
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from . import options, plots
+from . import options, plots, sharing
 
 if TYPE_CHECKING:
     import numpy as np
 
+    from ..comm.job import Job
     from ..pycaffe import Classifier
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".ppm", ".pgm", ".tif", ".tiff", ".webp")
@@ -87,17 +88,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=_whole,
         help="which of red, green, blue (0,1,2) each channel is (default: 2,1,0)",
     )
-    options.add_device(parser)
+    sharing.add_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> None:
     """Classify each image."""
+    with sharing.joined(args) as (args, job):
+        _classify(args, job)
+
+
+def _classify(args: argparse.Namespace, job: Job) -> None:
     import numpy as np
 
-    from .. import log
     from ..errors import UserError, naming
-
-    log.start()
     from ..pycaffe import Classifier, io, settings
 
     settings.use(options.make_backend(args))
@@ -117,8 +120,15 @@ def run(args: argparse.Namespace) -> None:
         return classifier.entered(image, oversample=args.oversample)
 
     size = max(1, classifier.blobs[classifier.inputs[0]].shape[0] // (10 if args.oversample else 1))
-    for batch, entered in _ahead(enter, paths, size, args.threads):
-        scores = classifier.score(entered, oversample=args.oversample).reshape(len(batch), -1)
+    batches = [paths[start : start + size] for start in range(0, len(paths), size)]
+    images = _ahead(enter, batches[job.rank :: job.size], args.threads)
+
+    def score(_: int) -> np.ndarray:
+        entered = next(images)
+        return classifier.score(entered, oversample=args.oversample).reshape(len(entered), -1)
+
+    found = sharing.in_turn(job, len(batches), score)
+    for batch, scores in zip(batches, found, strict=not job.rank):
         labels = labels or _read_labels(args.labels, scores.shape[1])
         best = np.argsort(-scores, axis=1)[:, : args.top]
         for path, row, order in zip(batch, scores, best, strict=True):
@@ -127,9 +137,10 @@ def run(args: argparse.Namespace) -> None:
                 print(f"  {row[index]:.4f}  {labels[index]}")
             if args.picture:
                 shown.append([(labels[index], float(row[index])) for index in order])
-    if args.picture:
-        images = [io.load_image(path, color=channels > 1) for path in paths]
-        _draw(paths, images, shown, args.picture)
+    images.close()
+    if args.picture and not job.rank:
+        pictures = [io.load_image(path, color=channels > 1) for path in paths]
+        _draw(paths, pictures, shown, args.picture)
 
 
 def _files(given: list[str]) -> Iterator[str]:
@@ -147,26 +158,25 @@ def _files(given: list[str]) -> Iterator[str]:
 
 
 def _ahead(
-    enter: Callable[[str], np.ndarray], paths: list[str], size: int, threads: int | None
-) -> Iterator[tuple[list[str], list[np.ndarray]]]:
-    """Batches of files with the images that threads read and transform, some batches ahead."""
+    enter: Callable[[str], np.ndarray], batches: list[list[str]], threads: int | None
+) -> Generator[list[np.ndarray], None, None]:
+    """For each batch of files the images that threads read and transform, some batches ahead."""
     from ..backends.cores import usable_cores
 
     threads = threads or usable_cores()
-    rest = iter(paths)
+    rest = itertools.chain(*batches)
     waiting: deque[Future[np.ndarray]] = deque()
     with ThreadPoolExecutor(threads) as pool:
 
         def begin(count: int) -> None:
             waiting.extend(pool.submit(enter, path) for path in itertools.islice(rest, count))
 
-        begin(2 * (threads + size))
+        begin(2 * (threads + max(map(len, batches), default=0)))
         try:
-            for start in range(0, len(paths), size):
-                batch = paths[start : start + size]
+            for batch in batches:
                 entered = [waiting.popleft().result() for _ in batch]
-                begin(size)
-                yield batch, entered
+                begin(len(batch))
+                yield entered
         finally:
             for future in waiting:
                 future.cancel()

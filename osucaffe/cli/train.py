@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from . import comm_profile, options, ranks, servers
+from .agreement import check_alike
 
 if TYPE_CHECKING:
     from ..comm.job import Job
@@ -124,6 +125,8 @@ def _train(args: argparse.Namespace, job: Job) -> int:
     standard_error = log.start(args.log_dir if first else None)
     if not first:
         log.quieten()
+    param = _read(args)
+    check_alike(args, job, param)
     args, topology = ranks.place(args, job)
     comm_profile.prepare(args, job)
     backend = options.make_backend(args)
@@ -136,7 +139,6 @@ def _train(args: argparse.Namespace, job: Job) -> int:
     from ..solvers.solver import Solver
     from .summary import log_summary
 
-    param = _read(args)
     if first and args.gpu is None and param.HasField("solver_mode") and param.solver_mode:
         logging.getLogger("osucaffe").warning(
             "%s: solver_mode is GPU, but only --gpu makes it so: training on the CPU; add --gpu %d",
@@ -159,6 +161,7 @@ def _train(args: argparse.Namespace, job: Job) -> int:
             group=ranks.make_process_group(args, job, topology, roles),
             loss_scale=args.loss_scale,
             resume=args.snapshot,
+            check_interval=args.check,
             weights=args.weights,
             strict=args.strict,
             data_config=options.data_config(args, sharers),

@@ -103,6 +103,25 @@ def test_several_arrays_are_one_message(pair: tuple[Adaptive, Adaptive]) -> None
         assert np.array_equal(np.concatenate(sent), got.ravel())
 
 
+@pytest.mark.parametrize("registered", [1, 2, 3])
+def test_what_is_registered_is_written_to_like_what_is_not(
+    registered: int, pair: tuple[Adaptive, Adaptive]
+) -> None:
+    a, b = pair
+    sizes = [10, 3 * EAGER, 5]
+    memory = b.buffer(sum(sizes) + 7, "uint8")
+    assert not memory.any()
+    got, start = [], 7
+    for n, size in enumerate(sizes):
+        got.append(memory[start : start + size] if n < registered else np.zeros(size, np.uint8))
+        start += size
+    sent = [values(2 * EAGER, 1), values(sum(sizes) - 2 * EAGER, 2)]
+    for _ in range(2):
+        both(a, [a.send(sent, 1, 0)], b, [b.receive(got, 0, 0)])
+        assert np.array_equal(np.concatenate(got), np.concatenate(sent))
+        sent = sent[::-1]
+
+
 def test_both_ways_and_many_tags_at_once(pair: tuple[Adaptive, Adaptive]) -> None:
     a, b = pair
     generator = np.random.default_rng(3)

@@ -85,7 +85,38 @@ def _text(about: dict[str, Any], rows: Sequence[dict[str, Any]]) -> str:
                     ]
                 )
             )
+    lines += _work_table(rows)
     return "\n".join(lines)
+
+
+def _work_table(rows: Sequence[dict[str, Any]]) -> list[str]:
+    """What a call costs in processor time, whatever else the machine does meanwhile."""
+    ways = [name for name in rows[0] if isinstance(rows[0][name], dict)] if rows else []
+    ways = [name for name in ways if name != "mpi"]
+    heads = ["benchmark", "payload", *ways, "grpc / adaptive", "grpc / sockets"]
+    lines = [
+        "",
+        "## Processor time of a call, microseconds",
+        "",
+        "Of all ranks together, without mpi's, which never sleeps. It is what bounds calls/s once "
+        "all cores are busy, and depends little on what else the machine does.",
+        "",
+        _row(heads),
+        _row(["---"] * 2 + ["---:"] * len(heads[2:])),
+    ]
+    for row in rows:
+        spent = {name: row[name]["processor_s"] for name in ways}
+        lines.append(
+            _row(
+                [
+                    row["benchmark"],
+                    row["payload"],
+                    *(f"{each * 1e6:,.0f}" for each in spent.values()),
+                    *(f"{spent['grpc'] / spent[way]:.1f}" for way in ("adaptive", "sockets")),
+                ]
+            )
+        )
+    return lines
 
 
 def ratio(row: dict[str, Any], way: str = "adaptive") -> float:
