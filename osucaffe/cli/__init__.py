@@ -22,6 +22,7 @@ from ..errors import nearest
 COMMANDS = (
     *("train", "test", "time", "classify", "extract_features"),
     *(
+        "summary",
         "device_query",
         "tune",
         "bench",

@@ -20,6 +20,7 @@ from ..loading import NOT_STRICT, Model, load_weights
 from ..proto import caffe_pb2, read_net, read_weights, refuse_unread
 from . import snapshot, testing
 from .detection import check_evaluation
+from .epochs import epochs_of
 from .iteration import Iteration
 from .losses import Losses
 from .nets import testing_nets, training_net
@@ -126,6 +127,7 @@ class Solver:
         self.test_nets = [
             choice.build(phase="TEST", share=self.net, **common) for choice in self._test_choices
         ]
+        self.epochs = epochs_of(self.net, self.param.iter_size * self.group.size)
         self.optimizer = Optimizer(self.net, self._update, self.backend, self.loss_scale)
         self._iteration = Iteration(self)
         check_evaluation(self.param, self.test_nets)
