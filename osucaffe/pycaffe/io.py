@@ -95,7 +95,7 @@ def load_image(filename: str | Path, color: bool = True) -> np.ndarray:
         raise UserError(f"{filename}: cannot read it as an image: {reason(error)}") from None
     except UserError as error:
         raise UserError(f"{filename}: {error}") from None
-    image = np.empty(pixels.shape, np.float32)
+    image: np.ndarray = np.empty(pixels.shape, np.float32)
     for channel in range(pixels.shape[2]):  # NumPy is slow where the last axis is short
         image[:, :, channel] = pixels[:, :, -1 - channel]
     image /= np.float32(255)
