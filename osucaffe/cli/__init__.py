@@ -22,13 +22,16 @@ from ..errors import nearest
 COMMANDS = (
     *("train", "test", "time", "classify", "extract_features"),
     *(
+        "summary",
         "device_query",
         "tune",
         "bench",
+        "predict",
         "upgrade",
         "data",
         "snapshot",
         "models",
+        "new",
         "layers",
         "net_spec",
         "export",

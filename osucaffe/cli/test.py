@@ -13,10 +13,12 @@ import argparse
 import logging
 from typing import TYPE_CHECKING
 
-from . import options
+from . import options, sharing
 
 if TYPE_CHECKING:
     import numpy as np
+
+    from ..comm.job import Job
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -37,18 +39,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     options.add_log(parser)
     options.add_state(parser)
-    options.add_device(parser)
+    sharing.add_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> None:
     """Run the net in its TEST phase and print the scores."""
-    from .. import log
     from ..errors import UserError
 
-    log.start(args.log_dir)
-    logger = logging.getLogger("osucaffe")
     if not args.weights:
         raise UserError("--weights is missing: give the .caffemodel to score")
+    with sharing.joined(args) as (args, job):
+        _test(args, job)
+
+
+def _test(args: argparse.Namespace, job: Job) -> None:
+    logger = logging.getLogger("osucaffe")
     models = options.read_weights(args.weights)
     backend = options.make_backend(args)
 
@@ -75,19 +80,27 @@ def run(args: argparse.Namespace) -> None:
     results = gather(net, args.results) if args.results else []
     options.compare_preprocessing(net, args.model, models)
     options.load_weights(net, models, args)
+    sharing.split(net, job)
+
+    def score(_: int) -> tuple[np.ndarray, float, list[np.ndarray], list[np.ndarray]]:
+        net.forward()
+        rows = [net.read(name)[0, 0] for name in detections]
+        return read_outputs(net), net.loss(), rows, [each.read(net) for each in results]
+
     logger.info("Running for %d iterations.", args.iterations)
     total, loss = np.zeros(0), 0.0
-    for batch in range(args.iterations):
-        net.forward()
-        values = read_outputs(net)
+    scores = sharing.in_turn(job, args.iterations, score)
+    for batch, (values, lost, rows, found) in enumerate(scores):
         total = values if batch == 0 else total + values
-        loss += net.loss()
-        for name, rows in detections.items():
-            rows.append(net.read(name)[0, 0])
-        for each in results:
-            each.add(net)
+        loss += lost
+        for kept, more in zip(detections.values(), rows, strict=True):
+            kept.append(more)
+        for each, more in zip(results, found, strict=True):
+            each.add(more)
         for output in name_outputs(net, values):
             logger.info("Batch %d, %s = %g", batch, output.name, output.value)
+    if job.rank:
+        return
     logger.info("Loss: %g", loss / args.iterations)
     for output in name_outputs(net, total / args.iterations):
         text = f"{output.name} = {output.value:g}"

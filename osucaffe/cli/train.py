@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from . import comm_profile, keeping, options, ranks, servers
+from .agreement import check_alike
 
 if TYPE_CHECKING:
     from ..comm.job import Job
@@ -128,6 +129,8 @@ def _train(args: argparse.Namespace, job: Job) -> int:
     standard_error = log.start(args.log_dir if first else None)
     if not first:
         log.quieten()
+    param = _read(args)
+    check_alike(args, job, param)
     args, topology = ranks.place(args, job)
     comm_profile.prepare(args, job)
     backend = options.make_backend(args)
@@ -138,8 +141,8 @@ def _train(args: argparse.Namespace, job: Job) -> int:
     sharers = sum(each.host == topology.own.host for each in topology.ranks)
     from ..solvers.signals import Signals
     from ..solvers.solver import Solver
+    from .summary import log_summary
 
-    param = _read(args)
     if first and args.gpu is None and param.HasField("solver_mode") and param.solver_mode:
         logging.getLogger("osucaffe").warning(
             "%s: solver_mode is GPU, but only --gpu makes it so: training on the CPU; add --gpu %d",
@@ -162,12 +165,15 @@ def _train(args: argparse.Namespace, job: Job) -> int:
             group=ranks.make_process_group(args, job, topology, roles),
             loss_scale=args.loss_scale,
             resume=args.snapshot,
+            check_interval=args.check,
             weights=args.weights,
             strict=args.strict,
             data_config=options.data_config(args, sharers),
         )
         options.check_fed(solver.net, args.solver)
         keeping.watch(solver, args, signals)
+        if first:
+            log_summary(solver)
         if args.trace:
             from ..solvers.tracer import Tracer
 

@@ -65,6 +65,10 @@ class Job:
         """Every rank's value, in the order of the ranks, on every rank."""
         return [value]
 
+    def collect(self, value: Any) -> list[Any]:
+        """Every rank's value, in the order of the ranks, on rank 0; on the others nothing."""
+        return [value]
+
     def agree(self, wish: int) -> int:
         """The greatest wish that any rank had in the call before this one (0 in the first).
 
@@ -111,6 +115,10 @@ class MpiJob(Job):
     def gather(self, value: Any) -> list[Any]:
         with self.watch("messages of all ranks"):
             return self._control.allgather(value)
+
+    def collect(self, value: Any) -> list[Any]:
+        with self.watch("messages of all ranks"):
+            return self._control.gather(value) or []
 
     def watch(self, awaited: str) -> contextlib.AbstractContextManager[None]:
         return self.watchdog.watch(lambda: f"Waiting for {awaited}")
