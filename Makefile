@@ -165,4 +165,5 @@ $(VENV)/bench.stamp: pyproject.toml | $(VENV)/bin/python
 
 clean:
 	rm -rf $(VENV) $(VENV)-* data/mnist build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache
+	rm -f models/lenet/lenet_iter_*.caffemodel models/lenet/lenet_iter_*.solverstate
 	find . -name __pycache__ -prune -exec rm -rf {} +
