@@ -29,7 +29,7 @@ GROUPS = {
         *("upgrade", "export", "snapshot"),
     ),
     "logs": ("parse_log",),
-    "this machine": ("device_query", "tune", "bench", "version", "completion"),
+    "this machine": ("device_query", "tune", "bench", "predict", "version", "completion"),
 }
 COMMANDS = tuple(name for names in GROUPS.values() for name in names)
 

@@ -51,7 +51,7 @@ def run(args: argparse.Namespace) -> None:
         ranks.check_size(args, job)
         if not isinstance(job, MpiJob) or job.size == 1:
             raise UserError("tune measures several ranks: add --ranks N, or start it with mpiexec")
-        sizes = [nbytes for nbytes in tune.SIZES if nbytes <= max(args.max_mb * 2**20, 16)]
+        sizes = [nbytes for nbytes in tune.SIZES if nbytes <= max(args.max_mb * 2**20, 4)]
 
         def report(line: str) -> None:
             if job.rank == 0:

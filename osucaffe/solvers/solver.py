@@ -149,6 +149,8 @@ class Solver:
 
     def solve(self) -> None:
         """Train up to max_iter, with tests and snapshots on the way, or until asked to stop."""
+        if self.param.max_iter <= 0:
+            raise UserError(f"{self.file}: max_iter, how many iterations to train, is not given")
         if self.iteration >= self.param.max_iter:
             raise UserError(
                 f"{self.file}: already at iteration {self.iteration} of max_iter "

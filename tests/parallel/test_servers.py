@@ -11,6 +11,7 @@ from osucaffe.errors import UserError
 from osucaffe.parallel.buckets import Bucket
 from osucaffe.parallel.shards import WHOLE, Consistency, divide
 from osucaffe.proto import read_state, read_weights
+from tests.comm.hosts import hosts
 from tests.comm.ranks import mpiexec, needs_mpi
 
 from .equivalence import NET, make_data
@@ -63,6 +64,17 @@ def test_sync_is_one_process_with_the_whole_batch(
 
 @pytest.mark.long
 @needs_mpi
+def test_sync_is_the_same_between_two_hosts(tmp_path: Path) -> None:
+    with hosts(2, "1gbit", tmp_path) as made:
+        if made is None:
+            pytest.skip("network namespaces are not permitted here")
+        done = made.mpiexec(2, "-m", "tests.parallel.serving", str(tmp_path), "sync", "2")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("done") == 4
+
+
+@pytest.mark.long
+@needs_mpi
 def test_no_worker_gets_further_ahead_than_it_may(tmp_path: Path) -> None:
     done = mpiexec(4, "-m", "tests.parallel.serving", str(tmp_path), "bounded", "2")
     assert done.returncode == 0, done.stderr
@@ -73,10 +85,10 @@ def test_no_worker_gets_further_ahead_than_it_may(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("mode", "told"),
     [
-        ("server killed", "signal 9"),
         ("worker killed", "signal 9"),
         ("server fails", "rank 2 of 3"),
-        ("server hangs", "waited too long"),
+        pytest.param("server killed", "signal 9", marks=pytest.mark.long),
+        pytest.param("server hangs", "waited too long", marks=pytest.mark.long),
     ],
 )
 def test_all_end_with_the_one_that_fails(mode: str, told: str, tmp_path: Path) -> None:
