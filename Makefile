@@ -158,5 +158,7 @@ $(VENV)/bench.stamp: pyproject.toml | $(VENV)/bin/python
 	@touch $@ $(VENV)/run.stamp
 
 clean:
+	rm -f models/lenet/lenet_iter_*.caffemodel models/lenet/lenet_iter_*.solverstate
+	rm -f models/lenet/lenet_best.*
 	rm -rf $(VENV) $(VENV)-* data/mnist build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache
 	find . -name __pycache__ -prune -exec rm -rf {} +

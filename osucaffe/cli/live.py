@@ -93,6 +93,8 @@ class Live(Observer):
         traceback: TracebackType | None,
     ) -> None:
         self._handler.write = None
+        # Of a run that was stopped nothing is left of it: it would tell of a run that goes on.
+        self._live.transient = self._solver.stopped or error is not None
         self._live.stop()
 
     def _write(self, line: str) -> None:

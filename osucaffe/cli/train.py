@@ -24,7 +24,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from . import comm_profile, options, ranks, servers
+from . import comm_profile, keeping, options, ranks, servers
 from .agreement import check_alike
 
 if TYPE_CHECKING:
@@ -66,6 +66,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="snapshot",
         help="what a hangup does (default: snapshot)",
     )
+    keeping.add_arguments(parser)
     options.add_log(parser)
     parser.add_argument(
         "--trace",
@@ -147,6 +148,7 @@ def _train(args: argparse.Namespace, job: Job) -> int:
         )
     with contextlib.ExitStack() as stack:
         signals = stack.enter_context(Signals(args.sigint_effect, args.sighup_effect))
+        kept = keeping.make(args, signals.request)
         observers: list[Observer] = []
         if args.tensorboard and first:
             from .tensorboard import TensorBoard
@@ -156,7 +158,7 @@ def _train(args: argparse.Namespace, job: Job) -> int:
             param,
             backend,
             file=args.solver,
-            request=signals.request,
+            request=kept.request,
             observers=observers,
             group=ranks.make_process_group(args, job, topology, roles),
             loss_scale=args.loss_scale,
@@ -169,6 +171,8 @@ def _train(args: argparse.Namespace, job: Job) -> int:
         options.check_fed(solver.net, args.solver)
         if first:
             log_summary(solver)
+            kept.begin(solver)
+            solver.observers.append(kept)
         if args.trace:
             from ..solvers.tracer import Tracer
 
@@ -187,6 +191,8 @@ def _train(args: argparse.Namespace, job: Job) -> int:
         else:
             solver.solve()
         solver.close()
+        if signals.stopped_by:
+            keeping.log_hint(kept)
         return _exit_code(solver, signals)
 
 
