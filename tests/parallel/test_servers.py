@@ -14,6 +14,7 @@ from osucaffe.proto import read_state, read_weights
 from tests.comm.hosts import hosts
 from tests.comm.ranks import mpiexec, needs_mpi
 
+from . import kills
 from .equivalence import NET, make_data
 
 SOLVER = """
@@ -153,3 +154,9 @@ def test_refusals(options: list[str], message: str, tmp_path: Path) -> None:
     assert done.returncode != 0
     assert message in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.long
+@needs_mpi
+def test_killed_at_random_all_end_and_resume_exactly() -> None:
+    assert len(kills.main(3)) == 3
