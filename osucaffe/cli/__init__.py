@@ -22,9 +22,11 @@ from ..errors import nearest
 COMMANDS = (
     *("train", "test", "time", "classify", "extract_features"),
     *(
+        "summary",
         "device_query",
         "tune",
         "bench",
+        "predict",
         "upgrade",
         "data",
         "snapshot",

@@ -69,7 +69,7 @@ def run(args: argparse.Namespace) -> None:
     from ..data.folder import find_photos, split
     from ..data.photo_set import LABELS, PhotoSettings
     from ..files import write_bytes
-    from .classify import SUFFIXES
+    from .photo_input import SUFFIXES
 
     log.start()
     entries, classes = find_photos(args.photos, SUFFIXES)

@@ -76,7 +76,9 @@ class Live(Observer):
             speed=f"{speed:{',.0f' if speed >= 100 else '.3g'}} iter/s" if speed else "",
             left="" if left is None else f"{_clock(left)} left",
         )
-        scores = "  ".join(filter(None, [self._loss, *self._scores.values()]))
+        epochs = self._solver.epochs
+        epoch = f"epoch {epochs.epoch(done):.3g}" if epochs else ""
+        scores = "  ".join(filter(None, [epoch, self._loss, *self._scores.values()]))
         return Group(Text(scores or f"training {self._solver.net.name}"), self._progress)
 
     def __enter__(self) -> Live:

@@ -137,6 +137,7 @@ def _train(args: argparse.Namespace, job: Job) -> int:
     sharers = sum(each.host == topology.own.host for each in topology.ranks)
     from ..solvers.signals import Signals
     from ..solvers.solver import Solver
+    from .summary import log_summary
 
     if first and args.gpu is None and param.HasField("solver_mode") and param.solver_mode:
         logging.getLogger("osucaffe").warning(
@@ -166,6 +167,8 @@ def _train(args: argparse.Namespace, job: Job) -> int:
             data_config=options.data_config(args, sharers),
         )
         options.check_fed(solver.net, args.solver)
+        if first:
+            log_summary(solver)
         if args.trace:
             from ..solvers.tracer import Tracer
 

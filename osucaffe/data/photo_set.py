@@ -63,8 +63,8 @@ def find_settings(folder: Path) -> PhotoSettings | None:
 def read_labels(path: Path) -> list[str]:
     """The names of classes in a file, one a line."""
     try:
-        text = read_bytes(path).decode()
-    except UnicodeDecodeError as error:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"{path}: cannot read the labels: {reason(error)}") from None
     return [line for line in text.splitlines() if line.strip()]
 
