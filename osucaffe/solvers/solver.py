@@ -20,6 +20,7 @@ from ..loading import NOT_STRICT, Model, load_weights
 from ..proto import caffe_pb2, read_net, read_weights, refuse_unread
 from . import snapshot, testing
 from .detection import check_evaluation
+from .epochs import epochs_of
 from .iteration import Iteration
 from .losses import Losses
 from .nets import testing_nets, training_net
@@ -80,7 +81,7 @@ class Solver:
         self.observers = list(observers)
         self.iteration = 0
         self.tracer: Tracer | None = None
-        self._request = request
+        self.request = request
         self._inspectable = inspectable or param.debug_info
         self.loss_scale = make_loss_scale(backend, loss_scale)
         refuse_unread(param, f"{file}: ")
@@ -126,6 +127,7 @@ class Solver:
         self.test_nets = [
             choice.build(phase="TEST", share=self.net, **common) for choice in self._test_choices
         ]
+        self.epochs = epochs_of(self.net, self.param.iter_size * self.group.size)
         self.optimizer = Optimizer(self.net, self._update, self.backend, self.loss_scale)
         self._iteration = Iteration(self)
         check_evaluation(self.param, self.test_nets)
@@ -147,6 +149,8 @@ class Solver:
 
     def solve(self) -> None:
         """Train up to max_iter, with tests and snapshots on the way, or until asked to stop."""
+        if self.param.max_iter <= 0:
+            raise UserError(f"{self.file}: max_iter, how many iterations to train, is not given")
         if self.iteration >= self.param.max_iter:
             raise UserError(
                 f"{self.file}: already at iteration {self.iteration} of max_iter "
@@ -198,7 +202,7 @@ class Solver:
             else:
                 with self.group.watch():
                     self._iteration.run()
-            request = self.group.agree(self._request())
+            request = self.group.agree(self.request())
             self.iteration += 1
             self._writer.look()
             if self.due(self._check_interval):
@@ -249,7 +253,7 @@ class Solver:
 
     def interrupted(self) -> bool:
         """Do what is asked for in the midst of a test. Returns whether it is to end."""
-        request = self.group.agree(self._request())
+        request = self.group.agree(self.request())
         if request == SNAPSHOT:
             self.snapshot(wait=False)
         return request == STOP

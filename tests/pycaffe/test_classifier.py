@@ -123,3 +123,25 @@ def test_a_net_without_an_input_is_refused(files, tmp_path):
     weights = files[1]
     with pytest.raises(UserError, match="one input, not 0: give its deploy"):
         caffe.Classifier(write(tmp_path, text), weights)
+
+
+def test_a_mean_of_the_images_size_is_made_to_fit_the_crop(files):
+    """As Caffe's classify.py has it by default: images of 256, their mean, a smaller input."""
+    large = caffe.Classifier(*files, image_dims=(8, 8), mean=np.full((3, 8, 8), 5.0))
+    small = caffe.Classifier(*files, image_dims=(8, 8), mean=np.full((3, 6, 6), 5.0))
+    np.testing.assert_allclose(large.predict([image()]), small.predict([image()]), rtol=1e-6)
+
+
+def test_a_script_without_a_gpu_is_told_in_its_own_words(files, monkeypatch):
+    def missing(device, precision):
+        raise UserError("no GPU is there")
+
+    monkeypatch.setattr("osucaffe.backends.cuda.Cuda", missing)
+    caffe.set_device(99)  # no other test has made its backend
+    caffe.set_mode_gpu()
+    try:
+        with pytest.raises(UserError, match=r"set_mode_gpu\(\) \(set_mode_cpu\(\) is .* no GPU is"):
+            caffe.Net(files[0], caffe.TEST)
+    finally:
+        caffe.set_mode_cpu()
+        caffe.set_device(0)

@@ -77,8 +77,8 @@ def _call(
 
 
 def _host() -> str:
-    """What tells this running system, and its processes' numbers, from others."""
+    """What tells this host, its running system, and its processes' numbers, from others."""
     boot = Path("/proc/sys/kernel/random/boot_id")
     names = Path("/proc/self/ns/pid")
     where = os.readlink(names) if names.exists() else ""
-    return (boot.read_text().strip() if boot.exists() else "") + where
+    return os.uname().nodename + (boot.read_text().strip() if boot.exists() else "") + where
