@@ -22,13 +22,16 @@ from ..errors import nearest
 COMMANDS = (
     *("train", "test", "time", "classify", "extract_features"),
     *(
+        "summary",
         "device_query",
         "tune",
         "bench",
+        "predict",
         "upgrade",
         "data",
         "snapshot",
         "models",
+        "new",
         "layers",
         "net_spec",
         "export",
@@ -37,6 +40,9 @@ COMMANDS = (
     ),
     *("convert_imageset", "compute_image_mean", "convert_mnist", "convert_cifar"),
 )
+
+_WITH_NETS = ("train", "test", "time", "classify", "extract_features", "net_spec", "export")
+"""The commands that make the layers of a net that they are given."""
 
 _EPILOG = """\
 Options are Caffe's; one dash or two, "-" or "_" are alike: -log_dir D, --log-dir=D.
@@ -67,6 +73,7 @@ def _run(arguments: Sequence[str] | None) -> int:
     words = _normalize(sys.argv[1:] if arguments is None else arguments)
     try:
         args = _parser().parse_args(words or ["--help"])
+        hooks.python_layers = not getattr(args, "no_python_layers", False)
         code = int(args.run(args) or 0)
         if sys.stdout:  # None where the shell closed it
             sys.stdout.flush()
@@ -155,6 +162,13 @@ def _parser() -> argparse.ArgumentParser:
             allow_abbrev=False,
         )
         module.add_arguments(command)
+        if name in _WITH_NETS:
+            command.add_argument(
+                "--no_python_layers",
+                action="store_true",
+                help="refuse Python layers of modules that are not osucaffe's: what a net of "
+                "unknown origin needs",
+            )
         command.set_defaults(run=module.run)
     return parser
 

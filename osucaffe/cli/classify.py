@@ -7,15 +7,20 @@ Images enter the net as they did in training: blue first and 0..255, less a mean
 middle part where training cropped. That is what the transform_param of the data layer says: the
 one in the prototxt that --trained_with names, else in the weights, which hold the net that was
 trained. Options override each of it (--raw_scale comes before the mean, --input_scale behind it).
-The log says what was done. Nets with one input channel get grey images."""
+The log says what was done. Nets with one input channel get grey images.
+
+Photographs enter as the records of `osucaffe data folder` did when the net was tested, where
+`osucaffe new` wrote beside the model how these were made (or --data names their folder): the scores
+are the same. Names of labels are found there, too. Images are turned as their EXIF data say."""
 
 from __future__ import annotations
 
 import argparse
 import itertools
 from collections import deque
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,9 +31,7 @@ if TYPE_CHECKING:
 
     from ..comm.job import Job
     from ..pycaffe import Classifier
-
-SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".ppm", ".pgm", ".tif", ".tiff", ".webp")
-"""Of the files in a folder, these are images."""
+    from .photo_input import PhotoInput
 
 
 def _numbers(text: str) -> list[float]:
@@ -54,7 +57,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("images", metavar="IMAGE", nargs="+", help="image files, or folders")
     parser.add_argument("--model", metavar="FILE", required=True, help="the net's prototxt")
     parser.add_argument("--weights", metavar="FILE", required=True, help="the trained model")
-    parser.add_argument("--labels", metavar="FILE", help="the names of the classes, one a line")
+    parser.add_argument(
+        "--labels",
+        metavar="FILE",
+        help="the names of the classes, one a line (default: labels.txt beside the model)",
+    )
+    parser.add_argument(
+        "--data",
+        metavar="DIR",
+        help="what osucaffe data folder made of the photographs of training (default: as the files "
+        "beside the model say)",
+    )
     parser.add_argument(
         "--top", metavar="N", type=options.positive, default=5, help="how many labels (default: 5)"
     )
@@ -102,6 +115,7 @@ def _classify(args: argparse.Namespace, job: Job) -> None:
 
     from ..errors import UserError, naming
     from ..pycaffe import Classifier, io, settings
+    from .photo_input import find_files, load_upright, read_names
 
     settings.use(options.make_backend(args))
     with naming(args.model):
@@ -109,15 +123,16 @@ def _classify(args: argparse.Namespace, job: Job) -> None:
         if not classifier.outputs:
             raise UserError("a net to classify with has an output")
     options.check_strict(classifier.mismatch, args)
-    channels = classifier.preprocess.channels
-    _set_input(classifier, args)
-    paths = list(_files(args.images))
+    load = partial(io.load_image, color=classifier.preprocess.channels > 1)
+    photos = _set_input(classifier, args)
+    paths = list(find_files(args.images))
     labels: list[str] = []
     shown: list[list[tuple[str, float]]] = []
 
     def enter(path: str) -> np.ndarray:
-        image = io.load_image(path, color=channels > 1)
-        return classifier.entered(image, oversample=args.oversample)
+        if photos:
+            return photos.enter(path, args.oversample)
+        return classifier.entered(load_upright(path, load), oversample=args.oversample)
 
     size = max(1, classifier.blobs[classifier.inputs[0]].shape[0] // (10 if args.oversample else 1))
     batches = [paths[start : start + size] for start in range(0, len(paths), size)]
@@ -129,7 +144,7 @@ def _classify(args: argparse.Namespace, job: Job) -> None:
 
     found = sharing.in_turn(job, len(batches), score)
     for batch, scores in zip(batches, found, strict=not job.rank):
-        labels = labels or _read_labels(args.labels, scores.shape[1])
+        labels = labels or read_names(args, scores.shape[1])
         best = np.argsort(-scores, axis=1)[:, : args.top]
         for path, row, order in zip(batch, scores, best, strict=True):
             print(path)
@@ -139,22 +154,8 @@ def _classify(args: argparse.Namespace, job: Job) -> None:
                 shown.append([(labels[index], float(row[index])) for index in order])
     images.close()
     if args.picture and not job.rank:
-        pictures = [io.load_image(path, color=channels > 1) for path in paths]
+        pictures = [load_upright(path, load) for path in paths]
         _draw(paths, pictures, shown, args.picture)
-
-
-def _files(given: list[str]) -> Iterator[str]:
-    """The files that are named, and those in the folders that are named."""
-    from ..errors import UserError
-
-    for name in given:
-        if not Path(name).is_dir():
-            yield name
-            continue
-        inside = [path for path in Path(name).rglob("*") if path.suffix.lower() in SUFFIXES]
-        if not inside:
-            raise UserError(f"{name}: there is no image in this folder ({', '.join(SUFFIXES)})")
-        yield from map(str, sorted(inside))
 
 
 def _ahead(
@@ -182,13 +183,15 @@ def _ahead(
                 future.cancel()
 
 
-def _set_input(classifier: Classifier, args: argparse.Namespace) -> None:
-    """Let images enter as the options and the training say, and tell it."""
+def _set_input(classifier: Classifier, args: argparse.Namespace) -> PhotoInput | None:
+    """Let images enter as the options and the training say, and tell it. Returns what lets
+    photographs enter, where they do so as the records of training did."""
     import logging
 
     from ..data.preprocessing import Preprocessing, find_preprocessing
     from ..errors import UserError
     from ..proto import read_net
+    from .photo_input import find_photos_input
 
     logger = logging.getLogger("osucaffe")
     entry, trained = classifier.preprocess, classifier.trained
@@ -199,6 +202,8 @@ def _set_input(classifier: Classifier, args: argparse.Namespace) -> None:
                 f"--trained_with {args.trained_with}: has no layer that reads images, or several "
                 "that differ: give the prototxt that the net was trained with"
             )
+    if photos := find_photos_input(args, trained, entry):
+        return photos
     given = [args.mean, args.input_scale, args.raw_scale]
     if trained is None and all(each is None for each in given):
         logger.warning(
@@ -226,6 +231,7 @@ def _set_input(classifier: Classifier, args: argparse.Namespace) -> None:
     crop = f", of which {part} of {inner}" if scaled != inner else ""
     origin = f" (trained: {trained.origin})" if trained else ""
     logger.info("Images are scaled to %s%s; %s%s", scaled, crop, entry, origin)
+    return None
 
 
 def _read_mean(given: str) -> np.ndarray:
@@ -246,21 +252,6 @@ def _read_mean(given: str) -> np.ndarray:
         except (OSError, ValueError):
             raise UserError(f"--mean {given}: not a whole .npy file") from None
     return read_mean(given)
-
-
-def _read_labels(path: str | None, count: int) -> list[str]:
-    from ..errors import UserError, reason
-
-    if path is None:
-        return [f"class {index}" for index in range(count)]
-    try:
-        labels = Path(path).read_text().splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: cannot read the labels: {reason(error)}") from None
-    labels = [label for label in labels if label.strip()]
-    if len(labels) != count:
-        raise UserError(f"{path}: has {len(labels)} labels for {count} classes of the net")
-    return labels
 
 
 def _draw(

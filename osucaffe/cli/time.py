@@ -28,9 +28,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from . import options
+from .units import operations
 
 if TYPE_CHECKING:
-    from ..backends.tensor import Call
     from ..net import Net
     from .rates import Rates
 
@@ -182,13 +182,10 @@ def measure_whole(net: Net, iterations: int) -> float:
 
 def _count(net: Net, layers: list[Layer]) -> None:
     """Add up the operations of each layer's calls, and the bytes of the tensors in them."""
-    from ..graph.flops import flops
+    from ..graph.flops import by_layer, flops
 
     for direction, program in zip(("forward", "backward"), net.programs, strict=False):
-        calls: list[list[Call]] = [[] for _ in range(len(layers) + 1)]  # at its end, of no layer
-        for call in program:
-            calls[call.position].append(call)
-        for layer, own in zip(layers, calls, strict=False):
+        for layer, own in zip(layers, by_layer(program, len(layers)), strict=True):
             cost = getattr(layer, direction)
             cost.flops = sum(map(flops, own))
             cost.served = [
@@ -253,11 +250,10 @@ def _share(floor: float, milliseconds: float) -> str:
     return f"{floor / milliseconds:.0%}" if milliseconds else "-"
 
 
-def _rates(operations: int, milliseconds: float) -> str:
+def _rates(count: int, milliseconds: float) -> str:
     """Operations and how many a second: "1.23 MFLOP, 45.6 GFLOP/s"."""
-    size, unit = (operations / 1e9, "GFLOP") if operations >= 1e9 else (operations / 1e6, "MFLOP")
-    rate = operations / milliseconds / 1e6 if milliseconds else 0.0
-    return f"{size:.3g} {unit}, {rate:.3g} GFLOP/s"
+    rate = count / milliseconds / 1e6 if milliseconds else 0.0
+    return f"{operations(count)}, {rate:.3g} GFLOP/s"
 
 
 def _print_table(net: Net, layers: Sequence[Layer], rates: Rates) -> None:

@@ -17,6 +17,9 @@ MESSAGES = {
     "stuck": ("waited too long", "Waiting for this rank's GPU"),
     "differ": ('rank 1 has another layer "ip" (number 1 of the net) than rank 0',),
     "drift": ("at a snapshot (iteration 30) the weights of rank 1 are not those of rank 0",),
+    "silent": (
+        'at --check (iteration 28) the weights of rank 1 are not those of rank 0, in layer "ip": ',
+    ),
     "disk": ("rank 0 of 3", "the folder of snapshot_prefix", "does not exist"),
     "full": ("rank 0 of 3", "cannot write it: it needs ", "but only 16 are free on the disk"),
     "kill": ("signal 9",),
