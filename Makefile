@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check
 ITERATIONS ?= 3000
 
-.PHONY: help train test test-long test-quick test-lowest test-newest test-pythons test-gpu lint docs bench-cpu bench-data bench-gpu bench-setup bench-kernels bench-train bench-scaling bench-comm bench-recurrent bench-infer clean
+.PHONY: help papers bench-predict train test test-long test-quick test-lowest test-newest test-pythons test-gpu lint docs bench-cpu bench-data bench-gpu bench-setup bench-kernels bench-train bench-scaling bench-comm bench-comm-cpu bench-recurrent bench-infer clean fuzz
 .DELETE_ON_ERROR:
 
 help:
@@ -16,6 +16,7 @@ help:
 	@echo "make test-lowest   run them in a new environment, with the lowest versions of what osucaffe needs"
 	@echo "make test-newest   the same with the newest, and mypy"
 	@echo "make test-pythons  the same with each of Python $(PYTHONS) that is here"
+	@echo "make fuzz       run mutated inputs of all kinds for SECONDS=600 (SEED=1): none may crash or hang"
 	@echo "make test-gpu   run the tests that need a GPU, on a machine that has one"
 	@echo "make lint       run ruff and mypy only"
 	@echo "make docs       write the documentation as a site to site/, every link checked"
@@ -29,6 +30,9 @@ help:
 	@echo "make bench-recurrent  an LSTM beside torch.nn.LSTM; PYTHON=... on a GPU machine"
 	@echo "make bench-infer  forward passes beside OpenCV and PyTorch; PYTHON=... on a GPU machine"
 	@echo "make bench-comm  all-reduces on 2, 4 .. GPUs, beside NCCL"
+	@echo "make bench-comm-cpu  all collectives on CPUs, beside the MPI library's (MAX_MB=16)"
+	@echo "make papers     what the published systems' figures would be with our designs, predicted"
+	@echo "make bench-predict  predictions beside real runs, on this machine and between namespaces"
 	@echo "make clean      remove the environment, the data and everything else made here"
 
 train: $(VENV)/run.stamp data/mnist/mnist_train_lmdb/data.mdb
@@ -83,6 +87,11 @@ CUDA ?= cuda13
 test-gpu: $(VENV)/$(CUDA).stamp
 	$(BIN)/pytest -m gpu
 
+SECONDS ?= 600
+SEED    ?= 1
+fuzz: $(VENV)/dev.stamp
+	$(BIN)/python -m tests.fuzz --seconds $(SECONDS) --seed $(SEED)
+
 lint: $(VENV)/dev.stamp
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
@@ -125,6 +134,16 @@ bench-scaling:
 bench-comm:
 	$(PYTHON) -m benchmarks.bench_comm --gpu
 
+MAX_MB ?= 16
+bench-comm-cpu: $(VENV)/dev.stamp
+	$(BIN)/python -m benchmarks.bench_comm --max_mb $(MAX_MB)
+
+papers: $(VENV)/run.stamp
+	$(BIN)/python -m benchmarks.papers
+
+bench-predict: $(VENV)/dev.stamp data/mnist/mnist_train_lmdb/data.mdb
+	$(BIN)/python -m benchmarks.bench_predict
+
 data/mnist/mnist_train_lmdb/data.mdb: | $(VENV)/run.stamp
 	$(BIN)/osucaffe data mnist --out data/mnist
 
@@ -154,4 +173,5 @@ $(VENV)/bench.stamp: pyproject.toml | $(VENV)/bin/python
 
 clean:
 	rm -rf $(VENV) $(VENV)-* data/mnist build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache
+	rm -f models/lenet/lenet_iter_*.caffemodel models/lenet/lenet_iter_*.solverstate
 	find . -name __pycache__ -prune -exec rm -rf {} +

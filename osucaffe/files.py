@@ -5,10 +5,11 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 from .errors import UserError, reason
+from .leftovers import temporary_beside
 
 _LONGEST = 1 << 28
 """Bytes that are read of what is no file: a model, say, that a pipe brings."""
@@ -33,15 +34,19 @@ def unreadable(path: str | Path, error: OSError) -> UserError:
     where = ""
     if isinstance(error, FileNotFoundError) and not Path(path).is_absolute():
         where = f" (looked in {Path.cwd()})"
+    if isinstance(error, IsADirectoryError):
+        what = "an LMDB" if (Path(path) / "data.mdb").exists() else "a folder"
+        return UserError(f"{path}: it is {what}, but a file is wanted here")
     return UserError(f"{path}: cannot read it: {error.strerror}{where}")
 
 
-def write_bytes(path: str | Path, content: bytes) -> None:
+def write_bytes(path: str | Path, *content: bytes) -> None:
     """Write a file, whole or not at all. Raises UserError, before it writes if space is short."""
     with replacing(path) as temporary:
         if temporary != Path(path):  # no device or pipe
-            _check_space(temporary.parent, len(content))
-        temporary.write_bytes(content)
+            _check_space(temporary.parent, sum(map(len, content)))
+        with temporary.open("wb") as file:
+            file.writelines(content)
 
 
 def _check_space(folder: Path, needed: int) -> None:
@@ -63,21 +68,17 @@ def replacing(path: str | Path) -> Iterator[Path]:
     becomes a UserError. A device or a pipe (/dev/null) is written to as it is.
     """
     path = Path(path)
-    temporary = path.with_name(f".{path.stem}.{os.getpid()}.tmp{path.suffix}")
     try:
         if path.exists() and not path.is_file():
             yield path
         else:
-            yield temporary
-            _synchronize(temporary)
-            temporary.replace(path)
-            _synchronize(path.parent)
-    except BaseException as error:
-        with suppress(OSError):
-            temporary.unlink(missing_ok=True)
-        if isinstance(error, OSError):
-            raise UserError(f"{path}: cannot write it: {reason(error)}") from None
-        raise
+            with temporary_beside(path) as temporary:
+                yield temporary
+                _synchronize(temporary)
+                temporary.replace(path)
+                _synchronize(path.parent)
+    except OSError as error:
+        raise UserError(f"{path}: cannot write it: {reason(error)}") from None
 
 
 def _synchronize(path: Path) -> None:

@@ -37,7 +37,7 @@ def test_space_is_asked_for_before_anything_is_written(
     write_bytes(tmp_path / "f", bytes(1024))
     refusal = "cannot write it: it needs 1,025 bytes, but only 1,024"
     with monkeypatch.context() as patch:
-        patch.delattr(Path, "write_bytes")
+        patch.delattr(Path, "open")
         with pytest.raises(UserError, match=refusal):
             write_bytes(tmp_path / "f", bytes(1025))
     assert read_bytes(tmp_path / "f") == bytes(1024)

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 pytestmark = pytest.mark.slow
-UNPACKED = ("__pycache__", "*.pyc")
+UNPACKED = ("__pycache__", "*.pyc", "*.caffemodel", "*.solverstate", "*.log")
 PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input")
 
 
@@ -31,9 +31,9 @@ def run(*command: str, cwd: Path, **environment: str) -> str:
 def wheel(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("wheel")
     source = folder / "source"
-    shutil.copytree(
-        root / "osucaffe", source / "osucaffe", ignore=shutil.ignore_patterns(*UNPACKED)
-    )
+    for name in "osucaffe", "models":
+        ignored = shutil.ignore_patterns(*UNPACKED)
+        shutil.copytree(root / name, source / name, symlinks=True, ignore=ignored)
     for name in "pyproject.toml", "README.md", "LICENSE":
         shutil.copy(root / name, source)
     options = ("--no-deps", "--no-build-isolation", "--no-index", "--verbose", "--wheel-dir")
@@ -51,6 +51,10 @@ def test_it_has_every_file(wheel: Path, root: Path) -> None:
         path.relative_to(root).as_posix()
         for path in (root / "osucaffe").rglob("*")
         if path.is_file() and "__pycache__" not in path.parts
+    } | {
+        f"osucaffe/{path.relative_to(root).as_posix()}"
+        for path in (root / "models").rglob("*")
+        if path.suffix in (".prototxt", ".md", ".py")
     }
     assert names == files
     assert {Path(name).suffix for name in names} >= {".cu", ".cuh", ".proto", ".pyi", ".xz"}
@@ -70,3 +74,6 @@ def test_what_is_installed_runs(wheel: Path, root: Path, tmp_path: Path) -> None
     command = (program, "time", "--model", model, "--iterations", "1")
     told = run(*command, cwd=tmp_path, PYTHONPATH=str(there))
     assert "conv1" in told
+    run(program, "models", "copy", "lenet", cwd=tmp_path, PYTHONPATH=str(there))
+    copied = tmp_path / "models" / "lenet" / "deploy.prototxt"
+    assert copied.read_bytes() == Path(model).read_bytes()

@@ -35,6 +35,10 @@ ARITHMETIC = {
     ast.Pow: "power",
 }  # fmt: skip
 
+ELU = "y = where(a > 0, a, alpha * expm1(min(a, 0)))"
+PRELU = "y = where(a > 0, a, a * b)"
+"""Formulas for which libraries have code of their own: they know them by these words."""
+
 
 @dataclass(frozen=True)
 class Number:

@@ -10,7 +10,7 @@
                                         images with boxes, for SSD; and LMDB.labelmap.prototxt
   osucaffe data convert LEVELDB LMDB    a LevelDB as an LMDB, of the same records
   osucaffe data inspect LMDB            what it holds; --sheet FILE.png: a picture of samples
-  osucaffe data verify LMDB             decode everything, name the bad records
+  osucaffe data verify LMDB ...         decode everything, name the bad records
 
 Without --files, MNIST is taken from its public mirrors (and its checksums verified), or else a
 subset of 10,000 + 2,000 digits that comes with osucaffe."""
@@ -22,6 +22,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from . import data_folder, options
+from .verifying import verify_all
 
 if TYPE_CHECKING:
     from ..data.survey import Survey
@@ -68,8 +69,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     inspect.add_argument(
         "--samples", metavar="N", type=options.positive, default=60, help="how many (default: 60)"
     )
-    verify = commands.add_parser("verify", help="decode all of an LMDB", allow_abbrev=False)
-    verify.add_argument("input", metavar="LMDB", help="the database")
+    verify = commands.add_parser("verify", help="decode all of LMDBs", allow_abbrev=False)
+    verify.add_argument("input", metavar="LMDB", nargs="+", help="the databases")
     verify.add_argument(
         "--classes", metavar="N", type=options.positive, help="labels are to be 0 to N-1"
     )
@@ -134,7 +135,7 @@ def _inspect(args: argparse.Namespace) -> None:
     from ..data.survey import sample
     from ..errors import UserError
 
-    found = _survey(args, "Inspecting")
+    found = _survey(args.input, args, "Inspecting")
     print(f"{args.input}: {found.records:,} records, {_size(found.nbytes)}")
     if found.labels:  # else no record can be read
         print(f"  form    {_counts(found.forms.items())}")
@@ -166,25 +167,34 @@ def _inspect(args: argparse.Namespace) -> None:
 
 
 def _verify(args: argparse.Namespace) -> None:
+    verify_all(args.input, "databases", lambda path: _verify_one(path, args))
+
+
+def _verify_one(path: str, args: argparse.Namespace) -> None:
     from ..errors import UserError
 
-    found = _survey(args, "Verifying", decode=True, classes=args.classes)
+    found = _survey(path, args, "Verifying", decode=True, classes=args.classes)
     _print_bad(found)
     if found.bad:
-        raise UserError(f"{args.input}: {len(found.bad):,} of {found.records:,} records are bad")
-    print(f"{args.input}: all {found.records:,} records are good")
+        raise UserError(f"{path}: {len(found.bad):,} of {found.records:,} records are bad")
+    print(f"{path}: all {found.records:,} records are good")
     if len(found.shapes) > 1:
         print(f"  of {len(found.shapes):,} sizes: a net needs transform_param's crop_size")
 
 
 def _survey(
-    args: argparse.Namespace, what: str, *, decode: bool = False, classes: int | None = None
+    path: str,
+    args: argparse.Namespace,
+    what: str,
+    *,
+    decode: bool = False,
+    classes: int | None = None,
 ) -> Survey:
     from ..data.database import open_database
     from ..data.survey import survey
     from .progress import progress
 
-    database = open_database(args.input)
+    database = open_database(path)
     with progress(what, len(database)) as advance:
         return survey(
             database,

@@ -98,6 +98,13 @@ def _add_communication(group: argparse._ArgumentGroup) -> None:
         default="auto",
         help="the algorithm of collective operations; auto (the default): as the tuning table says",
     )
+    add(
+        "--check",
+        metavar="N",
+        type=options.positive,
+        default=0,
+        help="compare the ranks' weights every N iterations, and end the job where they differ",
+    )
     add("--tuning", metavar="FILE", help="a tuning table that `osucaffe tune` wrote")
     add(
         "--comm_timeout",

@@ -15,9 +15,11 @@ import traceback
 from collections.abc import Iterator
 from typing import Any, NoReturn
 
+from .. import messages
 from ..backends.cores import usable_cores
 from ..errors import UserError
 from ..parent import end_with_parent
+from .segments import unlink_segments
 from .watchdog import GRACE, Watchdog
 
 _LAUNCHERS = (
@@ -63,6 +65,10 @@ class Job:
         """Every rank's value, in the order of the ranks, on every rank."""
         return [value]
 
+    def collect(self, value: Any) -> list[Any]:
+        """Every rank's value, in the order of the ranks, on rank 0; on the others nothing."""
+        return [value]
+
     def agree(self, wish: int) -> int:
         """The greatest wish that any rank had in the call before this one (0 in the first).
 
@@ -97,6 +103,8 @@ class MpiJob(Job):
         self.rank = self.world.rank
         self.size = self.world.size
         self._control = self.world.Dup()
+        self._control.Barrier()
+        unlink_segments()
         self._wish: Any = None
         self.watchdog = Watchdog(0, self.expire)
 
@@ -107,6 +115,10 @@ class MpiJob(Job):
     def gather(self, value: Any) -> list[Any]:
         with self.watch("messages of all ranks"):
             return self._control.allgather(value)
+
+    def collect(self, value: Any) -> list[Any]:
+        with self.watch("messages of all ranks"):
+            return self._control.gather(value) or []
 
     def watch(self, awaited: str) -> contextlib.AbstractContextManager[None]:
         return self.watchdog.watch(lambda: f"Waiting for {awaited}")
@@ -151,9 +163,9 @@ class MpiJob(Job):
 
     @contextlib.contextmanager
     def together(self) -> Iterator[None]:
-        """An exception inside ends all ranks: with its message, or with a traceback if it is no
-        UserError. Otherwise the others would wait for this one for ever. So does os._exit, after
-        which a launcher may end them and call that a success.
+        """An exception inside ends all ranks: with its message, after a traceback if it is one of a
+        user's own code. Otherwise the others would wait for this one for ever. So does os._exit,
+        after which a launcher may end them and call that a success.
         """
         own = os.getpid()
 
@@ -166,14 +178,16 @@ class MpiJob(Job):
         try:
             yield
         except BaseException as error:
-            if not isinstance(error, UserError | KeyboardInterrupt | SystemExit):
-                traceback.print_exc()
             if isinstance(error, UserError):
                 time.sleep(_TURN * min(self.rank, 4))
-            text = str(error) if isinstance(error, UserError) else repr(error)
             if isinstance(error, SystemExit):
                 text = f"it was left by sys.exit({error.code!r}), while the others go on"
-            self.abort("interrupted" if isinstance(error, KeyboardInterrupt) else text)
+            elif messages.is_users(error) or messages.debugging():
+                traceback.print_exc()
+                text = messages.tidy(repr(error))
+            else:
+                text = messages.explain(error)
+            self.abort(text)
             raise
         finally:
             os._exit = _exit
@@ -216,6 +230,7 @@ def leave(code: int) -> None:
         return
     with contextlib.suppress(UserError):
         world = start_mpi().COMM_WORLD
+        unlink_segments()
         if world.size > 1:
             time.sleep(_FORWARDING)
             world.Abort(code)

@@ -17,6 +17,7 @@ import lmdb
 import numpy as np
 
 from ..errors import UserError
+from ..leftovers import remove_leftovers, temporary_beside
 from .leveldb_database import LevelDatabase, is_leveldb
 from .lmdb_file import LmdbFile, Places, Record
 from .lmdb_tree import COPY_AGAIN
@@ -113,21 +114,20 @@ def write_database(
     one transaction.
     """
     target = Path(path)
-    temporary = target.parent / f".{target.name}.{uuid.uuid4().hex[:8]}"
     try:
         if target.exists() and not _is_database_folder(target):
             raise UserError(f"{target} exists and is not an LMDB: remove it or use another name.")
-        temporary.mkdir(parents=True)
-        count = _write(temporary, iter(records), batch)
-        _replace(temporary, target)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        remove_leftovers(target.parent)
+        with temporary_beside(target, folder=True) as temporary:
+            count = _write(temporary, iter(records), batch)
+            _replace(temporary, target)
     except OSError as error:
         raise UserError(f"cannot write LMDB {target}: {error.strerror or error}") from error
     except lmdb.Error as error:
         # This is all that LMDB says of a write that was cut short.
         hint = "; is the disk full?" if "Input/output error" in str(error) else ""
         raise UserError(f"cannot write LMDB {target}: {error}{hint}") from error
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
     return count
 
 
@@ -177,7 +177,7 @@ def _write(folder: Path, records: Iterator[tuple[bytes, bytes]], batch: int) -> 
 def _replace(temporary: Path, target: Path) -> None:
     """Move the finished folder to its name (a folder that is not empty cannot be renamed over)."""
     if target.exists():
-        old = temporary.with_name(temporary.name + ".old")
+        old = temporary.with_name(f".{target.name}.{uuid.uuid4().hex[:8]}.old")
         target.rename(old)
         temporary.rename(target)
         shutil.rmtree(old)

@@ -176,6 +176,8 @@ def _decode_other(data: memoryview, colour: bool | None) -> np.ndarray:
     if colour is None:
         mode = {"1": "L", "L": "L", "LA": "RGBA", "PA": "RGBA", "RGBA": "RGBA"}
         target = mode.get(image.mode, "RGB")
+        if image.mode in ("P", "RGB") and "transparency" in image.info:
+            target = "RGBA"  # as OpenCV reads it
     else:
         target = "RGB" if colour else "L"
     array = np.asarray(image.convert(target))

@@ -310,8 +310,8 @@ def _adding_maker(
     if len(found) != 1 or found[0].name not in adds or term.base or term.viewed or term.persistent:
         return None
     maker = found[0]
-    if maker.settings["relu"] is not None or "addend" in maker.reads:
-        return None
+    if maker.settings["relu"] is not None or "addend" in maker.reads or reads(maker, other):
+        return None  # what it reads may not change while it writes
     if (
         other.base
         or other.viewed

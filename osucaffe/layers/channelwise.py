@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..backends.formula import PRELU
 from ..backends.primitives import Program
 from ..backends.tensor import Shape, Tensor
 from ..blob import Blob
@@ -160,8 +161,7 @@ class PReLU(Spread):
     def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
         self.keep_input(program, bottom, top)
         self.slope = self.spread(self.parameters[0].data)
-        formula = "y = where(a > 0, a, a * b)"
-        program.broadcast([bottom[0].data, self.slope], [top[0].data], formula=formula)
+        program.broadcast([bottom[0].data, self.slope], [top[0].data], formula=PRELU)
 
     def backward(
         self, program: Program, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 
+from ..backends import formula
 from ..backends.primitives import Program
 from ..backends.tensor import Shape
 from ..blob import Blob
@@ -115,7 +116,7 @@ class ELU(Elementwise):
     """y = x where it is positive, else alpha * (exp(x) - 1) (Clevert et al. 2016)."""
 
     numbers = ("alpha",)
-    value = "y = where(a > 0, a, alpha * expm1(min(a, 0)))"
+    value = formula.ELU
     derivative = "y = where(b > 0, a, a * alpha * exp(min(b, 0)))"
     from_input = True
 

@@ -62,7 +62,7 @@ class Images(Stream):
         host's.
         """
         self._source = source
-        self.record_shape = source.record_shape
+        self.record_shape, self.records = source.record_shape, len(source)
         stays = (
             source.raw
             and not decoder

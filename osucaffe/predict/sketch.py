@@ -52,7 +52,7 @@ class Sketch:
         backend = Cpu()
         parts = assemble(self.param, "TRAIN", 1, backend, DataConfig(), inspectable=False)
         self.layers = [node.layer for node in parts.nodes]
-        self.parameters = adopt_parameters(self.layers, None)
+        self.parameters = adopt_parameters(self.layers, None, parts.blobs)
         find_gradients(parts.nodes, force=False)
         total = Tensor((), name="total loss", persistent=True)
         seeds = {blob.name: blob.diff for blob, _ in parts.losses}

@@ -24,6 +24,7 @@ from .caffe_pb2 import (
     SolverParameter,
     SolverState,
 )
+from .checksum import stated_checksum
 from .files import read_mean, read_net, read_solver, write_mean
 from .forks import is_unread, refuse_unread
 from .state import find_learned_net, read_state, write_state
@@ -76,6 +77,7 @@ __all__ = [
     "read_weights",
     "reads_images",
     "refuse_unread",
+    "stated_checksum",
     "title",
     "upgrade_net",
     "upgrade_solver",

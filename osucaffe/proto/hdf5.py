@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any
 from ..errors import UserError
 from ..files import unreadable, write_bytes
 from .blobs import MOST_VALUES
+from .checksum import check_hdf5, foot
 
 if TYPE_CHECKING:
     import h5py
 
 _SIGNATURE = b"\x89HDF\r\n\x1a\n"
-_FAULTS = (OSError, LookupError, ValueError, TypeError, AttributeError, RuntimeError)
+_FAULTS = (OSError, LookupError, ValueError, TypeError, AttributeError, RuntimeError, SystemError)
 """What h5py raises for a file that is damaged, or lacks something."""
 
 
@@ -36,6 +37,7 @@ def reading_hdf5(path: str | Path, what: str) -> Iterator[h5py.File]:
     one whose data lie in another file: it could name any that the user may read."""
     import h5py  # 0.1 s, so only for who needs it
 
+    check_hdf5(path)
     try:
         with h5py.File(path, "r") as file:
             _check(file)
@@ -68,8 +70,10 @@ def _check(file: h5py.File) -> None:
         raise ValueError(found)
 
 
-def write_hdf5(path: str | Path, fill: Callable[[h5py.File], None]) -> None:
-    """Write an HDF5 file that `fill` fills, whole or not at all. Raises UserError.
+def write_hdf5(
+    path: str | Path, fill: Callable[[h5py.File], None], *, checksum: bool = False
+) -> None:
+    """Write an HDF5 file that `fill` fills, whole or not at all; checksum: with one. UserError.
 
     It is made in memory: where a disk is full, the library may end the process.
     """
@@ -79,4 +83,4 @@ def write_hdf5(path: str | Path, fill: Callable[[h5py.File], None]) -> None:
         fill(file)
         file.flush()
         content = file.id.get_file_image()
-    write_bytes(path, content)
+    write_bytes(path, content, foot(content) if checksum else b"")

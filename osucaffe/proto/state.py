@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -34,21 +35,27 @@ def read_state(path: str | Path) -> SolverState:
     return state
 
 
-def write_state(path: str | Path, state: SolverState) -> None:
-    """Write a solver state, whole or not at all: HDF5 if the name ends in .h5. Raises UserError."""
+def write_state(path: str | Path, state: SolverState, *, checksum: bool = False) -> None:
+    """Write a solver state, whole or not at all: HDF5 if the name ends in .h5. Raises UserError.
+
+    checksum: with one, which the reader checks; other programs do not see it.
+    """
     if Path(path).suffix == ".h5":
-        write_hdf5(path, partial(_write_hdf5, state=state))
+        write_hdf5(path, partial(_write_hdf5, state=state), checksum=checksum)
     else:
-        write_message(path, state)
+        write_message(path, state, checksum=checksum)
 
 
-def find_learned_net(state_path: str | Path, learned_net: str) -> Path:
+def find_learned_net(state_path: str | Path, learned_net: str | bytes) -> Path:
     """The model file that a state names: relative to where training ran, or beside the state.
 
     Raises UserError when it is in neither place.
     """
     if not learned_net:
         raise UserError(f"{state_path}: names no model file, so it cannot be resumed from")
+    learned_net = os.fsdecode(learned_net)  # bytes where it is not UTF-8
+    if "\0" in learned_net:
+        raise UserError(f"{state_path}: names no model file that there can be; it is damaged")
     named = Path(learned_net)
     beside = Path(state_path).parent / named.name
     for candidate in (named, beside):
@@ -72,6 +79,8 @@ def _read_hdf5(file: h5py.File) -> SolverState:
         fill_blob(state.history.add(), history[str(i)][()])
     if "osucaffe" in file:
         state.osucaffe = file["osucaffe"][()].tobytes()
+    if "model_checksum" in file:
+        state.model_checksum = int(file["model_checksum"][0])
     return state
 
 
@@ -84,6 +93,8 @@ def _write_hdf5(file: h5py.File, state: SolverState) -> None:
         history[str(i)] = blob_to_array(blob)
     if state.HasField("osucaffe"):
         file["osucaffe"] = np.frombuffer(state.osucaffe, np.uint8)
+    if state.HasField("model_checksum"):
+        file["model_checksum"] = np.array([state.model_checksum], np.uint32)
 
 
 def _write_string(file: h5py.File, name: str, text: str) -> None:

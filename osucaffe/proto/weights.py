@@ -66,17 +66,20 @@ def read_model(path: str | Path) -> AnyWeights:
     return _checked(path, net)
 
 
-def write_weights(path: str | Path, net: AnyWeights, *, hdf5: bool | None = None) -> None:
+def write_weights(
+    path: str | Path, net: AnyWeights, *, hdf5: bool | None = None, checksum: bool = False
+) -> None:
     """Write a model file, whole or not at all. Raises UserError.
 
-    hdf5: whether as HDF5; by default, if the name ends in .h5.
+    hdf5: whether as HDF5; by default, if the name ends in .h5. checksum: with one, as in
+    `write_state`.
     """
     if Path(path).suffix == ".h5" if hdf5 is None else hdf5:
         with naming(path):
             check_hdf5_names(layer for layer in net.layer if layer.blobs)
-        write_hdf5(path, partial(_write_hdf5, net=net))
+        write_hdf5(path, partial(_write_hdf5, net=net), checksum=checksum)
     else:
-        write_message(path, net)
+        write_message(path, net, checksum=checksum)
 
 
 def check_hdf5_names(layers: Iterable[LayerParameter | LayerWeights]) -> None:

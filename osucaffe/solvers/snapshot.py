@@ -31,6 +31,7 @@ from ..proto import (
     find_learned_net,
     read_state,
     read_weights,
+    stated_checksum,
     write_state,
     write_weights,
 )
@@ -135,9 +136,12 @@ def write(files: Snapshot, model: NetParameter, state: SolverState) -> None:
     """Write the two files, the model first: where a state lies, its model is whole. UserError."""
     kind = "HDF5" if Path(files.state).suffix == ".h5" else "binary proto"
     logger.info("Snapshotting to %s file %s", kind, files.model)
-    write_weights(files.model, model)
+    write_weights(files.model, model, checksum=True)
+    checksum = stated_checksum(files.model)
+    if checksum is not None:  # None: the files are devices, such as /dev/null
+        state.model_checksum = checksum
     logger.info("Snapshotting solver state to %s file %s", kind, files.state)
-    write_state(files.state, state)
+    write_state(files.state, state, checksum=True)
 
 
 def find(path: str | Path, prefix: str, group: ProcessGroup) -> Restored | None:
@@ -161,21 +165,37 @@ def read(path: Path) -> Restored:
     state = read_state(path)
     progress = Progress.decode(state.osucaffe, path) if state.osucaffe else None
     model = find_learned_net(path, state.learned_net)
+    stated = stated_checksum(model)
+    if state.HasField("model_checksum") and stated not in (None, state.model_checksum):
+        raise UserError(
+            f"{path}: its model {model} is of another run (its checksum is not the one that the "
+            "state names); take an older snapshot, or put the right model beside the state"
+        )
     return Restored(path, state, progress, model, read_weights(model))
 
 
-def _newest(prefix: str) -> Restored | None:
-    """The newest whole snapshot; one that is damaged or lacks its model is passed over with a
-    warning."""
+def listed(prefix: str) -> list[Snapshot]:
+    """The snapshots whose state lies on the disk with this prefix, the oldest first; their models
+    are where they would be, had they not been moved."""
     stem = Path(prefix)
     pattern = re.compile(re.escape(stem.name) + r"_iter_(\d+)\.solverstate(\.h5)?")
     found = []
     for path in stem.parent.glob("*_iter_*.solverstate*"):
         if match := pattern.fullmatch(path.name):
             found.append((int(match[1]), path.stat().st_mtime_ns, path))
-    for _, _, path in sorted(found, reverse=True):
+    return [Snapshot(iteration, _model_of(path), str(path)) for iteration, _, path in sorted(found)]
+
+
+def _model_of(state: Path) -> str:
+    return str(state.with_name(state.name.replace(".solverstate", ".caffemodel")))
+
+
+def _newest(prefix: str) -> Restored | None:
+    """The newest whole snapshot; one that is damaged or lacks its model is passed over with a
+    warning."""
+    for each in reversed(listed(prefix)):
         try:
-            return read(path)
+            return read(Path(each.state))
         except UserError as error:
-            logger.warning("Passing over snapshot %s: %s", path, error)
+            logger.warning("Passing over snapshot %s: %s", each.state, error)
     return None

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from osucaffe.backends.formula import ELU, PRELU
 from osucaffe.backends.random import call_key
 
 from . import cases, reference
@@ -146,6 +147,9 @@ def elementwise_cases() -> None:
     case("several threads", "elementwise", {"inputs": [large], "outputs": [Output(large.shape)]},
          {"formula": "y = tanh(a) * a"},
          lambda: {"outputs": [np.tanh(large) * large]})  # fmt: skip
+    case("ELU", "elementwise", {"inputs": [a], "outputs": [y]},
+         {"formula": ELU, "constants": {"alpha": 0.7}},
+         lambda: {"outputs": [np.where(a > 0, a, 0.7 * np.expm1(a))]})  # fmt: skip
     case("plain", "sum", {"xs": [a, b], "y": y}, {}, lambda: {"y": a + b})
     case("coefficients", "sum", {"xs": [a, b, c], "y": y}, {"coefficients": [1.0, -2.0, 0.5]},
          lambda: {"y": a - 2 * b + c / 2})  # fmt: skip
@@ -184,6 +188,9 @@ def broadcast_cases() -> None:
              lambda total=total: {"y": 2 * total})  # fmt: skip
         case(label, "reduce_gradient", tensors | {"dw": Output(total.shape)}, settings,
              lambda total=total: {"dw": 2 * total})  # fmt: skip
+    x, slopes = normal(2, 3, 4, 5), normal(1, 3, 1, 1)
+    case("PReLU", "broadcast", {"inputs": [x, slopes], "outputs": [x]}, {"formula": PRELU},
+         lambda: {"outputs": [np.where(x > 0, x, slopes * x)]})  # fmt: skip
     case("in place", "broadcast", {"inputs": [a, b], "outputs": [a]}, {"formula": "y = a - b"},
          lambda: {"outputs": [a - b]})  # fmt: skip
 

@@ -81,3 +81,15 @@ def test_verify_names_bad_records(cli: Cli, fixtures) -> None:
     good = str(fixtures / "formats" / "jpeg6_lmdb")
     done = cli("data", "verify", good)
     assert (done.code, done.out) == (0, f"{good}: all 6 records are good\n")
+
+
+def test_verify_goes_on_behind_a_database_that_cannot_be_read(cli: Cli, fixtures) -> None:
+    good = str(fixtures / "formats" / "jpeg6_lmdb")
+    (cli.folder / "cut").mkdir()
+    content = Path(good, "data.mdb").read_bytes()
+    (cli.folder / "cut" / "data.mdb").write_bytes(content[:-5000])
+    done = cli("data", "verify", "cut", good)
+    assert (done.code, done.err) == (1, "osucaffe: 1 of 2 databases are bad\n")
+    first, second = done.out.splitlines()
+    assert "LMDB cut is truncated" in first
+    assert second == f"{good}: all 6 records are good"

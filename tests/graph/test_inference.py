@@ -116,11 +116,19 @@ NETS = {
     "sum with a ReLU": (
         convolution("c", "x", "c")
         + layer("r", "ReLU", "c", "c")
-        + convolution("d", "c", "d")
+        + convolution("b", "c", "b")
+        + convolution("d", "b", "d")
         + layer("s", "Eltwise", "c d", "s")
         + layer("q", "ReLU", "s", "s")
         + convolution("e", "s", "e"),
-        {"convolution": 3},
+        {"convolution": 4},
+    ),
+    "a convolution's input is the other term": (
+        convolution("c", "x", "c")
+        + convolution("d", "c", "d")
+        + layer("s", "Eltwise", "c d", "s")
+        + convolution("e", "s", "e"),
+        {"convolution": 3, "sum": 1},
     ),
     "the other term is wanted later": (
         convolution("c", "x", "c")

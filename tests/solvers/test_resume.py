@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 import re
 import subprocess
 import sys
@@ -13,7 +14,7 @@ import pytest
 
 from osucaffe.errors import UserError
 from osucaffe.net import Net
-from osucaffe.proto import blob_to_array, read_state, read_weights, write_state
+from osucaffe.proto import blob_to_array, read_state, read_weights, write_state, write_weights
 from osucaffe.solvers import Solver
 from osucaffe.solvers.nets import Choice
 
@@ -259,6 +260,47 @@ def test_auto_passes_over_what_is_not_whole(
     assert len(passed) == 3
 
 
+@pytest.mark.parametrize("form", END)
+def test_damage_that_leaves_a_file_readable_is_found(
+    tmp_path: Path, form: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = solver(settings(tmp_path, form=form))
+    for _ in range(2):
+        run.step(1)
+        event = run.snapshot()
+    for path in (Path(event.model), Path(event.state)):
+        whole = path.read_bytes()
+        at = whole.index(run.net.arena.data.array[:2].tobytes()) if ".caffe" in path.name else 0
+        at = at or len(whole) // 2
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+        with pytest.raises(UserError, match=rf"{path.name}: .* not what its checksum says"):
+            solver(settings(tmp_path, form=form)).restore(event.state)
+        caplog.clear()
+        assert solver(settings(tmp_path, form=form), resume="auto").iteration == 1
+        [passed] = [each for each in caplog.records if each.levelname == "WARNING"]
+        assert f"Passing over snapshot {event.state}: {path}: damaged" in passed.getMessage()
+        path.write_bytes(whole)
+    assert solver(settings(tmp_path, form=form), resume="auto").iteration == 2
+
+
+@pytest.mark.parametrize("form", END)
+def test_the_model_of_another_run_is_refused(tmp_path: Path, form: str) -> None:
+    """As a run leaves it that is killed between the two files of a snapshot that was there."""
+    run = solver(settings(tmp_path, form=form))
+    run.step(1)
+    event = run.snapshot()
+    other = Path(run.snapshot().model).rename(tmp_path / "other")
+    run.step(1)
+    Path(run.snapshot().model).rename(event.model)
+    again = solver(settings(tmp_path, form=form))
+    with pytest.raises(UserError, match="is of another run"):
+        again.restore(event.state)
+    other.rename(event.model)
+    again.restore(event.state)
+    write_weights(event.model, again.net.to_proto())  # by who changed it: no snapshot's any more
+    again.restore(event.state)
+
+
 def test_auto_without_a_snapshot_begins_afresh(tmp_path: Path) -> None:
     assert solver(settings(tmp_path), resume="auto").iteration == 0
 
@@ -315,3 +357,11 @@ def test_the_model_is_found_beside_a_state_that_was_moved(tmp_path: Path) -> Non
     run = solver(settings(tmp_path))
     run.restore(moved / "run_iter_2.solverstate")
     assert run.iteration == 2
+
+
+def test_a_start_removes_what_a_killed_run_has_left(tmp_path: Path) -> None:
+    left = tmp_path / f".run_iter_5.{platform.node()}.{2**22 + 1}.tmp.caffemodel"
+    left.write_bytes(b"half")
+    solver(settings(tmp_path, more="snapshot: 5")).solve()
+    assert not left.exists()
+    assert (tmp_path / "run_iter_10.caffemodel").exists()

@@ -125,6 +125,9 @@ class Cpu(Backend):
 
     def prepare(self, calls: Iterable[Call]) -> list[Step]:
         """The steps that run calls. Layouts of their flexible tensors are chosen from here on."""
+        calls = list(calls)
+        if self.onednn is not None:
+            self.onednn.only_forward = not any("_backward" in call.name for call in calls)
         return [self._prepare(call) for call in calls]
 
     def _prepare(self, call: Call) -> Step:

@@ -321,3 +321,18 @@ def test_steps_allocate_nothing() -> None:
     tracemalloc.stop()
     # NumPy casts through buffers of 8,192 elements.
     assert {name: peak for name, peak in peaks.items() if peak > 200_000} == {}
+
+
+@pytest.mark.parametrize("backward", [False, True])
+def test_channels_come_last_where_nothing_runs_backward(backward: bool) -> None:
+    backend = Cpu()
+    if backend.onednn is None or not backend.onednn.library.has_avx512:
+        pytest.skip("oneDNN for AVX-512 only")
+    program, settings = Program(), {"stride": (1, 1), "pad": (1, 1), "dilation": (1, 1), "group": 1}
+    x, w, y = (Tensor((32, 32, *rest), flexible=True) for rest in ((6, 6), (3, 3), (6, 6)))
+    program.convolution(x, w, None, y, **settings)
+    if backward:
+        program.convolution_backward_data(y, w, Tensor(x.shape, like=x), **settings)
+    backend.prepare(program.calls)
+    last = backend.onednn.library.plain(y.shape, (32 * 36, 1, 6 * 32, 32))
+    assert (y.layout.form == last) is not backward

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from osucaffe.backends.cpu import Cpu, onednn
+from osucaffe.backends.formula import ELU, PRELU
 from osucaffe.backends.primitives import Program
 from osucaffe.backends.tensor import Tensor
 
@@ -281,6 +282,24 @@ def test_elementwise(row_major: bool) -> None:
     close(z, expected)
     close(dx, np.where(x.given > 0, dy.given, 0.1 * dy.given))
     close(total, 2 * x.given - total.given)
+
+
+@pytest.mark.parametrize("channels", [32, 20])
+def test_elu_and_prelu_where_they_lie(channels: int) -> None:
+    program = Program()
+    shape = (2, channels, 5, 6)
+    x, y, z = blocked(program, shape), *(Tensor(shape, flexible=True) for _ in range(2))
+    slopes = Given((1, channels, 1, 1))
+    program.elementwise([x], [y], formula=ELU, constants={"alpha": 0.7})
+    program.broadcast([y, slopes], [z], formula=PRELU)
+    program.broadcast([z, slopes], [z], formula=PRELU)
+    run(program)
+    assert x.layout == y.layout == z.layout is not None
+    expected = np.where(x.given > 0, x.given, 0.7 * np.expm1(x.given))
+    close(y, expected)
+    for _ in range(2):
+        expected = np.where(expected > 0, expected, slopes.given * expected)
+    close(z, expected)
 
 
 @pytest.mark.parametrize("channels", [(16, 48, 32), (10, 6)])

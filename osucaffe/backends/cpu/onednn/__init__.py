@@ -49,6 +49,8 @@ class OneDNN:
 
     def __init__(self, library: Library) -> None:
         self.library = library
+        self.only_forward = False
+        """Whether the calls that are prepared belong to programs without a backward pass."""
         self._threads = 0
 
     @property
@@ -86,7 +88,9 @@ class OneDNN:
         scratch = len(call.scratch)
         try:
             step: Step | None = function(
-                Preparation(self.library, call), **arguments, **call.settings
+                Preparation(self.library, call, only_forward=self.only_forward),
+                **arguments,
+                **call.settings,
             )
         except Unsupported:
             step = None

@@ -14,7 +14,7 @@ from typing import Any
 F32, S32, U8 = 3, 4, 6
 FORWARD_TRAINING, FORWARD_INFERENCE = 64, 96
 CONVOLUTION_DIRECT = 1
-RELU = 0x20
+RELU, ELU = 0x20, 0x22
 MAX, AVERAGE_INCLUDE_PADDING, AVERAGE_EXCLUDE_PADDING = 0x1FF, 0x2FF, 0x3FF
 LRN_ACROSS_CHANNELS, LRN_WITHIN_CHANNEL = 0xAFF, 0xBFF
 SOFTMAX_ACCURATE = 0x30000
@@ -25,7 +25,9 @@ SRC, SRC_1, DST, WEIGHTS, BIAS, WORKSPACE, SCRATCHPAD = 1, 2, 17, 33, 41, 64, 80
 DIFF_SRC, DIFF_DST, DIFF_WEIGHTS, DIFF_BIAS, MULTIPLE_SRC = 129, 145, 161, 169, 1024
 
 _TAG_ANY = 1
+_AVX512 = 0x20  # in dnnl_cpu_isa_t
 _CPU, _IN_ORDER, _USER_SCRATCHPAD, _UNDEFINED = 1, 1, 1, 0
+_OUT_OF_MEMORY = 1
 _QUERY_IMPLEMENTATION, _QUERY_ARGUMENT = 8, 255
 _QUERY_DIMENSIONS_COUNT, _QUERY_DIMENSIONS, _QUERY_DATA_TYPE = 256, 257, 258
 _ELEMENT_BYTES = {F32: 4, S32: 4, U8: 1}
@@ -41,6 +43,7 @@ _PRIMITIVES = {
     "inner_product_backward_weights": "emmmmha",
     "eltwise_forward": "eiimmffa",
     "eltwise_backward": "eimmmffha",
+    "prelu_forward": "eimmma",
     "pooling_forward": "eiimmddddda",
     "pooling_backward": "eimmdddddha",
     "lrn_forward": "eiimmqfffa",
@@ -216,6 +219,7 @@ class Library:
         # OpenMP's, found among the library's own dependencies.
         self.set_threads = self._dll.omp_set_num_threads
         self.effective_cpu_isa = self._dll.dnnl_get_effective_cpu_isa
+        self.has_avx512 = bool(self.effective_cpu_isa() & _AVX512)
         self.engine = self.create("engine_create", _CPU, 0)
         self.stream = self.create("stream_create", self.engine, _IN_ORDER)
 
@@ -230,6 +234,8 @@ class Library:
     def call(self, name: str, *arguments: Any) -> None:
         """Call a function of the library; raise Unsupported when it reports failure."""
         status = self._functions[name](*arguments)
+        if status == _OUT_OF_MEMORY:
+            raise MemoryError(f"oneDNN's {name}")
         if status:
             raise Unsupported(f"dnnl_{name}: status {status}")
 

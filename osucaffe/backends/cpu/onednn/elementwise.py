@@ -1,9 +1,10 @@
-"""Owns ReLU, sum, copy, concat and split on oneDNN."""
+"""Owns ReLU, ELU, PReLU, sum, copy, concat and split on oneDNN."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+from ...formula import ELU, PRELU
 from ...tensor import Step, Tensor
 from . import api
 from .api import Descriptor, PrimitiveDescriptor, Unsupported
@@ -11,10 +12,10 @@ from .memory import in_sequence
 from .preparation import Operand, Preparation
 
 
-def _relu(p: Preparation, form: Descriptor, slope: float) -> PrimitiveDescriptor:
-    return p.library.describe(
-        "eltwise_forward", api.FORWARD_TRAINING, api.RELU, form, form, slope, 0.0
-    )
+def _relu(
+    p: Preparation, form: Descriptor, slope: float, kind: int = api.RELU
+) -> PrimitiveDescriptor:
+    return p.library.describe("eltwise_forward", api.FORWARD_TRAINING, kind, form, form, slope, 0.0)
 
 
 def relu(p: Preparation, x: Tensor, y: Tensor, *, slope: float) -> Step:
@@ -33,6 +34,42 @@ def relu_backward(p: Preparation, x: Tensor, dy: Tensor, dx: Tensor, *, slope: f
     return p.step(
         chosen, {api.SRC: source, api.DIFF_DST: p.operand(dy)}, {api.DIFF_SRC: p.operand(dx)}
     )
+
+
+def elementwise(
+    p: Preparation,
+    inputs: Sequence[Tensor],
+    outputs: Sequence[Tensor],
+    *,
+    formula: str,
+    constants: Mapping[str, float] | None,
+) -> Step | None:
+    """See `Program.elementwise`; all but ELU is left to NumPy."""
+    if formula != ELU:
+        return None
+    source = p.operand(inputs[0])
+    chosen = _relu(p, source.chosen_form, (constants or {})["alpha"], api.ELU)
+    return p.step(chosen, {api.SRC: source}, {api.DST: p.operand(outputs[0])})
+
+
+def broadcast(
+    p: Preparation,
+    inputs: Sequence[Tensor],
+    outputs: Sequence[Tensor],
+    *,
+    formula: str,
+    constants: Mapping[str, float] | None,
+) -> Step | None:
+    """See `Program.broadcast`; all but PReLU is left to NumPy."""
+    if formula != PRELU:
+        return None
+    source, slope = map(p.operand, inputs)
+    form = source.chosen_form
+    free = p.library.any(slope.tensor.shape)
+    chosen = p.library.describe("prelu_forward", api.FORWARD_TRAINING, form, free, form)
+    if chosen.is_reference:
+        return None
+    return p.step(chosen, {api.SRC: source, api.WEIGHTS: slope}, {api.DST: p.operand(outputs[0])})
 
 
 def sum(

@@ -50,11 +50,15 @@ class Operand:
 
 
 class Preparation:
-    """Prepares one call: collects the steps that it needs and the scratch between them."""
+    """Prepares one call: collects the steps that it needs and the scratch between them.
 
-    def __init__(self, library: Library, call: Call) -> None:
+    only_forward: it belongs to a program without a backward pass.
+    """
+
+    def __init__(self, library: Library, call: Call, *, only_forward: bool = False) -> None:
         self.library = library
         self.call = call
+        self.only_forward = only_forward
         self._before: list[Step] = []
         self._after: list[Step] = []
 
@@ -76,17 +80,19 @@ class Preparation:
         *forms: Descriptor,
         cheap: Sequence[int] = (),
         last: bool = False,
+        ahead: Sequence[Sequence[Descriptor]] = (),
     ) -> PrimitiveDescriptor:
         """The implementation that `describe(*forms)` finds for operands in these formats.
 
         Where oneDNN has no fast one for those, it chooses the formats itself: of the operands
         whose positions are in `cheap` (their reorders cost little), else of all. Of those that are
         not fast, its reference code comes last: it takes a hundred times as long as a GEMM.
-        last: then those that are not cheap are tried with their channels last.
+        last: then those that are not cheap are tried with their channels last. ahead: formats that
+        are tried before all others.
         """
         free = [self.library.any(form.dimensions) for form in forms]
         some = [free[i] if i in cheap else form for i, form in enumerate(forms)]
-        tried = [forms, some, free]
+        tried = [*ahead, forms, some, free]
         if last:
             tried.append([
                 any_ if i in cheap else self.channels_last(any_.dimensions)
