@@ -37,6 +37,7 @@ COMMANDS = (
         "export",
         "draw",
         "parse_log",
+        "report",
     ),
     *("convert_imageset", "compute_image_mean", "convert_mnist", "convert_cifar"),
 )
