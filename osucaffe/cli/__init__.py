@@ -28,7 +28,7 @@ GROUPS = {
         *("new", "models", "summary", "draw", "layers", "net_spec"),
         *("upgrade", "export", "snapshot"),
     ),
-    "logs": ("parse_log",),
+    "logs and pages of a run": ("parse_log", "report"),
     "this machine": ("device_query", "tune", "bench", "predict", "version", "completion"),
 }
 COMMANDS = tuple(name for names in GROUPS.values() for name in names)
