@@ -33,6 +33,9 @@ GROUPS = {
 }
 COMMANDS = tuple(name for names in GROUPS.values() for name in names)
 
+_WITH_NETS = ("train", "test", "time", "classify", "extract_features", "net_spec", "export")
+"""The commands that make the layers of a net that they are given."""
+
 _EPILOG = """\
 Options are Caffe's; one dash or two, "-" or "_" are alike: -log_dir D, --log-dir=D.
 `osucaffe COMMAND --help` tells more. OSUCAFFE_DEBUG=1 shows tracebacks of errors."""
@@ -62,6 +65,7 @@ def _run(arguments: Sequence[str] | None) -> int:
     words = _normalize(sys.argv[1:] if arguments is None else arguments)
     try:
         args = _parser().parse_args(words or ["--help"])
+        hooks.python_layers = not getattr(args, "no_python_layers", False)
         if getattr(args, "quiet", False):
             from .. import log
 
@@ -178,6 +182,13 @@ def _parser() -> argparse.ArgumentParser:
             allow_abbrev=False,
         )
         module.add_arguments(command)
+        if name in _WITH_NETS:
+            command.add_argument(
+                "--no_python_layers",
+                action="store_true",
+                help="refuse Python layers of modules that are not osucaffe's: what a net of "
+                "unknown origin needs",
+            )
         command.set_defaults(run=module.run)
     return parser
 

@@ -93,8 +93,8 @@ class Live(Observer):
         traceback: TracebackType | None,
     ) -> None:
         self._handler.write = None
-        # Of a run that was stopped nothing is left of it: it would tell of a run that goes on.
-        self._live.transient = self._solver.stopped or error is not None
+        # What was not reached is no result: the time left would stand there, and pass for one.
+        self._live.transient = self._solver.iteration < self._solver.param.max_iter
         self._live.stop()
 
     def _write(self, line: str) -> None:

@@ -3,21 +3,14 @@
 from __future__ import annotations
 
 import fcntl
-import io
 import os
 import pty
 import re
 import struct
 import termios
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
-from rich.console import Console
 
-from osucaffe.cli.live import Live
-from osucaffe.log import StandardError
-from osucaffe.solvers.epochs import Epochs
 from tests.comm.ranks import needs_mpi
 
 from .conftest import Cli
@@ -84,23 +77,3 @@ def test_time_prints_a_table(ready: Cli) -> None:
     assert code == 0, text
     assert re.search(r"ip +InnerProduct +[\d.]+", text)
     assert "100.0%" in text
-
-
-@pytest.mark.parametrize("stopped", [True, False])
-def test_a_run_that_was_stopped_leaves_no_bar(stopped: bool) -> None:
-    """It would tell of a run that goes on."""
-    screen = io.StringIO()
-    solver: Any = SimpleNamespace(
-        iteration=3,
-        param=SimpleNamespace(max_iter=10),
-        net=SimpleNamespace(name="tiny"),
-        epochs=Epochs("data", 200, 8),
-        stopped=stopped,
-    )
-    console = Console(file=screen, force_terminal=True, width=WIDTH)
-    with Live(solver, StandardError(), console) as live:
-        live._live.refresh()
-    text = screen.getvalue()
-    assert "epoch 0.12" in text
-    erases = "\x1b[2K"
-    assert text.rstrip().endswith(erases) == stopped
