@@ -165,7 +165,7 @@ def write_table(path: Path, rows: Sequence[Row], delimiter: str = ",") -> None:
 def draw(log: Log, path: str, title: str) -> None:
     """Draw losses in one panel, other outputs (accuracies) in another, and the learning rate."""
     plt = plots.pyplot()
-    series = series_of(log)
+    series = all_series(log)
     losses = {name: points for name, points in series.items() if "loss" in name.lower()}
     others = {name: points for name, points in series.items() if name not in losses}
     panels = [(name, each) for name, each in (("loss", losses), ("other outputs", others)) if each]
@@ -207,8 +207,8 @@ def draw(log: Log, path: str, title: str) -> None:
     plt.close(figure)
 
 
-def series_of(log: Log) -> dict[str, list[tuple[float, float]]]:
-    """The points of every output in training ("train loss") and tests ("test accuracy")."""
+def all_series(log: Log) -> dict[str, list[tuple[float, float]]]:
+    """The points (iteration, value) of every output, by the name of its line: "test accuracy"."""
     series = {f"train {name}": points for name, points in _series(log.train).items()}
     for net, rows in sorted(log.tests.items()):
         test = f"test #{net}" if len(log.tests) > 1 else "test"

@@ -1,119 +1,111 @@
-"""Owns the page of `report`: one HTML file that fetches nothing."""
+"""Owns the page of a report: one HTML file that needs nothing beside it."""
 
 from __future__ import annotations
 
-import base64
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from html import escape
+from typing import TYPE_CHECKING
 
-import numpy as np
-
-_MOST = 40
-"""Classes whose confusions fit in a table; of more, the most frequent confusions are listed."""
+if TYPE_CHECKING:
+    from .report_predictions import Prediction, Predictions
 
 _STYLE = """
-:root{color-scheme:light dark;--line:#8886;--soft:#8882}
-body{font:15px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem}
-h1{font-size:1.6rem}h2{font-size:1.2rem;margin-top:2.2rem;border-bottom:1px solid var(--line)}
-svg{width:100%;height:auto}svg text{font-size:12px;fill:currentColor}.grid{stroke:var(--line)}
-figure{margin:1rem 0}figcaption{font-weight:600}.legend span{margin-right:1.2rem}
-.legend i{display:inline-block;width:.8rem;height:.8rem;margin-right:.4rem;border-radius:2px}
-table{border-collapse:collapse;font-size:13px}td,th{padding:.15rem .5rem;text-align:right}
-th:first-child,td:first-child{text-align:left}.wide{overflow-x:auto}
-.matrix td{border:1px solid var(--line);min-width:1.6rem}.matrix .up{writing-mode:vertical-rl}
-.cards{display:grid;grid-template-columns:repeat(auto-fill,minmax(8.5rem,1fr));gap:.8rem}
-.card{border:1px solid var(--line);border-radius:6px;padding:.5rem;font-size:13px}
-.card img{width:100%;image-rendering:auto;display:block;margin-bottom:.3rem}
-.bar{display:inline-block;height:.7rem;background:#0072B2}.bar.back{background:#D55E00}
-pre{background:var(--soft);padding:.8rem;overflow-x:auto;font-size:12px}
+:root { color-scheme: light dark; --line: #8884; --quiet: #777; --mark: 0,114,178; }
+body { font: 15px/1.5 system-ui, sans-serif; max-width: 900px; margin: 2em auto; padding: 0 1em; }
+h1 { font-size: 1.6em; margin-bottom: 0; } h2 { font-size: 1.15em; margin-top: 2em; }
+p.quiet, td.quiet { color: var(--quiet); } figure { margin: 1em 0; }
+svg { width: 100%; height: auto; } svg text { font-size: 12px; fill: currentColor; }
+.grid { stroke: var(--line); } polyline { fill: none; stroke-width: 2; }
+.legend { color: var(--quiet); font-size: .9em; } .legend span { margin-left: 1em; }
+.legend i { display: inline-block; width: 12px; height: 3px; vertical-align: middle;
+  margin-right: 5px; }
+table { border-collapse: collapse; font-size: .92em; } .wide { overflow-x: auto; }
+th, td { padding: 3px 9px; text-align: right; border-bottom: 1px solid var(--line); }
+th:first-child, td:first-child { text-align: left; } .confusion td { text-align: center; }
+.cards { display: flex; flex-wrap: wrap; gap: 14px; }
+.card { width: 128px; font-size: .82em; line-height: 1.35; overflow-wrap: anywhere; }
+.card img { width: 128px; height: 128px; object-fit: contain; background: #8882;
+  image-rendering: pixelated; display: block; margin-bottom: 4px; }
+.big { font-size: 2em; font-weight: 600; margin-right: .3em; }
+pre { background: #8881; padding: 1em; overflow-x: auto; font-size: .85em; }
 """
 
 
-def page(title: str, sections: Sequence[tuple[str, str]]) -> str:
-    """The file: sections are headings with their HTML; those without any are left out."""
-    body = "".join(f"<h2>{escape(name)}</h2>\n{html}\n" for name, html in sections if html)
+def page(title: str, subtitle: str, sections: Iterable[tuple[str, str]]) -> str:
+    """The whole file. sections: (heading, HTML); those without content are left out."""
+    body = "".join(f"<h2>{escape(name)}</h2>{html}" for name, html in sections if html)
     return (
-        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">\n'
-        '<meta name="viewport" content="width=device-width,initial-scale=1">\n'
-        f"<title>{escape(title)}</title>\n<style>{_STYLE}</style></head>\n"
-        f"<body><h1>{escape(title)}</h1>\n{body}</body></html>\n"
+        '<!DOCTYPE html><html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>{escape(title)}</title><style>{_STYLE}</style></head><body>"
+        f'<h1>{escape(title)}</h1><p class="quiet">{escape(subtitle)}</p>{body}</body></html>\n'
     )
 
 
-def lines(texts: Sequence[str]) -> str:
-    """A list."""
-    return "<ul>" + "".join(f"<li>{escape(text)}</li>" for text in texts) + "</ul>"
-
-
-def files(texts: Sequence[tuple[str, str]]) -> str:
-    """Files to unfold."""
-    return "".join(
-        f"<details><summary>{escape(name)}</summary><pre>{escape(text)}</pre></details>"
-        for name, text in texts
+def table(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """A table of text and numbers."""
+    head = "".join(f"<th>{escape(each)}</th>" for each in heads)
+    lines = "".join(
+        "<tr>" + "".join(f"<td>{escape(str(each))}</td>" for each in row) + "</tr>" for row in rows
     )
+    return f'<div class="wide"><table><tr>{head}</tr>{lines}</table></div>'
 
 
-def picture(pixels: np.ndarray) -> str:
-    """An image, uint8 (height, width, 1 or 3), in the page itself. (simplejpeg is always there.)"""
-    import simplejpeg
-
-    space = "GRAY" if pixels.shape[2] == 1 else "RGB"
-    jpeg = simplejpeg.encode_jpeg(pixels, quality=90, colorspace=space)
-    return f'<img alt="" src="data:image/jpeg;base64,{base64.b64encode(jpeg).decode()}">'
+def code(text: str) -> str:
+    """Text as it stands in a file."""
+    return f"<pre>{escape(text.strip())}</pre>"
 
 
-def cards(shown: Sequence[tuple[np.ndarray, str, str]]) -> str:
-    """Pictures, each with a bold line and another."""
-    return '<div class="cards">' + "".join(
-        f'<div class="card">{picture(pixels)}<b>{escape(first)}</b><br>{escape(second)}</div>'
-        for pixels, first, second in shown
-    ) + "</div>"  # fmt: skip
-
-
-def matrix(confusion: np.ndarray, names: Sequence[str]) -> str:
-    """Rows are true labels, columns predicted ones; the darker, the larger a row's share."""
-    if len(names) > _MOST:
-        return _confused(confusion, names)
-    totals = np.maximum(confusion.sum(axis=1), 1)
-    head = "".join(f'<th class="up">{escape(name)}</th>' for name in names)
+def results(found: Predictions, names: Sequence[str], most: int = 25) -> str:
+    """How many were right, and the confusion matrix; of more than `most` classes, the pairs that
+    are confused most often."""
+    right, total = int(found.confusion.trace()), int(found.confusion.sum())
+    told = (
+        f'<p><span class="big">{found.accuracy:.2%}</span>right: {right:,} of {total:,} records</p>'
+    )
+    if len(names) > most:
+        return told + _confused(found, names, most)
     rows = []
-    for index, name in enumerate(names):
+    for label, counts in enumerate(found.confusion):
+        of_class = max(1, int(counts.sum()))
         cells = "".join(
-            f'<td style="background:rgba({"0,158,115" if column == index else "213,94,0"},'
-            f'{0.75 * count / totals[index]:.2f})">{count or ""}</td>'
-            for column, count in enumerate(confusion[index].tolist())
+            f'<td style="background:rgba(var(--mark),{0.85 * count / of_class:.2f})">'
+            f"{count or ''}</td>"
+            for count in counts
         )
-        share = confusion[index, index] / totals[index]
-        rows.append(f"<tr><th>{escape(name)}</th>{cells}<td>{share:.1%}</td></tr>")
+        part = f"{counts[label] / of_class:.1%}"
+        rows.append(f"<tr><td>{escape(names[label])}</td>{cells}<td>{part}</td></tr>")
+    head = "".join(f"<th>{escape(_short(each))}</th>" for each in names)
     return (
-        "<p>Rows: true labels; columns: predicted ones; at the end the share that is right.</p>"
-        f'<div class="wide"><table class="matrix"><tr><th></th>{head}<th>right</th></tr>'
-        f"{''.join(rows)}</table></div>"
+        f'{told}<p class="quiet">A row is a class, a column what the net took it for; at the end '
+        'of a row the part that was right.</p><div class="wide"><table class="confusion"><tr>'
+        f"<th></th>{head}<th>right</th></tr>{''.join(rows)}</table></div>"
     )
 
 
-def _confused(confusion: np.ndarray, names: Sequence[str]) -> str:
-    wrong = confusion * (1 - np.eye(len(confusion), dtype=int))
-    order = np.argsort(-wrong, axis=None)[:_MOST]
-    pairs = [divmod(int(place), len(confusion)) for place in order]
-    rows = "".join(
-        f"<tr><td>{escape(names[true])}</td><td>{escape(names[taken])}</td>"
-        f"<td>{wrong[true, taken]}</td></tr>"
-        for true, taken in pairs
-        if wrong[true, taken]
-    )
-    return f"<table><tr><th>true</th><th>predicted</th><th>times</th></tr>{rows}</table>"
+def _confused(found: Predictions, names: Sequence[str], most: int) -> str:
+    pairs = [
+        (int(count), names[label], names[said])
+        for label, counts in enumerate(found.confusion)
+        for said, count in enumerate(counts)
+        if label != said and count
+    ]
+    pairs.sort(key=lambda each: -each[0])
+    heads = ("class", "taken for", "records")
+    return table(heads, [(label, said, count) for count, label, said in pairs[:most]])
 
 
-def times(rows: Sequence[tuple[str, str, float, float]]) -> str:
-    """Layers: name, type, milliseconds forward and backward, with bars."""
-    longest = max((forward + backward for _, _, forward, backward in rows), default=0) or 1
-    body = "".join(
-        f"<tr><td>{escape(name)}</td><td>{escape(kind)}</td><td>{forward:.3g}</td>"
-        f'<td>{backward:.3g}</td><td style="text-align:left;width:40%">'
-        f'<span class="bar" style="width:{100 * forward / longest:.1f}%"></span>'
-        f'<span class="bar back" style="width:{100 * backward / longest:.1f}%"></span></td></tr>'
-        for name, kind, forward, backward in rows
-    )
-    head = "<th>layer</th><th>type</th><th>forward ms</th><th>backward ms</th><th></th>"
-    return f'<div class="wide"><table style="width:100%"><tr>{head}</tr>{body}</table></div>'
+def cards(predictions: Iterable[Prediction], names: Sequence[str]) -> str:
+    """Pictures of records with their classes, and what the net took them for."""
+    parts = []
+    for each in predictions:
+        image = f'<img alt="" src="data:image/png;base64,{each.picture}">' if each.picture else ""
+        told = f"<b>{escape(names[each.label])}</b> {each.of_label:.1%}"
+        if each.said != each.label:
+            told += f"<br>taken for <b>{escape(names[each.said])}</b> {each.probability:.1%}"
+        parts.append(f'<div class="card">{image}{told}</div>')
+    return f'<div class="cards">{"".join(parts)}</div>' if parts else ""
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= 12 else name[:11] + "…"

@@ -1,94 +1,123 @@
-"""Tests of the page about a training run: what it says, and that it fetches nothing."""
+"""Tests of the report of a training run: what its page holds, and that it needs nothing else."""
 
 from __future__ import annotations
 
-import json
+import base64
+import io
 import re
 from html.parser import HTMLParser
 
 import numpy as np
 import pytest
+from PIL import Image
 
-from osucaffe.cli import report_page
-from osucaffe.cli.svg import line_chart, ticks
+from osucaffe.cli.report_curves import panel
+from osucaffe.cli.report_page import cards, page, results
+from osucaffe.cli.report_predictions import Prediction, Predictions
 
 from .conftest import Cli
 
-OPEN = ("meta", "img", "br", "path", "circle", "polyline")
 
-
-class Page(HTMLParser):
-    """Checks that tags are closed in order, and gathers what a page would fetch."""
+class Tags(HTMLParser):
+    """Collects what a page would load, and checks that its tags are closed in order."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
-        self.fetched: list[str] = []
-        self.tags: list[str] = []
-        self.names: list[str] = []
+        self.loaded: list[str] = []
+        self.open: list[str] = []
         self.feed(text)
-        assert not self.tags
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.names.append(tag)
-        self.fetched += [value or "" for name, value in attrs if name in ("src", "href", "srcset")]
-        if tag not in OPEN:
-            self.tags.append(tag)
+        assert tag not in ("script", "link", "iframe", "object", "embed", "base")
+        self.loaded += [
+            value or "" for name, value in attrs if name in ("src", "href", "srcset", "xlink:href")
+        ]
+        if tag not in ("meta", "img", "br"):
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        assert tag in ("path", "polyline", "circle")
 
     def handle_endtag(self, tag: str) -> None:
-        if tag not in OPEN:
-            assert self.tags.pop() == tag
+        assert self.open.pop() == tag
 
 
-def test_the_page_of_a_run(cli: Cli) -> None:
-    cli.write_net()
-    cli.write_solver("test_iter: 25")
-    cli.write("names.txt", "".join(f"<digit {n}>\n" for n in range(10)))
-    words = ["--solver", "solver.prototxt", "--log_dir", "logs", "--best", "accuracy"]
-    assert cli("train", *words, "--quiet").code == 0
-    done = cli("report", "solver.prototxt", "--log=logs", "--labels=names.txt", "--shown=3")
-    assert (done.code, done.out) == (0, "wrote report.html\n"), done.err
-    text = (cli.folder / "report.html").read_text()
-    page = Page(text)
-    assert all(each.startswith("data:image/jpeg;base64,") for each in page.fetched)
-    assert page.names.count("img") == 6
-    assert page.names.count("svg") == 3
-    assert not {"script", "link", "iframe"} & {*page.names}
-    assert not re.search(r"url\(|@import", text)
-    best = json.loads((cli.folder / "run_best.json").read_text())
-    assert f"of 200 records are right: {best['value']:.2%}" in text
-    assert "&lt;digit 7&gt;" in text
-    assert "<digit" not in text
-    for heading in ("Curves", "The worst predictions", "The best predictions", "Settings"):
-        assert f"<h2>{heading}</h2>" in text
-    assert "snapshot_prefix: &quot;run&quot;" in text
+def check_alone(text: str) -> Tags:
+    """The page needs nothing beside it."""
+    tags = Tags(text)
+    assert not tags.open
+    assert all(each.startswith("data:image/png;base64,") for each in tags.loaded)
+    assert not re.search(r"https?:|url\(|@import|//\w", re.sub('base64,[^"]*', "", text))
+    return tags
 
 
-def test_a_run_without_a_model(cli: Cli) -> None:
+def test_a_report_of_a_run(cli: Cli) -> None:
     cli.write_net()
     cli.write_solver()
-    done = cli("report", "solver.prototxt")
-    assert done.code == 1
-    assert "there is no model of this run (run_best.caffemodel" in done.err
+    command = "train", "--solver=solver.prototxt", "--log_dir=log", "--best=accuracy"
+    assert cli(*command).code == 0
+    names = [f"<{digit}>" for digit in range(10)]
+    cli.write("names.txt", "\n".join(names))
+    result = cli("report", "solver.prototxt", "--labels=names.txt", "--passes=1", "--pictures=3")
+    assert result.code == 0, result.err
+    assert result.out == "wrote report.html\n"
+    text = (cli.folder / "report.html").read_text()
+    tags = check_alone(text)
+    for expected in ("test accuracy", "test loss", "Learning rate", "&lt;7&gt;", "InnerProduct"):
+        assert expected in text
+    assert "max_iter: 10" in text
+    # As `osucaffe test` scores the same records.
+    scored = cli("test", "--model=net.prototxt", "--weights=run_best.caffemodel", "--iterations=2")
+    accuracy = float(re.findall(r"\] accuracy = (\S+)", scored.err)[0])
+    right, total = re.findall(r"right: (\d+) of (\d+) records", text)[0]
+    assert int(right) / int(total) == pytest.approx(accuracy, abs=1e-6)
+    assert int(total) == 16
+    pictures = [Image.open(io.BytesIO(base64.b64decode(each[22:]))) for each in tags.loaded]
+    assert 3 < len(pictures) <= 6
+    digits = [np.asarray(each) for each in pictures]
+    assert all(each.shape == (28, 28) and each.max() > 200 for each in digits)  # white on black
 
 
-@pytest.mark.parametrize(
-    ("low", "high", "expected"),
-    [(0, 60, [0, 10, 20, 30, 40, 50, 60]), (0.12, 0.81, [0, 0.2, 0.4, 0.6, 0.8, 1]), (3, 3, None)],
-)
-def test_ticks_are_round(low: float, high: float, expected: list[float] | None) -> None:
-    found = ticks(low, high)
-    assert found[0] <= low <= high <= found[-1]
-    assert expected is None or found == expected
+def test_without_a_model_and_a_log_the_rest_is_there(cli: Cli) -> None:
+    cli.write_net()
+    cli.write_solver()
+    result = cli("report", ".", "--passes=0", "--out=page.html")
+    assert result.code == 0, result.err
+    assert "no curves; give --log" in result.err
+    assert "no model yet: no predictions" in result.err
+    text = (cli.folder / "page.html").read_text()
+    check_alone(text)
+    assert re.findall(r"<h2>(.*?)</h2>", text) == ["Solver"]
+    result = cli("report", ".", "--log=nowhere")
+    assert result.code == 1
+    assert "osucaffe: --log nowhere: there is no log" in result.err
 
 
-def test_what_is_not_finite_is_not_drawn() -> None:
-    chart = line_chart({"loss": [(0, 1.0), (1, float("nan")), (2, float("inf"))]}, "Loss")
-    assert chart.count("<circle") == 1
-    assert line_chart({"loss": []}, "Loss") == ""
+def test_what_confuses_many_classes_is_listed() -> None:
+    confusion = np.eye(30, dtype=np.int64) * 5
+    confusion[3, 4], confusion[7, 8] = 2, 9
+    text = results(Predictions(confusion), [f"class {number}" for number in range(30)])
+    assert "right: 150 of 161 records" in text
+    assert text.index("<td>class 7</td><td>class 8</td><td>9</td>") < text.index("class 3")
+    few = results(Predictions(confusion[:5, :5]), list("abcde"))
+    assert few.count("<tr>") == 6
+    assert "rgba(var(--mark),0.24)" in few  # 2 of 7
 
 
-def test_many_classes_are_a_list() -> None:
-    confusion = np.eye(100, dtype=int) * 5
-    confusion[3, 7] = 2
-    html = report_page.matrix(confusion, [f"c{n}" for n in range(100)])
-    assert re.findall(r"<td>(\w+)</td>", html) == ["c3", "c7", "2"]
+def test_a_card_says_what_was_taken_for_what() -> None:
+    text = cards([Prediction(0, 1, 0.9, 0.05)], ["cat", "<dog>"])
+    assert "<b>cat</b> 5.0%" in text
+    assert "taken for <b>&lt;dog&gt;</b> 90.0%" in text
+    check_alone(page("a & b", "", [("none", ""), ("one", text)]))
+
+
+def test_curves_lie_within_their_panel() -> None:
+    series = {"train loss": [(0.0, 2.5), (10.0, float("nan")), (50.0, 0.013)], "none": []}
+    text = panel("Loss", series)
+    [corners] = re.findall(r'points="([^"]*)"', text)
+    found = [tuple(map(float, each.split(","))) for each in corners.split()]
+    assert len(found) == 2
+    assert all(64 <= x <= 844 and 12 <= y <= 226 for x, y in found)
+    assert found[0][1] < found[1][1]  # the higher the smaller
+    assert panel("Nothing", {"a": [(0.0, float("inf"))]}) == ""
+    assert panel("One point", {"a": [(3.0, 0.0)]})
