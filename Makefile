@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check
 ITERATIONS ?= 3000
 
-.PHONY: help train test test-long test-quick test-lowest test-newest test-pythons test-gpu lint docs bench-cpu bench-data bench-gpu bench-setup bench-kernels bench-train bench-scaling bench-comm bench-comm-cpu bench-servers bench-recurrent bench-infer clean
+.PHONY: help train test test-long test-quick test-lowest test-newest test-pythons test-gpu lint docs bench-cpu bench-data bench-gpu bench-setup bench-kernels bench-train bench-scaling bench-comm bench-comm-cpu bench-servers bench-recurrent bench-infer clean fuzz
 .DELETE_ON_ERROR:
 
 help:
@@ -16,6 +16,7 @@ help:
 	@echo "make test-lowest   run them in a new environment, with the lowest versions of what osucaffe needs"
 	@echo "make test-newest   the same with the newest, and mypy"
 	@echo "make test-pythons  the same with each of Python $(PYTHONS) that is here"
+	@echo "make fuzz       run mutated inputs of all kinds for SECONDS=600 (SEED=1): none may crash or hang"
 	@echo "make test-gpu   run the tests that need a GPU, on a machine that has one"
 	@echo "make lint       run ruff and mypy only"
 	@echo "make docs       write the documentation as a site to site/, every link checked"
@@ -84,6 +85,11 @@ test-pythons:
 CUDA ?= cuda13
 test-gpu: $(VENV)/$(CUDA).stamp
 	$(BIN)/pytest -m gpu
+
+SECONDS ?= 600
+SEED    ?= 1
+fuzz: $(VENV)/dev.stamp
+	$(BIN)/python -m tests.fuzz --seconds $(SECONDS) --seed $(SEED)
 
 lint: $(VENV)/dev.stamp
 	$(BIN)/ruff check
@@ -163,4 +169,5 @@ $(VENV)/bench.stamp: pyproject.toml | $(VENV)/bin/python
 
 clean:
 	rm -rf $(VENV) $(VENV)-* data/mnist build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache
+	rm -f models/lenet/lenet_iter_*.caffemodel models/lenet/lenet_iter_*.solverstate
 	find . -name __pycache__ -prune -exec rm -rf {} +

@@ -93,6 +93,8 @@ class Live(Observer):
         traceback: TracebackType | None,
     ) -> None:
         self._handler.write = None
+        # What was not reached is no result: the time left would stand there, and pass for one.
+        self._live.transient = self._solver.iteration < self._solver.param.max_iter
         self._live.stop()
 
     def _write(self, line: str) -> None:

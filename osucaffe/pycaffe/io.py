@@ -97,7 +97,7 @@ def load_image(filename: str | Path, color: bool = True) -> np.ndarray:
     except UserError as error:
         raise UserError(f"{filename}: {error}") from None
     channels = min(pixels.shape[2], 3)  # what is behind them is alpha
-    image = np.empty((*pixels.shape[:2], channels), np.float32)
+    image: np.ndarray = np.empty((*pixels.shape[:2], channels), np.float32)
     for channel in range(channels):  # NumPy is slow where the last axis is short
         image[:, :, channel] = pixels[:, :, channels - 1 - channel]
     image /= np.float32(255)

@@ -174,18 +174,28 @@ def read(path: Path) -> Restored:
     return Restored(path, state, progress, model, read_weights(model))
 
 
-def _newest(prefix: str) -> Restored | None:
-    """The newest whole snapshot; one that is damaged or lacks its model is passed over with a
-    warning."""
+def listed(prefix: str) -> list[Snapshot]:
+    """The snapshots whose state lies on the disk with this prefix, the oldest first; their models
+    are where they would be, had they not been moved."""
     stem = Path(prefix)
     pattern = re.compile(re.escape(stem.name) + r"_iter_(\d+)\.solverstate(\.h5)?")
     found = []
     for path in stem.parent.glob("*_iter_*.solverstate*"):
         if match := pattern.fullmatch(path.name):
             found.append((int(match[1]), path.stat().st_mtime_ns, path))
-    for _, _, path in sorted(found, reverse=True):
+    return [Snapshot(iteration, _model_of(path), str(path)) for iteration, _, path in sorted(found)]
+
+
+def _model_of(state: Path) -> str:
+    return str(state.with_name(state.name.replace(".solverstate", ".caffemodel")))
+
+
+def _newest(prefix: str) -> Restored | None:
+    """The newest whole snapshot; one that is damaged or lacks its model is passed over with a
+    warning."""
+    for each in reversed(listed(prefix)):
         try:
-            return read(path)
+            return read(Path(each.state))
         except UserError as error:
-            logger.warning("Passing over snapshot %s: %s", path, error)
+            logger.warning("Passing over snapshot %s: %s", each.state, error)
     return None

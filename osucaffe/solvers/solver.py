@@ -81,7 +81,7 @@ class Solver:
         self.observers = list(observers)
         self.iteration = 0
         self.tracer: Tracer | None = None
-        self._request = request
+        self.request = request
         self._inspectable = inspectable or param.debug_info
         self.loss_scale = make_loss_scale(backend, loss_scale)
         refuse_unread(param, f"{file}: ")
@@ -202,7 +202,7 @@ class Solver:
             else:
                 with self.group.watch():
                     self._iteration.run()
-            request = self.group.agree(self._request())
+            request = self.group.agree(self.request())
             self.iteration += 1
             self._writer.look()
             if self.due(self._check_interval):
@@ -253,7 +253,7 @@ class Solver:
 
     def interrupted(self) -> bool:
         """Do what is asked for in the midst of a test. Returns whether it is to end."""
-        request = self.group.agree(self._request())
+        request = self.group.agree(self.request())
         if request == SNAPSHOT:
             self.snapshot(wait=False)
         return request == STOP
