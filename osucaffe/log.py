@@ -21,6 +21,9 @@ from pathlib import Path
 from .errors import UserError
 from .messages import printable
 
+quiet = False
+"""Whether standard error gets warnings and errors only; a file gets all."""
+
 _SEVERITY = {
     logging.DEBUG: "I",
     logging.INFO: "I",
@@ -87,6 +90,7 @@ def start(log_dir: str | None = None, program: str = "osucaffe") -> StandardErro
     logger.propagate = False
     standard_error = StandardError()
     standard_error.setFormatter(Formatter())
+    standard_error.setLevel(logging.WARNING if quiet else logging.INFO)
     logger.addHandler(standard_error)
     if log_dir:
         file = File(_new_file(Path(log_dir), program), encoding="utf-8")

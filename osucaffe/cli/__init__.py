@@ -19,29 +19,23 @@ from typing import Any, NoReturn
 from .. import __version__, hooks, messages
 from ..errors import nearest
 
-COMMANDS = (
-    *("train", "test", "time", "classify", "extract_features"),
-    *(
-        "summary",
-        "device_query",
-        "tune",
-        "bench",
-        "predict",
-        "upgrade",
-        "data",
-        "snapshot",
-        "models",
-        "new",
-        "layers",
-        "net_spec",
-        "export",
-        "draw",
-        "parse_log",
+GROUPS = {
+    "training and scoring": ("train", "test", "time", "classify", "extract_features"),
+    "data": (
+        *("data", "convert_imageset", "compute_image_mean", "convert_mnist", "convert_cifar"),
     ),
-    *("convert_imageset", "compute_image_mean", "convert_mnist", "convert_cifar"),
-)
+    "nets and model files": (
+        *("new", "models", "summary", "draw", "layers", "net_spec"),
+        *("upgrade", "export", "snapshot"),
+    ),
+    "logs and reports": ("parse_log", "report"),
+    "this machine": ("device_query", "tune", "bench", "predict", "version", "completion"),
+}
+COMMANDS = tuple(name for names in GROUPS.values() for name in names)
 
-_WITH_NETS = ("train", "test", "time", "classify", "extract_features", "net_spec", "export")
+_WITH_NETS = (
+    *("train", "test", "time", "classify", "extract_features", "net_spec", "export", "report"),
+)
 """The commands that make the layers of a net that they are given."""
 
 _EPILOG = """\
@@ -74,6 +68,10 @@ def _run(arguments: Sequence[str] | None) -> int:
     try:
         args = _parser().parse_args(words or ["--help"])
         hooks.python_layers = not getattr(args, "no_python_layers", False)
+        if getattr(args, "quiet", False):
+            from .. import log
+
+            log.quiet = True
         code = int(args.run(args) or 0)
         if sys.stdout:  # None where the shell closed it
             sys.stdout.flush()
@@ -107,6 +105,15 @@ def _code(error: BaseException) -> int:
 class _Parser(argparse.ArgumentParser):
     """Says what is wrong with the arguments in one line, without listing all options."""
 
+    def __init__(self, *args: Any, **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        self.add_argument(
+            "--quiet",
+            action="store_true",
+            default=argparse.SUPPRESS,  # that of the command stands beside that of the program
+            help="log warnings and errors only, and show no progress",
+        )
+
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """As it is there, but each subcommand refuses what it does not know by itself, before it
         misses what it needs."""
@@ -136,6 +143,21 @@ class _Parser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: {messages.tidy(message)}; see {self.prog} --help\n")
 
 
+class _Grouped(argparse.RawDescriptionHelpFormatter):
+    """Lists the commands by groups."""
+
+    def _format_action(self, action: argparse.Action) -> str:
+        if not isinstance(action, argparse._SubParsersAction):
+            return super()._format_action(action)
+        listed = {each.dest: each for each in action._get_subactions()}
+        parts = []
+        for title, names in GROUPS.items():
+            parts.append(f"\n{title}:\n")
+            for name in names:
+                parts.append(super()._format_action(listed[name]))
+        return "".join(parts[1:])  # the first title is that of the argument
+
+
 def _hint(word: str, known: Iterable[str]) -> str:
     near = nearest(word, known)
     return f" (did you mean {near}?)" if near else ""
@@ -146,11 +168,11 @@ def _parser() -> argparse.ArgumentParser:
         prog="osucaffe",
         description="Train, test and time the nets of Caffe.",
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=_Grouped,
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"osucaffe {__version__}")
-    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    commands = parser.add_subparsers(title=next(iter(GROUPS)), metavar="COMMAND", required=True)
     for name in COMMANDS:
         module = importlib.import_module(f".{name}", __name__)
         summary, _, description = (module.__doc__ or "").partition("\n")

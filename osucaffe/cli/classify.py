@@ -24,7 +24,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from . import options, plots, sharing
+from . import json_output, options, sharing
+from .classify_picture import draw
 
 if TYPE_CHECKING:
     import numpy as np
@@ -72,6 +73,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--top", metavar="N", type=options.positive, default=5, help="how many labels (default: 5)"
     )
     parser.add_argument("--picture", metavar="FILE", help="draw images and bars: .png, .svg, .pdf")
+    json_output.add_json(parser)
     options.add_strict(parser)
     group = parser.add_argument_group(
         "how images enter the net", "default: as they did in training, as far as that is known"
@@ -147,15 +149,24 @@ def _classify(args: argparse.Namespace, job: Job) -> None:
         labels = labels or read_names(args, scores.shape[1])
         best = np.argsort(-scores, axis=1)[:, : args.top]
         for path, row, order in zip(batch, scores, best, strict=True):
+            shown.append([(labels[index], float(row[index])) for index in order])
+            if args.json:
+                continue
             print(path)
-            for index in order:
-                print(f"  {row[index]:.4f}  {labels[index]}")
-            if args.picture:
-                shown.append([(labels[index], float(row[index])) for index in order])
+            for label, value in shown[-1]:
+                print(f"  {value:.4f}  {label}")
     images.close()
+    if args.json and not job.rank:
+        json_output.print_json(
+            [
+                {"image": path, "labels": [{"label": each, "score": score} for each, score in best]}
+                for path, best in zip(paths, shown, strict=True)
+            ]
+        )
     if args.picture and not job.rank:
         pictures = [load_upright(path, load) for path in paths]
-        _draw(paths, pictures, shown, args.picture)
+        draw(paths, pictures, shown, args.picture)
+        json_output.tell(args, f"wrote {args.picture}")
 
 
 def _ahead(
@@ -252,42 +263,3 @@ def _read_mean(given: str) -> np.ndarray:
         except (OSError, ValueError):
             raise UserError(f"--mean {given}: not a whole .npy file") from None
     return read_mean(given)
-
-
-def _draw(
-    paths: list[str],
-    images: list[np.ndarray],
-    shown: list[list[tuple[str, float]]],
-    picture: str,
-) -> None:
-    """Draw each image with its best labels as bars beside it."""
-    plt = plots.pyplot()
-    figure, axes = plt.subplots(
-        len(images),
-        2,
-        squeeze=False,
-        figsize=(9, 0.4 + 2.6 * len(images)),
-        width_ratios=[1, 1.5],
-        layout="constrained",
-    )
-    for (left, right), path, image, best in zip(axes, paths, images, shown, strict=True):
-        grey = image.shape[2] == 1
-        left.imshow(image[:, :, 0] if grey else image, cmap="gray" if grey else None)
-        left.set_title(Path(path).name, fontsize=10)
-        left.axis("off")
-        places = range(len(best))
-        scores = [score for _, score in best]
-        bars = right.barh(places, scores, color=plots.COLOURS[0], height=0.62)
-        bars[0].set_color(plots.COLOURS[1])
-        right.bar_label(bars, [f" {score:.3f}" for score in scores], fontsize=9)
-        right.set_yticks(places, [_short(label) for label, _ in best], fontsize=9)
-        right.invert_yaxis()
-        right.set_xlim(min(0, *scores), max(1, *scores) * 1.12 if scores else 1)
-        right.spines[["top", "right", "left"]].set_visible(False)
-        right.tick_params(axis="y", length=0)
-    plots.save(figure, picture)
-    plt.close(figure)
-
-
-def _short(label: str, most: int = 32) -> str:
-    return label if len(label) <= most else label[: most - 1] + "…"

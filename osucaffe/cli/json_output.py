@@ -20,6 +20,12 @@ def print_json(value: Any) -> None:
     print(json.dumps(_plain(value), indent=2, ensure_ascii=False, allow_nan=False))
 
 
+def tell(args: argparse.Namespace, text: str) -> None:
+    """Print a line for people, where no document is asked for."""
+    if not args.json:
+        print(text)
+
+
 def _plain(value: Any) -> Any:
     if isinstance(value, dict):
         return {str(key): _plain(each) for key, each in value.items()}

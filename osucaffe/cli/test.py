@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import argparse
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from . import options, sharing
+from . import json_output, options, sharing
 
 if TYPE_CHECKING:
     import numpy as np
@@ -37,6 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="write the detections there, in files as the layer's save_output_param describes them",
     )
+    json_output.add_json(parser)
     options.add_log(parser)
     options.add_state(parser)
     sharing.add_arguments(parser)
@@ -102,7 +103,8 @@ def _test(args: argparse.Namespace, job: Job) -> None:
     if job.rank:
         return
     logger.info("Loss: %g", loss / args.iterations)
-    for output in name_outputs(net, total / args.iterations):
+    means = name_outputs(net, total / args.iterations)
+    for output in means:
         text = f"{output.name} = {output.value:g}"
         if output.loss_weight:
             weighted = output.loss_weight * output.value
@@ -110,17 +112,26 @@ def _test(args: argparse.Namespace, job: Job) -> None:
         logger.info("%s", text)
     for each in results:
         logger.info("Detections in %s", ", ".join(map(str, each.write())))
-    for name, rows in detections.items():
-        _log_precision(logger, name, np.concatenate(rows))
+    precisions = {
+        name: _precision(logger, name, np.concatenate(rows)) for name, rows in detections.items()
+    }
+    if args.json:
+        outputs = [vars(output) for output in means]
+        scored = {"iterations": args.iterations, "loss": loss / args.iterations, "outputs": outputs}
+        judged = {"average_precision": precisions} if precisions else {}
+        json_output.print_json({**scored, **judged})
 
 
-def _log_precision(logger: logging.Logger, name: str, rows: np.ndarray) -> None:
-    """The average precisions of each label by all definitions, and their means."""
+def _precision(logger: logging.Logger, name: str, rows: np.ndarray) -> dict[str, Any]:
+    """Log the average precisions of each label by all definitions, and their means; and give them
+    by definition."""
     from ..solvers.detection import VERSIONS, average_precisions, mean_average_precision
 
     found = {version: average_precisions(rows, version) for version in VERSIONS}
     for label in next(iter(found.values())):
         values = ", ".join(f"{version} {each[label]:.4f}" for version, each in found.items())
         logger.info("%s, label %d: AP %s", name, label, values)
-    means = (f"{version} {mean_average_precision(rows, version):.4f}" for version in VERSIONS)
-    logger.info("%s: mAP %s", name, ", ".join(means))
+    means = {version: mean_average_precision(rows, version) for version in VERSIONS}
+    text = ", ".join(f"{version} {mean:.4f}" for version, mean in means.items())
+    logger.info("%s: mAP %s", name, text)
+    return {version: {"mean": means[version], "labels": found[version]} for version in VERSIONS}

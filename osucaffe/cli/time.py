@@ -24,10 +24,10 @@ import statistics
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from . import options
+from . import json_output, options
+from .costs import Cost, Layer, document
 from .units import operations
 
 if TYPE_CHECKING:
@@ -53,40 +53,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--passes", action="store_true", help="print what each pass of the compilation did, only"
     )
+    json_output.add_json(parser)
     options.add_log(parser)
     options.add_state(parser)
     options.add_device(parser)
-
-
-@dataclass
-class Cost:
-    """One direction of a layer: milliseconds of each iteration, operations and bytes of one.
-
-    served: what it computes, and what of the backend computes that.
-    """
-
-    times: list[float] = field(default_factory=list)
-    flops: int = 0
-    nbytes: int = 0
-    served: list[tuple[str, str]] = field(default_factory=list)
-
-    @property
-    def milliseconds(self) -> float:
-        return statistics.median(self.times) if self.times else 0.0
-
-    def floor(self, rates: Rates) -> float:
-        """Milliseconds that the device needs at least."""
-        return 1e3 * max(self.flops / rates.flops, self.nbytes / rates.nbytes)
-
-
-@dataclass
-class Layer:
-    """What one layer costs."""
-
-    name: str
-    type: str
-    forward: Cost = field(default_factory=Cost)
-    backward: Cost = field(default_factory=Cost)
 
 
 def run(args: argparse.Namespace) -> None:
@@ -120,7 +90,9 @@ def run(args: argparse.Namespace) -> None:
     whole = measure_whole(net, args.iterations)
     _log(layers, rates, whole, args.iterations)
     report_memory(net)
-    if sys.stdout.isatty():
+    if args.json:
+        json_output.print_json(document(net, layers, rates, whole))
+    elif sys.stdout.isatty():
         _print_table(net, layers, rates)
 
 

@@ -179,7 +179,7 @@ def _train(args: argparse.Namespace, job: Job) -> int:
 
             solver.tracer = Tracer(args.trace, backend, job.rank)
             stack.callback(solver.tracer.write)
-        if sys.stderr.isatty() and not args.no_progress and first:
+        if sys.stderr.isatty() and first and not (args.no_progress or log.quiet):
             from .live import Live
 
             solver.observers.append(stack.enter_context(Live(solver, standard_error)))
