@@ -7,6 +7,7 @@ Each host has a network and a name of its own; memory and processes are shared, 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import subprocess
 from collections.abc import Iterator, Sequence
@@ -64,13 +65,16 @@ class Hosts:
     def command(
         self, mpiexec: str, ranks: Sequence[int], program: Sequence[str]
     ) -> tuple[list[str], dict[str, str]]:
-        """What starts a program as so many ranks on each host, and its environment."""
+        """What starts a program as so many ranks on each host in turn, and around again, and its
+        environment."""
         environment = os.environ | {
             "MPIR_CVAR_CH4_NETMOD": "ofi",
             "FI_PROVIDER": "tcp",
             "MPIR_CVAR_ENABLE_HEAVY_YIELD": "1",
         }
-        places = ",".join(f"{name}:{n}" for name, n in zip(self.names, ranks, strict=True))
+        places = ",".join(
+            f"{name}:{n}" for name, n in zip(itertools.cycle(self.names), ranks, strict=False)
+        )
         line = [mpiexec, "-launcher", "ssh", "-launcher-exec", str(self._agent)]
         line += ["-iface", self.bridge, "-hosts", places, "-n", str(sum(ranks)), *program]
         return line, environment

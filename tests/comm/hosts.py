@@ -20,11 +20,13 @@ class Hosts:
         self._made = made
         self.names = made.names
 
-    def mpiexec(self, ranks: int, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """Run `python ARGUMENTS` as so many ranks on each host."""
+    def mpiexec(
+        self, ranks: int, *arguments: str, times: int = 1
+    ) -> subprocess.CompletedProcess[str]:
+        """Run `python ARGUMENTS` as so many ranks on each host, and so many times around."""
         assert MPIEXEC is not None
         program = [sys.executable, *arguments]
-        line, environment = self._made.command(MPIEXEC, [ranks] * len(self.names), program)
+        line, environment = self._made.command(MPIEXEC, [ranks] * len(self.names) * times, program)
         return subprocess.run(
             line,
             env=environment | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)},
