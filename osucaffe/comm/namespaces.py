@@ -7,6 +7,7 @@ Each host has a network and a name of its own; memory and processes are shared, 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import subprocess
 from collections.abc import Iterator, Sequence
@@ -34,8 +35,9 @@ class Hosts:
         self._agent.write_text(AGENT)
         self._agent.chmod(0o755)
 
-    def start(self, rate: str) -> None:
-        """Make them. rate: of each host's link, as `tc` writes it ("1gbit")."""
+    def start(self, rate: str, burst: str) -> None:
+        """Make them. rate: of each host's link, as `tc` writes it ("1gbit"); burst: what that lets
+        through at once after a rest."""
         _ip("link", "add", self.bridge, "type", "bridge")
         _ip("addr", "add", "10.213.7.254/24", "dev", self.bridge)
         _ip("link", "set", self.bridge, "up")
@@ -47,7 +49,7 @@ class Hosts:
             _ip(*inside, "addr", "add", f"10.213.7.{index + 1}/24", "dev", "eth0")
             _ip(*inside, "link", "set", "eth0", "up")
             _ip(*inside, "link", "set", "lo", "up")
-            shape = ["tbf", "rate", rate, "burst", "1mb", "latency", "100ms"]
+            shape = ["tbf", "rate", rate, "burst", burst, "latency", "100ms"]
             subprocess.run(
                 ["ip", "netns", "exec", name, "tc", "qdisc", "add", "dev", "eth0", "root", *shape],
                 check=True,
@@ -63,24 +65,27 @@ class Hosts:
     def command(
         self, mpiexec: str, ranks: Sequence[int], program: Sequence[str]
     ) -> tuple[list[str], dict[str, str]]:
-        """What starts a program as so many ranks on each host, and its environment."""
+        """What starts a program as so many ranks on each host in turn, and around again, and its
+        environment."""
         environment = os.environ | {
             "MPIR_CVAR_CH4_NETMOD": "ofi",
             "FI_PROVIDER": "tcp",
             "MPIR_CVAR_ENABLE_HEAVY_YIELD": "1",
         }
-        places = ",".join(f"{name}:{n}" for name, n in zip(self.names, ranks, strict=True))
+        places = ",".join(
+            f"{name}:{n}" for name, n in zip(itertools.cycle(self.names), ranks, strict=False)
+        )
         line = [mpiexec, "-launcher", "ssh", "-launcher-exec", str(self._agent)]
         line += ["-iface", self.bridge, "-hosts", places, "-n", str(sum(ranks)), *program]
         return line, environment
 
 
 @contextlib.contextmanager
-def hosts(count: int, rate: str, folder: Path) -> Iterator[Hosts | None]:
+def hosts(count: int, rate: str, folder: Path, burst: str = "1mb") -> Iterator[Hosts | None]:
     """So many hosts, or None where the machine does not permit them."""
     made = Hosts(f"oc{os.getpid() % 1000}x", count, folder)
     try:
-        made.start(rate)
+        made.start(rate, burst)
     except (OSError, subprocess.CalledProcessError):
         made.stop()
         yield None

@@ -20,11 +20,13 @@ class Hosts:
         self._made = made
         self.names = made.names
 
-    def mpiexec(self, ranks: int, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """Run `python ARGUMENTS` as so many ranks on each host."""
+    def mpiexec(
+        self, ranks: int, *arguments: str, times: int = 1
+    ) -> subprocess.CompletedProcess[str]:
+        """Run `python ARGUMENTS` as so many ranks on each host, and so many times around."""
         assert MPIEXEC is not None
         program = [sys.executable, *arguments]
-        line, environment = self._made.command(MPIEXEC, [ranks] * len(self.names), program)
+        line, environment = self._made.command(MPIEXEC, [ranks] * len(self.names) * times, program)
         return subprocess.run(
             line,
             env=environment | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)},
@@ -37,7 +39,7 @@ class Hosts:
 
 
 @contextlib.contextmanager
-def hosts(count: int, rate: str, folder: Path) -> Iterator[Hosts | None]:
+def hosts(count: int, rate: str, folder: Path, burst: str = "1mb") -> Iterator[Hosts | None]:
     """So many hosts, or None where the machine does not permit them."""
-    with namespaces.hosts(count, rate, folder) as made:
+    with namespaces.hosts(count, rate, folder, burst) as made:
         yield None if made is None else Hosts(made)
