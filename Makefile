@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check
 ITERATIONS ?= 3000
 
-.PHONY: help train test test-long test-quick test-lowest test-newest test-pythons test-gpu lint docs bench-cpu bench-data bench-gpu bench-setup bench-kernels bench-train bench-scaling bench-comm bench-comm-cpu bench-servers bench-recurrent bench-infer clean fuzz
+.PHONY: help train test test-long test-quick test-lowest test-newest test-pythons test-gpu lint docs bench-cpu bench-data bench-gpu bench-setup bench-kernels bench-train bench-scaling bench-comm bench-comm-cpu bench-recurrent bench-infer clean fuzz bench-servers papers bench-predict
 .DELETE_ON_ERROR:
 
 help:
@@ -32,6 +32,8 @@ help:
 	@echo "make bench-comm  all-reduces on 2, 4 .. GPUs, beside NCCL"
 	@echo "make bench-comm-cpu  all collectives on CPUs, beside the MPI library's (MAX_MB=16)"
 	@echo "make bench-servers  parameter servers by each channel, beside a ring"
+	@echo "make papers     what the published systems' figures would be with our designs, predicted"
+	@echo "make bench-predict  predictions beside real runs, on this machine and between namespaces"
 	@echo "make clean      remove the environment, the data and everything else made here"
 
 train: $(VENV)/run.stamp data/mnist/mnist_train_lmdb/data.mdb
@@ -139,6 +141,12 @@ bench-servers: $(VENV)/dev.stamp
 MAX_MB ?= 16
 bench-comm-cpu: $(VENV)/dev.stamp
 	$(BIN)/python -m benchmarks.bench_comm --max_mb $(MAX_MB)
+
+papers: $(VENV)/run.stamp
+	$(BIN)/python -m benchmarks.papers
+
+bench-predict: $(VENV)/dev.stamp data/mnist/mnist_train_lmdb/data.mdb
+	$(BIN)/python -m benchmarks.bench_predict
 
 data/mnist/mnist_train_lmdb/data.mdb: | $(VENV)/run.stamp
 	$(BIN)/osucaffe data mnist --out data/mnist

@@ -28,12 +28,14 @@ GROUPS = {
         *("new", "models", "summary", "draw", "layers", "net_spec"),
         *("upgrade", "export", "snapshot"),
     ),
-    "logs": ("parse_log",),
+    "logs and reports": ("parse_log", "report"),
     "this machine": ("device_query", "tune", "bench", "predict", "version", "completion"),
 }
 COMMANDS = tuple(name for names in GROUPS.values() for name in names)
 
-_WITH_NETS = ("train", "test", "time", "classify", "extract_features", "net_spec", "export")
+_WITH_NETS = (
+    *("train", "test", "time", "classify", "extract_features", "net_spec", "export", "report"),
+)
 """The commands that make the layers of a net that they are given."""
 
 _EPILOG = """\

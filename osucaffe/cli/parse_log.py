@@ -165,10 +165,7 @@ def write_table(path: Path, rows: Sequence[Row], delimiter: str = ",") -> None:
 def draw(log: Log, path: str, title: str) -> None:
     """Draw losses in one panel, other outputs (accuracies) in another, and the learning rate."""
     plt = plots.pyplot()
-    series = {f"train {name}": points for name, points in _series(log.train).items()}
-    for net, rows in sorted(log.tests.items()):
-        test = f"test #{net}" if len(log.tests) > 1 else "test"
-        series |= {f"{test} {name}": points for name, points in _series(rows).items()}
+    series = all_series(log)
     losses = {name: points for name, points in series.items() if "loss" in name.lower()}
     others = {name: points for name, points in series.items() if name not in losses}
     panels = [(name, each) for name, each in (("loss", losses), ("other outputs", others)) if each]
@@ -208,6 +205,15 @@ def draw(log: Log, path: str, title: str) -> None:
     figure.align_ylabels()
     plots.save(figure, path)
     plt.close(figure)
+
+
+def all_series(log: Log) -> dict[str, list[tuple[float, float]]]:
+    """The points (iteration, value) of every output, by the name of its line: "test accuracy"."""
+    series = {f"train {name}": points for name, points in _series(log.train).items()}
+    for net, rows in sorted(log.tests.items()):
+        test = f"test #{net}" if len(log.tests) > 1 else "test"
+        series |= {f"{test} {name}": points for name, points in _series(rows).items()}
+    return series
 
 
 def _series(rows: Sequence[Row]) -> dict[str, list[tuple[float, float]]]:

@@ -26,6 +26,14 @@ if TYPE_CHECKING:
 
 _TERMINAL = "OSUCAFFE_TERMINAL"
 """The variable in which `launch` leaves HOST:PATH of its terminal for rank 0."""
+_SCHEDULERS = (
+    "SLURM_JOB_ID",
+    "PBS_JOBID",
+    "LSB_JOBID",
+    "PE_HOSTFILE",
+    "COBALT_JOBID",
+    "FLUX_JOB_ID",
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -140,8 +148,18 @@ def launch(args: argparse.Namespace, check: Callable[[], None] = lambda: None) -
     mpiexec = find_mpiexec(wanted)
     if sys.stderr and sys.stderr.isatty():
         os.environ[_TERMINAL] = f"{platform.node()}:{os.ttyname(sys.stderr.fileno())}"
+    if args.gpu is None:
+        _stay_on_loopback()
     command = [mpiexec, "-n", str(wanted), sys.executable, "-P", "-m", "osucaffe", *sys.argv[1:]]
     os.execv(mpiexec, command)
+
+
+def _stay_on_loopback() -> None:
+    """Let no rank listen on the network: all are on this machine, unless a cluster's scheduler
+    tells mpiexec of others. (GPUs choose their paths by what is there.)"""
+    if not any(scheduler in os.environ for scheduler in _SCHEDULERS):
+        os.environ.setdefault("UCX_NET_DEVICES", "lo")
+        os.environ.setdefault("FI_TCP_IFACE", "lo")
 
 
 def find_mpiexec(wanted: int) -> str:

@@ -35,8 +35,9 @@ class Hosts:
         self._agent.write_text(AGENT)
         self._agent.chmod(0o755)
 
-    def start(self, rate: str) -> None:
-        """Make them. rate: of each host's link, as `tc` writes it ("1gbit")."""
+    def start(self, rate: str, burst: str) -> None:
+        """Make them. rate: of each host's link, as `tc` writes it ("1gbit"); burst: what that lets
+        through at once after a rest."""
         _ip("link", "add", self.bridge, "type", "bridge")
         _ip("addr", "add", "10.213.7.254/24", "dev", self.bridge)
         _ip("link", "set", self.bridge, "up")
@@ -48,7 +49,7 @@ class Hosts:
             _ip(*inside, "addr", "add", f"10.213.7.{index + 1}/24", "dev", "eth0")
             _ip(*inside, "link", "set", "eth0", "up")
             _ip(*inside, "link", "set", "lo", "up")
-            shape = ["tbf", "rate", rate, "burst", "1mb", "latency", "100ms"]
+            shape = ["tbf", "rate", rate, "burst", burst, "latency", "100ms"]
             subprocess.run(
                 ["ip", "netns", "exec", name, "tc", "qdisc", "add", "dev", "eth0", "root", *shape],
                 check=True,
@@ -80,11 +81,11 @@ class Hosts:
 
 
 @contextlib.contextmanager
-def hosts(count: int, rate: str, folder: Path) -> Iterator[Hosts | None]:
+def hosts(count: int, rate: str, folder: Path, burst: str = "1mb") -> Iterator[Hosts | None]:
     """So many hosts, or None where the machine does not permit them."""
     made = Hosts(f"oc{os.getpid() % 1000}x", count, folder)
     try:
-        made.start(rate)
+        made.start(rate, burst)
     except (OSError, subprocess.CalledProcessError):
         made.stop()
         yield None

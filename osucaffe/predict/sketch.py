@@ -146,28 +146,36 @@ def _work(calls: list[Call], layers: int) -> list[Work]:
 def _without_sources(param: caffe_pb2.NetParameter) -> caffe_pb2.NetParameter:
     """The net with layers that invent data of the same shapes in the place of those that read it.
 
-    UserError where these do not say what shape their images have.
+    UserError where these have more tops than data and labels.
     """
     made = caffe_pb2.NetParameter()
     made.CopyFrom(param)
     batches = {name: message.batch_size for name, message in readers(made)}
     for layer in made.layer:
-        if (batch := batches.get(title(layer))) is None:
-            continue
-        crop = layer.transform_param.crop_size
-        if not crop or layer.type not in ("Data", "ImageData"):
-            continue  # it must read its source, then
-        gray = layer.type == "ImageData" and not layer.image_data_param.is_color
-        channels = 1 if layer.transform_param.force_gray or gray else 3
-        tops = list(layer.top)
-        name, include = layer.name, list(layer.include)
+        shapes = _shapes(layer, batches.get(title(layer), 0))
+        if not shapes:
+            continue  # it has its shape itself, or must read its source
+        if len(layer.top) > len(shapes):
+            raise UserError(f"{title(layer)}: a prediction takes data and labels, not more tops")
+        name, tops, include = layer.name, list(layer.top), list(layer.include)
         layer.Clear()
         layer.name, layer.type = name, "DummyData"
         layer.top.extend(tops)
         layer.include.extend(include)
-        shapes = [(batch, channels, crop, crop), (batch,)]
-        if len(tops) > len(shapes):
-            raise UserError(f"{title(layer)}: a prediction takes data and labels, not more tops")
         for shape in shapes[: len(tops)]:
             layer.dummy_data_param.shape.add().dim.extend(shape)
     return made
+
+
+def _shapes(layer: caffe_pb2.LayerParameter, batch: int) -> list[tuple[int, ...]]:
+    """Of the tops of a layer that reads so many records, as far as its message says them."""
+    if batch and layer.type == "PatchData":
+        low = layer.patch_data_param.patch_size
+        high = low * layer.patch_data_param.scale
+        return [(batch, 3, low, low), (batch, 3, high, high)]
+    crop = layer.transform_param.crop_size
+    if not (batch and crop and layer.type in ("Data", "ImageData")):
+        return []
+    gray = layer.type == "ImageData" and not layer.image_data_param.is_color
+    channels = 1 if layer.transform_param.force_gray or gray else 3
+    return [(batch, channels, crop, crop), (batch,)]

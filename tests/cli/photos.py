@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-COLOURS = {"bird": (60, 110, 220), "cat": (200, 80, 50), "dog": (70, 190, 80)}
+COLOURS = {"bird": (110, 120, 155), "cat": (150, 115, 105), "dog": (115, 145, 115)}
 
 
 def make_photos(folder: Path, count: int = 30, noise: float = 40, exif: bool = False) -> Path:

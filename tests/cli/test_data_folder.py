@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import re
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -141,24 +138,3 @@ def test_photos_of_every_mode_become_colour(tmp_path: Path) -> None:
     if features.check("webp"):
         Image.fromarray(clear).save(tmp_path / "photo.webp", lossless=True, exact=True)
         np.testing.assert_array_equal(read_photo(str(tmp_path / "photo.webp"), 8), wanted)
-
-
-def test_the_pages_commands_run_as_they_stand(cli: Cli, photos: Path) -> None:
-    commands = "".join(re.findall(r"^```sh\n(.*?)^```", PAGE.read_text(), re.DOTALL | re.MULTILINE))
-    program = f'osucaffe() {{ "{sys.executable}" -m osucaffe "$@"; }}\n'
-    done = subprocess.run(
-        ["bash", "-eu", "-c", program + commands],
-        cwd=cli.folder,
-        env=cli.environment(),
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    scores = re.findall(r"\baccuracy = (\S+)", done.stderr)
-    assert float(scores[-1]) > 0.9
-    label = (cli.folder / "data" / "val.txt").read_text().partition("/")[0]
-    best = re.search(r"^photos/.*\n  \S+  (\w+)$", done.stdout, re.MULTILINE)
-    assert best
-    assert best[1] == label

@@ -39,7 +39,7 @@ class Hosts:
 
 
 @contextlib.contextmanager
-def hosts(count: int, rate: str, folder: Path) -> Iterator[Hosts | None]:
+def hosts(count: int, rate: str, folder: Path, burst: str = "1mb") -> Iterator[Hosts | None]:
     """So many hosts, or None where the machine does not permit them."""
-    with namespaces.hosts(count, rate, folder) as made:
+    with namespaces.hosts(count, rate, folder, burst) as made:
         yield None if made is None else Hosts(made)

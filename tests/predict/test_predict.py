@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from benchmarks.papers import collective
 from osucaffe.cli import main
 from osucaffe.cli.predict import parse_ranks
 from osucaffe.comm.algorithms import ALGORITHMS
@@ -186,6 +187,16 @@ def test_communication_may_slow_computation() -> None:
     free, stolen = (simulate("all-reduce", cluster(stolen=share)) for share in (0.0, 0.5))
     # 1.04 ms of the second layer's, and 1.49 of the first's, lie beside backward.
     assert stolen.ms - free.ms == pytest.approx(0.5 * (2 + 4 * (FIRST + SECOND) / 0.1e9 * 1e3))
+
+
+def test_what_make_papers_predicts() -> None:
+    """Chains overtake trees between small and large messages, as the models say."""
+    small, large = (
+        [collective("kesch-k80", 40, "reduce", nbytes, name) for name in ("binomial", "chain")]
+        for nbytes in (4096, 16 << 20)
+    )
+    assert small[0] < small[1]
+    assert large[0] > large[1]
 
 
 def test_ranks_in_words() -> None:
