@@ -13,6 +13,7 @@ import json
 import os
 import subprocess
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -64,20 +65,35 @@ def main() -> None:
     parser.add_argument("--rates", default="10gbit,1gbit", help="of links between two hosts")
     parser.add_argument("--out", type=Path, default=results.RESULTS, help="folder of the results")
     args = parser.parse_args()
-    given = ("-m", MODULE, args.models, "2", args.seconds)
-    found = {"4 processes of one machine": rows_of(mpiexec(4, *given, timeout=3600))}
-    for rate in filter(None, args.rates.split(",")):
+    found: dict[str, list[dict[str, Any]]] = {}
+    for model in args.models.split(","):
+        for title, row in measure(model, args.seconds, [*filter(None, args.rates.split(","))]):
+            found.setdefault(title, []).extend(row)
+            write(found, args.out)
+
+
+def measure(
+    model: str, seconds: str, rates: list[str]
+) -> Iterator[tuple[str, list[dict[str, Any]]]]:
+    """Where, and what was measured there."""
+    given = ("-m", MODULE, model, "2", seconds)
+    yield "4 processes of one machine", rows_of(mpiexec(4, *given, timeout=3600))
+    for rate in rates:
         with tempfile.TemporaryDirectory() as folder, hosts(2, rate, Path(folder)) as made:
             if made is not None:
                 title = f"2 hosts with a worker and a server each, joined by {rate}"
-                found[title] = rows_of(made.mpiexec(1, *given, times=2))
+                yield title, rows_of(made.mpiexec(1, *given, times=2, timeout=3600))
+
+
+def write(found: dict[str, list[dict[str, Any]]], folder: Path) -> None:
+    """Show, and keep, what there is so far."""
     record: dict[str, Any] = {"date": results.today(), "machine": results.machine()}
     record["load"] = round(os.getloadavg()[0], 1)
     record["milliseconds"] = found
     text = f"# Parameter servers, {record['date']}\n{TEXT.format(load=record['load'])}"
     text += "".join(section(title, rows) for title, rows in found.items())
     print(text)
-    print(f"wrote {results.write('servers-cpu-' + record['date'], record, text, args.out)}")
+    print(f"wrote {results.write('servers-cpu-' + record['date'], record, text, folder)}")
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ class Hosts:
         self.names = made.names
 
     def mpiexec(
-        self, ranks: int, *arguments: str, times: int = 1
+        self, ranks: int, *arguments: str, times: int = 1, timeout: float = 300
     ) -> subprocess.CompletedProcess[str]:
         """Run `python ARGUMENTS` as so many ranks on each host, and so many times around."""
         assert MPIEXEC is not None
@@ -33,7 +33,7 @@ class Hosts:
             cwd=ROOT,
             capture_output=True,
             text=True,
-            timeout=300,
+            timeout=timeout,
             check=False,
         )
 
