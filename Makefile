@@ -10,6 +10,7 @@ ITERATIONS ?= 3000
 
 help:
 	@echo "make train      train LeNet on handwritten digits, $(ITERATIONS) iterations (ITERATIONS=N)"
+	@echo "make train GPU=1   the same on an NVIDIA GPU, with what that takes"
 	@echo "make test       run ruff, mypy and the tests, on all cores (WORKERS=N: on N)"
 	@echo "make test-long run the few tests that make test leaves out, as they take long"
 	@echo "make test-quick run the tests that take no long time, a minute in all"
@@ -37,8 +38,13 @@ help:
 	@echo "make bench-predict  predictions beside real runs, on this machine and between namespaces"
 	@echo "make clean      remove the environment, the data and everything else made here"
 
-train: $(VENV)/run.stamp data/mnist/mnist_train_lmdb/data.mdb
-	$(BIN)/osucaffe train --solver models/lenet/solver.prototxt --max_iter $(ITERATIONS)
+# The CUDA that an NVIDIA driver here runs, 12 or 13, as the extras are; nothing where there is none.
+CUDA = $(filter 12 13,$(shell nvidia-smi 2>/dev/null | \
+	sed -n 's/.*CUDA[^:]*Version: *\([0-9]*\).*/\1/p' | awk '{ print ($$1 > 13) ? 13 : $$1 }'))
+ON_GPU = $(filter 1,$(GPU))
+train: $(if $(ON_GPU),$(VENV)/gpu.stamp) $(VENV)/run.stamp data/mnist/mnist_train_lmdb/data.mdb
+	$(BIN)/osucaffe train --solver models/lenet/solver.prototxt --max_iter $(ITERATIONS) $(if $(ON_GPU),--gpu 0)
+	@$(if $(ON_GPU),,$(if $(CUDA),echo "This ran on the CPU. There is an NVIDIA GPU: make train GPU=1"))
 
 # Tests start hundreds of programs: without bytecode each would compile every module anew.
 unexport PYTHONDONTWRITEBYTECODE
@@ -169,6 +175,12 @@ $(VENV)/run.stamp: pyproject.toml | $(VENV)/bin/python
 $(VENV)/dev.stamp: pyproject.toml | $(VENV)/bin/python
 	@echo "Installing osucaffe and what its tests need in $(VENV) ..."
 	@$(PIP) install --quiet --editable '.[dev]'
+	@touch $@ $(VENV)/run.stamp
+
+$(VENV)/gpu.stamp: pyproject.toml | $(VENV)/bin/python
+	@$(if $(CUDA),,echo "GPU=1: there is no NVIDIA driver (nvidia-smi) for CUDA 12 or 13"; exit 1)
+	@echo "Installing osucaffe for CUDA $(CUDA) in $(VENV) ..."
+	@$(PIP) install --quiet --editable '.[cuda$(CUDA)]'
 	@touch $@ $(VENV)/run.stamp
 
 $(VENV)/cuda%.stamp: pyproject.toml | $(VENV)/bin/python

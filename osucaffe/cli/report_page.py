@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from .report_predictions import Prediction, Predictions
 
 _STYLE = """
-:root { color-scheme: light dark; --line: #8884; --quiet: #777; --mark: 0,114,178; }
+:root { color-scheme: light dark; --line: #8884; --quiet: #808080; --mark: 0,114,178; }
 body { font: 15px/1.5 system-ui, sans-serif; max-width: 900px; margin: 2em auto; padding: 0 1em; }
 h1 { font-size: 1.6em; margin-bottom: 0; } h2 { font-size: 1.15em; margin-top: 2em; }
 p.quiet, td.quiet { color: var(--quiet); } figure { margin: 1em 0; }
@@ -22,6 +22,7 @@ svg { width: 100%; height: auto; } svg text { font-size: 12px; fill: currentColo
 table { border-collapse: collapse; font-size: .92em; } .wide { overflow-x: auto; }
 th, td { padding: 3px 9px; text-align: right; border-bottom: 1px solid var(--line); }
 th:first-child, td:first-child { text-align: left; } .confusion td { text-align: center; }
+.confusion td:first-child { text-align: left; white-space: nowrap; }
 .cards { display: flex; flex-wrap: wrap; gap: 14px; }
 .card { width: 128px; font-size: .82em; line-height: 1.35; overflow-wrap: anywhere; }
 .card img { width: 128px; height: 128px; object-fit: contain; background: #8882;

@@ -6,14 +6,20 @@ import base64
 import io
 import re
 from html.parser import HTMLParser
+from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 
+from osucaffe.backends.cpu import Cpu
 from osucaffe.cli.report_curves import panel
 from osucaffe.cli.report_page import cards, page, results
-from osucaffe.cli.report_predictions import Prediction, Predictions
+from osucaffe.cli.report_predictions import Prediction, Predictions, predict, scored_blobs
+from osucaffe.data.database import open_database
+from osucaffe.data.datum import parse_datum, pixels
+from osucaffe.net import Net
+from osucaffe.proto import NetParameter, parse_text
 
 from .conftest import Cli
 
@@ -121,3 +127,27 @@ def test_curves_lie_within_their_panel() -> None:
     assert found[0][1] < found[1][1]  # the higher the smaller
     assert panel("Nothing", {"a": [(0.0, float("inf"))]}) == ""
     assert panel("One point", {"a": [(3.0, 0.0)]})
+
+
+def test_pictures_are_as_they_were_before_mean_and_scale(fixtures: Path) -> None:
+    source = fixtures / "formats" / "raw6_lmdb"
+    text = f"""
+        layer {{ name: "data" type: "Data" top: "data" top: "label"
+          transform_param {{ scale: 0.5 mean_value: 10 mean_value: 90 mean_value: 200 }}
+          data_param {{ source: "{source}" batch_size: 6 }} }}
+        layer {{ name: "ip" type: "InnerProduct" bottom: "data" top: "ip"
+          inner_product_param {{ num_output: 9 }} }}
+        layer {{ name: "loss" type: "SoftmaxWithLoss" bottom: "ip" bottom: "label" top: "loss" }}"""
+    net = Net(
+        parse_text(text, NetParameter), phase="TEST", backend=Cpu(), inspectable=True,
+        gradients=False,
+    )  # fmt: skip
+    found = predict(net, scored_blobs(net.param), 1, 6)
+    assert found.confusion.sum() == 6
+    own = {  # of the records themselves, blue first
+        pixels(parse_datum(value))[::-1].transpose(1, 2, 0).tobytes()
+        for _, value in open_database(source).read(0, 6)
+    }
+    shown = [Image.open(io.BytesIO(base64.b64decode(each.picture))) for each in found.worst]
+    shown += [Image.open(io.BytesIO(base64.b64decode(each.picture))) for each in found.best]
+    assert {each.tobytes() for each in shown} == own
