@@ -38,9 +38,9 @@ help:
 	@echo "make bench-predict  predictions beside real runs, on this machine and between namespaces"
 	@echo "make clean      remove the environment, the data and everything else made here"
 
-# The CUDA that an NVIDIA driver here runs, 12 or 13, as the extras are; nothing where there is none.
-CUDA = $(filter 12 13,$(shell nvidia-smi 2>/dev/null | \
-	sed -n 's/.*CUDA[^:]*Version: *\([0-9]*\).*/\1/p' | awk '{ print ($$1 > 13) ? 13 : $$1 }'))
+# The extra for the CUDA that an NVIDIA driver here runs; nothing where there is none.
+CUDA ?= $(addprefix cuda,$(filter 12 13,$(shell nvidia-smi 2>/dev/null | \
+	sed -n 's/.*CUDA[^:]*Version: *\([0-9]*\).*/\1/p' | awk '{ print ($$1 > 13) ? 13 : $$1 }')))
 ON_GPU = $(filter 1,$(GPU))
 train: $(if $(ON_GPU),$(VENV)/gpu.stamp) $(VENV)/run.stamp data/mnist/mnist_train_lmdb/data.mdb
 	$(BIN)/osucaffe train --solver models/lenet/solver.prototxt --max_iter $(ITERATIONS) $(if $(ON_GPU),--gpu 0)
@@ -90,9 +90,7 @@ test-pythons:
 	done; \
 	echo "Ran with Python$${ran:- none}; not here:$${absent:- none}."
 
-# CUDA=cuda12 for a driver older than 580.
-CUDA ?= cuda13
-test-gpu: $(VENV)/$(CUDA).stamp
+test-gpu: $(VENV)/$(or $(CUDA),cuda13).stamp
 	$(BIN)/pytest -m gpu
 
 SECONDS ?= 600
@@ -179,8 +177,8 @@ $(VENV)/dev.stamp: pyproject.toml | $(VENV)/bin/python
 
 $(VENV)/gpu.stamp: pyproject.toml | $(VENV)/bin/python
 	@$(if $(CUDA),,echo "GPU=1: there is no NVIDIA driver (nvidia-smi) for CUDA 12 or 13"; exit 1)
-	@echo "Installing osucaffe for CUDA $(CUDA) in $(VENV) ..."
-	@$(PIP) install --quiet --editable '.[cuda$(CUDA)]'
+	@echo "Installing osucaffe and $(CUDA) in $(VENV) ..."
+	@$(PIP) install --quiet --editable '.[$(CUDA)]'
 	@touch $@ $(VENV)/run.stamp
 
 $(VENV)/cuda%.stamp: pyproject.toml | $(VENV)/bin/python

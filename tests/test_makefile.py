@@ -22,7 +22,7 @@ def planned(folder: Path, *words: str, cuda: str = "") -> str:
     smi.chmod(0o755)
     variables = os.environ | {"PATH": f"{folder}:{os.environ['PATH']}"}
     variables = {
-        name: value for name, value in variables.items() if name not in ("GPU", "MAKEFLAGS")
+        name: value for name, value in variables.items() if name not in ("GPU", "CUDA", "MAKEFLAGS")
     }
     command = ["make", "-n", f"VENV={folder}/env", *words]
     done = subprocess.run(
