@@ -10,6 +10,7 @@ ITERATIONS ?= 3000
 
 help:
 	@echo "make train      train LeNet on handwritten digits, $(ITERATIONS) iterations (ITERATIONS=N)"
+	@echo "make train GPU=1  the same on an NVIDIA GPU, with the libraries that its driver knows"
 	@echo "make test       run ruff, mypy and the tests, on all cores (WORKERS=N: on N)"
 	@echo "make test-long run the few tests that make test leaves out, as they take long"
 	@echo "make test-quick run the tests that take no long time, a minute in all"
@@ -36,8 +37,21 @@ help:
 	@echo "make bench-predict  predictions beside real runs, on this machine and between namespaces"
 	@echo "make clean      remove the environment, the data and everything else made here"
 
-train: $(VENV)/run.stamp data/mnist/mnist_train_lmdb/data.mdb
-	$(BIN)/osucaffe train --solver models/lenet/solver.prototxt --max_iter $(ITERATIONS)
+# GPU=1 picks the CUDA libraries that the driver knows.
+ifdef GPU
+DRIVER := $(shell nvidia-smi --query-gpu=driver_version --format=csv,noheader | head -n 1 | cut -d. -f1)
+CUDA   ?= $(if $(shell test "$(DRIVER)" -lt 580 2> /dev/null && echo older),cuda12,cuda13)
+endif
+# CUDA=cuda12 for a driver older than 580.
+CUDA ?= cuda13
+
+train: $(VENV)/$(if $(GPU),gpu-$(CUDA),run).stamp data/mnist/mnist_train_lmdb/data.mdb
+ifndef GPU
+	@if nvidia-smi -L 2> /dev/null | grep -q GPU; then \
+		echo "This machine has an NVIDIA GPU: make train GPU=1 trains on it."; \
+	fi
+endif
+	$(BIN)/osucaffe train --solver models/lenet/solver.prototxt --max_iter $(ITERATIONS) $(if $(GPU),--gpu 0)
 
 # Tests start hundreds of programs: without bytecode each would compile every module anew.
 unexport PYTHONDONTWRITEBYTECODE
@@ -83,8 +97,6 @@ test-pythons:
 	done; \
 	echo "Ran with Python$${ran:- none}; not here:$${absent:- none}."
 
-# CUDA=cuda12 for a driver older than 580.
-CUDA ?= cuda13
 test-gpu: $(VENV)/$(CUDA).stamp
 	$(BIN)/pytest -m gpu
 
@@ -170,6 +182,11 @@ $(VENV)/cuda%.stamp: pyproject.toml | $(VENV)/bin/python
 	$(PIP) install --quiet --editable '.[dev,cuda$*]'
 	@touch $@ $(VENV)/run.stamp $(VENV)/dev.stamp
 
+$(VENV)/gpu-%.stamp: pyproject.toml | $(VENV)/bin/python
+	@echo "Installing osucaffe and what a GPU needs ($*) in $(VENV) ..."
+	@$(PIP) install --quiet --editable '.[$*]'
+	@touch $@ $(VENV)/run.stamp
+
 $(VENV)/bench.stamp: pyproject.toml | $(VENV)/bin/python
 	@echo "Installing osucaffe and PyTorch in $(VENV) ..."
 	@$(PIP) install --quiet --editable '.[bench]'
@@ -177,5 +194,5 @@ $(VENV)/bench.stamp: pyproject.toml | $(VENV)/bin/python
 
 clean:
 	rm -rf $(VENV) $(VENV)-* data/mnist build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache
-	rm -f models/lenet/lenet_iter_*.caffemodel models/lenet/lenet_iter_*.solverstate
+	rm -f models/lenet/lenet_iter_*.caffemodel models/lenet/lenet_iter_*.solverstate models/lenet/lenet_best.*
 	find . -name __pycache__ -prune -exec rm -rf {} +
