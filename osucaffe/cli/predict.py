@@ -240,30 +240,38 @@ def _write(args: argparse.Namespace, cluster: Cluster, found: Sequence[Predictio
     except UserError as error:
         print(f"no picture: {error}")
         return
-    _draw(cluster, found, str(Path(args.out).with_suffix(".png")))
+    picture = str(Path(args.out).with_suffix(".png"))
+    _draw(cluster, found, picture)
+    print(f"wrote {picture}")
 
 
 def _draw(cluster: Cluster, found: Sequence[Prediction], path: str) -> None:
-    """Images a second and efficiency by ranks: a line for each design, and what a tenth exceeds."""
+    """Images a second and efficiency by ranks: a line for each design, and its band."""
     from . import plots
 
-    figure, (rates, shares) = plots.pyplot().subplots(1, 2, figsize=(11, 4.5), layout="constrained")
+    figure, panels = plots.pyplot().subplots(1, 2, figsize=(11, 4.5), layout="constrained")
     for colour, (design, points) in zip(plots.COLOURS, _lines(found), strict=False):
         at = [each.ranks for each in points]
-        total = [each.images * each.ms for each in points]
-        rates.plot(at, [each.images for each in points], "o-", color=colour, label=design)
-        worst, best = ([t / ms for t, ms in zip(total, values, strict=True)] for values in (
-            [each.high for each in points], [each.low for each in points],
-        ))  # fmt: skip
-        rates.fill_between(at, worst, best, color=colour, alpha=0.2)
-        shares.plot(at, [each.efficiency for each in points], "o-", color=colour, label=design)
-    for axes, label in ((rates, "images a second"), (shares, "efficiency")):
+        for axes, name in zip(panels, ("images", "efficiency"), strict=True):
+            values = [getattr(each, name) for each in points]
+            axes.plot(at, values, "o-", color=colour, label=design)
+            worst, best = (
+                [
+                    value * each.ms / ms
+                    for value, each, ms in zip(values, points, bound, strict=True)
+                ]
+                for bound in ([each.high for each in points], [each.low for each in points])
+            )
+            axes.fill_between(at, worst, best, color=colour, alpha=0.2)
+    ranks = sorted({each.ranks for each in found})
+    for axes, label in zip(panels, ("images a second", "efficiency"), strict=True):
         axes.set_xscale("log", base=2)
+        axes.set_xticks(ranks, [str(each) for each in ranks])
         axes.set_xlabel("ranks")
         axes.set_ylabel(label)
-    rates.set_yscale("log", base=2)
-    shares.set_ylim(0, 1.05)
-    rates.legend()
+    panels[0].set_yscale("log")
+    panels[1].set_ylim(0, 1.05)
+    panels[0].legend()
     figure.suptitle(f"{cluster.name}: predicted")
     plots.save(figure, path)
 

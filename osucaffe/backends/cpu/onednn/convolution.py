@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from ...tensor import Step, Tensor
 from . import api
@@ -105,18 +105,34 @@ def _output_form(p: Preparation, y: Operand) -> Descriptor:
 
 
 def _channels_last(
-    p: Preparation, x: Operand, w: Operand, y: Operand, *, keeps: bool
+    p: Preparation,
+    describe: Callable[..., PrimitiveDescriptor],
+    x: Operand,
+    w: Operand,
+    y: Operand,
+    *,
+    keeps: bool,
 ) -> list[list[Descriptor]]:
     """The formats with channels last, where these come first: without a backward pass, for which
     blocks are faster, code for AVX-512 takes 0.6 to 1 times as long with windows of several
-    elements as in blocks, and as long with one.
+    elements as in blocks, and as long with one. That code is called brgconv: where weights lie as
+    another net wants them, it may not be there, and nothing is won.
 
     keeps: what lies in y is added.
     """
     if not (p.only_forward and p.library.has_avx512):
         return []
     below, above = (p.channels_last(each.tensor.shape) for each in (x, y))
-    return [] if keeps and y.form != above else [[below, w.form, above]]
+    if keeps and y.form != above:
+        return []
+    forms = [below, w.form, above]
+    if not w.tensor.is_open:
+        try:
+            if not describe(*forms).implementation.startswith("brg"):
+                return []
+        except Unsupported:
+            return []
+    return [forms]
 
 
 def convolution(
@@ -138,7 +154,8 @@ def convolution(
     bias = None if b is None else p.operand(b)
     geometry = _geometry(x, w, y, stride, pad, dilation)
 
-    narrow = p.only_forward and group == 1 and w.shape[0] in FILLS_EIGHTS
+    narrow = p.only_forward and w.is_open and w.shape[0] in FILLS_EIGHTS
+    narrow = narrow and group == 1 and math.prod(w.shape[2:]) > 1
 
     def find(x: Descriptor, w: Descriptor, y: Descriptor) -> PrimitiveDescriptor:
         return p.library.describe(
@@ -156,7 +173,7 @@ def convolution(
         return _fast(found, weights.tensor, group)
 
     forms = _image_form(p, image), weights.form, _output_form(p, output)
-    ahead = _channels_last(p, image, weights, output, keeps=addend is not None)
+    ahead = _channels_last(p, describe, image, weights, output, keeps=addend is not None)
     chosen = p.choose(describe, *forms, cheap=_WEIGHTS, last=True, ahead=ahead)
     if addend is not None and chosen.wants(api.DST) != output.form:
         return None
