@@ -22,7 +22,9 @@ def planned(folder: Path, *words: str, cuda: str = "") -> str:
     smi.chmod(0o755)
     variables = os.environ | {"PATH": f"{folder}:{os.environ['PATH']}"}
     variables = {
-        name: value for name, value in variables.items() if name not in ("GPU", "CUDA", "MAKEFLAGS")
+        name: value
+        for name, value in variables.items()
+        if name not in ("GPU", "CUDA", "MAKEFLAGS", "MAKELEVEL", "MFLAGS")
     }
     command = ["make", "-n", f"VENV={folder}/env", *words]
     done = subprocess.run(

@@ -78,7 +78,9 @@ def _bash(commands: list[Command]) -> str:
                 words += map(str, action.choices)
             elif action.choices and not second:
                 names = "|".join(f'"{first} {name}"' for name in action.option_strings)
-                values.append(f"    {names}) words={shlex.quote(' '.join(action.choices))} ;;")
+                values.append(
+                    f"    {names}) words={shlex.quote(' '.join(map(str, action.choices)))} ;;"
+                )
         pattern = f'"{first} {second}"' if second else f'"{first} "*'
         following.append(f"    {pattern}) words={shlex.quote(' '.join(words))} ;;")
     return _BASH % {"commands": "\n".join(following), "values": "\n".join(values)}

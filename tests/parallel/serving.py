@@ -91,8 +91,8 @@ def bounded(job: MpiJob, source: Path, servers: int) -> None:
         group = Served(roles, discover(roles.part), CommConfig(), ParallelConfig(bucket=512))
         solver = make_solver(source, BATCH, SGD, group=group)
         if group.rank == 0:
-            request = solver._request
-            solver._request = lambda request=request: (time.sleep(0.02), request())[1]  # type: ignore[misc]
+            request = solver.request
+            solver.request = lambda request=request: (time.sleep(0.02), request())[1]  # type: ignore[misc]
         solver.step(30)
         solver.test_all()
         group.check("in the test")
@@ -127,7 +127,7 @@ def failing(job: MpiJob, source: Path, mode: str) -> None:
     solver = make_solver(source, BATCH, SGD, group=group)
     if mode.startswith("worker") and group.rank == 1:
         updates = iter(range(5))
-        solver._request = lambda: "none" if next(updates, None) else fail()
+        solver.request = lambda: "none" if next(updates, None) else fail()
     solver.step(50)
 
 
