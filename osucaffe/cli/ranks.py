@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import UserError
-from . import comm_profile, options, servers
+from . import comm_profile, options, restarts, servers
 
 if TYPE_CHECKING:
     from ..comm.create import CommConfig
@@ -45,6 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--ranks", metavar="N", type=options.positive, help="start so many ranks on this machine"
     )
+    restarts.add_argument(group)
     _add_design(group)
     servers.add_arguments(group)
     _add_communication(group)
@@ -131,27 +132,32 @@ def _add_communication(group: argparse._ArgumentGroup) -> None:
 
 
 def launch(args: argparse.Namespace, check: Callable[[], None] = lambda: None) -> None:
-    """Become mpiexec with this command if the options ask for ranks and nothing started them yet.
+    """Become mpiexec with this command if the options ask for ranks and nothing started them yet;
+    with --max_restarts, watch over it.
 
     check: called before that, to find once what every rank would find. UserError if it does, or
     MPI is not installed.
     """
     from ..comm.job import launched_by
 
-    if launched_by():
+    if launched_by() or restarts.watched():
         return
     gpus = [] if args.gpu is None else _gpus(args.gpu)
     wanted = args.ranks or (len(gpus) or 1) + servers.count(args)
-    if wanted == 1:
+    most = getattr(args, "max_restarts", 0)
+    if wanted == 1 and not most:
         return
     check()
-    mpiexec = find_mpiexec(wanted)
+    command = [sys.executable, "-P", "-m", "osucaffe", *sys.argv[1:]]
+    if wanted > 1:
+        command = [find_mpiexec(wanted), "-n", str(wanted), *command]
     if sys.stderr and sys.stderr.isatty():
         os.environ[_TERMINAL] = f"{platform.node()}:{os.ttyname(sys.stderr.fileno())}"
-    if args.gpu is None:
+    if args.gpu is None and wanted > 1:
         _stay_on_loopback()
-    command = [mpiexec, "-n", str(wanted), sys.executable, "-P", "-m", "osucaffe", *sys.argv[1:]]
-    os.execv(mpiexec, command)
+    if most:
+        sys.exit(restarts.watch_over(command, most, restarts.prefix_of(args.solver)))
+    os.execv(command[0], command)
 
 
 def _stay_on_loopback() -> None:

@@ -12,9 +12,10 @@ A first interrupt (Ctrl-C) stops after the iteration at hand and writes a snapsh
 a second one stops at once. On a terminal a live display follows the log.
 
 Exit codes: 0 done, or nothing was left to train; 1 something is wrong with what was given; 2 wrong
-usage; 3 the loss is nan or infinite at the end; 128 + N signal N stopped it with a snapshot (129 a
-hangup, 130 an interrupt, 143 SIGTERM): the log's end has the command that goes on. Of several ranks
-each ends with its own."""
+usage; 3 the loss is nan or infinite at the end; 4 a rank ended by a fault of the program or the
+machine, or waited too long, and ended the others; 128 + N signal N stopped it with a snapshot (129
+a hangup, 130 an interrupt, 143 SIGTERM): the log's end has the command that goes on. Of several
+ranks each ends with its own."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from . import comm_profile, keeping, options, ranks, servers
+from . import comm_profile, keeping, options, ranks, restarts, servers
 from .agreement import check_alike
 
 if TYPE_CHECKING:
@@ -129,6 +130,7 @@ def _train(args: argparse.Namespace, job: Job) -> int:
     standard_error = log.start(args.log_dir if first else None)
     if not first:
         log.quieten()
+    restarts.begin(args)
     param = _read(args)
     check_alike(args, job, param)
     args, topology = ranks.place(args, job)

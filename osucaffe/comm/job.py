@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 
 from .. import messages
 from ..backends.cores import usable_cores
-from ..errors import UserError
+from ..errors import Fault, UserError
 from ..parent import end_with_parent
 from .segments import unlink_segments
 from .watchdog import GRACE, Watchdog
@@ -29,6 +29,9 @@ _LAUNCHERS = (
     ("PALS_APID", "the launcher of the Cray"),
     ("PMIX_RANK", "a launcher that speaks PMIx"),
 )
+
+FAULT = 4
+"""The exit code of a rank that ends the others, where nothing is wrong with what it was given."""
 
 _exit = os._exit
 """Also where `MpiJob.together` watches over that name."""
@@ -83,10 +86,10 @@ class Job:
         """What is done inside may not wait for this longer than the job allows."""
         return contextlib.nullcontext()
 
-    def abort(self, message: str) -> None:
+    def abort(self, message: str, code: int = FAULT) -> None:
         """Print a message and end every process of the job."""
         print(f"osucaffe: {message}", file=sys.stderr, flush=True)
-        _exit(1)
+        _exit(code)
 
     @contextlib.contextmanager
     def together(self) -> Iterator[None]:
@@ -143,8 +146,8 @@ class MpiJob(Job):
         with self.watch("all ranks"):
             self._control.Barrier()
 
-    def abort(self, message: str) -> None:
-        self._end(message, _FORWARDING)
+    def abort(self, message: str, code: int = FAULT) -> None:
+        self._end(message, _FORWARDING, code)
 
     def expire(self, message: str) -> None:
         """End the job because this rank waited too long; the others may say the same first."""
@@ -154,12 +157,12 @@ class MpiJob(Job):
             GRACE,
         )
 
-    def _end(self, message: str, pause: float) -> None:
+    def _end(self, message: str, pause: float, code: int = FAULT) -> None:
         sys.stderr.write(f"osucaffe: {self.name}: {message}\n")
         sys.stderr.flush()
         time.sleep(pause)
-        self.world.Abort(1)
-        _exit(1)  # some libraries return, and kill this process a little later
+        self.world.Abort(code)
+        _exit(code)  # some libraries return, and kill this process a little later
 
     @contextlib.contextmanager
     def together(self) -> Iterator[None]:
@@ -187,7 +190,10 @@ class MpiJob(Job):
                 text = messages.tidy(repr(error))
             else:
                 text = messages.explain(error)
-            self.abort(text)
+            given = isinstance(error, UserError | KeyboardInterrupt) and not isinstance(
+                error, Fault
+            )
+            self.abort(text, 1 if given else FAULT)
             raise
         finally:
             os._exit = _exit

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from ..comm.job import Job
-from ..errors import UserError
+from ..errors import Fault, UserError
 from ..layers.base import Layer
 from ..net import Net
 from ..proto import caffe_pb2, format_text
@@ -71,7 +71,7 @@ def describe_layers(net: caffe_pb2.NetParameter, where: str = "the net") -> dict
 
 
 def check_weights(job: Job, net: Net, occasion: str) -> None:
-    """UserError on every rank unless all have the same weights: it names those whose are not those
+    """Fault on every rank unless all have the same weights: it names those whose are not those
     of most ranks, and the layers. They call it together. Statistics of batches are left out."""
     own = _sums(net)
     sums = [tuple(each) for each in job.gather(list(own.values()))]
@@ -86,7 +86,7 @@ def check_weights(job: Job, net: Net, occasion: str) -> None:
     }
     layers = [f'"{layer.name}"' for layer in net.layers if layer in differ]
     more = f" and {len(layers) - _SHOWN} more" if len(layers) > _SHOWN else ""
-    raise UserError(
+    raise Fault(
         f"{occasion} the weights of rank {', '.join(map(str, wrong))} are not those of rank "
         f"{right}, in layer {', '.join(layers[:_SHOWN])}{more}: they have fallen out of step. Is "
         "it the same program, and the same libraries, on each host? Or has a machine's memory, or "
