@@ -21,6 +21,7 @@ from ..errors import UserError
 from . import options
 
 if TYPE_CHECKING:
+    from ..comm.job import Job
     from ..solvers.snapshot import Stamp
 
 logger = logging.getLogger("osucaffe")
@@ -110,7 +111,7 @@ def _run(command: Sequence[str], told: dict[str, str]) -> tuple[int, bool]:
     return (128 - code if code < 0 else code), stopped
 
 
-def begin(args: argparse.Namespace) -> None:
+def begin(args: argparse.Namespace, job: Job) -> None:
     """Let a rank of a run that was started again go on from what it is told. UserError where
     something else started it, which would have to start it again."""
     text = os.environ.pop(_VARIABLE, None)
@@ -124,7 +125,7 @@ def begin(args: argparse.Namespace) -> None:
     import json
 
     told = json.loads(text)
-    if told["number"]:
+    if told["number"] and not job.rank:
         source = f"from {told['state']}" if told["state"] else "from the beginning: no snapshot yet"
         logger.warning(
             "Restart %d of %d (--max_restarts), %s: a process of the run died (exit code %d)",

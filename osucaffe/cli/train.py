@@ -130,7 +130,7 @@ def _train(args: argparse.Namespace, job: Job) -> int:
     standard_error = log.start(args.log_dir if first else None)
     if not first:
         log.quieten()
-    restarts.begin(args)
+    restarts.begin(args, job)
     param = _read(args)
     check_alike(args, job, param)
     args, topology = ranks.place(args, job)
