@@ -5,17 +5,20 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check
 ITERATIONS ?= 3000
 
-.PHONY: help train test test-long test-quick test-lowest test-newest test-pythons test-gpu lint docs bench-cpu bench-data bench-gpu bench-setup bench-kernels bench-train bench-scaling bench-comm bench-recurrent bench-infer clean
+.PHONY: help train test test-long test-quick test-lowest test-newest test-pythons test-gpu lint docs bench-cpu bench-data bench-gpu bench-setup bench-kernels bench-train bench-scaling bench-comm bench-comm-cpu bench-recurrent bench-infer clean fuzz bench-servers papers bench-predict
 .DELETE_ON_ERROR:
 
 help:
 	@echo "make train      train LeNet on handwritten digits, $(ITERATIONS) iterations (ITERATIONS=N)"
+	@echo "make train GPU=1   the same on an NVIDIA GPU, with what that takes"
 	@echo "make test       run ruff, mypy and the tests, on all cores (WORKERS=N: on N)"
 	@echo "make test-long run the few tests that make test leaves out, as they take long"
 	@echo "make test-quick run the tests that take no long time, a minute in all"
 	@echo "make test-lowest   run them in a new environment, with the lowest versions of what osucaffe needs"
 	@echo "make test-newest   the same with the newest, and mypy"
 	@echo "make test-pythons  the same with each of Python $(PYTHONS) that is here"
+	@echo "make fuzz       run mutated inputs of all kinds for SECONDS=600 (SEED=1): none may crash or hang"
+	@echo "make soak       kill, stop and starve training ROUNDS=100 times; every resume gives the same bits"
 	@echo "make test-gpu   run the tests that need a GPU, on a machine that has one"
 	@echo "make lint       run ruff and mypy only"
 	@echo "make docs       write the documentation as a site to site/, every link checked"
@@ -29,10 +32,19 @@ help:
 	@echo "make bench-recurrent  an LSTM beside torch.nn.LSTM; PYTHON=... on a GPU machine"
 	@echo "make bench-infer  forward passes beside OpenCV and PyTorch; PYTHON=... on a GPU machine"
 	@echo "make bench-comm  all-reduces on 2, 4 .. GPUs, beside NCCL"
+	@echo "make bench-comm-cpu  all collectives on CPUs, beside the MPI library's (MAX_MB=16)"
+	@echo "make bench-servers  parameter servers by each channel, beside a ring"
+	@echo "make papers     what the published systems' figures would be with our designs, predicted"
+	@echo "make bench-predict  predictions beside real runs, on this machine and between namespaces"
 	@echo "make clean      remove the environment, the data and everything else made here"
 
-train: $(VENV)/run.stamp data/mnist/mnist_train_lmdb/data.mdb
-	$(BIN)/osucaffe train --solver models/lenet/solver.prototxt --max_iter $(ITERATIONS)
+# The extra for the CUDA that an NVIDIA driver here runs; nothing where there is none.
+CUDA ?= $(addprefix cuda,$(filter 12 13,$(shell nvidia-smi 2>/dev/null | \
+	sed -n 's/.*CUDA[^:]*Version: *\([0-9]*\).*/\1/p' | awk '{ print ($$1 > 13) ? 13 : $$1 }')))
+ON_GPU = $(filter 1,$(GPU))
+train: $(if $(ON_GPU),$(VENV)/gpu.stamp) $(VENV)/run.stamp data/mnist/mnist_train_lmdb/data.mdb
+	$(BIN)/osucaffe train --solver models/lenet/solver.prototxt --max_iter $(ITERATIONS) $(if $(ON_GPU),--gpu 0)
+	@$(if $(ON_GPU),,$(if $(CUDA),echo "This ran on the CPU. There is an NVIDIA GPU: make train GPU=1"))
 
 # Tests start hundreds of programs: without bytecode each would compile every module anew.
 unexport PYTHONDONTWRITEBYTECODE
@@ -78,10 +90,17 @@ test-pythons:
 	done; \
 	echo "Ran with Python$${ran:- none}; not here:$${absent:- none}."
 
-# CUDA=cuda12 for a driver older than 580.
-CUDA ?= cuda13
-test-gpu: $(VENV)/$(CUDA).stamp
+test-gpu: $(VENV)/$(or $(CUDA),cuda13).stamp
 	$(BIN)/pytest -m gpu
+
+SECONDS ?= 600
+SEED    ?= 1
+fuzz: $(VENV)/dev.stamp
+	$(BIN)/python -m tests.fuzz --seconds $(SECONDS) --seed $(SEED)
+
+ROUNDS ?= 100
+soak: $(VENV)/dev.stamp
+	$(BIN)/python -m tests.soak --rounds $(ROUNDS) --seed $(SEED)
 
 lint: $(VENV)/dev.stamp
 	$(BIN)/ruff check
@@ -125,6 +144,19 @@ bench-scaling:
 bench-comm:
 	$(PYTHON) -m benchmarks.bench_comm --gpu
 
+bench-servers: $(VENV)/dev.stamp
+	$(BIN)/python -m benchmarks.bench_servers
+
+MAX_MB ?= 16
+bench-comm-cpu: $(VENV)/dev.stamp
+	$(BIN)/python -m benchmarks.bench_comm --max_mb $(MAX_MB)
+
+papers: $(VENV)/run.stamp
+	$(BIN)/python -m benchmarks.papers
+
+bench-predict: $(VENV)/dev.stamp data/mnist/mnist_train_lmdb/data.mdb
+	$(BIN)/python -m benchmarks.bench_predict
+
 data/mnist/mnist_train_lmdb/data.mdb: | $(VENV)/run.stamp
 	$(BIN)/osucaffe data mnist --out data/mnist
 
@@ -143,6 +175,12 @@ $(VENV)/dev.stamp: pyproject.toml | $(VENV)/bin/python
 	@$(PIP) install --quiet --editable '.[dev]'
 	@touch $@ $(VENV)/run.stamp
 
+$(VENV)/gpu.stamp: pyproject.toml | $(VENV)/bin/python
+	@$(if $(CUDA),,echo "GPU=1: there is no NVIDIA driver (nvidia-smi) for CUDA 12 or 13"; exit 1)
+	@echo "Installing osucaffe and $(CUDA) in $(VENV) ..."
+	@$(PIP) install --quiet --editable '.[$(CUDA)]'
+	@touch $@ $(VENV)/run.stamp
+
 $(VENV)/cuda%.stamp: pyproject.toml | $(VENV)/bin/python
 	$(PIP) install --quiet --editable '.[dev,cuda$*]'
 	@touch $@ $(VENV)/run.stamp $(VENV)/dev.stamp
@@ -154,4 +192,5 @@ $(VENV)/bench.stamp: pyproject.toml | $(VENV)/bin/python
 
 clean:
 	rm -rf $(VENV) $(VENV)-* data/mnist build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache
+	rm -f models/lenet/lenet_iter_*.caffemodel models/lenet/lenet_iter_*.solverstate
 	find . -name __pycache__ -prune -exec rm -rf {} +

@@ -1,4 +1,5 @@
-"""Measure all-reduces: algorithms among ranks of this machine, of two hosts, and of GPUs.
+"""Measure collectives: all of them among ranks of this machine and of two hosts, all-reduces of
+GPUs.
 
   python -m benchmarks.bench_comm                   on the CPU, and on two hosts made of namespaces
   python -m benchmarks.bench_comm --gpu             on 2, 4, .. GPUs, beside NCCL
@@ -31,26 +32,29 @@ LINE = """All-reduces of float32 arrays, in microseconds.
 """
 
 
-def rows_of(done: subprocess.CompletedProcess[str]) -> list[dict[str, Any]]:
+def rows_of(done: subprocess.CompletedProcess[str]) -> dict[str, list[dict[str, Any]]]:
     """What the ranks measured; their message and the end where they failed."""
     if done.returncode:
         raise SystemExit(done.stderr or done.stdout)
-    rows: list[dict[str, Any]] = json.loads(done.stdout.strip().splitlines()[-1])
+    rows: dict[str, list[dict[str, Any]]] = json.loads(done.stdout.strip().splitlines()[-1])
     return rows
 
 
 def section(title: str, rows: list[dict[str, Any]]) -> str:
     """A heading and a table of microseconds."""
-    columns = list(rows[0])
-    cells = [[f"{row['bytes']:,}", *(row.get(name, "") for name in columns[1:])] for row in rows]
-    return f"## {title}\n\n{results.table(['bytes', *columns[1:]], cells)}\n"
+    columns = list(rows[0])[1:]
+    cells = []
+    for row in rows:
+        ratio = f"{row['auto'] / row['native']:.2f}"
+        cells.append([f"{row['bytes']:,}", *(row[name] for name in columns), ratio])
+    return f"### {title}\n\n{results.table(['bytes', *columns, 'auto / native'], cells)}\n"
 
 
-def on_cpu(largest: int) -> dict[str, list[dict[str, Any]]]:
+def on_cpu(largest: int, counts: str) -> dict[str, dict[str, list[dict[str, Any]]]]:
     """Ranks that share memory, then two hosts joined by a link of 1 Gbit/s."""
-    found = {}
-    for ranks in (2, 4):
-        done = mpiexec(ranks, "-m", MODULE, "host", str(largest), timeout=600)
+    found: dict[str, dict[str, list[dict[str, Any]]]] = {}
+    for ranks in map(int, counts.split(",")):
+        done = mpiexec(ranks, "-m", MODULE, "host", str(largest), timeout=3600)
         found[f"{ranks} ranks of one machine"] = rows_of(done)
     with tempfile.TemporaryDirectory() as folder, hosts(2, "1gbit", Path(folder)) as made:
         if made is not None:
@@ -115,6 +119,7 @@ def main() -> None:
     parser.add_argument("--gpu", action="store_true", help="on GPUs, beside NCCL")
     parser.add_argument("--ranks", help="numbers of GPUs, with commas (default: 2, 4, .. all)")
     parser.add_argument("--max_mb", type=float, help="largest arrays (default: 16, --gpu: 256)")
+    parser.add_argument("--counts", default="2,4", help="ranks of this machine (2,4)")
     parser.add_argument("--out", type=Path, default=results.RESULTS, help="folder of the results")
     args = parser.parse_args()
     largest = int((args.max_mb or (256 if args.gpu else 16)) * 2**20)
@@ -122,9 +127,15 @@ def main() -> None:
         measure_gpus(args.ranks, largest, args.out)
         return
     record: dict[str, Any] = {"date": results.today(), "machine": results.machine()}
-    record["microseconds"] = found = on_cpu(largest)
-    text = f"# All-reduce, {record['date']}\n\nMicroseconds on {record['machine']['cpu']}.\n\n"
-    text += "\n".join(section(title, rows) for title, rows in found.items())
+    record["microseconds"] = found = on_cpu(largest, args.counts)
+    text = (
+        f"# Collectives, {record['date']}\n\nMicroseconds on {record['machine']['cpu']}: medians "
+        "of rounds in turns, of the slowest rank. native: the MPI library's own; auto: what a run "
+        "takes by the tuning table. Model propagation is the broadcast.\n"
+    )
+    for title, operations in found.items():
+        tables = (section(operation, rows) for operation, rows in operations.items())
+        text += f"\n## {title}\n\n" + "\n".join(tables)
     print(text)
     print(f"wrote {results.write('comm-cpu-' + record['date'], record, text, args.out)}")
 

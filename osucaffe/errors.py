@@ -14,6 +14,10 @@ class UserError(Exception):
     """
 
 
+class Fault(UserError):
+    """What goes wrong by a fault of a machine: another try may go well (`train --max_restarts`)."""
+
+
 def reason(error: BaseException) -> str:
     """What an error says, without the number and the name that an OSError puts around it."""
     return getattr(error, "strerror", None) or str(error)

@@ -34,6 +34,9 @@ def unreadable(path: str | Path, error: OSError) -> UserError:
     where = ""
     if isinstance(error, FileNotFoundError) and not Path(path).is_absolute():
         where = f" (looked in {Path.cwd()})"
+    if isinstance(error, IsADirectoryError):
+        what = "an LMDB" if (Path(path) / "data.mdb").exists() else "a folder"
+        return UserError(f"{path}: it is {what}, but a file is wanted here")
     return UserError(f"{path}: cannot read it: {error.strerror}{where}")
 
 

@@ -12,3 +12,6 @@ def _nothing() -> None:
 provide_caffe: Callable[[], None] = _nothing
 """Lets `import caffe`, with which modules of Python layers begin, find pycaffe's interface: set by
 the command line, and by the interface itself when it is imported."""
+
+python_layers = True
+"""Whether layers may import the modules that nets name: --no_python_layers says no."""

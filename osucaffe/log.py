@@ -19,6 +19,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from .errors import UserError
+from .messages import printable
+
+quiet = False
+"""Whether standard error gets warnings and errors only; a file gets all."""
 
 _SEVERITY = {
     logging.DEBUG: "I",
@@ -39,7 +43,7 @@ class Formatter(logging.Formatter):
         place = f"{record.filename}:{record.lineno}"
         line = (
             f"{_SEVERITY.get(record.levelno, 'I')}{moment}.{microseconds:06d} "
-            f"{threading.get_native_id():5d} {place}] {record.getMessage()}"
+            f"{threading.get_native_id():5d} {place}] {printable(record.getMessage())}"
         )
         if record.exc_info:
             line += "\n" + self.formatException(record.exc_info)
@@ -86,6 +90,7 @@ def start(log_dir: str | None = None, program: str = "osucaffe") -> StandardErro
     logger.propagate = False
     standard_error = StandardError()
     standard_error.setFormatter(Formatter())
+    standard_error.setLevel(logging.WARNING if quiet else logging.INFO)
     logger.addHandler(standard_error)
     if log_dir:
         file = File(_new_file(Path(log_dir), program), encoding="utf-8")

@@ -101,7 +101,7 @@ class Net:
         )
         self.layers = [node.layer for node in self.nodes]
         self.layer_names: list[str] = [layer.name for layer in self.layers]
-        self.parameters: list[Parameter] = adopt_parameters(self.layers, share)
+        self.parameters: list[Parameter] = adopt_parameters(self.layers, share, self.blobs)
         self.pool: Pool = share.pool if share else Pool(backend)
         self.constants: Constants | None = None
         if inference and not self.inspectable:

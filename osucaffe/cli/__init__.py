@@ -8,38 +8,35 @@ the engine and rich only when they run, so that help comes at once.
 from __future__ import annotations
 
 import argparse
-import errno
 import importlib
 import itertools
 import os
 import re
 import sys
-import traceback
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import Any, NoReturn
 
-from .. import __version__, hooks
-from ..errors import UserError, nearest, reason
+from .. import __version__, hooks, messages
+from ..errors import nearest
 
-COMMANDS = (
-    *("train", "test", "time", "classify", "extract_features"),
-    *(
-        "device_query",
-        "tune",
-        "bench",
-        "upgrade",
-        "data",
-        "snapshot",
-        "models",
-        "layers",
-        "net_spec",
-        "export",
-        "draw",
-        "parse_log",
+GROUPS = {
+    "training and scoring": ("train", "test", "time", "classify", "extract_features"),
+    "data": (
+        *("data", "convert_imageset", "compute_image_mean", "convert_mnist", "convert_cifar"),
     ),
-    *("convert_imageset", "compute_image_mean", "convert_mnist", "convert_cifar"),
+    "nets and model files": (
+        *("new", "models", "summary", "draw", "layers", "net_spec"),
+        *("upgrade", "export", "snapshot"),
+    ),
+    "logs and reports": ("parse_log", "report"),
+    "this machine": ("device_query", "tune", "bench", "predict", "version", "completion"),
+}
+COMMANDS = tuple(name for names in GROUPS.values() for name in names)
+
+_WITH_NETS = (
+    *("train", "test", "time", "classify", "extract_features", "net_spec", "export", "report"),
 )
+"""The commands that make the layers of a net that they are given."""
 
 _EPILOG = """\
 Options are Caffe's; one dash or two, "-" or "_" are alike: -log_dir D, --log-dir=D.
@@ -70,15 +67,20 @@ def _run(arguments: Sequence[str] | None) -> int:
     words = _normalize(sys.argv[1:] if arguments is None else arguments)
     try:
         args = _parser().parse_args(words or ["--help"])
+        hooks.python_layers = not getattr(args, "no_python_layers", False)
+        if getattr(args, "quiet", False):
+            from .. import log
+
+            log.quiet = True
         code = int(args.run(args) or 0)
         if sys.stdout:  # None where the shell closed it
             sys.stdout.flush()
     except (Exception, KeyboardInterrupt) as error:
-        if os.environ.get("OSUCAFFE_DEBUG", "0") not in ("", "0") or _is_users(error):
+        if messages.debugging() or messages.is_users(error):
             raise
-        code, message = _explain(error)
-        if message:
-            print(f"osucaffe: {message}", file=sys.stderr)
+        code = _code(error)
+        if code != 141:
+            print(f"osucaffe: {messages.explain(error)}", file=sys.stderr)
     return code
 
 
@@ -89,41 +91,28 @@ def _provide_caffe() -> None:
     install()
 
 
-def _explain(error: BaseException) -> tuple[int, str]:
-    """The exit code for an error, and what there is to say of it."""
+def _code(error: BaseException) -> int:
+    """The exit code for an error."""
     if isinstance(error, KeyboardInterrupt):
-        return 130, "interrupted"
-    if isinstance(error, MemoryError) or getattr(error, "errno", None) == errno.ENOMEM:
-        return 1, f"out of memory ({reason(error)}): lower the batch size"
-    if isinstance(error, OSError) and error.filename is None:
-        if sys.stdout:  # what it still holds cannot be written: `osucaffe ... | head`, a full disk
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return (141, "") if isinstance(error, BrokenPipeError) else (1, str(error.strerror))
-    if isinstance(error, OSError):
-        return 1, f"{error.filename}: {error.strerror}"
-    if isinstance(error, UserError):
-        return 1, str(error)
-    frame = traceback.extract_tb(error.__traceback__)[-1]
-    where = f"{Path(frame.filename).name}:{frame.lineno}"
-    return 1, (
-        f"{type(error).__name__}: {error} (at {where}). Nothing should end so: please report it, "
-        "with the command, its files and what OSUCAFFE_DEBUG=1 shows"
-    )
-
-
-def _is_users(error: BaseException) -> bool:
-    """Whether an error was raised in a user's own code, a Python layer say: then its traceback is
-    what helps."""
-    if isinstance(error, (UserError, KeyboardInterrupt, OSError, MemoryError)):
-        return False
-    ours = (str(Path(__file__).parents[1]), sys.prefix, sys.base_prefix, "<")
-    frames = traceback.extract_tb(error.__traceback__)
-    first = next((n for n, frame in enumerate(frames) if frame.filename.startswith(ours[0])), 0)
-    return any(not frame.filename.startswith(ours) for frame in frames[first:])
+        return 130
+    nameless = isinstance(error, OSError) and error.filename is None
+    if nameless and not messages.lacks_memory(error) and sys.stdout:
+        # What it still holds cannot be written: `osucaffe ... | head`, a full disk.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 141 if isinstance(error, BrokenPipeError) else 1
 
 
 class _Parser(argparse.ArgumentParser):
     """Says what is wrong with the arguments in one line, without listing all options."""
+
+    def __init__(self, *args: Any, **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        self.add_argument(
+            "--quiet",
+            action="store_true",
+            default=argparse.SUPPRESS,  # that of the command stands beside that of the program
+            help="log warnings and errors only, and show no progress",
+        )
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """As it is there, but each subcommand refuses what it does not know by itself, before it
@@ -151,7 +140,22 @@ class _Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Exit with 2, as for any wrong use of a command."""
-        self.exit(2, f"{self.prog}: {message}; see {self.prog} --help\n")
+        self.exit(2, f"{self.prog}: {messages.tidy(message)}; see {self.prog} --help\n")
+
+
+class _Grouped(argparse.RawDescriptionHelpFormatter):
+    """Lists the commands by groups."""
+
+    def _format_action(self, action: argparse.Action) -> str:
+        if not isinstance(action, argparse._SubParsersAction):
+            return super()._format_action(action)
+        listed = {each.dest: each for each in action._get_subactions()}
+        parts = []
+        for title, names in GROUPS.items():
+            parts.append(f"\n{title}:\n")
+            for name in names:
+                parts.append(super()._format_action(listed[name]))
+        return "".join(parts[1:])  # the first title is that of the argument
 
 
 def _hint(word: str, known: Iterable[str]) -> str:
@@ -164,11 +168,11 @@ def _parser() -> argparse.ArgumentParser:
         prog="osucaffe",
         description="Train, test and time the nets of Caffe.",
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=_Grouped,
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"osucaffe {__version__}")
-    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    commands = parser.add_subparsers(title=next(iter(GROUPS)), metavar="COMMAND", required=True)
     for name in COMMANDS:
         module = importlib.import_module(f".{name}", __name__)
         summary, _, description = (module.__doc__ or "").partition("\n")
@@ -180,6 +184,13 @@ def _parser() -> argparse.ArgumentParser:
             allow_abbrev=False,
         )
         module.add_arguments(command)
+        if name in _WITH_NETS:
+            command.add_argument(
+                "--no_python_layers",
+                action="store_true",
+                help="refuse Python layers of modules that are not osucaffe's: what a net of "
+                "unknown origin needs",
+            )
         command.set_defaults(run=module.run)
     return parser
 

@@ -2,15 +2,22 @@
 
   osucaffe bench rpc                          two processes, then workers and servers
   osucaffe bench rpc --out results            and write results/rpc-DATE.md and .json
+  osucaffe bench rpc --hosts 2 --rate 1gbit   between hosts made of network namespaces (as root)
 
 The benchmarks and payloads are those of TF-gRPC-Bench. All channels take turns."""
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
 from typing import Any
 
+from ..comm import namespaces
 from ..errors import UserError
 from . import options, ranks, servers
 
@@ -28,6 +35,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=0.3,
         help="of each round of each channel (default: 0.3)",
     )
+    add(
+        "--hosts",
+        metavar="H",
+        type=int,
+        choices=(1, 2),
+        default=1,
+        help="2: callers and servers on a host each, a network namespace, joined by a link (needs "
+        "to be root, iproute2 and MPICH)",
+    )
+    add("--rate", metavar="RATE", default="10gbit", help="of that link, as tc has it (10gbit)")
     add("--out", metavar="DIR", help="write the results there, as Markdown and JSON")
     servers.add_waiting(add)
     add("--part", choices=("pair", "servers"), help=argparse.SUPPRESS)
@@ -42,24 +59,37 @@ def run(args: argparse.Namespace) -> None:
     from ..comm.channels.rpc_report import write
 
     import_grpc()
-    rows = _start(args, "pair", 2) + _start(args, "servers", args.workers + args.servers)
-    text = write(rows, args.workers, args.servers, args.out)
-    print(text)
+    with contextlib.ExitStack() as stack:
+        made = None
+        if args.hosts > 1:
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+            made = stack.enter_context(namespaces.hosts(args.hosts, args.rate, folder))
+            if made is None:
+                raise UserError("--hosts 2: network namespaces need iproute2 and to be root")
+        rows = _start(args, "pair", [1, 1], made)
+        rows += _start(args, "servers", [args.workers, args.servers], made)
+    rate = args.rate if made else None
+    print(write(rows, args.workers, args.servers, args.out, rate))
 
 
-def _start(args: argparse.Namespace, part: str, count: int) -> list[dict[str, Any]]:
-    """The rows of a part, which so many ranks measure."""
-    import subprocess
-    import sys
-
+def _start(
+    args: argparse.Namespace, part: str, counts: list[int], made: namespaces.Hosts | None
+) -> list[dict[str, Any]]:
+    """The rows of a part, which so many callers and servers measure."""
+    mpiexec = ranks.find_mpiexec(sum(counts))
     command = [
-        *(ranks.find_mpiexec(count), "-n", str(count), sys.executable, "-m", "osucaffe"),
+        *(sys.executable, "-m", "osucaffe"),
         *("bench", "rpc", "--part", part, "--seconds", str(args.seconds)),
         *("--servers", str(args.servers), "--workers", str(args.workers)),
         *("--channel_wait", args.channel_wait),
         *(("--interface", args.interface) if args.interface else ()),
     ]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+    environment = None
+    if made is None:
+        command = [mpiexec, "-n", str(sum(counts)), *command]
+    else:
+        command, environment = made.command(mpiexec, counts, command)
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, env=environment, check=False)
     if done.returncode:
         raise UserError(f"the ranks that measure ended with {done.returncode}: see above")
     rows: list[dict[str, Any]] = json.loads(done.stdout.splitlines()[-1])
@@ -68,9 +98,7 @@ def _start(args: argparse.Namespace, part: str, count: int) -> list[dict[str, An
 
 def _measure(args: argparse.Namespace) -> None:
     """What each rank does."""
-    import sys
-
-    from ..comm.channels import KINDS, measure
+    from ..comm.channels import measure
     from ..comm.channels.create import make_channel
     from ..comm.channels.meeting import own_address
     from ..comm.job import MpiJob, find_job
@@ -83,12 +111,14 @@ def _measure(args: argparse.Namespace) -> None:
         address = own_address(args.interface, alone=len(topology.hosts) == 1)
         busy = args.channel_wait == "busy"
         ways: dict[str, measure.Calls] = {}
-        for name in KINDS:  # MPI always looks: it cannot wake who sleeps
+        for name in ("mpi", "adaptive"):  # MPI always looks: it cannot wake who sleeps
             looks = busy or name == "mpi"
             channel = make_channel(job, topology, name, args.interface, busy=looks)
             ways[name] = measure.OverChannel(channel)
         sockets = make_channel(job, topology, "adaptive", args.interface, busy=busy, direct=False)
         ways["sockets"] = measure.OverChannel(sockets)
+        stream = make_channel(job, topology, "grpc", args.interface, busy=busy)
+        ways["stream"] = measure.OverChannel(stream)
         ways["grpc"] = measure.OverGrpc(job, address)
         if args.part == "pair":
             called = range(1, 2)

@@ -7,27 +7,32 @@ Images enter the net as they did in training: blue first and 0..255, less a mean
 middle part where training cropped. That is what the transform_param of the data layer says: the
 one in the prototxt that --trained_with names, else in the weights, which hold the net that was
 trained. Options override each of it (--raw_scale comes before the mean, --input_scale behind it).
-The log says what was done. Nets with one input channel get grey images."""
+The log says what was done. Nets with one input channel get grey images.
+
+Photographs enter as the records of `osucaffe data folder` did when the net was tested, where
+`osucaffe new` wrote beside the model how these were made (or --data names their folder): the scores
+are the same. Names of labels are found there, too. Images are turned as their EXIF data say."""
 
 from __future__ import annotations
 
 import argparse
 import itertools
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from . import options, plots
+from . import json_output, options, sharing
+from .classify_picture import draw
 
 if TYPE_CHECKING:
     import numpy as np
 
+    from ..comm.job import Job
     from ..pycaffe import Classifier
-
-SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".ppm", ".pgm", ".tif", ".tiff", ".webp")
-"""Of the files in a folder, these are images."""
+    from .photo_input import PhotoInput
 
 
 def _numbers(text: str) -> list[float]:
@@ -53,11 +58,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("images", metavar="IMAGE", nargs="+", help="image files, or folders")
     parser.add_argument("--model", metavar="FILE", required=True, help="the net's prototxt")
     parser.add_argument("--weights", metavar="FILE", required=True, help="the trained model")
-    parser.add_argument("--labels", metavar="FILE", help="the names of the classes, one a line")
+    parser.add_argument(
+        "--labels",
+        metavar="FILE",
+        help="the names of the classes, one a line (default: labels.txt beside the model)",
+    )
+    parser.add_argument(
+        "--data",
+        metavar="DIR",
+        help="what osucaffe data folder made of the photographs of training (default: as the files "
+        "beside the model say)",
+    )
     parser.add_argument(
         "--top", metavar="N", type=options.positive, default=5, help="how many labels (default: 5)"
     )
     parser.add_argument("--picture", metavar="FILE", help="draw images and bars: .png, .svg, .pdf")
+    json_output.add_json(parser)
     options.add_strict(parser)
     group = parser.add_argument_group(
         "how images enter the net", "default: as they did in training, as far as that is known"
@@ -87,18 +103,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=_whole,
         help="which of red, green, blue (0,1,2) each channel is (default: 2,1,0)",
     )
-    options.add_device(parser)
+    sharing.add_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> None:
     """Classify each image."""
+    with sharing.joined(args) as (args, job):
+        _classify(args, job)
+
+
+def _classify(args: argparse.Namespace, job: Job) -> None:
     import numpy as np
 
-    from .. import log
     from ..errors import UserError, naming
-
-    log.start()
     from ..pycaffe import Classifier, io, settings
+    from .photo_input import find_files, load_upright, read_names
 
     settings.use(options.make_backend(args))
     with naming(args.model):
@@ -106,79 +125,84 @@ def run(args: argparse.Namespace) -> None:
         if not classifier.outputs:
             raise UserError("a net to classify with has an output")
     options.check_strict(classifier.mismatch, args)
-    channels = classifier.preprocess.channels
-    _set_input(classifier, args)
-    paths = list(_files(args.images))
+    load = partial(io.load_image, color=classifier.preprocess.channels > 1)
+    photos = _set_input(classifier, args)
+    paths = list(find_files(args.images))
     labels: list[str] = []
     shown: list[list[tuple[str, float]]] = []
 
     def enter(path: str) -> np.ndarray:
-        image = io.load_image(path, color=channels > 1)
-        return classifier.entered(image, oversample=args.oversample)
+        if photos:
+            return photos.enter(path, args.oversample)
+        return classifier.entered(load_upright(path, load), oversample=args.oversample)
 
     size = max(1, classifier.blobs[classifier.inputs[0]].shape[0] // (10 if args.oversample else 1))
-    for batch, entered in _ahead(enter, paths, size, args.threads):
-        scores = classifier.score(entered, oversample=args.oversample).reshape(len(batch), -1)
-        labels = labels or _read_labels(args.labels, scores.shape[1])
+    batches = [paths[start : start + size] for start in range(0, len(paths), size)]
+    images = _ahead(enter, batches[job.rank :: job.size], args.threads)
+
+    def score(_: int) -> np.ndarray:
+        entered = next(images)
+        return classifier.score(entered, oversample=args.oversample).reshape(len(entered), -1)
+
+    found = sharing.in_turn(job, len(batches), score)
+    for batch, scores in zip(batches, found, strict=not job.rank):
+        labels = labels or read_names(args, scores.shape[1])
         best = np.argsort(-scores, axis=1)[:, : args.top]
         for path, row, order in zip(batch, scores, best, strict=True):
+            shown.append([(labels[index], float(row[index])) for index in order])
+            if args.json:
+                continue
             print(path)
-            for index in order:
-                print(f"  {row[index]:.4f}  {labels[index]}")
-            if args.picture:
-                shown.append([(labels[index], float(row[index])) for index in order])
-    if args.picture:
-        images = [io.load_image(path, color=channels > 1) for path in paths]
-        _draw(paths, images, shown, args.picture)
-
-
-def _files(given: list[str]) -> Iterator[str]:
-    """The files that are named, and those in the folders that are named."""
-    from ..errors import UserError
-
-    for name in given:
-        if not Path(name).is_dir():
-            yield name
-            continue
-        inside = [path for path in Path(name).rglob("*") if path.suffix.lower() in SUFFIXES]
-        if not inside:
-            raise UserError(f"{name}: there is no image in this folder ({', '.join(SUFFIXES)})")
-        yield from map(str, sorted(inside))
+            for label, value in shown[-1]:
+                print(f"  {value:.4f}  {label}")
+    images.close()
+    if args.json and not job.rank:
+        json_output.print_json(
+            [
+                {"image": path, "labels": [{"label": each, "score": score} for each, score in best]}
+                for path, best in zip(paths, shown, strict=True)
+            ]
+        )
+    if args.picture and not job.rank:
+        pictures = [load_upright(path, load) for path in paths]
+        draw(paths, pictures, shown, args.picture)
+        json_output.tell(args, f"wrote {args.picture}")
 
 
 def _ahead(
-    enter: Callable[[str], np.ndarray], paths: list[str], size: int, threads: int | None
-) -> Iterator[tuple[list[str], list[np.ndarray]]]:
-    """Batches of files with the images that threads read and transform, some batches ahead."""
+    enter: Callable[[str], np.ndarray], batches: list[list[str]], threads: int | None
+) -> Generator[list[np.ndarray], None, None]:
+    """For each batch of files the images that threads read and transform, some batches ahead."""
     from ..backends.cores import usable_cores
 
     threads = threads or usable_cores()
-    rest = iter(paths)
+    rest = itertools.chain(*batches)
     waiting: deque[Future[np.ndarray]] = deque()
     with ThreadPoolExecutor(threads) as pool:
 
         def begin(count: int) -> None:
             waiting.extend(pool.submit(enter, path) for path in itertools.islice(rest, count))
 
-        begin(2 * (threads + size))
+        begin(2 * (threads + max(map(len, batches), default=0)))
         try:
-            for start in range(0, len(paths), size):
-                batch = paths[start : start + size]
+            for batch in batches:
                 entered = [waiting.popleft().result() for _ in batch]
-                begin(size)
-                yield batch, entered
+                begin(len(batch))
+                yield entered
         finally:
             for future in waiting:
                 future.cancel()
 
 
-def _set_input(classifier: Classifier, args: argparse.Namespace) -> None:
-    """Let images enter as the options and the training say, and tell it."""
+def _set_input(classifier: Classifier, args: argparse.Namespace) -> PhotoInput | None:
+    """Let images enter as the options and the training say, and tell it. Returns what lets
+    photographs enter, where they do so as the records of training did."""
     import logging
 
     from ..data.preprocessing import Preprocessing, find_preprocessing
     from ..errors import UserError
     from ..proto import read_net
+    from .photo_input import find_photos_input
 
     logger = logging.getLogger("osucaffe")
     entry, trained = classifier.preprocess, classifier.trained
@@ -189,6 +213,8 @@ def _set_input(classifier: Classifier, args: argparse.Namespace) -> None:
                 f"--trained_with {args.trained_with}: has no layer that reads images, or several "
                 "that differ: give the prototxt that the net was trained with"
             )
+    if photos := find_photos_input(args, trained, entry):
+        return photos
     given = [args.mean, args.input_scale, args.raw_scale]
     if trained is None and all(each is None for each in given):
         logger.warning(
@@ -216,6 +242,7 @@ def _set_input(classifier: Classifier, args: argparse.Namespace) -> None:
     crop = f", of which {part} of {inner}" if scaled != inner else ""
     origin = f" (trained: {trained.origin})" if trained else ""
     logger.info("Images are scaled to %s%s; %s%s", scaled, crop, entry, origin)
+    return None
 
 
 def _read_mean(given: str) -> np.ndarray:
@@ -236,57 +263,3 @@ def _read_mean(given: str) -> np.ndarray:
         except (OSError, ValueError):
             raise UserError(f"--mean {given}: not a whole .npy file") from None
     return read_mean(given)
-
-
-def _read_labels(path: str | None, count: int) -> list[str]:
-    from ..errors import UserError, reason
-
-    if path is None:
-        return [f"class {index}" for index in range(count)]
-    try:
-        labels = Path(path).read_text().splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: cannot read the labels: {reason(error)}") from None
-    labels = [label for label in labels if label.strip()]
-    if len(labels) != count:
-        raise UserError(f"{path}: has {len(labels)} labels for {count} classes of the net")
-    return labels
-
-
-def _draw(
-    paths: list[str],
-    images: list[np.ndarray],
-    shown: list[list[tuple[str, float]]],
-    picture: str,
-) -> None:
-    """Draw each image with its best labels as bars beside it."""
-    plt = plots.pyplot()
-    figure, axes = plt.subplots(
-        len(images),
-        2,
-        squeeze=False,
-        figsize=(9, 0.4 + 2.6 * len(images)),
-        width_ratios=[1, 1.5],
-        layout="constrained",
-    )
-    for (left, right), path, image, best in zip(axes, paths, images, shown, strict=True):
-        grey = image.shape[2] == 1
-        left.imshow(image[:, :, 0] if grey else image, cmap="gray" if grey else None)
-        left.set_title(Path(path).name, fontsize=10)
-        left.axis("off")
-        places = range(len(best))
-        scores = [score for _, score in best]
-        bars = right.barh(places, scores, color=plots.COLOURS[0], height=0.62)
-        bars[0].set_color(plots.COLOURS[1])
-        right.bar_label(bars, [f" {score:.3f}" for score in scores], fontsize=9)
-        right.set_yticks(places, [_short(label) for label, _ in best], fontsize=9)
-        right.invert_yaxis()
-        right.set_xlim(min(0, *scores), max(1, *scores) * 1.12 if scores else 1)
-        right.spines[["top", "right", "left"]].set_visible(False)
-        right.tick_params(axis="y", length=0)
-    plots.save(figure, picture)
-    plt.close(figure)
-
-
-def _short(label: str, most: int = 32) -> str:
-    return label if len(label) <= most else label[: most - 1] + "…"

@@ -81,7 +81,9 @@ def write(path: str, records: Sequence[Records]) -> None:
     except UserError as error:
         logger.warning("no picture of %s: %s", path, error)
         return
-    draw(found, records[0], str(Path(path).with_suffix(".png")))
+    picture = str(Path(path).with_suffix(".png"))
+    draw(found, records[0], picture)
+    logger.info("wrote %s", picture)
 
 
 def table(found: dict[str, Any]) -> Iterator[str]:

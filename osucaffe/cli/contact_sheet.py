@@ -24,7 +24,7 @@ def write_contact_sheet(
     try:
         from PIL import Image, ImageDraw, ImageFont
     except ImportError as error:
-        raise UserError("pictures need Pillow: pip install 'osucaffe[tools]'") from error
+        raise UserError("pictures need Pillow: pip install pillow") from error
 
     columns = min(len(images), max(4, math.ceil(math.sqrt(1.6 * len(images)))))
     rows = math.ceil(len(images) / columns)

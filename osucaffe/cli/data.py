@@ -2,6 +2,9 @@
 
   osucaffe data mnist                   mnist_train_lmdb and mnist_test_lmdb in data/mnist
   osucaffe data mnist --files FOLDER    from MNIST's four files, plain or .gz
+  osucaffe data cifar10 --files FOLDER  cifar10_{train,test}_lmdb and their mean in data/cifar10
+  osucaffe data fashion_mnist --files FOLDER
+                                        fashion_mnist_{train,test}_lmdb in data/fashion_mnist
   osucaffe data folder PHOTOS --out DIR
                                         of class folders of photographs: LMDBs for training and
                                         validation, names of labels, the mean, a contact sheet
@@ -21,7 +24,7 @@ import argparse
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from . import data_folder, options
+from . import data_folder, data_sets, options
 from .verifying import verify_all
 
 if TYPE_CHECKING:
@@ -46,6 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="auto",
         help="take this source only (default: auto, the first that there is)",
     )
+    data_sets.add_commands(commands)
     data_folder.add_command(commands)
     annotated = commands.add_parser(
         "annotated", help="make a database of images with boxes", allow_abbrev=False
@@ -81,7 +85,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     """Run the subcommand."""
     commands = {
-        "mnist": _mnist, "folder": data_folder.run, "annotated": _annotated, "convert": _convert,
+        "mnist": _mnist, "cifar10": data_sets.run, "fashion_mnist": data_sets.run,
+        "folder": data_folder.run, "annotated": _annotated, "convert": _convert,
         "inspect": _inspect, "verify": _verify,
     }  # fmt: skip
     commands[args.name](args)

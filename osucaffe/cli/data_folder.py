@@ -15,6 +15,7 @@ from . import options
 if TYPE_CHECKING:
     from ..data.ahead import BadRecords
     from ..data.image_list import Entry
+    from ..data.photo_set import PhotoSettings
 
 _SAMPLES = 60
 _LONGEST = 15
@@ -66,8 +67,9 @@ def run(args: argparse.Namespace) -> None:
     """Make the databases, the lists, the names of the labels, the mean and the contact sheet."""
     from .. import log
     from ..data.folder import find_photos, split
+    from ..data.photo_set import LABELS, PhotoSettings
     from ..files import write_bytes
-    from .classify import SUFFIXES
+    from .photo_input import SUFFIXES
 
     log.start()
     entries, classes = find_photos(args.photos, SUFFIXES)
@@ -78,12 +80,14 @@ def run(args: argparse.Namespace) -> None:
     except OSError as error:
         raise UserError(f"{out}: cannot make this folder: {error.strerror}") from None
     bad = options.bad_records(args)
+    settings = PhotoSettings(args.size, args.fit, args.encode_type.lower())
     for name, part in zip(("train", "val"), parts, strict=True):
-        _convert(part, out / f"{name}_lmdb", args, bad)
+        _convert(part, out / f"{name}_lmdb", settings, args, bad)
         lines = "".join(f"{each.name} {each.label}\n" for each in part)
         write_bytes(out / f"{name}.txt", lines.encode(errors="surrogateescape"))
     names = "".join(f"{name}\n" for name in classes)
-    write_bytes(out / "labels.txt", names.encode(errors="surrogateescape"))
+    write_bytes(out / LABELS, names.encode(errors="surrogateescape"))
+    settings.write(out)
     _describe(out, args, classes)
     _print_counts(classes, parts)
     skipped = f" ({bad.count:,} bad ones skipped)" if bad.count else ""
@@ -91,7 +95,11 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _convert(
-    entries: Sequence[Entry], output: Path, args: argparse.Namespace, bad: BadRecords
+    entries: Sequence[Entry],
+    output: Path,
+    settings: PhotoSettings,
+    args: argparse.Namespace,
+    bad: BadRecords,
 ) -> None:
     from ..data.convert import convert_images
     from ..data.folder import read_photo
@@ -102,8 +110,8 @@ def _convert(
             entries,
             args.photos.rstrip("/") + "/",
             output,
-            read=partial(read_photo, size=args.size, fit=args.fit),
-            encoding=args.encode_type.lower() or None,
+            read=partial(read_photo, size=settings.size, fit=settings.fit),
+            encoding=settings.encoding or None,
             threads=options.readers(args),
             bad=bad,
             advance=advance,
@@ -116,12 +124,13 @@ def _describe(out: Path, args: argparse.Namespace, classes: list[str]) -> None:
     """Write the mean of the training images, and a picture of some with their classes."""
     from ..data.database import open_database
     from ..data.mean import compute_mean
+    from ..data.photo_set import MEAN
     from ..data.survey import sample
     from ..proto import write_mean
     from .contact_sheet import write_contact_sheet
 
     database = open_database(out / "train_lmdb")
-    write_mean(out / "mean.binaryproto", compute_mean(database, threads=options.readers(args)))
+    write_mean(out / MEAN, compute_mean(database, threads=options.readers(args)))
     short = [name if len(name) <= _LONGEST else name[: _LONGEST - 1] + "…" for name in classes]
     images = [(image, short[label]) for image, label in sample(database, _SAMPLES)]
     note = f"{len(images)} of {len(database):,} images for training, with their classes"

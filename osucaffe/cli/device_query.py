@@ -14,6 +14,8 @@ import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from . import json_output
+
 if TYPE_CHECKING:
     from ..backends.cpu import Cpu
 
@@ -24,6 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--mpi", action="store_true", help="show hosts, ranks, links and the MPI library instead"
     )
+    json_output.add_json(parser)
 
 
 def run(args: argparse.Namespace) -> None:
@@ -50,6 +53,27 @@ def _show_job(args: argparse.Namespace) -> None:
             return
         mpi = start_mpi()
         version = mpi.Get_library_version().partition("\n")[0].rstrip("\0 ")
+        if args.json:
+            json_output.print_json(
+                {
+                    "MPI": version,
+                    "CUDA-aware": cuda_aware(mpi),
+                    "NCCL": nccl_version(),
+                    "ranks": [
+                        {
+                            "rank": each.rank,
+                            "host": each.hostname,
+                            "process": each.process,
+                            "cores": each.cores,
+                            "gpu": each.gpu or None,
+                        }
+                        for host in topology.hosts
+                        for each in host
+                    ],
+                    "levels": len(topology.levels()),
+                }
+            )
+            return
         print(f"MPI:   {version}, {'CUDA-aware' if cuda_aware(mpi) else 'not CUDA-aware'}")
         print(f"NCCL:  {nccl_version()}")
         for host in topology.hosts:
@@ -88,6 +112,9 @@ def _show_machine(args: argparse.Namespace) -> None:
         "Python": f"{platform.python_version()} on {platform.system()} {platform.machine()}",
     }
     rows |= describe_gpus(args.gpu)
+    if args.json:
+        json_output.print_json(rows)
+        return
     width = max(map(len, rows)) + 1
     for name, text in rows.items():
         print(f"{name + ':':{width}} {text}")

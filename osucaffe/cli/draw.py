@@ -2,6 +2,7 @@
 
   osucaffe draw train_val.prototxt net.png --rankdir TB --phase TRAIN
 
+Phases that differ are drawn apart, and deep nets in rows, one below the other.
 The picture's suffix says its format: .png, .svg, .pdf, or .dot for Graphviz's text.
 Needs pip install "osucaffe[tools]" and Graphviz."""
 
@@ -9,7 +10,7 @@ from __future__ import annotations
 
 import argparse
 
-PHASES = {"ALL": None, "TRAIN": 0, "TEST": 1}
+from . import options
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -23,18 +24,30 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="which way it runs: left to right (default), top to bottom ...",
     )
     parser.add_argument(
-        "--phase", choices=list(PHASES), default="ALL", help="only the layers of this phase"
+        "--phase",
+        choices=("ALL", "TRAIN", "TEST"),
+        default="ALL",
+        help="only the layers of this phase (default: both phases, apart if they differ)",
     )
     parser.add_argument(
         "--display_lrm", action="store_true", help="show the multipliers of the learning rate"
+    )
+    parser.add_argument(
+        "--wrap",
+        metavar="N",
+        type=options.extent,
+        default=10,
+        help="so many layers behind each other in a row; the next begins with the blobs that it "
+        "takes, dashed (default: 10; 0: a single row)",
     )
 
 
 def run(args: argparse.Namespace) -> None:
     """Read, draw, write."""
     from ..proto import read_net
-    from ..pycaffe.draw import draw_net_to_file
+    from .draw_rows import write_picture
 
+    phases = ("TRAIN", "TEST") if args.phase == "ALL" else (args.phase,)
     net = read_net(args.net)
-    draw_net_to_file(net, args.picture, args.rankdir, PHASES[args.phase], args.display_lrm)
+    write_picture(net, args.picture, args.rankdir, phases, args.wrap, lrm=args.display_lrm)
     print(f"wrote {args.picture}")

@@ -13,10 +13,12 @@ import threading
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from . import options
+from . import options, sharing
 
 if TYPE_CHECKING:
     import numpy as np
+
+    from ..comm.job import Job
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -28,21 +30,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("batches", metavar="BATCHES", type=options.positive, help="how many to run")
     options.add_strict(parser)
     options.add_state(parser)
-    options.add_device(parser)
+    sharing.add_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> None:
     """Run the net and write its blobs."""
-    from .. import log
-    from ..errors import UserError, naming
-    from ..net import Net
-    from ..proto import read_net
-
-    log.start()
+    from ..errors import UserError
 
     if len(args.blobs) != len(args.databases):
         given = f"{len(args.blobs)} blobs and {len(args.databases)} databases"
         raise UserError(f"{given} are named: give one database for each blob")
+    with sharing.joined(args) as (args, job):
+        _extract(args, job)
+
+
+def _extract(args: argparse.Namespace, job: Job) -> None:
+    from ..errors import UserError, naming
+    from ..net import Net
+    from ..proto import read_net
+
     models = options.read_weights([args.weights])
     with naming(args.model):
         net = Net(
@@ -60,18 +66,23 @@ def run(args: argparse.Namespace) -> None:
             raise UserError(f'blob "{name}" is one number for a batch, not something for each item')
     options.compare_preprocessing(net, args.model, models)
     options.load_weights(net, models, args)
-    writers = [_Writer(path) for path in args.databases]
+    sharing.split(net, job)
+
+    def features(_: int) -> list[np.ndarray]:
+        net.forward()
+        return [net.read(name) for name in args.blobs]
+
+    writers = [_Writer(path) for path in args.databases if not job.rank]
     try:
-        for _ in range(args.batches):
-            net.forward()
-            for writer, name in zip(writers, args.blobs, strict=True):
-                writer.put(net.read(name))
+        for batch in sharing.in_turn(job, args.batches, features):
+            for writer, values in zip(writers, batch, strict=True):
+                writer.put(values)
         counts = [writer.finish() for writer in writers]
     finally:
         for writer in writers:
             writer.abandon()
-    for name, path, count in zip(args.blobs, args.databases, counts, strict=True):
-        print(f"wrote {path}: {count} x {name}")
+    for name, writer, count in zip(args.blobs, writers, counts, strict=False):
+        print(f"wrote {writer.path}: {count} x {name}")
 
 
 class _Writer:

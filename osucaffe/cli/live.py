@@ -76,7 +76,9 @@ class Live(Observer):
             speed=f"{speed:{',.0f' if speed >= 100 else '.3g'}} iter/s" if speed else "",
             left="" if left is None else f"{_clock(left)} left",
         )
-        scores = "  ".join(filter(None, [self._loss, *self._scores.values()]))
+        epochs = self._solver.epochs
+        epoch = f"epoch {epochs.epoch(done):.3g}" if epochs else ""
+        scores = "  ".join(filter(None, [epoch, self._loss, *self._scores.values()]))
         return Group(Text(scores or f"training {self._solver.net.name}"), self._progress)
 
     def __enter__(self) -> Live:
@@ -91,6 +93,8 @@ class Live(Observer):
         traceback: TracebackType | None,
     ) -> None:
         self._handler.write = None
+        # What was not reached is no result: the time left would stand there, and pass for one.
+        self._live.transient = self._solver.iteration < self._solver.param.max_iter
         self._live.stop()
 
     def _write(self, line: str) -> None:

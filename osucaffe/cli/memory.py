@@ -11,13 +11,24 @@ if TYPE_CHECKING:
 logger = logging.getLogger("osucaffe")
 
 
+def sums(net: Net) -> dict[str, int]:
+    """Bytes in three sums: blobs with their gradients and scratch, parameters, and what learning
+    keeps beside these."""
+    backend, plan = net.backend, net.memory
+    return {
+        "blobs": plan.size + sum(map(backend.nbytes, plan.persistent)),
+        "parameters": backend.nbytes(net.arena.data),
+        "gradients of parameters": backend.nbytes(net.arena.diff),
+    }
+
+
 def memory_of(net: Net) -> dict[str, int]:
     """Bytes by what they are for. Scratch, such as workspaces of libraries, is part of the plan."""
     backend, plan = net.backend, net.memory
     scratch = [
         sum(map(backend.nbytes, call.scratch)) for program in net.programs for call in program
     ]
-    parameters = backend.nbytes(net.arena.data)
+    parameters = sums(net)["parameters"]
     return {
         "blobs, their gradients and scratch, in one piece": plan.size,
         "the same if nothing were shared": plan.unshared,

@@ -20,8 +20,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..errors import UserError
-from ..files import write_bytes
-from . import plots
+from ..files import read_bytes, write_bytes
+from . import json_output, plots
 
 Row = dict[str, float]
 
@@ -49,7 +49,13 @@ def _character(text: str) -> str:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     parser.add_argument("log", metavar="LOG", help="the log file")
-    parser.add_argument("folder", metavar="FOLDER", help="where to write the tables and the plot")
+    parser.add_argument(
+        "folder",
+        metavar="FOLDER",
+        nargs="?",
+        help="where to write the tables and the plot (needed, but with --json)",
+    )
+    json_output.add_json(parser)
     parser.add_argument(
         "--delimiter",
         metavar="D",
@@ -64,25 +70,37 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """Read, write, draw."""
-    path, folder = Path(args.log), Path(args.folder)
-    try:
-        lines = path.read_text(errors="replace").splitlines()
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"{error.filename}: {error.strerror}") from None
-    log = parse(lines)
+    if not (args.folder or args.json):
+        raise UserError("say in which FOLDER to write the tables, or --json to print them")
+    path = Path(args.log)
+    log = parse(read_bytes(path).decode(errors="replace").splitlines())
     if not log.train and not log.tests:
         raise UserError(
             f"{path}: has no lines of a training run with outputs, such as "
             '"I1121 09:22:33.123456  4711 solver.py:218] Iteration 100, lr = 0.01"; '
             "set display in the solver"
         )
+    if args.json:
+        json_output.print_json({"train": log.train, "tests": log.tests})
+    if args.folder:
+        _write(args, log, path, Path(args.folder))
+
+
+def _write(args: argparse.Namespace, log: Log, path: Path, folder: Path) -> None:
+    """Write the tables, draw the plot; what was written is told where that is no document."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"{error.filename}: {error.strerror}") from None
     tables = {".train": log.train}
     tables |= {f".test{net or ''}": rows for net, rows in sorted(log.tests.items())}
     for suffix, rows in tables.items():
         write_table(folder / (path.name + suffix), rows, args.delimiter)
+        json_output.tell(args, f"wrote {folder / (path.name + suffix)}")
     if args.plot or importlib.util.find_spec("matplotlib"):
-        draw(log, args.plot or str(folder / f"{path.name}.png"), title=path.name)
+        picture = args.plot or str(folder / f"{path.name}.png")
+        draw(log, picture, title=path.name)
+        json_output.tell(args, f"wrote {picture}")
 
 
 def parse(lines: Sequence[str]) -> Log:
@@ -142,16 +160,12 @@ def write_table(path: Path, rows: Sequence[Row], delimiter: str = ",") -> None:
     writer.writeheader()
     writer.writerows({k: f"{v:.10g}" for k, v in row.items()} for row in rows)
     write_bytes(path, table.getvalue().encode())
-    print(f"wrote {path}")
 
 
 def draw(log: Log, path: str, title: str) -> None:
     """Draw losses in one panel, other outputs (accuracies) in another, and the learning rate."""
     plt = plots.pyplot()
-    series = {f"train {name}": points for name, points in _series(log.train).items()}
-    for net, rows in sorted(log.tests.items()):
-        test = f"test #{net}" if len(log.tests) > 1 else "test"
-        series |= {f"{test} {name}": points for name, points in _series(rows).items()}
+    series = all_series(log)
     losses = {name: points for name, points in series.items() if "loss" in name.lower()}
     others = {name: points for name, points in series.items() if name not in losses}
     panels = [(name, each) for name, each in (("loss", losses), ("other outputs", others)) if each]
@@ -191,6 +205,15 @@ def draw(log: Log, path: str, title: str) -> None:
     figure.align_ylabels()
     plots.save(figure, path)
     plt.close(figure)
+
+
+def all_series(log: Log) -> dict[str, list[tuple[float, float]]]:
+    """The points (iteration, value) of every output, by the name of its line: "test accuracy"."""
+    series = {f"train {name}": points for name, points in _series(log.train).items()}
+    for net, rows in sorted(log.tests.items()):
+        test = f"test #{net}" if len(log.tests) > 1 else "test"
+        series |= {f"{test} {name}": points for name, points in _series(rows).items()}
+    return series
 
 
 def _series(rows: Sequence[Row]) -> dict[str, list[tuple[float, float]]]:

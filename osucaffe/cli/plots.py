@@ -33,4 +33,3 @@ def save(figure: Any, path: str) -> None:
             figure.savefig(temporary, dpi=130)
     except ValueError as error:  # of the format
         raise UserError(f"{path}: cannot write the picture: {error}") from None
-    print(f"wrote {path}")

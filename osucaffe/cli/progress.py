@@ -6,11 +6,13 @@ import contextlib
 import sys
 from collections.abc import Callable, Iterator
 
+from .. import log
+
 
 @contextlib.contextmanager
 def progress(what: str, total: int) -> Iterator[Callable[..., None]]:
     """Show a bar on the terminal's error stream, none elsewhere; yields advance(n=1)."""
-    if not sys.stderr.isatty():
+    if log.quiet or not sys.stderr.isatty():
         yield lambda count=1: None
         return
     from rich.console import Console

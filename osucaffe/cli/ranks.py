@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import UserError
-from . import comm_profile, options, servers
+from . import comm_profile, options, restarts, servers
 
 if TYPE_CHECKING:
     from ..comm.create import CommConfig
@@ -26,6 +26,14 @@ if TYPE_CHECKING:
 
 _TERMINAL = "OSUCAFFE_TERMINAL"
 """The variable in which `launch` leaves HOST:PATH of its terminal for rank 0."""
+_SCHEDULERS = (
+    "SLURM_JOB_ID",
+    "PBS_JOBID",
+    "LSB_JOBID",
+    "PE_HOSTFILE",
+    "COBALT_JOBID",
+    "FLUX_JOB_ID",
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -37,6 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--ranks", metavar="N", type=options.positive, help="start so many ranks on this machine"
     )
+    restarts.add_argument(group)
     _add_design(group)
     servers.add_arguments(group)
     _add_communication(group)
@@ -98,6 +107,13 @@ def _add_communication(group: argparse._ArgumentGroup) -> None:
         default="auto",
         help="the algorithm of collective operations; auto (the default): as the tuning table says",
     )
+    add(
+        "--check",
+        metavar="N",
+        type=options.positive,
+        default=0,
+        help="compare the ranks' weights every N iterations, and end the job where they differ",
+    )
     add("--tuning", metavar="FILE", help="a tuning table that `osucaffe tune` wrote")
     add(
         "--comm_timeout",
@@ -116,25 +132,40 @@ def _add_communication(group: argparse._ArgumentGroup) -> None:
 
 
 def launch(args: argparse.Namespace, check: Callable[[], None] = lambda: None) -> None:
-    """Become mpiexec with this command if the options ask for ranks and nothing started them yet.
+    """Become mpiexec with this command if the options ask for ranks and nothing started them yet;
+    with --max_restarts, watch over it.
 
     check: called before that, to find once what every rank would find. UserError if it does, or
     MPI is not installed.
     """
     from ..comm.job import launched_by
 
-    if launched_by():
+    if launched_by() or restarts.watched():
         return
     gpus = [] if args.gpu is None else _gpus(args.gpu)
     wanted = args.ranks or (len(gpus) or 1) + servers.count(args)
-    if wanted == 1:
+    most = getattr(args, "max_restarts", 0)
+    if wanted == 1 and not most:
         return
     check()
-    mpiexec = find_mpiexec(wanted)
+    command = [sys.executable, "-P", "-m", "osucaffe", *sys.argv[1:]]
+    if wanted > 1:
+        command = [find_mpiexec(wanted), "-n", str(wanted), *command]
     if sys.stderr and sys.stderr.isatty():
         os.environ[_TERMINAL] = f"{platform.node()}:{os.ttyname(sys.stderr.fileno())}"
-    command = [mpiexec, "-n", str(wanted), sys.executable, "-P", "-m", "osucaffe", *sys.argv[1:]]
-    os.execv(mpiexec, command)
+    if args.gpu is None and wanted > 1:
+        _stay_on_loopback()
+    if most:
+        sys.exit(restarts.watch_over(command, most, restarts.prefix_of(args.solver)))
+    os.execv(command[0], command)
+
+
+def _stay_on_loopback() -> None:
+    """Let no rank listen on the network: all are on this machine, unless a cluster's scheduler
+    tells mpiexec of others. (GPUs choose their paths by what is there.)"""
+    if not any(scheduler in os.environ for scheduler in _SCHEDULERS):
+        os.environ.setdefault("UCX_NET_DEVICES", "lo")
+        os.environ.setdefault("FI_TCP_IFACE", "lo")
 
 
 def find_mpiexec(wanted: int) -> str:

@@ -33,9 +33,14 @@ class Results:
         self._rows: list[tuple[str, int, float, list[float]]] = []
         self._seen = 0
 
-    def add(self, net: Net) -> None:
-        """Take over what the last forward pass has found."""
-        for image, label, score, *box in net.read(self._blob)[0, 0].tolist():
+    def read(self, net: Net) -> np.ndarray:
+        """What the last forward pass has found, to be added."""
+        found: np.ndarray = net.read(self._blob)[0, 0]
+        return found
+
+    def add(self, rows: np.ndarray) -> None:
+        """Take over what was found in the next batch."""
+        for image, label, score, *box in rows.tolist():
             number = self._seen + int(image)
             if label < 0 or number >= len(self._images):
                 continue

@@ -11,12 +11,14 @@ from __future__ import annotations
 
 import argparse
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from . import options
+from . import json_output, options, sharing
 
 if TYPE_CHECKING:
     import numpy as np
+
+    from ..comm.job import Job
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -35,20 +37,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="write the detections there, in files as the layer's save_output_param describes them",
     )
+    json_output.add_json(parser)
     options.add_log(parser)
     options.add_state(parser)
-    options.add_device(parser)
+    sharing.add_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> None:
     """Run the net in its TEST phase and print the scores."""
-    from .. import log
     from ..errors import UserError
 
-    log.start(args.log_dir)
-    logger = logging.getLogger("osucaffe")
     if not args.weights:
         raise UserError("--weights is missing: give the .caffemodel to score")
+    with sharing.joined(args) as (args, job):
+        _test(args, job)
+
+
+def _test(args: argparse.Namespace, job: Job) -> None:
+    logger = logging.getLogger("osucaffe")
     models = options.read_weights(args.weights)
     backend = options.make_backend(args)
 
@@ -75,21 +81,30 @@ def run(args: argparse.Namespace) -> None:
     results = gather(net, args.results) if args.results else []
     options.compare_preprocessing(net, args.model, models)
     options.load_weights(net, models, args)
+    sharing.split(net, job)
+
+    def score(_: int) -> tuple[np.ndarray, float, list[np.ndarray], list[np.ndarray]]:
+        net.forward()
+        rows = [net.read(name)[0, 0] for name in detections]
+        return read_outputs(net), net.loss(), rows, [each.read(net) for each in results]
+
     logger.info("Running for %d iterations.", args.iterations)
     total, loss = np.zeros(0), 0.0
-    for batch in range(args.iterations):
-        net.forward()
-        values = read_outputs(net)
+    scores = sharing.in_turn(job, args.iterations, score)
+    for batch, (values, lost, rows, found) in enumerate(scores):
         total = values if batch == 0 else total + values
-        loss += net.loss()
-        for name, rows in detections.items():
-            rows.append(net.read(name)[0, 0])
-        for each in results:
-            each.add(net)
+        loss += lost
+        for kept, more in zip(detections.values(), rows, strict=True):
+            kept.append(more)
+        for each, more in zip(results, found, strict=True):
+            each.add(more)
         for output in name_outputs(net, values):
             logger.info("Batch %d, %s = %g", batch, output.name, output.value)
+    if job.rank:
+        return
     logger.info("Loss: %g", loss / args.iterations)
-    for output in name_outputs(net, total / args.iterations):
+    means = name_outputs(net, total / args.iterations)
+    for output in means:
         text = f"{output.name} = {output.value:g}"
         if output.loss_weight:
             weighted = output.loss_weight * output.value
@@ -97,17 +112,26 @@ def run(args: argparse.Namespace) -> None:
         logger.info("%s", text)
     for each in results:
         logger.info("Detections in %s", ", ".join(map(str, each.write())))
-    for name, rows in detections.items():
-        _log_precision(logger, name, np.concatenate(rows))
+    precisions = {
+        name: _precision(logger, name, np.concatenate(rows)) for name, rows in detections.items()
+    }
+    if args.json:
+        outputs = [vars(output) for output in means]
+        scored = {"iterations": args.iterations, "loss": loss / args.iterations, "outputs": outputs}
+        judged = {"average_precision": precisions} if precisions else {}
+        json_output.print_json({**scored, **judged})
 
 
-def _log_precision(logger: logging.Logger, name: str, rows: np.ndarray) -> None:
-    """The average precisions of each label by all definitions, and their means."""
+def _precision(logger: logging.Logger, name: str, rows: np.ndarray) -> dict[str, Any]:
+    """Log the average precisions of each label by all definitions, and their means; and give them
+    by definition."""
     from ..solvers.detection import VERSIONS, average_precisions, mean_average_precision
 
     found = {version: average_precisions(rows, version) for version in VERSIONS}
     for label in next(iter(found.values())):
         values = ", ".join(f"{version} {each[label]:.4f}" for version, each in found.items())
         logger.info("%s, label %d: AP %s", name, label, values)
-    means = (f"{version} {mean_average_precision(rows, version):.4f}" for version in VERSIONS)
-    logger.info("%s: mAP %s", name, ", ".join(means))
+    means = {version: mean_average_precision(rows, version) for version in VERSIONS}
+    text = ", ".join(f"{version} {mean:.4f}" for version, mean in means.items())
+    logger.info("%s: mAP %s", name, text)
+    return {version: {"mean": means[version], "labels": found[version]} for version in VERSIONS}

@@ -24,13 +24,13 @@ import statistics
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from . import options
+from . import json_output, options
+from .costs import Cost, Layer, document
+from .units import operations
 
 if TYPE_CHECKING:
-    from ..backends.tensor import Call
     from ..net import Net
     from .rates import Rates
 
@@ -53,40 +53,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--passes", action="store_true", help="print what each pass of the compilation did, only"
     )
+    json_output.add_json(parser)
     options.add_log(parser)
     options.add_state(parser)
     options.add_device(parser)
-
-
-@dataclass
-class Cost:
-    """One direction of a layer: milliseconds of each iteration, operations and bytes of one.
-
-    served: what it computes, and what of the backend computes that.
-    """
-
-    times: list[float] = field(default_factory=list)
-    flops: int = 0
-    nbytes: int = 0
-    served: list[tuple[str, str]] = field(default_factory=list)
-
-    @property
-    def milliseconds(self) -> float:
-        return statistics.median(self.times) if self.times else 0.0
-
-    def floor(self, rates: Rates) -> float:
-        """Milliseconds that the device needs at least."""
-        return 1e3 * max(self.flops / rates.flops, self.nbytes / rates.nbytes)
-
-
-@dataclass
-class Layer:
-    """What one layer costs."""
-
-    name: str
-    type: str
-    forward: Cost = field(default_factory=Cost)
-    backward: Cost = field(default_factory=Cost)
 
 
 def run(args: argparse.Namespace) -> None:
@@ -120,7 +90,9 @@ def run(args: argparse.Namespace) -> None:
     whole = measure_whole(net, args.iterations)
     _log(layers, rates, whole, args.iterations)
     report_memory(net)
-    if sys.stdout.isatty():
+    if args.json:
+        json_output.print_json(document(net, layers, rates, whole))
+    elif sys.stdout.isatty():
         _print_table(net, layers, rates)
 
 
@@ -182,13 +154,10 @@ def measure_whole(net: Net, iterations: int) -> float:
 
 def _count(net: Net, layers: list[Layer]) -> None:
     """Add up the operations of each layer's calls, and the bytes of the tensors in them."""
-    from ..graph.flops import flops
+    from ..graph.flops import by_layer, flops
 
     for direction, program in zip(("forward", "backward"), net.programs, strict=False):
-        calls: list[list[Call]] = [[] for _ in range(len(layers) + 1)]  # at its end, of no layer
-        for call in program:
-            calls[call.position].append(call)
-        for layer, own in zip(layers, calls, strict=False):
+        for layer, own in zip(layers, by_layer(program, len(layers)), strict=True):
             cost = getattr(layer, direction)
             cost.flops = sum(map(flops, own))
             cost.served = [
@@ -253,11 +222,10 @@ def _share(floor: float, milliseconds: float) -> str:
     return f"{floor / milliseconds:.0%}" if milliseconds else "-"
 
 
-def _rates(operations: int, milliseconds: float) -> str:
+def _rates(count: int, milliseconds: float) -> str:
     """Operations and how many a second: "1.23 MFLOP, 45.6 GFLOP/s"."""
-    size, unit = (operations / 1e9, "GFLOP") if operations >= 1e9 else (operations / 1e6, "MFLOP")
-    rate = operations / milliseconds / 1e6 if milliseconds else 0.0
-    return f"{size:.3g} {unit}, {rate:.3g} GFLOP/s"
+    rate = count / milliseconds / 1e6 if milliseconds else 0.0
+    return f"{operations(count)}, {rate:.3g} GFLOP/s"
 
 
 def _print_table(net: Net, layers: Sequence[Layer], rates: Rates) -> None:

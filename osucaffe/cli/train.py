@@ -3,6 +3,7 @@
   osucaffe train --solver solver.prototxt
   osucaffe train --solver solver.prototxt --weights pretrained.caffemodel    fine-tune
   osucaffe train --solver solver.prototxt --snapshot auto                    go on
+  osucaffe train --solver solver.prototxt --best accuracy --keep 2           keep the best model
   osucaffe train --solver solver.prototxt --ranks 4                          four processes
   mpiexec -n 4 osucaffe train --solver solver.prototxt                       the same
   osucaffe train --solver solver.prototxt --ranks 4 --servers 1              a parameter server
@@ -11,9 +12,10 @@ A first interrupt (Ctrl-C) stops after the iteration at hand and writes a snapsh
 a second one stops at once. On a terminal a live display follows the log.
 
 Exit codes: 0 done, or nothing was left to train; 1 something is wrong with what was given; 2 wrong
-usage; 3 the loss is nan or infinite at the end; 128 + N signal N stopped it with a snapshot (129 a
-hangup, 130 an interrupt, 143 SIGTERM): go on with --snapshot auto. Of several ranks each ends with
-its own."""
+usage; 3 the loss is nan or infinite at the end; 4 a rank ended by a fault of the program or the
+machine, or waited too long, and ended the others; 128 + N signal N stopped it with a snapshot (129
+a hangup, 130 an interrupt, 143 SIGTERM): the log's end has the command that goes on. Of several
+ranks each ends with its own."""
 
 from __future__ import annotations
 
@@ -24,7 +26,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from . import comm_profile, options, ranks, servers
+from . import comm_profile, keeping, options, ranks, restarts, servers
+from .agreement import check_alike
 
 if TYPE_CHECKING:
     from ..comm.job import Job
@@ -73,6 +76,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--tensorboard", metavar="DIR", help="write event files for TensorBoard")
     parser.add_argument("--no_progress", action="store_true", help="no live display on a terminal")
+    keeping.add_arguments(parser)
     options.add_loss_scale(parser)
     options.add_state(parser)
     options.add_device(parser, 'the number of the GPU; "0,1" or "all": a rank on each')
@@ -101,6 +105,7 @@ def _check(args: argparse.Namespace) -> None:
     from ..solvers.policy import Policy
     from ..solvers.rules import update_of
 
+    keeping.check(args)
     options.check_device(args)
     ranks.check_communication(args)
     param = _read(args)
@@ -120,10 +125,14 @@ def _check(args: argparse.Namespace) -> None:
 def _train(args: argparse.Namespace, job: Job) -> int:
     from .. import log
 
+    keeping.check(args)
     first = job.rank == 0
     standard_error = log.start(args.log_dir if first else None)
     if not first:
         log.quieten()
+    restarts.begin(args, job)
+    param = _read(args)
+    check_alike(args, job, param)
     args, topology = ranks.place(args, job)
     comm_profile.prepare(args, job)
     backend = options.make_backend(args)
@@ -134,8 +143,8 @@ def _train(args: argparse.Namespace, job: Job) -> int:
     sharers = sum(each.host == topology.own.host for each in topology.ranks)
     from ..solvers.signals import Signals
     from ..solvers.solver import Solver
+    from .summary import log_summary
 
-    param = _read(args)
     if first and args.gpu is None and param.HasField("solver_mode") and param.solver_mode:
         logging.getLogger("osucaffe").warning(
             "%s: solver_mode is GPU, but only --gpu makes it so: training on the CPU; add --gpu %d",
@@ -158,17 +167,21 @@ def _train(args: argparse.Namespace, job: Job) -> int:
             group=ranks.make_process_group(args, job, topology, roles),
             loss_scale=args.loss_scale,
             resume=args.snapshot,
+            check_interval=args.check,
             weights=args.weights,
             strict=args.strict,
             data_config=options.data_config(args, sharers),
         )
         options.check_fed(solver.net, args.solver)
+        keeping.watch(solver, args, signals)
+        if first:
+            log_summary(solver)
         if args.trace:
             from ..solvers.tracer import Tracer
 
             solver.tracer = Tracer(args.trace, backend, job.rank)
             stack.callback(solver.tracer.write)
-        if sys.stderr.isatty() and not args.no_progress and first:
+        if sys.stderr.isatty() and first and not (args.no_progress or log.quiet):
             from .live import Live
 
             solver.observers.append(stack.enter_context(Live(solver, standard_error)))
@@ -180,6 +193,7 @@ def _train(args: argparse.Namespace, job: Job) -> int:
             )
         else:
             solver.solve()
+            keeping.tell_how_to_go_on(solver, signals)
         solver.close()
         return _exit_code(solver, signals)
 

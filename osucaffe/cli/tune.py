@@ -3,6 +3,9 @@
   osucaffe tune --ranks 4            four ranks on this machine
   mpiexec -n 16 osucaffe tune        the ranks of a job
   osucaffe tune --gpu all            NCCL and ipc among the GPUs of this machine
+  osucaffe tune --ranks 4 --designs solver.prototxt
+                                     all-reduce, ring, tree, sharded or servers: what trains this
+                                     net the fastest here, on CPUs
 
 Later runs use the table by themselves. Other numbers of ranks are kept beside these."""
 
@@ -27,6 +30,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     parser.add_argument("--ranks", metavar="N", type=options.positive, help="start so many ranks")
     parser.add_argument("--gpu", metavar="IDS", help='measure among GPUs: "0,1", or "all"')
+    parser.add_argument(
+        "--designs", metavar="SOLVER", help="train its net by each design in turn, and compare"
+    )
+    parser.add_argument(
+        "--seconds", metavar="S", type=options.not_negative, default=2.0, help="of each turn (2)"
+    )
     parser.add_argument("--out", metavar="FILE", help="the table (default: the user's own)")
     parser.add_argument(
         "--max_mb",
@@ -51,12 +60,15 @@ def run(args: argparse.Namespace) -> None:
         ranks.check_size(args, job)
         if not isinstance(job, MpiJob) or job.size == 1:
             raise UserError("tune measures several ranks: add --ranks N, or start it with mpiexec")
-        sizes = [nbytes for nbytes in tune.SIZES if nbytes <= max(args.max_mb * 2**20, 16)]
+        sizes = [nbytes for nbytes in tune.SIZES if nbytes <= max(args.max_mb * 2**20, 4)]
 
         def report(line: str) -> None:
             if job.rank == 0:
                 print(line, flush=True)
 
+        if args.designs:
+            _compare_designs(args, job, report)
+            return
         if args.gpu is not None:
             rows, level = _measure_gpus(args, job, sizes, report), tuning.GPU
         else:
@@ -67,6 +79,25 @@ def run(args: argparse.Namespace) -> None:
         if job.rank == 0:
             tune.merge(path, level, job.size, rows)
             print(f"wrote {path}: level {level}, {job.size} ranks")
+
+
+def _compare_designs(args: argparse.Namespace, job: MpiJob, report: Callable[[str], None]) -> None:
+    """Train by each design, and say which to use."""
+    from ..backends.cpu import Cpu
+    from ..comm.topology import discover
+    from ..parallel import designs
+    from ..proto import read_solver
+
+    if args.gpu is not None:
+        raise UserError("tune --designs compares on CPUs so far: leave out --gpu")
+    topology = discover(job)
+    local = sum(each.host == topology.own.host for each in topology.ranks)
+    threads = max(1, topology.own.cores // local)
+    param = read_solver(args.designs)
+    found = designs.measure(
+        job, topology, param, args.designs, lambda: Cpu(threads=threads), args.seconds, report
+    )
+    report(designs.render(found))
 
 
 def _make(job: MpiJob, topology: Topology, choice: Choice) -> Communicator:

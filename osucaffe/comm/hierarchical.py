@@ -8,6 +8,7 @@ groups as a group has ranks: each rank speaks for its part (`rails`).
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -40,9 +41,11 @@ class Hierarchical(Communicator):
         self._whole, self._local, self._cross, self._rails = whole, local, cross, rails
         self._group = groups[self.rank]
         self._groups = groups
-        self._local_rank = [
-            sum(other == group for other in groups[:rank]) for rank, group in enumerate(groups)
-        ]
+        met: Counter[int] = Counter()
+        self._local_rank: list[int] = []
+        for group in groups:
+            self._local_rank.append(met[group])
+            met[group] += 1
 
     def run(self, operation: str, array: Any, root: int = 0) -> None:
         """Do one collective operation, level by level."""

@@ -15,8 +15,9 @@ import traceback
 from collections.abc import Iterator
 from typing import Any, NoReturn
 
+from .. import messages
 from ..backends.cores import usable_cores
-from ..errors import UserError
+from ..errors import Fault, UserError
 from ..parent import end_with_parent
 from .segments import unlink_segments
 from .watchdog import GRACE, Watchdog
@@ -28,6 +29,9 @@ _LAUNCHERS = (
     ("PALS_APID", "the launcher of the Cray"),
     ("PMIX_RANK", "a launcher that speaks PMIx"),
 )
+
+FAULT = 4
+"""The exit code of a rank that ends the others, where nothing is wrong with what it was given."""
 
 _exit = os._exit
 """Also where `MpiJob.together` watches over that name."""
@@ -64,6 +68,10 @@ class Job:
         """Every rank's value, in the order of the ranks, on every rank."""
         return [value]
 
+    def collect(self, value: Any) -> list[Any]:
+        """Every rank's value, in the order of the ranks, on rank 0; on the others nothing."""
+        return [value]
+
     def agree(self, wish: int) -> int:
         """The greatest wish that any rank had in the call before this one (0 in the first).
 
@@ -78,10 +86,10 @@ class Job:
         """What is done inside may not wait for this longer than the job allows."""
         return contextlib.nullcontext()
 
-    def abort(self, message: str) -> None:
+    def abort(self, message: str, code: int = FAULT) -> None:
         """Print a message and end every process of the job."""
         print(f"osucaffe: {message}", file=sys.stderr, flush=True)
-        _exit(1)
+        _exit(code)
 
     @contextlib.contextmanager
     def together(self) -> Iterator[None]:
@@ -111,6 +119,10 @@ class MpiJob(Job):
         with self.watch("messages of all ranks"):
             return self._control.allgather(value)
 
+    def collect(self, value: Any) -> list[Any]:
+        with self.watch("messages of all ranks"):
+            return self._control.gather(value) or []
+
     def watch(self, awaited: str) -> contextlib.AbstractContextManager[None]:
         return self.watchdog.watch(lambda: f"Waiting for {awaited}")
 
@@ -134,8 +146,8 @@ class MpiJob(Job):
         with self.watch("all ranks"):
             self._control.Barrier()
 
-    def abort(self, message: str) -> None:
-        self._end(message, _FORWARDING)
+    def abort(self, message: str, code: int = FAULT) -> None:
+        self._end(message, _FORWARDING, code)
 
     def expire(self, message: str) -> None:
         """End the job because this rank waited too long; the others may say the same first."""
@@ -145,18 +157,18 @@ class MpiJob(Job):
             GRACE,
         )
 
-    def _end(self, message: str, pause: float) -> None:
+    def _end(self, message: str, pause: float, code: int = FAULT) -> None:
         sys.stderr.write(f"osucaffe: {self.name}: {message}\n")
         sys.stderr.flush()
         time.sleep(pause)
-        self.world.Abort(1)
-        _exit(1)  # some libraries return, and kill this process a little later
+        self.world.Abort(code)
+        _exit(code)  # some libraries return, and kill this process a little later
 
     @contextlib.contextmanager
     def together(self) -> Iterator[None]:
-        """An exception inside ends all ranks: with its message, or with a traceback if it is no
-        UserError. Otherwise the others would wait for this one for ever. So does os._exit, after
-        which a launcher may end them and call that a success.
+        """An exception inside ends all ranks: with its message, after a traceback if it is one of a
+        user's own code. Otherwise the others would wait for this one for ever. So does os._exit,
+        after which a launcher may end them and call that a success.
         """
         own = os.getpid()
 
@@ -169,14 +181,19 @@ class MpiJob(Job):
         try:
             yield
         except BaseException as error:
-            if not isinstance(error, UserError | KeyboardInterrupt | SystemExit):
-                traceback.print_exc()
             if isinstance(error, UserError):
                 time.sleep(_TURN * min(self.rank, 4))
-            text = str(error) if isinstance(error, UserError) else repr(error)
             if isinstance(error, SystemExit):
                 text = f"it was left by sys.exit({error.code!r}), while the others go on"
-            self.abort("interrupted" if isinstance(error, KeyboardInterrupt) else text)
+            elif messages.is_users(error) or messages.debugging():
+                traceback.print_exc()
+                text = messages.tidy(repr(error))
+            else:
+                text = messages.explain(error)
+            given = isinstance(error, UserError | KeyboardInterrupt) and not isinstance(
+                error, Fault
+            )
+            self.abort(text, 1 if given else FAULT)
             raise
         finally:
             os._exit = _exit

@@ -17,16 +17,10 @@ from .algorithms import Schedule, Step, Transfer, added, schedule
 from .communicator import Communicator
 from .device import DeviceMath
 from .host import HostMath
-from .tuning import Choice, Selection
+from .tuning import INSTEAD, Choice, Selection
 from .watchdog import Watchdog
 
 _TYPES = {"float32": MPI.FLOAT, "float64": MPI.DOUBLE, "int32": MPI.INT32_T}
-_INSTEAD = {
-    "broadcast": "scatter_allgather", "reduce": "scatter_gather",
-    "all_reduce": "halving_doubling", "all_gather": "ring",
-}  # fmt: skip
-"""The algorithms for arrays that MPI's own collectives do not take."""
-
 _TAG = 1
 _SPINS = 50  # times that a thread in the background asks MPI before it begins to sleep
 _NAP = 50e-6, 1e-3  # the first and the longest nap, seconds
@@ -81,7 +75,7 @@ class Mpi(Communicator):
     def _choose(self, operation: str, array: Any) -> Choice:
         choice = self._selection.choose(operation, array.nbytes, self.size, self.level)
         if choice.algorithm == "native" and not self._takes(operation, array.dtype.name):
-            return choice._replace(algorithm=_INSTEAD[operation])
+            return choice._replace(algorithm=INSTEAD[operation])
         return choice
 
     def describe_algorithm(self, operation: str, array: Any) -> str:

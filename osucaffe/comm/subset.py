@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from .job import MpiJob
+from .job import FAULT, MpiJob
 
 
 class Subset(MpiJob):
@@ -45,8 +45,8 @@ class Subset(MpiJob):
             request.Wait()
         return int(got[0])
 
-    def abort(self, message: str) -> None:
-        self._whole.abort(message)
+    def abort(self, message: str, code: int = FAULT) -> None:
+        self._whole.abort(message, code)
 
     def close(self) -> None:
         """All ranks of it call it together."""

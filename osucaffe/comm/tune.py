@@ -24,8 +24,8 @@ CHUNKS = (64 * 1024, 256 * 1024, 1024 * 1024)
 """Bytes tried for algorithms that work in chunks."""
 
 CHUNKED = ("chain", "chain_binomial")
-SIZES = tuple(4**power for power in range(2, 14))
-"""Bytes of the arrays that are measured: 16 B to 64 MB."""
+SIZES = tuple(4**power for power in range(1, 15))
+"""Bytes of the arrays that are measured: 4 B to 256 MB."""
 ROUNDS = 8
 """Of the GPUs' communicators in turns; the first one warms up."""
 

@@ -26,6 +26,11 @@ GPU, GPU_WAYS = "gpu", ("nccl", "ipc")
 """A further level, the GPUs of a host: which communicator does an all-reduce."""
 NATIVE = ("broadcast", "reduce", "all_reduce", "all_gather")
 """The operations that MPI libraries have themselves, in place."""
+INSTEAD = {
+    "broadcast": "scatter_allgather", "reduce": "scatter_gather",
+    "all_reduce": "halving_doubling", "all_gather": "ring",
+}  # fmt: skip
+"""The algorithms for arrays that these do not take."""
 
 Table = Mapping[str, Mapping[str, Mapping[int, list[tuple[float, str, int]]]]]
 

@@ -120,6 +120,8 @@ def decode_image(
     if bytes(data[:3]) != _JPEG:
         return _decode_other(data, colour)
     height, width, space, _ = simplejpeg.decode_jpeg_header(data)
+    if height * width > _MOST_PIXELS:
+        raise ValueError(f"its image has {width} x {height} pixels: more than {_MOST_PIXELS}")
     if space in ("CMYK", "YCCK"):
         return _decode_other(data, colour)
     if colour is None:
@@ -138,6 +140,8 @@ def decode_image(
     return image
 
 
+_MOST_PIXELS = 178_956_970
+"""Of an image: Pillow's limit, as a few bytes can ask for 12 GB."""
 _FORMATS = ("BMP", "GIF", "JPEG", "JPEG2000", "PNG", "PPM", "SUN", "TIFF", "WEBP")
 """Of images: what OpenCV reads. Pillow would run other programs for some further ones."""
 
@@ -176,6 +180,8 @@ def _decode_other(data: memoryview, colour: bool | None) -> np.ndarray:
     if colour is None:
         mode = {"1": "L", "L": "L", "LA": "RGBA", "PA": "RGBA", "RGBA": "RGBA"}
         target = mode.get(image.mode, "RGB")
+        if image.mode in ("P", "RGB") and "transparency" in image.info:
+            target = "RGBA"  # as OpenCV reads it
     else:
         target = "RGB" if colour else "L"
     array = np.asarray(image.convert(target))

@@ -91,8 +91,7 @@ def read_photo(path: str, size: int, fit: str = "crop") -> np.ndarray:
     """
     content = read_bytes(path)
     try:
-        image = _in_colour(decode_image(memoryview(content), None))
-        image = _UPRIGHT.get(_orientation(content), lambda image: image)(image)
+        image = turned(_in_colour(decode_image(memoryview(content), None)), orientation(content))
     except (ValueError, UserError) as error:
         raise UserError(f"cannot read image {path}: {error}") from error
     if fit == "squash":
@@ -113,8 +112,13 @@ def _in_colour(image: np.ndarray) -> np.ndarray:
     return mixed.astype(np.uint8)
 
 
-def _orientation(content: bytes) -> int:
-    """What EXIF says of how the image lies; 1, upright, if it says nothing that can be read."""
+def turned(image: np.ndarray, orientation: int) -> np.ndarray:
+    """An image (height, width, channels) of this EXIF orientation as it is to be seen."""
+    return _UPRIGHT.get(orientation, lambda image: image)(image)
+
+
+def orientation(content: bytes) -> int:
+    """What EXIF says of how an image lies; 1, upright, if it says nothing that can be read."""
     try:
         from PIL import Image
     except ImportError as error:

@@ -27,7 +27,7 @@ def read_image(path: str, colour: bool | None = True, size: tuple[int, int] | No
         raise UserError(f"cannot read image {path}: {error.strerror}") from error
     try:
         image = decode_image(memoryview(content), colour)
-    except ValueError as error:
+    except (ValueError, UserError) as error:
         raise UserError(f"cannot read image {path}: {error}") from error
     return image if size is None else resize(image, *size)
 

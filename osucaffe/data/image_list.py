@@ -10,7 +10,7 @@ import numpy as np
 
 from ..backends.records import RecordCopier
 from ..backends.tensor import Shape
-from ..errors import UserError
+from ..errors import UserError, reason
 from ..labels import Labels
 from .ahead import BadRecords
 from .image import read_image
@@ -31,7 +31,7 @@ def read_list(path: str) -> list[Entry]:
     try:
         lines = Path(path).read_text().splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"cannot read the list of images {path}: {error}") from error
+        raise UserError(f"cannot read the list of images {path}: {reason(error)}") from error
     entries = []
     for number, line in enumerate(lines, 1):
         if not line.strip():

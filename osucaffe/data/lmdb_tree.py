@@ -37,7 +37,7 @@ _GAP = 1 << 16
 _SMALLEST_PAGE, _LARGEST_PAGE = 256, 1 << 15
 _DEEPEST = 32
 """Of any tree: LMDB's own limit."""
-_REMEDY = "Make it again (osucaffe data, convert_imageset), or correct `source`."
+_REMEDY = "Make it again (osucaffe data, convert_imageset), or correct the path."
 COPY_AGAIN = (
     "do not write to the LMDB of a training that runs; copy it again from where it was made"
 )

@@ -79,7 +79,7 @@ def make(
     print(f"MNIST {digits.origin}", flush=True)
     # Where the training digits stand, both stand: a Makefile may look for them alone.
     for name, part in (("mnist_test_lmdb", digits.test), ("mnist_train_lmdb", digits.train)):
-        count = write_database(folder / name, _records(part))
+        count = write_database(folder / name, records(part))
         print(f"{folder / name}: {count:,} digits", flush=True)
     return digits
 
@@ -92,7 +92,7 @@ def convert(images: str, labels: str, output: str | os.PathLike[str]) -> int:
             contents[path] = Path(path).read_bytes()
         except OSError as error:
             raise UserError(f"cannot read {path}: {error.strerror}") from error
-    return write_database(output, _records(_digits(contents, images, labels)))
+    return write_database(output, records(_digits(contents, images, labels)))
 
 
 def load(source: str = "auto", files: str | os.PathLike[str] | None = None) -> Mnist:
@@ -114,7 +114,8 @@ def load(source: str = "auto", files: str | os.PathLike[str] | None = None) -> M
         return _packaged()
 
 
-def _records(digits: Digits) -> Iterator[tuple[bytes, bytes]]:
+def records(digits: Digits) -> Iterator[tuple[bytes, bytes]]:
+    """The keys and values of a database of them."""
     for index, (image, label) in enumerate(zip(digits.images, digits.labels.tolist(), strict=True)):
         yield record_key(index), make_datum(image[None], label)
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+import math
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ..backends.backend import Backend
@@ -11,8 +13,11 @@ from ..blob import Blob
 from ..data.config import DataConfig
 from ..layer import create_layer, messages_of
 from ..layers.base import Layer
+from ..messages import is_users
 from ..proto import caffe_pb2, refuse_unread
 from .gradients import Node
+
+_OTHER_AXES = re.compile("tuple index out of range|values to unpack")
 
 
 @dataclass
@@ -44,9 +49,10 @@ def assemble(
     for layer_param in param.layer:
         layer = create_layer(layer_param, phase, key=len(parts.nodes), seed=seed)
         _refuse_unread(layer)
+        _refuse_infinite(layer)
         layer.backend, layer.data_config = backend, data_config
         layer.raw_records, layer.image_decoder = backend.raw_records, backend.image_decoder
-        tops = layer.setup([parts.blobs[name].shape for name in layer_param.bottom])
+        tops = _set_up(layer, [parts.blobs[name].shape for name in layer_param.bottom])
         _add_layer(parts, layer, tops, inspectable)
     _find_ends(parts)
     return parts
@@ -78,6 +84,25 @@ def _refuse_unread(layer: Layer) -> None:
         place = f"{layer.title}, {name}."
         if layer.param.HasField(name):
             refuse_unread(getattr(layer.param, name), place, layer.type)
+
+
+def _refuse_infinite(layer: Layer) -> None:
+    """Refuse a setting that is NaN or infinite: formulas have no such numbers."""
+    for name in messages_of(type(layer)):
+        for each, value in getattr(layer.param, name).ListFields():
+            numbers = value if isinstance(value, Sequence) else [value]
+            if any(isinstance(one, float) and not math.isfinite(one) for one in numbers):
+                layer.fail(f"{name}.{each.name}", "is not finite")
+
+
+def _set_up(layer: Layer, bottom: list[Shape]) -> list[Shape]:
+    """The shapes of a layer's tops. UserError too where it looks for axes that a bottom lacks."""
+    try:
+        return layer.setup(bottom)
+    except (IndexError, ValueError) as error:
+        if is_users(error) or not _OTHER_AXES.search(str(error)):
+            raise
+        layer.fail("bottom", f"has shapes {bottom}: not the axes that {layer.type} needs")
 
 
 def _add_layer(parts: Assembly, layer: Layer, shapes: list[Shape], inspectable: bool) -> None:
@@ -174,7 +199,7 @@ def _set_up_again(node: Node, bottom: list[Shape], given: Mapping[str, Shape]) -
     parameters, fillers, wanted = layer.parameters, layer.fillers, layer.need_gradients
     layer.parameters, layer.fillers, layer.need_gradients = [], [], []
     try:
-        tops = layer.setup(bottom)
+        tops = _set_up(layer, bottom)
         for index, (old, new) in enumerate(zip(parameters, layer.parameters, strict=True)):
             if old.shape != new.shape:
                 change = f"the new shape of its bottom needs {new.shape} instead of {old.shape}"

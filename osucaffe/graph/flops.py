@@ -8,9 +8,17 @@ rest moves data.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from ..backends.tensor import Call
+
+
+def by_layer(program: Sequence[Call], layers: int) -> list[list[Call]]:
+    """The calls of each layer; those behind all layers (the sum of the losses) are nobody's."""
+    calls: list[list[Call]] = [[] for _ in range(layers + 1)]
+    for call in program:
+        calls[call.position].append(call)
+    return calls[:layers]
 
 
 def flops(call: Call) -> int:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..arena import Parameter
+from ..blob import Blob
 from ..layers.base import Layer
 from ..proto import caffe_pb2
 from .naming import by_name
 
 
-def adopt_parameters(layers: Sequence[Layer], share: Any | None) -> list[Parameter]:
+def adopt_parameters(
+    layers: Sequence[Layer], share: Any | None, blobs: Mapping[str, Blob]
+) -> list[Parameter]:
     """Let layers use the blobs of `share`'s layers of the same name, and parameters of one name
     use one blob. Returns the net's parameters, one per blob, in the order of the layers.
 
@@ -32,7 +35,9 @@ def adopt_parameters(layers: Sequence[Layer], share: Any | None) -> list[Paramet
         for index, blob in enumerate(layer.parameters):
             spec = layer.spec(index)
             if source is not None:
-                _check_shapes(layer, index, source, source.parameters[index].shape, strict=True)
+                hint = _unlike_data(layers, blobs, share)
+                shape = source.parameters[index].shape
+                _check_shapes(layer, index, source, shape, strict=True, hint=hint)
                 layer.parameters[index] = source.parameters[index]
             elif spec.name in named and spec.name:
                 owner, owner_layer = named[spec.name]
@@ -88,15 +93,34 @@ def same_layers(layers: Sequence[Layer], others: Sequence[Layer]) -> dict[Layer,
     return found
 
 
+def _unlike_data(layers: Sequence[Layer], blobs: Mapping[str, Blob], share: Any) -> str:
+    """What to say where data has another shape here than in the net that is shared with."""
+    for top in (top for layer in layers if not layer.param.bottom for top in layer.param.top):
+        own, there = blobs[top].shape, share.blobs[top].shape if top in share.blobs else ()
+        if there and own[1:] != there[1:]:
+            sizes = " but ".join("x".join(map(str, shape[1:])) for shape in (own, there))
+            return (
+                f'; here "{top}" is {sizes} there: is crop_size, or another size, left out in one '
+                "phase?"
+            )
+    return ""
+
+
 def _check_shapes(
-    layer: Layer, index: int, other: Layer, shape: tuple[int, ...], *, strict: bool
+    layer: Layer,
+    index: int,
+    other: Layer,
+    shape: tuple[int, ...],
+    *,
+    strict: bool,
+    hint: str = "",
 ) -> None:
     own = layer.parameters[index].shape
     if own != shape if strict else math.prod(own) != math.prod(shape):
         layer.fail(
             "param",
             f"parameter {index} has shape {own}, but shares that of {other.title} with shape "
-            f"{shape}",
+            f"{shape}{hint}",
         )
 
 

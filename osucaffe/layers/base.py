@@ -74,6 +74,8 @@ class Layer:
     """The fields of LayerParameter that hold its settings (None: that of its own name, if any)."""
     record_shape: Shape | None = None
     """Of a layer that reads images: (channels, height, width) of the first, before any crop."""
+    records: int = 0
+    """Of a layer that reads a data set, where it knows: how many records that has."""
     alias: tuple[str, ...] = ()
     """What the tops share with the first bottom: ("data",) or ("data", "diff")."""
     saved_shapes: tuple[Shape, ...] = ()

@@ -35,7 +35,7 @@ class HDF5Data(Stream):
             source = Hdf5Source(param.source, self.param.top, shuffle=param.shuffle, seed=self.seed)
         except UserError as error:
             self.fail("hdf5_data_param.source", str(error))
-        self._labels = source.labels
+        self._labels, self.records = source.labels, len(source)
         shapes: list[Shape] = [(param.batch_size, *shape) for shape in source.shapes]
         if not self.stays_on_device(4 * len(source) * sum(map(math.prod, source.shapes))):
             return self.stream(source.fill, shapes)

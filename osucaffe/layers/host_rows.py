@@ -66,6 +66,8 @@ class HostRows(Layer):
 
     def check_rows(self, bottom: list[Shape], positions: dict[int, tuple[int, ...]]) -> None:
         """Refuse bottoms that are not rows, as many as bottom[0] has, of so many numbers."""
+        if not bottom[0]:
+            self.fail("bottom[0]", "is one number, but must be rows")
         for i, widths in positions.items():
             numbers = int(np.prod(bottom[i][1:]))
             if bottom[i][:1] != bottom[0][:1] or numbers not in widths:
@@ -78,6 +80,8 @@ class HostRows(Layer):
         """Refuse bottoms of other numbers of rows than bottom[0], and another number of tops."""
         if len(self.param.top) != tops:
             self.fail("top", f"needs {tops}, but the net gives it {len(self.param.top)}")
+        rows = bottom[0][:1]
         for i, shape in enumerate(bottom):
-            if shape[0] != bottom[0][0]:
-                self.fail(f"bottom[{i}]", f"has shape {shape}, but must have {bottom[0][0]} rows")
+            if not rows or shape[:1] != rows:
+                wanted = f"{rows[0]} rows" if rows else "rows"
+                self.fail(f"bottom[{i}]", f"has shape {shape}, but must have {wanted}")

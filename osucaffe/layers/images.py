@@ -66,7 +66,7 @@ class Images(Stream):
         host's. engine: makes what decodes a part of records that do not stay, if there is such.
         """
         self._source = source
-        self.record_shape = source.record_shape
+        self.record_shape, self.records = source.record_shape, len(source)
         stays = (
             source.raw
             and not decoder

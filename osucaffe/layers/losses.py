@@ -13,7 +13,8 @@ from .softmax import pre_fixed, read_normalization
 
 def by_region(shape: Shape) -> Shape:
     """The shape of a top with one number for each region (and place in it)."""
-    return (shape[0], 1, *(*shape[2:], 1, 1)[: max(2, len(shape) - 2)])
+    regions, _, *extent = shape
+    return (regions, 1, *(*extent, 1, 1)[: max(2, len(extent))])
 
 
 class Loss(Layer):

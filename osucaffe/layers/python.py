@@ -161,6 +161,10 @@ class Python(Layer):
         return instance
 
     def _module(self, name: str) -> ModuleType:
+        if not hooks.python_layers:
+            if name in BUILT_IN:
+                return importlib.import_module(BUILT_IN[name])
+            self.fail("python_param.module", f'"{name}" may not be imported (--no_python_layers)')
         if importlib.util.find_spec("caffe") is None:
             hooks.provide_caffe()  # such modules begin with `import caffe`
         try:

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import zlib
 from dataclasses import replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
@@ -26,6 +25,7 @@ from ..proto import caffe_pb2
 from ..solvers.process_group import ProcessGroup
 from ..solvers.signals import NONE, SNAPSHOT, STOP
 from ..solvers.solver import Solver
+from .agreement import check_alike, check_weights, describe_layers, describe_solver, digest
 from .batch import describe, divide_batches
 from .buckets import ITEM, Bucket, align, find_buckets
 from .config import ParallelConfig, choose_propagation
@@ -231,9 +231,14 @@ class DataParallel(ProcessGroup):
             self._weights.changed()
 
     def synchronize_weights(self, *, history: bool = False) -> None:
+        self._synchronize_learned(history=history)
+        with self.watch():
+            average_statistics(self._solver.net, self._job)
+
+    def _synchronize_learned(self, *, history: bool = False) -> None:
+        """The same without statistics of batches, which are each rank's own meanwhile."""
         with self.watch():
             self._weights.synchronize(self._solver.optimizer.flats if history else ())
-            average_statistics(self._solver.net, self._job)
 
     def close(self) -> None:
         self.comm.close()
@@ -252,44 +257,15 @@ class DataParallel(ProcessGroup):
         return _WISHES[self._job.agree(_WISHES.index(request))]
 
     def check(self, occasion: str) -> None:
-        """UserError on every rank, naming those whose weights are not those of rank 0."""
-        self.synchronize_weights()
-        net = self._solver.net
-        own = zlib.crc32(net.backend.read(net.arena.data).tobytes())
-        sums = self._job.gather(own)
-        wrong = [str(rank) for rank, found in enumerate(sums) if found != sums[0]]
-        if wrong:
-            raise UserError(
-                f"{occasion} (iteration {self._solver.iteration}) the weights of rank "
-                f"{', '.join(wrong)} are not those of rank 0: they have fallen out of step. Is it "
-                "the same program, and the same libraries, on each host?"
-            )
+        """UserError on every rank, naming those whose weights are not those of most, and layers."""
+        self._synchronize_learned()
+        where = f"{occasion} (iteration {self._solver.iteration})"
+        check_weights(self._job, self._solver.net, where)
 
     def _check_nets(self) -> None:
         """UserError unless all ranks train the same net with the same settings."""
-        described = self._job.gather(_describe(self._solver))
-        for rank, other in enumerate(described):
-            for (name, value), (_, mine) in zip(other.items(), described[0].items(), strict=False):
-                if value != mine:
-                    raise UserError(
-                        f"rank {rank} has another {name} than rank 0: give all ranks the same files"
-                    )
-            if len(other) != len(described[0]):
-                raise UserError(f"rank {rank} has another number of layers than rank 0")
-
-
-def _describe(solver: Solver) -> dict[str, Any]:
-    """What must be alike on all ranks: each part with the name that a message gives it."""
-    parts: dict[str, Any] = {}
-    for number, layer in enumerate(solver.net.param.layer):
-        text = layer.SerializeToString(deterministic=True)
-        parts[f'layer "{layer.name}" (number {number} of the net)'] = zlib.crc32(text)
-    settings = caffe_pb2.SolverParameter()
-    settings.CopyFrom(solver.param)
-    for field in ("net", "train_net", "net_param", "train_net_param", "snapshot_prefix"):
-        settings.ClearField(field)
-    parts["solver"] = zlib.crc32(settings.SerializeToString(deterministic=True))
-    parts["iteration to start from"] = solver.iteration
-    history = [zlib.crc32(each.tobytes()) for each in solver.optimizer.read_history()]
-    parts["solver state"] = history
-    return parts
+        solver = self._solver
+        history = b"".join(each.tobytes() for each in solver.optimizer.read_history())
+        parts = describe_layers(solver.net.param) | describe_solver(solver.param)
+        parts["iteration to start from"] = str(solver.iteration)
+        check_alike(self._job, parts | {"solver state": digest(history)})

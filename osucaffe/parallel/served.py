@@ -28,7 +28,6 @@ from .data_parallel import DataParallel
 from .pushing import Pushing
 from .server import Server
 from .shards import Consistency, describe_part, divide
-from .statistics import average_statistics
 
 logger = logging.getLogger("osucaffe")
 
@@ -216,7 +215,7 @@ class Served(DataParallel):
     def updated(self) -> None:
         pass  # `_push` knows
 
-    def synchronize_weights(self, *, history: bool = False) -> None:
+    def _synchronize_learned(self, *, history: bool = False) -> None:
         for bucket in range(len(self._buckets)):
             self._wait(bucket)
         net, optimizer = self._solver.net, self._solver.optimizer
@@ -229,7 +228,6 @@ class Served(DataParallel):
                 for number, flat in enumerate(optimizer.flats):
                     self._link.read(1 + number, flat)
                 self._history_differs = False
-            average_statistics(net, self._job)
 
     def close(self) -> None:
         """All workers are done; the servers end."""

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import h5py
 
 _SIGNATURE = b"\x89HDF\r\n\x1a\n"
-_FAULTS = (OSError, LookupError, ValueError, TypeError, AttributeError, RuntimeError)
+_FAULTS = (OSError, LookupError, ValueError, TypeError, AttributeError, RuntimeError, SystemError)
 """What h5py raises for a file that is damaged, or lacks something."""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -45,13 +46,16 @@ def write_state(path: str | Path, state: SolverState, *, checksum: bool = False)
         write_message(path, state, checksum=checksum)
 
 
-def find_learned_net(state_path: str | Path, learned_net: str) -> Path:
+def find_learned_net(state_path: str | Path, learned_net: str | bytes) -> Path:
     """The model file that a state names: relative to where training ran, or beside the state.
 
     Raises UserError when it is in neither place.
     """
     if not learned_net:
         raise UserError(f"{state_path}: names no model file, so it cannot be resumed from")
+    learned_net = os.fsdecode(learned_net)  # bytes where it is not UTF-8
+    if "\0" in learned_net:
+        raise UserError(f"{state_path}: names no model file that there can be; it is damaged")
     named = Path(learned_net)
     beside = Path(state_path).parent / named.name
     for candidate in (named, beside):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -12,6 +13,7 @@ from google.protobuf.message import Message
 
 from ..errors import UserError, nearest
 from ..files import read_bytes, write_bytes
+from .blocks import Block, unclosed
 from .caffe_pb2 import SolverParameter
 
 AnyMessage = TypeVar("AnyMessage", bound=Message)
@@ -27,6 +29,8 @@ _CONFUSED = {
 _DEVICES = re.compile(r"^(\s*device_id\s*:\s*)\[\s*(\d+)[\d\s,]*\]", re.MULTILINE)
 """A list of devices, where Caffe has one number: TSN's Caffe takes one for each process."""
 _GIVEN_TWICE = re.compile(r'Message type "(\S+)" should not have multiple "(\S+)" fields')
+_QUOTED_NUMBER = re.compile(r"""Couldn't parse \w+: (["']([-+\d.e]+)["'])""")
+_MAY_BE_NULL = re.compile(r"\0|\\(?:0|x0)")
 
 
 def _as_latin_1(error: UnicodeError) -> tuple[str, int]:
@@ -58,11 +62,30 @@ def parse_text(text: str, message_type: type[AnyMessage], name: str = "text") ->
         text_format.Parse(text, message)
     except text_format.ParseError as error:
         place = f"{name}:{error.GetLine()}:{error.GetColumn()}"
-        raise UserError(f"{place}: {_explain(error, text)}") from None
+        told = _without_brace(error, text, message_type) or _explain(error, text)
+        raise UserError(f"{place}: {told}") from None
     if not message.IsInitialized():
         missing = message.FindInitializationErrors()[0]  # type: ignore[attr-defined]
         raise UserError(f"{name}: {missing} is not given, and has no default")
+    if _MAY_BE_NULL.search(text) and (field := _with_null(message)):
+        raise UserError(
+            f"{name}: {field} has a character of value 0, which no name and no path has"
+        )
     return message
+
+
+def _with_null(message: Message) -> str | None:
+    """The first field of text that has a character of value 0, where files' names end in C."""
+    for field, value in message.ListFields():
+        parts = (
+            value if isinstance(value, Sequence) and not isinstance(value, str | bytes) else [value]
+        )
+        for each in parts:
+            if isinstance(each, str) and "\0" in each:
+                return field.name
+            if isinstance(each, Message) and (found := _with_null(each)):
+                return found
+    return None
 
 
 def read_text(path: str | Path, message_type: type[AnyMessage]) -> AnyMessage:
@@ -102,8 +125,35 @@ def _explain(error: text_format.ParseError, text: str) -> str:
     if 0 < number <= len(lines):
         words = words.removeprefix(f"'{lines[number - 1]}': ")
     words = words.removeprefix("'': ").rstrip(".")
+    if match := _QUOTED_NUMBER.match(words):
+        return f"{match[1]} is text, but a number belongs here: write {match[2]} without the quotes"
     at_end = number >= len(lines) and words == 'Expected "}"'
     return words[:1].lower() + words[1:] + (", found the end of the file" if at_end else "")
+
+
+def _without_brace(error: text_format.ParseError, text: str, root: type[Message]) -> str:
+    """Which block lacks its brace, if that is why the parser stumbled: it did so at the end of the
+    file, or at a field that belongs in a block further out."""
+    line, unknown = error.GetLine() or 0, _UNKNOWN_FIELD.search(str(error))
+    at_end = 'Expected "}"' in str(error) and line >= len(text.removesuffix("\n").split("\n"))
+    block = unclosed(text.rstrip(), line) if unknown or at_end else None
+    if block is None or (unknown and not _outside(block, unknown[2], root)):
+        return ""
+    found = f'field "{unknown[2]}"' if unknown else "the end of the file"
+    return f'found {found} in the block "{block.name}" of line {block.line}: its "}}" is missing'
+
+
+def _outside(block: Block, field: str, root: type[Message]) -> bool:
+    """Whether a field belongs in one of the blocks that this one is in."""
+    message = root.DESCRIPTOR
+    for name in (*block.inside, block.name):
+        if field in message.fields_by_name:
+            return True
+        child = message.fields_by_name.get(name)
+        if child is None or child.message_type is None:
+            return False
+        message = child.message_type
+    return False
 
 
 def _unknown_field(message_name: str, field: str) -> str:

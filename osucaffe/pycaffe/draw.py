@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -112,17 +113,24 @@ def get_pydot_graph(
     rankdir: LR, TB, BT or RL: which way the net runs. phase: only the layers of 0 (TRAIN) or 1
     (TEST). UserError without pydot.
     """
+    graph = new_graph(caffe_net.name, rankdir)
+    net = caffe_net
+    if phase is not None:
+        net = filter_layers(net, net_state(net, _PHASES[phase]))
+    add_layers(graph, net.layer, rankdir, label_edges=label_edges, display_lrm=display_lrm)
+    return graph
+
+
+def new_graph(name: str, rankdir: str) -> Any:
+    """A graph without nodes. UserError without pydot."""
     try:
         import pydot
     except ImportError:
         raise UserError(
             'net pictures need pydot: pip install "osucaffe[tools]" (and Graphviz: its program dot)'
         ) from None
-    net = caffe_net
-    if phase is not None:
-        net = filter_layers(net, net_state(net, _PHASES[phase]))
     graph = pydot.Dot(
-        _quote(net.name or "net"),
+        _quote(name or "net"),
         graph_type="digraph",
         rankdir=rankdir,
         nodesep="0.25",
@@ -130,9 +138,26 @@ def get_pydot_graph(
     )
     graph.set_node_defaults(fontname="Helvetica", fontsize="12", shape="box")
     graph.set_edge_defaults(fontname="Helvetica", fontsize="12", color="#555555")
+    return graph
+
+
+def add_layers(
+    graph: Any,
+    layers: Sequence[Any],
+    rankdir: str,
+    *,
+    label_edges: bool = True,
+    display_lrm: bool = False,
+    prefix: str = "",
+    known: Collection[str] = (),
+) -> None:
+    """Add layers and their blobs. prefix: of the nodes' names, which are to be its own. known:
+    blobs that are drawn elsewhere, and repeated here."""
+    import pydot
+
     made: set[str] = set()
-    for index, layer in enumerate(net.layer):
-        own = f"layer{index}"
+    for index, layer in enumerate(layers):
+        own = _quote(f"{prefix}layer{index}") if prefix else f"layer{index}"
         text = get_layer_label(layer, rankdir, display_lrm)
         colour = choose_color_by_layertype(layer.type)
         graph.add_node(_box(own, text, style="filled", color="#555555", fillcolor=colour))
@@ -140,15 +165,16 @@ def get_pydot_graph(
         for blob in [*layer.bottom, *layer.top]:
             if blob not in made:
                 made.add(blob)
-                look = {"style": "filled,rounded", "color": "#999999", "fillcolor": _BLOB_COLOUR}
-                graph.add_node(_box(_quote(f"blob {blob}"), blob, **look))
+                style = "filled,rounded,dashed" if blob in known else "filled,rounded"
+                look = {"style": style, "color": "#999999", "fillcolor": _BLOB_COLOUR}
+                graph.add_node(_box(_quote(f"{prefix}blob {blob}"), blob, **look))
         in_place = list(layer.bottom) == list(layer.top)
         for blob in layer.bottom:
             ends = "both" if in_place else "forward"
-            graph.add_edge(pydot.Edge(_quote(f"blob {blob}"), own, dir=ends))
+            graph.add_edge(pydot.Edge(_quote(f"{prefix}blob {blob}"), own, dir=ends))
         for blob in [] if in_place else layer.top:
-            graph.add_edge(pydot.Edge(own, _quote(f"blob {blob}"), label=_quote(f" {label}")))
-    return graph
+            name = _quote(f"{prefix}blob {blob}")
+            graph.add_edge(pydot.Edge(own, name, label=_quote(f" {label}")))
 
 
 def draw_net(
@@ -162,7 +188,11 @@ def draw_net(
 
     UserError without pydot or Graphviz. For the rest see `get_pydot_graph`.
     """
-    graph = get_pydot_graph(caffe_net, rankdir, phase=phase, display_lrm=display_lrm)
+    return render(get_pydot_graph(caffe_net, rankdir, phase=phase, display_lrm=display_lrm), ext)
+
+
+def render(graph: Any, ext: str) -> bytes:
+    """A graph as the bytes of a file of this kind. UserError without Graphviz."""
     text = str(graph.to_string()).encode()
     if ext in ("dot", "gv", "raw"):
         return text

@@ -86,7 +86,8 @@ def datum_to_array(datum: Any) -> np.ndarray:
 def load_image(filename: str | Path, color: bool = True) -> np.ndarray:
     """An image file as float32 in 0..1: (height, width, 3) in RGB, or (height, width, 1).
 
-    JPEG is always read; other kinds need Pillow. UserError where it cannot be read.
+    What says how transparent it is goes. JPEG is always read; other kinds need Pillow. UserError
+    where it cannot be read.
     """
     try:
         content = Path(filename).read_bytes()
@@ -95,7 +96,11 @@ def load_image(filename: str | Path, color: bool = True) -> np.ndarray:
         raise UserError(f"{filename}: cannot read it as an image: {reason(error)}") from None
     except UserError as error:
         raise UserError(f"{filename}: {error}") from None
-    image = np.ascontiguousarray(pixels[:, :, ::-1], np.float32) / np.float32(255)
+    channels = min(pixels.shape[2], 3)  # what is behind them is alpha
+    image: np.ndarray = np.empty((*pixels.shape[:2], channels), np.float32)
+    for channel in range(channels):  # NumPy is slow where the last axis is short
+        image[:, :, channel] = pixels[:, :, channels - 1 - channel]
+    image /= np.float32(255)
     if color:
         return np.tile(image, 3) if image.shape[2] == 1 else image
     return image @ LUMINANCE if image.shape[2] == 3 else image

@@ -1,14 +1,18 @@
 """Owns the resizing of arrays as pycaffe's libraries do it: scikit-image's, and SciPy's zoom.
 
-An axis is resized by a matrix, so that nothing but NumPy is needed.
+An axis is resized by a matrix, so that nothing but NumPy is needed; only the band of it that is not
+zero is held.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 
 import numpy as np
 
+Bands = list[tuple[int, np.ndarray]]
+_ROWS = 16
 _WIDTH = 4.0
 """Of a Gaussian, in standard deviations, on either side."""
 
@@ -20,12 +24,17 @@ def resized(image: np.ndarray, extents: Sequence[int], order: int) -> np.ndarray
     are smoothed first, by a Gaussian as wide as they shrink. order: 0 nearest, 1 linear.
     """
     smooth = any(new < old for new, old in zip(extents, image.shape, strict=False))
-    matrices = []
-    for old, new in zip(image.shape, extents, strict=False):
-        places = (np.arange(new) + 0.5) * (old / new) - 0.5
-        matrix = _interpolation(places, old, order)
-        matrices.append(matrix @ _gaussian(old, (old / new - 1) / 2) if smooth else matrix)
-    return _applied(image, matrices)
+    down, across = (
+        _resizing(old, new, order, smooth) for old, new in zip(image.shape, extents, strict=False)
+    )
+    return _applied(image, down, across)
+
+
+@functools.lru_cache(maxsize=64)
+def _resizing(old: int, new: int, order: int, smooth: bool) -> Bands:
+    """The matrix (new, old) of `resized`: images are mostly of few sizes, and it takes long."""
+    matrix = _interpolation((np.arange(new) + 0.5) * (old / new) - 0.5, old, order)
+    return _bands(matrix @ _gaussian(old, (old / new - 1) / 2) if smooth else matrix)
 
 
 def zoomed(image: np.ndarray, extents: Sequence[int], order: int) -> np.ndarray:
@@ -33,13 +42,30 @@ def zoomed(image: np.ndarray, extents: Sequence[int], order: int) -> np.ndarray:
     matrices = []
     for old, new in zip(image.shape, extents, strict=False):
         places = np.arange(new) * ((old - 1) / max(new - 1, 1))
-        matrices.append(_interpolation(places, old, order))
-    return _applied(image, matrices)
+        matrices.append(_bands(_interpolation(places, old, order)))
+    return _applied(image, *matrices)
 
 
-def _applied(image: np.ndarray, matrices: Sequence[np.ndarray]) -> np.ndarray:
-    down, across = matrices
-    return np.einsum("yh,xw,hwc->yxc", down, across, image.astype(np.float64), optimize=True)
+def _bands(matrix: np.ndarray) -> Bands:
+    """A matrix that is zero far from its diagonal, in pieces of a few rows: where these columns
+    that are not zero begin, and those."""
+    bands = []
+    for rows in (matrix[start : start + _ROWS] for start in range(0, len(matrix), _ROWS)):
+        used = np.flatnonzero(rows.any(axis=0))
+        bands.append((int(used[0]), np.ascontiguousarray(rows[:, used[0] : used[-1] + 1])))
+    return bands
+
+
+def _product(bands: Bands, image: np.ndarray) -> np.ndarray:
+    """The matrix times the image's rows."""
+    flat = image.reshape(len(image), -1)
+    parts = [rows @ flat[start : start + rows.shape[1]] for start, rows in bands]
+    return np.concatenate(parts).reshape(-1, *image.shape[1:])
+
+
+def _applied(image: np.ndarray, down: Bands, across: Bands) -> np.ndarray:
+    columns = _product(down, image.astype(np.float64)).transpose(1, 0, 2)
+    return _product(across, np.ascontiguousarray(columns)).transpose(1, 0, 2)
 
 
 def _mirrored(places: np.ndarray, extent: int) -> np.ndarray:

@@ -86,7 +86,12 @@ def _cpu() -> Any:
 def _cuda(device: int, precision: str | None) -> Any:
     from ..backends.cuda import Cuda
 
-    return Cuda(device, precision)
+    try:
+        return Cuda(device, precision)
+    except UserError as error:
+        raise UserError(
+            f"after caffe.set_mode_gpu() (set_mode_cpu() is the CPU): {error}"
+        ) from None
 
 
 def has_nccl() -> bool:

@@ -100,6 +100,8 @@ class Iteration:
             speed=(solver.iteration - since) / (now - start),
             seconds=now - start,
             outputs=name_outputs(net, group.sum(read_outputs(net)) / group.size),
+            records=solver.epochs.records(solver.iteration) if solver.epochs else 0,
+            epoch=solver.epochs.epoch(solver.iteration) if solver.epochs else None,
         )
         log_display(event, solver.param.display)
         for observer in solver.observers:

@@ -23,7 +23,8 @@ class Display:
     """What is known at an iteration that is displayed.
 
     loss: smoothed over `average_loss` iterations. speed: iterations a second since the last
-    display. seconds: time since then. rate: the learning rate.
+    display. seconds: time since then. rate: the learning rate. records: how many have been trained
+    on; epoch: how often all of them (None where their number is not known).
     """
 
     iteration: int
@@ -33,6 +34,8 @@ class Display:
     speed: float
     seconds: float
     outputs: list[Output] = field(default_factory=list)
+    records: int = 0
+    epoch: float | None = None
 
 
 @dataclass(frozen=True)

@@ -55,7 +55,11 @@ class Outputs:
     def _read(self) -> None:
         if not self._noted:
             return
-        arrays = [self._net.backend.read(tensor).reshape(self._rows, -1) for tensor in self._kept]
-        for row in np.concatenate([*arrays, np.empty((self._rows, 0))], axis=1)[: self._noted]:
+        # Rows beyond those noted hold whatever the memory held: they are not to be converted.
+        arrays = [
+            self._net.backend.read(tensor).reshape(self._rows, -1)[: self._noted]
+            for tensor in self._kept
+        ]
+        for row in np.concatenate([*arrays, np.empty((self._noted, 0))], axis=1):
             self._total += row
         self._noted = 0

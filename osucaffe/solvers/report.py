@@ -49,6 +49,8 @@ def log_display(event: Display, interval: int) -> None:
     )
     _log_outputs("Train", event.outputs)
     logger.info("Iteration %d, lr = %g", event.iteration, event.rate)
+    if event.epoch is not None:
+        logger.info("    Epoch %.4g, %s records", event.epoch, f"{event.records:,}")
 
 
 def log_test(result: TestResult) -> None:

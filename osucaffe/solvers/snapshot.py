@@ -151,7 +151,7 @@ def find(path: str | Path, prefix: str, group: ProcessGroup) -> Restored | None:
     """
     found = None
     if path == "auto":
-        found = None if group.rank else _newest(prefix)
+        found = None if group.rank else newest(prefix)
         path = group.broadcast_object(found.path if found else "")
         if not path:
             logger.info("No snapshot %s_iter_*: training begins afresh", prefix)
@@ -174,16 +174,38 @@ def read(path: Path) -> Restored:
     return Restored(path, state, progress, model, read_weights(model))
 
 
-def _newest(prefix: str) -> Restored | None:
-    """The newest whole snapshot; one that is damaged or lacks its model is passed over with a
-    warning."""
+Stamp = tuple[int, int, Path]
+"""A state that lies in its folder: its iteration, when it was written (ns), its path."""
+
+
+def stamps(prefix: str) -> frozenset[Stamp]:
+    """The states with this prefix."""
     stem = Path(prefix)
     pattern = re.compile(re.escape(stem.name) + r"_iter_(\d+)\.solverstate(\.h5)?")
-    found = []
+    found = set()
     for path in stem.parent.glob("*_iter_*.solverstate*"):
         if match := pattern.fullmatch(path.name):
-            found.append((int(match[1]), path.stat().st_mtime_ns, path))
-    for _, _, path in sorted(found, reverse=True):
+            found.add((int(match[1]), path.stat().st_mtime_ns, path))
+    return frozenset(found)
+
+
+def listed(prefix: str) -> list[Snapshot]:
+    """The snapshots whose state lies on the disk with this prefix, the oldest first; their models
+    are where they would be, had they not been moved."""
+    return [
+        Snapshot(iteration, _model_of(path), str(path))
+        for iteration, _, path in sorted(stamps(prefix))
+    ]
+
+
+def _model_of(state: Path) -> str:
+    return str(state.with_name(state.name.replace(".solverstate", ".caffemodel")))
+
+
+def newest(prefix: str, but: frozenset[Stamp] = frozenset()) -> Restored | None:
+    """The newest whole snapshot, but for these; one that is damaged or lacks its model is passed
+    over with a warning."""
+    for _, _, path in sorted(stamps(prefix) - but, reverse=True):
         try:
             return read(path)
         except UserError as error:

@@ -20,6 +20,7 @@ from ..loading import NOT_STRICT, Model, load_weights
 from ..proto import caffe_pb2, read_net, read_weights, refuse_unread
 from . import snapshot, testing
 from .detection import check_evaluation
+from .epochs import epochs_of
 from .iteration import Iteration
 from .losses import Losses
 from .nets import testing_nets, training_net
@@ -47,8 +48,10 @@ class Solver:
     to stop or to snapshot (see `signals.py`). inspectable: every blob of the nets can be looked
     at (`debug_info` needs it and sets it). loss_scale: "dynamic", "none" or a factor of the loss
     (default: dynamic in fp16); see `scaling.py`. resume: a snapshot to begin from, as
-    `restore` takes it. weights: model files to begin from, behind those that the solver names;
-    strict: they are to have all layers with weights, and no others. data_config: how the nets read.
+    `restore` takes it. check_interval: the iterations after which the ranks of a group compare
+    their weights (0: never). weights: model files to begin from, behind those that the solver
+    names; strict: they are to have all layers with weights, and no others. data_config: how the
+    nets read.
 
     Raises UserError for fields that contradict each other, for bad nets, and before the nets are
     built for files of weights that cannot be read.
@@ -66,6 +69,7 @@ class Solver:
         group: ProcessGroup | None = None,
         loss_scale: str | float | None = None,
         resume: str | Path | None = None,
+        check_interval: int = 0,
         weights: Iterable[str] = (),
         strict: bool = False,
         data_config: DataConfig = DataConfig(),
@@ -77,7 +81,7 @@ class Solver:
         self.observers = list(observers)
         self.iteration = 0
         self.tracer: Tracer | None = None
-        self._request = request
+        self.request = request
         self._inspectable = inspectable or param.debug_info
         self.loss_scale = make_loss_scale(backend, loss_scale)
         refuse_unread(param, f"{file}: ")
@@ -95,6 +99,7 @@ class Solver:
         self.losses = Losses(backend, self.group, param.average_loss, param.iter_size)
         self._before_test: Progress | None = None
         self._writer = SnapshotWriter()
+        self._check_interval = check_interval
         self.stopped = False
         seed = param.random_seed if param.random_seed >= 0 else new_seed()
         if restored and restored.progress:
@@ -122,6 +127,7 @@ class Solver:
         self.test_nets = [
             choice.build(phase="TEST", share=self.net, **common) for choice in self._test_choices
         ]
+        self.epochs = epochs_of(self.net, self.param.iter_size * self.group.size)
         self.optimizer = Optimizer(self.net, self._update, self.backend, self.loss_scale)
         self._iteration = Iteration(self)
         check_evaluation(self.param, self.test_nets)
@@ -143,6 +149,8 @@ class Solver:
 
     def solve(self) -> None:
         """Train up to max_iter, with tests and snapshots on the way, or until asked to stop."""
+        if self.param.max_iter <= 0:
+            raise UserError(f"{self.file}: max_iter, how many iterations to train, is not given")
         if self.iteration >= self.param.max_iter:
             raise UserError(
                 f"{self.file}: already at iteration {self.iteration} of max_iter "
@@ -194,9 +202,11 @@ class Solver:
             else:
                 with self.group.watch():
                     self._iteration.run()
-            request = self.group.agree(self._request())
+            request = self.group.agree(self.request())
             self.iteration += 1
             self._writer.look()
+            if self.due(self._check_interval):
+                self.group.check("at --check")
             if self.due(self.param.snapshot) or request == SNAPSHOT:
                 self.snapshot(wait=False)
             if request == STOP:
@@ -243,7 +253,7 @@ class Solver:
 
     def interrupted(self) -> bool:
         """Do what is asked for in the midst of a test. Returns whether it is to end."""
-        request = self.group.agree(self._request())
+        request = self.group.agree(self.request())
         if request == SNAPSHOT:
             self.snapshot(wait=False)
         return request == STOP

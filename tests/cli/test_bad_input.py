@@ -158,6 +158,37 @@ def corrupt_mean(cli: Cli) -> None:
     cli.write_net(transform='mean_file: "mean.binaryproto"')
 
 
+def crop_left_out_in_one_phase(cli: Cli) -> None:
+    text = (cli.folder / "net.prototxt").read_text()
+    data = text[text.index("layer {") : text.index('layer {\n  name: "ip"')]
+    phases = (
+        data.replace("layer {", "layer { include { phase: TRAIN }").replace(
+            "transform_param {", "transform_param { crop_size: 20"
+        ),
+        data.replace("layer {", "layer { include { phase: TEST }"),
+    )
+    cli.write("net.prototxt", text.replace(data, "".join(phases)))
+
+
+def solver_without_max_iter(cli: Cli) -> None:
+    replace(cli, "solver.prototxt", "max_iter: 10", "")
+
+
+def number_in_quotes(cli: Cli) -> None:
+    replace(cli, "net.prototxt", "num_output: 10", 'num_output: "10"')
+
+
+def database_as_a_model(cli: Cli) -> tuple[str, ...]:
+    copy_database(cli)
+    return ("time", "--model", "digits")
+
+
+def list_that_is_a_folder(cli: Cli) -> None:
+    replace(cli, "net.prototxt", 'type: "Data"', 'type: "ImageData"')
+    replace(cli, "net.prototxt", "data_param {", "image_data_param {")
+    replace(cli, "net.prototxt", "backend: LMDB", "")
+
+
 def crop_too_large(cli: Cli) -> None:
     cli.write_net(transform="crop_size: 40")
 
@@ -246,6 +277,11 @@ CASES: list[tuple[Spoil, list[str]]] = [
     (unknown_solver_field, ["solver.prototxt:", '"base_rl"', '"base_lr"']),
     (unfinished_net, ["net.prototxt:1:"]),
     (unknown_layer_type, ['"ip"', "InnerProdukt", "InnerProduct"]),
+    (number_in_quotes, ["net.prototxt:", "write 10 without the quotes"]),
+    (crop_left_out_in_one_phase, ['here "data" is 1x28x28 but 1x20x20 there', "crop_size"]),
+    (solver_without_max_iter, ["solver.prototxt: max_iter, how many", "is not given"]),
+    (database_as_a_model, ["digits: it is an LMDB, but a file is wanted"]),
+    (list_that_is_a_folder, ["cannot read the list of images", "lmdb: Is a directory"]),
     (missing_bottom, ['"ip"', '"dta"']),
     (too_few_bottoms, ['"loss"', "bottom"]),
     (weights_of_another_shape, ["run_iter_10.caffemodel", '"ip"', "12", "10", "784"]),
@@ -278,8 +314,8 @@ CASES: list[tuple[Spoil, list[str]]] = [
     (snapshots_into_nowhere, ["solver.prototxt", "nowhere"]),
     (log_into_a_file, ["net.prototxt", "--log_dir"]),
     (events_into_a_file, ["net.prototxt", "--tensorboard"]),
-    (gpu, ["--gpu", "osucaffe[cuda13]"]),
-    (gpus, ["--gpu", "osucaffe[cuda13]"]),
+    (gpu, ["a GPU needs CuPy", "osucaffe[cuda13]"]),
+    (gpus, ["a GPU needs CuPy", "osucaffe[cuda13]"]),
     (no_gpu_number, ["--gpu first", "number"]),
     (no_weights_to_test, ["--weights"]),
     (upgrade_to_nowhere, ["nowhere"]),

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import re
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -19,25 +16,16 @@ from osucaffe.errors import UserError
 from osucaffe.proto import read_mean
 
 from .conftest import ROOT, Cli
+from .photos import make_photos
 
 Image = pytest.importorskip("PIL.Image")
 PAGE = ROOT / "docs" / "photos.md"
-COLOURS = {"bird": (60, 110, 220), "cat": (200, 80, 50), "dog": (70, 190, 80)}
 
 
 @pytest.fixture
 def photos(cli: Cli) -> Path:
     """The folder photos, with 30 pictures of one colour, and of several kinds, a class."""
-    rng = np.random.default_rng(1)
-    for name, colour in COLOURS.items():
-        folder = cli.folder / "photos" / name / "more"
-        folder.mkdir(parents=True)
-        for at in range(30):
-            values = np.array(colour) + rng.normal(0, 40, (70 + at, 100 - at, 3))
-            kind = (".jpg", ".png", ".JPEG")[at % 3]
-            picture = Image.fromarray(np.clip(values, 0, 255).astype(np.uint8))
-            picture.save(folder / f"a photo {at}{kind}")
-    return cli.folder / "photos"
+    return make_photos(cli.folder / "photos")
 
 
 def records(path: Path) -> list[tuple[str, int, np.ndarray]]:
@@ -142,27 +130,11 @@ def test_photos_of_every_mode_become_colour(tmp_path: Path) -> None:
     wanted = np.full((8, 8, 3), (30, 20, 10), np.uint8)
     wanted[:4], wanted[4] = 255, (210, 208, 206)
     np.testing.assert_array_equal(read_photo(path, 8), wanted)
+    few = Image.fromarray(np.where(clear[:, :, 3:] > 99, clear[:, :, :3], 0), "RGB")
+    palette = few.convert("P", palette=Image.Palette.ADAPTIVE)
+    palette.save(path, transparency=palette.getpixel((0, 0)))
+    wanted_few = np.where(clear[:, :, 3:] > 99, (30, 20, 10), 255)
+    np.testing.assert_array_equal(read_photo(path, 8), wanted_few)
     if features.check("webp"):
         Image.fromarray(clear).save(tmp_path / "photo.webp", lossless=True, exact=True)
         np.testing.assert_array_equal(read_photo(str(tmp_path / "photo.webp"), 8), wanted)
-
-
-def test_the_pages_commands_run_as_they_stand(cli: Cli, photos: Path) -> None:
-    commands = "".join(re.findall(r"^```sh\n(.*?)^```", PAGE.read_text(), re.DOTALL | re.MULTILINE))
-    program = f'osucaffe() {{ "{sys.executable}" -m osucaffe "$@"; }}\n'
-    done = subprocess.run(
-        ["bash", "-eu", "-c", program + commands],
-        cwd=cli.folder,
-        env=cli.environment(),
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    scores = re.findall(r"\baccuracy = (\S+)", done.stderr)
-    assert float(scores[-1]) > 0.9
-    label = (cli.folder / "data" / "val.txt").read_text().partition("/")[0]
-    best = re.search(r"^photos/.*\n  \S+  (\w+)$", done.stdout, re.MULTILINE)
-    assert best
-    assert best[1] == label

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -161,7 +162,8 @@ def test_a_gpu_that_does_not_exist(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     provide_cupy(monkeypatch, 2)
-    assert main(["train", "--solver", "none.prototxt", "--gpu", "9"]) == 1
+    solver = str(Path(__file__).parents[2] / "models" / "lenet" / "solver.prototxt")
+    assert main(["train", "--solver", solver, "--gpu", "9"]) == 1
     assert capsys.readouterr().err == (
         "osucaffe: GPU 9 does not exist: there are 2, numbered from 0 "
         "(`osucaffe device_query` lists them)\n"

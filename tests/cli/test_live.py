@@ -61,6 +61,20 @@ def test_training_shows_a_bar_below_the_log(ready: Cli, ranks: int) -> None:
     assert "] Optimization Done." in text
 
 
+def test_a_run_that_stops_early_leaves_no_bar(ready: Cli) -> None:
+    pyte = pytest.importorskip("pyte")
+    ready.write_solver("test_interval: 1\nbase_lr: 0\nmax_iter: 100000")
+    options = "--best=accuracy", "--patience=1"
+    code, written = on_terminal(ready, "train", "--solver", "solver.prototxt", *options)
+    assert code == 0, written
+    screen = pyte.Screen(WIDTH, 400)
+    pyte.Stream(screen).feed(written)
+    shown = "\n".join(screen.display)
+    assert "Optimization stopped early." in shown
+    assert "iter/s\n" not in shown
+    assert "left" not in shown
+
+
 def test_no_progress_leaves_it_out(ready: Cli) -> None:
     code, written = on_terminal(ready, "train", "--solver", "solver.prototxt", "--no-progress")
     assert code == 0, written

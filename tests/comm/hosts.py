@@ -1,105 +1,45 @@
-"""Makes hosts out of network namespaces, joined by links of a given speed, and starts ranks there.
-
-Each host has a network and a name of its own; memory and processes are shared, so ranks on two
-"hosts" must be kept from talking through shared memory (MPICH over libfabric's TCP does so).
-"""
+"""Starts ranks on hosts that are network namespaces."""
 
 from __future__ import annotations
 
 import contextlib
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from osucaffe.comm import namespaces
+
 from .ranks import MPIEXEC, ROOT
-
-AGENT = """#!/bin/bash
-# Stands in for ssh: drops its options, takes the host, runs the command there.
-while [[ "$1" == -* ]]; do shift; done
-host="$1"; shift
-exec ip netns exec "$host" unshare --uts bash -c "hostname $host; $*"
-"""
-
-
-def _ip(*words: str, check: bool = True) -> None:
-    subprocess.run(["ip", *words], check=check, capture_output=True)
 
 
 class Hosts:
-    """Hosts named {prefix}0, {prefix}1, ...; `mpiexec` starts ranks on them."""
+    """Hosts with names; `mpiexec` starts ranks on them."""
 
-    def __init__(self, prefix: str, count: int, folder: Path) -> None:
-        self.names = [f"{prefix}{index}" for index in range(count)]
-        self.bridge = f"{prefix}br"
-        self._agent = folder / "agent.sh"
-        self._agent.write_text(AGENT)
-        self._agent.chmod(0o755)
+    def __init__(self, made: namespaces.Hosts) -> None:
+        self._made = made
+        self.names = made.names
 
-    def start(self, rate: str) -> None:
-        """Make them. rate: of each host's link, as `tc` writes it ("1gbit")."""
-        _ip("link", "add", self.bridge, "type", "bridge")
-        _ip("addr", "add", "10.213.7.254/24", "dev", self.bridge)
-        _ip("link", "set", self.bridge, "up")
-        for index, name in enumerate(self.names):
-            _ip("netns", "add", name)
-            _ip("link", "add", f"{name}v", "type", "veth", "peer", "name", "eth0", "netns", name)
-            _ip("link", "set", f"{name}v", "master", self.bridge, "up")
-            inside = ["-n", name]
-            _ip(*inside, "addr", "add", f"10.213.7.{index + 1}/24", "dev", "eth0")
-            _ip(*inside, "link", "set", "eth0", "up")
-            _ip(*inside, "link", "set", "lo", "up")
-            shape = ["tbf", "rate", rate, "burst", "1mb", "latency", "100ms"]
-            subprocess.run(
-                ["ip", "netns", "exec", name, "tc", "qdisc", "add", "dev", "eth0", "root", *shape],
-                check=True,
-                capture_output=True,
-            )
-
-    def stop(self) -> None:
-        """Remove them."""
-        for name in self.names:
-            _ip("netns", "del", name, check=False)
-        _ip("link", "del", self.bridge, check=False)
-
-    def mpiexec(self, ranks: int, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """Run `python ARGUMENTS` as so many ranks on each host."""
+    def mpiexec(
+        self, ranks: int, *arguments: str, times: int = 1, timeout: float = 300
+    ) -> subprocess.CompletedProcess[str]:
+        """Run `python ARGUMENTS` as so many ranks on each host, and so many times around."""
         assert MPIEXEC is not None
-        environment = os.environ | {
-            "OMP_NUM_THREADS": "1",
-            "MPIR_CVAR_CH4_NETMOD": "ofi",
-            "FI_PROVIDER": "tcp",
-            "MPIR_CVAR_ENABLE_HEAVY_YIELD": "1",
-            "PYTHONPATH": str(ROOT),
-        }
-        places = ",".join(f"{name}:{ranks}" for name in self.names)
+        program = [sys.executable, *arguments]
+        line, environment = self._made.command(MPIEXEC, [ranks] * len(self.names) * times, program)
         return subprocess.run(
-            [
-                *(MPIEXEC, "-launcher", "ssh", "-launcher-exec", str(self._agent)),
-                *("-iface", self.bridge, "-hosts", places, "-n", str(ranks * len(self.names))),
-                *(sys.executable, *arguments),
-            ],
-            env=environment,
+            line,
+            env=environment | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)},
             cwd=ROOT,
             capture_output=True,
             text=True,
-            timeout=300,
+            timeout=timeout,
             check=False,
         )
 
 
 @contextlib.contextmanager
-def hosts(count: int, rate: str, folder: Path) -> Iterator[Hosts | None]:
+def hosts(count: int, rate: str, folder: Path, burst: str = "1mb") -> Iterator[Hosts | None]:
     """So many hosts, or None where the machine does not permit them."""
-    made = Hosts(f"oc{os.getpid() % 1000}x", count, folder)
-    try:
-        made.start(rate)
-    except (OSError, subprocess.CalledProcessError):
-        made.stop()
-        yield None
-        return
-    try:
-        yield made
-    finally:
-        made.stop()
+    with namespaces.hosts(count, rate, folder, burst) as made:
+        yield None if made is None else Hosts(made)

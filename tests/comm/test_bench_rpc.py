@@ -11,6 +11,7 @@ import pytest
 
 from osucaffe.comm.channels import payloads
 from osucaffe.comm.channels.rpc_report import ratio
+from tests.comm.hosts import hosts
 from tests.comm.ranks import ROOT, needs_mpi
 
 
@@ -30,15 +31,21 @@ def test_payloads() -> None:
 
 @pytest.mark.long
 @needs_mpi
-def test_each_way_is_measured_and_the_results_are_written(tmp_path: Path) -> None:
+@pytest.mark.parametrize("places", [[], ["--hosts", "2", "--rate", "1gbit"]], ids=["host", "hosts"])
+def test_each_way_is_measured_and_the_results_are_written(
+    places: list[str], tmp_path: Path
+) -> None:
     pytest.importorskip("grpc")
-    command = ["bench", "rpc", "--seconds", "0.001", "--workers", "2", "--servers", "1"]
+    with hosts(2, "1gbit", tmp_path) as made:
+        if places and made is None:
+            pytest.skip("network namespaces are not permitted here")
+    command = ["bench", "rpc", "--seconds", "0.001", "--workers", "2", "--servers", "1", *places]
     done = subprocess.run(
         [sys.executable, "-m", "osucaffe", *command, "--out", str(tmp_path)],
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         check=False,
     )
     assert done.returncode == 0, done.stderr

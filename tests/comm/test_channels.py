@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -12,7 +13,9 @@ import numpy as np
 import pytest
 
 from osucaffe.comm.channels.adaptive import Adaptive
+from osucaffe.comm.channels.channel import Channel
 from osucaffe.comm.channels.direct import find_direct
+from osucaffe.comm.channels.grpc_stream import GrpcStream
 from osucaffe.comm.channels.meeting import connect_all, own_address
 from osucaffe.comm.channels.peer import CHUNK, EAGER
 from osucaffe.errors import UserError
@@ -45,24 +48,39 @@ def on_ranks(size: int, work: Callable[[int, Callable[[Any], list[Any]]], Any]) 
     return found
 
 
-@pytest.fixture(params=[False, True], ids=["sockets", "direct"])
-def pair(request: pytest.FixtureRequest) -> Iterator[tuple[Adaptive, Adaptive]]:
-    def work(rank: int, gather: Callable[[Any], list[Any]]) -> Adaptive:
+def make(kind: str) -> Iterator[tuple[Any, Any]]:
+    """Two ends of a channel, closed in the end."""
+    if kind == "grpc":
+        pytest.importorskip("grpc")
+
+    def work(rank: int, gather: Callable[[Any], list[Any]]) -> Channel | None:
+        if kind == "grpc":
+            return GrpcStream(rank, 2, gather, "127.0.0.1")
         links = connect_all(rank, 2, gather, "127.0.0.1")
-        processes = find_direct(rank, gather) if request.param else {}
-        if request.param and not processes:
-            pytest.skip("the system does not let processes write to one another")
-        return Adaptive(rank, 2, links, processes)
+        processes = find_direct(rank, gather) if kind == "direct" else {}
+        return None if kind == "direct" and not processes else Adaptive(rank, 2, links, processes)
 
-    a, b = on_ranks(2, work)
-    yield a, b
-    a.close()
-    b.close()
+    ends = on_ranks(2, work)
+    if None in ends:
+        pytest.skip("the system does not let processes write to one another")
+    yield ends[0], ends[1]
+    on_ranks(2, lambda rank, gather: ends[rank].close())
 
 
-def both(a: Adaptive, first: list[Any], b: Adaptive, second: list[Any]) -> None:
+@pytest.fixture(params=["sockets", "direct"])
+def pair(request: pytest.FixtureRequest) -> Iterator[tuple[Adaptive, Adaptive]]:
+    yield from make(request.param)
+
+
+@pytest.fixture(params=["sockets", "direct", "grpc"])
+def any_pair(request: pytest.FixtureRequest) -> Iterator[tuple[Channel, Channel]]:
+    yield from make(request.param)
+
+
+def both(a: Channel, first: list[Any], b: Channel, second: list[Any]) -> None:
     """Wait for requests of both."""
-    for _ in range(100_000):
+    end = time.monotonic() + 60
+    while time.monotonic() < end:
         a.complete(first)
         b.complete(second)
         if all(each.done for each in [*first, *second]):
@@ -78,8 +96,8 @@ SIZES = [0, 1, 1000, EAGER, EAGER + 1, CHUNK, 3 * CHUNK + 5]
 
 
 @pytest.mark.parametrize("late", [False, True], ids=["awaited", "unawaited"])
-def test_all_sizes_arrive_in_order(late: bool, pair: tuple[Adaptive, Adaptive]) -> None:
-    a, b = pair
+def test_all_sizes_arrive_in_order(late: bool, any_pair: tuple[Channel, Channel]) -> None:
+    a, b = any_pair
     sent = [values(size, n) for n, size in enumerate([*SIZES, *SIZES[::-1]])]
     got = [np.zeros_like(each) for each in sent]
     sends = []
@@ -94,8 +112,8 @@ def test_all_sizes_arrive_in_order(late: bool, pair: tuple[Adaptive, Adaptive]) 
         assert np.array_equal(want, found)
 
 
-def test_several_arrays_are_one_message(pair: tuple[Adaptive, Adaptive]) -> None:
-    a, b = pair
+def test_several_arrays_are_one_message(any_pair: tuple[Channel, Channel]) -> None:
+    a, b = any_pair
     for size in (10, EAGER):
         sent = [values(size, n) for n in range(300)]
         got = np.zeros((3, 100 * size), np.uint8)
@@ -103,8 +121,27 @@ def test_several_arrays_are_one_message(pair: tuple[Adaptive, Adaptive]) -> None
         assert np.array_equal(np.concatenate(sent), got.ravel())
 
 
-def test_both_ways_and_many_tags_at_once(pair: tuple[Adaptive, Adaptive]) -> None:
+@pytest.mark.parametrize("registered", [1, 2, 3])
+def test_what_is_registered_is_written_to_like_what_is_not(
+    registered: int, pair: tuple[Adaptive, Adaptive]
+) -> None:
     a, b = pair
+    sizes = [10, 3 * EAGER, 5]
+    memory = b.buffer(sum(sizes) + 7, "uint8")
+    assert not memory.any()
+    got, start = [], 7
+    for n, size in enumerate(sizes):
+        got.append(memory[start : start + size] if n < registered else np.zeros(size, np.uint8))
+        start += size
+    sent = [values(2 * EAGER, 1), values(sum(sizes) - 2 * EAGER, 2)]
+    for _ in range(2):
+        both(a, [a.send(sent, 1, 0)], b, [b.receive(got, 0, 0)])
+        assert np.array_equal(np.concatenate(got), np.concatenate(sent))
+        sent = sent[::-1]
+
+
+def test_both_ways_and_many_tags_at_once(any_pair: tuple[Channel, Channel]) -> None:
+    a, b = any_pair
     generator = np.random.default_rng(3)
     sizes = generator.integers(0, 3 * EAGER, 60)
     sent = [values(size, n) for n, size in enumerate(sizes)]
@@ -137,8 +174,8 @@ def test_a_small_message_overtakes_a_large_one(pair: tuple[Adaptive, Adaptive]) 
     both(a, sends, b, [first])
 
 
-def test_another_size_than_awaited_is_told(pair: tuple[Adaptive, Adaptive]) -> None:
-    a, b = pair
+def test_another_size_than_awaited_is_told(any_pair: tuple[Channel, Channel]) -> None:
+    a, b = any_pair
     with pytest.raises(UserError, match="rank 0 is lost: it sent 8 bytes where 4 were awaited"):
         both(a, [a.send([values(8)], 1, 0)], b, [b.receive([values(4)], 0, 0)])
 

@@ -60,9 +60,11 @@ def fail(mode: str, solver: Solver, folder: Path) -> None:
         raise ZeroDivisionError("a bug on rank 1")
     elif mode == "refuse":
         raise UserError("record 7 of data.mdb is damaged")
+    elif mode == "memory":
+        raise MemoryError("Unable to allocate 9 TiB")
     elif mode == "leave":
         sys.exit(0)
-    elif mode == "drift":
+    elif mode in ("drift", "silent"):
         solver.net.arena.data.array[0] += 1
 
 
@@ -82,7 +84,15 @@ def main() -> None:
             fail(mode, current[0], folder)
             return "none"
 
-        current.append(Solver(param, Cpu(threads=1, onednn=False), request=request, group=group))
+        current.append(
+            Solver(
+                param,
+                Cpu(threads=1, onednn=False),
+                request=request,
+                group=group,
+                check_interval=4 if mode == "silent" else 0,
+            )
+        )
         if mode == "resume":
             current[0].restore("auto")
             print(f"resumed at {current[0].iteration}\n", end="")

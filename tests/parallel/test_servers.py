@@ -11,8 +11,10 @@ from osucaffe.errors import UserError
 from osucaffe.parallel.buckets import Bucket
 from osucaffe.parallel.shards import WHOLE, Consistency, divide
 from osucaffe.proto import read_state, read_weights
+from tests.comm.hosts import hosts
 from tests.comm.ranks import mpiexec, needs_mpi
 
+from . import kills
 from .equivalence import NET, make_data
 
 SOLVER = """
@@ -63,6 +65,17 @@ def test_sync_is_one_process_with_the_whole_batch(
 
 @pytest.mark.long
 @needs_mpi
+def test_sync_is_the_same_between_two_hosts(tmp_path: Path) -> None:
+    with hosts(2, "1gbit", tmp_path) as made:
+        if made is None:
+            pytest.skip("network namespaces are not permitted here")
+        done = made.mpiexec(2, "-m", "tests.parallel.serving", str(tmp_path), "sync", "2")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("done") == 4
+
+
+@pytest.mark.long
+@needs_mpi
 def test_no_worker_gets_further_ahead_than_it_may(tmp_path: Path) -> None:
     done = mpiexec(4, "-m", "tests.parallel.serving", str(tmp_path), "bounded", "2")
     assert done.returncode == 0, done.stderr
@@ -73,10 +86,10 @@ def test_no_worker_gets_further_ahead_than_it_may(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("mode", "told"),
     [
-        ("server killed", "signal 9"),
         ("worker killed", "signal 9"),
         ("server fails", "rank 2 of 3"),
-        ("server hangs", "waited too long"),
+        pytest.param("server killed", "signal 9", marks=pytest.mark.long),
+        pytest.param("server hangs", "waited too long", marks=pytest.mark.long),
     ],
 )
 def test_all_end_with_the_one_that_fails(mode: str, told: str, tmp_path: Path) -> None:
@@ -141,3 +154,9 @@ def test_refusals(options: list[str], message: str, tmp_path: Path) -> None:
     assert done.returncode != 0
     assert message in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.long
+@needs_mpi
+def test_killed_at_random_all_end_and_resume_exactly() -> None:
+    assert len(kills.main(3)) == 3

@@ -41,7 +41,30 @@ MISTAKES = [
     ("layer {\n  type: 3\n}", "net:2:9: expected string but found: '3'"),
     ("layer { inner_product_param { num_output: ten } }", "net:1:43: couldn't parse integer: ten"),
     ("layer { inner_product_param { num_output: -1 } }", "net:1:43: value out of range: -1"),
-    ('layer {\n  name: "a"\n', 'net:2:9: expected "}", found the end of the file'),
+    (
+        'layer {\n  name: "a"\n',
+        'net:2:9: found the end of the file in the block "layer" of line 1: its "}" is missing',
+    ),
+    (
+        "layer {\n  pooling_param {\n    stride: 2\n}\nlayer {\n}",
+        'net:5:1: found field "layer" in the block "pooling_param" of line 2: its "}" is missing',
+    ),
+    (
+        "layer {\n  pooling_param {\n    stride: 2 # }\n  top: '}'\n}",
+        'net:4:3: found field "top" in the block "pooling_param" of line 2: its "}" is missing',
+    ),
+    (
+        "layer { pooling_param { stride: 2 }\nlayer { }",
+        'net:2:1: found field "layer" in the block "layer" of line 1: its "}" is missing',
+    ),
+    (  # indented as if it belonged there
+        "layer {\n  pooling_param {\n    top: 'a'\n  }\n}",
+        'net:3:5: unknown field "top" in PoolingParameter',
+    ),
+    (
+        'layer { inner_product_param { num_output: "16" } }',
+        'net:1:43: "16" is text, but a number belongs here: write 16 without the quotes',
+    ),
     ('layer { name: "a" } }', "net:1:21: expected identifier or number, got }"),
     ('layer { name "a" }', 'net:1:14: expected ":"'),
     ('layer { name: "a }', "net:1:15: string missing ending quote: '\"a }'"),
@@ -78,7 +101,7 @@ def test_unreadable_files(tmp_path: Path, formats: Path, monkeypatch) -> None:
     with pytest.raises(UserError) as caught:
         read_text("models/none.prototxt", NetParameter)
     assert str(caught.value).endswith(f"No such file or directory (looked in {tmp_path})")
-    with pytest.raises(UserError, match="cannot read it: Is a directory"):
+    with pytest.raises(UserError, match="it is a folder, but a file is wanted"):
         read_text(tmp_path, NetParameter)
     with pytest.raises(UserError, match="not a text file"):
         read_text(formats / "lenet_iter_200.caffemodel", NetParameter)
@@ -138,3 +161,11 @@ def test_writing_changes_no_value() -> None:
     assert parse_text(format_text(net), NetParameter) == net
     assert format_text(net).startswith(text.removesuffix("}\n"))
     assert "€" in format_text(NetParameter(name="€"))
+
+
+@pytest.mark.parametrize("escape", [r"\000", r"\0", r"\x00"])
+def test_characters_of_value_0_are_refused(escape: str) -> None:
+    text = f'layer {{ name: "d" data_param {{ source: "a{escape}b" }} }}'
+    with pytest.raises(UserError, match=r"^n\.prototxt: source has a character of value 0"):
+        parse_text(text, NetParameter, "n.prototxt")
+    assert parse_text(r'name: "C:\\0\\x00"', NetParameter).name == r"C:\0\x00"

@@ -167,7 +167,7 @@ def test_a_full_disk_while_hdf5_is_written(tmp_path: Path, full_disk) -> None:
 def test_what_is_no_model(tmp_path: Path, formats: Path) -> None:
     with pytest.raises(UserError, match=r"none: cannot read it: No such file"):
         read_weights(tmp_path / "none")
-    with pytest.raises(UserError, match="cannot read it: Is a directory"):
+    with pytest.raises(UserError, match="it is a folder, but a file is wanted"):
         read_weights(tmp_path)
     for name in ("lenet_iter_200.solverstate", "v1.prototxt", "mnist200_mean.binaryproto"):
         with pytest.raises(UserError, match=rf"{name}: .*not a model file"):

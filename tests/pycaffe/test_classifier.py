@@ -62,6 +62,21 @@ def test_images_are_scaled_and_cropped(files):
     np.testing.assert_allclose(ten[0], expected, rtol=1e-4)
 
 
+def test_the_default_arguments_of_caffes_script(files):
+    """classify.py gives a mean image as large as images_dim, of which the net takes a part."""
+    mean = np.random.default_rng(2).random((3, 10, 10)) * 255
+    net = caffe.Classifier(
+        *files, image_dims=[10, 10], mean=mean, input_scale=None, raw_scale=255.0,
+        channel_swap=[2, 1, 0],
+    )  # fmt: skip
+    fitted = io.resize_image(mean.transpose(1, 2, 0), (6, 6)).transpose(2, 0, 1)
+    crops = io.oversample([io.resize_image(image(20, 16), (10, 10))], (6, 6))
+    data = np.array([crop[:, :, ::-1].transpose(2, 0, 1) * 255 - fitted for crop in crops])
+    wanted = net.forward_all(data=data.astype(np.float32))["prob"].mean(axis=0).ravel()
+    found = net.predict([image(20, 16)], True)[0]
+    np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-7)
+
+
 def test_windows_are_found_in_files(files, tmp_path):
     pixels = (image(12, 18) * 255).astype(np.uint8)
     path = str(tmp_path / "picture.jpg")
@@ -108,3 +123,25 @@ def test_a_net_without_an_input_is_refused(files, tmp_path):
     weights = files[1]
     with pytest.raises(UserError, match="one input, not 0: give its deploy"):
         caffe.Classifier(write(tmp_path, text), weights)
+
+
+def test_a_mean_of_the_images_size_is_made_to_fit_the_crop(files):
+    """As Caffe's classify.py has it by default: images of 256, their mean, a smaller input."""
+    large = caffe.Classifier(*files, image_dims=(8, 8), mean=np.full((3, 8, 8), 5.0))
+    small = caffe.Classifier(*files, image_dims=(8, 8), mean=np.full((3, 6, 6), 5.0))
+    np.testing.assert_allclose(large.predict([image()]), small.predict([image()]), rtol=1e-6)
+
+
+def test_a_script_without_a_gpu_is_told_in_its_own_words(files, monkeypatch):
+    def missing(device, precision):
+        raise UserError("no GPU is there")
+
+    monkeypatch.setattr("osucaffe.backends.cuda.Cuda", missing)
+    caffe.set_device(99)  # no other test has made its backend
+    caffe.set_mode_gpu()
+    try:
+        with pytest.raises(UserError, match=r"set_mode_gpu\(\) \(set_mode_cpu\(\) is .* no GPU is"):
+            caffe.Net(files[0], caffe.TEST)
+    finally:
+        caffe.set_mode_cpu()
+        caffe.set_device(0)

@@ -72,6 +72,11 @@ def test_images_are_rgb_from_0_to_1(tmp_path):
     path.write_bytes(simplejpeg.encode_jpeg(pixels[..., :1] // 2, 98, "GRAY", "Gray"))
     np.testing.assert_allclose(caffe.io.load_image(str(path)), np.full((8, 6, 3), 0.5), atol=0.01)
     assert caffe.io.load_image(str(path), color=False).shape == (8, 6, 1)
+    image_module = pytest.importorskip("PIL.Image")
+    cover = np.dstack([pixels, np.full((8, 6), 99, np.uint8)])
+    image_module.fromarray(cover).save(tmp_path / "red.png")
+    found = caffe.io.load_image(str(tmp_path / "red.png"))
+    np.testing.assert_array_equal(found, pixels / np.float32(255))
     path.write_bytes(b"no image")
     with pytest.raises(UserError, match=r"red\.jpg: cannot read it"):
         caffe.io.load_image(str(path))

@@ -300,3 +300,25 @@ def test_the_command_line_trains_with_modules_that_import_caffe(tmp_path, root):
     assert done.returncode == 0, done.stderr
     losses = re.findall(r"Train net output #0: loss = (\S+)", done.stderr)
     assert float(losses[-1]) < 0.5 * float(losses[0])
+
+
+@pytest.mark.parametrize("module", ["my_layers", "os"])
+def test_the_command_line_can_refuse_modules(tmp_path, root, module):
+    write(tmp_path, f"open({str(tmp_path / 'ran')!r}, 'w')\nimport caffe\n", "my_layers.py")
+    net = (
+        'layer { name: "p" type: "Python" top: "y" python_param { module: "%s" layer: "L" } }'
+    ).replace("%s", module)
+    done = subprocess.run(
+        [sys.executable, "-m", "osucaffe", "time", "--no-python-layers", "--model"]
+        + [str(write(tmp_path, net))],
+        env={**os.environ, "PYTHONPATH": f"{root}:{tmp_path}"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 1
+    assert done.stderr.endswith(
+        f'layer "p" (Python), python_param.module: "{module}" may not be imported '
+        "(--no_python_layers)\n"
+    )
+    assert not (tmp_path / "ran").exists()

@@ -43,3 +43,16 @@ def test_sums_are_those_of_outputs_read_one_by_one(
     assert np.isfinite(found[0]).all()
     assert found[0] == found[1] == found[2]
     assert len(found[0]) == 3
+
+
+def test_rows_that_hold_no_outputs_are_not_converted(tmp_path: Path) -> None:
+    run = solver(settings(tmp_path, more="test_iter: 7 test_interval: 4"), LMDB_NET)
+    run.step(1)
+    sums = outputs.Outputs(run.test_nets[0])
+    signaling = 0x7FA00000  # a NaN whose conversion NumPy warns of
+    for tensor in sums._kept:
+        tensor.array.reshape(-1).view(np.uint32)[:] = signaling
+    run.test_nets[0].forward()
+    sums.note()
+    with np.errstate(all="raise"):
+        assert np.isfinite(sums.sum()).all()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -120,6 +120,10 @@ class Cpu(Backend):
 
     def begin_forward(self, random: RandomState) -> None:
         """Let a forward pass draw its random numbers: here, calls look at `random` themselves."""
+
+    def capture(self, steps: Sequence[Step]) -> Step:
+        """One step that runs these."""
+        return sequence(steps if self.onednn is None else self.onednn.joined(steps))
 
     # -- steps ---------------------------------------------------------------------------------
 

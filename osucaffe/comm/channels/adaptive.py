@@ -4,12 +4,14 @@ After the ideas of AR-gRPC (Biswas et al., 2018). Small messages leave at once, 
 for a peer leave in one call of the system (coalescing); where nobody receives yet, they are kept.
 Large ones leave when the receiver has said that its memory is ready, which it does as soon as it
 begins to receive, so that mostly nobody waits for it; they go in chunks, between which small
-messages overtake; on one host they go straight from array to array, where the system permits it.
+messages overtake; on one host they go straight from array to array, where the system permits it:
+into registered memory (`buffer`) by a plain copy, into other memory by the system's.
 Nothing is copied on the way from an array to the system, or back.
 """
 
 from __future__ import annotations
 
+import os
 import select
 import socket
 import threading
@@ -19,6 +21,10 @@ import numpy as np
 
 from .channel import Channel
 from .peer import Peer, Request
+from .registered import Registered
+
+_NAP = 5e-3
+"""Seconds after which who waits looks at what another thread may have received."""
 
 
 class Adaptive(Channel):
@@ -41,8 +47,10 @@ class Adaptive(Channel):
         super().__init__(rank, size, busy=busy)
         self._links = links
         processes = direct or {}
+        self._registered = Registered()
         self._peers = {
-            other: Peer(other, link, processes.get(other)) for other, link in links.items()
+            other: Peer(other, link, processes.get(other), self._registered)
+            for other, link in links.items()
         }
         self._places = {link.fileno(): self._peers[other] for other, link in links.items()}
         self._arrivals = select.epoll()
@@ -67,10 +75,42 @@ class Adaptive(Channel):
         return request
 
     def complete(self, requests: Sequence[Request]) -> list[int]:
+        self._look(0)
+        return [index for index, request in enumerate(requests) if request.done]
+
+    def wait(self, requests: Sequence[Request]) -> None:
+        self._look(0)
+        looks = 1
+        while not all(request.done for request in requests):
+            if self.busy:
+                os.sched_yield()
+            self._look(0 if self.busy or looks < self.spins else _NAP)
+            looks += 1
+
+    def idle(self, seconds: float) -> None:
+        self._look(seconds)
+
+    def buffer(self, count: int, dtype: str = "float32") -> np.ndarray:
+        return self._registered.allocate(count * np.dtype(dtype).itemsize).view(dtype)
+
+    def _look(self, seconds: float) -> None:
+        """Send what can be sent, and receive what has arrived, or arrives within so long."""
         with self._lock:
             self._flush()
-            for place, _ in self._arrivals.poll(0):
+            full = self._leaving if seconds else ()
+            places = [place for place, peer in self._places.items() if peer in full]
+        for place in places:
+            self._arrivals.modify(place, select.EPOLLIN | select.EPOLLOUT)
+        found = self._arrivals.poll(seconds)
+        for place in places:
+            self._arrivals.modify(place, select.EPOLLIN)
+        if not found:
+            return
+        with self._lock:
+            for place, _ in found:
                 peer = self._places[place]
+                if not peer.open:
+                    continue  # another thread has seen it, too
                 try:
                     peer.progress()
                 finally:
@@ -78,23 +118,13 @@ class Adaptive(Channel):
                         self._arrivals.unregister(place)
                 self._leaving.add(peer)
             self._flush()
-        return [index for index, request in enumerate(requests) if request.done]
 
     def _flush(self) -> None:
         if self._leaving:
-            for peer in self._leaving:
-                peer.flush()
-            self._leaving = {peer for peer in self._leaving if peer.has_more}
-
-    def idle(self, seconds: float) -> None:
-        full = [place for place, peer in self._places.items() if peer in self._leaving]
-        for place in full:
-            self._arrivals.modify(place, select.EPOLLIN | select.EPOLLOUT)
-        self._arrivals.poll(seconds)
-        for place in full:
-            self._arrivals.modify(place, select.EPOLLIN)
+            self._leaving = {peer for peer in self._leaving if peer.flush()}
 
     def close(self) -> None:
         self._arrivals.close()
+        self._registered.close()
         for link in self._links.values():
             link.close()

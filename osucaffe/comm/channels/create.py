@@ -35,4 +35,8 @@ def make_channel(
         processes = find_direct(job.rank, job.gather) if direct else {}
         links = connect_all(job.rank, job.size, job.gather, address)
         return Adaptive(job.rank, job.size, links, processes, busy=busy)
+    if kind == "grpc":
+        from .grpc_stream import GrpcStream
+
+        return GrpcStream(job.rank, job.size, job.gather, address, busy=busy)
     raise UserError(f"--channel {kind}: choose one of {', '.join(KINDS)}")

@@ -60,20 +60,16 @@ def write(process: int, sources: Sequence[memoryview], places: Sequence[tuple[in
             places[0] = places[0][0] + taken, places[0][1] - taken
 
 
-def places_of(views: Sequence[memoryview]) -> list[tuple[int, int]]:
-    """Where they lie in this process."""
-    return [(np.frombuffer(view, np.uint8).ctypes.data, len(view)) for view in views]
-
-
 def _call(
     name: str, process: int, own: Sequence[memoryview], others: Sequence[tuple[int, int]]
 ) -> int:
     """The bytes that the system has copied; -1 where it did not."""
     function = getattr(_SYSTEM, name)
     function.restype = ctypes.c_ssize_t
+    places = [(np.frombuffer(each, np.uint8).ctypes.data, len(each)) for each in own]
     local, remote = (
-        (_Piece * len(places))(*(_Piece(start, nbytes) for start, nbytes in places))
-        for places in (places_of(own), others)
+        (_Piece * len(each))(*(_Piece(start, nbytes) for start, nbytes in each))
+        for each in (places, others)
     )
     sizes = [ctypes.c_ulong(len(each)) for each in (own, others)]
     flags = ctypes.c_ulong(0)
@@ -81,8 +77,8 @@ def _call(
 
 
 def _host() -> str:
-    """What tells this running system, and its processes' numbers, from others."""
+    """What tells this host, its running system, and its processes' numbers, from others."""
     boot = Path("/proc/sys/kernel/random/boot_id")
     names = Path("/proc/self/ns/pid")
     where = os.readlink(names) if names.exists() else ""
-    return (boot.read_text().strip() if boot.exists() else "") + where
+    return os.uname().nodename + (boot.read_text().strip() if boot.exists() else "") + where

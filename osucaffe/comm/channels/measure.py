@@ -6,6 +6,7 @@ answered by a byte; throughput, each worker calls all servers at once.
 
 from __future__ import annotations
 
+import itertools
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -50,13 +51,18 @@ class OverChannel(Calls):
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
+        most = max(sum(payloads.sizes(each)) for each in (*LATENCY, *BANDWIDTH, *THROUGHPUT))
+        self._memory = channel.buffer(2 * channel.size * most, "uint8")
 
     def prepare(self, buffers: Sequence[np.ndarray], *, echo: bool) -> None:
         self._sent = buffers
         count = self._channel.size
-        self._into = [[np.empty_like(each) for each in buffers] for _ in range(count)]
-        ack = [[np.zeros(1, np.uint8)] for _ in range(count)]
-        self._answers = [[np.empty_like(e) for e in buffers] for _ in range(count)] if echo else ack
+        rows = self._memory.reshape(2 * count, -1)
+        cuts = np.cumsum([0, *(each.nbytes for each in buffers)])
+        own = [[row[a:b] for a, b in itertools.pairwise(cuts)] for row in rows]
+        self._into, self._answers = own[:count], own[count:]
+        if not echo:
+            self._answers = [[row[:1]] for row in rows[count:]]
         self._echo = echo
 
     def call(self, servers: Sequence[int]) -> None:
@@ -140,8 +146,9 @@ def measure(
     report: Callable[[str], None],
 ) -> list[dict[str, Any]]:
     """A row for each case (benchmark, payload): by each way the seconds of a call, median and the
-    99th percentile, and what the benchmark counts. The other ranks call the servers; all ranks call
-    this together.
+    99th percentile, what the benchmark counts, and the processor's seconds of a call on all ranks,
+    which depend little on what else the machine does. The other ranks call the servers; all ranks
+    call this together.
     """
     rows = []
     clients = [rank for rank in range(job.size) if rank not in servers]
@@ -154,11 +161,15 @@ def measure(
         counts = {
             name: _count(job, calls, servers, clients, seconds) for name, calls in ways.items()
         }
+        work = dict.fromkeys(ways, 0.0)
         for _ in range(ROUNDS):
             for name, calls in ways.items():
+                begun = time.process_time()
                 own = _round(job, calls, servers, clients, counts[name])
-                for each, whole in job.gather((own, sum(own))):
+                used = time.process_time() - begun
+                for each, whole, seconds_used in job.gather((own, sum(own), used)):
                     times[name] += each
+                    work[name] += seconds_used
                     if each:
                         rates[name].append(len(each) * len(servers) / whole)
         row: dict[str, Any] = {
@@ -171,6 +182,7 @@ def measure(
                 "median_s": float(np.median(times[name])),
                 "p99_s": float(np.percentile(times[name], 99)),
                 "rpc_per_s": float(np.median(rates[name])) * len(clients),
+                "processor_s": work[name] / (len(times[name]) * len(servers)),
             }
         rows.append(row)
         shown = ", ".join(f"{name} {row[name]['median_s'] * 1e6:,.0f} us" for name in ways)

@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 
 from ...errors import UserError
-from .direct import places_of, write
-from .runs import Run
+from .direct import write
+from .registered import Mapped, Place, Registered
+from .runs import Run, views_of
 
 EAGER = 128 << 10
 """Bytes of the largest message that is not waited for."""
@@ -28,14 +29,15 @@ _HEADER = struct.Struct("<IIQ")  # kind, tag, bytes that follow
 _SMALL, _READY, _DATA, _DONE = range(4)
 
 
-class Request:
-    """A message under way."""
+class Request(Run):
+    """A message under way. size: its bytes."""
 
-    __slots__ = ("done", "nbytes", "run", "tag")
+    __slots__ = ("done", "size", "tag")
 
     def __init__(self, arrays: Sequence[np.ndarray], tag: int) -> None:
-        self.run = Run(arrays)
-        self.nbytes = self.run.nbytes
+        views = views_of(arrays)
+        self.size = sum(map(len, views))
+        super().__init__(views, self.size)
         self.tag = tag
         self.done = False
 
@@ -45,12 +47,19 @@ def _queues() -> defaultdict[int, deque[Any]]:
 
 
 class Peer:
-    """What is under way to and from one rank."""
+    """What is under way to and from one rank.
 
-    def __init__(self, rank: int, link: socket.socket, process: int | None) -> None:
+    process: its number, if its memory can be written to. registered: the buffers of this one.
+    """
+
+    def __init__(
+        self, rank: int, link: socket.socket, process: int | None, registered: Registered
+    ) -> None:
         self.rank, self._link, self._process = rank, link, process
+        self._registered = registered
+        self._mapped = None if process is None else Mapped(process)
         self.open = True
-        self._out = Run(())
+        self._out = Run((), 0)
         self._ends: deque[tuple[int, Request]] = deque()  # small ones, with where in all they end
         self._queued = self._left = 0  # bytes ever queued, and ever sent
         self._offered: defaultdict[int, deque[Request]] = _queues()  # nobody is ready yet
@@ -68,66 +77,64 @@ class Peer:
     # -- sending ---------------------------------------------------------------------------------
 
     def send(self, request: Request) -> None:
-        if request.nbytes <= EAGER:
-            self._put(_SMALL, request.tag, request.nbytes, request.run)
+        if request.size <= EAGER:
+            self._put(_SMALL, request.tag, request)
             self._ends.append((self._queued, request))
         elif self._wanted[request.tag]:
             self._start(request, self._wanted[request.tag].popleft())
         else:
             self._offered[request.tag].append(request)
 
-    def _start(self, request: Request, places: np.ndarray) -> None:
+    def _start(self, request: Request, told: np.ndarray) -> None:
         """Send a large message: to its places in the peer's memory, or else over the socket."""
-        if self._process is None:
+        if self._process is None or self._mapped is None:
             self._large.append(request)
             return
-        pairs = places.view(np.int64).reshape(-1, 2).tolist()
+        places = [Place(*each) for each in told.view(np.int64).reshape(-1, 4).tolist()]
+        sources = list(request.views)
         try:
-            write(self._process, list(request.run.views), [(at, count) for at, count in pairs])
+            if all(place.file >= 0 for place in places):
+                self._mapped.write(sources, places)
+            else:
+                write(self._process, sources, [(at, count) for at, count, _, _ in places])
         except OSError as error:
             raise self._gone(str(error)) from error
         request.done = True
-        self._put(_DONE, request.tag, 0)
+        self._put(_DONE, request.tag, Run((), 0))
 
-    def _put(self, kind: int, tag: int, nbytes: int, run: Run | None = None) -> None:
-        header = memoryview(_HEADER.pack(kind, tag, nbytes))
-        self._out.views.append(header)
-        count = len(header)
-        if run is not None:
-            self._out.views.extend(run.views)
-            count += run.nbytes
-        self._out.nbytes += count
+    def _put(self, kind: int, tag: int, run: Run) -> None:
+        out, count = self._out, _HEADER.size + run.nbytes
+        out.views.append(memoryview(_HEADER.pack(kind, tag, run.nbytes)))
+        out.views.extend(run.views)
+        out.nbytes += count
         self._queued += count
 
-    def flush(self) -> None:
-        """Send what the system takes now."""
-        while True:
-            if not self._out.nbytes and not self._next_chunk():
-                return
+    def flush(self) -> bool:
+        """Send what the system takes now; whether there is more."""
+        while self._out.nbytes or self._next_chunk():
             views = self._out.views
-            given = list(views) if len(views) <= _VIEWS else [views[i] for i in range(_VIEWS)]
             try:
-                sent = self._link.sendmsg(given)
+                sent = self._link.sendmsg(
+                    views if len(views) <= _VIEWS else [views[i] for i in range(_VIEWS)]
+                )
             except BlockingIOError:
-                return
+                return True
             except OSError as error:
                 raise self._gone(str(error)) from error
             self._out.drop(sent)
             self._left += sent
             while self._ends and self._ends[0][0] <= self._left:
                 self._ends.popleft()[1].done = True
+        return False
 
     def _next_chunk(self) -> bool:
         if not self._large:
             return False
         request = self._large[0]
-        run, size = request.run, min(CHUNK, request.run.nbytes)
-        chunk = Run(())
-        chunk.views.extend(run.head(size))
-        chunk.nbytes = size
-        self._put(_DATA, request.tag, size, chunk)
-        run.drop(size)
-        if not run.nbytes:
+        size = min(CHUNK, request.nbytes)
+        self._put(_DATA, request.tag, Run(request.head(size), size))
+        request.drop(size)
+        if not request.nbytes:
             self._large.popleft()
             self._ends.append((self._queued, request))
         return True
@@ -135,30 +142,33 @@ class Peer:
     # -- receiving -------------------------------------------------------------------------------
 
     def receive(self, request: Request) -> None:
-        large = request.nbytes > EAGER
+        large = request.size > EAGER
         early = self._early[request.tag]
         if not large and early:
             found = early.popleft()
             self._check(request, found.nbytes)
-            request.run.fill(found.data)
+            request.fill(found.data)
             request.done = True
             return
         self._posted[large][request.tag].append(request)
         if large:
-            places = places_of(request.run.views) if self._process is not None else []
-            told = Run([np.array(places, np.int64)])
-            self._put(_READY, request.tag, told.nbytes, told)
+            places = [] if self._process is None else self._registered.places(request.views)
+            told = views_of([np.array(places, np.int64)])
+            self._put(_READY, request.tag, Run(told, sum(map(len, told))))
 
     def progress(self) -> None:
         """Receive what has arrived."""
         while True:
+            target, room = self._target, self._stage[self._have :]
             views = []
-            if self._target is not None and not self._have:
-                views = self._target.run.head(self._expected)[:_VIEWS]
+            if target is not None and not self._have:
+                views = target.head(self._expected)[:_VIEWS]
             direct = sum(map(len, views))
-            room = self._stage[self._have :]
             try:
-                got = self._link.recvmsg_into([*views, room])[0]
+                if views:
+                    got = self._link.recvmsg_into([*views, room])[0]
+                else:
+                    got = self._link.recv_into(room)
             except BlockingIOError:
                 return
             except OSError as error:
@@ -168,9 +178,9 @@ class Peer:
                 return
             full = got == direct + len(room)
             if direct:
-                assert self._target is not None
+                assert target is not None
                 taken = min(got, direct)
-                self._target.run.drop(taken)
+                target.drop(taken)
                 self._took(taken)
                 got -= taken
             self._have += got
@@ -183,7 +193,7 @@ class Peer:
         at, end = 0, self._have
         while at < end:
             if self._target is not None:
-                taken = self._target.run.fill(self._stage[at : min(end, at + self._expected)])
+                taken = self._target.fill(self._stage[at : min(end, at + self._expected)])
                 at += taken
                 self._took(taken)
                 continue
@@ -236,16 +246,16 @@ class Peer:
                 return
             target = posted[0]  # it was begun meanwhile
             self._check(target, kept.nbytes)
-            target.run.fill(kept.data)
-        if not target.run.nbytes:
+            target.fill(kept.data)
+        if not target.nbytes:
             target.done = True
-            queue = self._posted[target.nbytes > EAGER][target.tag]
+            queue = self._posted[target.size > EAGER][target.tag]
             if queue and queue[0] is target:
                 queue.popleft()
 
     def _check(self, request: Request, nbytes: int) -> None:
-        if request.nbytes != nbytes:
-            raise self._gone(f"it sent {nbytes:,} bytes where {request.nbytes:,} were awaited")
+        if request.size != nbytes:
+            raise self._gone(f"it sent {nbytes:,} bytes where {request.size:,} were awaited")
 
     def _end(self) -> None:
         """The peer has closed the connection, as it does when it is done."""
@@ -258,11 +268,6 @@ class Peer:
             or any(queue for queues in under_way for queue in queues.values())
         ):
             raise self._gone("it has closed the connection")
-
-    @property
-    def has_more(self) -> bool:
-        """Whether the system has not yet taken all that could leave."""
-        return bool(self._out.nbytes or self._large)
 
     def _gone(self, why: str) -> UserError:
         return UserError(f"the connection to rank {self.rank} is lost: {why}")

@@ -12,7 +12,7 @@ from typing import Any
 
 from ...errors import UserError
 
-_OPTIONS = [
+OPTIONS = [
     ("grpc.max_send_message_length", -1),
     ("grpc.max_receive_message_length", -1),
     ("grpc.http2.max_frame_size", 16 << 20),
@@ -32,6 +32,14 @@ def import_grpc() -> Any:
     return grpc
 
 
+def is_of_job(context: Any, token: str) -> dict[str, Any]:
+    """What came along with a call; calls that bring another token are refused."""
+    told = dict(context.invocation_metadata())
+    if not hmac.compare_digest(str(told.get("token", "")), token):
+        context.abort(import_grpc().StatusCode.UNAUTHENTICATED, "this is not of the job")
+    return told
+
+
 class GrpcServer:
     """Answers calls at an address that it chooses a port of; `place` is host and port.
 
@@ -44,9 +52,7 @@ class GrpcServer:
 
         def checked(work: Any) -> Any:
             def handle(payload: bytes, context: Any) -> bytes:
-                given = dict(context.invocation_metadata()).get("token", "")
-                if not hmac.compare_digest(str(given), token):
-                    context.abort(grpc.StatusCode.UNAUTHENTICATED, "this is not of the job")
+                is_of_job(context, token)
                 result: bytes = work(payload)
                 return result
 
@@ -58,7 +64,7 @@ class GrpcServer:
             def service(self, details: Any) -> Any:
                 return handlers.get(details.method)
 
-        self._server = grpc.server(ThreadPoolExecutor(4), [Calls()], options=_OPTIONS)
+        self._server = grpc.server(ThreadPoolExecutor(4), [Calls()], options=OPTIONS)
         port = self._server.add_insecure_port(f"{address}:0")
         self.place = f"{address}:{port}"
         self._server.start()
@@ -73,7 +79,7 @@ class GrpcClient:
 
     def __init__(self, place: str, token: str) -> None:
         grpc = import_grpc()
-        self._link = grpc.insecure_channel(place, options=_OPTIONS)
+        self._link = grpc.insecure_channel(place, options=OPTIONS)
         self._token = (("token", token),)
         self._calls = {name: self._link.unary_unary(name) for name in (ECHO, TAKE)}
 

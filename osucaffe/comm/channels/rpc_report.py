@@ -21,8 +21,15 @@ PUBLISHED = {
 """Of AR-gRPC over gRPC, on InfiniBand, both in C++ (arXiv 1804.01138 and what followed)."""
 
 
-def write(rows: Sequence[dict[str, Any]], workers: int, servers: int, out: str | None) -> str:
-    """Return the tables; write them, and the rows, into this folder if there is one."""
+def write(
+    rows: Sequence[dict[str, Any]],
+    workers: int,
+    servers: int,
+    out: str | None,
+    rate: str | None = None,
+) -> str:
+    """Return the tables; write them, and the rows, into this folder if there is one. rate: of the
+    link between two hosts (None: all ranks are on one)."""
     import grpc
     import numpy
 
@@ -36,12 +43,13 @@ def write(rows: Sequence[dict[str, Any]], workers: int, servers: int, out: str |
         "grpcio": grpc.__version__,
         "workers": workers,
         "servers": servers,
+        "rate": rate,
     }
     text = _text(about, rows)
     if out is not None:
         folder = Path(out)
         folder.mkdir(parents=True, exist_ok=True)
-        stem = f"rpc-cpu-{datetime.now(UTC).date().isoformat()}"
+        stem = f"rpc-{rate or 'cpu'}-{datetime.now(UTC).date().isoformat()}"
         record = json.dumps({"about": about, "rows": list(rows)}, indent=2)
         (folder / f"{stem}.json").write_text(record + "\n")
         (folder / f"{stem}.md").write_text(text + "\n")
@@ -49,20 +57,24 @@ def write(rows: Sequence[dict[str, Any]], workers: int, servers: int, out: str |
 
 
 def _text(about: dict[str, Any], rows: Sequence[dict[str, Any]]) -> str:
+    where = "between processes of one host"
+    if about["rate"]:
+        where = f"between two hosts (network namespaces) over a link of {about['rate']}"
     lines = [
         "# Calls by each channel, beside plain gRPC",
         "",
         f"`osucaffe bench rpc`, {about['date']}: {about['cpu']}, {about['cores']} cores, Python "
-        f"{about['python']}, grpcio {about['grpcio']}, between processes of one host. Medians; the "
+        f"{about['python']}, grpcio {about['grpcio']}, {where}. Medians; the "
         f"channels took turns. Load average at the end: {about['load']}.",
         "",
         "- latency: a payload is echoed, microseconds there and back (99th percentile). bandwidth: "
         "a payload is answered by a byte, MB/s. throughput: "
         f"{about['workers']} workers call {about['servers']} servers at once, calls/s of all.",
-        "- adaptive: as on one host, large payloads from memory to memory; sockets: the same as "
-        "between hosts, over the loopback. / grpc: how many times better than plain gRPC, and in "
+        "- adaptive: on one host, large payloads from memory to memory; sockets: the same as "
+        "between hosts, over sockets only. / grpc: how many times better than plain gRPC, and in "
         "brackets what is aimed at. published: of AR-gRPC over gRPC, both in C++, on InfiniBand.",
-        "- grpc: grpcio's unary calls with bytes, one copy to join a payload of several buffers.",
+        "- grpc: grpcio's unary calls with bytes, one copy to join a payload of several buffers. "
+        "stream: the same over one stream for each direction, which `--channel grpc` uses.",
     ]
     for benchmark in ("latency", "bandwidth", "throughput"):
         chosen = [row for row in rows if row["benchmark"] == benchmark]
@@ -85,7 +97,38 @@ def _text(about: dict[str, Any], rows: Sequence[dict[str, Any]]) -> str:
                     ]
                 )
             )
+    lines += _work_table(rows)
     return "\n".join(lines)
+
+
+def _work_table(rows: Sequence[dict[str, Any]]) -> list[str]:
+    """What a call costs in processor time, whatever else the machine does meanwhile."""
+    ways = [name for name in rows[0] if isinstance(rows[0][name], dict)] if rows else []
+    ways = [name for name in ways if name != "mpi"]
+    heads = ["benchmark", "payload", *ways, "grpc / adaptive", "grpc / sockets"]
+    lines = [
+        "",
+        "## Processor time of a call, microseconds",
+        "",
+        "Of all ranks together, without mpi's, which never sleeps. It is what bounds calls/s once "
+        "all cores are busy, and depends little on what else the machine does.",
+        "",
+        _row(heads),
+        _row(["---"] * 2 + ["---:"] * len(heads[2:])),
+    ]
+    for row in rows:
+        spent = {name: row[name]["processor_s"] for name in ways}
+        lines.append(
+            _row(
+                [
+                    row["benchmark"],
+                    row["payload"],
+                    *(f"{each * 1e6:,.0f}" for each in spent.values()),
+                    *(f"{spent['grpc'] / spent[way]:.1f}" for way in ("adaptive", "sockets")),
+                ]
+            )
+        )
+    return lines
 
 
 def ratio(row: dict[str, Any], way: str = "adaptive") -> float:

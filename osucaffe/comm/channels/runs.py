@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -16,9 +16,9 @@ class Run:
 
     __slots__ = ("nbytes", "views")
 
-    def __init__(self, arrays: Sequence[np.ndarray]) -> None:
-        self.views = deque(each.data.cast("B") for each in arrays if each.size)
-        self.nbytes = sum(map(len, self.views))
+    def __init__(self, views: Iterable[memoryview], nbytes: int) -> None:
+        self.views = deque(views)
+        self.nbytes = nbytes
 
     def head(self, most: int) -> list[memoryview]:
         """The first bytes that are left, up to so many."""
@@ -34,6 +34,9 @@ class Run:
         """So many are done."""
         self.nbytes -= count
         views = self.views
+        if not self.nbytes:
+            views.clear()
+            return
         while count:
             first = views[0]
             if count < len(first):
@@ -44,9 +47,19 @@ class Run:
 
     def fill(self, source: memoryview) -> int:
         """Overwrite the first bytes that are left; how many it took."""
-        taken = 0
-        for view in self.head(len(source)):
-            view[:] = source[taken : taken + len(view)]
-            taken += len(view)
+        taken, most = 0, len(source)
+        for view in self.views:
+            end = taken + len(view)
+            if end > most:
+                view[: most - taken] = source[taken:]
+                taken = most
+                break
+            view[:] = source[taken:end]
+            taken = end
         self.drop(taken)
         return taken
+
+
+def views_of(arrays: Sequence[np.ndarray]) -> list[memoryview]:
+    """The bytes of each array that has any."""
+    return [each.data.cast("B") for each in arrays if each.size]

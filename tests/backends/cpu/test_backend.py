@@ -12,6 +12,7 @@ import pytest
 from osucaffe.backends.cpu import Cpu
 from osucaffe.backends.cpu.broadcast import boxes
 from osucaffe.backends.cpu.evaluate import CHUNK
+from osucaffe.backends.cpu.onednn import on_one_thread
 from osucaffe.backends.cpu.update import merge_segments
 from osucaffe.backends.cpu.workers import SMALL, Workers
 from osucaffe.backends.primitives import Program
@@ -336,3 +337,43 @@ def test_channels_come_last_where_nothing_runs_backward(backward: bool) -> None:
     backend.prepare(program.calls)
     last = backend.onednn.library.plain(y.shape, (32 * 36, 1, 6 * 32, 32))
     assert (y.layout.form == last) is not backward
+
+
+@pytest.mark.parametrize("channels", [1, 3, 20])
+def test_twenty_channels_are_those_of_numpy(channels: int) -> None:
+    """They have code of their own where nothing runs backward."""
+    draw = np.random.default_rng(0)
+    shapes = (2, channels, 14, 14), (20, channels, 5, 5), (20,), (2, 20, 10, 10)
+    values = [draw.normal(size=shape) for shape in shapes[:3]]
+    found = []
+    for backend in Cpu(), Cpu("float64"):
+        program = Program()
+        x, w, b, y = (Tensor(shape, flexible=len(shape) == 4) for shape in shapes)
+        program.convolution(
+            x, w, b, y, stride=(1, 1), pad=(0, 0), dilation=(1, 1), group=1, relu=0.0
+        )
+        [step] = backend.prepare(program.calls)
+        for tensor in x, w, b, y, *program.calls[0].scratch:
+            backend.place(tensor, backend.allocate(backend.nbytes(tensor)), 0)
+        for tensor, given in zip((x, w, b), values, strict=True):
+            backend.write(tensor, given)
+        step()
+        found.append(backend.read(y))
+    np.testing.assert_allclose(found[0], found[1], rtol=1e-5, atol=1e-5 * found[1].max())
+
+
+def test_steps_on_one_thread_run_as_one() -> None:
+    onednn = Cpu().onednn
+    if onednn is None:
+        pytest.skip("there is no oneDNN")
+    told: list[object] = []
+    alone = [on_one_thread(lambda n=n: told.append(n), told.append, 2) for n in "abc"]
+    steps = onednn.joined([alone[0], alone[1], lambda: told.append("both"), alone[2]])
+    assert len(steps) == 3
+    onednn.library.set_threads, kept = told.append, onednn.library.set_threads
+    try:
+        for step in onednn.joined([alone[0], alone[1]]):
+            step()
+    finally:
+        onednn.library.set_threads = kept
+    assert told == [1, "a", "b", onednn._threads]

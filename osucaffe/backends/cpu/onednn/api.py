@@ -27,6 +27,7 @@ DIFF_SRC, DIFF_DST, DIFF_WEIGHTS, DIFF_BIAS, MULTIPLE_SRC = 129, 145, 161, 169, 
 _TAG_ANY = 1
 _AVX512 = 0x20  # in dnnl_cpu_isa_t
 _CPU, _IN_ORDER, _USER_SCRATCHPAD, _UNDEFINED = 1, 1, 1, 0
+_OUT_OF_MEMORY = 1
 _QUERY_IMPLEMENTATION, _QUERY_ARGUMENT = 8, 255
 _QUERY_DIMENSIONS_COUNT, _QUERY_DIMENSIONS, _QUERY_DATA_TYPE = 256, 257, 258
 _ELEMENT_BYTES = {F32: 4, S32: 4, U8: 1}
@@ -233,6 +234,8 @@ class Library:
     def call(self, name: str, *arguments: Any) -> None:
         """Call a function of the library; raise Unsupported when it reports failure."""
         status = self._functions[name](*arguments)
+        if status == _OUT_OF_MEMORY:
+            raise MemoryError(f"oneDNN's {name}")
         if status:
             raise Unsupported(f"dnnl_{name}: status {status}")
 

@@ -14,15 +14,15 @@ from .cache import cache_folder
 DRIVERS = {13: 580, 12: 525}
 """The first driver of each CUDA that osucaffe has an extra for."""
 MISSING = {
-    "driver": "no NVIDIA driver is there (libcuda.so.1): install it, or leave out --gpu",
+    "driver": "no NVIDIA driver is there (libcuda.so.1): install it, or run on the CPU",
     "newer driver": (
         "the NVIDIA driver knows CUDA {driver}, this CuPy is of CUDA {cuda}: install driver "
         "{wanted} or later, or in a new environment the extra for an older driver: "
         'pip install "osucaffe[cuda12]"'
     ),
-    "GPU": "no GPU is there: check nvidia-smi and CUDA_VISIBLE_DEVICES, or leave out --gpu",
+    "GPU": "no GPU is there: check nvidia-smi and CUDA_VISIBLE_DEVICES, or run on the CPU",
     "use of a GPU": "no GPU can be used ({error}): check the driver with nvidia-smi",
-    "CuPy": '--gpu needs CuPy: pip install "osucaffe[cuda13]" ([cuda12] before driver 580)',
+    "CuPy": 'a GPU needs CuPy: pip install "osucaffe[cuda13]" ([cuda12] before driver 580)',
     "CuPy that loads": (
         "CuPy cannot be loaded ({error}): remove what is installed of it (pip list shows cupy, "
         'cupy-cuda...), then pip install "osucaffe[cuda13]" ([cuda12] before driver 580)'

@@ -1,0 +1,100 @@
+"""Measure parameter servers: gradients of whole nets there and weights back, by each channel.
+
+  python -m benchmarks.bench_servers                 processes of this machine, and two hosts
+
+2 workers and 2 servers exchange; nothing is computed but the servers' sums and updates. Results go
+to benchmarks/results. All channels take turns; only ratios mean something.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from osucaffe.comm.channels import KINDS
+from tests.comm.hosts import hosts
+from tests.comm.ranks import mpiexec
+
+from . import results
+
+MODULE = "benchmarks.bench_servers_ranks"
+TEXT = """
+Milliseconds of an exchange of all gradients for all weights: 2 workers, 2 servers, synchronous,
+with the update. Only the exchange: nothing is computed. ring: an all-reduce among the 2 workers by
+MPI, without the update. Of two hosts each has a worker and a server: through its link go, in each
+direction, as many bytes as the weights have, by servers and ring alike. The best of three rounds of
+medians; load average at the end: {load}.
+"""
+
+
+def rows_of(done: subprocess.CompletedProcess[str]) -> list[dict[str, Any]]:
+    """What the ranks measured; their message and the end where they failed."""
+    if done.returncode:
+        raise SystemExit(done.stderr or done.stdout)
+    rows: list[dict[str, Any]] = json.loads(done.stdout.strip().splitlines()[-1])
+    return rows
+
+
+def section(title: str, rows: list[dict[str, Any]]) -> str:
+    """A heading and a table."""
+    heads = ["net", "bytes", *KINDS, "ring", "grpc / adaptive", "adaptive / ring"]
+    cells = [
+        [
+            row["model"],
+            f"{row['bytes']:,.0f}",
+            *(f"{row[kind]:,.0f}" for kind in (*KINDS, "ring")),
+            f"{row['grpc'] / row['adaptive']:.2f}",
+            f"{row['adaptive'] / row['ring']:.2f}",
+        ]
+        for row in rows
+    ]
+    return f"\n## {title}\n\n{results.table(heads, cells)}\n"
+
+
+def main() -> None:
+    """Measure and write."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--models", default="googlenet,alexnet", help="of models/, with commas")
+    parser.add_argument("--seconds", default="1", help="of a turn (1)")
+    parser.add_argument("--rates", default="10gbit,1gbit", help="of links between two hosts")
+    parser.add_argument("--out", type=Path, default=results.RESULTS, help="folder of the results")
+    args = parser.parse_args()
+    found: dict[str, list[dict[str, Any]]] = {}
+    for model in args.models.split(","):
+        for title, row in measure(model, args.seconds, [*filter(None, args.rates.split(","))]):
+            found.setdefault(title, []).extend(row)
+            write(found, args.out)
+
+
+def measure(
+    model: str, seconds: str, rates: list[str]
+) -> Iterator[tuple[str, list[dict[str, Any]]]]:
+    """Where, and what was measured there."""
+    given = ("-m", MODULE, model, "2", seconds)
+    yield "4 processes of one machine", rows_of(mpiexec(4, *given, timeout=3600))
+    for rate in rates:
+        with tempfile.TemporaryDirectory() as folder, hosts(2, rate, Path(folder)) as made:
+            if made is not None:
+                title = f"2 hosts with a worker and a server each, joined by {rate}"
+                yield title, rows_of(made.mpiexec(1, *given, times=2, timeout=3600))
+
+
+def write(found: dict[str, list[dict[str, Any]]], folder: Path) -> None:
+    """Show, and keep, what there is so far."""
+    record: dict[str, Any] = {"date": results.today(), "machine": results.machine()}
+    record["load"] = round(os.getloadavg()[0], 1)
+    record["milliseconds"] = found
+    text = f"# Parameter servers, {record['date']}\n{TEXT.format(load=record['load'])}"
+    text += "".join(section(title, rows) for title, rows in found.items())
+    print(text)
+    print(f"wrote {results.write('servers-cpu-' + record['date'], record, text, folder)}")
+
+
+if __name__ == "__main__":
+    main()

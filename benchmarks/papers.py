@@ -1,0 +1,141 @@
+"""Predict what the published systems' figures would be with our designs: `make papers`.
+
+Without a GPU, in some minutes. docs/papers.md says what each figure is and why ours differ. Results
+go to benchmarks/results.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from osucaffe.comm.tuning import Selection
+from osucaffe.parallel.batch import divide_batches, readers
+from osucaffe.predict.cluster import read_cluster
+from osucaffe.predict.iteration import DESIGNS, Prediction, Simulation
+from osucaffe.predict.network import Network
+from osucaffe.predict.plan import Planner
+from osucaffe.predict.sketch import Sketch
+from osucaffe.predict.times import estimate_times
+from osucaffe.proto import read_net
+
+from . import results
+from .bench_predict_cases import config_of
+
+ROOT = Path(__file__).resolve().parents[1]
+ITERATIONS, BUCKET = 6, 16 << 20
+RANKS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
+EDSR = {
+    "NCCL": (11, 20, 40, 76, 142, 269, 511, 989, 1807, 3608),
+    "MPI": (11, 21, 41, 75, 126, 242, 490, 933, 1675, 3258),
+    "MPI-Opt": (11, 22, 44, 83, 156, 296, 588, 1152, 2185, 4116),
+}
+"""Images a second, as published (EDSR on MVAPICH2-GDR, 2021)."""
+
+
+def predict(
+    model: str, cluster: str, ranks: int, design: str, batch: int, strong: bool = False
+) -> Prediction:
+    """What `osucaffe predict` says."""
+    made = read_cluster(ROOT / "clusters" / f"{cluster}.toml")
+    param = read_net(str(ROOT / "models" / model / "train_val.prototxt"))
+    for _, message in readers(param):
+        message.batch_size = batch
+    sketch = Sketch(divide_batches(param, ranks) if strong else param)
+    seconds = estimate_times(sketch, made)
+    simulation = Simulation(sketch, seconds, made, ranks, Selection())
+    return simulation.predict(design, config_of(DESIGNS[design], BUCKET), ITERATIONS)
+
+
+def collective(cluster: str, ranks: int, operation: str, nbytes: int, algorithm: str) -> float:
+    """Milliseconds of one operation by one algorithm among all ranks, without levels."""
+    made = read_cluster(ROOT / "clusters" / f"{cluster}.toml")
+    planner = Planner(made, ranks, Selection(algorithm), hierarchical=False)
+    plan, scale = planner.plan(operation, nbytes // 4)
+    return float(Network(made, ranks).run(plan, np.zeros(ranks), scale).max() * 1e3)
+
+
+def edsr() -> tuple[str, list[list[Any]]]:
+    """Images a second by GPUs, beside the three published curves."""
+    rows = []
+    for index, ranks in enumerate(RANKS):
+        found = predict("edsr", "power9-v100", ranks, "all-reduce", batch=4)
+        known = EDSR["MPI-Opt"][index]
+        gap = f"{found.images / known - 1:+.0%}"
+        published = [EDSR[name][index] for name in EDSR]
+        band = f"{found.images:.0f} ({found.images * found.ms / found.high:.0f} - "
+        rows.append([ranks, *published, f"{band}{found.images * found.ms / found.low:.0f})", gap])
+    heads = ["GPUs", *EDSR, "predicted", "to MPI-Opt"]
+    return "EDSR, images/s, 4 images a V100", [heads, *rows]
+
+
+def resnet() -> tuple[str, list[list[Any]]]:
+    """Scaling of ResNet-50 over V100s."""
+    rows = []
+    for ranks in (1, 64, 512):
+        start = time.process_time()
+        found = predict("resnet50", "power9-v100", ranks, "all-reduce", batch=64)
+        published = {64: "90 % (64 Pascal GPUs)"}.get(ranks, "")
+        took = time.process_time() - start
+        cells = [f"{found.ms:.1f}", f"{found.images:.0f}", f"{found.efficiency:.0%}"]
+        rows.append([ranks, *cells, published, f"{took:.0f}"])
+    heads = ["GPUs", "ms", "images/s", "efficiency", "published", "s to predict"]
+    return "ResNet-50, 64 images a V100", [heads, *rows]
+
+
+def googlenet() -> tuple[str, list[list[Any]]]:
+    """Strong scaling from 32 to 160 K80 GPUs by S-Caffe's designs."""
+    rows = []
+    for design in ("SC-B", "SC-OB", "SC-OBR", "all-reduce"):
+        few, many = (
+            predict("googlenet", "kesch-k80", ranks, design, batch=1280, strong=True)
+            for ranks in (32, 160)
+        )
+        published = "2.5x" if design == "SC-OBR" else ""
+        rates = [f"{each.images:.0f}" for each in (few, many)]
+        rows.append([design, *rates, f"{many.images / few.images:.1f}x", published])
+    heads = ["design", "32 GPUs, images/s", "160 GPUs, images/s", "speed-up", "published"]
+    return "GoogLeNet, global batch 1,280, K80s", [heads, *rows]
+
+
+def trees() -> tuple[str, list[list[Any]]]:
+    """Reductions and broadcasts among 160 GPUs, by algorithm."""
+    rows = []
+    for operation in ("reduce", "broadcast"):
+        for nbytes in (256 << 10, 8 << 20, 64 << 20):
+            times = [
+                collective("kesch-k80", 160, operation, nbytes, algorithm)
+                for algorithm in ("binomial", "chain", "chain_binomial")
+            ]
+            best = times[0] / min(times)
+            size = f"{nbytes >> 10} KB" if nbytes < 1 << 20 else f"{nbytes >> 20} MB"
+            cells = [f"{each:.2f}" for each in times]
+            rows.append([f"{operation}, {size}", *cells, f"{best:.1f}x"])
+    heads = ["operation", "binomial, ms", "chain", "chain_binomial", "best over binomial"]
+    return "Trees among 160 K80 GPUs", [heads, *rows]
+
+
+def main() -> None:
+    """Predict and write."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--out", type=Path, default=results.RESULTS, help="folder of the results")
+    args = parser.parse_args()
+    record: dict[str, Any] = {"date": results.today(), "tables": {}}
+    text = (
+        f"# The papers' figures, predicted, {record['date']}\n\nBy `make papers`: clusters/*.toml "
+        "say what is assumed of the machines, docs/papers.md what differs and why.\n"
+    )
+    for part in (trees, edsr, resnet, googlenet):
+        title, (heads, *rows) = part()
+        record["tables"][title] = [heads, *rows]
+        text += f"\n## {title}\n\n{results.table(heads, rows)}\n"
+        print(f"{title}\n{results.table(heads, rows)}\n", flush=True)
+    print(f"wrote {results.write('papers-predicted-' + record['date'], record, text, args.out)}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,149 @@
+"""Owns the channel over plain gRPC: what parameter servers of other frameworks speak.
+
+A stream of calls for each pair of ranks and direction, so that order is kept. gRPC's Python takes
+and gives `bytes`: a message is copied once to become them, and once more where it arrives.
+"""
+
+from __future__ import annotations
+
+import queue
+import secrets
+import struct
+import threading
+from collections import defaultdict, deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+
+from ...errors import UserError
+from .channel import Channel
+from .meeting import Gather
+from .plain_grpc import OPTIONS, import_grpc, is_of_job
+from .runs import Run, views_of
+
+_METHOD = "/osucaffe.Messages/Stream"
+_HEADER = struct.Struct("<I")  # the tag
+
+
+class Awaited(Run):
+    """A message that is to come, or one that has been handed over. size: its bytes."""
+
+    __slots__ = ("done", "size", "source")
+
+    def __init__(self, views: Sequence[memoryview], source: int) -> None:
+        self.size = sum(map(len, views))
+        super().__init__(views, self.size)
+        self.source, self.done = source, False
+
+
+class GrpcStream(Channel):
+    """Messages over streams of gRPC. All ranks make one together.
+
+    address: what this rank listens on. UserError.
+    """
+
+    spins = 5  # what arrives ends a sleep
+
+    def __init__(
+        self, rank: int, size: int, gather: Gather, address: str, *, busy: bool = False
+    ) -> None:
+        super().__init__(rank, size, busy=busy)
+        grpc = import_grpc()
+        token = gather(secrets.token_hex(32))[0]
+        self._lock = threading.Lock()
+        self._arrival = threading.Event()
+        self._posted: defaultdict[tuple[int, int], deque[Awaited]] = defaultdict(deque)
+        self._early: defaultdict[tuple[int, int], deque[memoryview]] = defaultdict(deque)
+        self._lost: dict[int, str] = {}
+        self._server = grpc.server(ThreadPoolExecutor(size), options=OPTIONS)
+
+        def take(messages: Iterator[bytes], context: Any) -> bytes:
+            source = int(is_of_job(context, token)["rank"])
+            try:
+                for message in messages:
+                    self._take(source, message)
+                self._lose(source, "it has closed the connection")
+            except Exception as error:  # the stream broke, or brought what was not awaited
+                self._lose(source, str(error) or "its stream broke")
+            return b""
+
+        name, method = _METHOD[1:].split("/")
+        handler = grpc.method_handlers_generic_handler(
+            name, {method: grpc.stream_unary_rpc_method_handler(take)}
+        )
+        self._server.add_generic_rpc_handlers((handler,))
+        port = self._server.add_insecure_port(f"{address}:0")
+        self._server.start()
+        told = (("token", token), ("rank", str(rank)))
+        self._links, self._queues, self._streams = {}, {}, {}
+        for other, place in enumerate(gather(f"{address}:{port}")):
+            if other != rank:
+                link = grpc.insecure_channel(place, options=OPTIONS)
+                items: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+                stream = link.stream_unary(_METHOD).future(iter(items.get, None), metadata=told)
+                self._links[other], self._queues[other] = link, items
+                self._streams[other] = stream
+
+    def send(self, arrays: Sequence[np.ndarray], to: int, tag: int) -> Awaited:
+        self._queues[to].put(b"".join([_HEADER.pack(tag), *views_of(arrays)]))
+        request = Awaited((), to)
+        request.done = True  # it is copied
+        return request
+
+    def receive(self, arrays: Sequence[np.ndarray], source: int, tag: int) -> Awaited:
+        request = Awaited(views_of(arrays), source)
+        with self._lock:
+            early = self._early[source, tag]
+            if early:
+                self._fill(request, early.popleft())
+            else:
+                self._posted[source, tag].append(request)
+        return request
+
+    def complete(self, requests: Sequence[Awaited]) -> list[int]:
+        found = [index for index, request in enumerate(requests) if request.done]
+        if self._lost and len(found) < len(requests):
+            for request in requests:
+                why = self._lost.get(request.source)
+                if why is not None and not request.done:
+                    raise UserError(f"the connection to rank {request.source} is lost: {why}")
+        return found
+
+    def idle(self, seconds: float) -> None:
+        self._arrival.wait(seconds)
+        self._arrival.clear()
+
+    def _take(self, source: int, message: bytes) -> None:
+        """A message has arrived, on a thread of gRPC's."""
+        tag = _HEADER.unpack_from(message)[0]
+        payload = memoryview(message)[_HEADER.size :]
+        with self._lock:
+            posted = self._posted[source, tag]
+            if posted:
+                self._fill(posted.popleft(), payload)
+            else:
+                self._early[source, tag].append(payload)
+        self._arrival.set()
+
+    def _fill(self, request: Awaited, payload: memoryview) -> None:
+        if request.size != len(payload):
+            why = f"it sent {len(payload):,} bytes where {request.size:,} were awaited"
+            self._lost[request.source] = why
+            return
+        request.fill(payload)
+        request.done = True
+
+    def _lose(self, source: int, why: str) -> None:
+        self._lost.setdefault(source, why)
+        self._arrival.set()
+
+    def close(self) -> None:
+        for items in self._queues.values():
+            items.put(None)
+        for stream in self._streams.values():
+            stream.exception(60)  # the other side has taken all
+        for link in self._links.values():
+            link.close()
+        self._server.stop(60).wait()

@@ -1,0 +1,124 @@
+"""Owns what ranks must agree on before they train together, and what is said where they do not."""
+
+from __future__ import annotations
+
+import zlib
+from collections import Counter
+from collections.abc import Sequence
+
+from ..comm.job import Job
+from ..errors import Fault, UserError
+from ..layers.base import Layer
+from ..net import Net
+from ..proto import caffe_pb2, format_text
+
+_SHOWN = 3
+"""Differences that a message has."""
+_HIDDEN = "#"
+"""What a value begins with that tells a reader nothing."""
+
+
+def digest(content: bytes) -> str:
+    """What stands for a value that is too long to be shown, or tells nothing."""
+    return f"{_HIDDEN}{zlib.crc32(content):08x}"
+
+
+def check_alike(job: Job, parts: dict[str, str]) -> None:
+    """UserError on every rank unless this is the same on all. They call it together.
+
+    parts: by the name that a message gives it, each value as text, or its `digest`.
+    """
+    described = job.gather(parts)
+    found: list[str] = []
+    for name in dict.fromkeys(name for each in described for name in each):
+        values = [each.get(name, "none") for each in described]
+        if wrong := odd_ones(values, usual=values[0]):
+            # The first of them speaks for the others.
+            found.append(_tell(name, wrong, values[wrong[0]], values[0]))
+    if found:
+        more = f"; and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
+        raise UserError(
+            f"{'; '.join(found[:_SHOWN])}{more}: give all ranks the same options and files"
+        )
+
+
+def _tell(name: str, ranks: Sequence[int], value: str, first: str) -> str:
+    shown = "" if _HIDDEN in (value[:1], first[:1]) else f" ({value} and not {first})"
+    return f"{name_ranks(ranks)} another {name} than rank 0{shown}"
+
+
+def odd_ones(values: Sequence[object], usual: object = None) -> list[int]:
+    """The ranks whose value is not the usual one: by default, that of most of them."""
+    if usual is None:
+        usual = Counter(values).most_common(1)[0][0]
+    return [rank for rank, value in enumerate(values) if value != usual]
+
+
+def name_ranks(ranks: Sequence[int]) -> str:
+    """Subject and verb of a message on ranks."""
+    names = ", ".join(map(str, ranks))
+    return f"rank {names} has" if len(ranks) == 1 else f"ranks {names} have"
+
+
+def describe_layers(net: caffe_pb2.NetParameter, where: str = "the net") -> dict[str, str]:
+    """A net's parts: its layers."""
+    return {
+        f'layer "{layer.name}" (number {number} of {where})': digest(
+            layer.SerializeToString(deterministic=True)
+        )
+        for number, layer in enumerate(net.layer)
+    }
+
+
+def check_weights(job: Job, net: Net, occasion: str) -> None:
+    """Fault on every rank unless all have the same weights: it names those whose are not those
+    of most ranks, and the layers. They call it together. Statistics of batches are left out."""
+    own = _sums(net)
+    sums = [tuple(each) for each in job.gather(list(own.values()))]
+    if not (wrong := odd_ones(sums)):
+        return
+    right = next(rank for rank in range(job.size) if rank not in wrong)
+    differ = {
+        layer
+        for rank in wrong
+        for layer, value, expected in zip(own, sums[rank], sums[right], strict=True)
+        if value != expected
+    }
+    layers = [f'"{layer.name}"' for layer in net.layers if layer in differ]
+    more = f" and {len(layers) - _SHOWN} more" if len(layers) > _SHOWN else ""
+    raise Fault(
+        f"{occasion} the weights of rank {', '.join(map(str, wrong))} are not those of rank "
+        f"{right}, in layer {', '.join(layers[:_SHOWN])}{more}: they have fallen out of step. Is "
+        "it the same program, and the same libraries, on each host? Or has a machine's memory, or "
+        "a GPU, a fault?"
+    )
+
+
+def _sums(net: Net) -> dict[Layer, int]:
+    """A checksum of what each layer has learned."""
+    sums: dict[Layer, int] = {}
+    for layer in net.layers:
+        learned = [
+            parameter.data
+            for number, parameter in enumerate(layer.parameters)
+            if number not in layer.statistics
+        ]
+        if learned:
+            sums[layer] = 0
+        for data in learned:
+            sums[layer] = zlib.crc32(net.backend.read(data).tobytes(), sums[layer])
+    return sums
+
+
+_OWN = ("net", "train_net", "test_net", "net_param", "train_net_param", "test_net_param")
+
+
+def describe_solver(param: caffe_pb2.SolverParameter) -> dict[str, str]:
+    """A solver's settings; not its nets, nor where snapshots go, which is rank 0's affair."""
+    parts = {}
+    for field, value in param.ListFields():
+        if field.name not in (*_OWN, "snapshot_prefix"):
+            alone = caffe_pb2.SolverParameter(**{field.name: value})
+            text = " ".join(format_text(alone).split())
+            parts[f"{field.name} of the solver"] = text.removeprefix(f"{field.name}: ")
+    return parts

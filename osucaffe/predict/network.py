@@ -1,0 +1,130 @@
+"""Owns the model of a cluster's links: how long the messages of a plan take.
+
+A message takes the link's latency, and its bytes at the link's rate. Each port carries one message
+at a time in each direction, those that come first first: what several ranks share is what they wait
+for. A message begins when both sides have come to it; a small one (`eager_kb`) when its sender has.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from .cluster import Cluster
+from .plan import Plan, Wave
+
+
+@dataclass(frozen=True)
+class _Ports:
+    """The ports that the messages of a wave use, in one direction."""
+
+    port: np.ndarray
+    seconds: np.ndarray
+    alone: bool
+    """No port is used twice; else what follows is of the messages sorted by port."""
+    order: np.ndarray
+    ports: np.ndarray
+    first: np.ndarray
+    last: np.ndarray
+    group: np.ndarray
+
+    @classmethod
+    def of(cls, port: np.ndarray, seconds: np.ndarray) -> _Ports:
+        order = np.argsort(port, kind="stable")
+        ports = port[order]
+        changes = ports[1:] != ports[:-1]
+        first, last = np.append(True, changes), np.append(changes, True)
+        return cls(
+            port, seconds, bool(first.all()), order, ports, first, last, np.cumsum(first) - 1.0
+        )
+
+    def serve(self, free: np.ndarray, ready: np.ndarray, scale: float) -> np.ndarray:
+        """When each message begins to use its port: those that are ready first come first. `free`,
+        by port, is brought up to date."""
+        if self.alone:
+            begin: np.ndarray = np.maximum(ready, free[self.port])
+            free[self.port] = begin + scale * self.seconds
+            return begin
+        order = np.lexsort((ready, self.port))
+        taken, earliest = scale * self.seconds[order], ready[order]
+        earliest[self.first] = np.maximum(earliest[self.first], free[self.ports[self.first]])
+        # Within a port, begin[i] = max over j <= i of (earliest[j] + what j .. i - 1 take).
+        before = np.cumsum(taken) - taken
+        apart = self.group * (1.0 + earliest.max() - earliest.min() + before[-1] + taken[-1])
+        sorted_begin = np.maximum.accumulate(earliest - before + apart) - apart + before
+        free[self.ports[self.last]] = sorted_begin[self.last] + taken[self.last]
+        begin = np.empty_like(sorted_begin)
+        begin[order] = sorted_begin
+        return begin
+
+
+@dataclass(frozen=True)
+class _Way:
+    """What the messages of a wave use: ports out of and into hosts or devices (each direction in
+    its own numbering), seconds, and which are eager."""
+
+    out: _Ports
+    into: _Ports
+    latency: np.ndarray
+    seconds: np.ndarray
+    eager: np.ndarray | None
+
+
+class Network:
+    """The links among the first `size` ranks of a cluster, and when each port is free again."""
+
+    def __init__(self, cluster: Cluster, size: int) -> None:
+        self._cluster, self._size = cluster, size
+        ranks = np.arange(size)
+        self._hosts = ranks // cluster.ranks_per_host
+        place = ranks % cluster.ranks_per_host
+        ports = min(cluster.network.ports, cluster.ranks_per_host)
+        # Of the network behind those of the ranks: a host's ranks are divided among its ports.
+        self._network_port = size + self._hosts * ports + place * ports // cluster.ranks_per_host
+        self._node_port = self._hosts if cluster.node.shared else ranks
+        count = int(self._network_port.max()) + 1
+        self._out, self._in = np.zeros(count), np.zeros(count)
+        self._ways: dict[int, tuple[Plan, list[_Way]]] = {}
+
+    def run(self, plan: Plan, begin: np.ndarray, scale: float = 1.0) -> np.ndarray:
+        """When each rank has ended an operation that it came to at `begin`, in seconds. scale: of
+        the messages' bytes."""
+        start, ended = begin.copy(), np.zeros(self._size)
+        adding = self._cluster.device.adding * scale
+        if id(plan) not in self._ways:
+            self._ways[id(plan)] = plan, [self._way(wave) for wave in plan]
+        for wave, way in zip(plan, self._ways[id(plan)][1], strict=True):
+            here, there = start[wave.source], start[wave.target]
+            ready = np.maximum(here, there)
+            if way.eager is not None:
+                ready = np.where(way.eager, here, ready)
+            left = way.out.serve(self._out, ready, scale)
+            came = way.into.serve(self._in, left, scale)
+            done = gone = came + scale * way.seconds + way.latency
+            if way.eager is not None:
+                gone = np.where(way.eager, left + scale * way.seconds, done)
+                done = np.maximum(done, there)
+            np.maximum.at(ended, wave.target, done)
+            np.maximum.at(ended, wave.source, gone)
+            finished = wave.finished
+            start[finished] = ended[finished] + adding * wave.added
+            ended[finished] = 0.0
+        return start
+
+    def _way(self, wave: Wave) -> _Way:
+        node, network = self._cluster.node, self._cluster.network
+        near = self._hosts[wave.source] == self._hosts[wave.target]
+        seconds = wave.nbytes / np.where(near, node.gb_s, network.gb_s) / 1e9
+        outward = np.where(near, self._node_port[wave.source], self._network_port[wave.source])
+        inward = np.where(near, self._node_port[wave.target], self._network_port[wave.target])
+        # One medium carries a message once: no second port waits for it.
+        arriving = np.where(near & node.shared, 0.0, seconds)
+        eager = wave.nbytes <= np.where(near, node.eager_kb, network.eager_kb) * 1024
+        return _Way(
+            _Ports.of(outward, seconds),
+            _Ports.of(inward, arriving),
+            np.where(near, node.latency_us, network.latency_us) / 1e6,
+            seconds,
+            eager if eager.any() else None,
+        )

@@ -1,0 +1,238 @@
+"""Owns plans: all messages of a collective operation of all ranks, in waves that depend on one
+another only forwards.
+
+A plan is made of what each rank would do: the schedules of `comm/algorithms`, composed by
+`comm/hierarchical.py` where ranks share hosts. A step begins when the one before it is complete, as
+in `comm/mpi.py`; messages between two ranks arrive in the order in which they were sent.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from ..comm.algorithms import schedule
+from ..comm.communicator import Communicator
+from ..comm.hierarchical import Hierarchical
+from ..comm.tuning import INSTEAD, Selection
+from .cluster import Cluster
+
+ITEM = 4
+ALIKE_FROM = 32
+"""Ranks above which arrays of about a size get one plan."""
+
+
+class Extent:
+    """Stands for a flat float32 array: only how long it is."""
+
+    itemsize = ITEM
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+    @property
+    def nbytes(self) -> int:
+        return self.size * ITEM
+
+    def __getitem__(self, part: slice) -> Extent:
+        start, stop, _ = part.indices(self.size)
+        return Extent(stop - start)
+
+
+Messages = list[tuple[int, int]]
+RankStep = tuple[Messages, Messages, int]
+"""What a rank sends, what it receives (peer, bytes), and the bytes that it then adds."""
+
+
+@lru_cache(maxsize=1024)
+def _relative(
+    operation: str, name: str, rank: int, size: int, count: int, root: int, chunk: int
+) -> list[RankStep]:
+    """A schedule of the algorithms, in bytes."""
+    # Without their own cache: that would keep all of a plan's.
+    steps = schedule.__wrapped__(operation, name, rank, size, count, root, chunk)
+    return [
+        (
+            [(peer, (stop - start) * ITEM) for peer, start, stop, _ in sends],
+            [(peer, (stop - start) * ITEM) for peer, start, stop, _ in receives],
+            sum((stop - start) * ITEM for _, start, stop, add in receives if add),
+        )
+        for sends, receives in steps
+    ]
+
+
+class Leaf(Communicator):
+    """One rank's communicator of the given ranks of the job: notes what each step is to do."""
+
+    def __init__(
+        self,
+        ranks: Sequence[int],
+        own: int,
+        level: str,
+        selection: Selection,
+        steps: list[RankStep],
+    ) -> None:
+        super().__init__(ranks.index(own), len(ranks), level=level)
+        self._ranks, self._selection, self._steps = ranks, selection, steps
+
+    def run(self, operation: str, array: Any, root: int = 0) -> None:
+        """The schedule that `Mpi` would carry out."""
+        name, chunk = self._selection.choose(operation, array.nbytes, self.size, self.level)
+        name = INSTEAD[operation] if name == "native" else name
+        ranks = self._ranks
+        for sends, receives, added in _relative(
+            operation, name, self.rank, self.size, array.size, root, chunk // ITEM
+        ):
+            self._steps.append((
+                [(ranks[peer], nbytes) for peer, nbytes in sends],
+                [(ranks[peer], nbytes) for peer, nbytes in receives],
+                added,
+            ))  # fmt: skip
+
+    def transfer(self, array: Any, *, to: int | None = None, source: int | None = None) -> None:
+        """One message."""
+        sends = [] if to is None else [(self._ranks[to], array.nbytes)]
+        receives = [] if source is None else [(self._ranks[source], array.nbytes)]
+        self._steps.append((sends, receives, 0))
+
+
+@dataclass(frozen=True)
+class Wave:
+    """Messages that are all under way, or may be, when those of the waves before have arrived.
+
+    finished: the ranks whose steps end with them, and the bytes that each then adds.
+    """
+
+    source: np.ndarray
+    target: np.ndarray
+    nbytes: np.ndarray
+    finished: np.ndarray
+    added: np.ndarray
+
+
+Plan = list[Wave]
+
+
+class Planner:
+    """Makes the plans of operations among the first `size` ranks of a cluster, and keeps them.
+
+    hierarchical: whether hosts and their leaders are levels, where there are several of each.
+    """
+
+    def __init__(
+        self, cluster: Cluster, size: int, selection: Selection, *, hierarchical: bool = True
+    ) -> None:
+        self._cluster, self.size, self._selection = cluster, size, selection
+        self._hosts = [cluster.host(rank) for rank in range(size)]
+        self._levels = hierarchical and 1 < len(set(self._hosts)) < size
+        self._plans: dict[tuple[str, int, int], Plan] = {}
+        self._communicators: dict[int, tuple[Communicator, list[RankStep]]] = {}
+
+    def plan(self, operation: str, count: int, root: int = 0) -> tuple[Plan, float]:
+        """Of an operation on `count` elements, and a factor of its messages' bytes.
+
+        Among many ranks one plan is for arrays of about a size (within 5 %), and the factor makes
+        up for it.
+        """
+        made = count
+        if self.size > ALIKE_FROM and count >= ALIKE_FROM * self.size:
+            made = round(2 ** (round(8 * math.log2(count)) / 8))
+        key = operation, made, root
+        if key not in self._plans:
+            self._plans[key] = waves([self._steps(*key, rank) for rank in range(self.size)])
+        return self._plans[key], count / made
+
+    def part(self, count: int, rank: int) -> tuple[int, int]:
+        """As the communicator of all ranks divides an array."""
+        return self._communicator(rank)[0].part(count)
+
+    def _steps(self, operation: str, count: int, root: int, rank: int) -> list[RankStep]:
+        comm, steps = self._communicator(rank)
+        steps.clear()
+        comm.run(operation, Extent(count), root)
+        return list(steps)
+
+    def _communicator(self, rank: int) -> tuple[Communicator, list[RankStep]]:
+        """That of a rank, and where it notes steps."""
+        if rank not in self._communicators:
+            steps: list[RankStep] = []
+            self._communicators[rank] = self._make(rank, steps), steps
+        return self._communicators[rank]
+
+    def _make(self, rank: int, steps: list[RankStep]) -> Communicator:
+        """What `comm/create.py` would make for this rank."""
+
+        def leaf(ranks: Sequence[int]) -> Leaf:
+            one_host = len({self._hosts[each] for each in ranks}) == 1
+            level = "node" if one_host else "network"
+            return Leaf(ranks, rank, level, self._selection, steps)
+
+        hosts, every = self._hosts, range(self.size)
+        whole = leaf(every)
+        if not self._levels:
+            return whole
+        inside = [each for each in every if hosts[each] == hosts[rank]]
+        leaders = [hosts.index(host) for host in range(hosts[-1] + 1)]
+        place = inside.index(rank)
+        rails = None
+        if self.size % len(inside) == 0 and self.size == len(inside) * len(leaders):
+            rails = leaf([leader + place for leader in leaders])
+        cross = leaf(leaders) if place == 0 else None
+        return Hierarchical(whole, leaf(inside), cross, hosts, rails=rails)
+
+
+def waves(ranks: Sequence[Sequence[RankStep]]) -> Plan:
+    """The plan of what all ranks do. ValueError where they would wait for ever."""
+    at, left = [0] * len(ranks), [0] * len(ranks)
+    sent: dict[tuple[int, int], list[int]] = defaultdict(list)
+    wanted: dict[tuple[int, int], int] = defaultdict(int)
+    begun = [rank for rank, steps in enumerate(ranks) if steps]
+    plan: Plan = []
+    while begun:
+        messages: list[tuple[int, int, int]] = []
+        for rank in begun:
+            sends, receives, _ = ranks[rank][at[rank]]
+            left[rank] = len(sends) + len(receives)
+            for peer, nbytes in sends:
+                if wanted[rank, peer]:
+                    wanted[rank, peer] -= 1
+                    messages.append((rank, peer, nbytes))
+                else:
+                    sent[rank, peer].append(nbytes)
+            for peer, _ in receives:
+                if sent[peer, rank]:
+                    messages.append((peer, rank, sent[peer, rank].pop(0)))
+                else:
+                    wanted[peer, rank] += 1
+        finished = []
+        for source, target, _ in messages:
+            for rank in (source, target):
+                left[rank] -= 1
+                if not left[rank]:
+                    finished.append(rank)
+        added = [ranks[rank][at[rank]][2] for rank in finished]
+        plan.append(_wave(messages, finished, added))
+        for rank in finished:
+            at[rank] += 1
+        begun = [rank for rank in finished if at[rank] < len(ranks[rank])]
+    if stuck := [rank for rank, steps in enumerate(ranks) if at[rank] < len(steps)]:
+        raise ValueError(f"ranks {stuck[:8]} wait for messages that nobody sends")
+    return plan
+
+
+def _wave(messages: Sequence[Any], finished: list[int], added: list[int]) -> Wave:
+    source, target, nbytes = zip(*messages, strict=True) if messages else ((), (), ())
+    whole: Callable[[Any], np.ndarray] = lambda values: np.array(values, np.intp)  # noqa: E731
+    return Wave(
+        whole(source),
+        whole(target),
+        np.array(nbytes, float),
+        whole(finished),
+        np.array(added, float),
+    )

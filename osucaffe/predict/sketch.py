@@ -1,0 +1,181 @@
+"""Owns sketches: nets that are laid out and counted, but have no memory and compute nothing.
+
+A sketch has what `parallel/` asks of a net. Its `whole` runs the hooks of a pass in their order and
+tells of each layer when its turn comes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType, SimpleNamespace
+from typing import Any
+
+from ..arena import Arena
+from ..backends.cpu import Cpu
+from ..backends.tensor import Call, Step, Tensor
+from ..data.config import DataConfig
+from ..errors import UserError
+from ..graph.assembly import assemble
+from ..graph.filter import filter_layers, net_state
+from ..graph.flops import flops
+from ..graph.gradients import find_gradients
+from ..graph.parameters import adopt_parameters
+from ..graph.recording import record_backward, record_forward
+from ..graph.splits import insert_splits
+from ..parallel.batch import readers
+from ..proto import caffe_pb2, title
+from .plan import ITEM, Extent
+
+
+@dataclass
+class Work:
+    """What a layer has to do in one direction: operations, and bytes of the tensors touched."""
+
+    flops: int = 0
+    nbytes: int = 0
+
+
+class Sketch:
+    """The training net of a parameter, as one rank has it.
+
+    layers: as a net's. forward, backward: the work of each. batch: records of a pass (0: unknown).
+    told: called with "forward" or "backward" and each layer's number in its turn.
+    """
+
+    def __init__(self, param: caffe_pb2.NetParameter, *, level: int = 0, stages: Any = ()) -> None:
+        sizes = {message.batch_size for _, message in readers(param)}
+        self.batch = sizes.pop() if len(sizes) == 1 else 0
+        self.name: str = param.name
+        filtered = filter_layers(param, net_state(param, "TRAIN", level, stages))
+        self.param = insert_splits(_without_sources(filtered))
+        backend = Cpu()
+        parts = assemble(self.param, "TRAIN", 1, backend, DataConfig(), inspectable=False)
+        self.layers = [node.layer for node in parts.nodes]
+        self.parameters = adopt_parameters(self.layers, None, parts.blobs)
+        find_gradients(parts.nodes, force=False)
+        total = Tensor((), name="total loss", persistent=True)
+        seeds = {blob.name: blob.diff for blob, _ in parts.losses}
+        programs = (
+            record_forward(parts, total),
+            record_backward(parts, accumulate=False, seeds=seeds, scale=None, seedable=[]),
+        )
+        self.forward, self.backward = (_work(calls, len(self.layers)) for calls in programs)
+        nowhere: Any = _Nowhere()
+        self.arena = Arena(nowhere, self.parameters[::-1], gradients=True)
+        self.backend: Any = nowhere
+        self.told: Callable[[str, int], None] = lambda direction, layer: None
+        # Nobody asks more of these, as a sketch computes no loss.
+        self.random = SimpleNamespace(rank=0)
+        self.blobs: dict[str, Any] = {}
+        self.seeds: dict[str, Any] = {}
+
+    def whole(
+        self,
+        *,
+        accumulate: bool = False,
+        before: Mapping[int, Step] = MappingProxyType({}),
+        after: Mapping[int, Step] = MappingProxyType({}),
+        then: Iterable[Step] = (),
+        enqueues: bool = True,
+    ) -> Step:
+        """As `Net.whole`: the hooks, and what is told of the layers, in the order of a pass."""
+        then = list(then)
+        count = len(self.layers)
+
+        def step() -> None:
+            for layer in range(count + 1):
+                if layer in before:
+                    before[layer]()
+                if layer < count:
+                    self.told("forward", layer)
+            for layer in reversed(range(count)):
+                self.told("backward", layer)
+                if layer in after:
+                    after[layer]()
+            for each in then:
+                each()
+
+        return step
+
+
+class _NoMemory:
+    """What is set to zeros, and lies nowhere."""
+
+    def __setitem__(self, part: slice, value: int) -> None:
+        pass
+
+
+class _Nowhere:
+    """A backend of tensors that have a length only."""
+
+    current = None
+
+    def nbytes(self, tensor: Tensor) -> int:
+        return tensor.size * ITEM
+
+    def allocate(self, nbytes: int) -> Any:
+        return _NoMemory()
+
+    def place(self, tensor: Tensor, memory: Any, offset: int) -> None:
+        tensor.array = Extent(tensor.size)
+
+    def low_precision_arena(self, flat: Tensor) -> None:
+        return None
+
+    def low_priority(self, step: Step) -> Step:
+        return step
+
+    def join_low_priority(self) -> None:
+        """Nothing runs beside."""
+
+
+def _work(calls: list[Call], layers: int) -> list[Work]:
+    found = [Work() for _ in range(layers)]
+    for call in calls:
+        if 0 <= call.position < layers and not call.settings.get("feed"):
+            work = found[call.position]
+            work.flops += flops(call)
+            touched = {
+                each.base or each for each in (*call.read_tensors(), *call.written_tensors())
+            }
+            work.nbytes += sum(each.size * ITEM for each in touched)
+    return found
+
+
+def _without_sources(param: caffe_pb2.NetParameter) -> caffe_pb2.NetParameter:
+    """The net with layers that invent data of the same shapes in the place of those that read it.
+
+    UserError where these have more tops than data and labels.
+    """
+    made = caffe_pb2.NetParameter()
+    made.CopyFrom(param)
+    batches = {name: message.batch_size for name, message in readers(made)}
+    for layer in made.layer:
+        shapes = _shapes(layer, batches.get(title(layer), 0))
+        if not shapes:
+            continue  # it has its shape itself, or must read its source
+        if len(layer.top) > len(shapes):
+            raise UserError(f"{title(layer)}: a prediction takes data and labels, not more tops")
+        name, tops, include = layer.name, list(layer.top), list(layer.include)
+        layer.Clear()
+        layer.name, layer.type = name, "DummyData"
+        layer.top.extend(tops)
+        layer.include.extend(include)
+        for shape in shapes[: len(tops)]:
+            layer.dummy_data_param.shape.add().dim.extend(shape)
+    return made
+
+
+def _shapes(layer: caffe_pb2.LayerParameter, batch: int) -> list[tuple[int, ...]]:
+    """Of the tops of a layer that reads so many records, as far as its message says them."""
+    if batch and layer.type == "PatchData":
+        low = layer.patch_data_param.patch_size
+        high = low * layer.patch_data_param.scale
+        return [(batch, 3, low, low), (batch, 3, high, high)]
+    crop = layer.transform_param.crop_size
+    if not (batch and crop and layer.type in ("Data", "ImageData")):
+        return []
+    gray = layer.type == "ImageData" and not layer.image_data_param.is_color
+    channels = 1 if layer.transform_param.force_gray or gray else 3
+    return [(batch, channels, crop, crop), (batch,)]

@@ -1,0 +1,98 @@
+"""Owns how long each layer of a net computes: measured, or from what a cluster's file says.
+
+Measured times are JSON: {"net": name, "batch": records, "layers": [{"name": ..., "forward_ms": ...,
+"backward_ms": ...}, ...]}, a layer for each of the net's as it runs (`osucaffe predict --measure`
+writes it). Other keys are left alone.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+from ..errors import UserError
+from ..files import read_bytes
+from .cluster import Cluster
+from .sketch import Sketch, Work
+
+logger = logging.getLogger("osucaffe")
+
+Seconds = dict[tuple[str, int], float]
+"""By direction ("forward", "backward") and a layer's number."""
+
+
+def read_times(path: str | Path, sketch: Sketch) -> Seconds:
+    """The measured times of a net's layers. They are taken to grow with the batch. UserError where
+    the file is of another net."""
+    try:
+        content = json.loads(read_bytes(path))
+        rows = [
+            (str(row["name"]), float(row["forward_ms"]), float(row["backward_ms"]))
+            for row in content["layers"]
+        ]
+        scale = sketch.batch / content["batch"] if content.get("batch") and sketch.batch else 1.0
+    except (ValueError, KeyError, TypeError) as error:
+        raise UserError(f"{path}: not times of layers ({error!r}): see --measure") from None
+    own = [layer.label for layer in sketch.layers]
+    if own != [name for name, _, _ in rows]:
+        wrong = next((n for n in range(min(len(own), len(rows))) if own[n] != rows[n][0]), None)
+        what = (
+            f"{len(rows)} layers, the net has {len(own)}"
+            if wrong is None
+            else f'layer {wrong} is "{rows[wrong][0]}", the net has "{own[wrong]}" there'
+        )
+        raise UserError(f"{path}: these are times of another net: {what}; measure them again")
+    found: Seconds = {}
+    for layer, (_, forward, backward) in enumerate(rows):
+        found["forward", layer] = scale * forward / 1e3
+        found["backward", layer] = scale * backward / 1e3
+    return found
+
+
+def estimate_times(sketch: Sketch, cluster: Cluster) -> Seconds:
+    """Each layer's operations at the device's rate, or its bytes, whichever take longer; where the
+    file says how many images a second this net makes, all of them together so long as that takes.
+
+    UserError where the file says neither.
+    """
+    device = cluster.device
+    if not (device.tflops and device.memory_gb_s):
+        raise UserError(
+            f"{cluster.name}: [device] says no tflops and memory_gb_s: give --times or --measure"
+        )
+
+    def floor(work: Work) -> float:
+        return max(work.flops / device.tflops / 1e12, work.nbytes / device.memory_gb_s / 1e9)
+
+    directions = {"forward": sketch.forward, "backward": sketch.backward}
+    found = {
+        (direction, layer): floor(work)
+        for direction, works in directions.items()
+        for layer, work in enumerate(works)
+    }
+    rate = device.images_per_second.get(sketch.name)
+    scale = 1 / (device.efficiency or 1.0)
+    if rate and sketch.batch:
+        scale = sketch.batch / rate / sum(found.values())
+    elif rate is None:
+        logger.warning(
+            "%s says no images_per_second of %s: its times are guessed from operations and bytes",
+            *(cluster.name, sketch.name or "this net"),
+        )
+    return {key: scale * seconds for key, seconds in found.items()}
+
+
+def describe_times(layers: Any, net: str, batch: int) -> str:
+    """The JSON of layers that were measured (each with name, type, forward and backward cost)."""
+    rows = [
+        {
+            "name": each.name,
+            "type": each.type,
+            "forward_ms": each.forward.milliseconds,
+            "backward_ms": each.backward.milliseconds,
+        }
+        for each in layers
+    ]
+    return json.dumps({"net": net, "batch": batch, "layers": rows}, indent=1)

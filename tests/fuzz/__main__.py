@@ -1,0 +1,172 @@
+"""Runs mutated inputs of many kinds through the program, for some seconds or so many of each kind.
+
+    python -m tests.fuzz --seconds 600 --seed 1 --processes 2 --kinds net,lmdb
+    python -m tests.fuzz --kind lmdb --file found/lmdb-1-4711      (one input again, with traceback)
+
+Input number N of a kind and a seed is always the same. What fails (a signal, an exception that is
+no message, a hang, memory without end) is made smaller and written to a file; exit code 1.
+"""
+
+from __future__ import annotations
+
+import os
+
+os.environ["OMP_NUM_THREADS"] = "1"  # before NumPy: children are forks
+os.environ["OPENBLAS_NUM_THREADS"] = "1"
+
+import argparse
+import contextlib
+import functools
+import itertools
+import select
+import sys
+import tempfile
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from .inputs import Kind, make_input, make_kinds
+from .runner import Child, Outcome, minimize
+from .targets import KINDS, TARGETS, prepare
+
+BATCH = 200
+"""Inputs that one child runs, at most; it starts with what this process has."""
+
+
+class Batch(NamedTuple):
+    """Inputs of a kind for one child: what each is called, and what makes it."""
+
+    kind: str
+    inputs: list[tuple[str, Callable[[], bytes]]]
+
+
+def batches(kinds: dict[str, Kind], seed: int, most: int) -> Iterator[Batch]:
+    """Batches of each kind in turn, until there were `most` inputs of each."""
+    for first in range(0, most if kinds else 0, BATCH):
+        for name, kind in kinds.items():
+            numbers = range(first, min(first + BATCH, most))
+            make = functools.partial(make_input, kind, name, seed)
+            yield Batch(name, [(f"{seed}-{n}", functools.partial(make, n)) for n in numbers])
+
+
+def of_files(paths: list[Path]) -> Iterator[Batch]:
+    """Files' batches; a file's name begins with its kind's, and a dash."""
+    for kind, group in itertools.groupby(paths, key=lambda path: path.name.partition("-")[0]):
+        yield Batch(kind, [(path.name.partition("-")[2], path.read_bytes) for path in group])
+
+
+class Fuzzer:
+    """Runs inputs; `counts` of outcomes by kind, `found`: the first failure of each sort."""
+
+    def __init__(self, out: Path) -> None:
+        self.out = out
+        self.counts: dict[str, Counter[str]] = defaultdict(Counter)
+        self.found: dict[tuple[str, Outcome], Path] = {}
+
+    def run(self, work: Iterator[Batch], processes: int, seconds: float) -> None:
+        """Run all of the work, or begin none of it any more when so many seconds are over."""
+        end = time.monotonic() + seconds
+        running: dict[Child, Batch] = {}
+        while True:
+            while len(running) < processes and time.monotonic() < end:
+                if (batch := next(work, None)) is None:
+                    break
+                running[Child(batch.kind, [make for _, make in batch.inputs])] = batch
+            if not running:
+                return
+            ready = select.select([child.pipe for child in running], [], [], 1.0)[0]
+            for child, batch in list(running.items()):
+                rest = self._watch(child, batch, child.pipe in ready)
+                if not child.pid:
+                    del running[child]
+                    if rest.inputs and time.monotonic() < end:
+                        work = itertools.chain([rest], work)
+
+    def _watch(self, child: Child, batch: Batch, is_ready: bool) -> Batch:
+        """Count what has come. Returns what the child has not begun."""
+        if is_ready:
+            for index, outcome in child.outcomes():
+                self._count(batch, index, outcome)
+        elif child.hangs():
+            outcome = child.hang()
+            self._count(batch, child.done - 1, outcome)
+        return Batch(batch.kind, batch.inputs[child.done :])
+
+    def _count(self, batch: Batch, index: int, outcome: Outcome) -> None:
+        name, (called, make) = batch.kind, batch.inputs[index]
+        self.counts[name][outcome.what] += 1
+        if not outcome.failed or (name, outcome) in self.found:
+            return
+        path = self.out / f"{name}-{called}"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(make())
+        self.found[name, outcome] = path
+        print(f"{name}: {outcome.what} at {outcome.where or '?'}: {path}", flush=True)
+        path.write_bytes(minimize(name, make(), outcome))
+
+    def report(self, seconds: float) -> str:
+        """The counts by kind, and how to run again what failed."""
+        lines = []
+        for name, counts in self.counts.items():
+            told = ", ".join(f"{what} {count:,}" for what, count in sorted(counts.items()))
+            lines.append(f"{name:12} {counts.total():>9,}  {told}")
+        total = sum(counts.total() for counts in self.counts.values())
+        lines.append(f"{'all':12} {total:>9,}  {total / max(seconds, 1e-9):,.0f} a second")
+        for (name, outcome), path in self.found.items():
+            lines.append(f"failed: {outcome.what} at {outcome.where or '?'}")
+            lines.append(f"  {sys.executable} -m tests.fuzz --kind {name} --file {path}")
+        return "\n".join(lines)
+
+
+@contextlib.contextmanager
+def prepared(names: list[str]) -> Iterator[dict[str, Kind]]:
+    """The kinds of these names; meanwhile the working folder is a new one with what they need."""
+    before = Path.cwd()
+    with tempfile.TemporaryDirectory() as parent:
+        folder = Path(parent, "corpus")
+        folder.mkdir()
+        os.chdir(folder)
+        try:
+            prepare(folder)
+            kinds = make_kinds(folder)
+            yield {name: kinds[name] for name in names}
+        finally:
+            os.chdir(before)
+
+
+def _names(text: str) -> list[str]:
+    return [name for name in text.split(",") if name]
+
+
+def main() -> int:
+    """Read the command line and run. Returns the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m tests.fuzz")
+    parser.add_argument("--seconds", type=float, default=float("inf"))
+    parser.add_argument("--inputs", type=int, default=sys.maxsize, help="of each kind, at most")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--processes", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--kinds", type=_names, default=list(KINDS), help="with commas")
+    parser.add_argument("--files", type=Path, nargs="*", default=[], help="run these, too")
+    parser.add_argument("--out", type=Path, default=Path("build/fuzz"), help="where failures go")
+    parser.add_argument("--kind", choices=TARGETS, help="run --file, in this process")
+    parser.add_argument("--file", type=Path)
+    args = parser.parse_args()
+    if args.kind:
+        content = args.file.read_bytes()
+        with prepared([]), tempfile.TemporaryDirectory() as folder:
+            TARGETS[args.kind](content, Path(folder))
+        return 0
+    started = time.monotonic()
+    fuzzer = Fuzzer(args.out.resolve())
+    files = of_files([path.resolve() for path in args.files])
+    with prepared(args.kinds) as kinds, contextlib.suppress(KeyboardInterrupt):
+        work = itertools.chain(files, batches(kinds, args.seed, args.inputs))
+        fuzzer.run(work, args.processes, args.seconds)
+    print(fuzzer.report(time.monotonic() - started))
+    return bool(fuzzer.found)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

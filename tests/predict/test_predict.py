@@ -1,0 +1,273 @@
+"""Predictions: plans are the real schedules, links are shared, hooks come in training's order."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from benchmarks.papers import collective
+from osucaffe.cli import main
+from osucaffe.cli.predict import parse_ranks
+from osucaffe.comm.algorithms import ALGORITHMS
+from osucaffe.comm.tuning import Selection
+from osucaffe.errors import UserError
+from osucaffe.parallel.config import ParallelConfig
+from osucaffe.predict.cluster import Cluster, Device, Link, read_cluster
+from osucaffe.predict.iteration import DESIGNS, Simulation
+from osucaffe.predict.network import Network
+from osucaffe.predict.plan import Planner, waves
+from osucaffe.predict.script import Compute, Post, Update, Wait, record
+from osucaffe.predict.sketch import Sketch
+from osucaffe.predict.times import read_times
+from osucaffe.proto import NetParameter, parse_text
+
+ROOT = Path(__file__).parents[2]
+NET = """
+name: "two"
+layer { name: "data" type: "Data" top: "x" top: "label" transform_param { crop_size: 8 }
+  data_param { source: "nowhere" batch_size: 4 backend: LMDB } }
+layer { name: "first" type: "InnerProduct" bottom: "x" top: "h"
+  inner_product_param { num_output: 64 bias_term: false } }
+layer { name: "second" type: "InnerProduct" bottom: "h" top: "y"
+  inner_product_param { num_output: 16 bias_term: false } }
+layer { name: "loss" type: "SoftmaxWithLoss" bottom: "y" bottom: "label" top: "loss" }
+"""
+FIRST, SECOND = 192 * 64, 64 * 16
+"""Their weights."""
+
+
+def cluster(per_host: int = 1, **device: float) -> Cluster:
+    """1 GB/s in a host, 0.1 GB/s and 1 ms between hosts."""
+    node, network = Link(10.0, 1.0), Link(1000.0, 0.1)
+    return Cluster("test", per_host, Device(**device), node, network)
+
+
+def sketch() -> Sketch:
+    return Sketch(parse_text(NET, NetParameter))
+
+
+def took(made: Cluster, size: int, operation: str, count: int, algorithm: str = "auto") -> float:
+    """Milliseconds until the last rank is done."""
+    planner = Planner(made, size, Selection(algorithm))
+    plan, scale = planner.plan(operation, count)
+    return float(Network(made, size).run(plan, np.zeros(size), scale).max() * 1e3)
+
+
+def test_a_sketch_knows_what_the_net_does() -> None:
+    found = sketch()
+    assert [layer.label for layer in found.layers] == ["data", "first", "second", "loss"]
+    assert (found.batch, len(found.arena)) == (4, FIRST + SECOND)
+    assert found.forward[1].flops == 2 * 4 * FIRST
+    assert found.backward[2].flops == 2 * 2 * 4 * SECOND  # of the weights, and of what is below
+    assert found.backward[1].flops == 2 * 4 * FIRST
+
+
+def script(name: str, size: int = 2) -> list[Any]:
+    config = ParallelConfig(DESIGNS[name].aggregation, DESIGNS[name].propagation, bucket=0)
+    return record(sketch(), config, size, lambda count, rank: (0, count // size))
+
+
+def test_scripts_are_what_training_does() -> None:
+    forward = [Compute("forward", layer) for layer in range(4)]
+    backward = [Compute("backward", layer) for layer in (3, 2, 1, 0)]
+    assert script("all-reduce") == [
+        *forward, *backward[:2], Post(6, "all_reduce", SECOND, 0), backward[2],
+        Post(8, "all_reduce", FIRST, 0), backward[3],
+        Wait(6), Update(SECOND), Wait(8), Update(FIRST),
+    ]  # fmt: skip
+    assert script("SC-B") == [
+        Post(0, "broadcast", FIRST + SECOND, 0), Wait(0), *forward, *backward,
+        Post(10, "reduce", FIRST + SECOND, 0), Wait(10), Update(FIRST + SECOND),
+    ]  # fmt: skip
+    overlapped = script("SC-OBR")
+    assert overlapped[:4] == [
+        Post(0, "broadcast", FIRST, 0), Post(1, "broadcast", SECOND, 0), forward[0], Wait(0)
+    ]  # fmt: skip
+    assert [each.operation for each in script("sharded") if isinstance(each, Post)] == [
+        "all_gather", "reduce_scatter", "all_reduce"
+    ]  # fmt: skip
+    assert not any(isinstance(each, Post) for each in script("all-reduce", size=1))
+
+
+@pytest.mark.parametrize("size", [2, 5, 8])
+@pytest.mark.parametrize("operation", ALGORITHMS)
+def test_plans_move_all_that_the_schedules_do(operation: str, size: int) -> None:
+    for algorithm in ALGORITHMS[operation]:
+        plan, scale = Planner(cluster(), size, Selection(algorithm)).plan(operation, 1000)
+        moved = sum(wave.nbytes.sum() for wave in plan)
+        least = 4000 * (size - 1) * (2 if operation == "all_reduce" else 1)
+        assert scale == 1.0
+        assert moved == least or (moved > least and "doubl" in algorithm) or "scatter" in algorithm
+
+
+def test_ranks_of_hosts_reduce_among_themselves_first() -> None:
+    """Three ranks on each of two hosts, rails between them: each host's port carries all once."""
+    plan, _ = Planner(cluster(3), 6, Selection()).plan("all_reduce", 3 << 20)
+    crossed = 0.0
+    for wave in plan:
+        far = wave.source // 3 != wave.target // 3
+        crossed += wave.nbytes[far & (wave.source < 3)].sum()
+    assert crossed == 3 << 22
+
+
+def test_a_message_takes_latency_and_bytes() -> None:
+    assert took(cluster(), 2, "broadcast", 25_000) == pytest.approx(1 + 1)
+    assert took(cluster(2), 2, "broadcast", 25_000) == pytest.approx(0.01 + 0.1)
+    ring = 2 * 3 * (1 + 1.0)
+    assert took(cluster(), 4, "all_reduce", 100_000, "ring") == pytest.approx(ring)
+    # And adding a byte takes 3 times as long as moving it through memory: 1 ns here.
+    adding = cluster(memory_gb_s=3.0)
+    assert took(adding, 4, "all_reduce", 100_000, "ring") == pytest.approx(ring + 3 * 0.1)
+
+
+def test_a_port_carries_one_message_after_the_other() -> None:
+    """Two ranks of a host send to two of another: with one port, one waits."""
+    both = [([(2, 100_000)], [], 0), ([(3, 100_000)], [], 0)]
+    ranks = [[both[0]], [both[1]], [([], [(0, 100_000)], 0)], [([], [(1, 100_000)], 0)]]
+    plan = waves(ranks)
+    one = Network(cluster(2), 4).run(plan, np.zeros(4)) * 1e3
+    assert sorted(one[:2]) == pytest.approx([2, 3])
+    ports = Link(1000.0, 0.1, ports=2)
+    made = Cluster("two ports", 2, Device(), ports, ports)
+    assert Network(made, 4).run(plan, np.zeros(4)) * 1e3 == pytest.approx([2] * 4)
+    late = Network(cluster(2), 4).run(plan, np.array([0.005, 0, 0, 0])) * 1e3
+    assert late == pytest.approx([7, 2, 7, 2])
+
+
+def test_small_messages_leave_before_they_are_wanted() -> None:
+    plan = waves([[([(1, 1000)], [], 0)], [([], [(0, 1000)], 0)]])
+    begin = np.array([0.0, 0.5])
+    for eager_kb, sender in ((0, 501.01), (1, 0.01)):
+        link = Link(1000.0, 0.1, eager_kb=eager_kb)
+        found = Network(Cluster("", 1, Device(), link, link), 2).run(plan, begin) * 1e3
+        assert found == pytest.approx([sender, 501.01 if not eager_kb else 500])
+
+
+def test_what_waits_for_ever_is_told() -> None:
+    with pytest.raises(ValueError, match=r"ranks \[0\] wait for messages that nobody sends"):
+        waves([[([], [(1, 4)], 0)], []])
+
+
+def seconds(each: float) -> dict[tuple[str, int], float]:
+    return {(way, layer): each for way in ("forward", "backward") for layer in range(4)}
+
+
+def simulate(name: str, made: Cluster, size: int = 2, each: float = 0.01) -> Any:
+    simulation = Simulation(sketch(), seconds(each), made, size, Selection())
+    config = ParallelConfig(DESIGNS[name].aggregation, DESIGNS[name].propagation, bucket=0)
+    return simulation.predict(name, config, 5, seed=3)
+
+
+def test_iterations_add_up() -> None:
+    """Of 8 layers of 10 ms; all weights need 0.53 ms and 1 ms of latency each way."""
+    way = 1 + 4 * (FIRST + SECOND) / 0.1e9 * 1e3
+    assert simulate("all-reduce", cluster(), size=1).ms == pytest.approx(80)
+    assert simulate("SC-B", cluster()).ms == pytest.approx(80 + 2 * way)
+    # The first layer's gradients, complete 10 ms before the end, have arrived by then.
+    assert simulate("all-reduce", cluster()).ms == pytest.approx(80)
+    found = simulate("all-reduce", cluster(), each=0.0)
+    # Nothing to hide behind: two operations of one round trip.
+    assert found.ms == pytest.approx(2 + 4 * (FIRST + SECOND) / 0.1e9 * 1e3)
+    assert (found.low, found.efficiency) == (pytest.approx(found.ms), 0.0)
+
+
+def test_stragglers_widen_the_band_and_slow_all() -> None:
+    made = Cluster("", 1, Device(), Link(10, 1), Link(10, 1), sigma=0.1)
+    found = simulate("all-reduce", made, size=8)
+    assert found.low < found.ms < found.high
+    assert found.ms > 80.5
+    assert simulate("all-reduce", made, size=8) == found
+
+
+def test_communication_may_slow_computation() -> None:
+    free, stolen = (simulate("all-reduce", cluster(stolen=share)) for share in (0.0, 0.5))
+    # 1.04 ms of the second layer's, and 1.49 of the first's, lie beside backward.
+    assert stolen.ms - free.ms == pytest.approx(0.5 * (2 + 4 * (FIRST + SECOND) / 0.1e9 * 1e3))
+
+
+def test_what_make_papers_predicts() -> None:
+    """Chains overtake trees between small and large messages, as the models say."""
+    small, large = (
+        [collective("kesch-k80", 40, "reduce", nbytes, name) for name in ("binomial", "chain")]
+        for nbytes in (4096, 16 << 20)
+    )
+    assert small[0] < small[1]
+    assert large[0] > large[1]
+
+
+def test_ranks_in_words() -> None:
+    assert parse_ranks("1,2,4,...,20") == [1, 2, 4, 8, 16, 20]
+    assert parse_ranks("3, …, 12") == [3, 6, 12]
+    for wrong in ("0", "4,2", "1,...", "...,4", "1,x"):
+        with pytest.raises(UserError, match="--ranks"):
+            parse_ranks(wrong)
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "clusters").glob("*.toml")), ids=lambda p: p.stem)
+def test_clusters_say_where_their_figures_are_from(path: Path) -> None:
+    found = read_cluster(path)
+    named = " ".join(found.sources)
+    for part in ("ranks_per_host", "device", "links.node", "links.network", "latency_us"):
+        assert part in named, part
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (("latency_us = 5", "latency_s = 5"), "no links.node.latency_s .did you mean latency_us"),
+        (("gb_s = 50", "gb_s = 0"), "links.node.gb_s must not be 0"),
+        (("latency_us = 5\n", ""), r"\[links.node\].*latency_us"),
+        (("[links.network]", "[links.far]"), "no links.far"),
+        (("ranks_per_host = 4", "ranks_per_host = 0"), "a number from 1 on"),
+        (("ranks_per_host = 4", ""), "ranks_per_host is missing"),
+        (("[device]", "[device"), "not a cluster file"),
+    ],
+)
+def test_bad_clusters(tmp_path: Path, change: tuple[str, str], message: str) -> None:
+    text = """
+ranks_per_host = 4
+[device]
+[links.node]
+latency_us = 5
+gb_s = 50
+[links.network]
+latency_us = 6
+gb_s = 12
+"""
+    path = tmp_path / "bad.toml"
+    path.write_text(text)
+    assert read_cluster(path).name == "bad"
+    path.write_text(text.replace(*change))
+    with pytest.raises(UserError, match=message):
+        read_cluster(path)
+
+
+def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "net.prototxt").write_text(NET)
+    solver = tmp_path / "solver.prototxt"
+    solver.write_text(f'net: "{tmp_path}/net.prototxt" base_lr: 0.1 lr_policy: "fixed"')
+    out, times = tmp_path / "out.json", tmp_path / "times.json"
+    words = ["predict", "--solver", str(solver), "--cluster", str(ROOT / "clusters/dgx-h100.toml")]
+    common = [*words, "--ranks", "1,2,16", "--out", str(out)]
+    assert main([*common, "--measure", "2", "--save_times", str(times), "--threads", "1"]) == 0
+    first = json.loads(out.read_text())["predictions"]
+    assert [each["ranks"] for each in first] == [1, *[2] * 4, *[16] * 4]
+    assert out.with_suffix(".png").stat().st_size > 10_000
+    assert "wins" in capsys.readouterr().out
+    assert main([*common, "--times", str(times)]) == 0
+    assert json.loads(out.read_text())["predictions"] == first
+    assert main([*common, "--times", str(times), "--scal", "strong", "--batch", "64"]) == 0
+    strong = json.loads(out.read_text())["predictions"]
+    assert strong[-1]["computing"] < first[-1]["computing"] * 1.01
+    read_times(times, sketch())
+    for wrong, message in (
+        (["--times", str(solver)], "not times of layers"),
+        (["--designs", "rings"], "--designs rings: choose among SC-B"),
+        (["--algorithm", "rings"], "algorithm 'rings' is not known"),
+    ):
+        assert main([*words, *wrong]) == 1
+        assert message in capsys.readouterr().err
