@@ -71,6 +71,7 @@ def write_solver(folder: Path, job: dict[str, Any], source: Path) -> Path:
             layer.transform_param.ClearField("mean_file")
             if model not in ("lenet", "cifar10_quick"):
                 layer.transform_param.mean_value[:] = MEAN
+    solver.iter_size = 1  # a batch an iteration, as in the PyTorch programs
     if model != "lenet":
         solver.ClearField("test_iter")
         solver.ClearField("test_interval")

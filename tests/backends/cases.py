@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -62,6 +63,12 @@ def normal(*shape: int) -> np.ndarray:
 def eighths(*shape: int) -> np.ndarray:
     """Random multiples of 1/8, which 16-bit formats hold too: comparisons stay as they are."""
     return np.round(8 * normal(*shape)) / 8
+
+
+def distinct(*shape: int) -> np.ndarray:
+    """Whole numbers that differ inside each channel, which 16-bit formats hold too."""
+    planes = [random.permutation(math.prod(shape[2:])) for _ in range(shape[0] * shape[1])]
+    return np.array(planes, np.float64).reshape(shape)
 
 
 def labels(classes: int, *shape: int) -> np.ndarray:

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from . import cases, reference
-from .cases import case, eighths
+from . import reference
+from .cases import case, distinct, eighths
 from .running import Output
 
 MAPS = (2, 4, 4, 5)
@@ -143,12 +143,6 @@ def roi_warping_rois_backward(x, dy, scale):
             moves = np.array([0, (1 - u) * over, (1 - v) * down, u * over, v * down])
             drois[r] += scale * dy[r, c, i, j] * moves
     return drois
-
-
-def distinct(*shape: int) -> np.ndarray:
-    """Whole numbers that differ inside each channel, which 16-bit formats hold too."""
-    planes = [cases.random.permutation(math.prod(shape[2:])) for _ in range(shape[0] * shape[1])]
-    return np.array(planes, np.float64).reshape(shape)
 
 
 def region_cases() -> None:
