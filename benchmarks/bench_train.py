@@ -143,17 +143,20 @@ def resident(job: dict[str, Any], precision: str) -> float:
 
 
 def sides(name: str, gpus: int, precision: str) -> Iterator[tuple[str, list[str]]]:
-    """osucaffe's: as typed, and with what a set that fits into no GPU has."""
+    """osucaffe's: as typed, and with what a set that fits into no GPU has, also without engines."""
     flags = [] if not gpus or precision == "tf32" else ["--precision", precision]
     yield "osucaffe", flags
     if gpus and name != "LeNet, MNIST":
         yield "osucaffe, --cache none", [*flags, "--cache", "none"]
+        if name.endswith("JPEG"):
+            host = ["--cache", "none", "--decode", "host"]
+            yield "osucaffe, --cache none --decode host", [*flags, *host]
 
 
 def measure(
-    name: str, gpus: int, precision: str, sources: dict[str, Path], folder: Path
+    name: str, gpus: int, precision: str, sources: dict[str, Path], folder: Path, wanted: str = ""
 ) -> Iterator[dict[str, Any]]:
-    """Each side of a job on so many GPUs (0: on the CPU)."""
+    """Each side of a job on so many GPUs (0: on the CPU). wanted: how the names of sides begin."""
     job = dict(JOBS[name])
     if not gpus:
         job["iterations"] = CPU_ITERATIONS[job["model"]]
@@ -162,12 +165,15 @@ def measure(
     whole = resident(job, precision) * gpus if gpus else None
     solver = write_solver(folder, job, source)
     for side, flags in sides(name, gpus, precision):
+        if not side.startswith(wanted):
+            continue
         found = ours(solver, job, gpus, flags)
         share = round(found["rate"] / whole, 3) if whole else None
         yield case | {"side": side, "share": share} | found
-    for side in ["loader", *(["resident"] if gpus == 1 and job["model"] == "lenet" else [])]:
-        found = peer(job, source, side, gpus, precision)
-        yield case | {"side": f"PyTorch, {side}", "share": None} | found
+    for kind in ["loader", *(["resident"] if gpus == 1 and job["model"] == "lenet" else [])]:
+        side = f"PyTorch, {kind}"
+        if side.startswith(wanted):
+            yield case | {"side": side, "share": None} | peer(job, source, kind, gpus, precision)
 
 
 def render(record: dict[str, Any]) -> str:
@@ -214,6 +220,7 @@ def main() -> None:
         help="numbers of GPUs, with commas; 0: the CPU (default: 1, or 0 without CuPy)",
     )
     parser.add_argument("--precisions", default="tf32,bf16")
+    parser.add_argument("--side", default="", help="only those whose names begin so")
     parser.add_argument("--out", type=Path, default=results.RESULTS)
     options = parser.parse_args()
     names = [each.replace("/", ", ") for each in options.jobs.split(",")]
@@ -239,7 +246,7 @@ def main() -> None:
                 for precision in options.precisions.split(",") if gpus else ["fp32"]:
                     if not gpus and JOBS[name]["model"] not in CPU_ITERATIONS:
                         continue
-                    for case in measure(name, gpus, precision, sources, folder):
+                    for case in measure(name, gpus, precision, sources, folder, options.side):
                         record["cases"].append(case)
                         print(json.dumps(case), flush=True)
                         file = f"train-{kind}-{record['date']}"
