@@ -161,7 +161,10 @@ def measure(
     if not gpus:
         job["iterations"] = CPU_ITERATIONS[job["model"]]
     source = sources[job["data"]]
-    case = {"job": name, "gpus": gpus, "precision": precision if gpus else "fp32"}
+    case = {
+        "job": name, "gpus": gpus, "precision": precision if gpus else "fp32",
+        "host": usable_cores(),
+    }  # fmt: skip
     whole = resident(job, precision) * gpus if gpus else None
     solver = write_solver(folder, job, source)
     for side, flags in sides(name, gpus, precision):
@@ -176,6 +179,13 @@ def measure(
             yield case | {"side": side, "share": None} | peer(job, source, kind, gpus, precision)
 
 
+def with_case(cases: list[dict[str, Any]], case: dict[str, Any]) -> list[dict[str, Any]]:
+    """The cases with one that is new, or takes the place of the one measured before."""
+    same = ("job", "gpus", "precision", "side")
+    kept = [each for each in cases if any(each[name] != case[name] for name in same)]
+    return sorted([*kept, case], key=lambda each: (list(JOBS).index(each["job"]), each["gpus"]))
+
+
 def render(record: dict[str, Any]) -> str:
     """The record as Markdown."""
     columns = ["job", "GPUs", "precision", "side", "images/s", "share", "seconds", "cores",
@@ -184,15 +194,14 @@ def render(record: dict[str, Any]) -> str:
         [
             case["job"], case["gpus"] or "CPU", case["precision"], case["side"],
             f"{case['rate']:,.0f}", f"{case['share']:.1%}" if case["share"] else "",
-            case["seconds"], case["cores"],
+            case["seconds"], f"{case['cores']} of {case['host']}",
             f"{case['accuracy']:.2%}" if case["accuracy"] else "",
         ]
         for case in record["cases"]
     ]  # fmt: skip
     return f"""# Training from files, as it is typed
 
-Written by `make bench-train` on {record["date"]}. {record["machine"]["cpu"]}, \
-{record["machine"]["cores"]} cores; {record["device"]}.
+Written by `make bench-train` on {record["date"]}. {record["machine"]["cpu"]}; {record["device"]}.
 
 {results.table(columns, rows)}
 
@@ -231,8 +240,10 @@ def main() -> None:
 
         device = cupy.cuda.runtime.getDeviceProperties(0)["name"].decode()
     kind = device.lower().replace(" ", "-") if any(counts) else "cpu"
+    file = f"train-{kind}-{results.today()}"
     record: dict[str, Any] = {
-        "date": results.today(), "machine": results.machine(), "device": device, "cases": [],
+        "date": results.today(), "machine": results.machine(), "device": device,
+        "cases": results.earlier(file, options.out).get("cases", []),
     }  # fmt: skip
     os.environ.setdefault("OMP_NUM_THREADS", str(usable_cores()))
     with tempfile.TemporaryDirectory() as temporary:
@@ -247,9 +258,8 @@ def main() -> None:
                     if not gpus and JOBS[name]["model"] not in CPU_ITERATIONS:
                         continue
                     for case in measure(name, gpus, precision, sources, folder, options.side):
-                        record["cases"].append(case)
+                        record["cases"] = with_case(record["cases"], case)
                         print(json.dumps(case), flush=True)
-                        file = f"train-{kind}-{record['date']}"
                         results.write(file, record, render(record), options.out)
     print(render(record))
 
