@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
+import functools
 import logging
 import math
-import os
 import threading
 import weakref
 from collections.abc import Sequence
@@ -19,6 +18,7 @@ from ....errors import UserError
 from ...cores import usable_cores
 from ...records import Part
 from ...tensor import Shape
+from .nvimagecodec_api import GPU_ONLY, HW_GPU_ONLY, HYBRID, Codec, Decoding, Target
 
 if TYPE_CHECKING:
     from ..backend import Cuda
@@ -60,20 +60,7 @@ class Decoder:
         self.rate: float = _ENGINE_RATES.get(backend.properties.compute_capability, 0)
         self._pinned: set[int] = set()
         self._runtime = backend.cupy.cuda.runtime
-        # CUDA's own stream of each thread. It is never destroyed: images free their memory on the
-        # stream that they were decoded on, and Python's collector ends others before the images.
-        self._stream = backend.cupy.cuda.Stream.ptds
-        self._codec = codec = import_codec()
-        # Pixels as they are stored, whatever EXIF says of turning them: as Caffe reads them.
-        self._params = {
-            channels: codec.DecodeParams(
-                apply_exif_orientation=False, color_spec=colours, sample_format=order
-            )
-            for channels, colours, order in (
-                (1, codec.ColorSpec.GRAY, codec.SampleFormat.I_Y),
-                (3, codec.ColorSpec.SRGB, codec.SampleFormat.I_BGR),
-            )
-        }
+        self._codec = load()
         self._local = threading.local()
         self._check()
 
@@ -90,38 +77,46 @@ class Decoder:
 
         batch: uint8 (N, height, width, channels) of `allocate`'s; three channels come blue first.
         """
-        mine = self._mine()
         _, height, width, channels = batch.shape
         start, row = int(batch.data.ptr), width * channels
-        sources = [self._codec.CodeStream(np.frombuffer(jpeg, np.uint8)) for jpeg in jpegs]
-        mine.images += [None] * (len(sources) - len(mine.images))
-        images = mine.decoder.decode(
-            sources,
-            images=mine.images[: len(sources)],  # to decode into them again: no memory is taken
-            params=self._params[channels],
-            cuda_stream=self._stream.ptr,
-        )
-        done = []
-        for number, (image, part, place) in enumerate(zip(images, parts, places, strict=True)):
-            done.append(image is not None and image.shape == (*part.extents, channels))
-            if not done[-1]:
+        whole = Part((height, width), (0, 0), (0, 0), (height, width))
+        others = [number for number, part in enumerate(parts) if part != whole]
+        mine = self._mine()
+        targets = [Target(start + place * height * row, (height, width), row) for place in places]
+        offset = 0
+        for number in others:  # they are decoded beside the batch, and a part of each is copied
+            high, wide = parts[number].extents
+            targets[number] = Target(offset, (high, wide), wide * channels)
+            offset += high * wide * channels
+        if others:
+            address = self._beside(mine, offset)
+            for number in others:
+                _, extents, apart = targets[number]
+                targets[number] = Target(address + targets[number].address, extents, apart)
+        done = mine.decoding.decode(jpegs, targets, channels, mine.stream.ptr)
+        for number in others:
+            if not done[number]:
                 continue
-            mine.images[number] = image
-            view = image.__cuda_array_interface__
-            pitch = view["strides"][0] if view.get("strides") else image.shape[1] * channels
+            (address, _, apart), part = targets[number], parts[number]
             (top, left), (to_top, to_left) = part.source, part.target
             self._runtime.memcpy2DAsync(
-                start + (place * height + to_top) * row + to_left * channels,
+                start + (places[number] * height + to_top) * row + to_left * channels,
                 row,
-                view["data"][0] + top * pitch + left * channels,
-                pitch,
+                address + top * apart + left * channels,
+                apart,
                 part.size[1] * channels,
                 part.size[0],
                 self._runtime.memcpyDeviceToDevice,
-                self._stream.ptr,
+                mine.stream.ptr,
             )
-        self._stream.synchronize()
+        mine.stream.synchronize()
         return done
+
+    def _beside(self, mine: Any, nbytes: int) -> int:
+        """The address of so many bytes of the calling thread's own."""
+        if mine.memory is None or mine.memory.nbytes < nbytes:
+            mine.memory = self.allocate((2 * nbytes,))  # others may be larger
+        return int(mine.memory.data.ptr)
 
     def pin(self, memory: np.ndarray) -> None:
         """Pin memory of the host's that begins with a page and stays."""
@@ -142,29 +137,23 @@ class Decoder:
     def put(self, image: np.ndarray, place: int, batch: Any) -> None:
         """Copy decoded images (..., height, width, channels) to a place of a batch and those
         behind it."""
-        self._backend.device.use()  # each thread has a current device of its own
-        kind = self._runtime.memcpyHostToDevice
+        stream, kind = self._mine().stream, self._runtime.memcpyHostToDevice
         address = int(batch.data.ptr) + place * (batch.nbytes // len(batch))
-        self._runtime.memcpyAsync(address, image.ctypes.data, image.nbytes, kind, self._stream.ptr)
-        self._stream.synchronize()
+        self._runtime.memcpyAsync(address, image.ctypes.data, image.nbytes, kind, stream.ptr)
+        stream.synchronize()
 
     def _mine(self) -> Any:
         """What the calling thread decodes with."""
-        if not hasattr(self._local, "decoder"):
-            device, codec = self._backend.device, self._codec
-            device.use()  # each thread has a current device of its own
-            self._local.images = []
-            # One after the other in this order, each with all that the one before left; none on
-            # the CPU: what no GPU decodes is left to those who name it when it is damaged.
-            kinds = codec.BackendKind
-            order = [kinds.HW_GPU_ONLY]
-            if not self._engines_only:
-                order += [kinds.GPU_ONLY, kinds.HYBRID_CPU_GPU]
-            self._local.decoder = codec.Decoder(
-                device_id=device.id,
-                max_num_cpu_threads=_ENGINE_THREADS if self._engines_only else usable_cores(),
-                backends=[codec.Backend(kind) for kind in order],
-                options=_OPTIONS,
+        device = self._backend.device
+        device.use()  # each thread has a current device of its own
+        if not hasattr(self._local, "decoding"):
+            self._local.stream = self._backend.cupy.cuda.Stream(non_blocking=True)
+            self._local.memory = None
+            # None on the CPU: what no GPU decodes is left to those who name it when it is damaged.
+            kinds = [HW_GPU_ONLY] if self._engines_only else [HW_GPU_ONLY, GPU_ONLY, HYBRID]
+            threads = _ENGINE_THREADS if self._engines_only else usable_cores()
+            self._local.decoding = Decoding(
+                self._codec, device.id, kinds, threads=threads, options=_OPTIONS
             )
         return self._local
 
@@ -182,14 +171,7 @@ class Decoder:
         self._local = threading.local()  # this thread only asked
 
 
-def import_codec() -> Any:
-    """nvImageCodec's module. UserError names what to install where it cannot be loaded."""
-    # What cannot be decoded is named by the record; its own messages would only count it.
-    os.environ.setdefault("PYNVIMGCODEC_VERBOSITY", "0")
-    try:
-        return importlib.import_module("nvidia.nvimgcodec")
-    except ImportError as error:
-        raise UserError(
-            f"--decode gpu needs nvImageCodec ({str(error).strip().splitlines()[0]}): "
-            'pip install "osucaffe[decode13]" (or [decode12] for an older driver)'
-        ) from None
+@functools.cache
+def load() -> Codec:
+    """The library, with what decodes JPEGs on GPUs. UserError names what to install."""
+    return Codec("nvjpeg")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,17 +9,20 @@ from typing import Any
 import pytest
 
 from osucaffe.backends.cuda import Cuda
+from osucaffe.backends.cuda.libraries import nvimagecodec
 from osucaffe.data.database import record_key, write_database
 from osucaffe.proto import caffe_pb2
 
 from ..simulated import simulate
-from .fake_codec import CODEC, Codec
+from .fake_codec import CODEC, FakeCodec
 
 
 @pytest.fixture
-def codec(monkeypatch: pytest.MonkeyPatch) -> Codec:
+def codec(monkeypatch: pytest.MonkeyPatch) -> FakeCodec:
     simulate(monkeypatch)
-    monkeypatch.setitem(sys.modules, CODEC, codec := Codec())
+    codec = FakeCodec()
+    monkeypatch.setattr(nvimagecodec, "load", lambda: codec)
+    monkeypatch.setattr(nvimagecodec, "Decoding", codec.decoding)
     return codec
 
 

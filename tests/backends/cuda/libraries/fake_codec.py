@@ -2,73 +2,61 @@
 
 from __future__ import annotations
 
+import ctypes
 import io
-from collections.abc import Callable
-from enum import Enum
-from types import ModuleType
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
 import simplejpeg
 
+from osucaffe.backends.cuda.libraries import nvimagecodec, nvimagecodec_api
+from osucaffe.backends.cuda.libraries.nvimagecodec_api import CPU_ONLY, HW_GPU_ONLY, Target
+
 CODEC = "nvidia.nvimgcodec"
-PAD = 5
 
 
-class Image:
-    """As nvImageCodec's, on host memory: rows lie apart."""
-
-    def fill(self, pixels: np.ndarray) -> None:
-        height, width, channels = self.shape = pixels.shape
-        self.rows = np.zeros((height, width * channels + PAD), np.uint8)
-        self.rows[:, :-PAD] = pixels.reshape(height, -1)
-
-    @property
-    def __cuda_array_interface__(self) -> dict[str, Any]:
-        strides = (self.rows.strides[0], self.shape[2], 1)
-        return {"data": (self.rows.ctypes.data, False), "strides": strides, "shape": self.shape}
-
-
-class Codec(ModuleType):
-    """As much of nvImageCodec as is used. It decodes by simplejpeg, and notes how many."""
-
-    BackendKind = Enum("BackendKind", ["CPU_ONLY", "GPU_ONLY", "HYBRID_CPU_GPU", "HW_GPU_ONLY"])
-    ColorSpec = Enum("ColorSpec", ["GRAY", "SRGB"])
-    SampleFormat = Enum("SampleFormat", ["I_Y", "I_RGB", "I_BGR"])
-    Backend = staticmethod(lambda kind: kind)
-    CodeStream = staticmethod(lambda array: array.tobytes())
+class FakeCodec:
+    """Stands for the library and what decodes by it: by simplejpeg, to memory of the host."""
 
     def __init__(self) -> None:
-        super().__init__(CODEC)
         self.works: Callable[[bytes], bool] = lambda jpeg: True
         self.decoded = 0
-        self.DecodeParams = dict
-        self.Decoder = lambda **options: _Decoder(self, **options)
 
-
-class _Decoder:
-    def __init__(self, codec: Codec, device_id: int, backends: list[Any], **_: Any) -> None:
-        assert codec.BackendKind.CPU_ONLY not in backends
-        self.codec = codec
+    def decoding(
+        self, codec: FakeCodec, device: int, kinds: Sequence[int], *, threads: int, options: str
+    ) -> FakeCodec:
+        assert codec is self
+        assert kinds[0] == HW_GPU_ONLY
+        assert CPU_ONLY not in kinds
+        return self
 
     def decode(
-        self, sources: list[bytes], *, images: list[Image | None], params: dict, cuda_stream: int
-    ) -> list[Image | None]:
-        assert len(images) == len(sources)
-        assert params["apply_exif_orientation"] is False
-        order = {"I_Y": "GRAY", "I_BGR": "BGR", "I_RGB": "RGB"}[params["sample_format"].name]
+        self, jpegs: Sequence[memoryview], targets: Sequence[Target], channels: int, stream: int
+    ) -> list[bool]:
         return [
-            self._decode(source, image or Image(), order)
-            for source, image in zip(sources, images, strict=True)
+            self._decode(bytes(jpeg), target, channels)
+            for jpeg, target in zip(jpegs, targets, strict=True)
         ]
 
-    def _decode(self, source: bytes, image: Image, order: str) -> Image | None:
-        if not self.codec.works(source):
-            return None
-        self.codec.decoded += 1
-        image.fill(simplejpeg.decode_jpeg(source, colorspace=order))
-        return image
+    def _decode(self, jpeg: bytes, target: Target, channels: int) -> bool:
+        try:
+            height, width, *_ = simplejpeg.decode_jpeg_header(jpeg)
+        except ValueError:
+            return False
+        if (height, width) != target.extents or not self.works(jpeg):
+            return False
+        self.decoded += 1
+        pixels = simplejpeg.decode_jpeg(jpeg, colorspace="BGR" if channels == 3 else "GRAY")
+        for number, row in enumerate(pixels):
+            ctypes.memmove(target.address + number * target.row, row.ctypes.data, row.nbytes)
+        return True
+
+
+def without_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if nvImageCodec were not installed."""
+    monkeypatch.setattr(nvimagecodec_api, "PACKAGE", "osucaffe.no_such_package")
+    monkeypatch.setattr(nvimagecodec, "load", lambda: nvimagecodec_api.Codec("nvjpeg"))
 
 
 def picture(height: int, width: int, seed: int = 0) -> np.ndarray:

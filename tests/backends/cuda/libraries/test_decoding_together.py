@@ -20,7 +20,7 @@ from osucaffe.errors import UserError
 from osucaffe.net import Net
 from osucaffe.proto import caffe_pb2
 
-from .fake_codec import Codec, jpeg, other
+from .fake_codec import FakeCodec, jpeg, other, without_library
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reader processes are Linux's")
 
@@ -77,7 +77,7 @@ def path(database: Any) -> Path:
     return database([jpeg(*sizes[number % 5], number) for number in range(COUNT)])
 
 
-def test_batches_are_those_of_the_readers(codec: Codec, path: Path) -> None:
+def test_batches_are_those_of_the_readers(codec: FakeCodec, path: Path) -> None:
     nets = pair(path)
     assert_same(nets)
     tried = 1
@@ -94,7 +94,7 @@ def test_batches_are_those_of_the_readers(codec: Codec, path: Path) -> None:
 
 
 def test_what_the_engines_refuse_is_decoded_here(
-    codec: Codec,
+    codec: FakeCodec,
     database: Any,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -109,7 +109,7 @@ def test_what_the_engines_refuse_is_decoded_here(
 
 
 def test_engines_that_refuse_nearly_all_are_given_nothing(
-    codec: Codec,
+    codec: FakeCodec,
     path: Path,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -123,7 +123,7 @@ def test_engines_that_refuse_nearly_all_are_given_nothing(
 
 
 @pytest.mark.parametrize("cut", [200, 0])
-def test_a_bad_record_is_named_or_skipped(codec: Codec, database: Any, cut: int) -> None:
+def test_a_bad_record_is_named_or_skipped(codec: FakeCodec, database: Any, cut: int) -> None:
     bad = jpeg(40, 48, 5)[:-cut] if cut else jpeg(23, 48, 5)
     images = [jpeg(40, 48), jpeg(40, 48, 1), bad, jpeg(40, 48, 3)]
     path = database([*images, *(jpeg(40, 48, number) for number in range(4, 20))])
@@ -142,11 +142,11 @@ def test_a_bad_record_is_named_or_skipped(codec: Codec, database: Any, cut: int)
 
 
 def test_without_the_library_the_readers_decode(
-    codec: Codec,
+    codec: FakeCodec,
     path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setitem(sys.modules, "nvidia.nvimgcodec", None)
+    without_library(monkeypatch)
     net = build(path, "auto")
     assert not isinstance(net.layers[0]._pipeline, DecodedBatches)
     close([net])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ from osucaffe.errors import UserError
 from osucaffe.net import Net
 from osucaffe.proto import caffe_pb2
 
-from .fake_codec import CODEC, Codec, jpeg, other
+from .fake_codec import FakeCodec, jpeg, other, without_library
 
 FORMATS = Path(__file__).parents[3] / "fixtures" / "formats"
 
@@ -63,12 +62,12 @@ def assert_same(path: Path, transform: str, **options: Any) -> list[np.ndarray]:
 @pytest.mark.parametrize(
     "transform", ["", "crop_size: 24 mirror: true", "mirror: true force_gray: true"]
 )
-def test_records_are_those_that_the_readers_decode(codec: Codec, transform: str) -> None:
+def test_records_are_those_that_the_readers_decode(codec: FakeCodec, transform: str) -> None:
     assert_same(FORMATS / "jpeg6_lmdb", transform)
     assert codec.decoded >= 1 + 3 * 4
 
 
-def test_crops_of_images_that_differ_in_size(codec: Codec, database: Any) -> None:
+def test_crops_of_images_that_differ_in_size(codec: FakeCodec, database: Any) -> None:
     shapes = [(40, 48), (61, 33), (24, 24), (40, 48), (25, 90)]
     path = database([jpeg(*shape, seed) for seed, shape in enumerate(shapes)])
     assert_same(path, "crop_size: 24 mirror: true")
@@ -76,7 +75,7 @@ def test_crops_of_images_that_differ_in_size(codec: Codec, database: Any) -> Non
 
 
 def test_what_the_decoder_cannot_decode_the_readers_do(
-    codec: Codec, database: Any, caplog: pytest.LogCaptureFixture
+    codec: FakeCodec, database: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     refused, trailing = jpeg(40, 48, 2), jpeg(40, 48, 3) + b"\0"
     codec.works = lambda source: source != refused
@@ -98,7 +97,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("kind", BAD)
-def test_a_bad_record_is_named_or_skipped(codec: Codec, database: Any, kind: str) -> None:
+def test_a_bad_record_is_named_or_skipped(codec: FakeCodec, database: Any, kind: str) -> None:
     bad, message = BAD[kind]()
     path = database([jpeg(40, 48), jpeg(40, 48, 1), bad, jpeg(40, 48, 3)])
     net = build(path, "", there=True)
@@ -109,16 +108,16 @@ def test_a_bad_record_is_named_or_skipped(codec: Codec, database: Any, kind: str
     assert found[1].tolist() == [0, 1, 3, 3]
 
 
-def test_raw_records_need_no_decoder(codec: Codec) -> None:
+def test_raw_records_need_no_decoder(codec: FakeCodec) -> None:
     assert_same(FORMATS / "raw6_lmdb", "crop_size: 20")
     assert codec.decoded == 0
 
 
-def test_a_missing_library_is_named(codec: Codec, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_library_is_named(codec: FakeCodec, monkeypatch: pytest.MonkeyPatch) -> None:
     codec.works = lambda source: False  # as without nvJPEG
     with pytest.raises(UserError, match=r"decodes no JPEG on GPU 0.*osucaffe\[decode13\]"):
         build(FORMATS / "jpeg6_lmdb", "", there=True)
-    monkeypatch.setitem(sys.modules, CODEC, None)
+    without_library(monkeypatch)
     with pytest.raises(UserError, match=r"needs nvImageCodec.*osucaffe\[decode13\]"):
         build(FORMATS / "jpeg6_lmdb", "", there=True)
     build(FORMATS / "jpeg6_lmdb", "", there=False).layers[0].close()
