@@ -17,14 +17,11 @@ import numpy as np
 
 import osucaffe
 from osucaffe.cli.enlarging import Enlarger
-from osucaffe.data.ahead import map_ahead
 from osucaffe.data.bicubic import enlarge, shrink
 from osucaffe.data.database import open_database
 from osucaffe.data.datum import parse_datum, pixels
-from osucaffe.data.patches import PatchSource
 from osucaffe.data.preprocessing import find_preprocessing
 from osucaffe.data.quality import psnr, ssim
-from osucaffe.data.transform import Transform
 from osucaffe.graph.filter import filter_layers, net_state
 from osucaffe.net import Net
 from osucaffe.proto import caffe_pb2
@@ -163,25 +160,15 @@ def enlarger(
 
 
 def batches(job: dict[str, Any]) -> Iterator[list[np.ndarray]]:
-    """The batches that osucaffe's layer PatchData brings, made by threads some batches ahead."""
-    layer = training_net(job).layer[0]
-    param = layer.patch_data_param
+    """What osucaffe's layer PatchData brings: small patches and large ones, less the mean."""
+    from osucaffe.backends.cpu import Cpu
 
-    def fail(field: str, text: str) -> Any:
-        raise ValueError(f"{field} {text}")
-
-    source = PatchSource(
-        open_database(param.source), open_database(param.low_source),
-        Transform(layer.transform_param, "TRAIN", fail),
-        scale=param.scale, side=param.patch_size, random=True, seed=SEED,
-    )  # fmt: skip
-
-    def make(number: int) -> list[np.ndarray]:
-        arrays = [np.empty((job["batch"], *shape), np.float32) for shape in source.shapes]
-        source.fill(number * job["batch"], arrays)
-        return arrays
-
-    return iter(map_ahead(make, range(job["iterations"]), job.get("threads") or 8))
+    param = training_net(job)
+    del param.layer[1:]
+    net = Net(param, phase="TRAIN", backend=Cpu(), seed=SEED)
+    for _ in range(job["iterations"]):
+        net.forward()
+        yield [net.read("data"), net.read("label")]
 
 
 def train_torch(job: dict[str, Any]) -> dict[str, Any]:
@@ -233,9 +220,8 @@ def train_torch(job: dict[str, Any]) -> dict[str, Any]:
             for value in state.values():
                 value.zero_()
     iterations = job["iterations"]
-    stream = batches(job)
     start = time.perf_counter()
-    for number, arrays in enumerate(stream):
+    for number, arrays in enumerate(batches(job)):
         rate.fill_(job["rate"] * (1 - number / iterations))
         for name, array in zip(("data", "label"), arrays, strict=True):
             inputs[name].copy_(torch.from_numpy(array))
