@@ -1,7 +1,9 @@
 """Owns the arena: all parameters of a net in one flat buffer, all their gradients in another.
 
 They lie in backward order: the parameters of the last layer come first, because their gradients
-are complete first. So a range of finished gradients is a slice, and an update is one pass.
+are complete first. So a range of finished gradients is a slice, and an update is one pass. Those
+that no update changes (lr_mult 0, such as BatchNorm's statistics) lie behind all others: they would
+cut what travels between ranks into pieces.
 """
 
 from __future__ import annotations
@@ -40,11 +42,14 @@ class Arena:
         """parameters: in backward order. gradients: whether `diff` gets memory."""
         self.segments: list[tuple[int, int, Parameter]] = []
         """(start, stop, parameter), in elements; the padding (always zero) behind it included."""
+        self.learned = 0
+        """The elements of parameters that learn: they lie before the others."""
         offset = 0
-        for parameter in parameters:
+        for parameter in sorted(parameters, key=lambda each: not each.lr_mult):
             stop = offset + -(-parameter.blob.data.size // ALIGNMENT) * ALIGNMENT
             self.segments.append((offset, stop, parameter))
             offset = stop
+            self.learned = stop if parameter.lr_mult else self.learned
         self.data = self._allocate(backend, "data", offset)
         self.diff = self._allocate(backend, "diff", offset if gradients else 0)
 

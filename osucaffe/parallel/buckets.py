@@ -35,20 +35,20 @@ def find_buckets(net: Net, nbytes: int, *, frozen: bool) -> list[Bucket]:
     """Cut the arena into buckets of at least nbytes (0: one for each parameter), in its order.
 
     The last one is small (see TAIL), as far as parameters allow. frozen: parameters that never
-    change (lr_mult 0) are wanted, too. A bucket does not reach over those that are not wanted. Each
-    bucket's layer is at most that of the one before.
+    change (lr_mult 0), which lie behind the others, are wanted, too. Each bucket's layer is at most
+    that of the one before.
     """
     lowest = lowest_layers(net)
     buckets: list[Bucket] = []
-    whole = True  # whether the last bucket is large enough, or cannot grow
+    whole = True  # whether the last bucket is large enough
     layer = len(net.layers)
-    left = len(net.arena) * ITEM
+    end = len(net.arena) if frozen else net.arena.learned
+    left = end * ITEM
     tail = nbytes // TAIL if nbytes < left else 0
     for start, stop, parameter in net.arena.segments:
-        before, left = left, (len(net.arena) - stop) * ITEM
-        if not frozen and not parameter.lr_mult:
-            whole = True
-            continue
+        if start >= end:
+            break
+        before, left = left, (end - stop) * ITEM
         layer = min(layer, lowest[id(parameter.blob)])
         if whole:
             buckets.append(Bucket(start, stop, layer))
@@ -59,18 +59,17 @@ def find_buckets(net: Net, nbytes: int, *, frozen: bool) -> list[Bucket]:
 
 
 def align(buckets: Sequence[Bucket], grain: int) -> list[Bucket]:
-    """Buckets of the same elements, cut anew so that each has a multiple of `grain` elements, but
-    for the last of what lies together. What is cut off one travels with the next."""
+    """Buckets of the same elements, cut anew so that each but the last has a multiple of `grain`
+    elements. What is cut off one travels with the next."""
     aligned: list[Bucket] = []
-    left = 0  # elements that the bucket before has left over
-    for bucket, following in zip(buckets, [*buckets[1:], None], strict=True):
-        start = bucket.start - left
+    start = buckets[0].start if buckets else 0
+    for bucket in buckets:
         stop = bucket.stop
-        if following is not None and following.start == bucket.stop:
-            stop = start + (bucket.stop - start) // grain * grain
-        left = bucket.stop - stop
+        if bucket is not buckets[-1]:
+            stop = start + (stop - start) // grain * grain
         if stop > start:
             aligned.append(Bucket(start, stop, bucket.layer))
+            start = stop
     return aligned
 
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from osucaffe.backends.cpu import Cpu
 from osucaffe.net import Net
 from osucaffe.parallel.buckets import Bucket, align, find_buckets
 from osucaffe.parallel.exchange import UNDIVIDED, sums_of
-from osucaffe.proto import NetParameter, parse_text
+from osucaffe.predict.sketch import Sketch
+from osucaffe.proto import NetParameter, parse_text, read_net
 
 LAYER = """
 layer {{ name: "{name}" type: "InnerProduct" bottom: "{bottom}" top: "{name}" {param}
@@ -54,10 +57,19 @@ def test_the_last_one_is_small() -> None:
     assert sizes(19, 19 * 448) == [19]
 
 
-def test_frozen_parameters_are_left_out_unless_wanted() -> None:
+def test_frozen_parameters_lie_behind_the_others_and_stay_unless_wanted() -> None:
     net = build("", "param { lr_mult: 0 }", "")
-    assert [each.layer for each in find_buckets(net, 10**9, frozen=False)] == [3, 1]
-    assert [each.layer for each in find_buckets(net, 10**9, frozen=True)] == [1]
+    assert net.arena.learned == 224
+    assert find_buckets(net, 10**9, frozen=False) == [Bucket(0, 224, 1)]
+    assert find_buckets(net, 10**9, frozen=True) == [Bucket(0, 336, 1)]
+    assert find_buckets(net, 0, frozen=True)[-1] == Bucket(224, 336, 1)
+    assert find_buckets(build(*["param { lr_mult: 0 }"] * 2), 0, frozen=False) == []
+
+
+def test_statistics_between_weights_do_not_cut_buckets() -> None:
+    net: Any = Sketch(read_net("models/resnet50/train_val.prototxt"))
+    sizes = [each.nbytes >> 20 for each in find_buckets(net, 16 << 20, frozen=False)]
+    assert sizes == [20, 17, 17, 17, 17, 7, 0]
 
 
 def test_a_shared_parameter_is_complete_with_its_lowest_layer() -> None:
@@ -73,8 +85,9 @@ def test_what_lies_behind_a_shared_parameter_waits_for_it() -> None:
 
 
 def test_aligned_buckets_hold_the_same_elements() -> None:
-    given = [Bucket(0, 100, 9), Bucket(100, 230, 7), Bucket(300, 310, 4), Bucket(310, 400, 2)]
-    assert align(given, 64) == [Bucket(0, 64, 9), Bucket(64, 230, 7), Bucket(300, 400, 2)]
+    given = [Bucket(0, 100, 9), Bucket(100, 230, 7), Bucket(230, 240, 4), Bucket(240, 400, 2)]
+    assert align(given, 64) == [Bucket(0, 64, 9), Bucket(64, 192, 7), Bucket(192, 400, 2)]
+    assert align([], 64) == []
 
 
 def test_ranks_divide_all_but_a_small_last_bucket() -> None:
