@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import UserError
-from . import comm_profile, options, restarts, servers
+from . import buckets, comm_profile, options, restarts, servers
 
 if TYPE_CHECKING:
     from ..comm.create import CommConfig
@@ -75,13 +75,10 @@ def _add_design(group: argparse._ArgumentGroup) -> None:
         "forward, or beside it; sharded: each rank updates and sends a part; auto (the default): "
         "sharded on GPUs of one host, else none",
     )
-    add(
-        "--bucket_mb",
-        metavar="MB",
-        type=options.not_negative,
-        default=16.0,
-        help="the least that travels at once: of gradients beside backward, or of weights beside "
-        "forward (default: 16)",
+    buckets.add_argument(
+        group,
+        "the least that travels at once: of gradients beside backward, or of weights beside "
+        "forward; auto: the first iterations try several sizes, and the best stays",
     )
     add(
         "--gradient_type",
@@ -239,8 +236,14 @@ def make_process_group(
     from ..parallel.config import ParallelConfig
     from ..parallel.data_parallel import DataParallel
 
-    bucket = int(args.bucket_mb * 2**20)
-    config = ParallelConfig(args.aggregation, args.propagation, bucket, args.scal)
+    config = ParallelConfig(args.aggregation, args.propagation, buckets.nbytes(args), args.scal)
+    if buckets.is_auto(args):
+        from ..parallel.tuned import Tuned
+
+        if roles is not None or args.comm_profile:
+            other = "--servers" if roles is not None else "--comm_profile"
+            raise UserError(f"--bucket_mb auto does not go with {other}: give it a number")
+        return Tuned(job, topology, _comm_config(args), config)
     if roles is not None:
         from ..parallel.served import Served
 
