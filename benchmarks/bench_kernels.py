@@ -30,13 +30,12 @@ Timings = Mapping[str, float]
 """Milliseconds of the best candidate of each provider, for one call."""
 
 FAMILIES = {
-    "all small_*": ("small_mma", "small_wgmma", "small_mma_wgrad"),
+    "all small_*": ("small_mma", "small_mma_wgrad"),
     "all in tf32 by Hopper's instructions": ("implicit_gemm_tf32", "wgrad_tf32"),
     "all by space to depth": ("by space to depth",),
-    "all on slices": ("on slices",),
     "all fused by cuDNN": ("cudnn fused",),
     "all own kernels": (
-        "small_mma", "small_wgmma", "small_mma_wgrad", "implicit_gemm_tf32", "wgrad_tf32",
+        "small_mma", "small_mma_wgrad", "implicit_gemm_tf32", "wgrad_tf32",
         "depthwise", "small product",
     ),
 }  # fmt: skip

@@ -143,31 +143,47 @@ def resident(job: dict[str, Any], precision: str) -> float:
 
 
 def sides(name: str, gpus: int, precision: str) -> Iterator[tuple[str, list[str]]]:
-    """osucaffe's: as typed, and with what a set that fits into no GPU has."""
+    """osucaffe's: as typed, and with what a set that fits into no GPU has, also without engines."""
     flags = [] if not gpus or precision == "tf32" else ["--precision", precision]
     yield "osucaffe", flags
     if gpus and name != "LeNet, MNIST":
         yield "osucaffe, --cache none", [*flags, "--cache", "none"]
+        if name.endswith("JPEG"):
+            host = ["--cache", "none", "--decode", "host"]
+            yield "osucaffe, --cache none --decode host", [*flags, *host]
 
 
 def measure(
-    name: str, gpus: int, precision: str, sources: dict[str, Path], folder: Path
+    name: str, gpus: int, precision: str, sources: dict[str, Path], folder: Path, wanted: str = ""
 ) -> Iterator[dict[str, Any]]:
-    """Each side of a job on so many GPUs (0: on the CPU)."""
+    """Each side of a job on so many GPUs (0: on the CPU). wanted: how the names of sides begin."""
     job = dict(JOBS[name])
     if not gpus:
         job["iterations"] = CPU_ITERATIONS[job["model"]]
     source = sources[job["data"]]
-    case = {"job": name, "gpus": gpus, "precision": precision if gpus else "fp32"}
+    case = {
+        "job": name, "gpus": gpus, "precision": precision if gpus else "fp32",
+        "host": usable_cores(),
+    }  # fmt: skip
     whole = resident(job, precision) * gpus if gpus else None
     solver = write_solver(folder, job, source)
     for side, flags in sides(name, gpus, precision):
+        if not side.startswith(wanted):
+            continue
         found = ours(solver, job, gpus, flags)
         share = round(found["rate"] / whole, 3) if whole else None
         yield case | {"side": side, "share": share} | found
-    for side in ["loader", *(["resident"] if gpus == 1 and job["model"] == "lenet" else [])]:
-        found = peer(job, source, side, gpus, precision)
-        yield case | {"side": f"PyTorch, {side}", "share": None} | found
+    for kind in ["loader", *(["resident"] if gpus == 1 and job["model"] == "lenet" else [])]:
+        side = f"PyTorch, {kind}"
+        if side.startswith(wanted):
+            yield case | {"side": side, "share": None} | peer(job, source, kind, gpus, precision)
+
+
+def with_case(cases: list[dict[str, Any]], case: dict[str, Any]) -> list[dict[str, Any]]:
+    """The cases with one that is new, or takes the place of the one measured before."""
+    same = ("job", "gpus", "precision", "side")
+    kept = [each for each in cases if any(each[name] != case[name] for name in same)]
+    return sorted([*kept, case], key=lambda each: (list(JOBS).index(each["job"]), each["gpus"]))
 
 
 def render(record: dict[str, Any]) -> str:
@@ -178,15 +194,14 @@ def render(record: dict[str, Any]) -> str:
         [
             case["job"], case["gpus"] or "CPU", case["precision"], case["side"],
             f"{case['rate']:,.0f}", f"{case['share']:.1%}" if case["share"] else "",
-            case["seconds"], case["cores"],
+            case["seconds"], f"{case['cores']} of {case['host']}",
             f"{case['accuracy']:.2%}" if case["accuracy"] else "",
         ]
         for case in record["cases"]
     ]  # fmt: skip
     return f"""# Training from files, as it is typed
 
-Written by `make bench-train` on {record["date"]}. {record["machine"]["cpu"]}, \
-{record["machine"]["cores"]} cores; {record["device"]}.
+Written by `make bench-train` on {record["date"]}. {record["machine"]["cpu"]}; {record["device"]}.
 
 {results.table(columns, rows)}
 
@@ -214,6 +229,7 @@ def main() -> None:
         help="numbers of GPUs, with commas; 0: the CPU (default: 1, or 0 without CuPy)",
     )
     parser.add_argument("--precisions", default="tf32,bf16")
+    parser.add_argument("--side", default="", help="only those whose names begin so")
     parser.add_argument("--out", type=Path, default=results.RESULTS)
     options = parser.parse_args()
     names = [each.replace("/", ", ") for each in options.jobs.split(",")]
@@ -224,8 +240,10 @@ def main() -> None:
 
         device = cupy.cuda.runtime.getDeviceProperties(0)["name"].decode()
     kind = device.lower().replace(" ", "-") if any(counts) else "cpu"
+    file = f"train-{kind}-{results.today()}"
     record: dict[str, Any] = {
-        "date": results.today(), "machine": results.machine(), "device": device, "cases": [],
+        "date": results.today(), "machine": results.machine(), "device": device,
+        "cases": results.earlier(file, options.out).get("cases", []),
     }  # fmt: skip
     os.environ.setdefault("OMP_NUM_THREADS", str(usable_cores()))
     with tempfile.TemporaryDirectory() as temporary:
@@ -239,10 +257,9 @@ def main() -> None:
                 for precision in options.precisions.split(",") if gpus else ["fp32"]:
                     if not gpus and JOBS[name]["model"] not in CPU_ITERATIONS:
                         continue
-                    for case in measure(name, gpus, precision, sources, folder):
-                        record["cases"].append(case)
+                    for case in measure(name, gpus, precision, sources, folder, options.side):
+                        record["cases"] = with_case(record["cases"], case)
                         print(json.dumps(case), flush=True)
-                        file = f"train-{kind}-{record['date']}"
                         results.write(file, record, render(record), options.out)
     print(render(record))
 

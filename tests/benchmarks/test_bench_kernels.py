@@ -18,9 +18,9 @@ from ..backends.cuda.autotune.test_tuner import Offered, new_call
 from ..backends.cuda.simulated import simulate, with_libraries
 
 CALLS = [
-    {"cudnn alone": 1.0, "small_mma": 0.6, "small_wgmma": 0.8},
+    {"cudnn alone": 1.0, "small_mma": 0.6, "small_mma_wgrad": 0.8},
     {"cudnn alone": 1.0, "small_mma": 2.0},
-    {"small_mma": 0.5, "small_wgmma": 0.75},
+    {"small_mma": 0.5, "small_mma_wgrad": 0.75},
 ]
 
 
@@ -28,7 +28,7 @@ def test_what_is_lost_is_what_the_best_that_remains_takes_more() -> None:
     found = losses(CALLS)
     assert found["cudnn alone"] == {"milliseconds": 1.0, "serves": 1, "needed": 0}
     assert found["small_mma"] == {"milliseconds": 0.45, "serves": 2, "needed": 0}
-    assert found["small_wgmma"] == {"milliseconds": 0.0, "serves": 0, "needed": 0}
+    assert found["small_mma_wgrad"] == {"milliseconds": 0.0, "serves": 0, "needed": 0}
     assert found["all small_*"] == {"milliseconds": 0.4, "serves": 2, "needed": 1}
     assert loss_without(CALLS, lambda name: False)["milliseconds"] == 0.0
 
@@ -85,5 +85,5 @@ def test_a_row_of_the_table() -> None:
         "| all own kernels | needed | * (1) |",
         "| cudnn alone | 10.0% | 1.000, 10.0% (1) |",
         "| small_mma | 4.5% | 0.450, 4.5% (2) |",
-        "| small_wgmma | 0.0% | - |",
+        "| small_mma_wgrad | 0.0% | - |",
     ]

@@ -24,7 +24,7 @@ from .libraries import cudnn
 from .libraries.nvimagecodec import Decoder
 from .passes.convert import convert
 from .runtime.background import shared_interpreter
-from .runtime.compile import FOLDER, Kernel, kernel
+from .runtime.compile import Kernel, kernel, texts
 from .runtime.device import Device, describe
 from .runtime.graphs import arrange, capture, on_other_stream
 from .runtime.launch import launch
@@ -102,8 +102,7 @@ class Cuda(Backend):
     def tuner(self) -> Tuner:
         """What chooses among candidates, by timing them on this device: again, where the libraries
         or our kernels have changed."""
-        text = "".join(path.read_text() for path in sorted(FOLDER.glob("*.cu*")))
-        kernels = f"{zlib.crc32(text.encode()):08x}"
+        kernels = f"{zlib.crc32(texts().encode()):08x}"
         libraries = f"cudnn {cudnn.version()}, cublaslt {self.products.library.version}"
         return Tuner(self, f"{self.properties.name}, {libraries}, kernels {kernels}")
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ...tensor import Step, Tensor, sequence
+from ...tensor import Step, Tensor
 from ..autotune.candidate import Candidate, Provider
 from ..libraries.cudnn import CudnnError, Handle, Place, version
 from ..libraries.cudnn_enums import BehaviorNote, HeurMode, NumericalNote
@@ -247,20 +247,17 @@ class Cudnn(Provider):
         return Candidate(name, lambda call: self._make(call, plan))
 
 
-def plan_step(
-    call: CudaCall,
-    plan: Plan,
-    tensors: dict[str, Tensor],
-    places: Sequence[dict[str, int]] = ({},),
-) -> Step:
-    """A step that runs the plan at each of the places (offsets in bytes from the tensors)."""
-    return sequence(plan_steps(call, plan, tensors, places))
+def plan_step(call: CudaCall, plan: Plan, tensors: dict[str, Tensor]) -> Step:
+    """A step that runs the plan."""
+    [step] = plan_steps(call, plan, tensors, [{}])
+    return step
 
 
 def plan_steps(
     call: CudaCall, plan: Plan, tensors: dict[str, Tensor], places: Sequence[dict[str, int]]
 ) -> list[Step]:
-    """A step for each of the places; they share scratch memory, so one runs after another."""
+    """A step for each of the places (offsets in bytes from the tensors); they share scratch memory,
+    so one runs after another."""
     scratch = aligned_workspace(call, plan.workspace)
     handle = call.backend.cudnn.handle
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from ...tensor import Shape
@@ -119,24 +119,6 @@ class Convolution:
         if self.operation == "data" and self.relu is not None:
             result["mask"] = self.x
         return {**result, written[0]: written[1]}
-
-    def one_group(self, group: int) -> Convolution:
-        """That of one of the groups, with views into the whole tensors."""
-        return replace(
-            self, x=self.x.part(1, group), w=self.w.part(0, group), y=self.y.part(1, group)
-        )
-
-    @property
-    def group_offsets(self) -> dict[str, int]:
-        """Of one group's: bytes from each operand to that of the next group."""
-        inputs = self.x.shape[1] * ITEM_BYTES[self.x.dtype]
-        return {
-            "x": inputs,
-            "mask": inputs,
-            "w": self.w.shape[0] * self.w.strides[0] * ITEM_BYTES[self.w.dtype],
-            "y": self.y.shape[1] * ITEM_BYTES[self.y.dtype],
-            "b": self.y.shape[1] * ITEM_BYTES[self.bias or "float32"],
-        }
 
     def graph(self, place: Place) -> Descriptor:
         """Its operations, as cuDNN wants them. CudnnError where it does not know such a graph."""

@@ -108,7 +108,7 @@ class TileConfig:
             "N": self.outputs, "GROUPS": self.groups, "DEEP": self.deep, "TAPS": self.taps,
             "STAGES": self.stages, "BUFFERS": self.buffers, "LOADING": LOADING,
             "MULTIPLYING": self.registers,
-            "MULTIPLY(d, a, b)": multiplication("float32", self.outputs),
+            "MULTIPLY(d, a, b)": multiplication(self.outputs),
         }  # fmt: skip
 
 

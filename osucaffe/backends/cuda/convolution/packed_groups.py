@@ -1,7 +1,7 @@
 """Owns the convolution in groups by packing: a group's channels are copied, so that they lie alone.
 
-cuDNN may have faster kernels for whole tensors than for slices of the channels. Copies take the
-time to read and write them; the bias, the ReLU and the mask come with the one that unpacks.
+cuDNN has faster kernels for whole tensors than for groups. Copies take the time to read and write
+them; the bias, the ReLU and the mask come with the one that unpacks.
 """
 
 from __future__ import annotations
@@ -26,13 +26,16 @@ LAUNCH = 0.002
 
 def packed(convolution: Convolution, group: int) -> Convolution:
     """The convolution of one of the groups, whose channels lie alone."""
-    part = convolution.one_group(group)
-    return replace(part, x=part.x.alone, y=part.y.alone)
+    x, w, y = (
+        each.part(axis, group)
+        for each, axis in ((convolution.x, 1), (convolution.w, 0), (convolution.y, 1))
+    )
+    return replace(convolution, x=x.alone, w=w, y=y.alone)
 
 
 def can_pack(convolution: Convolution, group: int) -> bool:
     """Whether each group's filters begin where cuDNN wants operands."""
-    return packed(convolution, group).group_offsets["w"] % ALIGNMENT == 0
+    return packed(convolution, group).w.nbytes % ALIGNMENT == 0
 
 
 class PackedGroups(Cudnn):
@@ -61,8 +64,7 @@ class PackedGroups(Cudnn):
         tensors = {name: bound[name] for name in "xwy"}
         packs = {"x": temporary(call, part.x.shape), "y": temporary(call, part.y.shape)}
         *read, _ = self._whole.operands
-        weights = part.group_offsets["w"]
-        places = [{"w": i * weights} for i in range(self._group)]
+        places = [{"w": i * part.w.nbytes} for i in range(self._group)]
         steps = []
         for i, run in enumerate(plan_steps(call, plan, {**tensors, **packs}, places)):
             # One group after another: the copies are smaller, and in the cache when they are read.

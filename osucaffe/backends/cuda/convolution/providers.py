@@ -24,7 +24,6 @@ from .packed_groups import MOST_GROUPS, PackedGroups, can_pack
 from .problem import Problem
 from .small_mma import SmallMma, small
 from .small_mma_wgrad import SmallMmaWgrad
-from .small_wgmma import SmallWgmma
 from .space_to_depth import SpaceToDepthCudnn
 from .wgmma import good_enough
 from .wgrad_tf32 import WgradTf32, weight_gradient
@@ -50,9 +49,7 @@ def forward(call: CudaCall, problem: Problem) -> list[Provider]:
     if space_to_depth.pays(problem):
         return _by_space_to_depth(call, problem, "forward")
     tiny = small(gpu, precision, dtype, problem)
-    own: list[Provider] = []
-    if tiny:
-        own = [kind(gpu, tiny, x, flipped=False) for kind in (SmallMma, SmallWgmma)]
+    own: list[Provider] = [SmallMma(gpu, tiny, x, flipped=False)] if tiny else []
     found = implicit_gemm(gpu, precision, problem)
     large: list[Provider] = [ImplicitGemmTf32(gpu, found)] if found else []
     others = _by_libraries(call, problem, "forward", large)
@@ -76,8 +73,7 @@ def data_gradient(call: CudaCall, problem: Problem) -> list[Provider]:
         large = [ImplicitGemmTf32(gpu, found.gradient(masked=masked))]
     others = _by_libraries(call, problem, "data", large)
     if tiny := small(gpu, backend.precision, backend.dtype, problem):
-        dy = call.needed("dy")
-        others += [kind(gpu, tiny.transposed, dy, flipped=True) for kind in (SmallMma, SmallWgmma)]
+        others.append(SmallMma(gpu, tiny.transposed, call.needed("dy"), flipped=True))
     return others
 
 
@@ -169,14 +165,8 @@ def _cudnn(
     providers: list[Provider] = []
     for each in asked:
         kind = "fused" if each is fused else "alone"
-        ask = functools.partial(Cudnn, backend, unless=unless, eager=eager)
         step = functools.partial(_step, operation, each is fused)
-        providers.append(ask(f"cudnn {kind}", each, step))
-        if 1 < problem.group <= MOST_GROUPS:
-            part = each.one_group(problem.group)
-            if not any(part.group_offsets[name] % 16 for name in each.operands):
-                slices = functools.partial(_slices, operation, each is fused, problem.group, part)
-                providers.append(ask(f"cudnn {kind} on slices", part, slices))
+        providers.append(Cudnn(backend, f"cudnn {kind}", each, step, unless=unless, eager=eager))
     if asked == [fused]:
         step = functools.partial(_step, operation, False)
         providers.append(Spare(Cudnn(backend, "cudnn alone", plain, step)))
@@ -205,16 +195,6 @@ def _step(operation: str, fused: bool, call: CudaCall, plan: Plan) -> Step:
     """A step that runs a plan on whole tensors."""
     tensors, behind = bind(call, operation, fused=fused)
     return sequence([plan_step(call, plan, tensors), *behind])
-
-
-def _slices(
-    operation: str, fused: bool, group: int, part: Convolution, call: CudaCall, plan: Plan
-) -> Step:
-    """A step that runs a plan on slices of the channels, one for each group."""
-    tensors, behind = bind(call, operation, fused=fused)
-    offsets = part.group_offsets
-    places = [{name: i * offsets[name] for name in tensors} for i in range(group)]
-    return sequence([plan_step(call, plan, tensors, places), *behind])
 
 
 def _gemm(call: CudaCall, problem: Problem, operation: str) -> Provider:

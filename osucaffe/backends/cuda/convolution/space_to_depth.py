@@ -27,7 +27,7 @@ from .operands import bind_blobs, temporary
 from .problem import Problem
 
 MOST_CHANNELS = 4
-PIXELS = (1, 2, 4)
+MOST_PIXELS = 4
 LEAST_WORK = 1e9
 """Multiplications from which on it is tried with stride 1."""
 
@@ -161,12 +161,12 @@ class SpaceToDepth:
 
 
 def forms(dtype: str, problem: Problem) -> list[SpaceToDepth]:
-    """The forms of a convolution in elements of dtype, with more and more pixels."""
+    """The forms of a convolution in elements of dtype: with one pixel, and with the most."""
     stride, pad, _ = problem.window
+    most = math.gcd(problem.y[3], MOST_PIXELS)
     return [
         SpaceToDepth(problem.x, problem.w, problem.y, stride, pad, pixels, dtype)
-        for pixels in PIXELS
-        if problem.y[3] % pixels == 0
+        for pixels in dict.fromkeys((1, most))
     ]
 
 

@@ -11,13 +11,6 @@ from ...tensor import Shape
 from ..runtime.device import Device
 from .problem import Problem
 
-INSTRUCTIONS = {
-    "float32": ("k8.f32.tf32.tf32", "1, 1"),
-    "bfloat16": ("k16.f32.bf16.bf16", "1, 1, 0, 0"),
-    "float16": ("k16.f32.f16.f16", "1, 1, 0, 0"),
-}
-"""The end of the multiplication's name and of its operands, by element type."""
-
 
 @dataclass(frozen=True)
 class Correlation:
@@ -83,12 +76,11 @@ TF32_A_CYCLE, GOOD_SHARE = 2048, 0.225
 """Additions and multiplications of a multiprocessor's tensor cores in a cycle; a share of them."""
 
 
-def multiplication(dtype: str, outputs: int, *, from_registers: bool = False) -> str:
+def multiplication(outputs: int, *, from_registers: bool = False) -> str:
     """The instruction d (64 x outputs, of 128 threads) += a b, in C++.
 
     d: a thread's sums; b, a: operands in shared memory, or a: four words of each thread's.
     """
-    name, end = INSTRUCTIONS[dtype]
     sums, words = outputs // 2, 4 if from_registers else 1
     *places, right = (f"%{i}" for i in range(sums + words + 1))
     left = f"{{{', '.join(places[sums:])}}}" if from_registers else places[sums]
@@ -96,6 +88,7 @@ def multiplication(dtype: str, outputs: int, *, from_registers: bool = False) ->
     constraints = ", ".join(f'"+f"((d)[{i}])' for i in range(sums))
     return (
         f'asm volatile("{{.reg .pred add; setp.eq.u32 add, 1, 1; '
-        f"wgmma.mma_async.sync.aligned.m64n{outputs}{name} {{{', '.join(places[:sums])}}}, "
-        f'{left}, {right}, add, {end};}}" : {constraints} : {", ".join(given)}, "l"(b))'
+        f"wgmma.mma_async.sync.aligned.m64n{outputs}k8.f32.tf32.tf32 "
+        f"{{{', '.join(places[:sums])}}}, "
+        f'{left}, {right}, add, 1, 1;}}" : {constraints} : {", ".join(given)}, "l"(b))'
     )

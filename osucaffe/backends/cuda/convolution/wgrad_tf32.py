@@ -108,7 +108,7 @@ class TileConfig:
             "MAPS_PITCH": stage.maps_pitch, "STEPS": stage.steps, "LAST_STEPS": stage.last,
             "OUTPUTS": tile.outputs, "PART": tile.part, "KROWS": tile.rows,
             "CONSUMERS": tile.consumers, "REGISTERS": self.registers[0], "FEW": self.registers[1],
-            "MULTIPLY(d, a, b)": multiplication("float32", tile.outputs, from_registers=True),
+            "MULTIPLY(d, a, b)": multiplication(tile.outputs, from_registers=True),
         }  # fmt: skip
 
 

@@ -1,4 +1,5 @@
 // Owns space to depth: strided images with few channels become smaller ones with many.
+// Worth 40 % of an iteration of CaffeNet in tf32 (make bench-kernels).
 //
 // C, SH, SW, PH, PW, KH, KW: channels, stride, padding and kernel of the convolution; BW = SW *
 // PIXELS: the width of a block; FOLDED: channels of the folded image, (dh, dw, c) and padding; FH, FW:

@@ -21,7 +21,6 @@ DEFAULT_SHARED = 48 << 10
 OPTIONS = ("-std=c++17",)
 ARCHITECTURE_SPECIFIC = {
     "implicit_gemm_tf32": "90a",
-    "small_wgmma": "90a",
     "wgrad_tf32": "90a",
 }
 """Files of kernels with instructions of one architecture alone, and which."""
@@ -29,8 +28,13 @@ ARCHITECTURE_SPECIFIC = {
 
 @functools.cache
 def read(name: str) -> str:
-    """The text of a file of kernels."""
-    return (FOLDER / name).read_text()
+    """The text of a file of kernels without its comments: what is cached outlives better words."""
+    return re.sub(r"^ *//.*\n", "", (FOLDER / name).read_text(), flags=re.MULTILINE)
+
+
+def texts() -> str:
+    """The text of all files of kernels."""
+    return "".join(read(path.name) for path in sorted(FOLDER.glob("*.cu*")))
 
 
 def architecture(capability: int, supported: tuple[int, ...]) -> str:

@@ -16,6 +16,7 @@ from osucaffe.backends.cuda.autotune.candidate import Candidate, Provider, Spare
 from osucaffe.backends.cuda.autotune.trial import Trial
 from osucaffe.backends.cuda.autotune.tuner import Tuner, disagreeing, signature
 from osucaffe.backends.cuda.registry import CudaCall
+from osucaffe.backends.cuda.runtime import compile
 from osucaffe.backends.tensor import Tensor
 from osucaffe.errors import UserError
 
@@ -237,13 +238,14 @@ def test_a_library_is_not_asked_to_the_end_where_each_takes_long(call: CudaCall)
 def test_what_is_remembered_is_of_these_kernels(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """An installed package has compiled Python files beside them."""
+    """An installed package has compiled Python files beside them. Comments make no difference."""
     simulate(monkeypatch)
-    monkeypatch.setattr(backend, "FOLDER", tmp_path)
+    monkeypatch.setattr(compile, "FOLDER", tmp_path)
     monkeypatch.setattr(backend.cudnn, "version", lambda: "9.20.0")
     (tmp_path / "__pycache__").mkdir()
     names = set()
-    for text in "one", "other":
+    for text in "one\n", "// Worth it.\none\n", "other\n":
+        compile.read.cache_clear()
         (tmp_path / "some.cu").write_text(text)
         made = with_libraries(Cuda())
         del made.tuner

@@ -11,15 +11,14 @@ import pytest
 
 from osucaffe.backends.cpu import Cpu
 from osucaffe.backends.cuda import Cuda
-from osucaffe.backends.cuda.convolution import small_mma_wgrad, small_wgmma
+from osucaffe.backends.cuda.convolution import small_mma_wgrad
 from osucaffe.backends.cuda.convolution.small_mma import TRIED, Small
 
 from ...running import Output, run_call
-from ..devices import DEVICES, H200
+from ..devices import DEVICES
 from ..simulated import force, simulate, with_libraries
 from .test_layers import LAYERS, TOLERANCES, close
 
-NUMBERS = [*itertools.product(range(TRIED), ["small_mma", "small_wgmma"])]
 SMALL = [name for name in LAYERS if name.startswith(("LeNet", "CIFAR"))]
 
 
@@ -52,9 +51,9 @@ def run(layer: str, make: Callable[[], Any], *, masked: bool = False) -> dict[st
 )
 def test_all_configs_compile(layer: str, precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
     simulate(monkeypatch)
-    for number, kind in NUMBERS:
+    for number in range(TRIED):
         with monkeypatch.context() as patch:
-            force(patch, kind, number)
+            force(patch, "small_mma", number)
             run(layer, lambda: with_libraries(Cuda(precision=precision)), masked=number % 2 > 0)
 
 
@@ -66,9 +65,9 @@ def test_all_configs_agree(layer: str, precision: str, monkeypatch: pytest.Monke
     wanted = run(layer, Cpu)
     x = np.random.default_rng(1).normal(size=LAYERS[layer][0])  # as `run` draws it
     stopped = wanted | {"dx": np.where(x > 0, wanted["dx"], 0)}
-    for (number, kind), masked in itertools.product(NUMBERS, [False, True]):
+    for number, masked in itertools.product(range(TRIED), [False, True]):
         with monkeypatch.context() as patch:
-            force(patch, kind, number)
+            force(patch, "small_mma", number)
             found = run(layer, lambda: backend, masked=masked)
         for name, values in (stopped if masked else wanted).items():
             close(found[name], values, TOLERANCES[precision])
@@ -87,23 +86,3 @@ def test_configs_fit_the_device(gpu: str, dtype: str) -> None:
             assert config.threads in range(32, 513, 32)
             rows, parts = dict(config.macros)["ROWS"], config.grid[1:]
             assert len(parts) < 2 or (parts[0] - 1) * rows < 16 <= parts[0] * rows
-
-
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_configs_for_warp_groups_cover_the_output(dtype: str) -> None:
-    for batch, inputs in itertools.product((1, 100), (3, 32)):
-        small = Small((batch, inputs, 18, 18), (batch, 50, 16, 16), (5, 5), (1, 1), dtype)
-        configs = small_wgmma.configs(H200, small)
-        assert 1 < len(configs) <= TRIED
-        for config in configs:
-            macros = dict(config.macros)
-            assert config.words * 4 <= H200.shared_memory
-            assert config.threads in range(128, 513, 128)
-            assert macros["ACROSS"] * 8 == 16
-            assert config.grid[1] * macros["DOWN"] * 8 == 16
-            assert (config.grid[2] - 1) * macros["OWN"] < 50 <= config.grid[2] * macros["OWN"]
-            units = -(-inputs * (4 if dtype == "float32" else 2) // 16) * 25
-            assert (macros["STAGES"] - 1) * macros["STAGE"] < units
-            assert units <= macros["STAGES"] * macros["STAGE"]
-    for name, device in DEVICES.items():
-        assert bool(small_wgmma.configs(device, small)) == (name == "H200")

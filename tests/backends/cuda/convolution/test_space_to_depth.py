@@ -47,7 +47,7 @@ def test_images(name: str, channels_last: bool, tmp_path: Path) -> None:
         "FW": columns, "PH": folding.pad[0], "PW": folding.pad[1], "BW": folding.block[1],
         "FOLDED": channels,
     }  # fmt: skip
-    kernel = read("space_to_depth.cu").partition("// Where the weight of a folded filter")[0]
+    kernel = read("space_to_depth.cu").partition("__device__ __forceinline__ int kernel_row")[0]
     text = f"""#include "{HEADER}"
 #define FOR_EACH(count) for (int64_t id = threadIdx.x; id < (count); id += 64)
 inline float to_float(float x) {{ return x; }}
