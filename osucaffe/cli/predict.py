@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import UserError
-from . import buckets, options
+from . import options, rank_options
 
 if TYPE_CHECKING:
     from ..predict.cluster import Cluster
@@ -56,7 +56,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="weak",
         help="batch_size is each rank's (weak, the default) or is divided among them (strong)",
     )
-    buckets.add_argument(parser, "the least that travels at once; auto: what takes the least time")
+    rank_options.add_bucket(
+        parser, "the least that travels at once; auto: what takes the least time"
+    )
     add("--algorithm", metavar="NAME", default="auto", help="as in osucaffe train")
     add("--tuning", metavar="FILE", help="a tuning table that `osucaffe tune` wrote")
     add("--flat", action="store_true", help="no levels: one communicator over all ranks")
@@ -108,8 +110,8 @@ def run(args: argparse.Namespace) -> None:
         here = []
         for design in designs if size > 1 else ["one rank"]:
             base = DESIGNS.get(design, ParallelConfig())
-            config = replace(base, bucket=buckets.nbytes(args), scaling=args.scal)
-            sizes = [*candidates(sketch, config)] if buckets.is_auto(args) else []
+            config = replace(base, bucket=rank_options.bucket_nbytes(args), scaling=args.scal)
+            sizes = [*candidates(sketch, config)] if rank_options.tunes_bucket(args) else []
             tried = {
                 size: simulation.predict(
                     design, replace(config, bucket=size), args.iterations, args.seed

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from osucaffe.cli import buckets, ranks
+from osucaffe.cli import rank_options, ranks
 from osucaffe.comm.topology import Location, Topology
 from osucaffe.errors import UserError
 from osucaffe.parallel import tuned
@@ -54,9 +54,13 @@ def test_what_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
     def parse(*given: str) -> argparse.Namespace:
         return parser.parse_args(given)
 
-    assert buckets.nbytes(parse("--bucket_mb", "auto")) == buckets.nbytes(parse()) == 16 * MB
-    assert buckets.is_auto(parse("--bucket_mb", "auto"))
-    assert not buckets.is_auto(parse("--bucket_mb", "0.5"))
+    assert (
+        rank_options.bucket_nbytes(parse("--bucket_mb", "auto"))
+        == rank_options.bucket_nbytes(parse())
+        == 16 * MB
+    )
+    assert rank_options.tunes_bucket(parse("--bucket_mb", "auto"))
+    assert not rank_options.tunes_bucket(parse("--bucket_mb", "0.5"))
     with pytest.raises(SystemExit):
         parse("--bucket_mb", "best")
     assert "--bucket_mb: invalid number value: 'best'" in capsys.readouterr().err
