@@ -139,7 +139,7 @@ def _train(args: argparse.Namespace, job: Job) -> int:
     param = _read(args)
     check_alike(args, job, param)
     args, topology = ranks.place(args, job)
-    comm_profile.prepare(args, job)
+    args = comm_profile.prepare(args, job)
     backend = options.make_backend(args)
     roles = servers.assign_roles(args, job, topology)
     if roles is not None and roles.serves:
