@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check
 ITERATIONS ?= 3000
 
-.PHONY: help train test test-long test-quick test-lowest test-newest test-pythons test-gpu lint docs bench-cpu bench-data bench-gpu bench-setup bench-kernels bench-train bench-scaling bench-comm bench-comm-cpu bench-recurrent bench-infer clean fuzz bench-servers papers bench-predict
+.PHONY: help train test test-long test-quick test-lowest test-newest test-pythons test-gpu lint docs bench-cpu bench-data bench-gpu bench-setup bench-kernels bench-train bench-scaling bench-comm bench-comm-cpu bench-recurrent bench-infer clean fuzz bench-servers papers bench-predict bench-ranks
 .DELETE_ON_ERROR:
 
 help:
@@ -35,6 +35,7 @@ help:
 	@echo "make bench-comm-cpu  all collectives on CPUs, beside the MPI library's (MAX_MB=16)"
 	@echo "make bench-servers  parameter servers by each channel, beside a ring"
 	@echo "make papers     what the published systems' figures would be with our designs, predicted"
+	@echo "make bench-ranks  several ranks on a GPU under MPS, by --ranks_per_gpu auto; PYTHON=..."
 	@echo "make bench-predict  predictions beside real runs, on this machine and between namespaces"
 	@echo "make clean      remove the environment, the data and everything else made here"
 
@@ -140,6 +141,9 @@ bench-train: $(if $(filter python3,$(PYTHON)),$(VENV)/bench.stamp)
 # The same Python needs mpi4py, and the MPI that it was built for.
 bench-scaling:
 	$(PYTHON) -m benchmarks.bench_scaling
+
+bench-ranks:
+	$(PYTHON) -m benchmarks.bench_ranks_per_gpu
 
 bench-comm:
 	$(PYTHON) -m benchmarks.bench_comm --gpu

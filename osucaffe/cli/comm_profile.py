@@ -32,13 +32,13 @@ def add_arguments(group: argparse._ArgumentGroup) -> None:
     )
 
 
-def prepare(args: argparse.Namespace, job: Job) -> None:
-    """Let a run be profiled, if one is asked for. UserError where there is nothing to profile, or
-    the file cannot be written."""
+def prepare(args: argparse.Namespace, job: Job) -> argparse.Namespace:
+    """The options as they are for a run that is profiled, if one is asked for. UserError where
+    there is nothing to profile, or the file cannot be written."""
     from ..files import write_bytes
 
     if not args.comm_profile:
-        return
+        return args
     if job.size == 1:
         raise UserError("--comm_profile: one rank sends nothing: give --ranks, too")
     if args.servers:
@@ -50,7 +50,8 @@ def prepare(args: argparse.Namespace, job: Job) -> None:
         write_bytes(args.comm_profile, b"{}")
     if args.gpu is not None and not args.no_graph:
         logger.warning("--comm_profile: iterations run without CUDA graphs, which show no parts")
-        args.no_graph = True
+        return argparse.Namespace(**vars(args) | {"no_graph": True})
+    return args
 
 
 def writer(path: str) -> Callable[[Sequence[Records]], None]:

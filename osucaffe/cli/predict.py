@@ -19,12 +19,12 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import UserError
-from . import options
+from . import options, rank_options
 
 if TYPE_CHECKING:
     from ..predict.cluster import Cluster
@@ -56,12 +56,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="weak",
         help="batch_size is each rank's (weak, the default) or is divided among them (strong)",
     )
-    add(
-        "--bucket_mb",
-        metavar="MB",
-        type=options.not_negative,
-        default=16.0,
-        help="the least that travels at once (default: 16)",
+    rank_options.add_bucket(
+        parser, "the least that travels at once; auto: what takes the least time"
     )
     add("--algorithm", metavar="NAME", default="auto", help="as in osucaffe train")
     add("--tuning", metavar="FILE", help="a tuning table that `osucaffe tune` wrote")
@@ -82,6 +78,7 @@ def run(args: argparse.Namespace) -> None:
     """Predict, print a table, and write what is asked for."""
     from ..comm.tuning import Selection
     from ..parallel.config import ParallelConfig
+    from ..parallel.tuned import candidates, choose
     from ..predict.cluster import read_cluster
     from ..predict.iteration import DESIGNS, Simulation
     from ..proto import read_net, read_solver
@@ -113,11 +110,18 @@ def run(args: argparse.Namespace) -> None:
         here = []
         for design in designs if size > 1 else ["one rank"]:
             base = DESIGNS.get(design, ParallelConfig())
-            config = ParallelConfig(
-                base.aggregation, base.propagation, int(args.bucket_mb * 2**20), args.scal
-            )
-            here.append(simulation.predict(design, config, args.iterations, args.seed))
-            print(_row(here[-1]), flush=True)
+            config = replace(base, bucket=rank_options.bucket_nbytes(args), scaling=args.scal)
+            sizes = [*candidates(sketch, config)] if rank_options.tunes_bucket(args) else []
+            tried = {
+                size: simulation.predict(
+                    design, replace(config, bucket=size), args.iterations, args.seed
+                )
+                for size in sizes or [config.bucket]
+            }
+            size = choose({size: each.ms for size, each in tried.items()}, config.bucket)
+            here.append(tried[size])
+            chosen = f"  --bucket_mb {size / 2**20:g}" if len(sizes) > 1 else ""
+            print(_row(here[-1]) + chosen, flush=True)
         if len(here) > 1:
             print(_verdict(here))
         found += here

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import UserError
-from . import comm_profile, options, restarts, servers
+from . import comm_profile, options, rank_options, ranks_per_gpu, restarts, servers
 
 if TYPE_CHECKING:
     from ..comm.create import CommConfig
@@ -45,90 +45,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--ranks", metavar="N", type=options.positive, help="start so many ranks on this machine"
     )
+    ranks_per_gpu.add_argument(group)
     restarts.add_argument(group)
-    _add_design(group)
+    rank_options.add_design(group)
     servers.add_arguments(group)
-    _add_communication(group)
+    rank_options.add_communication(group)
     comm_profile.add_arguments(group)
-
-
-def _add_design(group: argparse._ArgumentGroup) -> None:
-    """Who computes what, and what travels when."""
-    add = group.add_argument
-    add(
-        "--scal",
-        choices=("weak", "strong"),
-        default="weak",
-        help="batch_size is each rank's (weak, the default) or is divided among them (strong)",
-    )
-    add(
-        "--aggregation",
-        choices=("blocking", "layerwise"),
-        default="layerwise",
-        help="gradients travel after backward, or beside it (default: layerwise)",
-    )
-    add(
-        "--propagation",
-        choices=("auto", "none", "blocking", "overlapped", "sharded"),
-        default="auto",
-        help="each rank updates all weights (none), or rank 0 does and sends them before the next "
-        "forward, or beside it; sharded: each rank updates and sends a part; auto (the default): "
-        "sharded on GPUs of one host, else none",
-    )
-    add(
-        "--bucket_mb",
-        metavar="MB",
-        type=options.not_negative,
-        default=16.0,
-        help="the least that travels at once: of gradients beside backward, or of weights beside "
-        "forward (default: 16)",
-    )
-    add(
-        "--gradient_type",
-        choices=("float32", "bfloat16", "float16"),
-        default="float32",
-        help="the type in which gradients travel (default: float32)",
-    )
-
-
-def _add_communication(group: argparse._ArgumentGroup) -> None:
-    """How it travels."""
-    add = group.add_argument
-    add(
-        "--comm",
-        metavar="KIND",
-        default="auto",
-        help="mpi, hierarchical, or for GPUs nccl, ipc, nccl+ipc, copy (default: auto, by where "
-        "the ranks are)",
-    )
-    add(
-        "--algorithm",
-        metavar="NAME",
-        default="auto",
-        help="the algorithm of collective operations; auto (the default): as the tuning table says",
-    )
-    add(
-        "--check",
-        metavar="N",
-        type=options.positive,
-        default=0,
-        help="compare the ranks' weights every N iterations, and end the job where they differ",
-    )
-    add("--tuning", metavar="FILE", help="a tuning table that `osucaffe tune` wrote")
-    add(
-        "--comm_timeout",
-        metavar="S",
-        type=options.not_negative,
-        default=300.0,
-        help="end the job when a rank waits longer than this for others (0: never; default: 300)",
-    )
-    add(
-        "--group",
-        metavar="N",
-        type=options.positive,
-        default=0,
-        help="take each N ranks of a machine for a machine of their own, to try out hierarchies",
-    )
 
 
 def launch(args: argparse.Namespace, check: Callable[[], None] = lambda: None) -> None:
@@ -140,24 +62,31 @@ def launch(args: argparse.Namespace, check: Callable[[], None] = lambda: None) -
     """
     from ..comm.job import launched_by
 
-    if launched_by() or restarts.watched():
+    shares = ranks_per_gpu.asked(args)
+    if launched_by() or restarts.watched() or ranks_per_gpu.started():
         return
     gpus = [] if args.gpu is None else _gpus(args.gpu)
     wanted = args.ranks or (len(gpus) or 1) + servers.count(args)
     most = getattr(args, "max_restarts", 0)
-    if wanted == 1 and not most:
+    if wanted == 1 and not most and not shares:
         return
     check()
-    command = [sys.executable, "-P", "-m", "osucaffe", *sys.argv[1:]]
-    if wanted > 1:
-        command = [find_mpiexec(wanted), "-n", str(wanted), *command]
     if sys.stderr and sys.stderr.isatty():
         os.environ[_TERMINAL] = f"{platform.node()}:{os.ttyname(sys.stderr.fileno())}"
+    if shares:
+        sys.exit(ranks_per_gpu.run(args, len(gpus), _command))
     if args.gpu is None and wanted > 1:
         _stay_on_loopback()
+    command = _command(wanted)
     if most:
         sys.exit(restarts.watch_over(command, most, restarts.prefix_of(args.solver)))
     os.execv(command[0], command)
+
+
+def _command(ranks: int) -> list[str]:
+    """What starts this command as so many ranks."""
+    command = [sys.executable, "-P", "-m", "osucaffe", *sys.argv[1:]]
+    return [find_mpiexec(ranks), "-n", str(ranks), *command] if ranks > 1 else command
 
 
 def _stay_on_loopback() -> None:
@@ -239,8 +168,16 @@ def make_process_group(
     from ..parallel.config import ParallelConfig
     from ..parallel.data_parallel import DataParallel
 
-    bucket = int(args.bucket_mb * 2**20)
-    config = ParallelConfig(args.aggregation, args.propagation, bucket, args.scal)
+    config = ParallelConfig(
+        args.aggregation, args.propagation, rank_options.bucket_nbytes(args), args.scal
+    )
+    if rank_options.tunes_bucket(args):
+        from ..parallel.tuned import Tuned
+
+        if roles is not None or args.comm_profile:
+            other = "--servers" if roles is not None else "--comm_profile"
+            raise UserError(f"--bucket_mb auto does not go with {other}: give it a number")
+        return Tuned(job, topology, _comm_config(args), config)
     if roles is not None:
         from ..parallel.served import Served
 

@@ -15,7 +15,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..errors import UserError
 from . import options
@@ -62,7 +62,7 @@ def watch_over(command: Sequence[str], most: int, prefix: str) -> int:
     code, state = 0, ""
     for number in range(most + 1):
         told = {"number": number, "most": most, "code": code, "state": state}
-        code, stopped = _run(command, {_VARIABLE: json.dumps(told)})
+        code, stopped = run(command, {_VARIABLE: json.dumps(told)})
         if stopped or code in _FINAL:
             return code
         state = _newest(prefix, before)
@@ -81,18 +81,20 @@ def _newest(prefix: str, before: frozenset[Stamp]) -> str:
     return str(found.path) if found else ""
 
 
-def _run(command: Sequence[str], told: dict[str, str]) -> tuple[int, bool]:
-    """Run a command to its end. Returns its exit code, and whether this process was to stop it."""
+def run(command: Sequence[str], told: dict[str, str], stderr: Any = None) -> tuple[int, bool]:
+    """Run a command to its end, with variables of the environment; stderr: a file for what it says
+    there. Returns its exit code, and whether this process was to stop it."""
     import subprocess
 
     from ..parent import end_with_parent
 
     parent, stopped = os.getpid(), False
     # A group of its own: of a terminal's signals it gets one, which is passed on.
-    run = subprocess.Popen(
+    child = subprocess.Popen(
         command,
         env=os.environ | told,
         stdin=subprocess.DEVNULL,
+        stderr=stderr,
         process_group=0,
         preexec_fn=lambda: end_with_parent(parent),
     )
@@ -100,11 +102,11 @@ def _run(command: Sequence[str], told: dict[str, str]) -> tuple[int, bool]:
     def pass_on(number: int, frame: FrameType | None) -> None:
         nonlocal stopped
         stopped = stopped or number != signal.SIGHUP
-        run.send_signal(number)
+        child.send_signal(number)
 
     handlers = {number: signal.signal(number, pass_on) for number in _STOPS}
     try:
-        code = run.wait()
+        code = child.wait()
     finally:
         for number, handler in handlers.items():
             signal.signal(number, handler)

@@ -26,7 +26,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from . import comm_profile, keeping, options, ranks, restarts, servers
+from . import comm_profile, keeping, options, ranks, ranks_per_gpu, restarts, servers
 from .agreement import check_alike
 
 if TYPE_CHECKING:
@@ -94,6 +94,10 @@ def run(args: argparse.Namespace) -> int:
     with job.together():
         ranks.check_size(args, job)
         ranks.take_terminal(job)
+        if ranks_per_gpu.is_trial():
+            from . import trial
+
+            return trial.run(args, job, _read(args))
         return _train(args, job)
 
 
@@ -130,11 +134,12 @@ def _train(args: argparse.Namespace, job: Job) -> int:
     standard_error = log.start(args.log_dir if first else None)
     if not first:
         log.quieten()
+    ranks_per_gpu.tell()
     restarts.begin(args, job)
     param = _read(args)
     check_alike(args, job, param)
     args, topology = ranks.place(args, job)
-    comm_profile.prepare(args, job)
+    args = comm_profile.prepare(args, job)
     backend = options.make_backend(args)
     roles = servers.assign_roles(args, job, topology)
     if roles is not None and roles.serves:

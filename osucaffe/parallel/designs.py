@@ -62,11 +62,7 @@ def measure(
 ) -> list[tuple[Design, float]]:
     """Each design with the batches of all ranks that it trains in a second, the fastest first. All
     ranks call it together. param: the solver's settings. seconds: about how long a turn takes."""
-    quiet = caffe_pb2.SolverParameter()
-    quiet.CopyFrom(param)
-    quiet.display = quiet.test_interval = quiet.snapshot = 0
-    quiet.ClearField("snapshot_after_train")
-    quiet.test_initialization = False
+    quiet = quieten(param)
     rates: dict[Design, float] = {}
     for _ in range(ROUNDS):
         for design in designs(job.size):
@@ -75,6 +71,16 @@ def measure(
             rates[design] = max(rate, rates.get(design, 0.0))
             report(f"{design.name:20} {rate:>10.2f} batches/s")
     return sorted(rates.items(), key=lambda item: -item[1])
+
+
+def quieten(param: caffe_pb2.SolverParameter) -> caffe_pb2.SolverParameter:
+    """The settings without displays, tests and snapshots."""
+    quiet = caffe_pb2.SolverParameter()
+    quiet.CopyFrom(param)
+    quiet.display = quiet.test_interval = quiet.snapshot = 0
+    quiet.ClearField("snapshot_after_train")
+    quiet.test_initialization = False
+    return quiet
 
 
 def _turn(
@@ -100,12 +106,17 @@ def _turn(
         workers = job
         group = DataParallel(job, topology, design.comm, design.parallel)
     solver = Solver(param, backend, file=file, group=group)
-    solver.step(2)  # libraries choose, and data starts to come
+    took = seconds_of_iteration(workers, solver, seconds)
+    solver.close()
+    return workers.size / took
+
+
+def seconds_of_iteration(workers: Job, solver: Solver, seconds: float) -> float:
+    """How long the slowest rank takes for an iteration, measured for about so many seconds."""
+    solver.step(3)  # libraries choose, data starts to come, a GPU captures its graph
     once = _seconds(workers, solver, 1)
     count = max(1, round(seconds / 3 / once))
-    times = [_seconds(workers, solver, count) / count for _ in range(3)]
-    solver.close()
-    return workers.size / statistics.median(times)
+    return statistics.median(_seconds(workers, solver, count) / count for _ in range(3))
 
 
 def _seconds(workers: Job, solver: Solver, iterations: int) -> float:
@@ -114,6 +125,7 @@ def _seconds(workers: Job, solver: Solver, iterations: int) -> float:
     begun = time.perf_counter()
     solver.step(iterations)
     solver.group.synchronize_weights()
+    solver.backend.synchronize()
     return float(max(workers.gather(time.perf_counter() - begun)))
 
 

@@ -3,17 +3,28 @@
 from __future__ import annotations
 
 import json
+from argparse import Namespace
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from osucaffe.comm.profile import Message, Operation
+from osucaffe.backends.cpu import Cpu
+from osucaffe.cli import comm_profile
+from osucaffe.comm.create import CommConfig
+from osucaffe.comm.job import Job
+from osucaffe.comm.profile import Clock, Message, Operation, Profile
+from osucaffe.comm.topology import discover
+from osucaffe.parallel import data_parallel
+from osucaffe.parallel.config import ParallelConfig
 from osucaffe.parallel.profile_report import size_bucket, summarize
-from osucaffe.parallel.profiled import Gradient, Pass, Records
-from osucaffe.proto import read_weights
+from osucaffe.parallel.profiled import WARM_UP, Gradient, Pass, Profiled, Records
+from osucaffe.proto import SolverParameter, parse_text, read_weights
+from osucaffe.solvers import Solver
 from tests.comm.ranks import mpiexec, needs_mpi
+from tests.comm.test_profile import Silent
 
 from .equivalence import NET, make_data
 
@@ -64,6 +75,76 @@ def test_sizes() -> None:
     assert [size_bucket(each) for each in sizes] == [
         "0 - 4 KB", "0 - 4 KB", "4 KB - 128 KB", "128 KB - 1 MB", "1 MB - 16 MB", "> 64 MB",
     ]  # fmt: skip
+
+
+class Ticks(Clock):
+    """Each look at it is one second after the one before."""
+
+    def __init__(self) -> None:
+        self._now = 0
+
+    def mark(self, stream: Any = None) -> int:
+        self._now += 1
+        return self._now
+
+
+LAYERS = """
+layer { name: "x" type: "DummyData" top: "x" top: "y"
+  dummy_data_param { shape { dim: 2 dim: 3 } shape { dim: 2 dim: 3 } } }
+layer { name: "one" type: "InnerProduct" bottom: "x" top: "one" inner_product_param {
+  num_output: 3 weight_filler { type: "xavier" } } }
+layer { name: "two" type: "InnerProduct" bottom: "one" top: "two" inner_product_param {
+  num_output: 3 weight_filler { type: "xavier" } } }
+layer { name: "loss" type: "EuclideanLoss" bottom: "two" bottom: "y" top: "loss" }
+"""
+
+
+@pytest.mark.parametrize("propagation", ["none", "overlapped"])
+@pytest.mark.parametrize("iter_size", [1, 2])
+def test_parts_and_iterations_are_by_one_clock(
+    monkeypatch: pytest.MonkeyPatch, propagation: str, iter_size: int
+) -> None:
+    """The parts of all iterations are the time from the begin of the first to the end of the last,
+    as who makes the iterations sees it, but for its own looks at the clock."""
+    clock, iterations, reports = Ticks(), 5, list[list[Records]]()
+    monkeypatch.setattr(Profile, "make_clock", lambda profile, comm: clock)
+    monkeypatch.setattr(data_parallel, "make_communicator", lambda *_, **__: Silent(2, "node"))
+    config = ParallelConfig(propagation=propagation, bucket=0)
+    job = Job()
+    group = Profiled(job, discover(job), CommConfig(), config, reports.append)
+    param = parse_text(
+        f'base_lr: 0.1 lr_policy: "fixed" iter_size: {iter_size} net_param {{ {LAYERS} }}',
+        SolverParameter,
+    )
+    solver = Solver(param, Cpu(threads=1, onednn=False), group=group)
+    solver.step(WARM_UP)
+    begun = clock.mark()
+    for _ in range(iterations):
+        solver.step(1)
+    ended = clock.mark()
+    solver.close()
+    [[rank]] = reports
+    found = summarize([rank])
+    assert found["iterations"] == iterations
+    seen = ended - begun - 2  # from the mark behind the one look to that before the other
+    parts = {name: ms * iterations / 1e3 for name, ms in found["parts_ms"].items()}
+    assert sum(parts.values()) == pytest.approx(seen) == found["wall_ms"] * iterations / 1e3
+    passes = iterations * iter_size
+    assert parts["between"] == pytest.approx(passes - 1)  # from an end to the next begin
+    # Each wait is two looks, one second apart; nothing else happens while a rank waits.
+    waits = [end - begin for each in rank.operations for begin, end in each.waits]
+    assert parts["waiting"] == pytest.approx(sum(waits))
+    sent = iterations * (4 if propagation == "none" else 8)  # four parameters, and their weights
+    assert len(rank.operations) == sent
+
+
+def test_options_are_left_as_they_were(tmp_path: Path) -> None:
+    job: Any = SimpleNamespace(size=2, rank=1)
+    given = {"comm_profile": str(tmp_path / "x.json"), "servers": 0, "no_graph": False}
+    for gpu, without in ((None, False), ("0", True)):
+        args = Namespace(**given, gpu=gpu)
+        assert comm_profile.prepare(args, job).no_graph == without
+        assert vars(args) == given | {"gpu": gpu}
 
 
 def train(folder: Path, ranks: int, *options: str) -> str:
