@@ -41,7 +41,7 @@ def measure(paths: dict[str, Path], readers: list[int], rounds: int) -> dict[str
         sides[f"raw, {count} readers"] = _solver(net, Cuda, readers=count)
     sides["JPEG, a reader a core"] = _solver(_from_database(paths["JPEG"]), Cuda)
     if _has_codec():
-        for decode, name in ("gpu", "decoded on the GPU"), ("auto", "by engines and readers"):
+        for decode, name in ("gpu", "decoded on the GPU"), ("both", "by engines and readers"):
             net = _from_database(paths["JPEG"])
             sides[f"JPEG, {name}"] = _solver(net, Cuda, decode=decode)
     rates: dict[str, list[float]] = {name: [] for name in sides}

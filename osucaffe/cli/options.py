@@ -154,11 +154,12 @@ def add_data(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--decode",
-        choices=("auto", "host", "gpu"),
-        default="auto",
-        help="where an LMDB's JPEGs are decoded: by the readers (host); on the GPU (gpu) by "
-        'nvImageCodec, which pip install "osucaffe[decode13]" (or [decode12]) brings; or by the '
-        "readers and, if it is there, the JPEG engines of an H100 or H200 (auto, the default)",
+        choices=("host", "gpu", "both"),
+        default="host",
+        help="who decodes an LMDB's JPEGs: the readers (host, the default); the GPU (gpu) "
+        'by nvImageCodec, which pip install "osucaffe[decode13]" (or [decode12]) brings; or the '
+        "readers and the JPEG engines of an H100 or H200 (both), for nets that train faster than "
+        "the cores decode",
     )
     parser.add_argument(
         "--cache",

@@ -10,7 +10,7 @@ class DataConfig:
     """readers: threads or processes of each layer that reads (None: the layer's own choice).
     skip_bad: leave out records that cannot be used. shuffle: records of a block; the blocks of an
     LMDB come in another order in each epoch of training (0: key order). decode: what decodes an
-    LMDB's JPEGs: the readers ("host"), the GPU that trains or tests on them ("gpu"), or "auto": the
+    LMDB's JPEGs: the readers ("host"), the GPU that trains or tests on them ("gpu"), or "both": the
     readers and, of records that do not stay, a GPU's engines. cache: where records stay once they
     have been read: "device" (the memory of the backend), "host" (decoded ones, in the host's),
     "none", or "auto": on a GPU if there is room for all, else decoded ones on the host if there is.

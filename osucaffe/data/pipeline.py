@@ -39,6 +39,8 @@ class Workers(Protocol):
 
     slots: list[list[Buffer]]
     """The memory of so many batches."""
+    tasks: int
+    """How many parts of batches each is to find, made or not, when all slots are to be filled."""
 
     def make(self, slot: int, position: int, part: int) -> Sequence[Job]:
         """Begin to make a batch, from this position of the stream on, in parts of so many records.
@@ -59,6 +61,8 @@ class Threads:
     fill: as for Pipeline. arrays: shape and dtype of each of a batch. first: makes the first of
     them, elsewhere than in the host's memory.
     """
+
+    tasks = 1
 
     def __init__(
         self,
@@ -129,7 +133,7 @@ class Pipeline:
         arrays = list(zip(shapes, dtypes or ["float32"] * len(shapes), strict=True))
         self._workers = workers(fill, arrays, depth + held, threads)
         self._free = deque(range(depth + held))
-        parts = -(-threads // max(depth, 1))
+        parts = -(-threads * self._workers.tasks // max(depth, 1))
         self._part = -(-self._batch_size // parts)
         self._pending: deque[tuple[Sequence[Job], int]] = deque()
         self._held = held

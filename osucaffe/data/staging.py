@@ -24,11 +24,11 @@ from .source import DatumSource
 
 _log = logging.getLogger("osucaffe")
 
-CORE_RATE = 1000 * 256 * 256
+CORE_RATE = 1500 * 256 * 256
 """Pixels a second that a core decodes."""
 ABOUT = 9
 """Numbers that tell of a record: the bytes of its JPEG (0: it is decoded), and its Part."""
-_AHEAD = 2
+_AHEAD = 4
 """Batches that are decoded ahead, and threads that let the engines do it."""
 _REFUSED = 0.25
 """Of what the engines were given; where they refuse more, they are given nothing any more."""

@@ -53,7 +53,7 @@ class Data(Images):
         if self.data_config.decode == "gpu" and source.interleaved and self.image_decoder:
             source.decoder = self.image_decoder()
         engine = None
-        if self.data_config.decode == "auto" and source.interleaved and database.shared:
+        if self.data_config.decode == "both" and source.interleaved and database.shared:
             engine = self.backend.image_engine
         # A few threads copy raw records as fast as the memory can; decoding is worth all cores.
         threads = usable_cores() if source.encoded else min(_COPYING, usable_cores())

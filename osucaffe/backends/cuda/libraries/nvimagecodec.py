@@ -35,15 +35,15 @@ _log = logging.getLogger("osucaffe")
 
 
 def find_engine(backend: Cuda) -> Decoder | None:
-    """What decodes with the GPU's engines only; None where it has none that are known, or
-    nvImageCodec is missing."""
+    """What decodes with the GPU's engines only; None where it has none that are known. Raises
+    UserError where nvImageCodec, or the nvJPEG that it needs, is missing."""
     if backend.properties.compute_capability not in _ENGINE_RATES:
+        _log.info(
+            "--decode both: %s has no JPEG engines that are known, the readers decode alone",
+            backend.properties.name,
+        )
         return None
-    try:
-        return Decoder(backend, engines_only=True)
-    except UserError as error:
-        _log.debug("JPEGs are decoded by the readers alone: %s", error)
-        return None
+    return Decoder(backend, engines_only=True)
 
 
 class Decoder:
@@ -164,7 +164,7 @@ class Decoder:
         memory = self.allocate((1, 256, 256, 3))
         if self.decode([memoryview(jpeg)], [whole], [0], memory) != [True]:
             raise UserError(
-                f"--decode gpu: nvImageCodec decodes no JPEG on GPU {self._backend.device.id}: "
+                f"--decode: nvImageCodec decodes no JPEG on GPU {self._backend.device.id}: "
                 'pip install "osucaffe[decode13]" (or [decode12] for an older driver) brings the '
                 "nvJPEG that it needs; or leave it out"
             )

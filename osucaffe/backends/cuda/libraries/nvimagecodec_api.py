@@ -270,7 +270,7 @@ class Decoding:
 def missing(why: str) -> UserError:
     """The error that tells what to install."""
     return UserError(
-        f"--decode gpu needs nvImageCodec ({why}): "
+        f"--decode gpu or both needs nvImageCodec ({why}): "
         'pip install "osucaffe[decode13]" (or [decode12] for an older driver)'
     )
 

@@ -12,6 +12,7 @@ import pytest
 from google.protobuf import text_format
 
 from osucaffe.backends.cuda import Cuda
+from osucaffe.backends.cuda.libraries import nvimagecodec
 from osucaffe.backends.records import transform_record
 from osucaffe.data import staging
 from osucaffe.data.config import DataConfig
@@ -33,7 +34,7 @@ def build(path: Path, decode: str, *, skip: bool = False, backend: Any = None) -
       transform_param {{ crop_size: 24 mirror: true }} }}
     layer {{ name: "none" type: "Silence" bottom: "data" bottom: "label" }}"""
     # Two parts of a batch, and of each the engines are given a half or so.
-    config = DataConfig(decode=decode, skip_bad=skip, readers=6 if decode == "auto" else 1)
+    config = DataConfig(decode=decode, skip_bad=skip, readers=6 if decode == "both" else 1)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(staging, "CORE_RATE", 5000 * 256 * 256)
         param = text_format.Parse(text, caffe_pb2.NetParameter())
@@ -66,7 +67,7 @@ def close(nets: list[Net]) -> None:
 
 
 def pair(path: Path, **options: Any) -> list[Net]:
-    nets = [build(path, decode, **options) for decode in ("auto", "host")]
+    nets = [build(path, decode, **options) for decode in ("both", "host")]
     assert isinstance(nets[0].layers[0]._pipeline, DecodedBatches)
     return nets
 
@@ -141,13 +142,19 @@ def test_a_bad_record_is_named_or_skipped(codec: FakeCodec, database: Any, cut: 
     close(nets)
 
 
-def test_without_the_library_the_readers_decode(
-    codec: FakeCodec,
-    path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+def test_a_missing_library_is_named(
+    codec: FakeCodec, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     without_library(monkeypatch)
-    net = build(path, "auto")
+    with pytest.raises(UserError, match=r"--decode gpu or both needs nvImageCodec.*decode13"):
+        build(path, "both")
+
+
+def test_a_gpu_without_engines_leaves_all_to_the_readers(
+    codec: FakeCodec, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nvimagecodec, "_ENGINE_RATES", {})
+    net = build(path, "both")
     assert not isinstance(net.layers[0]._pipeline, DecodedBatches)
     close([net])
 
