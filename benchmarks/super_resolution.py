@@ -46,7 +46,8 @@ def main() -> None:
         rows = rows or [{"name": "bicubic", "quality": found["bicubic"]}]
         rows.append({"name": side} | found)
         print_table(rows[-1:] if len(rows) > 2 else rows)
-    (Path(args.out) / "quality.json").write_text(json.dumps(job | {"rows": rows}, indent=1) + "\n")
+        figures = json.dumps(job | {"rows": rows}, indent=1) + "\n"
+        (Path(args.out) / "quality.json").write_text(figures)
 
 
 def print_table(rows: list[dict[str, Any]]) -> None:
