@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from benchmarks import super_resolution
 from benchmarks import super_resolution_sides as sides
 from osucaffe.data.bicubic import enlarge, shrink
 from osucaffe.data.database import record_key, write_database
@@ -46,6 +47,21 @@ def test_score_and_batches(job):
         )
         # Patches within an image, so that only their middles can be told from each other.
         np.testing.assert_array_equal(shrink(high, 2)[:, 3:-3, 3:-3], low[:, 3:-3, 3:-3])
+
+
+def test_results(job, tmp_path, capsys):
+    quality = {"some/photo": (30.0, 0.9), "other": (32.0, 0.8)}
+    run = {"iterations": 1000, "seconds": 2.5, "version": "1.0"}
+    rows = [{"name": "bicubic", "quality": quality}, {"name": "osucaffe", "quality": quality} | run]
+    super_resolution.print_table(rows)
+    assert capsys.readouterr().out.splitlines() == [
+        "bicubic    31.000 dB  SSIM 0.8500",
+        "osucaffe   31.000 dB  SSIM 0.8500  1,000 steps in 2.5 s; 1.0",
+    ]
+    super_resolution.write_results(job | {"image": None}, rows)
+    (written,) = tmp_path.glob("super-resolution-cpu-*.md")
+    assert "| osucaffe | 31.000 | 0.8500 | 1,000 | 2.5 | 1.0 |" in written.read_text()
+    assert "| other | 32.000 | 32.000 |" in written.read_text()
 
 
 @pytest.mark.long
