@@ -17,6 +17,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from . import results
+
 MODEL = "edsr_baseline"
 SIDES = ("osucaffe", "PyTorch")
 
@@ -46,17 +48,63 @@ def main() -> None:
         rows = rows or [{"name": "bicubic", "quality": found["bicubic"]}]
         rows.append({"name": side} | found)
         print_table(rows[-1:] if len(rows) > 2 else rows)
-    (Path(args.out) / "quality.json").write_text(json.dumps(job | {"rows": rows}, indent=1) + "\n")
+        figures = json.dumps(job | {"rows": rows}, indent=1) + "\n"
+        (Path(args.out) / "quality.json").write_text(figures)  # if the other side fails
+    write_results(job, rows)
+
+
+def write_results(job: dict[str, Any], rows: list[dict[str, Any]]) -> None:
+    """The record and its table, as those of benchmarks/results."""
+    device, what = results.machine()["cpu"], "fp32"
+    if job["gpu"] is not None:
+        from .gpu import versions
+
+        device, what = versions()["device"], job["precision"]
+    scores = [[row["name"], *means(row), *_spent(row)] for row in rows]
+    photographs = [
+        [name, *(f"{row['quality'][name][0]:.3f}" for row in rows)] for name in rows[0]["quality"]
+    ]
+    columns = ["", "PSNR dB", "SSIM", "steps", "seconds", "version"]
+    text = f"""# {MODEL}: what it makes of held-out photographs
+
+Written by `python -m benchmarks.super_resolution` on {results.today()}.
+
+- {device}; {what}, batches of {job["batch"]} patches, Adam, {job["rate"]:g} falling linearly to 0
+- the same patches, first values and steps on both sides; photographs shrunk by MATLAB's bicubic
+- means over {len(photographs)} photographs; luma, without a border of 2 pixels
+
+{results.table(columns, scores)}
+
+PSNR in dB of each:
+
+{results.table(["photograph", *(row["name"] for row in rows)], photographs)}
+"""
+    place = "cpu" if job["gpu"] is None else device.lower().replace(" ", "-")
+    record = {"date": results.today(), "device": device, "job": job, "rows": rows}
+    results.write(f"super-resolution-{place}-{results.today()}", record, text, Path(job["out"]))
+
+
+def means(row: dict[str, Any]) -> list[str]:
+    """PSNR in dB and SSIM, means over the photographs."""
+    values = list(row["quality"].values())
+    psnr, ssim = (sum(each[at] for each in values) / len(values) for at in (0, 1))
+    return [f"{psnr:.3f}", f"{ssim:.4f}"]
+
+
+def _spent(row: dict[str, Any]) -> list[str]:
+    if "iterations" not in row:
+        return ["", "", ""]
+    return [f"{row['iterations']:,}", f"{row['seconds']:.1f}", row["version"]]
 
 
 def print_table(rows: list[dict[str, Any]]) -> None:
     """A line for each row: means over the photographs, steps, and how long they took."""
     for row in rows:
-        values = list(row["quality"].values())
-        psnr, ssim = (sum(each[at] for each in values) / len(values) for at in (0, 1))
-        line = f"{row['name']:10} {psnr:6.3f} dB  SSIM {ssim:.4f}"
+        psnr, ssim = means(row)
+        line = f"{row['name']:10} {psnr:>6} dB  SSIM {ssim}"
         if "iterations" in row:
-            line += f"  {row['iterations']:,} steps in {row['seconds']:.1f} s; {row['version']}"
+            steps, seconds, version = _spent(row)
+            line += f"  {steps} steps in {seconds} s; {version}"
         print(line, flush=True)
 
 

@@ -20,7 +20,7 @@ from .. import __version__, hooks, messages
 from ..errors import nearest
 
 GROUPS = {
-    "training and scoring": ("train", "test", "time", "classify", "extract_features"),
+    "training and scoring": ("train", "test", "time", "classify", "upscale", "extract_features"),
     "data": (
         *("data", "convert_imageset", "compute_image_mean", "convert_mnist", "convert_cifar"),
     ),
@@ -34,7 +34,8 @@ GROUPS = {
 COMMANDS = tuple(name for names in GROUPS.values() for name in names)
 
 _WITH_NETS = (
-    *("train", "test", "time", "classify", "extract_features", "net_spec", "export", "report"),
+    *("train", "test", "time", "classify", "upscale", "extract_features", "net_spec", "export"),
+    "report",
 )
 """The commands that make the layers of a net that they are given."""
 

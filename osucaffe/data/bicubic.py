@@ -64,11 +64,10 @@ def enlarge(image: np.ndarray, scale: int) -> np.ndarray:
     for axis in (-2, -1):
         places, weights = _taps(image.shape[axis], scale)
         shape = [-1 if each == axis else 1 for each in (-2, -1)]
-        taps = [
-            np.take(values, place, axis) * weight.reshape(shape)
-            for place, weight in zip(places, weights, strict=True)
-        ]
-        values = sum(taps[1:], taps[0])
+        total: np.ndarray = np.zeros((), np.float32)
+        for place, weight in zip(places, weights, strict=True):
+            total = total + np.take(values, place, axis) * weight.reshape(shape)
+        values = total
     if image.dtype == np.uint8:
         return np.floor(values.clip(0, 255) + 0.5).astype(np.uint8)
     return values

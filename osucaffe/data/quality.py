@@ -62,11 +62,10 @@ def _smooth(values: np.ndarray) -> np.ndarray:
     x = np.arange(_SIDE) - _SIDE // 2
     weights = np.exp(-(x**2) / (2 * _SIGMA**2))
     weights /= weights.sum()
-    for axis in (0, 1):
-        count = values.shape[axis] - _SIDE + 1
-        parts = [
-            weight * np.take(values, np.arange(at, at + count), axis)
-            for at, weight in enumerate(weights)
-        ]
-        values = sum(parts[1:], parts[0])
+    for _ in range(2):  # down the columns, then, the image being turned, along the rows
+        count = len(values) - _SIDE + 1
+        total = weights[0] * values[:count]
+        for at in range(1, _SIDE):
+            total += weights[at] * values[at : at + count]
+        values = total.T
     return values

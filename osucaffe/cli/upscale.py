@@ -1,0 +1,110 @@
+"""Enlarge images by a net for super-resolution, or measure how well it does that.
+
+  osucaffe upscale photo.jpg large.png --weights edsr_baseline.caffemodel
+  osucaffe upscale photos large --weights edsr_baseline.caffemodel
+  osucaffe upscale originals compared --weights edsr_baseline.caffemodel --score
+
+IN is an image or a folder of images, of any size; OUT the file to write, or the folder, to which
+files go under their own names. JPEG, PNG and WebP are written. Images are turned as their EXIF data
+say; what is transparent stays so (enlarged by bicubic interpolation), grey images stay grey, colour
+profiles are kept. Images larger than --tile are enlarged tile by tile, with the same result.
+
+With --score, IN are originals: each is shrunk as the nets' training data is (MATLAB's antialiased
+bicubic), enlarged by the net, and compared with what it was. The table has PSNR and SSIM (of the
+luma, without a border as wide as the factor), beside those of bicubic enlargement; OUT gets
+pictures side by side: small, bicubic, net, original.
+
+The net is models/edsr_baseline's, for twice the size, unless --model names another deploy net; how
+images enter it, the weights tell."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+from . import json_output, options
+
+if TYPE_CHECKING:
+    from .enlarging import Enlarger
+
+_MODEL = "edsr_baseline"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    add = parser.add_argument
+    add("input", metavar="IN", help="an image, or a folder of images")
+    add("output", metavar="OUT", help="the file or folder to write")
+    add("--model", metavar="FILE", help=f"the deploy prototxt (default: {_MODEL}'s)")
+    add("--weights", metavar="FILE", required=True, help="the trained model")
+    add(
+        "--scale",
+        metavar="N",
+        type=options.positive,
+        help="stop unless the net enlarges by this (default: whatever it does)",
+    )
+    add(
+        "--tile",
+        metavar="N",
+        type=options.extent,
+        default=512,
+        help="pixels of the small image to enlarge at a time, to each side: less needs less memory "
+        "(default: 512; 0: all)",
+    )
+    add("--score", action="store_true", help="IN are originals: print PSNR and SSIM")
+    json_output.add_json(parser)
+    options.add_strict(parser)
+    options.add_device(parser)
+
+
+def run(args: argparse.Namespace) -> None:
+    """Enlarge the images, or score the net."""
+    from .. import log
+    from . import upscale_files as files
+    from .upscale_score import score
+
+    log.start()
+    if args.json and not args.score:
+        from ..errors import UserError
+
+        raise UserError("--json prints the figures of --score: give both")
+    jobs = files.find(args.input, args.output, pictures=args.score)
+    enlarger = _enlarger(args)
+    if args.score:
+        score(jobs, enlarger, args)
+        return
+    for source, target in jobs:
+        small = files.read(source)
+        files.check(target, small)
+        files.write(target, files.enlarge(small, enlarger))
+        height, width = small.pixels.shape[1:]
+        scale = enlarger.scale
+        print(f"{target}: {width * scale}x{height * scale}, {scale} times {source}")
+
+
+def _enlarger(args: argparse.Namespace) -> Enlarger:
+    """The net with its weights."""
+    from ..data.preprocessing import find_preprocessing
+    from ..errors import UserError, naming
+    from ..net import Net
+    from ..proto import read_net
+    from .enlarging import Enlarger
+    from .models import find_model
+
+    model = args.model or str(find_model(_MODEL) / "deploy.prototxt")
+    models = options.read_weights([args.weights])
+    with naming(model):
+        param = read_net(model)
+        net = Net(param, phase="TEST", backend=options.make_backend(args), inference=True)
+    entered = find_preprocessing(models[0][1], args.weights)
+    options.load_weights(net, models, args)
+    if entered is None:
+        raise UserError(
+            f"{args.weights}: says nothing of how images entered the net in training: take the "
+            "weights that osucaffe train wrote, which hold the net that was trained"
+        )
+    with naming(model):
+        enlarger = Enlarger(net, entered, args.tile)
+        if args.scale and args.scale != enlarger.scale:
+            raise UserError(f"--scale {args.scale}: this net enlarges by {enlarger.scale}")
+    return enlarger
