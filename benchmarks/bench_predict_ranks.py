@@ -1,9 +1,10 @@
 """What the ranks run that bench_predict starts: how fast links, layers and what is predicted are.
 
 Argument: the solver's file. Rank 0 prints one line of JSON: one-way microseconds by bytes between
-the first and the last rank; bytes that one rank adds in a second; milliseconds of each layer (the
-ranks' mean, all at the same time); microseconds of collective operations; milliseconds of
-iterations by design, and of their parts. Everything is the least of some, as others use the cores.
+the first and the last rank; bytes that one rank adds in a second; milliseconds of each layer (of
+the slowest rank, all at the same time); the share of communication's time that computation beside
+it loses; microseconds of collective operations; milliseconds of iterations by design, and of their
+parts. Everything is the least of some, as others use the cores; but of layers, a whole pass is.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from osucaffe.comm.create import CommConfig, make_communicator
 from osucaffe.comm.host import HostMath
 from osucaffe.comm.job import find_job
 from osucaffe.comm.topology import discover
+from osucaffe.net import Net
 from osucaffe.parallel.profile_report import summarize
 from osucaffe.parallel.profiled import Profiled, Records
 from osucaffe.predict.iteration import DESIGNS
@@ -36,6 +38,8 @@ PINGS = (64, 16 << 10, 256 << 10, 1 << 20, 4 << 20)
 LAYERS = 15
 ITERATIONS = 40
 REPEAT = 9
+BESIDE = 256 << 10
+"""Bytes of the sums beside which passes are timed."""
 
 
 def ping(job: Any, comm: Any, nbytes: int) -> float:
@@ -98,20 +102,42 @@ def least(job: Any, run: Any) -> float:
     return min(map(max, zip(*job.gather(times), strict=True))) * 1e6
 
 
-def layers(job: Any, file: str) -> list[tuple[str, str, float, float]]:
-    """Name, type and milliseconds of each layer, all ranks at once."""
-    param = read_solver(file)
-    solver = Solver(param, Cpu(threads=1), file=file)
+def layers(job: Any, net: Net) -> list[tuple[str, str, float, float]]:
+    """Name, type and milliseconds of each layer in the pass whose slowest rank took the least, on
+    that rank. (What each layer takes at least adds up to less than any pass takes, where ranks
+    share cores.)"""
     job.barrier()
-    own = [
-        (each.name, each.type, min(each.forward.times), min(each.backward.times))
-        for each in measure(solver.net, LAYERS)
-    ]
-    every = job.gather(own)
+    own = measure(net, LAYERS)
+    times = [(each.forward.times, each.backward.times) for each in own]
+    every = np.array(job.gather(times))  # by rank, layer, direction, pass
+    whole = every.sum(axis=(1, 2))
+    best = int(np.argmin(whole.max(axis=0)))
+    rank = int(np.argmax(whole[:, best]))
     return [
-        (name, kind, *(float(np.mean([rank[n][way] for rank in every])) for way in (2, 3)))
-        for n, (name, kind, _, _) in enumerate(own)
+        (each.name, each.type, *map(float, every[rank, number, :, best]))
+        for number, each in enumerate(own)
     ]
+
+
+def stolen(job: Any, topology: Any, net: Net) -> float:
+    """The share of communication's time that computation beside it loses: of passes during which
+    all ranks keep summing on their threads."""
+    comm = make_communicator(job, topology, CommConfig("mpi"), background=True)
+    array, run = np.zeros(BESIDE // 4, np.float32), net.whole()
+    alone = least(job, run)
+    sums = least(job, lambda: comm.all_reduce(array).wait())
+    times = []
+    for _ in range(REPEAT):
+        job.barrier()
+        start = time.perf_counter()
+        handles = [comm.all_reduce(array) for _ in range(2 + int(2 * alone / sums))]
+        run()
+        times.append(time.perf_counter() - start)
+        for handle in handles:
+            handle.wait()
+    beside = min(map(max, zip(*job.gather(times), strict=True))) * 1e6
+    comm.close()
+    return max(0.0, 1.0 - alone / beside)
 
 
 def main() -> None:
@@ -131,7 +157,9 @@ def main() -> None:
                 took = least(job, partial(getattr(comm, operation), array))
                 found["collectives"].append([operation, algorithm, nbytes, took])
             comm.close()
-        found["iterations"], found["layers"] = {}, layers(job, file)
+        net = Solver(read_solver(file), Cpu(threads=1), file=file).net
+        found["layers"], found["stolen"] = layers(job, net), stolen(job, topology, net)
+        found["iterations"] = {}
         for design in TRAINED:
             found["iterations"][design] = train(job, topology, file, design)
         if job.rank == 0:

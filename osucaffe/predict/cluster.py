@@ -125,6 +125,8 @@ def _make(path: str | Path, name: str, content: Any, kind: type) -> Any:
     for key, value in content.items():
         if isinstance(value, (int, float)) and (value < 0 or (key == "gb_s" and not value)):
             raise UserError(f"{path}: {name}.{key} must not be {value}")
+    if content.get("stolen", 0) >= 1:
+        raise UserError(f"{path}: {name}.stolen is a share: it must be below 1")
     try:
         return kind(**content)
     except TypeError as error:

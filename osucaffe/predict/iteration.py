@@ -135,11 +135,13 @@ class _Run:
         return float(self._now.max())
 
     def _compute(self, seconds: np.ndarray) -> None:
-        """Ranks compute so long, and longer for what travels beside it."""
-        begin, end = self._now, self._now + seconds
-        if self._stolen and self._spans:
-            self._spans = [span for span in self._spans if (span[1] > begin).any()]
-            for first, last in self._spans:
-                beside = np.minimum(end, last) - np.maximum(begin, first)
-                end = end + self._stolen * np.maximum(beside, 0.0)
-        self._now = end
+        """Ranks compute so long, and slower while anything travels beside it."""
+        now, left, rate = self._now, seconds, 1.0 - self._stolen
+        if rate < 1.0:
+            self._spans = [span for span in self._spans if (span[1] > now).any()]
+            for first, last in self._spans:  # one behind the other
+                done = np.clip(first - now, 0.0, left)
+                now, left = now + done, left - done
+                done = np.minimum(left, rate * np.maximum(last - np.maximum(now, first), 0.0))
+                now, left = now + done / rate, left - done
+        self._now = now + left
