@@ -42,13 +42,12 @@ HEADS = {
 
 ABOUT = """Milliseconds on {cpu}, {cores} cores, which all ranks share, and others' work (a load of
 {load}); one thread each. Everything is the least of some: of operations, passes and iterations the
-slowest rank's. Links, additions, layers and what computation loses beside communication were
-measured first, all ranks at once, in the same run. After a rest, a link lets 64 KB through at once,
-which the model does not know.
+slowest rank's. Links, additions, layers, and what computation and communication lose beside each
+other, were measured first, all ranks at once, in the same run. After a rest, a link lets 64 KB
+through at once, which the model does not know.
 
 The second prediction of an iteration takes data, forward, backward and update to be as long as they
-were in that iteration itself, where MPI's threads and others' work take cores from them: what is
-left is the error of the model of communication and of its overlap.
+were in that iteration itself: what is left is the error of the model of communication.
 """
 
 
@@ -59,7 +58,8 @@ def cluster_of(found: dict[str, Any]) -> Cluster:
     (below, fast), (most, slow) = pings[-2:]
     link = Link(pings[0][1], (most - below) / (slow - fast) / 1e3)
     rate = found["adding"] / 1e9
-    device = Device(memory_gb_s=3 * rate, add_gb_s=rate, stolen=found["stolen"])
+    lost = {"stolen": found["stolen"], "held": found["held"]}
+    device = Device(memory_gb_s=3 * rate, add_gb_s=rate, **lost)
     return Cluster("measured", 1, device, link, link)
 
 
@@ -69,7 +69,7 @@ def compare(found: dict[str, Any], ranks: int) -> dict[str, Any]:
     record: dict[str, Any] = {
         "latency_us": cluster.network.latency_us, "gb_s": cluster.network.gb_s,
         "add_gb_s": cluster.device.add_gb_s, "stolen": cluster.device.stolen,
-        "collectives": [], "iterations": [],
+        "held": cluster.device.held, "collectives": [], "iterations": [],
     }  # fmt: skip
     for operation, algorithm, nbytes, measured in found["collectives"]:
         plan, scale = Planner(cluster, ranks, Selection(algorithm)).plan(operation, nbytes // 4)
@@ -113,7 +113,8 @@ def render(record: dict[str, Any]) -> str:
         text += (
             f"\n## {title}\n\nMeasured before: latency {part['latency_us']:.0f} us, "
             f"{part['gb_s']:.3f} GB/s, additions {part['add_gb_s']:.1f} GB/s; computation loses "
-            f"{part['stolen']:.0%} of the time of what travels beside it.\n"
+            f"{part['stolen']:.0%} of the time of what travels beside it, which loses "
+            f"{part['held']:.0%} of the computation's.\n"
         )
         for kind, heads in HEADS.items():
             rows = part[kind]

@@ -2,15 +2,16 @@
 
 Argument: the solver's file. Rank 0 prints one line of JSON: one-way microseconds by bytes between
 the first and the last rank; bytes that one rank adds in a second; milliseconds of each layer (of
-the slowest rank, all at the same time); the share of communication's time that computation beside
-it loses; microseconds of collective operations; milliseconds of iterations by design, and of their
-parts. Everything is the least of some, as others use the cores; but of layers, a whole pass is.
+the slowest rank, all at the same time); the shares that computation and communication lose of each
+other's time; microseconds of collective operations; milliseconds of iterations by design, and of
+their parts. Everything is the least of some, as others use the cores; but of layers, a whole pass.
 """
 
 from __future__ import annotations
 
 import json
 import sys
+import threading
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -21,6 +22,7 @@ import numpy as np
 
 from osucaffe.backends.cpu import Cpu
 from osucaffe.cli.time import measure
+from osucaffe.comm.communicator import Handle
 from osucaffe.comm.create import CommConfig, make_communicator
 from osucaffe.comm.host import HostMath
 from osucaffe.comm.job import find_job
@@ -35,8 +37,8 @@ from osucaffe.solvers import Solver
 from .bench_predict_cases import BUCKET, COLLECTIVES, SIZES, TRAINED, config_of
 
 PINGS = (64, 16 << 10, 256 << 10, 1 << 20, 4 << 20)
-LAYERS = 15
-ITERATIONS = 40
+LAYERS = ITERATIONS = 40
+"""The fastest of as many counts: the machine has other work."""
 REPEAT = 9
 BESIDE = 256 << 10
 """Bytes of the sums beside which passes are timed."""
@@ -119,25 +121,48 @@ def layers(job: Any, net: Net) -> list[tuple[str, str, float, float]]:
     ]
 
 
-def stolen(job: Any, topology: Any, net: Net) -> float:
-    """The share of communication's time that computation beside it loses: of passes during which
-    all ranks keep summing on their threads."""
+def beside(job: Any, topology: Any, net: Net) -> tuple[float, float]:
+    """What passes lose of the time of sums that all ranks do on their threads meanwhile, and what
+    sums lose of the time of passes: shares."""
     comm = make_communicator(job, topology, CommConfig("mpi"), background=True)
     array, run = np.zeros(BESIDE // 4, np.float32), net.whole()
+
+    def sums(count: int) -> list[Handle]:
+        return [comm.all_reduce(array) for _ in range(count)]
+
+    def whole() -> None:
+        for handle in sums(count):
+            handle.wait()
+
     alone = least(job, run)
-    sums = least(job, lambda: comm.all_reduce(array).wait())
-    times = []
+    count = 2
+    count = 2 + int(4 * alone / least(job, whole))  # for two passes
+    whole_alone = least(job, whole)
+    passes, whole_beside = [], []
     for _ in range(REPEAT):
         job.barrier()
         start = time.perf_counter()
-        handles = [comm.all_reduce(array) for _ in range(2 + int(2 * alone / sums))]
+        handles, ended = sums(count), list[float]()
+
+        def wait(last: Handle = handles[-1], ended: list[float] = ended) -> None:
+            last.wait()
+            ended.append(time.perf_counter())
+
+        waiter = threading.Thread(target=wait)
+        waiter.start()
         run()
-        times.append(time.perf_counter() - start)
-        for handle in handles:
-            handle.wait()
-    beside = min(map(max, zip(*job.gather(times), strict=True))) * 1e6
+        passes.append(time.perf_counter() - start)
+        while not ended:
+            run()
+        waiter.join()
+        whole_beside.append(ended[0] - start)
     comm.close()
-    return max(0.0, 1.0 - alone / beside)
+
+    def lost(before: float, times: list[float]) -> float:
+        least_of = min(map(max, zip(*job.gather(times), strict=True)))
+        return max(0.0, 1.0 - before / least_of / 1e6)
+
+    return lost(alone, passes), lost(whole_alone, whole_beside)
 
 
 def main() -> None:
@@ -158,7 +183,8 @@ def main() -> None:
                 found["collectives"].append([operation, algorithm, nbytes, took])
             comm.close()
         net = Solver(read_solver(file), Cpu(threads=1), file=file).net
-        found["layers"], found["stolen"] = layers(job, net), stolen(job, topology, net)
+        found["layers"] = layers(job, net)
+        found["stolen"], found["held"] = beside(job, topology, net)
         found["iterations"] = {}
         for design in TRAINED:
             found["iterations"][design] = train(job, topology, file, design)
