@@ -41,8 +41,9 @@ def measure(paths: dict[str, Path], readers: list[int], rounds: int) -> dict[str
         sides[f"raw, {count} readers"] = _solver(net, Cuda, readers=count)
     sides["JPEG, a reader a core"] = _solver(_from_database(paths["JPEG"]), Cuda)
     if _has_codec():
-        net = _from_database(paths["JPEG"])
-        sides["JPEG, decoded on the GPU"] = _solver(net, Cuda, decode_on_gpu=True)
+        for decode, name in ("gpu", "decoded on the GPU"), ("both", "by engines and readers"):
+            net = _from_database(paths["JPEG"])
+            sides[f"JPEG, {name}"] = _solver(net, Cuda, decode=decode)
     rates: dict[str, list[float]] = {name: [] for name in sides}
     for _ in range(rounds):
         for name, solver in sides.items():

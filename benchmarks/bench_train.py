@@ -143,14 +143,14 @@ def resident(job: dict[str, Any], precision: str) -> float:
 
 
 def sides(name: str, gpus: int, precision: str) -> Iterator[tuple[str, list[str]]]:
-    """osucaffe's: as typed, and with what a set that fits into no GPU has, also without engines."""
+    """osucaffe's: as typed, and as for a set that fits into no GPU, also with its JPEG engines."""
     flags = [] if not gpus or precision == "tf32" else ["--precision", precision]
     yield "osucaffe", flags
     if gpus and name != "LeNet, MNIST":
         yield "osucaffe, --cache none", [*flags, "--cache", "none"]
         if name.endswith("JPEG"):
-            host = ["--cache", "none", "--decode", "host"]
-            yield "osucaffe, --cache none --decode host", [*flags, *host]
+            both = ["--cache", "none", "--decode", "both"]
+            yield "osucaffe, --cache none --decode both", [*flags, *both]
 
 
 def measure(

@@ -13,7 +13,7 @@ from typing import Any, BinaryIO, Protocol
 import numpy as np
 
 from .random import RandomState
-from .records import ImageDecoder, RecordCopier
+from .records import ImageDecoder, ImageEngine, RecordCopier
 from .tensor import Call, Step, Tensor, sequence
 from .timer import Timer
 from .uploads import Uploads
@@ -49,6 +49,10 @@ class Backend(Protocol):
     @property
     def image_decoder(self) -> Callable[[], ImageDecoder] | None:
         """Makes what decodes JPEGs into its own memory, where there is such a thing."""
+        return None
+
+    def image_engine(self) -> ImageEngine | None:
+        """What decodes JPEGs into its own memory beside all else, where there is such a thing."""
         return None
 
     def map_file(self, file: BinaryIO) -> RecordCopier | None:

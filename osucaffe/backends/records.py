@@ -47,11 +47,24 @@ class RecordCopier(Filler, Protocol):
 class ImageDecoder(Filler, Protocol):
     """What decodes JPEGs there."""
 
+    takes_all: bool
+    """Whether it decodes what it can; else it leaves some to others as a matter of course."""
+
     def decode(
         self, jpegs: Sequence[memoryview], parts: Sequence[Part], places: Sequence[int], batch: Any
     ) -> list[bool]:
         """Write a part of each JPEG to its place of the batch, blue first. For each, whether it
         could be decoded and has the extents that its part says."""
+
+
+class ImageEngine(ImageDecoder, Protocol):
+    """What decodes JPEGs beside all else."""
+
+    rate: float
+    """Pixels a second."""
+
+    def pin(self, memory: np.ndarray) -> None:
+        """Let copies from this memory, which begins with a page and stays, be quick."""
 
 
 def transform_record(

@@ -154,10 +154,12 @@ def add_data(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--decode",
-        choices=("host", "gpu"),
+        choices=("host", "gpu", "both"),
         default="host",
-        help="where an LMDB's JPEGs are decoded: by the readers (host, the default), or on the GPU "
-        'by nvImageCodec, which pip install "osucaffe[decode13]" (or [decode12]) brings',
+        help="who decodes an LMDB's JPEGs: the readers (host, the default); the GPU (gpu) "
+        'by nvImageCodec, which pip install "osucaffe[decode13]" (or [decode12]) brings; or the '
+        "readers and the JPEG engines of an H100 or H200 (both), for nets that train faster than "
+        "the cores decode",
     )
     parser.add_argument(
         "--cache",
@@ -177,7 +179,7 @@ def data_config(args: argparse.Namespace, sharers: int) -> DataConfig:
         readers=args.readers,
         skip_bad=args.on_bad_record == "skip",
         shuffle=args.shuffle or 0,
-        decode_on_gpu=args.decode == "gpu",
+        decode=args.decode,
         cache=args.cache,
         sharers=max(1, sharers),
     )

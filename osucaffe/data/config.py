@@ -9,16 +9,17 @@ from dataclasses import dataclass
 class DataConfig:
     """readers: threads or processes of each layer that reads (None: the layer's own choice).
     skip_bad: leave out records that cannot be used. shuffle: records of a block; the blocks of an
-    LMDB come in another order in each epoch of training (0: key order). decode_on_gpu: let a GPU
-    decode the JPEGs of LMDBs that its nets train and test on, not the readers. cache: where records
-    stay once they have been read: "device" (the memory of the backend), "host" (decoded ones, in
-    the host's), "none", or "auto": on a GPU if there is room for all, else decoded ones on the host
-    if there is. sharers: how many processes share the host's memory and its cores.
+    LMDB come in another order in each epoch of training (0: key order). decode: what decodes an
+    LMDB's JPEGs: the readers ("host"), the GPU that trains or tests on them ("gpu"), or "both": the
+    readers and, of records that do not stay, a GPU's engines. cache: where records stay once they
+    have been read: "device" (the memory of the backend), "host" (decoded ones, in the host's),
+    "none", or "auto": on a GPU if there is room for all, else decoded ones on the host if there is.
+    sharers: how many processes share the host's memory and its cores.
     """
 
     readers: int | None = None
     skip_bad: bool = False
     shuffle: int = 0
-    decode_on_gpu: bool = False
+    decode: str = "host"
     cache: str = "none"
     sharers: int = 1

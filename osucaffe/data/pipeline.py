@@ -39,6 +39,8 @@ class Workers(Protocol):
 
     slots: list[list[Buffer]]
     """The memory of so many batches."""
+    tasks: int
+    """How many parts of batches each is to find, made or not, when all slots are to be filled."""
 
     def make(self, slot: int, position: int, part: int) -> Sequence[Job]:
         """Begin to make a batch, from this position of the stream on, in parts of so many records.
@@ -59,6 +61,8 @@ class Threads:
     fill: as for Pipeline. arrays: shape and dtype of each of a batch. first: makes the first of
     them, elsewhere than in the host's memory.
     """
+
+    tasks = 1
 
     def __init__(
         self,
@@ -108,6 +112,7 @@ class Pipeline:
     shapes: of the arrays of one batch; the first extent of each is the batch size.
     dtypes: of these arrays (default: all float32).
     depth: batches made ahead (0: none, each is made when it is asked for).
+    held: how many of the batches that were given out last stay as they are.
     threads: how many make them. If they are more than the batches, several share one.
     workers: makes what they are, with the first four arguments of Threads.
     """
@@ -119,19 +124,20 @@ class Pipeline:
         *,
         dtypes: Sequence[str] = (),
         depth: int,
+        held: int = 1,
         threads: int = 1,
         workers: Callable[[Fill, Arrays, int, int], Workers] = Threads,
     ) -> None:
         self._fill, self._depth = fill, depth
         self._batch_size = shapes[0][0]
         arrays = list(zip(shapes, dtypes or ["float32"] * len(shapes), strict=True))
-        # One more than are made ahead: the batch that was given out last.
-        self._workers = workers(fill, arrays, depth + 1, threads)
-        self._free = deque(range(depth + 1))
-        parts = -(-threads // max(depth, 1))
+        self._workers = workers(fill, arrays, depth + held, threads)
+        self._free = deque(range(depth + held))
+        parts = -(-threads * self._workers.tasks // max(depth, 1))
         self._part = -(-self._batch_size // parts)
         self._pending: deque[tuple[Sequence[Job], int]] = deque()
-        self._given: int | None = None
+        self._held = held
+        self._given: deque[int] = deque()
         self._position = 0
         self._offset = 0
         self._stride = self._batch_size
@@ -154,7 +160,7 @@ class Pipeline:
         self._position = position
 
     def next(self) -> list[Buffer]:
-        """The next batch. It stays as it is until the batch after it is asked for.
+        """The next batch. It stays as it is until the batch after it is asked for (see `held`).
 
         Raises what the worker that made the batch raised (again, if asked again).
         """
@@ -169,9 +175,9 @@ class Pipeline:
         for job in jobs:
             job.result()
         self._pending.popleft()
-        if self._given is not None:
-            self._free.append(self._given)
-        self._given = slot
+        self._given.append(slot)
+        if len(self._given) > self._held:
+            self._free.append(self._given.popleft())
         self._position += self._stride
         self._fill_ring()
         return self._workers.slots[slot]

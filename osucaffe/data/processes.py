@@ -74,6 +74,9 @@ class Processes:
     then. UserError where it cannot be started.
     """
 
+    tasks = 2
+    """Batches that are made wait to be taken: with one part each, readers would wait with them."""
+
     def __init__(self, fill: Fill, arrays: Arrays, slots: int, readers: int) -> None:
         self._fill, self._arrays, self._readers = fill, list(arrays), readers
         self._ring = Ring(arrays, slots)

@@ -230,7 +230,7 @@ class DatumSource:
             else:
                 if self.kept:
                     self.kept.put(start + index, image, datum.label)
-                if self.decoder and not self._told:
+                if self.decoder and self.decoder.takes_all and not self._told:
                     self._told = True
                     _log.warning(
                         "%s is not for the GPU's decoder (see --decode): the readers decode it, "

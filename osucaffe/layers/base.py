@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, TypeVar
 
 from ..backends.primitives import Program
-from ..backends.records import ImageDecoder, RecordCopier
+from ..backends.records import ImageDecoder
 from ..backends.tensor import Shape, Tensor
 from ..blob import Blob
 from ..data.config import DataConfig
@@ -92,8 +92,6 @@ class Layer:
     """The backend wants records as they are stored, to transform them itself (set by the net)."""
     image_decoder: Callable[[], ImageDecoder] | None = None
     """Makes what decodes JPEGs into the backend's memory, where it can (set by the net)."""
-    map_file: Callable[[BinaryIO], RecordCopier | None] | None = None
-    """Makes what copies a file's records there, where it can (set by the net)."""
 
     def __init__(self, param: caffe_pb2.LayerParameter, phase: str, *, key: int = 0, seed: int = 0):
         """key: a number of its own for random draws; seed: the net's."""

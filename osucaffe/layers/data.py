@@ -50,8 +50,11 @@ class Data(Images):
             bad=BadRecords(skip=self.data_config.skip_bad),
             raw=self.takes_raw,
         )
-        if self.data_config.decode_on_gpu and source.interleaved and self.image_decoder:
+        if self.data_config.decode == "gpu" and source.interleaved and self.image_decoder:
             source.decoder = self.image_decoder()
+        engine = None
+        if self.data_config.decode == "both" and source.interleaved and database.shared:
+            engine = self.backend.image_engine
         # A few threads copy raw records as fast as the memory can; decoding is worth all cores.
         threads = usable_cores() if source.encoded else min(_COPYING, usable_cores())
         return self.images(
@@ -62,6 +65,7 @@ class Data(Images):
             depth=param.prefetch,
             decodes=source.encoded and database.shared,
             decoder=source.decoder,
+            engine=engine if param.prefetch else None,
         )
 
     def _check(self, param: caffe_pb2.DataParameter) -> None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Callable
 from typing import BinaryIO, Protocol
 
 from ..backends.primitives import Program
-from ..backends.records import Filler, ImageDecoder, RecordCopier
+from ..backends.records import Filler, ImageDecoder, ImageEngine, RecordCopier
 from ..backends.tensor import Shape, Tensor
 from ..backends.uploads import available_memory
 from ..blob import Blob
@@ -15,6 +16,8 @@ from ..data.cache import Cacheable, CachedBatches
 from ..data.kept import Kept
 from ..data.pipeline import Buffer
 from ..data.room import log_stay, may_stay
+from ..data.source import DatumSource
+from ..data.staging import DecodedBatches
 from ..data.transform import Transform
 from ..labels import Labels
 from .feed import Stream
@@ -55,11 +58,12 @@ class Images(Stream):
         depth: int = 4,
         decodes: bool = True,
         decoder: ImageDecoder | None = None,
+        engine: Callable[[], ImageEngine | None] | None = None,
     ) -> list[Shape]:
         """Start the stream. Returns the shapes of the tops.
 
         decodes: see `pipeline`. decoder: whose memory raw records are written to, instead of the
-        host's.
+        host's. engine: makes what decodes a part of records that do not stay, if there is such.
         """
         self._source = source
         self.record_shape, self.records = source.record_shape, len(source)
@@ -101,8 +105,20 @@ class Images(Stream):
                 title=self.stream_title,
             )
             return shapes
-        if source.file and self.map_file:
-            source.copier = self.map_file(source.file)
+        if isinstance(source, DatumSource) and not source.kept and engine and (found := engine()):
+            self._pipeline = DecodedBatches(
+                source,
+                found,
+                fed,
+                dtypes=dtypes,
+                first=functools.partial(_allocate, found),
+                readers=self.readers(threads),
+                depth=depth,
+                title=self.stream_title,
+            )
+            return shapes
+        if source.file:
+            source.copier = self.backend.map_file(source.file)
         there = decoder or source.copier
         first = functools.partial(_allocate, there) if there else None
         self._pipeline = pipeline(source.fill, fed, dtypes=dtypes, first=first)

@@ -15,16 +15,18 @@ pytestmark = pytest.mark.gpu
 
 @pytest.fixture
 def pair(tmp_path):
-    """Makes a net on the CPU and the same one on the GPU."""
+    """Makes a net on the CPU and the same one on the GPU, in fp32 on both."""
 
     def make(text, phase=caffe.TRAIN):
         path = write(tmp_path, text)
         first = caffe.Net(path, phase)
         first.save(str(tmp_path / "weights"))
         caffe.set_mode_gpu()
+        caffe.set_precision("fp32")
         return first, caffe.Net(path, phase, weights=str(tmp_path / "weights"))
 
-    return make
+    yield make
+    caffe.set_precision(None)
 
 
 def test_forward_backward_and_shapes(pair):

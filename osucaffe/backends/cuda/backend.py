@@ -21,7 +21,7 @@ from .convolution.cudnn import CudnnPlans
 from .convolution.gemm import Products
 from .layout import ITEM_BYTES, Layout, dtype_of, from_bfloat16, to_bfloat16, with_layout
 from .libraries import cudnn
-from .libraries.nvimagecodec import Decoder
+from .libraries.nvimagecodec import Decoder, find_engine
 from .passes.convert import convert
 from .runtime.background import shared_interpreter
 from .runtime.compile import Kernel, kernel, texts
@@ -119,6 +119,10 @@ class Cuda(Backend):
         return Decoder(self)
 
     @functools.cached_property
+    def _engine(self) -> Decoder | None:
+        return find_engine(self)
+
+    @functools.cached_property
     def trial_source(self) -> int:
         """Where memory to try candidates on is copied from."""
         return self.upload(trial_numbers())
@@ -200,6 +204,10 @@ class Cuda(Backend):
     def image_decoder(self) -> Callable[[], Decoder]:
         """Makes what decodes JPEGs into this device's memory."""
         return lambda: self._decoder
+
+    def image_engine(self) -> Decoder | None:
+        """The device's own engines, of which the multiprocessors take no notice, if it has any."""
+        return self._engine
 
     def map_file(self, file: BinaryIO) -> MappedFile | None:
         """What copies records from a file into this device's memory; None where it cannot be."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
+import contextlib
+import functools
+import logging
 import math
-import os
 import threading
+import weakref
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +18,7 @@ from ....errors import UserError
 from ...cores import usable_cores
 from ...records import Part
 from ...tensor import Shape
+from .nvimagecodec_api import GPU_ONLY, HW_GPU_ONLY, HYBRID, Codec, Decoding, Target
 
 if TYPE_CHECKING:
     from ..backend import Cuda
@@ -24,29 +27,40 @@ if TYPE_CHECKING:
 _OPTIONS = ":fancy_upsampling=1"
 
 
+_ENGINE_RATES = {90: 34_800 * 256 * 256}
+"""Pixels a second that the engines of a GPU decode, by its compute capability: measured."""
+_ENGINE_THREADS = 4
+"""Of the host, that keep the engines busy."""
+_log = logging.getLogger("osucaffe")
+
+
+def find_engine(backend: Cuda) -> Decoder | None:
+    """What decodes with the GPU's engines only; None where it has none that are known. Raises
+    UserError where nvImageCodec, or the nvJPEG that it needs, is missing."""
+    if backend.properties.compute_capability not in _ENGINE_RATES:
+        _log.info(
+            "--decode both: %s has no JPEG engines that are known, the readers decode alone",
+            backend.properties.name,
+        )
+        return None
+    return Decoder(backend, engines_only=True)
+
+
 class Decoder:
     """Decodes JPEGs on a backend's GPU: each thread with a stream of its own, beside the others.
 
-    Raises UserError where nvImageCodec, or the nvJPEG that it needs, is missing.
+    engines_only: not on its multiprocessors. Raises UserError where nvImageCodec, or the nvJPEG
+    that it needs, is missing.
     """
 
-    def __init__(self, backend: Cuda) -> None:
-        self._backend = backend
+    takes_all = True
+
+    def __init__(self, backend: Cuda, *, engines_only: bool = False) -> None:
+        self._backend, self._engines_only = backend, engines_only
+        self.rate: float = _ENGINE_RATES.get(backend.properties.compute_capability, 0)
+        self._pinned: set[int] = set()
         self._runtime = backend.cupy.cuda.runtime
-        # CUDA's own stream of each thread. It is never destroyed: images free their memory on the
-        # stream that they were decoded on, and Python's collector ends others before the images.
-        self._stream = backend.cupy.cuda.Stream.ptds
-        self._codec = codec = import_codec()
-        # Pixels as they are stored, whatever EXIF says of turning them: as Caffe reads them.
-        self._params = {
-            channels: codec.DecodeParams(
-                apply_exif_orientation=False, color_spec=colours, sample_format=order
-            )
-            for channels, colours, order in (
-                (1, codec.ColorSpec.GRAY, codec.SampleFormat.I_Y),
-                (3, codec.ColorSpec.SRGB, codec.SampleFormat.I_BGR),
-            )
-        }
+        self._codec = load()
         self._local = threading.local()
         self._check()
 
@@ -63,86 +77,101 @@ class Decoder:
 
         batch: uint8 (N, height, width, channels) of `allocate`'s; three channels come blue first.
         """
-        mine = self._mine()
         _, height, width, channels = batch.shape
         start, row = int(batch.data.ptr), width * channels
-        sources = [self._codec.CodeStream(np.frombuffer(jpeg, np.uint8)) for jpeg in jpegs]
-        mine.images += [None] * (len(sources) - len(mine.images))
-        images = mine.decoder.decode(
-            sources,
-            images=mine.images[: len(sources)],  # to decode into them again: no memory is taken
-            params=self._params[channels],
-            cuda_stream=self._stream.ptr,
-        )
-        done = []
-        for number, (image, part, place) in enumerate(zip(images, parts, places, strict=True)):
-            done.append(image is not None and image.shape == (*part.extents, channels))
-            if not done[-1]:
+        whole = Part((height, width), (0, 0), (0, 0), (height, width))
+        others = [number for number, part in enumerate(parts) if part != whole]
+        mine = self._mine()
+        targets = [Target(start + place * height * row, (height, width), row) for place in places]
+        offset = 0
+        for number in others:  # they are decoded beside the batch, and a part of each is copied
+            high, wide = parts[number].extents
+            targets[number] = Target(offset, (high, wide), wide * channels)
+            offset += high * wide * channels
+        if others:
+            address = self._beside(mine, offset)
+            for number in others:
+                _, extents, apart = targets[number]
+                targets[number] = Target(address + targets[number].address, extents, apart)
+        done = mine.decoding.decode(jpegs, targets, channels, mine.stream.ptr)
+        for number in others:
+            if not done[number]:
                 continue
-            mine.images[number] = image
-            view = image.__cuda_array_interface__
-            pitch = view["strides"][0] if view.get("strides") else image.shape[1] * channels
+            (address, _, apart), part = targets[number], parts[number]
             (top, left), (to_top, to_left) = part.source, part.target
             self._runtime.memcpy2DAsync(
-                start + (place * height + to_top) * row + to_left * channels,
+                start + (places[number] * height + to_top) * row + to_left * channels,
                 row,
-                view["data"][0] + top * pitch + left * channels,
-                pitch,
+                address + top * apart + left * channels,
+                apart,
                 part.size[1] * channels,
                 part.size[0],
                 self._runtime.memcpyDeviceToDevice,
-                self._stream.ptr,
+                mine.stream.ptr,
             )
-        self._stream.synchronize()
+        mine.stream.synchronize()
         return done
 
+    def _beside(self, mine: Any, nbytes: int) -> int:
+        """The address of so many bytes of the calling thread's own."""
+        if mine.memory is None or mine.memory.nbytes < nbytes:
+            mine.memory = self.allocate((2 * nbytes,))  # others may be larger
+        return int(mine.memory.data.ptr)
+
+    def pin(self, memory: np.ndarray) -> None:
+        """Pin memory of the host's that begins with a page and stays."""
+        address = memory.ctypes.data
+        if address not in self._pinned:
+            self._backend.device.use()
+            self._pinned.add(address)
+            unpin = weakref.finalize(memory, self._unpin, address)
+            unpin.atexit = False
+            with contextlib.suppress(self._runtime.CUDARuntimeError):  # copies are only slower
+                self._runtime.hostRegister(address, memory.nbytes, 0)
+
+    def _unpin(self, address: int) -> None:
+        self._pinned.discard(address)
+        with contextlib.suppress(self._runtime.CUDARuntimeError):
+            self._runtime.hostUnregister(address)
+
     def put(self, image: np.ndarray, place: int, batch: Any) -> None:
-        """Copy a decoded image (height, width, channels) to a place of a batch."""
-        self._backend.device.use()  # each thread has a current device of its own
-        kind = self._runtime.memcpyHostToDevice
-        address = int(batch.data.ptr) + place * image.nbytes
-        self._runtime.memcpyAsync(address, image.ctypes.data, image.nbytes, kind, self._stream.ptr)
-        self._stream.synchronize()
+        """Copy decoded images (..., height, width, channels) to a place of a batch and those
+        behind it."""
+        stream, kind = self._mine().stream, self._runtime.memcpyHostToDevice
+        address = int(batch.data.ptr) + place * (batch.nbytes // len(batch))
+        self._runtime.memcpyAsync(address, image.ctypes.data, image.nbytes, kind, stream.ptr)
+        stream.synchronize()
 
     def _mine(self) -> Any:
         """What the calling thread decodes with."""
-        if not hasattr(self._local, "decoder"):
-            device, codec = self._backend.device, self._codec
-            device.use()  # each thread has a current device of its own
-            self._local.images = []
-            # One after the other in this order, each with all that the one before left; none on
-            # the CPU: what no GPU decodes is left to those who name it when it is damaged.
-            kinds = codec.BackendKind
-            order = (kinds.HW_GPU_ONLY, kinds.GPU_ONLY, kinds.HYBRID_CPU_GPU)
-            self._local.decoder = codec.Decoder(
-                device_id=device.id,
-                max_num_cpu_threads=usable_cores(),
-                backends=[codec.Backend(kind) for kind in order],
-                options=_OPTIONS,
+        device = self._backend.device
+        device.use()  # each thread has a current device of its own
+        if not hasattr(self._local, "decoding"):
+            self._local.stream = self._backend.cupy.cuda.Stream(non_blocking=True)
+            self._local.memory = None
+            # None on the CPU: what no GPU decodes is left to those who name it when it is damaged.
+            kinds = [HW_GPU_ONLY] if self._engines_only else [HW_GPU_ONLY, GPU_ONLY, HYBRID]
+            threads = _ENGINE_THREADS if self._engines_only else usable_cores()
+            self._local.decoding = Decoding(
+                self._codec, device.id, kinds, threads=threads, options=_OPTIONS
             )
         return self._local
 
     def _check(self) -> None:
         """UserError where nvImageCodec has no decoder that works: it says so of no JPEG."""
-        jpeg = simplejpeg.encode_jpeg(np.zeros((16, 16, 1), np.uint8), colorspace="GRAY")
-        whole = Part((16, 16), (0, 0), (0, 0), (16, 16))
-        if self.decode([memoryview(jpeg)], [whole], [0], self.allocate((1, 16, 16, 1))) != [True]:
+        jpeg = simplejpeg.encode_jpeg(np.zeros((256, 256, 3), np.uint8), colorspace="RGB")
+        whole = Part((256, 256), (0, 0), (0, 0), (256, 256))
+        memory = self.allocate((1, 256, 256, 3))
+        if self.decode([memoryview(jpeg)], [whole], [0], memory) != [True]:
             raise UserError(
-                f"--decode gpu: nvImageCodec decodes no JPEG on GPU {self._backend.device.id}: "
+                f"--decode: nvImageCodec decodes no JPEG on GPU {self._backend.device.id}: "
                 'pip install "osucaffe[decode13]" (or [decode12] for an older driver) brings the '
                 "nvJPEG that it needs; or leave it out"
             )
         self._local = threading.local()  # this thread only asked
 
 
-def import_codec() -> Any:
-    """nvImageCodec's module. UserError names what to install where it cannot be loaded."""
-    # What cannot be decoded is named by the record; its own messages would only count it.
-    os.environ.setdefault("PYNVIMGCODEC_VERBOSITY", "0")
-    try:
-        return importlib.import_module("nvidia.nvimgcodec")
-    except ImportError as error:
-        raise UserError(
-            f"--decode gpu needs nvImageCodec ({str(error).strip().splitlines()[0]}): "
-            'pip install "osucaffe[decode13]" (or [decode12] for an older driver)'
-        ) from None
+@functools.cache
+def load() -> Codec:
+    """The library, with what decodes JPEGs on GPUs. UserError names what to install."""
+    return Codec("nvjpeg")

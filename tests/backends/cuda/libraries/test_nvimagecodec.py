@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import io
-import sys
-from collections.abc import Callable
-from enum import Enum
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -18,117 +13,13 @@ from google.protobuf import text_format
 from osucaffe.backends.cuda import Cuda
 from osucaffe.backends.records import Part, transform_record
 from osucaffe.data.config import DataConfig
-from osucaffe.data.database import record_key, write_database
 from osucaffe.errors import UserError
 from osucaffe.net import Net
 from osucaffe.proto import caffe_pb2
 
-from ..simulated import simulate
+from .fake_codec import FakeCodec, jpeg, other, without_library
 
 FORMATS = Path(__file__).parents[3] / "fixtures" / "formats"
-CODEC = "nvidia.nvimgcodec"
-PAD = 5
-
-
-class Image:
-    """As nvImageCodec's, on host memory: rows lie apart."""
-
-    def fill(self, pixels: np.ndarray) -> None:
-        height, width, channels = self.shape = pixels.shape
-        self.rows = np.zeros((height, width * channels + PAD), np.uint8)
-        self.rows[:, :-PAD] = pixels.reshape(height, -1)
-
-    @property
-    def __cuda_array_interface__(self) -> dict[str, Any]:
-        strides = (self.rows.strides[0], self.shape[2], 1)
-        return {"data": (self.rows.ctypes.data, False), "strides": strides, "shape": self.shape}
-
-
-class Codec(ModuleType):
-    """As much of nvImageCodec as is used. It decodes by simplejpeg, and notes how many."""
-
-    BackendKind = Enum("BackendKind", ["CPU_ONLY", "GPU_ONLY", "HYBRID_CPU_GPU", "HW_GPU_ONLY"])
-    ColorSpec = Enum("ColorSpec", ["GRAY", "SRGB"])
-    SampleFormat = Enum("SampleFormat", ["I_Y", "I_RGB", "I_BGR"])
-    Backend = staticmethod(lambda kind: kind)
-    CodeStream = staticmethod(lambda array: array.tobytes())
-
-    def __init__(self) -> None:
-        super().__init__(CODEC)
-        self.works: Callable[[bytes], bool] = lambda jpeg: True
-        self.decoded = 0
-        self.DecodeParams = dict
-        self.Decoder = lambda **options: _Decoder(self, **options)
-
-
-class _Decoder:
-    def __init__(self, codec: Codec, device_id: int, backends: list[Any], **_: Any) -> None:
-        assert codec.BackendKind.CPU_ONLY not in backends
-        self.codec = codec
-
-    def decode(
-        self, sources: list[bytes], *, images: list[Image | None], params: dict, cuda_stream: int
-    ) -> list[Image | None]:
-        assert len(images) == len(sources)
-        assert params["apply_exif_orientation"] is False
-        order = {"I_Y": "GRAY", "I_BGR": "BGR", "I_RGB": "RGB"}[params["sample_format"].name]
-        return [
-            self._decode(source, image or Image(), order)
-            for source, image in zip(sources, images, strict=True)
-        ]
-
-    def _decode(self, source: bytes, image: Image, order: str) -> Image | None:
-        if not self.codec.works(source):
-            return None
-        self.codec.decoded += 1
-        image.fill(simplejpeg.decode_jpeg(source, colorspace=order))
-        return image
-
-
-@pytest.fixture
-def codec(monkeypatch: pytest.MonkeyPatch) -> Codec:
-    simulate(monkeypatch)
-    monkeypatch.setitem(sys.modules, CODEC, codec := Codec())
-    return codec
-
-
-def picture(height: int, width: int, seed: int = 0) -> np.ndarray:
-    """Smooth colours with some noise, (height, width, 3)."""
-    random = np.random.default_rng(seed)
-    rows, columns = np.ogrid[:height, :width]
-    waves = [np.sin(rows / a + columns / b) for a, b in random.uniform(5, 15, (3, 2))]
-    image = 128 + 90 * np.stack(waves, -1) + random.normal(0, 6, (height, width, 3))
-    return image.clip(0, 255).astype(np.uint8)
-
-
-def jpeg(height: int, width: int, seed: int = 0, subsampling: str = "420") -> bytes:
-    image = picture(height, width, seed)
-    if subsampling == "Gray":
-        return simplejpeg.encode_jpeg(image[..., :1].copy(), 90, "GRAY", "Gray")
-    return simplejpeg.encode_jpeg(image, 90, "RGB", subsampling)
-
-
-def other(kind: str, height: int = 40, width: int = 48) -> bytes:
-    """An image that is no JPEG, or one of inks."""
-    pillow = pytest.importorskip("PIL.Image")
-    image = pillow.fromarray(picture(height, width, 9))
-    image.convert("CMYK" if kind == "CMYK" else "RGB").save(
-        stream := io.BytesIO(), "JPEG" if kind == "CMYK" else kind
-    )
-    return stream.getvalue()
-
-
-@pytest.fixture
-def database(tmp_path: Path) -> Callable[[list[bytes]], Path]:
-    def make(images: list[bytes]) -> Path:
-        data = [
-            caffe_pb2.Datum(data=image, label=label, encoded=True).SerializeToString()
-            for label, image in enumerate(images)
-        ]
-        write_database(tmp_path / "lmdb", [(record_key(i), value) for i, value in enumerate(data)])
-        return tmp_path / "lmdb"
-
-    return make
 
 
 def build(path: Path, transform: str, *, there: bool, backend: Any = None, **config: Any) -> Net:
@@ -138,7 +29,7 @@ def build(path: Path, transform: str, *, there: bool, backend: Any = None, **con
     layer {{ name: "double" type: "Power" bottom: "data" top: "double" power_param {{ scale: 2 }} }}
     layer {{ name: "none" type: "Silence" bottom: "label" }}"""
     param = text_format.Parse(text, caffe_pb2.NetParameter())
-    config = DataConfig(decode_on_gpu=there, **config)
+    config = DataConfig(decode="gpu" if there else "host", **config)
     return Net(param, backend=backend or Cuda(graphs=False), seed=4, data_config=config)
 
 
@@ -171,12 +62,12 @@ def assert_same(path: Path, transform: str, **options: Any) -> list[np.ndarray]:
 @pytest.mark.parametrize(
     "transform", ["", "crop_size: 24 mirror: true", "mirror: true force_gray: true"]
 )
-def test_records_are_those_that_the_readers_decode(codec: Codec, transform: str) -> None:
+def test_records_are_those_that_the_readers_decode(codec: FakeCodec, transform: str) -> None:
     assert_same(FORMATS / "jpeg6_lmdb", transform)
     assert codec.decoded >= 1 + 3 * 4
 
 
-def test_crops_of_images_that_differ_in_size(codec: Codec, database: Any) -> None:
+def test_crops_of_images_that_differ_in_size(codec: FakeCodec, database: Any) -> None:
     shapes = [(40, 48), (61, 33), (24, 24), (40, 48), (25, 90)]
     path = database([jpeg(*shape, seed) for seed, shape in enumerate(shapes)])
     assert_same(path, "crop_size: 24 mirror: true")
@@ -184,7 +75,7 @@ def test_crops_of_images_that_differ_in_size(codec: Codec, database: Any) -> Non
 
 
 def test_what_the_decoder_cannot_decode_the_readers_do(
-    codec: Codec, database: Any, caplog: pytest.LogCaptureFixture
+    codec: FakeCodec, database: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     refused, trailing = jpeg(40, 48, 2), jpeg(40, 48, 3) + b"\0"
     codec.works = lambda source: source != refused
@@ -206,7 +97,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("kind", BAD)
-def test_a_bad_record_is_named_or_skipped(codec: Codec, database: Any, kind: str) -> None:
+def test_a_bad_record_is_named_or_skipped(codec: FakeCodec, database: Any, kind: str) -> None:
     bad, message = BAD[kind]()
     path = database([jpeg(40, 48), jpeg(40, 48, 1), bad, jpeg(40, 48, 3)])
     net = build(path, "", there=True)
@@ -217,16 +108,16 @@ def test_a_bad_record_is_named_or_skipped(codec: Codec, database: Any, kind: str
     assert found[1].tolist() == [0, 1, 3, 3]
 
 
-def test_raw_records_need_no_decoder(codec: Codec) -> None:
+def test_raw_records_need_no_decoder(codec: FakeCodec) -> None:
     assert_same(FORMATS / "raw6_lmdb", "crop_size: 20")
     assert codec.decoded == 0
 
 
-def test_a_missing_library_is_named(codec: Codec, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_library_is_named(codec: FakeCodec, monkeypatch: pytest.MonkeyPatch) -> None:
     codec.works = lambda source: False  # as without nvJPEG
     with pytest.raises(UserError, match=r"decodes no JPEG on GPU 0.*osucaffe\[decode13\]"):
         build(FORMATS / "jpeg6_lmdb", "", there=True)
-    monkeypatch.setitem(sys.modules, CODEC, None)
+    without_library(monkeypatch)
     with pytest.raises(UserError, match=r"needs nvImageCodec.*osucaffe\[decode13\]"):
         build(FORMATS / "jpeg6_lmdb", "", there=True)
     build(FORMATS / "jpeg6_lmdb", "", there=False).layers[0].close()
@@ -240,12 +131,6 @@ Colours are Y + 1.772 (Cb - 128) at most, rounded once more on both sides: by le
 1 + 1.772 + 1. Where chroma is interpolated, that is rounded too and may differ by 2: by less than
 1 + 2 * 1.772 + 1.
 """
-
-
-@pytest.fixture
-def gpu() -> Any:
-    pytest.importorskip(CODEC)
-    return Cuda()
 
 
 @pytest.mark.gpu

@@ -1,0 +1,64 @@
+"""EDSR trained by osucaffe and by PyTorch on the same patches, and how good the images are.
+
+`python -m benchmarks.super_resolution --data data/photographs --gpu 0 --seconds 60` trains with
+osucaffe for about so long, then the same net from the same first values, with the same patches, in
+PyTorch for as many steps, and prints PSNR and SSIM of the held-out photographs, beside bicubic
+enlargement. What models/edsr/photographs.py made is the data. Both make Adam's steps for the mean
+absolute error, with a rate that falls to 0 linearly; both compute convolutions in the precision,
+on a GPU an iteration is a captured graph. Each side is a process of its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+MODEL = "edsr_baseline"
+SIDES = ("osucaffe", "PyTorch")
+
+
+def main() -> None:
+    """Run both sides and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    add = parser.add_argument
+    add("--data", default="data/photographs", help="of models/edsr/photographs.py")
+    add("--out", default="build/super_resolution", help="weights and figures go there")
+    add("--gpu", help="the GPU (default: the CPU)")
+    add("--precision", choices=("fp32", "tf32", "bf16"), default="tf32", help="of a GPU")
+    add("--seconds", type=float, default=60, help="of osucaffe's training, about")
+    add("--iterations", type=int, help="in place of --seconds")
+    add("--batch", type=int, default=16)
+    add("--rate", type=float, default=3e-4, help="the learning rate at the beginning")
+    add("--sides", default=",".join(SIDES))
+    args = parser.parse_args()
+    job = vars(args) | {"photographs": str(Path(args.data).resolve())}
+    Path(args.out).mkdir(parents=True, exist_ok=True)
+    rows: list[dict[str, Any]] = []
+    for side in args.sides.split(","):
+        command = [sys.executable, "-m", f"{__package__}.super_resolution_sides", side]
+        done = subprocess.run([*command, json.dumps(job)], stdout=subprocess.PIPE, check=True)
+        found = json.loads(done.stdout.decode().splitlines()[-1])
+        job["iterations"] = found["iterations"]  # the other side makes as many
+        rows = rows or [{"name": "bicubic", "quality": found["bicubic"]}]
+        rows.append({"name": side} | found)
+        print_table(rows[-1:] if len(rows) > 2 else rows)
+    (Path(args.out) / "quality.json").write_text(json.dumps(job | {"rows": rows}, indent=1) + "\n")
+
+
+def print_table(rows: list[dict[str, Any]]) -> None:
+    """A line for each row: means over the photographs, steps, and how long they took."""
+    for row in rows:
+        values = list(row["quality"].values())
+        psnr, ssim = (sum(each[at] for each in values) / len(values) for at in (0, 1))
+        line = f"{row['name']:10} {psnr:6.3f} dB  SSIM {ssim:.4f}"
+        if "iterations" in row:
+            line += f"  {row['iterations']:,} steps in {row['seconds']:.1f} s; {row['version']}"
+        print(line, flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,45 @@
+"""Owns what tests of decoding on GPUs share: nvImageCodec or a stand-in, databases of images."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from osucaffe.backends.cuda import Cuda
+from osucaffe.backends.cuda.libraries import nvimagecodec
+from osucaffe.data.database import record_key, write_database
+from osucaffe.proto import caffe_pb2
+
+from ..simulated import simulate
+from .fake_codec import CODEC, FakeCodec
+
+
+@pytest.fixture
+def codec(monkeypatch: pytest.MonkeyPatch) -> FakeCodec:
+    simulate(monkeypatch)
+    codec = FakeCodec()
+    monkeypatch.setattr(nvimagecodec, "load", lambda: codec)
+    monkeypatch.setattr(nvimagecodec, "Decoding", codec.decoding)
+    return codec
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Callable[[list[bytes]], Path]:
+    def make(images: list[bytes]) -> Path:
+        data = [
+            caffe_pb2.Datum(data=image, label=label, encoded=True).SerializeToString()
+            for label, image in enumerate(images)
+        ]
+        write_database(tmp_path / "lmdb", [(record_key(i), value) for i, value in enumerate(data)])
+        return tmp_path / "lmdb"
+
+    return make
+
+
+@pytest.fixture
+def gpu() -> Any:
+    pytest.importorskip(CODEC)
+    return Cuda()
