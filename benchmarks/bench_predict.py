@@ -9,6 +9,7 @@ operations, and iterations of LeNet by each design. Results go to benchmarks/res
 from __future__ import annotations
 
 import argparse
+import os
 import tempfile
 from dataclasses import replace
 from pathlib import Path
@@ -39,14 +40,14 @@ HEADS = {
     "iterations": ["predicted", "predicted, with what layers took in the run"],
 }
 
-ABOUT = """Milliseconds on {cpu}, {cores} cores, which all ranks share, and others' work; one thread
-each. Everything is the least of some: of operations and iterations the slowest rank's. Links,
-additions and layers were measured first, all ranks at once, in the same run. After a rest, a link
-lets 64 KB through at once, which the model does not know.
+ABOUT = """Milliseconds on {cpu}, {cores} cores, which all ranks share, and others' work (a load of
+{load}); one thread each. Everything is the least of some: of operations, passes and iterations the
+slowest rank's. Links, additions, layers, and what computation and communication lose beside each
+other, were measured first, all ranks at once, in the same run. After a rest, a link lets 64 KB
+through at once, which the model does not know.
 
 The second prediction of an iteration takes data, forward, backward and update to be as long as they
-were in that iteration itself, where MPI's threads and others' work take cores from them: what is
-left is the error of the model of communication and of its overlap.
+were in that iteration itself: what is left is the error of the model of communication.
 """
 
 
@@ -57,7 +58,8 @@ def cluster_of(found: dict[str, Any]) -> Cluster:
     (below, fast), (most, slow) = pings[-2:]
     link = Link(pings[0][1], (most - below) / (slow - fast) / 1e3)
     rate = found["adding"] / 1e9
-    device = Device(memory_gb_s=3 * rate, add_gb_s=rate)
+    lost = {"stolen": found["stolen"], "held": found["held"]}
+    device = Device(memory_gb_s=3 * rate, add_gb_s=rate, **lost)
     return Cluster("measured", 1, device, link, link)
 
 
@@ -66,7 +68,8 @@ def compare(found: dict[str, Any], ranks: int) -> dict[str, Any]:
     cluster = cluster_of(found)
     record: dict[str, Any] = {
         "latency_us": cluster.network.latency_us, "gb_s": cluster.network.gb_s,
-        "add_gb_s": cluster.device.add_gb_s, "collectives": [], "iterations": [],
+        "add_gb_s": cluster.device.add_gb_s, "stolen": cluster.device.stolen,
+        "held": cluster.device.held, "collectives": [], "iterations": [],
     }  # fmt: skip
     for operation, algorithm, nbytes, measured in found["collectives"]:
         plan, scale = Planner(cluster, ranks, Selection(algorithm)).plan(operation, nbytes // 4)
@@ -98,7 +101,8 @@ def beside(
         scale = (parts[way] + extra) / whole / 1e3
         scaled |= {key: scale * each for key, each in seconds.items() if key[0] == way}
     rate = 5 * 4 * elements / parts["update"] / 1e6
-    return scaled, replace(cluster, device=replace(cluster.device, memory_gb_s=rate))
+    device = replace(cluster.device, memory_gb_s=rate, stolen=0.0)  # what was lost is in the times
+    return scaled, replace(cluster, device=device)
 
 
 def render(record: dict[str, Any]) -> str:
@@ -108,7 +112,9 @@ def render(record: dict[str, Any]) -> str:
     for title, part in record["runs"].items():
         text += (
             f"\n## {title}\n\nMeasured before: latency {part['latency_us']:.0f} us, "
-            f"{part['gb_s']:.3f} GB/s, additions {part['add_gb_s']:.1f} GB/s.\n"
+            f"{part['gb_s']:.3f} GB/s, additions {part['add_gb_s']:.1f} GB/s; computation loses "
+            f"{part['stolen']:.0%} of the time of what travels beside it, which loses "
+            f"{part['held']:.0%} of the computation's.\n"
         )
         for kind, heads in HEADS.items():
             rows = part[kind]
@@ -140,6 +146,7 @@ def main() -> None:
                 record["runs"][f"{count} hosts, links of {RATE}"] = compare(found, count)
     found = rows_of(mpiexec(2, "-m", MODULE, SOLVER, timeout=600))
     record["runs"]["2 ranks of one host"] = compare(found, 2)
+    record["machine"]["load"] = round(os.getloadavg()[1], 1)
     text = render(record)
     print(text)
     print(f"wrote {results.write('predict-cpu-' + record['date'], record, text, args.out)}")

@@ -1,15 +1,17 @@
 """What the ranks run that bench_predict starts: how fast links, layers and what is predicted are.
 
 Argument: the solver's file. Rank 0 prints one line of JSON: one-way microseconds by bytes between
-the first and the last rank; bytes that one rank adds in a second; milliseconds of each layer (the
-ranks' mean, all at the same time); microseconds of collective operations; milliseconds of
-iterations by design, and of their parts. Everything is the least of some, as others use the cores.
+the first and the last rank; bytes that one rank adds in a second; milliseconds of each layer (of
+the slowest rank, all at the same time); the shares that computation and communication lose of each
+other's time; microseconds of collective operations; milliseconds of iterations by design, and of
+their parts. Everything is the least of some, as others use the cores; but of layers, a whole pass.
 """
 
 from __future__ import annotations
 
 import json
 import sys
+import threading
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -20,10 +22,12 @@ import numpy as np
 
 from osucaffe.backends.cpu import Cpu
 from osucaffe.cli.time import measure
+from osucaffe.comm.communicator import Handle
 from osucaffe.comm.create import CommConfig, make_communicator
 from osucaffe.comm.host import HostMath
 from osucaffe.comm.job import find_job
 from osucaffe.comm.topology import discover
+from osucaffe.net import Net
 from osucaffe.parallel.profile_report import summarize
 from osucaffe.parallel.profiled import Profiled, Records
 from osucaffe.predict.iteration import DESIGNS
@@ -33,9 +37,11 @@ from osucaffe.solvers import Solver
 from .bench_predict_cases import BUCKET, COLLECTIVES, SIZES, TRAINED, config_of
 
 PINGS = (64, 16 << 10, 256 << 10, 1 << 20, 4 << 20)
-LAYERS = 15
-ITERATIONS = 40
+LAYERS = ITERATIONS = 40
+"""The fastest of as many counts: the machine has other work."""
 REPEAT = 9
+BESIDE = 256 << 10
+"""Bytes of the sums beside which passes are timed."""
 
 
 def ping(job: Any, comm: Any, nbytes: int) -> float:
@@ -98,20 +104,65 @@ def least(job: Any, run: Any) -> float:
     return min(map(max, zip(*job.gather(times), strict=True))) * 1e6
 
 
-def layers(job: Any, file: str) -> list[tuple[str, str, float, float]]:
-    """Name, type and milliseconds of each layer, all ranks at once."""
-    param = read_solver(file)
-    solver = Solver(param, Cpu(threads=1), file=file)
+def layers(job: Any, net: Net) -> list[tuple[str, str, float, float]]:
+    """Name, type and milliseconds of each layer in the pass whose slowest rank took the least, on
+    that rank. (What each layer takes at least adds up to less than any pass takes, where ranks
+    share cores.)"""
     job.barrier()
-    own = [
-        (each.name, each.type, min(each.forward.times), min(each.backward.times))
-        for each in measure(solver.net, LAYERS)
-    ]
-    every = job.gather(own)
+    own = measure(net, LAYERS)
+    times = [(each.forward.times, each.backward.times) for each in own]
+    every = np.array(job.gather(times))  # by rank, layer, direction, pass
+    whole = every.sum(axis=(1, 2))
+    best = int(np.argmin(whole.max(axis=0)))
+    rank = int(np.argmax(whole[:, best]))
     return [
-        (name, kind, *(float(np.mean([rank[n][way] for rank in every])) for way in (2, 3)))
-        for n, (name, kind, _, _) in enumerate(own)
+        (each.name, each.type, *map(float, every[rank, number, :, best]))
+        for number, each in enumerate(own)
     ]
+
+
+def beside(job: Any, topology: Any, net: Net) -> tuple[float, float]:
+    """What passes lose of the time of sums that all ranks do on their threads meanwhile, and what
+    sums lose of the time of passes: shares."""
+    comm = make_communicator(job, topology, CommConfig("mpi"), background=True)
+    array, run = np.zeros(BESIDE // 4, np.float32), net.whole()
+
+    def sums(count: int) -> list[Handle]:
+        return [comm.all_reduce(array) for _ in range(count)]
+
+    def whole() -> None:
+        for handle in sums(count):
+            handle.wait()
+
+    alone = least(job, run)
+    count = 2
+    count = 2 + int(4 * alone / least(job, whole))  # for two passes
+    whole_alone = least(job, whole)
+    passes, whole_beside = [], []
+    for _ in range(REPEAT):
+        job.barrier()
+        start = time.perf_counter()
+        handles, ended = sums(count), list[float]()
+
+        def wait(last: Handle = handles[-1], ended: list[float] = ended) -> None:
+            last.wait()
+            ended.append(time.perf_counter())
+
+        waiter = threading.Thread(target=wait)
+        waiter.start()
+        run()
+        passes.append(time.perf_counter() - start)
+        while not ended:
+            run()
+        waiter.join()
+        whole_beside.append(ended[0] - start)
+    comm.close()
+
+    def lost(before: float, times: list[float]) -> float:
+        least_of = min(map(max, zip(*job.gather(times), strict=True)))
+        return max(0.0, 1.0 - before / least_of / 1e6)
+
+    return lost(alone, passes), lost(whole_alone, whole_beside)
 
 
 def main() -> None:
@@ -131,7 +182,10 @@ def main() -> None:
                 took = least(job, partial(getattr(comm, operation), array))
                 found["collectives"].append([operation, algorithm, nbytes, took])
             comm.close()
-        found["iterations"], found["layers"] = {}, layers(job, file)
+        net = Solver(read_solver(file), Cpu(threads=1), file=file).net
+        found["layers"] = layers(job, net)
+        found["stolen"], found["held"] = beside(job, topology, net)
+        found["iterations"] = {}
         for design in TRAINED:
             found["iterations"][design] = train(job, topology, file, design)
         if job.rank == 0:

@@ -71,7 +71,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add("--save_times", metavar="FILE", help="where --measure writes them")
     add("--out", metavar="FILE", help="write the numbers (JSON), and a picture beside it (.png)")
-    add("--threads", metavar="N", type=options.positive, help="of --measure (default: all cores)")
+    add(
+        "--threads",
+        metavar="N",
+        type=options.positive,
+        help="of --measure (default: a rank's share of the cores here, with as many ranks as the "
+        "cluster has on a host, as in training)",
+    )
 
 
 def run(args: argparse.Namespace) -> None:
@@ -196,6 +202,7 @@ class _Times:
         """Measure the layers of one rank's net here; the file that they are written to."""
         import tempfile
 
+        from ..backends.cores import usable_cores
         from ..backends.cpu import Cpu
         from ..files import write_bytes
         from ..net import Net
@@ -203,10 +210,11 @@ class _Times:
         from .time import measure
 
         sketch = self._sketch(1)
+        share = max(1, usable_cores() // self._cluster.ranks_per_host)
         net = Net(
             sketch.param,
             phase="TRAIN",
-            backend=Cpu(threads=self._args.threads),
+            backend=Cpu(threads=self._args.threads or share),
             level=self._choice.level,
             stages=self._choice.stages,
             gradients=True,

@@ -9,6 +9,7 @@ memory_gb_s = 900            # what layers without arithmetic move
 efficiency = 0.5             # of these, where nothing else is known (default 0.5)
 add_gb_s = 300               # bytes that are added to others in a second (default memory_gb_s / 3)
 stolen = 0.1                 # the share of communication's time that computation beside it loses
+held = 0.1                   # the share of computation's time that communication beside it loses
 
 [device.images_per_second]   # of one device, by the net's name: wins over tflops
 "ResNet-50" = 364.8
@@ -63,6 +64,7 @@ class Device:
     efficiency: float = 0.5
     add_gb_s: float = 0.0
     stolen: float = 0.0
+    held: float = 0.0
     images_per_second: Mapping[str, float] = field(default_factory=dict)
 
     @property
@@ -125,6 +127,9 @@ def _make(path: str | Path, name: str, content: Any, kind: type) -> Any:
     for key, value in content.items():
         if isinstance(value, (int, float)) and (value < 0 or (key == "gb_s" and not value)):
             raise UserError(f"{path}: {name}.{key} must not be {value}")
+    for key in ("stolen", "held"):
+        if content.get(key, 0) >= 1:
+            raise UserError(f"{path}: {name}.{key} is a share: it must be below 1")
     try:
         return kind(**content)
     except TypeError as error:

@@ -94,6 +94,14 @@ class Simulation:
         return Prediction(design, self._size, median, low, high, computing, images)
 
 
+@dataclass
+class _Span:
+    """When each rank begins and ends an operation."""
+
+    begin: np.ndarray
+    end: np.ndarray
+
+
 class _Run:
     """All ranks' times: of what computes, and of what communicates (one operation at a time)."""
 
@@ -102,12 +110,13 @@ class _Run:
     ) -> None:
         self._planner, self._seconds, self._beside = planner, seconds, beside
         self._network = Network(cluster, planner.size)
-        self._stolen = cluster.device.stolen
+        self._stolen, self._held = cluster.device.stolen, cluster.device.held
         rate = cluster.device.memory_gb_s
         self._update = _PASSES_OVER_UPDATE * ITEM / rate / 1e9 if rate else 0.0
         self._now = np.zeros(planner.size)
-        self._busy = np.zeros(planner.size)
-        self._spans: list[tuple[np.ndarray, np.ndarray]] = []
+        self._last = _Span(np.zeros(planner.size), np.zeros(planner.size))
+        self._spans: list[_Span] = []
+        """What travels beside computation, one behind the other."""
 
     def updating(self, elements: int) -> float:
         """Milliseconds of an update."""
@@ -115,7 +124,7 @@ class _Run:
 
     def iterate(self, script: Script, factors: np.ndarray) -> float:
         """One iteration behind those before; when the last rank has ended it."""
-        ends: dict[int, np.ndarray] = {}
+        posted: dict[int, _Span] = {}
         for event in script:
             if isinstance(event, Compute):
                 self._compute(self._seconds[event.direction, event.layer] * factors)
@@ -123,23 +132,30 @@ class _Run:
                 self._compute(event.elements * self._update * factors)
             elif isinstance(event, Post):
                 plan, scale = self._planner.plan(event.operation, event.elements, event.root)
-                begin = np.maximum(self._now, self._busy)
-                self._busy = self._network.run(plan, begin, scale)
-                ends[event.number] = self._busy
+                begin = np.maximum(self._now, self._last.end)
+                self._last = _Span(begin, self._network.run(plan, begin, scale))
+                posted[event.number] = self._last
                 if self._beside:
-                    self._spans.append((begin, self._busy))
+                    self._spans.append(self._last)
                 else:
-                    self._now = self._busy
+                    self._now = self._last.end
             else:
-                self._now = np.maximum(self._now, ends[event.number])
+                self._now = np.maximum(self._now, posted[event.number].end)
         return float(self._now.max())
 
     def _compute(self, seconds: np.ndarray) -> None:
-        """Ranks compute so long, and longer for what travels beside it."""
-        begin, end = self._now, self._now + seconds
-        if self._stolen and self._spans:
-            self._spans = [span for span in self._spans if (span[1] > begin).any()]
-            for first, last in self._spans:
-                beside = np.minimum(end, last) - np.maximum(begin, first)
-                end = end + self._stolen * np.maximum(beside, 0.0)
-        self._now = end
+        """Ranks compute so long; while anything travels beside it, both are slower."""
+        now, left = self._now, seconds
+        if self._stolen or self._held:
+            self._spans = [span for span in self._spans if (span.end > now).any()]
+            end = np.zeros_like(now)
+            for span in self._spans:
+                late = np.maximum(end - span.begin, 0.0)  # the one before has become longer
+                span.begin, span.end = span.begin + late, span.end + late
+                alone = np.clip(span.begin - now, 0.0, left)
+                now, left = now + alone, left - alone
+                travels = np.maximum(span.end - now, 0.0)
+                both = np.minimum(left / (1 - self._stolen), travels / (1 - self._held))
+                now, left = now + both, left - (1 - self._stolen) * both
+                end = span.end = span.end + self._held * both
+        self._now = now + left

@@ -17,7 +17,7 @@ from osucaffe.comm.tuning import Selection
 from osucaffe.errors import UserError
 from osucaffe.parallel.config import ParallelConfig
 from osucaffe.predict.cluster import Cluster, Device, Link, read_cluster
-from osucaffe.predict.iteration import DESIGNS, Simulation
+from osucaffe.predict.iteration import DESIGNS, Simulation, _Run, _Span
 from osucaffe.predict.network import Network
 from osucaffe.predict.plan import Planner, waves
 from osucaffe.predict.script import Compute, Post, Update, Wait, record
@@ -189,6 +189,33 @@ def test_communication_may_slow_computation() -> None:
     assert stolen.ms - free.ms == pytest.approx(0.5 * (2 + 4 * (FIRST + SECOND) / 0.1e9 * 1e3))
 
 
+def test_computation_that_is_slowed_meets_more_of_what_travels() -> None:
+    """Half the speed from 0 to 3 and from 4 to 6: from 1 on, three seconds take five."""
+    made = cluster(stolen=0.5)
+    run = _Run(Planner(made, 2, Selection()), made, {}, beside=True)
+    run._now = np.array([1.0, 7.0])
+    run._spans = [_Span(np.full(2, begin), np.full(2, end)) for begin, end in ((0, 3), (4, 6))]
+    run._compute(np.array([3.0, 3.0]))
+    assert run._now == pytest.approx([6, 10])
+
+
+def test_communication_that_is_held_up_holds_up_what_follows() -> None:
+    """Half the speed beside four seconds of computation: three seconds take five, or
+    six beside two more seconds, and the next operation begins later."""
+    made = cluster(held=0.5)
+    run = _Run(Planner(made, 2, Selection()), made, {}, beside=True)
+    first, second = run._spans = [
+        _Span(np.zeros(2), np.full(2, 3.0)),
+        _Span(np.full(2, 3.0), np.full(2, 5.0)),
+    ]
+    run._compute(np.full(2, 4.0))
+    assert run._now == pytest.approx([4, 4])
+    assert [first.end[0], second.begin[0], second.end[0]] == pytest.approx([5, 5, 7])
+    run._compute(np.full(2, 2.0))
+    assert run._now == pytest.approx([6, 6])
+    assert [first.end[0], second.begin[0], second.end[0]] == pytest.approx([6, 6, 8])
+
+
 def test_what_make_papers_predicts() -> None:
     """Chains overtake trees between small and large messages, as the models say."""
     small, large = (
@@ -225,6 +252,8 @@ def test_clusters_say_where_their_figures_are_from(path: Path) -> None:
         (("ranks_per_host = 4", "ranks_per_host = 0"), "a number from 1 on"),
         (("ranks_per_host = 4", ""), "ranks_per_host is missing"),
         (("[device]", "[device"), "not a cluster file"),
+        (("[device]", "[device]\nstolen = 1.0"), "device.stolen is a share: it must be below 1"),
+        (("[device]", "[device]\nheld = 2"), "device.held is a share: it must be below 1"),
     ],
 )
 def test_bad_clusters(tmp_path: Path, change: tuple[str, str], message: str) -> None:
