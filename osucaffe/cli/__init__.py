@@ -18,6 +18,7 @@ from typing import Any, NoReturn
 
 from .. import __version__, hooks, messages
 from ..errors import nearest
+from .leaving import to_its_end
 
 GROUPS = {
     "training and scoring": ("train", "test", "time", "classify", "extract_features"),
@@ -72,7 +73,8 @@ def _run(arguments: Sequence[str] | None) -> int:
             from .. import log
 
             log.quiet = True
-        code = int(args.run(args) or 0)
+        with to_its_end():
+            code = int(args.run(args) or 0)
         if sys.stdout:  # None where the shell closed it
             sys.stdout.flush()
     except (Exception, KeyboardInterrupt) as error:

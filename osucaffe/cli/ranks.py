@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import UserError
 from . import comm_profile, options, restarts, servers
+from .leaving import Ended
 
 if TYPE_CHECKING:
     from ..comm.create import CommConfig
@@ -156,7 +157,7 @@ def launch(args: argparse.Namespace, check: Callable[[], None] = lambda: None) -
     if args.gpu is None and wanted > 1:
         _stay_on_loopback()
     if most:
-        sys.exit(restarts.watch_over(command, most, restarts.prefix_of(args.solver)))
+        raise Ended(restarts.watch_over(command, most, restarts.prefix_of(args.solver)))
     os.execv(command[0], command)
 
 
