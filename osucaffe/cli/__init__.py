@@ -133,6 +133,13 @@ class _Parser(argparse.ArgumentParser):
             hint = _hint(unknown[0], self._option_string_actions)
             self.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
 
+    def _get_values(self, action: argparse.Action, given: list[str]) -> Any:
+        """As it is there, but a second "--" is no value (Python 3.11 takes it for an empty list)."""
+        found = super()._get_values(action, given)  # type: ignore[misc]
+        if action.nargs is None and isinstance(found, list):
+            raise argparse.ArgumentError(action, "expected one argument")
+        return found
+
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         """As it is there, but a wrong command gets a hint in place of a long list."""
         if isinstance(action, argparse._SubParsersAction) and value not in (action.choices or ()):
