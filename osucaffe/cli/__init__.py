@@ -134,8 +134,8 @@ class _Parser(argparse.ArgumentParser):
             self.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
 
     def _get_values(self, action: argparse.Action, given: list[str]) -> Any:
-        """As it is there, but a second "--" is no value (Python 3.11 takes it for an empty list)."""
-        found = super()._get_values(action, given)  # type: ignore[misc]
+        """As it is there, but a second "--" is no value (in Python 3.11 it is an empty list)."""
+        found = super()._get_values(action, given)
         if action.nargs is None and isinstance(found, list):
             raise argparse.ArgumentError(action, "expected one argument")
         return found
