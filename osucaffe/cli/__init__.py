@@ -18,6 +18,7 @@ from typing import Any, NoReturn
 
 from .. import __version__, hooks, messages
 from ..errors import nearest
+from .leaving import to_its_end
 
 GROUPS = {
     "training and scoring": ("train", "test", "time", "classify", "upscale", "extract_features"),
@@ -73,7 +74,8 @@ def _run(arguments: Sequence[str] | None) -> int:
             from .. import log
 
             log.quiet = True
-        code = int(args.run(args) or 0)
+        with to_its_end():
+            code = int(args.run(args) or 0)
         if sys.stdout:  # None where the shell closed it
             sys.stdout.flush()
     except (Exception, KeyboardInterrupt) as error:
@@ -131,6 +133,13 @@ class _Parser(argparse.ArgumentParser):
         if unknown:
             hint = _hint(unknown[0], self._option_string_actions)
             self.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
+
+    def _get_values(self, action: argparse.Action, given: list[str]) -> Any:
+        """As it is there, but a second "--" is no value (in Python 3.11 it is an empty list)."""
+        found = super()._get_values(action, given)
+        if action.nargs is None and isinstance(found, list):
+            raise argparse.ArgumentError(action, "expected one argument")
+        return found
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         """As it is there, but a wrong command gets a hint in place of a long list."""

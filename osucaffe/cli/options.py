@@ -28,6 +28,13 @@ def positive(text: str) -> int:
     return value
 
 
+def threads(text: str) -> int:
+    """A number of threads that oneDNN survives: of a million it dies."""
+    if (value := positive(text)) > 1024:
+        raise argparse.ArgumentTypeError(f"must be at most 1024, not {value}")
+    return value
+
+
 def extent(text: str) -> int:
     """A whole number of pixels, or 0."""
     value = int(text)
@@ -77,7 +84,7 @@ def add_device(parser: argparse.ArgumentParser, gpu: str = "the number of the GP
         help="launch a GPU's steps one by one instead of as CUDA graphs (to debug)",
     )
     group.add_argument(
-        "--threads", metavar="N", type=positive, help="CPU threads (default: one for each core)"
+        "--threads", metavar="N", type=threads, help="CPU threads (default: one for each core)"
     )
 
 

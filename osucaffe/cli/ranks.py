@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import UserError
 from . import comm_profile, options, rank_options, ranks_per_gpu, restarts, servers
+from .leaving import Ended
 
 if TYPE_CHECKING:
     from ..comm.create import CommConfig
@@ -74,12 +75,12 @@ def launch(args: argparse.Namespace, check: Callable[[], None] = lambda: None) -
     if sys.stderr and sys.stderr.isatty():
         os.environ[_TERMINAL] = f"{platform.node()}:{os.ttyname(sys.stderr.fileno())}"
     if shares:
-        sys.exit(ranks_per_gpu.run(args, len(gpus), _command))
+        raise Ended(ranks_per_gpu.run(args, len(gpus), _command))
     if args.gpu is None and wanted > 1:
         _stay_on_loopback()
     command = _command(wanted)
     if most:
-        sys.exit(restarts.watch_over(command, most, restarts.prefix_of(args.solver)))
+        raise Ended(restarts.watch_over(command, most, restarts.prefix_of(args.solver)))
     os.execv(command[0], command)
 
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ..errors import UserError
 from . import options, restarts, servers
+from .leaving import Ended
 
 if TYPE_CHECKING:
     from . import mps
@@ -153,7 +154,7 @@ def attempt(command: Sequence[str], count: int, service: mps.Service) -> Trial:
             told = {_TOLD: "", TRIAL: str(result)} | variables
             code, stopped = restarts.run(command, told, stderr=file)
         if stopped:
-            sys.exit(code)
+            raise Ended(code)
         if code == 0 and result.exists():
             found = json.loads(result.read_text())
             return Trial(count, found["rate"], found["unit"])

@@ -9,6 +9,7 @@ import ctypes
 import importlib
 import os
 import platform
+import posix
 import sys
 import time
 import traceback
@@ -33,8 +34,8 @@ _LAUNCHERS = (
 FAULT = 4
 """The exit code of a rank that ends the others, where nothing is wrong with what it was given."""
 
-_exit = os._exit
-"""Also where `MpiJob.together` watches over that name."""
+_exit = posix._exit
+"""os._exit, also where something watches over that name."""
 
 _FORWARDING = 0.3
 """Seconds that a launcher gets to forward a message before it ends everything."""
@@ -170,7 +171,7 @@ class MpiJob(Job):
         user's own code. Otherwise the others would wait for this one for ever. So does os._exit,
         after which a launcher may end them and call that a success.
         """
-        own = os.getpid()
+        own, leave = os.getpid(), os._exit
 
         def leave_others(status: int) -> NoReturn:
             if os.getpid() == own:  # not a process that was forked
@@ -196,7 +197,7 @@ class MpiJob(Job):
             self.abort(text, 1 if given else FAULT)
             raise
         finally:
-            os._exit = _exit
+            os._exit = leave
             if self._wish is not None:
                 self._wish[0].Wait()
                 self._wish = None

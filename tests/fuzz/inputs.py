@@ -237,6 +237,8 @@ def _make_flags(random: Random, content: bytes, others: Sequence[bytes]) -> byte
             value = random.choice(_VALUES)
             if action.choices and random.random() < 0.7:
                 value = str(random.choice(list(action.choices)))
+            if option == "--iterations":  # of many it would rightly take its time
+                value = value[:1]
             if option in ("--model", "--solver") and random.random() < 0.8:
                 value = "s.prototxt" if "solver" in option else "n.prototxt"
             words += [option] if action.nargs == 0 else [option, value]

@@ -1,0 +1,49 @@
+"""Owns that a command has failed when code that it runs for others, a Python layer's, leaves it by
+sys.exit or os._exit before its end."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NoReturn
+
+from .. import messages
+
+
+class Ended(SystemExit):
+    """A command's own end, with its exit code."""
+
+
+@contextlib.contextmanager
+def to_its_end() -> Iterator[None]:
+    """Who leaves what is done inside gets a message, and no exit code that means success. (Jobs of
+    several ranks see to it by themselves: see `MpiJob.together`.)"""
+    own, leave = os.getpid(), os._exit
+
+    def tell(status: int) -> NoReturn:
+        if os.getpid() == own:  # not a process that was forked
+            status = _tell("os._exit", status, traceback.extract_stack(limit=2)[0])
+        leave(status)
+
+    os._exit = tell
+    try:
+        yield
+    except Ended:
+        raise
+    except SystemExit as error:
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        raise SystemExit(_tell("sys.exit", error.code, place)) from None
+    finally:
+        os._exit = leave
+
+
+def _tell(call: str, code: object, place: traceback.FrameSummary) -> int:
+    """Say how it was left. Returns the exit code."""
+    text = f"left by {call}({code!r}) at {Path(place.filename).name}:{place.lineno}"
+    with contextlib.suppress(OSError, ValueError):  # a closed stderr
+        print(f"osucaffe: {messages.tidy(text)}, before its end", file=sys.stderr, flush=True)
+    return code if isinstance(code, int) and code & 255 else 1
