@@ -131,7 +131,7 @@ class Cpu(Backend):
         """The steps that run calls. Layouts of their flexible tensors are chosen from here on."""
         calls = list(calls)
         if self.onednn is not None:
-            self.onednn.only_forward = not any("_backward" in call.name for call in calls)
+            self.onednn.look_at(calls)
         return [self._prepare(call) for call in calls]
 
     def _prepare(self, call: Call) -> Step:

@@ -214,7 +214,8 @@ class Library:
         self.get_size.restype = c_size_t
         self.query_md = self._declare("dnnl_primitive_desc_query_md", "pii")
         self.query_md.restype = c_void_p
-        self.execute = self._declare("dnnl_primitive_execute", "peip")
+        # Given handles as ctypes has them: to check their types takes a sixth of a small call.
+        self.execute = self._dll.dnnl_primitive_execute
         self.set_data_handle = self._functions["memory_set_data_handle"]
         # OpenMP's, found among the library's own dependencies.
         self.set_threads = self._dll.omp_set_num_threads
