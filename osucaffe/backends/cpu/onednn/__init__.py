@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from ...backend import Backend
+from ...formula import ELU, PRELU
 from ...tensor import Call, Step, Tensor
 from . import (
     convolution,
@@ -57,6 +58,9 @@ _INSTRUCTION_SETS = {
 
 class OneDNN:
     """oneDNN as a part of the CPU backend: `prepare` declines what it does not serve."""
+
+    activations = frozenset((ELU, PRELU))
+    """Formulas that convolution and inner product can end with."""
 
     def __init__(self, library: Library) -> None:
         self.library = library
