@@ -80,7 +80,8 @@ class OneDNN:
     def look_at(self, calls: Sequence[Call]) -> None:
         """These are the calls of a net that will be prepared."""
         self._only_forward = not any("_backward" in call.name for call in calls)
-        served = [call for call in calls if _function(call) is not None]
+        layers = [call for call in calls if call.position >= 0]  # not what makes constants
+        served = [call for call in layers if _function(call) is not None]
         self._small = (
             self._only_forward
             and not any(call.name in vars(each) for call in served for each in (recurrent, update))
