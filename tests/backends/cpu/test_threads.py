@@ -50,16 +50,18 @@ class Clock:
 
 
 def test_what_was_faster_runs_until_both_are_tried_again() -> None:
-    clock, told, busy = Clock(), [], False
-    both = clock.step(told, "both", lambda: 9.0 if busy else 1.0)
-    one = clock.step(told, "one", lambda: 2.0)
-    run = threads.faster([both, one], clock)
+    clock, told, both_take = Clock(), list[object](), 1.0
+    both = clock.step(told, "both", lambda: both_take)
+    run = threads.faster([both, clock.step(told, "one", lambda: 2.0)], clock)
     trial = ["both"] * threads.TRIED + ["one"] * threads.TRIED
-    for busy, chosen in ((False, "both"), (True, "one"), (False, "both")):  # noqa: B007
+    for both_take, chosen in ((1.0, "both"), (9.0, "one"), (1.0, "both")):
         told.clear()
-        for _ in range(len(trial) + threads.KEPT):
+        spent = threads.TRIED * (both_take + 2.0)
+        kept = max(threads.KEPT, int(spent / (threads.LOST * min(both_take, 2.0))))
+        for _ in range(len(trial) + kept):
             run()
-        assert told == trial + [chosen] * threads.KEPT
+        assert told == trial + [chosen] * kept
+    assert kept > threads.KEPT
 
 
 def test_the_first_tries_do_not_count() -> None:
@@ -133,7 +135,8 @@ def test_a_small_net_gives_the_same_bits_on_one_thread_and_on_two() -> None:
     for _ in range(2 * threads.TRIED + 1):
         net.forward()
         found.append([net.read(name) for name in net.outputs])
-    assert any(hasattr(step, "alone") for _, step in net._calls[0])
+    steps = {call.layer: step for call, step in net._calls[0]}
+    assert [hasattr(steps[name], "alone") for name in ("c1", "c2", "ip")] == [True, True, False]
     for values in found[1:]:
         for value, first in zip(values, found[0], strict=True):
             np.testing.assert_array_equal(value, first)

@@ -91,12 +91,12 @@ class OneDNN:
     def prepare(self, backend: Backend, call: Call) -> Step | None:
         """The step that runs a call, or None when NumPy shall do it.
 
-        What takes less time than threads to meet runs on one; what a small program has besides is
-        made to run on all, and on one, too.
+        What takes less time than threads to meet runs on one; all of a small program is made to run
+        on all, and on one, too: as a whole it is not to change between them.
         """
         if self._threads == 1:
             return self._prepare(call)
-        if _is_small(call) or (self._small and not threads.same_sums(call)):
+        if not threads.same_sums(call) if self._small else _is_small(call):
             step = self._prepare_alone(call)
             return step and threads.on_one_thread(step, self.library.set_threads, self._threads)
         step = self._prepare(call)

@@ -15,8 +15,8 @@ SMALL_WORK = 1 << 19
 """Work that one thread is through with in 20 microseconds: that is what it costs two to meet on a
 machine that does other things, too."""
 SMALL_PROGRAM = 16 * SMALL_WORK
-"""Work of a forward pass to which threads bring less than it costs to wake them. LeNet with one
-image (two thirds of it) takes 70 microseconds on two threads that are awake, 120 on one; where
+"""Work of a forward pass to which threads may bring less than it costs to wake them. LeNet with one
+image (two thirds of it) takes 60 microseconds on two threads that are awake, 115 on one; where
 passes come 3 ms apart 700 to 2,000 and 430; beside two busy processes 450 to 2,000 and 130."""
 _PER_ELEMENT = 8
 """As many multiplications take as long as to read or write an element."""
@@ -34,8 +34,9 @@ PRODUCTS = {
 TRIED = 8
 """How often each step of `faster` is tried; the first half does not count: threads that have slept
 may take that long to find a core each."""
-KEPT = 1000
-"""How often what was faster runs before both are tried again."""
+KEPT, LOST = 1000, 0.02
+"""How often at least what was faster runs before both are tried again, and the share of its time
+that trials may take."""
 
 
 def work(call: Call) -> int:
@@ -112,20 +113,26 @@ def faster(steps: Sequence[Step], clock: Callable[[], float] = time.perf_counter
     """A step that runs one of several that do the same: the one that was faster when all were
     tried last, which depends on how busy the machine is, and on how long nobody ran any."""
     taken = [0.0] * len(steps)
-    turn = best = 0
-    trials = TRIED * len(steps)
+    turn = best = left = 0
+    spent = 0.0
 
     def run() -> None:
-        nonlocal turn, best
-        if turn >= trials:
+        nonlocal turn, best, left, spent
+        if left:
+            left -= 1
             steps[best]()
-        else:
-            index, before = divmod(turn, TRIED)
-            start = clock()
-            steps[index]()
-            taken[index] = clock() - start + (taken[index] if before > TRIED // 2 else 0.0)
-            if turn == trials - 1:
-                best = taken.index(min(taken))
-        turn = (turn + 1) % (trials + KEPT)
+            return
+        index, before = divmod(turn, TRIED)
+        start = clock()
+        steps[index]()
+        passed = clock() - start
+        spent += passed
+        taken[index] = passed + (taken[index] if before > TRIED // 2 else 0.0)
+        turn += 1
+        if turn == TRIED * len(steps):
+            least = min(taken)
+            best, turn = taken.index(least), 0
+            once = max(least / (TRIED - TRIED // 2), 1e-6)
+            left, spent = max(KEPT, int(spent / (LOST * once))), 0.0
 
     return run
