@@ -61,7 +61,19 @@ def test_what_was_faster_runs_until_both_are_tried_again() -> None:
         for _ in range(len(trial) + kept):
             run()
         assert told == trial + [chosen] * kept
-    assert kept > threads.KEPT
+
+
+def test_what_has_become_slow_does_not_run_for_long() -> None:
+    clock, told, both_take = Clock(), list[object](), 1.0
+    both = clock.step(told, "both", lambda: both_take)
+    run = threads.faster([both, clock.step(told, "one", lambda: 2.0)], clock)
+    while told[-10:] != ["both"] * 10 or len(told) < 2 * threads.TRIED + 10:
+        run()
+    both_take = 9.0
+    told.clear()
+    for _ in range(threads.WATCHED * (threads.WATCHED + 1) + 2 * threads.TRIED):
+        run()
+    assert told[-1] == "one"
 
 
 def test_the_first_tries_do_not_count() -> None:
