@@ -152,3 +152,23 @@ def test_a_small_net_gives_the_same_bits_on_one_thread_and_on_two() -> None:
     for values in found[1:]:
         for value, first in zip(values, found[0], strict=True):
             np.testing.assert_array_equal(value, first)
+
+
+@NEEDS_ONEDNN
+def test_a_small_net_keeps_its_threads_where_an_activation_is_apart() -> None:
+    text = (
+        NET.replace("num_output: 30", "axis: 2 num_output: 30")
+        + """
+layer { name: "slopes" type: "PReLU" bottom: "ip" top: "slopes" }"""
+    )
+    net = Net(
+        text_format.Parse(text, caffe_pb2.NetParameter()),
+        backend=Cpu(threads=2),
+        phase="TEST",
+        inference=True,
+    )
+    steps = {call.layer: step for call, step in net._calls[0]}
+    assert hasattr(steps["ip"], "implementation")
+    assert not hasattr(steps["ip"], "alone")
+    onednn = net.backend.onednn
+    assert len(onednn.joined([step for _, step in net._calls[0]])) > 1
