@@ -31,7 +31,7 @@ help:
 	@echo "make bench-scaling  training on 2 and 4 GPUs, beside PyTorch DDP"
 	@echo "make bench-recurrent  an LSTM beside torch.nn.LSTM; PYTHON=... on a GPU machine"
 	@echo "make bench-infer  forward passes beside OpenCV and PyTorch; PYTHON=... on a GPU machine"
-	@echo "make bench-comm  all-reduces on 2, 4 .. GPUs, beside NCCL"
+	@echo "make bench-comm  all collectives on 2, 4 .. GPUs, beside NCCL"
 	@echo "make bench-comm-cpu  all collectives on CPUs, beside the MPI library's (MAX_MB=16)"
 	@echo "make bench-servers  parameter servers by each channel, beside a ring"
 	@echo "make papers     what the published systems' figures would be with our designs, predicted"
