@@ -163,6 +163,14 @@ def place(args: argparse.Namespace, job: Job) -> tuple[argparse.Namespace, Topol
     return own(gpu=gpu), discover(job, *identify(int(gpu)))
 
 
+def watch_links(args: argparse.Namespace, job: Job, topology: Topology) -> None:
+    """Let a host that is gone, or a link to it, end the job."""
+    from ..comm import links
+
+    if args.comm_timeout:
+        links.watch(job, topology, args.interface)
+
+
 def make_process_group(
     args: argparse.Namespace, job: Job, topology: Topology, roles: Roles | None = None
 ) -> ProcessGroup | None:

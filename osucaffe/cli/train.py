@@ -141,6 +141,7 @@ def _train(args: argparse.Namespace, job: Job) -> int:
     param = _read(args)
     check_alike(args, job, param)
     args, topology = ranks.place(args, job)
+    ranks.watch_links(args, job, topology)
     args = comm_profile.prepare(args, job)
     backend = options.make_backend(args)
     roles = servers.assign_roles(args, job, topology)
