@@ -19,13 +19,24 @@ if TYPE_CHECKING:
     from ..net import Net
 
 logger = logging.getLogger("osucaffe")
+_LARGEST = 2**31 - 1
 
 
 def positive(text: str) -> int:
-    """A whole number of at least 1."""
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"must be at least 1, not {value}")
+    """A whole number of at least 1, which fits a field of a settings file."""
+    return _within(int(text), 1)
+
+
+def level(text: str) -> int:
+    """A whole number that fits a field of a settings file."""
+    return _within(int(text), -_LARGEST)
+
+
+def _within(value: int, least: int) -> int:
+    if value < least:
+        raise argparse.ArgumentTypeError(f"must be at least {least}, not {value}")
+    if value > _LARGEST:
+        raise argparse.ArgumentTypeError(f"must be at most {_LARGEST}, not {value}")
     return value
 
 
@@ -53,7 +64,7 @@ def not_negative(text: str) -> float:
 
 
 # argparse names them in its messages.
-positive.__name__ = extent.__name__ = "whole number"
+positive.__name__ = level.__name__ = extent.__name__ = "whole number"
 not_negative.__name__ = "number"
 
 
@@ -102,7 +113,7 @@ def add_loss_scale(parser: argparse.ArgumentParser) -> None:
 def add_state(parser: argparse.ArgumentParser) -> None:
     """Add --level and --stage."""
     group = parser.add_argument_group("which layers of the net")
-    group.add_argument("--level", metavar="N", type=int, default=0, help="its level (default: 0)")
+    group.add_argument("--level", metavar="N", type=level, default=0, help="its level (default: 0)")
     group.add_argument(
         "--stage", metavar="NAMES", type=names, default=[], help="its stages, with commas"
     )
