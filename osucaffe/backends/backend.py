@@ -80,6 +80,10 @@ class Backend(Protocol):
         """A flat uint8 array of nbytes, not initialized."""
 
     @abstractmethod
+    def memory_at(self, address: int, nbytes: int) -> Memory:
+        """Memory as of `allocate` that somebody else keeps at this address."""
+
+    @abstractmethod
     def nbytes(self, tensor: Tensor) -> int:
         """The memory that a tensor takes here, padding included."""
 

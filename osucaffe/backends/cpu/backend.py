@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -79,6 +80,10 @@ class Cpu(Backend):
         memory = np.empty(nbytes + ALIGNMENT, np.uint8)
         offset = -memory.ctypes.data % ALIGNMENT
         return memory[offset : offset + nbytes]
+
+    def memory_at(self, address: int, nbytes: int) -> np.ndarray:
+        """Memory as of `allocate` that somebody else keeps at this address."""
+        return np.ctypeslib.as_array((ctypes.c_uint8 * nbytes).from_address(address))
 
     def dtype_of(self, tensor: Tensor) -> np.dtype:
         """The type in which this backend holds the tensor."""
