@@ -19,6 +19,7 @@ help:
 	@echo "make test-pythons  the same with each of Python $(PYTHONS) that is here"
 	@echo "make fuzz       run mutated inputs of all kinds for SECONDS=600 (SEED=1): none may crash or hang"
 	@echo "make soak       kill, stop and starve training ROUNDS=100 times; every resume gives the same bits"
+	@echo "                WRITE=1: add the counts of either to benchmarks/results"
 	@echo "make test-gpu   run the tests that need a GPU, on a machine that has one"
 	@echo "make lint       run ruff and mypy only"
 	@echo "make docs       write the documentation as a site to site/, every link checked"
@@ -98,11 +99,11 @@ test-gpu: $(VENV)/$(or $(CUDA),cuda13).stamp
 SECONDS ?= 600
 SEED    ?= 1
 fuzz: $(VENV)/dev.stamp
-	$(BIN)/python -m tests.fuzz --seconds $(SECONDS) --seed $(SEED)
+	$(BIN)/python -m tests.fuzz --seconds $(SECONDS) --seed $(SEED) $(if $(WRITE),--write)
 
 ROUNDS ?= 100
 soak: $(VENV)/dev.stamp
-	$(BIN)/python -m tests.soak --rounds $(ROUNDS) --seed $(SEED)
+	$(BIN)/python -m tests.soak --rounds $(ROUNDS) --seed $(SEED) $(if $(WRITE),--write soak-cpu)
 
 lint: $(VENV)/dev.stamp
 	$(BIN)/ruff check
