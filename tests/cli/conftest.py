@@ -89,7 +89,7 @@ class Cli:
 
     def __call__(self, *arguments: str, **environment: str) -> Result:
         if not environment:
-            return Result(*self._template.run(arguments, self.folder))
+            return Result(*self._template.run(arguments, self.folder, self.environment()))
         done = subprocess.run(
             self.command(arguments),
             cwd=self.folder,

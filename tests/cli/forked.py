@@ -7,6 +7,7 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import resource
 import runpy
 import subprocess
 import sys
@@ -32,13 +33,18 @@ class Template:
             text=True,
         )
 
-    def run(self, arguments: Sequence[str], folder: Path) -> tuple[int, str, str]:
-        """Run the command in a folder. Returns its exit code, and what it wrote to both streams."""
+    def run(
+        self, arguments: Sequence[str], folder: Path, environment: dict[str, str]
+    ) -> tuple[int, str, str]:
+        """Run the command in a folder, with this process's limit of files, and variables that no
+        library reads when it is loaded. Returns its exit code, and what it wrote to both streams.
+        """
         assert self._process.stdin
         assert self._process.stdout
         with tempfile.TemporaryDirectory() as temporary:
             streams = [Path(temporary) / name for name in ("out", "err")]
-            request = [list(arguments), str(folder), *map(str, streams)]
+            limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+            request = [list(arguments), str(folder), environment, limit, *map(str, streams)]
             self._process.stdin.write(json.dumps(request) + "\n")
             self._process.stdin.flush()
             code = int(self._process.stdout.readline())
@@ -55,17 +61,20 @@ class Template:
 def _serve() -> None:
     """Fork a run for each request, until there are no more."""
     for line in sys.stdin:
-        arguments, folder, *streams = json.loads(line)
         if not (child := os.fork()):
-            _become(arguments, folder, streams)
+            _become(*json.loads(line))
             return
         _, status = os.waitpid(child, 0)
         print(os.waitstatus_to_exitcode(status), flush=True)
 
 
-def _become(arguments: list[str], folder: str, streams: list[str]) -> None:
+def _become(
+    arguments: list[str], folder: str, environment: dict[str, str], limit: list[int], *streams: str
+) -> None:
     """Be what `python -m osucaffe` starts."""
     os.chdir(folder)
+    os.environ.clear()
+    os.environ.update(environment)
     for number, stream in enumerate(streams, 1):
         file = os.open(stream, os.O_WRONLY | os.O_CREAT)
         os.dup2(file, number)
@@ -73,6 +82,7 @@ def _become(arguments: list[str], folder: str, streams: list[str]) -> None:
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
     os.close(nothing)
+    resource.setrlimit(resource.RLIMIT_FSIZE, tuple(limit))
     sys.argv[1:] = arguments
     sys.path.insert(0, os.getcwd())  # as -m does
     runpy.run_module("osucaffe", run_name="__main__", alter_sys=True)
