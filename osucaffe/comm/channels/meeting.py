@@ -17,7 +17,6 @@ from ...errors import UserError
 _NONCE = 32
 _PROOF = 32
 _PATIENCE = 60.0
-"""Seconds in which all connections must be there."""
 
 Gather = Callable[[Any], list[Any]]
 """Every rank's value, in the order of the ranks."""
@@ -49,23 +48,26 @@ def own_address(interface: str | None, *, alone: bool) -> str:
     return others[0]
 
 
-def connect_all(rank: int, size: int, gather: Gather, address: str) -> dict[int, socket.socket]:
-    """A connected socket for each other rank. All ranks call it together. UserError."""
+def connect_all(
+    rank: int, size: int, gather: Gather, address: str, *, patience: float = _PATIENCE
+) -> dict[int, socket.socket]:
+    """A connected socket for each other rank. All ranks call it together. patience: seconds in
+    which each must be there. UserError."""
     token = gather(secrets.token_bytes(32))[0]
     with socket.create_server((address, 0), backlog=size) as listener:
         places = gather(listener.getsockname())
         found: dict[int, socket.socket] = {}
         try:
             for other in range(rank):
-                link = socket.create_connection(places[other], _PATIENCE)
+                link = socket.create_connection(places[other], patience)
                 _prove(link, token, b"connects", rank)
                 if _believe(link, token, b"listens") != other:
                     raise UserError(f"what listens for rank {other} is not of this job")
                 found[other] = link
-            listener.settimeout(_PATIENCE)
+            listener.settimeout(patience)
             while len(found) < size - 1:
                 link, _ = listener.accept()
-                link.settimeout(_PATIENCE)
+                link.settimeout(patience)
                 who = _believe(link, token, b"connects")
                 if who is None or who in found:
                     link.close()  # a stranger
