@@ -46,7 +46,8 @@ def values_of(events: list[Any]) -> dict[tuple[str, int], Any]:
 def test_event_files_tell_what_the_log_does(ready: Cli) -> None:
     result = ready("train", "--solver=solver.prototxt", "--tensorboard=events")
     assert result.code == 0, result.err
-    values = values_of(read_events(ready.folder / "events"))
+    events = read_events(ready.folder / "events")
+    values = values_of(events)
     tags = {tag for tag, _ in values}
     assert {"train/loss", "train/output/loss", "test/accuracy", "test/loss"} <= tags
     assert values["train/learning_rate", 4].simple_value == pytest.approx(0.05)
@@ -54,6 +55,9 @@ def test_event_files_tell_what_the_log_does(ready: Cli) -> None:
     logged = parse(result.err)
     tested = values["test/loss", 10].simple_value
     assert tested == pytest.approx(logged["test"][-1][2], rel=1e-4)
+    (graph,) = [event.graph_def for event in events if event.graph_def]
+    names = {layer.name for layer in read_net(str(ready.folder / "net.prototxt")).layer}
+    assert {node.name for node in GraphDef.FromString(graph).node} <= names
 
 
 def test_the_loss_behind_the_last_update(cli: Cli) -> None:
@@ -161,11 +165,3 @@ def test_the_graph() -> None:
     assert [each.size for each in shape.dim] == [2, 4, 6, 6]
     assert conv.attr["parameters"].s == b"(4, 3, 3, 3), (4,)"
     assert b"kernel_size: 3" in conv.attr["convolution_param"].s
-
-
-def test_the_file_holds_the_graph_of_the_training_net(ready: Cli) -> None:
-    assert ready("train", "--solver=solver.prototxt", "--tensorboard=events").code == 0
-    (content,) = [e.graph_def for e in read_events(ready.folder / "events") if e.graph_def]
-    nodes = [node.name for node in GraphDef.FromString(content).node]
-    param = read_net(str(ready.folder / "net.prototxt"))
-    assert set(nodes) <= {layer.name for layer in param.layer}
