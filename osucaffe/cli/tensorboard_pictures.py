@@ -43,16 +43,17 @@ class SamplePredictions:
             pictures = Pictures(data)
             count = min(_SHOWN, data.blobs[image].shape[0])
             found = [pictures.pixels(row) for row in range(count)]
-            labels = data.read(names.get(label, label)).ravel()
+            label = names.get(label, label)
+            labels = data.read(label).ravel() if label in data.blobs else ()
             self._images = data.read(image)[:count]
         finally:
             for layer in data.layers:
                 if isinstance(layer, Stream):
                     layer.close()
         self._pictures = [each for each in found if each is not None]
-        if not self._pictures or len(labels) < count:
+        if not self._pictures or len(labels) != data.blobs[image].shape[0]:
             raise UserError("the test net has no label for each image")
-        self._labels = labels[:count].astype(np.int64).tolist()
+        self._labels = [int(each) for each in labels[:count]]
         self._image, self._trained = image, solver.net
         self._net = Net(
             for_prediction(tested.param, self._images.shape),
@@ -62,7 +63,7 @@ class SamplePredictions:
             wanted=["prob"],
         )
         classes = self._net.blobs["prob"].shape
-        if classes != (count, classes[1], *[1] * (len(classes) - 2)):
+        if len(classes) < 2 or classes != (count, classes[1], *[1] * (len(classes) - 2)):
             raise UserError("the test net has no class for each image")
         self._names = class_names(tested.param, classes[1])
 
