@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from ..backends.tensor import Shape
 from ..data.photo_set import LABELS, MEAN, PhotoSet, find_settings
 from ..data.preprocessing import Preprocessing, find_preprocessing
 from ..errors import UserError
@@ -72,13 +73,15 @@ def write_files(start: Start, data: PhotoSet, out: Path, *, batch: int, epochs: 
     transform.crop_size = crop if crop != data.size else 0
     batches = min(batch, data.train), _test_batch(data.val)
     sources = str(data.folder / "train_lmdb"), str(data.folder / "val_lmdb")
-    training = adapt.for_training(net, adapt.Records(sources, batches, transform))
     extent = crop or data.size
+    training = adapt.for_training(net, adapt.Records(sources, batches, transform))
+    if start.weights and taken:
+        names += _renew(training, start.weights, (batches[0], 3, extent, extent), taken)
     deploy = adapt.for_prediction(training, (1, 3, extent, extent))
     solver = _solver(start, data, out, batches, epochs)
     made = f"# Made of {_plain(start.file)} by osucaffe new"
     new = ", ".join(names)
-    told = f"; new: {new}, for the classes in {LABELS}" if start.weights else ""
+    told = f"; new: {new}; classes: {LABELS}" if start.weights else ""
     _write(out / _FILES[0], f"{made}{told}.", training)
     _write(out / _FILES[1], f"{made}: for prediction.", deploy)
     seen = batches[1] * solver.test_iter[0]
@@ -94,6 +97,23 @@ def write_files(start: Start, data: PhotoSet, out: Path, *, batch: int, epochs: 
     command = ["osucaffe", "train", "--solver", str(out / _FILES[2])]
     command += ["--weights", start.weights[0]] if start.weights else []
     return shlex.join(command)
+
+
+def _renew(
+    net: NetParameter, weights: tuple[str, AnyWeights], shape: Shape, taken: set[str]
+) -> list[str]:
+    """Let layers begin anew whose weights have other shapes in the file, and say so."""
+    from ..backends.cpu import Cpu
+    from ..graph.fits import misfits
+
+    image, label = next(layer.top for layer in net.layer if not layer.bottom)
+    entering = {image: shape, label: shape[:1]}
+    found = misfits(net, weights[1], entering, Cpu())
+    for name, shapes in found.items():
+        logger.warning(
+            'layer "%s": %s, %s: it begins anew, and learns faster', name, shapes, weights[0]
+        )
+    return adapt.begin_anew(net, found, taken)
 
 
 def _plain(file: str) -> str:

@@ -20,8 +20,7 @@ from . import options
 
 if TYPE_CHECKING:
     from ..net import Net
-    from ..proto import NetParameter, SolverParameter
-    from .report_predictions import Predictions
+    from ..proto import SolverParameter
 
 logger = logging.getLogger("osucaffe")
 
@@ -108,7 +107,7 @@ def _predictions(
     from ..proto import read_net
     from ..solvers.nets import testing_nets
     from .report_page import cards, results
-    from .report_predictions import predict, scored_blobs
+    from .report_predictions import class_names, predict, scored_blobs
 
     choices = testing_nets(param, str(file), read_net)
     weights = args.weights or _newest_model(param)
@@ -123,7 +122,7 @@ def _predictions(
     options.load_weights(net, models, argparse.Namespace(strict=False))
     batches = args.iterations or param.test_iter[0]
     found = predict(net, scored_blobs(net.param), batches, args.pictures)
-    names = _names(args, net.param, found)
+    names = class_names(net.param, len(found.confusion), args.labels)
     yield f"Predictions of {', '.join(weights)}", results(found, names)
     yield "Most wrong", cards(found.worst, names)
     yield "Surest and right", cards(found.best, names)
@@ -137,23 +136,6 @@ def _newest_model(param: SolverParameter) -> list[str]:
     kept = [str(path) for path in (best, best.with_name(best.name + ".h5")) if path.is_file()]
     made = [each.model for each in listed(param.snapshot_prefix) if Path(each.model).is_file()]
     return kept[:1] or made[-1:]
-
-
-def _names(args: argparse.Namespace, net: NetParameter, found: Predictions) -> list[str]:
-    """The names of the classes: as many as there are scores."""
-    from ..data.photo_set import LABELS, read_labels
-    from ..errors import UserError
-
-    count = len(found.confusion)
-    sources = [Path(each.data_param.source) for each in net.layer if each.data_param.source]
-    beside = [path.parent / LABELS for path in sources]
-    path = Path(args.labels) if args.labels else next(filter(Path.is_file, beside), None)
-    if path is None:
-        return [str(number) for number in range(count)]
-    names = read_labels(path)
-    if len(names) != count:
-        raise UserError(f"{path}: has {len(names)} labels for {count} classes of the net")
-    return names
 
 
 def _times(args: argparse.Namespace, file: Path, param: SolverParameter) -> str:

@@ -6,10 +6,12 @@ from __future__ import annotations
 import base64
 import io
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ..data.photo_set import LABELS, read_labels
 from ..data.preprocessing import find_preprocessing
 from ..errors import UserError
 
@@ -64,7 +66,7 @@ def predict(net: Net, blobs: tuple[str, str, bool], batches: int, shown: int) ->
     """
     scored, labelled, softmax = blobs
     found: Predictions | None = None
-    show = _Pictures(net)
+    show = Pictures(net)
     for _ in range(batches):
         net.forward()
         scores = np.asarray(net.read(scored), np.float64)
@@ -84,7 +86,7 @@ def predict(net: Net, blobs: tuple[str, str, bool], batches: int, shown: int) ->
 
 
 def _add(
-    found: Predictions, scores: np.ndarray, labels: np.ndarray, show: _Pictures, shown: int
+    found: Predictions, scores: np.ndarray, labels: np.ndarray, show: Pictures, shown: int
 ) -> None:
     """Count a batch, and keep its records where they are among the best or the worst so far."""
     known = (labels >= 0) & (labels < scores.shape[1])  # others are an ignore_label, say
@@ -101,7 +103,7 @@ def _add(
         del kept[shown:]
 
 
-class _Pictures:
+class Pictures:
     """Makes pictures of the records of a batch, as they were before a mean and a scale."""
 
     def __init__(self, net: Net) -> None:
@@ -119,17 +121,38 @@ class _Pictures:
         if mean is not None:  # of an image its mean: where it was cropped is not known
             self._mean = mean.reshape(len(mean), -1).mean(axis=1)[:, None, None]
 
+    def pixels(self, row: int) -> np.ndarray | None:
+        """Bytes (channels, height, width) of a record, blue first; None for what is no picture."""
+        if not self._blob:
+            return None
+        entered = self._net.read(self._blob)[row]
+        values = np.clip(entered / (self._scale or 1.0) + self._mean, 0, 255).round()
+        return values.astype(np.uint8)
+
     def __call__(self, row: int) -> str:
         """The PNG of a record, in base64; "" for what is no picture."""
-        if not self._blob:
+        pixels = self.pixels(row)
+        if pixels is None:
             return ""
         from PIL import Image
 
-        entered = self._net.read(self._blob)[row]
-        pixels = np.clip(entered / (self._scale or 1.0) + self._mean, 0, 255).round()
-        image = pixels.astype(np.uint8).transpose(1, 2, 0)  # blue first, as Caffe has it
+        image = pixels.transpose(1, 2, 0)
         file = io.BytesIO()
         Image.fromarray(image[:, :, 0] if image.shape[2] == 1 else image[:, :, ::-1]).save(
             file, "PNG"
         )
         return base64.b64encode(file.getvalue()).decode()
+
+
+def class_names(net: NetParameter, count: int, file: str | None = None) -> list[str]:
+    """The names of so many classes: of this file, or the labels.txt beside what a net reads; else
+    their numbers. UserError where a file has others."""
+    sources = [Path(each.data_param.source) for each in net.layer if each.data_param.source]
+    beside = [path.parent / LABELS for path in sources]
+    path = Path(file) if file else next(filter(Path.is_file, beside), None)
+    if path is None:
+        return [str(number) for number in range(count)]
+    names = read_labels(path)
+    if len(names) != count:
+        raise UserError(f"{path}: has {len(names)} labels for {count} classes of the net")
+    return names

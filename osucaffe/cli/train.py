@@ -162,10 +162,12 @@ def _train(args: argparse.Namespace, job: Job) -> int:
     with contextlib.ExitStack() as stack:
         signals = stack.enter_context(Signals(args.sigint_effect, args.sighup_effect))
         observers: list[Observer] = []
+        board = None
         if args.tensorboard and first:
             from .tensorboard import TensorBoard
 
-            observers.append(stack.enter_context(TensorBoard(args.tensorboard)))
+            board = stack.enter_context(TensorBoard(args.tensorboard))
+            observers.append(board)
         solver = Solver(
             param,
             backend,
@@ -184,6 +186,8 @@ def _train(args: argparse.Namespace, job: Job) -> int:
         keeping.watch(solver, args, signals)
         if first:
             log_summary(solver)
+        if board:
+            board.watch(solver)
         if args.trace:
             from ..solvers.tracer import Tracer
 

@@ -61,6 +61,19 @@ def set_classes(
     return names
 
 
+def begin_anew(
+    net: caffe_pb2.NetParameter, names: Collection[str], taken: Collection[str]
+) -> list[str]:
+    """Let layers of these names begin anew, too, as `set_classes` does; return their new names."""
+    made = []
+    for layer in [each for each in net.layer if each.name in names and each.bottom]:
+        _rename(net, layer, _new_name(layer.name, taken))
+        if layer.type in _LEARNED:
+            _let_learn(layer)
+        made.append(layer.name)
+    return made
+
+
 def for_training(net: caffe_pb2.NetParameter, records: Records) -> caffe_pb2.NetParameter:
     """The net with data layers that read these, a loss, and accuracies that there can be."""
     made, label = _without_inputs(net), _label(net)

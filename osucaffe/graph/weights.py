@@ -97,6 +97,12 @@ def copy_weights(weights: AnyWeights, layers: Sequence[Layer], backend: Backend)
     return Match(loaded, missing, [label(each) for group in sources.values() for each in group])
 
 
+def takes(layer: Layer, index: int, proto: caffe_pb2.BlobProto) -> bool:
+    """Whether a blob of a file has the shape of a layer's parameter, or one that it may have."""
+    shapes = layer.parameters[index].shape, *layer.saved_shapes
+    return any(blob_fits(proto, shape) for shape in shapes)
+
+
 def _copy(source: Any, layer: Layer, backend: Backend) -> Iterator[Tensor]:
     """Write a layer's blobs; yields the tensors that are written."""
     if len(source.blobs) != len(layer.parameters):
@@ -107,7 +113,7 @@ def _copy(source: Any, layer: Layer, backend: Backend) -> Iterator[Tensor]:
     for index, (blob, proto) in enumerate(zip(layer.parameters, source.blobs, strict=True)):
         if not has_values(proto):  # HDF5 files hold a shared parameter once
             continue
-        if not any(blob_fits(proto, shape) for shape in (blob.shape, *layer.saved_shapes)):
+        if not takes(layer, index, proto):
             raise UserError(
                 f"{layer.title}: parameter {index} has shape {blob.shape}, but the weights file "
                 f"has {blob_shape(proto)}; to learn this layer afresh, rename it"

@@ -112,6 +112,34 @@ def test_a_net_is_fine_tuned(new: Cli) -> None:
     assert read_net(new.folder / "more" / "deploy.prototxt").layer[-2].name == "ip2_new2"
 
 
+def test_layers_of_other_shapes_begin_anew(new: Cli) -> None:
+    """A net of grey digits, with a scale, for coloured photographs; then one that has learned on
+    smaller ones."""
+    grey = read_net(models.FOLDER / "lenet" / "deploy.prototxt")
+    learned = Net(grey, phase="TEST", backend=Cpu(), seed=3).to_proto()
+    write_weights(new.folder / "digits.caffemodel", learned)
+    command = ("new", "finetune", "--data=data", "--epochs=1")
+    done = new(*command, "--from=digits.caffemodel")
+    log = train(new, done)
+    assert 'layer "conv1": (20, 3, 5, 5), (20,) here, (20, 1, 5, 5), (20,) in the file' in done.err
+    assert "not in the file: conv1_new, ip2_new; unused: conv1, ip2" in log
+    made = read_net(new.folder / "finetune" / "train_val.prototxt")
+    rates = {
+        layer.name: [each.lr_mult for each in layer.param] for layer in made.layer if layer.param
+    }
+    again, kept = [10, 20], [1, 2]
+    assert rates == {"conv1_new": again, "conv2": kept, "ip1": kept, "ip2_new": again}
+    assert made.layer[0].transform_param.scale == pytest.approx(1 / 256)
+
+    del grey.layer[0].input_param.shape[:]
+    grey.layer[0].input_param.shape.add(dim=[1, 3, 24, 24])
+    other = Net(grey, phase="TEST", backend=Cpu(), seed=3).to_proto()
+    write_weights(new.folder / "small.caffemodel", other)
+    done = new(*command, "--from=small.caffemodel", "--model=lenet", "--out=small")
+    assert 'layer "ip1": (500, 800), (500,) here, (500, 450), (500,) in the file' in done.err
+    assert "conv1" not in done.err
+
+
 def test_weights_begin_with_the_mean_that_they_know(new: Cli) -> None:
     net = read_net(models.FOLDER / "cifar10_quick" / "deploy.prototxt")
     learned = Net(net, phase="TEST", backend=Cpu(), seed=3).to_proto()

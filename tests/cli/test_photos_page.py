@@ -11,7 +11,7 @@ import sys
 import pytest
 
 from .conftest import ROOT, Cli
-from .photos import make_photos
+from .photos import COLOURS, make_photos
 
 pytest.importorskip("PIL")
 PAGE = ROOT / "docs" / "photos.md"
@@ -53,6 +53,9 @@ def test_the_pages_commands_run_as_they_stand(cli: Cli) -> None:
     best = re.search(r"^photos/.*\n  \S+  (\w+)$", done.stdout, re.MULTILINE)
     assert best
     assert best[1] == held_out(cli)[0].partition("/")[0]
+    page = (cli.folder / "report.html").read_text()
+    for expected in ("Curves", "test accuracy", "Most wrong", *COLOURS):
+        assert expected in page
     assert "next:\n\nosucaffe train --solver finetune/solver.prototxt --weights" in done.stdout
 
 

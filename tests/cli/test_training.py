@@ -258,26 +258,3 @@ def test_a_full_disk_ends_the_event_file_and_nothing_else(
     (told,) = caplog.messages
     assert "events.out.tfevents" in told
     assert told.endswith("cannot be written any more: No space left on device")
-
-
-def test_tensorboard_gets_event_files(ready: Cli) -> None:
-    from tensorboardX.proto.event_pb2 import Event
-
-    result = ready("train", "--solver=solver.prototxt", "--tensorboard=events")
-    assert result.code == 0, result.err
-    (file,) = (ready.folder / "events").iterdir()
-    content, events, at = file.read_bytes(), [], 0
-    while at < len(content):  # length, its checksum, the record, its checksum
-        length = int.from_bytes(content[at : at + 8], "little")
-        events.append(Event.FromString(content[at + 12 : at + 12 + length]))
-        at += length + 16
-    values = {
-        (value.tag, event.step): value.simple_value
-        for event in events
-        for value in event.summary.value
-    }
-    tags = {tag for tag, _ in values}
-    assert {"train/loss", "train/output/loss", "test/accuracy", "test/loss"} <= tags
-    assert values["train/learning_rate", 4] == pytest.approx(0.05)
-    logged = parse(result.err)
-    assert values["test/loss", 10] == pytest.approx(logged["test"][-1][2], rel=1e-4)
