@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from ..backends.cuda import Cuda
     from ..data.ahead import BadRecords
     from ..data.config import DataConfig
+    from ..data.spread import Neighbours
     from ..loading import Model
     from ..net import Net
 
@@ -185,12 +186,16 @@ def add_data(parser: argparse.ArgumentParser) -> None:
         default="auto",
         help="where records stay once they were read: on the GPU that the net runs on (device), "
         "decoded in the host's memory (host), or nowhere; by default (auto) on the GPU if there is "
-        "room for all of them, else JPEGs and the like in the host's memory, if there is",
+        "room for all of them, else divided among the GPUs of several ranks of one host, else "
+        "JPEGs and the like in the host's memory, if there is",
     )
 
 
-def data_config(args: argparse.Namespace, sharers: int) -> DataConfig:
-    """How to read data, as add_data's options say, for one of so many processes of this host."""
+def data_config(
+    args: argparse.Namespace, sharers: int, neighbours: Neighbours | None = None
+) -> DataConfig:
+    """How to read data, as add_data's options say, for one of so many processes of this host;
+    neighbours: those of them that train with this one."""
     from ..data.config import DataConfig
 
     return DataConfig(
@@ -200,6 +205,7 @@ def data_config(args: argparse.Namespace, sharers: int) -> DataConfig:
         decode=args.decode,
         cache=args.cache,
         sharers=max(1, sharers),
+        neighbours=neighbours,
     )
 
 

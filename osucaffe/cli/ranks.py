@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from ..comm.create import CommConfig
     from ..comm.job import Job
     from ..comm.topology import Topology
+    from ..data.spread import Neighbours
     from ..parallel.served import Roles
     from ..solvers.process_group import ProcessGroup
 
@@ -205,6 +206,18 @@ def make_process_group(
         report = comm_profile.writer(args.comm_profile)
         return Profiled(job, topology, _comm_config(args), config, report)
     return DataParallel(job, topology, _comm_config(args), config)
+
+
+def neighbours(args: argparse.Namespace, job: Job, topology: Topology) -> Neighbours | None:
+    """The ranks among whose GPUs records may be divided: all of the job's, if they are on one host
+    and each has its own."""
+    alone = topology.own.gpu is None or topology.shares_gpu or len(topology.hosts) > 1
+    if job.size == 1 or alone or servers.count(args) or args.cache not in ("auto", "device"):
+        return None
+    from ..comm.job import MpiJob
+    from ..comm.neighbours import HostRanks
+
+    return HostRanks(job) if isinstance(job, MpiJob) else None
 
 
 def _comm_config(args: argparse.Namespace) -> CommConfig:

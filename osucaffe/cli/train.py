@@ -178,7 +178,7 @@ def _train(args: argparse.Namespace, job: Job) -> int:
             check_interval=args.check,
             weights=args.weights,
             strict=args.strict,
-            data_config=options.data_config(args, sharers),
+            data_config=options.data_config(args, sharers, ranks.neighbours(args, job, topology)),
         )
         options.check_fed(solver.net, args.solver)
         keeping.watch(solver, args, signals)
