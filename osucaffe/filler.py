@@ -94,9 +94,15 @@ def _gaussian(filler, shape, draws, where):  # type: ignore[no-untyped-def]
         raise UserError(f"{where}: the gaussian filler's std {filler.std:g} is negative")
     values = draws.normal(filler.mean, filler.std, shape)
     if filler.sparse >= 0:
-        outputs = shape[0]
-        values *= draws.uniform(0, 1, shape) < filler.sparse / outputs
+        values *= draws.uniform(0, 1, shape) < filler.sparse / _outputs(shape, "sparse", where)
     return values
+
+
+def _outputs(shape: Shape, what: str, where: str) -> int:
+    """How many outputs the values are of."""
+    if not shape:
+        raise UserError(f"{where}: the {what} filler needs a blob with axes, not a single number")
+    return shape[0]
 
 
 def _fan(filler, shape: Shape) -> float:  # type: ignore[no-untyped-def]
@@ -122,7 +128,7 @@ def _msra(filler, shape, draws, where):  # type: ignore[no-untyped-def]
 def _positive_unitball(filler, shape, draws, where):  # type: ignore[no-untyped-def]
     """Uniform in 0..1, then the values of each first index divided by their sum."""
     values = draws.uniform(0, 1, shape)
-    sums = values.reshape(shape[0], -1).sum(axis=1)
+    sums = values.reshape(_outputs(shape, "positive_unitball", where), -1).sum(axis=1)
     values /= sums.reshape((-1,) + (1,) * (len(shape) - 1))
     return values
 

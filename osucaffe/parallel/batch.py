@@ -44,8 +44,8 @@ def divide_batches(
     for layer in divided.layer:
         if _trains(layer) and layer.type in ("DummyData", "Input"):
             raise UserError(
-                f"{title(layer)}: --scal strong divides batch_size, which "
-                "this layer does not have: use --scal weak"
+                f"{title(layer)}: --scal strong, or --elastic, divides batch_size, which "
+                "this layer does not have: use --scal weak without --elastic"
             )
     return divided
 

@@ -13,13 +13,13 @@ import pytest
 REGRESSIONS = sorted((Path(__file__).parent / "regressions").iterdir())
 
 
-def fuzz(root: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+def fuzz(root: Path, *arguments: str, timeout: float = 120) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "tests.fuzz", *arguments],
         cwd=root,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=timeout,
     )
 
 
@@ -32,6 +32,13 @@ def test_regressions_and_mutations(root: Path, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     [total] = re.findall(r"^all +(\d+)", done.stdout, re.MULTILINE)
     assert int(total) == len(files) + 16 * 20
+
+
+@pytest.mark.long
+def test_a_minute_of_mutations(root: Path, tmp_path: Path) -> None:
+    """Of a fixed seed; so many of each kind, not as many as a machine is able to."""
+    done = fuzz(root, "--inputs=300", "--seed=3", f"--out={tmp_path}", timeout=1800)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_the_harness_tells_of_what_fails(root: Path, tmp_path: Path) -> None:

@@ -6,10 +6,9 @@
 A round trains in a folder of its own, ends it at a random moment (a run, a rank, the launcher or
 its proxy is killed, a run is stopped for a while, a disk is full, memory is short; where namespaces
 are permitted, a link between two hosts is cut, slow or loses packets, or a host stands still), and
-resumes it. Counted are snapshots that cannot be read, processes that run on after LONGEST seconds,
-tracebacks, exit codes 0 of what did not end its work, ranks that do not say for whom they waited,
-and resumed runs whose weights are not, bit for bit, those of a run that was left alone. Exit code 1
-on any.
+resumes it. Counted are snapshots that cannot be read, processes that run on too long, tracebacks,
+exit codes 0 of what did not end its work, ranks that do not say for whom they waited, and resumed
+runs whose weights are not, bit for bit, those of a run that was left alone. Exit code 1 on any.
 """
 
 from __future__ import annotations
@@ -61,7 +60,9 @@ def strike(random: Random, fault: str, folder: Path, job: subprocess.Popen) -> N
         pass  # it was through
 
 
-def one_round(random: Random, fault: str, folder: Path, wanted: dict[int, bytes]) -> Round:
+def one_round(
+    random: Random, fault: str, folder: Path, wanted: dict[int, bytes], longest: float
+) -> Round:
     """Train, do it, and go on."""
     wrong = []
     ranks = 2 if fault in ("kill rank", "kill launcher", "kill proxy") else 1
@@ -75,7 +76,7 @@ def one_round(random: Random, fault: str, folder: Path, wanted: dict[int, bytes]
     if not size:
         strike(random, fault, folder, job)
     struck = time.monotonic()
-    longest = LONGEST if fault.startswith("kill") else LONGEST_RUN
+    longest = longest if fault.startswith("kill") else LONGEST_RUN
     while processes(folder) and time.monotonic() - struck < longest:
         time.sleep(0.02)
     seconds = time.monotonic() - struck
@@ -107,6 +108,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=float("inf"))
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--faults", type=plan, help="with commas; NAME:N is N of them")
+    parser.add_argument("--longest", type=float, default=LONGEST, help="seconds until all end")
     parser.add_argument("--write", metavar="NAME", help="write the counts to benchmarks/results")
     args = parser.parse_args()
     end = time.monotonic() + args.seconds
@@ -131,7 +133,7 @@ def main() -> int:
             folder.mkdir()
             random = Random(f"{args.seed}/{number}")
             one = hosts.one_round if fault in hosts.FAULTS else one_round
-            done = one(random, fault, folder, wanted)
+            done = one(random, fault, folder, wanted, args.longest)
             rounds.setdefault(fault, []).append(done)
             for wrong in done.wrong:
                 print(f"round {number}, {fault}: {wrong}", flush=True)

@@ -17,7 +17,6 @@ from osucaffe.comm.namespaces import Hosts, hosts
 from tests.comm.ranks import MPIEXEC
 
 from .jobs import (
-    LONGEST,
     LONGEST_RUN,
     Round,
     await_moment,
@@ -71,7 +70,9 @@ def _struck(random: Random, fault: str, made: Hosts, host: int) -> Iterator[None
     made.set_link(host, up=True)
 
 
-def one_round(random: Random, fault: str, folder: Path, wanted: dict[int, bytes]) -> Round:
+def one_round(
+    random: Random, fault: str, folder: Path, wanted: dict[int, bytes], longest: float
+) -> Round:
     """Train on two hosts, do it, and go on."""
     assert MPIEXEC is not None
     with tempfile.TemporaryDirectory() as top, hosts(2, "1gbit", Path(top)) as made:
@@ -81,7 +82,7 @@ def one_round(random: Random, fault: str, folder: Path, wanted: dict[int, bytes]
         environment["PYTHONPATH"] = str(Path(__file__).parents[2])
         job = start(folder, line, environment)
         wrong = [] if await_moment(random, folder, job) else ["no snapshot"]
-        seconds, hanging = _strike(random, fault, folder, job, made)
+        seconds, hanging = _strike(random, fault, folder, job, made, longest)
         wrong += hanging
         for process in processes(folder):
             wrong.append("hang")
@@ -97,7 +98,12 @@ def one_round(random: Random, fault: str, folder: Path, wanted: dict[int, bytes]
 
 
 def _strike(
-    random: Random, fault: str, folder: Path, job: subprocess.Popen, made: Hosts
+    random: Random,
+    fault: str,
+    folder: Path,
+    job: subprocess.Popen,
+    made: Hosts,
+    longest: float,
 ) -> tuple[float, list[str]]:
     """Seconds until all had ended that can, and what had not in time: with the fault that lasts,
     all but a host that stands still; when it is over, all."""
@@ -107,9 +113,9 @@ def _strike(
     with _struck(random, fault, made, host):
         struck = time.monotonic()
         if lasting:
-            _await(lambda: set(processes(folder)) <= still, LONGEST)
+            _await(lambda: set(processes(folder)) <= still, longest)
         seconds, late = time.monotonic() - struck, set(processes(folder)) - still
-    _await(lambda: not processes(folder), LONGEST if lasting else LONGEST_RUN)
+    _await(lambda: not processes(folder), longest if lasting else LONGEST_RUN)
     if not lasting:
         return time.monotonic() - struck, []
     return seconds, ["processes run on beside the fault"] * bool(late)
