@@ -83,13 +83,15 @@ class Pending:
     def poll(self) -> bool:
         """Do what is to be done for those that are complete now; whether there were any."""
         done = self._channel.complete(self._requests) if self._requests else []
+        if not done:
+            return False
         actions = [self._actions[index] for index in done]
         for index in sorted(done, reverse=True):
             del self._requests[index], self._actions[index]
         for action in actions:
             if action is not None:
                 action()
-        return bool(done)
+        return True
 
     def drain(self) -> None:
         """Return when none is left."""
