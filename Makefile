@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check
 ITERATIONS ?= 3000
 
-.PHONY: help train test test-long test-quick test-lowest test-newest test-pythons test-gpu lint docs bench-cpu bench-data bench-gpu bench-setup bench-kernels bench-train bench-scaling bench-comm bench-comm-cpu bench-recurrent bench-infer clean fuzz bench-servers papers bench-predict bench-ranks
+.PHONY: help train test test-long test-quick test-lowest test-newest test-pythons test-gpu lint docs bench-cpu bench-data bench-gpu bench-setup bench-kernels bench-train bench-scaling bench-comm bench-comm-cpu bench-recurrent bench-infer clean fuzz bench-servers papers papers-gpu bench-predict bench-ranks
 .DELETE_ON_ERROR:
 
 help:
@@ -19,6 +19,7 @@ help:
 	@echo "make test-pythons  the same with each of Python $(PYTHONS) that is here"
 	@echo "make fuzz       run mutated inputs of all kinds for SECONDS=600 (SEED=1): none may crash or hang"
 	@echo "make soak       kill, stop and starve training ROUNDS=100 times; every resume gives the same bits"
+	@echo "                WRITE=1: add the counts of either to benchmarks/results"
 	@echo "make test-gpu   run the tests that need a GPU, on a machine that has one"
 	@echo "make lint       run ruff and mypy only"
 	@echo "make docs       write the documentation as a site to site/, every link checked"
@@ -31,10 +32,11 @@ help:
 	@echo "make bench-scaling  training on 2 and 4 GPUs, beside PyTorch DDP"
 	@echo "make bench-recurrent  an LSTM beside torch.nn.LSTM; PYTHON=... on a GPU machine"
 	@echo "make bench-infer  forward passes beside OpenCV and PyTorch; PYTHON=... on a GPU machine"
-	@echo "make bench-comm  all-reduces on 2, 4 .. GPUs, beside NCCL"
+	@echo "make bench-comm  all collectives on 2, 4 .. GPUs, beside NCCL"
 	@echo "make bench-comm-cpu  all collectives on CPUs, beside the MPI library's (MAX_MB=16)"
 	@echo "make bench-servers  parameter servers by each channel, beside a ring"
 	@echo "make papers     what the published systems' figures would be with our designs, predicted"
+	@echo "make papers-gpu  what of their figures is measured on GPUs (2 or more); PYTHON=..."
 	@echo "make bench-ranks  several ranks on a GPU under MPS, by --ranks_per_gpu auto; PYTHON=..."
 	@echo "make bench-predict  predictions beside real runs, on this machine and between namespaces"
 	@echo "make clean      remove the environment, the data and everything else made here"
@@ -97,11 +99,11 @@ test-gpu: $(VENV)/$(or $(CUDA),cuda13).stamp
 SECONDS ?= 600
 SEED    ?= 1
 fuzz: $(VENV)/dev.stamp
-	$(BIN)/python -m tests.fuzz --seconds $(SECONDS) --seed $(SEED)
+	$(BIN)/python -m tests.fuzz --seconds $(SECONDS) --seed $(SEED) $(if $(WRITE),--write)
 
 ROUNDS ?= 100
 soak: $(VENV)/dev.stamp
-	$(BIN)/python -m tests.soak --rounds $(ROUNDS) --seed $(SEED)
+	$(BIN)/python -m tests.soak --rounds $(ROUNDS) --seed $(SEED) $(if $(WRITE),--write soak-cpu)
 
 lint: $(VENV)/dev.stamp
 	$(BIN)/ruff check
@@ -157,6 +159,10 @@ bench-comm-cpu: $(VENV)/dev.stamp
 
 papers: $(VENV)/run.stamp
 	$(BIN)/python -m benchmarks.papers
+
+papers-gpu: bench-comm bench-scaling bench-ranks bench-gpu
+	$(PYTHON) models/edsr/photographs.py --out data/photographs --pixels 0.45
+	$(PYTHON) -m benchmarks.super_resolution --gpu 0
 
 bench-predict: $(VENV)/dev.stamp data/mnist/mnist_train_lmdb/data.mdb
 	$(BIN)/python -m benchmarks.bench_predict

@@ -1,5 +1,4 @@
-"""Measure collectives: all of them among ranks of this machine and of two hosts, all-reduces of
-GPUs.
+"""Measure collectives among ranks of this machine, of two hosts, and of GPUs.
 
   python -m benchmarks.bench_comm                   on the CPU, and on two hosts made of namespaces
   python -m benchmarks.bench_comm --gpu             on 2, 4, .. GPUs, beside NCCL
@@ -23,12 +22,13 @@ from . import results
 from .rows import rows_of_ranks
 
 MODULE = "benchmarks.bench_comm_ranks"
-LINE = """All-reduces of float32 arrays, in microseconds.
+LINE = """Collectives of float32 arrays, in microseconds.
 
 - graph: many of them in one replayed CUDA graph, as in training; called: one call after the other
   from Python, which costs the host more than the GPU where arrays are small.
-- auto is what a run takes by itself. auto / nccl: below 1 auto is faster.
-- mpi goes through the host, at some sizes only. Medians of rounds in turns, of the slowest rank.
+- copy is what training takes by itself on the GPUs of a host, auto where arrays come and go.
+  auto / nccl: below 1 auto is faster.
+- mpi goes through the host. Medians of rounds in turns, of the slowest rank.
 """
 
 
@@ -63,18 +63,19 @@ def on_cpu(largest: int, counts: str) -> dict[str, dict[str, list[dict[str, Any]
     return found
 
 
-def gpu_section(title: str, rows: list[dict[str, Any]]) -> str:
-    """A heading and a table of microseconds, with the ratio that counts."""
-    modes = {mode: list(rows[0][mode]) for mode in ("graph", "called")}
-    modes["called"] = [*modes["graph"], "mpi"]
+def gpu_section(operation: str, rows: list[dict[str, Any]]) -> str:
+    """A heading and a table of microseconds, with the ratios that count."""
+    modes = {mode: list(dict.fromkeys(name for row in rows for name in row[mode]))
+             for mode in ("graph", "called")}  # fmt: skip
     columns = [f"{name}, {mode}" for mode, names in modes.items() for name in names]
     cells = []
     for row in rows:
+        graph = row["graph"]
         times = [row[mode].get(name, "") for mode, names in modes.items() for name in names]
-        ratio = row["graph"]["auto"] / row["graph"]["nccl"]
-        cells.append([f"{row['bytes']:,}", *times, f"{ratio:.2f}"])
-    heads = ["bytes", *columns, "auto / nccl"]
-    return f"## {title}\n\n{results.table(heads, cells)}\n"
+        ratios = [f"{graph[name] / graph['nccl']:.2f}" for name in ("auto", "copy")]
+        cells.append([f"{row['bytes']:,}", *times, *ratios])
+    heads = ["bytes", *columns, "auto / nccl", "copy / nccl"]
+    return f"### {operation}\n\n{results.table(heads, cells)}\n"
 
 
 def measure_gpus(wanted: str | None, largest: int, folder: Path) -> None:
@@ -106,11 +107,15 @@ def measure_gpus(wanted: str | None, largest: int, folder: Path) -> None:
 
 def render_gpus(record: dict[str, Any]) -> str:
     """The record as Markdown."""
-    head = (
-        f"# All-reduce on GPUs, {record['date']}\n\n{record['gpu']}, NCCL {record['nccl']}. {LINE}"
+    text = (
+        f"# Collectives on GPUs, {record['date']}\n\n{record['gpu']}, NCCL {record['nccl']}. {LINE}"
     )
-    found = sorted(record["microseconds"].items())
-    return head + "".join(f"\n{gpu_section(title, rows)}" for title, rows in found)
+    for title, rows in sorted(record["microseconds"].items()):
+        text += f"\n## {title}\n"
+        for operation in dict.fromkeys(row["operation"] for row in rows):
+            ours = [row for row in rows if row["operation"] == operation]
+            text += f"\n{gpu_section(operation, ours)}"
+    return text
 
 
 def main() -> None:

@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from osucaffe.comm.tuning import Selection
+from osucaffe.comm import tuning
+from osucaffe.comm.tuning import CHUNK, Choice, Selection
 from osucaffe.parallel.batch import divide_batches, readers
 from osucaffe.predict.cluster import read_cluster
 from osucaffe.predict.iteration import DESIGNS, Prediction, Simulation
@@ -27,6 +28,8 @@ from . import results
 from .bench_predict_cases import config_of
 
 ROOT = Path(__file__).resolve().parents[1]
+TABLE = Path(tuning.__file__).with_name("table.json")
+"""Of the tuner: the one that comes with osucaffe, whatever was measured here."""
 ITERATIONS, BUCKET = 6, 16 << 20
 RANKS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 EDSR = {
@@ -37,8 +40,28 @@ EDSR = {
 """Images a second, as published (EDSR on MVAPICH2-GDR, 2021)."""
 
 
+class Broadcasting(Selection):
+    """One algorithm for broadcasts, the table's for the rest."""
+
+    def __init__(self, algorithm: str) -> None:
+        super().__init__(file=TABLE)
+        self._algorithm = algorithm
+
+    def choose(self, operation: str, nbytes: int, ranks: int, level: str) -> Choice:
+        """The algorithm for an operation on arrays of nbytes."""
+        if operation == "broadcast":
+            return Choice(self._algorithm, CHUNK)
+        return super().choose(operation, nbytes, ranks, level)
+
+
 def predict(
-    model: str, cluster: str, ranks: int, design: str, batch: int, strong: bool = False
+    model: str,
+    cluster: str,
+    ranks: int,
+    design: str,
+    batch: int,
+    strong: bool = False,
+    selection: Selection | None = None,
 ) -> Prediction:
     """What `osucaffe predict` says."""
     made = read_cluster(ROOT / "clusters" / f"{cluster}.toml")
@@ -47,14 +70,16 @@ def predict(
         message.batch_size = batch
     sketch = Sketch(divide_batches(param, ranks) if strong else param)
     seconds = estimate_times(sketch, made)
-    simulation = Simulation(sketch, seconds, made, ranks, Selection())
+    chosen = selection or Selection(file=TABLE)
+    simulation = Simulation(sketch, seconds, made, ranks, chosen)
     return simulation.predict(design, config_of(DESIGNS[design], BUCKET), ITERATIONS)
 
 
 def collective(cluster: str, ranks: int, operation: str, nbytes: int, algorithm: str) -> float:
     """Milliseconds of one operation by one algorithm among all ranks, without levels."""
     made = read_cluster(ROOT / "clusters" / f"{cluster}.toml")
-    planner = Planner(made, ranks, Selection(algorithm), hierarchical=False)
+    chosen = Selection(algorithm, file=TABLE)
+    planner = Planner(made, ranks, chosen, hierarchical=False)
     plan, scale = planner.plan(operation, nbytes // 4)
     return float(Network(made, ranks).run(plan, np.zeros(ranks), scale).max() * 1e3)
 
@@ -102,6 +127,29 @@ def googlenet() -> tuple[str, list[list[Any]]]:
     return "GoogLeNet, global batch 1,280, K80s", [heads, *rows]
 
 
+def alexnet() -> tuple[str, list[list[Any]]]:
+    """AlexNet on K80s: 64 images a GPU, and 256 that all GPUs share."""
+    rows = []
+    for ranks in (1, 2, 4, 8, 16, 32, 64):
+        weak = predict("alexnet", "kesch-k80", ranks, "SC-OBR", batch=64)
+        strong = predict("alexnet", "kesch-k80", ranks, "SC-OBR", batch=256, strong=True)
+        rows.append([ranks, *(f"{cell:.0f}" for cell in (weak.images, strong.images))])
+    return "AlexNet, images/s, K80s, SC-OBR", [["GPUs", "64 a GPU", "256 in all"], *rows]
+
+
+def vgg() -> tuple[str, list[list[Any]]]:
+    """VGG-16 on 128 K80s by the algorithm of its broadcasts."""
+    rows = []
+    for algorithm in ("binomial", "knomial", "scatter_allgather", "chain_binomial", "chain"):
+        chosen = Broadcasting(algorithm)
+        found = [
+            predict("vgg16", "kesch-k80", 128, design, batch=8, selection=chosen).ms
+            for design in ("SC-B", "SC-OB")
+        ]
+        rows.append([algorithm, *(f"{each:.0f}" for each in found)])
+    return "VGG-16, 8 images a K80, 128 GPUs, ms", [["broadcast", "SC-B", "SC-OB"], *rows]
+
+
 def trees() -> tuple[str, list[list[Any]]]:
     """Reductions and broadcasts among 160 GPUs, by algorithm."""
     rows = []
@@ -129,7 +177,7 @@ def main() -> None:
         f"# The papers' figures, predicted, {record['date']}\n\nBy `make papers`: clusters/*.toml "
         "say what is assumed of the machines, docs/papers.md what differs and why.\n"
     )
-    for part in (trees, edsr, resnet, googlenet):
+    for part in (trees, vgg, edsr, resnet, googlenet, alexnet):
         title, (heads, *rows) = part()
         record["tables"][title] = [heads, *rows]
         text += f"\n## {title}\n\n{results.table(heads, rows)}\n"

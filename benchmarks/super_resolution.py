@@ -55,11 +55,8 @@ def main() -> None:
 
 def write_results(job: dict[str, Any], rows: list[dict[str, Any]]) -> None:
     """The record and its table, as those of benchmarks/results."""
-    device, what = results.machine()["cpu"], "fp32"
-    if job["gpu"] is not None:
-        from .gpu import versions
-
-        device, what = versions()["device"], job["precision"]
+    device = job.get("device") or _device(job)
+    what = "fp32" if job["gpu"] is None else job["precision"]
     scores = [[row["name"], *means(row), *_spent(row)] for row in rows]
     photographs = [
         [name, *(f"{row['quality'][name][0]:.3f}" for row in rows)] for name in rows[0]["quality"]
@@ -72,7 +69,7 @@ Written by `python -m benchmarks.super_resolution` on {results.today()}.
 - {device}; {what}, batches of {job["batch"]} patches, Adam, {job["rate"]:g} falling linearly to 0
 - the same patches, first values and steps on both sides; photographs shrunk by MATLAB's bicubic
 - means over {len(photographs)} photographs; luma, without a border of 2 pixels
-
+{job.get("note", "")}
 {results.table(columns, scores)}
 
 PSNR in dB of each:
@@ -82,6 +79,15 @@ PSNR in dB of each:
     place = "cpu" if job["gpu"] is None else device.lower().replace(" ", "-")
     record = {"date": results.today(), "device": device, "job": job, "rows": rows}
     results.write(f"super-resolution-{place}-{results.today()}", record, text, Path(job["out"]))
+
+
+def _device(job: dict[str, Any]) -> str:
+    """What computed."""
+    if job["gpu"] is None:
+        return str(results.machine()["cpu"])
+    from .gpu import versions
+
+    return str(versions()["device"])
 
 
 def means(row: dict[str, Any]) -> list[str]:

@@ -43,6 +43,9 @@ class Backend(Protocol):
     """Primitives that run beside what follows: nothing there waits for what they compute."""
     adds: frozenset[str] = frozenset()
     """Primitives that can add a tensor to what they compute, in its memory."""
+    activations: frozenset[str] = frozenset()
+    """Formulas that a convolution or inner product may end with, where nothing runs backward: its
+    setting `activation` is the call that would apply it."""
     raw_records: bool = False
     """Whether it wants records as they are stored, and transforms them itself."""
 
@@ -75,6 +78,10 @@ class Backend(Protocol):
     @abstractmethod
     def allocate(self, nbytes: int) -> Memory:
         """A flat uint8 array of nbytes, not initialized."""
+
+    @abstractmethod
+    def memory_at(self, address: int, nbytes: int) -> Memory:
+        """Memory as of `allocate` that somebody else keeps at this address."""
 
     @abstractmethod
     def nbytes(self, tensor: Tensor) -> int:

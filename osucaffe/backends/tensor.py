@@ -40,6 +40,9 @@ class Tensor:
     base: the tensor whose memory this one views under another shape; both are row-major.
     """
 
+    placements = 0
+    """How often tensors have been given memory: as long as it stays, all lie where they were."""
+
     def __init__(
         self,
         shape: Shape,
@@ -104,6 +107,7 @@ class Tensor:
         """Give it memory: a flat array of `size` elements that begins at `address`."""
         self.array = flat.reshape(self.shape) if self.layout is None else flat
         self.address = address
+        Tensor.placements += 1
         for view in self._views:
             view.place(flat, address)
 

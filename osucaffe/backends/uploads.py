@@ -36,8 +36,8 @@ class Uploads:
         return None
 
     def send(self, rows: np.ndarray, tensor: Tensor, first: int = 0, behind: Mark = None) -> Step:
-        """Begin to copy rows (row-major, of the tensor's type) to tensor[first:], after what is
-        behind it, and after what was sent before. Returns what waits until rows may change."""
+        """Begin to copy rows (each row-major, of the tensor's type) to tensor[first:], after what
+        is behind it, and after what was sent before. Returns what waits until rows may change."""
         tensor.array[first : first + len(rows)] = rows
         return lambda: None
 

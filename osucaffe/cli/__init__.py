@@ -137,7 +137,7 @@ class _Parser(argparse.ArgumentParser):
     def _get_values(self, action: argparse.Action, given: list[str]) -> Any:
         """As it is there, but a second "--" is no value (in Python 3.11 it is an empty list)."""
         found = super()._get_values(action, given)
-        if action.nargs is None and isinstance(found, list):
+        if action.nargs is None and found == []:
             raise argparse.ArgumentError(action, "expected one argument")
         return found
 

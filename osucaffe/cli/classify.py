@@ -19,7 +19,6 @@ import argparse
 import itertools
 from collections import deque
 from collections.abc import Callable, Generator
-from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -28,6 +27,8 @@ from . import json_output, options, sharing
 from .classify_picture import draw
 
 if TYPE_CHECKING:
+    from concurrent.futures import Future
+
     import numpy as np
 
     from ..comm.job import Job
@@ -173,6 +174,8 @@ def _ahead(
     enter: Callable[[str], np.ndarray], batches: list[list[str]], threads: int | None
 ) -> Generator[list[np.ndarray], None, None]:
     """For each batch of files the images that threads read and transform, some batches ahead."""
+    from concurrent.futures import ThreadPoolExecutor
+
     from ..backends.cores import usable_cores
 
     threads = threads or usable_cores()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +24,8 @@ class Cost:
 
     @property
     def milliseconds(self) -> float:
+        import statistics
+
         return statistics.median(self.times) if self.times else 0.0
 
     def floor(self, rates: Rates) -> float:

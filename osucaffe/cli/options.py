@@ -14,17 +14,29 @@ if TYPE_CHECKING:
     from ..backends.cuda import Cuda
     from ..data.ahead import BadRecords
     from ..data.config import DataConfig
+    from ..data.spread import Neighbours
     from ..loading import Model
     from ..net import Net
 
 logger = logging.getLogger("osucaffe")
+_LARGEST = 2**31 - 1
 
 
 def positive(text: str) -> int:
-    """A whole number of at least 1."""
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"must be at least 1, not {value}")
+    """A whole number of at least 1, which fits a field of a settings file."""
+    return _within(int(text), 1)
+
+
+def level(text: str) -> int:
+    """A whole number that fits a field of a settings file."""
+    return _within(int(text), -_LARGEST)
+
+
+def _within(value: int, least: int) -> int:
+    if value < least:
+        raise argparse.ArgumentTypeError(f"must be at least {least}, not {value}")
+    if value > _LARGEST:
+        raise argparse.ArgumentTypeError(f"must be at most {_LARGEST}, not {value}")
     return value
 
 
@@ -52,7 +64,7 @@ def not_negative(text: str) -> float:
 
 
 # argparse names them in its messages.
-positive.__name__ = extent.__name__ = "whole number"
+positive.__name__ = level.__name__ = extent.__name__ = "whole number"
 not_negative.__name__ = "number"
 
 
@@ -101,7 +113,7 @@ def add_loss_scale(parser: argparse.ArgumentParser) -> None:
 def add_state(parser: argparse.ArgumentParser) -> None:
     """Add --level and --stage."""
     group = parser.add_argument_group("which layers of the net")
-    group.add_argument("--level", metavar="N", type=int, default=0, help="its level (default: 0)")
+    group.add_argument("--level", metavar="N", type=level, default=0, help="its level (default: 0)")
     group.add_argument(
         "--stage", metavar="NAMES", type=names, default=[], help="its stages, with commas"
     )
@@ -174,12 +186,16 @@ def add_data(parser: argparse.ArgumentParser) -> None:
         default="auto",
         help="where records stay once they were read: on the GPU that the net runs on (device), "
         "decoded in the host's memory (host), or nowhere; by default (auto) on the GPU if there is "
-        "room for all of them, else JPEGs and the like in the host's memory, if there is",
+        "room for all of them, else divided among the GPUs of several ranks of one host, else "
+        "JPEGs and the like in the host's memory, if there is",
     )
 
 
-def data_config(args: argparse.Namespace, sharers: int) -> DataConfig:
-    """How to read data, as add_data's options say, for one of so many processes of this host."""
+def data_config(
+    args: argparse.Namespace, sharers: int, neighbours: Neighbours | None = None
+) -> DataConfig:
+    """How to read data, as add_data's options say, for one of so many processes of this host;
+    neighbours: those of them that train with this one."""
     from ..data.config import DataConfig
 
     return DataConfig(
@@ -189,6 +205,7 @@ def data_config(args: argparse.Namespace, sharers: int) -> DataConfig:
         decode=args.decode,
         cache=args.cache,
         sharers=max(1, sharers),
+        neighbours=neighbours,
     )
 
 

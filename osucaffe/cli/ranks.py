@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import importlib.util
+import itertools
 import os
 import platform
 import shutil
@@ -15,15 +16,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import UserError
-from . import comm_profile, options, rank_options, ranks_per_gpu, restarts, servers
+from . import comm_profile, elastic, options, rank_options, ranks_per_gpu, restarts, servers
 from .leaving import Ended
 
 if TYPE_CHECKING:
     from ..comm.create import CommConfig
     from ..comm.job import Job
     from ..comm.topology import Topology
-    from ..parallel.data_parallel import DataParallel
+    from ..data.spread import Neighbours
     from ..parallel.served import Roles
+    from ..solvers.process_group import ProcessGroup
 
 _TERMINAL = "OSUCAFFE_TERMINAL"
 """The variable in which `launch` leaves HOST:PATH of its terminal for rank 0."""
@@ -48,6 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     ranks_per_gpu.add_argument(group)
     restarts.add_argument(group)
+    elastic.add_argument(group)
     rank_options.add_design(group)
     servers.add_arguments(group)
     rank_options.add_communication(group)
@@ -80,13 +83,15 @@ def launch(args: argparse.Namespace, check: Callable[[], None] = lambda: None) -
         _stay_on_loopback()
     command = _command(wanted)
     if most:
-        raise Ended(restarts.watch_over(command, most, restarts.prefix_of(args.solver)))
+        same = itertools.repeat(restarts.Attempt(command, {}))
+        attempts = elastic.attempts(args, wanted, gpus, _command) if args.elastic else same
+        raise Ended(restarts.watch_over(attempts, most, restarts.prefix_of(args.solver)))
     os.execv(command[0], command)
 
 
-def _command(ranks: int) -> list[str]:
-    """What starts this command as so many ranks."""
-    command = [sys.executable, "-P", "-m", "osucaffe", *sys.argv[1:]]
+def _command(ranks: int, *more: str) -> list[str]:
+    """What starts this command, with more options, as so many ranks."""
+    command = [sys.executable, "-P", "-m", "osucaffe", *sys.argv[1:], *more]
     return [find_mpiexec(ranks), "-n", str(ranks), *command] if ranks > 1 else command
 
 
@@ -159,18 +164,30 @@ def place(args: argparse.Namespace, job: Job) -> tuple[argparse.Namespace, Topol
     return own(gpu=gpu), discover(job, *identify(int(gpu)))
 
 
+def watch_links(args: argparse.Namespace, job: Job, topology: Topology) -> None:
+    """Let a host that is gone, or a link to it, end the job."""
+    from ..comm import links
+
+    if args.comm_timeout:
+        links.watch(job, topology, args.interface)
+
+
 def make_process_group(
     args: argparse.Namespace, job: Job, topology: Topology, roles: Roles | None = None
-) -> DataParallel | None:
-    """The group that the options ask for; None for a rank alone."""
+) -> ProcessGroup | None:
+    """The group that the options ask for; None for a rank that was always alone."""
     if job.size == 1:
         check_communication(args)
-        return None
+        return elastic.alone(args)
     from ..parallel.config import ParallelConfig
     from ..parallel.data_parallel import DataParallel
 
     config = ParallelConfig(
-        args.aggregation, args.propagation, rank_options.bucket_nbytes(args), args.scal
+        args.aggregation,
+        args.propagation,
+        rank_options.bucket_nbytes(args),
+        args.scal,
+        args.batches_of,
     )
     if rank_options.tunes_bucket(args):
         from ..parallel.tuned import Tuned
@@ -189,6 +206,18 @@ def make_process_group(
         report = comm_profile.writer(args.comm_profile)
         return Profiled(job, topology, _comm_config(args), config, report)
     return DataParallel(job, topology, _comm_config(args), config)
+
+
+def neighbours(args: argparse.Namespace, job: Job, topology: Topology) -> Neighbours | None:
+    """The ranks among whose GPUs records may be divided: all of the job's, if they are on one host
+    and each has its own."""
+    alone = topology.own.gpu is None or topology.shares_gpu or len(topology.hosts) > 1
+    if job.size == 1 or alone or servers.count(args) or args.cache not in ("auto", "device"):
+        return None
+    from ..comm.job import MpiJob
+    from ..comm.neighbours import HostRanks
+
+    return HostRanks(job) if isinstance(job, MpiJob) else None
 
 
 def _comm_config(args: argparse.Namespace) -> CommConfig:

@@ -7,6 +7,7 @@ A trial is the same command, of which trial.py makes a moment of training that w
 from __future__ import annotations
 
 import argparse
+import itertools
 import logging
 import os
 import sys
@@ -171,7 +172,8 @@ def _finish(
     os.environ.update(variables | {_TOLD: line})
     if args.max_restarts:
         prefix = restarts.prefix_of(args.solver)
-        return restarts.watch_over(command, args.max_restarts, prefix)
+        attempts = itertools.repeat(restarts.Attempt(command, {}))
+        return restarts.watch_over(attempts, args.max_restarts, prefix)
     return restarts.run(command, {})[0]
 
 

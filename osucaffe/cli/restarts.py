@@ -12,10 +12,10 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..errors import UserError
 from . import options
@@ -26,10 +26,18 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("osucaffe")
 _VARIABLE = "OSUCAFFE_RESTART"
-"""In which a run that is watched over finds {number, most, code, state}."""
+"""In which a run that is watched over finds {number, most, code, state}, and what it is told
+besides."""
 _STOPS = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
 _FINAL = (0, 1, 2, 3, *(128 + number for number in _STOPS))
 """Exit codes of runs that are done, were stopped, or would end so again (see train.py)."""
+
+
+class Attempt(NamedTuple):
+    """A command, and what its run is told besides."""
+
+    command: Sequence[str]
+    told: dict[str, int]
 
 
 def add_argument(group: argparse._ArgumentGroup) -> None:
@@ -49,10 +57,11 @@ def watched() -> bool:
     return _VARIABLE in os.environ
 
 
-def watch_over(command: Sequence[str], most: int, prefix: str) -> int:
+def watch_over(attempts: Iterable[Attempt], most: int, prefix: str) -> int:
     """Run a training, and again up to `most` times where a process of it dies.
 
-    prefix: of its snapshots. Signals that ask it to stop are passed on. Returns its exit code.
+    attempts: what to run each time. prefix: of its snapshots. Signals that ask it to stop are
+    passed on. Returns its exit code.
     """
     import json
 
@@ -60,9 +69,9 @@ def watch_over(command: Sequence[str], most: int, prefix: str) -> int:
 
     before = snapshot.stamps(prefix)
     code, state = 0, ""
-    for number in range(most + 1):
-        told = {"number": number, "most": most, "code": code, "state": state}
-        code, stopped = run(command, {_VARIABLE: json.dumps(told)})
+    for number, attempt in zip(range(most + 1), attempts, strict=False):
+        told = {"number": number, "most": most, "code": code, "state": state} | attempt.told
+        code, stopped = run(attempt.command, {_VARIABLE: json.dumps(told)})
         if stopped or code in _FINAL:
             return code
         state = _newest(prefix, before)
@@ -114,8 +123,8 @@ def run(command: Sequence[str], told: dict[str, str], stderr: Any = None) -> tup
 
 
 def begin(args: argparse.Namespace, job: Job) -> None:
-    """Let a rank of a run that was started again go on from what it is told. UserError where
-    something else started it, which would have to start it again."""
+    """Let a rank of a run that was started again go on from what it is told, and as so many.
+    UserError where something else started it, which would have to start it again."""
     text = os.environ.pop(_VARIABLE, None)
     if text is None:
         if args.max_restarts:
@@ -129,10 +138,14 @@ def begin(args: argparse.Namespace, job: Job) -> None:
     told = json.loads(text)
     if told["number"] and not job.rank:
         source = f"from {told['state']}" if told["state"] else "from the beginning: no snapshot yet"
+        if "ranks" in told:
+            source += f", with ranks that remain (--elastic): {told['ranks']}"
         logger.warning(
             "Restart %d of %d (--max_restarts), %s: a process of the run died (exit code %d)",
             *(told["number"], told["most"], source, told["code"]),
         )
+    if "ranks" in told:
+        args.scal, args.batches_of = "strong", told["batches_of"]
     if told["state"]:
         args.snapshot, args.weights = told["state"], []
 

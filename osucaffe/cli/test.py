@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import argparse
 import logging
+import time
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from . import json_output, options, sharing
@@ -19,6 +21,14 @@ if TYPE_CHECKING:
     import numpy as np
 
     from ..comm.job import Job
+    from ..net import Net
+
+    More = tuple[list[np.ndarray], list[Any]]
+    """The detections of a batch, and what the files of results are made of."""
+
+_log = logging.getLogger("osucaffe")
+_PATIENCE = 0.25
+"""Seconds after which scores are read, be they few."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -54,7 +64,6 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _test(args: argparse.Namespace, job: Job) -> None:
-    logger = logging.getLogger("osucaffe")
     models = options.read_weights(args.weights)
     backend = options.make_backend(args)
 
@@ -63,7 +72,7 @@ def _test(args: argparse.Namespace, job: Job) -> None:
     from ..net import Net
     from ..proto import read_net
     from ..solvers.detection import check_detection, detection_outputs
-    from ..solvers.report import name_outputs, read_outputs
+    from ..solvers.report import name_outputs
     from .results import gather
 
     net = Net(
@@ -83,38 +92,36 @@ def _test(args: argparse.Namespace, job: Job) -> None:
     options.load_weights(net, models, args)
     sharing.split(net, job)
 
-    def score(_: int) -> tuple[np.ndarray, float, list[np.ndarray], list[np.ndarray]]:
-        net.forward()
+    def more() -> More:
         rows = [net.read(name)[0, 0] for name in detections]
-        return read_outputs(net), net.loss(), rows, [each.read(net) for each in results]
+        return rows, [each.read(net) for each in results]
 
-    logger.info("Running for %d iterations.", args.iterations)
-    total, loss = np.zeros(0), 0.0
-    scores = sharing.in_turn(job, args.iterations, score)
-    for batch, (values, lost, rows, found) in enumerate(scores):
+    _log.info("Running for %d iterations.", args.iterations)
+    start, total, loss = time.perf_counter(), np.zeros(0), 0.0
+    for batch, (numbers, (rows, found)) in enumerate(_scores(net, job, args.iterations, more)):
+        values = numbers[:-1]
         total = values if batch == 0 else total + values
-        loss += lost
-        for kept, more in zip(detections.values(), rows, strict=True):
-            kept.append(more)
-        for each, more in zip(results, found, strict=True):
-            each.add(more)
+        loss += float(numbers[-1])
+        for kept, row in zip(detections.values(), rows, strict=True):
+            kept.append(row)
+        for each, read in zip(results, found, strict=True):
+            each.add(read)
         for output in name_outputs(net, values):
-            logger.info("Batch %d, %s = %g", batch, output.name, output.value)
+            _log.info("Batch %d, %s = %g", batch, output.name, output.value)
     if job.rank:
         return
-    logger.info("Loss: %g", loss / args.iterations)
+    _log.info("All %d: %.3f s", args.iterations, time.perf_counter() - start)
+    _log.info("Loss: %g", loss / args.iterations)
     means = name_outputs(net, total / args.iterations)
     for output in means:
         text = f"{output.name} = {output.value:g}"
         if output.loss_weight:
             weighted = output.loss_weight * output.value
             text += f" (* {output.loss_weight:g} = {weighted:g} loss)"
-        logger.info("%s", text)
+        _log.info("%s", text)
     for each in results:
-        logger.info("Detections in %s", ", ".join(map(str, each.write())))
-    precisions = {
-        name: _precision(logger, name, np.concatenate(rows)) for name, rows in detections.items()
-    }
+        _log.info("Detections in %s", ", ".join(map(str, each.write())))
+    precisions = {name: _precision(name, np.concatenate(rows)) for name, rows in detections.items()}
     if args.json:
         outputs = [vars(output) for output in means]
         scored = {"iterations": args.iterations, "loss": loss / args.iterations, "outputs": outputs}
@@ -122,7 +129,38 @@ def _test(args: argparse.Namespace, job: Job) -> None:
         json_output.print_json({**scored, **judged})
 
 
-def _precision(logger: logging.Logger, name: str, rows: np.ndarray) -> dict[str, Any]:
+def _scores(
+    net: Net, job: Job, batches: int, more: Callable[[], More]
+) -> Iterator[tuple[np.ndarray, More]]:
+    """For each batch its outputs with the loss behind them, and what `more` reads of it. One rank
+    alone lets them stay on the device for a while: while a GPU computes, the next is enqueued."""
+    from ..solvers.outputs import KeptOutputs
+
+    kept = KeptOutputs(net, loss=True)
+    waiting: list[More] = []
+
+    def score(_: int) -> tuple[np.ndarray, More]:
+        net.forward()
+        kept.note()
+        return kept.take()[0], more()
+
+    if job.size > 1:
+        yield from sharing.in_turn(job, batches, score)
+        return
+    start = last = time.monotonic()
+    for batch in range(batches):
+        net.forward()
+        kept.note()
+        waiting.append(more())
+        if batch == 1:
+            net.backend.synchronize()
+            _log.info("The first two, which prepare the rest: %.3f s", time.monotonic() - start)
+        if kept.full or batch == batches - 1 or time.monotonic() - last > _PATIENCE:
+            yield from zip(kept.take(), waiting, strict=True)
+            waiting, last = [], time.monotonic()
+
+
+def _precision(name: str, rows: np.ndarray) -> dict[str, Any]:
     """Log the average precisions of each label by all definitions, and their means; and give them
     by definition."""
     from ..solvers.detection import VERSIONS, average_precisions, mean_average_precision
@@ -130,8 +168,8 @@ def _precision(logger: logging.Logger, name: str, rows: np.ndarray) -> dict[str,
     found = {version: average_precisions(rows, version) for version in VERSIONS}
     for label in next(iter(found.values())):
         values = ", ".join(f"{version} {each[label]:.4f}" for version, each in found.items())
-        logger.info("%s, label %d: AP %s", name, label, values)
+        _log.info("%s, label %d: AP %s", name, label, values)
     means = {version: mean_average_precision(rows, version) for version in VERSIONS}
     text = ", ".join(f"{version} {mean:.4f}" for version, mean in means.items())
-    logger.info("%s: mAP %s", name, text)
+    _log.info("%s: mAP %s", name, text)
     return {version: {"mean": means[version], "labels": found[version]} for version in VERSIONS}

@@ -20,7 +20,6 @@ from __future__ import annotations
 import argparse
 import itertools
 import logging
-import statistics
 import sys
 import time
 from collections.abc import Sequence
@@ -138,6 +137,8 @@ def measure(net: Net, iterations: int) -> list[Layer]:
 
 def measure_whole(net: Net, iterations: int) -> float:
     """The milliseconds of forward and backward as training runs them: as one graph, on a GPU."""
+    import statistics
+
     step = net.whole()
     for _ in range(3):
         step()

@@ -26,7 +26,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from . import comm_profile, keeping, options, ranks, ranks_per_gpu, restarts, servers
+from . import comm_profile, elastic, keeping, options, ranks, ranks_per_gpu, restarts, servers
 from .agreement import check_alike
 
 if TYPE_CHECKING:
@@ -110,6 +110,7 @@ def _check(args: argparse.Namespace) -> None:
     from ..solvers.rules import update_of
 
     keeping.check(args)
+    elastic.check(args)
     options.check_device(args)
     ranks.check_communication(args)
     param = _read(args)
@@ -135,10 +136,12 @@ def _train(args: argparse.Namespace, job: Job) -> int:
     if not first:
         log.quieten()
     ranks_per_gpu.tell()
+    elastic.check(args)
     restarts.begin(args, job)
     param = _read(args)
     check_alike(args, job, param)
     args, topology = ranks.place(args, job)
+    ranks.watch_links(args, job, topology)
     args = comm_profile.prepare(args, job)
     backend = options.make_backend(args)
     roles = servers.assign_roles(args, job, topology)
@@ -175,7 +178,7 @@ def _train(args: argparse.Namespace, job: Job) -> int:
             check_interval=args.check,
             weights=args.weights,
             strict=args.strict,
-            data_config=options.data_config(args, sharers),
+            data_config=options.data_config(args, sharers, ranks.neighbours(args, job, topology)),
         )
         options.check_fed(solver.net, args.solver)
         keeping.watch(solver, args, signals)

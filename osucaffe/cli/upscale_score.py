@@ -88,7 +88,7 @@ def _draw(
     scale = original.shape[1] // small.shape[1]
     blocks = small.repeat(scale, axis=1).repeat(scale, axis=2)
     height, width = (min(_PART, extent) for extent in original.shape[1:])
-    top, left = _busiest(original.astype(np.float32).mean(axis=0), height, width)
+    top, left = busiest(original.astype(np.float32).mean(axis=0), height, width)
     views = [
         each[:, top : top + height, left : left + width]
         for each in (blocks, bicubic, net, original)
@@ -99,7 +99,7 @@ def _draw(
         Image.fromarray(np.ascontiguousarray(row[::-1].transpose(1, 2, 0))).save(temporary, "PNG")
 
 
-def _busiest(values: np.ndarray, height: int, width: int) -> tuple[int, int]:
+def busiest(values: np.ndarray, height: int, width: int) -> tuple[int, int]:
     """Where the part of this size begins whose pixels differ most from their neighbours."""
     change = np.abs(np.diff(values, axis=0))[:, 1:] + np.abs(np.diff(values, axis=1))[1:]
     total = np.pad(change.cumsum(axis=0).cumsum(axis=1), ((1, 0), (1, 0)))

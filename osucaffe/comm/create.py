@@ -228,4 +228,7 @@ class Maker:
             log.warning("ipc alone, which is slower for large nets: %s", error)
             return small
         choose = self._selection.choose_on_gpus
-        return Nccl(world, small=small, takes=lambda n: choose(n, world.size) == "ipc")
+        return Nccl(
+            world, small=small,
+            takes=lambda operation, nbytes: choose(operation, nbytes, world.size) == "ipc",
+        )  # fmt: skip

@@ -26,11 +26,13 @@ def _ip(*words: str, check: bool = True) -> None:
 
 
 class Hosts:
-    """Hosts named {prefix}0, {prefix}1, ..., on which MPICH's mpiexec starts ranks."""
+    """Hosts of names and addresses that depend on `number` (0 to 999), so that others may have
+    theirs beside them. MPICH's mpiexec starts ranks on them."""
 
-    def __init__(self, prefix: str, count: int, folder: Path) -> None:
-        self.names = [f"{prefix}{index}" for index in range(count)]
-        self.bridge = f"{prefix}br"
+    def __init__(self, number: int, count: int, folder: Path) -> None:
+        self.names = [f"oc{number}x{index}" for index in range(count)]
+        self.bridge = f"oc{number}xbr"
+        self._network = f"10.{213 + number // 250}.{number % 250}"
         self._agent = folder / "agent.sh"
         self._agent.write_text(AGENT)
         self._agent.chmod(0o755)
@@ -39,26 +41,44 @@ class Hosts:
         """Make them. rate: of each host's link, as `tc` writes it ("1gbit"); burst: what that lets
         through at once after a rest."""
         _ip("link", "add", self.bridge, "type", "bridge")
-        _ip("addr", "add", "10.213.7.254/24", "dev", self.bridge)
+        _ip("addr", "add", f"{self._network}.254/24", "dev", self.bridge)
         _ip("link", "set", self.bridge, "up")
         for index, name in enumerate(self.names):
             _ip("netns", "add", name)
             _ip("link", "add", f"{name}v", "type", "veth", "peer", "name", "eth0", "netns", name)
             _ip("link", "set", f"{name}v", "master", self.bridge, "up")
             inside = ["-n", name]
-            _ip(*inside, "addr", "add", f"10.213.7.{index + 1}/24", "dev", "eth0")
+            _ip(*inside, "addr", "add", f"{self._network}.{index + 1}/24", "dev", "eth0")
             _ip(*inside, "link", "set", "eth0", "up")
             _ip(*inside, "link", "set", "lo", "up")
-            shape = ["tbf", "rate", rate, "burst", burst, "latency", "100ms"]
-            subprocess.run(
-                ["ip", "netns", "exec", name, "tc", "qdisc", "add", "dev", "eth0", "root", *shape],
-                check=True,
-                capture_output=True,
-            )
+            self._shape("add", name, rate, burst)
+
+    def set_link(self, index: int, up: bool) -> None:
+        """Let a host's link carry all, or nothing."""
+        _ip("link", "set", f"{self.names[index]}v", "up" if up else "down")
+
+    def set_rate(self, index: int, rate: str, burst: str = "1mb") -> None:
+        """Change the speed at which a host sends."""
+        self._shape("change", self.names[index], rate, burst)
+
+    def processes(self, index: int) -> list[int]:
+        """The processes of a host."""
+        words = ["ip", "netns", "pids", self.names[index]]
+        told = subprocess.run(words, check=True, capture_output=True, text=True).stdout
+        return [int(word) for word in told.split()]
+
+    def _shape(self, verb: str, name: str, rate: str, burst: str) -> None:
+        shape = ["tbf", "rate", rate, "burst", burst, "latency", "100ms"]
+        subprocess.run(
+            ["ip", "netns", "exec", name, "tc", "qdisc", verb, "dev", "eth0", "root", *shape],
+            check=True,
+            capture_output=True,
+        )
 
     def stop(self) -> None:
         """Remove them."""
         for name in self.names:
+            _ip("link", "del", f"{name}v", check=False)  # at once: a namespace takes its time
             _ip("netns", "del", name, check=False)
         _ip("link", "del", self.bridge, check=False)
 
@@ -83,7 +103,7 @@ class Hosts:
 @contextlib.contextmanager
 def hosts(count: int, rate: str, folder: Path, burst: str = "1mb") -> Iterator[Hosts | None]:
     """So many hosts, or None where the machine does not permit them."""
-    made = Hosts(f"oc{os.getpid() % 1000}x", count, folder)
+    made = Hosts(os.getpid() % 1000, count, folder)
     try:
         made.start(rate, burst)
     except (OSError, subprocess.CalledProcessError):

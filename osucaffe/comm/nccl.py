@@ -1,6 +1,6 @@
 """Owns the NCCL communicator (through CuPy): ranks with a GPU each, on one host or on several.
 
-All-reduces can go to `ipc` instead, where that is faster.
+Operations can go to `ipc` instead, where that is faster.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _SUM = 0
 class Nccl(OnStream):
     """The ranks of an MPI communicator, which only tells them NCCL's identity.
 
-    small: does the all-reduces of so many bytes that `takes` says so. NCCL refuses two ranks on
+    small: does the operations on so many bytes that `takes` says so. NCCL refuses two ranks on
     one GPU. UserError where it is not installed.
     """
 
@@ -30,7 +30,7 @@ class Nccl(OnStream):
         comm: Any,
         *,
         small: Ipc | None = None,
-        takes: Callable[[int], bool] = lambda nbytes: False,
+        takes: Callable[[str, int], bool] = lambda operation, nbytes: False,
     ) -> None:
         super().__init__(comm.rank, comm.size)
         nccl = load_nccl()
@@ -43,7 +43,7 @@ class Nccl(OnStream):
     def enqueue(self, operation: str, array: Any, root: int, stream: Any) -> None:
         """Enqueue one of the collective operations on a stream."""
         small = self._small
-        if small is not None and operation == "all_reduce" and self._takes(array.nbytes):
+        if small is not None and self._takes(operation, array.nbytes):
             small.enqueue(operation, array, root, stream)
             return
         pointer, count, kind = array.data.ptr, array.size, _TYPES[array.dtype.name]
@@ -78,7 +78,7 @@ class Nccl(OnStream):
         self._nccl.groupEnd()
 
     def inside(self) -> list[Ipc]:
-        """What does small all-reduces."""
+        """What does small operations."""
         return [] if self._small is None else [self._small]
 
     def transfer(self, array: Any, *, to: int | None = None, source: int | None = None) -> None:

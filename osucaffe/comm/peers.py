@@ -30,12 +30,19 @@ class Peers:
         """The addresses of zeros that each rank gives for the others to write, until `close`.
 
         They lie in blocks of their own: a handle means whole ones. All ranks call it together.
-        UserError where memory cannot be mapped.
+        UserError, on all alike, where memory cannot be had or mapped.
         """
-        pointer = self._runtime.malloc(-(-nbytes // BLOCK) * BLOCK)
-        self._shared.append(pointer)
-        self._runtime.memset(pointer, 0, nbytes)
-        self._runtime.deviceSynchronize()
+        trouble = ""
+        try:
+            pointer = self._runtime.malloc(-(-nbytes // BLOCK) * BLOCK)
+            self._shared.append(pointer)
+            self._runtime.memset(pointer, 0, nbytes)
+            self._runtime.deviceSynchronize()
+        except self._runtime.CUDARuntimeError as error:
+            trouble = str(error)
+        if failed := [text for text in self._comm.allgather(trouble) if text]:
+            self.close()
+            raise UserError(f"{nbytes} bytes for all ranks cannot be had of a GPU ({failed[0]})")
         try:
             return self.addresses(pointer)
         except UserError:

@@ -122,24 +122,34 @@ def measure_gpus(
     sizes: Sequence[int] = SIZES,
     report: Callable[[str], None] = print,
 ) -> dict[str, list[list[Any]]]:
-    """The rows of a table for the GPUs of a host: which of the communicators does an all-reduce.
+    """The rows of a table for the GPUs of a host: which of the communicators does an operation.
 
     zeros: makes a device array of so many float32. No graph is left, for which NCCL would wait.
     """
-    best: list[tuple[int, Choice]] = []
+    best: dict[str, list[tuple[int, Choice]]] = {operation: [] for operation in OPERATIONS}
     for nbytes in sizes:
-        array, times = zeros(nbytes // 4), dict[str, list[float]]()
-        repeat = max(2, min(100, (64 << 20) // nbytes))
-        ways = {name: replayed(comm, array, stream, repeat) for name, comm in comms.items()}
-        for _ in range(ROUNDS):
-            for name, way in ways.items():
-                job.barrier()
-                times.setdefault(name, []).append(max(job.gather(way())))
-        found = [(statistics.median(each[1:]), Choice(name, 0)) for name, each in times.items()]
-        took, choice = _pick(found, best, nbytes, noise=1.0)
-        report(f"{'all_reduce':15} {nbytes:>11,} B {took * 1e6:>10.1f} us  {choice.algorithm}")
-        del ways, way
-    return {"all_reduce": _rows(best)}
+        array, repeat = zeros(nbytes // 4), max(2, min(100, (64 << 20) // nbytes))
+        for operation in OPERATIONS:
+            ways = {
+                name: replayed(comm, array, stream, repeat, operation)
+                for name, comm in comms.items()
+            }
+            times = in_turns(job, ways, ROUNDS)
+            found = [(took, Choice(name, 0)) for name, took in times.items()]
+            took, choice = _pick(found, best[operation], nbytes, noise=1.0)
+            report(f"{operation:15} {nbytes:>11,} B {took * 1e6:>10.1f} us  {choice.algorithm}")
+            del ways
+    return {operation: _rows(each) for operation, each in best.items()}
+
+
+def in_turns(job: Job, ways: Mapping[str, Callable[[], float]], rounds: int) -> dict[str, float]:
+    """The medians of what the slowest rank took for each; the first of the rounds warms up."""
+    times: dict[str, list[float]] = {name: [] for name in ways}
+    for _ in range(rounds):
+        for name, way in ways.items():
+            job.barrier()
+            times[name].append(max(job.gather(way())))
+    return {name: statistics.median(each[1:]) for name, each in times.items()}
 
 
 def _pick(

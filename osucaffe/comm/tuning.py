@@ -23,7 +23,7 @@ CHUNK = 256 * 1024
 LEVELS = ("node", "network")
 """Ranks that share memory, and ranks that do not."""
 GPU, GPU_WAYS = "gpu", ("nccl", "ipc")
-"""A further level, the GPUs of a host: which communicator does an all-reduce."""
+"""A further level, the GPUs of a host: which communicator does an operation."""
 NATIVE = ("broadcast", "reduce", "all_reduce", "all_gather")
 """The operations that MPI libraries have themselves, in place."""
 INSTEAD = {
@@ -68,9 +68,9 @@ class Selection:
         algorithm, chunk = _find(self._table[level][operation], nbytes, ranks)
         return Choice(algorithm, self._chunk or chunk)
 
-    def choose_on_gpus(self, nbytes: int, ranks: int) -> str:
-        """The communicator for an all-reduce of nbytes: one of GPU_WAYS."""
-        return _find(self._table[GPU]["all_reduce"], nbytes, ranks).algorithm
+    def choose_on_gpus(self, operation: str, nbytes: int, ranks: int) -> str:
+        """The communicator for an operation on arrays of nbytes: one of GPU_WAYS."""
+        return _find(self._table[GPU][operation], nbytes, ranks).algorithm
 
 
 def _find(rows: Mapping[int, list[tuple[float, str, int]]], nbytes: int, ranks: int) -> Choice:

@@ -104,6 +104,10 @@ class AnnotatedSource:
             if any(side > extent for side, extent in zip(self._crop, image.shape[1:], strict=True)):
                 fail("transform_param.crop_h", f"is larger than the image, {image.shape}")
 
+    def __len__(self) -> int:
+        """How many records there are."""
+        return len(self._database)
+
     def _read_crop(self, fail: Fail) -> tuple[int, int] | None:
         param = self._param
         if bool(param.crop_h) != bool(param.crop_w):

@@ -4,6 +4,7 @@ records whose numbers it is told for many batches ahead.
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Callable, Sequence
 from typing import Protocol
@@ -12,18 +13,13 @@ import numpy as np
 
 from ..backends.backend import Backend
 from ..backends.rows_ahead import RowsAhead
-from ..backends.tensor import Shape, Tensor
-from ..errors import UserError
+from ..backends.tensor import Tensor
 from .pipeline import Buffer, Fill, Pipeline
-from .room import log_refusal, log_stay
+from .places import Form, Places
+from .spread import Neighbours, SpreadPlaces
 
 _log = logging.getLogger("osucaffe")
 
-Form = tuple[Shape, str]
-"""The shape and the type of an array."""
-
-_SHARE_LEFT = 0.9
-"""Of the memory that is free when the nets have theirs: what records may take at most."""
 _AHEAD = 256
 _RECORDS_AHEAD = 1 << 14
 """How many batches, and of how many records, the device is told ahead at most."""
@@ -58,8 +54,10 @@ class CachedBatches:
     Pipeline of a function, and shapes and dtypes of what it writes. title: what the log calls the
     layer.
 
-    `parts` and `ahead` are for the net's calls, which find their memory when `prepare` has been
-    called. A row of `ahead` tells of a batch what `rows` does of its records.
+    neighbours: among whose devices the records are to be divided, if they are.
+
+    `parts`, `places.table` and `ahead` are for the net's calls, which find their memory when
+    `prepare` has been called. A row of `ahead` tells of a batch what `rows` does of its records.
     """
 
     def __init__(
@@ -73,23 +71,33 @@ class CachedBatches:
         fed: Sequence[Form],
         pipeline: Callable[..., Pipeline],
         title: str,
+        neighbours: Neighbours | None = None,
     ) -> None:
         self._backend, self._source, self._batch = backend, source, batch
-        self._uploads = backend.uploads()
+        kind = functools.partial(SpreadPlaces, neighbours) if neighbours else Places
+        self.places: Places = kind(
+            backend, forms, len(source), batch, labelled=width > 1, title=title
+        )
+        self._uploads = self.places.uploads
         self._forms, self._fed = list(forms), list(fed)
         self._make_pipeline, self._title = pipeline, title
-        count = len(source)
-        places = max(count, 2 * batch)  # if they cannot stay: two batches
-        self.parts = [Tensor((places, *shape), dtype, "cache") for shape, dtype in forms]
-        self._labels = np.zeros(count, np.int32) if width > 1 else None
-        self._has = np.zeros(count, bool)
-        self._lacking, self._in_vain = count, 0
+        self._in_vain = 0
         ahead = max(1, min(_AHEAD, _RECORDS_AHEAD // batch))
         self.ahead = RowsAhead(self._uploads, (batch, width), "int32", ahead, "batches")
         self._stays = True
         self._pipeline: Pipeline | None = None
         self._turn, self._behind = 0, None
         self._offset, self._stride, self._position = 0, batch, 0
+
+    @property
+    def parts(self) -> list[Tensor]:
+        """Where the records lie."""
+        return self.places.parts
+
+    @property
+    def written(self) -> list[Tensor]:
+        """All that `prepare` writes."""
+        return [*self.places.tensors, self.ahead.table, self.ahead.cursor]
 
     # -- as Pipeline ------------------------------------------------------------------------------
 
@@ -99,6 +107,7 @@ class CachedBatches:
         self.ahead.wait()
         self.close()
         self._pipeline, self.ahead.left = None, 0
+        self.places.split(ranks)
 
     @property
     def position(self) -> int:
@@ -133,16 +142,18 @@ class CachedBatches:
         if self.ahead.cursor.array is None:
             self._begin()
         if self._stays:
-            at_once = self._at_once
-            reads = self._lacking > 0 and self._in_vain < _PATIENCE
+            at_once, lacking = self._at_once, self.places.lacking()
+            if not lacking and self._pipeline:
+                self._stop_reading()
+            reads = lacking > 0 and self._in_vain < _PATIENCE
             rows = self._rows(at_once if reads else self.ahead.most)
-            there = self._has[rows[..., 0]].all(axis=1)
+            there = self.places.has[rows[..., 0]].all(axis=1)
             if (reads or not there[0]) and self._fetch(rows[:at_once, :, 0].ravel()):
                 there[:at_once] = True
             count = len(there) if there.all() else int(np.argmin(there))
             if count:
-                if self._labels is not None:
-                    rows[:count, :, -1] = self._labels[rows[:count, :, 0]]
+                if self.places.labels is not None:
+                    rows[:count, :, -1] = self.places.labels[rows[:count, :, 0]]
                 self.ahead.write(rows[:count])
                 return
         self._pass()
@@ -154,7 +165,7 @@ class CachedBatches:
             return 1
         nbytes = sum(map(self._backend.nbytes, self.parts)) // self.parts[0].shape[0]
         # Of a small set a part only: what is read ahead behind its end is of no use.
-        most = min(_RECORDS_OF_A_PIECE, _PIECE // nbytes, len(self._has) // 8) // self._batch
+        most = min(_RECORDS_OF_A_PIECE, _PIECE // nbytes, self.places.count // 8) // self._batch
         return max(1, min(self.ahead.most, most))
 
     def _rows(self, count: int) -> np.ndarray:
@@ -168,8 +179,9 @@ class CachedBatches:
         arrays = self._read(self._source.fill_whole, self._whole(len(numbers)), len(numbers))
         parts, told = arrays[: len(self.parts)], arrays[len(self.parts) :]
         if told and told[1].any():
-            self.close()
-            self._stays, self._pipeline, self._behind = False, None, self._uploads.mark()
+            self._stop_reading()
+            self._stays, self._behind = False, self._uploads.mark()
+            self.places.refuse()
             _log.info(
                 "%s: its records are read anew in each epoch: the one with number %d has another "
                 "shape than the first (--cache)",
@@ -177,29 +189,15 @@ class CachedBatches:
                 numbers[np.argmax(told[1])],
             )
             return False
-        new, places = np.unique(np.where(self._has[numbers], -1, numbers), return_index=True)
-        new, places = new[new >= 0], places[new >= 0]
-        ends = (np.diff(new, append=-2) != 1) | (np.diff(places, append=-2) != 1)
-        start, sent = 0, _nothing
-        for stop in (np.flatnonzero(ends) + 1).tolist():
-            at = int(places[start])
-            for array, part in zip(parts, self.parts, strict=True):
-                sent = self._uploads.send(array[at : at + stop - start], part, int(new[start]))
-            start = stop
-        if self._labels is not None:
-            self._labels[new] = told[0][places]
-        self._has[new] = True
-        self._lacking -= len(new)
+        new, at = np.unique(np.where(self.places.has[numbers], -1, numbers), return_index=True)
+        new, at = new[new >= 0], at[new >= 0]
+        self.places.put(new, at, parts, told[0] if told else None)
         self._in_vain = 0 if len(new) else self._in_vain + 1
-        if not self._lacking:
-            sent()
-            self.close()
-            self._pipeline = None
         return True
 
     def _whole(self, count: int) -> list[Form]:
         """What `fill_whole` writes of so many records."""
-        told = [] if self._labels is None else [((), "int32"), ((), "uint8")]
+        told = [] if self.places.labels is None else [((), "int32"), ((), "uint8")]
         return [((count, *shape), dtype) for shape, dtype in (*self._forms, *told)]
 
     def _read(self, fill: Fill, forms: Sequence[Form], records: int) -> list[np.ndarray]:
@@ -216,34 +214,16 @@ class CachedBatches:
             self._uploads.pin(buffer.flat)
         return [buffer.array for buffer in buffers]
 
-    # -- where they lie ---------------------------------------------------------------------------
+    def _stop_reading(self) -> None:
+        self.places.wait()
+        self.close()
+        self._pipeline = None
 
     def _begin(self) -> None:
-        """Take the memory, now that the nets have theirs: for all records if there is room."""
-        backend = self._backend
-        self.ahead.place(backend)
-        size, room = sum(map(backend.nbytes, self.parts)), self._uploads.room()
-        self._stays = size <= room * _SHARE_LEFT and self._place()
-        if self._stays:
-            log_stay(self._title, len(self._source), size, room)
-        else:
-            for part in self.parts:
-                part.shape = (2 * self._batch, *part.shape[1:])
-            if not self._place():
-                raise UserError(f"{self._title}: there is no memory for two batches")
-            log_refusal(self._title, size, room)
-        backend.synchronize()  # the memory may have been that of steps that still run
-
-    def _place(self) -> bool:
-        """Take memory for the parts, if it is there."""
-        backend = self._backend
-        try:
-            memory = [backend.allocate(backend.nbytes(part)) for part in self.parts]
-        except (UserError, MemoryError):
-            return False
-        for part, each in zip(self.parts, memory, strict=True):
-            backend.place(part, each, 0)
-        return True
+        """Take the memory, now that the nets have theirs."""
+        self.ahead.place(self._backend)
+        self._stays = self.places.take()
+        self._backend.synchronize()  # the memory may have been that of steps that still run
 
     # -- batches that come and go ------------------------------------------------------------------
 
@@ -252,17 +232,13 @@ class CachedBatches:
         arrays = self._read(self._source.fill, self._fed, self._batch)
         self._turn = 1 - self._turn
         first, behind, self._behind = self._turn * self._batch, self._behind, self._uploads.mark()
-        for array, part in zip(arrays, self.parts, strict=False):
+        for array, part in zip(arrays, self.places.batches, strict=False):
             self._uploads.send(array, part, first, behind=behind)
         rows = np.zeros((1, *self.ahead.table.shape[1:]), np.int32)
-        rows[0, :, 0] = first + np.arange(self._batch)
+        rows[0, :, 0] = self.places.rows_of(first + np.arange(self._batch))
         told = arrays[len(self.parts) :]
         if told:
             rows[0, :, 1:4] = told[0]
         if len(told) > 1:
             rows[0, :, 4] = told[1]
         self.ahead.write(rows)
-
-
-def _nothing() -> None:
-    pass

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .spread import Neighbours
 
 
 @dataclass(frozen=True)
@@ -14,7 +18,8 @@ class DataConfig:
     readers and, of records that do not stay, a GPU's engines. cache: where records stay once they
     have been read: "device" (the memory of the backend), "host" (decoded ones, in the host's),
     "none", or "auto": on a GPU if there is room for all, else decoded ones on the host if there is.
-    sharers: how many processes share the host's memory and its cores.
+    sharers: how many processes share the host's memory and its cores. neighbours: other ranks,
+    among whose devices records may be divided that do not fit on one.
     """
 
     readers: int | None = None
@@ -23,3 +28,4 @@ class DataConfig:
     decode: str = "host"
     cache: str = "none"
     sharers: int = 1
+    neighbours: Neighbours | None = None

@@ -72,6 +72,10 @@ class PatchSource:
             transform.prepare((self._channels, extent, extent)) for extent in (side, side * scale)
         ]
 
+    def __len__(self) -> int:
+        """How many images there are."""
+        return len(self._high)
+
     def fill(self, position: int, arrays: Sequence[np.ndarray]) -> None:
         """Write the patches of the stream from `position` on: small ones, and large ones.
 

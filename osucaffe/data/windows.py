@@ -183,6 +183,10 @@ class WindowSource:
             name = self._root + self._file.images[window.image]
             labels.check(window.label, f"{self._path}: a foreground window of {name}")
 
+    def __len__(self) -> int:
+        """How many windows there are to draw from."""
+        return len(self._foreground) + len(self._background)
+
     def fill(self, position: int, arrays: Sequence[np.ndarray]) -> None:
         """Write the samples of the stream from `position` on: data, and labels."""
         data, labels = arrays

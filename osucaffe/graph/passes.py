@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from ..backends.backend import Backend
 from ..backends.tensor import Call, Step, Tensor
 from ..blob import Blob
-from . import fusion, inference
+from . import activations, fusion, inference
 from .assembly import Assembly
 from .calls import Programs
 from .constants import Constants
@@ -118,6 +118,15 @@ def _inferring(improve: inference.Pass) -> Callable[[Programs, Build], Programs]
     return run
 
 
+def fuse_activations(programs: Programs, build: Build) -> Programs:
+    """Let what makes an activation's input apply it. The last of its kind: others do not look into
+    a call's activation."""
+    before = len(programs[0])
+    programs = [activations.fuse_activations(programs[0], build.backend.activations), *programs[1:]]
+    build.note = f"{before - len(programs[0])} activations"
+    return programs
+
+
 def _fused(programs: Programs) -> Counter[str]:
     """How many calls of each primitive others do besides."""
     return Counter(
@@ -168,6 +177,7 @@ COMPILE = (
         Pass(name, _inferring(improve), looked_at=False, inference=True)
         for name, improve in inference.INFERENCE
     ),
+    Pass("fuse activations", fuse_activations, looked_at=False, inference=True),
     Pass("prepare", prepare),
 )
 """From layers to steps."""

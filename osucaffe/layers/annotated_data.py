@@ -32,6 +32,7 @@ class AnnotatedData(Varying):
         batch = self.param.data_param.batch_size
         if self._source is None:
             self._source = self._open()
+            self.records = len(self._source)
             self.reshapes = self._source.varies
             shapes: list[Shape] = [(batch, *self._source.shape), (batch, ROOM, COLUMNS)]
             self.shapes = shapes[: len(self.param.top)]

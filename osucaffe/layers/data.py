@@ -111,18 +111,22 @@ class DummyData(Feed):
             )
         self._fillers = fillers * (tops // len(fillers))
         shapes = self._shapes(tops)
-        # A trial of each filler now: a bad one is reported before training begins.
-        self._values = [self._draw(top, shape) for top, shape in enumerate(shapes)]
+        # A trial of each filler now: a bad one is reported before training begins. Of random
+        # values, which nobody uses, the first item does.
+        self._constant = [each.type == "constant" for each in self._fillers]
+        self._values = [
+            self._draw(top, shape if once else (*(min(size, 1) for size in shape[:1]), *shape[1:]))
+            for top, (shape, once) in enumerate(zip(shapes, self._constant, strict=True))
+        ]
         return shapes
 
     def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
-        constant = [parameter.type == "constant" for parameter in self._fillers]
         self.initial = [
             (blob.data, values)
-            for blob, values, once in zip(top, self._values, constant, strict=True)
+            for blob, values, once in zip(top, self._values, self._constant, strict=True)
             if once
         ]
-        self._random = [index for index, once in enumerate(constant) if not once]
+        self._random = [index for index, once in enumerate(self._constant) if not once]
         self._buffers = [allocate(top[index].shape) for index in self._random]
         if self._random:
             self.feed(program, [top[index].data for index in self._random])

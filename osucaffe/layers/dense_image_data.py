@@ -32,7 +32,7 @@ class PixelLabels(Varying):
             batch = getattr(self.param, self.where).batch_size
             shapes = [(batch, *source.shape), (batch, *source.label_shape), (batch, 1, 1, 2)]
             self.shapes = shapes[: len(self.param.top)]
-            self.record_shape = source.record_shape
+            self.record_shape, self.records = source.record_shape, len(source)
         if self.reshapes:
             return self.shapes
         return self.stream(self._source.fill, self.shapes, threads=usable_cores(), decodes=True)

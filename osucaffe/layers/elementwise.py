@@ -131,7 +131,11 @@ class Exp(Elementwise):
     def read_constants(self) -> dict[str, float]:
         param = self.param.exp_param
         logarithm = math.log(_base(self, param.base, "exp_param"))
-        return {"factor": math.exp(logarithm * param.shift), "rate": logarithm * param.scale}
+        try:
+            factor = math.exp(logarithm * param.shift)
+        except OverflowError:
+            self.fail("exp_param.shift", f"is {param.shift:g}: base to this power is infinite")
+        return {"factor": factor, "rate": logarithm * param.scale}
 
 
 @register("GELU")

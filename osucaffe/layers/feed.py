@@ -12,7 +12,7 @@ from ..blob import Blob
 from ..data.cache import CachedBatches
 from ..data.pipeline import Buffer, Fill, Pipeline, Threads, Workers
 from ..data.processes import Processes, worth_processes
-from ..data.room import may_stay
+from ..data.room import SHARE, may_stay
 from ..layers.base import Layer
 
 
@@ -111,11 +111,21 @@ class Stream(Feed):
             nbytes, self.backend.uploads().room(), self.stream_title
         )
 
+    def spreads(self, nbytes: int) -> bool:
+        """Whether records of so many bytes are to be divided among the devices of the ranks, as
+        some device has no room for all. All ranks call it together."""
+        neighbours = self.data_config.neighbours
+        if neighbours is None:
+            return False
+        room = SHARE * self.backend.uploads().room()
+        wishes = neighbours.gather((nbytes <= room, nbytes <= room * neighbours.size))
+        each_has_all, there_is_room = (all(wish) for wish in zip(*wishes, strict=True))
+        return not each_has_all and (there_is_room or self.data_config.cache == "device")
+
     def record_next(self, program: Program, cached: CachedBatches) -> Tensor:
         """Record what brings the row of `cached.ahead` that tells of the next batch."""
         table, cursor = cached.ahead.table, cached.ahead.cursor
-        written = [*cached.parts, table, cursor]
-        program.host([], written, function=cached.prepare, feed=True, uploads=False)
+        program.host([], cached.written, function=cached.prepare, feed=True, uploads=False)
         row = self.tensor(table.shape[1:], "int32")
         program.next_row(table, cursor, row)
         return row

@@ -67,11 +67,9 @@ class Images(Stream):
         """
         self._source = source
         self.record_shape, self.records = source.record_shape, len(source)
-        stays = (
-            source.raw
-            and not decoder
-            and self.stays_on_device(len(source) * math.prod(source.raw_shape))
-        )
+        nbytes = len(source) * math.prod(source.raw_shape) if source.raw and not decoder else 0
+        spreads = nbytes > 0 and self.spreads(nbytes)
+        stays = nbytes > 0 and (spreads or self.stays_on_device(nbytes))
         if not stays and self._stays_decoded(source, decoder):
             size = len(source) * math.prod(source.record_shape)
             room = available_memory() // self.data_config.sharers
@@ -103,6 +101,7 @@ class Images(Stream):
                 fed=list(zip(fed, dtypes, strict=True)),
                 pipeline=pipeline,
                 title=self.stream_title,
+                neighbours=self.data_config.neighbours if spreads else None,
             )
             return shapes
         if isinstance(source, DatumSource) and not source.kept and engine and (found := engine()):
@@ -158,6 +157,7 @@ class Images(Stream):
             self._mean,
             top[0].data,
             top[1].data if len(top) > 1 else None,
+            cached.places.table,
             scale=self._scale,
             interleaved=self._interleaved,
         )

@@ -40,6 +40,7 @@ class ObjectData(Feed):
     def setup(self, bottom: list[Shape]) -> list[Shape]:
         if self._images is None:
             self._images = self._open()
+            self.records = len(self._images)
             self._pool = ThreadPoolExecutor(1)
             self._ahead: dict[int, Future[Arrays]] = {}
             self._shapes = [each.shape for each in self.make(0)]

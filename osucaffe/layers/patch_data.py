@@ -58,6 +58,7 @@ class PatchData(Stream):
             if str(error).startswith("layer "):  # the transform's errors name the layer already
                 raise
             self.fail("patch_data_param.source", str(error))
+        self.records = len(source)
         shapes: list[Shape] = [(param.batch_size, *shape) for shape in source.shapes]
         return self.stream(
             source.fill,

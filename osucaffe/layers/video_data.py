@@ -77,7 +77,7 @@ class VideoData(Stream):
             if str(error).startswith("layer "):
                 raise
             self.fail(f"{where}.source", str(error))
-        self._source = source
+        self._source, self.records = source, len(source)
         shapes: list[Shape] = [(param.batch_size, *source.shape), (param.batch_size,)]
         return self.stream(source.fill, shapes, threads=usable_cores(), decodes=True)
 

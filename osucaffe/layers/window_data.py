@@ -55,7 +55,7 @@ class WindowData(Stream):
             if str(error).startswith("layer "):
                 raise
             self.fail("window_data_param.source", str(error))
-        self._source = source
+        self._source, self.records = source, len(source)
         shapes: list[Shape] = [(param.batch_size, *source.shape), (param.batch_size,)]
         return self.stream(
             source.fill, shapes, threads=usable_cores(), decodes=not param.cache_images

@@ -23,20 +23,24 @@ def readers(param: caffe_pb2.NetParameter) -> Iterator[tuple[str, Any]]:
                 yield title(layer), getattr(layer, field)
 
 
-def divide_batches(param: caffe_pb2.NetParameter, ranks: int) -> caffe_pb2.NetParameter:
+def divide_batches(
+    param: caffe_pb2.NetParameter, ranks: int, *, of: int = 1
+) -> caffe_pb2.NetParameter:
     """The net with the batches of its TRAIN phase divided among the ranks.
 
-    UserError where a batch cannot be divided, or a layer has a batch that is no `batch_size`.
+    of: how many ranks' batches are divided, where there were more ranks than remain. UserError
+    where a batch cannot be divided, or a layer has a batch that is no `batch_size`.
     """
     divided = caffe_pb2.NetParameter()
     divided.CopyFrom(param)
     for name, message in readers(divided):
-        if message.batch_size % ranks:
+        size = message.batch_size * of
+        if size % ranks:
             raise UserError(
-                f"{name}, batch_size: {message.batch_size} cannot be divided among {ranks} "
+                f"{name}, batch_size: {size} cannot be divided among {ranks} "
                 f"ranks: choose a multiple of {ranks}, another number of ranks, or --scal weak"
             )
-        message.batch_size //= ranks
+        message.batch_size = size // ranks
     for layer in divided.layer:
         if _trains(layer) and layer.type in ("DummyData", "Input"):
             raise UserError(

@@ -22,13 +22,14 @@ class ParallelConfig:
     part, for which alone it needs the sums of gradients, and gets the others' beside forward (the
     first stage of ZeRO: Rajbhandari et al., SC 2020); "auto": as `choose_propagation` says. bucket:
     the bytes that a bucket has at least. scaling: whether batch_size is each rank's ("weak") or
-    divided ("strong").
+    divided ("strong"); of: how many ranks' batches are divided.
     """
 
     aggregation: str = "layerwise"
     propagation: str = "none"
     bucket: int = 16 << 20
     scaling: str = "weak"
+    of: int = 1
 
 
 def choose_propagation(comm: Communicator, *, separable: bool) -> str:

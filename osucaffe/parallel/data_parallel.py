@@ -61,7 +61,9 @@ class DataParallel(ProcessGroup):
 
     def divide(self, param: caffe_pb2.NetParameter) -> caffe_pb2.NetParameter:
         """With strong scaling, the net with its batches divided."""
-        return divide_batches(param, self.size) if self._config.scaling == "strong" else param
+        if self._config.scaling == "weak":
+            return param
+        return divide_batches(param, self.size, of=self._config.of)
 
     def attach(self, solver: Solver) -> None:
         """Give each net its part of the data, and plan what travels."""

@@ -58,7 +58,7 @@ class ForwardOnly:
     def pays(self) -> bool:
         """Whether there are blobs that nobody looks at, or holds an array of: on the CPU that is
         the blob's memory, and shows what a pass computes."""
-        self._held_before = self._held()
+        self._held_before = self._held(parameters=bool(self._looked_at))
         held = [name for name, count in self._held_before.items() if count and name != _PARAMETERS]
         more = set(held) - self._wanted.union(self._net.inputs, self._net.outputs)
         if len(more) > MOST_WANTED:
@@ -72,17 +72,20 @@ class ForwardOnly:
         self._own = self._counted()
         self._unsettled = SETTLING
 
-    def _counted(self) -> dict[str, int]:
+    def _counted(self, *, parameters: bool = True) -> dict[str, int]:
         """How many objects refer to the memory of each blob, and to that of all parameters."""
         if self._net.backend.name != "cpu":
             return {}
         found = {name: holders(blob.data.array) for name, blob in self._net.blobs.items()}
-        parameters = [holders(each.blob.data.array) for each in self._net.parameters]
-        return found | {_PARAMETERS: sum(parameters)}
+        if parameters:
+            counts = (holders(each.blob.data.array) for each in self._net.parameters)
+            found[_PARAMETERS] = sum(counts)
+        return found
 
-    def _held(self) -> dict[str, int]:
+    def _held(self, *, parameters: bool = True) -> dict[str, int]:
         """How many of them the script has: those that came while the nets did not run."""
-        return {name: count - self._own[name] for name, count in self._counted().items()}
+        found = self._counted(parameters=parameters)
+        return {name: count - self._own[name] for name, count in found.items()}
 
     @contextlib.contextmanager
     def _running(self) -> Iterator[None]:

@@ -112,6 +112,7 @@ class Net(WholeSets):
             (name, self._blob(name)) for name in net.blobs
         )
         self.layers: list[Any] = [self._layer(index) for index in range(len(net.layers))]
+        self._scripted = [each for each in net.layers if isinstance(each, Python)]
         self.layer_dict: OrderedDict[str, Any] = OrderedDict(
             zip(net.layer_names, self.layers, strict=True)
         )
@@ -319,8 +320,8 @@ class Net(WholeSets):
     def _follow(self) -> None:
         """Let the objects of Python layers have their parameters' memory between runs too."""
         if self._net.backend.name == "cpu":
-            for layer in self._net.layers:
-                if isinstance(layer, Python) and layer.instance is not None:
+            for layer in self._scripted:
+                if layer.instance is not None:
                     for own, blob in zip(layer.instance.blobs, layer.parameters, strict=True):
                         own.data, own.diff = blob.data.array, blob.diff.array
 

@@ -1,4 +1,4 @@
-"""Owns the sums of a test net's outputs: they stay where they were computed until many are read."""
+"""Owns a test net's outputs of many batches: they stay where they were computed until read."""
 
 from __future__ import annotations
 
@@ -12,54 +12,89 @@ _ROWS, _ELEMENTS = 128, 1 << 20
 """Of how many batches, and how many elements in all, the outputs stay at most."""
 
 
-class Outputs:
-    """The sum over batches of all elements of a net's outputs, as `read_outputs` gives them.
+class KeptOutputs:
+    """Of batches one after the other all elements of a net's outputs, as `read_outputs` gives them.
 
     To read them makes the host wait for the device: `note` only enqueues a copy, where that can be.
+    loss: the sum of the losses stands behind them (0: there are none).
     """
 
-    def __init__(self, net: Net) -> None:
-        self._net = net
+    def __init__(self, net: Net, *, loss: bool = False) -> None:
+        self._net, self._loss = net, loss
         self._blobs = [net.blobs[name].data for name in numbers(net)]
-        count = sum(blob.count for blob in self._blobs)
+        if loss and net.seeds:
+            self._blobs.append(net.total)
+        self._count = sum(blob.count for blob in self._blobs)
+        self.width = self._count + (loss and not net.seeds)
+        """How many numbers a batch has."""
         plain = all(blob.layout is None and blob.dtype == "float32" for blob in self._blobs)
         fixed = not net.inspectable and not any(layer.reshapes for layer in net.layers)
-        self._rows = min(_ROWS, _ELEMENTS // max(count, 1)) if plain and fixed else 0
+        self._rows = min(_ROWS, _ELEMENTS // max(self._count, 1)) if plain and fixed else 0
         self._kept: list[Tensor] = []
         for blob in self._blobs if self._rows else ():
             tensor = Tensor((self._rows, *blob.shape), name="outputs", persistent=True)
             net.backend.give_memory(tensor)
             self._kept.append(tensor)
-        self._total, self._noted = np.zeros(count), 0
+        self._noted = 0
+        self._found: list[np.ndarray] = []
 
-    def reset(self) -> None:
-        """Forget all batches."""
-        self._total, self._noted = np.zeros_like(self._total), 0
+    @property
+    def full(self) -> bool:
+        """Whether they are to be taken before more are noted."""
+        return 0 < self._rows == self._noted
+
+    def forget(self) -> None:
+        """Forget all that were noted."""
+        self._noted, self._found = 0, []
 
     def note(self) -> None:
-        """Add those of the last forward pass."""
+        """Keep those of the last forward pass."""
         if not self._rows:
-            self._total += read_outputs(self._net)
+            values = read_outputs(self._net)
+            self._found.append(np.append(values, self._net.loss()) if self._loss else values)
             return
-        if self._noted == self._rows:
-            self._read()
         for blob, tensor in zip(self._blobs, self._kept, strict=True):
             self._net.backend.store(blob, tensor, self._noted)
         self._noted += 1
 
+    def take(self) -> np.ndarray:
+        """Those of the batches that were noted since the last time: (batches, `width`), float64."""
+        rows = np.array(self._found) if self._found else np.zeros((self._noted, self.width))
+        if self._noted:
+            # Rows beyond those noted hold whatever the memory held: they are not to be converted.
+            arrays = [
+                self._net.backend.read(tensor).reshape(self._rows, -1)[: self._noted]
+                for tensor in self._kept
+            ]
+            if arrays:
+                rows[:, : self._count] = np.concatenate(arrays, axis=1)
+        self.forget()
+        return rows
+
+
+class Outputs:
+    """The sum over batches of all elements of a net's outputs, as `read_outputs` gives them."""
+
+    def __init__(self, net: Net) -> None:
+        self._kept = KeptOutputs(net)
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget all batches."""
+        self._kept.forget()
+        self._total = np.zeros(self._kept.width)
+
+    def note(self) -> None:
+        """Add those of the last forward pass."""
+        if self._kept.full:
+            self._add()
+        self._kept.note()
+
     def sum(self) -> np.ndarray:
         """The sum over the batches that were noted (float64)."""
-        self._read()
+        self._add()
         return self._total
 
-    def _read(self) -> None:
-        if not self._noted:
-            return
-        # Rows beyond those noted hold whatever the memory held: they are not to be converted.
-        arrays = [
-            self._net.backend.read(tensor).reshape(self._rows, -1)[: self._noted]
-            for tensor in self._kept
-        ]
-        for row in np.concatenate([*arrays, np.empty((self._noted, 0))], axis=1):
+    def _add(self) -> None:
+        for row in self._kept.take():
             self._total += row
-        self._noted = 0

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from benchmarks import super_resolution
+from benchmarks import super_resolution_pictures as pictures
 from benchmarks import super_resolution_sides as sides
 from osucaffe.data.bicubic import enlarge, shrink
 from osucaffe.data.database import record_key, write_database
@@ -62,6 +63,24 @@ def test_results(job, tmp_path, capsys):
     (written,) = tmp_path.glob("super-resolution-cpu-*.md")
     assert "| osucaffe | 31.000 | 0.8500 | 1,000 | 2.5 | 1.0 |" in written.read_text()
     assert "| other | 32.000 | 32.000 |" in written.read_text()
+
+
+def test_pictures():
+    original = np.full((3, 60, 80), 90, np.uint8)
+    original[:, 30:44, 50:70] = np.random.default_rng(0).integers(0, 256, (3, 14, 20), np.uint8)
+    makes = {"bicubic": lambda small: enlarge(small, 2), "equal": lambda small: original}
+    views = pictures.row(original, makes, 24)
+    part = original[:, 25:49, 48:72]
+    titles, parts = zip(*views, strict=True)
+    bicubic = psnr(parts[1], parts[0], 0)
+    assert titles == ("original", f"bicubic, {bicubic:.1f} dB", "equal, inf dB")
+    # All that changes from pixel to pixel is in it.
+    assert parts[0].std() == pytest.approx(part.std(), rel=0.01)
+    np.testing.assert_array_equal(parts[0], parts[2])
+    picture = np.asarray(pictures.drawn([views, views]))
+    zoom, top = pictures.ZOOM, pictures.LINE + 24 * pictures.ZOOM + pictures.GAP + pictures.LINE
+    shown = picture[top : top + 24 * zoom : zoom, : 24 * zoom : zoom]
+    np.testing.assert_array_equal(shown, parts[0][::-1].transpose(1, 2, 0))
 
 
 @pytest.mark.long

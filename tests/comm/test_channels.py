@@ -30,9 +30,9 @@ def on_ranks(size: int, work: Callable[[int, Callable[[Any], list[Any]]], Any]) 
     def run(rank: int) -> None:
         def gather(value: Any) -> list[Any]:
             values[rank] = value
-            meet.wait(10)
+            meet.wait(60)
             got = list(values)
-            meet.wait(10)
+            meet.wait(60)
             return got
 
         try:
@@ -44,7 +44,7 @@ def on_ranks(size: int, work: Callable[[int, Callable[[Any], list[Any]]], Any]) 
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(90)
     return found
 
 

@@ -51,22 +51,31 @@ def test_rows_are_made_and_read_again(tmp_path: Path) -> None:
 
 def test_the_gpus_of_a_host_have_a_level_of_their_own(tmp_path: Path) -> None:
     shipped = Selection("ring", file=SHIPPED)
-    assert [shipped.choose_on_gpus(n, 2) for n in (4, 1 << 20, 1 << 28)] == ["ipc", "ipc", "nccl"]
+    sizes = (4, 1 << 20, 1 << 28)
+    ways = [shipped.choose_on_gpus("all_reduce", nbytes, 2) for nbytes in sizes]
+    assert ways == ["ipc", "ipc", "nccl"]
+    for operation in OPERATIONS:
+        assert shipped.choose_on_gpus(operation, 1 << 28, 16) == "nccl"
     best = [(1 << 10, Choice("ipc", 0)), (1 << 20, Choice("nccl", 0))]
     path = tmp_path / "tuning.json"
     merge(path, GPU, 4, {"all_reduce": _rows(best)})
     selection = Selection(file=path)
-    ways = [selection.choose_on_gpus(n, 3) for n in (1 << 15, (1 << 15) + 1)]
+    ways = [selection.choose_on_gpus("all_reduce", n, 3) for n in (1 << 15, (1 << 15) + 1)]
     assert ways == ["ipc", "nccl"]
+    assert selection.choose_on_gpus("broadcast", 4, 3) == "nccl"  # which the file lacks
     assert selection.choose("all_reduce", 4, 2, "node").algorithm
 
 
 def test_gpus_are_measured_and_the_faster_way_is_kept() -> None:
-    """With communicators that take 10 us and a time by their rate."""
+    """With communicators that take some us and a time by their rate, which depends on what."""
     seconds = {"nccl": lambda n: 10e-6 + n / 2e11, "ipc": lambda n: 2e-6 + n / 1e11}
+    slower = {"reduce_scatter": 4}
 
-    def replayed(comm: str, array: int, stream: None, repeat: int) -> Callable[[], float]:
-        return lambda: seconds[comm](4 * array)
+    def replayed(
+        comm: str, array: int, stream: None, repeat: int, operation: str
+    ) -> Callable[[], float]:
+        factor = slower.get(operation, 1) if comm == "ipc" else 1
+        return lambda: seconds[comm](4 * array * factor)
 
     lines: list[str] = []
     with pytest.MonkeyPatch.context() as patch:
@@ -76,7 +85,9 @@ def test_gpus_are_measured_and_the_faster_way_is_kept() -> None:
     [[most, first, _], [rest, second, _]] = rows["all_reduce"]
     assert (first, second, rest) == ("ipc", "nccl", None)
     assert 1 << 20 < most < 4 << 20
-    assert len(lines) == len(SIZES)
+    assert rows["broadcast"] == rows["all_reduce"]
+    assert 1 << 16 < rows["reduce_scatter"][0][0] < 1 << 20
+    assert len(lines) == len(OPERATIONS) * len(SIZES)
 
 
 @pytest.mark.parametrize(

@@ -27,6 +27,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from . import report
 from .inputs import Kind, make_input, make_kinds
 from .runner import Child, Outcome, minimize
 from .targets import KINDS, TARGETS, prepare
@@ -150,6 +151,7 @@ def main() -> int:
     parser.add_argument("--kinds", type=_names, default=list(KINDS), help="with commas")
     parser.add_argument("--files", type=Path, nargs="*", default=[], help="run these, too")
     parser.add_argument("--out", type=Path, default=Path("build/fuzz"), help="where failures go")
+    parser.add_argument("--write", action="store_true", help="add the counts to benchmarks/results")
     parser.add_argument("--kind", choices=TARGETS, help="run --file, in this process")
     parser.add_argument("--file", type=Path)
     args = parser.parse_args()
@@ -164,7 +166,10 @@ def main() -> int:
     with prepared(args.kinds) as kinds, contextlib.suppress(KeyboardInterrupt):
         work = itertools.chain(files, batches(kinds, args.seed, args.inputs))
         fuzzer.run(work, args.processes, args.seconds)
-    print(fuzzer.report(time.monotonic() - started))
+    seconds = time.monotonic() - started
+    print(fuzzer.report(seconds))
+    if args.write:
+        print(report.add(fuzzer.counts, args.seed, seconds))
     return bool(fuzzer.found)
 
 

@@ -28,7 +28,8 @@ from .targets import ASKS_FOR_MEMORY, TARGETS, silence
 MEMORY = 4 << 30
 """Bytes of addresses that a child may have."""
 MOST_CPU, LONGEST = 10.0, 60.0
-"""Seconds of computing, and of time, after which an input hangs."""
+"""Seconds of computing, and of time (but for that in which it has no core), after which an input
+hangs."""
 GOOD, REFUSED, BIG = "good", "refused", "big"
 _TICK = os.sysconf("SC_CLK_TCK")
 
@@ -78,7 +79,12 @@ class Child:
             os._exit(0)
 
     def _restart_clock(self) -> None:
-        self._since, self._cpu = time.monotonic(), self._computed()
+        self._since, self._cpu, self._idle = time.monotonic(), self._computed(), self._waited()
+
+    def _waited(self) -> float:
+        """Seconds in which its main thread had no core, though it could have used one."""
+        schedule = Path(f"/proc/{self.pid}/schedstat")
+        return int(schedule.read_text().split()[1]) / 1e9 if schedule.exists() else 0.0
 
     def _computed(self) -> float:
         fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
@@ -108,9 +114,11 @@ class Child:
 
     def hangs(self) -> bool:
         """Whether its input takes too long; then it is ended."""
-        if time.monotonic() - self._since < MOST_CPU:
+        elapsed = time.monotonic() - self._since
+        if elapsed < MOST_CPU:
             return False
-        if self._computed() - self._cpu < MOST_CPU and time.monotonic() - self._since < LONGEST:
+        took = elapsed - (self._waited() - self._idle)
+        if self._computed() - self._cpu < MOST_CPU and took < LONGEST:
             return False
         os.kill(self.pid, signal.SIGUSR1)
         time.sleep(0.5)

@@ -79,6 +79,7 @@ SAMPLER = (
 
 def test_what_is_drawn_depends_on_seed_epoch_and_record_only(tmp_path: Path) -> None:
     net = train_net(tmp_path, VARIED, SAMPLER)
+    assert net.layers[0].records > 0
     batches = []
     for _ in range(6):
         net.forward()

@@ -65,7 +65,7 @@ def test_batches_are_the_same(
         return read_net(Cpu(), FORMATS / source, transform, phase=phase, **options)
 
     net = both(make, shuffle=shuffle)
-    assert not net.layers[0]._cached._lacking
+    assert not net.layers[0]._cached.places.lacking()
 
 
 @pytest.mark.parametrize("ranks", [2, 3])

@@ -265,6 +265,7 @@ def warp(image, box):
 @pytest.mark.parametrize("cache", ["", "cache_images: true"])
 def test_window_data_warps_windows_background_first(tmp_path, windows, cache):
     net = build(window_data(tmp_path, cache, "crop_size: 8 mean_value: 50 scale: 2"))
+    assert net.layers[0].records == 4
     data, labels = batches(net, 10, "data", "label")
     sets = {
         0: [warp(windows[0], (0, 0, 7, 7)), warp(windows[1], (16, 0, 31, 15))],

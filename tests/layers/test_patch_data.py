@@ -62,6 +62,7 @@ def batches(net: Net, count: int) -> list[np.ndarray]:
 def test_both_patches_show_one_place(tmp_path: Path, images: list[np.ndarray]) -> None:
     net = build(tmp_path, phase="TEST")
     assert [net.blobs[name].shape for name in ("low", "high")] == [(3, 3, 5, 5), (3, 3, 10, 10)]
+    assert net.layers[0].records == 7
     low, high = batches(net, 3)
     mean = np.array([103, 111, 114])[:, None, None]
     for number in range(9):

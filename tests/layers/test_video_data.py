@@ -45,6 +45,7 @@ FLOW = 'name_pattern: "flow_%c_%05d.png" '
 def test_the_middles_of_segments(videos: Path) -> None:
     net = build(layer(videos, RGB + "num_segments: 3 new_length: 2"), phase="TEST")
     assert net.blobs["data"].shape == (2, 18, 8, 10)
+    assert net.layers[0].records == 2
     data, label = batches(net, 2, "data", "label")
     assert label.tolist() == [5, 6, 5, 6]
     # Segments of 4 frames: (4 - 2 + 1) // 2 = 1 behind the first of each; of 1 frame: from frame 1.

@@ -27,6 +27,12 @@ def test_two_ranks_on_a_gpu(tmp_path: Path) -> None:
     assert done.stdout.count("cases alike") == ranks
 
 
+def test_records_that_are_divided(tmp_path: Path) -> None:
+    done = mpiexec(2, "-m", "tests.parallel.gpu_spread")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("spread records alike") == 2
+
+
 def test_the_command_line_starts_a_rank_on_each_gpu(folder: Path) -> None:  # noqa: F811
     if gpus() < 2:
         pytest.skip("there is one GPU only")

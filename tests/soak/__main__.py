@@ -1,11 +1,15 @@
 """Ends training in many ways, and counts what should never be.
 
     python -m tests.soak --rounds 100 --seed 1
+    python -m tests.soak --faults "kill run:60,kill rank:30" --rounds 90 --write soak-cpu
 
-A round trains in a folder of its own, ends it at a random moment (a run, a rank or the launcher is
-killed or stopped for a while, a disk is full, memory is short), and resumes it. Counted are
-snapshots that cannot be read, processes that run on after LONGEST seconds, tracebacks, and resumed
-runs whose weights are not, bit for bit, those of a run that was left alone. Exit code 1 on any.
+A round trains in a folder of its own, ends it at a random moment (a run, a rank, the launcher or
+its proxy is killed, a run is stopped for a while, a disk is full, memory is short; where namespaces
+are permitted, a link between two hosts is cut, slow or loses packets, or a host stands still), and
+resumes it. Counted are snapshots that cannot be read, processes that run on after LONGEST seconds,
+tracebacks, exit codes 0 of what did not end its work, ranks that do not say for whom they waited,
+and resumed runs whose weights are not, bit for bit, those of a run that was left alone. Exit code 1
+on any.
 """
 
 from __future__ import annotations
@@ -14,74 +18,40 @@ import argparse
 import functools
 import os
 import resource
+import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from random import Random
 
-from osucaffe.errors import UserError
-from osucaffe.proto import read_state, read_weights
-
-LONGEST = 10.0
-"""Seconds after which all processes of a job that was struck have ended."""
-_MARK = "OSUCAFFE_SOAK"
-_NET = """layer { name: "d" type: "DummyData" top: "x" top: "y" dummy_data_param {
-  shape { dim: 16 dim: 8 } shape { dim: 16 dim: 4 }
-  data_filler { type: "gaussian" } data_filler { type: "gaussian" } } }
-layer { name: "ip" type: "InnerProduct" bottom: "x" top: "z"
-  inner_product_param { num_output: 4 weight_filler { type: "xavier" } } }
-layer { name: "loss" type: "EuclideanLoss" bottom: "z" bottom: "y" top: "loss" }
-"""
-_SOLVER = (
-    'base_lr: 0.01 lr_policy: "fixed" momentum: 0.9 random_seed: 1 max_iter: 3000 snapshot: 100 '
-    'snapshot_prefix: "r" net: "n.prototxt"'
+from . import hosts, report
+from .jobs import (
+    LAST,
+    LONGEST,
+    LONGEST_RUN,
+    Round,
+    await_moment,
+    command,
+    left,
+    processes,
+    resumed,
+    start,
 )
-FAULTS = ("kill run", "kill rank", "kill launcher", "stop", "full disk", "memory")
 
-
-def start(folder: Path, ranks: int, limit: Callable[[], None] = lambda: None) -> subprocess.Popen:
-    """A training in the folder that goes on from its newest snapshot."""
-    (folder / "n.prototxt").write_text(_NET)
-    (folder / "s.prototxt").write_text(_SOLVER)
-    words = ["train", "--solver", "s.prototxt", "--snapshot", "auto", "--threads", "1"]
-    with (folder / "log").open("a") as log:
-        return subprocess.Popen(
-            [sys.executable, "-m", "osucaffe", *words, *(["--ranks", "2"] if ranks > 1 else [])],
-            cwd=folder,
-            env=os.environ | {_MARK: str(folder), "OMP_NUM_THREADS": "1"},
-            stdout=log,
-            stderr=log,
-            preexec_fn=limit,
-        )
-
-
-def processes(folder: Path) -> dict[int, str]:
-    """The command lines of the job's processes that run."""
-    found = {}
-    for entry in Path("/proc").iterdir():
-        try:
-            if f"{_MARK}={folder}".encode() in (entry / "environ").read_bytes().split(b"\0"):
-                found[int(entry.name)] = (entry / "cmdline").read_bytes().decode(errors="replace")
-        except (OSError, ValueError):
-            continue
-    return {process: line for process, line in found.items() if line}
+FAULTS = ("kill run", "kill rank", "kill launcher", "kill proxy", "stop", "full disk", "memory")
+_RANKS = {1: (), 2: ("--ranks", "2")}
 
 
 def strike(random: Random, fault: str, folder: Path, job: subprocess.Popen) -> None:
     """Do to a job that has a snapshot what the round is for."""
-    until = time.monotonic() + 120
-    while not list(folder.glob("r_iter_*.solverstate")) and job.poll() is None:
-        if time.monotonic() > until:
-            return
-        time.sleep(0.01)
-    time.sleep(random.random())
-    ranks = [process for process, line in processes(folder).items() if "\0-P\0" in line]
-    target = random.choice(ranks) if fault == "kill rank" and ranks else job.pid
+    if not await_moment(random, folder, job):
+        return
+    named = {"kill rank": Path(sys.executable).name, "kill proxy": "hydra_pmi_proxy"}.get(fault)
+    found = [each for each, words in processes(folder).items() if Path(words[0]).name == named]
+    target = random.choice(found) if found else job.pid
     try:
         os.kill(target, signal.SIGSTOP if fault == "stop" else signal.SIGKILL)
         if fault == "stop":
@@ -91,43 +61,43 @@ def strike(random: Random, fault: str, folder: Path, job: subprocess.Popen) -> N
         pass  # it was through
 
 
-def one_round(random: Random, fault: str, folder: Path, wanted: dict[int, bytes]) -> list[str]:
-    """What went wrong."""
+def one_round(random: Random, fault: str, folder: Path, wanted: dict[int, bytes]) -> Round:
+    """Train, do it, and go on."""
     wrong = []
-    ranks = 2 if fault in ("kill rank", "kill launcher") else 1
+    ranks = 2 if fault in ("kill rank", "kill launcher", "kill proxy") else 1
     size, kind = {
         "full disk": (random.randrange(100, 800), resource.RLIMIT_FSIZE),
         "memory": (random.randrange(100, 400) << 20, resource.RLIMIT_AS),
     }.get(fault, (0, 0))
     limit = functools.partial(resource.setrlimit, kind, (size, size)) if size else lambda: None
-    job = start(folder, ranks, limit)
+    line = command(*_RANKS[ranks])
+    job = start(folder, line, limit=limit)
     if not size:
         strike(random, fault, folder, job)
     struck = time.monotonic()
-    while (size or fault == "stop" or time.monotonic() - struck < LONGEST) and processes(folder):
-        if time.monotonic() - struck > 300:
-            break
+    longest = LONGEST if fault.startswith("kill") else LONGEST_RUN
+    while processes(folder) and time.monotonic() - struck < longest:
         time.sleep(0.02)
+    seconds = time.monotonic() - struck
     for process in processes(folder):
         wrong.append("hang")
         os.kill(process, signal.SIGKILL)
-    job.wait()
-    if "Traceback" in (folder / "log").read_text():
-        wrong.append("traceback")
-    for path in folder.glob("r_iter_*.solverstate"):
-        try:
-            read_state(path)
-            read_weights(path.with_suffix(".caffemodel"))
-        except UserError:
-            wrong.append("lost snapshot")
-    if (
-        start(folder, ranks).wait()
-        or (folder / "r_iter_3000.caffemodel").read_bytes() != (wanted[ranks])
-    ):
-        wrong.append("resumed to other bits")
-    if left := [path.name for path in folder.iterdir() if path.name.endswith(".tmp")]:
-        wrong.append(f"left {left[0]}")
-    return wrong
+    code = job.wait()
+    wrong += left(folder)
+    if not code and not (folder / LAST).exists():
+        wrong.append("exit code 0")
+    return Round(wrong + resumed(folder, start(folder, line), wanted[ranks]), code, seconds)
+
+
+def plan(text: str) -> list[str]:
+    """The faults that a text names, with commas; some with how often, after a colon."""
+    faults = []
+    for each in text.split(","):
+        name, _, count = each.partition(":")
+        if name not in (*FAULTS, *hosts.FAULTS):
+            raise argparse.ArgumentTypeError(f"{name}: there is no such fault")
+        faults += [name] * int(count or 1)
+    return faults
 
 
 def main() -> int:
@@ -136,31 +106,40 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=100)
     parser.add_argument("--seconds", type=float, default=float("inf"))
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--faults", type=plan, help="with commas; NAME:N is N of them")
+    parser.add_argument("--write", metavar="NAME", help="write the counts to benchmarks/results")
     args = parser.parse_args()
     end = time.monotonic() + args.seconds
-    counts: Counter[str] = Counter()
-    failed: Counter[str] = Counter()
+    faults = list(args.faults or (*FAULTS, *hosts.FAULTS))
+    if not hosts.permitted():
+        print("no faults between hosts: network namespaces and MPICH's mpiexec are needed (root)")
+        faults = [fault for fault in faults if fault not in hosts.FAULTS]
+    rounds: dict[str, list[Round]] = {}
     with tempfile.TemporaryDirectory() as top:
         wanted = {}
         for ranks in 1, 2:
             folder = Path(top, f"alone{ranks}")
             folder.mkdir()
-            if start(folder, ranks).wait():
+            if start(folder, command(*_RANKS[ranks])).wait():
                 raise SystemExit((folder / "log").read_text())
-            wanted[ranks] = (folder / "r_iter_3000.caffemodel").read_bytes()
-        for number in range(args.rounds):
+            wanted[ranks] = (folder / LAST).read_bytes()
+        for number in range(args.rounds if faults else 0):
             if time.monotonic() > end:
                 break
-            fault = FAULTS[number % len(FAULTS)]
+            fault = faults[number % len(faults)]
             folder = Path(top, str(number))
             folder.mkdir()
-            counts[fault] += 1
-            for wrong in one_round(Random(f"{args.seed}/{number}"), fault, folder, wanted):
-                failed[f"{fault}: {wrong}"] += 1
+            random = Random(f"{args.seed}/{number}")
+            one = hosts.one_round if fault in hosts.FAULTS else one_round
+            done = one(random, fault, folder, wanted)
+            rounds.setdefault(fault, []).append(done)
+            for wrong in done.wrong:
                 print(f"round {number}, {fault}: {wrong}", flush=True)
-    print(", ".join(f"{name} {count}" for name, count in counts.items()))
-    print(", ".join(f"{name} {count}" for name, count in failed.items()) or "nothing went wrong")
-    return bool(failed)
+            shutil.rmtree(folder)
+    print(report.text(rounds))
+    if args.write:
+        print(report.write(args.write, rounds, args.seed))
+    return any(done.wrong for each in rounds.values() for done in each)
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ import pytest
 from osucaffe.backends.cpu import Cpu
 from osucaffe.solvers import outputs
 from osucaffe.solvers.observer import Observer, TestResult
+from osucaffe.solvers.report import read_outputs
 
 from .runs import solver
 from .test_resume import LMDB_NET, settings
@@ -48,11 +49,32 @@ def test_sums_are_those_of_outputs_read_one_by_one(
 def test_rows_that_hold_no_outputs_are_not_converted(tmp_path: Path) -> None:
     run = solver(settings(tmp_path, more="test_iter: 7 test_interval: 4"), LMDB_NET)
     run.step(1)
-    sums = outputs.Outputs(run.test_nets[0])
+    kept = outputs.KeptOutputs(run.test_nets[0])
     signaling = 0x7FA00000  # a NaN whose conversion NumPy warns of
-    for tensor in sums._kept:
+    for tensor in kept._kept:
         tensor.array.reshape(-1).view(np.uint32)[:] = signaling
     run.test_nets[0].forward()
-    sums.note()
+    kept.note()
     with np.errstate(all="raise"):
-        assert np.isfinite(sums.sum()).all()
+        assert np.isfinite(kept.take()).all()
+
+
+@pytest.mark.parametrize("rows", [0, 3])
+def test_the_loss_stands_behind_the_outputs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: int
+) -> None:
+    monkeypatch.setattr(outputs, "_ROWS", rows)
+    net = solver(settings(tmp_path, more="test_iter: 7 test_interval: 4"), LMDB_NET).test_nets[0]
+    kept = outputs.KeptOutputs(net, loss=True)
+    expected = []
+    for _ in range(3):
+        assert not kept.full
+        net.forward()
+        kept.note()
+        expected.append([*read_outputs(net), net.loss()])
+    assert kept.full == bool(rows)
+    found = kept.take()
+    assert found.tolist() == expected
+    assert found.shape == (3, kept.width)
+    assert found[:, -1].all()
+    assert not len(kept.take())

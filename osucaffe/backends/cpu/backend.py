@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -65,6 +67,8 @@ class Cpu(Backend):
         self.workers = Workers(self.threads)
         self.random = RandomState()
         self.onednn = _load_onednn() if onednn and dtype == "float32" else None
+        if self.onednn is not None:
+            self.activations = self.onednn.activations
         threadpool_limits(self.threads)
         if self.onednn is not None:
             self.onednn.set_threads(self.threads)
@@ -76,6 +80,10 @@ class Cpu(Backend):
         memory = np.empty(nbytes + ALIGNMENT, np.uint8)
         offset = -memory.ctypes.data % ALIGNMENT
         return memory[offset : offset + nbytes]
+
+    def memory_at(self, address: int, nbytes: int) -> np.ndarray:
+        """Memory as of `allocate` that somebody else keeps at this address."""
+        return np.ctypeslib.as_array((ctypes.c_uint8 * nbytes).from_address(address))
 
     def dtype_of(self, tensor: Tensor) -> np.dtype:
         """The type in which this backend holds the tensor."""
@@ -131,7 +139,7 @@ class Cpu(Backend):
         """The steps that run calls. Layouts of their flexible tensors are chosen from here on."""
         calls = list(calls)
         if self.onednn is not None:
-            self.onednn.only_forward = not any("_backward" in call.name for call in calls)
+            self.onednn.look_at(calls)
         return [self._prepare(call) for call in calls]
 
     def _prepare(self, call: Call) -> Step:
@@ -139,11 +147,22 @@ class Cpu(Backend):
             served = self.onednn.prepare(self, call)
             if served is not None:
                 return served
+        if call.settings.get("activation"):
+            return self._prepare_apart(call)
         if call.name == "host":
             return self._prepare_host(call)
         if call.name == "copy" and (step := self._prepare_reorder(call)) is not None:
             return step
         return self._prepare_numpy(call)
+
+    def _prepare_apart(self, call: Call) -> Step:
+        """A call, and behind it the activation that it should end with."""
+        settings = dict(call.settings)
+        then = replace(settings.pop("activation"), scratch=call.scratch)
+        plain = replace(call, settings=settings)  # its scratch is the call's, too
+        step = sequence([self._prepare(plain), self._prepare(then)])
+        call.implementation = f"{plain.implementation}, {then.implementation}"
+        return step
 
     def _prepare_numpy(self, call: Call) -> Step:
         """NumPy's implementation, on row-major stand-ins for tensors of another layout."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -40,16 +41,27 @@ def cached_batch(
     mean: Tensor | None,
     y: Tensor,
     labels: Tensor | None = None,
+    addresses: Tensor | None = None,
     *,
     scale: float,
     interleaved: bool = False,
 ) -> Step:
     scale = call.backend.dtype_of(y).type(scale)
+    shape = records.shape[1:]
+    size = math.prod(shape)
+
+    def image(number: int) -> np.ndarray:
+        if addresses is None:
+            found = records.array[number]
+        else:
+            place, part = divmod(number, len(addresses.array))
+            start = int(addresses.array[part]) + place * size
+            found = call.backend.memory_at(start, size).reshape(shape)
+        return found.transpose(2, 0, 1) if interleaved else found
 
     def step() -> None:
-        images = records.array.transpose(0, 3, 1, 2) if interleaved else records.array
-        numbers = rows.array[:, 0].tolist()
-        _transform([images[n] for n in numbers], rows.array[:, 1:4], mean, y.array, scale)
+        images = map(image, rows.array[:, 0].tolist())
+        _transform(images, rows.array[:, 1:4], mean, y.array, scale)
         if labels is not None:
             labels.array[:] = rows.array[:, 4]
 

@@ -141,6 +141,13 @@ class Cuda(Backend):
                 f"choose a 16-bit precision"
             ) from None
 
+    def memory_at(self, address: int, nbytes: int) -> Any:
+        """Memory as of `allocate` that somebody else keeps at this address."""
+        memory = self.cupy.cuda.UnownedMemory(address, nbytes, None, self.device.id)
+        return self.cupy.ndarray(
+            (nbytes,), np.uint8, memptr=self.cupy.cuda.MemoryPointer(memory, 0)
+        )
+
     def nbytes(self, tensor: Tensor) -> int:
         """The memory that a tensor takes here."""
         return tensor.size * ITEM_BYTES[dtype_of(tensor)]

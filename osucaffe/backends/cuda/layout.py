@@ -10,7 +10,15 @@ import numpy as np
 
 from ..tensor import Shape, Tensor
 
-ITEM_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "int32": 4, "uint8": 1, "float64": 8}
+ITEM_BYTES = {
+    "float32": 4,
+    "bfloat16": 2,
+    "float16": 2,
+    "int32": 4,
+    "uint8": 1,
+    "float64": 8,
+    "int64": 8,
+}
 C_TYPES = {
     "float32": "float",
     "bfloat16": "bfloat16",

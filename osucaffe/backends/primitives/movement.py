@@ -124,6 +124,7 @@ class MovementPrimitives(Recorder):
         mean: Read | None,
         y: Write,
         labels: Write | None = None,
+        addresses: Read | None = None,
         *,
         scale: float,
         interleaved: bool = False,
@@ -132,6 +133,8 @@ class MovementPrimitives(Recorder):
 
         records: uint8 (M, C, *in), or interleaved (M, *in, C): more than a batch. rows: int32
         (N, 5): the number of the record, what `transform`'s table says of it, and its label.
+        addresses: int64 (R,): where R parts of the records lie, one of which is `records`: that of
+        number n is the (n // R)-th of part n % R.
         """
 
     @primitive

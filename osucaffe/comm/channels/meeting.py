@@ -17,7 +17,6 @@ from ...errors import UserError
 _NONCE = 32
 _PROOF = 32
 _PATIENCE = 60.0
-"""Seconds in which all connections must be there."""
 
 Gather = Callable[[Any], list[Any]]
 """Every rank's value, in the order of the ranks."""
@@ -50,25 +49,32 @@ def own_address(interface: str | None, *, alone: bool) -> str:
 
 
 def connect_all(
-    rank: int, size: int, gather: Gather, address: str, *, local: bool = False
+    rank: int,
+    size: int,
+    gather: Gather,
+    address: str,
+    *,
+    local: bool = False,
+    patience: float = _PATIENCE,
 ) -> dict[int, socket.socket]:
     """A connected socket for each other rank. All ranks call it together. local: they are on one
-    host, whose own sockets cost half the work of TCP's. UserError."""
+    host, whose own sockets cost half the work of TCP's. patience: seconds in which each must be
+    there. UserError."""
     token = gather(secrets.token_bytes(32))[0]
     with _listen(address, size, local=local) as listener:
         places = gather(listener.getsockname())
         found: dict[int, socket.socket] = {}
         try:
             for other in range(rank):
-                link = _connect(places[other], local=local)
+                link = _connect(places[other], patience, local=local)
                 _prove(link, token, b"connects", rank)
                 if _believe(link, token, b"listens") != other:
                     raise UserError(f"what listens for rank {other} is not of this job")
                 found[other] = link
-            listener.settimeout(_PATIENCE)
+            listener.settimeout(patience)
             while len(found) < size - 1:
                 link, _ = listener.accept()
-                link.settimeout(_PATIENCE)
+                link.settimeout(patience)
                 who = _believe(link, token, b"connects")
                 if who is None or who in found:
                     link.close()  # a stranger
@@ -93,11 +99,11 @@ def _listen(address: str, size: int, *, local: bool) -> socket.socket:
     return listener
 
 
-def _connect(place: Any, *, local: bool) -> socket.socket:
+def _connect(place: Any, patience: float, *, local: bool) -> socket.socket:
     if not local:
-        return socket.create_connection(place, _PATIENCE)
+        return socket.create_connection(place, patience)
     link = socket.socket(socket.AF_UNIX)
-    link.settimeout(_PATIENCE)
+    link.settimeout(patience)
     link.connect(place)
     return link
 

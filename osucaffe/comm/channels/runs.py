@@ -1,5 +1,5 @@
-"""Owns runs: the bytes of several arrays, one behind the other, sent or filled in parts; and what is
-asked of a channel, which is mostly sent or filled at once."""
+"""Owns runs: the bytes of several arrays, one behind the other, sent or filled in parts; and the
+requests of a channel, mostly sent or filled at once."""
 
 from __future__ import annotations
 

@@ -12,7 +12,6 @@ import pytest
 from osucaffe.backends.cpu import Cpu
 from osucaffe.backends.cpu.broadcast import boxes
 from osucaffe.backends.cpu.evaluate import CHUNK
-from osucaffe.backends.cpu.onednn import on_one_thread
 from osucaffe.backends.cpu.update import merge_segments
 from osucaffe.backends.cpu.workers import SMALL, Workers
 from osucaffe.backends.primitives import Program
@@ -360,20 +359,3 @@ def test_twenty_channels_are_those_of_numpy(channels: int) -> None:
         step()
         found.append(backend.read(y))
     np.testing.assert_allclose(found[0], found[1], rtol=1e-5, atol=1e-5 * found[1].max())
-
-
-def test_steps_on_one_thread_run_as_one() -> None:
-    onednn = Cpu().onednn
-    if onednn is None:
-        pytest.skip("there is no oneDNN")
-    told: list[object] = []
-    alone = [on_one_thread(lambda n=n: told.append(n), told.append, 2) for n in "abc"]
-    steps = onednn.joined([alone[0], alone[1], lambda: told.append("both"), alone[2]])
-    assert len(steps) == 3
-    onednn.library.set_threads, kept = told.append, onednn.library.set_threads
-    try:
-        for step in onednn.joined([alone[0], alone[1]]):
-            step()
-    finally:
-        onednn.library.set_threads = kept
-    assert told == [1, "a", "b", onednn._threads]

@@ -125,6 +125,10 @@ def _move_rows(
         ctypes.memmove(to + row * pitch, source + row * source_pitch, width)
 
 
+def _at(address: int, nbytes: int) -> np.ndarray:
+    return np.ctypeslib.as_array((ctypes.c_uint8 * nbytes).from_address(address)).view(Memory)
+
+
 class _FakeDevice:
     mem_info = 1 << 30, 2 << 30
 
@@ -151,12 +155,14 @@ def fake_cupy() -> Any:
     )  # fmt: skip
     cuda = SimpleNamespace(
         runtime=runtime, Device=_FakeDevice,
+        UnownedMemory=lambda address, *_: address, MemoryPointer=lambda address, _: address,
         Stream=_Stream, Event=_Stream, memory=SimpleNamespace(OutOfMemoryError=MemoryError),
     )  # fmt: skip
     pool = SimpleNamespace(free_bytes=lambda: 0)
     return _Module(
         cuda=cuda,
         empty=lambda size, dtype: np.zeros(size, dtype).view(Memory),
+        ndarray=lambda shape, dtype, memptr: _at(memptr, *shape),
         get_default_memory_pool=lambda: pool,
     )
 

@@ -5,17 +5,26 @@ from __future__ import annotations
 import ctypes.util
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Sequence
 from importlib import metadata
-from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ...backend import Backend
-from ...tensor import Call, Step, Tensor, sequence
-from . import convolution, elementwise, inner_product, normalization, pooling, recurrent, update
+from ...formula import ELU, PRELU
+from ...tensor import Call, Step, Tensor
+from . import (
+    convolution,
+    elementwise,
+    inner_product,
+    normalization,
+    pooling,
+    recurrent,
+    threads,
+    update,
+)
 from .api import Library, Unsupported
 from .memory import Layout
 from .preparation import Preparation
@@ -25,10 +34,11 @@ __all__ = ["Layout", "OneDNN", "load"]
 _WHEELS = ("onednn-cpu-gomp", "onednn-cpu-iomp")
 _MODULES = (convolution, inner_product, pooling, normalization, elementwise, recurrent, update)
 
-# How long OpenMP's threads spin for one another before they sleep: long enough to bridge the gaps
-# between the calls of an iteration. GNU OpenMP's default of 300,000 rounds (some 5 ms) wastes the
-# cores of whatever else runs: beside three other busy processes an iteration took 8 times as long.
-os.environ.setdefault("GOMP_SPINCOUNT", "20000")
+# How long OpenMP's threads spin for one another before they sleep: long enough (some 0.2 ms) to
+# bridge the gaps between the calls of an iteration. A thread that wakes may be queued on the core
+# where another spins for it: beside others, training takes 0.5 (LeNet) to 0.8 times as long as with
+# 20,000 rounds, and alone as long. GNU OpenMP's default is 300,000.
+os.environ.setdefault("GOMP_SPINCOUNT", "5000")
 
 # dnnl_cpu_isa_t; each includes those before it.
 _INSTRUCTION_SETS = {
@@ -49,10 +59,12 @@ _INSTRUCTION_SETS = {
 class OneDNN:
     """oneDNN as a part of the CPU backend: `prepare` declines what it does not serve."""
 
+    activations = frozenset((ELU, PRELU))
+    """Formulas that convolution and inner product can end with."""
+
     def __init__(self, library: Library) -> None:
         self.library = library
-        self.only_forward = False
-        """Whether the calls that are prepared belong to programs without a backward pass."""
+        self._only_forward = self._small = False  # of the net whose calls are prepared
         self._threads = 0
 
     @property
@@ -65,32 +77,49 @@ class OneDNN:
         number = self.library.effective_cpu_isa()
         return _INSTRUCTION_SETS.get(number, f"instruction set {number:#x}")
 
+    def look_at(self, calls: Sequence[Call]) -> None:
+        """These are the calls of a net that will be prepared."""
+        self._only_forward = not any("_backward" in call.name for call in calls)
+        layers = [call for call in calls if call.position >= 0]  # not what makes constants
+        served = [call for call in layers if _function(call) is not None]
+        self._small = (
+            self._only_forward
+            and not any(call.name in vars(each) for call in served for each in (recurrent, update))
+            and sum(map(threads.work, served)) <= threads.SMALL_PROGRAM
+        )
+
     def prepare(self, backend: Backend, call: Call) -> Step | None:
         """The step that runs a call, or None when NumPy shall do it.
 
-        What takes less time than threads to meet runs on one.
+        What takes less time than threads to meet runs on one; all of a small program is made to run
+        on all, and on one, too: as a whole it is not to change between them.
         """
-        if self._threads == 1 or not is_small(call):
+        if self._threads == 1:
             return self._prepare(call)
-        set_threads, threads = self.library.set_threads, self._threads
-        set_threads(1)  # primitives are made for so many threads as there are then
+        if not threads.same_sums(call) if self._small else _is_small(call):
+            step = self._prepare_alone(call)
+            return step and threads.on_one_thread(step, self.library.set_threads, self._threads)
+        step = self._prepare(call)
+        alone = self._prepare_alone(call) if self._small and step is not None else None
+        return step if step is None or alone is None else threads.either(step, alone)
+
+    def _prepare_alone(self, call: Call) -> Step | None:
+        """The step for one thread: primitives are made for so many as there are then."""
+        self.library.set_threads(1)
         try:
-            step = self._prepare(call)
+            return self._prepare(call)
         finally:
-            set_threads(threads)
-        return None if step is None else on_one_thread(step, set_threads, threads)
+            self.library.set_threads(self._threads)
 
     def _prepare(self, call: Call) -> Step | None:
-        function = next(
-            (vars(module)[call.name] for module in _MODULES if call.name in vars(module)), None
-        )
+        function = _function(call)
         arguments = call.reads | call.writes
         if function is None or not _all_float32(call):
             return None
         scratch = len(call.scratch)
         try:
             step: Step | None = function(
-                Preparation(self.library, call, only_forward=self.only_forward),
+                Preparation(self.library, call, only_forward=self._only_forward),
                 **arguments,
                 **call.settings,
             )
@@ -100,17 +129,9 @@ class OneDNN:
             del call.scratch[scratch:]
         return step
 
-    def joined(self, steps: Iterable[Step]) -> list[Step]:
-        """The steps; those on one thread that follow each other as one, which saves a microsecond
-        for each."""
-        result: list[Step] = []
-        for alone, group in groupby(steps, lambda step: hasattr(step, "threadless")):
-            if alone:
-                inner = sequence([vars(step)["threadless"] for step in group])
-                result.append(on_one_thread(inner, self.library.set_threads, self._threads))
-            else:
-                result += group
-        return result
+    def joined(self, steps: Sequence[Step]) -> list[Step]:
+        """The steps, fewer: see `threads.joined`."""
+        return threads.joined(steps, self.library.set_threads, self._threads)
 
     def reorder(self, backend: Backend, source: Tensor, target: Tensor) -> Step:
         """The step that copies source into target, of the same shape, whatever their layouts."""
@@ -127,42 +148,17 @@ class OneDNN:
         self.library.set_threads(count)
 
 
-SMALL_WORK, SMALL_SIZE = 1 << 19, 1 << 16
-"""Multiplications, and elements, that one thread is through with in 20 microseconds: that is what
-it costs two to meet on a machine that does other things, too."""
+def _function(call: Call) -> Any:
+    """What prepares calls of this primitive, if oneDNN may serve it."""
+    return next((vars(module)[call.name] for module in _MODULES if call.name in vars(module)), None)
 
 
-def is_small(call: Call) -> bool:
+def _is_small(call: Call) -> bool:
     """Whether a call is done before a second thread could help."""
-    if sum(each.count for each in (*call.read_tensors(), *call.written_tensors())) > SMALL_SIZE:
-        return False
-    if call.name in _PRODUCTS:
-        w, y = call.reads["w"], (call.reads | call.writes)[_PRODUCTS[call.name]]
-        outputs = w.shape[1] if call.settings.get("transpose") else w.shape[0]
-        return bool(y.count * (w.count // outputs) <= SMALL_WORK)
-    return any(call.name in vars(module) for module in (pooling, normalization, elementwise))
-
-
-_PRODUCTS = {
-    "convolution": "y",
-    "convolution_backward_data": "dy",
-    "inner_product": "y",
-    "inner_product_backward_data": "dy",
-}
-"""By primitive, what has an element for each product of a row of weights."""
-
-
-def on_one_thread(step: Step, set_threads: Any, threads: int) -> Step:
-    """The step, with one thread while it runs; alone, it is in the attribute `threadless`."""
-
-    def run() -> None:
-        set_threads(1)
-        step()
-        set_threads(threads)
-
-    run.threadless = step  # type: ignore[attr-defined]
-    run.implementation = getattr(step, "implementation", "")  # type: ignore[attr-defined]
-    return run
+    known = call.name in threads.PRODUCTS or any(
+        call.name in vars(module) for module in (pooling, normalization, elementwise)
+    )
+    return known and threads.work(call) <= threads.SMALL_WORK
 
 
 def _all_float32(call: Call) -> bool:

@@ -23,6 +23,7 @@ BINARY_MULTIPLY = 0x1FFF1
 # Arguments of an execution; MULTIPLE_SRC + i for the inputs of concat and sum.
 SRC, SRC_1, DST, WEIGHTS, BIAS, WORKSPACE, SCRATCHPAD = 1, 2, 17, 33, 41, 64, 80
 DIFF_SRC, DIFF_DST, DIFF_WEIGHTS, DIFF_BIAS, MULTIPLE_SRC = 129, 145, 161, 169, 1024
+POST_OPERATION = 32768  # times the operation's number, from 1 on, for its arguments
 
 _TAG_ANY = 1
 _AVX512 = 0x20  # in dnnl_cpu_isa_t
@@ -63,6 +64,7 @@ _FUNCTIONS = {
     "primitive_attr_set_post_ops": "ap",
     "post_ops_create": "o",
     "post_ops_append_eltwise": "piff",
+    "post_ops_append_prelu": "pi",
     "post_ops_append_sum": "pfii",
     "memory_desc_create_with_strides": "oidid",
     "memory_desc_create_with_tag": "oidii",
@@ -86,6 +88,11 @@ _TYPES: dict[str, Any] = dict.fromkeys("empha", c_void_p) | {
     "M": ctypes.POINTER(c_void_p),
     "F": ctypes.POINTER(c_float),
 }
+
+
+PostOperation = tuple[Any, ...]
+"""What is appended to a primitive's work: ("eltwise", algorithm, alpha, beta) or ("prelu", mask of
+the axes along which slopes vary)."""
 
 
 class Unsupported(Exception):
@@ -214,7 +221,8 @@ class Library:
         self.get_size.restype = c_size_t
         self.query_md = self._declare("dnnl_primitive_desc_query_md", "pii")
         self.query_md.restype = c_void_p
-        self.execute = self._declare("dnnl_primitive_execute", "peip")
+        # Given handles as ctypes has them: to check their types takes a sixth of a small call.
+        self.execute = self._dll.dnnl_primitive_execute
         self.set_data_handle = self._functions["memory_set_data_handle"]
         # OpenMP's, found among the library's own dependencies.
         self.set_threads = self._dll.omp_set_num_threads
@@ -290,14 +298,14 @@ class Library:
     def dimensions(values: Sequence[int]) -> Any:
         return (c_int64 * max(len(values), 1))(*values)
 
-    def _attributes(self, relu: float | None, keep: float | None) -> Handle:
+    def _attributes(self, keep: float | None, then: PostOperation | None) -> Handle:
         attributes = Handle(self, "primitive_attr", self.create("primitive_attr_create"))
         self.call("primitive_attr_set_scratchpad_mode", attributes, _USER_SCRATCHPAD)
         operations = Handle(self, "post_ops", self.create("post_ops_create"))
         if keep is not None:
             self.call("post_ops_append_sum", operations, keep, 0, _UNDEFINED)
-        if relu is not None:
-            self.call("post_ops_append_eltwise", operations, RELU, relu, 0.0)
+        if then is not None:
+            self.call(f"post_ops_append_{then[0]}", operations, *then[1:])
         self.call("primitive_attr_set_post_ops", attributes, operations)
         return attributes
 
@@ -305,18 +313,18 @@ class Library:
         self,
         primitive: str,
         *arguments: Any,
-        relu: float | None = None,
         keep: float | None = None,
+        then: PostOperation | None = None,
     ) -> PrimitiveDescriptor:
         """Choose an implementation. Engines and attributes are filled in; sequences of whole
         numbers become dimensions, of Descriptors arrays of them. Scratchpads come from the caller.
 
-        keep: add this share of what is in the output. relu: then apply a ReLU of this slope.
+        keep: add this share of what is in the output. then: apply this to it.
         Raises Unsupported.
         """
         remaining = iter(arguments)
         given: list[Any] = []
-        attributes = self._attributes(relu, keep)
+        attributes = self._attributes(keep, then)
         for letter in _PRIMITIVES[primitive]:
             if letter in "ea":
                 given.append(self.engine if letter == "e" else attributes)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from ...tensor import Step, Tensor
+from ...tensor import Call, Step, Tensor
 from . import api
+from .activation import Ending
 from .api import Descriptor, PrimitiveDescriptor, Unsupported
 from .preparation import Operand, Preparation
 
@@ -148,8 +149,13 @@ def convolution(
     group: int,
     relu: float | None,
     addend: Tensor | None = None,
+    activation: Call | None = None,
 ) -> Step | None:
-    """See `Program.convolution`; a sum in a format that its code cannot add in is left to NumPy."""
+    """See `Program.convolution`; a sum in a format that its code cannot add in is left to NumPy.
+
+    activation: what it ends with; None where only slow code could.
+    """
+    ending = Ending(p.library, y.shape, relu, activation)
     image, weights, output = p.operand(x), _weights(p, w, group), p.operand(y)
     bias = None if b is None else p.operand(b)
     geometry = _geometry(x, w, y, stride, pad, dilation)
@@ -165,7 +171,7 @@ def convolution(
             *(x, w, bias and bias.plain, y),
             *geometry,
             keep=None if addend is None else 1.0,
-            relu=relu,
+            then=ending.then,
         )
 
     def describe(*forms: Descriptor) -> PrimitiveDescriptor:
@@ -177,8 +183,11 @@ def convolution(
     chosen = p.choose(describe, *forms, cheap=_WEIGHTS, last=True, ahead=ahead)
     if addend is not None and chosen.wants(api.DST) != output.form:
         return None
+    if activation is not None and not chosen.is_fast:
+        return None
     reads = {api.SRC: image, api.WEIGHTS: weights, api.BIAS: bias}
-    return p.step(chosen, reads, {api.DST: output})
+    given = ending.arguments(behind=addend is not None)
+    return p.step(chosen, reads, {api.DST: output}, given=given)
 
 
 def convolution_backward_data(

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 
-from ...tensor import Step, Tensor
+from ...tensor import Call, Step, Tensor
 from . import api
-from .api import Descriptor, PrimitiveDescriptor
+from .activation import Ending
+from .api import Descriptor, PostOperation, PrimitiveDescriptor
 from .preparation import Operand, Preparation
 
 
@@ -35,9 +36,9 @@ def _forward(
     w: Descriptor,
     b: Descriptor | None,
     y: Descriptor,
-    relu: float | None = None,
+    then: PostOperation | None = None,
 ) -> PrimitiveDescriptor:
-    return p.library.describe("inner_product_forward", api.FORWARD_TRAINING, x, w, b, y, relu=relu)
+    return p.library.describe("inner_product_forward", api.FORWARD_TRAINING, x, w, b, y, then=then)
 
 
 def inner_product(
@@ -50,18 +51,22 @@ def inner_product(
     axis: int,
     transpose: bool,
     relu: float | None,
-) -> Step:
-    """See `Program.inner_product`."""
+    activation: Call | None = None,
+) -> Step | None:
+    """See `Program.inner_product`; activation: as for `convolution`."""
     images, weights, scores = _images(p, x, axis), _weights(p, w, transpose), _scores(p, y)
+    ending = Ending(p.library, scores.plain.dimensions, relu, activation)
     bias = None if b is None else p.operand(b)
     bias_form = None if bias is None else bias.plain
 
     def describe(x: Descriptor, w: Descriptor, y: Descriptor) -> PrimitiveDescriptor:
-        return _forward(p, x, w, bias_form, y, relu)
+        return _forward(p, x, w, bias_form, y, ending.then)
 
     chosen = p.choose(describe, images.form, weights.form, scores.form)
+    if activation is not None and not chosen.is_fast:
+        return None
     reads = {api.SRC: images, api.WEIGHTS: weights, api.BIAS: bias}
-    return p.step(chosen, reads, {api.DST: scores})
+    return p.step(chosen, reads, {api.DST: scores}, given=ending.arguments())
 
 
 def inner_product_backward_data(

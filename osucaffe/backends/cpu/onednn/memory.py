@@ -78,12 +78,17 @@ def execution(
     execute, set_data_handle = library.execute, library.set_data_handle
     handle, stream, count = primitive._as_parameter_, c_void_p(library.stream), c_int(len(array))
     implementation = chosen.implementation  # run must not refer to itself: a cycle lives on
+    moves = not all(isinstance(tensor, Tensor) for tensor, _ in arguments.values())
+    bound = -1
 
     def run() -> None:
-        for binding in bindings:
-            if binding.tensor.address != binding.address:
-                binding.address = binding.tensor.address
-                set_data_handle(binding.memory, binding.address)
+        nonlocal bound
+        if bound != Tensor.placements or moves:
+            bound = Tensor.placements
+            for binding in bindings:
+                if binding.tensor.address != binding.address:
+                    binding.address = binding.tensor.address
+                    set_data_handle(binding.memory, binding.address)
         if execute(handle, stream, count, array):
             raise RuntimeError(f"oneDNN could not execute {implementation}")
 

@@ -118,10 +118,12 @@ class Preparation:
         reads: Mapping[int, Operand | None],
         writes: Mapping[int, Operand | None],
         notes: Mapping[int, Tensor] | None = None,
+        given: Mapping[int, Formatted] | None = None,
     ) -> Step:
         """The step that runs the implementation, with the reorders before and after it.
 
-        reads, writes: the operand of each argument; notes: tensors that only oneDNN understands.
+        reads, writes: the operand of each argument; notes: tensors that only oneDNN understands;
+        given: what it takes as it lies.
         """
         arguments = {
             argument: self._source(operand, chosen.wants(argument))
@@ -133,6 +135,7 @@ class Preparation:
                 arguments[argument] = self._target(operand, chosen.wants(argument))
         for argument, tensor in (notes or {}).items():
             arguments[argument] = tensor, chosen.wants(argument)
+        arguments |= given or {}
         step = self._execution(chosen, arguments)
         self._name(chosen)
         return in_sequence([*self._before, step, *self._after])

@@ -24,7 +24,7 @@ def transform(
     scale: float,
     interleaved: bool = False,
 ) -> Step:
-    return _transform(call, x, table, mean, y, None, scale, interleaved)
+    return _transform(call, x, table, mean, y, None, None, scale, interleaved)
 
 
 @primitive("own")
@@ -35,11 +35,12 @@ def cached_batch(
     mean: Tensor | None,
     y: Tensor,
     labels: Tensor | None = None,
+    addresses: Tensor | None = None,
     *,
     scale: float,
     interleaved: bool = False,
 ) -> Step:
-    return _transform(call, records, rows, mean, y, labels, scale, interleaved)
+    return _transform(call, records, rows, mean, y, labels, addresses, scale, interleaved)
 
 
 def _transform(
@@ -49,6 +50,7 @@ def _transform(
     mean: Tensor | None,
     y: Tensor,
     labels: Tensor | None,
+    addresses: Tensor | None,
     scale: float,
     interleaved: bool,
 ) -> Step:
@@ -62,10 +64,13 @@ def _transform(
         mean = call.in_layout(mean, nhwc=False, dtype="float32")
     if labels is not None:
         labels = call.in_layout(labels, nhwc=False, dtype="float32")
+    parts = 1
+    if addresses is not None:
+        parts, x = addresses.shape[0], call.row_major(addresses)
     batch, channels, height, width = y.shape
     macros = {"T": C_TYPES[dtype_of(y)], "CHANNELS": channels, "WHOLE": int(whole)}
     macros |= {"FROM_LAST": int(interleaved), "LAST": int(is_channels_last(y))}
-    macros |= {"CACHED": int(call.name == "cached_batch")}
+    macros |= {"CACHED": int(call.name == "cached_batch"), "PARTS": parts}
     function = kernel("records", "transform", **macros)
     count = batch * height * width
     sides = [np.int32(extent) for extent in (height, width, *extents)]

@@ -121,9 +121,14 @@ class DeviceUploads(Uploads):
         stream = self._backend.upload_stream
         if behind is not None:
             stream.wait_event(behind)
-        target = tensor.address + first * (self._backend.nbytes(tensor) // tensor.shape[0])
+        row = self._backend.nbytes(tensor) // tensor.shape[0]
+        target, source = tensor.address + first * row, rows.ctypes.data
         kind = self._runtime.memcpyHostToDevice
-        self._runtime.memcpyAsync(target, rows.ctypes.data, rows.nbytes, kind, stream.ptr)
+        if len(rows) > 1 and rows.strides[0] != row:
+            given = (target, row, source, rows.strides[0], row, len(rows))
+            self._runtime.memcpy2DAsync(*given, kind, stream.ptr)
+        else:
+            self._runtime.memcpyAsync(target, source, rows.nbytes, kind, stream.ptr)
         done: Step = self._recorded(stream).synchronize
         return done
 

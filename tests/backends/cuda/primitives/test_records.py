@@ -3,6 +3,7 @@ kernels of those that lie there already, run on the CPU."""
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,8 @@ from osucaffe.backends.cuda.runtime.upload import DeviceUploads
 from osucaffe.data.config import DataConfig
 from osucaffe.net import Net
 from osucaffe.proto import caffe_pb2
+from tests.layers.test_raw_records import assert_same, read_net
+from tests.layers.test_spread_records import all_ranks, wanted_of_ranks
 
 from ... import test_primitives  # noqa: F401 (fills CASES)
 from ...cases import CASES, Case
@@ -32,6 +35,14 @@ layer {{ name: "in" type: "Data" top: "data" top: "label"
   transform_param {{ crop_size: 20 mirror: true mean_value: 9 }} }}
 layer {{ name: "double" type: "Power" bottom: "data" top: "double" power_param {{ scale: 2 }} }}
 """
+
+
+def take(net: Net, count: int) -> list[np.ndarray]:
+    found = []
+    for _ in range(count):
+        net.forward(0, 1)
+        found += [net.read("data"), net.read("label")]
+    return found
 
 
 def build(backend: Any, **config: Any) -> Net:
@@ -66,21 +77,29 @@ def test_bytes_are_uploaded(precision: str, dtype: str, monkeypatch: pytest.Monk
 def test_batches_of_kept_records(keeps: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """The host's part is real, and the kernels run: only streams do not."""
     net = build(Cpu())
-    wanted = []
-    for _ in range(7):
-        net.forward(0, 1)
-        wanted += [net.read("data"), net.read("label")]
+    wanted = take(net, 7)
     simulate(monkeypatch)
     execute(monkeypatch)
     monkeypatch.setattr(DeviceUploads, "room", lambda self: keeps << 30)
     net = build(Cuda(graphs=False), cache="device")
-    found = []
-    for _ in range(7):
-        net.forward(0, 1)
-        found += [net.read("data"), net.read("label")]
-    for one, other in zip(found, wanted, strict=True):
-        np.testing.assert_array_equal(one, other)
+    assert_same(take(net, 7), wanted)
     net.layers[0].close()
+
+
+def test_batches_of_records_among_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same, the ranks being threads of this process."""
+
+    def make(backend: Any, **options: Any) -> Net:
+        return read_net(backend, RECORDS, "crop_size: 20 mirror: true", **options)
+
+    wanted = wanted_of_ranks(2, functools.partial(make, Cpu()), 7, take)
+    simulate(monkeypatch)
+    execute(monkeypatch)
+    monkeypatch.setattr(DeviceUploads, "room", lambda self: 40_000)
+    found, nets = all_ranks(2, lambda **options: make(Cuda(graphs=False), **options), 7, take=take)
+    for some, others in zip(found, wanted, strict=True):
+        assert_same(some, others)
+    assert all(net.layers[0]._cached.places.has.all() for net in nets)
 
 
 CACHED = [case for case in CASES if case.name in ("cached_batch", "cached_rows", "next_row")]
