@@ -84,8 +84,7 @@ class Adaptive(Channel):
         self._look(0)
         looks, left = 1, requests
         while left := [request for request in left if not request.done]:
-            if self.busy:
-                os.sched_yield()
+            os.sched_yield()
             self._look(0 if self.busy or looks < self.spins else _NAP)
             looks += 1
 
