@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import os
 import tempfile
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,90 +18,91 @@ import numpy as np
 
 from osucaffe.comm.tuning import Selection
 from osucaffe.predict.cluster import Cluster, Device, Link
-from osucaffe.predict.iteration import DESIGNS, Simulation
 from osucaffe.predict.network import Network
 from osucaffe.predict.plan import Planner
 from osucaffe.predict.sketch import Sketch
-from osucaffe.predict.times import Seconds
 from osucaffe.proto import read_net
 from tests.comm.hosts import hosts
 from tests.comm.ranks import mpiexec
 
+from . import bench_predict_training as training
 from . import results
 from .bench_comm import rows_of
-from .bench_predict_cases import BUCKET, config_of
 
 MODULE = "benchmarks.bench_predict_ranks"
 SOLVER, NET = "models/lenet/solver.prototxt", "models/lenet/train_val.prototxt"
-RATE = "200mbit"
+RATE, BURST_KB = "200mbit", 64
+NAP_US = 1000
+"""As comm/mpi.py has it."""
 HEADS = {
     "collectives": ["predicted"],
+    "iterations, layers asleep": ["predicted"],
     "iterations": ["predicted", "predicted, with what layers took in the run"],
 }
 
 ABOUT = """Milliseconds on {cpu}, {cores} cores, which all ranks share, and others' work (a load of
 {load}); one thread each. Everything is the least of some: of operations, passes and iterations the
 slowest rank's. Links, additions, layers, and what computation and communication lose beside each
-other, were measured first, all ranks at once, in the same run. After a rest, a link lets 64 KB
-through at once, which the model does not know.
+other, were measured first, all ranks at once, in the same run. Between hosts, a link lets 64 KB
+through at once after a rest.
+
+Layers that are asleep take 5 ms forward and 10 ms backward, and little of the cores: the error of
+those iterations (a tenth are faster), with what their parts took, is mostly that of the model of
+what travels when.
 
 The second prediction of an iteration takes data, forward, backward and update to be as long as they
 were in that iteration itself: what is left is the error of the model of communication.
 """
 
 
-def cluster_of(found: dict[str, Any]) -> Cluster:
+def cluster_of(found: dict[str, Any], burst_kb: float) -> Cluster:
     """What the measured links and additions make: latency of the smallest message, bandwidth of
-    what the largest takes more than the next smaller."""
+    what the largest takes more than the next smaller; buffers of the most bytes that were there at
+    half of their time, or sooner, when they were wanted. burst_kb: as links are shaped."""
     pings = sorted((int(nbytes), took) for nbytes, took in found["ping"].items())
     (below, fast), (most, slow) = pings[-2:]
-    link = Link(pings[0][1], (most - below) / (slow - fast) / 1e3)
-    rate = found["adding"] / 1e9
-    lost = {"stolen": found["stolen"], "held": found["held"]}
-    device = Device(memory_gb_s=3 * rate, add_gb_s=rate, **lost)
+    rate = (most - below) / (slow - fast) / 1e3
+    pairs = [(int(nbytes), took, found["ping"][nbytes]) for nbytes, took in found["late"].items()]
+    came = max((nbytes for nbytes, took, alone in pairs if took < alone / 2), default=0)
+    link = Link(pings[0][1], rate, buffer_kb=came / 1024, burst_kb=burst_kb)
+    adds = found["adding"] / 1e9
+    lost = {name: found.get(name, 0.0) for name in ("stolen", "held")}
+    device = Device(memory_gb_s=3 * adds, add_gb_s=adds, nap_us=NAP_US, **lost)
     return Cluster("measured", 1, device, link, link)
 
 
-def compare(found: dict[str, Any], ranks: int) -> dict[str, Any]:
+def compare(found: dict[str, Any], ranks: int, burst_kb: float = 0.0) -> dict[str, Any]:
     """Rows of what was measured and predicted."""
-    cluster = cluster_of(found)
+    cluster = cluster_of(found, burst_kb)
     record: dict[str, Any] = {
         "latency_us": cluster.network.latency_us, "gb_s": cluster.network.gb_s,
+        "buffer_kb": cluster.network.buffer_kb,
         "add_gb_s": cluster.device.add_gb_s, "stolen": cluster.device.stolen,
-        "held": cluster.device.held, "collectives": [], "iterations": [],
+        "held": cluster.device.held, **{kind: [] for kind in HEADS},
     }  # fmt: skip
     for operation, algorithm, nbytes, measured in found["collectives"]:
         plan, scale = Planner(cluster, ranks, Selection(algorithm)).plan(operation, nbytes // 4)
         predicted = Network(cluster, ranks).run(plan, np.zeros(ranks), scale).max() * 1e6
         row = [f"{operation}, {algorithm}, {nbytes >> 10} KB", measured / 1e3, predicted / 1e3]
         record["collectives"].append(row)
-    sketch = Sketch(read_net(NET))
-    seconds = {
-        (way, layer): times[2 + index] / 1e3
-        for layer, times in enumerate(found["layers"])
-        for index, way in enumerate(("forward", "backward"))
-    }
+    for row in training.predict_asleep(found["asleep"], cluster, ranks):
+        record["iterations, layers asleep"].append(list(row))
     for design, parts in found["iterations"].items():
-        predicted = []
-        for times, made in (seconds, cluster), beside(seconds, parts, cluster, len(sketch.arena)):
-            simulation = Simulation(sketch, times, made, ranks, Selection(), hierarchical=False)
-            predicted.append(simulation.predict(design, config_of(DESIGNS[design], BUCKET)).ms)
+        sketch = Sketch(read_net(NET), sizes=parts["sizes"])
+        seconds = {
+            (way, layer): times[2 + index] / 1e3
+            for layer, times in enumerate(found["layers"])
+            for index, way in enumerate(("forward", "backward"))
+        }
+        predicted = [
+            training.predict(sketch, *each, ranks, design)
+            for each in (
+                (seconds, cluster),
+                training.beside(seconds, parts, cluster, len(sketch.arena)),
+            )
+        ]
         record["iterations"].append([design, parts["ms"], *predicted])
     return record
-
-
-def beside(
-    seconds: Seconds, parts: dict[str, float], cluster: Cluster, elements: int
-) -> tuple[Seconds, Cluster]:
-    """The layers' times, and the rate of updates, as they were while others communicated."""
-    scaled = {}
-    for way, extra in ("forward", parts["data"]), ("backward", 0.0):
-        whole = sum(each for (direction, _), each in seconds.items() if direction == way)
-        scale = (parts[way] + extra) / whole / 1e3
-        scaled |= {key: scale * each for key, each in seconds.items() if key[0] == way}
-    rate = 5 * 4 * elements / parts["update"] / 1e6
-    device = replace(cluster.device, memory_gb_s=rate, stolen=0.0)  # what was lost is in the times
-    return scaled, replace(cluster, device=device)
 
 
 def render(record: dict[str, Any]) -> str:
@@ -112,7 +112,8 @@ def render(record: dict[str, Any]) -> str:
     for title, part in record["runs"].items():
         text += (
             f"\n## {title}\n\nMeasured before: latency {part['latency_us']:.0f} us, "
-            f"{part['gb_s']:.3f} GB/s, additions {part['add_gb_s']:.1f} GB/s; computation loses "
+            f"{part['gb_s']:.3f} GB/s, buffers of {part['buffer_kb']:.0f} KB, "
+            f"additions {part['add_gb_s']:.1f} GB/s; computation loses "
             f"{part['stolen']:.0%} of the time of what travels beside it, which loses "
             f"{part['held']:.0%} of the computation's.\n"
         )
@@ -139,11 +140,11 @@ def main() -> None:
     for count in (2, 4):
         with (
             tempfile.TemporaryDirectory() as folder,
-            hosts(count, RATE, Path(folder), burst="64kb") as made,
+            hosts(count, RATE, Path(folder), burst=f"{BURST_KB}kb") as made,
         ):
             if made is not None:
                 found: Any = rows_of(made.mpiexec(1, "-m", MODULE, SOLVER))
-                record["runs"][f"{count} hosts, links of {RATE}"] = compare(found, count)
+                record["runs"][f"{count} hosts, links of {RATE}"] = compare(found, count, BURST_KB)
     found = rows_of(mpiexec(2, "-m", MODULE, SOLVER, timeout=600))
     record["runs"]["2 ranks of one host"] = compare(found, 2)
     record["machine"]["load"] = round(os.getloadavg()[1], 1)

@@ -1,10 +1,10 @@
 """What the ranks run that bench_predict starts: how fast links, layers and what is predicted are.
 
-Argument: the solver's file. Rank 0 prints one line of JSON: one-way microseconds by bytes between
-the first and the last rank; bytes that one rank adds in a second; milliseconds of each layer (of
-the slowest rank, all at the same time); the shares that computation and communication lose of each
-other's time; microseconds of collective operations; milliseconds of iterations by design, and of
-their parts. Everything is the least of some, as others use the cores; but of layers, a whole pass.
+Argument: the solver's file. Rank 0 prints one line of JSON: what `links` gives; milliseconds of
+each layer (of the slowest rank, all at the same time); the shares that computation and
+communication lose of each other's time; microseconds of collective operations; milliseconds of
+iterations by design, and of their parts; the same of a net whose layers are asleep. Everything is
+the least of some, as others use the cores; but of layers, a whole pass.
 """
 
 from __future__ import annotations
@@ -13,8 +13,6 @@ import json
 import sys
 import threading
 import time
-from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -24,73 +22,21 @@ from osucaffe.backends.cpu import Cpu
 from osucaffe.cli.time import measure
 from osucaffe.comm.communicator import Handle
 from osucaffe.comm.create import CommConfig, make_communicator
-from osucaffe.comm.host import HostMath
 from osucaffe.comm.job import find_job
 from osucaffe.comm.topology import discover
 from osucaffe.net import Net
-from osucaffe.parallel.profile_report import summarize
-from osucaffe.parallel.profiled import Profiled, Records
-from osucaffe.predict.iteration import DESIGNS
 from osucaffe.proto import read_solver
 from osucaffe.solvers import Solver
 
-from .bench_predict_cases import BUCKET, COLLECTIVES, SIZES, TRAINED, config_of
+from .bench_predict_cases import COLLECTIVES, SIZES, TRAINED
+from .bench_predict_links import links
+from .bench_predict_training import sleep, train
 
-PINGS = (64, 16 << 10, 256 << 10, 1 << 20, 4 << 20)
-LAYERS = ITERATIONS = 40
-"""The fastest of as many counts: the machine has other work."""
+LAYERS = 40
+"""The fastest of as many passes counts: the machine has other work."""
 REPEAT = 9
 BESIDE = 256 << 10
 """Bytes of the sums beside which passes are timed."""
-
-
-def ping(job: Any, comm: Any, nbytes: int) -> float:
-    """Microseconds one way, between the first and the last rank."""
-    array, times, last = np.zeros(nbytes // 4, np.float32), [], job.size - 1
-    for _ in range(2 * REPEAT):
-        job.barrier()
-        start = time.perf_counter()
-        if job.rank == 0:
-            comm.transfer(array, to=last)
-            comm.transfer(array, source=last)
-        elif job.rank == last:
-            comm.transfer(array, source=0)
-            comm.transfer(array, to=0)
-        times.append((time.perf_counter() - start) / 2 * 1e6)
-    return min(times)
-
-
-def adding() -> float:
-    """Bytes that this rank adds in a second."""
-    math, array = HostMath(), np.zeros(1 << 20, np.float32)
-    other, times = np.zeros_like(array), []
-    for _ in range(15):
-        start = time.perf_counter()
-        math.add(array, other)
-        times.append(time.perf_counter() - start)
-    return float(array.nbytes / min(times))
-
-
-def train(job: Any, topology: Any, file: str, design: str) -> dict[str, float]:
-    """Milliseconds of the fastest iteration, and of its parts, the ranks' mean."""
-    told: list[dict[str, float]] = []
-
-    def report(records: Sequence[Records]) -> None:
-        lengths = [[each.end - each.begin for each in rank.passes] for rank in records]
-        best = int(np.argmin(np.max(lengths, axis=0)))
-        found = summarize([replace(rank, passes=[rank.passes[best]]) for rank in records])
-        told.append({"ms": found["wall_ms"]} | found["parts_ms"])
-
-    config = config_of(DESIGNS[design], BUCKET)
-    group = Profiled(job, topology, CommConfig("mpi"), config, report)
-    param = read_solver(file)
-    param.display = param.test_interval = param.snapshot = 0
-    param.ClearField("test_iter")
-    param.snapshot_after_train = False
-    solver = Solver(param, Cpu(threads=1), file=file, group=group)
-    solver.step(ITERATIONS)
-    solver.close()
-    return told[0] if told else {}
 
 
 def least(job: Any, run: Any) -> float:
@@ -171,9 +117,7 @@ def main() -> None:
     job = find_job()
     with job.together():
         topology = discover(job)
-        plain = make_communicator(job, topology, CommConfig("mpi"))
-        found: dict[str, Any] = {"ping": {nbytes: ping(job, plain, nbytes) for nbytes in PINGS}}
-        found["adding"] = float(np.mean(job.gather(adding())))
+        found = links(job, topology)
         found["collectives"] = []
         for operation, algorithm in COLLECTIVES:
             comm = make_communicator(job, topology, CommConfig("mpi", algorithm))
@@ -182,12 +126,13 @@ def main() -> None:
                 took = least(job, partial(getattr(comm, operation), array))
                 found["collectives"].append([operation, algorithm, nbytes, took])
             comm.close()
+        found["asleep"] = sleep(job, topology)
         net = Solver(read_solver(file), Cpu(threads=1), file=file).net
         found["layers"] = layers(job, net)
         found["stolen"], found["held"] = beside(job, topology, net)
         found["iterations"] = {}
         for design in TRAINED:
-            found["iterations"][design] = train(job, topology, file, design)
+            found["iterations"][design] = train(job, topology, read_solver(file), design)
         if job.rank == 0:
             print(json.dumps(found))
 

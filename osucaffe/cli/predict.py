@@ -169,10 +169,15 @@ class _Times:
     """The sketch of what one of several ranks trains, and how long its layers take."""
 
     def __init__(self, args: argparse.Namespace, choice: Choice, cluster: Cluster) -> None:
+        from ..predict.times import read_sizes
+
         self._args, self._choice, self._cluster = args, choice, cluster
         self._file: str | None = args.times
+        self._sizes: dict[str, int] = {}
         if args.measure:
             self._file = self._measure()
+        if self._file is not None:
+            self._sizes = read_sizes(self._file)
 
     def __call__(self, ranks: int) -> tuple[Sketch, Seconds]:
         from ..predict.times import estimate_times, read_times
@@ -195,8 +200,8 @@ class _Times:
     def _sketch(self, divisor: int) -> Sketch:
         from ..predict.sketch import Sketch
 
-        choice = self._choice
-        return Sketch(self._param(divisor), level=choice.level, stages=choice.stages)
+        choice, param = self._choice, self._param(divisor)
+        return Sketch(param, level=choice.level, stages=choice.stages, sizes=self._sizes)
 
     def _measure(self) -> str:
         """Measure the layers of one rank's net here; the file that they are written to."""
@@ -206,7 +211,7 @@ class _Times:
         from ..backends.cpu import Cpu
         from ..files import write_bytes
         from ..net import Net
-        from ..predict.times import describe_times
+        from ..predict.times import describe_times, sizes_of
         from .time import measure
 
         sketch = self._sketch(1)
@@ -221,7 +226,7 @@ class _Times:
         )
         layers = measure(net, self._args.measure)
         path = self._args.save_times or tempfile.mkstemp(suffix=".json")[1]
-        write_bytes(path, describe_times(layers, sketch.name, sketch.batch).encode())
+        write_bytes(path, describe_times(layers, sketch.name, sketch.batch, sizes_of(net)).encode())
         return str(path)
 
 

@@ -9,6 +9,8 @@ memory_gb_s = 900            # what layers without arithmetic move
 efficiency = 0.5             # of these, where nothing else is known (default 0.5)
 add_gb_s = 300               # bytes that are added to others in a second (default memory_gb_s / 3)
 stolen = 0.1                 # the share of communication's time that computation beside it loses
+nap_us = 1000                # the longest sleep between two looks of who waits for messages beside
+                             # computation (default 0; osucaffe's own threads over MPI: 1000)
 held = 0.1                   # the share of computation's time that communication beside it loses
 
 [device.images_per_second]   # of one device, by the net's name: wins over tflops
@@ -24,6 +26,9 @@ latency_us = 5
 gb_s = 12.5
 ports = 2                    # for each host, divided among its ranks (default 1)
 eager_kb = 16                # so large messages leave before they are wanted (default 0)
+buffer_kb = 4096             # so large ones, too, but who sends them has done when they are wanted
+burst_kb = 64                # what a port lets through at once after a rest (default 0), as where a
+                             # token bucket shapes it
 
 [stragglers]
 sigma = 0.02                 # of the logarithm of what an iteration computes, rank by rank
@@ -53,6 +58,8 @@ class Link:
     shared: bool = False
     ports: int = 1
     eager_kb: float = 0.0
+    buffer_kb: float = 0.0
+    burst_kb: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -65,6 +72,7 @@ class Device:
     add_gb_s: float = 0.0
     stolen: float = 0.0
     held: float = 0.0
+    nap_us: float = 0.0
     images_per_second: Mapping[str, float] = field(default_factory=dict)
 
     @property

@@ -110,6 +110,7 @@ class _Run:
     ) -> None:
         self._planner, self._seconds, self._beside = planner, seconds, beside
         self._network = Network(cluster, planner.size)
+        self._nap = cluster.device.nap_us / 1e6 if beside else 0.0
         self._stolen, self._held = cluster.device.stolen, cluster.device.held
         rate = cluster.device.memory_gb_s
         self._update = _PASSES_OVER_UPDATE * ITEM / rate / 1e9 if rate else 0.0
@@ -133,7 +134,7 @@ class _Run:
             elif isinstance(event, Post):
                 plan, scale = self._planner.plan(event.operation, event.elements, event.root)
                 begin = np.maximum(self._now, self._last.end)
-                self._last = _Span(begin, self._network.run(plan, begin, scale))
+                self._last = _Span(begin, self._network.run(plan, begin, scale, self._nap))
                 posted[event.number] = self._last
                 if self._beside:
                     self._spans.append(self._last)

@@ -2,7 +2,9 @@
 
 A message takes the link's latency, and its bytes at the link's rate. Each port carries one message
 at a time in each direction, those that come first first: what several ranks share is what they wait
-for. A message begins when both sides have come to it; a small one (`eager_kb`) when its sender has.
+for. A message begins when both sides have come to it; what buffers hold (`buffer_kb`) when its
+sender has, who waits for the other side all the same, but not with a small one (`eager_kb`).
+A port that has rested lets `burst_kb` through at once: as if it had begun with them earlier.
 """
 
 from __future__ import annotations
@@ -62,13 +64,16 @@ class _Ports:
 @dataclass(frozen=True)
 class _Way:
     """What the messages of a wave use: ports out of and into hosts or devices (each direction in
-    its own numbering), seconds, and which are eager."""
+    its own numbering), seconds, which need not wait, and which nobody waits for. ahead: seconds
+    that a rested port saves."""
 
     out: _Ports
     into: _Ports
     latency: np.ndarray
     seconds: np.ndarray
-    eager: np.ndarray | None
+    flows: np.ndarray
+    eager: np.ndarray
+    ahead: np.ndarray
 
 
 class Network:
@@ -84,47 +89,52 @@ class Network:
         self._network_port = size + self._hosts * ports + place * ports // cluster.ranks_per_host
         self._node_port = self._hosts if cluster.node.shared else ranks
         count = int(self._network_port.max()) + 1
-        self._out, self._in = np.zeros(count), np.zeros(count)
+        self._out, self._in = np.full(count, -np.inf), np.full(count, -np.inf)
         self._ways: dict[int, tuple[Plan, list[_Way]]] = {}
 
-    def run(self, plan: Plan, begin: np.ndarray, scale: float = 1.0) -> np.ndarray:
+    def run(
+        self, plan: Plan, begin: np.ndarray, scale: float = 1.0, nap: float = 0.0
+    ) -> np.ndarray:
         """When each rank has ended an operation that it came to at `begin`, in seconds. scale: of
-        the messages' bytes."""
+        the messages' bytes. nap: the longest sleep of who waits for a step to end: the naps begin
+        short and double, so each is about as long as the wait before it, and half of it is lost."""
         start, ended = begin.copy(), np.zeros(self._size)
         adding = self._cluster.device.adding * scale
         if id(plan) not in self._ways:
             self._ways[id(plan)] = plan, [self._way(wave) for wave in plan]
         for wave, way in zip(plan, self._ways[id(plan)][1], strict=True):
             here, there = start[wave.source], start[wave.target]
-            ready = np.maximum(here, there)
-            if way.eager is not None:
-                ready = np.where(way.eager, here, ready)
-            left = way.out.serve(self._out, ready, scale)
+            ready = np.where(way.flows, here, np.maximum(here, there))
+            left = way.out.serve(self._out, ready - way.ahead, scale)
             came = way.into.serve(self._in, left, scale)
-            done = gone = came + scale * way.seconds + way.latency
-            if way.eager is not None:
-                gone = np.where(way.eager, left + scale * way.seconds, done)
-                done = np.maximum(done, there)
+            done = np.maximum(came + scale * way.seconds, ready) + way.latency
+            done = np.maximum(done, there)
+            gone = np.where(way.eager, np.maximum(left + scale * way.seconds, ready), done)
             np.maximum.at(ended, wave.target, done)
             np.maximum.at(ended, wave.source, gone)
             finished = wave.finished
-            start[finished] = ended[finished] + adding * wave.added
+            waited = np.minimum(ended[finished] - start[finished], nap)
+            start[finished] = ended[finished] + waited / 2 + adding * wave.added
             ended[finished] = 0.0
         return start
 
     def _way(self, wave: Wave) -> _Way:
         node, network = self._cluster.node, self._cluster.network
         near = self._hosts[wave.source] == self._hosts[wave.target]
-        seconds = wave.nbytes / np.where(near, node.gb_s, network.gb_s) / 1e9
+        rate = np.where(near, node.gb_s, network.gb_s) * 1e9
+        seconds = wave.nbytes / rate
         outward = np.where(near, self._node_port[wave.source], self._network_port[wave.source])
         inward = np.where(near, self._node_port[wave.target], self._network_port[wave.target])
         # One medium carries a message once: no second port waits for it.
         arriving = np.where(near & node.shared, 0.0, seconds)
         eager = wave.nbytes <= np.where(near, node.eager_kb, network.eager_kb) * 1024
+        flows = wave.nbytes <= np.where(near, node.buffer_kb, network.buffer_kb) * 1024
         return _Way(
             _Ports.of(outward, seconds),
             _Ports.of(inward, arriving),
             np.where(near, node.latency_us, network.latency_us) / 1e6,
             seconds,
-            eager if eager.any() else None,
+            eager | flows,
+            eager,
+            np.where(near, node.burst_kb, network.burst_kb) * 1024 / rate,
         )

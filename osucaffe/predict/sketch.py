@@ -40,12 +40,20 @@ class Sketch:
     """The training net of a parameter, as one rank has it.
 
     layers: as a net's. forward, backward: the work of each. batch: records of a pass (0: unknown).
-    told: called with "forward" or "backward" and each layer's number in its turn.
+    told: called with "forward" or "backward" and each layer's number in its turn. sizes: by a
+    parameter's name the elements that it takes in memory, where a backend pads it: so much travels.
     """
 
-    def __init__(self, param: caffe_pb2.NetParameter, *, level: int = 0, stages: Any = ()) -> None:
-        sizes = {message.batch_size for _, message in readers(param)}
-        self.batch = sizes.pop() if len(sizes) == 1 else 0
+    def __init__(
+        self,
+        param: caffe_pb2.NetParameter,
+        *,
+        level: int = 0,
+        stages: Any = (),
+        sizes: Mapping[str, int] = MappingProxyType({}),
+    ) -> None:
+        batches = {message.batch_size for _, message in readers(param)}
+        self.batch = batches.pop() if len(batches) == 1 else 0
         self.name: str = param.name
         filtered = filter_layers(param, net_state(param, "TRAIN", level, stages))
         self.param = insert_splits(_without_sources(filtered))
@@ -61,6 +69,10 @@ class Sketch:
             record_backward(parts, accumulate=False, seeds=seeds, scale=None, seedable=[]),
         )
         self.forward, self.backward = (_work(calls, len(self.layers)) for calls in programs)
+        for parameter in self.parameters:
+            data = parameter.blob.data
+            if sizes.get(parameter.name, data.count) > data.count:
+                data.layout = SimpleNamespace(size=sizes[parameter.name])
         nowhere: Any = _Nowhere()
         self.arena = Arena(nowhere, self.parameters[::-1], gradients=True)
         self.backend: Any = nowhere

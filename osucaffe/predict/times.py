@@ -2,18 +2,21 @@
 
 Measured times are JSON: {"net": name, "batch": records, "layers": [{"name": ..., "forward_ms": ...,
 "backward_ms": ...}, ...]}, a layer for each of the net's as it runs (`osucaffe predict --measure`
-writes it). Other keys are left alone.
+writes it). "sizes", if given, are the elements that parameters take in memory, by name: on CPUs
+they are padded, and travel so. Other keys are left alone.
 """
 
 from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from ..errors import UserError
 from ..files import read_bytes
+from ..net import Net
 from .cluster import Cluster
 from .sketch import Sketch, Work
 
@@ -51,6 +54,21 @@ def read_times(path: str | Path, sketch: Sketch) -> Seconds:
     return found
 
 
+def read_sizes(path: str | Path) -> dict[str, int]:
+    """The elements of parameters in memory, as a file of times gives them. UserError where it is
+    no such file."""
+    try:
+        sizes = json.loads(read_bytes(path)).get("sizes", {})
+        return {str(name): int(size) for name, size in sizes.items()}
+    except (ValueError, TypeError, AttributeError) as error:
+        raise UserError(f"{path}: not times of layers ({error!r}): see --measure") from None
+
+
+def sizes_of(net: Net) -> dict[str, int]:
+    """What a sketch takes as sizes: those of a net."""
+    return {each.name: each.blob.data.size for each in net.parameters}
+
+
 def estimate_times(sketch: Sketch, cluster: Cluster) -> Seconds:
     """Each layer's operations at the device's rate, or its bytes, whichever take longer; where the
     file says how many images a second this net makes, all of them together so long as that takes.
@@ -84,8 +102,9 @@ def estimate_times(sketch: Sketch, cluster: Cluster) -> Seconds:
     return {key: scale * seconds for key, seconds in found.items()}
 
 
-def describe_times(layers: Any, net: str, batch: int) -> str:
-    """The JSON of layers that were measured (each with name, type, forward and backward cost)."""
+def describe_times(layers: Any, net: str, batch: int, sizes: Mapping[str, int]) -> str:
+    """The JSON of layers that were measured (each with name, type, forward and backward cost), and
+    of the sizes of parameters."""
     rows = [
         {
             "name": each.name,
@@ -95,4 +114,5 @@ def describe_times(layers: Any, net: str, batch: int) -> str:
         }
         for each in layers
     ]
-    return json.dumps({"net": net, "batch": batch, "layers": rows}, indent=1)
+    made = {"net": net, "batch": batch, "layers": rows, "sizes": dict(sizes)}
+    return json.dumps(made, indent=1)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+
+from .forked import Template
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -67,20 +69,27 @@ class Result:
     err: str
 
 
+def environment(**changes: str) -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(ROOT), "OSUCAFFE_DEBUG": "", **changes}
+
+
 class Cli:
     """Runs `osucaffe` in `folder`, on one thread."""
 
-    def __init__(self, folder: Path, fixtures: Path) -> None:
+    def __init__(self, folder: Path, fixtures: Path, template: Template) -> None:
         self.folder = folder
         self.fixtures = fixtures
+        self._template = template
 
     def command(self, arguments: Sequence[str]) -> list[str]:
         return [sys.executable, "-m", "osucaffe", *arguments]
 
     def environment(self, **changes: str) -> dict[str, str]:
-        return {**os.environ, "PYTHONPATH": str(ROOT), "OSUCAFFE_DEBUG": "", **changes}
+        return environment(**changes)
 
     def __call__(self, *arguments: str, **environment: str) -> Result:
+        if not environment:
+            return Result(*self._template.run(arguments, self.folder))
         done = subprocess.run(
             self.command(arguments),
             cwd=self.folder,
@@ -113,7 +122,15 @@ class Cli:
         return self.write("solver.prototxt", text)
 
 
+@pytest.fixture(scope="session")
+def template() -> Iterator[Template]:
+    """The program, all imported."""
+    made = Template(environment())
+    yield made
+    made.close()
+
+
 @pytest.fixture
-def cli(tmp_path: Path, fixtures: Path) -> Cli:
+def cli(tmp_path: Path, fixtures: Path, template: Template) -> Cli:
     """The program, in an empty folder."""
-    return Cli(tmp_path, fixtures)
+    return Cli(tmp_path, fixtures, template)

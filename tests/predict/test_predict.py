@@ -22,7 +22,7 @@ from osucaffe.predict.network import Network
 from osucaffe.predict.plan import Planner, waves
 from osucaffe.predict.script import Compute, Post, Update, Wait, record
 from osucaffe.predict.sketch import Sketch
-from osucaffe.predict.times import read_times
+from osucaffe.predict.times import read_sizes, read_times
 from osucaffe.proto import NetParameter, parse_text
 
 ROOT = Path(__file__).parents[2]
@@ -145,6 +145,56 @@ def test_small_messages_leave_before_they_are_wanted() -> None:
         link = Link(1000.0, 0.1, eager_kb=eager_kb)
         found = Network(Cluster("", 1, Device(), link, link), 2).run(plan, begin) * 1e3
         assert found == pytest.approx([sender, 501.01 if not eager_kb else 500])
+
+
+def test_what_buffers_hold_travels_before_it_is_wanted() -> None:
+    """Its sender waits all the same."""
+    plan = waves([[([(1, 1000)], [], 0)], [([], [(0, 1000)], 0)]])
+    link = Link(1000.0, 0.1, buffer_kb=1)
+    made = Network(Cluster("", 1, Device(), link, link), 2)
+    assert made.run(plan, np.array([0.0, 0.5])) == pytest.approx([0.5, 0.5])
+    assert made.run(plan, np.array([1.0, 0.5])) == pytest.approx([1.00101, 1.00101])
+
+
+def test_a_port_that_rested_lets_a_burst_through() -> None:
+    """1 ms of latency and 10 ms a megabyte, of which 0.2 come at once after a rest of 2 ms."""
+    plan = waves([[([(1, 1_000_000)], [], 0)], [([], [(0, 1_000_000)], 0)]])
+    link = Link(1000.0, 0.1, burst_kb=200_000 / 1024)
+    made = Network(Cluster("", 1, Device(), link, link), 2)
+    begin, ends = np.zeros(2), []
+    for rest in (0.0, 0.0, 0.0, 0.005):
+        begin = made.run(plan, begin + rest)
+        ends.append(begin.max() * 1e3)
+    # It rests during each message's latency, too: 1 ms of 10 is saved each time.
+    assert ends == pytest.approx([9, 19, 29, 43])
+    few = waves([[([(1, 100_000)], [], 0)], [([], [(0, 100_000)], 0)]])
+    assert made.run(few, np.ones(2)) == pytest.approx([1.001, 1.001])
+
+
+def test_who_naps_sees_late_that_a_step_has_ended() -> None:
+    made = Network(cluster(), 2)
+    plan = waves([[([(1, 100_000)], [], 0)], [([], [(0, 100_000)], 0)]])
+    assert made.run(plan, np.zeros(2), nap=1e-3) * 1e3 == pytest.approx([2.5, 2.5])
+    short = waves([[([(1, 1)], [], 0)], [([], [(0, 1)], 0)]])
+    assert made.run(short, np.ones(2), nap=2e-3) * 1e3 == pytest.approx([1001.5, 1001.5])
+
+
+def test_padded_parameters_travel_padded(tmp_path: Path) -> None:
+    padded = Sketch(parse_text(NET, NetParameter), sizes={"first/0": FIRST + 160, "second/0": 5})
+    assert len(padded.arena) == FIRST + 160 + SECOND
+    config = ParallelConfig("blocking", "none")
+    posts = [
+        each.elements
+        for each in record(padded, config, 2, lambda count, rank: (0, count // 2))
+        if isinstance(each, Post)
+    ]
+    assert posts == [FIRST + 160 + SECOND]
+    path = tmp_path / "times.json"
+    path.write_text(json.dumps({"layers": [], "sizes": {"first/0": 7}}))
+    assert read_sizes(path) == {"first/0": 7}
+    path.write_text('{"sizes": [1]}')
+    with pytest.raises(UserError, match="not times of layers"):
+        read_sizes(path)
 
 
 def test_what_waits_for_ever_is_told() -> None:

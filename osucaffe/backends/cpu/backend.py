@@ -162,6 +162,7 @@ class Cpu(Backend):
         plain = replace(call, settings=settings)  # its scratch is the call's, too
         step = sequence([self._prepare(plain), self._prepare(then)])
         call.implementation = f"{plain.implementation}, {then.implementation}"
+        vars(step)["implementation"] = call.implementation  # the library's: threads are its own
         return step
 
     def _prepare_numpy(self, call: Call) -> Step:

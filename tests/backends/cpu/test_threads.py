@@ -61,7 +61,19 @@ def test_what_was_faster_runs_until_both_are_tried_again() -> None:
         for _ in range(len(trial) + kept):
             run()
         assert told == trial + [chosen] * kept
-    assert kept > threads.KEPT
+
+
+def test_what_has_become_slow_does_not_run_for_long() -> None:
+    clock, told, both_take = Clock(), list[object](), 1.0
+    both = clock.step(told, "both", lambda: both_take)
+    run = threads.faster([both, clock.step(told, "one", lambda: 2.0)], clock)
+    while told[-10:] != ["both"] * 10 or len(told) < 2 * threads.TRIED + 10:
+        run()
+    both_take = 9.0
+    told.clear()
+    for _ in range(threads.WATCHED * (threads.WATCHED + 1) + 2 * threads.TRIED):
+        run()
+    assert told[-1] == "one"
 
 
 def test_the_first_tries_do_not_count() -> None:
@@ -140,3 +152,23 @@ def test_a_small_net_gives_the_same_bits_on_one_thread_and_on_two() -> None:
     for values in found[1:]:
         for value, first in zip(values, found[0], strict=True):
             np.testing.assert_array_equal(value, first)
+
+
+@NEEDS_ONEDNN
+def test_a_small_net_keeps_its_threads_where_an_activation_is_apart() -> None:
+    text = (
+        NET.replace("num_output: 30", "axis: 2 num_output: 30")
+        + """
+layer { name: "slopes" type: "PReLU" bottom: "ip" top: "slopes" }"""
+    )
+    net = Net(
+        text_format.Parse(text, caffe_pb2.NetParameter()),
+        backend=Cpu(threads=2),
+        phase="TEST",
+        inference=True,
+    )
+    steps = {call.layer: step for call, step in net._calls[0]}
+    assert hasattr(steps["ip"], "implementation")
+    assert not hasattr(steps["ip"], "alone")
+    onednn = net.backend.onednn
+    assert len(onednn.joined([step for _, step in net._calls[0]])) > 1

@@ -37,6 +37,8 @@ may take that long to find a core each."""
 KEPT, LOST = 1000, 0.02
 """How often at least what was faster runs before both are tried again, and the share of its time
 that trials may take."""
+WATCHED = 4
+"""Of so many times one is watched. If so many of these are slow, both are tried again at once."""
 
 
 def work(call: Call) -> int:
@@ -113,14 +115,21 @@ def faster(steps: Sequence[Step], clock: Callable[[], float] = time.perf_counter
     """A step that runs one of several that do the same: the one that was faster when all were
     tried last, which depends on how busy the machine is, and on how long nobody ran any."""
     taken = [0.0] * len(steps)
-    turn = best = left = 0
-    spent = 0.0
+    turn = best = left = slow = 0
+    spent = once = 0.0
 
     def run() -> None:
-        nonlocal turn, best, left, spent
+        nonlocal turn, best, left, slow, spent, once
         if left:
             left -= 1
+            if left % WATCHED:
+                steps[best]()
+                return
+            start = clock()
             steps[best]()
+            slow = slow + 1 if clock() - start > 2 * once else 0
+            if slow == WATCHED:
+                left = 0
             return
         index, before = divmod(turn, TRIED)
         start = clock()
@@ -131,7 +140,7 @@ def faster(steps: Sequence[Step], clock: Callable[[], float] = time.perf_counter
         turn += 1
         if turn == TRIED * len(steps):
             least = min(taken)
-            best, turn = taken.index(least), 0
+            best, turn, slow = taken.index(least), 0, 0
             once = max(least / (TRIED - TRIED // 2), 1e-6)
             left, spent = max(KEPT, int(spent / (LOST * once))), 0.0
 

@@ -1,0 +1,183 @@
+"""Owns iterations that are timed, and predicted: of any solver, or of a net whose layers sleep.
+
+These take a given time, and little of the cores. So others' work on the machine changes less of
+what an iteration takes, and how far it is from its prediction is the error of the model of what
+travels when, not of what computes how fast.
+
+Ranks that run it print a line of JSON, the first of them: what `links` and `sleep` give.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from osucaffe.backends.cpu import Cpu
+from osucaffe.backends.tensor import Step, sequence
+from osucaffe.comm.create import CommConfig
+from osucaffe.comm.job import find_job
+from osucaffe.comm.topology import Topology, discover
+from osucaffe.comm.tuning import Selection
+from osucaffe.parallel.profile_report import summarize
+from osucaffe.parallel.profiled import Profiled, Records
+from osucaffe.predict.cluster import Cluster
+from osucaffe.predict.iteration import DESIGNS, Simulation
+from osucaffe.predict.sketch import Sketch
+from osucaffe.predict.times import Seconds, sizes_of
+from osucaffe.proto import caffe_pb2, parse_text
+from osucaffe.solvers import Solver
+
+from .bench_predict_cases import BUCKET, TRAINED, config_of
+from .bench_predict_links import links
+
+FORWARD, BACKWARD = 5e-3, 10e-3
+"""Seconds of each layer with weights."""
+WIDTHS = (800, 300, 300, 300, 300, 10)
+"""Of its layers' inputs and outputs: 2 MB of weights."""
+ITERATIONS = 40
+_SPIN = 3e-4
+"""Seconds before its end that a sleeper is awake: the system wakes it a little late."""
+
+
+def net_param() -> caffe_pb2.NetParameter:
+    """The net: fully connected layers on one invented record."""
+    text = f"""name: "asleep"
+layer {{ name: "data" type: "DummyData" top: "x0" top: "label"
+  dummy_data_param {{ shape {{ dim: 1 dim: {WIDTHS[0]} }} shape {{ dim: 1 }} }} }}
+"""
+    for number, width in enumerate(WIDTHS[1:], 1):
+        text += f"""layer {{ name: "ip{number}" type: "InnerProduct"
+  bottom: "x{number - 1}" top: "x{number}" inner_product_param {{ num_output: {width} }} }}
+"""
+    text += f"""layer {{ name: "loss" type: "SoftmaxWithLoss"
+  bottom: "x{len(WIDTHS) - 1}" bottom: "label" top: "loss" }}
+"""
+    return parse_text(text, caffe_pb2.NetParameter)
+
+
+def seconds_of(sketch: Sketch) -> Seconds:
+    """How long its layers take."""
+    every = {"forward": FORWARD, "backward": BACKWARD}
+    return {
+        (way, number): took if layer.parameters else 0.0
+        for number, layer in enumerate(sketch.layers)
+        for way, took in every.items()
+    }
+
+
+class Asleep(Profiled):
+    """The ranks of a job as a solver's group, where layers with weights sleep."""
+
+    _late = 0.0
+
+    def overlap_hooks(
+        self, *, accumulate: bool, update: bool
+    ) -> tuple[dict[int, Step], dict[int, Step]]:
+        """A layer sleeps behind what its forward waits for, and ahead of what its backward
+        sends."""
+        before, after = super().overlap_hooks(accumulate=accumulate, update=update)
+        for number, layer in enumerate(self._solver.net.layers):
+            if layer.parameters:
+                waits, sends = before.get(number), after.get(number)
+                naps = [partial(self._nap, each) for each in (FORWARD, BACKWARD)]
+                before[number] = sequence([waits, naps[0]] if waits else naps[:1])
+                after[number] = sequence([naps[1], sends] if sends else naps[1:])
+        return before, after
+
+    def _nap(self, seconds: float) -> None:
+        """Sleep so long, less what the last nap took too long on a machine with other work."""
+        now = time.perf_counter()
+        end = now + max(0.0, seconds - self._late)
+        time.sleep(max(0.0, end - now - _SPIN))
+        while time.perf_counter() < end:
+            pass
+        self._late = time.perf_counter() - now - seconds + self._late
+
+
+def train(
+    job: Any,
+    topology: Topology,
+    param: caffe_pb2.SolverParameter,
+    design: str,
+    kind: type[Profiled] = Profiled,
+    *,
+    share: float = 0.0,
+) -> dict[str, Any]:
+    """Milliseconds of the fastest iteration (or of one that such a share are faster than), of its
+    parts, the ranks' mean, and the sizes of the net's parameters; nothing but on rank 0."""
+    told: list[dict[str, Any]] = []
+
+    def report(records: Sequence[Records]) -> None:
+        lengths = [[each.end - each.begin for each in rank.passes] for rank in records]
+        order = np.argsort(np.max(lengths, axis=0))
+        at = order[int(share * len(order))]
+        found = summarize([replace(rank, passes=[rank.passes[at]]) for rank in records])
+        told.append({"ms": found["wall_ms"]} | found["parts_ms"])
+
+    config = config_of(DESIGNS[design], BUCKET)
+    group = kind(job, topology, CommConfig("mpi"), config, report)
+    param.display = param.test_interval = param.snapshot = 0
+    param.ClearField("test_iter")
+    param.snapshot_after_train = False
+    solver = Solver(param, Cpu(threads=1), group=group)
+    solver.step(ITERATIONS)
+    sizes = sizes_of(solver.net)
+    solver.close()
+    return told[0] | {"sizes": sizes} if told else {}
+
+
+def sleep(job: Any, topology: Topology) -> dict[str, Any]:
+    """By design what `train` says of the net whose layers sleep."""
+    param = caffe_pb2.SolverParameter(net_param=net_param(), base_lr=0, lr_policy="fixed")
+    return {design: train(job, topology, param, design, Asleep, share=0.1) for design in TRAINED}
+
+
+def predict(sketch: Sketch, seconds: Seconds, cluster: Cluster, ranks: int, design: str) -> float:
+    """Milliseconds of an iteration."""
+    simulation = Simulation(sketch, seconds, cluster, ranks, Selection(), hierarchical=False)
+    return simulation.predict(design, config_of(DESIGNS[design], BUCKET)).ms
+
+
+def beside(
+    seconds: Seconds, parts: dict[str, float], cluster: Cluster, elements: int
+) -> tuple[Seconds, Cluster]:
+    """The layers' times, and the rate of updates, as they were while others communicated."""
+    scaled = {}
+    for way, extra in ("forward", parts["data"]), ("backward", 0.0):
+        whole = sum(each for (direction, _), each in seconds.items() if direction == way)
+        scale = (parts[way] + extra) / whole / 1e3
+        scaled |= {key: scale * each for key, each in seconds.items() if key[0] == way}
+    rate = 5 * 4 * elements / parts["update"] / 1e6
+    device = replace(cluster.device, memory_gb_s=rate, stolen=0.0)  # what was lost is in the times
+    return scaled, replace(cluster, device=device)
+
+
+def predict_asleep(
+    found: dict[str, Any], cluster: Cluster, ranks: int
+) -> Iterator[tuple[str, float, float]]:
+    """Design, and milliseconds measured and predicted, of what `sleep` gave."""
+    cluster = replace(cluster, device=replace(cluster.device, held=0.0))
+    for design, parts in found.items():
+        sketch = Sketch(net_param(), sizes=parts["sizes"])
+        times, made = beside(seconds_of(sketch), parts, cluster, len(sketch.arena))
+        yield design, parts["ms"], predict(sketch, times, made, ranks, design)
+
+
+def main() -> None:
+    """Measure and print."""
+    job = find_job()
+    with job.together():
+        topology = discover(job)
+        found = links(job, topology) | {"asleep": sleep(job, topology)}
+        if job.rank == 0:
+            print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()
