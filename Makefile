@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check
 ITERATIONS ?= 3000
 
-.PHONY: help train test test-long test-quick test-lowest test-newest test-pythons test-gpu lint docs bench-cpu bench-data bench-gpu bench-setup bench-kernels bench-train bench-scaling bench-comm bench-comm-cpu bench-recurrent bench-infer clean fuzz bench-servers papers papers-gpu bench-predict bench-ranks
+.PHONY: help train test test-long test-quick test-lowest test-newest test-pythons test-gpu lint docs bench-cpu bench-data bench-gpu bench-setup bench-kernels bench-train bench-scaling bench-comm bench-comm-cpu bench-recurrent bench-infer clean fuzz bench-servers papers papers-gpu bench-predict bench-ranks grpc-peer
 .DELETE_ON_ERROR:
 
 help:
@@ -34,6 +34,7 @@ help:
 	@echo "make bench-infer  forward passes beside OpenCV and PyTorch; PYTHON=... on a GPU machine"
 	@echo "make bench-comm  all collectives on 2, 4 .. GPUs, beside NCCL"
 	@echo "make bench-comm-cpu  all collectives on CPUs, beside the MPI library's (MAX_MB=16)"
+	@echo "make grpc-peer  build/grpc_peer, plain gRPC in C++ for osucaffe bench rpc --peer (Debian: libgrpc++-dev)"
 	@echo "make bench-servers  parameter servers by each channel, beside a ring"
 	@echo "make papers     what the published systems' figures would be with our designs, predicted"
 	@echo "make papers-gpu  what of their figures is measured on GPUs (2 or more); PYTHON=..."
@@ -149,6 +150,10 @@ bench-ranks:
 
 bench-comm:
 	$(PYTHON) -m benchmarks.bench_comm --gpu
+
+grpc-peer:
+	mkdir -p build
+	$${CXX:-c++} -O2 -std=c++17 -o build/grpc_peer benchmarks/grpc_peer/grpc_peer.cc $$(pkg-config --cflags --libs grpc++)
 
 bench-servers: $(VENV)/dev.stamp
 	$(BIN)/python -m benchmarks.bench_servers

@@ -46,6 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add("--rate", metavar="RATE", default="10gbit", help="of that link, as tc has it (10gbit)")
     add("--out", metavar="DIR", help="write the results there, as Markdown and JSON")
+    add("--peer", metavar="FILE", help="gRPC in C++ beside it, which make grpc-peer builds")
     servers.add_waiting(add)
     add("--part", choices=("pair", "servers"), help=argparse.SUPPRESS)
 
@@ -55,6 +56,7 @@ def run(args: argparse.Namespace) -> None:
     if args.part:
         _measure(args)
         return
+    from ..comm.channels import cpp_peer
     from ..comm.channels.plain_grpc import import_grpc
     from ..comm.channels.rpc_report import write
 
@@ -69,7 +71,8 @@ def run(args: argparse.Namespace) -> None:
         rows = _start(args, "pair", [1, 1], made)
         rows += _start(args, "servers", [args.workers, args.servers], made)
     rate = args.rate if made else None
-    print(write(rows, args.workers, args.servers, args.out, rate))
+    peer = cpp_peer.measure(args.peer, rows, args.workers, args.servers) if args.peer else []
+    print(write(rows, args.workers, args.servers, args.out, rate, peer))
 
 
 def _start(

@@ -17,7 +17,7 @@ from osucaffe.comm.channels.channel import Channel
 from osucaffe.comm.channels.direct import find_direct
 from osucaffe.comm.channels.grpc_stream import GrpcStream
 from osucaffe.comm.channels.meeting import connect_all, own_address
-from osucaffe.comm.channels.peer import CHUNK, EAGER
+from osucaffe.comm.channels.peer import CHUNK, COPIED, EAGER
 from osucaffe.errors import UserError
 
 
@@ -56,7 +56,7 @@ def make(kind: str) -> Iterator[tuple[Any, Any]]:
     def work(rank: int, gather: Callable[[Any], list[Any]]) -> Channel | None:
         if kind == "grpc":
             return GrpcStream(rank, 2, gather, "127.0.0.1")
-        links = connect_all(rank, 2, gather, "127.0.0.1")
+        links = connect_all(rank, 2, gather, "127.0.0.1", local=kind == "direct")
         processes = find_direct(rank, gather) if kind == "direct" else {}
         return None if kind == "direct" and not processes else Adaptive(rank, 2, links, processes)
 
@@ -92,7 +92,7 @@ def values(count: int, seed: int = 0) -> np.ndarray:
     return np.random.default_rng(seed).integers(0, 256, count, np.uint8)
 
 
-SIZES = [0, 1, 1000, EAGER, EAGER + 1, CHUNK, 3 * CHUNK + 5]
+SIZES = [0, 1, 1000, COPIED, COPIED + 1, EAGER, EAGER + 1, CHUNK, 3 * CHUNK + 5]
 
 
 @pytest.mark.parametrize("late", [False, True], ids=["awaited", "unawaited"])
@@ -195,24 +195,28 @@ def test_a_peer_that_leaves_amid_a_message_is_told(pair: tuple[Adaptive, Adaptiv
         b.complete([waiting])
 
 
-def test_a_stranger_gets_no_connection() -> None:
+@pytest.mark.parametrize("local", [False, True])
+def test_a_stranger_gets_no_connection(local: bool) -> None:
     """It knows where the ranks listen, but not their token."""
 
     def work(rank: int, gather: Callable[[Any], list[Any]]) -> Any:
         def told(value: Any) -> list[Any]:
             found = gather(value)
-            if rank == 1 and isinstance(value, tuple):
-                with socket.create_connection(found[0]) as stranger:
+            if rank == 1 and len(value) < 32:  # not the token, but where to connect
+                with socket.socket(socket.AF_UNIX if local else socket.AF_INET) as stranger:
+                    stranger.connect(found[0])
                     stranger.recv(64)
                     stranger.sendall((1).to_bytes(4, "little") + bytes(32))
                     assert stranger.recv(1) == b""
             return found
 
-        return connect_all(rank, 2, told, "127.0.0.1")
+        return connect_all(rank, 2, told, "127.0.0.1", local=local)
 
     found = on_ranks(2, work)
     assert [list(links) for links in found] == [[1], [0]]
-    assert {link.getsockname()[0] for links in found for link in links.values()} == {"127.0.0.1"}
+    if not local:
+        names = {link.getsockname()[0] for links in found for link in links.values()}
+        assert names == {"127.0.0.1"}
     for links in found:
         for link in links.values():
             link.close()

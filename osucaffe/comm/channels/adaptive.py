@@ -2,11 +2,12 @@
 
 After the ideas of AR-gRPC (Biswas et al., 2018). Small messages leave at once, and all that wait
 for a peer leave in one call of the system (coalescing); where nobody receives yet, they are kept.
+A few KB are copied behind their header, which is quicker than to tell the system of each array.
 Large ones leave when the receiver has said that its memory is ready, which it does as soon as it
 begins to receive, so that mostly nobody waits for it; they go in chunks, between which small
 messages overtake; on one host they go straight from array to array, where the system permits it:
 into registered memory (`buffer`) by a plain copy, into other memory by the system's.
-Nothing is copied on the way from an array to the system, or back.
+Nothing else is copied on the way from an array to the system, or back.
 """
 
 from __future__ import annotations
@@ -20,8 +21,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from .channel import Channel
-from .peer import Peer, Request
+from .peer import Peer
 from .registered import Registered
+from .runs import Request
 
 _NAP = 5e-3
 """Seconds after which who waits looks at what another thread may have received."""
@@ -80,10 +82,9 @@ class Adaptive(Channel):
 
     def wait(self, requests: Sequence[Request]) -> None:
         self._look(0)
-        looks = 1
-        while not all(request.done for request in requests):
-            if self.busy:
-                os.sched_yield()
+        looks, left = 1, requests
+        while left := [request for request in left if not request.done]:
+            os.sched_yield()
             self._look(0 if self.busy or looks < self.spins else _NAP)
             looks += 1
 
@@ -95,10 +96,12 @@ class Adaptive(Channel):
 
     def _look(self, seconds: float) -> None:
         """Send what can be sent, and receive what has arrived, or arrives within so long."""
-        with self._lock:
-            self._flush()
-            full = self._leaving if seconds else ()
-            places = [place for place, peer in self._places.items() if peer in full]
+        places: list[int] = []
+        if self._leaving:
+            with self._lock:
+                self._flush()
+                if seconds and self._leaving:
+                    places = [at for at, peer in self._places.items() if peer in self._leaving]
         for place in places:
             self._arrivals.modify(place, select.EPOLLIN | select.EPOLLOUT)
         found = self._arrivals.poll(seconds)
@@ -116,7 +119,8 @@ class Adaptive(Channel):
                 finally:
                     if not peer.open:
                         self._arrivals.unregister(place)
-                self._leaving.add(peer)
+                if peer.waits:
+                    self._leaving.add(peer)
             self._flush()
 
     def _flush(self) -> None:

@@ -21,8 +21,9 @@ _NAP = 50e-6, 1e-3  # the first and the longest nap, seconds
 class Channel(ABC):
     """Ranks 0 .. size - 1 that send messages to one another.
 
-    busy: who waits keeps looking, and lets go of its core only for who else wants it; otherwise it
-    sleeps after a few looks.
+    Between two looks, who waits lets go of its core for who else wants it, which on full cores
+    brings what is awaited without a sleep. busy: it keeps looking; otherwise it sleeps after a few
+    looks.
     """
 
     spins = 50
@@ -83,13 +84,15 @@ class Pending:
     def poll(self) -> bool:
         """Do what is to be done for those that are complete now; whether there were any."""
         done = self._channel.complete(self._requests) if self._requests else []
+        if not done:
+            return False
         actions = [self._actions[index] for index in done]
         for index in sorted(done, reverse=True):
             del self._requests[index], self._actions[index]
         for action in actions:
             if action is not None:
                 action()
-        return bool(done)
+        return True
 
     def drain(self) -> None:
         """Return when none is left."""
@@ -113,8 +116,8 @@ class Pause:
             self._idle, self._nap = 0, _NAP[0]
             return
         self._idle += 1
-        if self._channel.busy:
+        if self._channel.busy or self._idle <= self._channel.spins:
             os.sched_yield()
-        elif self._idle > self._channel.spins:
+        else:
             self._channel.idle(self._nap)
             self._nap = min(2 * self._nap, _NAP[1])

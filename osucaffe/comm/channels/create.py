@@ -33,7 +33,8 @@ def make_channel(
         from .adaptive import Adaptive
 
         processes = find_direct(job.rank, job.gather) if direct else {}
-        links = connect_all(job.rank, job.size, job.gather, address)
+        local = all(len(each) == job.size - 1 for each in job.gather(processes))
+        links = connect_all(job.rank, job.size, job.gather, address, local=local)
         return Adaptive(job.rank, job.size, links, processes, busy=busy)
     if kind == "grpc":
         from .grpc_stream import GrpcStream

@@ -79,6 +79,6 @@ def _call(
 def _host() -> str:
     """What tells this host, its running system, and its processes' numbers, from others."""
     boot = Path("/proc/sys/kernel/random/boot_id")
-    names = Path("/proc/self/ns/pid")
-    where = os.readlink(names) if names.exists() else ""
+    spaces = [Path("/proc/self/ns") / each for each in ("pid", "net")]
+    where = "".join(os.readlink(each) for each in spaces if each.exists())
     return os.uname().nodename + (boot.read_text().strip() if boot.exists() else "") + where

@@ -17,29 +17,19 @@ import numpy as np
 from ...errors import UserError
 from .direct import write
 from .registered import Mapped, Place, Registered
-from .runs import Run, views_of
+from .runs import Request, Run, views_of
 
 EAGER = 128 << 10
 """Bytes of the largest message that is not waited for."""
 CHUNK = 512 << 10
 """Bytes of a large message that leave without letting others by."""
+COPIED = 8 << 10
+"""Bytes of the largest message that is copied behind its header: quicker than to tell the system of
+each array."""
 _STAGE = 64 << 10
 _VIEWS = 256  # arrays that one call of the system takes at most
 _HEADER = struct.Struct("<IIQ")  # kind, tag, bytes that follow
 _SMALL, _READY, _DATA, _DONE = range(4)
-
-
-class Request(Run):
-    """A message under way. size: its bytes."""
-
-    __slots__ = ("done", "size", "tag")
-
-    def __init__(self, arrays: Sequence[np.ndarray], tag: int) -> None:
-        views = views_of(arrays)
-        self.size = sum(map(len, views))
-        super().__init__(views, self.size)
-        self.tag = tag
-        self.done = False
 
 
 def _queues() -> defaultdict[int, deque[Any]]:
@@ -77,13 +67,18 @@ class Peer:
     # -- sending ---------------------------------------------------------------------------------
 
     def send(self, request: Request) -> None:
-        if request.size <= EAGER:
-            self._put(_SMALL, request.tag, request)
+        if request.size <= COPIED:
+            header = _HEADER.pack(_SMALL, request.tag, request.size)
+            message = b"".join((header, *request.arrays))  # type: ignore[arg-type]
+            self._queue([memoryview(message)], len(message))
+            self._ends.append((self._queued, request))
+        elif request.size <= EAGER:
+            self._put(_SMALL, request.tag, request.in_parts())
             self._ends.append((self._queued, request))
         elif self._wanted[request.tag]:
-            self._start(request, self._wanted[request.tag].popleft())
+            self._start(request.in_parts(), self._wanted[request.tag].popleft())
         else:
-            self._offered[request.tag].append(request)
+            self._offered[request.tag].append(request.in_parts())
 
     def _start(self, request: Request, told: np.ndarray) -> None:
         """Send a large message: to its places in the peer's memory, or else over the socket."""
@@ -103,11 +98,18 @@ class Peer:
         self._put(_DONE, request.tag, Run((), 0))
 
     def _put(self, kind: int, tag: int, run: Run) -> None:
-        out, count = self._out, _HEADER.size + run.nbytes
-        out.views.append(memoryview(_HEADER.pack(kind, tag, run.nbytes)))
-        out.views.extend(run.views)
-        out.nbytes += count
-        self._queued += count
+        header = _HEADER.pack(kind, tag, run.nbytes)
+        self._queue([memoryview(header), *run.views], len(header) + run.nbytes)
+
+    def _queue(self, views: Sequence[memoryview], nbytes: int) -> None:
+        self._out.views.extend(views)
+        self._out.nbytes += nbytes
+        self._queued += nbytes
+
+    @property
+    def waits(self) -> bool:
+        """Whether there is something to send."""
+        return bool(self._out.nbytes or self._large)
 
     def flush(self) -> bool:
         """Send what the system takes now; whether there is more."""
@@ -147,11 +149,11 @@ class Peer:
         if not large and early:
             found = early.popleft()
             self._check(request, found.nbytes)
-            request.fill(found.data)
-            request.done = True
+            request.take(found.data)
             return
         self._posted[large][request.tag].append(request)
         if large:
+            request.in_parts()
             places = [] if self._process is None else self._registered.places(request.views)
             told = views_of([np.array(places, np.int64)])
             self._put(_READY, request.tag, Run(told, sum(map(len, told))))
@@ -159,11 +161,11 @@ class Peer:
     def progress(self) -> None:
         """Receive what has arrived."""
         while True:
-            target, room = self._target, self._stage[self._have :]
+            target, room, direct = self._target, self._stage[self._have :], 0
             views = []
             if target is not None and not self._have:
                 views = target.head(self._expected)[:_VIEWS]
-            direct = sum(map(len, views))
+                direct = sum(map(len, views))
             try:
                 if views:
                     got = self._link.recvmsg_into([*views, room])[0]
@@ -201,6 +203,12 @@ class Peer:
                 break
             kind, tag, nbytes = _HEADER.unpack_from(self._stage, at)
             at += _HEADER.size
+            if kind == _SMALL and nbytes <= end - at and self._posted[False][tag]:
+                request = self._posted[False][tag].popleft()  # all of it is here, and awaited
+                self._check(request, nbytes)
+                request.take(self._stage[at : at + nbytes])
+                at += nbytes
+                continue
             self._begin(kind, tag, nbytes)
         self._have = end - at
         if at and self._have:
@@ -215,9 +223,10 @@ class Peer:
             target = posted[0]
             if kind == _SMALL:
                 self._check(target, nbytes)
+                target.in_parts()
         elif kind in (_SMALL, _READY):
             kept = np.empty(nbytes, np.uint8)
-            target = Request([kept], tag)
+            target = Request([kept], tag).in_parts()
             self._kept = kept
         else:
             raise self._gone(f"it sent {nbytes:,} bytes that nobody waits for")
@@ -244,10 +253,10 @@ class Peer:
             if not posted:
                 self._early[target.tag].append(kept)
                 return
-            target = posted[0]  # it was begun meanwhile
-            self._check(target, kept.nbytes)
-            target.fill(kept.data)
-        if not target.nbytes:
+            request = posted.popleft()  # it was begun meanwhile
+            self._check(request, kept.nbytes)
+            request.take(kept.data)
+        elif not target.nbytes:
             target.done = True
             queue = self._posted[target.size > EAGER][target.tag]
             if queue and queue[0] is target:

@@ -27,9 +27,10 @@ def write(
     servers: int,
     out: str | None,
     rate: str | None = None,
+    peer: Sequence[dict[str, Any]] = (),
 ) -> str:
     """Return the tables; write them, and the rows, into this folder if there is one. rate: of the
-    link between two hosts (None: all ranks are on one)."""
+    link between two hosts (None: all ranks are on one). peer: rows of `cpp_peer`."""
     import grpc
     import numpy
 
@@ -45,12 +46,12 @@ def write(
         "servers": servers,
         "rate": rate,
     }
-    text = _text(about, rows)
+    text = _text(about, rows) + _peer_table(rows, peer)
     if out is not None:
         folder = Path(out)
         folder.mkdir(parents=True, exist_ok=True)
         stem = f"rpc-{rate or 'cpu'}-{datetime.now(UTC).date().isoformat()}"
-        record = json.dumps({"about": about, "rows": list(rows)}, indent=2)
+        record = json.dumps({"about": about, "rows": list(rows), "cpp": list(peer)}, indent=2)
         (folder / f"{stem}.json").write_text(record + "\n")
         (folder / f"{stem}.md").write_text(text + "\n")
     return text
@@ -129,6 +130,44 @@ def _work_table(rows: Sequence[dict[str, Any]]) -> list[str]:
             )
         )
     return lines
+
+
+def _peer_table(rows: Sequence[dict[str, Any]], peer: Sequence[dict[str, Any]]) -> str:
+    """How much of the gain is Python's."""
+    if not peer:
+        return ""
+    heads = ["benchmark", "payload", "C++, µs of a call", "C++, calls/s", "C++, processor µs"]
+    heads += ["C++ / grpcio", "adaptive / C++", "by processor time"]
+    lines = [
+        "",
+        "",
+        "## Plain gRPC in C++",
+        "",
+        "The same calls by benchmarks/grpc_peer, between processes of this host, right after the "
+        "rest: no Python, and no copy to join a payload's buffers. C++ / grpcio, adaptive / C++: "
+        "how many times better; by processor time: the latter, of a call's processor time.",
+        "",
+        _row(heads),
+        _row(["---"] * 2 + ["---:"] * len(heads[2:])),
+    ]
+    for found in peer:
+        key = found["benchmark"], found["payload"]
+        (row,) = [row for row in rows if (row["benchmark"], row["payload"]) == key]
+        gain = ratio({**row, "adaptive": found})
+        lines.append(
+            _row(
+                [
+                    *key,
+                    f"{found['median_s'] * 1e6:,.0f}",
+                    f"{found['rpc_per_s']:,.0f}",
+                    f"{found['processor_s'] * 1e6:,.0f}",
+                    f"{gain:.2f}",
+                    f"{ratio(row) / gain:.2f}",
+                    f"{found['processor_s'] / row['adaptive']['processor_s']:.2f}",
+                ]
+            )
+        )
+    return "\n".join(lines)
 
 
 def ratio(row: dict[str, Any], way: str = "adaptive") -> float:

@@ -1,7 +1,9 @@
-"""Owns runs: the bytes of several arrays, one behind the other, sent or filled in parts."""
+"""Owns runs: the bytes of several arrays, one behind the other, sent or filled in parts; and the
+requests of a channel, mostly sent or filled at once."""
 
 from __future__ import annotations
 
+import io
 from collections import deque
 from collections.abc import Iterable, Sequence
 
@@ -63,3 +65,28 @@ class Run:
 def views_of(arrays: Sequence[np.ndarray]) -> list[memoryview]:
     """The bytes of each array that has any."""
     return [each.data.cast("B") for each in arrays if each.size]
+
+
+class Request(Run):
+    """A message under way. size: its bytes. It has views only once it is sent or filled in parts:
+    they cost more than all else that a small one needs."""
+
+    __slots__ = ("arrays", "done", "size", "tag")
+
+    def __init__(self, arrays: Sequence[np.ndarray], tag: int) -> None:
+        self.arrays = arrays
+        self.size = sum([each.nbytes for each in arrays])
+        self.tag = tag
+        self.done = False
+
+    def in_parts(self) -> Request:
+        """This one, with views."""
+        super().__init__(views_of(self.arrays), self.size)
+        return self
+
+    def take(self, source: memoryview) -> None:
+        """All of it is here: fill the arrays."""
+        reader = io.BytesIO(source)
+        for each in self.arrays:
+            reader.readinto(each)  # type: ignore[arg-type]
+        self.done = True
