@@ -184,10 +184,10 @@ def add_data(parser: argparse.ArgumentParser) -> None:
         "--cache",
         choices=("auto", "device", "host", "none"),
         default="auto",
-        help="where records stay once they were read: on the GPU that the net runs on (device), "
+        help="where records stay once they were read: on the GPU that the net runs on, or divided "
+        "among those of all ranks of one host where some have no room for all of them (device), "
         "decoded in the host's memory (host), or nowhere; by default (auto) on the GPU if there is "
-        "room for all of them, else divided among the GPUs of several ranks of one host, else "
-        "JPEGs and the like in the host's memory, if there is",
+        "room for all of them, else JPEGs and the like in the host's memory, if there is",
     )
 
 

@@ -212,7 +212,7 @@ def neighbours(args: argparse.Namespace, job: Job, topology: Topology) -> Neighb
     """The ranks among whose GPUs records may be divided: all of the job's, if they are on one host
     and each has its own."""
     alone = topology.own.gpu is None or topology.shares_gpu or len(topology.hosts) > 1
-    if job.size == 1 or alone or servers.count(args) or args.cache not in ("auto", "device"):
+    if job.size == 1 or alone or servers.count(args) or args.cache != "device":
         return None
     from ..comm.job import MpiJob
     from ..comm.neighbours import HostRanks

@@ -117,10 +117,8 @@ class Stream(Feed):
         neighbours = self.data_config.neighbours
         if neighbours is None:
             return False
-        room = SHARE * self.backend.uploads().room()
-        wishes = neighbours.gather((nbytes <= room, nbytes <= room * neighbours.size))
-        each_has_all, there_is_room = (all(wish) for wish in zip(*wishes, strict=True))
-        return not each_has_all and (there_is_room or self.data_config.cache == "device")
+        fits = nbytes <= SHARE * self.backend.uploads().room()
+        return not all(neighbours.gather(fits))
 
     def record_next(self, program: Program, cached: CachedBatches) -> Tensor:
         """Record what brings the row of `cached.ahead` that tells of the next batch."""

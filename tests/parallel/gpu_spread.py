@@ -39,7 +39,9 @@ def main() -> None:
 
         for shuffle in 0, 16:
             given = FORMATS / "mnist200_lmdb", MEAN + "crop_size: 20 mirror: true"
-            spread = make(*given, DataConfig(cache="auto", shuffle=shuffle, neighbours=neighbours))
+            spread = make(
+                *given, DataConfig(cache="device", shuffle=shuffle, neighbours=neighbours)
+            )
             places = spread.layers[0]._cached.places
             assert isinstance(places, SpreadPlaces)
             assert places.parts[0].shape[0] == -(-200 // job.size)
