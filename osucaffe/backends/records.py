@@ -63,6 +63,17 @@ class ImageEngine(ImageDecoder, Protocol):
     rate: float
     """Pixels a second."""
 
+    def decode_at(
+        self,
+        begins: np.ndarray,
+        sizes: np.ndarray,
+        parts: np.ndarray,
+        places: np.ndarray,
+        batch: Any,
+    ) -> list[bool]:
+        """As `decode`, of JPEGs of so many bytes at these addresses of the host's memory. parts:
+        (N, 4, 2)."""
+
     def pin(self, memory: np.ndarray) -> None:
         """Let copies from this memory, which begins with a page and stays, be quick."""
 

@@ -73,10 +73,11 @@ class Stream(Feed):
         """What the log calls it: the nets of a solver may each have a layer of this name."""
         return f"{self.title}, {self.phase}"
 
-    def readers(self, most: int) -> int:
-        """How many shall read: --readers, else at most so many, and this process's share."""
-        share = max(1, (os.cpu_count() or 1) // self.data_config.sharers)
-        return self.data_config.readers or min(most, share)
+    def readers(self, most: int, spare: float = 0) -> int:
+        """How many shall read: --readers, else at most so many, and this process's share of the
+        cores without what is to spare of it."""
+        share = (os.cpu_count() or 1) // self.data_config.sharers
+        return self.data_config.readers or min(most, max(1, share - int(spare * share)))
 
     def pipeline(
         self,

@@ -111,7 +111,7 @@ class Images(Stream):
                 fed,
                 dtypes=dtypes,
                 first=functools.partial(_allocate, found),
-                readers=self.readers(threads),
+                readers=self.readers(threads, spare=0.25),  # for what feeds the engine
                 depth=depth,
                 title=self.stream_title,
             )

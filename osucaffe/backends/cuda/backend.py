@@ -324,9 +324,7 @@ class Cuda(Backend):
         """The steps that run calls. Layouts of their flexible tensors are chosen from here on."""
         with shared_interpreter():
             steps = [translate_oom(step) for step in registry.prepare(self, calls)]
-        if "tuner" in self.__dict__:  # made when it is first needed
-            self.tuner.save()
-        if "cudnn" in self.__dict__:
+        if "cudnn" in self.__dict__:  # made when it is first needed
             self.cudnn.forget()
         return steps
 

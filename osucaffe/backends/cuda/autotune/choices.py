@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
+import os
+from collections.abc import Collection, Iterator
 
 from ..runtime.cache import cache_folder, keep
 
@@ -18,7 +21,6 @@ class Choices:
     def __init__(self, name: str) -> None:
         self.path = cache_folder() / f"{name}.json"
         self._chosen = self._read()
-        self._new: dict[str, tuple[str, float]] = {}
 
     def _read(self) -> dict[str, tuple[str, float]]:
         try:
@@ -33,15 +35,28 @@ class Choices:
         """What was chosen and the milliseconds it took, if it was."""
         return self._chosen.get(key)
 
-    def put(self, key: str, choice: str, taken: float) -> None:
-        """Remember a choice; `save` writes it."""
-        self._chosen[key] = self._new[key] = (choice, taken)
+    def put(self, key: str, choice: str, taken: float, known: Collection[str]) -> str:
+        """Remember a choice, or what another process has chosen meanwhile, if that is known:
+        processes that train the same net beside each other, and again, compute the same bits.
+        Returns it."""
+        chosen = choice, taken
+        with contextlib.suppress(OSError), self._locked():
+            written = self._read()
+            if key in written and written[key][0] in known:
+                chosen = written[key]
+            else:
+                content = json.dumps(written | {key: chosen}, indent=0, sort_keys=True)
+                keep(self.path, content.encode())
+        self._chosen[key] = chosen
+        return chosen[0]
 
-    def save(self) -> None:
-        """Write what is new, beside what others have written meanwhile."""
-        if not self._new:
-            return
-        content = self._read() | self._new
-        self._new = {}
-        with contextlib.suppress(OSError):
-            keep(self.path, json.dumps(content, indent=0, sort_keys=True).encode())
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Nobody else writes meanwhile, where the file system can do that."""
+        folder = os.open(self.path.parent, os.O_RDONLY)
+        try:
+            with contextlib.suppress(OSError):
+                fcntl.flock(folder, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(folder)

@@ -93,10 +93,6 @@ class Tuner:
         """The step of the fastest candidate, at once."""
         return self.begin(call, providers).step()
 
-    def save(self) -> None:
-        """Write what was chosen to disk."""
-        self._choices.save()
-
     def fastest(self, call: CudaCall, providers: Sequence[Provider]) -> Candidate:
         """The candidate that was chosen for a call like this one, or is now; the call notes it."""
         key = signature(call)
@@ -106,10 +102,10 @@ class Tuner:
                 call.implementation = f"{provider.name}: {name}"
                 return found
         self._tell()
-        timed = self._time(call, providers)
-        best = min(self._agreeing(call, timed), key=lambda each: each.milliseconds)
+        fine = {each.name: each for each in self._agreeing(call, self._time(call, providers))}
+        best = min(fine.values(), key=lambda each: each.milliseconds)
+        best = fine[self._choices.put(key, best.name, best.milliseconds, fine)]
         best.provider.chosen(best.candidate.name)
-        self._choices.put(key, best.name, best.milliseconds)
         call.implementation = best.name
         log.debug("%s %s: %s, %.4f ms", call.layer, call.name, best.name, best.milliseconds)
         return best.candidate

@@ -13,8 +13,6 @@ from ctypes import byref, c_char, c_char_p, c_float, c_int, c_size_t, c_uint8, c
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from ....errors import UserError
 from ...tensor import Shape
 
@@ -142,6 +140,13 @@ class CodecError(RuntimeError):
     """A call that failed."""
 
 
+class Source(NamedTuple):
+    """A JPEG in the host's memory: where it begins, and its bytes."""
+
+    address: int
+    size: int
+
+
 class Target(NamedTuple):
     """Memory for an image: where it begins, (height, width), and from one row to the next."""
 
@@ -205,23 +210,23 @@ class Decoding:
         self._found = ImageInfo()
 
     def decode(
-        self, jpegs: Sequence[memoryview], targets: Sequence[Target], channels: int, stream: int
+        self, sources: Sequence[Source], targets: Sequence[Target], channels: int, stream: int
     ) -> list[bool]:
         """Decode JPEGs, gray or BGR, to memory of the device: there when the CUDA stream is. For
         each, whether it is done: one that has other extents than its target is not."""
-        done = [False] * len(jpegs)
-        taken = self._take(jpegs, targets, channels, stream)
+        done = [False] * len(sources)
+        taken = self._take(sources, targets, channels, stream)
         if taken:
             for number, status in zip(taken, self._run(len(taken)), strict=True):
                 done[number] = status == _SUCCESS
         return done
 
     def _take(
-        self, jpegs: Sequence[memoryview], targets: Sequence[Target], channels: int, stream: int
+        self, sources: Sequence[Source], targets: Sequence[Target], channels: int, stream: int
     ) -> list[int]:
         """Fill the handles; the numbers of the JPEGs that have some, in order."""
-        if len(jpegs) > len(self._streams):
-            more = c_void_p * len(jpegs)
+        if len(sources) > len(self._streams):
+            more = c_void_p * len(sources)
             self._streams, self._images = more(*self._streams), more(*self._images)
         quick, instance, item = self._codec.quick, self._codec.instance, ctypes.sizeof(c_void_p)
         read, make = quick.nvimgcodecCodeStreamCreateFromHostMem, quick.nvimgcodecImageCreate
@@ -231,19 +236,18 @@ class Decoding:
             color_spec=colours, chroma_subsampling=sampling, sample_format=order, num_planes=1,
             buffer_kind=self._kind, cuda_stream=stream,
         )  # fmt: skip
-        plane, source = info.plane_info[0], found.plane_info[0]
+        plane, stored = info.plane_info[0], found.plane_info[0]
         plane.num_channels, plane.sample_type = channels, _UINT8
         told, given = byref(found), byref(info)
         taken: list[int] = []
-        for number, (jpeg, target) in enumerate(zip(jpegs, targets, strict=True)):
+        for number, ((address, size), target) in enumerate(zip(sources, targets, strict=True)):
             at = len(taken)
-            data = np.frombuffer(jpeg, np.uint8).__array_interface__["data"][0]
             handle = byref(self._streams, at * item)
-            if read(instance, handle, c_void_p(data), c_size_t(len(jpeg)), None):
+            if read(instance, handle, c_void_p(address), c_size_t(size), None):
                 continue
             if tell(c_void_p(self._streams[at]), told):
                 continue
-            if (source.height, source.width) != target.extents:
+            if (stored.height, stored.width) != target.extents:
                 continue
             plane.height, plane.width = target.extents
             plane.row_stride, info.buffer = target.row, target.address

@@ -18,8 +18,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def remember(name: str, **chosen: str) -> Choices:
     choices = Choices(name)
     for key, choice in chosen.items():
-        choices.put(key, choice, 0.25)
-    choices.save()
+        assert choices.put(key, choice, 0.25, [choice]) == choice
     return choices
 
 
@@ -33,19 +32,25 @@ def test_a_choice_outlives_the_process() -> None:
 
 def test_others_may_write_at_the_same_time() -> None:
     mine, theirs = Choices("device"), Choices("device")
-    mine.put("a", "x", 1.0)
-    theirs.put("b", "y", 2.0)
-    mine.save()
-    theirs.save()
+    assert mine.put("a", "x", 1.0, ["x", "z"]) == "x"
+    assert theirs.put("b", "y", 2.0, ["y"]) == "y"
     assert Choices("device").get("a") == ("x", 1.0)
     assert Choices("device").get("b") == ("y", 2.0)
 
 
-def test_nothing_is_written_where_nothing_is_new(folder: Path) -> None:
-    path = remember("device", a="x").path
-    path.unlink()
-    Choices("device").save()
-    assert not path.exists()
+def test_of_two_choices_the_first_stays() -> None:
+    mine, theirs = Choices("device"), Choices("device")
+    assert mine.put("a", "x", 1.0, ["x", "z"]) == "x"
+    assert theirs.put("a", "z", 0.9, ["x", "z"]) == "x"
+    assert theirs.get("a") == ("x", 1.0)
+    assert Choices("device").get("a") == ("x", 1.0)
+
+
+def test_a_choice_that_is_gone_is_replaced() -> None:
+    mine, theirs = Choices("device"), Choices("device")
+    mine.put("a", "x", 1.0, ["x", "z"])
+    assert theirs.put("a", "z", 0.9, ["z"]) == "z"
+    assert Choices("device").get("a") == ("z", 0.9)
 
 
 def test_nothing_is_left_beside_the_file(folder: Path) -> None:

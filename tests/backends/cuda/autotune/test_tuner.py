@@ -101,7 +101,6 @@ def test_the_fastest_is_chosen_once(call: CudaCall) -> None:
     assert chosen(call, first, second) == "fast"
     assert len(first.made + second.made) == 3
     assert call.implementation == "a: fast"
-    call.backend.tuner.save()
     call.backend.tuner = Tuner(call.backend, "none")
     call.implementation = ""
     assert chosen(call, Offered("a", fast=9.0, other=0.1)) == "fast"
@@ -174,7 +173,6 @@ def test_candidates_are_built_when_the_call_is_known(call: CudaCall) -> None:
     tuner.begin(new_call(call.backend), [eager, lazy])  # one like it
     assert eager.built == ["a", "b"]
     pending.step()
-    tuner.save()
     call.backend.tuner = Tuner(call.backend, "none")
     known = Offered("eager", a=1.0, b=2.0)
     call.backend.tuner.begin(call, [known, lazy])

@@ -11,7 +11,7 @@ import pytest
 import simplejpeg
 
 from osucaffe.backends.cuda.libraries import nvimagecodec, nvimagecodec_api
-from osucaffe.backends.cuda.libraries.nvimagecodec_api import CPU_ONLY, HW_GPU_ONLY, Target
+from osucaffe.backends.cuda.libraries.nvimagecodec_api import CPU_ONLY, HW_GPU_ONLY, Source, Target
 
 CODEC = "nvidia.nvimgcodec"
 
@@ -32,11 +32,11 @@ class FakeCodec:
         return self
 
     def decode(
-        self, jpegs: Sequence[memoryview], targets: Sequence[Target], channels: int, stream: int
+        self, sources: Sequence[Source], targets: Sequence[Target], channels: int, stream: int
     ) -> list[bool]:
         return [
-            self._decode(bytes(jpeg), target, channels)
-            for jpeg, target in zip(jpegs, targets, strict=True)
+            self._decode(ctypes.string_at(*source), target, channels)
+            for source, target in zip(sources, targets, strict=True)
         ]
 
     def _decode(self, jpeg: bytes, target: Target, channels: int) -> bool:

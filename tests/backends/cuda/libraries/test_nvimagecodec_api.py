@@ -18,6 +18,7 @@ from osucaffe.backends.cuda.libraries.nvimagecodec_api import (
     NO_DEVICE,
     Codec,
     Decoding,
+    Source,
     Struct,
     Target,
 )
@@ -91,7 +92,12 @@ def test_the_library_decodes_on_the_cpu_and_survives_what_is_none() -> None:
             sources = [[*good, *bad][number] for number in order]
             out = np.full((count, height, width + pad, channels), 7, np.uint8)
             targets = [Target(each.ctypes.data, (height, width), row) for each in out]
-            done = decoding.decode([memoryview(each) for each in sources], targets, channels, 0)
+            memory = [np.frombuffer(each or b"0", np.uint8) for each in sources]
+            given = [
+                Source(each.ctypes.data, len(source))
+                for each, source in zip(memory, sources, strict=True)
+            ]
+            done = decoding.decode(given, targets, channels, 0)
             assert (out[:, :, width:] == 7).all()
             for number, source, ok, image in zip(order, sources, done, out, strict=True):
                 if number < len(good):
