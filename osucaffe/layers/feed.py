@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import time
 from collections.abc import Callable, Sequence
 
 from ..backends.primitives import Program
@@ -13,6 +14,7 @@ from ..data.cache import CachedBatches
 from ..data.pipeline import Buffer, Fill, Pipeline, Threads, Workers
 from ..data.processes import Processes, worth_processes
 from ..data.room import SHARE, may_stay
+from ..data.waiting import Waiting
 from ..layers.base import Layer
 
 
@@ -130,7 +132,15 @@ class Stream(Feed):
         return row
 
     def next(self) -> list[Buffer]:
-        return self._pipeline.next()
+        asked = time.monotonic()
+        batch = self._pipeline.next()
+        self._waited.note(asked, time.monotonic())
+        return batch
+
+    @functools.cached_property
+    def _waited(self) -> Waiting:
+        decodes = self.data_config.decode == "host" and self.image_decoder is not None
+        return Waiting(self.stream_title, "--readers" + " and --decode" * decodes)
 
     def split(self, rank: int, ranks: int) -> None:
         super().split(rank, ranks)
