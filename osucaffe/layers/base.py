@@ -153,7 +153,7 @@ class Layer:
 
         return caffe_pb2.ParamSpec()
 
-    def needs_gradient(self, index: int) -> bool:
+    def parameter_wanted(self, index: int) -> bool:
         """Whether a parameter needs its gradient (its lr_mult is not 0)."""
         return self.need_gradients[index]
 
