@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check
 ITERATIONS ?= 3000
 
-.PHONY: help train test test-long test-quick test-lowest test-newest test-pythons test-gpu lint docs bench-cpu bench-data bench-gpu bench-setup bench-kernels bench-train bench-scaling bench-comm bench-comm-cpu bench-recurrent bench-infer clean fuzz bench-servers papers papers-gpu bench-predict bench-ranks grpc-peer
+.PHONY: help train test test-long test-quick test-lowest test-newest test-pythons test-gpu lint docs bench-cpu bench-data bench-gpu bench-setup bench-kernels bench-train bench-scaling bench-comm bench-comm-cpu bench-recurrent bench-infer clean fuzz bench-servers papers papers-gpu bench-predict bench-comm-profile bench-ranks grpc-peer
 .DELETE_ON_ERROR:
 
 help:
@@ -31,7 +31,7 @@ help:
 	@echo "make bench-train  whole programs that train from files, beside PyTorch's; PYTHON=... on a GPU machine"
 	@echo "make bench-scaling  training on 2 and 4 GPUs, beside PyTorch DDP"
 	@echo "make bench-recurrent  an LSTM beside torch.nn.LSTM; PYTHON=... on a GPU machine"
-	@echo "make bench-infer  forward passes beside OpenCV and PyTorch; PYTHON=... on a GPU machine"
+	@echo "make bench-infer  forward passes beside OpenCV, ONNX Runtime and PyTorch; PYTHON=... on a GPU machine"
 	@echo "make bench-comm  all collectives on 2, 4 .. GPUs, beside NCCL"
 	@echo "make bench-comm-cpu  all collectives on CPUs, beside the MPI library's (MAX_MB=16)"
 	@echo "make grpc-peer  build/grpc_peer, plain gRPC in C++ for osucaffe bench rpc --peer (Debian: libgrpc++-dev)"
@@ -39,6 +39,7 @@ help:
 	@echo "make papers     what the published systems' figures would be with our designs, predicted"
 	@echo "make papers-gpu  what of their figures is measured on GPUs (2 or more); PYTHON=..."
 	@echo "make bench-ranks  several ranks on a GPU under MPS, by --ranks_per_gpu auto; PYTHON=..."
+	@echo "make bench-comm-profile  processor time that train --comm_profile costs"
 	@echo "make bench-predict  predictions beside real runs, on this machine and between namespaces"
 	@echo "make clean      remove the environment, the data and everything else made here"
 
@@ -168,6 +169,9 @@ papers: $(VENV)/run.stamp
 papers-gpu: bench-comm bench-scaling bench-ranks bench-gpu
 	$(PYTHON) models/edsr/photographs.py --out data/photographs --pixels 0.45
 	$(PYTHON) -m benchmarks.super_resolution --gpu 0
+
+bench-comm-profile: $(VENV)/dev.stamp
+	$(BIN)/python -m benchmarks.bench_comm_profile
 
 bench-predict: $(VENV)/dev.stamp data/mnist/mnist_train_lmdb/data.mdb
 	$(BIN)/python -m benchmarks.bench_predict

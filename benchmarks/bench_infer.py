@@ -1,6 +1,9 @@
-"""Owns `make bench-infer`: forward passes of deploy nets, osucaffe beside OpenCV's dnn and PyTorch.
+"""Owns `make bench-infer`: forward passes of deploy nets, osucaffe beside OpenCV's dnn, ONNX
+Runtime and PyTorch.
 
-All sides read the same prototxt and .caffemodel; their outputs are compared in the same run.
+All sides have the same prototxt and .caffemodel, ONNX Runtime what `osucaffe export` makes of them;
+their outputs are compared in the same run. Cases that are not measured anew stay in the results of
+the same day and machine.
 """
 
 from __future__ import annotations
@@ -17,17 +20,19 @@ from typing import Any
 import numpy as np
 
 from . import results
-from .infer import write_files
+from .infer import write_files, write_onnx
 from .measure import Worker, alternate
 
 THREADS = 2
 GPU_MODES = ("graph", "compile")
 """What PyTorch runs as on a GPU; its best counts."""
+ONNX_RUNTIME = {"framework": "onnxruntime forward", "mode": ""}
 
 
 @dataclass(frozen=True)
 class Case:
-    """One row. precision: "cpu", or a GPU's. goal: the ratio that is aimed at."""
+    """One row. precision: "cpu", or a GPU's. goal: the ratio to the best of OpenCV and PyTorch that
+    is aimed at."""
 
     model: str
     batch: int
@@ -56,9 +61,11 @@ BOUNDS = {"cpu": 1e-5, "fp32": 1e-5, "tf32": 2e-2, "bf16": 0.2}
 def measure_case(
     case: Case, peers: list[dict[str, Any]], rounds: int, seconds: float, folder: Path
 ) -> dict[str, Any]:
-    """What a case took on each side, in turns; the ratio is to the fastest peer."""
+    """What a case took on each side, in turns; the ratio is to the fastest peer with a goal."""
     job = {"model": case.model, "threads": THREADS, "precision": case.precision}
-    job |= write_files(case.model, case.batch, folder)
+    job |= (files := write_files(case.model, case.batch, folder))
+    if ONNX_RUNTIME in peers:
+        job |= write_onnx(files)
     jobs = [{"framework": "osucaffe forward", "mode": ""}, *peers]
     with ExitStack() as stack:
         workers = [
@@ -69,23 +76,27 @@ def measure_case(
         ours = workers[0]
         sides = [_summary(worker, case.batch) for worker in workers]
         found = [np.load(folder / f"{i}.npy").ravel() for i in range(len(jobs))]
-    for side, outputs in zip(sides[1:], found[1:], strict=True):
+    for worker, side, outputs in zip(workers[1:], sides[1:], found[1:], strict=True):
         side["difference"] = float(np.abs(found[0] - outputs).max() / np.abs(outputs).max())
         if side["difference"] > BOUNDS[case.precision]:
             sys.exit(f"{case}: {side['name']}'s outputs differ by {side['difference']:.1e}")
-    best = min(range(1, len(workers)), key=lambda i: workers[i].median)
-    pairs = zip(workers[best].run_medians, ours.run_medians, strict=True)
-    ratios = sorted(theirs / mine for theirs, mine in pairs)
+        pairs = zip(worker.run_medians, ours.run_medians, strict=True)
+        side["ratios"] = sorted(round(theirs / mine, 2) for theirs, mine in pairs)
+        side["ratio"] = round(float(np.median(side["ratios"])), 2)
+    aimed_at = [side for each, side in zip(jobs, sides, strict=True) if each != ONNX_RUNTIME][1:]
+    best = min(aimed_at, key=lambda side: float(side["median_ms"]))
     return {
         "model": case.model,
         "batch": case.batch,
         "precision": case.precision,
         "goal": case.goal,
         "sides": sides,
-        "peer": sides[best]["name"],
-        "ratio": round(float(np.median(ratios)), 2),
-        "ratios": [round(ratio, 2) for ratio in ratios],
+        "peer": best["name"],
+        "ratio": best["ratio"],
+        "ratios": best["ratios"],
         "others_share": round(others, 3),
+        "rounds": rounds,
+        "seconds": seconds,
     }
 
 
@@ -97,33 +108,53 @@ def _summary(worker: Worker, batch: int) -> dict[str, Any]:
         "version": worker.notes["version"],
         "median_ms": round(worker.median * 1e3, 4),
         "p99_ms": round(float(np.percentile(times, 99)) * 1e3, 4),
+        "processor_ms": round(float(np.median(worker.processor)) * 1e3, 4),
         "images_per_second": round(batch / worker.median, 1),
         "memory_mib": round(memory / 2**20),
         "setup_s": round(worker.notes["setup"], 2),
     }
 
 
+def with_case(cases: list[dict[str, Any]], new: dict[str, Any]) -> list[dict[str, Any]]:
+    """The cases with a new one in place of what was measured of it before, in the order of CPU and
+    GPU."""
+
+    def key(case: dict[str, Any]) -> tuple[Any, ...]:
+        return case["model"], case["batch"], case["precision"]
+
+    order = [(each.model, each.batch, each.precision) for each in CPU + GPU]
+    kept = {key(case): case for case in [*cases, new]}
+    return sorted(
+        kept.values(), key=lambda case: order.index(k) if (k := key(case)) in order else len(order)
+    )
+
+
 def render(record: dict[str, Any]) -> str:
     """The record as Markdown."""
     columns = (
-        "net, batch, precision", "side", "median ms", "99th percentile ms", "images/s",
-        "memory MiB", "set-up s", "outputs differ by", "ratio", "goal",
+        "net, batch, precision", "side", "median ms", "99th percentile ms", "processor ms",
+        "images/s", "memory MiB", "set-up s", "outputs differ by", "ratio", "goal",
     )  # fmt: skip
     rows = []
     for case in record["cases"]:
-        name = f"{case['model']} {case['batch']} {case['precision']}"
-        for index, side in enumerate(case["sides"]):
+        name, goal = f"{case['model']} {case['batch']} {case['precision']}", f"≥ {case['goal']}"
+        for side in case["sides"]:
+            aimed_at = side["name"] == case["peer"]
+            judged = case if aimed_at else side
             difference = f"{side['difference']:.0e}" if "difference" in side else "–"
-            ends = ("", "")
-            if index == 0:
-                low, high = case["ratios"][0], case["ratios"][-1]
-                ends = (f"**{case['ratio']}** ({low}–{high})", f"≥ {case['goal']}")
+            ratio = ""
+            if "ratios" in judged and side is not case["sides"][0]:
+                low, high = judged["ratios"][0], judged["ratios"][-1]
+                ratio = f"**{judged['ratio']}** ({low}–{high})"
             rows.append(
-                (name if index == 0 else "", side["name"], side["median_ms"], side["p99_ms"],
-                 side["images_per_second"], side["memory_mib"], side["setup_s"], difference, *ends)
+                (name, side["name"], side["median_ms"], side["p99_ms"],
+                 side.get("processor_ms", ""), side["images_per_second"], side["memory_mib"],
+                 side["setup_s"], difference, ratio, goal if aimed_at else "")
             )  # fmt: skip
+            name = ""
     machine = record["machine"]
     others = max(case["others_share"] for case in record["cases"])
+    runs = {f"{case['rounds']} runs each of {case['seconds']} s" for case in record["cases"]}
     versions = {
         side["name"].split()[0]: side["version"]
         for case in record["cases"]
@@ -135,15 +166,16 @@ Written by `make bench-infer` on {record["date"]}.
 
 - {record["device"] or machine["cpu"]}; {machine["cores"]} cores, {THREADS} threads each
 - {", ".join(f"{name} {version}" for name, version in versions.items())}
-- {record["rounds"]} runs each of {record["seconds"]} s, in turns; medians of the runs' medians
+- {" or ".join(sorted(runs))}, in turns; medians of the runs' medians
 - other processes took up to {others:.0%} of the machine while these ran
 
 {results.table(columns, rows)}
 
 - Deploy nets of `models/`, the same prototxt and weights on all sides. On the CPU a pass writes the
   input and reads the output; on a GPU the batch is there, and the device is waited for.
-- Ratio: the fastest peer's time over osucaffe's, run by run (median, least and most): above 1
-  osucaffe is faster.
+- Ratio: the peer's time over osucaffe's, run by run (median, least and most): above 1 osucaffe is
+  faster. The goal is for the fastest of OpenCV and PyTorch.
+- Processor ms: what a pass took of all processors together, threads that wait in a loop included.
 - Memory: on the CPU what the process held at most beyond what it held after its imports; on a GPU
   the most that was held there.
 """
@@ -169,6 +201,8 @@ def main() -> None:
         device = cupy.cuda.runtime.getDeviceProperties(0)["name"].decode()
     else:
         peers = [{"framework": "opencv forward", "mode": ""}]
+        if all(importlib.util.find_spec(name) for name in ("onnx", "onnxruntime")):
+            peers.append(ONNX_RUNTIME)
         if importlib.util.find_spec("torch") is not None:
             peers.append({"framework": "torch forward", "mode": "eager"})
     cases = [
@@ -182,15 +216,17 @@ def main() -> None:
         "date": results.today(),
         "machine": results.machine(),
         "device": device,
-        "rounds": options.rounds,
-        "seconds": options.seconds,
         "cases": [],
     }
     name = f"infer-{device.lower().replace(' ', '-') or 'cpu'}-{record['date']}"
+    before = results.earlier(name, options.out)
+    if before.get("machine") == record["machine"]:
+        given = {key: before[key] for key in ("rounds", "seconds") if key in before}
+        record["cases"] = [given | case for case in before["cases"]]
     with tempfile.TemporaryDirectory() as folder:
         for case in cases:
             measured = measure_case(case, peers, options.rounds, options.seconds, Path(folder))
-            record["cases"].append(measured)
+            record["cases"] = with_case(record["cases"], measured)
             sides = ", ".join(
                 f"{each['name']} {each['median_ms']} ms" for each in measured["sides"]
             )

@@ -13,11 +13,12 @@ import argparse
 import gc
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from osucaffe.backends.cuda.autotune.candidate import Candidate, Provider
+from osucaffe.backends.cuda.autotune.choices import Choices
 from osucaffe.backends.cuda.autotune.tuner import Timed, Tuner, signature
 from osucaffe.backends.cuda.registry import CudaCall
 from osucaffe.errors import UserError
@@ -36,7 +37,7 @@ FAMILIES = {
     "all fused by cuDNN": ("cudnn fused",),
     "all own kernels": (
         "small_mma", "small_mma_wgrad", "implicit_gemm_tf32", "wgrad_tf32",
-        "depthwise", "small product",
+        "depthwise", "few_channels", "small product",
     ),
 }  # fmt: skip
 """Providers that share code, and would go together: those whose names contain one of these."""
@@ -46,15 +47,23 @@ WORTH = 0.02
 """The part of an iteration that a provider is to save on some net."""
 
 
-class Census(Tuner):
-    """A tuner that asks every provider, and knows how long the best candidate of each takes.
+class Unwritten(Choices):
+    """Choices of this process alone: nothing of other runs, and nothing for them."""
 
-    It remembers nothing of other runs, and leaves nothing to them.
-    """
+    def __init__(self) -> None:
+        self._chosen = {}
+
+    def put(self, key: str, choice: str, taken: float, known: Collection[str]) -> str:
+        self._chosen[key] = choice, taken
+        return choice
+
+
+class Census(Tuner):
+    """A tuner that asks every provider, and knows how long the best candidate of each takes."""
 
     def __init__(self, backend: Any) -> None:
         super().__init__(backend, "census")
-        self._choices._chosen.clear()
+        self._choices = Unwritten()
         self._timings: dict[str, Timings] = {}
         self.calls: list[Timings] = []
         """Of each call of the nets that was prepared, in order."""
@@ -71,9 +80,6 @@ class Census(Tuner):
         if call.trial is None:  # not a part of what another provider tries
             self.calls.append(self._timings[signature(call)])
         return chosen
-
-    def save(self) -> None:
-        """Nothing is kept."""
 
     def _time(self, call: CudaCall, providers: Sequence[Provider]) -> list[Timed]:
         timed: list[Timed] = []

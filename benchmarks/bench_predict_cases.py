@@ -12,7 +12,7 @@ COLLECTIVES = (
     ("broadcast", "chain"),
     ("reduce", "chain_binomial"),
 )
-SIZES = (64 << 10, 1 << 20, 4 << 20)
+SIZES = (64 << 10, 256 << 10, 1 << 20)
 TRAINED = ("SC-B", "SC-OBR", "all-reduce behind", "all-reduce", "sharded")
 BUCKET = 256 << 10
 

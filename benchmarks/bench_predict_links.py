@@ -11,36 +11,50 @@ from osucaffe.comm.create import CommConfig, make_communicator
 from osucaffe.comm.host import HostMath
 from osucaffe.comm.topology import Topology
 
-PINGS = (64, 16 << 10, 256 << 10, 1 << 20, 4 << 20)
-REPEAT = 18
-LATE = 0.4
+STEPS = (64, 16 << 10, 64 << 10, 256 << 10, 1 << 20)
+REPEAT = 9
+LATE, LATE_SIZES = 1.0, (64 << 10, 1 << 20, 4 << 20)
 
 
 def links(job: Any, topology: Topology) -> dict[str, Any]:
-    """One-way microseconds by bytes between the first and the last rank, the same of what was sent
-    before it was wanted, and bytes that a rank adds in a second."""
-    comm = make_communicator(job, topology, CommConfig("mpi"))
-    found: dict[str, Any] = {"ping": {nbytes: ping(job, comm, nbytes) for nbytes in PINGS}}
-    found["late"] = {nbytes: late(job, comm, nbytes) for nbytes in PINGS}
+    """Microseconds by bytes of a step in which each rank sends to one and receives from another,
+    the same of what was sent before it was wanted, and bytes that a rank adds in a second."""
+    comm = make_communicator(job, topology, CommConfig("mpi", "ring"))
+    found: dict[str, Any] = {"step": {nbytes: step(job, comm, nbytes) for nbytes in STEPS}}
+    found["late"] = {nbytes: late(job, comm, nbytes) for nbytes in LATE_SIZES}
     found["adding"] = float(np.mean(job.gather(adding())))
     comm.close()
     return found
 
 
-def ping(job: Any, comm: Any, nbytes: int) -> float:
-    """Microseconds one way, between the first and the last rank."""
-    array, times, last = np.zeros(nbytes // 4, np.float32), [], job.size - 1
+def step(job: Any, comm: Any, nbytes: int) -> float:
+    """Microseconds of a step of a ring: all ranks send and receive at once, as they do in most
+    operations. (What one message takes one way is less: the acknowledgments of what comes share the
+    link with what goes, and ranks share cores.)"""
+    array = np.zeros(job.size * nbytes // 4, np.float32)
+
+    def gather() -> None:
+        comm.all_gather(array)
+
+    return least(job, gather, in_a_row(nbytes)) / (job.size - 1)
+
+
+def in_a_row(nbytes: int) -> int:
+    """Operations that are timed together, as ranks do not begin at the same moment: of large sizes
+    as many of each, so what a rested link lets through at once is in all rows alike."""
+    return 6 if nbytes < 1 << 18 else 2
+
+
+def least(job: Any, run: Any, count: int = 1) -> float:
+    """Microseconds of one: of the fastest of some rows of so many, each of its slowest rank."""
+    times = []
     for _ in range(REPEAT):
         job.barrier()
         start = time.perf_counter()
-        if job.rank == 0:
-            comm.transfer(array, to=last)
-            comm.transfer(array, source=last)
-        elif job.rank == last:
-            comm.transfer(array, source=0)
-            comm.transfer(array, to=0)
-        times.append((time.perf_counter() - start) / 2 * 1e6)
-    return min(times)
+        for _ in range(count):
+            run()
+        times.append((time.perf_counter() - start) / count)
+    return min(map(max, zip(*job.gather(times), strict=True))) * 1e6
 
 
 def late(job: Any, comm: Any, nbytes: int) -> float:

@@ -25,29 +25,16 @@ from osucaffe.comm.create import CommConfig, make_communicator
 from osucaffe.comm.job import find_job
 from osucaffe.comm.topology import discover
 from osucaffe.net import Net
-from osucaffe.proto import read_solver
 from osucaffe.solvers import Solver
 
 from .bench_predict_cases import COLLECTIVES, SIZES, TRAINED
-from .bench_predict_links import links
-from .bench_predict_training import sleep, train
+from .bench_predict_links import REPEAT, in_a_row, least, links
+from .bench_predict_training import lenet, sleep, train
 
-LAYERS = 40
+LAYERS = 20
 """The fastest of as many passes counts: the machine has other work."""
-REPEAT = 9
 BESIDE = 256 << 10
 """Bytes of the sums beside which passes are timed."""
-
-
-def least(job: Any, run: Any) -> float:
-    """Microseconds of the fastest of some repetitions, each of its slowest rank."""
-    times = []
-    for _ in range(REPEAT):
-        job.barrier()
-        start = time.perf_counter()
-        run()
-        times.append(time.perf_counter() - start)
-    return min(map(max, zip(*job.gather(times), strict=True))) * 1e6
 
 
 def layers(job: Any, net: Net) -> list[tuple[str, str, float, float]]:
@@ -123,16 +110,17 @@ def main() -> None:
             comm = make_communicator(job, topology, CommConfig("mpi", algorithm))
             for nbytes in SIZES:
                 array = np.zeros(nbytes // 4, np.float32)
-                took = least(job, partial(getattr(comm, operation), array))
+                run = partial(getattr(comm, operation), array)
+                took = least(job, run, in_a_row(nbytes))
                 found["collectives"].append([operation, algorithm, nbytes, took])
             comm.close()
         found["asleep"] = sleep(job, topology)
-        net = Solver(read_solver(file), Cpu(threads=1), file=file).net
+        net = Solver(lenet(file), Cpu(threads=1), file=file).net
         found["layers"] = layers(job, net)
         found["stolen"], found["held"] = beside(job, topology, net)
         found["iterations"] = {}
         for design in TRAINED:
-            found["iterations"][design] = train(job, topology, read_solver(file), design)
+            found["iterations"][design] = train(job, topology, lenet(file), design)
         if job.rank == 0:
             print(json.dumps(found))
 

@@ -24,23 +24,25 @@ from osucaffe.comm.create import CommConfig
 from osucaffe.comm.job import find_job
 from osucaffe.comm.topology import Topology, discover
 from osucaffe.comm.tuning import Selection
+from osucaffe.parallel.batch import readers
 from osucaffe.parallel.profile_report import summarize
 from osucaffe.parallel.profiled import Profiled, Records
 from osucaffe.predict.cluster import Cluster
 from osucaffe.predict.iteration import DESIGNS, Simulation
 from osucaffe.predict.sketch import Sketch
 from osucaffe.predict.times import Seconds, sizes_of
-from osucaffe.proto import caffe_pb2, parse_text
+from osucaffe.proto import caffe_pb2, parse_text, read_net, read_solver
 from osucaffe.solvers import Solver
 
 from .bench_predict_cases import BUCKET, TRAINED, config_of
 from .bench_predict_links import links
 
-FORWARD, BACKWARD = 5e-3, 10e-3
+FORWARD, BACKWARD = 20e-3, 40e-3
 """Seconds of each layer with weights."""
 WIDTHS = (800, 300, 300, 300, 300, 10)
 """Of its layers' inputs and outputs: 2 MB of weights."""
-ITERATIONS = 40
+BATCH = 256
+ITERATIONS = 12
 _SPIN = 3e-4
 """Seconds before its end that a sleeper is awake: the system wakes it a little late."""
 
@@ -71,10 +73,19 @@ def seconds_of(sketch: Sketch) -> Seconds:
     }
 
 
+def lenet(file: str) -> caffe_pb2.SolverParameter:
+    """Its solver, with a batch that computes about as long as its gradients travel."""
+    param = read_solver(file)
+    net = read_net(param.net)
+    for _, message in readers(net):
+        message.batch_size = BATCH
+    param.ClearField("net")
+    param.net_param.CopyFrom(net)
+    return param
+
+
 class Asleep(Profiled):
     """The ranks of a job as a solver's group, where layers with weights sleep."""
-
-    _late = 0.0
 
     def overlap_hooks(
         self, *, accumulate: bool, update: bool
@@ -85,19 +96,18 @@ class Asleep(Profiled):
         for number, layer in enumerate(self._solver.net.layers):
             if layer.parameters:
                 waits, sends = before.get(number), after.get(number)
-                naps = [partial(self._nap, each) for each in (FORWARD, BACKWARD)]
+                naps = [partial(_nap, each) for each in (FORWARD, BACKWARD)]
                 before[number] = sequence([waits, naps[0]] if waits else naps[:1])
                 after[number] = sequence([naps[1], sends] if sends else naps[1:])
         return before, after
 
-    def _nap(self, seconds: float) -> None:
-        """Sleep so long, less what the last nap took too long on a machine with other work."""
-        now = time.perf_counter()
-        end = now + max(0.0, seconds - self._late)
-        time.sleep(max(0.0, end - now - _SPIN))
-        while time.perf_counter() < end:
-            pass
-        self._late = time.perf_counter() - now - seconds + self._late
+
+def _nap(seconds: float) -> None:
+    """Sleep so long."""
+    end = time.perf_counter() + seconds
+    time.sleep(seconds - _SPIN)
+    while time.perf_counter() < end:
+        pass
 
 
 def train(
@@ -109,16 +119,15 @@ def train(
     *,
     share: float = 0.0,
 ) -> dict[str, Any]:
-    """Milliseconds of the fastest iteration (or of one that such a share are faster than), of its
-    parts, the ranks' mean, and the sizes of the net's parameters; nothing but on rank 0."""
+    """Milliseconds of the fastest iteration (or of one that such a share are faster than), what
+    each rank computed meanwhile, and the sizes of the net's parameters; nothing but on rank 0."""
     told: list[dict[str, Any]] = []
 
     def report(records: Sequence[Records]) -> None:
         lengths = [[each.end - each.begin for each in rank.passes] for rank in records]
         order = np.argsort(np.max(lengths, axis=0))
         at = order[int(share * len(order))]
-        found = summarize([replace(rank, passes=[rank.passes[at]]) for rank in records])
-        told.append({"ms": found["wall_ms"]} | found["parts_ms"])
+        told.append(computed([replace(rank, passes=[rank.passes[at]]) for rank in records]))
 
     config = config_of(DESIGNS[design], BUCKET)
     group = kind(job, topology, CommConfig("mpi"), config, report)
@@ -130,6 +139,24 @@ def train(
     sizes = sizes_of(solver.net)
     solver.close()
     return told[0] | {"sizes": sizes} if told else {}
+
+
+def computed(records: Sequence[Records]) -> dict[str, Any]:
+    """Of one pass, in milliseconds: how long it took (the ranks' mean), and by rank what computing
+    did: data and forward, backward by layer (with those above that have no weights), update."""
+    ranks = [summarize([rank])["parts_ms"] for rank in records]
+    backward: dict[int, list[float]] = {}
+    for rank in records:
+        before = rank.passes[0].middle
+        for layer, ready in sorted(rank.passes[0].ready.items(), reverse=True):
+            backward.setdefault(layer, []).append(1e3 * (ready - before))
+            before = ready
+    return {
+        "ms": summarize(records)["wall_ms"],
+        "forward": [parts["data"] + parts["forward"] for parts in ranks],
+        "backward": backward,
+        "update": [parts["update"] for parts in ranks],
+    }
 
 
 def sleep(job: Any, topology: Topology) -> dict[str, Any]:
@@ -144,18 +171,22 @@ def predict(sketch: Sketch, seconds: Seconds, cluster: Cluster, ranks: int, desi
     return simulation.predict(design, config_of(DESIGNS[design], BUCKET)).ms
 
 
-def beside(
-    seconds: Seconds, parts: dict[str, float], cluster: Cluster, elements: int
+def in_the_run(
+    seconds: Seconds, found: dict[str, Any], cluster: Cluster, elements: int
 ) -> tuple[Seconds, Cluster]:
-    """The layers' times, and the rate of updates, as they were while others communicated."""
-    scaled = {}
-    for way, extra in ("forward", parts["data"]), ("backward", 0.0):
-        whole = sum(each for (direction, _), each in seconds.items() if direction == way)
-        scale = (parts[way] + extra) / whole / 1e3
-        scaled |= {key: scale * each for key, each in seconds.items() if key[0] == way}
-    rate = 5 * 4 * elements / parts["update"] / 1e6
+    """The layers' times (an array of the ranks' in the place of each), and the rate of updates, as
+    they were while others communicated: see `computed`."""
+    forward = sum(each for (way, _), each in seconds.items() if way == "forward")
+    whole = np.array(found["forward"]) / 1e3
+    took: Any = {
+        (way, layer): each / forward * whole if way == "forward" else 0.0
+        for (way, layer), each in seconds.items()
+    }
+    for layer, each in found["backward"].items():
+        took["backward", int(layer)] = np.array(each) / 1e3
+    rate = 5 * 4 * elements / np.mean(found["update"]) / 1e6
     device = replace(cluster.device, memory_gb_s=rate, stolen=0.0)  # what was lost is in the times
-    return scaled, replace(cluster, device=device)
+    return took, replace(cluster, device=device)
 
 
 def predict_asleep(
@@ -165,7 +196,7 @@ def predict_asleep(
     cluster = replace(cluster, device=replace(cluster.device, held=0.0))
     for design, parts in found.items():
         sketch = Sketch(net_param(), sizes=parts["sizes"])
-        times, made = beside(seconds_of(sketch), parts, cluster, len(sketch.arena))
+        times, made = in_the_run(seconds_of(sketch), parts, cluster, len(sketch.arena))
         yield design, parts["ms"], predict(sketch, times, made, ranks, design)
 
 

@@ -1,9 +1,10 @@
 """Measure parameter servers: gradients of whole nets there and weights back, by each channel.
 
   python -m benchmarks.bench_servers                 processes of this machine, and two hosts
+  python -m benchmarks.bench_servers --gpu --models alexnet,resnet50    2 workers that share a GPU
 
-2 workers and 2 servers exchange; nothing is computed but the servers' sums and updates. Results go
-to benchmarks/results. All channels take turns; only ratios mean something.
+2 workers and 2 servers (with --gpu: 1) exchange; nothing is computed but the servers' sums and
+updates. Results go to benchmarks/results. All channels take turns; only ratios mean something.
 """
 
 from __future__ import annotations
@@ -25,10 +26,10 @@ from . import results
 
 MODULE = "benchmarks.bench_servers_ranks"
 TEXT = """
-Milliseconds of an exchange of all gradients for all weights: 2 workers, 2 servers, synchronous,
+Milliseconds of an exchange of all gradients for all weights: 2 workers, {servers}, synchronous,
 with the update. Only the exchange: nothing is computed. ring: an all-reduce among the 2 workers by
 MPI, without the update. Of two hosts each has a worker and a server: through its link go, in each
-direction, as many bytes as the weights have, by servers and ring alike. The best of three rounds of
+direction, as many bytes as the weights have, by servers and ring alike. The best of {rounds} of
 medians; load average at the end: {load}.
 """
 
@@ -43,12 +44,13 @@ def rows_of(done: subprocess.CompletedProcess[str]) -> list[dict[str, Any]]:
 
 def section(title: str, rows: list[dict[str, Any]]) -> str:
     """A heading and a table."""
-    heads = ["net", "bytes", *KINDS, "ring", "grpc / adaptive", "adaptive / ring"]
+    kinds = [kind for kind in KINDS if kind in rows[0]]
+    heads = ["net", "bytes", *kinds, "ring", "grpc / adaptive", "adaptive / ring"]
     cells = [
         [
             row["model"],
             f"{row['bytes']:,.0f}",
-            *(f"{row[kind]:,.0f}" for kind in (*KINDS, "ring")),
+            *(f"{row[kind]:,.0f}" for kind in (*kinds, "ring")),
             f"{row['grpc'] / row['adaptive']:.2f}",
             f"{row['adaptive'] / row['ring']:.2f}",
         ]
@@ -63,20 +65,25 @@ def main() -> None:
     parser.add_argument("--models", default="googlenet,alexnet", help="of models/, with commas")
     parser.add_argument("--seconds", default="1", help="of a turn (1)")
     parser.add_argument("--rates", default="10gbit,1gbit", help="of links between two hosts")
+    parser.add_argument("--gpu", action="store_true", help="workers share the first GPU")
     parser.add_argument("--out", type=Path, default=results.RESULTS, help="folder of the results")
     args = parser.parse_args()
     found: dict[str, list[dict[str, Any]]] = {}
     for model in args.models.split(","):
-        for title, row in measure(model, args.seconds, [*filter(None, args.rates.split(","))]):
+        if args.gpu:
+            turns = measure_gpu(model, args.seconds)
+        else:
+            turns = measure(model, args.seconds, [*filter(None, args.rates.split(","))])
+        for title, row in turns:
             found.setdefault(title, []).extend(row)
-            write(found, args.out)
+            write(found, args.out, gpu=args.gpu)
 
 
 def measure(
     model: str, seconds: str, rates: list[str]
 ) -> Iterator[tuple[str, list[dict[str, Any]]]]:
     """Where, and what was measured there."""
-    given = ("-m", MODULE, model, "2", seconds)
+    given = ("-m", MODULE, model, "2", seconds, "3", ",".join(KINDS))
     yield "4 processes of one machine", rows_of(mpiexec(4, *given, timeout=3600))
     for rate in rates:
         with tempfile.TemporaryDirectory() as folder, hosts(2, rate, Path(folder)) as made:
@@ -85,15 +92,27 @@ def measure(
                 yield title, rows_of(made.mpiexec(1, *given, times=2, timeout=3600))
 
 
-def write(found: dict[str, list[dict[str, Any]]], folder: Path) -> None:
+def measure_gpu(model: str, seconds: str) -> Iterator[tuple[str, list[dict[str, Any]]]]:
+    """The same of two workers that share a GPU, and one server, in one round."""
+    given = ("-m", MODULE, model, "1", seconds, "1", "adaptive,grpc", "gpu")
+    yield "2 workers on one GPU, and 1 server", rows_of(mpiexec(3, *given, timeout=600))
+
+
+def write(found: dict[str, list[dict[str, Any]]], folder: Path, *, gpu: bool) -> None:
     """Show, and keep, what there is so far."""
     record: dict[str, Any] = {"date": results.today(), "machine": results.machine()}
     record["load"] = round(os.getloadavg()[0], 1)
     record["milliseconds"] = found
-    text = f"# Parameter servers, {record['date']}\n{TEXT.format(load=record['load'])}"
+    told = TEXT.format(
+        load=record["load"],
+        servers="1 server" if gpu else "2 servers",
+        rounds="one round" if gpu else "three rounds",
+    )
+    text = f"# Parameter servers, {record['date']}\n{told}"
+    name = "servers-gpu-" if gpu else "servers-cpu-"
     text += "".join(section(title, rows) for title, rows in found.items())
     print(text)
-    print(f"wrote {results.write('servers-cpu-' + record['date'], record, text, folder)}")
+    print(f"wrote {results.write(name + record['date'], record, text, folder)}")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,9 @@
-"""Owns the sides of a comparison of forward passes: osucaffe, OpenCV's dnn and PyTorch, on the CPU
-or a GPU, with the same files. Each is built for `worker`, and leaves its outputs in a file.
+"""Owns the sides of a comparison of forward passes: osucaffe, OpenCV's dnn, ONNX Runtime and
+PyTorch, on the CPU or a GPU, with the same files. Each is built for `worker`, and leaves its
+outputs in a file.
 
-job: prototxt, weights (files), outputs (the file to write), threads, precision, mode.
+job: prototxt, weights (files), outputs (the file to write), threads, precision, mode; onnx: the
+file of the same net with its weights, for ONNX Runtime.
 """
 
 from __future__ import annotations
@@ -41,6 +43,20 @@ def write_files(model: str, batch: int, folder: Path) -> dict[str, str]:
             net.backend.write(blob.data, values)
         proto.write_weights(weights, net.to_proto())
     return {"prototxt": str(prototxt), "weights": str(weights)}
+
+
+def write_onnx(files: dict[str, str]) -> dict[str, str]:
+    """The same net as `osucaffe export` writes it: its name for a job."""
+    from osucaffe.backends.cpu import Cpu
+    from osucaffe.export import to_onnx
+    from osucaffe.net import Net
+
+    param = proto.read_net(files["prototxt"])
+    net = Net(param, phase="TEST", backend=Cpu(), inspectable=True, gradients=False)
+    net.load(proto.read_weights(files["weights"]))
+    path = Path(files["prototxt"]).with_suffix(".onnx")
+    path.write_bytes(to_onnx(net).SerializeToString())
+    return {"onnx": str(path)}
 
 
 def _read(job: dict[str, Any]) -> tuple[caffe_pb2.NetParameter, np.ndarray]:
@@ -119,6 +135,24 @@ def build_opencv(job: dict[str, Any]) -> Built:
         return found
 
     return _built(job, once, start, {"version": cv2.__version__})
+
+
+def build_onnxruntime(job: dict[str, Any]) -> Built:
+    """ONNX Runtime on the CPU, with all of its optimizations."""
+    import onnxruntime
+
+    _, values = _read(job)
+    start = time.perf_counter()
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads, options.inter_op_num_threads = job["threads"], 1
+    session = onnxruntime.InferenceSession(job["onnx"], options, providers=["CPUExecutionProvider"])
+    (data,) = session.get_inputs()
+
+    def once() -> np.ndarray:
+        found: np.ndarray = session.run(None, {data.name: values})[0]
+        return found
+
+    return _built(job, once, start, {"version": onnxruntime.__version__})
 
 
 def build_torch(job: dict[str, Any]) -> Built:

@@ -29,6 +29,8 @@ class Worker:
 
     job: framework, model, batch, update, threads and layout, as `worker` reads them.
     notes: what the worker said about itself (version, FLOPs of an iteration).
+    times: the durations of each run's iterations; processor: what one of them took of the
+    processors on average, of all threads together (in seconds, both).
     """
 
     def __init__(self, job: dict[str, Any]) -> None:
@@ -45,6 +47,7 @@ class Worker:
             env=os.environ | threads,
         )
         self.times: list[list[float]] = []
+        self.processor: list[float] = []
         self.peak = self.growth = 0
         try:
             self.notes = self._answer()
@@ -64,6 +67,7 @@ class Worker:
         answer = self._answer()
         busy, wall = _busy_seconds() - busy, time.perf_counter() - start
         self.times.append(answer["times"])
+        self.processor.append(answer["cpu"] / len(answer["times"]))
         self.peak, self.growth = answer["peak"], answer["growth"]
         return max(0.0, busy - answer["cpu"]) / (wall * (os.cpu_count() or 1))
 
@@ -123,6 +127,7 @@ def alternate(
     kept = sorted(sorted(range(len(shares)), key=shares.__getitem__)[:rounds])
     for worker in workers:
         worker.times = [worker.times[index] for index in kept]
+        worker.processor = [worker.processor[index] for index in kept]
     return max(shares[index] for index in kept)
 
 

@@ -178,6 +178,7 @@ _FRAMEWORKS: dict[str, Callable[[dict[str, Any]], Built]] = {
     "torch recurrent": recurrent.build_torch,
     "osucaffe forward": infer.build_osucaffe,
     "opencv forward": infer.build_opencv,
+    "onnxruntime forward": infer.build_onnxruntime,
     "torch forward": infer.build_torch,
 }
 

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import errno
+import logging
 import os
+import select
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 from .errors import UserError, reason
 from .leftovers import temporary_beside
 
+_logger = logging.getLogger("osucaffe")
+_PATIENCE = (3.0, 6.0)
+"""Seconds to wait for who writes into a pipe, until it is told, and from then on."""
 _LONGEST = 1 << 28
 """Bytes that are read of what is no file: a model, say, that a pipe brings."""
 
@@ -18,15 +25,47 @@ _LONGEST = 1 << 28
 def read_bytes(path: str | Path) -> bytes:
     """All of a file. Raises UserError; of a device or a pipe with no end in sight, too."""
     try:
-        with Path(path).open("rb") as file:
-            if Path(path).is_file():
-                return file.read()
-            content = file.read(_LONGEST + 1)
-            if len(content) > _LONGEST:
-                raise UserError(f"{path}: it is no file, and has no end in {_LONGEST:,} bytes")
-            return content
+        return read_file(path)
     except OSError as error:
         raise unreadable(path, error) from None
+
+
+def read_file(path: str | Path) -> bytes:
+    """The same, whose errors are each an OSError."""
+    with open_file(path) as file:
+        if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            return file.read()
+        content = file.read(_LONGEST + 1)
+        if len(content) > _LONGEST:
+            told = f"it is no file, and has no end in {_LONGEST:,} bytes"
+            raise OSError(errno.EFBIG, told, str(path))
+        return content
+
+
+def open_file(path: str | Path) -> BinaryIO:
+    """A file that is open for reading. Raises OSError, also of a pipe into which nobody writes."""
+    return open(path, "rb", opener=_open)
+
+
+def _open(path: str, flags: int) -> int:
+    descriptor = os.open(path, flags | os.O_NONBLOCK)  # else a pipe without a writer has no end
+    try:
+        if stat.S_ISFIFO(os.fstat(descriptor).st_mode):
+            _await_writer(path, descriptor)
+        os.set_blocking(descriptor, True)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def _await_writer(path: str, pipe: int) -> None:
+    first, rest = _PATIENCE
+    if select.select([pipe], [], [], first)[0]:
+        return
+    _logger.warning("%s is a pipe into which nobody has written yet", path)
+    if not select.select([pipe], [], [], rest)[0]:
+        raise OSError(errno.ETIMEDOUT, "it is a pipe into which nobody writes", path)
 
 
 def unreadable(path: str | Path, error: OSError) -> UserError:

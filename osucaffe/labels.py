@@ -51,6 +51,6 @@ class Labels:
             if not (-1 < label < classes or np.trunc(label) == ignored):
                 but = "" if ignored is None else f" and ignores {ignored}"
                 raise UserError(
-                    f"{name} has label {label:g}, but {layer} tells {classes} classes apart, "
+                    f"{name} has label {label:g}, but {layer} has {classes} classes, "
                     f"0 to {classes - 1}{but}: correct the label, or the net's number of classes"
                 )

@@ -45,7 +45,7 @@ def remove_leftovers(folder: Path) -> None:
     """Remove what processes of this host that were killed have left in a folder."""
     with contextlib.suppress(OSError):
         for path in [each for each in folder.iterdir() if _is_leftover(each)]:
-            logger.info("Removing %s, which a run that was killed has left", path)
+            logger.info("Removing %s, left behind by a run that was killed", path)
             _remove(path)
 
 

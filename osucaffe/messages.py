@@ -38,6 +38,8 @@ def _explain(error: BaseException) -> str:
     if isinstance(error, OSError):
         told = reason(error) or repr(error)
         return f"{error.filename}: {told}" if error.filename is not None else told
+    if type(error).__module__.partition(".")[0] == "mpi4py":  # which only jobs import
+        return f"another rank has ended or cannot be reached (MPI: {error})"
     frames = traceback.extract_tb(error.__traceback__)
     where = f" (at {Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
     told = str(error).strip().partition("\n")[0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import shlex
@@ -64,3 +65,37 @@ def test_what_kubernetes_runs_is_understood() -> None:
     assert container["resources"]["limits"]["nvidia.com/gpu"] == spec["slotsPerWorker"]
     volumes = {volume["name"] for volume in worker["volumes"]}
     assert {mount["name"] for mount in container["volumeMounts"]} == volumes
+
+
+def lines_of(file: Path, names: list[str]) -> int:
+    """The lines of these functions, classes or methods in a file; all of it, if none is named."""
+    text = file.read_text()
+    if not names:
+        return len(text.splitlines())
+    found = {}
+    for node in ast.parse(text).body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            found[node.name] = node
+        if isinstance(node, ast.ClassDef):
+            for each in node.body:
+                if isinstance(each, ast.FunctionDef):
+                    found[f"{node.name}.{each.name}"] = each
+    return sum((found[name].end_lineno or 0) - found[name].lineno + 1 for name in names)
+
+
+def test_the_tour_takes_an_hour() -> None:
+    tour = (ROOT / "docs" / "tour.md").read_text()
+    links = re.findall(r"\[([^\]]+\.(?:py|cu))(?:: ([^\]]+))?\]\(\.\./([^)]+)\)", tour)
+    assert len(links) > 25
+    total = 0
+    for shown, names, path in links:
+        assert path.endswith(shown)
+        total += lines_of(ROOT / path, names.split(", ") if names else [])
+    assert total <= 4000
+
+
+def test_what_the_tour_points_to_is_there() -> None:
+    tour = (ROOT / "docs" / "tour.md").read_text()
+    for path, name in re.findall(r"`((?:\w+/)*\w+\.py): ([\w.]+)`", tour):
+        if "COMMAND" not in path:
+            assert lines_of(ROOT / "osucaffe" / path, [name]) > 0

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from osucaffe import files
 from osucaffe.errors import UserError
 from osucaffe.files import read_bytes, replacing, write_bytes
 
@@ -46,7 +47,7 @@ def test_space_is_asked_for_before_anything_is_written(
 
 
 def test_what_has_no_end_is_not_read_for_ever() -> None:
-    with pytest.raises(UserError, match="/dev/zero: it is no file, and has no end"):
+    with pytest.raises(UserError, match="/dev/zero: cannot read it: it is no file, and has no end"):
         read_bytes("/dev/zero")
     assert read_bytes("/dev/null") == b""
 
@@ -94,3 +95,22 @@ def test_an_interrupt_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         interrupted()
     assert not os.listdir(tmp_path)
+
+
+def test_a_pipe_that_nobody_writes_into(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is told of, and ends with a message."""
+    monkeypatch.setattr(files, "_PATIENCE", (0.0, 0.0))
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(UserError, match="pipe: cannot read it: it is a pipe into which nobody wr"):
+        read_bytes(tmp_path / "pipe")
+
+
+def test_a_pipe_brings_a_file() -> None:
+    """As `--solver <(...)` has it."""
+    reading, writing = os.pipe()
+    os.write(writing, b"net: 1")
+    os.close(writing)
+    try:
+        assert read_bytes(f"/dev/fd/{reading}") == b"net: 1"
+    finally:
+        os.close(reading)

@@ -23,7 +23,7 @@ SCORES = """layer { name: "ip" type: "InnerProduct" bottom: "data" top: "ip"
     inner_product_param { num_output: 4 } }"""
 LOSS = 'layer { name: "loss" type: "SoftmaxWithLoss" bottom: "ip" bottom: "label" top: "l" %s }'
 SCORE = 'layer { name: "score" type: "Accuracy" bottom: "ip" bottom: "label" top: "a" %s }'
-READER = 'layer "loss" (SoftmaxWithLoss) tells 4 classes apart, 0 to 3'
+READER = 'layer "loss" (SoftmaxWithLoss) has 4 classes, 0 to 3'
 
 
 def build(data: str, loss: str = LOSS % "", *, raw: bool = False, skip: bool = False) -> Net:
@@ -55,7 +55,7 @@ def test_the_first_wrong_label_is_found() -> None:
     assert labels.wrong(np.array([0, 3.7, -0.5, 3])) is None  # the fraction is cut off
     for wrong in (4, -1, 255, np.nan, np.inf):
         assert labels.wrong(np.array([[0, 1], [wrong, 9]])) == 2
-        with pytest.raises(UserError, match=r"x\[1, 0\] has label .* a tells 4 classes apart"):
+        with pytest.raises(UserError, match=r"x\[1, 0\] has label .* a has 4 classes"):
             labels.check_all(np.array([[0, 1], [wrong, 9]]), "x")
     ignoring = Labels([Classes("b", 6, 255)])
     assert ignoring.wrong(np.array([5, 255, -1])) == 2

@@ -54,3 +54,9 @@ def test_users_code(tmp_path: Path) -> None:
         [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True
     )
     assert run.stdout == "True\n"
+
+
+def test_mpi_tells_of_another_ranks_end() -> None:
+    lost = type("Exception", (RuntimeError,), {"__module__": "mpi4py.MPI"})("See the MPI_ERROR")
+    told = explain(lost)
+    assert told == "another rank has ended or cannot be reached (MPI: See the MPI_ERROR)"

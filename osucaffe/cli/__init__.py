@@ -47,6 +47,7 @@ Options are Caffe's; one dash or two, "-" or "_" are alike: -log_dir D, --log-di
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run `osucaffe` with these arguments (default: the program's). Returns the exit code."""
+    _open_what_is_closed()
     try:
         code = _run(arguments)
     except SystemExit as error:  # of a wrong command line
@@ -54,6 +55,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         raise
     _leave(code)
     return code
+
+
+def _open_what_is_closed() -> None:
+    """Where the shell closed standard streams, the next files would get their numbers, and what is
+    said there would be written into them."""
+    for number, name, mode in (0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w"):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # the lowest number
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(number, mode, closefd=False))  # noqa: SIM115 (as long as we)
 
 
 def _leave(code: Any) -> None:
@@ -68,7 +81,7 @@ def _run(arguments: Sequence[str] | None) -> int:
     hooks.provide_caffe = _provide_caffe
     words = _normalize(sys.argv[1:] if arguments is None else arguments)
     try:
-        args = _parser().parse_args(words or ["--help"])
+        args = _parser(_command(words)).parse_args(words or ["--help"])
         hooks.python_layers = not getattr(args, "no_python_layers", False)
         if getattr(args, "quiet", False):
             from .. import log
@@ -76,8 +89,7 @@ def _run(arguments: Sequence[str] | None) -> int:
             log.quiet = True
         with to_its_end():
             code = int(args.run(args) or 0)
-        if sys.stdout:  # None where the shell closed it
-            sys.stdout.flush()
+        sys.stdout.flush()
     except (Exception, KeyboardInterrupt) as error:
         if messages.debugging() or messages.is_users(error):
             raise
@@ -99,7 +111,7 @@ def _code(error: BaseException) -> int:
     if isinstance(error, KeyboardInterrupt):
         return 130
     nameless = isinstance(error, OSError) and error.filename is None
-    if nameless and not messages.lacks_memory(error) and sys.stdout:
+    if nameless and not messages.lacks_memory(error):
         # What it still holds cannot be written: `osucaffe ... | head`, a full disk.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 141 if isinstance(error, BrokenPipeError) else 1
@@ -173,7 +185,15 @@ def _hint(word: str, known: Iterable[str]) -> str:
     return f" (did you mean {near}?)" if near else ""
 
 
-def _parser() -> argparse.ArgumentParser:
+def _command(words: Sequence[str]) -> str | None:
+    """The command that the words begin with, where nothing else is asked for before."""
+    word = next((word for word in words if word != "--quiet"), "")
+    return word if word in COMMANDS else None
+
+
+def _parser(only: str | None = None) -> argparse.ArgumentParser:
+    """The parser of all commands, or of one: with one alone the program starts in a third of
+    the time."""
     parser = _Parser(
         prog="osucaffe",
         description="Train, test and time the nets of Caffe.",
@@ -183,7 +203,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"osucaffe {__version__}")
     commands = parser.add_subparsers(title=next(iter(GROUPS)), metavar="COMMAND", required=True)
-    for name in COMMANDS:
+    for name in (only,) if only else COMMANDS:
         module = importlib.import_module(f".{name}", __name__)
         summary, _, description = (module.__doc__ or "").partition("\n")
         command = commands.add_parser(

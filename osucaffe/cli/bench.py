@@ -1,7 +1,7 @@
-"""Measure calls between processes by each channel, beside plain gRPC.
+"""Benchmark calls between processes over each channel, compared with plain gRPC.
 
   osucaffe bench rpc                          two processes, then workers and servers
-  osucaffe bench rpc --out results            and write results/rpc-DATE.md and .json
+  osucaffe bench rpc --out results            also write results/rpc-DATE.md and .json
   osucaffe bench rpc --hosts 2 --rate 1gbit   between hosts made of network namespaces (as root)
 
 The benchmarks and payloads are those of TF-gRPC-Bench. All channels take turns."""
@@ -26,14 +26,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     add = parser.add_argument
     add("what", choices=["rpc"], help="calls with payloads of several buffers")
-    add("--workers", metavar="N", type=options.positive, default=3, help="in throughput: callers")
-    add("--servers", metavar="K", type=options.positive, default=2, help="and whom each calls")
+    add(
+        "--workers",
+        metavar="N",
+        type=options.positive,
+        default=3,
+        help="throughput benchmark: number of callers",
+    )
+    add(
+        "--servers",
+        metavar="K",
+        type=options.positive,
+        default=2,
+        help="throughput benchmark: number of servers that each calls",
+    )
     add(
         "--seconds",
         metavar="S",
         type=options.not_negative,
         default=0.3,
-        help="of each round of each channel (default: 0.3)",
+        help="how long each round of each channel takes (default: 0.3)",
     )
     add(
         "--hosts",
@@ -41,12 +53,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=int,
         choices=(1, 2),
         default=1,
-        help="2: callers and servers on a host each, a network namespace, joined by a link (needs "
-        "to be root, iproute2 and MPICH)",
+        help="2: callers and servers on separate hosts, made of network namespaces (needs root, "
+        "iproute2 and MPICH)",
     )
-    add("--rate", metavar="RATE", default="10gbit", help="of that link, as tc has it (10gbit)")
+    add(
+        "--rate",
+        metavar="RATE",
+        default="10gbit",
+        help="rate of the link between them, as tc writes it (10gbit)",
+    )
     add("--out", metavar="DIR", help="write the results there, as Markdown and JSON")
-    add("--peer", metavar="FILE", help="gRPC in C++ beside it, which make grpc-peer builds")
+    add(
+        "--peer",
+        metavar="FILE",
+        help="also measure plain gRPC in C++: the program that make grpc-peer builds",
+    )
     servers.add_waiting(add)
     add("--part", choices=("pair", "servers"), help=argparse.SUPPRESS)
 

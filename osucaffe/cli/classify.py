@@ -1,43 +1,46 @@
-"""Say what is in images: the most likely labels, and a picture with bars if wanted.
+"""Classify images: print the most likely labels, or draw a picture with bars.
 
   osucaffe classify --model deploy.prototxt --weights trained.caffemodel \\
       --mean imagenet_mean.binaryproto --labels synset_words.txt --picture cat.png cat.jpg
 
-Images enter the net as they did in training: blue first and 0..255, less a mean, times a scale, the
-middle part where training cropped. That is what the transform_param of the data layer says: the
-one in the prototxt that --trained_with names, else in the weights, which hold the net that was
-trained. Options override each of it (--raw_scale comes before the mean, --input_scale behind it).
-The log says what was done. Nets with one input channel get grey images.
+Images are preprocessed as in training: channels in the order blue, green, red, values 0..255, minus
+the mean, times the scale, cropped to the middle. The transform_param of the data layer says which
+mean, scale and crop: that of the prototxt given by --trained_with, or else of the net stored in the
+weights file. Options override each of them (--raw_scale is applied before the mean, --input_scale
+after it), and the log says what was done. Nets with one input channel get grey images.
 
-Photographs enter as the records of `osucaffe data folder` did when the net was tested, where
-`osucaffe new` wrote beside the model how these were made (or --data names their folder): the scores
-are the same. Names of labels are found there, too. Images are turned as their EXIF data say."""
+For models that `osucaffe new` wrote, the files next to the model (or in --data) say how
+`osucaffe data folder` made the training records: photographs then get exactly the scores that
+`osucaffe test` gives them, and labels their names. EXIF orientation is applied.
+
+For folders of thousands of images, --threads workers (by default one for each core) read and scale
+images ahead of the net; more than 4 are processes. They set the pace: a GPU keeps up with dozens
+of cores. --gpu all divides the images among all GPUs; --precision bf16 is faster than the default.
+"""
 
 from __future__ import annotations
 
 import argparse
-import itertools
-from collections import deque
-from collections.abc import Callable, Generator
-from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING
+import contextlib
+import logging
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 from . import json_output, options, sharing
 from .classify_picture import draw
 
 if TYPE_CHECKING:
-    from concurrent.futures import Future
-
     import numpy as np
 
     from ..comm.job import Job
-    from ..pycaffe import Classifier
-    from .photo_input import PhotoInput
+    from ..data.pipeline import Buffer
+    from ..net import Net
+    from ..proto.caffe_pb2 import NetParameter
 
-
-def _numbers(text: str) -> list[float]:
-    return [float(part) for part in options.names(text)]
+_log = logging.getLogger("osucaffe")
+_WORTH = {"cpu": 16, "cuda": 64}
+"""Images at a time with which a net on such a backend is about as fast as with any number."""
 
 
 def _whole(text: str) -> list[int]:
@@ -51,7 +54,7 @@ def _extents(text: str) -> list[int]:
 
 
 # argparse names them in its messages.
-_numbers.__name__ = _whole.__name__ = _extents.__name__ = "list of numbers"
+_whole.__name__ = _extents.__name__ = "list of numbers"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -62,47 +65,62 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--labels",
         metavar="FILE",
-        help="the names of the classes, one a line (default: labels.txt beside the model)",
+        help="names of the classes, one per line (default: labels.txt next to the model)",
     )
     parser.add_argument(
         "--data",
         metavar="DIR",
-        help="what osucaffe data folder made of the photographs of training (default: as the files "
-        "beside the model say)",
+        help="the output of osucaffe data folder that the net was trained on (default: what the "
+        "files next to the model say)",
     )
     parser.add_argument(
-        "--top", metavar="N", type=options.positive, default=5, help="how many labels (default: 5)"
+        "--top",
+        metavar="N",
+        type=options.positive,
+        default=5,
+        help="how many labels to print (default: 5)",
     )
-    parser.add_argument("--picture", metavar="FILE", help="draw images and bars: .png, .svg, .pdf")
+    parser.add_argument(
+        "--picture", metavar="FILE", help="draw the images with bars to a .png, .svg or .pdf file"
+    )
+    parser.add_argument(
+        "--batch",
+        metavar="N",
+        type=options.positive,
+        help="images (or crops of them) in a batch (default: the model's; for larger folders at "
+        "least 16, and 64 on a GPU)",
+    )
     json_output.add_json(parser)
     options.add_strict(parser)
     group = parser.add_argument_group(
-        "how images enter the net", "default: as they did in training, as far as that is known"
+        "how images enter the net", "By default as in training, as far as that is known."
     )
     group.add_argument(
         "--trained_with",
         metavar="FILE",
-        help="the prototxt that the net was trained with (default: what the weights hold of it)",
+        help="the prototxt that the net was trained with (default: the one in the weights file)",
     )
     group.add_argument(
         "--mean", metavar="M", help="a .binaryproto or .npy file, or values: 104,117,123; 0: none"
     )
     group.add_argument(
-        "--image_dims", metavar="H,W", type=_extents, help="scale to this, then crop"
+        "--image_dims", metavar="H,W", type=_extents, help="scale images to this size, then crop"
     )
     group.add_argument("--oversample", action="store_true", help="average over ten crops")
     group.add_argument(
         "--raw_scale",
         metavar="X",
         type=float,
-        help="what white is, before the mean (default: 255)",
+        help="the value of white, before the mean is subtracted (default: 255)",
     )
-    group.add_argument("--input_scale", metavar="X", type=float, help="factor behind the mean")
+    group.add_argument(
+        "--input_scale", metavar="X", type=float, help="factor applied after the mean is subtracted"
+    )
     group.add_argument(
         "--channel_swap",
         metavar="C",
         type=_whole,
-        help="which of red, green, blue (0,1,2) each channel is (default: 2,1,0)",
+        help="the order of red, green and blue (0,1,2) in the channels (default: 2,1,0)",
     )
     sharing.add_arguments(parser)
 
@@ -114,155 +132,126 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _classify(args: argparse.Namespace, job: Job) -> None:
-    import numpy as np
+    from ..backends.cores import usable_cores
+    from ..data.preprocessing import find_preprocessing
+    from ..errors import naming
+    from .classify_input import find_entry
+    from .image_files import ImageFiles
+    from .photo_input import find_files, read_names
 
-    from ..errors import UserError, naming
-    from ..pycaffe import Classifier, io, settings
-    from .photo_input import find_files, load_upright, read_names
-
-    settings.use(options.make_backend(args))
-    with naming(args.model):
-        classifier = Classifier(args.model, args.weights, args.image_dims)
-        if not classifier.outputs:
-            raise UserError("a net to classify with has an output")
-    options.check_strict(classifier.mismatch, args)
-    load = partial(io.load_image, color=classifier.preprocess.channels > 1)
-    photos = _set_input(classifier, args)
     paths = list(find_files(args.images))
+    models = options.read_weights([args.weights])
+    with naming(args.model):
+        net = _make_net(args, len(paths), lambda: stream.next())
+    trained = find_preprocessing(models[0][1], args.weights, next(iter(net.inputs), ""))
+    options.load_weights(net, models, args)
+    entry = find_entry(net, trained, args)
+    rows, *extents = net.blobs[net.inputs[0]].shape
+    crops = _crops(args)
+    size = rows // crops
+    files = ImageFiles(paths, entry, oversample=args.oversample)
+    stream = files.stream((size, crops, *extents), args.threads or usable_cores())
+    stream.split(job.rank, job.size)
+    batches = [paths[start : start + size] for start in range(0, len(paths), size)]
     labels: list[str] = []
     shown: list[list[tuple[str, float]]] = []
+    start = time.monotonic()
+    with contextlib.closing(stream):
+        found = sharing.outputs(net, job, len(batches), lambda: None)
+        for batch, (values, _) in zip(batches, found, strict=not job.rank):
+            scores = values[: net.blobs[net.outputs[0]].data.count].reshape(rows, -1)
+            scores = scores[: len(batch) * crops].reshape(len(batch), crops, -1).mean(axis=1)
+            labels = labels or read_names(args, scores.shape[1])
+            for path, row, order in zip(batch, scores, _best(scores, args.top), strict=True):
+                shown.append([(labels[index], float(row[index])) for index in order])
+                if args.json:
+                    continue
+                print(path)
+                for label, value in shown[-1]:
+                    print(f"  {value:.4f}  {label}")
+    if job.rank:
+        return
+    if len(batches) > 1:
+        _log.info("All %d images: %.3f s", len(paths), time.monotonic() - start)
+    _finish(args, paths, shown)
 
-    def enter(path: str) -> np.ndarray:
-        if photos:
-            return photos.enter(path, args.oversample)
-        return classifier.entered(load_upright(path, load), oversample=args.oversample)
 
-    size = max(1, classifier.blobs[classifier.inputs[0]].shape[0] // (10 if args.oversample else 1))
-    batches = [paths[start : start + size] for start in range(0, len(paths), size)]
-    images = _ahead(enter, batches[job.rank :: job.size], args.threads)
+def _best(scores: np.ndarray, count: int) -> np.ndarray:
+    """Which scores of each row are the largest ones, the largest first: to sort all takes longer
+    than what makes them."""
+    import numpy as np
 
-    def score(_: int) -> np.ndarray:
-        entered = next(images)
-        return classifier.score(entered, oversample=args.oversample).reshape(len(entered), -1)
+    count = min(count, scores.shape[1])
+    found = np.argpartition(-scores, count - 1, axis=1)[:, :count]
+    order = np.argsort(-np.take_along_axis(scores, found, axis=1), axis=1, kind="stable")
+    return np.take_along_axis(found, order, axis=1)
 
-    found = sharing.in_turn(job, len(batches), score)
-    for batch, scores in zip(batches, found, strict=not job.rank):
-        labels = labels or read_names(args, scores.shape[1])
-        best = np.argsort(-scores, axis=1)[:, : args.top]
-        for path, row, order in zip(batch, scores, best, strict=True):
-            shown.append([(labels[index], float(row[index])) for index in order])
-            if args.json:
-                continue
-            print(path)
-            for label, value in shown[-1]:
-                print(f"  {value:.4f}  {label}")
-    images.close()
-    if args.json and not job.rank:
+
+def _make_net(
+    args: argparse.Namespace, images: int, following: Callable[[], Sequence[Buffer]]
+) -> Net:
+    """The net, which asks for its batches. Where its batch size is less than what is worth a pass,
+    and there are as many images, it gets that one, if its layers can have it."""
+    from ..data.config import DataConfig
+    from ..errors import UserError
+    from ..net import Net
+    from ..proto import read_net
+
+    param, backend = read_net(args.model), options.make_backend(args)
+    config = DataConfig(inputs=following)
+
+    def make(rows: int | None = None) -> Net:
+        given = param
+        if rows is not None:
+            given = type(param)()
+            given.CopyFrom(param)
+            (shape,) = _input_shapes(given)
+            shape.dim[0] = rows
+        made = Net(given, phase="TEST", backend=backend, inference=True, data_config=config)
+        if not made.outputs:
+            raise UserError("a net to classify with has an output")
+        if rows is not None and made.blobs[made.outputs[0]].shape[:1] != (rows,):
+            raise UserError(f'its output "{made.outputs[0]}" has no row for each of {rows} images')
+        return made
+
+    shapes = _input_shapes(param)
+    if len(shapes) != 1 or not shapes[0].dim:
+        return make()
+    crops, own, worth = _crops(args), shapes[0].dim[0], _WORTH[backend.name]
+    rows = args.batch or (max(own, worth) if worth <= images * crops else own)
+    rows = max(1, rows // crops) * crops
+    try:
+        return make(None if rows == own else rows)
+    except UserError as error:
+        if args.batch or rows == own or own % crops:
+            raise
+        _log.info("The net takes %d images at a time: %s", own, error)
+    return make()
+
+
+def _crops(args: argparse.Namespace) -> int:
+    """How many parts of an image enter the net."""
+    return 10 if args.oversample else 1
+
+
+def _input_shapes(param: NetParameter) -> list[Any]:
+    """The shapes of a net's inputs."""
+    return [shape for layer in param.layer for shape in layer.input_param.shape]
+
+
+def _finish(
+    args: argparse.Namespace, paths: list[str], shown: list[list[tuple[str, float]]]
+) -> None:
+    """Print the JSON and draw the picture, where they are asked for."""
+    if args.json:
         json_output.print_json(
             [
                 {"image": path, "labels": [{"label": each, "score": score} for each, score in best]}
                 for path, best in zip(paths, shown, strict=True)
             ]
         )
-    if args.picture and not job.rank:
-        pictures = [load_upright(path, load) for path in paths]
-        draw(paths, pictures, shown, args.picture)
+    if args.picture:
+        from .photo_input import load_upright
+
+        draw(paths, [load_upright(path) for path in paths], shown, args.picture)
         json_output.tell(args, f"wrote {args.picture}")
-
-
-def _ahead(
-    enter: Callable[[str], np.ndarray], batches: list[list[str]], threads: int | None
-) -> Generator[list[np.ndarray], None, None]:
-    """For each batch of files the images that threads read and transform, some batches ahead."""
-    from concurrent.futures import ThreadPoolExecutor
-
-    from ..backends.cores import usable_cores
-
-    threads = threads or usable_cores()
-    rest = itertools.chain(*batches)
-    waiting: deque[Future[np.ndarray]] = deque()
-    with ThreadPoolExecutor(threads) as pool:
-
-        def begin(count: int) -> None:
-            waiting.extend(pool.submit(enter, path) for path in itertools.islice(rest, count))
-
-        begin(2 * (threads + max(map(len, batches), default=0)))
-        try:
-            for batch in batches:
-                entered = [waiting.popleft().result() for _ in batch]
-                begin(len(batch))
-                yield entered
-        finally:
-            for future in waiting:
-                future.cancel()
-
-
-def _set_input(classifier: Classifier, args: argparse.Namespace) -> PhotoInput | None:
-    """Let images enter as the options and the training say, and tell it. Returns what lets
-    photographs enter, where they do so as the records of training did."""
-    import logging
-
-    from ..data.preprocessing import Preprocessing, find_preprocessing
-    from ..errors import UserError
-    from ..proto import read_net
-    from .photo_input import find_photos_input
-
-    logger = logging.getLogger("osucaffe")
-    entry, trained = classifier.preprocess, classifier.trained
-    if args.trained_with:
-        trained = find_preprocessing(read_net(args.trained_with), args.trained_with, entry.name)
-        if trained is None:
-            raise UserError(
-                f"--trained_with {args.trained_with}: has no layer that reads images, or several "
-                "that differ: give the prototxt that the net was trained with"
-            )
-    if photos := find_photos_input(args, trained, entry):
-        return photos
-    given = [args.mean, args.input_scale, args.raw_scale]
-    if trained is None and all(each is None for each in given):
-        logger.warning(
-            "Nothing is known of how images entered this net in training (%s holds no layer that "
-            "reads images): give --trained_with train_val.prototxt, or --mean and --input_scale",
-            args.weights,
-        )
-    if args.channel_swap and sorted(args.channel_swap) != list(range(entry.channels)):
-        swap = ",".join(map(str, args.channel_swap))
-        numbers = ", ".join(map(str, range(entry.channels)))
-        raise UserError(f"--channel_swap {swap}: the net's channels are {numbers}, each once")
-    try:
-        extents = entry.set_as(
-            trained or Preprocessing(),
-            mean=_read_mean(args.mean) if args.mean else None,
-            input_scale=args.input_scale,
-            raw_scale=args.raw_scale,
-            channel_swap=args.channel_swap,
-        )
-    except ValueError as error:
-        raise UserError(f"--mean {args.mean}: {error}") from None
-    classifier.scale_as_trained(extents)
-    scaled, inner = ("x".join(map(str, each)) for each in (classifier.image_dims, entry.extents))
-    part = "ten parts" if args.oversample else "the middle"
-    crop = f", of which {part} of {inner}" if scaled != inner else ""
-    origin = f" (trained: {trained.origin})" if trained else ""
-    logger.info("Images are scaled to %s%s; %s%s", scaled, crop, entry, origin)
-    return None
-
-
-def _read_mean(given: str) -> np.ndarray:
-    """What --mean gives: a value for each channel, or for all, or an image."""
-    import numpy as np
-
-    from ..errors import UserError
-    from ..proto import read_mean
-
-    if not Path(given).exists():
-        try:
-            return np.array(_numbers(given))
-        except ValueError:
-            raise UserError(f"--mean {given}: there is no such file, and it is no list") from None
-    if Path(given).suffix == ".npy":
-        try:
-            return np.load(given)
-        except (OSError, ValueError):
-            raise UserError(f"--mean {given}: not a whole .npy file") from None
-    return read_mean(given)

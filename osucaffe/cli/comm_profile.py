@@ -27,8 +27,8 @@ def add_arguments(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--comm_profile",
         metavar="FILE",
-        help="note what travels when, and write where the time goes: a table at the end, FILE "
-        "(JSON), FILE's name with .png (a picture) and .trace.json (for chrome://tracing)",
+        help="profile communication: print a table at the end, and write FILE (JSON), a picture "
+        "(.png) and a Chrome trace (.trace.json)",
     )
 
 
@@ -49,7 +49,9 @@ def prepare(args: argparse.Namespace, job: Job) -> argparse.Namespace:
     if job.rank == 0:
         write_bytes(args.comm_profile, b"{}")
     if args.gpu is not None and not args.no_graph:
-        logger.warning("--comm_profile: iterations run without CUDA graphs, which show no parts")
+        logger.warning(
+            "--comm_profile: iterations run without CUDA graphs, which cannot be timed in parts"
+        )
         return argparse.Namespace(**vars(args) | {"no_graph": True})
     return args
 
@@ -68,7 +70,7 @@ def write(path: str, records: Sequence[Records]) -> None:
 
     found = summarize(records)
     if not found["iterations"]:
-        logger.warning("--comm_profile: no iteration was made: nothing to tell")
+        logger.warning("--comm_profile: no iteration was made, so there is no profile")
         return
     for line in table(found):
         logger.info("%s", line)

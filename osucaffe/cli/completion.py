@@ -1,4 +1,4 @@
-"""Print what lets a shell complete commands, options and their values.
+"""Print a completion script for bash, zsh or fish.
 
 eval "$(osucaffe completion bash)"                in ~/.bashrc
 eval "$(osucaffe completion zsh)"                 in ~/.zshrc
@@ -39,7 +39,9 @@ _ZSH = "autoload -U +X compinit && compinit\nautoload -U +X bashcompinit && bash
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the argument."""
-    parser.add_argument("shell", choices=("bash", "zsh", "fish"), help="whose script to print")
+    parser.add_argument(
+        "shell", choices=("bash", "zsh", "fish"), help="the shell to print a script for"
+    )
 
 
 def run(args: argparse.Namespace) -> None:

@@ -2,7 +2,7 @@
 
   osucaffe compute_image_mean LMDB mean.binaryproto
 
-Prints the mean of each channel, for mean_value, and writes the image, if it is to, for
+Prints the mean of each channel, for mean_value, and writes the mean image, if a file is given, for
 mean_file."""
 
 from __future__ import annotations

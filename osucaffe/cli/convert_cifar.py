@@ -12,8 +12,8 @@ import argparse
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    parser.add_argument("folder", metavar="FOLDER", help="where CIFAR-10 was unpacked to")
-    parser.add_argument("output", metavar="OUTPUT", help="the folder for the databases")
+    parser.add_argument("folder", metavar="FOLDER", help="the folder of CIFAR-10's files")
+    parser.add_argument("output", metavar="OUTPUT", help="the folder to write the databases to")
     parser.add_argument(
         "backend", metavar="lmdb", nargs="?", choices=("lmdb",), help="the kind of database"
     )

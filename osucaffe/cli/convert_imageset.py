@@ -1,8 +1,8 @@
-"""Make an LMDB of image files that a list names.
+"""Make an LMDB of the image files in a list.
 
   osucaffe convert_imageset --resize_height 256 --resize_width 256 --shuffle FOLDER/ LIST LMDB
 
-LIST has a line NAME LABEL for each image; FOLDER/ is put before each NAME as it stands."""
+LIST has a line NAME LABEL for each image; each NAME gets the prefix FOLDER/."""
 
 from __future__ import annotations
 
@@ -13,20 +13,34 @@ from . import options
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    parser.add_argument("root", metavar="FOLDER/", help="put before each name of the list")
+    parser.add_argument("root", metavar="FOLDER/", help="prefix of each name in the list")
     parser.add_argument("list", metavar="LIST", help="a text file with lines NAME LABEL")
-    parser.add_argument("output", metavar="LMDB", help="the folder to make; an LMDB is replaced")
+    parser.add_argument(
+        "output", metavar="LMDB", help="the LMDB to write; an existing one is replaced"
+    )
     add = parser.add_argument
-    add("--gray", action="store_true", help="one channel in place of three")
-    add("--shuffle", action="store_true", help="write the images in another order")
-    add("--seed", metavar="N", type=int, default=1, help="which other order (default: 1)")
+    add("--gray", action="store_true", help="write one channel instead of three")
+    add("--shuffle", action="store_true", help="write the images in random order")
+    add("--seed", metavar="N", type=int, default=1, help="seed of that order (default: 1)")
     add("--backend", choices=("lmdb",), default="lmdb", help="the kind of database")
     extent = options.extent
-    add("--resize_width", metavar="N", type=extent, default=0, help="resize all images, if not 0")
-    add("--resize_height", metavar="N", type=extent, default=0, help="resize all images, if not 0")
+    add(
+        "--resize_width",
+        metavar="N",
+        type=extent,
+        default=0,
+        help="resize all images to this; 0: leave them as they are",
+    )
+    add(
+        "--resize_height",
+        metavar="N",
+        type=extent,
+        default=0,
+        help="resize all images to this; 0: leave them as they are",
+    )
     add("--check_size", action="store_true", help="refuse images that differ in size")
-    add("--encoded", action="store_true", help="keep the images compressed")
-    add("--encode_type", metavar="TYPE", default="", help="compress them so: jpg or png")
+    add("--encoded", action="store_true", help="store the images compressed")
+    add("--encode_type", metavar="TYPE", default="", help="how to compress: jpg or png")
     options.add_reading(parser)
 
 

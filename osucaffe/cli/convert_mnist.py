@@ -1,4 +1,4 @@
-"""Make an LMDB of one pair of MNIST's files.
+"""Make an LMDB of a pair of MNIST files.
 
   osucaffe convert_mnist train-images-idx3-ubyte.gz train-labels-idx1-ubyte.gz LMDB
 
@@ -11,9 +11,11 @@ import argparse
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    parser.add_argument("images", metavar="IMAGES", help="a file of images, plain or .gz")
-    parser.add_argument("labels", metavar="LABELS", help="its file of labels, plain or .gz")
-    parser.add_argument("output", metavar="LMDB", help="the folder to make; an LMDB is replaced")
+    parser.add_argument("images", metavar="IMAGES", help="the file of images, plain or .gz")
+    parser.add_argument("labels", metavar="LABELS", help="the file of labels, plain or .gz")
+    parser.add_argument(
+        "output", metavar="LMDB", help="the LMDB to write; an existing one is replaced"
+    )
     parser.add_argument("--backend", choices=("lmdb",), default="lmdb", help="the kind of database")
 
 

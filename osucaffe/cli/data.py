@@ -1,4 +1,4 @@
-"""Make the databases of the small data sets; look into a database, and check it.
+"""Make databases of data sets or photographs; inspect and check a database.
 
   osucaffe data mnist                   mnist_train_lmdb and mnist_test_lmdb in data/mnist
   osucaffe data mnist --files FOLDER    from MNIST's four files, plain or .gz
@@ -6,17 +6,17 @@
   osucaffe data fashion_mnist --files FOLDER
                                         fashion_mnist_{train,test}_lmdb in data/fashion_mnist
   osucaffe data folder PHOTOS --out DIR
-                                        of class folders of photographs: LMDBs for training and
-                                        validation, names of labels, the mean, a contact sheet
+                                        from a folder of photographs for each class: LMDBs for
+                                        training and validation, label names, mean, contact sheet
   osucaffe data annotated LMDB --voc FOLDER --split trainval
   osucaffe data annotated LMDB --coco FILE.json --images FOLDER
                                         images with boxes, for SSD; and LMDB.labelmap.prototxt
-  osucaffe data convert LEVELDB LMDB    a LevelDB as an LMDB, of the same records
-  osucaffe data inspect LMDB            what it holds; --sheet FILE.png: a picture of samples
-  osucaffe data verify LMDB ...         decode everything, name the bad records
+  osucaffe data convert LEVELDB LMDB    convert a LevelDB to an LMDB
+  osucaffe data inspect LMDB            tell what it holds; --sheet FILE.png: draw some records
+  osucaffe data verify LMDB ...         decode all records, and name the bad ones
 
-Without --files, MNIST is taken from its public mirrors (and its checksums verified), or else a
-subset of 10,000 + 2,000 digits that comes with osucaffe."""
+Without --files, MNIST is downloaded from its public mirrors (and its checksums are verified); if
+that fails, a subset of 10,000 + 2,000 digits that comes with osucaffe is used."""
 
 from __future__ import annotations
 
@@ -40,43 +40,56 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     commands = parser.add_subparsers(dest="name", metavar="WHAT", required=True)
     mnist = commands.add_parser("mnist", help="make the databases of MNIST", allow_abbrev=False)
     mnist.add_argument(
-        "--out", metavar="DIR", default="data/mnist", help="where to (default: data/mnist)"
+        "--out",
+        metavar="DIR",
+        default="data/mnist",
+        help="the folder to write to (default: data/mnist)",
     )
-    mnist.add_argument("--files", metavar="DIR", help="a folder with the files of MNIST")
+    mnist.add_argument("--files", metavar="DIR", help="the folder of MNIST's files")
     mnist.add_argument(
         "--source",
         choices=("auto", "files", "download", "packaged"),
         default="auto",
-        help="take this source only (default: auto, the first that there is)",
+        help="where to take MNIST from (default: auto, the first that is available)",
     )
     data_sets.add_commands(commands)
     data_folder.add_command(commands)
     annotated = commands.add_parser(
         "annotated", help="make a database of images with boxes", allow_abbrev=False
     )
-    annotated.add_argument("output", metavar="LMDB", help="the database to make")
+    annotated.add_argument("output", metavar="LMDB", help="the database to write")
     annotated.add_argument(
-        "--voc", metavar="DIR", action="append", help="a folder of PASCAL VOC (may be repeated)"
+        "--voc", metavar="DIR", action="append", help="a PASCAL VOC folder (may be repeated)"
     )
-    annotated.add_argument("--split", default="trainval", help="of VOC (default: trainval)")
-    annotated.add_argument("--coco", metavar="FILE", help="a file of COCO's objects")
-    annotated.add_argument("--images", metavar="DIR", help="where COCO's images are")
+    annotated.add_argument("--split", default="trainval", help="VOC's split (default: trainval)")
+    annotated.add_argument("--coco", metavar="FILE", help="a COCO annotation file")
+    annotated.add_argument("--images", metavar="DIR", help="the folder of COCO's images")
     annotated.add_argument(
         "--labels", metavar="FILE", help="a label map for VOC (default: VOC's 20 classes)"
     )
-    convert = commands.add_parser("convert", help="make an LMDB of a LevelDB", allow_abbrev=False)
-    convert.add_argument("input", metavar="LEVELDB", help="the database, LevelDB or LMDB")
-    convert.add_argument("output", metavar="LMDB", help="the folder to write")
-    inspect = commands.add_parser("inspect", help="what an LMDB holds", allow_abbrev=False)
-    inspect.add_argument("input", metavar="LMDB", help="the database")
-    inspect.add_argument("--sheet", metavar="FILE", help="write a picture of samples (.png, .jpg)")
-    inspect.add_argument(
-        "--samples", metavar="N", type=options.positive, default=60, help="how many (default: 60)"
+    convert = commands.add_parser(
+        "convert", help="convert a LevelDB to an LMDB", allow_abbrev=False
     )
-    verify = commands.add_parser("verify", help="decode all of LMDBs", allow_abbrev=False)
+    convert.add_argument("input", metavar="LEVELDB", help="the database to read, LevelDB or LMDB")
+    convert.add_argument("output", metavar="LMDB", help="the LMDB to write")
+    inspect = commands.add_parser("inspect", help="tell what an LMDB holds", allow_abbrev=False)
+    inspect.add_argument("input", metavar="LMDB", help="the database")
+    inspect.add_argument(
+        "--sheet", metavar="FILE", help="write a picture of some records (.png or .jpg)"
+    )
+    inspect.add_argument(
+        "--samples",
+        metavar="N",
+        type=options.positive,
+        default=60,
+        help="how many records to show (default: 60)",
+    )
+    verify = commands.add_parser(
+        "verify", help="decode every record of LMDBs, and name the bad ones", allow_abbrev=False
+    )
     verify.add_argument("input", metavar="LMDB", nargs="+", help="the databases")
     verify.add_argument(
-        "--classes", metavar="N", type=options.positive, help="labels are to be 0 to N-1"
+        "--classes", metavar="N", type=options.positive, help="check that labels are 0 to N-1"
     )
     for command in (annotated, inspect, verify):
         options.add_readers(command)

@@ -34,30 +34,30 @@ _share.__name__ = "share"  # argparse names it in its messages
 def add_command(commands: Any) -> None:
     """Declare the subcommand and its options."""
     parser = commands.add_parser(
-        "folder", help="make the databases of photographs in class folders", allow_abbrev=False
+        "folder", help="make databases of photographs, a folder for each class", allow_abbrev=False
     )
     add = parser.add_argument
-    add("photos", metavar="PHOTOS", help="a folder with a folder of images for each class")
-    add("--out", metavar="DIR", required=True, help="where to")
+    add("photos", metavar="PHOTOS", help="a folder that holds one folder of images per class")
+    add("--out", metavar="DIR", required=True, help="the folder to write to")
     add(
         "--val_share",
         metavar="X",
         type=_share,
         default=0.2,
-        help="the part that is for validation (default: 0.2)",
+        help="the share held out for validation (default: 0.2)",
     )
     add(
         "--size",
         metavar="N",
         type=options.positive,
         default=256,
-        help="the width and height of all images (default: 256)",
+        help="width and height of the stored images (default: 256)",
     )
     add(
         "--fit",
         choices=("crop", "squash"),
         default="crop",
-        help="the middle of what is not square (crop, the default), or all of it, out of shape",
+        help="how to make images square: keep the middle (crop, the default) or distort (squash)",
     )
     add("--encode_type", metavar="TYPE", default="", help="compress the records: jpg or png")
     options.add_reading(parser)

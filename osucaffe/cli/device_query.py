@@ -1,9 +1,9 @@
-"""Tell what osucaffe would run on: CPU, memory, libraries, GPUs; with --mpi, all ranks.
+"""Print what osucaffe can run on: CPU, memory, libraries, GPUs; with --mpi, all ranks.
 
   osucaffe device_query
   mpiexec -n 4 osucaffe device_query --mpi
 
-Rank 0 prints what all have found."""
+Rank 0 prints what all ranks found."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    parser.add_argument("--gpu", metavar="IDS", default="all", help='GPUs: "0,1" (default: all)')
+    parser.add_argument(
+        "--gpu", metavar="IDS", default="all", help='which GPUs: "0,1" (default: all)'
+    )
     parser.add_argument(
         "--mpi", action="store_true", help="show hosts, ranks, links and the MPI library instead"
     )

@@ -2,8 +2,8 @@
 
   osucaffe draw train_val.prototxt net.png --rankdir TB --phase TRAIN
 
-Phases that differ are drawn apart, and deep nets in rows, one below the other.
-The picture's suffix says its format: .png, .svg, .pdf, or .dot for Graphviz's text.
+Phases that differ are drawn separately, and deep nets in rows, one below the other.
+The file's suffix says its format: .png, .svg, .pdf, or .dot for Graphviz's text.
 Needs pip install "osucaffe[tools]" and Graphviz."""
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--rankdir",
         choices=("LR", "TB", "RL", "BT"),
         default="LR",
-        help="which way it runs: left to right (default), top to bottom ...",
+        help="direction of the graph: left to right (LR, the default), top to bottom (TB) ...",
     )
     parser.add_argument(
         "--phase",
         choices=("ALL", "TRAIN", "TEST"),
         default="ALL",
-        help="only the layers of this phase (default: both phases, apart if they differ)",
+        help="draw only this phase (default: both, separately where they differ)",
     )
     parser.add_argument(
-        "--display_lrm", action="store_true", help="show the multipliers of the learning rate"
+        "--display_lrm", action="store_true", help="show the learning-rate multipliers"
     )
     parser.add_argument(
         "--wrap",
         metavar="N",
         type=options.extent,
         default=10,
-        help="so many layers behind each other in a row; the next begins with the blobs that it "
-        "takes, dashed (default: 10; 0: a single row)",
+        help="start a new row after N layers; its input blobs are repeated, dashed (default: 10; "
+        "0: one row)",
     )
 
 

@@ -21,8 +21,8 @@ def add_argument(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--elastic",
         action="store_true",
-        help="with --max_restarts: begin again on the ranks that remain, on as many as divide the "
-        "global batch, which stays as it was",
+        help="with --max_restarts: restart on the ranks that are left, on as many as divide the "
+        "global batch, which stays the same",
     )
     group.set_defaults(batches_of=1)
 

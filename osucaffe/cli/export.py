@@ -1,8 +1,8 @@
-"""Write a net with its weights for other programs: --onnx, as an ONNX model.
+"""Export a net with its weights for other programs, as an ONNX model.
 
   osucaffe export deploy.prototxt --weights trained.caffemodel --onnx net.onnx
 
-The net is one for deployment, with Input layers. Needs pip install "osucaffe[onnx]"."""
+The net must be a deploy net, with Input layers. Needs pip install "osucaffe[onnx]"."""
 
 from __future__ import annotations
 
@@ -17,9 +17,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--onnx", metavar="FILE", required=True, help="the file to write")
     options.add_weights(parser, "the trained model (default: as the fillers draw them)")
     options.add_strict(parser)
-    parser.add_argument(
-        "--batch", type=options.positive, help="items of a batch (default: as the net says)"
-    )
+    parser.add_argument("--batch", type=options.positive, help="batch size (default: the net's)")
     options.add_state(parser)
 
 

@@ -1,9 +1,10 @@
-"""Write what a net computes for its data to LMDBs, one for each blob.
+"""Extract features: write blobs that a net computes for its data to LMDBs.
 
   osucaffe extract_features trained.caffemodel net.prototxt fc7,prob fc7_lmdb,prob_lmdb 50
 
-The net brings its data itself (a Data layer, say) and runs in its TEST phase, for 50 batches here.
-Record i, a Datum of floats under a key of ten digits, is what the blob holds for item i."""
+The net reads its own data (by a Data layer, say) and runs in its TEST phase, here for 50 batches.
+Record i, a Datum of floats under a key of ten digits, is what the blob holds for item i. As in
+Caffe, the kind of database (lmdb), CPU or GPU, and the GPU's number may follow."""
 
 from __future__ import annotations
 
@@ -25,9 +26,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     parser.add_argument("weights", metavar="WEIGHTS", help="the trained model")
     parser.add_argument("model", metavar="NET", help="the net's prototxt")
-    parser.add_argument("blobs", metavar="BLOBS", type=options.names, help="names, with commas")
-    parser.add_argument("databases", metavar="LMDBS", type=options.names, help="as many, to write")
-    parser.add_argument("batches", metavar="BATCHES", type=options.positive, help="how many to run")
+    parser.add_argument(
+        "blobs", metavar="BLOBS", type=options.names, help="names of blobs, separated by commas"
+    )
+    parser.add_argument(
+        "databases", metavar="LMDBS", type=options.names, help="an LMDB to write for each blob"
+    )
+    parser.add_argument(
+        "batches", metavar="BATCHES", type=options.positive, help="how many batches to run"
+    )
+    parser.add_argument(
+        "kind", metavar="lmdb", nargs="?", choices=("lmdb",), help="the kind of database"
+    )
+    parser.add_argument(
+        "device", metavar="CPU|GPU", nargs="?", choices=("CPU", "GPU"), help="where it runs"
+    )
+    parser.add_argument(
+        "device_id", metavar="DEVICE_ID", nargs="?", help="the number of the GPU (0 by default)"
+    )
     options.add_strict(parser)
     options.add_state(parser)
     sharing.add_arguments(parser)
@@ -40,6 +56,8 @@ def run(args: argparse.Namespace) -> None:
     if len(args.blobs) != len(args.databases):
         given = f"{len(args.blobs)} blobs and {len(args.databases)} databases"
         raise UserError(f"{given} are named: give one database for each blob")
+    if args.device == "GPU" and args.gpu is None:
+        args.gpu = (args.device_id or "0").removeprefix("DEVICE_ID=")
     with sharing.joined(args) as (args, job):
         _extract(args, job)
 

@@ -23,21 +23,24 @@ logger = logging.getLogger("osucaffe")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    group = parser.add_argument_group("what is kept")
+    group = parser.add_argument_group("which models to keep")
     group.add_argument(
-        "--keep", metavar="N", type=options.positive, help="the newest N snapshots only of this run"
+        "--keep",
+        metavar="N",
+        type=options.positive,
+        help="keep only the newest N snapshots of this run",
     )
     group.add_argument(
         "--best",
         metavar="OUTPUT",
-        help="keep the model with the best value of this output of the tests (accuracy: the "
-        "highest, loss: the lowest) as PREFIX_best.caffemodel",
+        help="keep the model with the best test value of this output (of accuracy the highest, of "
+        "loss the lowest) as PREFIX_best.caffemodel",
     )
     group.add_argument(
         "--patience",
         metavar="N",
         type=options.positive,
-        help="end after N tests without a better value of --best",
+        help="early stopping: end after N tests without a better value of --best",
     )
 
 
@@ -67,7 +70,7 @@ def tell_how_to_go_on(solver: Solver, signals: Signals) -> None:
     state = Path(named(solver.param, solver.iteration).state)
     if solver.stopped and signals.stopped_by and not solver.group.rank and state.exists():
         command = shlex.join(["osucaffe", *resuming(sys.argv[1:])])
-        logger.info("To go on from iteration %d: %s", solver.iteration, command)
+        logger.info("To resume from iteration %d: %s", solver.iteration, command)
 
 
 def resuming(words: Iterable[str]) -> list[str]:

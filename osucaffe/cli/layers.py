@@ -1,6 +1,6 @@
-"""List the layer types that there are.
+"""List all layer types.
 
-Prints each type with a line that says what it does, and the settings that it reads."""
+Prints a line for each type, with the settings that it reads."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """List the model files that come with osucaffe, and copy them.
 
-osucaffe models                       what there is, a line each, and the published weights
-osucaffe models copy lenet            its nets, solver and page, to models/lenet
-osucaffe models copy lenet DIR        to another folder: the solver names the files there
-osucaffe models check FILE            whether a file of weights is a published one, and whole"""
+osucaffe models                       list the models, and published weights
+osucaffe models copy lenet            copy its nets, solver and page to models/lenet
+osucaffe models copy lenet DIR        copy to another folder, with paths adapted
+osucaffe models check FILE            whether weights are a published file, and undamaged"""
 
 from __future__ import annotations
 
@@ -41,9 +41,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the subcommands."""
     commands = parser.add_subparsers(dest="action", metavar="WHAT")
     copy = commands.add_parser("copy", help="copy a model's files", allow_abbrev=False)
-    copy.add_argument("name", metavar="MODEL", help="its name in the list")
-    copy.add_argument("folder", metavar="DIR", nargs="?", help="where to (default: models/MODEL)")
-    check = commands.add_parser("check", help="which published file it is", allow_abbrev=False)
+    copy.add_argument("name", metavar="MODEL", help="the model, by its name in the list")
+    copy.add_argument(
+        "folder", metavar="DIR", nargs="?", help="the folder to copy to (default: models/MODEL)"
+    )
+    check = commands.add_parser(
+        "check", help="tell which published file a .caffemodel is", allow_abbrev=False
+    )
     check.add_argument("file", metavar="FILE", help="a .caffemodel")
 
 
@@ -87,7 +91,7 @@ def copy_model(name: str, folder: Path) -> list[Path]:
     files = [path for path in sorted(find_model(name).iterdir()) if _comes_along(path)]
     targets = [folder / path.name for path in files]
     if stands := [path for path in targets if path.exists()]:
-        raise UserError(f"{stands[0]}: stands there already: give another folder, or remove it")
+        raise UserError(f"{stands[0]}: already exists: give another folder, or remove it")
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -4,7 +4,7 @@
   osucaffe net_spec net.py --object lenet          what its variable or function `lenet` gives
   osucaffe net_spec net.prototxt --phase TRAIN     Python that makes this net with NetSpec
 
-A Python file is run as an import runs it: what it does as __main__ is left out."""
+A Python file is imported, not run as __main__."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ from . import options
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     parser.add_argument("net", metavar="FILE", help="a Python file (.py) or a prototxt")
-    parser.add_argument("--object", metavar="NAME", help="a variable or a function of the file")
+    parser.add_argument(
+        "--object", metavar="NAME", help="the variable or function in the file to use"
+    )
     parser.add_argument("--phase", choices=("TRAIN", "TEST"), help="only this phase's layers")
     options.add_state(parser)
 

@@ -1,15 +1,16 @@
 """Write a net and its solver for your own photographs, ready to train.
 
-  osucaffe new lenet                           the files of a model, as osucaffe models copies them
-  osucaffe new cifar10_quick --data data       the same net for the classes of data, which
-                                               osucaffe data folder has made
+  osucaffe new lenet                           a model's files, like osucaffe models copy
+  osucaffe new cifar10_quick --data data       the same net for the classes in data, the output
+                                               of osucaffe data folder
   osucaffe new finetune --data data --from bvlc_googlenet.caffemodel
-                                               a net that has learned already: its last layer is
-                                               new, learns ten times as fast, and has your classes
+                                               a pretrained net with a new last layer, for your
+                                               classes, that learns ten times as fast
 
-They go to a folder of the same name, or to --out: train_val.prototxt, deploy.prototxt,
-solver.prototxt, and what classify needs beside them. What --from holds is told by the names of its
-layers, or by a train_val.prototxt or deploy.prototxt beside it; else --model names its net."""
+The files go to a folder of the same name, or to --out: train_val.prototxt, deploy.prototxt,
+solver.prototxt, and what classify needs. Which net the weights of --from belong to is found by the
+names of their layers, or from a train_val.prototxt or deploy.prototxt next to them; otherwise
+--model has to say it."""
 
 from __future__ import annotations
 
@@ -33,22 +34,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     add = parser.add_argument
     add("what", metavar="WHAT", help="a model of `osucaffe models`, or finetune")
-    add("--data", metavar="DIR", help="the folder that osucaffe data folder has made")
+    add("--data", metavar="DIR", help="the output of osucaffe data folder")
     add("--from", metavar="FILE", dest="weights", help="a .caffemodel to fine-tune")
     add("--model", metavar="NET", help="the net of --from: a model's name, or a prototxt")
-    add("--out", metavar="DIR", help="where to (default: WHAT)")
+    add("--out", metavar="DIR", help="the folder to write to (default: WHAT)")
     add(
         "--batch",
         metavar="N",
         type=options.positive,
         default=32,
-        help="photographs of one iteration (default: 32)",
+        help="batch size (default: 32)",
     )
     add(
         "--epochs",
         metavar="N",
         type=options.positive,
-        help="how often all are seen (default: 60, finetune 20)",
+        help="number of epochs (default: 60, finetune: 20)",
     )
 
 

@@ -59,7 +59,7 @@ class Start:
 def write_files(start: Start, data: PhotoSet, out: Path, *, batch: int, epochs: int | None) -> str:
     """Write them to a folder; return the command that trains the net."""
     if stands := [out / name for name in _FILES if (out / name).exists()]:
-        raise UserError(f"{stands[0]}: stands there already: give another folder with --out")
+        raise UserError(f"{stands[0]}: already exists: give another folder with --out")
     crop = _crop(start, data)
     net = NetParameter()
     net.CopyFrom(start.net)
@@ -111,7 +111,10 @@ def _renew(
     found = misfits(net, weights[1], entering, Cpu())
     for name, shapes in found.items():
         logger.warning(
-            'layer "%s": %s, %s: it begins anew, and learns faster', name, shapes, weights[0]
+            'layer "%s": %s, %s: it is trained from scratch, and learns faster',
+            name,
+            shapes,
+            weights[0],
         )
     return adapt.begin_anew(net, found, taken)
 
@@ -138,7 +141,7 @@ def _crop(start: Start, data: PhotoSet) -> int:
         )
     if data.size > 1.5 * wanted:
         logger.warning(
-            "%s: of photographs %d pixels wide the net sees parts of %d: --size %d would show more",
+            "%s: photos are %d pixels wide, the net sees crops of %d: --size %d would show more",
             data.folder, data.size, wanted, wanted * 8 // 7,
         )  # fmt: skip
     return wanted
@@ -152,8 +155,9 @@ def _transform(start: Start, data: PhotoSet, out: Path) -> caffe_pb2.Transformat
         known = find_preprocessing(weights, file) or known
     if known is None:
         logger.warning(
-            "%s: nothing is known of how images entered this net: less ImageNet's mean colour; "
-            "change the transform_param in %s if it was otherwise", start.file, out / _FILES[0],
+            "%s: how images were preprocessed for this net is unknown: ImageNet's mean colour is "
+            "subtracted; if that is wrong, change transform_param in %s",
+            start.file, out / _FILES[0],
         )  # fmt: skip
         known = Preprocessing(mean_values=_IMAGENET)
     transform = caffe_pb2.TransformationParameter(mirror=True)
@@ -184,7 +188,7 @@ def _set_mean(
                 transform.mean_value.extend(_IMAGENET)
                 return
             logger.warning(
-                "%s is not there, the mean that was subtracted in training: that of %s is taken",
+                "%s, the mean subtracted in training, does not exist: using that of %s",
                 known.mean_file, data.folder,
             )  # fmt: skip
         else:

@@ -73,6 +73,13 @@ def names(text: str) -> list[str]:
     return [part.strip() for part in text.split(",") if part.strip()]
 
 
+def stages(text: str) -> list[str]:
+    """Names that a net may have: text, not any bytes."""
+    if not text.isprintable():
+        raise argparse.ArgumentTypeError("has letters that no name has")
+    return names(text)
+
+
 def files(text: str) -> list[str]:
     """A list with commas that names at least one file."""
     if not (found := names(text)):
@@ -87,16 +94,16 @@ def add_device(parser: argparse.ArgumentParser, gpu: str = "the number of the GP
     group.add_argument(
         "--precision",
         choices=("fp32", "tf32", "bf16", "fp16"),
-        help="what a GPU computes in (default: tf32 from Ampere on, else fp32); parameters stay in "
-        "fp32",
+        help="what the GPU computes in (default: tf32 from Ampere on, fp32 before); "
+        "parameters stay in fp32",
     )
     group.add_argument(
         "--no_graph",
         action="store_true",
-        help="launch a GPU's steps one by one instead of as CUDA graphs (to debug)",
+        help="launch the GPU's kernels one by one, not as CUDA graphs (for debugging)",
     )
     group.add_argument(
-        "--threads", metavar="N", type=threads, help="CPU threads (default: one for each core)"
+        "--threads", metavar="N", type=threads, help="CPU threads (default: one per core)"
     )
 
 
@@ -105,23 +112,28 @@ def add_loss_scale(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--loss_scale",
         metavar="SCALE",
-        help='"dynamic", "none" or a factor of the loss and its gradients, which the update '
-        "divides by (default: dynamic in fp16)",
+        help='loss scaling: "dynamic", "none" or a factor (default: dynamic in fp16, else none)',
     )
 
 
 def add_state(parser: argparse.ArgumentParser) -> None:
     """Add --level and --stage."""
     group = parser.add_argument_group("which layers of the net")
-    group.add_argument("--level", metavar="N", type=level, default=0, help="its level (default: 0)")
     group.add_argument(
-        "--stage", metavar="NAMES", type=names, default=[], help="its stages, with commas"
+        "--level", metavar="N", type=level, default=0, help="the net's level (default: 0)"
+    )
+    group.add_argument(
+        "--stage",
+        metavar="NAMES",
+        type=stages,
+        default=[],
+        help="the net's stages, separated by commas",
     )
 
 
 def add_log(parser: argparse.ArgumentParser) -> None:
     """Add --log_dir."""
-    parser.add_argument("--log_dir", metavar="DIR", help="also write the log to a new file there")
+    parser.add_argument("--log_dir", metavar="DIR", help="also write the log to a new file in DIR")
 
 
 def add_weights(parser: argparse._ActionsContainer, help: str) -> None:
@@ -134,7 +146,7 @@ def add_strict(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--strict",
         action="store_true",
-        help="stop unless the weights are those of all layers, and of no others",
+        help="stop if a layer is missing from the weights file, or the other way round",
     )
 
 
@@ -144,8 +156,8 @@ def add_readers(parser: argparse.ArgumentParser) -> None:
         "--readers",
         metavar="N",
         type=positive,
-        help="threads that read; a net's readers of compressed images are processes if they are "
-        "more than 4 (default: at most one a core)",
+        help="threads that read data; more than 4 readers of compressed images are processes "
+        "(default: at most one per core)",
     )
 
 
@@ -156,7 +168,8 @@ def add_reading(parser: argparse.ArgumentParser) -> None:
         "--on_bad_record",
         choices=("stop", "skip"),
         default="stop",
-        help="stop (default) at an image that cannot be used, or name, count and leave it out",
+        help="on an image that cannot be read: stop (the default), or name it, count it and go on "
+        "without it",
     )
 
 
@@ -169,25 +182,25 @@ def add_data(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         type=positive,
         const=256,
-        help="blocks of so many records of an LMDB (256) in another order in each epoch",
+        help="read the LMDB in a new order each epoch, in blocks of BLOCK records (default: 256)",
     )
     parser.add_argument(
         "--decode",
         choices=("host", "gpu", "both"),
         default="host",
-        help="who decodes an LMDB's JPEGs: the readers (host, the default); the GPU (gpu) "
-        'by nvImageCodec, which pip install "osucaffe[decode13]" (or [decode12]) brings; or the '
-        "readers and the JPEG engines of an H100 or H200 (both), for nets that train faster than "
-        "the cores decode",
+        help="where JPEGs in an LMDB are decoded: by the CPU (host, the default); by the GPU "
+        '(gpu), with nvImageCodec, which pip install "osucaffe[decode13]" (or [decode12]) installs'
+        "; or by the CPU and the JPEG engines of an H100 or H200 together (both), for nets that "
+        "train faster than the CPU decodes",
     )
     parser.add_argument(
         "--cache",
         choices=("auto", "device", "host", "none"),
         default="auto",
-        help="where records stay once they were read: on the GPU that the net runs on, or divided "
-        "among those of all ranks of one host where some have no room for all of them (device), "
-        "decoded in the host's memory (host), or nowhere; by default (auto) on the GPU if there is "
-        "room for all of them, else JPEGs and the like in the host's memory, if there is",
+        help="where records are kept after the first read: on the GPU, divided among the GPUs of a "
+        "host if they don't fit on each (device); decoded in host memory (host); or nowhere "
+        "(none). The default, auto, keeps them on the GPU if they fit, else keeps compressed "
+        "images decoded in host memory if they fit there",
     )
 
 
@@ -300,7 +313,8 @@ def compare_preprocessing(net: Net, file: str, models: list[Model]) -> None:
         trained = find_preprocessing(weights, name)
         if own and trained and not own.is_like(trained):
             logger.warning(
-                "%s: images enter with %s, but in training did with %s (%s): results will differ",
+                "%s: images are preprocessed with %s, but in training with %s (%s): "
+                "results will differ",
                 own.origin,
                 own,
                 trained,

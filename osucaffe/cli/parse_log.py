@@ -2,9 +2,9 @@
 
   osucaffe parse_log caffe.INFO results
 
-writes results/caffe.INFO.train and .test, tables with commas: NumIters, Seconds, LearningRate, and
-the net's outputs; and the plot results/caffe.INFO.png, if matplotlib is installed (it comes
-with pip install "osucaffe[tools]") or --plot asks for it. More test nets: .test1, .test2 ..."""
+writes results/caffe.INFO.train and .test, tables in CSV: NumIters, Seconds, LearningRate, and the
+net's outputs; and the plot results/caffe.INFO.png, if matplotlib is installed
+(pip install "osucaffe[tools]"). Further test nets get .test1, .test2 ..."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "folder",
         metavar="FOLDER",
         nargs="?",
-        help="where to write the tables and the plot (needed, but with --json)",
+        help="where to write the tables and the plot (not needed with --json)",
     )
     json_output.add_json(parser)
     parser.add_argument(
@@ -61,7 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="D",
         type=_character,
         default=",",
-        help="what stands between the columns (default: ,)",
+        help="column separator (default: ,)",
     )
     parser.add_argument(
         "--plot", metavar="FILE", help="the plot's file: .png, .svg or .pdf (default: as above)"

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import argparse
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -50,7 +50,7 @@ def find_photos_input(
     inner, size = "x".join(map(str, entry.extents)), settings.size
     crop = f", of which the middle of {inner}" if (entry.extents != size).any() else ""
     logger.info(
-        "Photographs enter as those of %s did (%s, %dx%d)%s; %s (trained: %s)",
+        "Photos are preprocessed like those of %s (%s, %dx%d)%s; %s (trained: %s)",
         folder, settings.fit, size, size, crop, trained, trained.origin,
     )  # fmt: skip
     return found
@@ -107,12 +107,13 @@ class PhotoInput:
         return entered
 
 
-def load_upright(path: str, load: Callable[[str], np.ndarray]) -> np.ndarray:
-    """The image that a function reads from a file, turned as its EXIF data say."""
+def load_upright(path: str) -> np.ndarray:
+    """The pixels of a file as `io.load_pixels` gives them, turned as its EXIF data say."""
     from ..data.folder import orientation, turned
     from ..files import read_bytes
+    from ..pycaffe.io import load_pixels
 
-    image = load(path)
+    image = load_pixels(path)
     try:
         lies = orientation(read_bytes(path))
     except UserError:  # no Pillow: JPEGs are read without
@@ -137,7 +138,7 @@ def read_names(args: argparse.Namespace, count: int) -> list[str]:
         return numbers
     labels = read_labels(path)
     if len(labels) != count:
-        logger.warning("%s: left alone: %d names for %d classes", path, len(labels), count)
+        logger.warning("%s: ignored: %d names for %d classes", path, len(labels), count)
         return numbers
     logger.info("Names of classes: %s", path)
     return labels

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -48,6 +48,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add(
         "--designs", metavar="LIST", help="some of the designs, with commas (default: four of them)"
+    )
+    add(
+        "--servers",
+        metavar="K",
+        type=options.positive,
+        help="one more design: so many parameter servers beside the ranks (--consistency sync)",
     )
     add("--batch", metavar="N", type=options.positive, help="another batch_size than the net's")
     add(
@@ -87,6 +93,7 @@ def run(args: argparse.Namespace) -> None:
     from ..parallel.tuned import candidates, choose
     from ..predict.cluster import read_cluster
     from ..predict.iteration import DESIGNS, Simulation
+    from ..predict.served import SERVERS, ServedSimulation
     from ..proto import read_net, read_solver
     from ..solvers.nets import training_net
 
@@ -108,13 +115,14 @@ def run(args: argparse.Namespace) -> None:
     print(_HEADING)
     for size in ranks:
         sketch, seconds = seconds_of(size)
-        simulation = Simulation(
-            *(sketch, seconds, cluster, size, selection),
-            hierarchical=not args.flat,
-            passes=max(solver.iter_size, 1),
-        )
+        given = sketch, seconds, cluster, size, selection
+        passes = max(solver.iter_size, 1)
+        plain = Simulation(*given, hierarchical=not args.flat, passes=passes)
+        simulations = dict.fromkeys(designs if size > 1 else ["one rank"], plain)
+        if args.servers:
+            simulations[SERVERS] = ServedSimulation(*given, servers=args.servers, passes=passes)
         here = []
-        for design in designs if size > 1 else ["one rank"]:
+        for design, simulation in simulations.items():
             base = DESIGNS.get(design, ParallelConfig())
             config = replace(base, bucket=rank_options.bucket_nbytes(args), scaling=args.scal)
             sizes = [*candidates(sketch, config)] if rank_options.tunes_bucket(args) else []
@@ -247,6 +255,7 @@ def _row(each: Prediction) -> str:
 def _write(args: argparse.Namespace, cluster: Cluster, found: Sequence[Prediction]) -> None:
     from ..files import write_bytes
     from . import plots
+    from .predict_picture import draw
 
     rows: list[dict[str, Any]] = [asdict(each) | {"efficiency": each.efficiency} for each in found]
     content = {"cluster": cluster.name, "solver": args.solver, "predictions": rows}
@@ -258,42 +267,5 @@ def _write(args: argparse.Namespace, cluster: Cluster, found: Sequence[Predictio
         print(f"no picture: {error}")
         return
     picture = str(Path(args.out).with_suffix(".png"))
-    _draw(cluster, found, picture)
+    draw(cluster, found, picture)
     print(f"wrote {picture}")
-
-
-def _draw(cluster: Cluster, found: Sequence[Prediction], path: str) -> None:
-    """Images a second and efficiency by ranks: a line for each design, and its band."""
-    from . import plots
-
-    figure, panels = plots.pyplot().subplots(1, 2, figsize=(11, 4.5), layout="constrained")
-    for colour, (design, points) in zip(plots.COLOURS, _lines(found), strict=False):
-        at = [each.ranks for each in points]
-        for axes, name in zip(panels, ("images", "efficiency"), strict=True):
-            values = [getattr(each, name) for each in points]
-            axes.plot(at, values, "o-", color=colour, label=design)
-            worst, best = (
-                [
-                    value * each.ms / ms
-                    for value, each, ms in zip(values, points, bound, strict=True)
-                ]
-                for bound in ([each.high for each in points], [each.low for each in points])
-            )
-            axes.fill_between(at, worst, best, color=colour, alpha=0.2)
-    ranks = sorted({each.ranks for each in found})
-    for axes, label in zip(panels, ("images a second", "efficiency"), strict=True):
-        axes.set_xscale("log", base=2)
-        axes.set_xticks(ranks, [str(each) for each in ranks])
-        axes.set_xlabel("ranks")
-        axes.set_ylabel(label)
-    panels[0].set_yscale("log")
-    panels[1].set_ylim(0, 1.05)
-    panels[0].legend()
-    figure.suptitle(f"{cluster.name}: predicted")
-    plots.save(figure, path)
-
-
-def _lines(found: Sequence[Prediction]) -> Iterator[tuple[str, list[Prediction]]]:
-    alone = [each for each in found if each.ranks == 1]
-    for design in dict.fromkeys(each.design for each in found if each.ranks > 1):
-        yield design, alone + [each for each in found if each.design == design]

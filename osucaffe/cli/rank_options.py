@@ -18,32 +18,35 @@ def add_design(group: argparse._ArgumentGroup) -> None:
         "--scal",
         choices=("weak", "strong"),
         default="weak",
-        help="batch_size is each rank's (weak, the default) or is divided among them (strong)",
+        help="weak scaling: batch_size is per rank (the default); strong: it is divided among the "
+        "ranks",
     )
     add(
         "--aggregation",
         choices=("blocking", "layerwise"),
         default="layerwise",
-        help="gradients travel after backward, or beside it (default: layerwise)",
+        help="exchange gradients after backward (blocking), or bucket by bucket during it "
+        "(layerwise, the default)",
     )
     add(
         "--propagation",
         choices=("auto", "none", "blocking", "overlapped", "sharded"),
         default="auto",
-        help="each rank updates all weights (none), or rank 0 does and sends them before the next "
-        "forward, or beside it; sharded: each rank updates and sends a part; auto (the default): "
-        "sharded on GPUs of one host, else none",
+        help="how updated weights reach the ranks. none: each rank updates all of them; blocking, "
+        "overlapped: rank 0 updates them and broadcasts before or during the next forward; "
+        "sharded: each rank updates a part and all gather; auto (the default): sharded on GPUs "
+        "of one host, else none",
     )
     add_bucket(
         group,
-        "the least that travels at once: of gradients beside backward, or of weights beside "
-        "forward; auto: the first iterations try several sizes, and the best stays",
+        "the smallest bucket: of gradients during backward, or of weights during forward; auto: "
+        "try several sizes in the first iterations, and keep the fastest",
     )
     add(
         "--gradient_type",
         choices=("float32", "bfloat16", "float16"),
         default="float32",
-        help="the type in which gradients travel (default: float32)",
+        help="the data type of gradients on the wire (default: float32)",
     )
 
 
@@ -54,21 +57,21 @@ def add_communication(group: argparse._ArgumentGroup) -> None:
         "--comm",
         metavar="KIND",
         default="auto",
-        help="mpi, hierarchical, or for GPUs nccl, ipc, nccl+ipc, copy (default: auto, by where "
-        "the ranks are)",
+        help="communicator: mpi, hierarchical, or for GPUs nccl, ipc, nccl+ipc, copy (default: "
+        "auto, which depends on where the ranks are)",
     )
     add(
         "--algorithm",
         metavar="NAME",
         default="auto",
-        help="the algorithm of collective operations; auto (the default): as the tuning table says",
+        help="algorithm of collective operations (default: auto, as the tuning table says)",
     )
     add(
         "--check",
         metavar="N",
         type=options.positive,
         default=0,
-        help="compare the ranks' weights every N iterations, and end the job where they differ",
+        help="compare the ranks' weights every N iterations, and stop if they differ",
     )
     add("--tuning", metavar="FILE", help="a tuning table that `osucaffe tune` wrote")
     add(
@@ -76,14 +79,14 @@ def add_communication(group: argparse._ArgumentGroup) -> None:
         metavar="S",
         type=options.not_negative,
         default=300.0,
-        help="end the job when a rank waits longer than this for others (0: never; default: 300)",
+        help="stop when a rank waits longer than S seconds for others (0: never; default: 300)",
     )
     add(
         "--group",
         metavar="N",
         type=options.positive,
         default=0,
-        help="take each N ranks of a machine for a machine of their own, to try out hierarchies",
+        help="treat each N ranks of a machine as a machine of their own, to try out hierarchies",
     )
 
 

@@ -43,10 +43,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     group = parser.add_argument_group(
         "several ranks",
-        "Start them with mpiexec or srun, or let --ranks, or --gpu with several numbers, do it.",
+        "Started by mpiexec or srun, by --ranks, or by --gpu with several numbers.",
     )
     group.add_argument(
-        "--ranks", metavar="N", type=options.positive, help="start so many ranks on this machine"
+        "--ranks", metavar="N", type=options.positive, help="start N ranks on this machine"
     )
     ranks_per_gpu.add_argument(group)
     restarts.add_argument(group)
@@ -159,7 +159,9 @@ def place(args: argparse.Namespace, job: Job) -> tuple[argparse.Namespace, Topol
         return own(threads=args.threads or max(1, topology.own.cores // local)), topology
     chosen = _gpus(args.gpu)
     if job.rank >= job.size - servers.count(args):
-        return own(gpu=None), discover(job)
+        threads = args.threads or max(1, topology.own.cores // local)
+        cpu = {"gpu": None, "precision": None, "no_graph": False, "decode": "host"}
+        return own(threads=threads, **cpu), discover(job)
     gpu = chosen[topology.local_rank % len(chosen)]
     return own(gpu=gpu), discover(job, *identify(int(gpu)))
 

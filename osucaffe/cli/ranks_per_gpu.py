@@ -55,9 +55,9 @@ def add_argument(group: argparse._ArgumentGroup) -> None:
         "--ranks_per_gpu",
         metavar="N",
         type=_count,
-        help="start so many ranks on each GPU of --gpu, under MPS where it may be started; auto: "
-        "try 1, 2, 4 .. and take what trains the most images a second. batch_size is each rank's, "
-        "unless --scal strong divides it",
+        help="start N ranks on each GPU of --gpu, under MPS if it can be started; auto: try 1, 2, "
+        "4 .. and use what trains most images per second. batch_size is per rank, unless --scal "
+        "strong divides it",
     )
 
 
@@ -76,7 +76,7 @@ def asked(args: argparse.Namespace) -> bool:
     if launched_by():
         raise UserError(
             f"--ranks_per_gpu {wanted} starts the ranks itself: leave out mpiexec (or srun), or "
-            "start so many there and leave out the option"
+            "start more ranks with it and leave out this option"
         )
     return True
 

@@ -1,12 +1,12 @@
-"""Write a page about a training run: curves, predictions with pictures, times, settings.
+"""Write an HTML page about a training run: curves, predictions, times, settings.
 
   osucaffe report solver.prototxt                    its best or newest model, on its test data
   osucaffe report FOLDER --log log --out page.html   the solver.prototxt in a folder, and its log
 
-The page is one HTML file that needs nothing beside it. Curves are those of the log that --log
-names, or of osucaffe.INFO beside the solver or in its folder log (train --log_dir log writes it).
-Predictions are of the first test net; names of classes come from --labels, or the labels.txt beside
-its data."""
+The page is a single HTML file without external resources. Its curves come from the log given by
+--log, or else from osucaffe.INFO next to the solver or in a folder log there (train --log_dir log
+writes it). Predictions are those of the first test net; names of classes come from --labels, or
+from labels.txt next to its data."""
 
 from __future__ import annotations
 
@@ -29,23 +29,33 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     parser.add_argument("solver", metavar="RUN", help="the solver's prototxt, or a folder with one")
     parser.add_argument(
-        "--out", metavar="FILE", default="report.html", help="the page (default: report.html)"
+        "--out",
+        metavar="FILE",
+        default="report.html",
+        help="the page to write (default: report.html)",
     )
-    parser.add_argument("--log", metavar="FILE", help="the log of its training, or its folder")
+    parser.add_argument("--log", metavar="FILE", help="the training log, or its folder")
     options.add_weights(parser, "the model (default: PREFIX_best, or the newest snapshot)")
-    parser.add_argument("--labels", metavar="FILE", help="the names of the classes, one a line")
+    parser.add_argument("--labels", metavar="FILE", help="names of the classes, one per line")
     parser.add_argument(
-        "--iterations", metavar="N", type=options.positive, help="test batches (default: test_iter)"
+        "--iterations",
+        metavar="N",
+        type=options.positive,
+        help="number of test batches (default: test_iter)",
     )
     parser.add_argument(
         "--pictures",
         metavar="N",
         type=options.positive,
         default=12,
-        help="how many best and worst predictions (default: 12)",
+        help="how many best and worst predictions to show (default: 12)",
     )
     parser.add_argument(
-        "--passes", metavar="N", type=options.extent, default=5, help="timed ones; 0: no times"
+        "--passes",
+        metavar="N",
+        type=options.extent,
+        default=5,
+        help="how many passes to time (default: 5; 0: no times)",
     )
     options.add_device(parser)
 
@@ -77,6 +87,7 @@ def run(args: argparse.Namespace) -> None:
 def _curves(args: argparse.Namespace, file: Path) -> str:
     """The panels of the run's log; "" where there is none."""
     from ..errors import UserError, reason
+    from ..files import read_file
     from .parse_log import all_series, parse
     from .report_curves import panel
 
@@ -86,10 +97,10 @@ def _curves(args: argparse.Namespace, file: Path) -> str:
     if path is None:
         if args.log:
             raise UserError(f"--log {args.log}: there is no log")
-        logger.warning("There is no log beside %s: no curves; give --log", file)
+        logger.warning("No log next to %s, so no curves: give --log", file)
         return ""
     try:
-        found = parse(path.read_text(errors="replace").splitlines())
+        found = parse(read_file(path).decode(errors="replace").splitlines())
     except OSError as error:
         raise UserError(f"{path}: {reason(error)}") from None
     series = all_series(found)
@@ -112,7 +123,7 @@ def _predictions(
     choices = testing_nets(param, str(file), read_net)
     weights = args.weights or _newest_model(param)
     if not choices or not weights:
-        logger.warning("%s: no test net, or no model yet: no predictions", file)
+        logger.warning("%s: no test net or no model yet, so no predictions", file)
         return
     models = options.read_weights(weights)
     backend = options.make_backend(args)
@@ -124,8 +135,8 @@ def _predictions(
     found = predict(net, scored_blobs(net.param), batches, args.pictures)
     names = class_names(net.param, len(found.confusion), args.labels)
     yield f"Predictions of {', '.join(weights)}", results(found, names)
-    yield "Most wrong", cards(found.worst, names)
-    yield "Surest and right", cards(found.best, names)
+    yield "Worst predictions", cards(found.worst, names)
+    yield "Best predictions", cards(found.best, names)
 
 
 def _newest_model(param: SolverParameter) -> list[str]:

@@ -61,9 +61,8 @@ def results(found: Predictions, names: Sequence[str], most: int = 25) -> str:
     """How many were right, and the confusion matrix; of more than `most` classes, the pairs that
     are confused most often."""
     right, total = int(found.confusion.trace()), int(found.confusion.sum())
-    told = (
-        f'<p><span class="big">{found.accuracy:.2%}</span>right: {right:,} of {total:,} records</p>'
-    )
+    told = f'<p><span class="big">{found.accuracy:.2%}</span>'
+    told += f"correct: {right:,} of {total:,} records</p>"
     if len(names) > most:
         return told + _confused(found, names, most)
     rows = []
@@ -78,9 +77,9 @@ def results(found: Predictions, names: Sequence[str], most: int = 25) -> str:
         rows.append(f"<tr><td>{escape(names[label])}</td>{cells}<td>{part}</td></tr>")
     head = "".join(f"<th>{escape(_short(each))}</th>" for each in names)
     return (
-        f'{told}<p class="quiet">A row is a class, a column what the net took it for; at the end '
-        'of a row the part that was right.</p><div class="wide"><table class="confusion"><tr>'
-        f"<th></th>{head}<th>right</th></tr>{''.join(rows)}</table></div>"
+        f'{told}<p class="quiet">Rows are true classes, columns are predictions; the last column '
+        'is the share that is correct.</p><div class="wide"><table class="confusion"><tr>'
+        f"<th></th>{head}<th>correct</th></tr>{''.join(rows)}</table></div>"
     )
 
 
@@ -92,7 +91,7 @@ def _confused(found: Predictions, names: Sequence[str], most: int) -> str:
         if label != said and count
     ]
     pairs.sort(key=lambda each: -each[0])
-    heads = ("class", "taken for", "records")
+    heads = ("class", "predicted", "records")
     return table(heads, [(label, said, count) for count, label, said in pairs[:most]])
 
 
@@ -103,7 +102,7 @@ def cards(predictions: Iterable[Prediction], names: Sequence[str]) -> str:
         image = f'<img alt="" src="data:image/png;base64,{each.picture}">' if each.picture else ""
         told = f"<b>{escape(names[each.label])}</b> {each.of_label:.1%}"
         if each.said != each.label:
-            told += f"<br>taken for <b>{escape(names[each.said])}</b> {each.probability:.1%}"
+            told += f"<br>predicted: <b>{escape(names[each.said])}</b> {each.probability:.1%}"
         parts.append(f'<div class="card">{image}{told}</div>')
     return f'<div class="cards">{"".join(parts)}</div>' if parts else ""
 

@@ -118,8 +118,8 @@ class Pictures:
             mean = trained.mean() if trained else None
         except UserError:  # the file is not there: the picture's colours are a bit off
             mean = None
-        if mean is not None:  # of an image its mean: where it was cropped is not known
-            self._mean = mean.reshape(len(mean), -1).mean(axis=1)[:, None, None]
+        if mean is not None:
+            self._mean = _centre(mean, shape[2:]) if self._blob else mean
 
     def pixels(self, row: int) -> np.ndarray | None:
         """Bytes (channels, height, width) of a record, blue first; None for what is no picture."""
@@ -142,6 +142,17 @@ class Pictures:
             file, "PNG"
         )
         return base64.b64encode(file.getvalue()).decode()
+
+
+def _centre(mean: np.ndarray, size: tuple[int, ...]) -> np.ndarray:
+    """The part of a mean that a test net subtracts: of an image, or of a value for each channel."""
+    if mean.ndim == 1:
+        return mean[:, None, None]
+    rows, columns = (
+        slice((extent - kept) // 2, (extent - kept) // 2 + kept)
+        for extent, kept in zip(mean.shape[1:], size, strict=True)
+    )
+    return mean[:, rows, columns]
 
 
 def class_names(net: NetParameter, count: int, file: str | None = None) -> list[str]:

@@ -47,8 +47,8 @@ def add_argument(group: argparse._ArgumentGroup) -> None:
         metavar="N",
         type=options.positive,
         default=0,
-        help="start the run again, from the newest whole snapshot that it has written, when one of "
-        "its processes died; N times at most",
+        help="when a process of the run dies, restart it from its newest complete snapshot, "
+        "at most N times",
     )
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import UserError
+from ..files import read_file
 from ..layers.base import Layer
 from ..net import Net
 
@@ -95,7 +96,7 @@ def gather(net: Net, folder: str) -> list[Results]:
 def _read_sizes(file: str) -> list[tuple[str, int, int]]:
     """Name, height and width of each image, in the order of the records."""
     try:
-        rows = [line.split() for line in Path(file).read_text().splitlines() if line.strip()]
+        rows = [line.split() for line in read_file(file).decode().splitlines() if line.strip()]
         return [(name, int(height), int(width)) for name, height, width in rows]
     except OSError as error:
         raise UserError(f"cannot read {file}: {error.strerror}") from error

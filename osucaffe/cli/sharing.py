@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import logging
+import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, TypeVar
 
@@ -12,21 +14,28 @@ from ..errors import UserError
 from . import options, ranks
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from ..comm.job import Job
     from ..net import Net
 
 T = TypeVar("T")
+_log = logging.getLogger("osucaffe")
+_PATIENCE = 0.25
+"""Seconds after which outputs are read, be they few."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare where it runs, and on how many ranks."""
     options.add_device(parser, 'the number of the GPU; "0,1" or "all": a rank on each')
-    group = parser.add_argument_group("several ranks", "They share the batches; rank 0 tells.")
+    group = parser.add_argument_group(
+        "several ranks", "The ranks share the batches; rank 0 prints the results."
+    )
     group.add_argument(
         "--ranks",
         metavar="N",
         type=options.positive,
-        help="start so many ranks on this machine (mpiexec or srun may do it, too)",
+        help="start N ranks on this machine (or start them by mpiexec or srun)",
     )
     parser.set_defaults(servers=0)
 
@@ -74,3 +83,35 @@ def in_turn(job: Job, batches: int, make: Callable[[int], T]) -> Iterator[T]:
         batch = first + job.rank
         found = job.collect(make(batch) if batch < batches else None)
         yield from found[: batches - first]
+
+
+def outputs(
+    net: Net, job: Job, batches: int, more: Callable[[], T], *, loss: bool = False
+) -> Iterator[tuple[np.ndarray, T]]:
+    """For each batch all numbers of the net's outputs (loss: with the loss behind them), and what
+    `more` reads of it. One rank alone lets them stay on the device for a while: while a GPU
+    computes, the next is enqueued."""
+    from ..solvers.outputs import KeptOutputs
+
+    kept = KeptOutputs(net, loss=loss)
+    waiting: list[T] = []
+
+    def score(_: int) -> tuple[np.ndarray, T]:
+        net.forward()
+        kept.note()
+        return kept.take()[0], more()
+
+    if job.size > 1:
+        yield from in_turn(job, batches, score)
+        return
+    start = last = time.monotonic()
+    for batch in range(batches):
+        net.forward()
+        kept.note()
+        waiting.append(more())
+        if batch == 1:
+            net.backend.synchronize()
+            _log.info("First two batches, with preparation: %.3f s", time.monotonic() - start)
+        if kept.full or batch == batches - 1 or time.monotonic() - last > _PATIENCE:
+            yield from zip(kept.take(), waiting, strict=True)
+            waiting, last = [], time.monotonic()

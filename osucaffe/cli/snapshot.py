@@ -3,8 +3,9 @@
   osucaffe snapshot verify run_iter_100.solverstate     a snapshot: its state, and its model
   osucaffe snapshot verify *.solverstate *.caffemodel   or models alone; .h5 files, too
 
-Each file is read whole and held against the checksum that training put into it (the files of other
-programs have none); a state and its model are to be of one snapshot. Exit code 1 if any is bad."""
+Each file is read completely and compared with the checksum that training wrote into it (files of
+other programs have none); a state and its model must belong to the same snapshot. The exit code is
+1 if any file is bad."""
 
 from __future__ import annotations
 
@@ -16,8 +17,10 @@ from .verifying import verify_all
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the subcommand."""
     commands = parser.add_subparsers(dest="name", metavar="WHAT", required=True)
-    verify = commands.add_parser("verify", help="read all of snapshots", allow_abbrev=False)
-    verify.add_argument("files", metavar="FILE", nargs="+", help="states and models")
+    verify = commands.add_parser("verify", help="read snapshots completely", allow_abbrev=False)
+    verify.add_argument(
+        "files", metavar="FILE", nargs="+", help=".solverstate and .caffemodel files, also .h5"
+    )
 
 
 def run(args: argparse.Namespace) -> None:

@@ -1,11 +1,11 @@
-"""Tell what a net is made of: layers, shapes, parameters, operations, memory.
+"""Summarize a net: its layers, shapes, parameters, operations and memory.
 
   osucaffe summary models/lenet/train_val.prototxt
   osucaffe summary solver.prototxt                       the net that it trains
-  osucaffe summary train_val.prototxt --shape 3,227,227  where its images are not there
+  osucaffe summary train_val.prototxt --shape 3,227,227  if its images are not here
 
-Operations are those of one batch, as `osucaffe time` counts them: a multiplication and an addition
-count one each. backward: the gradients of data and weights."""
+Operations are those of one batch, as in `osucaffe time`: a multiply-add counts as two.
+The backward column counts the gradients of data and weights."""
 
 from __future__ import annotations
 
@@ -37,7 +37,11 @@ _shape.__name__ = "shape"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    parser.add_argument("model", metavar="FILE", help="the prototxt of a net, or of a solver")
+    given = parser.add_mutually_exclusive_group(required=True)
+    given.add_argument(
+        "model", metavar="FILE", nargs="?", help="the prototxt of a net, or of a solver"
+    )
+    given.add_argument("--model", metavar="FILE", dest="named", help="the same")
     parser.add_argument(
         "--phase",
         type=str.upper,
@@ -49,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--shape",
         metavar="C,H,W",
         type=_shape,
-        help="read no data: the images that layers would read have this shape",
+        help="do not read any data: assume images of this shape",
     )
     json_output.add_json(parser)
     options.add_state(parser)
@@ -78,6 +82,7 @@ def run(args: argparse.Namespace) -> None:
     from ..errors import UserError
     from ..net import Net
 
+    args.model = args.model or args.named
     param = _read(args)
     try:
         net = Net(param, phase=args.phase, backend=Cpu(), level=args.level, stages=args.stage)
@@ -194,8 +199,8 @@ def log_summary(solver: Solver) -> None:
         logger.info("%s", line)
     if epochs := solver.epochs:
         logger.info(
-            "%s: %s records, %s an iteration: an epoch is %.4g iterations, max_iter %s are %.4g "
-            "epochs",
+            "%s: %s records, %s per iteration: one epoch is %.4g iterations, max_iter %s is "
+            "%.4g epochs",
             *(epochs.layer, f"{epochs.count:,}", f"{epochs.each:,}", epochs.count / epochs.each),
             *(f"{solver.param.max_iter:,}", epochs.epoch(solver.param.max_iter)),
         )

@@ -77,7 +77,7 @@ class TensorBoard(Observer):
 
                 self._predictions = SamplePredictions(solver)
             except UserError as error:
-                logger.info("TensorBoard gets no pictures with predictions: %s", error)
+                logger.info("No pictures with predictions for TensorBoard: %s", error)
 
     def on_display(self, event: Display) -> None:
         """Write what the solver's log lines say."""

@@ -1,9 +1,9 @@
-"""Score a model: the mean of a net's outputs over a number of batches.
+"""Score a model: the mean of its outputs over a number of batches.
 
   osucaffe test --model train_val.prototxt --weights trained.caffemodel --iterations 100
 
-The log has the outputs of each batch, and at its end their means. Of a net with a DetectionEvaluate
-layer (SSD) it has the average precision of each label, and their mean (mAP):
+The log has the outputs of each batch and, at its end, their means. For a net with a
+DetectionEvaluate layer (SSD) it has the average precision of each label, and their mean (mAP):
 
   osucaffe test --model test.prototxt --weights ssd.caffemodel --iterations 619 --detection"""
 
@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import logging
 import time
-from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from . import json_output, options, sharing
@@ -21,14 +20,11 @@ if TYPE_CHECKING:
     import numpy as np
 
     from ..comm.job import Job
-    from ..net import Net
 
     More = tuple[list[np.ndarray], list[Any]]
     """The detections of a batch, and what the files of results are made of."""
 
 _log = logging.getLogger("osucaffe")
-_PATIENCE = 0.25
-"""Seconds after which scores are read, be they few."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -37,15 +33,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_weights(parser, "the trained weights (several files: with commas)")
     options.add_strict(parser)
     parser.add_argument(
-        "--iterations", metavar="N", type=options.positive, default=50, help="batches (default: 50)"
+        "--iterations",
+        metavar="N",
+        type=options.positive,
+        default=50,
+        help="number of batches (default: 50)",
     )
     parser.add_argument(
-        "--detection", action="store_true", help="the net is to have detections that are judged"
+        "--detection",
+        action="store_true",
+        help="print the mean average precision; stop if the net has no layer that computes it",
     )
     parser.add_argument(
         "--results",
         metavar="DIR",
-        help="write the detections there, in files as the layer's save_output_param describes them",
+        help="write the detections to DIR, in the files that save_output_param describes",
     )
     json_output.add_json(parser)
     options.add_log(parser)
@@ -98,7 +100,8 @@ def _test(args: argparse.Namespace, job: Job) -> None:
 
     _log.info("Running for %d iterations.", args.iterations)
     start, total, loss = time.perf_counter(), np.zeros(0), 0.0
-    for batch, (numbers, (rows, found)) in enumerate(_scores(net, job, args.iterations, more)):
+    scores = sharing.outputs(net, job, args.iterations, more, loss=True)
+    for batch, (numbers, (rows, found)) in enumerate(scores):
         values = numbers[:-1]
         total = values if batch == 0 else total + values
         loss += float(numbers[-1])
@@ -110,7 +113,7 @@ def _test(args: argparse.Namespace, job: Job) -> None:
             _log.info("Batch %d, %s = %g", batch, output.name, output.value)
     if job.rank:
         return
-    _log.info("All %d: %.3f s", args.iterations, time.perf_counter() - start)
+    _log.info("All %d batches: %.3f s", args.iterations, time.perf_counter() - start)
     _log.info("Loss: %g", loss / args.iterations)
     means = name_outputs(net, total / args.iterations)
     for output in means:
@@ -127,37 +130,6 @@ def _test(args: argparse.Namespace, job: Job) -> None:
         scored = {"iterations": args.iterations, "loss": loss / args.iterations, "outputs": outputs}
         judged = {"average_precision": precisions} if precisions else {}
         json_output.print_json({**scored, **judged})
-
-
-def _scores(
-    net: Net, job: Job, batches: int, more: Callable[[], More]
-) -> Iterator[tuple[np.ndarray, More]]:
-    """For each batch its outputs with the loss behind them, and what `more` reads of it. One rank
-    alone lets them stay on the device for a while: while a GPU computes, the next is enqueued."""
-    from ..solvers.outputs import KeptOutputs
-
-    kept = KeptOutputs(net, loss=True)
-    waiting: list[More] = []
-
-    def score(_: int) -> tuple[np.ndarray, More]:
-        net.forward()
-        kept.note()
-        return kept.take()[0], more()
-
-    if job.size > 1:
-        yield from sharing.in_turn(job, batches, score)
-        return
-    start = last = time.monotonic()
-    for batch in range(batches):
-        net.forward()
-        kept.note()
-        waiting.append(more())
-        if batch == 1:
-            net.backend.synchronize()
-            _log.info("The first two, which prepare the rest: %.3f s", time.monotonic() - start)
-        if kept.full or batch == batches - 1 or time.monotonic() - last > _PATIENCE:
-            yield from zip(kept.take(), waiting, strict=True)
-            waiting, last = [], time.monotonic()
 
 
 def _precision(name: str, rows: np.ndarray) -> dict[str, Any]:

@@ -1,19 +1,19 @@
-"""Time a net: each layer forward and backward, against what the device can do; and its memory.
+"""Time each layer of a net, compare it with what the device can do, and tell the memory.
 
   osucaffe time --model train_val.prototxt --iterations 50
   osucaffe time --model train_val.prototxt --gpu 0 --precision bf16
 
-A layer's milliseconds are the median over the iterations, after an untimed pass; on a GPU they are
-the device's, by events, without the gaps between launches; a layer that does nothing shows what an
-event takes, about 0.001 ms. Layers run one after the other, which the whole iteration, timed behind
-them, need not: there gradients of parameters are computed beside what follows.
+A layer's time is the median over the iterations, after an untimed warm-up. On a GPU it is measured
+with CUDA events, without the gaps between launches; a layer that does nothing shows the time of an
+event, about 0.001 ms. Here layers run one after the other. The whole iteration, timed after them,
+overlaps weight gradients with the rest of backward, as training does.
 
-A layer's floor is the time that its operations take at the rate of a large matrix product, or its
-tensors at the rate of a large copy, whichever is longer; both rates are measured first. Tensors in
-caches may be faster than that.
+A layer's floor is the time its operations would take at the speed of a large matrix product, or its
+tensors at the speed of a large copy, whichever is longer; both speeds are measured first. Tensors
+that are in a cache may be faster than that.
 
-Behind a layer's times stands what computes its outputs, its data gradient and its weight gradient:
-the library or kernel that was the fastest there, and which of its plans."""
+The lines after a layer's times name the library or kernel that computes its outputs, its data
+gradient and its weight gradient."""
 
 from __future__ import annotations
 
@@ -40,7 +40,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_weights(parser, "weights to load first (default: the fillers' random ones)")
     options.add_strict(parser)
     parser.add_argument(
-        "--iterations", metavar="N", type=options.positive, default=50, help="passes (default: 50)"
+        "--iterations",
+        metavar="N",
+        type=options.positive,
+        default=50,
+        help="number of passes (default: 50)",
     )
     parser.add_argument(
         "--phase",
@@ -50,7 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="which phase's layers (default: TRAIN)",
     )
     parser.add_argument(
-        "--passes", action="store_true", help="print what each pass of the compilation did, only"
+        "--passes", action="store_true", help="print what each compiler pass did, and nothing else"
     )
     json_output.add_json(parser)
     options.add_log(parser)

@@ -2,20 +2,19 @@
 
   osucaffe train --solver solver.prototxt
   osucaffe train --solver solver.prototxt --weights pretrained.caffemodel    fine-tune
-  osucaffe train --solver solver.prototxt --snapshot auto                    go on
+  osucaffe train --solver solver.prototxt --snapshot auto                    resume
   osucaffe train --solver solver.prototxt --best accuracy --keep 2           keep the best model
   osucaffe train --solver solver.prototxt --ranks 4                          four processes
   mpiexec -n 4 osucaffe train --solver solver.prototxt                       the same
   osucaffe train --solver solver.prototxt --ranks 4 --servers 1              a parameter server
 
-A first interrupt (Ctrl-C) stops after the iteration at hand and writes a snapshot, as SIGTERM does;
-a second one stops at once. On a terminal a live display follows the log.
+Ctrl-C, like SIGTERM, finishes the current iteration, writes a snapshot and stops; a second Ctrl-C
+stops at once. On a terminal a live display follows the log.
 
-Exit codes: 0 done, or nothing was left to train; 1 something is wrong with what was given; 2 wrong
-usage; 3 the loss is nan or infinite at the end; 4 a rank ended by a fault of the program or the
-machine, or waited too long, and ended the others; 128 + N signal N stopped it with a snapshot (129
-a hangup, 130 an interrupt, 143 SIGTERM): the log's end has the command that goes on. Of several
-ranks each ends with its own."""
+Exit codes: 0 done, or nothing left to train; 1 bad input; 2 wrong usage; 3 the loss is nan or
+infinite at the end; 4 a rank failed, or waited too long, and ended the others; 128 + N stopped by
+signal N with a snapshot (129 SIGHUP, 130 SIGINT, 143 SIGTERM): the end of the log has the command
+that resumes. Each of several ranks has its own exit code."""
 
 from __future__ import annotations
 
@@ -49,33 +48,40 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     start.add_argument(
         "--snapshot",
         metavar="FILE",
-        help='go on from this .solverstate; "auto": from the newest whole one, if there is any',
+        help='resume from this .solverstate; "auto": from the newest complete one, if there is one',
     )
-    options.add_weights(start, "start from the weights in these files, by layer name (with commas)")
+    options.add_weights(
+        start, "start from the weights in these files, by layer name (separated by commas)"
+    )
     options.add_strict(parser)
     parser.add_argument(
-        "--max_iter", metavar="N", type=options.positive, help="train up to N, not the solver's"
+        "--max_iter",
+        metavar="N",
+        type=options.positive,
+        help="train up to iteration N, instead of the solver's max_iter",
     )
     parser.add_argument(
         "--sigint_effect",
         choices=_EFFECTS,
         default="stop",
-        help="what an interrupt does (default: stop)",
+        help="what SIGINT (Ctrl-C) does (default: stop)",
     )
     parser.add_argument(
         "--sighup_effect",
         choices=_EFFECTS,
         default="snapshot",
-        help="what a hangup does (default: snapshot)",
+        help="what SIGHUP does (default: snapshot)",
     )
     options.add_log(parser)
     parser.add_argument(
         "--trace",
         metavar="FILE",
-        help="write a Chrome trace (JSON) of a few iterations after the first ones, layer by layer",
+        help="write a Chrome trace (JSON) of a few iterations, layer by layer",
     )
     parser.add_argument("--tensorboard", metavar="DIR", help="write event files for TensorBoard")
-    parser.add_argument("--no_progress", action="store_true", help="no live display on a terminal")
+    parser.add_argument(
+        "--no_progress", action="store_true", help="show no live display on the terminal"
+    )
     keeping.add_arguments(parser)
     options.add_loss_scale(parser)
     options.add_state(parser)

@@ -1,13 +1,13 @@
-"""Measure the communication algorithms here, and write the table that picks them.
+"""Measure the communication algorithms on this machine, and write a tuning table.
 
   osucaffe tune --ranks 4            four ranks on this machine
   mpiexec -n 16 osucaffe tune        the ranks of a job
   osucaffe tune --gpu all            NCCL and ipc among the GPUs of this machine
   osucaffe tune --ranks 4 --designs solver.prototxt
-                                     all-reduce, ring, tree, sharded or servers: what trains this
-                                     net the fastest here, on CPUs
+                                     which design trains this net the fastest here, on CPUs:
+                                     all-reduce, ring, tree, sharded or servers
 
-Later runs use the table by themselves. Other numbers of ranks are kept beside these."""
+Later runs use the table automatically. Entries for other numbers of ranks are kept."""
 
 from __future__ import annotations
 
@@ -28,21 +28,31 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    parser.add_argument("--ranks", metavar="N", type=options.positive, help="start so many ranks")
-    parser.add_argument("--gpu", metavar="IDS", help='measure among GPUs: "0,1", or "all"')
     parser.add_argument(
-        "--designs", metavar="SOLVER", help="train its net by each design in turn, and compare"
+        "--ranks", metavar="N", type=options.positive, help="start N ranks on this machine"
+    )
+    parser.add_argument("--gpu", metavar="IDS", help='measure between GPUs: "0,1", or "all"')
+    parser.add_argument(
+        "--designs",
+        metavar="SOLVER",
+        help="train the net of this solver with each design in turn, and compare them",
     )
     parser.add_argument(
-        "--seconds", metavar="S", type=options.not_negative, default=2.0, help="of each turn (2)"
+        "--seconds",
+        metavar="S",
+        type=options.not_negative,
+        default=2.0,
+        help="seconds of each turn (default: 2)",
     )
-    parser.add_argument("--out", metavar="FILE", help="the table (default: the user's own)")
+    parser.add_argument(
+        "--out", metavar="FILE", help="the table to write (default: the user's own)"
+    )
     parser.add_argument(
         "--max_mb",
         metavar="MB",
         type=options.not_negative,
         default=64.0,
-        help="the largest arrays to measure (default: 64)",
+        help="the largest arrays to measure, in MB (default: 64)",
     )
 
 
@@ -119,7 +129,7 @@ def _measure_gpus(
 
     args, topology = ranks.place(args, job)
     if len(topology.hosts) > 1 or topology.shares_gpu:
-        raise UserError("tune --gpu measures ranks of one machine, each with a GPU of its own")
+        raise UserError("tune --gpu measures ranks of one machine with one GPU each")
     cupy = import_cupy()
     cupy.cuda.Device(int(args.gpu)).use()
     stream = cupy.cuda.Stream(non_blocking=True)

@@ -1,7 +1,7 @@
-"""Bring a net or solver of an older Caffe to today's form.
+"""Convert a net or solver of an older Caffe to today's format.
 
-The suffix says which form a file has: .caffemodel and .binaryproto are binary, .h5 is HDF5, and
-anything else is prototxt. Weights are kept.
+A file's suffix says its format: .caffemodel and .binaryproto are binary, .h5 is HDF5, anything
+else is prototxt. Weights are kept.
 
   osucaffe upgrade net old.prototxt new.prototxt
   osucaffe upgrade net old.caffemodel new.caffemodel

@@ -4,18 +4,18 @@
   osucaffe upscale photos large --weights edsr_baseline.caffemodel
   osucaffe upscale originals compared --weights edsr_baseline.caffemodel --score
 
-IN is an image or a folder of images, of any size; OUT the file to write, or the folder, to which
-files go under their own names. JPEG, PNG and WebP are written. Images are turned as their EXIF data
-say; what is transparent stays so (enlarged by bicubic interpolation), grey images stay grey, colour
-profiles are kept. Images larger than --tile are enlarged tile by tile, with the same result.
+IN is an image or a folder of images of any size; OUT is the file to write, or a folder that gets
+files of the same names. JPEG, PNG and WebP can be written. EXIF orientation is applied;
+transparency is kept (enlarged by bicubic interpolation), grey images stay grey, and colour profiles
+are kept. Images larger than --tile are enlarged tile by tile, with the same result.
 
-With --score, IN are originals: each is shrunk as the nets' training data is (MATLAB's antialiased
-bicubic), enlarged by the net, and compared with what it was. The table has PSNR and SSIM (of the
-luma, without a border as wide as the factor), beside those of bicubic enlargement; OUT gets
+With --score, IN are originals: each is shrunk like the net's training data (MATLAB's antialiased
+bicubic), enlarged by the net, and compared with the original. The table has PSNR and SSIM (of the
+luma, without a border as wide as the factor), next to those of bicubic enlargement; OUT gets
 pictures side by side: small, bicubic, net, original.
 
-The net is models/edsr_baseline's, for twice the size, unless --model names another deploy net; how
-images enter it, the weights tell."""
+The net is that of models/edsr_baseline, which doubles the size, unless --model names another deploy
+net. The weights file says how images are preprocessed."""
 
 from __future__ import annotations
 
@@ -41,17 +41,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--scale",
         metavar="N",
         type=options.positive,
-        help="stop unless the net enlarges by this (default: whatever it does)",
+        help="stop if the net does not enlarge by this factor",
     )
     add(
         "--tile",
         metavar="N",
         type=options.extent,
         default=512,
-        help="pixels of the small image to enlarge at a time, to each side: less needs less memory "
-        "(default: 512; 0: all)",
+        help="width and height of the parts of the image that are enlarged at a time: smaller ones "
+        "need less memory (default: 512; 0: all at once)",
     )
-    add("--score", action="store_true", help="IN are originals: print PSNR and SSIM")
+    add(
+        "--score",
+        action="store_true",
+        help="IN are original images: shrink and enlarge them, and print PSNR and SSIM",
+    )
     json_output.add_json(parser)
     options.add_strict(parser)
     options.add_device(parser)

@@ -49,7 +49,7 @@ def find(given: str, output: str, *, pictures: bool) -> list[tuple[Path, Path]]:
     if source.is_dir() or pictures:
         root = source if source.is_dir() else source.parent
         if target.is_file():
-            raise UserError(f"{output}: is a file, but several are to be written: name a folder")
+            raise UserError(f"{output}: is a file, but there are several to write: give a folder")
         if target.resolve() == root.resolve():
             raise UserError(f"{output}: the images are there: name another folder to write to")
         named = [target / _name(path.relative_to(root), pictures) for path in paths]

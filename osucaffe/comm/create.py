@@ -225,7 +225,7 @@ class Maker:
         except UserError as error:
             if kind != "auto":
                 raise
-            log.warning("ipc alone, which is slower for large nets: %s", error)
+            log.warning("Using ipc alone, which is slower for large nets: %s", error)
             return small
         choose = self._selection.choose_on_gpus
         return Nccl(

@@ -51,7 +51,7 @@ def watch(job: Job, topology: Topology, interface: str | None = None) -> None:
     try:
         links = connect_all(own, len(leaders), gather, address, patience=_PATIENCE)
     except UserError as error:
-        logger.info("The links between hosts are not watched (--interface names theirs): %s", error)
+        logger.info("Links between hosts are not monitored (--interface names them): %s", error)
         return
     hosts = {}
     for other, link in links.items():

@@ -1,4 +1,4 @@
-"""Owns that a job leaves no shared memory behind, however it ends."""
+"""Owns the cleanup of shared memory: a job leaves none behind, however it ends."""
 
 from __future__ import annotations
 

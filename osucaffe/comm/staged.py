@@ -1,4 +1,4 @@
-"""Owns the way of device arrays through host memory, for an MPI that does not take them itself."""
+"""Owns the staging of device arrays through host memory, for MPI libraries that need it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Owns where the ranks are: which share a host and which a GPU, found out and never assumed."""
+"""Owns the topology: which ranks share a host or a GPU, discovered and never assumed."""
 
 from __future__ import annotations
 

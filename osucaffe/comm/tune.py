@@ -1,4 +1,4 @@
-"""Owns the measuring of algorithms on the ranks at hand, and the tuning table made from it."""
+"""Owns the measurement of algorithms on the current ranks, and the tuning table made from it."""
 
 from __future__ import annotations
 

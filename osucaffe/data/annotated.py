@@ -228,7 +228,7 @@ def join_rows(rows: np.ndarray, out: np.ndarray) -> int:
     image, place = np.nonzero(rows[:, :, 1] >= 0)
     if len(image) > len(out):
         raise UserError(
-            f"a batch has {len(image)} objects, more than {len(out)}: leave out images with so many"
+            f"a batch has {len(image)} objects, more than {len(out)}: remove images with that many"
         )
     out[: len(image)] = rows[image, place]
     out[: len(image), 0] = image

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from .pipeline import Buffer
     from .spread import Neighbours
 
 
@@ -19,7 +21,8 @@ class DataConfig:
     have been read: "device" (the memory of the backend), "host" (decoded ones, in the host's),
     "none", or "auto": on a GPU if there is room for all, else decoded ones on the host if there is.
     sharers: how many processes share the host's memory and its cores. neighbours: other ranks,
-    among whose devices records may be divided that do not fit on one.
+    among whose devices records may be divided that do not fit on one. inputs: gives the next batch
+    of an Input layer, a buffer for each of its tops (None: they are written to between passes).
     """
 
     readers: int | None = None
@@ -29,3 +32,4 @@ class DataConfig:
     cache: str = "none"
     sharers: int = 1
     neighbours: Neighbours | None = None
+    inputs: Callable[[], Sequence[Buffer]] | None = None

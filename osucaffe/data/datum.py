@@ -111,22 +111,26 @@ def pixels(datum: Datum, colour: bool | None = None, out: np.ndarray | None = No
 
 
 def decode_image(
-    data: memoryview, colour: bool | None = None, out: np.ndarray | None = None
+    data: memoryview,
+    colour: bool | None = None,
+    out: np.ndarray | None = None,
+    *,
+    red_first: bool = False,
 ) -> np.ndarray:
     """A JPEG (or PNG and others, through Pillow) as uint8 (height, width, channels), blue first.
 
     out: row-major memory to decode into, if the image is a JPEG of its shape.
     """
     if bytes(data[:3]) != _JPEG:
-        return _decode_other(data, colour)
+        return _decode_other(data, colour, red_first)
     height, width, space, _ = simplejpeg.decode_jpeg_header(data)
     if height * width > _MOST_PIXELS:
         raise ValueError(f"its image has {width} x {height} pixels: more than {_MOST_PIXELS}")
     if space in ("CMYK", "YCCK"):
-        return _decode_other(data, colour)
+        return _decode_other(data, colour, red_first)
     if colour is None:
         colour = space != "Gray"
-    order, channels = ("BGR", 3) if colour else ("GRAY", 1)
+    order, channels = ("RGB" if red_first else "BGR", 3) if colour else ("GRAY", 1)
     if out is not None and out.shape != (height, width, channels):
         out = None
     image: np.ndarray
@@ -142,6 +146,8 @@ def decode_image(
 
 _MOST_PIXELS = 178_956_970
 """Of an image: Pillow's limit, as a few bytes can ask for 12 GB."""
+_LARGE, _PIXELS_A_BYTE = 1 << 24, 10_000
+"""A blank page may have as many pixels, and a compressed one as many a byte."""
 _FORMATS = ("BMP", "GIF", "JPEG", "JPEG2000", "PNG", "PPM", "SUN", "TIFF", "WEBP")
 """Of images: what OpenCV reads. Pillow would run other programs for some further ones."""
 
@@ -161,13 +167,16 @@ def jpeg_shape(data: memoryview, colour: bool | None) -> Shape | None:
     return 3 if colour or (colour is None and space == "YCbCr") else 1, height, width
 
 
-def _decode_other(data: memoryview, colour: bool | None) -> np.ndarray:
+def _decode_other(data: memoryview, colour: bool | None, red_first: bool) -> np.ndarray:
     try:
         from PIL import Image, UnidentifiedImageError
     except ImportError as error:
         raise UserError("not a JPEG; to read PNG and other images: pip install pillow") from error
     try:
         image = Image.open(io.BytesIO(data), formats=_FORMATS)
+        if image.width * image.height > _LARGE + len(data) * _PIXELS_A_BYTE:
+            told = f"{image.width} x {image.height} pixels in {len(data)} bytes"
+            raise ValueError(f"its image has {told}: it is damaged")
         image.load()
     except UnidentifiedImageError as error:
         raise ValueError("it is no image of a known format") from error
@@ -187,7 +196,7 @@ def _decode_other(data: memoryview, colour: bool | None) -> np.ndarray:
     array = np.asarray(image.convert(target))
     if array.ndim == 2:
         return array[:, :, None]
-    return array[:, :, [2, 1, 0, 3][: array.shape[2]]]
+    return array if red_first else array[:, :, [2, 1, 0, 3][: array.shape[2]]]
 
 
 def make_datum(image: np.ndarray, label: int, *, encoded: Literal[False] | None = None) -> bytes:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -11,6 +10,7 @@ import numpy as np
 from ..backends.random import mix64
 from ..backends.tensor import Shape
 from ..errors import UserError
+from ..files import read_file
 from ..labels import Labels
 from .ahead import BadRecords
 from .image import read_image, resize
@@ -37,7 +37,7 @@ def read_pairs(path: str, root: str = "", kind: str = "PIXEL", unknown: int = 0)
         "NONE": ("IMAGE", ""),
     }[kind]
     try:
-        lines = Path(path).read_text().splitlines()
+        lines = read_file(path).decode().splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"cannot read the list of images {path}: {error}") from error
     pairs = []

@@ -44,7 +44,7 @@ def find_photos(folder: str, suffixes: Collection[str]) -> tuple[list[Entry], li
     classes = sorted(each.name for each in found)
     if len(classes) < 2:
         raise UserError(
-            f"{folder}: has {len(classes)} folders, but each class is to have one, with its "
+            f"{folder}: has {len(classes)} folders, but needs one for each class, with its "
             f"photographs: {folder}/cat, {folder}/dog ..."
         )
     entries = []

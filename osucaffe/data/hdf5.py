@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from pathlib import Path
 
-import h5py
 import numpy as np
 
 from ..backends.tensor import Shape
 from ..errors import UserError
+from ..files import read_file
 from ..labels import Labels
 from ..proto.hdf5 import reading_hdf5
+from ..proto.hdf5_tree import Dataset
 from .order import permutation
 
 _WHAT = "HDF5 file of data"
@@ -102,7 +102,7 @@ class Hdf5Source:
         with self._lock:
             if self._loaded[0] != file:
                 with reading_hdf5(self._files[file], _WHAT) as opened:
-                    values = [opened[name].astype(np.float32)[()] for name in self._names]
+                    values = [opened.array(name, np.float32) for name in self._names]
                 for name, labels, array in zip(self._names, self.labels, values, strict=True):
                     labels.check_all(array, f'{self._files[file]}: data set "{name}"')
                 self._loaded = file, values
@@ -110,7 +110,7 @@ class Hdf5Source:
 
     def _read_list(self) -> list[str]:
         try:
-            lines = Path(self._path).read_text().splitlines()
+            lines = read_file(self._path).decode().splitlines()
         except (OSError, UnicodeDecodeError) as error:
             reason = "it lists HDF5 files, one a line, and is none itself"
             raise UserError(f"cannot read {self._path} ({reason}): {error}") from error
@@ -125,13 +125,14 @@ class Hdf5Source:
             with reading_hdf5(file, _WHAT) as opened:
                 found: list[Shape] = []
                 for name in self._names:
-                    if not isinstance(opened.get(name), h5py.Dataset):
+                    dataset = opened.get(name)
+                    if not isinstance(dataset, Dataset):
                         there = ", ".join(opened) or "nothing"
                         raise UserError(
                             f'{file} has no data set "{name}", which a top names; it has {there}'
                         )
-                    found.append(opened[name].shape)
-                    if not found[-1] or opened[name].dtype.kind not in "fiub":
+                    found.append(dataset.shape)
+                    if not dataset.shape or dataset.dtype.kind not in "fiu":
                         raise UserError(f'data set "{name}" of {file} is not an array of numbers')
         except UserError as error:
             raise UserError(f"{error} (it is listed in {self._path})") from None

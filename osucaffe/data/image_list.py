@@ -11,6 +11,7 @@ import numpy as np
 from ..backends.records import RecordCopier
 from ..backends.tensor import Shape
 from ..errors import UserError, reason
+from ..files import read_file
 from ..labels import Labels
 from .ahead import BadRecords
 from .image import read_image
@@ -29,7 +30,7 @@ class Entry(NamedTuple):
 def read_list(path: str) -> list[Entry]:
     """The lines `NAME LABEL` of a file; a name may hold blanks. Bad lines raise UserError."""
     try:
-        lines = Path(path).read_text().splitlines()
+        lines = read_file(path).decode().splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"cannot read the list of images {path}: {reason(error)}") from error
     entries = []

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
 from ..errors import UserError
+from ..files import read_file
 from .order import permutation
 
 
@@ -31,7 +31,7 @@ def read_object_list(path: str, root: str, *, difficult: bool) -> list[Listed]:
     regions of no interest, and for each X1 Y1 X2 Y2. A list that is not so raises UserError.
     """
     try:
-        words = iter(Path(path).read_text().split())
+        words = iter(read_file(path).decode().split())
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"cannot read the list of images {path}: {error}") from error
     found: list[Listed] = []

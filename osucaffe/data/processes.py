@@ -37,7 +37,13 @@ _START = (
 )
 _FOR_THE_TRAINER = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
 """Terminals and batch systems send them to all processes; a new one has blocked what this has."""
-_THREADS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
+_ENVIRONMENT = {
+    # Threads of a library, which readers do not need, must not be forked.
+    **dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1"),
+    # Memory for an image stays with the reader: glibc would give it back to the system each time,
+    # and to get its pages anew takes as long as to decode it.
+    **dict.fromkeys(("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_"), str(1 << 28)),
+}
 _PATIENCE = 5
 """Seconds for readers to end when they are told to."""
 _log = logging.getLogger("osucaffe")
@@ -45,8 +51,12 @@ _log = logging.getLogger("osucaffe")
 
 def worth_processes(readers: int, depth: int) -> bool:
     """Whether so many readers of a source that needs Python for each record should be processes."""
-    system = sys.platform == "linux" and bool(sys.executable)
-    return system and readers > ENOUGH_THREADS and depth > 0
+    return can_be_processes() and readers > ENOUGH_THREADS and depth > 0
+
+
+def can_be_processes() -> bool:
+    """Whether readers can be processes on this system."""
+    return sys.platform == "linux" and bool(sys.executable)
 
 
 class Part:
@@ -165,8 +175,7 @@ class _Running:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 pass_fds=(given, ring, tasks, replies),
-                # Threads of a library, which readers do not need, must not be forked.
-                env=os.environ | dict.fromkeys(_THREADS, "1"),
+                env=os.environ | _ENVIRONMENT,
             )
         except OSError as error:
             for end in (self._tasks, self._replies):

@@ -24,8 +24,8 @@ from .source import DatumSource
 
 _log = logging.getLogger("osucaffe")
 
-CORE_RATE = 1250 * 256 * 256
-"""Pixels a second that a core decodes while a GPU trains."""
+CORE_RATE = 1000 * 256 * 256
+"""Pixels a second that a core decodes while a GPU trains, and hands on what others decode."""
 ABOUT = 9
 """Numbers that tell of a record: the bytes of its JPEG (0: it is decoded), and its Part."""
 _AHEAD = 6

@@ -7,13 +7,13 @@ neighbouring frames is taken, at random in training and from its middle else.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
 from ..backends.tensor import Shape
 from ..errors import UserError
+from ..files import read_file
 from ..labels import Labels
 from .ahead import BadRecords
 from .image import read_image, resize
@@ -35,7 +35,7 @@ class Video(NamedTuple):
 def read_videos(path: str, root: str = "") -> list[Video]:
     """The lines `FOLDER FRAMES LABEL` of a file. Bad lines raise UserError."""
     try:
-        lines = Path(path).read_text().splitlines()
+        lines = read_file(path).decode().splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"cannot read the list of videos {path}: {error}") from error
     videos = []

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
 from ..backends.tensor import Shape
 from ..errors import UserError
+from ..files import read_file
 from ..labels import Labels
 from .datum import decode_image
 from .image import resize
@@ -40,7 +40,7 @@ def read_windows(path: str) -> WindowFile:
     windows, and a line `CLASS OVERLAP X1 Y1 X2 Y2` for each. Bad lines raise UserError.
     """
     try:
-        lines = enumerate(Path(path).read_text().splitlines(), 1)
+        lines = enumerate(read_file(path).decode().splitlines(), 1)
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"cannot read the window file {path}: {error}") from error
     parts = ((number, line.strip()) for number, line in lines if line.strip())
@@ -225,7 +225,7 @@ class WindowSource:
     def _load(self, index: int) -> bytes:
         path = self._root + self._file.images[index]
         try:
-            return Path(path).read_bytes()
+            return read_file(path)
         except OSError as error:
             raise UserError(
                 f"cannot read image {path}: {error.strerror} (image {index} of {self._path})"

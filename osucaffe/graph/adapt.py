@@ -1,4 +1,5 @@
-"""Owns nets that classify made anew for other classes: their last layers, data layers and input."""
+"""Owns how a classification net is adapted to other classes: its last layers, data layers and
+input."""
 
 from __future__ import annotations
 

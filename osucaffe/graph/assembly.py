@@ -1,4 +1,4 @@
-"""Owns a net's layers and blobs: which blobs the layers make, their shapes, and the ends."""
+"""Owns the assembly of a net: its layers, the blobs that they make, shapes, inputs and outputs."""
 
 from __future__ import annotations
 

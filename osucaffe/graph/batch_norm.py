@@ -1,5 +1,5 @@
-"""Owns the fusion of batch normalization with what stands around it: the copies that in-place
-layers keep, Scale, the sum of a residual block, ReLU, and all of that backwards."""
+"""Owns the fusion of batch normalization with its neighbours: the copies of in-place layers, Scale,
+a residual sum and ReLU, forward and backward."""
 
 from __future__ import annotations
 

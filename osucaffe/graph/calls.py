@@ -1,4 +1,4 @@
-"""Owns what passes ask about calls: who touches which tensor, and what a call is."""
+"""Owns queries about recorded calls: which calls use a tensor, and what a call computes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Owns the choice of layers: which ones a net has in a phase, at a level, in given stages."""
+"""Owns the filter of layers: those that a net has in a phase, at a level, in given stages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Owns which layers of a net cannot take the weights of a file, as those have other shapes."""
+"""Owns the search for layers whose weights have other shapes in a file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Owns the way of labels through a net: layers that bring some learn which ones are taken."""
+"""Owns the tracking of labels: tells the layers that read labels which classes the net accepts."""
 
 from __future__ import annotations
 

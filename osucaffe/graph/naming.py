@@ -1,4 +1,4 @@
-"""Owns finding layers by their names: several may have the same one, or none."""
+"""Owns the search for layers by name: several layers may have the same name, or none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Owns which calls may run beside those that come after them."""
+"""Owns the choice of calls that may run concurrently with those after them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Owns finding layers that overwrite, in place, what the gradients of a layer before them need."""
+"""Owns the search for in-place layers that overwrite what the gradients of others need."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def warn_of_overwriters(forward: Sequence[Call], backward: Sequence[Call]) -> in
     found = overwriters(forward, backward)
     for needing, writing in found:
         log.warning(
-            'Layer "%s" works in place on what the gradients of layer "%s" need: they are wrong, '
-            "as in Caffe. Give its top another name.",
+            'Layer "%s" overwrites, in place, what the gradients of layer "%s" need: they will be '
+            "wrong, as in Caffe. Give its top another name.",
             writing,
             needing,
         )

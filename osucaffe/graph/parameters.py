@@ -1,4 +1,4 @@
-"""Owns who owns a parameter: sharing by name inside a net and between nets."""
+"""Owns the sharing of parameters by name, within a net and between nets."""
 
 from __future__ import annotations
 

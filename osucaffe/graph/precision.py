@@ -1,4 +1,4 @@
-"""Owns NVIDIA Caffe's precision fields: they are read, and a run that differs says so."""
+"""Owns NVIDIA Caffe's precision fields: they are read, and the log says where a run differs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def warn_of_precision(param: NetParameter) -> None:
     asked |= {field for layer in param.layer for field in FIELDS if layer.HasField(field)}
     if asked:
         log.warning(
-            "Net %s sets %s (NVIDIA Caffe): ignored, the run's precision holds for all",
+            "Net %s sets %s (NVIDIA Caffe): ignored: --precision holds for all layers",
             param.name,
             ", ".join(sorted(asked)),
         )

@@ -1,4 +1,4 @@
-"""Owns what the layers of a net record: the calls of its forward and of its backward pass."""
+"""Owns the recording of a net's calls, of its forward and of its backward pass."""
 
 from __future__ import annotations
 

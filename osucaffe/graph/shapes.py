@@ -1,5 +1,5 @@
-"""Owns what a net that only runs forward remembers of the shapes that it had: all that was built
-for them, so that a batch of a size that comes again costs nothing."""
+"""Owns the cache of a net that only runs forward: what was built for the last few input shapes, so
+that a batch size that comes again costs nothing."""
 
 from __future__ import annotations
 

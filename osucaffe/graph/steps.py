@@ -1,4 +1,4 @@
-"""Owns how the prepared calls of a net become what runs: the steps of each layer, or all as one."""
+"""Owns how the prepared calls of a net are run: as steps layer by layer, or all as one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Owns the values of a net's parameters: the first ones, and those to and from model files."""
+"""Owns the values of a net's parameters: initial values, and those in model files."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def _copy(source: Any, layer: Layer, backend: Backend) -> Iterator[Tensor]:
         if not takes(layer, index, proto):
             raise UserError(
                 f"{layer.title}: parameter {index} has shape {blob.shape}, but the weights file "
-                f"has {blob_shape(proto)}; to learn this layer afresh, rename it"
+                f"has {blob_shape(proto)}; to train this layer from scratch, rename it"
             )
         values = blob_to_array(proto)
         backend.write(blob.data, values.reshape(blob.shape))

@@ -56,7 +56,7 @@ class AlongAxis(Layer):
         if not param.HasField(old):
             return self.axis(param.axis, dimensions, f"{field}.axis")
         if param.HasField("axis"):
-            self.fail(f"{field}.axis", f"stands beside {old}: give one or the other")
+            self.fail(f"{field}.axis", f"cannot be combined with {old}: give one or the other")
         return self.axis(getattr(param, old), dimensions, f"{field}.{old}")
 
 
@@ -113,7 +113,7 @@ class Slice(AlongAxis):
         if any(stop <= start for start, stop in itertools.pairwise(edges)):
             self.fail(
                 "slice_param.slice_point",
-                f"{points}: they must rise and lie inside extent {shape[axis]} of axis {axis}",
+                f"{points}: they must increase and be inside extent {shape[axis]} of axis {axis}",
             )
         return [
             (*shape[:axis], stop - start, *shape[axis + 1 :])

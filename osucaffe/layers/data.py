@@ -17,7 +17,7 @@ from ..data.transform import Transform
 from ..errors import UserError
 from ..layers.base import Layer, register
 from ..proto import caffe_pb2
-from .feed import Feed
+from .feed import Feed, feed
 from .images import Images
 
 _COPYING = 4
@@ -77,7 +77,7 @@ class Data(Images):
 
 @register("Input")
 class Input(Layer):
-    """Blobs that the caller fills before each forward pass."""
+    """Blobs that the caller fills before each forward pass, or lets the net ask for."""
 
     bottoms = (0, 0)
     tops = (1, None)
@@ -91,6 +91,9 @@ class Input(Layer):
         return shapes * (tops // len(shapes))
 
     def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
+        if self.data_config.inputs is not None:
+            feed(program, [blob.data for blob in top], self.data_config.inputs)
+            return
         for blob in top:
             blob.data.persistent = True
 

@@ -17,6 +17,9 @@ from ..data.room import SHARE, may_stay
 from ..data.waiting import Waiting
 from ..layers.base import Layer
 
+Following = Callable[[], Sequence[Buffer]]
+"""Gives the next batch: a buffer for each tensor."""
+
 
 class Feed(Layer):
     """A layer without bottoms that places host memory as its tops in every forward pass.
@@ -43,12 +46,17 @@ class Feed(Layer):
 
     def feed(self, program: Program, tensors: list[Tensor]) -> None:
         """Let `next` bring these."""
+        feed(program, tensors, self.next)
 
-        def feed() -> None:
-            for tensor, buffer in zip(tensors, self.next(), strict=True):
-                tensor.place(buffer.flat, buffer.address)
 
-        program.host([], tensors, function=feed, feed=True)
+def feed(program: Program, tensors: list[Tensor], following: Following) -> None:
+    """Record that memory of the host's becomes these tensors in each forward pass."""
+
+    def place() -> None:
+        for tensor, buffer in zip(tensors, following(), strict=True):
+            tensor.place(buffer.flat, buffer.address)
+
+    program.host([], tensors, function=place, feed=True)
 
 
 class Stream(Feed):

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,6 +18,7 @@ from ..data.object_crops import Picture, whole
 from ..data.object_lists import Listed, order_of, read_object_list
 from ..data.pipeline import Buffer, allocate
 from ..errors import UserError
+from ..files import read_file
 from .base import Arrays, Count, Reshaped, register
 from .feed import Feed
 
@@ -84,7 +84,7 @@ class ObjectData(Feed):
 
     def _load(self, path: str) -> bytes:
         try:
-            return Path(path).read_bytes()
+            return read_file(path)
         except OSError as error:
             raise UserError(f"cannot read image {path}: {error.strerror}") from error
 

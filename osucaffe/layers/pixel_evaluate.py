@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 import math
-from pathlib import Path
 
 import numpy as np
 
@@ -15,6 +14,7 @@ from ..backends.boxes import judge
 from ..backends.primitives import Program
 from ..backends.tensor import Shape
 from ..blob import Blob
+from ..files import read_file
 from . import anchors
 from .rows import Rows
 
@@ -45,7 +45,7 @@ class PixelEvaluate(Rows):
     def _read_sizes(self, path: str) -> np.ndarray:
         """Height and width of each image, from lines of name, height and width."""
         try:
-            lines = Path(path).read_text().split("\n") if path else []
+            lines = read_file(path).decode().split("\n") if path else []
         except OSError as error:
             _log.warning(
                 "%s, detection_evaluate_param.name_size_file: %s cannot be read (%s): boxes are "

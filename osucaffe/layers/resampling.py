@@ -32,7 +32,7 @@ class Upsample(Layer):
         for height, width in ("scale_h", "scale_w"), ("upsample_h", "upsample_w"):
             if param.HasField(height) != param.HasField(width):
                 given, other = (height, width) if param.HasField(height) else (width, height)
-                self.fail(f"upsample_param.{given}", f"needs {other} beside it")
+                self.fail(f"upsample_param.{given}", f"needs {other}, too")
         if param.HasField("upsample_h"):
             size = param.upsample_h, param.upsample_w
             if min(size) < 1:

@@ -75,8 +75,8 @@ class RpnLayer(PythonLayer):
         if images > 1 and not self.warned:
             self.warned = True
             log.warning(
-                'layer "%s": gt_boxes says of no object in which of %d images it is: each is taken '
-                "to be in all of them (a sixth number would say it)",
+                'layer "%s": gt_boxes does not say which of %d images an object is in (by a sixth '
+                "number): each is taken to be in all of them",
                 self.layer_param.name,
                 images,
             )

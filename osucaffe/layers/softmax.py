@@ -43,7 +43,7 @@ def read_class_weights(layer: Layer, classes: int) -> tuple[float, ...] | None:
     if len(param.class_weighting) != classes:
         layer.fail(
             "loss_param.class_weighting",
-            f"is given {len(param.class_weighting)} times: weight_by_label_freqs wants one weight "
+            f"is given {len(param.class_weighting)} times: weight_by_label_freqs needs one weight "
             f"for each of {classes} classes",
         )
     return tuple(param.class_weighting)

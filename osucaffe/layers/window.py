@@ -72,12 +72,12 @@ def _by_axis(
     if present:
         where = f"{field}.{present[0]}"
         if given:
-            layer.fail(where, f"stands beside {name}: give one or the other")
+            layer.fail(where, f"cannot be combined with {name}: give one or the other")
         if axes != 2:
             layer.fail(where, f"is for 2 spatial axes, here are {axes}: give {name} for each")
         if len(present) == 1 and least > 0:
             missing = next(each for each in by_letter if each not in present)
-            layer.fail(where, f"needs {missing} beside it")
+            layer.fail(where, f"needs {missing}, too")
         given = [getattr(param, each) for each in by_letter]
     elif not given:
         if default is None:

@@ -1,4 +1,4 @@
-"""Owns what ranks must agree on before they train together, and what is said where they do not."""
+"""Owns the check that all ranks agree before they train together, and its messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Owns the meaning of batch_size among several ranks: each has so many records, or all together."""
+"""Owns the meaning of batch_size with several ranks: per rank, or for all of them together."""
 
 from __future__ import annotations
 

@@ -45,8 +45,9 @@ def choose_propagation(comm: Communicator, *, separable: bool) -> str:
 
     if isinstance(comm, CopyEngine) and separable:
         logger.info(
-            "Each GPU updates a part of the weights, copy engines move the gradients and weights: "
-            "the fastest where GPUs of a host reach each other (--propagation sharded --comm copy)"
+            "Each GPU updates a part of the weights, and copy engines move gradients and weights: "
+            "the fastest design for GPUs of a host that reach each other "
+            "(--propagation sharded --comm copy)"
         )
         return "sharded"
     why = (

@@ -1,4 +1,4 @@
-"""Owns the comparison of the published designs on the ranks at hand: which trains a net fastest."""
+"""Owns the comparison of the published designs on the current ranks: which trains a net fastest."""
 
 from __future__ import annotations
 

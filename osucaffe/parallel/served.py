@@ -96,6 +96,8 @@ class Served(DataParallel):
             raise UserError(
                 f"--gradient_type {comm_config.gradient_dtype}: servers take float32: leave it out"
             )
+        if comm_config.kind == "auto":  # only the first weights go by it
+            comm_config = replace(comm_config, kind="mpi")
         topology = replace(topology, ranks=topology.ranks[: roles.workers])
         super().__init__(roles.part, topology, comm_config, replace(config, propagation="none"))
 
@@ -109,8 +111,6 @@ class Served(DataParallel):
 
     def _plan(self, solver: Solver) -> None:
         net, optimizer = solver.net, solver.optimizer
-        if not isinstance(net.arena.data.array, np.ndarray):
-            raise UserError("--servers: workers train on CPUs so far: leave out --gpu")
         if solver.loss_scale is not None:
             raise UserError("--loss_scale: servers take gradients as they are: leave it out")
         if not (optimizer.separable or self._roles.consistency.together):
@@ -133,7 +133,17 @@ class Served(DataParallel):
             self._pushing.stop()
         data, diff = net.arena.data, net.arena.diff
         roles = self._roles
-        self._pushing = Pushing(roles.channel, roles.servers, self._pieces, data, diff)
+        self._pushing = Pushing(
+            roles.channel, roles.servers, self._buckets, self._pieces, data, diff
+        )
+        self._parameters = [
+            [
+                parameter.blob.data
+                for start, _, parameter in net.arena.segments
+                if bucket.start <= start < bucket.stop
+            ]
+            for bucket in self._buckets
+        ]
         self._pushed = 0
         self._weights_differ = self._history_differs = False
 
@@ -194,7 +204,8 @@ class Served(DataParallel):
         """Backward has run this layer and all above it."""
         count = len(self._buckets)
         while self._pushed < count and layer <= self._buckets[self._pushed].layer:
-            self._link.push(self._pushed, self._solver.optimizer.rate)
+            solver = self._solver
+            self._link.push(self._pushed, solver.optimizer.rate, solver.backend.current)
             self._pushed += 1
 
     def _push_rest(self) -> None:
@@ -205,7 +216,9 @@ class Served(DataParallel):
 
     def _wait(self, bucket: int) -> None:
         with self._job.watch(f"weights from the servers (ranks {self._roles.servers})"):
-            self._link.wait(bucket)
+            backend = self._solver.backend
+            if self._link.wait(bucket, backend.current):
+                backend.follow(self._parameters[bucket])
 
     def exchange(self) -> None:
         self._push_rest()
@@ -223,6 +236,8 @@ class Served(DataParallel):
             if self._weights_differ and not self._roles.consistency.together:
                 self._job.barrier()  # all that was pushed is in what the servers have
                 self._link.read(0, net.arena.data)
+                for parameters in self._parameters:
+                    net.backend.follow(parameters)
             self._weights_differ = False
             if history and self._history_differs and self.rank == 0:
                 for number, flat in enumerate(optimizer.flats):

@@ -69,7 +69,7 @@ class Tuned(DataParallel):
         super().attach(solver)
         sizes = list(candidates(solver.net, self._config))
         if len(sizes) < 2:
-            logger.info("--bucket_mb auto: there is one way to cut this net: nothing to choose")
+            logger.info("--bucket_mb auto: this net has only one possible bucket size")
             sizes = []
         self._turns = sizes * ROUNDS
         self._use(self._turns[0] if sizes else self._default)

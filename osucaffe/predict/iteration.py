@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -11,7 +12,7 @@ from ..parallel.config import ParallelConfig
 from .cluster import Cluster
 from .network import Network
 from .plan import ITEM, Planner
-from .script import Compute, Post, Script, Update, is_beside, record
+from .script import Compute, Post, Script, Update, Wait, is_beside, record
 from .sketch import Sketch
 from .times import Seconds
 
@@ -72,13 +73,18 @@ class Simulation:
         self._planner = Planner(cluster, size, selection, hierarchical=hierarchical)
         self._passes = passes
 
+    def prepare(self, config: ParallelConfig) -> tuple[Script, Run]:
+        """What each rank does, and what all of it takes."""
+        script = record(self._sketch, config, self._size, self._planner.part, self._passes)
+        run = Run(self._planner, self._cluster, self._seconds, beside=is_beside(config))
+        return script, run
+
     def predict(
         self, design: str, config: ParallelConfig, iterations: int = 1, seed: int = 1
     ) -> Prediction:
         """What iterations take; how much each rank computes slower or faster is drawn anew for each
         (`iterations` are all alike without stragglers)."""
-        script = record(self._sketch, config, self._size, self._planner.part, self._passes)
-        run = _Run(self._planner, self._cluster, self._seconds, beside=is_beside(config))
+        script, run = self.prepare(config)
         draw = np.random.default_rng(seed)
         sigma = self._cluster.sigma
         count = (iterations if sigma else 1) + WARM_UP
@@ -95,14 +101,14 @@ class Simulation:
 
 
 @dataclass
-class _Span:
+class Span:
     """When each rank begins and ends an operation."""
 
     begin: np.ndarray
     end: np.ndarray
 
 
-class _Run:
+class Run:
     """All ranks' times: of what computes, and of what communicates (one operation at a time)."""
 
     def __init__(
@@ -115,8 +121,8 @@ class _Run:
         rate = cluster.device.memory_gb_s
         self._update = _PASSES_OVER_UPDATE * ITEM / rate / 1e9 if rate else 0.0
         self._now = np.zeros(planner.size)
-        self._last = _Span(np.zeros(planner.size), np.zeros(planner.size))
-        self._spans: list[_Span] = []
+        self._last = Span(np.zeros(planner.size), np.zeros(planner.size))
+        self._spans: list[Span] = []
         """What travels beside computation, one behind the other."""
 
     def updating(self, elements: int) -> float:
@@ -125,7 +131,7 @@ class _Run:
 
     def iterate(self, script: Script, factors: np.ndarray) -> float:
         """One iteration behind those before; when the last rank has ended it."""
-        posted: dict[int, _Span] = {}
+        posted: dict[int, Span] = {}
         for event in script:
             if isinstance(event, Compute):
                 self._compute(self._seconds[event.direction, event.layer] * factors)
@@ -134,15 +140,21 @@ class _Run:
             elif isinstance(event, Post):
                 plan, scale = self._planner.plan(event.operation, event.elements, event.root)
                 begin = np.maximum(self._now, self._last.end)
-                self._last = _Span(begin, self._network.run(plan, begin, scale, self._nap))
+                self._last = Span(begin, self._network.run(plan, begin, scale, self._nap))
                 posted[event.number] = self._last
                 if self._beside:
                     self._spans.append(self._last)
                 else:
                     self._now = self._last.end
-            else:
+            elif isinstance(event, Wait):
                 self._now = np.maximum(self._now, posted[event.number].end)
+            else:
+                self.do(event)
         return float(self._now.max())
+
+    def do(self, event: Any) -> None:
+        """What is neither computation nor a collective operation."""
+        raise NotImplementedError
 
     def _compute(self, seconds: np.ndarray) -> None:
         """Ranks compute so long; while anything travels beside it, both are slower."""

@@ -46,8 +46,8 @@ class Wait(NamedTuple):
     number: int
 
 
-Event = Compute | Update | Post | Wait
-Script = list[Event]
+Script = list[Any]
+"""Of events; those of servers, too."""
 
 
 class Notebook(Communicator):

@@ -77,10 +77,13 @@ def check_blob(blob: BlobProto) -> None:
     """Raise UserError unless the blob has as many values as its shape asks for."""
     found = len(blob.double_data) or len(blob.data)
     shape = blob_shape(blob)
+    told = "x".join(map(str, shape)) or "()"
+    if not all(0 <= extent <= MOST_VALUES for extent in shape):
+        raise UserError(f"a blob has shape {told}: the file is damaged")
     if found != math.prod(shape):
         raise UserError(
-            f"a blob of shape {'x'.join(map(str, shape)) or '()'} has {found} values instead of "
-            f"{math.prod(shape)}: the file is damaged"
+            f"a blob of shape {told} has {found} values instead of {math.prod(shape)}: the file is "
+            "damaged"
         )
 
 

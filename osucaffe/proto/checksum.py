@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from ..errors import UserError
-from ..files import unreadable
+from ..files import open_file, unreadable
 
 _TAG = bytes.fromhex("85a0f8fa05")
 """Field 200,000,000, of four bytes (fixed32)."""
@@ -48,7 +48,7 @@ def check_message(path: str | Path, content: bytes) -> bytes:
 def check_hdf5(path: str | Path) -> None:
     """UserError where the checksum behind an HDF5 file, if there is one, tells of damage."""
     try:
-        with Path(path).open("rb") as file:
+        with open_file(path) as file:
             stated = _read_foot(file)
             if stated is None:
                 return
@@ -67,7 +67,7 @@ def check_hdf5(path: str | Path) -> None:
 def stated_checksum(path: str | Path) -> int | None:
     """The checksum that a file states, of either form; None if it has none. UserError."""
     try:
-        with Path(path).open("rb") as file:
+        with open_file(path) as file:
             start = file.read(_HEAD)
             if start.startswith(_TAG):
                 return int.from_bytes(start[len(_TAG) :], "little")

@@ -13,6 +13,7 @@ from ..errors import UserError, naming
 from .blobs import blob_to_array, check_blob, fill_blob
 from .caffe_pb2 import SolverState
 from .hdf5 import is_hdf5, reading_hdf5, write_hdf5
+from .hdf5_tree import Group
 from .storage import read_message, write_message
 
 if TYPE_CHECKING:
@@ -62,25 +63,27 @@ def find_learned_net(state_path: str | Path, learned_net: str | bytes) -> Path:
         if candidate.is_file():
             return candidate
     raise UserError(
-        f'{state_path}: its model file "{learned_net}" is neither there nor at {beside}: '
-        "put it beside the state"
+        f'{state_path}: its model file "{learned_net}" is not there, and not at {beside}: '
+        "put it next to the state"
     )
 
 
-def _read_hdf5(file: h5py.File) -> SolverState:
+def _read_hdf5(file: Group) -> SolverState:
     state = SolverState(
-        iter=int(file["iter"][0]),
-        current_step=int(file["current_step"][0]),
+        iter=int(file.array("iter")[0]),
+        current_step=int(file.array("current_step")[0]),
     )
     if "learned_net" in file:
-        state.learned_net = file["learned_net"][()].decode()
+        state.learned_net = file.array("learned_net").decode()
     history = file["history"]
+    if not isinstance(history, Group):
+        raise ValueError("its history is no group")
     for i in range(len(history)):
-        fill_blob(state.history.add(), history[str(i)][()])
+        fill_blob(state.history.add(), history.array(str(i)))
     if "osucaffe" in file:
-        state.osucaffe = file["osucaffe"][()].tobytes()
+        state.osucaffe = file.array("osucaffe").tobytes()
     if "model_checksum" in file:
-        state.model_checksum = int(file["model_checksum"][0])
+        state.model_checksum = int(file.array("model_checksum")[0])
     return state
 
 

@@ -15,6 +15,7 @@ from ..errors import UserError, naming
 from .blobs import blob_to_array, check_blob, fill_blob, has_values, unpack_raw
 from .caffe_pb2 import BlobProto, LayerParameter, LayerWeights, NetParameter, NetWeights
 from .hdf5 import is_hdf5, reading_hdf5, write_hdf5
+from .hdf5_tree import Group
 from .storage import read_message, write_message
 from .text import decode
 from .titles import title
@@ -136,23 +137,28 @@ def reads_images(layer: LayerParameter | LayerWeights) -> bool:
 def _read_hdf5(path: str | Path) -> NetWeights:
     net = NetWeights()
     with reading_hdf5(path, _WHAT) as file:
-        if "data" not in file:
+        data = _group(file, "data")
+        if data is None:
             raise UserError(f'{path}: has no group "data", so it is not a {_WHAT}')
         if _READERS in file:
             try:
-                net.ParseFromString(file[_READERS][()].tobytes())
+                net.ParseFromString(file.array(_READERS).tobytes())
             except DecodeError as error:
                 raise ValueError(f'data set "{_READERS}": {error}') from None
-        _read_group(file["data"], file.get("diff"), "", net)
+        _read_group(data, _group(file, "diff"), "", net)
     _refuse_empty(path, net)
     return net
 
 
-def _read_group(data: h5py.Group, diff: h5py.Group | None, name: str, net: NetWeights) -> None:
-    """Add the layer of this group, and those of its subgroups: a layer's name may have slashes."""
-    import h5py
+def _group(parent: Group | None, name: str) -> Group | None:
+    """The group of this name in another, if there is one."""
+    found = parent.get(name) if parent is not None else None
+    return found if isinstance(found, Group) else None
 
-    groups = [key for key, item in data.items() if isinstance(item, h5py.Group)]
+
+def _read_group(data: Group, diff: Group | None, name: str, net: NetWeights) -> None:
+    """Add the layer of this group, and those of its subgroups: a layer's name may have slashes."""
+    groups = {key: item for key, item in data.items() if isinstance(item, Group)}
     known = not data and any(layer.name == name for layer in net.layer)  # as one that reads images
     if name and not known and (len(groups) < len(data) or not groups):
         layer = net.layer.add(name=name)
@@ -162,11 +168,10 @@ def _read_group(data: h5py.Group, diff: h5py.Group | None, name: str, net: NetWe
         for index in range(indices[-1] + 1 if indices else 0):
             blob = layer.blobs.add()
             if str(index) in data:
-                gradients = diff[str(index)][()] if diff and str(index) in diff else None
-                fill_blob(blob, data[str(index)][()], gradients)
-    for key in groups:
-        inner = diff.get(key) if diff else None
-        _read_group(data[key], inner, f"{name}/{key}" if name else key, net)
+                gradients = diff.array(str(index)) if diff and str(index) in diff else None
+                fill_blob(blob, data.array(str(index)), gradients)
+    for key, inner in groups.items():
+        _read_group(inner, _group(diff, key), f"{name}/{key}" if name else key, net)
 
 
 def _write_hdf5(file: h5py.File, net: AnyWeights) -> None:

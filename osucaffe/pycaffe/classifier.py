@@ -7,12 +7,11 @@ from pathlib import Path
 
 import numpy as np
 
-from ..errors import UserError
-from .image_input import ImageNet, centre
-from .io import Extents, oversample, resize_image
+from .image_input import Cropped, ImageNet
+from .io import Extents
 
 
-class Classifier(ImageNet):
+class Classifier(Cropped, ImageNet):
     """A net in its TEST phase that classifies images.
 
     image_dims: (height, width) that images are scaled to before they are cropped to the input
@@ -32,24 +31,7 @@ class Classifier(ImageNet):
         channel_swap: Sequence[int] | None = None,
     ) -> None:
         super().__init__(model_file, pretrained_file, mean, input_scale, raw_scale, channel_swap)
-        self.crop_dims = self.preprocess.extents
-        self._own_dims = image_dims is None
-        self.image_dims = self.crop_dims if image_dims is None else image_dims
-        if any(image < crop for image, crop in zip(self.image_dims, self.crop_dims, strict=True)):
-            raise UserError(
-                f"image_dims {tuple(self.image_dims)} must not be smaller than the net's input "
-                f"{tuple(map(int, self.crop_dims))}, which is cropped from it"
-            )
-
-    def scale_as_trained(self, extents: Extents | None) -> None:
-        """Unless image_dims were given, scale images to what they had before they were cropped in
-        training, where that is known."""
-        if (
-            self._own_dims
-            and extents is not None
-            and not (np.array(extents) < self.crop_dims).any()
-        ):
-            self.image_dims = np.array(extents)
+        self.crop_to_input(image_dims)
 
     def predict(self, inputs: Sequence[np.ndarray], oversample: bool = True) -> np.ndarray:
         """The scores (images x classes) of images (height, width, channels).
@@ -60,13 +42,6 @@ class Classifier(ImageNet):
         parts = [self.entered(image, oversample=oversample) for image in inputs]
         return self.score(parts, oversample=oversample)
 
-    def entered(self, image: np.ndarray, *, oversample: bool) -> np.ndarray:
-        """An image (height, width, channels) as it enters the net: crops, (1 or 10, C, H, W)."""
-        image = resize_image(image, self.image_dims)
-        whole = not oversample
-        crops = [centre(image, self.crop_dims)] if whole else _ten_crops([image], self.crop_dims)
-        return self.preprocess(list(crops))
-
     def score(self, entered: Sequence[np.ndarray], *, oversample: bool) -> np.ndarray:
         """The scores (images x classes) of images that `entered` gave."""
         data = np.concatenate(entered)
@@ -74,6 +49,3 @@ class Classifier(ImageNet):
         if oversample:
             scores = scores.reshape((len(entered), 10, -1)).mean(axis=1)
         return scores
-
-
-_ten_crops = oversample

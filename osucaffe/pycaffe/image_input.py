@@ -8,10 +8,12 @@ from pathlib import Path
 
 import numpy as np
 
+from .. import net as engine
 from ..data.preprocessing import Preprocessing, find_preprocessing
 from ..errors import UserError
 from ..proto import AnyWeights
 from .io import Extents, Transformer, resize_image
+from .io import oversample as _ten_crops
 from .net import Net
 from .proto import caffe_pb2
 
@@ -23,7 +25,7 @@ class ImageInput:
 
     def __init__(
         self,
-        net: Net,
+        net: Net | engine.Net,
         mean: np.ndarray | None = None,
         input_scale: float | None = None,
         raw_scale: float | None = None,
@@ -35,7 +37,8 @@ class ImageInput:
                 "prototxt, which begins with an Input layer"
             )
         self.name = net.inputs[0]
-        _, self.channels, *extents = net.blobs[self.name].data.shape
+        shape: Sequence[int] = net.blobs[self.name].data.shape
+        _, self.channels, *extents = shape
         self.extents = np.array(extents)
         self.transformer = Transformer({name: net.blobs[name].data.shape for name in net.inputs})
         self.transformer.set_transpose(self.name, (2, 0, 1))
@@ -126,6 +129,44 @@ class ImageInput:
         return ", ".join(parts)
 
 
+class Cropped:
+    """Images are scaled to `image_dims`, and parts of them, of `crop_dims`, enter by `preprocess`:
+    pycaffe's way into a classifier."""
+
+    preprocess: ImageInput
+
+    def crop_to_input(self, image_dims: Extents | None) -> None:
+        """Scale to (height, width); None: to the input's own. UserError for less than that."""
+        self.crop_dims = self.preprocess.extents
+        self._own_dims = image_dims is None
+        self.image_dims = self.crop_dims if image_dims is None else image_dims
+        if any(image < crop for image, crop in zip(self.image_dims, self.crop_dims, strict=True)):
+            raise UserError(
+                f"image_dims {tuple(self.image_dims)} must not be smaller than the net's input "
+                f"{tuple(map(int, self.crop_dims))}, which is cropped from it"
+            )
+
+    def scale_as_trained(self, extents: Extents | None) -> None:
+        """Unless image_dims were given, scale images to what they had before they were cropped in
+        training, where that is known."""
+        if (
+            self._own_dims
+            and extents is not None
+            and not (np.array(extents) < self.crop_dims).any()
+        ):
+            self.image_dims = np.array(extents)
+
+    def entered(self, image: np.ndarray, *, oversample: bool) -> np.ndarray:
+        """An image (height, width, channels) as it enters the net: crops, (1 or 10, C, H, W)."""
+        return self.cut(resize_image(image, self.image_dims), oversample=oversample)
+
+    def cut(self, image: np.ndarray, *, oversample: bool) -> np.ndarray:
+        """The same of an image that has been scaled."""
+        whole = not oversample
+        crops = [centre(image, self.crop_dims)] if whole else _ten_crops([image], self.crop_dims)
+        return self.preprocess(list(crops))
+
+
 class ImageNet(Net):
     """A net in its TEST phase that images enter, by the settings of io.Transformer.
 
@@ -159,12 +200,14 @@ class ImageNet(Net):
             return None
         if self.trained is None:
             log.warning(
-                "Nothing is known of how images entered this net in training: they enter as they "
+                "How images were preprocessed in training is unknown: they enter the net as they "
                 "are, 0..1; set what they need (raw_scale, mean, input_scale, channel_swap)"
             )
             return None
         extents = self.preprocess.set_as(self.trained)
-        log.info("Images enter as in training (%s): %s", self.trained.origin, self.preprocess)
+        log.info(
+            "Images are preprocessed as in training (%s): %s", self.trained.origin, self.preprocess
+        )
         return extents
 
 

@@ -89,18 +89,24 @@ def load_image(filename: str | Path, color: bool = True) -> np.ndarray:
     What says how transparent it is goes. JPEG is always read; other kinds need Pillow. UserError
     where it cannot be read.
     """
+    return scale_pixels(load_pixels(filename), color)
+
+
+def load_pixels(filename: str | Path) -> np.ndarray:
+    """The same as uint8, (height, width, 3 or 1) as the file has it."""
     try:
         content = Path(filename).read_bytes()
-        pixels = decode_image(memoryview(content), None)
+        pixels = decode_image(memoryview(content), None, red_first=True)
     except (OSError, ValueError) as error:
         raise UserError(f"{filename}: cannot read it as an image: {reason(error)}") from None
     except UserError as error:
         raise UserError(f"{filename}: {error}") from None
-    channels = min(pixels.shape[2], 3)  # what is behind them is alpha
-    image: np.ndarray = np.empty((*pixels.shape[:2], channels), np.float32)
-    for channel in range(channels):  # NumPy is slow where the last axis is short
-        image[:, :, channel] = pixels[:, :, channels - 1 - channel]
-    image /= np.float32(255)
+    return pixels[:, :, :3]  # what is behind them is alpha
+
+
+def scale_pixels(pixels: np.ndarray, color: bool = True) -> np.ndarray:
+    """Pixels of 0..255 as 0..1, in RGB or gray: float32."""
+    image: np.ndarray = np.divide(pixels, np.float32(255), dtype=np.float32)
     if color:
         return np.tile(image, 3) if image.shape[2] == 1 else image
     return image @ LUMINANCE if image.shape[2] == 3 else image
@@ -114,9 +120,11 @@ def resize_image(im: np.ndarray, new_dims: Extents, interp_order: int = 1) -> np
     """
     if interp_order not in (0, 1):
         raise ValueError(f"interp_order must be 0 or 1, not {interp_order}")
-    extents = [int(extent) for extent in new_dims[:2]]
+    extents = tuple(int(extent) for extent in new_dims[:2])
+    if np.shape(im)[:2] == extents:
+        return np.array(im, np.float32)
     resize = resized if im.shape[-1] in (1, 3) else zoomed
-    return resize(np.asarray(im), extents, interp_order).astype(np.float32)
+    return resize(np.asarray(im), extents, interp_order).astype(np.float32, copy=False)
 
 
 def oversample(images: Sequence[np.ndarray], crop_dims: Extents) -> np.ndarray:
@@ -202,9 +210,8 @@ class Transformer:
             image = resize_image(image, extents)
         if (order := self.transpose.get(in_)) is not None:
             image = image.transpose(order)
-        if (swap := self.channel_swap.get(in_)) is not None:
-            image = image[list(swap), :, :]
-        image = np.array(image, np.float32)
+        swap = self.channel_swap.get(in_)
+        image = np.array(image) if swap is None else image[list(swap), :, :]  # both copy
         if (scale := self.raw_scale.get(in_)) is not None:
             image *= scale
         if (mean := self.mean.get(in_)) is not None:

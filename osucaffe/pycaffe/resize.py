@@ -8,13 +8,23 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
-Bands = list[tuple[int, np.ndarray]]
+Taps = tuple[np.ndarray, np.ndarray]
+"""For each value the pixels (values, taps) that make it, and their weights."""
 _ROWS = 16
 _WIDTH = 4.0
 """Of a Gaussian, in standard deviations, on either side."""
+
+
+class Band(NamedTuple):
+    """Some rows of a matrix: which, the columns in which they are not zero, and what is there."""
+
+    rows: slice
+    columns: slice
+    weights: np.ndarray
 
 
 def resized(image: np.ndarray, extents: Sequence[int], order: int) -> np.ndarray:
@@ -24,48 +34,72 @@ def resized(image: np.ndarray, extents: Sequence[int], order: int) -> np.ndarray
     are smoothed first, by a Gaussian as wide as they shrink. order: 0 nearest, 1 linear.
     """
     smooth = any(new < old for new, old in zip(extents, image.shape, strict=False))
-    down, across = (
-        _resizing(old, new, order, smooth) for old, new in zip(image.shape, extents, strict=False)
-    )
-    return _applied(image, down, across)
+    sizes = zip(image.shape, extents, strict=False)
+    return _applied(image, *(_Resizing(old, new, order, smooth) for old, new in sizes))
 
 
-@functools.lru_cache(maxsize=64)
-def _resizing(old: int, new: int, order: int, smooth: bool) -> Bands:
-    """The matrix (new, old) of `resized`: images are mostly of few sizes, and it takes long."""
-    matrix = _interpolation((np.arange(new) + 0.5) * (old / new) - 0.5, old, order)
-    return _bands(matrix @ _gaussian(old, (old / new - 1) / 2) if smooth else matrix)
+class _Resizing(NamedTuple):
+    """An axis of `resized`, the matrix of which is (new, old)."""
+
+    old: int
+    new: int
+    order: int
+    smooth: bool
+
+    def matrix(self) -> np.ndarray:
+        old, scale = self.old, self.old / self.new
+        taps = _interpolation((np.arange(self.new) + 0.5) * scale - 0.5, old, self.order)
+        return _matrix(_smoothed(taps, old, (scale - 1) / 2) if self.smooth else taps, old)
+
+
+class _Zooming(NamedTuple):
+    """An axis of `zoomed`."""
+
+    old: int
+    new: int
+    order: int
+
+    def matrix(self) -> np.ndarray:
+        places = np.arange(self.new) * ((self.old - 1) / max(self.new - 1, 1))
+        return _matrix(_interpolation(places, self.old, self.order), self.old)
 
 
 def zoomed(image: np.ndarray, extents: Sequence[int], order: int) -> np.ndarray:
     """The same as SciPy's `zoom` gives it: corners on corners, nothing smoothed."""
-    matrices = []
-    for old, new in zip(image.shape, extents, strict=False):
-        places = np.arange(new) * ((old - 1) / max(new - 1, 1))
-        matrices.append(_bands(_interpolation(places, old, order)))
-    return _applied(image, *matrices)
+    sizes = zip(image.shape, extents, strict=False)
+    return _applied(image, *(_Zooming(old, new, order) for old, new in sizes))
 
 
-def _bands(matrix: np.ndarray) -> Bands:
-    """A matrix that is zero far from its diagonal, in pieces of a few rows: where these columns
-    that are not zero begin, and those."""
-    bands = []
-    for rows in (matrix[start : start + _ROWS] for start in range(0, len(matrix), _ROWS)):
+@functools.lru_cache(maxsize=512)
+def _bands(axis: _Resizing | _Zooming, dtype: np.dtype) -> list[Band]:
+    """The matrix of an axis, which is zero far from its diagonal, in pieces of a few rows. Images
+    are mostly of few sizes, and it takes long."""
+    bands, matrix = [], axis.matrix().astype(dtype)
+    for start in range(0, len(matrix), _ROWS):
+        rows = matrix[start : start + _ROWS]
         used = np.flatnonzero(rows.any(axis=0))
-        bands.append((int(used[0]), np.ascontiguousarray(rows[:, used[0] : used[-1] + 1])))
+        inside = slice(int(used[0]), int(used[-1]) + 1)
+        bands.append(
+            Band(slice(start, start + _ROWS), inside, np.ascontiguousarray(rows[:, inside]))
+        )
     return bands
 
 
-def _product(bands: Bands, image: np.ndarray) -> np.ndarray:
-    """The matrix times the image's rows."""
-    flat = image.reshape(len(image), -1)
-    parts = [rows @ flat[start : start + rows.shape[1]] for start, rows in bands]
-    return np.concatenate(parts).reshape(-1, *image.shape[1:])
-
-
-def _applied(image: np.ndarray, down: Bands, across: Bands) -> np.ndarray:
-    columns = _product(down, image.astype(np.float64)).transpose(1, 0, 2)
-    return _product(across, np.ascontiguousarray(columns)).transpose(1, 0, 2)
+def _applied(
+    image: np.ndarray, down: _Resizing | _Zooming, across: _Resizing | _Zooming
+) -> np.ndarray:
+    """An image of other extents, in memory channel by channel, in single precision if it was."""
+    height, width, channels = image.shape
+    dtype = np.result_type(image, np.float32)
+    flat = image.reshape(height, -1)
+    rows = np.empty((down.new, flat.shape[1]), dtype)
+    for target, source, weights in _bands(down, dtype):
+        np.matmul(weights, flat[source].astype(dtype, copy=False), out=rows[target])
+    planes = rows.reshape(-1, width, channels).transpose(2, 0, 1).reshape(-1, width)
+    found = np.empty((len(planes), across.new), dtype)
+    for target, source, weights in _bands(across, dtype):
+        np.matmul(planes[:, source], weights.T, out=found[:, target])
+    return found.reshape(channels, down.new, across.new).transpose(1, 2, 0)
 
 
 def _mirrored(places: np.ndarray, extent: int) -> np.ndarray:
@@ -75,29 +109,33 @@ def _mirrored(places: np.ndarray, extent: int) -> np.ndarray:
     return np.minimum(inside, period - inside) if extent > 1 else np.zeros_like(places)
 
 
-def _interpolation(places: np.ndarray, extent: int, order: int) -> np.ndarray:
-    """The matrix (places, extent) of values at places between pixels."""
-    matrix = np.zeros((len(places), extent))
-    rows = np.arange(len(places))
+def _interpolation(places: np.ndarray, extent: int, order: int) -> Taps:
+    """What makes values at places between pixels."""
     if order == 0:
-        matrix[rows, _mirrored(np.floor(places + 0.5).astype(int), extent)] = 1
-        return matrix
+        nearest = _mirrored(np.floor(places + 0.5).astype(int), extent)
+        return nearest[:, None], np.ones((len(places), 1))
     lower = np.floor(places).astype(int)
     weight = places - lower
-    np.add.at(matrix, (rows, _mirrored(lower, extent)), 1 - weight)
-    np.add.at(matrix, (rows, _mirrored(lower + 1, extent)), weight)
-    return matrix
+    pixels = _mirrored(np.stack([lower, lower + 1], axis=1), extent)
+    return pixels, np.stack([1 - weight, weight], axis=1)
 
 
-def _gaussian(extent: int, deviation: float) -> np.ndarray:
-    """The matrix (extent, extent) of the smoothing."""
+def _smoothed(taps: Taps, extent: int, deviation: float) -> Taps:
+    """The same of pixels that a Gaussian has smoothed."""
     if deviation <= 0:
-        return np.eye(extent)
+        return taps
+    pixels, weights = taps
     radius = int(_WIDTH * deviation + 0.5)
     offsets = np.arange(-radius, radius + 1)
-    weights = np.exp(-0.5 * (offsets / deviation) ** 2)
-    matrix = np.zeros((extent, extent))
-    rows = np.arange(extent)[:, None]
-    places = _mirrored(rows + offsets, extent)
-    np.add.at(matrix, (rows, places), np.broadcast_to(weights / weights.sum(), places.shape))
+    shares = np.exp(-0.5 * (offsets / deviation) ** 2)
+    pixels = _mirrored(pixels[:, :, None] + offsets, extent)
+    weights = weights[:, :, None] * (shares / shares.sum())
+    return pixels.reshape(len(pixels), -1), weights.reshape(len(pixels), -1)
+
+
+def _matrix(taps: Taps, extent: int) -> np.ndarray:
+    """The matrix (values, extent) of what makes values of pixels."""
+    pixels, weights = taps
+    matrix = np.zeros((len(pixels), extent))
+    np.add.at(matrix, (np.arange(len(pixels))[:, None], pixels), weights)
     return matrix

@@ -1,4 +1,4 @@
-"""Owns how good detections are: average precision, from the rows of DetectionEvaluate layers."""
+"""Owns the score of detections: average precision, from the rows of DetectionEvaluate layers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Owns how iterations count in records and epochs: an epoch is once all records."""
+"""Owns the conversion of iterations to records and epochs: one epoch is all records once."""
 
 from __future__ import annotations
 

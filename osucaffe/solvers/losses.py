@@ -1,4 +1,4 @@
-"""Owns the losses of the last iterations: they stay where they were computed until one is shown."""
+"""Owns the losses of the last iterations: they stay on the device until one is shown."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ class Losses:
         if not self._lost and not np.isfinite(losses).all():
             self._lost = True
             logger.warning(
-                "The loss is %g: the weights are lost. Go back to a snapshot, and lower base_lr or "
-                "set clip_gradients",
+                "The loss is %g: training has diverged. Go back to a snapshot, and lower base_lr "
+                "or set clip_gradients",
                 losses[~np.isfinite(losses)][0],
             )
         self.recent.extend(losses.tolist())

@@ -1,4 +1,4 @@
-"""Owns a test net's outputs of many batches: they stay where they were computed until read."""
+"""Owns a test net's outputs over many batches: they stay on the device until they are read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Owns what a run goes on with besides its weights and their history: data, draws, losses."""
+"""Owns what a resumed run needs besides weights and history: data position, draws, losses."""
 
 from __future__ import annotations
 

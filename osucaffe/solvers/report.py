@@ -1,4 +1,4 @@
-"""Owns a net's outputs as numbers, and the log lines that show them in Caffe's words."""
+"""Owns a net's outputs as numbers, and the log lines that show them in Caffe's format."""
 
 from __future__ import annotations
 

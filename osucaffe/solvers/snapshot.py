@@ -154,7 +154,7 @@ def find(path: str | Path, prefix: str, group: ProcessGroup) -> Restored | None:
         found = None if group.rank else newest(prefix)
         path = group.broadcast_object(found.path if found else "")
         if not path:
-            logger.info("No snapshot %s_iter_*: training begins afresh", prefix)
+            logger.info("No snapshot %s_iter_*: training starts from scratch", prefix)
             return None
     logger.info("Restoring previous solver status from %s", path)
     return found or read(Path(path))
@@ -169,7 +169,7 @@ def read(path: Path) -> Restored:
     if state.HasField("model_checksum") and stated not in (None, state.model_checksum):
         raise UserError(
             f"{path}: its model {model} is of another run (its checksum is not the one that the "
-            "state names); take an older snapshot, or put the right model beside the state"
+            "state names); take an older snapshot, or put the right model next to the state"
         )
     return Restored(path, state, progress, model, read_weights(model))
 
@@ -209,5 +209,5 @@ def newest(prefix: str, but: frozenset[Stamp] = frozenset()) -> Restored | None:
         try:
             return read(path)
         except UserError as error:
-            logger.warning("Passing over snapshot %s: %s", path, error)
+            logger.warning("Skipping snapshot %s: %s", path, error)
     return None

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from benchmarks import bench_infer, infer
-from benchmarks.bench_infer import CPU, GPU, render
+from benchmarks.bench_infer import CPU, GPU, Case, render
 from benchmarks.results import machine
 
 
@@ -19,12 +20,14 @@ def test_cases_have_models() -> None:
         assert (Path(infer.nets.MODELS) / case.model / "deploy.prototxt").exists()
 
 
-def test_osucaffe_and_its_twin_compute_the_same(tmp_path: Path) -> None:
-    pytest.importorskip("torch")
+@pytest.mark.parametrize("peer", ["torch", "onnxruntime"])
+def test_osucaffe_and_its_peers_compute_the_same(tmp_path: Path, peer: str) -> None:
+    pytest.importorskip(peer)
+    files = infer.write_files("cifar10_quick", 3, tmp_path)
     found = []
-    for build in infer.build_osucaffe, infer.build_torch:
-        job = {"threads": 1, "precision": "cpu", "mode": "eager"}
-        job |= infer.write_files("cifar10_quick", 3, tmp_path)
+    for build in infer.build_osucaffe, getattr(infer, f"build_{peer}"):
+        job = {"threads": 1, "precision": "cpu", "mode": "eager", **files}
+        job |= infer.write_onnx(files) if peer == "onnxruntime" else {}
         build(job | {"outputs": str(tmp_path / "out.npy")})
         found.append(np.load(tmp_path / "out.npy").ravel())
     np.testing.assert_allclose(*found, rtol=1e-5, atol=1e-6)
@@ -35,20 +38,37 @@ def test_measured_cases_become_a_table(
 ) -> None:
     side = {"version": "1", "median_ms": 2.0, "p99_ms": 3.0, "images_per_second": 5, "setup_s": 1}
     sides = [side | {"name": name, "memory_mib": 7} for name in ("osucaffe", "opencv")]
-    sides[1]["difference"] = 2e-6
-    case = {"model": "lenet", "batch": 1, "precision": "cpu", "goal": 1.2, "sides": sides}
-    case |= {"peer": "opencv", "ratio": 1.5, "ratios": [1.4, 1.5], "others_share": 0.25}
-    monkeypatch.setattr(bench_infer, "measure_case", lambda *_: dict(case))
-    monkeypatch.setattr(
-        sys, "argv", ["", "--only", "lenet", "--batch", "1", "--out", str(tmp_path)]
-    )
-    bench_infer.main()
-    (path,) = tmp_path.glob("infer-cpu-*.json")
-    record = json.loads(path.read_text())
-    assert record["cases"] == [case]
-    assert record["machine"] == machine()
-    text = render(record)
+    sides[1] |= {"difference": 2e-6, "processor_ms": 2.5}
+    measured = {"goal": 1.2, "sides": sides, "rounds": 3, "seconds": 1.0}
+    measured |= {"peer": "opencv", "ratio": 1.5, "ratios": [1.4, 1.5], "others_share": 0.25}
+
+    def measure(case: Case, *_: object) -> dict[str, Any]:
+        return {"model": case.model, "batch": case.batch, "precision": "cpu"} | measured
+
+    def record(model: str) -> Any:
+        arguments = ["", "--only", model, "--batch", "1", "--out", str(tmp_path)]
+        monkeypatch.setattr(sys, "argv", arguments)
+        bench_infer.main()
+        (path,) = tmp_path.glob("infer-cpu-*.json")
+        return json.loads(path.read_text())
+
+    monkeypatch.setattr(bench_infer, "measure_case", measure)
+    first = record("caffenet")
+    assert first["cases"] == [measure(Case("caffenet", 1, "cpu", 1.2))]
+    assert first["machine"] == machine()
+    text = render(first)
     assert text in capsys.readouterr().out
-    row = "| lenet 1 cpu | osucaffe | 2.0 | 3.0 | 5 | 7 | 1 | – | **1.5** (1.4–1.5) | ≥ 1.2 |"
+    assert "| caffenet 1 cpu | osucaffe | 2.0 | 3.0 |  | 5 | 7 | 1 | – |  |  |" in text
+    row = "|  | opencv | 2.0 | 3.0 | 2.5 | 5 | 7 | 1 | 2e-06 | **1.5** (1.4–1.5) | ≥ 1.2 |"
     assert row in text
     assert "took up to 25%" in text
+    assert "3 runs each of 1.0 s, in turns" in text
+    measured["goal"] = 1.3
+    for model in "lenet", "caffenet":  # the second takes the place of what was measured before
+        again = record(model)
+    assert [(case["model"], case["goal"]) for case in again["cases"]] == [
+        ("lenet", 1.3),
+        ("caffenet", 1.3),
+    ]
+    monkeypatch.setattr(bench_infer.results, "machine", lambda: {"cpu": "other", "cores": 1})
+    assert len(record("lenet")["cases"]) == 1, "results of another machine are not mixed in"

@@ -43,7 +43,9 @@ def backend(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     return made
 
 
-def test_every_provider_is_asked(backend: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_provider_is_asked(
+    backend: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     for name in "once", "time_of":
         monkeypatch.setattr(timing, name, lambda backend, run, *_: run.milliseconds)
     monkeypatch.setattr(Trial, "step", lambda self, candidate: candidate.make(self._like))
@@ -62,6 +64,7 @@ def test_every_provider_is_asked(backend: Any, monkeypatch: pytest.MonkeyPatch) 
         == [{"good": 0.5, "only if nothing is good": 0.7, "spare": 9.0, "hopeless": 1.5}] * 2
     )
     assert {call.implementation for call in calls} == {"good: fast"}
+    assert not [*tmp_path.rglob("census*")]  # later runs are not to find it
 
 
 def test_the_table_of_a_net(backend: Any, monkeypatch: pytest.MonkeyPatch) -> None:

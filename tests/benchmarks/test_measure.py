@@ -29,12 +29,13 @@ class Recorded(Worker):
     """A worker whose runs are given: (duration, what others took)."""
 
     def __init__(self, runs: list[tuple[float, float]]) -> None:
-        self.times = []
+        self.times, self.processor = [], []
         self.runs = iter(runs)
 
     def run(self, seconds: float) -> float:
         duration, others = next(self.runs)
         self.times.append([duration])
+        self.processor.append(duration)
         return others
 
 
@@ -44,6 +45,7 @@ def test_disturbed_rounds_are_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
     second = Recorded([(4, 0.02), (5, 0.0), (6, 0.0)])
     assert alternate([first, second], rounds=2, seconds=1) == 0.02
     assert (first.times, second.times) == ([[1], [3]], [[4], [6]])
+    assert second.processor == [4, 6]
 
 
 def test_the_quietest_rounds_are_kept_when_patience_ends(monkeypatch: pytest.MonkeyPatch) -> None:

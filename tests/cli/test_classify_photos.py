@@ -111,8 +111,8 @@ def test_the_command_scores_as_test_does(trained: Cli) -> None:
     right = sum(name.split("/")[1] == each for (name, _), each in zip(names, labels, strict=True))
     assert right / len(names) == pytest.approx(accuracy, abs=1e-5)
     assert 0.4 < accuracy <= 1
-    how = "as those of data_net did (crop, 40x40), of which the middle of 35x35"
-    assert f"Photographs enter {how}" in done.err
+    how = "like those of data_net (crop, 40x40), of which the middle of 35x35"
+    assert f"Photos are preprocessed {how}" in done.err
     assert "Names of classes: data_net/labels.txt" in done.err
 
 
@@ -123,7 +123,7 @@ def test_ten_parts_and_other_folders(trained: Cli, tmp_path: Path) -> None:
     common = ("--model", str(tmp_path / "deploy.prototxt"), "--weights", weights, path)
     ten = trained("classify", *common, "--data=data", "--oversample")
     assert ten.code == 0, ten.err
-    assert "Photographs enter as those of data did" in ten.err
+    assert "Photos are preprocessed like those of data" in ten.err
     assert re.search(r"^  \S+  (bird|cat|dog)$", ten.out, re.MULTILINE)
     plain = trained("classify", *common)
     assert "Images are scaled to 40x40" in plain.err

@@ -92,7 +92,7 @@ def test_folders_that_will_not_do(tmp_path: Path) -> None:
         find_photos(str(tmp_path / "nowhere"), {".jpg"})
     (tmp_path / "cat").mkdir()
     (tmp_path / ".hidden").mkdir()
-    with pytest.raises(UserError, match=r"has 1 folders, but each class is to have one"):
+    with pytest.raises(UserError, match=r"has 1 folders, but needs one for each class"):
         find_photos(str(tmp_path), {".jpg"})
     (tmp_path / "dog").mkdir()
     with pytest.raises(UserError, match=r"cat: there is no image in this folder \(\.jpg\)"):

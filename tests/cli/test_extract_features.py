@@ -53,6 +53,18 @@ def test_records(cli):
         np.testing.assert_allclose(datum.float_data, expected.ravel(), rtol=1e-6)
 
 
+def test_the_arguments_of_caffes_tool(cli):
+    prepare(cli)
+    command = "extract_features", "tiny.caffemodel", "net.prototxt", "ip", "a", "1", "lmdb"
+    for ending in (), ("CPU",):
+        done = cli(*command, *ending)
+        assert done.code == 0, done.err
+    assert len(records(cli.folder / "a")) == 8
+    done = cli(*command, "GPU", "DEVICE_ID=x")
+    assert done.code == 1
+    assert "--gpu x: give" in done.err
+
+
 @pytest.mark.parametrize("when", ["first record", "commit"])
 def test_a_disk_that_is_full_ends_the_run(monkeypatch, when):
     def write(path, records):

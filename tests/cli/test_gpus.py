@@ -12,6 +12,7 @@ import pytest
 
 from osucaffe.backends.cuda import Cuda
 from osucaffe.backends.cuda.libraries import cudnn
+from osucaffe.backends.cuda.runtime import startup
 from osucaffe.backends.cuda.runtime.startup import import_cupy, load_cublas, load_nccl
 from osucaffe.cli import main
 from osucaffe.cli.gpus import describe_gpus
@@ -83,10 +84,13 @@ def provide_libraries(monkeypatch: pytest.MonkeyPatch, **content: Any) -> None:
     provide(monkeypatch, "cupy_backends.cuda.libs", **{"nvrtc": nvrtc} | content)
 
 
-def test_without_cupy(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("driver", [True, False])
+def test_without_cupy(driver: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     fail_import(monkeypatch, "cupy", ModuleNotFoundError("No module named 'cupy'", name="cupy"))
-    with pytest.raises(UserError, match=r'needs CuPy: pip install "osucaffe\[cuda13\]"'):
+    monkeypatch.setattr(startup, "_has_driver", lambda: driver)
+    with pytest.raises(UserError, match=r'needs CuPy: pip install "osucaffe\[cuda13\]"') as raised:
         import_cupy()
+    assert ("no NVIDIA driver is there" in str(raised.value)) != driver
     assert "needs CuPy" in describe_gpus("all")["GPU"]
 
 

@@ -97,7 +97,7 @@ def test_typing_errors_get_a_hint(cli: Cli, words: list[str], message: str) -> N
 def test_an_interrupt_while_the_command_line_is_read(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def interrupted() -> NoReturn:
+    def interrupted(only: str | None) -> NoReturn:
         raise KeyboardInterrupt
 
     monkeypatch.setattr("osucaffe.cli._parser", interrupted)

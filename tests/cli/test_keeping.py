@@ -131,7 +131,7 @@ def test_a_run_that_was_stopped_tells_how_it_goes_on(ready: Cli) -> None:
             break
     program.send_signal(signal.SIGINT)
     log = program.communicate(timeout=300)[1]
-    [(iteration, again)] = re.findall(r"To go on from iteration (\d+): (.*)", log)
+    [(iteration, again)] = re.findall(r"To resume from iteration (\d+): (.*)", log)
     assert again == "osucaffe train --solver=solver.prototxt --keep 1 --snapshot=auto"
     words = [*shlex.split(again)[1:], f"--max_iter={int(iteration) + 3}"]
     result = ready(*words)

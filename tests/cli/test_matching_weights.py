@@ -74,7 +74,7 @@ def test_another_preprocessing_than_in_training_is_told(ready: Cli, command: str
     (line,) = (line for line in done.err.splitlines() if "results will differ" in line)
     assert line.startswith("W")
     assert line.endswith(
-        'net.prototxt, layer "data" (Data): images enter with the mean 7, scale 1, but in training '
-        "did with no mean, scale 0.00390625 (w.caffemodel, layer "
+        'net.prototxt, layer "data" (Data): images are preprocessed with the mean 7, scale 1, '
+        "but in training with no mean, scale 0.00390625 (w.caffemodel, layer "
         '"data" (Data)): results will differ'
     )

@@ -53,7 +53,7 @@ def test_a_copy_names_its_own_files(cli: Cli) -> None:
     assert solver.snapshot_prefix == "my/digits/lenet"
     done = cli("models", "copy", "lenet", "my/digits")
     assert done.code == 1
-    assert "my/digits/README.md: stands there already" in done.err
+    assert "my/digits/README.md: already exists" in done.err
     assert cli("models", "copy", "resnet50").code == 0
     folder = cli.folder / "models" / "resnet50"
     assert {path.read_bytes() for path in folder.iterdir()} == {

@@ -89,7 +89,7 @@ def test_a_model_for_photos_trains_as_it_stands(new: Cli) -> None:
     np.testing.assert_array_equal(mean, read_mean(new.folder / "data" / "mean.binaryproto"))
     assert list(out.glob("cifar10_quick_iter_*.caffemodel"))
     again = new("new", "cifar10_quick", "--data=data")
-    assert "cifar10_quick/train_val.prototxt: stands there already" in again.err
+    assert "cifar10_quick/train_val.prototxt: already exists" in again.err
 
 
 def test_a_net_is_fine_tuned(new: Cli) -> None:

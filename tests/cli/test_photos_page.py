@@ -54,7 +54,7 @@ def test_the_pages_commands_run_as_they_stand(cli: Cli) -> None:
     assert best
     assert best[1] == held_out(cli)[0].partition("/")[0]
     page = (cli.folder / "report.html").read_text()
-    for expected in ("Curves", "test accuracy", "Surest and right", *COLOURS):
+    for expected in ("Curves", "test accuracy", "Best predictions", *COLOURS):
         assert expected in page
     assert "next:\n\nosucaffe train --solver finetune/solver.prototxt --weights" in done.stdout
 

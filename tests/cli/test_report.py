@@ -19,7 +19,7 @@ from osucaffe.cli.report_predictions import Prediction, Predictions, predict, sc
 from osucaffe.data.database import open_database
 from osucaffe.data.datum import parse_datum, pixels
 from osucaffe.net import Net
-from osucaffe.proto import NetParameter, parse_text
+from osucaffe.proto import NetParameter, parse_text, write_mean
 
 from .conftest import Cli
 
@@ -75,7 +75,7 @@ def test_a_report_of_a_run(cli: Cli) -> None:
     # As `osucaffe test` scores the same records.
     scored = cli("test", "--model=net.prototxt", "--weights=run_best.caffemodel", "--iterations=2")
     accuracy = float(re.findall(r"\] accuracy = (\S+)", scored.err)[0])
-    right, total = re.findall(r"right: (\d+) of (\d+) records", text)[0]
+    right, total = re.findall(r"correct: (\d+) of (\d+) records", text)[0]
     assert int(right) / int(total) == pytest.approx(accuracy, abs=1e-6)
     assert int(total) == 16
     pictures = [Image.open(io.BytesIO(base64.b64decode(each[22:]))) for each in tags.loaded]
@@ -89,8 +89,8 @@ def test_without_a_model_and_a_log_the_rest_is_there(cli: Cli) -> None:
     cli.write_solver()
     result = cli("report", ".", "--passes=0", "--out=page.html")
     assert result.code == 0, result.err
-    assert "no curves; give --log" in result.err
-    assert "no model yet: no predictions" in result.err
+    assert "no curves: give --log" in result.err
+    assert "no model yet, so no predictions" in result.err
     text = (cli.folder / "page.html").read_text()
     check_alone(text)
     assert re.findall(r"<h2>(.*?)</h2>", text) == ["Solver"]
@@ -103,7 +103,7 @@ def test_what_confuses_many_classes_is_listed() -> None:
     confusion = np.eye(30, dtype=np.int64) * 5
     confusion[3, 4], confusion[7, 8] = 2, 9
     text = results(Predictions(confusion), [f"class {number}" for number in range(30)])
-    assert "right: 150 of 161 records" in text
+    assert "correct: 150 of 161 records" in text
     assert text.index("<td>class 7</td><td>class 8</td><td>9</td>") < text.index("class 3")
     few = results(Predictions(confusion[:5, :5]), list("abcde"))
     assert few.count("<tr>") == 6
@@ -113,7 +113,7 @@ def test_what_confuses_many_classes_is_listed() -> None:
 def test_a_card_says_what_was_taken_for_what() -> None:
     text = cards([Prediction(0, 1, 0.9, 0.05)], ["cat", "<dog>"])
     assert "<b>cat</b> 5.0%" in text
-    assert "taken for <b>&lt;dog&gt;</b> 90.0%" in text
+    assert "predicted: <b>&lt;dog&gt;</b> 90.0%" in text
     check_alone(page("a & b", "", [("none", ""), ("one", text)]))
 
 
@@ -129,11 +129,22 @@ def test_curves_lie_within_their_panel() -> None:
     assert panel("One point", {"a": [(3.0, 0.0)]})
 
 
-def test_pictures_are_as_they_were_before_mean_and_scale(fixtures: Path) -> None:
+@pytest.mark.parametrize("mean", ["values", "image"])
+def test_pictures_are_as_they_were_before_mean_and_scale(
+    mean: str, fixtures: Path, tmp_path: Path
+) -> None:
     source = fixtures / "formats" / "raw6_lmdb"
+    records = [pixels(parse_datum(value)) for _, value in open_database(source).read(0, 6)]
+    extents = records[0].shape
+    write_mean(tmp_path / "mean", np.arange(np.prod(extents)).reshape(extents) % 99)
+    told = {
+        "values": "mean_value: 10 mean_value: 90 mean_value: 200",
+        "image": f'mean_file: "{tmp_path / "mean"}"',
+    }[mean]
+    crop = min(extents[1:]) - 3
     text = f"""
         layer {{ name: "data" type: "Data" top: "data" top: "label"
-          transform_param {{ scale: 0.5 mean_value: 10 mean_value: 90 mean_value: 200 }}
+          transform_param {{ scale: 0.5 crop_size: {crop} {told} }}
           data_param {{ source: "{source}" batch_size: 6 }} }}
         layer {{ name: "ip" type: "InnerProduct" bottom: "data" top: "ip"
           inner_product_param {{ num_output: 9 }} }}
@@ -144,9 +155,10 @@ def test_pictures_are_as_they_were_before_mean_and_scale(fixtures: Path) -> None
     )  # fmt: skip
     found = predict(net, scored_blobs(net.param), 1, 6)
     assert found.confusion.sum() == 6
-    own = {  # of the records themselves, blue first
-        pixels(parse_datum(value))[::-1].transpose(1, 2, 0).tobytes()
-        for _, value in open_database(source).read(0, 6)
+    top, left = ((extent - crop) // 2 for extent in extents[1:])
+    own = {  # the middle of the records themselves, red first
+        each[::-1, top : top + crop, left : left + crop].transpose(1, 2, 0).tobytes()
+        for each in records
     }
     shown = [Image.open(io.BytesIO(base64.b64decode(each.picture))) for each in found.worst]
     shown += [Image.open(io.BytesIO(base64.b64decode(each.picture))) for each in found.best]

@@ -47,6 +47,7 @@ def test_a_solver_names_its_net(cli: Cli) -> None:
     cli.write_net()
     cli.write_solver()
     assert 'Net "tiny", TRAIN: 3 layers' in cli("summary", "solver.prototxt").out
+    assert 'Net "tiny", TRAIN: 3 layers' in cli("summary", "-model", "solver.prototxt").out
 
 
 def test_data_that_are_not_there(cli: Cli) -> None:
@@ -67,7 +68,7 @@ def test_training_says_what_it_trains(cli: Cli, iter_size: int) -> None:
     assert "Operations of a batch:" in log
     assert "Memory: " in log
     assert (
-        f'layer "data" (Data): 200 records, {8 * iter_size} an iteration: an epoch is '
-        f"{25 / iter_size:g} iterations, max_iter 10 are {10 / 25 * iter_size:g} epochs"
+        f'layer "data" (Data): 200 records, {8 * iter_size} per iteration: one epoch is '
+        f"{25 / iter_size:g} iterations, max_iter 10 is {10 / 25 * iter_size:g} epochs"
     ) in log
     assert f"    Epoch {5 * 8 * iter_size / 200:g}, {5 * 8 * iter_size} records" in log

@@ -125,8 +125,8 @@ def test_test_prints_each_batch_and_the_means(ready: Cli) -> None:
     assert mean
     assert float(mean[1]) == pytest.approx(np.mean([float(value) for _, value in batches]))
     assert re.search(r"\] Loss: \d", result.err)
-    assert re.search(r"\] The first two, which prepare the rest: \S+ s$", result.err, re.M)
-    assert re.search(r"\] All 4: \S+ s$", result.err, re.M)
+    assert re.search(r"\] First two batches, with preparation: \S+ s$", result.err, re.M)
+    assert re.search(r"\] All 4 batches: \S+ s$", result.err, re.M)
     assert re.search(r"\] loss = (\S+) \(\* 1 = \1 loss\)$", result.err, re.M)
 
 

@@ -217,7 +217,7 @@ def test_bad_input(tmp_path):
         ("empty", "out", "empty: there is no image in this folder"),
         ("a.png", "b.tif", "b.tif: name a file that ends with .jpg"),
         ("a.png", "a.png", "would replace the image itself"),
-        ("alike", "a.png", "is a file, but several are to be written"),
+        ("alike", "a.png", "is a file, but there are several to write"),
         ("alike", "alike", "the images are there: name another folder"),
         ("alike", "out", "names differ in their endings only"),
     ):

@@ -72,7 +72,7 @@ def test_hosts_that_cannot_connect_train_unwatched(
     monkeypatch.setattr(links, "_run", lambda job, hosts: pytest.fail("nothing to watch"))
     with caplog.at_level(logging.INFO, "osucaffe"):
         assert on_ranks(3, watch) == [None] * 3
-    assert "are not watched (--interface names theirs): a firewall" in caplog.text
+    assert "are not monitored (--interface names them): a firewall" in caplog.text
 
 
 class Ended:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from osucaffe.data.database import open_database
-from osucaffe.data.datum import parse_datum, pixels
+from osucaffe.data.datum import decode_image, parse_datum, pixels
 from osucaffe.data.image import read_image, resize
 from osucaffe.errors import UserError
 
@@ -52,3 +52,10 @@ def test_a_png_without_pillow_is_named(tmp_path: Path, monkeypatch: pytest.Monke
     (tmp_path / "a.png").write_bytes(b"\x89PNG\r\n\x1a\n" + bytes(20))
     with pytest.raises(UserError, match=r"a\.png: not a JPEG; to read PNG .* pip install pillow"):
         read_image(str(tmp_path / "a.png"), colour=True)
+
+
+def test_a_few_bytes_that_ask_for_many_pixels(root: Path) -> None:
+    """A damaged TIFF, which Pillow reads: 134 million pixels in 387 bytes."""
+    content = (root / "tests/fuzz/regressions/image-bomb_tiff").read_bytes()
+    with pytest.raises(ValueError, match=r"pixels in \d+ bytes: it is damaged"):
+        decode_image(memoryview(content))

@@ -19,6 +19,7 @@ import contextlib
 import functools
 import itertools
 import select
+import shutil
 import sys
 import tempfile
 import time
@@ -29,11 +30,13 @@ from typing import NamedTuple
 
 from . import report
 from .inputs import Kind, make_input, make_kinds
-from .runner import Child, Outcome, minimize
-from .targets import KINDS, TARGETS, prepare
+from .runner import Child, Outcome, minimize, run_apart
+from .targets import KINDS, TARGETS, prepare, warm
 
 BATCH = 200
 """Inputs that one child runs, at most; it starts with what this process has."""
+_ROOM = 1 << 30
+"""Bytes that inputs and what comes of them have in memory, if there are as many."""
 
 
 class Batch(NamedTuple):
@@ -43,13 +46,12 @@ class Batch(NamedTuple):
     inputs: list[tuple[str, Callable[[], bytes]]]
 
 
-def batches(kinds: dict[str, Kind], seed: int, most: int) -> Iterator[Batch]:
-    """Batches of each kind in turn, until there were `most` inputs of each."""
-    for first in range(0, most if kinds else 0, BATCH):
-        for name, kind in kinds.items():
-            numbers = range(first, min(first + BATCH, most))
-            make = functools.partial(make_input, kind, name, seed)
-            yield Batch(name, [(f"{seed}-{n}", functools.partial(make, n)) for n in numbers])
+def batches(name: str, kind: Kind, seed: int, most: int) -> Iterator[Batch]:
+    """Batches of a kind, until there were `most` inputs."""
+    for first in range(0, most, BATCH):
+        numbers = range(first, min(first + BATCH, most))
+        make = functools.partial(make_input, kind, name, seed)
+        yield Batch(name, [(f"{seed}-{n}", functools.partial(make, n)) for n in numbers])
 
 
 def of_files(paths: list[Path]) -> Iterator[Batch]:
@@ -59,31 +61,42 @@ def of_files(paths: list[Path]) -> Iterator[Batch]:
 
 
 class Fuzzer:
-    """Runs inputs; `counts` of outcomes by kind, `found`: the first failure of each sort."""
+    """Runs inputs; `counts` of outcomes by kind, `seconds` that children were there for it,
+    `found`: the first failure of each sort."""
 
     def __init__(self, out: Path) -> None:
         self.out = out
         self.counts: dict[str, Counter[str]] = defaultdict(Counter)
+        self.seconds: Counter[str] = Counter()
         self.found: dict[tuple[str, Outcome], Path] = {}
 
-    def run(self, work: Iterator[Batch], processes: int, seconds: float) -> None:
-        """Run all of the work, or begin none of it any more when so many seconds are over."""
+    def run(self, work: dict[str, Iterator[Batch]], processes: int, seconds: float) -> None:
+        """Run all of the work, or begin none of it any more when so many seconds are over. Each
+        part of it has as much time as the others, as long as it has more to do."""
         end = time.monotonic() + seconds
-        running: dict[Child, Batch] = {}
+        running: dict[Child, tuple[str, Batch]] = {}
         while True:
-            while len(running) < processes and time.monotonic() < end:
-                if (batch := next(work, None)) is None:
-                    break
-                running[Child(batch.kind, [make for _, make in batch.inputs])] = batch
+            while len(running) < processes and work and time.monotonic() < end:
+                least = min(work, key=lambda part: self._taken(part, running))
+                if (batch := next(work[least], None)) is None:
+                    del work[least]
+                else:
+                    running[Child(batch.kind, [make for _, make in batch.inputs])] = least, batch
             if not running:
                 return
             ready = select.select([child.pipe for child in running], [], [], 1.0)[0]
-            for child, batch in list(running.items()):
+            for child, (part, batch) in list(running.items()):
                 rest = self._watch(child, batch, child.pipe in ready)
                 if not child.pid:
                     del running[child]
-                    if rest.inputs and time.monotonic() < end:
-                        work = itertools.chain([rest], work)
+                    self.seconds[part] += time.monotonic() - child.started
+                    if rest.inputs:
+                        work[part] = itertools.chain([rest], work.get(part, ()))
+
+    def _taken(self, part: str, running: dict[Child, tuple[str, Batch]]) -> float:
+        now = time.monotonic()
+        since = sum(now - child.started for child, (name, _) in running.items() if name == part)
+        return self.seconds[part] + since
 
     def _watch(self, child: Child, batch: Batch, is_ready: bool) -> Batch:
         """Count what has come. Returns what the child has not begun."""
@@ -92,6 +105,9 @@ class Fuzzer:
                 self._count(batch, index, outcome)
         elif child.hangs():
             outcome = child.hang()
+            alone = run_apart(batch.kind, batch.inputs[child.done - 1][1]())
+            if not alone.failed:  # it was the other programs of a busy machine
+                outcome = alone
             self._count(batch, child.done - 1, outcome)
         return Batch(batch.kind, batch.inputs[child.done :])
 
@@ -105,16 +121,23 @@ class Fuzzer:
         path.write_bytes(make())
         self.found[name, outcome] = path
         print(f"{name}: {outcome.what} at {outcome.where or '?'}: {path}", flush=True)
-        path.write_bytes(minimize(name, make(), outcome))
+        if (alone := run_apart(name, make())) == outcome:
+            path.write_bytes(minimize(name, make(), outcome))
+        else:  # it takes what came before in the same child, whose first input is this batch's
+            print(
+                f"alone it is {alone.what}; before it came {batch.inputs[0][0]} and on", flush=True
+            )
 
     def report(self, seconds: float) -> str:
         """The counts by kind, and how to run again what failed."""
         lines = []
         for name, counts in self.counts.items():
             told = ", ".join(f"{what} {count:,}" for what, count in sorted(counts.items()))
-            lines.append(f"{name:12} {counts.total():>9,}  {told}")
+            took = self.seconds[name]
+            rate = f"{counts.total() / took:,.0f}/s" if took else ""
+            lines.append(f"{name:12} {counts.total():>9,} {rate:>10}  {told}")
         total = sum(counts.total() for counts in self.counts.values())
-        lines.append(f"{'all':12} {total:>9,}  {total / max(seconds, 1e-9):,.0f} a second")
+        lines.append(f"{'all':12} {total:>9,} {total / max(seconds, 1e-9):>8,.0f}/s")
         for (name, outcome), path in self.found.items():
             lines.append(f"failed: {outcome.what} at {outcome.where or '?'}")
             lines.append(f"  {sys.executable} -m tests.fuzz --kind {name} --file {path}")
@@ -125,13 +148,16 @@ class Fuzzer:
 def prepared(names: list[str]) -> Iterator[dict[str, Kind]]:
     """The kinds of these names; meanwhile the working folder is a new one with what they need."""
     before = Path.cwd()
-    with tempfile.TemporaryDirectory() as parent:
+    memory = Path("/dev/shm")  # where files are made several times as fast
+    usable = os.access(memory, os.W_OK) and shutil.disk_usage(memory).free >= _ROOM
+    with tempfile.TemporaryDirectory(dir=memory if usable else None) as parent:
         folder = Path(parent, "corpus")
         folder.mkdir()
         os.chdir(folder)
         try:
             prepare(folder)
             kinds = make_kinds(folder)
+            warm()
             yield {name: kinds[name] for name in names}
         finally:
             os.chdir(before)
@@ -162,9 +188,10 @@ def main() -> int:
         return 0
     started = time.monotonic()
     fuzzer = Fuzzer(args.out.resolve())
-    files = of_files([path.resolve() for path in args.files])
+    work = {"files": of_files([path.resolve() for path in args.files])}
     with prepared(args.kinds) as kinds, contextlib.suppress(KeyboardInterrupt):
-        work = itertools.chain(files, batches(kinds, args.seed, args.inputs))
+        for name, kind in kinds.items():
+            work[name] = batches(name, kind, args.seed, args.inputs)
         fuzzer.run(work, args.processes, args.seconds)
     seconds = time.monotonic() - started
     print(fuzzer.report(seconds))

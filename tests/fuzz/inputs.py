@@ -106,16 +106,16 @@ def make_kinds(folder: Path) -> dict[str, Kind]:
         "layer": Kind([b""], _make_layer),
         "solver": Kind(solvers, mutate_text),
         "weights": Kind(weights[:1], mutate_bytes),
-        "weights_h5": Kind(weights[1:], mutate_bytes),
+        "weights_h5": Kind([weights[1], _newer(folder, weights[1])], mutate_bytes),
         "state": Kind(states[:1], mutate_bytes),
-        "state_h5": Kind(states[1:], mutate_bytes),
+        "state_h5": Kind([states[1], _newer(folder, states[1])], mutate_bytes),
         "lmdb": Kind(_databases(folder, records), _mutate_pages),
         "record": Kind(records, mutate_bytes),
         "image": Kind(pictures, mutate_bytes),
         "mean": Kind([_file(folder, "m.binaryproto")], mutate_bytes),
         "windows": Kind([_WINDOWS.encode()], mutate_text),
         "list": Kind(lists, mutate_text),
-        "data_h5": Kind([_file(folder, "rows.h5")], mutate_bytes),
+        "data_h5": Kind([_file(folder, name) for name in ("rows.h5", "parts.h5")], mutate_bytes),
         "flags": Kind([b""], _make_flags),
     }
 
@@ -143,7 +143,25 @@ def _pictures(folder: Path) -> list[bytes]:
     with h5py.File(folder / "rows.h5", "w") as file:
         file["data"] = np.ones((5, 3), np.float32)
         file["label"] = np.arange(5.0)
+    with h5py.File(folder / "parts.h5", "w") as file:
+        parts = {"chunks": (2, 2), "compression": "gzip", "shuffle": True, "fletcher32": True}
+        file.create_dataset("data", data=np.ones((5, 3), np.float32), **parts)
+        file.create_dataset("label", data=np.arange(5.0), chunks=(2,), maxshape=(None,))
     return found
+
+
+def _newer(folder: Path, content: bytes) -> bytes:
+    """The same HDF5 file in the format's newest form."""
+    path = folder / "newer.h5"
+    with (
+        h5py.File(io.BytesIO(content), "r") as old,
+        h5py.File(path, "w", libver="latest") as file,
+    ):
+        for name in old:
+            old.copy(name, file)
+    content = path.read_bytes()
+    path.unlink()
+    return content
 
 
 def _encoded(picture: bytes) -> bytes:
@@ -242,6 +260,8 @@ def _make_flags(random: Random, content: bytes, others: Sequence[bytes]) -> byte
             if option in ("--model", "--solver") and random.random() < 0.8:
                 value = "s.prototxt" if "solver" in option else "n.prototxt"
             words += [option] if action.nargs == 0 else [option, value]
+    if name == "time" and "--iterations" not in words:
+        words += ["--iterations", "2"]
     if random.random() < 0.2:
         words.insert(
             random.randrange(len(words)), random.choice(("--", "-", "", "x.log", "--frob"))

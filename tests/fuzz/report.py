@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections import Counter
 from collections.abc import Mapping
 
@@ -17,9 +18,20 @@ def add(counts: Mapping[str, Counter[str]], seed: int, seconds: float) -> str:
     """Add a run's counts of outcomes by kind to benchmarks/results. Returns the file's name."""
     record = results.earlier(_NAME)
     found = {kind: dict(sorted(each.items())) for kind, each in sorted(counts.items())}
-    run = {"date": results.today(), "seed": seed, "seconds": round(seconds), "counts": found}
+    run = {
+        "date": results.today(),
+        "revision": _revision(),
+        "seed": seed,
+        "seconds": round(seconds),
+        "counts": found,
+    }
     record = {"machine": results.machine(), "runs": [*record.get("runs", []), run]}
     return str(results.write(_NAME, record, _text(record["runs"])))
+
+
+def _revision() -> str:
+    line = ["git", "describe", "--always", "--dirty"]
+    return subprocess.run(line, capture_output=True, text=True).stdout.strip() or "unknown"
 
 
 def _text(runs: list[dict]) -> str:
@@ -34,7 +46,11 @@ def _text(runs: list[dict]) -> str:
         told = ", ".join(f"{name} {each}" for name, each in failed.items()) or "nothing"
         numbers = counts.total(), counts[GOOD], counts[REFUSED], counts[BIG]
         rows.append([kind, *(f"{number:,}" for number in numbers), told])
-    told = ", ".join(f"{run['date']} seed {run['seed']} ({run['seconds']} s)" for run in runs)
+    told = ", ".join(
+        f"{run['date']} seed {run['seed']} ({run['seconds']} s"
+        + (f", revision {run['revision']})" if "revision" in run else ")")
+        for run in runs
+    )
     return (
         f"# {total['all'].total():,} mutated inputs\n\n"
         f"`make fuzz WRITE=1`: {told}. Good: the input is valid, or what it asks for can be done. "

@@ -1,7 +1,8 @@
 """Owns the processes that run inputs: children that may die, hang or ask for memory without end.
 
-A child runs many inputs, one after the other, and writes an outcome for each to a pipe; so whoever
-watches knows which input it was that ended it.
+A child is a fork of this process, which has all that it needs imported and made. It runs many
+inputs, one after the other, and writes an outcome for each to a pipe; so whoever watches knows
+which input it was that ended it.
 """
 
 from __future__ import annotations
@@ -30,6 +31,10 @@ MEMORY = 4 << 30
 MOST_CPU, LONGEST = 10.0, 60.0
 """Seconds of computing, and of time (but for that in which it has no core), after which an input
 hangs."""
+MOST_MEMORY = 3 << 30
+"""Bytes that an input may take which has no reason to ask for many, whatever becomes of it."""
+_GLANCE = 0.5
+"""Seconds after which a child's times are read: most inputs are long through by then."""
 GOOD, REFUSED, BIG = "good", "refused", "big"
 _TICK = os.sysconf("SC_CLK_TCK")
 
@@ -54,6 +59,7 @@ class Child:
         self.done, self._count = 0, len(inputs)
         self._trace = tempfile.TemporaryFile()  # noqa: SIM115 (as long as the child)
         self._rest = b""
+        self.started = time.monotonic()
         self.pipe, write = os.pipe()
         sys.stdout.flush()
         sys.stderr.flush()
@@ -79,7 +85,8 @@ class Child:
             os._exit(0)
 
     def _restart_clock(self) -> None:
-        self._since, self._cpu, self._idle = time.monotonic(), self._computed(), self._waited()
+        self._since = time.monotonic()
+        self._before: tuple[float, float] | None = None
 
     def _waited(self) -> float:
         """Seconds in which its main thread had no core, though it could have used one."""
@@ -115,10 +122,13 @@ class Child:
     def hangs(self) -> bool:
         """Whether its input takes too long; then it is ended."""
         elapsed = time.monotonic() - self._since
-        if elapsed < MOST_CPU:
+        if elapsed < _GLANCE:
             return False
-        took = elapsed - (self._waited() - self._idle)
-        if self._computed() - self._cpu < MOST_CPU and took < LONGEST:
+        if self._before is None:
+            self._before = self._computed(), self._waited()
+        computed, waited = self._before
+        took = elapsed - (self._waited() - waited)
+        if self._computed() - computed < MOST_CPU and took < LONGEST:
             return False
         os.kill(self.pid, signal.SIGUSR1)
         time.sleep(0.5)
@@ -143,6 +153,18 @@ class Child:
 
 def run_here(kind: str, content: bytes, folder: Path) -> Outcome:
     """Run one input in this process."""
+    before = _peak()
+    outcome = _run_here(kind, content, folder)
+    if kind not in ASKS_FOR_MEMORY and _peak() - before > MOST_MEMORY and not outcome.failed:
+        return Outcome("memory")
+    return outcome
+
+
+def _peak() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
+
+
+def _run_here(kind: str, content: bytes, folder: Path) -> Outcome:
     try:
         TARGETS[kind](content, folder)
     except UserError:

@@ -27,7 +27,7 @@ CASES = [
      "convolution_param.kernel_size", "7x7"),
     ("Convolution", "num_output: 2 kernel_h: 3", [X], "convolution_param.kernel_h", "kernel_w"),
     ("Convolution", "num_output: 2 kernel_size: 3 kernel_h: 3", [X],
-     "convolution_param.kernel_h", "beside kernel_size"),
+     "convolution_param.kernel_h", "combined with kernel_size"),
     ("Convolution", "num_output: 2 kernel_h: 3 kernel_w: 3", [(2, 4, 5)],
      "convolution_param.kernel_h", "2 spatial axes"),
     ("Convolution", "num_output: 2 kernel_size: [1, 1, 1]", [X],

@@ -59,3 +59,20 @@ def test_behind_layers_that_keep_another_layout(tmp_path) -> None:
 def test_a_file_that_cannot_be_written_is_named(tmp_path) -> None:
     with pytest.raises(UserError, match=r'layer "out" \(HDF5Output\), hdf5_output_param.file_name'):
         build(text(tmp_path / "missing" / "out.h5"), Cpu())
+
+
+def test_a_full_disk_ends_in_a_message(tmp_path, full_disk) -> None:
+    """The library would end the process when it closes what it could not write."""
+    path = tmp_path / "out.h5"
+    net = build(text(path), Cpu())
+    net.forward()
+    size = path.stat().st_size
+    with full_disk(size), pytest.raises(UserError, match="cannot write it: File too large"):
+        net.forward()
+    with h5py.File(path) as file:
+        assert len(file["data"]) == len(file["label"]) == 3
+
+
+def test_what_is_no_file_is_refused() -> None:
+    with pytest.raises(UserError, match="/dev/null: it is there, but is no file"):
+        build(text("/dev/null"), Cpu())

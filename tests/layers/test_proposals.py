@@ -206,7 +206,7 @@ def test_several_images(caplog: pytest.LogCaptureFixture) -> None:
             np.testing.assert_allclose(mine[image], wanted[0], rtol=1e-6)
     assert not caplog.records
     targets((2, 12, 6, 7), truths[:, :5])
-    assert "says of no object in which of 2 images it is" in caplog.text
+    assert "does not say which of 2 images an object is in" in caplog.text
 
     text = inputs({"r": (20, 5), "g": (3, 6)}) + python(
         "rpn.proposal_target_layer", "ProposalTargetLayer", "r g", "y l t",

@@ -27,6 +27,23 @@ def test_two_ranks_on_a_gpu(tmp_path: Path) -> None:
     assert done.stdout.count("cases alike") == ranks
 
 
+@pytest.mark.parametrize(("workers", "servers"), [(1, 1), (2, 1), (2, 2)])
+def test_servers_beside_workers_on_a_gpu(workers: int, servers: int, tmp_path: Path) -> None:
+    ranks = workers + servers
+    done = mpiexec(ranks, "-m", "tests.parallel.gpu_serving", str(tmp_path), str(servers))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("served") == ranks
+
+
+def test_the_command_line_starts_servers_beside_gpus(folder: Path) -> None:  # noqa: F811
+    done = train(
+        folder, "--gpu", "0", "--servers", "1", "--channel", "adaptive", "--precision", "bf16"
+    )
+    assert done.returncode == 0, done.stderr
+    assert "1 servers hold" in done.stderr
+    assert "Optimization Done." in done.stderr
+
+
 def test_records_that_are_divided(tmp_path: Path) -> None:
     done = mpiexec(2, "-m", "tests.parallel.gpu_spread")
     assert done.returncode == 0, done.stderr

@@ -17,7 +17,7 @@ from osucaffe.comm.tuning import Selection
 from osucaffe.errors import UserError
 from osucaffe.parallel.config import ParallelConfig
 from osucaffe.predict.cluster import Cluster, Device, Link, read_cluster
-from osucaffe.predict.iteration import DESIGNS, Simulation, _Run, _Span
+from osucaffe.predict.iteration import DESIGNS, Run, Simulation, Span
 from osucaffe.predict.network import Network
 from osucaffe.predict.plan import Planner, waves
 from osucaffe.predict.script import Compute, Post, Update, Wait, record
@@ -242,9 +242,9 @@ def test_communication_may_slow_computation() -> None:
 def test_computation_that_is_slowed_meets_more_of_what_travels() -> None:
     """Half the speed from 0 to 3 and from 4 to 6: from 1 on, three seconds take five."""
     made = cluster(stolen=0.5)
-    run = _Run(Planner(made, 2, Selection()), made, {}, beside=True)
+    run = Run(Planner(made, 2, Selection()), made, {}, beside=True)
     run._now = np.array([1.0, 7.0])
-    run._spans = [_Span(np.full(2, begin), np.full(2, end)) for begin, end in ((0, 3), (4, 6))]
+    run._spans = [Span(np.full(2, begin), np.full(2, end)) for begin, end in ((0, 3), (4, 6))]
     run._compute(np.array([3.0, 3.0]))
     assert run._now == pytest.approx([6, 10])
 
@@ -253,10 +253,10 @@ def test_communication_that_is_held_up_holds_up_what_follows() -> None:
     """Half the speed beside four seconds of computation: three seconds take five, or
     six beside two more seconds, and the next operation begins later."""
     made = cluster(held=0.5)
-    run = _Run(Planner(made, 2, Selection()), made, {}, beside=True)
+    run = Run(Planner(made, 2, Selection()), made, {}, beside=True)
     first, second = run._spans = [
-        _Span(np.zeros(2), np.full(2, 3.0)),
-        _Span(np.full(2, 3.0), np.full(2, 5.0)),
+        Span(np.zeros(2), np.full(2, 3.0)),
+        Span(np.full(2, 3.0), np.full(2, 5.0)),
     ]
     run._compute(np.full(2, 4.0))
     assert run._now == pytest.approx([4, 4])
@@ -325,7 +325,9 @@ gb_s = 12
         read_cluster(path)
 
 
-def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "net.prototxt").write_text(NET)
     solver = tmp_path / "solver.prototxt"
     solver.write_text(f'net: "{tmp_path}/net.prototxt" base_lr: 0.1 lr_policy: "fixed"')
@@ -337,6 +339,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert [each["ranks"] for each in first] == [1, *[2] * 4, *[16] * 4]
     assert out.with_suffix(".png").stat().st_size > 10_000
     assert "wins" in capsys.readouterr().out
+    monkeypatch.setattr("osucaffe.cli.predict_picture.draw", lambda *given: None)  # once is enough
     assert main([*common, "--times", str(times)]) == 0
     assert json.loads(out.read_text())["predictions"] == first
     assert main([*common, "--times", str(times), "--scal", "strong", "--batch", "64"]) == 0
@@ -345,7 +348,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     read_times(times, sketch())
     assert main([*words, "--ranks", "16", "--times", str(times), "--bucket_mb", "auto"]) == 0
     assert "  --bucket_mb " not in capsys.readouterr().out  # of 53 KB: there is one way to cut it
-    net = "models/resnet50/solver.prototxt"
+    net = "models/caffenet/solver.prototxt"
     words[2] = str(ROOT / net)
     assert main([*words, "--ranks", "16", "--designs", "all-reduce", "--bucket_mb", "auto"]) == 0
     assert "  --bucket_mb " in capsys.readouterr().out

@@ -72,7 +72,7 @@ def test_finding_the_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     beside = tmp_path / "moved" / "x.caffemodel"
     named = Path("snapshots/x.caffemodel")
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(UserError, match=rf'"{named}" is neither there nor at {beside}'):
+    with pytest.raises(UserError, match=rf'"{named}" is not there, and not at {beside}'):
         find_learned_net(state, str(named))
     beside.touch()
     assert find_learned_net(state, str(named)) == beside

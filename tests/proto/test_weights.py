@@ -144,10 +144,10 @@ def test_hdf5_that_leads_into_other_files(tmp_path: Path) -> None:
         group.create_dataset("0", shape=(1 << 40,), dtype="f4", chunks=(1 << 10,))
 
     for make, message in (
-        (values, "the values of data/ip/0 lie in another file"),
-        (link, "data/ip/0 is a link into another file"),
+        (values, "data/ip/0: its values lie in another file"),
+        (link, "data/ip/0: 0 is a link into another file"),
         (number, "blob of number 2000000"),
-        (giant, r"data/ip/0 has shape \(1099511627776,\)"),
+        (giant, r"data/ip/0: it has shape \(1099511627776,\)"),
     ):
         with h5py.File(tmp_path / "m.caffemodel.h5", "w") as file:
             make(file.create_group("data/ip"))

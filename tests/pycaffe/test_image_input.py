@@ -102,7 +102,7 @@ def test_where_nothing_is_known_that_is_told(tmp_path: Path, caplog) -> None:
     found = entered(net, [picture])
     assert np.array_equal(found[0], picture.transpose(2, 0, 1))
     (told,) = (each.getMessage() for each in caplog.records if each.levelname == "WARNING")
-    assert told.startswith("Nothing is known of how images entered this net in training: they")
+    assert told.startswith("How images were preprocessed in training is unknown: they")
 
 
 def test_a_mean_that_has_moved(tmp_path: Path) -> None:
@@ -129,8 +129,8 @@ def test_the_log_says_how_images_enter(tmp_path: Path, caplog) -> None:
         net.predict(pictures)
         net.predict(pictures)
     assert caplog.messages == [
-        f'Images enter as in training ({files[1]}, layer "images" (Data)): blue, green, red, '
-        "0..255, less the mean 10, 20, 30, times 0.5"
+        f'Images are preprocessed as in training ({files[1]}, layer "images" (Data)): blue, green, '
+        "red, 0..255, less the mean 10, 20, 30, times 0.5"
     ]
 
 

@@ -28,10 +28,11 @@ from random import Random
 
 from . import hosts, report
 from .jobs import (
-    LAST,
+    ITERATIONS,
     LONGEST,
     LONGEST_RUN,
     Round,
+    Task,
     await_moment,
     command,
     left,
@@ -44,9 +45,14 @@ FAULTS = ("kill run", "kill rank", "kill launcher", "kill proxy", "stop", "full 
 _RANKS = {1: (), 2: ("--ranks", "2")}
 
 
-def strike(random: Random, fault: str, folder: Path, job: subprocess.Popen) -> None:
+def ranks_of(fault: str) -> int:
+    """How many ranks the training has that is struck so."""
+    return 2 if fault in ("kill rank", "kill launcher", "kill proxy", *hosts.FAULTS) else 1
+
+
+def strike(task: Task, random: Random, fault: str, folder: Path, job: subprocess.Popen) -> None:
     """Do to a job that has a snapshot what the round is for."""
-    if not await_moment(random, folder, job):
+    if not await_moment(task, random, folder, job):
         return
     named = {"kill rank": Path(sys.executable).name, "kill proxy": "hydra_pmi_proxy"}.get(fault)
     found = [each for each, words in processes(folder).items() if Path(words[0]).name == named]
@@ -60,23 +66,21 @@ def strike(random: Random, fault: str, folder: Path, job: subprocess.Popen) -> N
         pass  # it was through
 
 
-def one_round(
-    random: Random, fault: str, folder: Path, wanted: dict[int, bytes], longest: float
-) -> Round:
+def one_round(task: Task, random: Random, fault: str, folder: Path) -> Round:
     """Train, do it, and go on."""
     wrong = []
-    ranks = 2 if fault in ("kill rank", "kill launcher", "kill proxy") else 1
+    ranks = ranks_of(fault)
     size, kind = {
         "full disk": (random.randrange(100, 800), resource.RLIMIT_FSIZE),
         "memory": (random.randrange(100, 400) << 20, resource.RLIMIT_AS),
     }.get(fault, (0, 0))
     limit = functools.partial(resource.setrlimit, kind, (size, size)) if size else lambda: None
     line = command(*_RANKS[ranks])
-    job = start(folder, line, limit=limit)
+    job = start(task, folder, line, limit=limit)
     if not size:
-        strike(random, fault, folder, job)
+        strike(task, random, fault, folder, job)
     struck = time.monotonic()
-    longest = longest if fault.startswith("kill") else LONGEST_RUN
+    longest = task.longest if fault.startswith("kill") else LONGEST_RUN
     while processes(folder) and time.monotonic() - struck < longest:
         time.sleep(0.02)
     seconds = time.monotonic() - struck
@@ -85,9 +89,9 @@ def one_round(
         os.kill(process, signal.SIGKILL)
     code = job.wait()
     wrong += left(folder)
-    if not code and not (folder / LAST).exists():
+    if not code and not (folder / task.last).exists():
         wrong.append("exit code 0")
-    return Round(wrong + resumed(folder, start(folder, line), wanted[ranks]), code, seconds)
+    return Round(wrong + resumed(task, folder, start(task, folder, line), ranks), code, seconds)
 
 
 def plan(text: str) -> list[str]:
@@ -108,6 +112,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=float("inf"))
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--faults", type=plan, help="with commas; NAME:N is N of them")
+    parser.add_argument("--iterations", type=int, default=ITERATIONS, help="of the training")
     parser.add_argument("--longest", type=float, default=LONGEST, help="seconds until all end")
     parser.add_argument("--write", metavar="NAME", help="write the counts to benchmarks/results")
     args = parser.parse_args()
@@ -118,13 +123,13 @@ def main() -> int:
         faults = [fault for fault in faults if fault not in hosts.FAULTS]
     rounds: dict[str, list[Round]] = {}
     with tempfile.TemporaryDirectory() as top:
-        wanted = {}
-        for ranks in 1, 2:
+        task = Task(args.iterations, args.longest, {})
+        for ranks in sorted(set(map(ranks_of, faults))):
             folder = Path(top, f"alone{ranks}")
             folder.mkdir()
-            if start(folder, command(*_RANKS[ranks])).wait():
+            if start(task, folder, command(*_RANKS[ranks])).wait():
                 raise SystemExit((folder / "log").read_text())
-            wanted[ranks] = (folder / LAST).read_bytes()
+            task.wanted[ranks] = (folder / task.last).read_bytes()
         for number in range(args.rounds if faults else 0):
             if time.monotonic() > end:
                 break
@@ -133,7 +138,7 @@ def main() -> int:
             folder.mkdir()
             random = Random(f"{args.seed}/{number}")
             one = hosts.one_round if fault in hosts.FAULTS else one_round
-            done = one(random, fault, folder, wanted, args.longest)
+            done = one(task, random, fault, folder)
             rounds.setdefault(fault, []).append(done)
             for wrong in done.wrong:
                 print(f"round {number}, {fault}: {wrong}", flush=True)

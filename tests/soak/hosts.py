@@ -19,6 +19,7 @@ from tests.comm.ranks import MPIEXEC
 from .jobs import (
     LONGEST_RUN,
     Round,
+    Task,
     await_moment,
     command,
     left,
@@ -70,9 +71,7 @@ def _struck(random: Random, fault: str, made: Hosts, host: int) -> Iterator[None
     made.set_link(host, up=True)
 
 
-def one_round(
-    random: Random, fault: str, folder: Path, wanted: dict[int, bytes], longest: float
-) -> Round:
+def one_round(task: Task, random: Random, fault: str, folder: Path) -> Round:
     """Train on two hosts, do it, and go on."""
     assert MPIEXEC is not None
     with tempfile.TemporaryDirectory() as top, hosts(2, "1gbit", Path(top)) as made:
@@ -80,9 +79,9 @@ def one_round(
         patience = [] if fault == "cut link" else ["--comm_timeout", str(_TIMEOUT)]
         line, environment = made.command(MPIEXEC, [1, 1], command(*patience))
         environment["PYTHONPATH"] = str(Path(__file__).parents[2])
-        job = start(folder, line, environment)
-        wrong = [] if await_moment(random, folder, job) else ["no snapshot"]
-        seconds, hanging = _strike(random, fault, folder, job, made, longest)
+        job = start(task, folder, line, environment)
+        wrong = [] if await_moment(task, random, folder, job) else ["no snapshot"]
+        seconds, hanging = _strike(random, fault, folder, job, made, task.longest)
         wrong += hanging
         for process in processes(folder):
             wrong.append("hang")
@@ -93,7 +92,7 @@ def one_round(
             wrong.append("nobody says for whom it waited")
         if fault in _LASTING and not code:
             wrong.append("exit code 0")
-        wrong += resumed(folder, start(folder, line, environment), wanted[2])
+        wrong += resumed(task, folder, start(task, folder, line, environment), 2)
         return Round(wrong, code, seconds)
 
 

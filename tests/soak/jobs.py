@@ -16,11 +16,12 @@ from osucaffe.errors import UserError
 from osucaffe.proto import read_state, read_weights
 
 LONGEST = 10.0
-"""Seconds after which all processes of a job that was struck have ended."""
+"""Seconds after which all processes of a job that was struck have ended, on an idle machine."""
 LONGEST_RUN = 300.0
 """Seconds in which a job that nothing hinders is through."""
 MARK = "OSUCAFFE_SOAK"
-LAST = "r_iter_3000.caffemodel"
+ITERATIONS = 3000
+_SNAPSHOTS = 30
 _NET = """layer { name: "d" type: "DummyData" top: "x" top: "y" dummy_data_param {
   shape { dim: 16 dim: 8 } shape { dim: 16 dim: 4 }
   data_filler { type: "gaussian" } data_filler { type: "gaussian" } } }
@@ -29,10 +30,29 @@ layer { name: "ip" type: "InnerProduct" bottom: "x" top: "z"
 layer { name: "loss" type: "EuclideanLoss" bottom: "z" bottom: "y" top: "loss" }
 """
 _SOLVER = (
-    'base_lr: 0.01 lr_policy: "fixed" momentum: 0.9 random_seed: 1 max_iter: 3000 snapshot: 100 '
+    'base_lr: 0.01 lr_policy: "fixed" momentum: 0.9 random_seed: 1 max_iter: %d snapshot: %d '
     'snapshot_prefix: "r" net: "n.prototxt"'
 )
 _TRAIN = ("train", "--solver", "s.prototxt", "--snapshot", "auto", "--threads", "1")
+
+
+class Task(NamedTuple):
+    """iterations: of the training; longest: seconds until all of a job that was struck has ended;
+    wanted: by how many ranks train, the weights at the end of one that was left alone."""
+
+    iterations: int
+    longest: float
+    wanted: dict[int, bytes]
+
+    @property
+    def last(self) -> str:
+        """The file of the weights at the end."""
+        return f"r_iter_{self.iterations}.caffemodel"
+
+    @property
+    def every(self) -> int:
+        """Iterations between snapshots."""
+        return max(self.iterations // _SNAPSHOTS, 1)
 
 
 class Round(NamedTuple):
@@ -49,6 +69,7 @@ def command(*options: str) -> list[str]:
 
 
 def start(
+    task: Task,
     folder: Path,
     line: Sequence[str],
     environment: Mapping[str, str] = os.environ,
@@ -56,7 +77,7 @@ def start(
 ) -> subprocess.Popen:
     """Start the command in the folder, which holds all that it needs then."""
     (folder / "n.prototxt").write_text(_NET)
-    (folder / "s.prototxt").write_text(_SOLVER)
+    (folder / "s.prototxt").write_text(_SOLVER % (task.iterations, task.every))
     with (folder / "log").open("a") as log:
         return subprocess.Popen(
             line,
@@ -81,9 +102,10 @@ def processes(folder: Path) -> dict[int, list[str]]:
     return {process: words for process, words in found.items() if words[0]}
 
 
-def await_moment(random: Random, folder: Path, job: subprocess.Popen) -> bool:
+def await_moment(task: Task, random: Random, folder: Path, job: subprocess.Popen) -> bool:
     """Wait for a random moment between two snapshots of it. Returns whether it is there in time."""
-    awaited = folder / f"r_iter_{random.randrange(100, 2800, 100)}.solverstate"
+    number = task.every * random.randrange(1, _SNAPSHOTS - 2)
+    awaited = folder / f"r_iter_{number}.solverstate"
     until = time.monotonic() + LONGEST_RUN
     while not awaited.exists():
         if job.poll() is not None or time.monotonic() > until:
@@ -107,10 +129,10 @@ def left(folder: Path) -> list[str]:
     return wrong
 
 
-def resumed(folder: Path, job: subprocess.Popen, wanted: bytes) -> list[str]:
+def resumed(task: Task, folder: Path, job: subprocess.Popen, ranks: int) -> list[str]:
     """What is wrong when a job that goes on from what is there has ended."""
     wrong = []
-    if job.wait(LONGEST_RUN) or (folder / LAST).read_bytes() != wanted:
+    if job.wait(LONGEST_RUN) or (folder / task.last).read_bytes() != task.wanted[ranks]:
         wrong.append("resumed to other bits")
     files = [path.name for path in folder.iterdir() if path.name.endswith(".tmp")]
     return wrong + [f"left {name}" for name in files[:1]]

@@ -278,7 +278,7 @@ def test_damage_that_leaves_a_file_readable_is_found(
         caplog.clear()
         assert solver(settings(tmp_path, form=form), resume="auto").iteration == 1
         [passed] = [each for each in caplog.records if each.levelname == "WARNING"]
-        assert f"Passing over snapshot {event.state}: {path}: damaged" in passed.getMessage()
+        assert f"Skipping snapshot {event.state}: {path}: damaged" in passed.getMessage()
         path.write_bytes(whole)
     assert solver(settings(tmp_path, form=form), resume="auto").iteration == 2
 

@@ -1,4 +1,4 @@
-"""Owns how tensors lie in a GPU's memory: the order of their axes and their element type."""
+"""Owns memory layouts on the GPU: the order of a tensor's axes and its element type."""
 
 from __future__ import annotations
 

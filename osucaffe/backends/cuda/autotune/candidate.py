@@ -1,4 +1,4 @@
-"""Owns what is chosen among: candidates for computing a call, and the providers that know them."""
+"""Owns candidates, which compute a call, and providers, which know the candidates for a call."""
 
 from __future__ import annotations
 

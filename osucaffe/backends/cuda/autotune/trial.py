@@ -9,6 +9,7 @@ import numpy as np
 
 from ...tensor import Step, Tensor, sequence
 from ..layout import C_TYPES, Layout, dtype_of, with_layout
+from ..passes.convert import convert
 from ..runtime.compile import kernel
 from ..runtime.launch import blocks_for, launch
 from .candidate import Candidate
@@ -93,12 +94,14 @@ class Trial:
         self._backend.place(tensor, memory, 0)
 
     def low_precision(self, w: Tensor) -> Tensor:
-        """What stands for the 16-bit copy of a parameter (see `Cuda.low_precision`)."""
+        """What stands for the 16-bit copy of a parameter (see `Cuda.low_precision`): the same
+        numbers, or candidates that read the one would not agree with those that read the other."""
         if id(w) not in self._low:
             layout = w.layout
             shape, nhwc = (layout.shape, layout.nhwc) if layout else (w.shape, False)
             copy = with_layout(Tensor(w.shape), Layout(shape, self._backend.dtype, nhwc))
             self._place(copy)
+            convert(w, copy)()
             self._low[id(w)] = copy
         return self._low[id(w)]
 

@@ -1,1 +1,1 @@
-"""Owns the ways to compute convolutions: what a convolution is, and one provider a file."""
+"""Owns convolutions: the description of one, and its providers, one per file."""

@@ -1,4 +1,4 @@
-"""Owns how the operands of convolutions lie on the GPU, and the passes behind a convolution."""
+"""Owns the layouts of the operands of convolutions, and the passes that follow a convolution."""
 
 from __future__ import annotations
 

@@ -17,6 +17,7 @@ from . import space_to_depth
 from .cudnn import HEAVY, Cudnn, plan_step
 from .cudnn_graph import Convolution
 from .depthwise import Depthwise, serves
+from .few_channels import FewChannels, few_channels
 from .gemm import Bound, Gemm
 from .implicit_gemm_tf32 import ImplicitGemmTf32, implicit_gemm
 from .operands import bias_gradient, bind, channels_last_blob
@@ -46,8 +47,11 @@ def forward(call: CudaCall, problem: Problem) -> list[Provider]:
     x = call.needed("x")
     if serves(problem):
         return _depthwise(call, problem, "forward")
+    few: list[Provider] = []
+    if few_channels(gpu, precision, dtype, problem):
+        few = [FewChannels(problem, dtype)]
     if space_to_depth.pays(problem):
-        return _by_space_to_depth(call, problem, "forward")
+        return [*few, *_by_space_to_depth(call, problem, "forward")]
     tiny = small(gpu, precision, dtype, problem)
     own: list[Provider] = [SmallMma(gpu, tiny, x, flipped=False)] if tiny else []
     found = implicit_gemm(gpu, precision, problem)
@@ -57,8 +61,8 @@ def forward(call: CudaCall, problem: Problem) -> list[Provider]:
         widest = space_to_depth.forms(dtype, problem)[-1:]
         others += [SpaceToDepthCudnn(call, each, "forward") for each in widest]
     if x.shape[1] % 2 and _has_candidates(own):  # they take x as it lies: no library does better
-        return [*own, *map(Spare, others)]
-    return [*others, *own]
+        return [*few, *own, *map(Spare, others)]
+    return [*few, *others, *own]
 
 
 def data_gradient(call: CudaCall, problem: Problem) -> list[Provider]:

@@ -50,6 +50,13 @@ ONES = {
 }
 
 
+def mma_macros(dtype: str, pair: int) -> dict[str, Any]:
+    """What kernels that use mma.cuh are told. dtype: of what they multiply; pair: elements of a
+    word."""
+    word = ("float32", 1) if pair == 1 else (dtype, 2)
+    return {"PAIR": pair, "MMA": f'"mma.sync.aligned.{INSTRUCTIONS[word]}"', "ONE": ONES[word]}
+
+
 def round_up(count: int, rest: int, modulus: int = 8) -> int:
     """The least number from count on that leaves this rest."""
     return count + (rest - count) % modulus
@@ -139,10 +146,8 @@ class Small:
         }  # fmt: skip
 
     def mma_macros(self, x: Tensor, pair: int, most: int) -> dict[str, Any]:
-        """And those of small.cu."""
-        word = ("float32", 1) if pair == 1 else (self.dtype, 2)
-        mma = f'"mma.sync.aligned.{INSTRUCTIONS[word]}"'
-        return {**self.macros(x, most), "PAIR": pair, "MMA": mma, "ONE": ONES[word]}
+        """And those of small_mma.cu."""
+        return self.macros(x, most) | mma_macros(self.dtype, pair)
 
     # -- outputs ---------------------------------------------------------------------------------
 

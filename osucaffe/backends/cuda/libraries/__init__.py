@@ -1,1 +1,1 @@
-"""Owns NVIDIA's libraries as they are: what each offers, by ctypes. None of it knows of nets."""
+"""Owns the bindings of NVIDIA's libraries, by ctypes. They know nothing of nets."""

@@ -1,4 +1,4 @@
-"""Owns passes that treat each element alone: kernels generated from formulas, or from C."""
+"""Owns element-wise passes: kernels generated from formulas, or from C."""
 
 from __future__ import annotations
 

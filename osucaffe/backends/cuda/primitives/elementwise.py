@@ -1,4 +1,4 @@
-"""Owns the primitives that treat each element alone."""
+"""Owns the element-wise primitives."""
 
 from __future__ import annotations
 

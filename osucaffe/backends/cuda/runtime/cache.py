@@ -1,4 +1,4 @@
-"""Owns the folder that keeps from run to run what was compiled and chosen for this machine."""
+"""Owns the cache folder: kernels compiled and candidates chosen on this machine."""
 
 from __future__ import annotations
 

@@ -138,8 +138,9 @@ def kernel(name: str, function: str, **macros: Any) -> Kernel:
     """A kernel of kernels/<name>.cu, compiled for these macros (once for each set)."""
     # As lines of the text: an option -DT=... would be seen by NVRTC's own headers too.
     lines = "".join(f"#define {macro} {value}\n" for macro, value in sorted(macros.items()))
+    products = read("mma.cuh") if "MMA" in macros else ""
     specific = ARCHITECTURE_SPECIFIC.get(name, "")
-    return kernel_from(lines + read(f"{name}.cu"), function, specific)
+    return kernel_from(lines + products + read(f"{name}.cu"), function, specific)
 
 
 def kernel_from(text: str, function: str, specific: str = "") -> Kernel:

@@ -3,6 +3,7 @@ said where something is missing."""
 
 from __future__ import annotations
 
+import ctypes
 import os
 import threading
 import warnings
@@ -22,6 +23,10 @@ MISSING = {
     ),
     "GPU": "no GPU is there: check nvidia-smi and CUDA_VISIBLE_DEVICES, or run on the CPU",
     "use of a GPU": "no GPU can be used ({error}): check the driver with nvidia-smi",
+    "driver and CuPy": (
+        "no NVIDIA driver is there (libcuda.so.1): leave out --gpu to run on the CPU; a GPU also "
+        'needs CuPy: pip install "osucaffe[cuda13]" ([cuda12] before driver 580)'
+    ),
     "CuPy": 'a GPU needs CuPy: pip install "osucaffe[cuda13]" ([cuda12] before driver 580)',
     "CuPy that loads": (
         "CuPy cannot be loaded ({error}): remove what is installed of it (pip list shows cupy, "
@@ -65,7 +70,9 @@ def import_cupy() -> Any:
     try:
         import cupy
     except ModuleNotFoundError as error:
-        raise (missing("CuPy") if error.name == "cupy" else _unloadable(error)) from None
+        if error.name != "cupy":
+            raise _unloadable(error) from None
+        raise missing("CuPy" if _has_driver() else "driver and CuPy") from None
     except (ImportError, RuntimeError) as error:
         raise _unloadable(error) from None
     runtime = cupy.cuda.runtime
@@ -77,6 +84,15 @@ def import_cupy() -> Any:
         raise missing("GPU")
     _load_nvrtc(_major(runtime))
     return cupy
+
+
+def _has_driver() -> bool:
+    """Whether the system has a driver for NVIDIA's GPUs."""
+    try:
+        ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return False
+    return True
 
 
 def _unloadable(error: Exception) -> UserError:

@@ -112,6 +112,19 @@ def test_samples_compile(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.gpu
+def test_the_16_bit_copy_of_a_parameter_has_its_numbers() -> None:
+    backend = Cuda(precision="bf16")
+    w, y = Tensor((64, 3, 3, 3), flexible=True), Tensor((4,))
+    w.layout = Layout(w.shape, "float32", True)
+    call = CudaCall(
+        "work", {"w": placed(backend, w)}, {"y": placed(backend, y)}, {}, backend=backend
+    )
+    trial = Trial(call)
+    own, copy = trial._like["w"], trial.low_precision(trial._like["w"])
+    np.testing.assert_allclose(backend.read(copy), backend.read(own), rtol=2**-8)
+
+
+@pytest.mark.gpu
 @pytest.mark.parametrize("count", [10, SAMPLES, 10**6])
 def test_samples_of_an_output(count: int) -> None:
     backend = Cuda()

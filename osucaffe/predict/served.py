@@ -1,0 +1,151 @@
+"""Owns the prediction of training with parameter servers whose updates are of all workers' sum.
+
+What a worker pushes and waits for, and when, is noted while the code that trains runs; pieces are
+as it divides them. A server adds what all workers have pushed of a piece, updates its weights and
+sends them to all. Servers are the ranks behind the workers', as in training.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from functools import lru_cache
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..errors import UserError
+from ..parallel.buckets import find_buckets
+from ..parallel.config import ParallelConfig
+from ..parallel.served import Served
+from ..parallel.shards import Consistency, divide
+from .cluster import Cluster
+from .iteration import Run, Simulation
+from .network import Network
+from .plan import ITEM, Plan, Planner, RankStep, waves
+from .script import Notebook, Planned, Script
+from .sketch import Sketch
+from .times import Seconds
+
+SERVERS = "servers"
+"""What the design is called."""
+
+Pieces = tuple[tuple[int, int], ...]
+"""By server (from 0) the elements of a bucket that are its."""
+
+
+class Push(NamedTuple):
+    """A bucket's gradients leave."""
+
+    bucket: int
+    pieces: Pieces
+
+
+class Pull(NamedTuple):
+    """The caller waits for the weights of a bucket that was pushed last."""
+
+    bucket: int
+
+
+class PlannedServed(Planned, Served):
+    """Workers that are not there, of so many servers."""
+
+    def __init__(self, workers: int, servers: int, config: ParallelConfig, sketch: Sketch) -> None:
+        nobody: Any = SimpleNamespace(
+            servers=range(workers, workers + servers), consistency=Consistency.parse("sync")
+        )
+        self._roles = nobody
+        notebook = Notebook(workers, lambda count, rank: (0, count), background=True)
+        job: Any = SimpleNamespace(watch=lambda what: contextlib.nullcontext())
+        self._job = job
+        super().__init__(notebook, config, sketch)
+
+    def _plan(self, solver: Any) -> None:
+        """As a worker's; what it pushes is noted."""
+        net, layerwise = solver.net, self._config.aggregation == "layerwise"
+        nbytes = self._config.bucket if layerwise else len(net.arena) * ITEM
+        self._buckets = find_buckets(net, nbytes, frozen=False)
+        servers = len(self._roles.servers)
+        self._pieces = divide(self._buckets, servers)
+        if (used := len({piece.server for piece in self._pieces})) < servers:
+            raise UserError(f"--servers {servers}: this net's weights make work for only {used}")
+        solver.optimizer.steps, solver.optimizer.rate = [], 0.0
+        link: Any = SimpleNamespace(push=self._note_push, wait=self._note_pull)
+        self._pushing = link
+        self._pushed = 0
+
+    def _note_push(self, bucket: int, rate: float, stream: Any) -> None:
+        own = [each for each in self._pieces if each.bucket == bucket]
+        pieces = tuple((each.server, each.stop - each.start) for each in own)
+        self._script.append(Push(bucket, pieces))
+
+    def _note_pull(self, bucket: int, stream: Any) -> None:
+        self._script.append(Pull(bucket))
+
+    @property
+    def _script(self) -> list[Any]:
+        notebook: Any = self.comm
+        script: list[Any] = notebook.script
+        return script
+
+
+class ServedRun(Run):
+    """All workers' times, and when each server has done what it was given."""
+
+    def __init__(self, planner: Planner, cluster: Cluster, seconds: Seconds, servers: int) -> None:
+        super().__init__(planner, cluster, seconds, beside=True)
+        self._links = Network(cluster, planner.size + servers)
+        self._adding = cluster.device.adding * ITEM * planner.size
+        self._free = np.zeros(servers)
+        self._here: dict[int, np.ndarray] = {}
+
+    def do(self, event: Any) -> None:
+        """A push, or a pull."""
+        if isinstance(event, Push):
+            self._here[event.bucket] = self._exchange(event.pieces)
+        elif event.bucket in self._here:
+            self._now = np.maximum(self._now, self._here[event.bucket])
+
+    def _exchange(self, pieces: Pieces) -> np.ndarray:
+        """When the weights of pieces, whose gradients leave now, are with each worker."""
+        workers, servers = len(self._now), len(self._free)
+        pushes, pulls = _plans(workers, servers, pieces)
+        came = self._links.run(pushes, np.append(self._now, np.zeros(servers)))[workers:]
+        for server, elements in pieces:
+            begin = max(came[server], self._free[server])
+            self._free[server] = begin + elements * (self._adding + self._update)
+        gone = self._links.run(pulls, np.append(np.zeros(workers), self._free))
+        here: np.ndarray = gone[:workers]
+        return here
+
+
+@lru_cache(maxsize=1024)
+def _plans(workers: int, servers: int, pieces: Pieces) -> tuple[Plan, Plan]:
+    """All workers' messages to the servers of some pieces, and what these send back."""
+    every = range(workers)
+    there: list[RankStep] = [
+        ([(workers + server, elements * ITEM) for server, elements in pieces], [], 0)
+    ] * workers
+    back: list[RankStep] = [(receives, sends, 0) for sends, receives, _ in there]
+    sizes = dict(pieces)
+    nobody: list[list[RankStep]] = [[] for _ in range(servers)]
+    into, out = [*nobody], [*nobody]
+    for server, elements in sizes.items():
+        messages = [(worker, elements * ITEM) for worker in every]
+        into[server], out[server] = [([], messages, 0)], [(messages, [], 0)]
+    return waves([[step] for step in there] + into), waves([[step] for step in back] + out)
+
+
+class ServedSimulation(Simulation):
+    """Iterations of `size` ranks of a cluster, with so many servers behind them."""
+
+    def __init__(self, *arguments: Any, servers: int, passes: int = 1) -> None:
+        """arguments: a Simulation's."""
+        super().__init__(*arguments, passes=passes)
+        self._servers = servers
+
+    def prepare(self, config: ParallelConfig) -> tuple[Script, Run]:
+        """What each worker does, and what all of it takes. UserError where servers have no work."""
+        group = PlannedServed(self._size, self._servers, config, self._sketch)
+        run = ServedRun(self._planner, self._cluster, self._seconds, self._servers)
+        return group.record(self._passes), run

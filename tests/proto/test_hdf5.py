@@ -1,0 +1,118 @@
+"""HDF5 files are read by us as the library reads them; damage to one is told."""
+
+from __future__ import annotations
+
+import itertools
+import zlib
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+
+from osucaffe.proto.hdf5_tree import open_hdf5
+from osucaffe.proto.lookup3 import check_sum, lookup3
+
+GENERATOR = np.random.default_rng(3)
+FILTERS = (
+    {},
+    {"compression": "gzip"},
+    {"compression": "lzf"},
+    {"compression": "gzip", "shuffle": True, "fletcher32": True},
+    {"compression": "lzf", "shuffle": True, "fletcher32": True},
+    {"fletcher32": True},
+)
+DTYPES = (">f4", "?", "<f4", "f8", "f2", "u1", "<i8", ">i2", "S5")
+SHAPES = (((5, 3), (2, 2)), ((7,), (7,)), ((4, 5, 6), (3, 5, 4)), ((0, 3), (1, 3)))
+
+
+@pytest.mark.parametrize(
+    ("version", "dtype"),
+    [
+        *(("earliest", each) for each in DTYPES),
+        *(("latest", each) for each in DTYPES[:2]),  # by way of the library: see the next test
+    ],
+)
+def test_values_are_the_librarys(tmp_path: Path, dtype: str, version: str) -> None:
+    with h5py.File(tmp_path / "x.h5", "w", libver=version) as file:
+        for number, (filters, (shape, chunks)) in enumerate(itertools.product(FILTERS, SHAPES)):
+            values = (GENERATOR.standard_normal(shape) * 50).astype(int).astype(dtype)
+            growing = {"chunks": chunks, "maxshape": (None,) * len(shape), **filters}
+            file.create_dataset(f"whole{number}", data=values, **growing)
+            sparse = file.create_dataset(
+                f"sparse{number}", shape, dtype, fillvalue=np.ones((), dtype)[()], **growing
+            )
+            if values.size:
+                sparse[0] = values[0]
+        file["contiguous"] = values
+    with h5py.File(tmp_path / "x.h5", "r") as file, open_hdf5(tmp_path / "x.h5") as ours:
+        assert list(ours) == list(file)
+        for name in file:
+            found = ours.array(name)
+            wanted = file[name][()]
+            assert found.dtype == (np.int8 if dtype == "?" else wanted.dtype)
+            np.testing.assert_array_equal(found, wanted)
+            if dtype != "S5":
+                floats = ours.array(name, np.float32)
+                assert floats.dtype == np.float32
+                np.testing.assert_array_equal(floats, file[name].astype(np.float32)[()])
+
+
+@pytest.mark.parametrize("filters", [FILTERS[1], *FILTERS[3:]])
+def test_a_chunk_that_is_cut_short(tmp_path: Path, filters: dict) -> None:
+    """The library ends the process on some of these. (lzf alone cannot tell.)"""
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        dataset = file.create_dataset("x", data=np.arange(30.0), chunks=(10,), **filters)
+        _, chunk = dataset.id.read_direct_chunk((10,))
+    for size in 1, 3, len(chunk) - 1:
+        with h5py.File(tmp_path / "x.h5", "r+") as file:
+            file["x"].id.write_direct_chunk((10,), chunk[:size])
+        with open_hdf5(tmp_path / "x.h5") as ours, pytest.raises((ValueError, zlib.error)):
+            ours.array("x")
+
+
+def test_forms_that_are_seldom_met(tmp_path: Path) -> None:
+    """The library makes them plain in a process of its own, with all that is in them."""
+    with h5py.File(tmp_path / "x.h5", "w", libver="latest") as file:
+        file["g/wide"] = np.arange(3, dtype=np.longdouble)
+        file["g/text"] = "told"
+        file["g/complex"] = 1j
+        file["g/inner/short"] = np.arange(5, dtype=">i2")
+        file["g/inner/soft"] = h5py.SoftLink("/g/text")
+        for number in range(9):  # more than lie in a group itself
+            file[f"g/{number}"] = number
+        file["link"] = h5py.SoftLink("g")
+        file["other"] = h5py.ExternalLink("/dev/null", "x")
+    with open_hdf5(tmp_path / "x.h5") as ours:
+        group = ours["link"]
+        assert list(group) == [*"012345678", "inner", "text", "wide"]
+        np.testing.assert_array_equal(group.array("wide"), [0, 1, 2])
+        assert group.array("text") == group.array("inner/soft") == b"told"
+        np.testing.assert_array_equal(group.array("inner/short", np.float32), [0, 1, 2, 3, 4])
+        with pytest.raises(ValueError, match="other is a link into another file"):
+            ours["other"]
+
+
+def test_a_group_that_lies_in_itself(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        file["g/x"] = 1
+        file["g/again"] = file["g"]
+    with open_hdf5(tmp_path / "x.h5") as ours, pytest.raises(ValueError, match="it is g, too"):
+        ours["g/again"]
+
+
+def test_a_file_behind_something_else(tmp_path: Path) -> None:
+    """MATLAB's begin with 512 bytes of its own."""
+    with h5py.File(tmp_path / "x.h5", "w", userblock_size=1024) as file:
+        file["x"] = np.arange(4.0)
+    with open_hdf5(tmp_path / "x.h5") as ours:
+        np.testing.assert_array_equal(ours.array("x"), [0, 1, 2, 3])
+
+
+@pytest.mark.parametrize("content", [b"", b"a", b"four", bytes(range(251))])
+def test_the_checksum_of_newer_parts(content: bytes) -> None:
+    """The first figure is of the function's author."""
+    assert lookup3(b"Four score and seven years ago") == 0x17770551
+    check_sum(content + b"x" + lookup3(content + b"x").to_bytes(4, "little"))
+    with pytest.raises(ValueError, match="checksum"):
+        check_sum(content + b"y" + lookup3(content + b"x").to_bytes(4, "little"))
