@@ -26,6 +26,9 @@ _log = logging.getLogger("osucaffe")
 
 Records = list[tuple[memoryview, memoryview]]
 
+_CACHED = 2 << 20
+"""Bytes that are read at once: the core's cache still holds them when they are looked at."""
+
 
 class _Memory(threading.local):
     """Memory that each thread has for itself; in a copy, none."""
@@ -86,6 +89,7 @@ class DatumSource:
         self.raw = raw and image.dtype == np.uint8
         self._form = PlainForm.of(value, datum)
         is_large = len(value) > SMALL
+        self._at_once = -(-_CACHED // max(len(value), 1))
         self.interleaved = self.raw and self.encoded
         channels, *extents = image.shape
         self.raw_shape = (*extents, channels) if self.interleaved else self.record_shape
@@ -154,8 +158,16 @@ class DatumSource:
             out = [each[piece] for each in data]
             numbers = None if labels is None else labels[piece]
             if not self._fill_at_once(start, stop, draws, out, numbers):
-                found = self._database.read(start, stop)
-                self._fill_one_by_one(start, found, draws.tolist(), out, numbers)
+                step = len(records) if self.decoder else self._at_once
+                for first in range(0, len(records), step):
+                    some = slice(first, first + step)
+                    self._fill_one_by_one(
+                        self._database.read(start + first, min(start + first + step, stop)),
+                        start + first,
+                        draws[some].tolist(),
+                        [each[some] for each in out],
+                        None if numbers is None else numbers[some],
+                    )
             at = piece.stop
 
     def _fill_at_once(
@@ -206,8 +218,8 @@ class DatumSource:
 
     def _fill_one_by_one(
         self,
-        start: int,
         records: Records,
+        start: int,
         draws: Sequence[int],
         data: Sequence[np.ndarray],
         labels: np.ndarray | None,
