@@ -30,7 +30,14 @@ from .graph.precision import warn_of_precision
 from .graph.shapes import Shapes
 from .graph.splits import insert_splits
 from .graph.steps import Prepared, as_one, by_layer
-from .graph.weights import Match, copy_weights, first_values, to_proto, write_constants
+from .graph.weights import (
+    Match,
+    check_memory,
+    copy_weights,
+    first_values,
+    to_proto,
+    write_constants,
+)
 from .layer import layer_types
 from .layers.base import Reshaped
 from .proto import AnyWeights, caffe_pb2
@@ -109,6 +116,7 @@ class Net:
                 blob.data for layer in self.layers for blob in layer.parameters
             )
         own = [p for p in self.parameters if p.blob.data.array is None]
+        check_memory(own, backend, gradients=gradients)
         with ThreadPoolExecutor(1) as drawing:  # beside the preparation, which can take as long
             values = drawing.submit(first_values, self.layers, own, seed)
             self._compile()

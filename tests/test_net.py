@@ -5,6 +5,7 @@ import pytest
 
 from osucaffe.backends.cpu.backend import Cpu
 from osucaffe.errors import UserError
+from osucaffe.graph import weights
 from osucaffe.net import Net
 from osucaffe.proto import NetParameter, parse_text, read_weights, write_weights
 
@@ -52,6 +53,17 @@ def test_one_seed_gives_one_net():
     weights = [net.backend.read(net.parameters[0].blob.data) for net in (first, again, other)]
     assert np.array_equal(weights[0], weights[1])
     assert not np.array_equal(weights[0], weights[2])
+
+
+def test_parameters_that_memory_cannot_hold_are_refused_before_they_are_drawn(monkeypatch):
+    text = INPUT + ip("big", "x", "y", 25_000)
+    free = 3 * 4 * 100_000  # first values, parameters, gradients
+    monkeypatch.setattr(weights, "available_memory", lambda: free)
+    build(text)
+    free -= 1
+    with pytest.raises(UserError, match=r'100,000 parameters take .* is layer "big"'):
+        build(text)
+    build(text, phase="TEST")
 
 
 def test_outputs_are_named_in_alphabetical_order():

@@ -13,6 +13,7 @@ from .. import filler
 from ..arena import Parameter
 from ..backends.backend import Backend
 from ..backends.tensor import Tensor
+from ..backends.uploads import available_memory
 from ..errors import UserError
 from ..layers.base import Layer
 from ..proto import (
@@ -28,6 +29,23 @@ from ..proto import (
 from .naming import by_name
 
 log = logging.getLogger("osucaffe")
+
+
+def check_memory(own: Sequence[Parameter], backend: Backend, *, gradients: bool) -> None:
+    """UserError where parameters would take more of the host's memory than is free: their first
+    values, and on the CPU what they become and their gradients. The system would end the process.
+    """
+    copies = 1 + (1 + gradients) * (backend.name == "cpu")
+    count = sum(parameter.blob.data.count for parameter in own)
+    needed = 4 * count * copies
+    if needed <= (free := available_memory()):
+        return
+    largest = max(own, key=lambda parameter: parameter.blob.data.count)
+    raise UserError(
+        f"the net's {count:,} parameters take {needed / 2**30:.1f} GiB of memory, and "
+        f"{free / 2**30:.1f} GiB are free; the largest, of {largest.blob.data.count:,} numbers, is "
+        f'layer "{largest.layer}"\'s: make the net smaller, or take a machine with more memory'
+    )
 
 
 def first_values(
