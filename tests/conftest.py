@@ -47,6 +47,9 @@ if IS_WORKER:  # before NumPy and oneDNN are loaded: there are as many workers a
     for library in "OMP", "OPENBLAS":
         os.environ.setdefault(f"{library}_NUM_THREADS", "1")
 
+# Ranks that wait leave their cores to the tests beside them.
+os.environ.setdefault("MPIR_CVAR_ENABLE_HEAVY_YIELD", "1")
+
 STATES: dict[int, tuple[object, object]] = {}
 """By identity: a random generator of a test's module, and its state before the first test there."""
 

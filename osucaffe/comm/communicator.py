@@ -12,6 +12,8 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
+import numpy as np
+
 from ..trace import running
 from .algorithms import part
 from .host import DTYPES
@@ -36,6 +38,7 @@ class _Pending(Handle):
 
 
 DONE = Handle()
+_DTYPES = frozenset(map(np.dtype, DTYPES))
 
 
 class Communicator(ABC):
@@ -158,5 +161,5 @@ def check(array: Any) -> None:
     """ValueError unless the array is flat, contiguous, and of a type that can be reduced."""
     if array.ndim != 1 or not array.flags.c_contiguous:
         raise ValueError("a communicator takes flat contiguous arrays")
-    if array.dtype.name not in DTYPES:
+    if array.dtype not in _DTYPES:  # a type's name takes longer than a small message
         raise ValueError(f"a communicator takes arrays of {', '.join(DTYPES)}, not {array.dtype}")

@@ -57,14 +57,16 @@ class Mpi(Communicator):
         self._wait: Callable[[Requests], object] = (
             _wait_politely if yields_core else MPI.Request.Waitall
         )
-        self._now = ""
-        self._peers: set[int] = set()
+        self._now = "", 0, ""
+        """The operation under way, its bytes and its algorithm,"""
+        self._step = Step()
+        """and what is awaited of it."""
 
     def run(self, operation: str, array: Any, root: int = 0) -> None:
         """Do one collective operation with the algorithm that is selected for it; what is on a
         GPU must be ready."""
         name, chunk = self._choose(operation, array)
-        with self._watched(f"{operation} of {array.nbytes:,} bytes by {name}"):
+        with self._watched(operation, array, name):
             if name == "native":
                 self._run_native(operation, array, root)
                 return
@@ -86,7 +88,7 @@ class Mpi(Communicator):
         """Send the array, or receive it."""
         sends = () if to is None else (Transfer(to, 0, array.size),)
         receives = () if source is None else (Transfer(source, 0, array.size),)
-        with self._watched(f"{'recv' if to is None else 'send'} of {array.nbytes:,} bytes"):
+        with self._watched("recv" if to is None else "send", array):
             self._carry_out((Step(sends, receives),), array)
 
     def close(self) -> None:
@@ -94,14 +96,17 @@ class Mpi(Communicator):
         super().close()
         self._comm.Free()
 
-    def _watched(self, operation: str) -> Any:
-        self._now = operation
-        self._peers = set()
+    def _watched(self, operation: str, array: Any, name: str = "") -> Any:
+        self._now = operation, array.nbytes, name
+        self._step = Step()
         return self._watchdog.watch(self._report)
 
     def _report(self) -> str:
-        peers = ", ".join(map(str, sorted(self._peers)))
-        return f"In {self._now}: waiting for {'rank ' + peers if peers else 'the other ranks'}"
+        operation, nbytes, name = self._now
+        ranks = sorted({each.peer for each in (*self._step.sends, *self._step.receives)})
+        peers = f"rank {', '.join(map(str, ranks))}" if ranks else "the other ranks"
+        by = f" by {name}" if name else ""
+        return f"In {operation} of {nbytes:,} bytes{by}: waiting for {peers}"
 
     # -- schedules -------------------------------------------------------------------------------
 
@@ -124,7 +129,7 @@ class Mpi(Communicator):
                 piece = data[start * item : stop * item]
                 requests.append(self._comm.Isend([piece, MPI.BYTE], peer, _TAG))
             posted = self._post_added(plan, index + 1, halves, item)
-            self._peers = {each.peer for each in (*step.sends, *step.receives)}
+            self._step = step
             self._wait(requests)
             offset = 0
             for _, start, stop, add in step.receives:

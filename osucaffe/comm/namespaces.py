@@ -13,6 +13,8 @@ import subprocess
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from ..backends.cores import usable_cores
+
 AGENT = """#!/bin/bash
 # Stands in for ssh: drops its options, takes the host, runs the command there.
 while [[ "$1" == -* ]]; do shift; done
@@ -87,11 +89,9 @@ class Hosts:
     ) -> tuple[list[str], dict[str, str]]:
         """What starts a program as so many ranks on each host in turn, and around again, and its
         environment."""
-        environment = os.environ | {
-            "MPIR_CVAR_CH4_NETMOD": "ofi",
-            "FI_PROVIDER": "tcp",
-            "MPIR_CVAR_ENABLE_HEAVY_YIELD": "1",
-        }
+        environment = os.environ | {"MPIR_CVAR_CH4_NETMOD": "ofi", "FI_PROVIDER": "tcp"}
+        if sum(ranks) > usable_cores():  # which no host sees
+            environment["MPIR_CVAR_ENABLE_HEAVY_YIELD"] = "1"
         places = ",".join(
             f"{name}:{n}" for name, n in zip(itertools.cycle(self.names), ranks, strict=False)
         )

@@ -59,14 +59,18 @@ class Selection:
             self._fixed = {} if name == "auto" else algorithms_for(name)
         self._chunk = chunk
         self._table = read_table(find_table() if file is None else Path(file))
+        self._chosen: dict[tuple[str, int, int, str], Choice] = {}
 
     def choose(self, operation: str, nbytes: int, ranks: int, level: str) -> Choice:
         """The algorithm for an operation on arrays of nbytes."""
-        fixed = self._fixed.get(operation)
-        if fixed is not None:
-            return Choice(fixed, self._chunk or CHUNK)
-        algorithm, chunk = _find(self._table[level][operation], nbytes, ranks)
-        return Choice(algorithm, self._chunk or chunk)
+        key = operation, nbytes, ranks, level
+        if (chosen := self._chosen.get(key)) is None:
+            if operation in self._fixed:
+                algorithm, chunk = self._fixed[operation], CHUNK
+            else:
+                algorithm, chunk = _find(self._table[level][operation], nbytes, ranks)
+            chosen = self._chosen[key] = Choice(algorithm, self._chunk or chunk)
+        return chosen
 
     def choose_on_gpus(self, operation: str, nbytes: int, ranks: int) -> str:
         """The communicator for an operation on arrays of nbytes: one of GPU_WAYS."""

@@ -23,7 +23,6 @@ def command(ranks: int, *arguments: str) -> tuple[list[str], dict[str, str]]:
     environment = os.environ | {
         "OMP_NUM_THREADS": "1",
         "OPENBLAS_NUM_THREADS": "1",
-        "MPIR_CVAR_ENABLE_HEAVY_YIELD": "1",
         "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")])),
         "OMPI_ALLOW_RUN_AS_ROOT": "1",
         "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
