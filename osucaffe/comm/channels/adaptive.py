@@ -16,23 +16,29 @@ import os
 import select
 import socket
 import threading
+import time
 from collections.abc import Sequence
 
 import numpy as np
 
+from ...errors import UserError
 from .channel import Channel
 from .peer import Peer
 from .registered import Registered
 from .runs import Request
+from .ucx import Ucx
 
 _NAP = 5e-3
 """Seconds after which who waits looks at what another thread may have received."""
+_LAST = 2.0
+"""Seconds in which UCX brings what a rank had sent before it ended."""
 
 
 class Adaptive(Channel):
     """Messages over connected sockets, one for each other rank (`meeting.connect_all`).
 
-    direct: the processes whose memory can be written to, by rank (`direct.find_direct`).
+    direct: the processes whose memory can be written to, by rank (`direct.find_direct`). fabric:
+    takes the messages to and from its ranks; of theirs, the sockets only tell who has ended.
     """
 
     spins = 5  # what arrives ends a sleep
@@ -44,10 +50,14 @@ class Adaptive(Channel):
         links: dict[int, socket.socket],
         direct: dict[int, int] | None = None,
         *,
+        fabric: Ucx | None = None,
         busy: bool = False,
     ) -> None:
         super().__init__(rank, size, busy=busy)
         self._links = links
+        self._fabric = fabric
+        self._ended: dict[int, float] = {}
+        """When a rank of the fabric closed its socket."""
         processes = direct or {}
         self._registered = Registered()
         self._peers = {
@@ -58,6 +68,8 @@ class Adaptive(Channel):
         self._arrivals = select.epoll()
         for place in self._places:
             self._arrivals.register(place, select.EPOLLIN)
+        if fabric is not None:
+            self._arrivals.register(fabric.place, select.EPOLLIN)
         self._leaving: set[Peer] = set()
         """To whom there is more to send than was sent."""
         self._lock = threading.RLock()
@@ -65,6 +77,9 @@ class Adaptive(Channel):
     def send(self, arrays: Sequence[np.ndarray], to: int, tag: int) -> Request:
         request, peer = Request(arrays, tag), self._peers[to]
         with self._lock:
+            if self._fabric is not None and to in self._fabric:
+                self._fabric.send(request, to)
+                return request
             peer.send(request)
             self._leaving.add(peer)
         return request
@@ -72,6 +87,9 @@ class Adaptive(Channel):
     def receive(self, arrays: Sequence[np.ndarray], source: int, tag: int) -> Request:
         request, peer = Request(arrays, tag), self._peers[source]
         with self._lock:
+            if self._fabric is not None and source in self._fabric:
+                self._fabric.receive(request, source)
+                return request
             peer.receive(request)
             self._leaving.add(peer)
         return request
@@ -92,11 +110,20 @@ class Adaptive(Channel):
         self._look(seconds)
 
     def buffer(self, count: int, dtype: str = "float32") -> np.ndarray:
-        return self._registered.allocate(count * np.dtype(dtype).itemsize).view(dtype)
+        memory = self._registered.allocate(count * np.dtype(dtype).itemsize)
+        if self._fabric is not None and memory.size:
+            with self._lock:
+                self._fabric.register(memory)
+        return memory.view(dtype)
 
     def _look(self, seconds: float) -> None:
         """Send what can be sent, and receive what has arrived, or arrives within so long."""
         places: list[int] = []
+        if self._fabric is not None:
+            with self._lock:
+                self._look_at_fabric(self._fabric)
+                if seconds and not self._fabric.may_sleep():
+                    seconds = 0
         if self._leaving:
             with self._lock:
                 self._flush()
@@ -111,17 +138,26 @@ class Adaptive(Channel):
             return
         with self._lock:
             for place, _ in found:
-                peer = self._places[place]
-                if not peer.open:
+                peer = self._places.get(place)
+                if peer is None and self._fabric is not None:
+                    self._look_at_fabric(self._fabric)
+                if peer is None or not peer.open:
                     continue  # another thread has seen it, too
                 try:
                     peer.progress()
                 finally:
                     if not peer.open:
                         self._arrivals.unregister(place)
+                        self._ended[peer.rank] = time.monotonic()
                 if peer.waits:
                     self._leaving.add(peer)
             self._flush()
+
+    def _look_at_fabric(self, fabric: Ucx) -> None:
+        fabric.progress()
+        for rank, since in self._ended.items():
+            if time.monotonic() > since + _LAST and fabric.awaits(rank):
+                raise UserError(f"the connection to rank {rank} is lost: it has closed it")
 
     def _flush(self) -> None:
         if self._leaving:
@@ -129,6 +165,8 @@ class Adaptive(Channel):
 
     def close(self) -> None:
         self._arrivals.close()
+        if self._fabric is not None:
+            self._fabric.close()
         self._registered.close()
         for link in self._links.values():
             link.close()

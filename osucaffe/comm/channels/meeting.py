@@ -22,9 +22,27 @@ Gather = Callable[[Any], list[Any]]
 """Every rank's value, in the order of the ranks."""
 
 
+def own_interface(wanted: str | None, *, alone: bool) -> str:
+    """The interface that ranks are reached by: the one that is wanted; else the loopback where all
+    ranks are on this host (alone); else the first other one that is up. UserError."""
+    found = _addresses()
+    if wanted is not None:
+        if wanted not in found:
+            raise UserError(
+                f"--interface {wanted}: has no IPv4 address here; there are {', '.join(found)}"
+            )
+        return wanted
+    others = [name for name, address in found.items() if not address.startswith("127.")]
+    return "lo" if alone or not others else others[0]
+
+
 def own_address(interface: str | None, *, alone: bool) -> str:
-    """The IPv4 address to listen on: the interface's; else the loopback's where all ranks are on
-    this host (alone); else that of the first other interface that is up. UserError."""
+    """The IPv4 address of `own_interface`, to listen on. UserError."""
+    return _addresses().get(own_interface(interface, alone=alone), "127.0.0.1")
+
+
+def _addresses() -> dict[str, str]:
+    """The IPv4 address of each interface that has one."""
     import fcntl
     import struct
 
@@ -36,16 +54,7 @@ def own_address(interface: str | None, *, alone: bool) -> str:
             except OSError:  # it has none
                 continue
             found[name] = socket.inet_ntoa(asked[20:24])
-    if interface is not None:
-        if interface not in found:
-            raise UserError(
-                f"--interface {interface}: has no IPv4 address here; there are {', '.join(found)}"
-            )
-        return found[interface]
-    others = [address for address in found.values() if not address.startswith("127.")]
-    if alone or not others:
-        return "127.0.0.1"
-    return others[0]
+    return found
 
 
 def connect_all(

@@ -1,0 +1,256 @@
+"""Owns messages by UCX: over InfiniBand and its like, whose adapters read and write arrays
+themselves, or over whatever else UCX finds (https://openucx.org).
+
+UCX matches a message to its receive by 64 bits: a number that the ranks share and nobody else
+knows, who has sent it, and its tag.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import secrets
+import time
+from collections.abc import Collection, Iterable
+from ctypes import byref, c_int, c_size_t, c_void_p
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ...errors import UserError
+from . import ucp
+from .meeting import Gather
+from .runs import Request
+
+_TAG_BITS, _RANK_BITS = 16, 16
+_WHOLE = (1 << 64) - 1
+_CLOSING = 5.0
+"""Seconds in which what was sent must have left."""
+
+
+class _UnderWay(NamedTuple):
+    request: Request
+    rank: int
+    pieces: Any
+
+
+class Ucx:
+    """A worker of UCX's, and an endpoint for each of some other ranks. All ranks make one together.
+
+    near: those of this host; UCX's shared memory does not tell who has ended. device: the only
+    network device that it may use. Not for two threads at once. UserError.
+    """
+
+    def __init__(
+        self,
+        rank: int,
+        ranks: Iterable[int],
+        gather: Gather,
+        *,
+        near: Collection[int] = (),
+        device: str | None = None,
+    ) -> None:
+        self._ucx = ucp.library()
+        self._context, self._worker = ucp.make_context(device)
+        (nonce, *_), addresses = zip(
+            *gather((secrets.randbits(64 - _TAG_BITS - _RANK_BITS), self._address())), strict=True
+        )
+        self._secret = nonce << _TAG_BITS + _RANK_BITS
+        self._rank = rank
+        self._ends = {other: self._connect(addresses[other], other in near) for other in ranks}
+        self._under_way: dict[int, _UnderWay] = {}
+        self._number = 0
+        self._problem: tuple[int, str] | None = None
+        self._closed = False
+        # What C calls must live as long as this.
+        self._sent, self._received = ucp.SENT(self._end), ucp.RECEIVED(self._end_receive)
+        common = ucp.CALLBACK | ucp.USER_DATA | ucp.DATATYPE
+        sent, received = (
+            ctypes.cast(each, c_void_p).value for each in (self._sent, self._received)
+        )
+        self._info = ucp.ReceiveInfo()
+        self._sending = ucp.RequestParam(op_attr_mask=common, callback=sent)
+        self._receiving = ucp.RequestParam(
+            op_attr_mask=common | ucp.RECEIVE_INFO,
+            callback=received,
+            recv_info=ctypes.addressof(self._info),
+        )
+        place = c_int()
+        ucp.check(self._ucx.ucp_worker_get_efd(self._worker, byref(place)), "wait")
+        self.place = place.value
+        """The file by which the system tells that something has arrived."""
+
+    def _address(self) -> bytes:
+        address, length = c_void_p(), c_size_t()
+        got = self._ucx.ucp_worker_get_address(self._worker, byref(address), byref(length))
+        ucp.check(got, "tell its address")
+        try:
+            return ctypes.string_at(address, length.value)
+        finally:
+            self._ucx.ucp_worker_release_address(self._worker, address)
+
+    def _connect(self, address: bytes, near: bool) -> int:
+        held, end = ctypes.create_string_buffer(address, len(address)), c_void_p()
+        params = ucp.EndpointParams(
+            field_mask=ucp.REMOTE_ADDRESS | ucp.ERROR_MODE,
+            address=ctypes.addressof(held),
+            err_mode=ucp.NO_ERRORS if near else ucp.PEER_ERRORS,
+        )
+        ucp.check(self._ucx.ucp_ep_create(self._worker, byref(params), byref(end)), "connect")
+        return end.value or 0
+
+    def __contains__(self, rank: int) -> bool:
+        return rank in self._ends
+
+    def send(self, request: Request, to: int) -> None:
+        """Begin to send a message's arrays."""
+        tag = self._secret | self._rank << _TAG_BITS | request.tag
+        where, count = self._prepare(self._sending, request, to)
+        pointer = self._ucx.ucp_tag_send_nbx(
+            self._ends[to], where, count, tag, byref(self._sending)
+        )
+        self._begun(pointer)
+
+    def receive(self, request: Request, source: int) -> None:
+        """Begin to receive a message's arrays."""
+        tag = self._secret | source << _TAG_BITS | request.tag
+        where, count = self._prepare(self._receiving, request, source)
+        pointer = self._ucx.ucp_tag_recv_nbx(
+            self._worker, where, count, tag, _WHOLE, byref(self._receiving)
+        )
+        if self._begun(pointer):
+            self._check_size(request, source, self._info.length)
+
+    def _prepare(self, param: ucp.RequestParam, request: Request, rank: int) -> tuple[int, int]:
+        """Where a message's bytes are, and how many, or its pieces."""
+        self._number += 1
+        param.user_data = self._number
+        arrays = [each for each in request.arrays if each.size]
+        pieces = None
+        if len(arrays) <= 1:
+            param.datatype = ucp.BYTES
+            where, count = (_address_of(arrays[0]), request.size) if arrays else (0, 0)
+        else:
+            pieces = (ucp.Piece * len(arrays))(
+                *[ucp.Piece(_address_of(a), a.nbytes) for a in arrays]
+            )
+            param.datatype = ucp.PIECES
+            where, count = ctypes.addressof(pieces), len(arrays)
+        self._under_way[self._number] = _UnderWay(request, rank, pieces)
+        return where, count
+
+    def _begun(self, pointer: int) -> bool:
+        """Whether what has begun is over already."""
+        status = ucp.status_of(pointer)
+        if status is None:
+            return False
+        found = self._under_way.pop(self._number)
+        if status != ucp.OK:
+            raise _lost(found.rank, _told(status, found.request))
+        found.request.done = True
+        return True
+
+    # -- called by UCX, which takes no exception ---------------------------------------------------
+
+    def _end(self, pointer: int, status: int, number: int) -> None:
+        found = self._under_way.pop(number, None)
+        self._ucx.ucp_request_free(pointer)
+        if found is None:
+            return
+        if status == ucp.OK:
+            found.request.done = True
+        elif self._problem is None:
+            self._problem = found.rank, _told(status, found.request)
+
+    def _end_receive(self, pointer: int, status: int, info: Any, number: int) -> None:
+        found = self._under_way.get(number)
+        self._end(pointer, status, number)
+        if found is not None and status == ucp.OK and info[0].length != found.request.size:
+            self._problem = found.rank, _unlike(info[0].length, found.request.size)
+
+    # ----------------------------------------------------------------------------------------------
+
+    def _check_size(self, request: Request, source: int, length: int) -> None:
+        if length != request.size:
+            raise _lost(source, _unlike(length, request.size))
+
+    def progress(self) -> None:
+        """Do what can be done now. UserError where a connection is lost."""
+        if self._closed:
+            return
+        while self._ucx.ucp_worker_progress(self._worker):
+            pass
+        if self._problem is not None:
+            raise _lost(*self._problem)
+
+    def may_sleep(self) -> bool:
+        """Whether nothing is to be done before `place` says so."""
+        return bool(self._ucx.ucp_worker_arm(self._worker) == ucp.OK)
+
+    def awaits(self, rank: int) -> bool:
+        """Whether a message to or from a rank is under way."""
+        return any(each.rank == rank for each in self._under_way.values())
+
+    def register(self, memory: np.ndarray) -> None:
+        """Tell adapters of memory from which, and into which, messages will go."""
+        params = ucp.MemoryParams(
+            field_mask=ucp.MEMORY_ADDRESS | ucp.MEMORY_LENGTH,
+            address=_address_of(memory),
+            length=memory.nbytes,
+        )
+        handle = c_void_p()
+        mapped = self._ucx.ucp_mem_map(self._context, byref(params), byref(handle))
+        ucp.check(mapped, "register memory")
+
+    def close(self) -> None:
+        """Give everything back, once what was sent has left."""
+        if self._closed:
+            return
+        self._closed = True
+        param = ucp.RequestParam()
+        closing = [self._ucx.ucp_ep_close_nbx(end, byref(param)) for end in self._ends.values()]
+        closing = [pointer for pointer in closing if ucp.status_of(pointer) is None]
+        until = time.monotonic() + _CLOSING
+        while closing and time.monotonic() < until:
+            self._ucx.ucp_worker_progress(self._worker)
+            for pointer in closing[:]:
+                if self._ucx.ucp_request_check_status(pointer) != ucp.IN_PROGRESS:
+                    self._ucx.ucp_request_free(pointer)
+                    closing.remove(pointer)
+        if not closing:
+            self._ucx.ucp_worker_destroy(self._worker)
+            self._ucx.ucp_cleanup(self._context)
+
+
+def has_fabric() -> bool:
+    """Whether this host has an adapter that InfiniBand's verbs drive."""
+    folder = Path("/sys/class/infiniband")
+    return folder.is_dir() and any(folder.iterdir())
+
+
+def is_here() -> bool:
+    """Whether there is a UCX at all."""
+    try:
+        ucp.library()
+    except UserError:
+        return False
+    return True
+
+
+def _address_of(array: np.ndarray) -> int:
+    address: int = array.__array_interface__["data"][0]
+    return address
+
+
+def _told(status: int, request: Request) -> str:
+    if status == ucp.TRUNCATED:
+        return f"it sent more than the {request.size:,} bytes that were awaited"
+    return ucp.describe(status)
+
+
+def _unlike(sent: int, awaited: int) -> str:
+    return f"it sent {sent:,} bytes where {awaited:,} were awaited"
+
+
+def _lost(rank: int, why: str) -> UserError:
+    return UserError(f"the connection to rank {rank} is lost: {why}")
