@@ -125,6 +125,7 @@ def _measure(args: argparse.Namespace) -> None:
     from ..comm.channels import measure
     from ..comm.channels.create import make_channel
     from ..comm.channels.meeting import own_address
+    from ..comm.channels.ucx import is_here
     from ..comm.job import MpiJob, find_job
     from ..comm.topology import discover
 
@@ -135,7 +136,8 @@ def _measure(args: argparse.Namespace) -> None:
         address = own_address(args.interface, alone=len(topology.hosts) == 1)
         busy = args.channel_wait == "busy"
         ways: dict[str, measure.Calls] = {}
-        for name in ("mpi", "adaptive"):  # MPI always looks: it cannot wake who sleeps
+        for name in ("mpi", "adaptive", *(["ucx"] if is_here() else [])):
+            # MPI always looks: it cannot wake who sleeps.
             looks = busy or name == "mpi"
             channel = make_channel(job, topology, name, args.interface, busy=looks)
             ways[name] = measure.OverChannel(channel)

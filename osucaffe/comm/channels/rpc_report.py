@@ -72,8 +72,9 @@ def _text(about: dict[str, Any], rows: Sequence[dict[str, Any]]) -> str:
         "a payload is answered by a byte, MB/s. throughput: "
         f"{about['workers']} workers call {about['servers']} servers at once, calls/s of all.",
         "- adaptive: on one host, large payloads from memory to memory; sockets: the same as "
-        "between hosts, over sockets only. / grpc: how many times better than plain gRPC, and in "
-        "brackets what is aimed at. published: of AR-gRPC over gRPC, both in C++, on InfiniBand.",
+        "between hosts, over sockets only. ucx: all messages by UCX. / grpc: how many times better "
+        "than plain gRPC, and in brackets what is aimed at. published: of AR-gRPC over gRPC, both "
+        "in C++, on InfiniBand.",
         "- grpc: grpcio's unary calls with bytes, one copy to join a payload of several buffers. "
         "stream: the same over one stream for each direction, which `--channel grpc` uses.",
     ]

@@ -20,6 +20,7 @@ import numpy as np
 from ...errors import UserError
 from . import ucp
 from .meeting import Gather
+from .peer import COPIED
 from .runs import Request
 
 _TAG_BITS, _RANK_BITS = 16, 16
@@ -29,9 +30,18 @@ _CLOSING = 5.0
 
 
 class _UnderWay(NamedTuple):
+    """held: what C reads or writes until then; joined: what several small arrays are taken from."""
+
     request: Request
     rank: int
-    pieces: Any
+    held: Any = None
+    joined: np.ndarray | None = None
+
+    def done(self) -> None:
+        """All of it is here, or has left."""
+        if self.joined is not None:
+            self.request.take(self.joined.data)
+        self.request.done = True
 
 
 class Ucx:
@@ -105,7 +115,10 @@ class Ucx:
     def send(self, request: Request, to: int) -> None:
         """Begin to send a message's arrays."""
         tag = self._secret | self._rank << _TAG_BITS | request.tag
-        where, count = self._prepare(self._sending, request, to)
+        arrays = [each for each in request.arrays if each.size]
+        if len(arrays) > 1 and request.size <= COPIED:
+            arrays = [np.frombuffer(b"".join(arrays), np.uint8)]  # type: ignore[arg-type]
+        where, count = self._prepare(self._sending, arrays, _UnderWay(request, to))
         pointer = self._ucx.ucp_tag_send_nbx(
             self._ends[to], where, count, tag, byref(self._sending)
         )
@@ -114,29 +127,33 @@ class Ucx:
     def receive(self, request: Request, source: int) -> None:
         """Begin to receive a message's arrays."""
         tag = self._secret | source << _TAG_BITS | request.tag
-        where, count = self._prepare(self._receiving, request, source)
+        arrays, joined = [each for each in request.arrays if each.size], None
+        if len(arrays) > 1 and request.size <= COPIED:
+            joined = np.empty(request.size, np.uint8)
+            arrays = [joined]
+        awaited = _UnderWay(request, source, joined=joined)
+        where, count = self._prepare(self._receiving, arrays, awaited)
         pointer = self._ucx.ucp_tag_recv_nbx(
             self._worker, where, count, tag, _WHOLE, byref(self._receiving)
         )
         if self._begun(pointer):
             self._check_size(request, source, self._info.length)
 
-    def _prepare(self, param: ucp.RequestParam, request: Request, rank: int) -> tuple[int, int]:
+    def _prepare(
+        self, param: ucp.RequestParam, arrays: list[np.ndarray], begun: _UnderWay
+    ) -> tuple[int, int]:
         """Where a message's bytes are, and how many, or its pieces."""
         self._number += 1
         param.user_data = self._number
-        arrays = [each for each in request.arrays if each.size]
-        pieces = None
+        held: Any = arrays
         if len(arrays) <= 1:
             param.datatype = ucp.BYTES
-            where, count = (_address_of(arrays[0]), request.size) if arrays else (0, 0)
+            where, count = (_address_of(arrays[0]), begun.request.size) if arrays else (0, 0)
         else:
-            pieces = (ucp.Piece * len(arrays))(
-                *[ucp.Piece(_address_of(a), a.nbytes) for a in arrays]
-            )
+            held = (ucp.Piece * len(arrays))(*[ucp.Piece(_address_of(a), a.nbytes) for a in arrays])
             param.datatype = ucp.PIECES
-            where, count = ctypes.addressof(pieces), len(arrays)
-        self._under_way[self._number] = _UnderWay(request, rank, pieces)
+            where, count = ctypes.addressof(held), len(arrays)
+        self._under_way[self._number] = begun._replace(held=held)
         return where, count
 
     def _begun(self, pointer: int) -> bool:
@@ -147,7 +164,7 @@ class Ucx:
         found = self._under_way.pop(self._number)
         if status != ucp.OK:
             raise _lost(found.rank, _told(status, found.request))
-        found.request.done = True
+        found.done()
         return True
 
     # -- called by UCX, which takes no exception ---------------------------------------------------
@@ -158,15 +175,15 @@ class Ucx:
         if found is None:
             return
         if status == ucp.OK:
-            found.request.done = True
+            found.done()
         elif self._problem is None:
             self._problem = found.rank, _told(status, found.request)
 
     def _end_receive(self, pointer: int, status: int, info: Any, number: int) -> None:
         found = self._under_way.get(number)
-        self._end(pointer, status, number)
         if found is not None and status == ucp.OK and info[0].length != found.request.size:
             self._problem = found.rank, _unlike(info[0].length, found.request.size)
+        self._end(pointer, status, number)
 
     # ----------------------------------------------------------------------------------------------
 
