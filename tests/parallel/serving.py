@@ -14,6 +14,7 @@ import numpy as np
 from osucaffe.backends.cpu import Cpu
 from osucaffe.comm.channels import KINDS
 from osucaffe.comm.channels.create import make_channel
+from osucaffe.comm.channels.ucx import is_here
 from osucaffe.comm.create import CommConfig
 from osucaffe.comm.job import MpiJob
 from osucaffe.comm.topology import discover
@@ -44,7 +45,8 @@ DESIGNS = [
     ParallelConfig(bucket=0),
 ]
 ITERATIONS = 8
-KINDS_HERE = [kind for kind in KINDS if kind != "grpc" or importlib.util.find_spec("grpc")]
+HERE = {"grpc": importlib.util.find_spec("grpc") is not None, "ucx": is_here()}
+KINDS_HERE = [kind for kind in KINDS if HERE.get(kind, True)]
 
 
 def sync(job: MpiJob, source: Path, servers: int) -> None:

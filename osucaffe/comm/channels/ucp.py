@@ -22,16 +22,14 @@ _VERSION = 1, 10
 """Of the interface: all that is used here was there."""
 
 OK, IN_PROGRESS = 0, 1
-TRUNCATED, BUSY, CANCELED = -9, -15, -16
+TRUNCATED = -9
 _LAST_ERROR = -100
 TAG, WAKEUP = 1 << 0, 1 << 4
 FEATURES = 1 << 0
 THREAD_MODE, SERIALIZED = 1 << 0, 1
 REMOTE_ADDRESS, ERROR_MODE = 1 << 0, 1 << 1
 NO_ERRORS, PEER_ERRORS = 0, 1
-CALLBACK, USER_DATA, DATATYPE, FLAGS, RECEIVE_INFO = 1 << 1, 1 << 2, 1 << 3, 1 << 4, 1 << 7
-FORCED = 1 << 0
-"""Of a closing endpoint: what is under way is given up."""
+CALLBACK, USER_DATA, DATATYPE, RECEIVE_INFO = 1 << 1, 1 << 2, 1 << 3, 1 << 7
 BYTES, PIECES = 1 << 3, 2
 """Types of what is sent: so many bytes, or so many `Piece`s."""
 MEMORY_ADDRESS, MEMORY_LENGTH = 1 << 0, 1 << 1

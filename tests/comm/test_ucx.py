@@ -1,0 +1,80 @@
+"""UCX: structures lie as C has them, and adaptive messages take it where it pays."""
+
+from __future__ import annotations
+
+import ctypes
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from osucaffe.comm.channels import create, ucp, ucx
+from osucaffe.comm.topology import Location, Topology
+from osucaffe.errors import UserError
+
+# As a C compiler lays out ucp/api/ucp.h of UCX 1.22 (x86-64, LP64).
+LAYOUT: dict[type[ctypes.Structure], dict[str, int]] = {
+    ucp.Params: {"features": 8, "tag_sender_mask": 40, "mt_workers_shared": 48, "name": 72},
+    ucp.WorkerParams: {"thread_mode": 8, "cpu_mask": 16, "events": 144, "client_id": 192},
+    ucp.EndpointParams: {"address": 8, "err_mode": 16, "err_callback": 24, "user_data": 40},
+    ucp.RequestParam: {
+        "request": 8, "callback": 16, "datatype": 24, "user_data": 32, "recv_info": 56, "memh": 64,
+    },
+    ucp.Piece: {"length": 8},
+    ucp.ReceiveInfo: {"length": 8},
+    ucp.MemoryParams: {"address": 8, "length": 16},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("structure", LAYOUT)
+def test_structures_lie_as_in_c(structure: type[ctypes.Structure]) -> None:
+    found = {name: getattr(structure, name).offset for name in LAYOUT[structure]}
+    assert found == LAYOUT[structure]
+
+
+class Recorded:
+    """What would be a worker of UCX's."""
+
+    def __init__(self, rank: int, ranks: Any, gather: Any, *, near: Any, device: Any) -> None:
+        self.ranks, self.near, self.device = list(ranks), set(near), device
+
+
+@pytest.mark.parametrize(
+    ("kind", "adapters", "ranks", "device"),
+    [
+        ("adaptive", True, [2, 3], None),  # those of the other host
+        ("adaptive", False, None, None),  # sockets are as fast over TCP
+        ("ucx", True, [1, 2, 3], None),
+        ("ucx", False, [1, 2, 3], "lo"),  # not on what else the host has
+    ],
+)
+def test_who_is_reached_by_ucx(
+    kind: str,
+    adapters: bool,
+    ranks: list[int] | None,
+    device: str | None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    places = [Location(rank, host, f"h{host}", 1) for rank, host in enumerate((0, 0, 2, 2))]
+    job: Any = SimpleNamespace(rank=0, size=4, gather=lambda value: [value] * 4)
+    monkeypatch.setattr(ucx, "has_fabric", lambda: adapters)
+    monkeypatch.setattr(ucx, "is_here", lambda: True)
+    monkeypatch.setattr(ucx, "Ucx", Recorded)
+    found: Any = create._find_fabric(job, Topology(places[0], tuple(places)), kind, "lo")
+    if ranks is None:
+        assert found is None
+        return
+    assert (found.ranks, found.near, found.device) == (ranks, {1}, device)
+
+
+def test_without_a_library_the_message_says_what_brings_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def nothing(name: str, mode: int) -> None:
+        raise OSError(f"{name}: cannot open")
+
+    ucp.library.cache_clear()
+    with monkeypatch.context() as patched:
+        patched.setattr(ctypes, "CDLL", nothing)
+        with pytest.raises(UserError, match=r"there is no UCX here \(libucp.*Debian: libucx0"):
+            ucp.library()
+        assert not ucx.is_here()
+    ucp.library.cache_clear()
