@@ -1,8 +1,8 @@
 // A peer for `osucaffe bench rpc`: the same calls by gRPC's own C++, so that one sees how much of a
-// gain is Python's. Requests and answers are bytes: no messages are coded. `grpc_peer serve` prints
-// the port it listens on (the loopback's) and serves until its input ends;
-// `grpc_peer call CALLS BYTES,BYTES,... PORT...` calls all ports at once, so many times, and
-// prints the median seconds, calls/s, and this process's processor seconds of a call.
+// gain is Python's. Requests and answers are bytes: no messages are coded. `grpc_peer serve ADDRESS`
+// prints ADDRESS:PORT, where it listens, and serves until its input ends;
+// `grpc_peer call CALLS BYTES,BYTES,... ADDRESS:PORT...` calls all of these at once, so many times,
+// and prints the median seconds, calls/s, and this process's processor seconds of a call.
 #include <grpcpp/generic/async_generic_service.h>
 #include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/grpcpp.h>
@@ -51,17 +51,17 @@ class Take : public grpc::CallbackGenericService {
   }
 };
 
-static int serve() {
+static int serve(const std::string& address) {
   Take service;
   int port = 0;
   grpc::ServerBuilder builder;
   builder.SetMaxReceiveMessageSize(-1);
   builder.AddChannelArgument("grpc.http2.max_frame_size", kFrame);
   builder.AddChannelArgument("grpc.http2.lookahead_bytes", kFrame);
-  builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
+  builder.AddListeningPort(address + ":0", grpc::InsecureServerCredentials(), &port);
   builder.RegisterCallbackGenericService(&service);
   auto server = builder.BuildAndStart();
-  std::printf("%d\n", port);
+  std::printf("%s:%d\n", address.c_str(), port);
   std::fflush(stdout);
   const double begun = processor();
   while (std::cin.get() != EOF) {
@@ -78,7 +78,7 @@ struct Call {
   std::unique_ptr<grpc::GenericClientAsyncResponseReader> reader;
 };
 
-static int call(int calls, const std::string& sizes, int count, char** ports) {
+static int call(int calls, const std::string& sizes, int count, char** places) {
   std::vector<std::string> buffers;
   std::istringstream each(sizes);
   for (std::string size; std::getline(each, size, ',');)
@@ -90,7 +90,7 @@ static int call(int calls, const std::string& sizes, int count, char** ports) {
   std::vector<std::unique_ptr<grpc::GenericStub>> stubs;
   for (int n = 0; n < count; ++n)
     stubs.push_back(std::make_unique<grpc::GenericStub>(grpc::CreateCustomChannel(
-        std::string("127.0.0.1:") + ports[n], grpc::InsecureChannelCredentials(), options)));
+        places[n], grpc::InsecureChannelCredentials(), options)));
   grpc::CompletionQueue queue;
   std::vector<double> times;
   const int warm = std::max(1, calls / 10);
@@ -124,8 +124,8 @@ static int call(int calls, const std::string& sizes, int count, char** ports) {
 
 int main(int count, char** words) {
   const std::string what = count > 1 ? words[1] : "";
-  if (what == "serve" && count == 2) return serve();
+  if (what == "serve" && count == 3) return serve(words[2]);
   if (what == "call" && count > 4) return call(std::stoi(words[2]), words[3], count - 4, words + 4);
-  std::fprintf(stderr, "grpc_peer serve | grpc_peer call CALLS BYTES,BYTES,... PORT...\n");
+  std::fprintf(stderr, "grpc_peer serve ADDRESS | grpc_peer call CALLS BYTES,BYTES,... ADDRESS:PORT...\n");
   return 2;
 }

@@ -91,8 +91,10 @@ def run(args: argparse.Namespace) -> None:
                 raise UserError("--hosts 2: network namespaces need iproute2 and to be root")
         rows = _start(args, "pair", [1, 1], made)
         rows += _start(args, "servers", [args.workers, args.servers], made)
+        peer: list[dict[str, Any]] = []
+        if args.peer:
+            peer = cpp_peer.measure(args.peer, rows, args.workers, args.servers, made)
     rate = args.rate if made else None
-    peer = cpp_peer.measure(args.peer, rows, args.workers, args.servers) if args.peer else []
     print(write(rows, args.workers, args.servers, args.out, rate, peer))
 
 

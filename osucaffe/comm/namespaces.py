@@ -50,10 +50,18 @@ class Hosts:
             _ip("link", "add", f"{name}v", "type", "veth", "peer", "name", "eth0", "netns", name)
             _ip("link", "set", f"{name}v", "master", self.bridge, "up")
             inside = ["-n", name]
-            _ip(*inside, "addr", "add", f"{self._network}.{index + 1}/24", "dev", "eth0")
+            _ip(*inside, "addr", "add", f"{self.address(index)}/24", "dev", "eth0")
             _ip(*inside, "link", "set", "eth0", "up")
             _ip(*inside, "link", "set", "lo", "up")
             self._shape("add", name, rate, burst)
+
+    def address(self, index: int) -> str:
+        """A host's address."""
+        return f"{self._network}.{index + 1}"
+
+    def inside(self, index: int) -> list[str]:
+        """The words before a command that is to run on a host."""
+        return ["ip", "netns", "exec", self.names[index]]
 
     def set_link(self, index: int, up: bool) -> None:
         """Let a host's link carry all, or nothing."""

@@ -23,7 +23,7 @@ ROWS = [
 
 def test_what_the_peer_tells(tmp_path: Path) -> None:
     peer = tmp_path / "peer"
-    serve = "echo 7; cat > /dev/null; echo 4.4"  # seconds, of 4 x 11 calls
+    serve = "echo $2:7; cat > /dev/null; echo 4.4"  # seconds, of 4 x 11 calls
     peer.write_text(f"#!/bin/sh\nif [ $1 = serve ]; then {serve}; else echo 0.025 8 0.1; fi\n")
     peer.chmod(0o755)
     bandwidth, throughput = measure(str(peer), ROWS, 4, 2)

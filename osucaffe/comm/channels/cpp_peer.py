@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from ...errors import UserError
+from ..namespaces import Hosts
 from . import payloads
 
 _FEWEST = 10  # calls
@@ -15,28 +16,38 @@ _LIMIT = 300  # seconds
 
 
 def measure(
-    peer: str, rows: Sequence[dict[str, Any]], workers: int, servers: int
+    peer: str,
+    rows: Sequence[dict[str, Any]],
+    workers: int,
+    servers: int,
+    made: Hosts | None = None,
 ) -> list[dict[str, Any]]:
-    """For each row of bandwidth and throughput, the same calls by this program, between processes
-    of this host: median seconds of a call, calls/s, processor seconds of a call. UserError."""
+    """For each row of bandwidth and throughput, the same calls by this program: median seconds of a
+    call, calls/s, processor seconds of a call. made: callers run on the first of these hosts,
+    servers on the second (None: all on this host). UserError."""
     found = []
+    call, serve = [peer, "call"], [peer, "serve", "127.0.0.1"]
+    if made is not None:
+        call = [*made.inside(0), *call]
+        serve = [*made.inside(1), peer, "serve", made.address(1)]
     for row in rows:
         if row["benchmark"] in ("bandwidth", "throughput"):
             counts = (1, 1) if row["benchmark"] == "bandwidth" else (workers, servers)
             calls = max(_FEWEST, int(0.5 / row["grpc"]["median_s"]))
-            result = _calls(peer, row["payload"], *counts, calls)
+            result = _calls(call, serve, row["payload"], *counts, calls)
             found.append({key: row[key] for key in ("benchmark", "payload")} | result)
     return found
 
 
-def _calls(peer: str, payload: str, workers: int, servers: int, calls: int) -> dict[str, float]:
+def _calls(
+    call: list[str], serve: list[str], payload: str, workers: int, servers: int, calls: int
+) -> dict[str, float]:
     sizes = ",".join(map(str, payloads.sizes(payload)))
     with ExitStack() as stack:
-        serving = [stack.enter_context(_start(peer, "serve")) for _ in range(servers)]
-        ports = [_read(each) for each in serving]
+        serving = [stack.enter_context(_start(serve)) for _ in range(servers)]
+        places = [_read(each) for each in serving]
         calling = [
-            stack.enter_context(_start(peer, "call", str(calls), sizes, *ports))
-            for _ in range(workers)
+            stack.enter_context(_start([*call, str(calls), sizes, *places])) for _ in range(workers)
         ]
         told = [[float(word) for word in _read(each).split()] for each in calling]
         # The servers' own work counts the calls that warm up, too.
@@ -49,7 +60,7 @@ def _calls(peer: str, payload: str, workers: int, servers: int, calls: int) -> d
     }
 
 
-def _start(*command: str) -> subprocess.Popen[str]:
+def _start(command: list[str]) -> subprocess.Popen[str]:
     try:
         return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     except OSError as error:

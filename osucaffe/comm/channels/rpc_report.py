@@ -144,7 +144,7 @@ def _peer_table(rows: Sequence[dict[str, Any]], peer: Sequence[dict[str, Any]]) 
         "",
         "## Plain gRPC in C++",
         "",
-        "The same calls by benchmarks/grpc_peer, between processes of this host, right after the "
+        "The same calls by benchmarks/grpc_peer, between the same hosts, right after the "
         "rest: no Python, and no copy to join a payload's buffers. C++ / grpcio, adaptive / C++: "
         "how many times better; by processor time: the latter, of a call's processor time.",
         "",
