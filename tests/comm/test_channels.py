@@ -16,7 +16,7 @@ from osucaffe.comm.channels.adaptive import Adaptive
 from osucaffe.comm.channels.channel import Channel
 from osucaffe.comm.channels.direct import find_direct
 from osucaffe.comm.channels.grpc_stream import GrpcStream
-from osucaffe.comm.channels.meeting import connect_all, own_address
+from osucaffe.comm.channels.meeting import connect_all, own_address, own_interface
 from osucaffe.comm.channels.peer import CHUNK, COPIED, EAGER
 from osucaffe.comm.channels.ucx import Ucx, is_here
 from osucaffe.errors import UserError
@@ -53,15 +53,22 @@ def make(kind: str) -> Iterator[tuple[Any, Any]]:
     """Two ends of a channel, closed in the end."""
     if kind == "grpc":
         pytest.importorskip("grpc")
-    if kind == "ucx" and not is_here():
+    if kind.startswith("ucx") and not is_here():
         pytest.skip("there is no UCX")
+    interface = own_interface(None, alone=False)
+    if kind == "ucx-tcp" and interface == "lo":
+        pytest.skip("UCX does not use the loopback")
 
     def work(rank: int, gather: Callable[[Any], list[Any]]) -> Channel | None:
         if kind == "grpc":
             return GrpcStream(rank, 2, gather, "127.0.0.1")
         links = connect_all(rank, 2, gather, "127.0.0.1", local=kind == "direct")
         if kind == "ucx":
-            return Adaptive(rank, 2, links, fabric=Ucx(rank, [1 - rank], gather, near=[1 - rank]))
+            near = Ucx(rank, [1 - rank], gather, near=[1 - rank], settings={"TLS": "sm"})
+            return Adaptive(rank, 2, links, fabric=near)
+        if kind == "ucx-tcp":
+            over = {"TLS": "tcp", "NET_DEVICES": interface}
+            return Adaptive(rank, 2, links, fabric=Ucx(rank, [1 - rank], gather, settings=over))
         processes = find_direct(rank, gather) if kind == "direct" else {}
         return None if kind == "direct" and not processes else Adaptive(rank, 2, links, processes)
 
@@ -72,12 +79,12 @@ def make(kind: str) -> Iterator[tuple[Any, Any]]:
     on_ranks(2, lambda rank, gather: ends[rank].close())
 
 
-@pytest.fixture(params=["sockets", "direct", "ucx"])
+@pytest.fixture(params=["sockets", "direct", "ucx", "ucx-tcp"])
 def pair(request: pytest.FixtureRequest) -> Iterator[tuple[Adaptive, Adaptive]]:
     yield from make(request.param)
 
 
-@pytest.fixture(params=["sockets", "direct", "ucx", "grpc"])
+@pytest.fixture(params=["sockets", "direct", "ucx", "ucx-tcp", "grpc"])
 def any_pair(request: pytest.FixtureRequest) -> Iterator[tuple[Channel, Channel]]:
     yield from make(request.param)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -35,27 +36,34 @@ def test_structures_lie_as_in_c(structure: type[ctypes.Structure]) -> None:
 class Recorded:
     """What would be a worker of UCX's."""
 
-    def __init__(self, rank: int, ranks: Any, gather: Any, *, near: Any, device: Any) -> None:
-        self.ranks, self.near, self.device = list(ranks), set(near), device
+    def __init__(self, rank: int, ranks: Any, gather: Any, *, near: Any, settings: Any) -> None:
+        self.ranks, self.near, self.settings = list(ranks), set(near), settings
+
+
+ADAPTERS = {"TLS": "ib,sm"}
+TCP = {"TLS": "tcp,sm", "NET_DEVICES": "lo"}
 
 
 @pytest.mark.parametrize(
-    ("kind", "adapters", "ranks", "device"),
+    ("kind", "hosts", "adapters", "ranks", "settings"),
     [
-        ("adaptive", True, [2, 3], None),  # those of the other host
-        ("adaptive", False, None, None),  # sockets are as fast over TCP
-        ("ucx", True, [1, 2, 3], None),
-        ("ucx", False, [1, 2, 3], "lo"),  # not on what else the host has
+        ("adaptive", (0, 0, 2, 2), True, [2, 3], ADAPTERS),  # those of the other host
+        ("adaptive", (0, 0, 2, 2), False, None, {}),  # sockets are as fast over TCP, and safe
+        ("adaptive", (0, 0, 0, 0), True, None, {}),
+        ("ucx", (0, 0, 2, 2), True, [1, 2, 3], ADAPTERS),
+        ("ucx", (0, 0, 2, 2), False, [1, 2, 3], TCP),  # on no other interface
+        ("ucx", (0, 0, 0, 0), False, [1, 2, 3], {"TLS": "sm"}),  # nothing listens
     ],
 )
 def test_who_is_reached_by_ucx(
     kind: str,
+    hosts: tuple[int, ...],
     adapters: bool,
     ranks: list[int] | None,
-    device: str | None,
+    settings: dict[str, str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    places = [Location(rank, host, f"h{host}", 1) for rank, host in enumerate((0, 0, 2, 2))]
+    places = [Location(rank, host, f"h{host}", 1) for rank, host in enumerate(hosts)]
     job: Any = SimpleNamespace(rank=0, size=4, gather=lambda value: [value] * 4)
     monkeypatch.setattr(ucx, "has_fabric", lambda: adapters)
     monkeypatch.setattr(ucx, "is_here", lambda: True)
@@ -64,7 +72,18 @@ def test_who_is_reached_by_ucx(
     if ranks is None:
         assert found is None
         return
-    assert (found.ranks, found.near, found.device) == (ranks, {1}, device)
+    assert (found.ranks, found.settings) == (ranks, settings)
+    assert found.near == {rank for rank in (1, 2, 3) if hosts[rank] == 0}
+
+
+def test_an_adapter_counts_if_its_link_is_up(tmp_path: Path) -> None:
+    assert not ucx.has_fabric(tmp_path / "nowhere")
+    port = tmp_path / "mlx5_0" / "ports" / "1"
+    port.mkdir(parents=True)
+    (port / "state").write_text("1: DOWN\n")
+    assert not ucx.has_fabric(tmp_path)
+    (port / "state").write_text("4: ACTIVE\n")
+    assert ucx.has_fabric(tmp_path)
 
 
 def test_without_a_library_the_message_says_what_brings_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -68,5 +68,9 @@ def _find_fabric(job: MpiJob, topology: Topology, kind: str, interface: str | No
     if job.rank == 0:
         what = "all messages" if kind == "ucx" else "messages between hosts"
         logger.info("UCX carries %s%s", what, "" if fabric else ", over TCP or shared memory")
-    device = None if fabric else own_interface(interface, alone=len(topology.hosts) == 1)
-    return Ucx(job.rank, ranks, job.gather, near=near, device=device)
+    # Over TCP, UCX writes what strangers send to where they say: only who asks for it gets that.
+    alone = len(topology.hosts) == 1
+    settings = {"TLS": "sm" if alone else "ib,sm" if fabric else "tcp,sm"}
+    if not alone and not fabric:
+        settings["NET_DEVICES"] = own_interface(interface, alone=False)
+    return Ucx(job.rank, ranks, job.gather, near=near, settings=settings)

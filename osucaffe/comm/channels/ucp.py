@@ -11,7 +11,9 @@ import ctypes
 import functools
 import os
 import sys
+from collections.abc import Mapping
 from ctypes import c_int, c_size_t, c_uint, c_uint32, c_uint64, c_void_p
+from ctypes import c_int8 as c_status
 from pathlib import Path
 from typing import Any
 
@@ -94,9 +96,10 @@ class MemoryParams(ctypes.Structure):
     _fields_ = (("field_mask", c_uint64), ("address", c_void_p), ("length", c_size_t))
 
 
-SENT = ctypes.CFUNCTYPE(None, c_void_p, c_int, c_size_t)
+# A status (ucs_status_t) is one byte: what lies beside it in a register may be anything.
+SENT = ctypes.CFUNCTYPE(None, c_void_p, c_status, c_size_t)
 """ucp_send_nbx_callback_t: request, status, user data."""
-RECEIVED = ctypes.CFUNCTYPE(None, c_void_p, c_int, ctypes.POINTER(ReceiveInfo), c_size_t)
+RECEIVED = ctypes.CFUNCTYPE(None, c_void_p, c_status, ctypes.POINTER(ReceiveInfo), c_size_t)
 """ucp_tag_recv_nbx_callback_t."""
 
 _FUNCTIONS: dict[str, tuple[Any, ...]] = {
@@ -110,6 +113,7 @@ _FUNCTIONS: dict[str, tuple[Any, ...]] = {
     "ucp_ep_create": (c_void_p, c_void_p, c_void_p),
     "ucp_request_check_status": (c_void_p,),
     "ucp_mem_map": (c_void_p, c_void_p, c_void_p),
+    "ucp_mem_unmap": (c_void_p, c_void_p),
 }
 """What returns a status."""
 _POINTERS: dict[str, tuple[Any, ...]] = {
@@ -144,12 +148,12 @@ def library() -> Any:
             "`osucaffe[mpi]` installs it; else install your system's (Debian: libucx0)"
         )
     for name, arguments in _FUNCTIONS.items():
-        _declare(found, name, c_int, arguments)
+        _declare(found, name, c_status, arguments)
     for name, arguments in _POINTERS.items():
         _declare(found, name, c_size_t, arguments)
     for name, (result, arguments) in _OTHERS.items():
         _declare(found, name, result, arguments)
-    found.ucs_status_string.restype, found.ucs_status_string.argtypes = ctypes.c_char_p, (c_int,)
+    found.ucs_status_string.restype, found.ucs_status_string.argtypes = ctypes.c_char_p, (c_status,)
     return found
 
 
@@ -178,18 +182,20 @@ def status_of(pointer: int) -> int | None:
     return status if _LAST_ERROR <= status < 0 else None
 
 
-def make_context(device: str | None) -> tuple[int, int]:
-    """A context and a worker of it, for messages with tags. device: the only network device that
-    it may use (None: all that there are, or UCX_NET_DEVICES). UserError."""
+def make_context(settings: Mapping[str, str]) -> tuple[int, int]:
+    """A context and a worker of it, for messages with tags. settings: of UCX, where the environment
+    says nothing of them. UserError."""
     ucx, config, context, worker = library(), c_void_p(), c_void_p(), c_void_p()
     check(ucx.ucp_config_read(None, None, ctypes.byref(config)), "read its settings")
     try:
-        if device is not None and "UCX_NET_DEVICES" not in os.environ:
-            name = device.encode()
-            check(ucx.ucp_config_modify(config, b"NET_DEVICES", name), f"use {device} only")
+        for name, value in settings.items():
+            if f"UCX_{name}" not in os.environ:
+                changed = ucx.ucp_config_modify(config, name.encode(), value.encode())
+                check(changed, f"take UCX_{name}={value}")
         params = Params(field_mask=FEATURES, features=TAG | WAKEUP)
         made = ucx.ucp_init_version(*_VERSION, ctypes.byref(params), config, ctypes.byref(context))
-        check(made, "start")
+        told = ", ".join(f"UCX_{name}={value}" for name, value in settings.items())
+        check(made, f"start ({told}, unless the environment says otherwise)")
     finally:
         ucx.ucp_config_release(config)
     wanted = WorkerParams(field_mask=THREAD_MODE, thread_mode=SERIALIZED)

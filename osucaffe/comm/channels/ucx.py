@@ -10,9 +10,10 @@ from __future__ import annotations
 import ctypes
 import secrets
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from ctypes import byref, c_int, c_size_t, c_void_p
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -47,8 +48,8 @@ class _UnderWay(NamedTuple):
 class Ucx:
     """A worker of UCX's, and an endpoint for each of some other ranks. All ranks make one together.
 
-    near: those of this host; UCX's shared memory does not tell who has ended. device: the only
-    network device that it may use. Not for two threads at once. UserError.
+    near: those of this host; UCX's shared memory does not tell who has ended. settings: of UCX.
+    Not for two threads at once. UserError.
     """
 
     def __init__(
@@ -58,10 +59,10 @@ class Ucx:
         gather: Gather,
         *,
         near: Collection[int] = (),
-        device: str | None = None,
+        settings: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         self._ucx = ucp.library()
-        self._context, self._worker = ucp.make_context(device)
+        self._context, self._worker = ucp.make_context(settings)
         (nonce, *_), addresses = zip(
             *gather((secrets.randbits(64 - _TAG_BITS - _RANK_BITS), self._address())), strict=True
         )
@@ -72,6 +73,7 @@ class Ucx:
         self._number = 0
         self._problem: tuple[int, str] | None = None
         self._closed = False
+        self._registered: list[c_void_p] = []
         # What C calls must live as long as this.
         self._sent, self._received = ucp.SENT(self._end), ucp.RECEIVED(self._end_receive)
         common = ucp.CALLBACK | ucp.USER_DATA | ucp.DATATYPE
@@ -218,6 +220,7 @@ class Ucx:
         handle = c_void_p()
         mapped = self._ucx.ucp_mem_map(self._context, byref(params), byref(handle))
         ucp.check(mapped, "register memory")
+        self._registered.append(handle)
 
     def close(self) -> None:
         """Give everything back, once what was sent has left."""
@@ -235,14 +238,16 @@ class Ucx:
                     self._ucx.ucp_request_free(pointer)
                     closing.remove(pointer)
         if not closing:
+            for handle in self._registered:
+                self._ucx.ucp_mem_unmap(self._context, handle)
             self._ucx.ucp_worker_destroy(self._worker)
             self._ucx.ucp_cleanup(self._context)
 
 
-def has_fabric() -> bool:
-    """Whether this host has an adapter that InfiniBand's verbs drive."""
-    folder = Path("/sys/class/infiniband")
-    return folder.is_dir() and any(folder.iterdir())
+def has_fabric(devices: Path = Path("/sys/class/infiniband")) -> bool:
+    """Whether this host has an adapter that InfiniBand's verbs drive, with a link that is up."""
+    states = devices.glob("*/ports/*/state")
+    return any("ACTIVE" in state.read_text() for state in states)
 
 
 def is_here() -> bool:
