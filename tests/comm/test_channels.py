@@ -55,7 +55,7 @@ def make(kind: str) -> Iterator[tuple[Any, Any]]:
         pytest.importorskip("grpc")
     if kind.startswith("ucx") and not is_here():
         pytest.skip("there is no UCX")
-    interface = own_interface(None, alone=False)
+    interface, _ = own_interface(None, alone=False)
     if kind == "ucx-tcp" and interface == "lo":
         pytest.skip("UCX does not use the loopback")
 

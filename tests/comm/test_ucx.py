@@ -68,7 +68,8 @@ def test_who_is_reached_by_ucx(
     monkeypatch.setattr(ucx, "has_fabric", lambda: adapters)
     monkeypatch.setattr(ucx, "is_here", lambda: True)
     monkeypatch.setattr(ucx, "Ucx", Recorded)
-    found: Any = create._find_fabric(job, Topology(places[0], tuple(places)), kind, "lo")
+    topology, everyone = Topology(places[0], tuple(places)), kind == "ucx"
+    found: Any = create._find_fabric(job, topology, "lo", everyone=everyone)
     if ranks is None:
         assert found is None
         return

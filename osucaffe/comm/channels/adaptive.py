@@ -16,29 +16,25 @@ import os
 import select
 import socket
 import threading
-import time
 from collections.abc import Sequence
 
 import numpy as np
 
-from ...errors import UserError
 from .channel import Channel
 from .peer import Peer
 from .registered import Registered
 from .runs import Request
-from .ucx import Ucx
+from .ucx import Ucx, UcxPeer
 
 _NAP = 5e-3
 """Seconds after which who waits looks at what another thread may have received."""
-_LAST = 2.0
-"""Seconds in which UCX brings what a rank had sent before it ended."""
 
 
 class Adaptive(Channel):
     """Messages over connected sockets, one for each other rank (`meeting.connect_all`).
 
     direct: the processes whose memory can be written to, by rank (`direct.find_direct`). fabric:
-    takes the messages to and from its ranks; of theirs, the sockets only tell who has ended.
+    carries the messages to and from its peers; their sockets only tell who has ended.
     """
 
     spins = 5  # what arrives ends a sleep
@@ -56,30 +52,27 @@ class Adaptive(Channel):
         super().__init__(rank, size, busy=busy)
         self._links = links
         self._fabric = fabric
-        self._ended: dict[int, float] = {}
-        """When a rank of the fabric closed its socket."""
         processes = direct or {}
         self._registered = Registered()
-        self._peers = {
+        self._peers: dict[int, Peer | UcxPeer] = {
             other: Peer(other, link, processes.get(other), self._registered)
             for other, link in links.items()
         }
+        if fabric is not None:
+            self._peers.update(fabric.peers)
         self._places = {link.fileno(): self._peers[other] for other, link in links.items()}
         self._arrivals = select.epoll()
         for place in self._places:
             self._arrivals.register(place, select.EPOLLIN)
         if fabric is not None:
             self._arrivals.register(fabric.place, select.EPOLLIN)
-        self._leaving: set[Peer] = set()
+        self._leaving: set[Peer | UcxPeer] = set()
         """To whom there is more to send than was sent."""
         self._lock = threading.RLock()
 
     def send(self, arrays: Sequence[np.ndarray], to: int, tag: int) -> Request:
         request, peer = Request(arrays, tag), self._peers[to]
         with self._lock:
-            if self._fabric is not None and to in self._fabric:
-                self._fabric.send(request, to)
-                return request
             peer.send(request)
             self._leaving.add(peer)
         return request
@@ -87,9 +80,6 @@ class Adaptive(Channel):
     def receive(self, arrays: Sequence[np.ndarray], source: int, tag: int) -> Request:
         request, peer = Request(arrays, tag), self._peers[source]
         with self._lock:
-            if self._fabric is not None and source in self._fabric:
-                self._fabric.receive(request, source)
-                return request
             peer.receive(request)
             self._leaving.add(peer)
         return request
@@ -121,7 +111,7 @@ class Adaptive(Channel):
         places: list[int] = []
         if self._fabric is not None:
             with self._lock:
-                self._look_at_fabric(self._fabric)
+                self._fabric.progress()
                 if seconds and not self._fabric.may_sleep():
                     seconds = 0
         if self._leaving:
@@ -138,26 +128,20 @@ class Adaptive(Channel):
             return
         with self._lock:
             for place, _ in found:
-                peer = self._places.get(place)
-                if peer is None and self._fabric is not None:
-                    self._look_at_fabric(self._fabric)
-                if peer is None or not peer.open:
+                if self._fabric is not None and place == self._fabric.place:
+                    self._fabric.progress()
+                    continue
+                peer = self._places[place]
+                if not peer.open:
                     continue  # another thread has seen it, too
                 try:
                     peer.progress()
                 finally:
                     if not peer.open:
                         self._arrivals.unregister(place)
-                        self._ended[peer.rank] = time.monotonic()
                 if peer.waits:
                     self._leaving.add(peer)
             self._flush()
-
-    def _look_at_fabric(self, fabric: Ucx) -> None:
-        fabric.progress()
-        for rank, since in self._ended.items():
-            if time.monotonic() > since + _LAST and fabric.awaits(rank):
-                raise UserError(f"the connection to rank {rank} is lost: it has closed it")
 
     def _flush(self) -> None:
         if self._leaving:

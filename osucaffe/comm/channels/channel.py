@@ -15,6 +15,8 @@ from typing import Any
 
 import numpy as np
 
+from ...errors import UserError
+
 _NAP = 50e-6, 1e-3  # the first and the longest nap, seconds
 
 
@@ -121,3 +123,13 @@ class Pause:
         else:
             self._channel.idle(self._nap)
             self._nap = min(2 * self._nap, _NAP[1])
+
+
+def lost(rank: int, why: str) -> UserError:
+    """What is told where a rank cannot be sent to, or received from, any more."""
+    return UserError(f"the connection to rank {rank} is lost: {why}")
+
+
+def unlike(sent: int, awaited: int) -> str:
+    """Why a message of another size than the one that is awaited ends a connection."""
+    return f"it sent {sent:,} bytes where {awaited:,} were awaited"

@@ -28,22 +28,24 @@ def make_channel(
 ) -> Channel:
     """A channel of this kind. All ranks call it together. interface: what sockets listen on (None:
     the loopback's on one host, else the first that is up). direct: `adaptive` may write into the
-    memory of processes of its host. UserError."""
+    memory of processes of its host, and let adapters write into that of other hosts. UserError."""
     if kind == "mpi":
         from .mpi import MpiChannel
 
         return MpiChannel(job.mpi, job.world, busy=busy)
     from .direct import find_direct
-    from .meeting import connect_all, own_address
+    from .meeting import connect_all, own_interface
 
-    address = own_address(interface, alone=len(topology.hosts) == 1)
+    name, address = own_interface(interface, alone=len(topology.hosts) == 1)
     if kind in ("adaptive", "ucx"):
         from .adaptive import Adaptive
 
-        processes = find_direct(job.rank, job.gather) if direct and kind == "adaptive" else {}
+        everyone = kind == "ucx"
+        processes = find_direct(job.rank, job.gather) if direct and not everyone else {}
         local = all(len(each) == job.size - 1 for each in job.gather(processes))
         links = connect_all(job.rank, job.size, job.gather, address, local=local)
-        fabric = _find_fabric(job, topology, kind, interface)
+        wanted = direct or everyone
+        fabric = _find_fabric(job, topology, name, everyone=everyone) if wanted else None
         return Adaptive(job.rank, job.size, links, processes, fabric=fabric, busy=busy)
     if kind == "grpc":
         from .grpc_stream import GrpcStream
@@ -52,25 +54,25 @@ def make_channel(
     raise UserError(f"--channel {kind}: choose one of {', '.join(KINDS)}")
 
 
-def _find_fabric(job: MpiJob, topology: Topology, kind: str, interface: str | None) -> Ucx | None:
-    """UCX to all ranks ("ucx"), or to those of other hosts, if all have adapters that only UCX
-    makes full use of; else None."""
-    from .meeting import own_interface
+def _find_fabric(job: MpiJob, topology: Topology, interface: str, *, everyone: bool) -> Ucx | None:
+    """UCX to all other ranks (everyone); or to those of other hosts, if all hosts have adapters
+    that only it makes full use of; else None."""
     from .ucx import Ucx, has_fabric, is_here
 
-    able = has_fabric() and (kind == "ucx" or is_here())
-    fabric = all(job.gather(able))
-    if kind != "ucx" and (len(topology.hosts) == 1 or not fabric):
+    alone = len(topology.hosts) == 1
+    if alone and not everyone:
+        return None
+    adapters = all(job.gather(has_fabric() and is_here()))
+    if not (everyone or adapters):
         return None
     others = [each for each in topology.ranks if each.rank != job.rank]
     near = {each.rank for each in others if each.host == topology.own.host}
-    ranks = [each.rank for each in others if kind == "ucx" or each.rank not in near]
+    ranks = [each.rank for each in others if everyone or each.rank not in near]
     if job.rank == 0:
-        what = "all messages" if kind == "ucx" else "messages between hosts"
-        logger.info("UCX carries %s%s", what, "" if fabric else ", over TCP or shared memory")
+        what = "all messages" if everyone else "messages between hosts"
+        logger.info("UCX carries %s%s", what, "" if adapters else ", over TCP or shared memory")
     # Over TCP, UCX writes what strangers send to where they say: only who asks for it gets that.
-    alone = len(topology.hosts) == 1
-    settings = {"TLS": "sm" if alone else "ib,sm" if fabric else "tcp,sm"}
-    if not alone and not fabric:
-        settings["NET_DEVICES"] = own_interface(interface, alone=False)
+    settings = {"TLS": "ib,sm"} if adapters else {"TLS": "tcp,sm", "NET_DEVICES": interface}
+    if alone:
+        settings = {"TLS": "sm"}
     return Ucx(job.rank, ranks, job.gather, near=near, settings=settings)

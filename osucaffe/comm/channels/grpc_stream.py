@@ -17,8 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import UserError
-from .channel import Channel
+from .channel import Channel, lost, unlike
 from .meeting import Gather
 from .plain_grpc import OPTIONS, import_grpc, is_of_job
 from .runs import Run, views_of
@@ -108,7 +107,7 @@ class GrpcStream(Channel):
             for request in requests:
                 why = self._lost.get(request.source)
                 if why is not None and not request.done:
-                    raise UserError(f"the connection to rank {request.source} is lost: {why}")
+                    raise lost(request.source, why)
         return found
 
     def idle(self, seconds: float) -> None:
@@ -129,8 +128,7 @@ class GrpcStream(Channel):
 
     def _fill(self, request: Awaited, payload: memoryview) -> None:
         if request.size != len(payload):
-            why = f"it sent {len(payload):,} bytes where {request.size:,} were awaited"
-            self._lost[request.source] = why
+            self._lost[request.source] = unlike(len(payload), request.size)
             return
         request.fill(payload)
         request.done = True

@@ -22,23 +22,24 @@ Gather = Callable[[Any], list[Any]]
 """Every rank's value, in the order of the ranks."""
 
 
-def own_interface(wanted: str | None, *, alone: bool) -> str:
-    """The interface that ranks are reached by: the one that is wanted; else the loopback where all
-    ranks are on this host (alone); else the first other one that is up. UserError."""
+def own_interface(wanted: str | None, *, alone: bool) -> tuple[str, str]:
+    """The interface that ranks are reached by, and its IPv4 address: the one that is wanted; else
+    the loopback where all ranks are on this host (alone); else the first other one that is up.
+    UserError."""
     found = _addresses()
     if wanted is not None:
         if wanted not in found:
             raise UserError(
                 f"--interface {wanted}: has no IPv4 address here; there are {', '.join(found)}"
             )
-        return wanted
-    others = [name for name, address in found.items() if not address.startswith("127.")]
-    return "lo" if alone or not others else others[0]
+        return wanted, found[wanted]
+    others = [each for each in found.items() if not each[1].startswith("127.")]
+    return ("lo", "127.0.0.1") if alone or not others else others[0]
 
 
 def own_address(interface: str | None, *, alone: bool) -> str:
-    """The IPv4 address of `own_interface`, to listen on. UserError."""
-    return _addresses().get(own_interface(interface, alone=alone), "127.0.0.1")
+    """The address of `own_interface`, to listen on. UserError."""
+    return own_interface(interface, alone=alone)[1]
 
 
 def _addresses() -> dict[str, str]:

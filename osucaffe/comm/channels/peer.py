@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from ...errors import UserError
+from .channel import lost, unlike
 from .direct import write
 from .registered import Mapped, Place, Registered
 from .runs import Request, Run, views_of
@@ -264,7 +265,7 @@ class Peer:
 
     def _check(self, request: Request, nbytes: int) -> None:
         if request.size != nbytes:
-            raise self._gone(f"it sent {nbytes:,} bytes where {request.size:,} were awaited")
+            raise self._gone(unlike(nbytes, request.size))
 
     def _end(self) -> None:
         """The peer has closed the connection, as it does when it is done."""
@@ -279,4 +280,4 @@ class Peer:
             raise self._gone("it has closed the connection")
 
     def _gone(self, why: str) -> UserError:
-        return UserError(f"the connection to rank {self.rank} is lost: {why}")
+        return lost(self.rank, why)

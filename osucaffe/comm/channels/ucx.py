@@ -20,6 +20,7 @@ import numpy as np
 
 from ...errors import UserError
 from . import ucp
+from .channel import lost, unlike
 from .meeting import Gather
 from .peer import COPIED
 from .runs import Request
@@ -28,13 +29,42 @@ _TAG_BITS, _RANK_BITS = 16, 16
 _WHOLE = (1 << 64) - 1
 _CLOSING = 5.0
 """Seconds in which what was sent must have left."""
+_LAST = 2.0
+"""Seconds in which what a rank had sent before it ended still comes."""
+
+
+class UcxPeer:
+    """A rank to which messages go by UCX; its socket only tells when it has ended."""
+
+    waits = False
+    """Whether its socket is to send anything."""
+
+    def __init__(self, rank: int, worker: Ucx, end: int) -> None:
+        """end: UCX's endpoint."""
+        self.rank, self.end, self.open = rank, end, True
+        self._worker = worker
+
+    def send(self, request: Request) -> None:
+        self._worker.send(request, self)
+
+    def receive(self, request: Request) -> None:
+        self._worker.receive(request, self)
+
+    def progress(self) -> None:
+        """Its socket can be read: it has closed it."""
+        self.open = False
+        self._worker.has_ended(self)
+
+    def flush(self) -> bool:
+        """The worker sends all."""
+        return False
 
 
 class _UnderWay(NamedTuple):
     """held: what C reads or writes until then; joined: what several small arrays are taken from."""
 
     request: Request
-    rank: int
+    peer: UcxPeer
     held: Any = None
     joined: np.ndarray | None = None
 
@@ -46,7 +76,7 @@ class _UnderWay(NamedTuple):
 
 
 class Ucx:
-    """A worker of UCX's, and an endpoint for each of some other ranks. All ranks make one together.
+    """A worker of UCX's; `peers`: some other ranks, by rank. All ranks make one together.
 
     near: those of this host; UCX's shared memory does not tell who has ended. settings: of UCX.
     Not for two threads at once. UserError.
@@ -68,10 +98,15 @@ class Ucx:
         )
         self._secret = nonce << _TAG_BITS + _RANK_BITS
         self._rank = rank
-        self._ends = {other: self._connect(addresses[other], other in near) for other in ranks}
+        self.peers = {
+            other: UcxPeer(other, self, self._connect(addresses[other], other in near))
+            for other in ranks
+        }
+        self._ended: dict[UcxPeer, float] = {}
+        """Those that have ended, and when that was seen."""
         self._under_way: dict[int, _UnderWay] = {}
         self._number = 0
-        self._problem: tuple[int, str] | None = None
+        self._problem: UserError | None = None
         self._closed = False
         self._registered: list[c_void_p] = []
         # What C calls must live as long as this.
@@ -111,24 +146,19 @@ class Ucx:
         ucp.check(self._ucx.ucp_ep_create(self._worker, byref(params), byref(end)), "connect")
         return end.value or 0
 
-    def __contains__(self, rank: int) -> bool:
-        return rank in self._ends
-
-    def send(self, request: Request, to: int) -> None:
+    def send(self, request: Request, to: UcxPeer) -> None:
         """Begin to send a message's arrays."""
         tag = self._secret | self._rank << _TAG_BITS | request.tag
         arrays = [each for each in request.arrays if each.size]
         if len(arrays) > 1 and request.size <= COPIED:
             arrays = [np.frombuffer(b"".join(arrays), np.uint8)]  # type: ignore[arg-type]
         where, count = self._prepare(self._sending, arrays, _UnderWay(request, to))
-        pointer = self._ucx.ucp_tag_send_nbx(
-            self._ends[to], where, count, tag, byref(self._sending)
-        )
+        pointer = self._ucx.ucp_tag_send_nbx(to.end, where, count, tag, byref(self._sending))
         self._begun(pointer)
 
-    def receive(self, request: Request, source: int) -> None:
+    def receive(self, request: Request, source: UcxPeer) -> None:
         """Begin to receive a message's arrays."""
-        tag = self._secret | source << _TAG_BITS | request.tag
+        tag = self._secret | source.rank << _TAG_BITS | request.tag
         arrays, joined = [each for each in request.arrays if each.size], None
         if len(arrays) > 1 and request.size <= COPIED:
             joined = np.empty(request.size, np.uint8)
@@ -138,8 +168,8 @@ class Ucx:
         pointer = self._ucx.ucp_tag_recv_nbx(
             self._worker, where, count, tag, _WHOLE, byref(self._receiving)
         )
-        if self._begun(pointer):
-            self._check_size(request, source, self._info.length)
+        if self._begun(pointer) and self._info.length != request.size:
+            raise lost(source.rank, unlike(self._info.length, request.size))
 
     def _prepare(
         self, param: ucp.RequestParam, arrays: list[np.ndarray], begun: _UnderWay
@@ -165,7 +195,7 @@ class Ucx:
             return False
         found = self._under_way.pop(self._number)
         if status != ucp.OK:
-            raise _lost(found.rank, _told(status, found.request))
+            raise _failed(status, found)
         found.done()
         return True
 
@@ -179,19 +209,15 @@ class Ucx:
         if status == ucp.OK:
             found.done()
         elif self._problem is None:
-            self._problem = found.rank, _told(status, found.request)
+            self._problem = _failed(status, found)
 
     def _end_receive(self, pointer: int, status: int, info: Any, number: int) -> None:
         found = self._under_way.get(number)
         if found is not None and status == ucp.OK and info[0].length != found.request.size:
-            self._problem = found.rank, _unlike(info[0].length, found.request.size)
+            self._problem = lost(found.peer.rank, unlike(info[0].length, found.request.size))
         self._end(pointer, status, number)
 
     # ----------------------------------------------------------------------------------------------
-
-    def _check_size(self, request: Request, source: int, length: int) -> None:
-        if length != request.size:
-            raise _lost(source, _unlike(length, request.size))
 
     def progress(self) -> None:
         """Do what can be done now. UserError where a connection is lost."""
@@ -200,15 +226,21 @@ class Ucx:
         while self._ucx.ucp_worker_progress(self._worker):
             pass
         if self._problem is not None:
-            raise _lost(*self._problem)
+            raise self._problem
+        for peer, since in self._ended.items():
+            if time.monotonic() > since + _LAST and self._awaits(peer):
+                raise lost(peer.rank, "it has closed the connection")
+
+    def has_ended(self, peer: UcxPeer) -> None:
+        """What is under way from there may still come; then it is lost."""
+        self._ended[peer] = time.monotonic()
+
+    def _awaits(self, peer: UcxPeer) -> bool:
+        return any(each.peer is peer for each in self._under_way.values())
 
     def may_sleep(self) -> bool:
         """Whether nothing is to be done before `place` says so."""
         return bool(self._ucx.ucp_worker_arm(self._worker) == ucp.OK)
-
-    def awaits(self, rank: int) -> bool:
-        """Whether a message to or from a rank is under way."""
-        return any(each.rank == rank for each in self._under_way.values())
 
     def register(self, memory: np.ndarray) -> None:
         """Tell adapters of memory from which, and into which, messages will go."""
@@ -228,7 +260,9 @@ class Ucx:
             return
         self._closed = True
         param = ucp.RequestParam()
-        closing = [self._ucx.ucp_ep_close_nbx(end, byref(param)) for end in self._ends.values()]
+        closing = [
+            self._ucx.ucp_ep_close_nbx(peer.end, byref(param)) for peer in self.peers.values()
+        ]
         closing = [pointer for pointer in closing if ucp.status_of(pointer) is None]
         until = time.monotonic() + _CLOSING
         while closing and time.monotonic() < until:
@@ -264,15 +298,8 @@ def _address_of(array: np.ndarray) -> int:
     return address
 
 
-def _told(status: int, request: Request) -> str:
-    if status == ucp.TRUNCATED:
-        return f"it sent more than the {request.size:,} bytes that were awaited"
-    return ucp.describe(status)
-
-
-def _unlike(sent: int, awaited: int) -> str:
-    return f"it sent {sent:,} bytes where {awaited:,} were awaited"
-
-
-def _lost(rank: int, why: str) -> UserError:
-    return UserError(f"the connection to rank {rank} is lost: {why}")
+def _failed(status: int, under_way: _UnderWay) -> UserError:
+    why = ucp.describe(status)
+    if status == ucp.TRUNCATED:  # it does not tell the size
+        why = f"it sent more than the {under_way.request.size:,} bytes that were awaited"
+    return lost(under_way.peer.rank, why)
