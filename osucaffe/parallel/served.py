@@ -21,6 +21,7 @@ from ..comm.job import MpiJob
 from ..comm.subset import Subset
 from ..comm.topology import Topology
 from ..errors import UserError
+from ..net import Net
 from ..solvers.solver import Solver
 from .buckets import ITEM, find_buckets
 from .config import ParallelConfig
@@ -118,16 +119,7 @@ class Served(DataParallel):
                 "clip_gradients needs the sum over all gradients of an iteration, which only "
                 "--consistency sync has: choose that, or leave it out"
             )
-        layerwise = self._config.aggregation == "layerwise"
-        nbytes = self._config.bucket if layerwise else len(net.arena) * ITEM
-        self._buckets = find_buckets(net, nbytes, frozen=False)
-        self._pieces = divide(self._buckets, len(self._roles.servers))
-        used = len({piece.server for piece in self._pieces})
-        if used < len(self._roles.servers):
-            raise UserError(
-                f"--servers {len(self._roles.servers)}: the weights of this net make work for only "
-                f"{used}: ask for so many"
-            )
+        self._divide(net)
         optimizer.steps = []  # the servers make the updates
         if self._pushing is not None:
             self._pushing.stop()
@@ -144,8 +136,22 @@ class Served(DataParallel):
             ]
             for bucket in self._buckets
         ]
-        self._pushed = 0
         self._weights_differ = self._history_differs = False
+
+    def _divide(self, net: Net) -> None:
+        """Cut the net's weights into buckets, and these into the servers' pieces. UserError where a
+        server has none."""
+        layerwise = self._config.aggregation == "layerwise"
+        nbytes = self._config.bucket if layerwise else len(net.arena) * ITEM
+        self._buckets = find_buckets(net, nbytes, frozen=False)
+        servers = len(self._roles.servers)
+        self._pieces = divide(self._buckets, servers)
+        if (used := len({piece.server for piece in self._pieces})) < servers:
+            raise UserError(
+                f"--servers {servers}: this net's weights make work for only {used}: ask for so "
+                "many"
+            )
+        self._pushed = 0
 
     def changed(self) -> None:
         super().changed()

@@ -14,11 +14,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..errors import UserError
-from ..parallel.buckets import find_buckets
 from ..parallel.config import ParallelConfig
 from ..parallel.served import Served
-from ..parallel.shards import Consistency, divide
+from ..parallel.shards import Consistency
 from .cluster import Cluster
 from .iteration import Run, Simulation
 from .network import Network
@@ -62,17 +60,10 @@ class PlannedServed(Planned, Served):
 
     def _plan(self, solver: Any) -> None:
         """As a worker's; what it pushes is noted."""
-        net, layerwise = solver.net, self._config.aggregation == "layerwise"
-        nbytes = self._config.bucket if layerwise else len(net.arena) * ITEM
-        self._buckets = find_buckets(net, nbytes, frozen=False)
-        servers = len(self._roles.servers)
-        self._pieces = divide(self._buckets, servers)
-        if (used := len({piece.server for piece in self._pieces})) < servers:
-            raise UserError(f"--servers {servers}: this net's weights make work for only {used}")
+        self._divide(solver.net)
         solver.optimizer.steps, solver.optimizer.rate = [], 0.0
         link: Any = SimpleNamespace(push=self._note_push, wait=self._note_pull)
         self._pushing = link
-        self._pushed = 0
 
     def _note_push(self, bucket: int, rate: float, stream: Any) -> None:
         own = [each for each in self._pieces if each.bucket == bucket]
