@@ -106,7 +106,6 @@ class Profile:
         self.recording = False
         self._queue: deque[Operation | None] = deque()
         self._depth = 0
-        self._algorithms: dict[Any, str] = {}
         self._now: Operation | None = None
         self._on_stream = isinstance(comm, OnStream)
         self._waits = not (comm.background or self._on_stream)
@@ -163,10 +162,7 @@ class Profile:
         self._nest(carry, name, array, root, *arguments)
         ended = self.clock.mark(stream)
         if len(operation.messages) == carried:  # nobody inside did it for this one
-            key = comm, name, array.nbytes, array.dtype
-            if key not in self._algorithms:
-                self._algorithms[key] = comm.describe_algorithm(name, array)
-            how = self._algorithms[key]
+            how = comm.describe_algorithm(name, array)
             operation.messages.append(Message(name, how, comm.level, array.nbytes, begun, ended))
         if outermost:
             operation.begun, operation.ended = begun, ended

@@ -54,27 +54,31 @@ class Selection:
         self, name: str = "auto", *, chunk: int | None = None, file: str | Path | None = None
     ) -> None:
         if name == "native":
-            self._fixed = dict.fromkeys(NATIVE, name)
+            fixed = dict.fromkeys(NATIVE, name)
         else:
-            self._fixed = {} if name == "auto" else algorithms_for(name)
+            fixed = {} if name == "auto" else algorithms_for(name)
+        self._fixed = {each: Choice(one, chunk or CHUNK) for each, one in fixed.items()}
         self._chunk = chunk
         self._table = read_table(find_table() if file is None else Path(file))
-        self._chosen: dict[tuple[str, int, int, str], Choice] = {}
+        self._found: dict[tuple[str, str, int, int], Choice] = {}
 
     def choose(self, operation: str, nbytes: int, ranks: int, level: str) -> Choice:
         """The algorithm for an operation on arrays of nbytes."""
-        key = operation, nbytes, ranks, level
-        if (chosen := self._chosen.get(key)) is None:
-            if operation in self._fixed:
-                algorithm, chunk = self._fixed[operation], CHUNK
-            else:
-                algorithm, chunk = _find(self._table[level][operation], nbytes, ranks)
-            chosen = self._chosen[key] = Choice(algorithm, self._chunk or chunk)
-        return chosen
+        if operation in self._fixed:
+            return self._fixed[operation]
+        return self._look_up(level, operation, nbytes, ranks)
 
     def choose_on_gpus(self, operation: str, nbytes: int, ranks: int) -> str:
         """The communicator for an operation on arrays of nbytes: one of GPU_WAYS."""
-        return _find(self._table[GPU][operation], nbytes, ranks).algorithm
+        return self._look_up(GPU, operation, nbytes, ranks).algorithm
+
+    def _look_up(self, level: str, operation: str, nbytes: int, ranks: int) -> Choice:
+        """What the table says: looked for once, as that takes longer than a small message."""
+        key = level, operation, nbytes, ranks
+        if (found := self._found.get(key)) is None:
+            found = _find(self._table[level][operation], nbytes, ranks)
+            found = self._found[key] = found._replace(chunk=self._chunk or found.chunk)
+        return found
 
 
 def _find(rows: Mapping[int, list[tuple[float, str, int]]], nbytes: int, ranks: int) -> Choice:
