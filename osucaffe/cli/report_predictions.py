@@ -13,6 +13,7 @@ import numpy as np
 
 from ..data.photo_set import LABELS, read_labels
 from ..data.preprocessing import find_preprocessing
+from ..data.transform import centre
 from ..errors import UserError
 
 if TYPE_CHECKING:
@@ -118,8 +119,9 @@ class Pictures:
             mean = trained.mean() if trained else None
         except UserError:  # the file is not there: the picture's colours are a bit off
             mean = None
-        if mean is not None:
-            self._mean = _centre(mean, shape[2:]) if self._blob else mean
+        if mean is not None and self._blob:
+            flat = mean.ndim == 1
+            self._mean = mean[:, None, None] if flat else centre(mean, shape[2:], axis=1)
 
     def pixels(self, row: int) -> np.ndarray | None:
         """Bytes (channels, height, width) of a record, blue first; None for what is no picture."""
@@ -142,17 +144,6 @@ class Pictures:
             file, "PNG"
         )
         return base64.b64encode(file.getvalue()).decode()
-
-
-def _centre(mean: np.ndarray, size: tuple[int, ...]) -> np.ndarray:
-    """The part of a mean that a test net subtracts: of an image, or of a value for each channel."""
-    if mean.ndim == 1:
-        return mean[:, None, None]
-    rows, columns = (
-        slice((extent - kept) // 2, (extent - kept) // 2 + kept)
-        for extent, kept in zip(mean.shape[1:], size, strict=True)
-    )
-    return mean[:, rows, columns]
 
 
 def class_names(net: NetParameter, count: int, file: str | None = None) -> list[str]:

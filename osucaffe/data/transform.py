@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn, cast
 
 import numpy as np
@@ -101,9 +101,7 @@ class Transform:
             )
         self.prepare(shape)
         assert self.mean is not None
-        mean = np.broadcast_to(self.mean, shape)
-        top, left = ((extent - self.crop) // 2 for extent in shape[1:])
-        return mean[:, top : top + self.crop, left : left + self.crop]
+        return centre(np.broadcast_to(self.mean, shape), (self.crop, self.crop), axis=1)
 
     def apply(self, image: np.ndarray, out: np.ndarray, draw: int = 0) -> None:
         """Write the transformed image to out (float32), in one or two passes and without a copy.
@@ -169,6 +167,15 @@ class Transform:
         to_top, to_left, _ = self.choose(room)
         size = (self.crop, self.crop)
         return Part(extents, (top, left), (to_top, to_left), size), (to_top, to_left, mirrored)
+
+
+def centre(image: np.ndarray, extents: Sequence[int] | np.ndarray, axis: int = 0) -> np.ndarray:
+    """The middle (height, width) of an image. axis: that of its height; the width's is the next."""
+    parts = [slice(None)] * axis
+    for extent, kept in zip(image.shape[axis:], map(int, extents), strict=False):
+        first = (extent - kept) // 2
+        parts.append(slice(first, first + kept))
+    return image[tuple(parts)]
 
 
 def random_corner(top: int, left: int, draw: Any) -> tuple[Any, Any]:

@@ -10,6 +10,7 @@ import numpy as np
 
 from .. import net as engine
 from ..data.preprocessing import Preprocessing, find_preprocessing
+from ..data.transform import centre
 from ..errors import UserError
 from ..proto import AnyWeights
 from .io import Extents, Transformer, resize_image
@@ -214,10 +215,3 @@ class ImageNet(Net):
 def _is_plain(image: np.ndarray) -> bool:
     """Whether an image is 0..1, as files are read: nobody has scaled it, or taken a mean off."""
     return bool(np.min(image) >= 0 and np.max(image) <= 1)
-
-
-def centre(image: np.ndarray, extents: Extents) -> np.ndarray:
-    """The middle (height, width) of an image (height, width, channels)."""
-    height, width = (int(extent) for extent in extents)
-    top, left = (image.shape[0] - height) // 2, (image.shape[1] - width) // 2
-    return image[top : top + height, left : left + width]
