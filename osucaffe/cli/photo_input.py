@@ -110,12 +110,12 @@ class PhotoInput:
 def load_upright(path: str) -> np.ndarray:
     """The pixels of a file as `io.load_pixels` gives them, turned as its EXIF data say."""
     from ..data.folder import orientation, turned
-    from ..files import read_bytes
-    from ..pycaffe.io import load_pixels
+    from ..pycaffe.io import decode_pixels, load_content
 
-    image = load_pixels(path)
+    content = load_content(path)
+    image = decode_pixels(content, path)
     try:
-        lies = orientation(read_bytes(path))
+        lies = orientation(content)
     except UserError:  # no Pillow: JPEGs are read without
         return image
     return np.ascontiguousarray(turned(image, lies))

@@ -11,6 +11,7 @@ import numpy as np
 
 from ..data.datum import decode_image
 from ..errors import UserError, reason
+from ..files import read_file
 from ..proto import array_to_blob, blob_shape, caffe_pb2
 from ..proto import blob_to_array as _blob_to_array
 from .resize import resized, zoomed
@@ -94,14 +95,30 @@ def load_image(filename: str | Path, color: bool = True) -> np.ndarray:
 
 def load_pixels(filename: str | Path) -> np.ndarray:
     """The same as uint8, (height, width, 3 or 1) as the file has it."""
+    return decode_pixels(load_content(filename), filename)
+
+
+def load_content(filename: str | Path) -> bytes:
+    """An image file's bytes. UserError where it cannot be read."""
     try:
-        content = Path(filename).read_bytes()
+        return read_file(filename)
+    except OSError as error:
+        raise _unreadable(filename, error) from None
+
+
+def decode_pixels(content: bytes, filename: str | Path) -> np.ndarray:
+    """What `load_pixels` gives of the bytes of a file of this name."""
+    try:
         pixels = decode_image(memoryview(content), None, red_first=True)
     except (OSError, ValueError) as error:
-        raise UserError(f"{filename}: cannot read it as an image: {reason(error)}") from None
+        raise _unreadable(filename, error) from None
     except UserError as error:
         raise UserError(f"{filename}: {error}") from None
     return pixels[:, :, :3]  # what is behind them is alpha
+
+
+def _unreadable(filename: str | Path, error: Exception) -> UserError:
+    return UserError(f"{filename}: cannot read it as an image: {reason(error)}")
 
 
 def scale_pixels(pixels: np.ndarray, color: bool = True) -> np.ndarray:
