@@ -57,10 +57,7 @@ class HDF5Output(Layer):
 
     def _append(self, values: list[np.ndarray], _: list[np.ndarray]) -> None:
         try:
-            pairs = zip(values, self._blocks, strict=True)
-            _reserve(
-                self.path, sum((len(batch) // rows + 2) * size for batch, (rows, size) in pairs)
-            )
+            _reserve(self.path, sum(map(_needed, values, self._blocks)))
             with h5py.File(self.path, "r+") as file:
                 for name, batch in zip(("data", "label"), values, strict=True):
                     dataset = file[name]
