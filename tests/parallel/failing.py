@@ -46,6 +46,7 @@ def fail(mode: str, solver: Solver, folder: Path) -> None:
         type(solver.group)._enqueues = property(lambda group: True)  # type: ignore[attr-defined]
         solver.backend.store = lambda *given: time.sleep(FOREVER)
     if rank == 0 and mode == "disk":
+        solver._writer.wait()  # of iteration 20: only the next snapshot finds no folder
         folder.rename(folder.with_name("gone"))
     if rank == 0 and mode == "full":
         disk = SimpleNamespace(f_bavail=1, f_frsize=16, f_blocks=9)
