@@ -10,7 +10,6 @@ from typing import Any
 from google.protobuf import text_format
 
 from osucaffe.data.config import DataConfig
-from osucaffe.errors import UserError
 from osucaffe.graph.filter import filter_layers, net_state
 from osucaffe.proto import caffe_pb2
 from osucaffe.solvers import Solver
@@ -26,8 +25,8 @@ ITERATIONS = 100
 def measure(paths: dict[str, Path], readers: list[int], rounds: int) -> dict[str, Any]:
     """Images per second in bf16: with the data on the device, and from the LMDBs, in turns.
 
-    paths: of the raw and of the JPEG records. JPEGs are decoded by a reader on each core, and where
-    nvImageCodec is installed also on the GPU.
+    paths: of the raw and of the JPEG records. JPEGs are decoded by a reader on each core, or on the
+    GPU.
     """
     import cupy
 
@@ -40,10 +39,7 @@ def measure(paths: dict[str, Path], readers: list[int], rounds: int) -> dict[str
         net = _from_database(paths["raw"])
         sides[f"raw, {count} readers"] = _solver(net, Cuda, readers=count)
     sides["JPEG, a reader a core"] = _solver(_from_database(paths["JPEG"]), Cuda)
-    if _has_codec():
-        for decode, name in ("gpu", "decoded on the GPU"), ("both", "by engines and readers"):
-            net = _from_database(paths["JPEG"])
-            sides[f"JPEG, {name}"] = _solver(net, Cuda, decode=decode)
+    sides["JPEG, decoded on the GPU"] = _solver(_from_database(paths["JPEG"]), Cuda, decode="gpu")
     rates: dict[str, list[float]] = {name: [] for name in sides}
     for _ in range(rounds):
         for name, solver in sides.items():
@@ -55,16 +51,6 @@ def measure(paths: dict[str, Path], readers: list[int], rounds: int) -> dict[str
         "runs": {name: [round(rate) for rate in each] for name, each in rates.items()},
         "upload_bytes_per_second": _upload_rate(cupy),
     }
-
-
-def _has_codec() -> bool:
-    from osucaffe.backends.cuda.libraries.nvimagecodec import import_codec
-
-    try:
-        import_codec()
-    except UserError:
-        return False
-    return True
 
 
 def _solver(net: caffe_pb2.NetParameter, backend: Any, **config: Any) -> Solver:

@@ -7,13 +7,13 @@ same where work is done when a step returns.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, BinaryIO, Protocol
 
 import numpy as np
 
 from .random import RandomState
-from .records import ImageDecoder, ImageEngine, RecordCopier
+from .records import ImageDecoder, RecordCopier
 from .tensor import Call, Step, Tensor, sequence
 from .timer import Timer
 from .uploads import Uploads
@@ -49,13 +49,11 @@ class Backend(Protocol):
     raw_records: bool = False
     """Whether it wants records as they are stored, and transforms them itself."""
 
-    @property
-    def image_decoder(self) -> Callable[[], ImageDecoder] | None:
-        """Makes what decodes JPEGs into its own memory, where there is such a thing."""
-        return None
+    def image_decoder(self, *, always: bool) -> ImageDecoder | None:
+        """What decodes JPEGs into its own memory by engines made for it, where it has such.
 
-    def image_engine(self) -> ImageEngine | None:
-        """What decodes JPEGs into its own memory beside all else, where there is such a thing."""
+        always: else by what computes. UserError where it could, but lacks a library.
+        """
         return None
 
     def map_file(self, file: BinaryIO) -> RecordCopier | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -45,34 +44,22 @@ class RecordCopier(Filler, Protocol):
 
 
 class ImageDecoder(Filler, Protocol):
-    """What decodes JPEGs there."""
-
-    takes_all: bool
-    """Whether it decodes what it can; else it leaves some to others as a matter of course."""
+    """What decodes JPEGs there, beside all else."""
 
     def decode(
-        self, jpegs: Sequence[memoryview], parts: Sequence[Part], places: Sequence[int], batch: Any
-    ) -> list[bool]:
-        """Write a part of each JPEG to its place of the batch, blue first. For each, whether it
-        could be decoded and has the extents that its part says."""
-
-
-class ImageEngine(ImageDecoder, Protocol):
-    """What decodes JPEGs beside all else."""
-
-    rate: float
-    """Pixels a second."""
-
-    def decode_at(
         self,
         begins: np.ndarray,
         sizes: np.ndarray,
         parts: np.ndarray,
         places: np.ndarray,
         batch: Any,
-    ) -> list[bool]:
-        """As `decode`, of JPEGs of so many bytes at these addresses of the host's memory. parts:
-        (N, 4, 2)."""
+    ) -> np.ndarray:
+        """Write a part of each JPEG to its place of the batch, blue first. For each, whether it
+        could be decoded.
+
+        begins, sizes: addresses in the host's memory, and bytes. parts: a Part of each, (N, 4, 2),
+        whose extents are those that the JPEG's head says.
+        """
 
     def pin(self, memory: np.ndarray) -> None:
         """Let copies from this memory, which begins with a page and stays, be quick."""

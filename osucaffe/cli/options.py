@@ -186,12 +186,11 @@ def add_data(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--decode",
-        choices=("host", "gpu", "both"),
-        default="host",
-        help="where JPEGs in an LMDB are decoded: by the CPU (host, the default); by the GPU "
-        '(gpu), with nvImageCodec, which pip install "osucaffe[decode13]" (or [decode12]) installs'
-        "; or by the CPU and the JPEG engines of an H100 or H200 together (both), for nets that "
-        "train faster than the CPU decodes",
+        choices=("auto", "host", "gpu"),
+        default="auto",
+        help="what decodes JPEGs in an LMDB that are read anew in each epoch: the CPU (host); the "
+        "GPU (gpu); or, in training on one GPU that has JPEG engines, as an H100 or H200 does, "
+        "these, and else the CPU (auto, the default)",
     )
     parser.add_argument(
         "--cache",

@@ -15,11 +15,12 @@ if TYPE_CHECKING:
 class DataConfig:
     """readers: threads or processes of each layer that reads (None: the layer's own choice).
     skip_bad: leave out records that cannot be used. shuffle: records of a block; the blocks of an
-    LMDB come in another order in each epoch of training (0: key order). decode: what decodes an
-    LMDB's JPEGs: the readers ("host"), the GPU that trains or tests on them ("gpu"), or "both": the
-    readers and, of records that do not stay, a GPU's engines. cache: where records stay once they
-    have been read: "device" (the memory of the backend), "host" (decoded ones, in the host's),
-    "none", or "auto": on a GPU if there is room for all, else decoded ones on the host if there is.
+    LMDB come in another order in each epoch of training (0: key order). decode: what decodes a
+    database's JPEGs that do not stay: the readers ("host"), the GPU that trains or tests on them
+    ("gpu"), or "auto": that GPU's JPEG engines, if it has any, else the readers. cache: where
+    records stay once they have been read: "device" (the memory of the backend), "host" (decoded
+    ones, in the host's), "none", or "auto": on a GPU if there is room for all, else decoded ones on
+    the host if there is.
     sharers: how many processes share the host's memory and its cores. neighbours: other ranks,
     among whose devices records may be divided that do not fit on one. inputs: gives the next batch
     of an Input layer, a buffer for each of its tops (None: they are written to between passes).

@@ -18,7 +18,7 @@ from ..proto import caffe_pb2
 
 # Tags of Datum's fields: field number * 8 + wire type (0 varint, 2 bytes).
 _CHANNELS, _HEIGHT, _WIDTH, _DATA, LABEL_TAG, _ENCODED = 0x08, 0x10, 0x18, 0x22, 0x28, 0x38
-_JPEG, _JPEG_END = b"\xff\xd8\xff", b"\xff\xd9"
+_JPEG = b"\xff\xd8\xff"
 
 
 class Datum(NamedTuple):
@@ -150,21 +150,6 @@ _LARGE, _PIXELS_A_BYTE = 1 << 24, 10_000
 """A blank page may have as many pixels, and a compressed one as many a byte."""
 _FORMATS = ("BMP", "GIF", "JPEG", "JPEG2000", "PNG", "PPM", "SUN", "TIFF", "WEBP")
 """Of images: what OpenCV reads. Pillow would run other programs for some further ones."""
-
-
-def jpeg_shape(data: memoryview, colour: bool | None) -> Shape | None:
-    """The (channels, height, width) that decode_image gives a JPEG (None for another image).
-
-    None too for JPEGs that only some decoders read, or read alike: of four or of RGB components,
-    and those with something behind the end, or without one, which are cut short.
-    Raises ValueError when its head is damaged.
-    """
-    if bytes(data[:3]) != _JPEG or bytes(data[-2:]) != _JPEG_END:
-        return None
-    height, width, space, _ = simplejpeg.decode_jpeg_header(data)
-    if space not in ("Gray", "YCbCr"):
-        return None
-    return 3 if colour or (colour is None and space == "YCbCr") else 1, height, width
 
 
 def _decode_other(data: memoryview, colour: bool | None, red_first: bool) -> np.ndarray:

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any, BinaryIO
 
 import numpy as np
 
-from ..backends.records import ImageDecoder, RecordCopier
+from ..backends.records import Part, RecordCopier
 from ..backends.tensor import Shape
 from ..errors import UserError
 from ..labels import Labels
 from .ahead import BadRecords
-from .datum import Datum, jpeg_shape, parse_datum
+from .datum import Datum, parse_datum
+from .jpeg import plain_shape
 from .kept import Kept
 from .order import first_record, records_at, runs
 from .plain import SMALL, BulkReader, PlainForm
@@ -22,9 +22,10 @@ from .record_database import Database
 from .records import read_record, record_name
 from .transform import Transform, check_size, record_draws
 
-_log = logging.getLogger("osucaffe")
-
 Records = list[tuple[memoryview, memoryview]]
+Take = Callable[[memoryview, Part, int, np.ndarray], bool]
+"""Whether a plain JPEG, of which a part belongs to a place of these images, is left to the caller
+to decode."""
 
 _CACHED = 2 << 20
 """Bytes that are read at once: the core's cache still holds them when they are looked at."""
@@ -49,9 +50,9 @@ class DatumSource:
     raw: whether to give records as they are, for the primitive `transform`. Only bytes can be:
     afterwards `raw` tells whether they are, `raw_shape` their shape, and `interleaved` whether
     that has the channels last, as decoders write them.
-    labels: those that a record may have; decoder: what decodes interleaved records where the
-    batches lie, in memory of its own; copier: what copies records there from `file`, in which they
-    lie as they are; kept: where records stay (set these before the first batch).
+    labels: those that a record may have; copier: what copies records from `file`, in which they
+    lie as they are, to where the batches lie, in memory of its own; kept: where records stay (set
+    these before the first batch).
     """
 
     def __init__(
@@ -71,11 +72,9 @@ class DatumSource:
         self._block = block
         self.bad = bad or BadRecords()
         self.labels = Labels()
-        self.decoder: ImageDecoder | None = None
         self.kept: Kept | None = None
         self.copier: RecordCopier | None = None
         self.file: BinaryIO | None = None
-        self._told = False
         self._start = first_record(seed, rand_skip)
         self._local = _Memory()
         [(key, value)] = database.read(0, 1)
@@ -124,23 +123,30 @@ class DatumSource:
         data = [images, np.empty((len(images), 3), np.int32), other]
         self._fill(position, data, labels, drawn=False)
 
-    def fill(self, position: int, arrays: Sequence[np.ndarray]) -> None:
+    def fill(self, position: int, arrays: Sequence[np.ndarray], take: Take | None = None) -> None:
         """Write the records of the stream from `position` on into a batch.
 
         arrays: data (N, channels, height, width), and labels (N,) if they are wanted. Raw data are
         two arrays: uint8 (N, *raw_shape), and int32 (N, 3), the table of `transform`.
+        take: is asked for each plain JPEG of interleaved records.
         Raises UserError that names the key of a record that is damaged or of another size.
         """
         parts = 2 if self.raw else 1
         data, labels = list(arrays[:parts]), arrays[parts] if len(arrays) > parts else None
-        self._fill(position, data, labels, drawn=self._transform.random)
+        self._fill(position, data, labels, drawn=self._transform.random, take=take)
 
     def _fill(
-        self, position: int, data: list[np.ndarray], labels: np.ndarray | None, *, drawn: bool
+        self,
+        position: int,
+        data: list[np.ndarray],
+        labels: np.ndarray | None,
+        *,
+        drawn: bool,
+        take: Take | None = None,
     ) -> None:
         """`fill`; or where data has a third array, `fill_whole`. drawn: crops and mirrors are."""
         self._database.check()
-        if self.interleaved and not self.decoder:
+        if self.interleaved:
             data[0] = data[0].transpose(0, 3, 1, 2)
         at = 0
         for epoch, start, stop in runs(
@@ -158,15 +164,16 @@ class DatumSource:
             out = [each[piece] for each in data]
             numbers = None if labels is None else labels[piece]
             if not self._fill_at_once(start, stop, draws, out, numbers):
-                step = len(records) if self.decoder else self._at_once
-                for first in range(0, len(records), step):
-                    some = slice(first, first + step)
+                for first in range(0, len(records), self._at_once):
+                    last = min(first + self._at_once, len(records))
+                    some = slice(first, last)
                     self._fill_one_by_one(
-                        self._database.read(start + first, min(start + first + step, stop)),
+                        self._database.read(start + first, start + last),
                         start + first,
                         draws[some].tolist(),
                         [each[some] for each in out],
                         None if numbers is None else numbers[some],
+                        take,
                     )
             at = piece.stop
 
@@ -223,17 +230,14 @@ class DatumSource:
         draws: Sequence[int],
         data: Sequence[np.ndarray],
         labels: np.ndarray | None,
+        take: Take | None,
     ) -> None:
-        left: Sequence[int] = range(len(records))
-        there = self.decoder or self.copier
-        if self.decoder:
-            left = self._decode_there(records, draws, data, labels)
-        for index in left:
-            key, value = records[index]
+        for index, (key, value) in enumerate(records):
+            if take and self._is_taken(take, key, value, index, draws[index], data, labels):
+                continue
             out = [each[index] for each in data]
-            if there:
-                own = self._own_memory()
-                out[0] = own.transpose(2, 0, 1) if self.interleaved else own
+            if self.copier:
+                out[0] = own = self._own_memory()
             try:
                 datum, image = self._usable(key, value, self._memory(out[0]))
             except UserError as error:
@@ -242,52 +246,42 @@ class DatumSource:
             else:
                 if self.kept:
                     self.kept.put(start + index, image, datum.label)
-                if self.decoder and self.decoder.takes_all and not self._told:
-                    self._told = True
-                    _log.warning(
-                        "%s is not for the GPU's decoder (see --decode): the readers decode it, "
-                        "and others like it, which are not named",
-                        self._name(key),
-                    )
             if len(out) > 2 and image.shape != self.record_shape:
                 data[2][index] = 1
                 continue
             self._enter(image, *out[:2], draws[index])
             if labels is not None:
                 labels[index] = datum.label
-            if there:
-                there.put(own, index, data[0])
+            if self.copier:
+                self.copier.put(own, index, data[0])
 
-    def _decode_there(
+    def _is_taken(
         self,
-        records: Records,
-        draws: Sequence[int],
+        take: Take,
+        key: memoryview,
+        value: memoryview,
+        place: int,
+        draw: int,
         data: Sequence[np.ndarray],
         labels: np.ndarray | None,
-    ) -> list[int]:
-        """Let the decoder write what it can to data. Returns which records it leaves: those that
-        are bad in any way are among them, so that they are named as ever."""
-        assert self.decoder
-        left, jpegs, parts, places = [], [], [], []
-        for index, (key, value) in enumerate(records):
-            try:
-                datum = parse_datum(value)
-                shape = jpeg_shape(datum.data, self._transform.colour) if datum.encoded else None
-                if shape is not None:
-                    self._check(key, datum.label, shape)
-            except (ValueError, UserError):
-                shape = None
+    ) -> bool:
+        """Whether a record is taken; then all else that belongs to it is written. One that is bad
+        in any way is not, so that it is named as ever."""
+        try:
+            datum = parse_datum(value)
+            shape = plain_shape(datum.data, self._transform.colour) if datum.encoded else None
             if shape is None:
-                left.append(index)
-                continue
-            part, data[1][index] = self._transform.part(shape, self.record_shape, draws[index])
-            if labels is not None:
-                labels[index] = datum.label
-            jpegs.append(datum.data)
-            parts.append(part)
-            places.append(index)
-        done = self.decoder.decode(jpegs, parts, places, data[0]) if jpegs else []
-        return sorted(left + [place for place, ok in zip(places, done, strict=True) if not ok])
+                return False
+            self._check(key, datum.label, shape)
+        except (ValueError, UserError):
+            return False
+        part, choice = self._transform.part(shape, self.record_shape, draw)
+        if not take(datum.data, part, place, data[0]):
+            return False
+        data[1][place] = choice
+        if labels is not None:
+            labels[place] = datum.label
+        return True
 
     def _memory(self, out: np.ndarray) -> np.ndarray | None:
         """Where to decode an image: into the batch, if it goes there as it is."""

@@ -1,7 +1,7 @@
-"""Owns batches of JPEGs that the readers and engines of a device decode together.
+"""Owns batches of JPEGs that a device decodes, and the readers what it cannot.
 
-Reader processes make a batch ready: they decode some of its records, and put the others where their
-pixels will be as they are. So all that is left to do for each of these here is to pass it on.
+Readers make a batch ready: they put JPEGs where their pixels will be, as they are, and decode the
+others. So all that is left to do for each of these here is to pass it on.
 """
 
 from __future__ import annotations
@@ -15,35 +15,30 @@ from typing import Any
 
 import numpy as np
 
-from ..backends.records import ImageEngine, Part
+from ..backends.records import ImageDecoder, Part
 from ..backends.tensor import Shape
 from .ahead import BadRecords
-from .pipeline import Buffer, Pipeline, Threads
-from .processes import Processes
+from .pipeline import Buffer, Pipeline, Threads, Workers
 from .source import DatumSource
 
 _log = logging.getLogger("osucaffe")
 
-CORE_RATE = 1000 * 256 * 256
-"""Pixels a second that a core decodes while a GPU trains, and hands on what others decode."""
 ABOUT = 9
 """Numbers that tell of a record: the bytes of its JPEG (0: it is decoded), and its Part."""
-_AHEAD = 6
-"""Batches that are decoded ahead, and threads that let the engines do it."""
+_AHEAD = 4
+"""Batches that are decoded ahead, and threads that see to it."""
 _REFUSED = 0.25
-"""Of what the engines were given; where they refuse more, they are given nothing any more."""
+"""Of what the decoder was given; where it refuses more, it is given nothing any more."""
 
 
 class Staging:
-    """A source whose batches have some records as JPEGs, for others to decode (in readers).
+    """A source whose batches have plain JPEGs as they are, for others to decode.
 
-    share: of each part of a batch, how much. The same records for the same share and parts.
+    hands_on: whether they do.
     """
 
-    takes_all = False
-
-    def __init__(self, source: DatumSource, share: float) -> None:
-        self.source, self.share = source, share
+    def __init__(self, source: DatumSource) -> None:
+        self.source, self.hands_on = source, True
 
     @property
     def bad(self) -> BadRecords:
@@ -52,58 +47,44 @@ class Staging:
 
     def fill(self, position: int, arrays: Sequence[np.ndarray]) -> None:
         """As the source's; behind its arrays, int32 (N, ABOUT)."""
-        self._raw, self._about = arrays[0], arrays[-1]
-        self._about[:] = 0
-        self._left = round(self.share * len(self._raw))
-        self.source.decoder = self
-        self.source.fill(position, arrays[:-1])
+        raw, about = arrays[0], arrays[-1]
+        about[:] = 0
 
-    # -- as the source's decoder, in a reader ------------------------------------------------------
+        def take(jpeg: memoryview, part: Part, place: int, images: np.ndarray) -> bool:
+            place += (images.ctypes.data - raw.ctypes.data) // raw.strides[0]
+            row = raw[place].reshape(-1)
+            if len(jpeg) > len(row):
+                return False
+            row[: len(jpeg)] = jpeg
+            about[place] = (len(jpeg), *chain(*part))
+            return True
 
-    def decode(
-        self, jpegs: Sequence[memoryview], parts: Sequence[Part], places: Sequence[int], batch: Any
-    ) -> list[bool]:
-        first = (batch.ctypes.data - self._raw.ctypes.data) // self._raw.strides[0]
-        done = []
-        for jpeg, part, place in zip(jpegs, parts, places, strict=True):
-            row = self._raw[first + place].reshape(-1)
-            done.append(self._left > 0 and len(jpeg) <= len(row))
-            if done[-1]:
-                self._left -= 1
-                row[: len(jpeg)] = jpeg
-                self._about[first + place] = (len(jpeg), *chain(*part))
-        return done
-
-    def put(self, image: np.ndarray, place: int, batch: Any) -> None:
-        batch[place] = image
-
-    def allocate(self, shape: Shape) -> Any:
-        return np.empty(shape, np.uint8)
+        self.source.fill(position, arrays[:-1], take if self.hands_on else None)
 
 
 class DecodedBatches(Pipeline):
-    """The batches of a Staging, decoded by an engine into memory of its own.
+    """The batches of a Staging, decoded by a device into memory of its own.
 
     shapes, dtypes: of a batch: raw records (N, height, width, channels), the table of `transform`,
-    and the labels, if they are wanted. first: makes the first of these, in the engine's memory.
-    readers: processes that make `depth` batches ready for it.
+    and the labels, if they are wanted. first: makes the first of these, in the device's memory.
+    readers: how many make `depth` batches ready for it, and workers what these are.
     """
 
     def __init__(
         self,
         source: DatumSource,
-        engine: ImageEngine,
+        decoder: ImageDecoder,
         shapes: Sequence[Shape],
         *,
         dtypes: Sequence[str],
         first: Callable[[Shape, str], Buffer],
         readers: int,
+        workers: Callable[..., Workers],
         depth: int,
         title: str,
     ) -> None:
-        share = engine.rate / (engine.rate + readers * CORE_RATE)
-        _log.info("%s: the GPU's engines decode %.0f %% of it (--decode)", title, 100 * share)
-        self._staging, self._engine, self._title = Staging(source, share), engine, title
+        _log.info("%s: the GPU decodes its JPEGs (--decode)", title)
+        self._staging, self._decoder, self._title = Staging(source), decoder, title
         self._staged = Pipeline(
             self._staging.fill,
             [*shapes, (shapes[0][0], ABOUT)],
@@ -111,7 +92,7 @@ class DecodedBatches(Pipeline):
             depth=depth,
             held=_AHEAD + 1,  # as many as may be taken before the first of them is decoded
             threads=readers,
-            workers=Processes,
+            workers=workers,
         )
         self._turn = threading.Condition()
         self._next = 0
@@ -172,39 +153,39 @@ class DecodedBatches(Pipeline):
         raw, *told, about = self._take(position)
         for target, array in zip(others, told, strict=True):
             target[...] = array
-        self._engine.pin(raw)
+        self._decoder.pin(raw)
         sizes = about[:, 0]
         edges = np.flatnonzero(np.diff(sizes == 0, prepend=False, append=False))
         for start, stop in edges.reshape(-1, 2).tolist():
-            self._engine.put(raw[start:stop], start, images)
+            self._decoder.put(raw[start:stop], start, images)
         places = np.flatnonzero(sizes)
         if not len(places):
             return
         begins = raw.ctypes.data + places * raw.strides[0]
         parts = about[places, 1:].reshape(-1, 4, 2)
-        done = self._engine.decode_at(begins, sizes[places], parts, places, images)
-        refused = places[~np.array(done)].tolist()
+        done = self._decoder.decode(begins, sizes[places], parts, places, images)
+        refused = places[~done].tolist()
         for place in refused:
             self._decode_here(position + place, place, arrays)
         if len(refused) > _REFUSED * len(places):
             self._give_up()
 
     def _decode_here(self, position: int, place: int, arrays: Sequence[Any]) -> None:
-        """Decode what an engine cannot, or say what is wrong with it."""
+        """Decode what the decoder cannot, or say what is wrong with it."""
         images, *others = arrays
         own = [np.empty((1, *images.shape[1:]), np.uint8)]
         own += [np.empty((1, *each.shape[1:]), each.dtype) for each in others]
         self._staging.source.fill(position, own)
-        self._engine.put(own[0], place, images)
+        self._decoder.put(own[0], place, images)
         for target, array in zip(others, own[1:], strict=True):
             target[place] = array[0]
 
     def _give_up(self) -> None:
         with self._turn:
-            if self._staging.share:
-                self._staging.share = 0
+            if self._staging.hands_on:
+                self._staging.hands_on = False
                 self._staged.close()  # the readers start anew, and decode all
                 _log.info(
-                    "%s: the GPU's engines refuse many of its JPEGs: the readers decode all",
+                    "%s: the GPU's decoder refuses many of its JPEGs: the readers decode all",
                     self._title,
                 )

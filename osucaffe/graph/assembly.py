@@ -51,7 +51,7 @@ def assemble(
         _refuse_unread(layer)
         _refuse_infinite(layer)
         layer.backend, layer.data_config = backend, data_config
-        layer.raw_records, layer.image_decoder = backend.raw_records, backend.image_decoder
+        layer.raw_records = backend.raw_records
         tops = _set_up(layer, [parts.blobs[name].shape for name in layer_param.bottom])
         _add_layer(parts, layer, tops, inspectable)
     _find_ends(parts)

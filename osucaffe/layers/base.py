@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, TypeVar
 
 from ..backends.primitives import Program
-from ..backends.records import ImageDecoder
 from ..backends.tensor import Shape, Tensor
 from ..blob import Blob
 from ..data.config import DataConfig
@@ -90,8 +89,6 @@ class Layer:
     """How it is to read, if it does (set by the net)."""
     raw_records: bool = False
     """The backend wants records as they are stored, to transform them itself (set by the net)."""
-    image_decoder: Callable[[], ImageDecoder] | None = None
-    """Makes what decodes JPEGs into the backend's memory, where it can (set by the net)."""
 
     def __init__(self, param: caffe_pb2.LayerParameter, phase: str, *, key: int = 0, seed: int = 0):
         """key: a number of its own for random draws; seed: the net's."""

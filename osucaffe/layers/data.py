@@ -21,8 +21,6 @@ from .feed import Feed, feed
 from .images import Images
 
 _COPYING = 4
-_DECODING = 2
-"""Threads with a decoder: one reads a batch while the other's is decoded."""
 
 
 @register("Data")
@@ -50,22 +48,15 @@ class Data(Images):
             bad=BadRecords(skip=self.data_config.skip_bad),
             raw=self.takes_raw,
         )
-        if self.data_config.decode == "gpu" and source.interleaved and self.image_decoder:
-            source.decoder = self.image_decoder()
-        engine = None
-        if self.data_config.decode == "both" and source.interleaved and database.shared:
-            engine = self.backend.image_engine
         # A few threads copy raw records as fast as the memory can; decoding is worth all cores.
         threads = usable_cores() if source.encoded else min(_COPYING, usable_cores())
         return self.images(
             source,
             transform,
             batch=param.batch_size,
-            threads=_DECODING if source.decoder else threads,
+            threads=threads,
             depth=param.prefetch,
             decodes=source.encoded and database.shared,
-            decoder=source.decoder,
-            engine=engine if param.prefetch else None,
         )
 
     def _check(self, param: caffe_pb2.DataParameter) -> None:

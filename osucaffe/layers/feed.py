@@ -83,11 +83,11 @@ class Stream(Feed):
         """What the log calls it: the nets of a solver may each have a layer of this name."""
         return f"{self.title}, {self.phase}"
 
-    def readers(self, most: int, spare: float = 0) -> int:
+    def readers(self, most: int) -> int:
         """How many shall read: --readers, else at most so many, and this process's share of the
-        cores without what is to spare of it."""
+        cores."""
         share = (os.cpu_count() or 1) // self.data_config.sharers
-        return self.data_config.readers or min(most, max(1, share - int(spare * share)))
+        return self.data_config.readers or max(1, min(most, share))
 
     def pipeline(
         self,
@@ -147,8 +147,7 @@ class Stream(Feed):
 
     @functools.cached_property
     def _waited(self) -> Waiting:
-        decodes = self.data_config.decode == "host" and self.image_decoder is not None
-        return Waiting(self.stream_title, "--readers" + " and --decode" * decodes)
+        return Waiting(self.stream_title, "--readers")
 
     def split(self, rank: int, ranks: int) -> None:
         super().split(rank, ranks)

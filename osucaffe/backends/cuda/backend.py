@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -21,7 +21,7 @@ from .convolution.cudnn import CudnnPlans
 from .convolution.gemm import Products
 from .layout import ITEM_BYTES, Layout, dtype_of, from_bfloat16, to_bfloat16, with_layout
 from .libraries import cudnn
-from .libraries.nvimagecodec import Decoder, find_engine
+from .libraries.jpegs import Decoder, find_decoder
 from .passes.convert import convert
 from .runtime.background import shared_interpreter
 from .runtime.compile import Kernel, kernel, texts
@@ -87,6 +87,7 @@ class Cuda(Backend):
         self._tables: list[Any] = []
         self._copies: dict[int, tuple[Tensor, Tensor]] = {}
         self._copied_arenas: dict[int, tuple[Tensor, Tensor]] = {}
+        self._image_decoders: dict[bool, Decoder | None] = {}
 
     @functools.cached_property
     def cudnn(self) -> CudnnPlans:
@@ -113,14 +114,6 @@ class Cuda(Backend):
     @functools.cached_property
     def _set_step(self) -> Kernel:
         return kernel("values", "set_step")
-
-    @functools.cached_property
-    def _decoder(self) -> Decoder:
-        return Decoder(self)
-
-    @functools.cached_property
-    def _engine(self) -> Decoder | None:
-        return find_engine(self)
 
     @functools.cached_property
     def trial_source(self) -> int:
@@ -207,14 +200,11 @@ class Cuda(Backend):
         self._copy(address, np.ascontiguousarray(table))
         return address
 
-    @property
-    def image_decoder(self) -> Callable[[], Decoder]:
-        """Makes what decodes JPEGs into this device's memory."""
-        return lambda: self._decoder
-
-    def image_engine(self) -> Decoder | None:
-        """The device's own engines, of which the multiprocessors take no notice, if it has any."""
-        return self._engine
+    def image_decoder(self, *, always: bool) -> Decoder | None:
+        """The device's JPEG engines, if it has any; always: else its multiprocessors."""
+        if always not in self._image_decoders:
+            self._image_decoders[always] = find_decoder(self, always=always)
+        return self._image_decoders[always]
 
     def map_file(self, file: BinaryIO) -> MappedFile | None:
         """What copies records from a file into this device's memory; None where it cannot be."""
@@ -346,7 +336,7 @@ class Cuda(Backend):
 
     def arrange(self, calls: Sequence[tuple[Call, Step]]) -> list[Step]:
         """The steps of the calls in their order, where those that may run beside others do."""
-        return arrange(self, calls)
+        return arrange(self, calls, gives_way=any(self._image_decoders.values()))
 
     def low_priority(self, step: Step) -> Step:
         """A step that runs another behind what is enqueued so far, in the room that what follows

@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import importlib.util
 from collections.abc import Mapping, Sequence
 from ctypes import byref, c_int, c_int64, c_void_p
-from pathlib import Path
 from typing import Any
 
 from ....errors import UserError
@@ -30,6 +28,7 @@ from .cudnn_enums import (
     Status,
     Type,
 )
+from .wheel import open_library
 
 FIRST, END = 91300, 100000
 """The versions that are accepted: from 9.13 on, before 10 (major * 10000 + minor * 100 + patch)."""
@@ -70,22 +69,13 @@ def load_brief() -> ctypes.PyDLL:
 
 
 def _open() -> ctypes.CDLL:
-    try:  # of the wheel, where there is one
-        spec = importlib.util.find_spec("nvidia.cudnn")
-    except ModuleNotFoundError:
-        spec = None
-    folders = spec.submodule_search_locations if spec else None
-    names = [str(Path(folder) / "lib" / "libcudnn.so.9") for folder in folders or ()]
-    said = ""
-    for name in [*filter(lambda name: Path(name).exists(), names), "libcudnn.so.9"]:
-        try:
-            return ctypes.CDLL(name)
-        except OSError as error:
-            said = said or str(error)
-    raise UserError(
-        f'a GPU needs cuDNN 9 ({said}): pip install "osucaffe[cuda13]" (or [cuda12]) brings it, or '
-        "put the folder of libcudnn.so.9 into LD_LIBRARY_PATH"
-    )
+    try:
+        return open_library("nvidia.cudnn", "libcudnn.so.9")
+    except OSError as error:
+        raise UserError(
+            f'a GPU needs cuDNN 9 ({error}): pip install "osucaffe[cuda13]" (or [cuda12]) brings '
+            "it, or put the folder of libcudnn.so.9 into LD_LIBRARY_PATH"
+        ) from None
 
 
 def version() -> str:

@@ -1,4 +1,4 @@
-"""Owns what tests of decoding on GPUs share: nvImageCodec or a stand-in, databases of images."""
+"""Owns what tests of decoding on GPUs share: nvJPEG or a stand-in, databases of images."""
 
 from __future__ import annotations
 
@@ -9,21 +9,24 @@ from typing import Any
 import pytest
 
 from osucaffe.backends.cuda import Cuda
-from osucaffe.backends.cuda.libraries import nvimagecodec
+from osucaffe.backends.cuda.libraries import nvjpeg
 from osucaffe.data.database import record_key, write_database
 from osucaffe.proto import caffe_pb2
 
 from ..simulated import simulate
-from .fake_codec import CODEC, FakeCodec
+from .fake_nvjpeg import FakeLane
 
 
 @pytest.fixture
-def codec(monkeypatch: pytest.MonkeyPatch) -> FakeCodec:
+def lane(monkeypatch: pytest.MonkeyPatch) -> type[FakeLane]:
+    """What decodes on a simulated GPU."""
+
+    class Lane(FakeLane):
+        pass
+
     simulate(monkeypatch)
-    codec = FakeCodec()
-    monkeypatch.setattr(nvimagecodec, "load", lambda: codec)
-    monkeypatch.setattr(nvimagecodec, "Decoding", codec.decoding)
-    return codec
+    monkeypatch.setattr(nvjpeg, "Lane", Lane)
+    return Lane
 
 
 @pytest.fixture
@@ -41,5 +44,4 @@ def database(tmp_path: Path) -> Callable[[list[bytes]], Path]:
 
 @pytest.fixture
 def gpu() -> Any:
-    pytest.importorskip(CODEC)
     return Cuda()

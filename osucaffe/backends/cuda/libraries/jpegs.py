@@ -1,0 +1,198 @@
+"""Owns decoding JPEGs on the GPU, by nvJPEG, into batches that lie there."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+import threading
+import weakref
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import simplejpeg
+
+from ....errors import UserError
+from ...tensor import Shape
+from . import nvjpeg
+from .nvjpeg import GPU_HYBRID, HARDWARE, IMAGE, NvjpegError
+
+if TYPE_CHECKING:
+    from ..backend import Cuda
+
+_LANES = {HARDWARE: 2, GPU_HYBRID: 4}
+"""That decode at once. On an H200 one has the engines decode 54,700 images of 60 kB a second while
+nothing else runs, but 36,000 beside the training of AlexNet, and two 47,400; three are slower. Of
+the multiprocessors one gets 14,200, two get 24,400 and four 39,200."""
+_log = logging.getLogger("osucaffe")
+
+
+def find_decoder(backend: Cuda, *, always: bool) -> Decoder | None:
+    """What decodes with the GPU's engines; None where it has none, or there is no nvJPEG.
+
+    always: else with the multiprocessors. UserError where there is no nvJPEG.
+    """
+    backend.device.use()
+    try:
+        return Decoder(backend, HARDWARE)
+    except UserError as error:
+        if always:
+            raise
+        _log.info("The CPU decodes JPEGs: %s", error)
+    except NvjpegError:
+        if always:
+            return Decoder(backend, GPU_HYBRID)
+    return None
+
+
+class Turn(NamedTuple):
+    """What one call at a time decodes with."""
+
+    lane: nvjpeg.Lane
+    stream: Any
+    done: Any
+    """An event to wait for, asleep."""
+    beside: list[Any]
+    """Memory on the GPU for images of which a part is wanted, once there were such."""
+
+
+class Decoder:
+    """Decodes JPEGs on a backend's GPU, for any threads. NvjpegError where it cannot."""
+
+    def __init__(self, backend: Cuda, kind: int) -> None:
+        self._backend, self._kind = backend, kind
+        self._pinned: set[int] = set()
+        self._runtime = backend.cupy.cuda.runtime
+        self._copies = backend.cupy.cuda.Stream(non_blocking=True)
+        self._turns: list[Turn] = []
+        self._free = threading.BoundedSemaphore(_LANES[kind])
+        self._check()
+
+    def allocate(self, shape: Shape) -> Any:
+        """Memory on the GPU for a batch: uint8 of this shape."""
+        memory = self._backend.allocate(math.prod(shape)).reshape(shape)
+        self._backend.synchronize()  # what had it before may be at work on another stream
+        return memory
+
+    def decode(
+        self,
+        begins: np.ndarray,
+        sizes: np.ndarray,
+        parts: np.ndarray,
+        places: np.ndarray,
+        batch: Any,
+    ) -> np.ndarray:
+        """Decode parts of JPEGs to places of a batch; returns, for each, whether it is done.
+
+        begins, sizes: addresses in the host's memory, and bytes. parts: a Part of each, (N, 4, 2),
+        with the extents that its head says. batch: uint8 (N, height, width, channels) of
+        `allocate`'s; three channels come blue first.
+        """
+        _, height, width, channels = batch.shape
+        start, row = int(batch.data.ptr), width * channels
+        images = np.zeros(len(begins), IMAGE)
+        images["channel"][:, 0] = start + places * (height * row)
+        images["pitch"][:, 0] = row
+        whole = np.array([(height, width), (0, 0), (0, 0), (height, width)])
+        others = np.flatnonzero((parts != whole).any(axis=(1, 2)))
+        with self._turn() as turn:
+            if len(others):  # they are decoded beside the batch, and a part of each is copied
+                extents = parts[others, 0]
+                ends = np.cumsum(extents[:, 0] * extents[:, 1] * channels)
+                address = self._beside(turn, int(ends[-1]))
+                images["channel"][others, 0] = address + np.append(0, ends[:-1])
+                images["pitch"][others, 0] = extents[:, 1] * channels
+            done = self._decode(turn, begins, sizes, images, channels)
+            for number in others.tolist():
+                if not done[number]:
+                    continue
+                address, apart = images["channel"][number, 0], images["pitch"][number, 0]
+                _, (top, left), (to_top, to_left), (high, wide) = parts[number].tolist()
+                self._runtime.memcpy2DAsync(
+                    start + (int(places[number]) * height + to_top) * row + to_left * channels,
+                    row,
+                    int(address) + top * int(apart) + left * channels,
+                    int(apart),
+                    wide * channels,
+                    high,
+                    self._runtime.memcpyDeviceToDevice,
+                    turn.stream.ptr,
+                )
+            turn.done.record(turn.stream)
+            turn.done.synchronize()
+        return done
+
+    def _decode(
+        self, turn: Turn, begins: np.ndarray, sizes: np.ndarray, images: np.ndarray, channels: int
+    ) -> np.ndarray:
+        """Decode all, or all but those that cannot be: found by halves, as a call does not tell."""
+        if turn.lane.decode(begins, sizes, images, channels, turn.stream.ptr):
+            return np.ones(len(begins), bool)
+        if len(begins) == 1:
+            return np.zeros(1, bool)
+        half = len(begins) // 2
+        return np.concatenate(
+            [
+                self._decode(turn, begins[some], sizes[some], images[some], channels)
+                for some in (slice(half), slice(half, None))
+            ]
+        )
+
+    def _beside(self, turn: Turn, nbytes: int) -> int:
+        """The address of so many bytes of its own."""
+        if not turn.beside or turn.beside[0].nbytes < nbytes:
+            turn.beside[:] = [self.allocate((2 * nbytes,))]  # others may be larger
+        return int(turn.beside[0].data.ptr)
+
+    def pin(self, memory: np.ndarray) -> None:
+        """Pin memory of the host's that begins with a page and stays."""
+        address = memory.ctypes.data
+        if address not in self._pinned:
+            self._backend.device.use()
+            self._pinned.add(address)
+            unpin = weakref.finalize(memory, self._unpin, address)
+            unpin.atexit = False
+            with contextlib.suppress(self._runtime.CUDARuntimeError):  # copies are only slower
+                self._runtime.hostRegister(address, memory.nbytes, 0)
+
+    def _unpin(self, address: int) -> None:
+        self._pinned.discard(address)
+        with contextlib.suppress(self._runtime.CUDARuntimeError):
+            self._runtime.hostUnregister(address)
+
+    def put(self, image: np.ndarray, place: int, batch: Any) -> None:
+        """Copy decoded images (..., height, width, channels) to a place of a batch and those
+        behind it."""
+        self._backend.device.use()
+        kind = self._runtime.memcpyHostToDevice
+        address = int(batch.data.ptr) + place * (batch.nbytes // len(batch))
+        memory = image.ctypes.data
+        self._runtime.memcpyAsync(address, memory, image.nbytes, kind, self._copies.ptr)
+        self._copies.synchronize()
+
+    @contextlib.contextmanager
+    def _turn(self) -> Iterator[Turn]:
+        """What the calling thread decodes with, when it is its turn."""
+        self._backend.device.use()  # each thread has a current device of its own
+        with self._free:
+            turn = self._turns.pop() if self._turns else self._new_turn()
+            try:
+                yield turn
+            finally:
+                self._turns.append(turn)
+
+    def _new_turn(self) -> Turn:
+        cuda = self._backend.cupy.cuda
+        done = cuda.Event(block=True, disable_timing=True)
+        return Turn(nvjpeg.Lane(self._kind), cuda.Stream(non_blocking=True), done, [])
+
+    def _check(self) -> None:
+        """NvjpegError where it decodes nothing, whatever it has said so far."""
+        jpeg = simplejpeg.encode_jpeg(np.zeros((256, 256, 3), np.uint8), colorspace="RGB")
+        begins = np.array([np.frombuffer(jpeg, np.uint8).ctypes.data])
+        part = np.array([[(256, 256), (0, 0), (0, 0), (256, 256)]])
+        memory = self.allocate((1, 256, 256, 3))
+        done = self.decode(begins, np.array([len(jpeg)]), part, np.array([0]), memory)
+        if not done.all():
+            raise NvjpegError("nvJPEG decodes no JPEG")
