@@ -145,14 +145,14 @@ def resident(job: dict[str, Any], precision: str) -> float:
 
 
 def sides(name: str, gpus: int, precision: str) -> Iterator[tuple[str, list[str]]]:
-    """osucaffe's: as typed, and as for a set that fits into no GPU, also without JPEG engines."""
+    """osucaffe's: as typed, and as for a set that fits into no GPU, also with JPEG engines."""
     flags = [] if not gpus or precision == "tf32" else ["--precision", precision]
     yield "osucaffe", flags
     if gpus and name != "LeNet, MNIST":
         yield "osucaffe, --cache none", [*flags, "--cache", "none"]
         if name.endswith("JPEG"):
-            host = ["--cache", "none", "--decode", "host"]
-            yield "osucaffe, --cache none --decode host", [*flags, *host]
+            engines = ["--cache", "none", "--decode", "gpu"]
+            yield "osucaffe, --cache none --decode gpu", [*flags, *engines]
 
 
 def measure(

@@ -189,8 +189,9 @@ def add_data(parser: argparse.ArgumentParser) -> None:
         choices=("auto", "host", "gpu"),
         default="auto",
         help="what decodes JPEGs in an LMDB that are read anew in each epoch: the CPU (host); the "
-        "GPU (gpu); or, in training on one GPU that has JPEG engines, as an H100 or H200 does, "
-        "these, and else the CPU (auto, the default)",
+        "GPU (gpu), which is faster for nets like AlexNet; or the CPU, but where it has fewer than "
+        "16 cores and the only GPU has JPEG engines, as an H100 or H200 does, these (auto, the "
+        "default)",
     )
     parser.add_argument(
         "--cache",

@@ -147,7 +147,12 @@ class Stream(Feed):
 
     @functools.cached_property
     def _waited(self) -> Waiting:
-        return Waiting(self.stream_title, "--readers")
+        return Waiting(self.stream_title, self.remedy)
+
+    @property
+    def remedy(self) -> str:
+        """The options that may help where the net waits for its records."""
+        return "--readers"
 
     def split(self, rank: int, ranks: int) -> None:
         super().split(rank, ranks)

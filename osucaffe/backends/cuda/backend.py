@@ -336,7 +336,7 @@ class Cuda(Backend):
 
     def arrange(self, calls: Sequence[tuple[Call, Step]]) -> list[Step]:
         """The steps of the calls in their order, where those that may run beside others do."""
-        return arrange(self, calls, gives_way=any(self._image_decoders.values()))
+        return arrange(self, calls)
 
     def low_priority(self, step: Step) -> Step:
         """A step that runs another behind what is enqueued so far, in the room that what follows

@@ -106,16 +106,3 @@ def test_lower_precisions_learn_nearly_the_same(precision: str, bound: float) ->
     change = np.concatenate([(a - b).ravel() for a, b in zip(wanted, start, strict=True)])
     error = np.concatenate([(a - b).ravel() for a, b in zip(found, wanted, strict=True)])
     assert np.linalg.norm(error) <= 3 * bound * np.linalg.norm(change)
-
-
-def test_graphs_that_give_way_compute_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    from osucaffe.backends.cuda.runtime import graphs
-
-    monkeypatch.setattr(graphs, "FORKS", 1)
-    backend = gpu()  # one, so that both take the same plans of cuDNN and cuBLAS
-    whole, loss = train(backend, "momentum: 0.9", 6)
-    backend._image_decoders[False] = object()
-    divided, same = train(backend, "momentum: 0.9", 6)
-    assert loss == same
-    for one, other in zip(whole, divided, strict=True):
-        np.testing.assert_array_equal(one, other)

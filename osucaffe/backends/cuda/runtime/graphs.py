@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from ...tensor import Call, Step, sequence
@@ -11,10 +10,6 @@ from ...tensor import Call, Step, sequence
 if TYPE_CHECKING:
     from ..backend import Cuda
 
-FORKS = 8
-"""Calls beside others in a graph that gives way. While one with many runs, streams outside it get
-next to nothing done: JPEG engines decode 2,800 images a second beside GoogLeNet's 57, and 49,000
-beside none."""
 _captures: list[Any] = []
 """The streams that are being captured."""
 
@@ -37,19 +32,9 @@ def captured(stream: Any, run: Callable[[], None]) -> Any:
     return graph
 
 
-def end_of_graph() -> None:
-    """A step that does nothing: what follows it is captured as another graph."""
-
-
 def capture(backend: Cuda, steps: Sequence[Step]) -> Step:
     """A step that runs these steps: as they are the first time (libraries load what they need
-    lazily, which a capture forbids), captured and replayed as CUDA graphs from then on."""
-    ends = [index for index, step in enumerate(steps) if step is end_of_graph]
-    edges = pairwise([-1, *ends, len(steps)])
-    return sequence([_capture(backend, steps[start + 1 : end]) for start, end in edges])
-
-
-def _capture(backend: Cuda, steps: Sequence[Step]) -> Step:
+    lazily, which a capture forbids), captured and replayed as one CUDA graph from then on."""
     run = sequence(steps)
     graph: Any = None
     warm = False
@@ -68,22 +53,14 @@ def _capture(backend: Cuda, steps: Sequence[Step]) -> Step:
     return step
 
 
-def arrange(
-    backend: Cuda, calls: Sequence[tuple[Call, Step]], *, gives_way: bool = False
-) -> list[Step]:
+def arrange(backend: Cuda, calls: Sequence[tuple[Call, Step]]) -> list[Step]:
     """The steps in their order; those that may overlap others go to the side stream.
 
-    The main stream waits for such a step before the first call that it may not overlap. gives_way:
-    graphs end after FORKS of them, if they only compute, so that other streams get their turn.
+    The main stream waits for such a step before the first call that it may not overlap.
     """
     steps: list[Step] = []
     waited: list[tuple[int, Any]] = []  # before which call, for which event
-    forks = 0
-    gives_way = gives_way and not any(call.settings.get("overlap") for call, _ in calls)
     for index, (call, step) in enumerate(calls):
-        if gives_way and forks == FORKS:
-            steps += [*[_wait(backend, event) for _, event in waited[-1:]], end_of_graph]
-            waited, forks = [], 0
         due = [event for place, event in waited if place <= index]
         waited = [(place, event) for place, event in waited if place > index]
         steps += [_wait(backend, event) for event in due[-1:]]
@@ -93,7 +70,6 @@ def arrange(
                 on_other_stream(backend, backend.overlap_stream, step, done := _event(backend))
             )
             waited.append((index + overlap + 1, done))
-            forks += 1
         else:
             steps.append(step)
     return steps + [_wait(backend, event) for _, event in waited[-1:]]

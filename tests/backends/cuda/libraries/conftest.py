@@ -11,10 +11,17 @@ import pytest
 from osucaffe.backends.cuda import Cuda
 from osucaffe.backends.cuda.libraries import nvjpeg
 from osucaffe.data.database import record_key, write_database
+from osucaffe.layers import images
 from osucaffe.proto import caffe_pb2
 
 from ..simulated import simulate
 from .fake_nvjpeg import FakeLane
+
+
+@pytest.fixture(autouse=True)
+def few_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A GPU's engines decode by default."""
+    monkeypatch.setattr(images, "_ENOUGH_CORES", 1 << 10)
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ import pytest
 import simplejpeg
 from google.protobuf import text_format
 
+from osucaffe.backends.cores import usable_cores
 from osucaffe.backends.cuda import Cuda
 from osucaffe.backends.cuda.libraries import nvjpeg
 from osucaffe.backends.cuda.libraries.jpegs import Decoder
@@ -21,6 +22,7 @@ from osucaffe.data import processes
 from osucaffe.data.config import DataConfig
 from osucaffe.data.staging import DecodedBatches
 from osucaffe.errors import UserError
+from osucaffe.layers import images
 from osucaffe.net import Net
 from osucaffe.proto import caffe_pb2
 
@@ -37,6 +39,7 @@ def build(
     transform: str,
     *,
     decode: str,
+    there: bool | None = None,
     backend: Any = None,
     kind: str = "LMDB",
     **config: Any,
@@ -49,8 +52,8 @@ def build(
     param = text_format.Parse(text, caffe_pb2.NetParameter())
     config = DataConfig(decode=decode, **config)
     net = Net(param, backend=backend or Cuda(graphs=False), seed=4, data_config=config)
-    is_there = isinstance(net.layers[0]._pipeline, DecodedBatches)
-    assert is_there == (decode != "host" and "raw" not in str(path))
+    expected = decode != "host" and "raw" not in str(path) if there is None else there
+    assert isinstance(net.layers[0]._pipeline, DecodedBatches) == expected
     return net
 
 
@@ -185,6 +188,23 @@ def test_raw_records_need_no_decoder(lane: type[FakeLane]) -> None:
     assert_same(nets)
     assert lane.decoded == 0
     close(nets)
+
+
+def test_many_cores_decode_by_default(
+    lane: type[FakeLane], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, cores = FORMATS / "jpeg6_lmdb", usable_cores()
+    for decode, enough, sharers, there in (
+        ("auto", cores, 1, False),
+        ("auto", cores + 1, 1, True),
+        ("auto", cores, 2, True),
+        ("gpu", 1, 1, True),
+        ("host", cores + 1, 1, False),
+    ):
+        monkeypatch.setattr(images, "_ENOUGH_CORES", enough)
+        net = build(path, "", decode=decode, there=there, sharers=sharers)
+        assert net.layers[0].remedy == "--readers" + " and --decode" * (not there)
+        net.layers[0].close()
 
 
 def test_a_gpu_without_engines(lane: type[FakeLane], database: Any) -> None:
