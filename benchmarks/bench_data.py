@@ -48,11 +48,11 @@ def measure_readers(
     gc.collect()  # which closes the LMDB
     peers = [Loader(path, workers, pinned=gpu, as_bytes=each) for each in (True, False)]
     ours = [Osucaffe(path, workers, as_bytes=each) for each in (True, False)]
-    sides = [*ours, *peers]
+    sides: list[Osucaffe | Loader] = [*ours, *peers]
     is_jpeg = kind == "JPEG"
     limits: list[list[float]] = [[], []]
-    for side in ours:
-        list(side.batches(2 * workers + 2))  # all buffers: memory is slow at its first use
+    for each in ours:
+        list(each.batches(2 * workers + 2))  # all buffers: memory is slow at its first use
     rates: list[list[float]] = [[] for _ in sides]
     for _ in range(rounds):
         limits[0].append(

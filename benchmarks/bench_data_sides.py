@@ -82,7 +82,7 @@ class Osucaffe:
         layer {{ type: "Silence" name: "none" bottom: "data" bottom: "label" }}"""
         param = text_format.Parse(text, caffe_pb2.NetParameter())
         net = Net(param, backend=backend, seed=1, data_config=DataConfig(readers=readers))
-        self.layer = net.layers[0]
+        self.layer: Any = net.layers[0]
         self._position = 0
 
     def batches(self, count: int) -> Iterator[Any]:

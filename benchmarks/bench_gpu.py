@@ -54,7 +54,7 @@ def measure_case(
         for worker in workers:
             worker.times.clear()
         alternate([ours, best], rounds=rounds, seconds=seconds, quiet=1)
-        floor = sum(_floor(*call, rates) for call in ours.notes["calls"])
+        floor = sum(_floor(flops, nbytes, rates) for flops, nbytes in ours.notes["calls"])
         floor += UPDATE_PASSES * ours.notes["parameter_bytes"] / rates["bytes_per_second"]
         return {
             "date": results.today(),

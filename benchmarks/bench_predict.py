@@ -90,8 +90,8 @@ def compare(found: dict[str, Any], ranks: int, burst_kb: float = 0.0) -> dict[st
         predicted = at.max() / in_a_row(nbytes) * 1e6
         row = [f"{operation}, {algorithm}, {nbytes >> 10} KB", measured / 1e3, predicted / 1e3]
         record["collectives"].append(row)
-    for row in training.predict_asleep(found["asleep"], cluster, ranks):
-        record["iterations, layers asleep"].append(list(row))
+    for asleep in training.predict_asleep(found["asleep"], cluster, ranks):
+        record["iterations, layers asleep"].append(list(asleep))
     for design, parts in found["iterations"].items():
         sketch = Sketch(read_net(NET), sizes=parts["sizes"])
         seconds = {
@@ -99,14 +99,13 @@ def compare(found: dict[str, Any], ranks: int, burst_kb: float = 0.0) -> dict[st
             for layer, times in enumerate(found["layers"])
             for index, way in enumerate(("forward", "backward"))
         }
-        predicted = [
-            training.predict(sketch, *each, ranks, design)
-            for each in (
-                (seconds, cluster),
-                training.in_the_run(seconds, parts, cluster, len(sketch.arena)),
-            )
-        ]
-        record["iterations"].append([design, parts["ms"], *predicted])
+        row = [design, parts["ms"]]
+        for times, made in (
+            (seconds, cluster),
+            training.in_the_run(seconds, parts, cluster, len(sketch.arena)),
+        ):
+            row.append(training.predict(sketch, times, made, ranks, design))
+        record["iterations"].append(row)
     return record
 
 

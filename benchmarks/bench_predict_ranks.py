@@ -49,8 +49,8 @@ def layers(job: Any, net: Net) -> list[tuple[str, str, float, float]]:
     best = int(np.argmin(whole.max(axis=0)))
     rank = int(np.argmax(whole[:, best]))
     return [
-        (each.name, each.type, *map(float, every[rank, number, :, best]))
-        for number, each in enumerate(own)
+        (each.name, each.type, float(forward), float(backward))
+        for each, (forward, backward) in zip(own, every[rank, :, :, best], strict=True)
     ]
 
 

@@ -54,7 +54,9 @@ def main() -> None:
 
     name = f"scaling-{device.lower().replace(' ', '-')}-{results.today()}"
     rows = {_case(row): row for row in results.earlier(name, options.out).get("rows", ())}
-    record = {"date": results.today(), "device": device, "torch": version("torch")}
+    record: dict[str, Any] = {
+        "date": results.today(), "device": device, "torch": version("torch"),
+    }  # fmt: skip
     path = None
     for ranks in map(int, options.ranks.split(",")):
         for row in rows_of_ranks(ranks, RANKS, options.cases, str(options.out), threads=4):

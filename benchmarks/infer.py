@@ -173,7 +173,7 @@ def build_torch(job: dict[str, Any]) -> Built:
     peer = TorchPeer(param).eval()
     _load(peer, param, proto.read_weights(job["weights"]))
     layout = torch.channels_last
-    peer = peer.to(device=device, dtype=dtype, memory_format=layout)  # type: ignore[call-overload]
+    peer = peer.to(device=device, dtype=dtype, memory_format=layout)
     (name,) = (top for layer in param.layer if layer.type == "Input" for top in layer.top)
     output = param.layer[-1].top[0]
     batch = torch_batch({name: values})

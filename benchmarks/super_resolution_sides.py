@@ -189,7 +189,7 @@ def train_torch(job: dict[str, Any]) -> dict[str, Any]:
     peer.load(_parameters(first))
     peer = peer.to(device)
     if on_gpu:
-        peer = peer.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        peer = peer.to(memory_format=torch.channels_last)
     rate = torch.tensor(float(job["rate"]), device=device)
     optimizer = torch.optim.Adam(
         peer.parameters(), lr=rate, betas=(MOMENTUM, MOMENTUM2), eps=DELTA,

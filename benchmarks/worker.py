@@ -129,7 +129,7 @@ def _build_torch(job: dict[str, Any]) -> Built:
     peer = TorchPeer(net_parameter)
     batch = torch_batch(nets.synthetic_batch(net_parameter))
     if job["layout"] == "channels_last":
-        peer = peer.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        peer = peer.to(memory_format=torch.channels_last)
         batch = {
             name: x.to(memory_format=torch.channels_last) if x.dim() == 4 else x
             for name, x in batch.items()
