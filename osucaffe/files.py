@@ -42,6 +42,14 @@ def read_file(path: str | Path) -> bytes:
         return content
 
 
+def read_lines(path: str | Path, what: str) -> list[str]:
+    """The lines of a text. what: what messages call it. Raises UserError."""
+    try:
+        return read_file(path).decode().splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"cannot read {what} {path}: {reason(error)}") from error
+
+
 def open_file(path: str | Path) -> BinaryIO:
     """A file that is open for reading. Raises OSError, also of a pipe into which nobody writes."""
     return open(path, "rb", opener=_open)

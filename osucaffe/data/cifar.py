@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..errors import UserError
+from ..files import read_file
 from .database import write_database
 from .datum import make_datum
 
@@ -60,7 +61,7 @@ def read_batch(folder: Path, name: str) -> Batch:
     binary, python = folder / f"{name}.bin", folder / name
     path = binary if binary.is_file() else python
     try:
-        content = path.read_bytes()
+        content = read_file(path)
     except OSError as error:
         raise UserError(
             f"{folder} has neither {binary.name} nor {python.name}: give the folder that the "

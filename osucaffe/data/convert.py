@@ -6,7 +6,6 @@ import functools
 import io
 import os
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 
 import numpy as np
 import simplejpeg
@@ -16,7 +15,7 @@ from ..proto import caffe_pb2
 from .ahead import BadRecords, map_ahead
 from .database import record_key, write_database
 from .datum import make_datum
-from .image import read_image
+from .image import decode_content, read_content
 from .image_list import Entry, check_root
 from .transform import shape_text
 
@@ -88,13 +87,14 @@ def _load(
     """The Datum of an image file with its (height, width), or what is wrong with it."""
     path = root + entry.name
     try:
-        image = read(path) if read else read_image(path, not gray, size)
+        content = b"" if read else read_content(path)
+        image = read(path) if read else decode_content(path, content, not gray, size)
         extent = (image.shape[0], image.shape[1])
         if encoding is None:
             return make_datum(image.transpose(2, 0, 1), entry.label, encoded=False), extent
         same = not read and not gray and size is None and _matches(path, encoding)
-        content = Path(path).read_bytes() if same else encode_image(image, encoding)
-        datum = caffe_pb2.Datum(data=content, label=entry.label, encoded=True)
+        data = content if same else encode_image(image, encoding)
+        datum = caffe_pb2.Datum(data=data, label=entry.label, encoded=True)
         return datum.SerializeToString(), extent
     except UserError as error:
         return error

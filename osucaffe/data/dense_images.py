@@ -10,7 +10,7 @@ import numpy as np
 from ..backends.random import mix64
 from ..backends.tensor import Shape
 from ..errors import UserError
-from ..files import read_file
+from ..files import read_lines
 from ..labels import Labels
 from .ahead import BadRecords
 from .image import read_image, resize
@@ -36,12 +36,8 @@ def read_pairs(path: str, root: str = "", kind: str = "PIXEL", unknown: int = 0)
         "IMAGE": ("IMAGE LABEL", ", a blank, and a whole number"),
         "NONE": ("IMAGE", ""),
     }[kind]
-    try:
-        lines = read_file(path).decode().splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"cannot read the list of images {path}: {error}") from error
     pairs = []
-    for number, line in enumerate(lines, 1):
+    for number, line in enumerate(read_lines(path, "the list of images"), 1):
         label: str | int = unknown
         words = line.split()
         good = len(words) == 2 if kind != "NONE" else len(words) > 0

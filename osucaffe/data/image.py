@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from pathlib import Path
 
 import numpy as np
 
@@ -21,10 +22,24 @@ def read_image(path: str, colour: bool | None = True, size: tuple[int, int] | No
     colour: 3 channels (True), 1 (False), or what it has (None). size: (height, width) to resize
     to. Raises UserError that names a file that is missing, or no image.
     """
+    return decode_content(path, read_content(path), colour, size)
+
+
+def read_content(path: str | Path) -> bytes:
+    """An image file as it is. UserError as `read_image`."""
     try:
-        content = read_file(path)
+        return read_file(path)
     except OSError as error:
         raise UserError(f"cannot read image {path}: {error.strerror}") from error
+
+
+def decode_content(
+    path: str | Path,
+    content: bytes,
+    colour: bool | None = None,
+    size: tuple[int, int] | None = None,
+) -> np.ndarray:
+    """What `read_image` gives of a file with this content."""
     try:
         image = decode_image(memoryview(content), colour)
     except (ValueError, UserError) as error:

@@ -10,8 +10,8 @@ import numpy as np
 
 from ..backends.records import RecordCopier
 from ..backends.tensor import Shape
-from ..errors import UserError, reason
-from ..files import read_file
+from ..errors import UserError
+from ..files import read_lines
 from ..labels import Labels
 from .ahead import BadRecords
 from .image import read_image
@@ -29,12 +29,8 @@ class Entry(NamedTuple):
 
 def read_list(path: str) -> list[Entry]:
     """The lines `NAME LABEL` of a file; a name may hold blanks. Bad lines raise UserError."""
-    try:
-        lines = read_file(path).decode().splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"cannot read the list of images {path}: {reason(error)}") from error
     entries = []
-    for number, line in enumerate(lines, 1):
+    for number, line in enumerate(read_lines(path, "the list of images"), 1):
         if not line.strip():
             continue
         name, _, label = line.rstrip().rpartition(" ")

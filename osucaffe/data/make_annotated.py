@@ -12,11 +12,12 @@ from xml.etree import ElementTree
 
 import numpy as np
 
-from ..errors import UserError
+from ..errors import UserError, reason
+from ..files import read_file
 from ..proto import caffe_pb2, read_text, write_text
 from .ahead import BadRecords, map_ahead
 from .database import record_key, write_database
-from .datum import decode_image
+from .image import decode_content, read_content
 
 VOC_CLASSES = (
     "aeroplane", "bicycle", "bird", "boat", "bottle", "bus", "car", "cat", "chair", "cow",
@@ -83,12 +84,10 @@ def make_database(
 
     def load(entry: Entry) -> bytes | UserError:
         try:
-            content = entry.image.read_bytes()
-            height, width, channels = decode_image(memoryview(content)).shape
-        except OSError as error:
-            return UserError(f"cannot read image {entry.image}: {error.strerror}")
-        except ValueError as error:
-            return UserError(f"cannot read image {entry.image}: {error}")
+            content = read_content(entry.image)
+            height, width, channels = decode_content(entry.image, content).shape
+        except UserError as error:
+            return error
         return annotated_record(content, *entry[1:], shape=(channels, height, width))
 
     def records() -> Iterator[tuple[bytes, bytes]]:
@@ -110,14 +109,14 @@ def read_voc(folder: Path, split: str, labels: dict[str, int]) -> list[Entry]:
     """
     names = folder / "ImageSets" / "Main" / f"{split}.txt"
     try:
-        lines = names.read_text().split("\n")
-    except OSError as error:
-        raise UserError(f"cannot read {names}: {error.strerror}; is {folder} of VOC?") from error
+        lines = read_file(names).decode().splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"cannot read {names}: {reason(error)}; is {folder} of VOC?") from error
     entries = []
     for name in (line.split()[0] for line in lines if line.strip()):
         file = folder / "Annotations" / f"{name}.xml"
         try:
-            tree = ElementTree.parse(file).getroot()
+            tree = ElementTree.fromstring(read_file(file))
             entries.append(_voc_entry(tree, folder / "JPEGImages" / f"{name}.jpg", labels))
         except (OSError, ElementTree.ParseError, ValueError) as error:
             raise UserError(f"cannot read {file}: {error}") from error
@@ -159,7 +158,7 @@ def read_coco(images: Path, annotations: Path) -> tuple[list[Entry], list[tuple[
     Categories are numbered from 1 in the order of their ids; a crowd is difficult.
     """
     try:
-        content = json.loads(annotations.read_text())
+        content = json.loads(read_file(annotations))
         names = sorted((each["id"], each["name"]) for each in content["categories"])
         numbers = {key: number for number, (key, _) in enumerate(names, 1)}
         objects = defaultdict(list)

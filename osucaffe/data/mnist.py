@@ -20,6 +20,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ..errors import UserError
+from ..files import read_file
 from .database import record_key, write_database
 from .datum import make_datum
 
@@ -89,7 +90,7 @@ def convert(images: str, labels: str, output: str | os.PathLike[str]) -> int:
     contents = {}
     for path in (images, labels):
         try:
-            contents[path] = Path(path).read_bytes()
+            contents[path] = read_file(path)
         except OSError as error:
             raise UserError(f"cannot read {path}: {error.strerror}") from error
     return write_database(output, records(_digits(contents, images, labels)))
@@ -130,7 +131,7 @@ def _from_files(folder: Path) -> Mnist:
         if found is None:
             raise UserError(f"{folder} has no file {name} (or {plain}): all four are needed")
         try:
-            contents[name] = found.read_bytes()
+            contents[name] = read_file(found)
         except OSError as error:
             raise UserError(f"cannot read {found}: {error.strerror}") from error
     return _parse(contents, f"files of {folder}")

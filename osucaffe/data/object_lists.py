@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ..errors import UserError
-from ..files import read_file
+from ..files import read_lines
 from .order import permutation
 
 
@@ -30,10 +30,8 @@ def read_object_list(path: str, root: str, *, difficult: bool) -> list[Listed]:
     width; the number of objects, and for each LABEL IGNORED (DIFFICULT) X1 Y1 X2 Y2; the number of
     regions of no interest, and for each X1 Y1 X2 Y2. A list that is not so raises UserError.
     """
-    try:
-        words = iter(read_file(path).decode().split())
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"cannot read the list of images {path}: {error}") from error
+    lines = read_lines(path, "the list of images")
+    words = iter([word for line in lines for word in line.split()])
     found: list[Listed] = []
     try:
         for word in words:

@@ -13,7 +13,7 @@ import numpy as np
 
 from ..backends.tensor import Shape
 from ..errors import UserError
-from ..files import read_file
+from ..files import read_lines
 from ..labels import Labels
 from .ahead import BadRecords
 from .image import read_image, resize
@@ -34,12 +34,8 @@ class Video(NamedTuple):
 
 def read_videos(path: str, root: str = "") -> list[Video]:
     """The lines `FOLDER FRAMES LABEL` of a file. Bad lines raise UserError."""
-    try:
-        lines = read_file(path).decode().splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"cannot read the list of videos {path}: {error}") from error
     videos = []
-    for number, line in enumerate(lines, 1):
+    for number, line in enumerate(read_lines(path, "the list of videos"), 1):
         words = line.rsplit(maxsplit=2)
         if not words:
             continue

@@ -11,7 +11,7 @@ import numpy as np
 
 from ..backends.tensor import Shape
 from ..errors import UserError
-from ..files import read_file
+from ..files import read_file, read_lines
 from ..labels import Labels
 from .datum import decode_image
 from .image import resize
@@ -39,10 +39,7 @@ def read_windows(path: str) -> WindowFile:
     """Read a window file: for each image `# NUMBER`, its name, channels, height, width, number of
     windows, and a line `CLASS OVERLAP X1 Y1 X2 Y2` for each. Bad lines raise UserError.
     """
-    try:
-        lines = enumerate(read_file(path).decode().splitlines(), 1)
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"cannot read the window file {path}: {error}") from error
+    lines = enumerate(read_lines(path, "the window file"), 1)
     parts = ((number, line.strip()) for number, line in lines if line.strip())
     images, windows, channels = [], [], set()
     number = 0
