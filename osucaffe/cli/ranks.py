@@ -163,9 +163,9 @@ def place(args: argparse.Namespace, job: Job) -> tuple[argparse.Namespace, Topol
         cpu = {"gpu": None, "precision": None, "no_graph": False, "decode": "host"}
         return own(threads=threads, **cpu), discover(job)
     gpu = chosen[topology.local_rank % len(chosen)]
-    # Engines that decode beside an exchange among ranks have not been measured.
-    decode = "host" if args.decode == "auto" else args.decode
-    return own(gpu=gpu, decode=decode), discover(job, *identify(int(gpu)))
+    if getattr(args, "decode", None) == "auto":  # beside an exchange engines were not measured
+        return own(gpu=gpu, decode="host"), discover(job, *identify(int(gpu)))
+    return own(gpu=gpu), discover(job, *identify(int(gpu)))
 
 
 def watch_links(args: argparse.Namespace, job: Job, topology: Topology) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from typing import Any
 
 import pytest
 
@@ -17,6 +18,24 @@ def test_a_rank_alone_takes_the_first_of_all_gpus() -> None:
     assert topology.own.rank == 0
     own, _ = ranks.place(argparse.Namespace(gpu=None, threads=3), Job())
     assert vars(own) == {"gpu": None, "threads": 3}
+
+
+@pytest.mark.parametrize(
+    ("given", "own"), [({"decode": "auto"}, "host"), ({"decode": "gpu"}, "gpu"), ({}, None)]
+)
+def test_cores_decode_beside_an_exchange(
+    given: dict[str, str], own: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Two(Job):
+        size = 2
+
+        def gather(self, value: Any) -> list[Any]:
+            return [value, value]
+
+    monkeypatch.setattr(ranks, "_gpus", lambda wanted: ["5", "6"])
+    monkeypatch.setattr(ranks, "identify", lambda number: (f"id {number}", "a GPU"))
+    placed, _ = ranks.place(argparse.Namespace(gpu="all", **given), Two())
+    assert (placed.gpu, getattr(placed, "decode", None)) == ("5", own)
 
 
 @pytest.mark.parametrize(("scheduler", "device"), [("", "lo"), ("SLURM_JOB_ID", None)])
