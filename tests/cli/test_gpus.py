@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from osucaffe.backends.cuda import Cuda
-from osucaffe.backends.cuda.libraries import cudnn
+from osucaffe.backends.cuda.libraries import cudnn, wheel
 from osucaffe.backends.cuda.runtime import startup
 from osucaffe.backends.cuda.runtime.startup import import_cupy, load_cublas, load_nccl
 from osucaffe.cli import main
@@ -240,8 +240,8 @@ def test_without_cudnn(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(name: str) -> None:
         raise OSError(f"{name}: cannot open shared object file")
 
-    monkeypatch.setattr(cudnn.importlib.util, "find_spec", lambda name: None)
-    monkeypatch.setattr(cudnn.ctypes, "CDLL", fail)
+    monkeypatch.setattr(wheel.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(wheel.ctypes, "CDLL", fail)
     with pytest.raises(UserError, match=r'libcudnn\.so\.9: .*pip install "osucaffe\[cuda13\]"'):
         cudnn.load()
     provide_cupy(monkeypatch)
