@@ -145,14 +145,15 @@ def resident(job: dict[str, Any], precision: str) -> float:
 
 
 def sides(name: str, gpus: int, precision: str) -> Iterator[tuple[str, list[str]]]:
-    """osucaffe's: as typed, and as for a set that fits into no GPU, also with JPEG engines."""
+    """osucaffe's: as typed, and as for a set that fits into no GPU, JPEGs decoded by each."""
     flags = [] if not gpus or precision == "tf32" else ["--precision", precision]
     yield "osucaffe", flags
     if gpus and name != "LeNet, MNIST":
         yield "osucaffe, --cache none", [*flags, "--cache", "none"]
         if name.endswith("JPEG"):
-            engines = ["--cache", "none", "--decode", "gpu"]
-            yield "osucaffe, --cache none --decode gpu", [*flags, *engines]
+            for decode in ("host", "gpu"):
+                each = ["--cache", "none", "--decode", decode]
+                yield f"osucaffe, {' '.join(each)}", [*flags, *each]
 
 
 def measure(

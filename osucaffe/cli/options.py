@@ -189,9 +189,9 @@ def add_data(parser: argparse.ArgumentParser) -> None:
         choices=("auto", "host", "gpu"),
         default="auto",
         help="what decodes JPEGs in an LMDB that are read anew in each epoch: the CPU (host); the "
-        "GPU (gpu), which is faster for nets like AlexNet; or the CPU, but where it has fewer than "
-        "16 cores and the only GPU has JPEG engines, as an H100 or H200 does, these (auto, the "
-        "default)",
+        "GPU (gpu); or what is faster (auto, the default): the JPEG engines of a single GPU, if it "
+        "has any, as an H100 or H200 does, for images from 200x200 on, if the net has up to 8 "
+        "layers of weights, as AlexNet, or there are fewer than 16 cores; else the CPU",
     )
     parser.add_argument(
         "--cache",

@@ -17,7 +17,8 @@ class DataConfig:
     skip_bad: leave out records that cannot be used. shuffle: records of a block; the blocks of an
     LMDB come in another order in each epoch of training (0: key order). decode: what decodes a
     database's JPEGs that do not stay: the readers ("host"), the GPU that trains or tests on them
-    ("gpu"), or "auto": that GPU's JPEG engines, if it has any and few cores, else the readers.
+    ("gpu"), or "auto": that GPU's JPEG engines, if it has any and they serve the net best, else the
+    readers.
     cache: where records stay once they have been read: "device" (the memory of the backend),
     "host" (decoded ones, in the host's), "none", or "auto": on a GPU if there is room for all, else
     decoded ones on the host if there is.

@@ -23,10 +23,14 @@ from ..data.transform import Transform
 from ..labels import Labels
 from .feed import Stream
 
-_ENOUGH_CORES = 16
-"""For each GPU: they decode 15,000 to 20,000 images of 256 x 256 a second. The engines of an H200
-decode 46,400 beside AlexNet's training, but while a graph of many branches runs, nearly nothing:
-with GoogLeNet 15,300 (16 cores: 16,900), with ResNet-50 7,600 (7,900)."""
+_FEW_BRANCHES, _ENOUGH_CORES = 8, 16
+"""Of a net that the engines of a GPU feed best, as they get on beside few branches of a graph only;
+and cores for a GPU, which feed others as well or better. An H200 with 16 cores trains AlexNet (8
+branches) with 46,400 images of 256 x 256 a second from its engines and 15,400 from its cores,
+GoogLeNet (64) with 15,300 and 16,900, ResNet-50 (54) with 7,600 and 7,900."""
+_LARGE = 200 * 200
+"""Pixels of an image from which on engines are faster than 16 cores: smaller ones take them nearly
+as long, about 20 us, and cores less."""
 _HANDING_ON = 4
 """Readers that decode nothing: they bring 60,000 images a second, more than a GPU decodes."""
 
@@ -132,9 +136,15 @@ class Images(Stream):
         decode = self.data_config.decode
         if decode == "host" or source.kept or not source.interleaved:
             return None
-        if decode == "auto" and usable_cores() // self.data_config.sharers >= _ENOUGH_CORES:
+        if decode == "auto" and not self._suits_engines(source):
             return None
         return self.backend.image_decoder(always=decode == "gpu")
+
+    def _suits_engines(self, source: DatumSource) -> bool:
+        """Whether a GPU's engines are expected to be faster than its share of the cores."""
+        cores = usable_cores() // self.data_config.sharers
+        is_large = math.prod(source.record_shape[1:]) >= _LARGE
+        return is_large and (self.branches <= _FEW_BRANCHES or cores < _ENOUGH_CORES)
 
     @property
     def remedy(self) -> str:

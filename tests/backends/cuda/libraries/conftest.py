@@ -19,9 +19,9 @@ from .fake_nvjpeg import FakeLane
 
 
 @pytest.fixture(autouse=True)
-def few_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A GPU's engines decode by default."""
-    monkeypatch.setattr(images, "_ENOUGH_CORES", 1 << 10)
+def large_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small images are for the engines, too."""
+    monkeypatch.setattr(images, "_LARGE", 0)
 
 
 @pytest.fixture

@@ -190,21 +190,32 @@ def test_raw_records_need_no_decoder(lane: type[FakeLane]) -> None:
     close(nets)
 
 
-def test_many_cores_decode_by_default(
-    lane: type[FakeLane], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path, cores = FORMATS / "jpeg6_lmdb", usable_cores()
-    for decode, enough, sharers, there in (
-        ("auto", cores, 1, False),
-        ("auto", cores + 1, 1, True),
-        ("auto", cores, 2, True),
-        ("gpu", 1, 1, True),
-        ("host", cores + 1, 1, False),
-    ):
-        monkeypatch.setattr(images, "_ENOUGH_CORES", enough)
-        net = build(path, "", decode=decode, there=there, sharers=sharers)
-        assert net.layers[0].remedy == "--readers" + " and --decode" * (not there)
-        net.layers[0].close()
+CORES = usable_cores()
+
+
+@pytest.mark.parametrize(
+    ("decode", "few", "enough", "large", "sharers", "there"),
+    [
+        ("auto", 0, CORES, 40 * 48, 1, True),
+        ("auto", 0, CORES, 40 * 48 + 1, 1, False),
+        ("auto", -1, CORES, 0, 1, False),
+        ("auto", -1, CORES + 1, 0, 1, True),
+        ("auto", -1, CORES, 0, 2, True),
+        ("gpu", -1, 1, 1 << 30, 1, True),
+        ("host", 0, CORES + 1, 0, 1, False),
+    ],
+)
+def test_what_decodes(
+    lane: type[FakeLane], database: Any, monkeypatch: pytest.MonkeyPatch, decode: str, few: int,
+    enough: int, large: int, sharers: int, there: bool,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(images, "_FEW_BRANCHES", few)
+    monkeypatch.setattr(images, "_ENOUGH_CORES", enough)
+    monkeypatch.setattr(images, "_LARGE", large)
+    path = database([jpeg(40, 48)])
+    net = build(path, "", decode=decode, there=there, sharers=sharers)
+    assert net.layers[0].remedy == "--readers" + " and --decode" * (not there)
+    net.layers[0].close()
 
 
 def test_a_gpu_without_engines(lane: type[FakeLane], database: Any) -> None:
