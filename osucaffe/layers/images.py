@@ -29,10 +29,10 @@ and cores for a GPU, which feed others as well or better. An H200 with 16 cores 
 branches) with 46,400 images of 256 x 256 a second from its engines and 15,400 from its cores,
 GoogLeNet (64) with 15,300 and 16,900, ResNet-50 (54) with 7,600 and 7,900."""
 _LARGE = 200 * 200
-"""Pixels of an image from which on engines are faster than 16 cores: smaller ones take them nearly
-as long, about 20 us, and cores less."""
+"""Pixels of an image from which on engines are taken to be faster than 16 cores: to feed them takes
+20 us for each image, in which these decode some that are small."""
 _HANDING_ON = 4
-"""Readers that decode nothing: they bring 60,000 images a second, more than a GPU decodes."""
+"""Readers that decode nothing: they keep up with 47,000 images a second."""
 
 
 class Source(Cacheable, Protocol):
