@@ -31,18 +31,20 @@ _log = logging.getLogger("osucaffe")
 def find_decoder(backend: Cuda, *, always: bool) -> Decoder | None:
     """What decodes with the GPU's engines; None where it has none, or there is no nvJPEG.
 
-    always: else with the multiprocessors. UserError where there is no nvJPEG.
+    always: else with the multiprocessors. UserError where there is no nvJPEG, or it fails.
     """
     backend.device.use()
-    try:
-        return Decoder(backend, HARDWARE)
-    except UserError as error:
-        if always:
-            raise
-        _log.info("The CPU decodes JPEGs: %s", error)
-    except NvjpegError:
-        if always:
-            return Decoder(backend, GPU_HYBRID)
+    for kind in (HARDWARE, GPU_HYBRID)[: 1 + always]:
+        try:
+            return Decoder(backend, kind)
+        except NvjpegError as error:
+            said = error
+        except UserError as error:
+            if always:
+                raise
+            _log.info("The CPU decodes JPEGs: %s", error)
+    if always:
+        raise UserError(f"--decode gpu: GPU {backend.device.id} cannot ({said}): leave it out")
     return None
 
 

@@ -230,6 +230,8 @@ def test_a_gpu_without_engines(lane: type[FakeLane], database: Any) -> None:
 def test_engines_that_decode_nothing_are_none(lane: type[FakeLane]) -> None:
     lane.decode = lambda *_: False  # type: ignore[assignment]
     assert Cuda().image_decoder(always=False) is None
+    with pytest.raises(UserError, match=r"--decode gpu: GPU 0 cannot \(nvJPEG decodes no JPEG\)"):
+        Cuda().image_decoder(always=True)
 
 
 def test_a_missing_library_is_named_where_it_is_asked_for(
