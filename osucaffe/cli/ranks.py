@@ -163,9 +163,10 @@ def place(args: argparse.Namespace, job: Job) -> tuple[argparse.Namespace, Topol
         cpu = {"gpu": None, "precision": None, "no_graph": False, "decode": "host"}
         return own(threads=threads, **cpu), discover(job)
     gpu = chosen[topology.local_rank % len(chosen)]
+    chosen_here = {"gpu": gpu}
     if getattr(args, "decode", None) == "auto":  # beside an exchange engines were not measured
-        return own(gpu=gpu, decode="host"), discover(job, *identify(int(gpu)))
-    return own(gpu=gpu), discover(job, *identify(int(gpu)))
+        chosen_here["decode"] = "host"
+    return own(**chosen_here), discover(job, *identify(int(gpu)))
 
 
 def watch_links(args: argparse.Namespace, job: Job, topology: Topology) -> None:

@@ -48,10 +48,11 @@ class Staging:
     def fill(self, position: int, arrays: Sequence[np.ndarray]) -> None:
         """As the source's; behind its arrays, int32 (N, ABOUT)."""
         raw, about = arrays[0], arrays[-1]
+        begin, record = raw.ctypes.data, raw.strides[0]
         about[:] = 0
 
         def take(jpeg: memoryview, part: Part, place: int, images: np.ndarray) -> bool:
-            place += (images.ctypes.data - raw.ctypes.data) // raw.strides[0]
+            place += (images.ctypes.data - begin) // record
             row = raw[place].reshape(-1)
             if len(jpeg) > len(row):
                 return False

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import math
 import threading
-import weakref
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -14,7 +12,7 @@ import numpy as np
 import simplejpeg
 
 from ....errors import UserError
-from ...tensor import Shape
+from ..runtime.batch_memory import BatchMemory
 from . import nvjpeg
 from .nvjpeg import GPU_HYBRID, HARDWARE, IMAGE, NvjpegError
 
@@ -34,7 +32,7 @@ def find_decoder(backend: Cuda, *, always: bool) -> Decoder | None:
     always: else with the multiprocessors. UserError where there is no nvJPEG, or it fails.
     """
     backend.device.use()
-    for kind in (HARDWARE, GPU_HYBRID)[: 1 + always]:
+    for kind in (HARDWARE, GPU_HYBRID) if always else (HARDWARE,):
         try:
             return Decoder(backend, kind)
         except NvjpegError as error:
@@ -59,23 +57,15 @@ class Turn(NamedTuple):
     """Memory on the GPU for images of which a part is wanted, once there were such."""
 
 
-class Decoder:
+class Decoder(BatchMemory):
     """Decodes JPEGs on a backend's GPU, for any threads. NvjpegError where it cannot."""
 
     def __init__(self, backend: Cuda, kind: int) -> None:
-        self._backend, self._kind = backend, kind
-        self._pinned: set[int] = set()
-        self._runtime = backend.cupy.cuda.runtime
-        self._copies = backend.cupy.cuda.Stream(non_blocking=True)
+        super().__init__(backend, backend.cupy.cuda.Stream(non_blocking=True))
+        self._kind, self._uploads = kind, backend.uploads()
         self._turns: list[Turn] = []
         self._free = threading.BoundedSemaphore(_LANES[kind])
         self._check()
-
-    def allocate(self, shape: Shape) -> Any:
-        """Memory on the GPU for a batch: uint8 of this shape."""
-        memory = self._backend.allocate(math.prod(shape)).reshape(shape)
-        self._backend.synchronize()  # what had it before may be at work on another stream
-        return memory
 
     def decode(
         self,
@@ -149,29 +139,8 @@ class Decoder:
 
     def pin(self, memory: np.ndarray) -> None:
         """Pin memory of the host's that begins with a page and stays."""
-        address = memory.ctypes.data
-        if address not in self._pinned:
-            self._backend.device.use()
-            self._pinned.add(address)
-            unpin = weakref.finalize(memory, self._unpin, address)
-            unpin.atexit = False
-            with contextlib.suppress(self._runtime.CUDARuntimeError):  # copies are only slower
-                self._runtime.hostRegister(address, memory.nbytes, 0)
-
-    def _unpin(self, address: int) -> None:
-        self._pinned.discard(address)
-        with contextlib.suppress(self._runtime.CUDARuntimeError):
-            self._runtime.hostUnregister(address)
-
-    def put(self, image: np.ndarray, place: int, batch: Any) -> None:
-        """Copy decoded images (..., height, width, channels) to a place of a batch and those
-        behind it."""
         self._backend.device.use()
-        kind = self._runtime.memcpyHostToDevice
-        address = int(batch.data.ptr) + place * (batch.nbytes // len(batch))
-        memory = image.ctypes.data
-        self._runtime.memcpyAsync(address, memory, image.nbytes, kind, self._copies.ptr)
-        self._copies.synchronize()
+        self._uploads.pin(memory)
 
     @contextlib.contextmanager
     def _turn(self) -> Iterator[Turn]:

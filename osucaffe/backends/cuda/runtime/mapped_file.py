@@ -9,7 +9,6 @@ even if the file is cut short (its reader checks that beforehand and afterwards)
 from __future__ import annotations
 
 import logging
-import math
 import mmap
 import os
 import threading
@@ -18,8 +17,8 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 import numpy as np
 
-from ...tensor import Shape
 from ...uploads import available_memory
+from .batch_memory import BatchMemory
 
 if TYPE_CHECKING:
     from ..backend import Cuda
@@ -32,7 +31,7 @@ _SHARE = 0.5
 """Of the memory that programs can still have, what files may keep at most."""
 
 
-class MappedFile:
+class MappedFile(BatchMemory):
     """Copies records of a file into a GPU's memory. Several threads may do so.
 
     RuntimeError (CUDA's, or this one) where the system does not let the file be registered, or
@@ -40,8 +39,7 @@ class MappedFile:
     """
 
     def __init__(self, backend: Cuda, file: BinaryIO) -> None:
-        self._backend, self._runtime = backend, backend.cupy.cuda.runtime
-        self._stream = backend.cupy.cuda.Stream.ptds  # of each thread, beside the others
+        super().__init__(backend, backend.cupy.cuda.Stream.ptds)  # of each thread
         self._file = file.fileno()
         self._size = os.fstat(self._file).st_size
         if self._size > _SHARE * available_memory():
@@ -56,12 +54,6 @@ class MappedFile:
             self, _release, self._runtime, self._registered, backend.device, self._pages
         )
         release.atexit = False  # the end of the process does it
-
-    def allocate(self, shape: Shape) -> Any:
-        """Memory on the GPU for a batch: uint8 of this shape."""
-        memory = self._backend.allocate(math.prod(shape)).reshape(shape)
-        self._backend.synchronize()  # what had it before may be at work on another stream
-        return memory
 
     def copy(self, begins: np.ndarray, batch: Any) -> bool:
         """Copy the records that begin at these bytes of the file to a batch, (N, ...) of uint8.
@@ -85,14 +77,6 @@ class MappedFile:
             )  # fmt: skip
         self._stream.synchronize()
         return True
-
-    def put(self, image: np.ndarray, place: int, batch: Any) -> None:
-        """Copy a record, (...) of uint8, to a place of a batch."""
-        self._backend.device.use()
-        address = int(batch.data.ptr) + place * (batch.nbytes // len(batch))
-        kind = self._runtime.memcpyHostToDevice
-        self._runtime.memcpyAsync(address, image.ctypes.data, image.nbytes, kind, self._stream.ptr)
-        self._stream.synchronize()
 
     def _register(self, piece: int) -> None:
         begin = piece * PIECE

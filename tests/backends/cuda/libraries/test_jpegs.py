@@ -18,7 +18,6 @@ from osucaffe.backends.cuda import Cuda
 from osucaffe.backends.cuda.libraries import nvjpeg
 from osucaffe.backends.cuda.libraries.jpegs import Decoder
 from osucaffe.backends.records import Part, transform_record
-from osucaffe.data import processes
 from osucaffe.data.config import DataConfig
 from osucaffe.data.staging import DecodedBatches
 from osucaffe.errors import UserError
@@ -126,8 +125,7 @@ def test_crops_of_images_that_differ_in_size(lane: type[FakeLane], database: Any
 def test_threads_hand_them_on_where_processes_cannot(
     lane: type[FakeLane], monkeypatch: pytest.MonkeyPatch, database: Any
 ) -> None:
-    monkeypatch.setattr(processes, "can_be_processes", lambda: False)
-    monkeypatch.setattr("osucaffe.layers.images.can_be_processes", lambda: False)
+    monkeypatch.setattr(images, "can_be_processes", lambda: False)
     nets = pair(database([jpeg(40, 48, seed) for seed in range(9)]), "mirror: true", readers=3)
     assert_same(nets, batches=8)
     close(nets)
