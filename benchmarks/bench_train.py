@@ -211,7 +211,7 @@ Written by `make bench-train` on {record["date"]}. {record["machine"]["cpu"]}; {
 {results.table(columns, rows)}
 
 - images/s: in the second half of the iterations. share: of the speed on a batch that lies on each
-  device. seconds: of the whole process, osucaffe's second start. cores: processor seconds a second,
+  device. seconds: of the whole process, its caches filled. cores: processor seconds a second,
   of all processes.
 - osucaffe: `osucaffe train --solver S --gpu …` and, for bf16, `--precision bf16`; nothing else.
 - PyTorch, loader: DataLoader with as many workers as cores, which return bytes; mean, mirror and
