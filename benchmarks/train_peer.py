@@ -4,15 +4,18 @@ writes it.
 `python -m benchmarks.train_peer JOB` (JSON) trains and prints one JSON line: images a second in the
 second half of the run, and the accuracy where it tests. The DataLoader's workers return bytes; what
 is done with them (mean, scale, mirror) is done on the device; an iteration is a captured graph
-where the job says so. With several GPUs it starts itself on each, as torchrun does, and trains by
-DDP.
+where the job says so. "nvJPEG": they return JPEGs as they are, and torchvision decodes each batch
+with the GPU's engines, in a thread with a stream of its own, two batches ahead. With several GPUs
+it starts itself on each, as torchrun does, and trains by DDP.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import queue
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -36,8 +39,8 @@ TEST_BATCH = 100
 class Records(Dataset[tuple[torch.Tensor, int]]):
     """The records of an LMDB as bytes, cropped; crop: the side, 0: whole images."""
 
-    def __init__(self, path: str, crop: int) -> None:
-        self._path, self._crop = path, crop
+    def __init__(self, path: str, crop: int, *, decodes: bool = True) -> None:
+        self._path, self._crop, self._decodes = path, crop, decodes
         self._environment: Any = None
         with self._open().begin() as transaction:
             self._keys = list(transaction.cursor().iternext(values=False))
@@ -54,6 +57,8 @@ class Records(Dataset[tuple[torch.Tensor, int]]):
     def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
         with self._open().begin(buffers=True) as transaction:
             datum = caffe_pb2.Datum.FromString(transaction.get(self._keys[index]))
+        if not self._decodes:
+            return torch.frombuffer(bytearray(datum.data), dtype=torch.uint8), datum.label
         if datum.encoded:
             image = simplejpeg.decode_jpeg(datum.data, colorspace="BGR").transpose(2, 0, 1)
         else:
@@ -63,6 +68,52 @@ class Records(Dataset[tuple[torch.Tensor, int]]):
             top, left = np.random.randint(image.shape[1] - self._crop + 1, size=2)
             image = image[:, top : top + self._crop, left : left + self._crop]
         return torch.from_numpy(np.ascontiguousarray(image)), datum.label
+
+
+Pairs = list[tuple[torch.Tensor, int]]
+
+
+def _joined(pairs: Pairs) -> tuple[torch.Tensor, list[int], torch.Tensor]:
+    """JPEGs one behind the other, their sizes, and the labels: one array to hand over, not many."""
+    jpegs, labels = zip(*pairs, strict=True)
+    return torch.cat(jpegs), [len(each) for each in jpegs], torch.tensor(labels)
+
+
+class DecodedAhead:
+    """Batches of a loader of JPEGs, decoded by nvJPEG and cropped on the device."""
+
+    def __init__(self, loader: Any, crop: int) -> None:
+        self._loader, self._crop = loader, crop
+        self._stream = torch.cuda.Stream()
+        self._ready: queue.Queue[Any] = queue.Queue(2)
+        threading.Thread(target=self._decode, daemon=True).start()
+
+    def _decode(self) -> None:
+        from torchvision.io import ImageReadMode, decode_jpeg
+
+        for joined, sizes, labels in _forever(self._loader):
+            with torch.cuda.stream(self._stream):
+                images = decode_jpeg(
+                    list(joined.split(sizes)), mode=ImageReadMode.RGB, device=torch.device("cuda")
+                )
+                room = [side - self._crop + 1 for side in images[0].shape[1:]]
+                tops, lefts = (np.random.randint(each, size=len(images)) for each in room)
+                batch = torch.stack([
+                    image[:, top : top + self._crop, left : left + self._crop]
+                    for image, top, left in zip(images, tops.tolist(), lefts.tolist(), strict=True)
+                ])  # fmt: skip
+                there = labels.to("cuda", non_blocking=True)
+            done = torch.cuda.Event()
+            done.record(self._stream)
+            self._ready.put((batch, there, done))
+
+    def __next__(self) -> tuple[torch.Tensor, torch.Tensor]:
+        batch, labels, done = self._ready.get()
+        current = torch.cuda.current_stream()
+        current.wait_event(done)
+        batch.record_stream(current)
+        labels.record_stream(current)
+        return batch, labels
 
 
 class Trainer:
@@ -163,13 +214,16 @@ def train(job: dict[str, Any], rank: int) -> dict[str, Any]:
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
     torch.manual_seed(rank)
     trainer = Trainer(job, gpu)
-    source = None
-    if job["side"] == "loader":
-        source = _forever(DataLoader(
-            Records(job["source"], job["crop"]), batch_size=job["batch"], shuffle=True,
-            num_workers=job["workers"], pin_memory=gpu is not None, drop_last=True,
+    source: Any = None
+    if job["side"] != "resident":
+        decodes = job["side"] == "loader"
+        loader = DataLoader(
+            Records(job["source"], job["crop"], decodes=decodes), batch_size=job["batch"],
+            shuffle=True, num_workers=job["workers"], drop_last=True,
+            collate_fn=None if decodes else _joined, pin_memory=decodes and gpu is not None,
             persistent_workers=job["workers"] > 0,
-        ))  # fmt: skip
+        )  # fmt: skip
+        source = _forever(loader) if decodes else DecodedAhead(loader, job["crop"])
     tests = None
     if job["test_interval"]:
         tests = list(DataLoader(Records(job["test_source"], 0), batch_size=TEST_BATCH))

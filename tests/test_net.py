@@ -34,11 +34,6 @@ def build(text: str, **options) -> Net:
     return Net(parse_text(text, NetParameter, "test"), backend=Cpu(), **{"seed": 1} | options)
 
 
-def test_a_layer_knows_how_many_gradients_may_run_beside_others() -> None:
-    net = build(INPUT + ip("one", "x", "one") + ip("two", "one", "two") + loss("two"))
-    assert {layer.branches for layer in net.layers} == {2}
-
-
 def feed(net: Net) -> Net:
     random = np.random.default_rng(2)
     net.write("x", random.standard_normal((4, 3)).astype(np.float32))

@@ -133,6 +133,7 @@ class Call:
     layer: what messages call the layer that recorded it; others may be called the same.
     position: that layer's place in its net (-1: it is no layer's call).
     overlap: how many of the calls behind it this one may run beside (0: it runs in its turn).
+    held: whether such a call begins only when the next of them that is not held does.
     fused: what it does besides, each as "PRIMITIVE of LAYER": calls that went in fusion.
     implementation: what computes it, as its backend calls it, once that has prepared it ("": there
     was no choice).
@@ -148,6 +149,7 @@ class Call:
     accumulates: frozenset[str] = frozenset()
     scratch: list[Tensor] = field(default_factory=list)
     overlap: int = 0
+    held: bool = False
     fused: list[str] = field(default_factory=list)
     position: int = -1
     implementation: str = ""

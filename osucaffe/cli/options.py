@@ -190,8 +190,7 @@ def add_data(parser: argparse.ArgumentParser) -> None:
         default="auto",
         help="what decodes JPEGs in an LMDB that are read anew in each epoch: the CPU (host); the "
         "GPU (gpu); or what is faster (auto, the default): the JPEG engines of a single GPU, if it "
-        "has any, as an H100 or H200 does, for images from 200x200 on, if the net has up to 8 "
-        "layers of weights, as AlexNet, or there are fewer than 16 cores; else the CPU",
+        "has any, as an H100 or H200 does, for images from 200x200 on; else the CPU",
     )
     parser.add_argument(
         "--cache",

@@ -17,8 +17,6 @@ from ..messages import is_users
 from ..proto import caffe_pb2, refuse_unread
 from .gradients import Node
 
-_BRANCHING = {"Convolution", "Deconvolution", "InnerProduct"}
-"""Layers whose gradients of weights run beside what follows: see overlap.py."""
 _OTHER_AXES = re.compile("tuple index out of range|values to unpack")
 
 
@@ -48,13 +46,12 @@ def assemble(
     """
     parts = Assembly()
     refuse_unread(param, f'net "{param.name}", ')
-    branches = sum(each.type in _BRANCHING for each in param.layer)
     for layer_param in param.layer:
         layer = create_layer(layer_param, phase, key=len(parts.nodes), seed=seed)
         _refuse_unread(layer)
         _refuse_infinite(layer)
         layer.backend, layer.data_config = backend, data_config
-        layer.raw_records, layer.branches = backend.raw_records, branches
+        layer.raw_records = backend.raw_records
         tops = _set_up(layer, [parts.blobs[name].shape for name in layer_param.bottom])
         _add_layer(parts, layer, tops, inspectable)
     _find_ends(parts)

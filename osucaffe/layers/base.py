@@ -89,9 +89,6 @@ class Layer:
     """How it is to read, if it does (set by the net)."""
     raw_records: bool = False
     """The backend wants records as they are stored, to transform them itself (set by the net)."""
-    branches: int = 0
-    """How many layers of its net have gradients that may be computed beside others (set by the
-    net)."""
 
     def __init__(self, param: caffe_pb2.LayerParameter, phase: str, *, key: int = 0, seed: int = 0):
         """key: a number of its own for random draws; seed: the net's."""

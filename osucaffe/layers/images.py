@@ -6,7 +6,6 @@ import functools
 import math
 from typing import BinaryIO, Protocol
 
-from ..backends.cores import usable_cores
 from ..backends.primitives import Program
 from ..backends.records import Filler, ImageDecoder, RecordCopier
 from ..backends.tensor import Shape, Tensor
@@ -23,11 +22,6 @@ from ..data.transform import Transform
 from ..labels import Labels
 from .feed import Stream
 
-_FEW_BRANCHES, _ENOUGH_CORES = 8, 16
-"""Of a net that the engines of a GPU feed best, as they get on beside few branches of a graph only;
-and cores for a GPU, which feed others as well or better. An H200 with 16 cores trains AlexNet (8
-branches) with 46,400 images of 256 x 256 a second from its engines and 15,400 from its cores,
-GoogLeNet (64) with 15,300 and 16,900, ResNet-50 (54) with 7,600 and 7,900."""
 _LARGE = 200 * 200
 """Pixels of an image from which on engines are taken to be faster than 16 cores: to feed them takes
 20 us for each image, in which these decode some that are small."""
@@ -136,15 +130,9 @@ class Images(Stream):
         decode = self.data_config.decode
         if decode == "host" or source.kept or not source.interleaved:
             return None
-        if decode == "auto" and not self._suits_engines(source):
+        if decode == "auto" and math.prod(source.record_shape[1:]) < _LARGE:
             return None
         return self.backend.image_decoder(always=decode == "gpu")
-
-    def _suits_engines(self, source: DatumSource) -> bool:
-        """Whether a GPU's engines are expected to be faster than its share of the cores."""
-        cores = usable_cores() // self.data_config.sharers
-        is_large = math.prod(source.record_shape[1:]) >= _LARGE
-        return is_large and (self.branches <= _FEW_BRANCHES or cores < _ENOUGH_CORES)
 
     @property
     def remedy(self) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from osucaffe.backends.tensor import Call, Tensor
 from osucaffe.graph.memory import plan_memory
 from osucaffe.graph.overlap import SPARE, overlap_calls
@@ -34,6 +36,45 @@ def test_only_a_few_run_at_a_time() -> None:
         calls.append(call("data", [tensors[index]], [tensors[index + 1]]))
     overlap_calls(calls, NAMES, lambda tensor: 4)
     assert [each.overlap for each in calls] == [3, 0, 3, 0, 3, 0, 1, 0]
+
+
+def backward(filters: int) -> list[Call]:
+    """So many gradients of weights, each with that of the data."""
+    tensors = [Tensor((4,)) for _ in range(2 * filters + 1)]
+    calls = []
+    for index in range(filters):
+        calls.append(call("filter", [tensors[index]], [tensors[filters + 1 + index]]))
+        calls.append(call("data", [tensors[index]], [tensors[index + 1]]))
+    return calls
+
+
+@pytest.mark.parametrize(("filters", "forks"), [(8, 8), (24, 24), (25, 7), (54, 8), (64, 8)])
+def test_many_begin_in_groups_as_forks_hold_up_other_streams(filters: int, forks: int) -> None:
+    calls = backward(filters)
+    overlap_calls(calls, NAMES, lambda tensor: 4)
+    assert sum(not each.held for each in calls if each.name == "filter") == forks
+    assert not any(each.held for each in calls if each.name == "data")
+    group = -(-filters // forks)
+    held = [each.held for each in calls if each.name == "filter"]
+    assert held[:group] == [True] * (group - 1) + [False]
+
+
+def test_none_is_held_beyond_its_end() -> None:
+    calls = backward(40)
+    last = calls[2]
+    for each in (1, 5):  # these need what the first and the third gradient give
+        calls[each].reads["xs"].append(calls[each - 1].writes["ys"][0])
+    overlap_calls(calls, NAMES, lambda tensor: 4)
+    assert [each.overlap > 0 for each in calls[:6:2]] == [False, True, False]
+    held: list[tuple[int, int]] = []
+    for index, each in enumerate(calls):
+        if each.overlap:
+            held.append((index, index + each.overlap))
+            if not each.held:
+                assert all(index <= end for _, end in held)
+                held.clear()
+    assert not held
+    assert last.held
 
 
 def test_their_operands_stay_in_memory() -> None:

@@ -56,22 +56,33 @@ def capture(backend: Cuda, steps: Sequence[Step]) -> Step:
 def arrange(backend: Cuda, calls: Sequence[tuple[Call, Step]]) -> list[Step]:
     """The steps in their order; those that may overlap others go to the side stream.
 
-    The main stream waits for such a step before the first call that it may not overlap.
+    The main stream waits for such steps before the first call that one of them may not overlap.
     """
     steps: list[Step] = []
-    waited: list[tuple[int, Any]] = []  # before which call, for which event
+    held: list[tuple[int, Step]] = []  # before which call to wait for which step
+    waited: list[tuple[int, Any]] = []  # for which event
+
+    def begin() -> None:
+        if held:
+            together, done = sequence([step for _, step in held]), _event(backend)
+            steps.append(on_other_stream(backend, backend.overlap_stream, together, done))
+            waited.append((min(place for place, _ in held), done))
+            held.clear()
+
     for index, (call, step) in enumerate(calls):
+        if any(place <= index for place, _ in held):
+            begin()
         due = [event for place, event in waited if place <= index]
         waited = [(place, event) for place, event in waited if place > index]
         steps += [_wait(backend, event) for event in due[-1:]]
         overlap = len(calls) if call.settings.get("overlap") else call.overlap
         if overlap:
-            steps.append(
-                on_other_stream(backend, backend.overlap_stream, step, done := _event(backend))
-            )
-            waited.append((index + overlap + 1, done))
+            held.append((index + overlap + 1, step))
+            if not call.held:
+                begin()
         else:
             steps.append(step)
+    begin()
     return steps + [_wait(backend, event) for _, event in waited[-1:]]
 
 

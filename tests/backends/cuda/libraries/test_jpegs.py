@@ -13,7 +13,6 @@ import pytest
 import simplejpeg
 from google.protobuf import text_format
 
-from osucaffe.backends.cores import usable_cores
 from osucaffe.backends.cuda import Cuda
 from osucaffe.backends.cuda.libraries import nvjpeg
 from osucaffe.backends.cuda.libraries.jpegs import Decoder
@@ -188,30 +187,22 @@ def test_raw_records_need_no_decoder(lane: type[FakeLane]) -> None:
     close(nets)
 
 
-CORES = usable_cores()
-
-
 @pytest.mark.parametrize(
-    ("decode", "few", "enough", "large", "sharers", "there"),
+    ("decode", "large", "there"),
     [
-        ("auto", 0, CORES, 40 * 48, 1, True),
-        ("auto", 0, CORES, 40 * 48 + 1, 1, False),
-        ("auto", -1, CORES, 0, 1, False),
-        ("auto", -1, CORES + 1, 0, 1, True),
-        ("auto", -1, CORES, 0, 2, True),
-        ("gpu", -1, 1, 1 << 30, 1, True),
-        ("host", 0, CORES + 1, 0, 1, False),
+        ("auto", 40 * 48, True),
+        ("auto", 40 * 48 + 1, False),
+        ("gpu", 1 << 30, True),
+        ("host", 0, False),
     ],
 )
 def test_what_decodes(
-    lane: type[FakeLane], database: Any, monkeypatch: pytest.MonkeyPatch, decode: str, few: int,
-    enough: int, large: int, sharers: int, there: bool,
+    lane: type[FakeLane], database: Any, monkeypatch: pytest.MonkeyPatch, decode: str, large: int,
+    there: bool,
 ) -> None:  # fmt: skip
-    monkeypatch.setattr(images, "_FEW_BRANCHES", few)
-    monkeypatch.setattr(images, "_ENOUGH_CORES", enough)
     monkeypatch.setattr(images, "_LARGE", large)
     path = database([jpeg(40, 48)])
-    net = build(path, "", decode=decode, there=there, sharers=sharers)
+    net = build(path, "", decode=decode, there=there)
     assert net.layers[0].remedy == "--readers" + " and --decode" * (not there)
     net.layers[0].close()
 
