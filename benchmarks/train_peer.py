@@ -11,6 +11,7 @@ it starts itself on each, as torchrun does, and trains by DDP.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import queue
@@ -86,12 +87,16 @@ class DecodedAhead:
         self._loader, self._crop = loader, crop
         self._stream = torch.cuda.Stream()
         self._ready: queue.Queue[Any] = queue.Queue(2)
-        threading.Thread(target=self._decode, daemon=True).start()
+        self._ends = threading.Event()
+        self._thread = threading.Thread(target=self._decode)
+        self._thread.start()
 
     def _decode(self) -> None:
         from torchvision.io import ImageReadMode, decode_jpeg
 
         for joined, sizes, labels in _forever(self._loader):
+            if self._ends.is_set():
+                return
             with torch.cuda.stream(self._stream):
                 images = decode_jpeg(
                     list(joined.split(sizes)), mode=ImageReadMode.RGB, device=torch.device("cuda")
@@ -114,6 +119,13 @@ class DecodedAhead:
         batch.record_stream(current)
         labels.record_stream(current)
         return batch, labels
+
+    def close(self) -> None:
+        """End the thread, which may wait for room."""
+        self._ends.set()
+        while self._thread.is_alive():
+            with contextlib.suppress(queue.Empty):
+                self._ready.get(timeout=0.1)
 
 
 class Trainer:
@@ -249,6 +261,8 @@ def train(job: dict[str, Any], rank: int) -> dict[str, Any]:
     if gpu is not None:
         torch.cuda.synchronize()
     seconds = time.perf_counter() - begun - tested
+    if source is not None:
+        source.close()
     if tests:
         accuracy = trainer.accuracy(iter(tests))
     return {"rate": (job["iterations"] - half) * job["batch"] / seconds, "accuracy": accuracy}
@@ -267,6 +281,8 @@ def _rank(rank: int, job: dict[str, Any]) -> None:
 def main() -> None:
     """Train as the job says."""
     job = json.loads(sys.argv[1])
+    # As in osucaffe: streams of one queue wait for each other, and nvJPEG for the training.
+    os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")
     if job["gpus"] > 1:
         torch.multiprocessing.spawn(_rank, (job,), nprocs=job["gpus"])
     else:
