@@ -35,13 +35,23 @@ def overlap_calls(
     overlapping = [index for index, call in enumerate(calls) if call.name in names]
     group = math.ceil(len(overlapping) / FORKS) if len(overlapping) > _FEW else 1
     most = MOST * group
-    for number, index in enumerate(overlapping):
+    ends = [*overlapping[most:], *[len(calls)] * most]
+    _shorten(calls, dict(zip(overlapping, ends, strict=False)))
+    overlapping = [index for index in overlapping if calls[index].overlap]
+    _fit(calls, overlapping, size_of, SPARE * group)
+    _shorten(calls, {index: index + 1 + calls[index].overlap for index in overlapping})
+    _hold(calls, [index for index in overlapping if calls[index].overlap], group)
+
+
+def _shorten(calls: list[Call], ends: dict[int, int]) -> None:
+    """Let calls run beside those behind them, to such an end, or to the first that depends on them
+    and runs in its turn: those that run beside others come behind them in any case."""
+    for index, end in reversed(ends.items()):
         call = calls[index]
         read, written = set(_keys(call.read_tensors())), set(_keys(call.written_tensors()))
-        end = overlapping[number + most] if number + most < len(overlapping) else len(calls)
         for later in range(index + 1, end):
             other = calls[later]
-            if other.name in names:
+            if other.overlap:
                 continue
             if any(
                 key in written or (key in read and writes)
@@ -54,9 +64,6 @@ def overlap_calls(
                 end = later
                 break
         call.overlap = end - index - 1
-    overlapping = [index for index in overlapping if calls[index].overlap]
-    _fit(calls, overlapping, size_of, SPARE * group)
-    _hold(calls, [index for index in overlapping if calls[index].overlap], group)
 
 
 def _fit(

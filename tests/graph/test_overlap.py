@@ -21,11 +21,32 @@ def test_they_end_before_what_depends_on_them() -> None:
         (call("sum", [dw], [other]), 1),  # it reads what they write
         (call("sum", [other], [dy]), 1),  # it writes what they read
         (call("sum", [dy], [other]), 2),
-        (call("filter", [x, other], [dw]), 2),  # one after the other in any case
+        (call("filter", [x, other], [dw]), 1),  # it adds to what they write, in its turn
     ]:
         calls = [call("filter", [x, dy], [dw]), call("data", [dy], [dx]), last]
         overlap_calls(calls, NAMES, lambda tensor: 4)
         assert calls[0].overlap == beside
+
+
+def test_one_of_them_that_runs_beside_others_comes_behind_in_any_case() -> None:
+    x, dy, dw, dx, later = (Tensor((4,)) for _ in range(5))
+    calls = [
+        call("filter", [x, dy], [dw]), call("data", [dy], [dx]), call("filter", [x, dx], [dw]),
+        call("data", [dx], [later]),
+    ]  # fmt: skip
+    overlap_calls(calls, NAMES, lambda tensor: 4)
+    assert [each.overlap for each in calls] == [3, 0, 1, 0]
+
+
+def test_one_of_them_that_memory_has_run_in_its_turn_waits_for_those_before() -> None:
+    x, big, dy, dw, dx, later, last = (Tensor((4,)) for _ in range(7))
+    sizes = {id(big): 3 * SPARE, id(last): 3 * SPARE}
+    calls = [
+        call("filter", [x, dy], [dw]), call("data", [dy], [dx]), call("filter", [big, dx], [dw]),
+        call("data", [dx], [last]), call("data", [last], [later]),
+    ]  # fmt: skip
+    overlap_calls(calls, NAMES, lambda tensor: sizes.get(id(tensor), 0))
+    assert [each.overlap for each in calls] == [1, 0, 0, 0, 0]
 
 
 def test_only_a_few_run_at_a_time() -> None:
