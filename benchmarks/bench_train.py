@@ -149,11 +149,10 @@ def sides(name: str, gpus: int, precision: str) -> Iterator[tuple[str, list[str]
     flags = [] if not gpus or precision == "tf32" else ["--precision", precision]
     yield "osucaffe", flags
     if gpus and name != "LeNet, MNIST":
-        yield "osucaffe, --cache none", [*flags, "--cache", "none"]
+        flags = [*flags, "--cache", "none"]
+        yield "osucaffe, --cache none", flags
         if name.endswith("JPEG"):
-            yield "osucaffe, --cache none --decode host", [
-                *flags, "--cache", "none", "--decode", "host",
-            ]  # fmt: skip
+            yield "osucaffe, --cache none --decode host", [*flags, "--decode", "host"]
 
 
 def measure(

@@ -11,14 +11,13 @@ it starts itself on each, as torchrun does, and trains by DDP.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import queue
 import sys
-import threading
 import time
+from collections import deque
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import lmdb
@@ -35,6 +34,8 @@ from .gpu import captured
 from .torch_peer import TorchPeer
 
 TEST_BATCH = 100
+AHEAD = 3
+"""Batches that nvJPEG decodes ahead: one is being decoded while two wait."""
 
 
 class Records(Dataset[tuple[torch.Tensor, int]]):
@@ -71,10 +72,7 @@ class Records(Dataset[tuple[torch.Tensor, int]]):
         return torch.from_numpy(np.ascontiguousarray(image)), datum.label
 
 
-Pairs = list[tuple[torch.Tensor, int]]
-
-
-def _joined(pairs: Pairs) -> tuple[torch.Tensor, list[int], torch.Tensor]:
+def _joined(pairs: list[tuple[torch.Tensor, int]]) -> tuple[torch.Tensor, list[int], torch.Tensor]:
     """JPEGs one behind the other, their sizes, and the labels: one array to hand over, not many."""
     jpegs, labels = zip(*pairs, strict=True)
     return torch.cat(jpegs), [len(each) for each in jpegs], torch.tensor(labels)
@@ -84,36 +82,33 @@ class DecodedAhead:
     """Batches of a loader of JPEGs, decoded by nvJPEG and cropped on the device."""
 
     def __init__(self, loader: Any, crop: int) -> None:
-        self._loader, self._crop = loader, crop
+        self._batches, self._crop = _forever(loader), crop
         self._stream = torch.cuda.Stream()
-        self._ready: queue.Queue[Any] = queue.Queue(2)
-        self._ends = threading.Event()
-        self._thread = threading.Thread(target=self._decode)
-        self._thread.start()
+        self._thread = ThreadPoolExecutor(1)
+        self._ahead = deque(self._thread.submit(self._decode) for _ in range(AHEAD))
 
-    def _decode(self) -> None:
+    def _decode(self) -> tuple[torch.Tensor, torch.Tensor, torch.cuda.Event]:
         from torchvision.io import ImageReadMode, decode_jpeg
 
-        for joined, sizes, labels in _forever(self._loader):
-            if self._ends.is_set():
-                return
-            with torch.cuda.stream(self._stream):
-                images = decode_jpeg(
-                    list(joined.split(sizes)), mode=ImageReadMode.RGB, device=torch.device("cuda")
-                )
-                room = [side - self._crop + 1 for side in images[0].shape[1:]]
-                tops, lefts = (np.random.randint(each, size=len(images)) for each in room)
-                batch = torch.stack([
-                    image[:, top : top + self._crop, left : left + self._crop]
-                    for image, top, left in zip(images, tops.tolist(), lefts.tolist(), strict=True)
-                ])  # fmt: skip
-                there = labels.to("cuda", non_blocking=True)
-            done = torch.cuda.Event()
-            done.record(self._stream)
-            self._ready.put((batch, there, done))
+        joined, sizes, labels = next(self._batches)
+        with torch.cuda.stream(self._stream):
+            images = decode_jpeg(
+                list(joined.split(sizes)), mode=ImageReadMode.RGB, device=torch.device("cuda")
+            )
+            room = [side - self._crop + 1 for side in images[0].shape[1:]]
+            tops, lefts = (np.random.randint(each, size=len(images)) for each in room)
+            batch = torch.stack([
+                image[:, top : top + self._crop, left : left + self._crop]
+                for image, top, left in zip(images, tops.tolist(), lefts.tolist(), strict=True)
+            ])  # fmt: skip
+            there = labels.to("cuda", non_blocking=True)
+        done = torch.cuda.Event()
+        done.record(self._stream)
+        return batch, there, done
 
     def __next__(self) -> tuple[torch.Tensor, torch.Tensor]:
-        batch, labels, done = self._ready.get()
+        batch, labels, done = self._ahead.popleft().result()
+        self._ahead.append(self._thread.submit(self._decode))
         current = torch.cuda.current_stream()
         current.wait_event(done)
         batch.record_stream(current)
@@ -121,11 +116,8 @@ class DecodedAhead:
         return batch, labels
 
     def close(self) -> None:
-        """End the thread, which may wait for room."""
-        self._ends.set()
-        while self._thread.is_alive():
-            with contextlib.suppress(queue.Empty):
-                self._ready.get(timeout=0.1)
+        """End the thread, when the batch at which it works is ready."""
+        self._thread.shutdown(cancel_futures=True)
 
 
 class Trainer:

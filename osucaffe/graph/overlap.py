@@ -51,16 +51,9 @@ def _shorten(calls: list[Call], ends: dict[int, int]) -> None:
         read, written = set(_keys(call.read_tensors())), set(_keys(call.written_tensors()))
         for later in range(index + 1, end):
             other = calls[later]
-            if other.overlap:
-                continue
-            if any(
-                key in written or (key in read and writes)
-                for writes, tensors in (
-                    (False, other.read_tensors()),
-                    (True, other.written_tensors()),
-                )
-                for key in _keys(tensors)
-            ):
+            needs = not written.isdisjoint(_keys(other.read_tensors()))
+            changes = not (read | written).isdisjoint(_keys(other.written_tensors()))
+            if (needs or changes) and not other.overlap:
                 end = later
                 break
         call.overlap = end - index - 1
