@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -12,11 +13,76 @@ from ..backends.backend import Backend
 from ..backends.tensor import Shape, Tensor
 from ..layers.python import Extents
 
+Key = tuple[int, int]
+
+
+class Watcher(Protocol):
+    """Who wants to know of tensors before they may be written."""
+
+    def expose(self, tensor: Tensor) -> None:
+        """The memory of a tensor may be written from now on."""
+
+
+class Lent(np.ndarray):
+    """An array on memory that a net computes in. What NumPy computes from it is a plain array, as
+    for `np.memmap`. Who asks for its address may use that without the array."""
+
+    __array_priority__ = -1.0  # what is joined of several is a plain array, too
+
+    @property
+    def ctypes(self) -> Any:
+        self._pin()
+        return super().ctypes
+
+    @property
+    def __array_interface__(self) -> dict[str, Any]:  # type: ignore[override]
+        self._pin()
+        return super().__array_interface__
+
+    def _pin(self) -> None:
+        owner: Any = self
+        while isinstance(owner, np.ndarray):
+            owner = owner.base
+        if isinstance(owner, Lease):
+            owner.pin()
+
+    def __array_wrap__(self, array: Any, context: Any = None, return_scalar: bool = False) -> Any:
+        return array if array is self else np.asarray(array)[()]
+
+    def __repr__(self) -> str:
+        return repr(np.asarray(self))
+
+    def __reduce__(self) -> Any:
+        return np.asarray(self).__reduce__()
+
+
+class Lease:
+    """A tensor's memory in the hands of a script. It lives as long as any array on this memory:
+    NumPy lets each of them refer to what is not an array and brought the memory, not past it."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self._memory = tensor.array
+        self._tensor = weakref.ref(tensor)
+        self.__array_interface__ = tensor.array.__array_interface__
+
+    def array(self, shape: Shape) -> np.ndarray:
+        """The memory under a shape."""
+        return np.asarray(self).reshape(shape).view(Lent)
+
+    def pin(self) -> None:
+        """Let it live as long as the tensor does."""
+        if (tensor := self._tensor()) is not None:
+            _pinned[tensor] = self
+
+
+_pinned: weakref.WeakKeyDictionary[Tensor, Lease] = weakref.WeakKeyDictionary()
+
 
 class Store:
-    """The arrays of a backend's tensors. On the CPU they are the tensors' own memory.
+    """The arrays of a backend's tensors. On the CPU they lie in the tensors' own memory.
 
-    On a device each tensor that a script looks at has an array on the host. Between two runs
+    There a script may write to that as long as it has an array on it (`in_use`). On a device each
+    tensor that a script looks at has an array on the host. Between two runs
     of a net the script may write to it, so `upload` goes before every run; `forget` goes
     behind, and lets the next look bring the values. As in Caffe, an array that was taken before a
     run shows the new values only once `blob.data` has been asked for again.
@@ -24,14 +90,20 @@ class Store:
 
     def __init__(self, backend: Backend) -> None:
         self.backend = backend
+        self.watchers: weakref.WeakSet[Watcher] = weakref.WeakSet()
+        self.leases: weakref.WeakValueDictionary[Key, Lease] = weakref.WeakValueDictionary()
+        """The memory that scripts have arrays of (on the CPU)."""
         self._arrays: weakref.WeakKeyDictionary[Tensor, np.ndarray] = weakref.WeakKeyDictionary()
         self._seen: dict[Tensor, None] = {}
 
     def array(self, tensor: Tensor) -> np.ndarray:
         """The values of a tensor: writing to them changes it."""
         if self.backend.name == "cpu":
-            array: np.ndarray = tensor.array
-            return array
+            lease = self.leases.get(key(tensor))
+            if lease is None:
+                self.expose([tensor])
+                lease = self.leases[key(tensor)] = Lease(tensor)
+            return lease.array(tensor.shape)
         if tensor not in self._seen:
             values = self.backend.read(tensor)
             if tensor in self._arrays:
@@ -39,7 +111,18 @@ class Store:
             else:
                 self._arrays[tensor] = np.array(values)
             self._seen[tensor] = None
+            self.expose([tensor])
         return self._arrays[tensor]
+
+    def in_use(self, tensor: Tensor) -> bool:
+        """Whether a script may write to a tensor's memory at any time."""
+        return key(tensor) in self.leases
+
+    def expose(self, tensors: Iterable[Tensor]) -> None:
+        """Tell all nets before these tensors may be written, by a script or by a net."""
+        for watcher in list(self.watchers):
+            for tensor in tensors:
+                watcher.expose(tensor)
 
     def adopt(self, tensor: Tensor, array: np.ndarray) -> None:
         """Let this array, contiguous and of the tensor's shape, be what `array` returns."""
@@ -49,11 +132,16 @@ class Store:
             self._arrays[tensor] = array
             self._seen[tensor] = None
 
+    def values(self, tensor: Tensor) -> np.ndarray:
+        """The values of a tensor, with what the script has written; not to be written to."""
+        if self.backend.name == "cpu":
+            array: np.ndarray = tensor.array
+            return array
+        return self._arrays[tensor] if tensor in self._seen else self.backend.read(tensor)
+
     def written(self, tensor: Tensor) -> np.ndarray | None:
         """The array of a tensor that a script may have written to since the last run."""
-        if self.backend.name == "cpu":
-            return tensor.array
-        return self._arrays[tensor] if tensor in self._seen else None
+        return self.values(tensor) if self.backend.name == "cpu" or tensor in self._seen else None
 
     def upload(self) -> None:
         """Bring what the script may have written to the device."""
@@ -63,6 +151,11 @@ class Store:
     def forget(self) -> None:
         """The device has changed its tensors."""
         self._seen.clear()
+
+
+def key(tensor: Tensor) -> Key:
+    """What names the memory of a tensor: its address and its size."""
+    return tensor.address, tensor.count
 
 
 _stores: dict[int, Store] = {}

@@ -152,11 +152,7 @@ class Net(WholeSets):
             def find() -> EngineBlob:
                 return self._net.layers[index].parameters[number]
 
-            def look() -> None:
-                if self._forward_only is not None:
-                    self._forward_only.look_at(find().data)
-
-            return Blob(find, self._store, look)
+            return Blob(find, self._store)
 
         return Layer(layer.type, BlobVec(blob(number) for number in range(count)))
 
@@ -242,7 +238,7 @@ class Net(WholeSets):
             self._forward_only.run()
             self.done()
             return 0.0
-        if whole and self._forward_only is not None:
+        if whole and not called and self._forward_only is not None:
             self._forward_only.is_stale = False
         self._catch_up()
         if start <= end:
@@ -280,6 +276,13 @@ class Net(WholeSets):
             if values is not None:
                 self._net.labels[name].check_all(values, f'blob "{name}"')
         self._store.upload()
+        if self._forward_only is None:  # it may learn, or gather statistics
+            self._expose_parameters()
+
+    def _expose_parameters(self) -> None:
+        """Nets that share the parameters are to know that these may be written."""
+        layers = self._net.layers
+        self._store.expose([blob.data for layer in layers for blob in layer.parameters])
 
     def done(self) -> None:
         """The engine's net has run."""
@@ -308,13 +311,15 @@ class Net(WholeSets):
         """Let all layers follow the shapes that the script gave to inputs."""
         waiting = [name for name, blob in self.blobs.items() if blob.waits]
         if waiting:
+            if self._forward_only is not None and self._forward_only.outlive(waiting):
+                self._catch_up()
             self._store.upload()
             self._store.forget()
             self._net.reshape({name: self.blobs[name].shape for name in waiting})
-            if self._forward_only is not None:
-                self._forward_only.reshaped()
             for name in waiting:
                 self.blobs[name].settle()
+            if self._forward_only is not None:
+                self._forward_only.reshaped()
             self._follow()
 
     def _follow(self) -> None:
@@ -323,7 +328,7 @@ class Net(WholeSets):
             for layer in self._scripted:
                 if layer.instance is not None:
                     for own, blob in zip(layer.instance.blobs, layer.parameters, strict=True):
-                        own.data, own.diff = blob.data.array, blob.diff.array
+                        own.data, own.diff = map(self._store.array, (blob.data, blob.diff))
 
     # -- weights ---------------------------------------------------------------------------------
 
@@ -339,9 +344,10 @@ class Net(WholeSets):
             for mine, theirs in zip(layer.parameters, source.parameters, strict=True):
                 if mine.shape != theirs.shape:
                     layer.fail("param", f"cannot share {theirs.shape}: it needs {mine.shape}")
+                self._store.expose([mine.data])
                 mine.data.place(theirs.data.array.reshape(-1), theirs.data.address)
-                if self._forward_only is not None:  # the other net's script may write to it
-                    self._forward_only.look_at(mine.data)
+        if self._forward_only is not None:
+            self._forward_only.moved()
         self._follow()
 
     def copy_from(self, file: str | Path) -> None:
@@ -350,9 +356,8 @@ class Net(WholeSets):
 
     def _load(self, model: AnyWeights, file: str | Path) -> None:
         self._store.upload()
+        self._expose_parameters()
         self.mismatch = load_weights([self._net], [(file, model)])
-        if self._forward_only is not None:
-            self._forward_only.refresh()
         self._store.forget()
 
     load_hdf5 = copy_from

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
+import pickle
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,8 +14,9 @@ import pytest
 import osucaffe.pycaffe as caffe
 from osucaffe.errors import UserError
 from osucaffe.pycaffe.forward_only import MOST_WANTED
+from tests.differential.sessions import TOWERS
 
-from .nets import write
+from .nets import SIMPLE, SOLVER, label, write
 
 NET = """
 input: "data" input_shape { dim: 4 dim: 3 dim: 6 dim: 7 }
@@ -127,23 +132,228 @@ def test_what_a_script_writes_to_a_blob_stays(nets: tuple[caffe.Net, caffe.Net])
     same(net, plain, list(net.blobs))
 
 
-def test_parameters_are_compared_while_a_script_holds_them(
-    nets: tuple[caffe.Net, caffe.Net],
+@pytest.mark.parametrize("is_held", [False, True])
+def test_a_blob_looked_at_late_is_of_the_parameters_that_the_pass_had(
+    nets: tuple[caffe.Net, caffe.Net], tmp_path: Path, is_held: bool
 ) -> None:
     net, plain = nets
-    for each in nets:
-        each.params["conv"][0].data[0] = 1
+    plain.save(str(tmp_path / "weights"))
+    held = [each.params["conv"][0].data for each in nets] if is_held else []
     feed(1, net, plain)
-    net.forward(), plain.forward()
-    same(net, plain, ["prob"])
-    assert not net._forward_only._looked_at
-    held = net.params["conv"][0].data[1]
-    for value in 1, 2:
-        held[:] = value
-        plain.params["conv"][0].data[1] = value
+    for each in nets:
+        each.forward()
+        each.params["conv"][0].data[...] *= 2
+    same(net, plain, ["conv", "pool"])
+    feed(2, net, plain)
+    for each in nets:
+        each.forward()
+        each.copy_from(str(tmp_path / "weights"))
+        each.blobs["prob"].diff[...] = np.arange(12).reshape(4, 3)
+        each.backward()
+    same(net, plain, list(net.blobs))
+    for mine, other in zip(net.params["conv"], plain.params["conv"], strict=True):
+        np.testing.assert_allclose(mine.diff, other.diff, rtol=1e-4, atol=1e-4)
+    assert len(held) == 2 * is_held
+
+
+def test_what_is_left_to_compute_survives_other_parameters_and_other_inputs(
+    nets: tuple[caffe.Net, caffe.Net], tmp_path: Path
+) -> None:
+    other = caffe.Net(write(tmp_path, NET), caffe.TEST)
+    feed(1, *nets)
+    for each in nets:
+        each.forward()
+        each.share_with(other)
+    feed(2, *nets)
+    other.params["conv"][0].data[...] = 1
+    same(*nets, list(nets[0].blobs)[1:])
+    assert (other.params["conv"][0].data == 1).all()
+
+
+def test_a_small_change_beside_a_large_number_counts(nets: tuple[caffe.Net, caffe.Net]) -> None:
+    held = [each.params["ip"][0].data for each in nets]
+    for array in held:
+        array[0, 0] = 1e5
+    feed(1, *nets)
+    for value in 0, 1e-3:
+        for each, array in zip(nets, held, strict=True):
+            array[1] += value
+            each.forward()
+        same(*nets, ["ip"])
+
+
+WAYS: dict[str, tuple[Callable[[np.ndarray], Any], Callable[[Any], np.ndarray]]] = {
+    "the array": (lambda array: array, lambda kept: kept),
+    "a part": (lambda array: array[:1], lambda kept: kept),
+    "a transposed view": (lambda array: array.T[..., ::2], lambda kept: kept),
+    "other views": (lambda array: np.asarray(array).reshape(-1).view(np.int32),
+                    lambda kept: kept.view(np.float32)),
+    "a list": (lambda array: [array[0]], lambda kept: kept[0]),
+    "memoryview": (memoryview, np.asarray),
+    "frombuffer": (lambda array: np.frombuffer(array, np.float32), lambda kept: kept),
+    "DLPack": (np.from_dlpack, lambda kept: kept),
+    "ndarray": (lambda array: np.ndarray((3,), np.float32, array), lambda kept: kept),
+    "from_buffer": (lambda array: (ctypes.c_float * 9).from_buffer(array), np.ctypeslib.as_array),
+    "a pointer": (lambda array: array.ctypes.data_as(ctypes.POINTER(ctypes.c_float)),
+                  lambda kept: np.ctypeslib.as_array(kept, (5,))),
+    "an address": (lambda array: array.ctypes.data,
+                   lambda kept: np.ctypeslib.as_array((ctypes.c_float * 5).from_address(kept))),
+    "the interface": (lambda array: array.__array_interface__["data"][0],
+                      lambda kept: np.ctypeslib.as_array((ctypes.c_float * 5).from_address(kept))),
+}  # fmt: skip
+"""How a script may keep an array's memory, and get at its numbers again."""
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_however_a_script_keeps_memory_it_follows(
+    nets: tuple[caffe.Net, caffe.Net], way: str
+) -> None:
+    keep, numbers = WAYS[way]
+    blobs = [keep(each.blobs["pool"].data) for each in nets]
+    weights = [keep(each.params["conv"][0].data) for each in nets]
+    for step in range(4):
+        feed(step, *nets)
+        for each, kept in zip(nets, weights, strict=True):
+            numbers(kept)[...] += 1
+            each.forward()
+        assert nets[0]._forward_only.is_stale
+        np.testing.assert_allclose(*map(numbers, blobs), rtol=1e-5, atol=1e-5)
+        same(*nets, ["prob"])
+
+
+@pytest.mark.parametrize("way", list(WAYS)[:-3])
+def test_arrays_that_are_gone_count_no_more(nets: tuple[caffe.Net, caffe.Net], way: str) -> None:
+    net, _ = nets
+    memory = [net._net.blobs["pool"].data, net.params["conv"][0]._find().data]
+    kept = [WAYS[way][0](blob.data) for blob in (net.blobs["pool"], net.params["conv"][0])]
+    kept += [blob.data.copy() for blob in (net.blobs["pool"], net.params["conv"][0])]
+    assert [net._store.in_use(tensor) for tensor in memory] == [True, True]
+    del kept[:2]
+    assert [net._store.in_use(tensor) for tensor in memory] == [False, False]
+
+
+def test_what_scripts_compute_of_arrays_is_plain(net_array: np.ndarray) -> None:
+    for made in (
+        net_array + 1,
+        net_array.sum(axis=0),
+        np.exp(net_array),
+        np.concatenate([net_array, net_array]),
+        pickle.loads(pickle.dumps(net_array)),
+    ):
+        assert type(made) is np.ndarray
+    assert type(net_array.sum()) is np.float32
+    assert repr(net_array) == repr(np.array(net_array))
+    before = net_array
+    net_array += 1
+    assert net_array is before
+
+
+@pytest.fixture
+def net_array(nets: tuple[caffe.Net, caffe.Net]) -> np.ndarray:
+    return nets[0].params["ip"][0].data
+
+
+@pytest.mark.parametrize("is_first", [False, True])
+def test_nets_that_share_parameters_know_of_each_others_changes(
+    nets: tuple[caffe.Net, caffe.Net], tmp_path: Path, is_first: bool
+) -> None:
+    """One of two nets writes, or learns, or reads a file."""
+    net, plain = nets
+    plain.save(str(tmp_path / "weights"))
+    train = caffe.Net(write(tmp_path, NET.replace("0.5", "0.2"), "train.prototxt"), caffe.TRAIN)
+    train.copy_from(str(tmp_path / "weights"))
+    writer, reader = (net, train) if is_first else (train, net)
+    reader.share_with(writer)
+    plain_like = caffe.Net(write(tmp_path, NET), caffe.TEST)
+    plain_like._forward_only = None
+    feed(1, net, plain_like, train)
+    held = [net.params["conv"][0].data]
+    for step in range(6):
+        if step == 2:
+            held.clear()
+        if step % 3 == 0:
+            train.params["conv"][0].data[0] += 1
+        elif step % 3 == 1:
+            train.forward()  # gathers statistics
+        else:
+            train.copy_from(str(tmp_path / "weights"))
+        train.save(str(tmp_path / "now"))
+        plain_like.copy_from(str(tmp_path / "now"))
+        net.forward(), plain_like.forward()
+        same(net, plain_like, ["prob"])
+
+
+def test_arrays_of_one_net_change_the_other_that_shares_its_parameters(
+    nets: tuple[caffe.Net, caffe.Net], tmp_path: Path
+) -> None:
+    net, plain = nets
+    sharing = caffe.Net(write(tmp_path, NET), caffe.TEST)
+    sharing.share_with(net)
+    for size in 2, 3:
+        for each in net, plain:
+            each.blobs["data"].reshape(size, 3, 6, 7)
+        feed(1, net, plain, sharing)
+        net.forward(), sharing.forward()
+        for each in sharing, plain:
+            each.params["ip"][0].data[0] += size
         net.forward(), plain.forward()
         same(net, plain, ["prob"])
-        assert net._forward_only._looked_at
+
+
+def test_a_solver_trains_what_a_net_shares(tmp_path: Path) -> None:
+    solver = caffe.SGDSolver(
+        write(tmp_path, f'net: "{write(tmp_path, SIMPLE, "train")}" ' + SOLVER, "solver.prototxt")
+    )
+    deploy = (
+        'input: "data" input_shape { dim: 5 dim: 2 dim: 3 dim: 4 }'
+        + SIMPLE[SIMPLE.index('layer { name: "conv"') : SIMPLE.index('layer { name: "loss"')]
+    )
+    nets = [caffe.Net(write(tmp_path, deploy), caffe.TEST) for _ in range(2)]
+    nets[1]._forward_only = None
+    for net in nets:
+        solver.share_weights(net)
+    feed(1, *nets)
+    label(solver.net)
+    for _ in range(3):
+        before = nets[0].forward()["ip_blob"].copy()
+        nets[1].forward()
+        solver.step(1)
+        same(*nets, ["conv"])  # of the weights before
+        nets[0].forward(), nets[1].forward()
+        same(*nets, ["ip_blob"])
+        assert np.abs(nets[0].blobs["ip_blob"].data - before).max() > 1e-3
+
+
+def test_blobs_that_a_reshape_does_not_reach_are_kept(tmp_path: Path) -> None:
+    path = write(tmp_path, TOWERS)
+    nets = [caffe.Net(path, caffe.TEST) for _ in range(2)]
+    nets[0].save(str(tmp_path / "weights"))
+    nets[1].copy_from(str(tmp_path / "weights"))
+    nets[1]._forward_only = None
+    for net in nets:
+        net.blobs["side"].data[...] = 1
+        net.forward()
+        net.blobs["data"].reshape(4, 6)
+        net.reshape()
+    same(nets[0], nets[1], ["left", "square", "right"])
+
+
+def test_nets_whose_passes_gather_statistics_run_as_they_are(tmp_path: Path) -> None:
+    text = NET.replace('top: "bn"', 'top: "bn" batch_norm_param { use_global_stats: false }')
+    assert caffe.Net(write(tmp_path, text), caffe.TEST)._forward_only is None
+
+
+def test_who_is_called_back_sees_the_blobs_of_the_pass_before(
+    nets: tuple[caffe.Net, caffe.Net],
+) -> None:
+    seen: list[np.ndarray] = []
+    for each in nets:
+        feed(1, each)
+        each.forward()
+        feed(2, each)
+        each.before_forward(lambda i, each=each: seen.append(each.blobs["pool"].data.copy()))
+        each.forward()
+    np.testing.assert_allclose(seen[0], seen[len(seen) // 2], rtol=1e-5, atol=1e-5)
 
 
 def test_other_shapes(nets: tuple[caffe.Net, caffe.Net]) -> None:

@@ -1,0 +1,1 @@
+"""Random inputs, compared with what computes the same independently."""

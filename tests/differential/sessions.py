@@ -1,0 +1,342 @@
+"""Owns random sessions of pycaffe: scripts of random calls, run with nets that take the fast way
+and with nets that compute everything each time. `python -m tests.differential.sessions`."""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import osucaffe.pycaffe as caffe
+from osucaffe.pycaffe import settings
+
+CHAIN = """
+input: "data" input_shape { dim: 2 dim: 3 dim: 6 dim: 7 }
+layer { name: "conv" type: "Convolution" bottom: "data" top: "conv"
+  convolution_param { num_output: 5 kernel_size: 3 weight_filler { type: "gaussian" std: 0.3 } } }
+layer { name: "bn" type: "BatchNorm" bottom: "conv" top: "bn" }
+layer { name: "scale" type: "Scale" bottom: "bn" top: "scaled" scale_param { bias_term: true } }
+layer { name: "relu" type: "ReLU" bottom: "scaled" top: "scaled" }
+layer { name: "pool" type: "Pooling" bottom: "scaled" top: "pool"
+  pooling_param { kernel_size: 2 stride: 2 } }
+layer { name: "ip" type: "InnerProduct" bottom: "pool" top: "ip"
+  inner_product_param { num_output: 7 weight_filler { type: "gaussian" std: 0.3 } } }
+"""
+RESIDUAL = """
+input: "data" input_shape { dim: 2 dim: 4 dim: 5 dim: 5 }
+layer { name: "shift" type: "Power" bottom: "data" top: "data" power_param { shift: 0.5 } }
+layer { name: "conv" type: "Convolution" bottom: "data" top: "conv"
+  convolution_param { num_output: 4 kernel_size: 3 pad: 1 bias_term: false
+    weight_filler { type: "gaussian" std: 0.3 } } }
+layer { name: "bn" type: "BatchNorm" bottom: "conv" top: "conv" }
+layer { name: "scale" type: "Scale" bottom: "conv" top: "conv" scale_param { bias_term: true } }
+layer { name: "sum" type: "Eltwise" bottom: "conv" bottom: "data" top: "sum" }
+layer { name: "relu" type: "ReLU" bottom: "sum" top: "sum" }
+layer { name: "flat" type: "Flatten" bottom: "sum" top: "flat" }
+layer { name: "drop" type: "Dropout" bottom: "flat" top: "drop" }
+layer { name: "ip" type: "InnerProduct" bottom: "drop" top: "ip"
+  inner_product_param { num_output: 6 weight_filler { type: "gaussian" std: 0.3 } } }
+layer { name: "prob" type: "Softmax" bottom: "ip" top: "prob" }
+"""
+TOWERS = """
+input: "data" input_shape { dim: 2 dim: 6 } input: "side" input_shape { dim: 3 dim: 5 }
+layer { name: "ip1" type: "InnerProduct" bottom: "data" top: "ip1"
+  inner_product_param { num_output: 8 weight_filler { type: "gaussian" std: 0.4 } } }
+layer { name: "tanh" type: "TanH" bottom: "ip1" top: "tanh" }
+layer { name: "ip" type: "InnerProduct" bottom: "tanh" top: "ip"
+  inner_product_param { num_output: 5 weight_filler { type: "gaussian" std: 0.4 } } }
+layer { name: "left" type: "InnerProduct" bottom: "side" top: "left"
+  inner_product_param { num_output: 4 weight_filler { type: "gaussian" std: 0.4 } } }
+layer { name: "square" type: "Power" bottom: "left" top: "square" power_param { power: 2 } }
+layer { name: "bias" type: "Bias" bottom: "square" top: "right" }
+"""
+NETS = (CHAIN, RESIDUAL, TOWERS)
+
+START = """
+import ctypes, numpy as np
+
+def values(seed, shape):
+    return np.random.default_rng(seed).uniform(0.5, 1.5, shape) * np.where(seed % 2, 1, -1)
+
+def fill(net, seed):
+    for name in net.inputs:
+        net.blobs[name].data[...] = values(seed, net.blobs[name].data.shape)
+
+def pointer(array):
+    return array.ctypes.data_as(ctypes.POINTER(ctypes.c_float)), array.size
+
+def address(array):
+    return array.ctypes.data, array.size
+
+def numbers(where, size):
+    return np.ctypeslib.as_array(ctypes.cast(where, ctypes.POINTER(ctypes.c_float)), (size,))
+
+def see_gradient(array):
+    see(array / (1 + abs(array).max()))
+
+for number, each in enumerate((net, other)):
+    fill(each, number)
+    for name, blobs in each.params.items():
+        for place, blob in enumerate(blobs):
+            blob.data[...] = abs(values(place, blob.data.shape)) if name == "bn" else blob.data
+"""
+"""What every script begins with: `net` and `other`, of one file, are there, `see` and `folder`."""
+
+HOLD = {
+    "{}": "{}",
+    "{}[1:]": "{}",
+    "{}.T": "{}",
+    "{}.reshape(-1)": "{}",
+    "[{}]": "{}[0]",
+    "memoryview({})": "np.asarray({})",
+    "np.asarray({})": "{}",
+    "np.frombuffer({}, np.float32)": "{}",
+    "pointer({})": "numbers(*{})",
+    "address({})": "numbers(*{})",
+}
+"""How a script may keep what `data` is, and how it gets at the numbers again."""
+
+Lines = list[str]
+Runner = Callable[[str, str, str], Any]
+
+
+class Session:
+    """A script of random calls about a net."""
+
+    def __init__(self, seed: int) -> None:
+        self._random = random.Random(seed)
+        self.text = self._random.choice(NETS)
+        net = caffe.Net(*_written(self.text))
+        self._blobs, self._layers = list(net.blobs), list(net.params)
+        self._layer_names = list(net._layer_names)
+        self._shapes = {name: blob.shape for name, blob in net.blobs.items()}
+        self._parameters = [
+            f'params["{name}"][{i}]'
+            for name, blobs in net.params.items()
+            for i in range(len(blobs))
+        ]
+        self._inputs, self._outputs = net.inputs, net.outputs
+        self._held: dict[str, tuple[str, str]] = {}
+        self._count = 0
+        self.lines: Lines = []
+        kinds = self._forward, self._see, self._write, self._write, self._hold, self._use
+        more = self._forward_part, self._share, self._file, self._reshape, self._backward, self._all
+        for _ in range(self._random.randint(4, 25)):
+            self._random.choice((*kinds, *kinds, *more, self._drop))()
+        for name in self._net(), "net":
+            self._add("".join(f"see({name}.blobs[{each!r}].data); " for each in self._blobs))
+
+    # -- lines -----------------------------------------------------------------------------------
+
+    def _add(self, line: str) -> None:
+        self.lines.append(line.rstrip("; "))
+
+    def _seed(self) -> int:
+        self._count += 1
+        return self._count
+
+    def _net(self) -> str:
+        return self._random.choice(("net", "net", "net", "other"))
+
+    def _blob(self) -> str:
+        return self._random.choice(self._blobs)
+
+    def _forward(self) -> None:
+        net, kind = self._net(), self._random.randrange(4)
+        wanted = f"blobs=[{self._blob()!r}]" if kind == 1 else ""
+        if kind == 2:
+            shapes = {name: f"net.blobs[{name!r}].shape" for name in self._inputs}
+            wanted = ", ".join(f"{n}=values({self._seed()}, {s})" for n, s in shapes.items())
+            wanted = wanted.replace("net.", f"{net}.")
+        feed = f"fill({net}, {self._seed()}); " if self._random.random() < 0.5 else ""
+        self._add(f"{feed}[see(each) for _, each in sorted({net}.forward({wanted}).items())]")
+
+    def _forward_part(self) -> None:
+        first, last = sorted(self._random.choices(self._layer_names, k=2), key=self._place)
+        given = [f"start={first!r}", f"end={last!r}"]
+        self._add(f"{self._net()}.forward({self._random.choice((*given, ', '.join(given)))})")
+
+    def _place(self, name: str) -> int:
+        return self._layer_names.index(name)
+
+    def _all(self) -> None:
+        if len(self._inputs) == 1:
+            size = (3, *self._shapes[self._inputs[0]][1:])
+            given = f"{self._inputs[0]}=values({self._seed()}, {size})"
+            line = f"{self._net()}.forward_all(blobs=[{self._blob()!r}], {given})"
+            self._add(f"[see(each) for _, each in sorted({line}.items())]")
+
+    def _see(self) -> None:
+        self._add(f"see({self._net()}.blobs[{self._blob()!r}].data)")
+
+    def _weight(self) -> str:
+        return self._random.choice((*self._parameters, 'params["ip"][0]', 'params["ip"][0]'))
+
+    def _write(self) -> None:
+        kind, net = self._random.randrange(4), self._net()
+        if kind == 0:
+            self._add(f"{net}.blobs[{self._blob()!r}].data[...] = {self._random.random()}")
+        elif kind == 1:  # a large number beside small ones: nothing is computed of what it makes
+            self._add(f'{net}.params["ip"][0].data[-1] = 1e6')
+        else:
+            self._add(self._change(f"{net}.{self._weight()}.data"))
+
+    def _change(self, array: str) -> str:
+        """A line that writes to an array. Its numbers keep their order of magnitude."""
+        if self._random.random() < 0.5:
+            return f"np.asarray({array}).reshape(-1)[:1] += {self._random.choice((0.02, 0.5))}"
+        return f"np.asarray({array})[...] *= {self._random.choice((0.9, 1.1))}"
+
+    def _hold(self) -> None:
+        name, how = f"a{self._seed()}", self._random.choice(list(HOLD))
+        if self._random.random() < 0.5:
+            what = self._weight()
+        else:
+            what = f'blobs["{self._blob()}"]'
+        made = how.format(f"{self._net()}.{what}.data")
+        self._held[name] = (HOLD[how].format(name), made)
+        self._add(f"{name} = {made}")
+
+    def _use(self) -> None:
+        if self._held:
+            kept, made = self._random.choice(list(self._held.values()))
+            writes = "params" in made and '"bn"' not in made
+            self._add(self._change(kept) if writes else f"see({kept})")
+
+    def _drop(self) -> None:
+        if self._held:
+            name = self._random.choice(list(self._held))
+            del self._held[name]
+            self._add(f"del {name}")
+
+    def _share(self) -> None:
+        nets = self._random.sample(("net", "other"), 2)
+        self._add(f"{nets[0]}.share_with({nets[1]})")
+
+    def _file(self) -> None:
+        one, two = self._net(), self._net()
+        file = f'folder + "/{self._random.choice("ab")}"'
+        self._add(f"{one}.save({file}); {two}.copy_from({file})")
+
+    def _reshape(self) -> None:
+        """Other shapes, and a pass: before that, blobs hold nothing that is defined. Addresses are
+        no longer valid then."""
+        net, input_ = self._net(), self._random.choice(self._inputs)
+        shape = (self._random.randint(1, 4), *self._shapes[input_][1:])
+        gone = [name for name, (_, made) in self._held.items() if made.startswith("address")]
+        for name in gone:
+            del self._held[name]
+        dropped = "".join(f"{name} = None; " for name in gone)
+        others = {"data": ("left", "square", "right"), "side": ("ip1", "tanh", "ip")}[input_]
+        see = "".join(f"see({net}.blobs[{n!r}].data); " for n in others if n in self._blobs)
+        see = see if len(self._inputs) > 1 else ""
+        line = f"{dropped}{net}.blobs[{input_!r}].reshape{shape}; {net}.reshape(); {see}"
+        self._add(f"{line}fill({net}, {self._seed()}); {net}.forward()")
+
+    def _backward(self) -> None:
+        net = self._net()
+        for name in self._outputs:
+            shape = f"{net}.blobs[{name!r}].shape"
+            self._add(f"{net}.blobs[{name!r}].diff[...] = values({self._seed()}, {shape})")
+        see = "".join(f"see_gradient({net}.{name}.diff); " for name in self._parameters)
+        self._add(f"{net}.clear_param_diffs(); {net}.backward(); {see}")
+
+
+def seen(text: str, lines: Sequence[str], *, fast: bool) -> list[np.ndarray] | str:
+    """What a script sees; what it raises."""
+    with tempfile.TemporaryDirectory() as folder:
+        settings._Settings.seed = None
+        caffe.set_random_seed(1)
+        nets = [caffe.Net(*_written(text, folder)) for _ in range(2)]
+        if not fast:
+            for net in nets:
+                net._forward_only = None
+        found: list[np.ndarray] = []
+        names = {"net": nets[0], "other": nets[1], "folder": folder}
+        names["see"] = lambda array: found.append(np.array(array))
+        try:
+            exec("\n".join([START, *lines]), names)
+        except Exception as error:  # what a minimised script lacks, say
+            return f"{type(error).__name__}: {error}"
+        return found
+
+
+def difference(text: str, lines: Sequence[str]) -> str:
+    """How what a script sees differs from what it should see ("": it does not)."""
+    wanted, found = (seen(text, lines, fast=fast) for fast in (False, True))
+    if isinstance(wanted, str) or isinstance(found, str):
+        return "" if wanted == found else f"{found}, not {wanted}"
+    for number, (one, other) in enumerate(zip(found, wanted, strict=True)):
+        if one.shape != other.shape or not np.allclose(one, other, rtol=1e-4, atol=1e-4):
+            return f"array {number} that it sees is {one}, not {other}"
+    return ""
+
+
+def minimise(text: str, lines: Lines) -> Lines:
+    """The fewest lines of a script, one after another left out, that still go wrong."""
+    size = len(lines)
+    while size:
+        for start in range(0, len(lines), size):
+            fewer = lines[:start] + lines[start + size :]
+            if isinstance(seen(text, fewer, fast=False), list) and difference(text, fewer):
+                lines = fewer
+                break
+        else:
+            size //= 2
+    return lines
+
+
+def script(text: str, lines: Sequence[str]) -> str:
+    """A Python program of a session; it prints what the script sees."""
+    begin = f'''import tempfile
+import osucaffe.pycaffe as caffe
+folder, see = tempfile.mkdtemp(), print
+with open(folder + "/net.prototxt", "w") as file:
+    file.write("""{text}""")
+caffe.set_random_seed(1)
+net, other = (caffe.Net(folder + "/net.prototxt", caffe.TEST) for _ in range(2))
+# net._forward_only = other._forward_only = None  # what it should print'''
+    return "\n".join([begin, START, *lines])
+
+
+def _written(text: str, folder: str | None = None) -> tuple[str, int]:
+    """The file of a net, and the phase."""
+    folder = folder or tempfile.mkdtemp()
+    path = Path(folder, "net.prototxt")
+    path.write_text(text)
+    return str(path), caffe.TEST
+
+
+def run(seconds: float, seed: int, most: int = 1 << 62) -> tuple[int, list[str]]:
+    """The number of sessions that were run, and the failures, each minimised and as a program."""
+    begin, count, failures = time.monotonic(), 0, []
+    while time.monotonic() < begin + seconds and count < most:
+        session = Session(seed + count)
+        if said := difference(session.text, session.lines):
+            lines = minimise(session.text, session.lines)
+            said = difference(session.text, lines)
+            failures.append(f"# session {seed + count}: {said}\n{script(session.text, lines)}")
+        count += 1
+    return count, failures
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seconds", type=float, default=60)
+    parser.add_argument("--seed", type=int, default=int(time.time()))
+    args = parser.parse_args()
+    count, failures = run(args.seconds, args.seed)
+    print(*failures, sep="\n\n")
+    print(f"{count} sessions from seed {args.seed}, {len(failures)} failures")
+    return bool(failures)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
