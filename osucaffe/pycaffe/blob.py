@@ -35,7 +35,7 @@ class Lent(np.ndarray):
         return super().ctypes
 
     @property
-    def __array_interface__(self) -> dict[str, Any]:  # type: ignore[override]
+    def __array_interface__(self) -> dict[str, Any]:
         self._pin()
         return super().__array_interface__
 

@@ -4,16 +4,24 @@ same parameters, inputs and outputs, but no other blobs until somebody looks at 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 
 import numpy as np
 
 from .. import net as engine
+from ..backends.cores import usable_cores
+from ..backends.cpu.workers import Workers
 from ..backends.tensor import Tensor
 from .blob import Key, Store, key
 
 MOST_WANTED = 8
 """A script that looks at more blobs gets them all: its own net runs."""
+
+PIECE = 1 << 18
+"""Bytes that a thread compares at once."""
+WORTH_THREADS = 1 << 24
+"""Bytes from which several threads compare."""
 
 Make = Callable[[list[str]], engine.Net]
 
@@ -126,7 +134,9 @@ class ForwardOnly:
         self.is_stale = False
         backend, net = self._net.backend, self._net
         has = {*net.inputs, *net.outputs, *(self._wanted if self._fast else ())}
-        old = [(t, kept) for t, kept in self._kept.items() if not _same(backend.read(t), kept)]
+        kept = [(each, backend.read(each), values) for each, values in self._kept.items()]
+        different = _different([values for _, *values in kept])
+        old = [(each, values) for i, (each, _, values) in enumerate(kept) if i in different]
         tensors = {*(net.blobs[name].data for name in has), *(tensor for tensor, _ in old)}
         now = [(tensor, backend.read(tensor)) for tensor in tensors]
         for tensor, values in old:
@@ -147,17 +157,18 @@ class ForwardOnly:
     def _have_changed(self) -> bool:
         """Whether parameters are not what they were in the last run. What may be written behind
         this one is kept."""
-        changed = False
         held = [each for name in list(self._store.leases) for each in self._tensors.get(name, ())]
-        for tensor in {*self._kept, *self._overwritten, *held}:
-            values, kept = self._store.values(tensor), self._kept.pop(tensor, None)
-            if tensor in self._parameters and (kept is None or not _same(values, kept)):
-                changed, kept = True, None
-            if tensor in self._inputs:
-                kept = None
-            if tensor in self._overwritten or self._store.in_use(tensor):
-                self._kept[tensor] = np.array(values) if kept is None else kept
-        return changed
+        tensors = list({*self._kept, *self._overwritten, *held})
+        values = {each: self._store.values(each) for each in tensors}
+        before = [each for each in self._kept if each in self._parameters]
+        different = _different([(values[each], self._kept[each]) for each in before])
+        same = {each: self._kept[each] for i, each in enumerate(before) if i not in different}
+        self._kept = {
+            each: same[each] if each in same else np.array(values[each])
+            for each in tensors
+            if each in self._overwritten or self._store.in_use(each)
+        }
+        return bool(different) or any(each in self._parameters for each in {*held} - {*before})
 
 
 def _written(net: engine.Net) -> set[Key]:
@@ -165,11 +176,26 @@ def _written(net: engine.Net) -> set[Key]:
     return {key(tensor) for call in net.programs[0] for tensor in call.written_tensors()}
 
 
-def _same(one: np.ndarray, other: np.ndarray) -> bool:
-    """Whether two contiguous arrays of one size are equal in every bit. The library's function
-    makes no arrays for that: it takes half as long as NumPy."""
-    return not _MEMCMP(one.ctypes.data, other.ctypes.data, one.nbytes)
+def _different(pairs: Iterable[Sequence[np.ndarray]]) -> set[int]:
+    """The numbers of those pairs of contiguous arrays of one size that differ in any bit.
+
+    The C library compares: it makes no arrays for that, and so takes half as long as NumPy.
+    """
+    pieces = [
+        (number, one.ctypes.data + start, other.ctypes.data + start, min(PIECE, one.nbytes - start))
+        for number, (one, other) in enumerate(pairs)
+        for start in range(0, one.nbytes, PIECE)
+    ]
+    found: set[int] = set()
+
+    def compare(part: Sequence[tuple[int, int, int, int]]) -> None:
+        found.update(number for number, *where in part if _MEMCMP(*where))
+
+    count = _WORKERS.count if sum(size for *_, size in pieces) > WORTH_THREADS else 1
+    _WORKERS.run([partial(compare, pieces[first::count]) for first in range(count)])
+    return found
 
 
+_WORKERS = Workers(usable_cores())
 _MEMCMP = ctypes.CDLL(None).memcmp
 _MEMCMP.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]

@@ -138,9 +138,7 @@ class Net(WholeSets):
     def _catch_up(self) -> None:
         """Let all blobs hold what the last forward pass computed."""
         if self._forward_only is not None and self._forward_only.is_stale:
-            self._store.upload()
             self._forward_only.catch_up()
-            self._store.forget()
 
     def _layer(self, index: int) -> Any:
         layer = self._net.layers[index]
@@ -340,6 +338,8 @@ class Net(WholeSets):
 
     def share_with(self, other: Net) -> None:
         """Use the parameters of another net's layers of the same names, in place of own ones."""
+        self._store.upload()
+        self._store.forget()
         for layer, source in same_layers(self._net.layers, other._net.layers).items():
             for mine, theirs in zip(layer.parameters, source.parameters, strict=True):
                 if mine.shape != theirs.shape:

@@ -5,15 +5,23 @@ from __future__ import annotations
 import pytest
 
 import osucaffe.pycaffe as caffe
+from osucaffe.backends.cpu import Cpu
 from osucaffe.pycaffe import forward_only
 
 from . import sessions
 
 
+class Device(Cpu):
+    """The CPU, taken for a device: what scripts see of it are copies."""
+
+    name = "device"
+
+
 @pytest.fixture(autouse=True)
 def settings(monkeypatch: pytest.MonkeyPatch) -> None:
     caffe.set_mode_cpu()
-    monkeypatch.setattr(sessions.settings._Settings, "seed", None)
+    for name in "seed", "given":
+        monkeypatch.setattr(sessions.settings._Settings, name, None)
 
 
 @pytest.mark.parametrize("seed", range(0, 60, 10))
@@ -23,8 +31,38 @@ def test_sessions(seed: int) -> None:
     assert not failures, failures[0]
 
 
+def test_sessions_with_copies() -> None:
+    sessions.settings.use(Device())
+    _, failures = sessions.run(seconds=600, seed=60, most=10)
+    assert not failures, failures[0]
+
+
+def test_a_copy_that_is_written_behind_a_late_look() -> None:
+    sessions.settings.use(Device())
+    lines = [
+        "net.forward()",
+        'w = net.params["ip"][0].data',
+        "see(net.blobs['conv'].data)",
+        "w[...] *= 2",
+        "see(net.forward()['ip'])",
+    ]
+    assert not sessions.difference(sessions.CHAIN, lines)
+
+
+def test_a_copy_from_before_sharing_is_not_written_into_what_is_shared() -> None:
+    sessions.settings.use(Device())
+    lines = [
+        "net.forward()",
+        'before, w = other.params["ip"][0].data.copy(), net.params["ip"][0].data',
+        "net.share_with(other); net.forward(); other.forward()",
+        'see(other.params["ip"][0].data - before)',
+    ]
+    (change,) = sessions.seen(sessions.CHAIN, lines, fast=True)
+    assert not change.any()
+
+
 def test_a_fault_is_found_and_made_short(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(forward_only, "_same", lambda one, other: True)
+    monkeypatch.setattr(forward_only, "_different", lambda pairs: set())
     lines = [
         "fill(other, 3)",
         "other.forward()",

@@ -6,7 +6,23 @@ from pathlib import Path
 
 import numpy as np
 
+import osucaffe.pycaffe as caffe
+
 CLASSES = 13
+
+FUSED = """
+input: "data" input_shape { dim: 4 dim: 3 dim: 6 dim: 7 }
+layer { name: "conv" type: "Convolution" bottom: "data" top: "conv"
+  convolution_param { num_output: 5 kernel_size: 3 weight_filler { type: "gaussian" std: 0.5 } } }
+layer { name: "bn" type: "BatchNorm" bottom: "conv" top: "bn" }
+layer { name: "scale" type: "Scale" bottom: "bn" top: "scaled" scale_param { bias_term: true } }
+layer { name: "relu" type: "ReLU" bottom: "scaled" top: "scaled" }
+layer { name: "pool" type: "Pooling" bottom: "scaled" top: "pool"
+  pooling_param { kernel_size: 2 stride: 2 } }
+layer { name: "ip" type: "InnerProduct" bottom: "pool" top: "ip"
+  inner_product_param { num_output: 3 weight_filler { type: "gaussian" std: 0.5 } } }
+layer { name: "prob" type: "Softmax" bottom: "ip" top: "prob" }
+"""
 
 SIMPLE = f"""
 name: "simple"
@@ -56,3 +72,15 @@ def label(net) -> None:
     """Put classes into the label blob of the simple net."""
     blob = net.blobs["label"]
     blob.data[...] = np.random.default_rng(1).integers(CLASSES, size=blob.data.shape)
+
+
+def feed(seed: int, *nets: caffe.Net) -> None:
+    for net in nets:
+        shape = net.blobs["data"].data.shape
+        net.blobs["data"].data[...] = np.random.default_rng(seed).normal(size=shape)
+
+
+def same(net: caffe.Net, plain: caffe.Net, names: list[str]) -> None:
+    for name in names:
+        found, wanted = net.blobs[name].data, plain.blobs[name].data
+        np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5)
