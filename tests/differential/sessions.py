@@ -48,10 +48,10 @@ layer { name: "prob" type: "Softmax" bottom: "ip" top: "prob" }
 TOWERS = """
 input: "data" input_shape { dim: 2 dim: 6 } input: "side" input_shape { dim: 3 dim: 5 }
 layer { name: "ip1" type: "InnerProduct" bottom: "data" top: "ip1"
-  inner_product_param { num_output: 8 weight_filler { type: "gaussian" std: 0.4 } } }
+  inner_product_param { num_output: 64 weight_filler { type: "gaussian" std: 0.4 } } }
 layer { name: "tanh" type: "TanH" bottom: "ip1" top: "tanh" }
 layer { name: "ip" type: "InnerProduct" bottom: "tanh" top: "ip"
-  inner_product_param { num_output: 5 weight_filler { type: "gaussian" std: 0.4 } } }
+  inner_product_param { num_output: 64 weight_filler { type: "gaussian" std: 0.4 } } }
 layer { name: "left" type: "InnerProduct" bottom: "side" top: "left"
   inner_product_param { num_output: 4 weight_filler { type: "gaussian" std: 0.4 } } }
 layer { name: "square" type: "Power" bottom: "left" top: "square" power_param { power: 2 } }
@@ -127,7 +127,15 @@ class Session:
         self._count = 0
         self.lines: Lines = []
         kinds = self._forward, self._see, self._write, self._write, self._hold, self._use
-        more = self._forward_part, self._share, self._file, self._reshape, self._backward, self._all
+        more = (
+            self._beside,
+            self._forward_part,
+            self._share,
+            self._file,
+            self._reshape,
+            self._backward,
+            self._all,
+        )
         for _ in range(self._random.randint(4, 25)):
             self._random.choice((*kinds, *kinds, *more, self._drop))()
         for name in self._net(), "net":
@@ -187,6 +195,15 @@ class Session:
             self._add(f'{net}.params["ip"][0].data[-1] = 1e6')
         else:
             self._add(self._change(f"{net}.{self._weight()}.data"))
+
+    def _beside(self) -> None:
+        """A weight that is held has a large number, and changes by little beside it."""
+        name, net = f"a{self._seed()}", self._net()
+        self._held[name] = (name, f'{net}.params["ip"][0].data')
+        self._add(f'{name} = {net}.params["ip"][0].data; {name}[-1] = 1e6')
+        self._forward()
+        self._add(f"{name}[0, :2] += 0.02")
+        self._forward()
 
     def _change(self, array: str) -> str:
         """A line that writes to an array. Its numbers keep their order of magnitude."""
