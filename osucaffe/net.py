@@ -197,6 +197,8 @@ class Net:
         own += untouched(self._parts, inspectable=self.inspectable)
         for tensor in dict.fromkeys(own):
             self.backend.give_memory(tensor)[:] = 0
+        if self._build.verifier is not None:
+            self._build.verifier.check_memory(self.programs)
         for blob, weight in losses:
             if (seed := self.seeds[blob.name]).array is not None:
                 self.backend.write(seed, np.full(blob.shape, weight, np.float32))
@@ -210,6 +212,11 @@ class Net:
     def passes(self) -> list[Report]:
         """What each pass of the compilation did."""
         return self._build.reports
+
+    @property
+    def verified(self) -> int:
+        """How many reads of calls the verifier has checked behind the passes, if it runs."""
+        return self._build.verifier.checked if self._build.verifier is not None else 0
 
     # -- running ---------------------------------------------------------------------------------
 
