@@ -11,7 +11,7 @@ from osucaffe.backends.cpu.backend import Cpu
 from osucaffe.errors import UserError
 from osucaffe.proto import array_to_blob
 
-from .nets import build, inputs, layer
+from .nets import build, error, inputs, layer
 
 random = np.random.default_rng(3)
 
@@ -278,6 +278,33 @@ def test_a_single_number_is_normalized() -> None:
     net.forward()
     net.backward()
     assert net.read("y").item() == pytest.approx(4**-0.75)
+
+
+@pytest.mark.parametrize(("size", "channels"), [(1, 2), (1, 17), (7, 17), (9, 33), (7, 32)])
+def test_normalization_behind_a_convolution_does_not_depend_on_the_library(
+    size: int, channels: int
+) -> None:
+    text = (
+        inputs({"x": (1, 17, 11, 5)})
+        + 'layer { name: "c" type: "Convolution" bottom: "x" top: "c" convolution_param {'
+        f" num_output: {channels} kernel_h: 1 kernel_w: 2 dilation: 3 pad: 1"
+        ' weight_filler { type: "msra" } } }'
+        'layer { name: "n" type: "LRN" bottom: "c" top: "n"'
+        f" lrn_param {{ local_size: {size} alpha: 2 }} }}"
+        'layer { name: "l" type: "Reduction" bottom: "n" top: "l" loss_weight: 1'
+        " reduction_param { operation: SUMSQ } }"
+    )
+    nets = [build(text, Cpu(onednn=onednn), phase="TRAIN") for onednn in (True, False)]
+    x = np.random.default_rng(1).standard_normal((1, 17, 11, 5))
+    found = []
+    for net in nets:
+        net.write("x", x)
+        net.forward()
+        net.backward()
+        found.append([net.backend.read(each.blob.diff) for each in net.parameters])
+        assert net.loss() > 1
+    for one, other in zip(*found, strict=True):
+        assert error(one, other) < 1e-5
 
 
 def test_a_loss_divided_by_what_the_net_says() -> None:
