@@ -79,6 +79,15 @@ def test_dropout_keeps_the_mean() -> None:
     assert abs(y.mean() - 1) < 0.02
 
 
+def test_dropout_that_samples_in_tests_draws_anew_each_pass() -> None:
+    settings = "dropout_param { dropout_ratio: 0.3 sample_weights_test: true }"
+    passes = [run("Dropout", [np.ones((100, 200))], settings, passes=count) for count in (1, 2)]
+    for y in passes:
+        np.testing.assert_allclose(np.unique(y), [0, 1 / 0.7])
+        assert abs(y.mean() - 1) < 0.02
+    assert 0.4 < (passes[0] != passes[1]).mean() / (2 * 0.3 * 0.7) < 1.6
+
+
 def test_accuracy_per_class() -> None:
     scores = np.eye(4)[[0, 1, 2, 0, 2]]
     label = np.array([0.0, 1, 1, 3, 2])
