@@ -54,6 +54,25 @@ def same(net: caffe.Net, plain: caffe.Net, names: list[str]) -> None:
         np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5)
 
 
+def test_a_net_that_samples_computes_all_its_blobs_by_the_same_draws(tmp_path: Path) -> None:
+    drop = (
+        'layer { name: "drop" type: "Dropout" bottom: "pool" top: "drop" '
+        "dropout_param { sample_weights_test: true } }"
+    )
+    text = NET.replace('layer { name: "ip"', drop + 'layer { name: "ip"')
+    text = text.replace('bottom: "pool" top: "ip"', 'bottom: "drop" top: "ip"')
+    net = caffe.Net(write(tmp_path, text), caffe.TEST)
+    feed(1, net)
+    samples = []
+    for _ in range(2):
+        net.forward()
+        samples.append(net.blobs["ip"].data.copy())
+        weights, bias = (blob.data for blob in net.params["ip"])
+        wanted = net.blobs["drop"].data.reshape(4, -1) @ weights.T + bias
+        np.testing.assert_allclose(samples[-1], wanted, rtol=1e-4, atol=1e-5)
+    assert np.abs(samples[0] - samples[1]).max() > 0.01
+
+
 def test_outputs_then_other_blobs(nets: tuple[caffe.Net, caffe.Net]) -> None:
     net, plain = nets
     feed(1, net, plain)
