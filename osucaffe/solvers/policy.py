@@ -101,7 +101,8 @@ class Policy:
             (param.rampup_lr, param.rampup_interval, 2),
         ):
             if iteration < length:
-                return float(start + (param.base_lr - start) * (iteration / length) ** power)
+                rate = start + (param.base_lr - start) * (iteration / length) ** power
+                return float(max(rate, param.min_lr))
         try:
             factor = getattr(self, f"_{self.name}")(iteration)
         except (OverflowError, ZeroDivisionError, TypeError):  # TypeError: it is complex

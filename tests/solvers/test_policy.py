@@ -66,6 +66,10 @@ def test_a_plateau_of_the_loss_lowers_the_rate() -> None:
             {0: 0.1, 2: 0.2, 3: 0.325, 4: 0.5},
         ),
         (
+            'lr_policy: "fixed" rampup_interval: 4 min_lr: 0.1',
+            {0: 0.1, 1: 0.1, 2: 0.125, 4: 0.5},
+        ),
+        (
             'lr_policy: "poly" power: 2 max_iter: 10 min_lr: 0.1',
             {0: 0.5, 5: 0.2, 10: 0.1, 11: 0.1},
         ),
