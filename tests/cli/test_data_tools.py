@@ -86,6 +86,14 @@ def test_convert_imageset_and_bad_images(cli: Cli, pictures: Path) -> None:
     assert [key[8:] for key in records(cli.folder / "out_lmdb")] == [
         f"_{number}.jpg" for number in (0, 1, 3, 5)
     ]
+    for picture in (good := [*pictures.iterdir()]):
+        picture.rename(picture.with_suffix(".away"))
+    done = cli("convert_imageset", "--on-bad-record", "skip", "in/", "list.txt", "out_lmdb")
+    assert (done.code, done.out) == (1, "")
+    assert done.err.endswith("osucaffe: out_lmdb: none of its 6 images can be used\n")
+    assert len(records(cli.folder / "out_lmdb")) == 4  # as before
+    for picture in good:
+        picture.with_suffix(".away").rename(picture)
     small = resize(np.zeros((64, 96, 3), np.uint8), 20, 20)
     (pictures / "1.jpg").write_bytes(simplejpeg.encode_jpeg(small))
     done = cli("convert_imageset", "--check_size", "in/", "list.txt", "out_lmdb")
