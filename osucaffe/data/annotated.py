@@ -154,7 +154,7 @@ class AnnotatedSource:
             try:
                 return self._one(place % count, np.random.default_rng(draw), out)
             except UserError as error:
-                self.bad.found(error)
+                self.bad.found(error, place % count)
         raise UserError(f"{self._database.path} has no record that can be used")
 
     def _one(self, record: int, generator: np.random.Generator, out: np.ndarray) -> np.ndarray:

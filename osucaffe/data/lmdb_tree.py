@@ -218,7 +218,7 @@ class LmdbTree:
         at = (row * size + offset) // 2
         flat = words.reshape(-1)
         low, middle, high, key_size = (flat[at + i].astype(np.int64) for i in range(4))
-        after = 0
+        after: np.ndarray | int = 0
         if kind == _LEAF:
             after = np.where(high == _VALUE_ELSEWHERE, 8, low | middle << 16)
         # One lies behind the other, each at an even byte, from the free space to the page's end.

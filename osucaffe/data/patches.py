@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from itertools import zip_longest
 from typing import NamedTuple
 
@@ -93,16 +94,11 @@ class PatchSource:
 
     def _enter(self, record: int, draw: int, low: np.ndarray, high: np.ndarray) -> None:
         """Write the patches of a record, or of the next one that is good."""
-        for number in range(record, record + len(self._high)):
-            try:
-                small, large = self._cut(number % len(self._high), draw)
-            except UserError as error:
-                self.bad.found(error)
-                continue
-            self._transform.apply(small, low)
-            self._transform.apply(large, high)
-            return
-        raise UserError(f"{self._high.path} has no record that can be used")
+        none = f"{self._high.path} has no record that can be used"
+        cut = partial(self._cut, draw=draw)
+        (small, large), _ = self.bad.usable(record, len(self._high), cut, none)
+        self._transform.apply(small, low)
+        self._transform.apply(large, high)
 
     def _cut(self, record: int, draw: int) -> tuple[np.ndarray, np.ndarray]:
         scale, side = self._scale, self._side

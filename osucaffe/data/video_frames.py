@@ -212,7 +212,7 @@ class VideoFrameSource:
                     )
                 return frames, video
             except UserError as error:
-                self.bad.found(error)
+                self.bad.found(error, place % len(self))
         raise UserError(f"the list {self._path} has no video that can be used")
 
     def _read(self, video: Video, starts: Sequence[int]) -> np.ndarray:
