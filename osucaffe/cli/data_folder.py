@@ -75,6 +75,8 @@ def run(args: argparse.Namespace) -> None:
     entries, classes = find_photos(args.photos, SUFFIXES)
     parts = split(entries, args.val_share)
     out = Path(args.out)
+    if out.resolve().is_relative_to(Path(args.photos).resolve()):
+        raise UserError(f"--out {out}: lies in {args.photos}, whose folders are classes")
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -36,12 +36,13 @@ def read_list(path: str) -> list[Entry]:
         name, _, label = line.rstrip().rpartition(" ")
         try:
             entries.append(Entry(name.strip(), int(label)))
+            good = name and -(1 << 31) <= entries[-1].label < 1 << 31
         except ValueError:
-            name = ""
-        if not name:
+            good = False
+        if not good:
             raise UserError(
                 f'{path}, line {number}: "{line}" is not an image\'s name, a blank, and a label '
-                "(a whole number)"
+                "(a whole number of 32 bits)"
             )
     if not entries:
         raise UserError(f"the list of images {path} is empty: a line is NAME LABEL")

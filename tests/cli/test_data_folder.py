@@ -131,6 +131,22 @@ def test_folders_that_will_not_do(tmp_path: Path) -> None:
         find_photos(str(tmp_path), {".jpg"})
 
 
+@pytest.mark.parametrize("name", ["cat/a\nb.jpg", "c\u2028at/a.jpg", " /a.jpg", " cat/a.jpg"])
+def test_names_that_no_list_can_hold(name: str, tmp_path: Path) -> None:
+    for each in (name, "dog/a.jpg"):
+        (tmp_path / each).parent.mkdir()
+        (tmp_path / each).touch()
+    with pytest.raises(UserError, match=r"rename .*lists, a name a line, cannot hold it"):
+        find_photos(str(tmp_path), {".jpg"})
+
+
+def test_nothing_is_written_among_the_photographs(cli: Cli, photos: Path) -> None:
+    for out in ("photos", "photos/cat/made"):
+        done = cli("data", "folder", "photos", f"--out={out}", "--size=8")
+        assert (done.code, done.out) == (1, "")
+        assert f"osucaffe: --out {out}: lies in photos, whose folders are classes" in done.err
+
+
 @pytest.mark.parametrize("orientation", range(1, 10))
 def test_photos_are_turned_as_exif_says(tmp_path: Path, orientation: int) -> None:
     from PIL import ImageOps
