@@ -16,7 +16,7 @@ from .backends.random import RandomState, new_seed
 from .backends.tensor import Shape, Step, Tensor
 from .blob import Blob
 from .data.config import DataConfig
-from .errors import UserError, naming
+from .errors import UserError, listed, naming
 from .graph import passes
 from .graph.assembly import Assembly, assemble, assemble_again, untouched
 from .graph.constants import Constants
@@ -157,7 +157,7 @@ class Net:
             if name not in self.blobs:
                 layers = [node.layer for node in parts.nodes if node.layer.type != "Split"]
                 made = dict.fromkeys(top for layer in layers for top in layer.param.top)
-                raise UserError(f'the net has no blob "{name}": it has {", ".join(made)}')
+                raise UserError(f'the net has no blob "{name}": it has {listed(made)}')
             self.blobs[name].keep_exact()
         self.total = Tensor((), name="total loss", persistent=True)
         self.seeds = {blob.name: blob.diff for blob, _ in parts.losses}

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ..backends.tensor import Shape
-from ..errors import UserError
+from ..errors import UserError, listed
 from ..files import read_file, read_lines
 from ..labels import Labels
 from .datum import decode_image
@@ -69,7 +69,7 @@ def read_windows(path: str) -> WindowFile:
     except ValueError as error:
         raise UserError(f"{path}, line {number}: {error}") from error
     if len(channels) != 1 or not channels <= {1, 3}:
-        found = ", ".join(map(str, sorted(channels))) or "no image"
+        found = listed(sorted(channels)) or "no image"
         raise UserError(f"{path}: all images need 1 channel, or 3: found {found}")
     return WindowFile(images, channels.pop(), windows)
 
