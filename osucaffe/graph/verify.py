@@ -64,6 +64,9 @@ class Flow:
                 # Functions on the host may have effects of their own: they stay in order.
                 found["the host"] = [host] if host is not None else []
                 host = call
+                # They change what there is: a Python layer adds to gradients itself.
+                changed = [each for each in call.written_tensors() if key(each) in self.written]
+                found["changed"] = list(map(self.value, changed))
             for tensor in call.written_tensors():
                 self.written[key(tensor)] = call, tensor.base or tensor
 
@@ -290,7 +293,7 @@ class Verifier:
                 for tensor in _tensors(value):
                     if key(tensor) not in self._gradients:
                         continue
-                    adds = name in call.accumulates
+                    adds = name in call.accumulates or call.name == "host"
                     if adds != (accumulating or key(tensor) in begun):
                         self._fail(call, f"{'adds to' if adds else 'overwrites'} {tensor}")
                     if call.position not in users[key(tensor)] and not call.fused:
