@@ -36,7 +36,10 @@ class Parameter:
 
 
 class Arena:
-    """Two flat tensors, `data` and `diff`, in which every parameter has a segment."""
+    """Two flat tensors, `data` and `diff`, in which every parameter has a segment.
+
+    They are never empty: who updates or exchanges them needs no case for a net without parameters.
+    """
 
     def __init__(self, backend: Backend, parameters: list[Parameter], *, gradients: bool) -> None:
         """parameters: in backward order. gradients: whether `diff` gets memory."""
@@ -50,6 +53,7 @@ class Arena:
             self.segments.append((offset, stop, parameter))
             offset = stop
             self.learned = stop if parameter.lr_mult else self.learned
+        offset = max(offset, ALIGNMENT)
         self.data = self._allocate(backend, "data", offset)
         self.diff = self._allocate(backend, "diff", offset if gradients else 0)
 

@@ -1,5 +1,5 @@
 """Owns the one exception for bad input, whose text is all that a user sees of it, and what it may
-say of a slip of the fingers."""
+say of a slip of the fingers, or of many things."""
 
 import contextlib
 from collections.abc import Iterable, Iterator
@@ -30,6 +30,13 @@ def naming(place: str | Path) -> Iterator[None]:
         yield
     except UserError as error:
         raise (error if str(place) in str(error) else UserError(f"{place}: {error}")) from None
+
+
+def listed(items: Iterable[object], most: int = 20) -> str:
+    """Items for a message, with commas; where there are more than `most`, how many more."""
+    texts = [str(each) for each in items]
+    more = f" and {len(texts) - most:,} more" if len(texts) > most else ""
+    return ", ".join(texts[:most]) + more
 
 
 def nearest(word: str, known: Iterable[str]) -> str | None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from .backends.tensor import Tensor
-from .errors import UserError
+from .errors import UserError, listed
 from .layers.base import Layer
 from .net import Net
 from .proto import AnyWeights
@@ -19,9 +19,6 @@ Model = tuple[str | Path, AnyWeights]
 
 NOT_STRICT = "give files that match, or leave out --strict"
 """The remedy where they must, and do not."""
-
-SHOWN = 6
-"""Layers that a message names; of more it says how many there are."""
 
 
 def load_weights(nets: Sequence[Net], models: list[Model]) -> str:
@@ -43,18 +40,18 @@ def load_weights(nets: Sequence[Net], models: list[Model]) -> str:
         unused = [name for name in matches[0].unused if all(name in m.unused for m in matches)]
         if own and len(missing) == len(own):
             raise UserError(
-                f"{file}: nothing to load: it has {_list(unused) or 'no weights'}, but the layers "
-                f"of this net are {_list(missing)}; give the model of this net, or nets whose "
+                f"{file}: nothing to load: it has {listed(unused) or 'no weights'}, but the layers "
+                f"of this net are {listed(missing)}; give the model of this net, or nets whose "
                 "layers have the same names"
             )
         said = f"{file}: {len(own) - len(missing)} of {len(own)} layers with weights loaded"
-        said += f"; not in the file: {_list(missing)}" if missing else ""
-        said += f"; unused: {_list(unused)}" if unused else ""
+        said += f"; not in the file: {listed(missing)}" if missing else ""
+        said += f"; unused: {listed(unused)}" if unused else ""
         log.log(logging.WARNING if missing or unused else logging.INFO, "%s", said)
         left = [layer for layer in left if layer not in found]
-        mismatches += [f"unused of {file}: {_list(unused)}"] if unused else []
+        mismatches += [f"unused of {file}: {listed(unused)}"] if unused else []
     if left:
-        mismatches.insert(0, f"not loaded: {_list([layer.label for layer in left])}")
+        mismatches.insert(0, f"not loaded: {listed([layer.label for layer in left])}")
     return "; ".join(mismatches)
 
 
@@ -66,8 +63,3 @@ def _own(net: Net, before: Sequence[Net]) -> list[Layer]:
 
 def _tensors(layer: Layer) -> set[Tensor]:
     return {blob.data.base or blob.data for blob in layer.parameters}
-
-
-def _list(names: Sequence[str]) -> str:
-    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-    return ", ".join(names[:SHOWN]) + more

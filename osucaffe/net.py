@@ -16,7 +16,7 @@ from .backends.random import RandomState, new_seed
 from .backends.tensor import Shape, Step, Tensor
 from .blob import Blob
 from .data.config import DataConfig
-from .errors import UserError, naming
+from .errors import UserError, listed, naming
 from .graph import passes
 from .graph.assembly import Assembly, assemble, assemble_again, untouched
 from .graph.constants import Constants
@@ -157,7 +157,7 @@ class Net:
             if name not in self.blobs:
                 layers = [node.layer for node in parts.nodes if node.layer.type != "Split"]
                 made = dict.fromkeys(top for layer in layers for top in layer.param.top)
-                raise UserError(f'the net has no blob "{name}": it has {", ".join(made)}')
+                raise UserError(f'the net has no blob "{name}": it has {listed(made)}')
             self.blobs[name].keep_exact()
         self.total = Tensor((), name="total loss", persistent=True)
         self.seeds = {blob.name: blob.diff for blob, _ in parts.losses}
@@ -197,6 +197,8 @@ class Net:
         own += untouched(self._parts, inspectable=self.inspectable)
         for tensor in dict.fromkeys(own):
             self.backend.give_memory(tensor)[:] = 0
+        if self._build.verifier is not None:
+            self._build.verifier.check_memory(self.programs)
         for blob, weight in losses:
             if (seed := self.seeds[blob.name]).array is not None:
                 self.backend.write(seed, np.full(blob.shape, weight, np.float32))
@@ -210,6 +212,11 @@ class Net:
     def passes(self) -> list[Report]:
         """What each pass of the compilation did."""
         return self._build.reports
+
+    @property
+    def verified(self) -> int:
+        """How many reads of calls the verifier has checked behind the passes, if it runs."""
+        return self._build.verifier.checked if self._build.verifier is not None else 0
 
     # -- running ---------------------------------------------------------------------------------
 

@@ -50,6 +50,9 @@ if IS_WORKER:  # before NumPy and oneDNN are loaded: there are as many workers a
 # Ranks that wait leave their cores to the tests beside them.
 os.environ.setdefault("MPIR_CVAR_ENABLE_HEAVY_YIELD", "1")
 
+# Whatever net a test builds, in whatever process: each pass is verified.
+os.environ.setdefault("OSUCAFFE_VERIFY", "1")
+
 STATES: dict[int, tuple[object, object]] = {}
 """By identity: a random generator of a test's module, and its state before the first test there."""
 

@@ -1,10 +1,10 @@
-"""What is offered for a slip of the fingers is what was meant, or nothing."""
+"""What is offered for a slip of the fingers is what was meant, or nothing; long lists are cut."""
 
 from __future__ import annotations
 
 import pytest
 
-from osucaffe.errors import nearest
+from osucaffe.errors import listed, nearest
 from osucaffe.layer import layer_types
 from osucaffe.proto import LayerParameter
 
@@ -51,3 +51,9 @@ def test_layer_types(word: str, meant: str | None) -> None:
 
 def test_nothing_is_near_when_nothing_is_known() -> None:
     assert nearest("name", []) is None
+
+
+def test_of_many_the_first_are_named() -> None:
+    assert listed([]) == ""
+    assert listed(range(3), 3) == "0, 1, 2"
+    assert listed(map(str, range(5001)), 2) == "0, 1 and 4,999 more"

@@ -13,6 +13,7 @@ from osucaffe.net import Net
 from osucaffe.proto import NetParameter, parse_text
 
 INPUT = 'layer { name: "x" type: "Input" top: "x" input_param { shape { dim: 2 dim: 3 } } }'
+FIRST = ", ".join(map(str, range(20)))
 SHARED = 'param { name: "w" } param { name: "b" }'
 
 
@@ -47,9 +48,9 @@ def load(net: Net, *files: tuple[str, Net]) -> str:
         ("a b", "a", "1 of 2 layers with weights loaded; not in the file: b", "not loaded: b"),
         (
             "a",
-            "b c a d e f g h i j",
-            "1 of 1 layers with weights loaded; unused: b, c, d, e, f, g and 3 more",
-            "unused of file: b, c, d, e, f, g and 3 more",
+            f"a {' '.join(map(str, range(23)))}",
+            f"1 of 1 layers with weights loaded; unused: {FIRST} and 3 more",
+            f"unused of file: {FIRST} and 3 more",
         ),
     ],
 )

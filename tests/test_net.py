@@ -55,6 +55,25 @@ def test_one_seed_gives_one_net():
     assert not np.array_equal(weights[0], weights[2])
 
 
+def test_first_values_are_drawn_by_layer_name():
+    """Wherever the layer stands; layers of one name, or of none, each have their own."""
+
+    def drawn(*names: str) -> dict[str, list[np.ndarray]]:
+        bottoms = ["x", *(f"y{i}" for i in range(len(names)))]
+        text = "".join(ip(n, x, y) for n, x, y in zip(names, bottoms, bottoms[1:], strict=False))
+        net, found = build(INPUT + text), {}
+        for layer in net.layers[2:]:
+            values = net.backend.read(layer.parameters[0].data)
+            found.setdefault(layer.name, []).append(values)
+        return found
+
+    whole = drawn("a", "b", "a", "", "c", "")
+    for name, values in drawn("c", "", "a", "b").items():
+        np.testing.assert_array_equal(values[0], whole[name][0])
+    every = np.concatenate([np.ravel(each) for values in whole.values() for each in values])
+    assert len(np.unique(every)) == 6 * 9
+
+
 def test_parameters_that_memory_cannot_hold_are_refused_before_they_are_drawn(monkeypatch):
     text = INPUT + ip("big", "x", "y", 25_000)
     free = 3 * 4 * 100_000  # first values, parameters, gradients

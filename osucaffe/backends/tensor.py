@@ -134,7 +134,8 @@ class Call:
     position: that layer's place in its net (-1: it is no layer's call).
     overlap: how many of the calls behind it this one may run beside (0: it runs in its turn).
     held: whether such a call begins only when the next of them that is not held does.
-    fused: what it does besides, each as "PRIMITIVE of LAYER": calls that went in fusion.
+    fused: calls that went in fusion: it does their work besides.
+    trades: calls that stay, but with which it has exchanged work, or its turn.
     implementation: what computes it, as its backend calls it, once that has prepared it ("": there
     was no choice).
     accumulates: names of the outputs to add to instead of overwriting. The recorder sets it
@@ -150,13 +151,19 @@ class Call:
     scratch: list[Tensor] = field(default_factory=list)
     overlap: int = 0
     held: bool = False
-    fused: list[str] = field(default_factory=list)
+    fused: list[Call] = field(default_factory=list)
+    trades: list[Call] = field(default_factory=list)
     position: int = -1
     implementation: str = ""
 
     def fuse(self, other: Call) -> None:
         """Note that it does what another call did, which goes."""
-        self.fused += [f"{other.name} of {other.layer}", *other.fused]
+        self.fused += [other, *other.fused]
+        self.trades += other.trades
+
+    def trade(self, *others: Call) -> None:
+        """Note that it does a part of what others did, or that they have changed turns."""
+        self.trades += others
 
     def read_tensors(self) -> Iterator[Tensor]:
         return _flatten(self.reads.values())

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn
 
 from .. import __version__, hooks, messages
-from ..errors import nearest
+from ..errors import listed, nearest
 from .leaving import to_its_end
 
 GROUPS = {
@@ -144,7 +144,7 @@ class _Parser(argparse.ArgumentParser):
     def _refuse(self, unknown: list[str]) -> None:
         if unknown:
             hint = _hint(unknown[0], self._option_string_actions)
-            self.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
+            self.error(f"unrecognized arguments: {listed(unknown)}{hint}")
 
     def _get_values(self, action: argparse.Action, given: list[str]) -> Any:
         """As it is there, but a second "--" is no value (in Python 3.11 it is an empty list)."""

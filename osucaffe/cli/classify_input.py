@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from ..data.preprocessing import Preprocessing, find_preprocessing
-from ..errors import UserError
+from ..errors import UserError, listed
 from ..net import Net
 from ..proto import read_mean, read_net
 from ..pycaffe.image_input import ImageInput
@@ -46,7 +46,7 @@ def find_entry(net: Net, trained: Preprocessing | None, args: argparse.Namespace
         )
     if args.channel_swap and sorted(args.channel_swap) != list(range(entry.channels)):
         swap = ",".join(map(str, args.channel_swap))
-        numbers = ", ".join(map(str, range(entry.channels)))
+        numbers = listed(range(entry.channels))
         raise UserError(f"--channel_swap {swap}: the net's channels are {numbers}, each once")
     try:
         extents = entry.set_as(

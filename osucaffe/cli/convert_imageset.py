@@ -64,7 +64,7 @@ def run(args: argparse.Namespace) -> None:
         random.Random(args.seed).shuffle(entries)
     bad = options.bad_records(args)
     with progress("Converting", len(entries)) as advance:
-        count = convert_images(
+        written = convert_images(
             entries,
             args.root,
             args.output,
@@ -77,4 +77,4 @@ def run(args: argparse.Namespace) -> None:
             advance=advance,
         )
     skipped = f" ({bad.count:,} bad ones skipped)" if bad.count else ""
-    print(f"{args.output}: {count:,} images{skipped}")
+    print(f"{args.output}: {len(written):,} images{skipped}")

@@ -24,6 +24,7 @@ import argparse
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from ..errors import UserError, listed
 from . import data_folder, data_sets, options
 from .verifying import verify_all
 
@@ -115,7 +116,6 @@ def _annotated(args: argparse.Namespace) -> None:
     from pathlib import Path
 
     from ..data import make_annotated as make
-    from ..errors import UserError
     from .progress import progress
 
     if bool(args.voc) == bool(args.coco) or bool(args.coco) != bool(args.images):
@@ -151,7 +151,6 @@ def _convert(args: argparse.Namespace) -> None:
 def _inspect(args: argparse.Namespace) -> None:
     from ..data.database import open_database
     from ..data.survey import sample
-    from ..errors import UserError
 
     found = _survey(args.input, args, "Inspecting")
     print(f"{args.input}: {found.records:,} records, {_size(found.nbytes)}")
@@ -189,7 +188,6 @@ def _verify(args: argparse.Namespace) -> None:
 
 
 def _verify_one(path: str, args: argparse.Namespace) -> None:
-    from ..errors import UserError
 
     found = _survey(path, args, "Verifying", decode=True, classes=args.classes)
     _print_bad(found)
@@ -235,8 +233,7 @@ def _counts(items: Iterable[tuple[str, int]]) -> str:
     pairs = list(items)
     if len(pairs) == 1:
         return pairs[0][0]
-    shown = [f"{name} ({count:,})" for name, count in pairs[:5]]
-    return ", ".join(shown) + (f" and {len(pairs) - 5:,} more" if len(pairs) > 5 else "")
+    return listed((f"{name} ({count:,})" for name, count in pairs), 5)
 
 
 def _size(nbytes: int) -> str:

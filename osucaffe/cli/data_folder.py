@@ -75,23 +75,27 @@ def run(args: argparse.Namespace) -> None:
     entries, classes = find_photos(args.photos, SUFFIXES)
     parts = split(entries, args.val_share)
     out = Path(args.out)
+    if out.resolve().is_relative_to(Path(args.photos).resolve()):
+        raise UserError(f"--out {out}: lies in {args.photos}, whose folders are classes")
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(f"{out}: cannot make this folder: {error.strerror}") from None
     bad = options.bad_records(args)
     settings = PhotoSettings(args.size, args.fit, args.encode_type.lower())
+    written = []
     for name, part in zip(("train", "val"), parts, strict=True):
-        _convert(part, out / f"{name}_lmdb", settings, args, bad)
-        lines = "".join(f"{each.name} {each.label}\n" for each in part)
+        written.append(_convert(part, out / f"{name}_lmdb", settings, args, bad))
+        lines = "".join(f"{each.name} {each.label}\n" for each in written[-1])
         write_bytes(out / f"{name}.txt", lines.encode(errors="surrogateescape"))
     names = "".join(f"{name}\n" for name in classes)
     write_bytes(out / LABELS, names.encode(errors="surrogateescape"))
     settings.write(out)
     _describe(out, args, classes)
-    _print_counts(classes, parts)
+    _print_counts(classes, written)
     skipped = f" ({bad.count:,} bad ones skipped)" if bad.count else ""
-    print(f"{args.out}: {len(entries) - bad.count:,} images of {len(classes)} classes{skipped}")
+    labels = [each.label for part in written for each in part]
+    print(f"{args.out}: {len(labels):,} images of {len(set(labels))} classes{skipped}")
 
 
 def _convert(
@@ -100,13 +104,13 @@ def _convert(
     settings: PhotoSettings,
     args: argparse.Namespace,
     bad: BadRecords,
-) -> None:
+) -> list[Entry]:
     from ..data.convert import convert_images
     from ..data.folder import read_photo
     from .progress import progress
 
     with progress("Converting", len(entries)) as advance:
-        count = convert_images(
+        return convert_images(
             entries,
             args.photos.rstrip("/") + "/",
             output,
@@ -116,8 +120,6 @@ def _convert(
             bad=bad,
             advance=advance,
         )
-    if not count:
-        raise UserError(f"{output}: no image for it can be read")
 
 
 def _describe(out: Path, args: argparse.Namespace, classes: list[str]) -> None:

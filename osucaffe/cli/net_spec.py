@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ..errors import UserError
+from ..errors import UserError, listed
 from . import options
 
 
@@ -64,7 +64,7 @@ def _run_script(path: str, name: str | None) -> Any:
         }
         if len(nets) != 1:
             makes = (
-                f"{len(nets)} nets: {', '.join(nets)}; name one"
+                f"{len(nets)} nets: {listed(nets)}; name one"
                 if nets
                 else ("no net; name a function that does")
             )

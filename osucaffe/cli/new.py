@@ -18,7 +18,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..errors import UserError
+from ..errors import UserError, listed
 from . import options
 from .models import FOLDER, copy_model, find_model, models, published
 
@@ -119,7 +119,7 @@ def _tuned(args: argparse.Namespace) -> Start:
     _check(net, str(path))
     if lacking := _lacking(net, weights):
         raise UserError(
-            f"{path}: {args.weights} has nothing for its layers {', '.join(lacking[:6])}: give "
+            f"{path}: {args.weights} has nothing for its layers {listed(lacking, 6)}: give "
             "the net that was trained, with --model"
         )
     deploy = path.parent / _NETS[1]

@@ -7,7 +7,7 @@ import logging
 import math
 from typing import TYPE_CHECKING
 
-from ..errors import UserError
+from ..errors import UserError, listed
 
 if TYPE_CHECKING:
     from ..backends.cpu import Cpu
@@ -288,7 +288,7 @@ def make_backend(args: argparse.Namespace) -> Cpu | Cuda:
 def check_fed(net: Net, file: str) -> None:
     """UserError for a net whose inputs nothing would fill."""
     if net.inputs:
-        names = ", ".join(f'"{name}"' for name in net.inputs)
+        names = listed(f'"{name}"' for name in net.inputs)
         raise UserError(
             f"{file}: nothing fills its input {names}: give a net with a data layer, such as a "
             "train_val.prototxt (deploy nets are for classify and pycaffe)"

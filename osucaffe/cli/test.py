@@ -14,6 +14,7 @@ import logging
 import time
 from typing import TYPE_CHECKING, Any
 
+from ..errors import UserError, listed
 from . import json_output, options, sharing
 
 if TYPE_CHECKING:
@@ -57,8 +58,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """Run the net in its TEST phase and print the scores."""
-    from ..errors import UserError
-
     if not args.weights:
         raise UserError("--weights is missing: give the .caffemodel to score")
     with sharing.joined(args) as (args, job):
@@ -123,7 +122,7 @@ def _test(args: argparse.Namespace, job: Job) -> None:
             text += f" (* {output.loss_weight:g} = {weighted:g} loss)"
         _log.info("%s", text)
     for each in results:
-        _log.info("Detections in %s", ", ".join(map(str, each.write())))
+        _log.info("Detections in %s", listed(each.write()))
     precisions = {name: _precision(name, np.concatenate(rows)) for name, rows in detections.items()}
     if args.json:
         outputs = [vars(output) for output in means]

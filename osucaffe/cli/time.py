@@ -20,6 +20,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import logging
+import os
 import sys
 import time
 from collections.abc import Sequence
@@ -57,6 +58,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--passes", action="store_true", help="print what each compiler pass did, and nothing else"
     )
     json_output.add_json(parser)
+    parser.add_argument(
+        "--verify", action="store_true", help="with --passes: verify the programs behind each pass"
+    )
     options.add_log(parser)
     options.add_state(parser)
     options.add_device(parser)
@@ -70,11 +74,14 @@ def run(args: argparse.Namespace) -> None:
     models = options.read_weights(args.weights)
     backend = options.make_backend(args)
 
+    from ..graph.verify import SWITCH
     from ..net import Net
     from ..proto import read_net
     from .memory import report_memory
     from .rates import measure_rates
 
+    if args.verify:
+        os.environ[SWITCH] = "1"
     # On a backend of its own: it keeps nothing.
     rates = None if args.passes else measure_rates(options.make_backend(args))
     net = Net(
@@ -87,6 +94,8 @@ def run(args: argparse.Namespace) -> None:
     )
     if rates is None:
         _print_passes(net)
+        if args.verify:
+            print(f"verified behind each pass: {net.verified} reads; each gets what was recorded")
         return
     options.load_weights(net, models, args)
     layers = measure(net, args.iterations)

@@ -15,7 +15,7 @@ import threading
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from ..errors import UserError
+from ..errors import UserError, listed
 
 if TYPE_CHECKING:
     from .job import Job
@@ -57,7 +57,7 @@ def watch(job: Job, topology: Topology, interface: str | None = None) -> None:
     for other, link in links.items():
         _keep_alive(link)
         ranks = topology.hosts[other]
-        numbers = ", ".join(str(each.rank) for each in ranks)
+        numbers = listed(each.rank for each in ranks)
         name = f"rank{'s' * (len(ranks) > 1)} {numbers}"
         hosts[link] = f"{name} on {ranks[0].hostname}"
     threading.Thread(target=_run, args=(job, hosts), name="osucaffe-links", daemon=True).start()

@@ -97,7 +97,12 @@ class AnnotatedSource:
         self.varies = self._resizing is not None and self._resizing.varies
         self._start = first_record(seed, parameter.data_param.rand_skip)
         self._crop = self._read_crop(fail)
-        image = self.varied(0, np.random.default_rng(0)).image
+        self._none = f"{database.path} has no record that can be used"
+        generator = np.random.default_rng(0)
+        varied, _ = self.bad.usable(
+            0, len(self), lambda record: self.varied(record, generator), self._none
+        )
+        image = varied.image
         self.shape: Shape = self._transform.prepare(image.shape)
         if self._crop:
             self.shape = (image.shape[0], *self._crop)
@@ -154,8 +159,8 @@ class AnnotatedSource:
             try:
                 return self._one(place % count, np.random.default_rng(draw), out)
             except UserError as error:
-                self.bad.found(error)
-        raise UserError(f"{self._database.path} has no record that can be used")
+                self.bad.found(error, place % count)
+        raise UserError(self._none)
 
     def _one(self, record: int, generator: np.random.Generator, out: np.ndarray) -> np.ndarray:
         varied = self.varied(record, generator)

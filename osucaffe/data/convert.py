@@ -36,20 +36,23 @@ def convert_images(
     threads: int = 1,
     bad: BadRecords | None = None,
     advance: Callable[[], object] = lambda: None,
-) -> int:
-    """Write the images of a list as the LMDB `output`; return the number of records.
+) -> list[Entry]:
+    """Write the images of a list as the LMDB `output`; return those that it has, record by record.
 
     root: put before each name. size: (height, width) to resize to. check_size: all images must
     have the first one's size. encoding: one of ENCODINGS, to keep images compressed: a file that
     is so encoded already, and needs no change, is taken as it is. read: gives the pixels of a
     file, (height, width, channels), blue first, in place of gray and size. bad: what to do about
-    images that cannot be read. advance is called after each image. Raises UserError.
+    images that cannot be read. advance is called after each image. Raises UserError, also where no
+    image can be used: what stood at `output` stays.
     """
     if encoding is not None and encoding not in ENCODINGS:
         raise UserError(f'unknown encoding "{encoding}": use one of {", ".join(ENCODINGS)}')
     check_root(root, entries)
     bad = bad or BadRecords()
     load = functools.partial(_load, root=root, gray=gray, size=size, encoding=encoding, read=read)
+
+    written: list[Entry] = []
 
     def records() -> Iterator[tuple[bytes, bytes]]:
         first: tuple[int, int] | None = None
@@ -70,9 +73,13 @@ def convert_images(
             except UserError as error:
                 bad.found(error)
                 continue
+            written.append(entry)
             yield record_key(index, entry.name), value
+        if not written:
+            raise UserError(f"{output}: none of its {len(entries):,} images can be used")
 
-    return write_database(output, records())
+    write_database(output, records())
+    return written
 
 
 def _load(

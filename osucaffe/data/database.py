@@ -166,6 +166,11 @@ def _write(folder: Path, records: Iterator[tuple[bytes, bytes]], batch: int) -> 
                             if not transaction.put(key, value, append=True):
                                 raise ValueError(f"key {key!r} does not come after the last one")
                     break
+                except lmdb.BadValsizeError:
+                    raise UserError(
+                        f'"{os.fsdecode(key)}" is no key of an LMDB, as these have 1 to '
+                        f"{environment.max_key_size()} bytes: give the files shorter names"
+                    ) from None
                 except lmdb.MapFullError:  # the transaction is undone: enlarge the map, try again
                     size *= 2
                     environment.set_mapsize(size)

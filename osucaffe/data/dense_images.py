@@ -122,7 +122,7 @@ class DenseImageSource:
         self._seed, self._shuffle = seed, shuffle
         self._start = first_record(seed, rand_skip)
         self.labels = Labels()
-        image, _ = self._read(0)
+        (image, _), _ = self.bad.usable(0, len(self), self._read, self._none)
         self.record_shape: Shape = image.shape
         self.shape: Shape = transform.prepare(image.shape)
         if crop:
@@ -202,23 +202,25 @@ class DenseImageSource:
 
     def _usable(self, record: int) -> tuple[np.ndarray, np.ndarray]:
         """A record, or where it is bad and to be skipped the next one of the list that is not."""
-        for place in range(record, record + len(self)):
-            try:
-                image, label = self._read(place % len(self))
-                pair = self._pairs[place % len(self)]
-                any_size = self._varies or self._holds(image.shape)
-                any_size |= self._crop is not None and self._unknown is not None
-                if image.shape != self.record_shape and not any_size:
-                    raise UserError(
-                        f"{pair.image} is {shape_text(image.shape)}, but the first of the list "
-                        f"{self._path} is {shape_text(self.record_shape)}: set new_height and "
-                        "new_width, or give all images one size"
-                    )
-                self.labels.check_all(label, str(pair.label))
-                return image, label
-            except UserError as error:
-                self.bad.found(error)
-        raise UserError(f"the list {self._path} has no image that can be used")
+        return self.bad.usable(record, len(self), self._checked, self._none)[0]
+
+    @property
+    def _none(self) -> str:
+        return f"the list {self._path} has no image that can be used"
+
+    def _checked(self, record: int) -> tuple[np.ndarray, np.ndarray]:
+        image, label = self._read(record)
+        pair = self._pairs[record]
+        any_size = self._varies or self._holds(image.shape)
+        any_size |= self._crop is not None and self._unknown is not None
+        if image.shape != self.record_shape and not any_size:
+            raise UserError(
+                f"{pair.image} is {shape_text(image.shape)}, but the first of the list "
+                f"{self._path} is {shape_text(self.record_shape)}: set new_height and "
+                "new_width, or give all images one size"
+            )
+        self.labels.check_all(label, str(pair.label))
+        return image, label
 
     def _read(self, record: int) -> tuple[np.ndarray, np.ndarray]:
         """An image (channels, height, width) and its labels (height, width)."""

@@ -34,7 +34,7 @@ def find_photos(folder: str, suffixes: Collection[str]) -> tuple[list[Entry], li
 
     Names are relative to the folder. Labels count the class folders in the order of their names.
     Hidden files and those with other suffixes do not count. UserError without two classes, and for
-    a class without photographs.
+    a class without photographs, and for names that no list can hold.
     """
     root = Path(folder)
     try:
@@ -47,7 +47,7 @@ def find_photos(folder: str, suffixes: Collection[str]) -> tuple[list[Entry], li
             f"{folder}: has {len(classes)} folders, but needs one for each class, with its "
             f"photographs: {folder}/cat, {folder}/dog ..."
         )
-    entries = []
+    entries: list[Entry] = []
     for label, name in enumerate(classes):
         paths = [each for each in (root / name).rglob("*") if each.suffix.lower() in suffixes]
         if not (paths := [each for each in paths if each.name[0] != "."]):
@@ -56,6 +56,9 @@ def find_photos(folder: str, suffixes: Collection[str]) -> tuple[list[Entry], li
                 "some, or remove it"
             )
         entries += [Entry(each.relative_to(root).as_posix(), label) for each in paths]
+    for name in (*classes, *(each.name for each in entries)):
+        if name.lstrip() != name or len(name.splitlines()) > 1:
+            raise UserError(f"{folder}: rename {name!r}: lists, a name a line, cannot hold it")
     return entries, classes
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ..backends.tensor import Shape
-from ..errors import UserError
+from ..errors import UserError, listed
 from ..files import read_file
 from ..labels import Labels
 from ..proto.hdf5 import reading_hdf5
@@ -127,7 +127,7 @@ class Hdf5Source:
                 for name in self._names:
                     dataset = opened.get(name)
                     if not isinstance(dataset, Dataset):
-                        there = ", ".join(opened) or "nothing"
+                        there = listed(opened) or "nothing"
                         raise UserError(
                             f'{file} has no data set "{name}", which a top names; it has {there}'
                         )
@@ -137,6 +137,6 @@ class Hdf5Source:
         except UserError as error:
             raise UserError(f"{error} (it is listed in {self._path})") from None
         if len({shape[0] for shape in found}) != 1:
-            rows = ", ".join(f"{n} {s[0]}" for n, s in zip(self._names, found, strict=True))
+            rows = listed(f"{n} {s[0]}" for n, s in zip(self._names, found, strict=True))
             raise UserError(f"the data sets of {file} differ in their number of rows: {rows}")
         return found[0][0], [shape[1:] for shape in found]

@@ -36,12 +36,13 @@ def read_list(path: str) -> list[Entry]:
         name, _, label = line.rstrip().rpartition(" ")
         try:
             entries.append(Entry(name.strip(), int(label)))
+            good = name and -(1 << 31) <= entries[-1].label < 1 << 31
         except ValueError:
-            name = ""
-        if not name:
+            good = False
+        if not good:
             raise UserError(
                 f'{path}, line {number}: "{line}" is not an image\'s name, a blank, and a label '
-                "(a whole number)"
+                "(a whole number of 32 bits)"
             )
     if not entries:
         raise UserError(f"the list of images {path} is empty: a line is NAME LABEL")
@@ -97,12 +98,12 @@ class ImageListSource:
         self.labels = Labels()
         self.kept: Kept | None = None
         self._start = first_record(seed, rand_skip)
-        image = self._read(0)
+        image, first = self.bad.usable(0, len(self), self._read, self._none)
         self.record_shape: Shape = image.shape
         try:
             self.shape: Shape = transform.prepare(image.shape)
         except UserError as error:
-            raise UserError(f"{error} (the first: {self._name(0)})") from error
+            raise UserError(f"{error} (the first: {self._name(first)})") from error
         self.raw = raw
         self.raw_shape: Shape = (*image.shape[1:], image.shape[0])
 
@@ -150,17 +151,18 @@ class ImageListSource:
 
     def _usable(self, record: int) -> tuple[np.ndarray, int]:
         """An image, or where it is bad and to be skipped the next one of the list that is not."""
-        for place in range(record, record + len(self)):
-            record = place % len(self)
-            try:
-                self.labels.check(self._entries[record].label, self._name(record))
-                image = self._read(record)
-                if image.shape != self.record_shape:
-                    check_size(self._transform, image.shape, self.record_shape, self._name(record))
-                return image, record
-            except UserError as error:
-                self.bad.found(error)
-        raise UserError(f"the list {self._path} has no image that can be used")
+        return self.bad.usable(record, len(self), self._checked, self._none)
+
+    @property
+    def _none(self) -> str:
+        return f"the list {self._path} has no image that can be used"
+
+    def _checked(self, record: int) -> np.ndarray:
+        self.labels.check(self._entries[record].label, self._name(record))
+        image = self._read(record)
+        if image.shape != self.record_shape:
+            check_size(self._transform, image.shape, self.record_shape, self._name(record))
+        return image
 
     def _records(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The epochs and the images at these positions of the stream."""

@@ -18,16 +18,16 @@ import numpy as np
 
 from ..errors import UserError
 
-# A meta page: page header (16 bytes), then magic, version, address, map size, two tree
-# descriptions of 48 bytes (the first begins with the page size; the second ends with the number
-# of entries and the root page), the last page in use, and the transaction that wrote it.
-_META = struct.Struct("<16x I I 16x I 44x 32x Q Q Q Q")
+# A meta page: page header (below), then magic, version, address, map size, two tree descriptions of
+# 48 bytes (the first begins with the page size; the second ends with the number of entries and the
+# root page), the last page in use, and the transaction that wrote it.
+_META = struct.Struct("<Q 2x H 4x I I 16x I 44x 32x Q Q Q Q")
 _MAGIC, _VERSION = 0xBEEFC0DE, 1
 # A page: its number (8 bytes), and in 16-bit words padding, flags, where its free space begins and
 # ends; then the offsets of its nodes.
 HEADER = 16
 _FLAGS, _LOWER, _UPPER, _OFFSETS = 5, 6, 7, 8
-_BRANCH, _LEAF, _VALUE = 0x01, 0x02, 0x04
+_BRANCH, _LEAF, _VALUE, _META_PAGE = 0x01, 0x02, 0x04, 0x08
 # A node, in 16-bit words: size of the value (or number of the child page), two words; flags (or the
 # number's third word), size of the key; then the key and the value, or the page where that is.
 _NODE = 8
@@ -44,6 +44,8 @@ COPY_AGAIN = (
 
 
 class _Meta(NamedTuple):
+    number: int
+    flags: int
     magic: int
     version: int
     page_size: int
@@ -56,7 +58,7 @@ class _Meta(NamedTuple):
     def is_one(self) -> bool:
         """Whether it is a meta page at all."""
         size = self.page_size
-        known = (self.magic, self.version) == (_MAGIC, _VERSION)
+        known = (self.flags, self.magic, self.version) == (_META_PAGE, _MAGIC, _VERSION)
         return known and _SMALLEST_PAGE <= size <= _LARGEST_PAGE and not size & (size - 1)
 
 
@@ -114,10 +116,12 @@ class LmdbTree:
             raise UserError(
                 f"LMDB {self.folder}: data.mdb is empty, nothing was written to it. {_REMEDY}"
             )
-        meta = self._newest_meta()
-        if meta is None:
+        first = self._read_meta(0)
+        if first is None:
             raise UserError(f"{self.folder}/data.mdb is not an LMDB file, or is damaged. {_REMEDY}")
-        self._meta = meta
+        # Two meta pages take turns; the one with the later transaction counts.
+        second = self._read_meta(first.page_size) or first
+        self._meta = meta = max(first, second, key=lambda each: each.transaction)
         self._pages = min(meta.last_page + 1, size // meta.page_size)
         needed = (meta.last_page + 1) * meta.page_size
         # Pages at the end that were freed before they were ever written may be missing rightly.
@@ -126,19 +130,14 @@ class LmdbTree:
                 f"LMDB {self.folder} is truncated: data.mdb has {size:,} bytes, its own meta page "
                 f"says {needed:,}. Copy it again from where it was made."
             )
+        # Without one of the two, the other would be an earlier state, that lacks records.
+        between = abs(first.transaction - second.transaction)
+        if (first.number, second.number) != (0, 1) or between > 1:
+            self.damaged("its two meta pages do not belong together")
         if meta.entries == 0:
             raise UserError(f"LMDB {self.folder} has no records. {_REMEDY}")
         if meta.entries > size // _NODE:
             self.damaged(f"{meta.entries:,} records cannot lie in {size:,} bytes")
-
-    def _newest_meta(self) -> _Meta | None:
-        """The meta page that counts; None if the file is no LMDB."""
-        first = self._read_meta(0)
-        if first is None:
-            return None
-        # Two meta pages take turns; the one with the later transaction counts.
-        second = self._read_meta(first.page_size)
-        return second if second and second.transaction > first.transaction else first
 
     def _read_meta(self, at: int) -> _Meta | None:
         content = os.pread(self.stream.fileno(), _META.size, at)
@@ -183,7 +182,7 @@ class LmdbTree:
             if depth > _DEEPEST or not ((numbers >= 2) & (numbers < self._pages)).all():
                 self.damaged("its pages of keys lead out of the file, or in a circle")
             pages, kind = self._read_pages(numbers)
-            nodes = self._nodes(pages)
+            nodes = self._nodes(pages, kind)
             if kind == _LEAF:
                 yield self._records(numbers.astype(np.int64), pages, nodes)
                 continue
@@ -201,13 +200,13 @@ class LmdbTree:
         kinds = words[:, _FLAGS] & (_BRANCH | _LEAF | _VALUE)
         lower, upper = words[:, _LOWER], words[:, _UPPER]
         good = (pages[:, :8].copy().view("<u8")[:, 0] == numbers) & (kinds == kinds[0])
-        good &= (lower > HEADER) & (lower <= upper) & (upper <= size)
+        good &= (lower > HEADER + 1) & (lower <= upper) & (upper <= size)
         if kinds[0] not in (_BRANCH, _LEAF) or not good.all():
             wrong = numbers[np.argmin(good)]
             self.damaged(f"its page {wrong} is not the page of keys that it should be")
         return pages, int(kinds[0])
 
-    def _nodes(self, pages: np.ndarray) -> _Nodes:
+    def _nodes(self, pages: np.ndarray, kind: int) -> _Nodes:
         size = self._meta.page_size
         words = pages.view("<u2")
         counts = (words[:, _LOWER].astype(np.int64) - HEADER) // 2
@@ -218,21 +217,29 @@ class LmdbTree:
             self.damaged("a node lies outside of its page of keys")
         at = (row * size + offset) // 2
         flat = words.reshape(-1)
-        low, middle, high, key_size = (flat[at + i].astype(np.uint64) for i in range(4))
-        number = low | middle << np.uint64(16) | high << np.uint64(32)
-        return _Nodes(row, offset, number, key_size.astype(np.int64))
+        low, middle, high, key_size = (flat[at + i].astype(np.int64) for i in range(4))
+        after: np.ndarray | int = 0
+        if kind == _LEAF:
+            after = np.where(high == _VALUE_ELSEWHERE, 8, low | middle << 16)
+        # One lies behind the other, each at an even byte, from the free space to the page's end.
+        begins = row * size + offset
+        order = np.argsort(begins)
+        ends = (begins + (_NODE + key_size + after + 1) // 2 * 2)[order]
+        free = begins[order] - np.append(0, ends[:-1])
+        free[np.cumsum(counts) - counts] -= words[:, _UPPER]
+        if free.any() or ends[-1] != pages.size:
+            self.damaged("nodes of its pages of keys overlap, or lie apart")
+        return _Nodes(row, offset, low | middle << 16 | high << 32, key_size)
 
     def _records(self, numbers: np.ndarray, pages: np.ndarray, nodes: _Nodes) -> Leaves:
         """Where the records of leaves lie."""
         size = self._meta.page_size
         row, offset, number, key_size = nodes
-        flags, sizes = number >> np.uint64(32), (number & np.uint64(0xFFFFFFFF)).astype(np.int64)
+        flags, sizes = number >> 32, number & 0xFFFFFFFF
         if (flags > _VALUE_ELSEWHERE).any():
             raise UserError(f"LMDB {self.folder} is not one as Caffe's tools write them")
         elsewhere = flags == _VALUE_ELSEWHERE
         value = offset + _NODE + key_size
-        if (value + np.where(elsewhere, 8, sizes) > size).any():
-            self.damaged("a record lies outside of its page")
         keys = numbers[row] * size + offset + _NODE
         values = keys + key_size
         if elsewhere.any():

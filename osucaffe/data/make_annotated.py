@@ -12,10 +12,10 @@ from xml.etree import ElementTree
 
 import numpy as np
 
-from ..errors import UserError, reason
+from ..errors import UserError, listed, reason
 from ..files import read_file
 from ..proto import caffe_pb2, read_text, write_text
-from .ahead import BadRecords, map_ahead
+from .ahead import map_ahead
 from .database import record_key, write_database
 from .image import decode_content, read_content
 
@@ -73,14 +73,14 @@ def make_database(
     output: str | os.PathLike[str],
     *,
     threads: int = 1,
-    bad: BadRecords | None = None,
     advance: Callable[[], object] = lambda: None,
 ) -> int:
     """Write an LMDB of AnnotatedDatum, with the images as they are in their files; return how many.
 
-    bad: what to do about images that cannot be read. advance is called after each.
+    advance is called after each. Raises UserError where one cannot be read, or there is none.
     """
-    bad = bad or BadRecords()
+    if not entries:
+        raise UserError(f"{output}: there is no image for it")
 
     def load(entry: Entry) -> bytes | UserError:
         try:
@@ -95,8 +95,7 @@ def make_database(
         for index, (entry, result) in enumerate(zip(entries, results, strict=True)):
             advance()
             if isinstance(result, UserError):
-                bad.found(result)
-                continue
+                raise result
             yield record_key(index, entry.image.name), result
 
     return write_database(output, records())
@@ -148,6 +147,8 @@ def _entry(
     image: Path, found: Iterable[tuple[int, list[float], int]], width: float, height: float
 ) -> Entry:
     labels, boxes, difficult = zip(*found, strict=True) if found else ((), (), ())
+    if not (width > 0 and height > 0 and np.isfinite(boxes).all()):
+        raise ValueError(f"{image.name} is {width:g}x{height:g}, with boxes {listed(boxes)}")
     shares = np.array(boxes, np.float64).reshape(-1, 4) / [width, height, width, height]
     return Entry(image, np.array(labels, int), shares.clip(0, 1), np.array(difficult, bool))
 
@@ -159,7 +160,7 @@ def read_coco(images: Path, annotations: Path) -> tuple[list[Entry], list[tuple[
     """
     try:
         content = json.loads(read_file(annotations))
-        names = sorted((each["id"], each["name"]) for each in content["categories"])
+        names = sorted((each["id"], str(each["name"])) for each in content["categories"])
         numbers = {key: number for number, (key, _) in enumerate(names, 1)}
         objects = defaultdict(list)
         for each in content["annotations"]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -20,7 +21,7 @@ _BLOCK = 64
 class _Sum(NamedTuple):
     total: np.ndarray
     images: int
-    errors: list[UserError]
+    errors: list[tuple[int, UserError]]
 
 
 def compute_mean(
@@ -36,44 +37,44 @@ def compute_mean(
     advance(n) is called when n more records are done. Raises UserError.
     """
     bad = bad or BadRecords()
-    shape = first_shape(database)
+    none = f"{database.path} has no record that can be read"
+    shape, _ = bad.usable(0, len(database), partial(_shape, database), none)
     total, count = np.zeros(shape), 0
     starts = range(0, len(database), _BLOCK)
     for part in map_ahead(lambda start: _sum(database, start, shape), starts, threads):
-        for error in part.errors:
-            bad.found(error)
+        for number, error in part.errors:
+            bad.found(error, number)
         total += part.total
         count += part.images
         advance(part.images + len(part.errors))
-    if not count:
-        raise UserError(f"{database.path} has no record that can be read")
     return total / count
 
 
 def first_shape(database: Database) -> Shape:
     """The (channels, height, width) of the first record."""
-    [(key, value)] = database.read(0, 1)
+    return _shape(database, 0)
+
+
+def _shape(database: Database, number: int) -> Shape:
+    [(key, value)] = database.read(number, number + 1)
     return read_record(database, key, value)[1].shape
 
 
 def _sum(database: Database, start: int, shape: Shape) -> _Sum:
-    errors: list[UserError] = []
+    errors: list[tuple[int, UserError]] = []
     total, count = np.zeros(shape), 0
     records = database.read(start, min(start + _BLOCK, len(database)))
-    for key, value in records:
+    for number, (key, value) in enumerate(records, start):
         try:
             _, image = read_record(database, key, value)
-        except UserError as error:
-            errors.append(error)
-            continue
-        if image.shape != shape:
-            errors.append(
-                UserError(
+            if image.shape != shape:
+                raise UserError(
                     f"{record_name(database, key)} is {shape_text(image.shape)}, but the first "
                     f"record is {shape_text(shape)} (channels x height x width): give all "
                     "images one size"
                 )
-            )
+        except UserError as error:
+            errors.append((number, error))
             continue
         total += image  # float64: exact for bytes
         count += 1

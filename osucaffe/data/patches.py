@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from itertools import zip_longest
 from typing import NamedTuple
 
@@ -66,8 +67,8 @@ class PatchSource:
         self.bad = bad or BadRecords()
         if low is not None:
             _check_keys(high, low)
-        [(key, value)] = high.read(0, 1)
-        self._channels = read_record(high, key, value, transform.colour)[1].shape[0]
+        self._none = f"{high.path} has no record that can be used"
+        self._channels, _ = self.bad.usable(0, len(high), self._depth, self._none)
         self.shapes: list[Shape] = [
             transform.prepare((self._channels, extent, extent)) for extent in (side, side * scale)
         ]
@@ -93,16 +94,14 @@ class PatchSource:
 
     def _enter(self, record: int, draw: int, low: np.ndarray, high: np.ndarray) -> None:
         """Write the patches of a record, or of the next one that is good."""
-        for number in range(record, record + len(self._high)):
-            try:
-                small, large = self._cut(number % len(self._high), draw)
-            except UserError as error:
-                self.bad.found(error)
-                continue
-            self._transform.apply(small, low)
-            self._transform.apply(large, high)
-            return
-        raise UserError(f"{self._high.path} has no record that can be used")
+        cut = partial(self._cut, draw=draw)
+        (small, large), _ = self.bad.usable(record, len(self._high), cut, self._none)
+        self._transform.apply(small, low)
+        self._transform.apply(large, high)
+
+    def _depth(self, record: int) -> int:
+        [(key, value)] = self._high.read(record, record + 1)
+        return read_record(self._high, key, value, self._transform.colour)[1].shape[0]
 
     def _cut(self, record: int, draw: int) -> tuple[np.ndarray, np.ndarray]:
         scale, side = self._scale, self._side

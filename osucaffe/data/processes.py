@@ -139,7 +139,7 @@ class Processes:
                 level, _, message = text.partition(" ")
                 _log.log(int(level), "%s", message)
             elif kind == SKIPPED:
-                self._fill.__self__.bad.found(UserError(text))  # type: ignore[attr-defined]
+                self._fill.__self__.bad.found(UserError(text), number)  # type: ignore[attr-defined]
             elif kind == ENDED:
                 raise self._running.ended(text)
             elif part := self._parts.pop(number, None):

@@ -108,7 +108,7 @@ def _read(fill: Any, ring: Ring, tasks: int, tell: Tell) -> None:
     log = logging.getLogger("osucaffe")
     log.handlers, log.propagate = [_Told(tell)], False
     if bad := getattr(fill.__self__, "bad", None):
-        bad.tell = lambda text: tell(0, SKIPPED, text)
+        bad.tell = lambda record, text: tell(record, SKIPPED, text)
     slots = [[buffer.array for buffer in buffers] for buffers in ring.slots]
     while task := os.read(tasks, TASK.size):
         number, turn, slot, start, stop, position = TASK.unpack(task)

@@ -77,8 +77,8 @@ class DatumSource:
         self.file: BinaryIO | None = None
         self._start = first_record(seed, rand_skip)
         self._local = _Memory()
-        [(key, value)] = database.read(0, 1)
-        datum, image = self._decode(key, value)
+        first, _ = self.bad.usable(0, len(self), self._first, self._none)
+        key, value, datum, image = first
         self.encoded = datum.encoded
         try:
             self.shape: Shape = transform.prepare(image.shape)
@@ -240,9 +240,8 @@ class DatumSource:
                 out[0] = own = self._own_memory()
             try:
                 datum, image = self._usable(key, value, self._memory(out[0]))
-            except UserError as error:
-                self.bad.found(error)
-                datum, image = self._next_usable(start + index)
+            except UserError:
+                (datum, image), _ = self.bad.usable(start + index, len(self), self._one, self._none)
             else:
                 if self.kept:
                     self.kept.put(start + index, image, datum.label)
@@ -315,18 +314,19 @@ class DatumSource:
         if shape != self.record_shape:
             check_size(self._transform, shape, self.record_shape, self._name(key))
 
-    def _next_usable(self, number: int) -> tuple[Datum, np.ndarray]:
-        """The first record behind a bad one that can be used: it takes the place."""
-        count = len(self._database)
-        for place in range(number + 1, number + count):
-            place %= count
-            [(key, value)] = self._database.read(place, place + 1)
-            try:
-                datum, image = self._usable(key, value)
-                return datum, image.copy()
-            except UserError:
-                continue
-        raise UserError(f"{self._database.path} has no record that can be used")
+    @property
+    def _none(self) -> str:
+        return f"{self._database.path} has no record that can be used"
+
+    def _one(self, number: int) -> tuple[Datum, np.ndarray]:
+        [(key, value)] = self._database.read(number, number + 1)
+        datum, image = self._usable(key, value)
+        return datum, image.copy()
+
+    def _first(self, number: int) -> tuple[memoryview, memoryview, Datum, np.ndarray]:
+        """A record that says what all are like."""
+        [(key, value)] = self._database.read(number, number + 1)
+        return key, value, *self._decode(key, value)
 
     def _decode(
         self, key: memoryview, value: memoryview, memory: np.ndarray | None = None

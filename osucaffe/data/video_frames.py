@@ -128,7 +128,7 @@ class VideoFrameSource:
         rand_skip: int = 0,
         bad: BadRecords | None = None,
     ) -> None:
-        self._path, self._transform, self.bad = path, transform, bad or BadRecords()
+        self._transform, self.bad = transform, bad or BadRecords()
         self._videos = read_videos(path, root)
         self._pattern, self._flow = pattern, flow
         self._segments, self._length = segments, length
@@ -137,7 +137,10 @@ class VideoFrameSource:
         self._random, self._shuffle, self._seed = random, shuffle, seed
         self._start = first_record(seed, rand_skip)
         self.labels = Labels()
-        first = self._read(self._videos[0], [1] * segments)
+        self._none = f"the list {path} has no video that can be used"
+        first, _ = self.bad.usable(
+            0, len(self), lambda at: self._read(self._videos[at], [1] * segments), self._none
+        )
         self.record_shape: Shape = first.shape
         channels, *extents = first.shape
         self.shape: Shape = (channels, crops.size, crops.size) if crops else first.shape
@@ -212,8 +215,8 @@ class VideoFrameSource:
                     )
                 return frames, video
             except UserError as error:
-                self.bad.found(error)
-        raise UserError(f"the list {self._path} has no video that can be used")
+                self.bad.found(error, place % len(self))
+        raise UserError(self._none)
 
     def _read(self, video: Video, starts: Sequence[int]) -> np.ndarray:
         """The frames of the clips, behind one another: uint8 (channels, height, width)."""

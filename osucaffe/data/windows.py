@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ..backends.tensor import Shape
-from ..errors import UserError
+from ..errors import UserError, listed
 from ..files import read_file, read_lines
 from ..labels import Labels
 from .datum import decode_image
@@ -64,11 +64,12 @@ def read_windows(path: str) -> WindowFile:
                     raise ValueError(f'"{" ".join(words)}" is not CLASS OVERLAP X1 Y1 X2 Y2')
                 x1, y1, x2, y2 = map(int, words[2:])
                 box = (x1, y1, x2, y2)
-                windows.append(Window(len(images) - 1, int(words[0]), float(words[1]), box))
+                overlap = float(np.float32(words[1]))  # as the thresholds are that it is held to
+                windows.append(Window(len(images) - 1, int(words[0]), overlap, box))
     except ValueError as error:
         raise UserError(f"{path}, line {number}: {error}") from error
     if len(channels) != 1 or not channels <= {1, 3}:
-        found = ", ".join(map(str, sorted(channels))) or "no image"
+        found = listed(sorted(channels)) or "no image"
         raise UserError(f"{path}: all images need 1 channel, or 3: found {found}")
     return WindowFile(images, channels.pop(), windows)
 
@@ -163,7 +164,7 @@ class WindowSource:
             name = self._file.images[wrong[0].image]
             raise UserError(f"{path}: a foreground window of {name} has label {wrong[0].label}")
         self._batch_size = batch_size
-        self._first_foreground = batch_size - int(batch_size * fraction)
+        self._first_foreground = batch_size - int(np.float32(batch_size) * np.float32(fraction))
         for kind, found, wanted in (
             ("foreground", self._foreground, batch_size - self._first_foreground),
             ("background", self._background, self._first_foreground),

@@ -12,8 +12,10 @@ from .calls import (
     give,
     is_call,
     is_plain_sum,
+    key,
     pairs,
     reads,
+    reads_view,
     replace_read,
     without,
     writes,
@@ -127,6 +129,7 @@ def _backward_pair(calls: Sequence[Call], norm: Call, scale: Call) -> list[Call]
 
 def _join_backward(norm: Call, scale: Call, inner: Call | None = None) -> None:
     _take_statistics(scale, norm)
+    scale.trade(norm)
     if inner is not None:
         scale.settings["constant"] = inner.settings["constant"]
         scale.writes["dx"] = inner.writes["dx"]
@@ -143,7 +146,7 @@ def join_sum(programs: Programs) -> list[Call]:
         if not is_plain_sum(total, 2):
             continue
         y, terms = norm.writes["y"], total.reads["xs"]
-        others = [term for term in terms if term is not y]
+        others = [term for term in terms if key(term) != key(y)]
         if len(others) == 1 and (total.writes["y"] is y or users.only(y, norm, total)):
             give(norm.reads, norm, "addend", others[0])
             norm.writes["y"] = total.writes["y"]
@@ -170,7 +173,8 @@ def join_relu(calls: list[Call]) -> list[Call]:
 
 def share_gradients(calls: list[Call]) -> list[Call]:
     """Drop copies of gradients (the sum of a residual block makes them), where neither the copy
-    nor the original changes while the copy is wanted: its readers read the original."""
+    nor the original changes while the copy is wanted: its readers read the original. One that is
+    read through a view stays: whose rows a view counts lies row-major, the original may not."""
     dropped: set[int] = set()
     for index, call in enumerate(calls):
         if not is_plain_sum(call, 1):
@@ -188,12 +192,12 @@ def share_gradients(calls: list[Call]) -> list[Call]:
 
 def _readers_of_copy(calls: Sequence[Call], x: Tensor, y: Tensor) -> list[Call] | None:
     """The calls that read y, a copy of x, before it is written anew; None: one comes too late, when
-    x has changed."""
+    x has changed, or reads a view of y."""
     readers, changed = [], False
     for call in calls:
         changed = changed or writes(call, x)
         if reads(call, y):
-            if changed:
+            if changed or reads_view(call, y):
                 return None
             readers.append(call)
         if writes(call, y):

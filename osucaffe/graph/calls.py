@@ -26,6 +26,11 @@ def writes(call: Call, tensor: Tensor) -> bool:
     return any(key(each) == key(tensor) for each in call.written_tensors())
 
 
+def timelines(programs: Programs) -> Programs:
+    """What runs one after the other: both forms of backward take the same time, behind forward."""
+    return [programs[0] + backward for backward in programs[1:]] or [programs[0]]
+
+
 class Users:
     """The calls of some programs by the tensors that they touch."""
 
@@ -80,8 +85,16 @@ def give(side: dict[str, Any], call: Call, name: str, tensor: Tensor) -> None:
     side[name] = tensor
 
 
+def reads_view(call: Call, tensor: Tensor) -> bool:
+    """Whether a call reads the tensor's memory as another tensor: under another shape."""
+    return any(each.base is tensor for each in call.read_tensors())
+
+
 def replace_read(call: Call, old: Tensor, new: Tensor) -> None:
-    """Let a call read another tensor."""
+    """Let a call read another tensor. ValueError where it also reads a view of the old one, which
+    would be read for ever: ask `reads_view` first."""
+    if reads_view(call, old):
+        raise ValueError(f"{call.name} of {call.layer} reads a view of {old}")
     for name, value in call.reads.items():
         if isinstance(value, list):
             call.reads[name] = [new if each is old else each for each in value]

@@ -30,6 +30,11 @@ class Constants:
     def __bool__(self) -> bool:
         return bool(self._prepared or self.new)
 
+    @property
+    def calls(self) -> list[Call]:
+        """All calls that make them, in their order."""
+        return [*(call for call, _ in self._prepared), *self.new]
+
     def is_parameter(self, tensor: Tensor) -> bool:
         """Whether it is a parameter, or a view of one."""
         return key(tensor) in self._parameters

@@ -8,6 +8,7 @@ from typing import Any
 from ..backends.backend import Backend
 from ..backends.tensor import Shape
 from ..data.config import DataConfig
+from ..errors import listed
 from ..proto import AnyWeights, blob_shape, caffe_pb2, has_values
 from .assembly import assemble
 from .filter import filter_layers, net_state
@@ -44,7 +45,7 @@ def misfits(
                 for index, proto in enumerate(source.blobs)
             )
             if not fit:
-                there = ", ".join(str(blob_shape(proto)) for proto in source.blobs)
-                here = ", ".join(str(blob.shape) for blob in layer.parameters)
+                there = listed(blob_shape(proto) for proto in source.blobs)
+                here = listed(blob.shape for blob in layer.parameters)
                 found[name] = f"{here} here, {there} in the file"
     return found

@@ -33,6 +33,7 @@ def fold_batch_norm(calls: Sequence[Call], constants: Constants) -> list[Call]:
             _fold(maker, norm, makers, constants)
             dropped.update(map(id, makers))
             if "addend" in norm.reads:
+                maker.trade(norm)
                 continue  # it still adds, and may be a ReLU
             if norm.settings["relu"]:
                 maker.settings["relu"] = 0.0
@@ -108,6 +109,7 @@ def _make_affine(norm: Call, makers: Sequence[Call], constants: Constants) -> No
         return _affine(program, norm.reads["x"].shape[1], **statistics, b=None)
 
     scale, bias = constants.get((*_name(norm, *makers), "affine"), record, *makers)
+    norm.trade(*makers)
     for name in "mean", "rate":
         norm.reads.pop(name, None)
         norm.settings[name] = None

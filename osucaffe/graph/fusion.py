@@ -48,6 +48,8 @@ def relu_before_pooling(calls: list[Call], programs: Sequence[list[Call]]) -> li
         ):
             x = pooling.reads["x"]
             call.reads["x"], call.writes["y"] = x, x
+            call.position = pooling.position
+            call.trade(pooling)
             moved.insert(-1, call)
         else:
             moved.append(call)

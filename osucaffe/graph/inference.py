@@ -125,6 +125,7 @@ def add_in_place(calls: Forward, constants: Constants, adds: Collection[str]) ->
             give(maker.reads, maker, "addend", other)
             maker.writes["y"] = other
             maker.settings["relu"] = 0.0 if call.settings.get("relu") else None
+            maker.position = call.position  # it runs in the sum's turn, also layer by layer
             maker.fuse(call)
             for each in later:
                 _replace(each, y, other)

@@ -13,14 +13,15 @@ from dataclasses import dataclass, field
 from ..backends.backend import Backend
 from ..backends.tensor import Call, Step, Tensor
 from ..blob import Blob
-from . import activations, fusion, inference
+from . import activations, fusion, inference, verify
 from .assembly import Assembly
-from .calls import Programs
+from .calls import Programs, timelines
 from .constants import Constants
 from .memory import MemoryPlan, plan_memory
 from .overlap import overlap_calls
 from .overwritten import warn_of_overwriters
 from .recording import record_backward, record_forward
+from .verify import Verifier
 
 
 @dataclass
@@ -59,6 +60,8 @@ class Build:
     reports: list[Report] = field(default_factory=list)
     note: str = ""
     """What the pass that runs has to say."""
+    verifier: Verifier | None = None
+    """What checks each pass behind it, where that is asked for."""
 
 
 @dataclass(frozen=True)
@@ -129,9 +132,7 @@ def fuse_activations(programs: Programs, build: Build) -> Programs:
 
 def _fused(programs: Programs) -> Counter[str]:
     """How many calls of each primitive others do besides."""
-    return Counter(
-        other.partition(" ")[0] for calls in programs for call in calls for other in call.fused
-    )
+    return Counter(other.name for calls in programs for call in calls for other in call.fused)
 
 
 def prepare(programs: Programs, build: Build) -> Programs:
@@ -147,14 +148,9 @@ def prepare(programs: Programs, build: Build) -> Programs:
     return programs
 
 
-def _timelines(programs: Programs) -> Programs:
-    """Both forms of backward take the same time slots, behind forward's."""
-    return [programs[0] + backward for backward in programs[1:]] or [programs[0]]
-
-
 def overlap(programs: Programs, build: Build) -> Programs:
     """Let calls that nothing waits for run beside what follows."""
-    for calls in _timelines(programs):
+    for calls in timelines(programs):
         overlap_calls(calls, build.backend.overlaps, build.backend.nbytes)
     overlapping = sum(call.overlap > 0 for calls in programs for call in calls)
     build.note = f"{overlapping} calls run beside what follows"
@@ -164,7 +160,7 @@ def overlap(programs: Programs, build: Build) -> Programs:
 def plan(programs: Programs, build: Build) -> Programs:
     """Give each tensor that has no memory yet its place."""
     share = not build.inspectable
-    build.plan = plan_memory(_timelines(programs), build.backend.nbytes, share=share)
+    build.plan = plan_memory(timelines(programs), build.backend.nbytes, share=share)
     build.note = str(build.plan)
     return programs
 
@@ -194,5 +190,9 @@ def run(passes: Iterable[Pass], programs: Programs, build: Build) -> Programs:
             continue
         before, build.note = list(map(len, programs)), ""
         programs = each.run(programs, build)
+        if build.verifier is None and verify.is_enabled():
+            build.verifier = verify.Verifier(programs, build)
+        if build.verifier is not None:
+            build.verifier.check(programs, each.name)
         build.reports.append(Report(each.name, before, list(map(len, programs)), build.note))
     return programs

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from ..errors import UserError
+from ..errors import UserError, listed
 from ..proto import caffe_pb2, title
 
 _Top = tuple[int, int]  # (layer, index of its top)
@@ -24,7 +24,7 @@ def insert_splits(net: caffe_pb2.NetParameter) -> caffe_pb2.NetParameter:
     for i, layer in enumerate(net.layer):
         for j, name in enumerate(layer.bottom):
             if name not in producer:
-                made = ", ".join(f'"{n}"' for n in producer) or "none"
+                made = listed(f'"{n}"' for n in producer) or "none"
                 raise UserError(
                     f'{title(layer)}: no earlier layer makes its bottom "{name}"; blobs made so '
                     f"far: {made}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -51,14 +52,21 @@ def check_memory(own: Sequence[Parameter], backend: Backend, *, gradients: bool)
 def first_values(
     layers: Sequence[Layer], own: Iterable[Parameter], seed: int
 ) -> list[tuple[Tensor, np.ndarray]]:
-    """The first values of parameters (`own`: not those of another net)."""
-    draws = filler.Draws(seed)
+    """The first values of parameters (`own`: not those of another net).
+
+    They depend on the seed, the layer's name and which of the layers of that name it is: so a layer
+    that is renamed to be trained anew does not begin where the one began whose place it takes.
+    """
     waiting = {id(parameter.blob) for parameter in own}
     values = []
+    layers_of_name: Counter[str] = Counter()
     for layer in layers:
-        for blob, kind in zip(layer.parameters, layer.fillers, strict=True):
+        named = (int.from_bytes(layer.name.encode()), layers_of_name[layer.name])
+        layers_of_name[layer.name] += 1
+        for index, (blob, kind) in enumerate(zip(layer.parameters, layer.fillers, strict=True)):
             if id(blob) in waiting:
                 waiting.discard(id(blob))
+                draws = filler.Draws(seed, *named, index)
                 values.append((blob.data, filler.fill(kind, blob.shape, draws, layer.title)))
     return values
 

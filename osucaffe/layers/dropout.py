@@ -1,4 +1,4 @@
-"""Owns Dropout: in training, each element is dropped by chance."""
+"""Owns Dropout: in training, and in tests that ask for it, each element is dropped by chance."""
 
 from __future__ import annotations
 
@@ -10,20 +10,26 @@ from .base import Layer, register
 
 @register("Dropout")
 class Dropout(Layer):
-    """Zero a share dropout_ratio of the elements in training, scale up the others."""
+    """Zero a share dropout_ratio of the elements in training, scale up the others.
+
+    sample_weights_test: in TEST, too, so that each pass is a sample (Bayesian SegNet, Kendall et
+    al. 2015).
+    """
 
     in_place = True
 
     def setup(self, bottom: list[Shape]) -> list[Shape]:
-        self.ratio = self.param.dropout_param.dropout_ratio
+        param = self.param.dropout_param
+        self.ratio = param.dropout_ratio
         if not 0 <= self.ratio < 1:
             self.fail("dropout_param.dropout_ratio", f"is {self.ratio}: it must be in [0, 1)")
-        self.later = not self.param.dropout_param.scale_train
+        self.drops = self.phase == "TRAIN" or param.sample_weights_test
+        self.later = not param.scale_train
         return bottom
 
     def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
         x, y = bottom[0].data, top[0].data
-        if self.phase == "TRAIN":
+        if self.drops:
             self.mask = self.tensor(x.shape, "uint8", flexible=True)
             program.dropout(x, y, self.mask, ratio=self.ratio, key=self.key)
             x = y
@@ -44,7 +50,7 @@ class Dropout(Layer):
         dy, dx = top[0].diff, bottom[0].diff
         if not propagate_down[0]:
             return
-        if self.phase == "TRAIN":
+        if self.drops:
             program.dropout_backward(dy, self.mask, dx, ratio=self.ratio, key=self.key)
             dy = dx
         if self.later:

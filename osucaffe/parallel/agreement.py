@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from ..comm.job import Job
-from ..errors import Fault, UserError
+from ..errors import Fault, UserError, listed
 from ..layers.base import Layer
 from ..net import Net
 from ..proto import caffe_pb2, format_text
@@ -56,7 +56,7 @@ def odd_ones(values: Sequence[object], usual: object = None) -> list[int]:
 
 def name_ranks(ranks: Sequence[int]) -> str:
     """Subject and verb of a message on ranks."""
-    names = ", ".join(map(str, ranks))
+    names = listed(ranks)
     return f"rank {names} has" if len(ranks) == 1 else f"ranks {names} have"
 
 
@@ -85,10 +85,9 @@ def check_weights(job: Job, net: Net, occasion: str) -> None:
         if value != expected
     }
     layers = [f'"{layer.name}"' for layer in net.layers if layer in differ]
-    more = f" and {len(layers) - _SHOWN} more" if len(layers) > _SHOWN else ""
     raise Fault(
-        f"{occasion} the weights of rank {', '.join(map(str, wrong))} are not those of rank "
-        f"{right}, in layer {', '.join(layers[:_SHOWN])}{more}: they have fallen out of step. Is "
+        f"{occasion} the weights of rank {listed(wrong)} are not those of rank "
+        f"{right}, in layer {listed(layers, _SHOWN)}: they have fallen out of step. Is "
         "it the same program, and the same libraries, on each host? Or has a machine's memory, or "
         "a GPU, a fault?"
     )

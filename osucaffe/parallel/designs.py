@@ -25,6 +25,12 @@ ROUNDS = 3
 NEAR = 0.95
 """Rates of which the smaller is this part of the larger are called equal."""
 
+_LOUD = (
+    *("test_net", "test_net_param", "test_iter", "test_state", "test_interval"),
+    *("display", "debug_info", "snapshot", "snapshot_after_train"),
+)
+"""Settings of a solver without which it only trains. test_iter says how often `net` tests."""
+
 
 class Design(NamedTuple):
     """A way of training. flags: what asks `osucaffe train` for it. servers: ranks that serve."""
@@ -77,9 +83,8 @@ def quieten(param: caffe_pb2.SolverParameter) -> caffe_pb2.SolverParameter:
     """The settings without displays, tests and snapshots."""
     quiet = caffe_pb2.SolverParameter()
     quiet.CopyFrom(param)
-    quiet.display = quiet.test_interval = quiet.snapshot = 0
-    quiet.ClearField("snapshot_after_train")
-    quiet.test_initialization = False
+    for field in _LOUD:
+        quiet.ClearField(field)
     return quiet
 
 

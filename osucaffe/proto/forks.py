@@ -36,7 +36,6 @@ UNREAD: dict[str, tuple[str, ...]] = {
     "DetectNetAugmentationParameter.expand_param": ("NVIDIA Caffe",),
     "DetectNetAugmentationParameter.noise_param": ("NVIDIA Caffe",),
     "DetectNetAugmentationParameter.resize_param": ("NVIDIA Caffe",),
-    "DropoutParameter.sample_weights_test": ("SegNet",),
     "FeatureNormalizeParameter.fix_gradient": ("NormFace",),
     "FeatureNormalizeParameter.rescale": ("NormFace",),
     "ImageDataParameter.ignore_label": ("PSPNet", "ImageSegData"),

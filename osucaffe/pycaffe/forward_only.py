@@ -54,7 +54,7 @@ class ForwardOnly:
             and bool(net.inputs)
             and all(node.bottom or node.layer.type == "Input" for node in net.nodes)
             and not any(node.layer.reshapes or any(node.loss_weight) for node in net.nodes)
-            and not any(call.name in ("host", "dropout") for call in net.programs[0])
+            and not any(call.name == "host" or "key" in call.settings for call in net.programs[0])
             and parameters.isdisjoint(_written(net))
             and all(blob.length is None for blob in net.blobs.values())
         )

@@ -11,7 +11,7 @@ import numpy as np
 
 from .. import net as engine
 from ..blob import Blob as EngineBlob
-from ..errors import UserError
+from ..errors import UserError, listed
 from ..graph.parameters import same_layers
 from ..layers.memory_data import MemoryData
 from ..layers.python import Python
@@ -204,8 +204,9 @@ class Net(WholeSets):
         if name is None:
             return default
         if name not in self._layer_names:
-            known = ", ".join(self._layer_names)
-            raise ValueError(f'net "{self.name}" has no layer "{name}"; it has {known}')
+            raise ValueError(
+                f'net "{self.name}" has no layer "{name}"; it has {listed(self._layer_names)}'
+            )
         return self._layer_names.index(name)
 
     def _put(self, side: str, given: Arrays, names: list[str], message: str) -> None:

@@ -6,7 +6,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..errors import nearest
+from ..errors import listed, nearest
 from ..proto import caffe_pb2
 
 LayerParameter = caffe_pb2.LayerParameter
@@ -172,7 +172,7 @@ class NetSpec:
         try:
             return self.tops[name]
         except KeyError:
-            raise AttributeError(f"this net has no {name!r}; so far: {list(self.tops)}") from None
+            raise AttributeError(f"this net has no {name!r}; so far: {listed(self.tops)}") from None
 
     def __setitem__(self, name: str, value: Any) -> None:
         self.tops[name] = value

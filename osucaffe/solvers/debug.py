@@ -64,8 +64,8 @@ def _after_backward(net: Net) -> Callable[[int], None]:
 
 def _show_norms(net: Net) -> None:
     """The L1 and L2 norms of all parameters and of all gradients."""
-    data = np.concatenate([_read(net, each.blob.data).ravel() for each in net.parameters])
-    diff = np.concatenate([_read(net, each.blob.diff).ravel() for each in net.parameters])
+    data = np.hstack([[], *(_read(net, each.blob.data).ravel() for each in net.parameters)])
+    diff = np.hstack([[], *(_read(net, each.blob.diff).ravel() for each in net.parameters)])
     logger.info(
         "    [Backward] All net params (data, diff): L1 norm = (%g, %g); L2 norm = (%g, %g)",
         np.abs(data).sum(),

@@ -13,7 +13,7 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..errors import UserError, nearest, reason
+from ..errors import UserError, listed, nearest, reason
 from ..files import read_bytes, write_bytes
 from ..proto import write_weights
 from . import snapshot
@@ -138,5 +138,5 @@ def _net_with(solver: Solver, output: str) -> int:
     if not names:
         raise UserError(f"--best {output}: {solver.file} has no test nets")
     near = nearest(output, names)
-    hint = f"did you mean {near}?" if near else f"there are {', '.join(names)}"
+    hint = f"did you mean {near}?" if near else f"there are {listed(names)}"
     raise UserError(f"--best {output}: no test net has such an output ({hint})")

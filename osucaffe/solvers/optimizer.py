@@ -124,14 +124,14 @@ class Optimizer:
     ) -> None:
         """Give the steps what changes from iteration to iteration: once before each update.
 
-        ahead: gives the learning rates of this iteration and of up to `count` that follow, as far
-        as they are known: these are told once for all, unless another comes in their place.
+        ahead: gives up to `count` learning rates from an iteration on, as far as they are known:
+        these are told once for all, unless another comes in their place.
         """
         rate = np.float32(self.update.rate(learning_rate, iteration))
         self.rate = float(rate)
         if not self._rates or self._rates[-1] != rate:
-            known = ahead(iteration, self._ahead.most)
-            rates = [rate, *map(self.update.rate, known[1:], itertools.count(iteration + 1))]
+            known = ahead(iteration + 1, self._ahead.most - 1)
+            rates = [rate, *map(self.update.rate, known, itertools.count(iteration + 1))]
             self._ahead.write(np.array(rates, np.float32)[:, None])
             self._rates = np.array(rates[::-1], np.float32).tolist()
         self._rates.pop()

@@ -34,7 +34,8 @@ class Policy:
     """The rate as a function of the iteration t, for one `lr_policy`.
 
     fixed: base_lr. step: base_lr * gamma^floor(t / stepsize). exp: base_lr * gamma^t.
-    inv: base_lr * (1 + gamma * t)^-power. multistep: base_lr * gamma^(steps passed).
+    inv: base_lr * (1 + gamma * t)^-power. multistep: base_lr * gamma^(steps passed), of which an
+    iteration passes one at most, as in C++ Caffe.
     poly: base_lr * (1 - t / max_iter)^power. sigmoid: base_lr / (1 + e^(-gamma * (t - stepsize))).
     plateau (SSD): base_lr * gamma^(steps passed); a step passes when plateau_winsize[step]
     iterations have brought no smaller smoothed loss since the last step or the last smaller one.
@@ -100,7 +101,8 @@ class Policy:
             (param.rampup_lr, param.rampup_interval, 2),
         ):
             if iteration < length:
-                return float(start + (param.base_lr - start) * (iteration / length) ** power)
+                rate = start + (param.base_lr - start) * (iteration / length) ** power
+                return float(max(rate, param.min_lr))
         try:
             factor = getattr(self, f"_{self.name}")(iteration)
         except (OverflowError, ZeroDivisionError, TypeError):  # TypeError: it is complex
@@ -117,13 +119,13 @@ class Policy:
         return float(max(param.base_lr * factor, param.min_lr))
 
     def ahead(self, iteration: int, count: int) -> list[float]:
-        """The rates of this iteration and those that follow, as far as they are known now, up to
-        count: what `rate` will say."""
+        """What `rate` will say from this iteration on, the next that it will be asked for: up to
+        count rates, as far as they are known now."""
         rates: list[float] = []
         twin = copy.copy(self)
         twin._tells = False
         with contextlib.suppress(UserError):  # it is raised in its turn
-            while len(rates) < (1 if self.watches_loss else count):
+            while len(rates) < (0 if self.watches_loss else count):
                 rates.append(twin.rate(iteration + len(rates)))
         return rates
 
@@ -142,7 +144,7 @@ class Policy:
 
     def _multistep(self, iteration: int) -> float:
         values = self._param.stepvalue
-        while self.current_step < len(values) and iteration >= values[self.current_step]:
+        if self.current_step < len(values) and iteration >= values[self.current_step]:
             self.current_step += 1
             if self._tells:
                 logger.info(

@@ -145,8 +145,10 @@ def _gradients(read: dict[str, np.ndarray], chosen: Any, settings: Settings) -> 
         return 2 * found["location_loss"].sum() + (counts * found["confidence_loss"]).sum()
 
     location, confidence = read["location"], read["confidence"]
+    variances = 1 if settings["scaled"] else read["priors"][1][:, None]
+    by_location = reference.gradient(lambda x: total(x, confidence), location, 1.5)
     return {
-        "dlocation": reference.gradient(lambda x: total(x, confidence), location, 1.5),
+        "dlocation": by_location * variances,
         "dconfidence": reference.gradient(lambda x: total(location, x), confidence, 1.5),
     }
 

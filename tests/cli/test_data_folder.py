@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -75,6 +76,37 @@ def test_broken_files_are_named_or_skipped(cli: Cli, photos: Path) -> None:
     assert "must be above 0 and below 1" in done.err
 
 
+def test_lists_and_counts_hold_what_the_databases_hold(cli: Cli, photos: Path) -> None:
+    for photo in [*(photos / "cat").rglob("*.*"), *(photos / "dog").rglob("*1*")]:
+        photo.write_bytes(b"no image")
+    done = cli("data", "folder", "photos", "--out=data", "--size=8", "--on_bad_record=skip")
+    assert done.code == 0, done.err
+    counts = []
+    for name in ("train", "val"):
+        found = records(cli.folder / "data" / f"{name}_lmdb")
+        lines = (cli.folder / "data" / f"{name}.txt").read_text().splitlines()
+        assert lines == [f"{photo} {label}" for photo, label, _ in found]
+        counts.append([sum(label == each for _, label, _ in found) for each in range(3)])
+    assert (cli.folder / "data" / "labels.txt").read_text() == "bird\ncat\ndog\n"
+    rows = [line.split()[:4] for line in done.out.splitlines()[1:4]]
+    wanted = zip(("bird", "cat", "dog"), "012", *counts, strict=True)
+    assert rows == [list(map(str, row)) for row in wanted]
+    assert counts[0][1] == counts[1][1] == 0
+    assert "data: 48 images of 2 classes (42 bad ones skipped)" in done.out
+
+
+def test_no_image_that_can_be_read_leaves_what_was_made_before(cli: Cli, photos: Path) -> None:
+    command = "data", "folder", "photos", "--out=data", "--size=8", "--on_bad_record=skip"
+    assert cli(*command).code == 0
+    before = {each: each.read_bytes() for each in (cli.folder / "data").rglob("*.*")}
+    for photo in photos.rglob("*.*"):
+        photo.write_bytes(b"no image")
+    done = cli(*command)
+    assert done.code == 1
+    assert re.search(r"osucaffe: data/train_lmdb: none of its \d+ images can be used$", done.err)
+    assert before == {each: each.read_bytes() for each in (cli.folder / "data").rglob("*.*")}
+
+
 def test_the_split_stays_when_photos_come() -> None:
     entries = [Entry(f"cat/{at}.jpg", 0) for at in range(2000)]
     train, val = split(entries[:1000], 0.2)
@@ -97,6 +129,22 @@ def test_folders_that_will_not_do(tmp_path: Path) -> None:
     (tmp_path / "dog").mkdir()
     with pytest.raises(UserError, match=r"cat: there is no image in this folder \(\.jpg\)"):
         find_photos(str(tmp_path), {".jpg"})
+
+
+@pytest.mark.parametrize("name", ["cat/a\nb.jpg", "c\u2028at/a.jpg", " /a.jpg", " cat/a.jpg"])
+def test_names_that_no_list_can_hold(name: str, tmp_path: Path) -> None:
+    for each in (name, "dog/a.jpg"):
+        (tmp_path / each).parent.mkdir()
+        (tmp_path / each).touch()
+    with pytest.raises(UserError, match=r"rename .*lists, a name a line, cannot hold it"):
+        find_photos(str(tmp_path), {".jpg"})
+
+
+def test_nothing_is_written_among_the_photographs(cli: Cli, photos: Path) -> None:
+    for out in ("photos", "photos/cat/made"):
+        done = cli("data", "folder", "photos", f"--out={out}", "--size=8")
+        assert (done.code, done.out) == (1, "")
+        assert f"osucaffe: --out {out}: lies in photos, whose folders are classes" in done.err
 
 
 @pytest.mark.parametrize("orientation", range(1, 10))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -86,6 +87,14 @@ def test_convert_imageset_and_bad_images(cli: Cli, pictures: Path) -> None:
     assert [key[8:] for key in records(cli.folder / "out_lmdb")] == [
         f"_{number}.jpg" for number in (0, 1, 3, 5)
     ]
+    for picture in (good := [*pictures.iterdir()]):
+        picture.rename(picture.with_suffix(".away"))
+    done = cli("convert_imageset", "--on-bad-record", "skip", "in/", "list.txt", "out_lmdb")
+    assert (done.code, done.out) == (1, "")
+    assert done.err.endswith("osucaffe: out_lmdb: none of its 6 images can be used\n")
+    assert len(records(cli.folder / "out_lmdb")) == 4  # as before
+    for picture in good:
+        picture.with_suffix(".away").rename(picture)
     small = resize(np.zeros((64, 96, 3), np.uint8), 20, 20)
     (pictures / "1.jpg").write_bytes(simplejpeg.encode_jpeg(small))
     done = cli("convert_imageset", "--check_size", "in/", "list.txt", "out_lmdb")
@@ -96,6 +105,23 @@ def test_convert_imageset_and_bad_images(cli: Cli, pictures: Path) -> None:
         (("--resize_width=-9", "--resize_height=9"), "must be at least 0, not -9"),
     ):
         assert message in cli("convert_imageset", *options, "in/", "list.txt", "out_lmdb").err
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("0.jpg 3000000000", "list.txt, line 1: "),
+        (f"{'d/' * 260}0.jpg 0", "is no key of an LMDB, as these have 1 to 511 bytes"),
+    ],
+)
+def test_what_no_record_can_hold(cli: Cli, pictures: Path, line: str, told: str) -> None:
+    cli.write("list.txt", line)
+    (cli.folder / line.split()[0]).parent.mkdir(parents=True, exist_ok=True)
+    shutil.copy(pictures / "0.jpg", cli.folder / line.split()[0])
+    done = cli("convert_imageset", "./", "list.txt", "out_lmdb")
+    assert done.code == 1
+    assert told in done.err
+    assert "report it" not in done.err
 
 
 def test_a_folder_of_images_without_its_slash(cli: Cli, pictures: Path) -> None:
@@ -118,6 +144,15 @@ def test_compute_image_mean_writes_what_caffes_tool_wrote(cli: Cli, fixtures: Pa
     assert f"mean_value channel [0]: {wanted.mean(dtype=np.float64):.6g}" in done.out
     done = cli("compute_image_mean", str(formats / "jpeg6_lmdb"), "--readers", "2")
     assert done.out.count("mean_value") == 3
+
+
+def test_a_mean_whose_first_record_is_bad(cli: Cli) -> None:
+    values = [b"no record", *(make_datum(np.full((1, 2, 2), n, np.uint8), 0) for n in (1, 3))]
+    write_database(cli.folder / "x_lmdb", [(record_key(i), v) for i, v in enumerate(values)])
+    assert cli("compute_image_mean", "x_lmdb").code == 1
+    done = cli("compute_image_mean", "--on_bad_record=skip", "x_lmdb")
+    assert done.out.splitlines()[::2] == ["2 images of 1 x 2 x 2", "1 bad records skipped"]
+    assert "mean_value channel [0]: 2\n" in done.out
 
 
 def test_a_mean_of_images_of_several_sizes(cli: Cli) -> None:

@@ -196,7 +196,8 @@ def test_a_trial_tells_a_rate_and_leaves_nothing(
       layer { name: "loss" type: "EuclideanLoss" bottom: "z" bottom: "y" top: "loss" }""")
     (tmp_path / "solver.prototxt").write_text(
         'net: "net.prototxt" base_lr: 0.01 lr_policy: "fixed" max_iter: 9 display: 1 snapshot: 1 '
-        'snapshot_prefix: "run"'
+        'snapshot_prefix: "run" test_iter: 1 test_iter: 2 test_interval: 1 '
+        'test_net: "net.prototxt" test_state {} test_state { stage: "x" }'
     )
     monkeypatch.setenv("OSUCAFFE_TRIAL", str(tmp_path / "rate.json"))
     train = ["-m", "osucaffe", "train", "--solver", "solver.prototxt", "--bucket_mb", "auto"]

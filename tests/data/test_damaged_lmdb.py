@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -85,3 +86,40 @@ def test_a_file_that_shrinks_while_it_is_read(kind: str, left: int, tmp_path: Pa
     if left == 0:
         with pytest.raises(UserError, match="has changed"):
             database.check()
+
+
+def an_empty_level(pages: np.ndarray, leaf: int) -> None:
+    branches = pages.view("<u2")[:, 5] == 1
+    pages[branches, 12] = 17  # where the offsets of its nodes end: within the first
+
+
+def a_lost_meta_page(pages: np.ndarray, leaf: int) -> None:
+    pages[1] = 0  # what the other says is an earlier state
+
+
+def a_meta_page_twice(pages: np.ndarray, leaf: int) -> None:
+    pages[0] = pages[1]
+
+
+def a_shorter_record(pages: np.ndarray, leaf: int) -> None:
+    pages[leaf, int(pages[leaf].view("<u2")[8])] -= 9
+
+
+def a_record_twice(pages: np.ndarray, leaf: int) -> None:
+    offsets = pages[leaf].view("<u2")[8:]
+    offsets[1] = offsets[0]
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [an_empty_level, a_lost_meta_page, a_meta_page_twice, a_shorter_record, a_record_twice],
+)
+def test_what_could_be_read_but_is_not_what_was_written(
+    damage: Callable[[np.ndarray, int], None], tmp_path: Path
+) -> None:
+    whole = bytearray(make(tmp_path / "x_lmdb", "small"))
+    pages = np.frombuffer(whole, np.uint8).reshape(-1, 4096)
+    damage(pages, int(np.flatnonzero(pages.view("<u2")[:, 5] == 2)[0]))
+    (tmp_path / "x_lmdb" / "data.mdb").write_bytes(whole)
+    with pytest.raises(UserError, match=r"LMDB .*x_lmdb is damaged: "):
+        open_database(tmp_path / "x_lmdb").read(0, 700)

@@ -91,3 +91,25 @@ def test_bad_files_are_named(tmp_path: Path) -> None:
     (tmp_path / "bad.json").write_text("{}")
     with pytest.raises(UserError, match=r"bad\.json is no file of COCO"):
         read_coco(tmp_path, tmp_path / "bad.json")
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"width": 0}, "a.jpg is 0x24, with boxes "),
+        ({"bbox": [4, float("nan"), 8, 18]}, "a.jpg is 16x24, with boxes "),
+        ({"images": []}, "there is no image for it"),
+    ],
+)
+def test_objects_that_are_nowhere(
+    changes: dict[str, object], told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_image(tmp_path / "a.jpg")
+    image = {"id": 1, "file_name": "a.jpg", "width": 16, "height": 24} | changes
+    found = {"image_id": 1, "category_id": 1, "bbox": [4, 6, 8, 18]} | changes
+    content = {"categories": [{"id": 1, "name": 7}], "images": [image], "annotations": [found]}
+    (tmp_path / "c.json").write_text(json.dumps(content | changes))
+    out, given = str(tmp_path / "lmdb"), str(tmp_path / "c.json")
+    assert main(["data", "annotated", out, "--coco", given, "--images", str(tmp_path)]) == 1
+    assert told in capsys.readouterr().err
+    assert not Path(out).exists()

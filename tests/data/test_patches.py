@@ -168,7 +168,10 @@ def test_bad_images_are_named_or_skipped(database: Make) -> None:
         _, large = take(source(path, bad=records, random=False), 0, 8)
         levels = np.round((large.mean((1, 2, 3)) - 23) / 10).astype(int)
         assert levels.tolist() == [0, 1, 3, 3] * 2
-        assert records.count == 2
+        assert records.count == 1
+        path = database(f"first{number}", [bad, image(1)])
+        if number < 2:  # by the third, all others would have too many channels
+            take(source(path, bad=BadRecords(skip=True)), 0, 2)
     path = database("none", [image(0, 8, 8), image(1, 8, 8)])
     with pytest.raises(UserError, match=f"{path} has no record that can be used"):
         take(source(path, bad=BadRecords(skip=True)), 0, 1)

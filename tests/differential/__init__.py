@@ -1,1 +1,1 @@
-"""Random inputs, compared with what computes the same independently."""
+"""Random cases against independent references: what single tests of each feature do not combine."""

@@ -195,7 +195,7 @@ def _mutate_pages(random: Random, content: bytes, others: Sequence[bytes]) -> by
         elif len(data) >= 4096:
             page = random.randrange(len(data) // 4096) * 4096
             at = page + 2 * random.randrange(80)
-            struct.pack_into("<H", data, at, random.choice((0, 1, 2, 4, 16, 100, 4095, 4096, 65535,
+            struct.pack_into("<H", data, at, random.choice((0, 1, 2, 4, 16, 17, 4095, 4096, 65535,
                                                             random.randrange(65536))))  # fmt: skip
     return bytes(data)
 

@@ -252,6 +252,21 @@ def test_wanted_blobs_are_kept() -> None:
         np.testing.assert_allclose(fast.read(name), plain.read(name), rtol=1e-5, atol=1e-5)
 
 
+def test_samples_are_those_of_the_net_as_it_is() -> None:
+    settings = "dropout_param { sample_weights_test: true }"
+    text = branch("a", "x", relu=True) + layer("d", "Dropout", "a", "d", settings)
+    text += product("p", "d", "p")
+    backend = Cpu()
+    plain = Net(read(text), backend=backend, phase="TEST", inspectable=True, seed=3)
+    fast = Net(read(text), backend=backend, phase="TEST", inference=True, seed=3)
+    for net in plain, fast:
+        randomize(net)
+    first, second = outputs(plain)["p"], outputs(plain)["p"]
+    assert np.abs(first - second).max() > 0.1
+    for wanted in first, second:
+        agree(outputs(fast), {"p": wanted})
+
+
 def test_other_shapes_find_the_folded_weights() -> None:
     text = branch("a", "x", relu=True) + norm("a", "n") + layer("r", "ReLU", "n", "n")
     backend = Cpu()

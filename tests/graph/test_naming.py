@@ -254,11 +254,17 @@ def mode(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str
 
 
 def results(
-    param: NetParameter, backend: Any, mode: str, options: dict[str, Any]
+    param: NetParameter, backend: Any, mode: str, options: dict[str, Any], first: list[np.ndarray]
 ) -> Iterator[np.ndarray]:
-    """The loss, the outputs, and each parameter's gradient, in the order of the layers."""
+    """The loss, the outputs, and each parameter's gradient, in the order of the layers.
+
+    first: the parameters' first values, which names do change; the net's own where there are none.
+    """
     settings, run = MODES[mode]
     net = Net(param, phase="TRAIN", backend=backend, seed=1, **settings)
+    first[:] = first or [backend.read(each.blob.data) for each in net.parameters]
+    for each, values in zip(net.parameters, first, strict=True):
+        backend.write(each.blob.data, values)
     feed(net, options)
     run(net)
     yield np.float32(net.loss())
@@ -272,12 +278,13 @@ def results(
 
 def check(param: NetParameter, backend: Any, mode: str, options: dict[str, Any]) -> None:
     """The same bits whatever the names; on a GPU, where a net differs from itself, nearly."""
-    wanted = list(results(param, backend, mode, options))
+    first: list[np.ndarray] = []
+    wanted = list(results(param, backend, mode, options, first))
     exact = backend.name == "cpu" or all(
-        map(np.array_equal, wanted, results(param, backend, mode, options))
+        map(np.array_equal, wanted, results(param, backend, mode, options, first))
     )
     for seed in range(2):
-        found = list(results(renamed(param, seed), backend, mode, options))
+        found = list(results(renamed(param, seed), backend, mode, options, first))
         assert len(found) == len(wanted)
         for mine, its in zip(wanted, found, strict=True):
             assert np.array_equal(mine, its) if exact else error(its, mine) < 1e-5

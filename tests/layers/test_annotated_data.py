@@ -137,20 +137,19 @@ def test_bad_settings_name_the_layer(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("readers_are")
-def test_bad_records_stop_or_are_skipped(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("bad", "found"), [(1, [10, 30, 30]), (0, [20, 20, 30])])
+def test_bad_records_stop_or_are_skipped(bad: int, found: list[int], tmp_path: Path) -> None:
     images = [np.full((1, 4, 4), value, np.uint8) for value in (10, 20, 30)]
     values = [annotated_record(each, np.ones(1), np.array([[0, 0, 1, 1]])) for each in images]
-    values[1] = values[1][:-20]
+    values[bad] = values[bad][:-20]
     write_database(tmp_path / "lmdb", ((b"%d" % i, value) for i, value in enumerate(values)))
     text = (
         'layer { type: "AnnotatedData" top: "data" top: "label" data_param { batch_size: 3 '
         f'source: "{tmp_path / "lmdb"}" }} }}'
     )
-    net = build(text, Cpu())
-    with pytest.raises(UserError, match=r'record "1" of .* cannot be read'):
-        net.forward()
-    close(net)
+    with pytest.raises(UserError, match=rf'record "{bad}" of .* cannot be read'):
+        build(text, Cpu()).forward()
     net = build(text, Cpu(), data_config=DataConfig(skip_bad=True))
     net.forward()
-    np.testing.assert_array_equal(net.read("data")[:, 0, 0, 0], [10, 30, 30])
+    np.testing.assert_array_equal(net.read("data")[:, 0, 0, 0], found)
     close(net)

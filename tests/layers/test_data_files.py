@@ -134,6 +134,14 @@ def test_image_data_may_skip_bad_images(tmp_path, pictures):
     data, labels = batches(net, 5, "data", "label")
     assert labels.tolist() == [0, 10, 40, 40, 40] * 3
     assert (data[2] == pictures[4].transpose(2, 0, 1)).all()
+    (tmp_path / "a picture 0.jpg").unlink()  # which says what all are like, were it there
+    net = build(image_data(tmp_path), skip_bad=True)
+    assert batches(net, 5, "label")[0].tolist() == [10, 10, 40, 40, 40] * 3
+    refuse(image_data(tmp_path), "a picture 0.jpg: No such file")
+    for picture in tmp_path.glob("*.jpg"):
+        picture.write_bytes(b"nonsense")
+    with pytest.raises(UserError, match=r"list\.txt has no image that can be used"):
+        build(image_data(tmp_path), skip_bad=True)
 
 
 # -- HDF5Data ------------------------------------------------------------------------------------

@@ -136,6 +136,7 @@ CASES = [
     case("Dropout", "dropout_param { dropout_ratio: 0.4 }"),
     case("Dropout", "dropout_param { dropout_ratio: 0.4 }", in_place=True),
     case("Dropout", phase="TEST", name="test"),
+    case("Dropout", "dropout_param { sample_weights_test: true }", phase="TEST", name="sampled"),
     case("Softmax"),
     case("Softmax", "softmax_param { axis: -1 }", in_place=True),
     case("SoftmaxWithLoss", "loss_weight: 3", {"x": (6, 4), "l": (6,)}, labels={"l": 4}),

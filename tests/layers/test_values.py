@@ -11,7 +11,7 @@ from osucaffe.backends.cpu.backend import Cpu
 from osucaffe.errors import UserError
 from osucaffe.proto import array_to_blob
 
-from .nets import build, inputs, layer
+from .nets import build, error, inputs, layer
 
 random = np.random.default_rng(3)
 
@@ -77,6 +77,15 @@ def test_dropout_keeps_the_mean() -> None:
     y = run("Dropout", [np.ones((100, 200))], "dropout_param { dropout_ratio: 0.3 }", phase="TRAIN")
     np.testing.assert_allclose(np.unique(y), [0, 1 / 0.7])
     assert abs(y.mean() - 1) < 0.02
+
+
+def test_dropout_that_samples_in_tests_draws_anew_each_pass() -> None:
+    settings = "dropout_param { dropout_ratio: 0.3 sample_weights_test: true }"
+    passes = [run("Dropout", [np.ones((100, 200))], settings, passes=count) for count in (1, 2)]
+    for y in passes:
+        np.testing.assert_allclose(np.unique(y), [0, 1 / 0.7])
+        assert abs(y.mean() - 1) < 0.02
+    assert 0.4 < (passes[0] != passes[1]).mean() / (2 * 0.3 * 0.7) < 1.6
 
 
 def test_accuracy_per_class() -> None:
@@ -278,6 +287,33 @@ def test_a_single_number_is_normalized() -> None:
     net.forward()
     net.backward()
     assert net.read("y").item() == pytest.approx(4**-0.75)
+
+
+@pytest.mark.parametrize(("size", "channels"), [(1, 2), (1, 17), (7, 17), (9, 33), (7, 32)])
+def test_normalization_behind_a_convolution_does_not_depend_on_the_library(
+    size: int, channels: int
+) -> None:
+    text = (
+        inputs({"x": (1, 17, 11, 5)})
+        + 'layer { name: "c" type: "Convolution" bottom: "x" top: "c" convolution_param {'
+        f" num_output: {channels} kernel_h: 1 kernel_w: 2 dilation: 3 pad: 1"
+        ' weight_filler { type: "msra" } } }'
+        'layer { name: "n" type: "LRN" bottom: "c" top: "n"'
+        f" lrn_param {{ local_size: {size} alpha: 2 }} }}"
+        'layer { name: "l" type: "Reduction" bottom: "n" top: "l" loss_weight: 1'
+        " reduction_param { operation: SUMSQ } }"
+    )
+    nets = [build(text, Cpu(onednn=onednn), phase="TRAIN") for onednn in (True, False)]
+    x = np.random.default_rng(1).standard_normal((1, 17, 11, 5))
+    found = []
+    for net in nets:
+        net.write("x", x)
+        net.forward()
+        net.backward()
+        found.append([net.backend.read(each.blob.diff) for each in net.parameters])
+        assert net.loss() > 1
+    for one, other in zip(*found, strict=True):
+        assert error(one, other) < 1e-5
 
 
 def test_a_loss_divided_by_what_the_net_says() -> None:

@@ -105,6 +105,14 @@ def test_what_crops_are_drawn() -> None:
     assert Crops(224).sizes((256, 340)) == [(224, 224)]
 
 
+def test_a_first_video_without_frames_may_be_skipped(videos: Path) -> None:
+    (videos / "a long video" / "img_00001.png").unlink()
+    text = layer(videos, RGB + "new_length: 3")
+    refuse(text, "img_00001.png: No such file")
+    net = build(text, phase="TEST", skip_bad=True)
+    assert len(batches(net, 1, "data")[0]) == 2
+
+
 def test_bad_input_is_named(videos: Path) -> None:
     refuse(layer(videos, "new_length: 0"), "video_data_param.new_length: must be at least 1")
     refuse(layer(videos, "modality: VIDEO"), "VIDEO is not supported")

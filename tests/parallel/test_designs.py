@@ -41,13 +41,13 @@ def test_the_fastest_is_told_and_what_is_about_as_fast() -> None:
     assert f"100% faster than {third.name}, the second" in render([(ring, 10.0), (third, 5.0)])
 
 
-@pytest.mark.long
 @needs_mpi
-def test_all_are_tried(tmp_path: Path) -> None:
+def test_all_are_tried_on_a_net_that_is_tested_too(tmp_path: Path) -> None:
     source = make_data(tmp_path)
     (tmp_path / "net.prototxt").write_text(NET.format(source=source, batch=6))
     (tmp_path / "solver.prototxt").write_text(
-        'net: "net.prototxt" base_lr: 0.01 lr_policy: "fixed" max_iter: 9 snapshot_prefix: "run"'
+        'net: "net.prototxt" base_lr: 0.01 lr_policy: "fixed" max_iter: 9 snapshot_prefix: "run" '
+        "test_iter: 2 test_interval: 1 display: 1 snapshot: 1"
     )
     tune = ["-m", "osucaffe", "tune", "--designs", "solver.prototxt", "--seconds", "0"]
     done = mpiexec(2, *tune, cwd=tmp_path)

@@ -179,11 +179,6 @@ def test_every_v1_type_has_its_name() -> None:
             "pooling_param.temporal_stride: is",
         ),
         (
-            "Dropout",
-            "dropout_param { sample_weights_test: true }",
-            "dropout_param.sample_weights_test: is",
-        ),
-        (
             "Convolution",
             "convolution_param { kernel_depth: 3 }",
             "convolution_param.kernel_depth: is",
@@ -213,7 +208,7 @@ def test_transformations_are_refused_by_data_layers(tmp_path: Path) -> None:
         "pooling_param { kernel_size: 2 ceil_mode: true }",
         "pooling_param { kernel_size: 2 temporal_stride: 1 }",
         # Another type's settings, which Caffe does not look at either.
-        "pooling_param { kernel_size: 2 } dropout_param { sample_weights_test: true }",
+        "pooling_param { kernel_size: 2 } convolution_param { kernel_depth: 3 }",
         'engine: "MKL2017" pooling_param { kernel_size: 2 }',
     ],
 )

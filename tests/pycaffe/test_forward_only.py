@@ -16,6 +16,25 @@ from .nets import FUSED as NET
 from .nets import SIMPLE, SOLVER, feed, label, same, write
 
 
+def test_a_net_that_samples_computes_all_its_blobs_by_the_same_draws(tmp_path: Path) -> None:
+    drop = (
+        'layer { name: "drop" type: "Dropout" bottom: "pool" top: "drop" '
+        "dropout_param { sample_weights_test: true } }"
+    )
+    text = NET.replace('layer { name: "ip"', drop + 'layer { name: "ip"')
+    text = text.replace('bottom: "pool" top: "ip"', 'bottom: "drop" top: "ip"')
+    net = caffe.Net(write(tmp_path, text), caffe.TEST)
+    feed(1, net)
+    samples = []
+    for _ in range(2):
+        net.forward()
+        samples.append(net.blobs["ip"].data.copy())
+        weights, bias = (blob.data for blob in net.params["ip"])
+        wanted = net.blobs["drop"].data.reshape(4, -1) @ weights.T + bias
+        np.testing.assert_allclose(samples[-1], wanted, rtol=1e-4, atol=1e-5)
+    assert np.abs(samples[0] - samples[1]).max() > 0.01
+
+
 def test_outputs_then_other_blobs(nets: tuple[caffe.Net, caffe.Net]) -> None:
     net, plain = nets
     feed(1, net, plain)
@@ -127,16 +146,19 @@ def test_what_is_left_to_compute_survives_other_parameters_and_other_inputs(
     assert (other.params["conv"][0].data == 1).all()
 
 
-def test_a_small_change_beside_a_large_number_counts(nets: tuple[caffe.Net, caffe.Net]) -> None:
+def test_a_small_change_beside_a_large_number_counts(tmp_path: Path) -> None:
+    nets = two_nets(tmp_path, TOWERS)
     held = [each.params["ip"][0].data for each in nets]
+    assert held[0].size == 4096
     for array in held:
         array[0, 0] = 1e5
-    feed(1, *nets)
     for value in 0, 1e-3:
         for each, array in zip(nets, held, strict=True):
+            each.blobs["data"].data[...] = 1
             array[1] += value
             each.forward()
-        same(*nets, ["ip"])
+        found, wanted = (each.blobs["ip"].data[:, 1:] for each in nets)  # not what 1e5 rounds to
+        np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("is_first", [False, True])
@@ -210,12 +232,17 @@ def test_a_solver_trains_what_a_net_shares(tmp_path: Path) -> None:
         assert np.abs(nets[0].blobs["ip_blob"].data - before).max() > 1e-3
 
 
-def test_blobs_that_a_reshape_does_not_reach_are_kept(tmp_path: Path) -> None:
-    path = write(tmp_path, TOWERS)
-    nets = [caffe.Net(path, caffe.TEST) for _ in range(2)]
-    nets[0].save(str(tmp_path / "weights"))
-    nets[1].copy_from(str(tmp_path / "weights"))
+def two_nets(folder: Path, text: str) -> list[caffe.Net]:
+    """A net, and one of the same parameters that never takes the fast way."""
+    nets = [caffe.Net(write(folder, text), caffe.TEST) for _ in range(2)]
+    nets[0].save(str(folder / "weights"))
+    nets[1].copy_from(str(folder / "weights"))
     nets[1]._forward_only = None
+    return nets
+
+
+def test_blobs_that_a_reshape_does_not_reach_are_kept(tmp_path: Path) -> None:
+    nets = two_nets(tmp_path, TOWERS)
     for net in nets:
         net.blobs["side"].data[...] = 1
         net.forward()

@@ -66,6 +66,10 @@ def test_a_plateau_of_the_loss_lowers_the_rate() -> None:
             {0: 0.1, 2: 0.2, 3: 0.325, 4: 0.5},
         ),
         (
+            'lr_policy: "fixed" rampup_interval: 4 min_lr: 0.1',
+            {0: 0.1, 1: 0.1, 2: 0.125, 4: 0.5},
+        ),
+        (
             'lr_policy: "poly" power: 2 max_iter: 10 min_lr: 0.1',
             {0: 0.5, 5: 0.2, 10: 0.1, 11: 0.1},
         ),
@@ -102,6 +106,18 @@ def test_steps_are_counted_for_the_state() -> None:
         policy.rate(iteration)
         counts.append(policy.current_step)
     assert counts == [0, 0, 0, 0, 0, 1, 1, 1, 2, 2]
+
+
+def test_an_iteration_passes_one_step_at_most() -> None:
+    settings = 'base_lr: 1 lr_policy: "multistep" gamma: 0.1 ' + "stepvalue: 2 " * 3
+    policy = Policy(parse_text(settings, SolverParameter))
+    wanted = [1, 1, 0.1, 0.01, 0.001, 0.001]
+    assert policy.ahead(0, 6) == pytest.approx(wanted)
+    assert [policy.rate(iteration) for iteration in range(4)] == pytest.approx(wanted[:4])
+    assert policy.ahead(4, 2) == pytest.approx(wanted[4:])
+    resumed = Policy(parse_text(settings, SolverParameter))
+    resumed.current_step = policy.current_step
+    assert [resumed.rate(iteration) for iteration in (4, 5)] == pytest.approx(wanted[4:])
 
 
 @pytest.mark.parametrize(

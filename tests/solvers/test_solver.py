@@ -215,6 +215,25 @@ test_iter: 2 test_iter: 3 test_interval: 10 test_state { stage: "pooled" } test_
 """
 
 
+@pytest.mark.parametrize("type_", ["SGD", "Adam"])
+def test_a_net_without_parameters_shows_its_losses(tmp_path: Path, type_: str) -> None:
+    net = """
+    layer { name: "data" type: "DummyData" top: "x" top: "y" dummy_data_param {
+      shape { dim: 4 dim: 3 } data_filler { type: "gaussian" std: 1 } } }
+    layer { name: "loss" type: "EuclideanLoss" bottom: "x" bottom: "y" top: "loss" }
+    """
+    settings = (
+        f'type: "{type_}" max_iter: 6 clip_gradients: 1 display: 2 debug_info: true iter_size: 2 '
+        f'snapshot: 4 snapshot_prefix: "{tmp_path}/n" test_iter: 2 test_interval: 3'
+    )
+    whole = solver(settings, net)
+    whole.solve()
+    assert whole.loss > 0
+    again = solver(settings, net, resume=tmp_path / "n_iter_4.solverstate")
+    again.solve()
+    assert (again.iteration, again.loss) == (6, whole.loss)
+
+
 def test_several_test_nets_share_the_weights() -> None:
     run = solver(TWO_TESTS)
     run.step(1)

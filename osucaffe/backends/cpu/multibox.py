@@ -88,7 +88,7 @@ def match_boxes(
 class _Boxes:
     """The matched boxes of a batch: which (item, box, prior) they are, and how their codes err.
 
-    label: their truth's; error (B, 4): of their codes with variances; slope: of it by location.
+    label: their truth's; error (B, 4): of their codes with variances.
     """
 
     def __init__(self, tensors: dict[str, Tensor], settings: dict[str, Any]) -> None:
@@ -104,9 +104,8 @@ class _Boxes:
         self.place = (item, prior, np.where(valid, self.place[2], 0))
         boxes, variances = tensors["priors"].array[:, prior]
         goal = encode(target[:, 3:7], boxes, settings["coding"])
-        codes, divisor = location[self.place], variances if settings["scaled"] else 1
-        self.error = codes - goal / divisor if settings["scaled"] else (codes - goal) / variances
-        self.slope = np.ones_like(codes) if settings["scaled"] else 1 / variances
+        codes = location[self.place]
+        self.error = (codes if settings["scaled"] else codes / variances) - goal / variances
         if settings["bounded"] is not None:
             if settings["bounded"] == "decoded":
                 codes = codes * variances if settings["scaled"] else codes
@@ -117,10 +116,6 @@ class _Boxes:
 def _loss(error: np.ndarray, smooth: bool) -> np.ndarray:
     size, half = np.abs(error), 0.5 * error * error
     return np.where(size < 1, half, size - 0.5) if smooth else half
-
-
-def _slope(error: np.ndarray, smooth: bool) -> np.ndarray:
-    return np.clip(error, -1, 1) if smooth else error
 
 
 def _targets(boxes: _Boxes, shape: tuple[int, ...], settings: dict[str, Any]) -> np.ndarray:
@@ -188,7 +183,7 @@ def multibox_losses_backward(
         scale = dloss.array.item()
         if dlocation is not None:
             dlocation.array.fill(0)
-            slope = _slope(boxes.error, given["smooth"]) * boxes.slope
+            slope = np.clip(boxes.error, -1, 1) if given["smooth"] else boxes.error
             np.add.at(dlocation.array, boxes.place, slope * (weight * scale))
         if dconfidence is not None:
             x, out = tensors["confidence"].array, dconfidence.array

@@ -95,6 +95,8 @@ class DetectionPrimitives(Recorder):
     ) -> None:
         """Of dloss (1) * (weight * the boxes' losses + those scores' that are chosen).
 
+        dlocation: by the codes with variances, as in SSD, which does not divide again where codes
+        are not scaled.
         chosen (N, P): 1 where the scores of a prior without match count too; None: everywhere.
         """
 

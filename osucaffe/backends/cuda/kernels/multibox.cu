@@ -110,7 +110,7 @@ extern "C" __global__ void __launch_bounds__(1024) match_boxes(
 // What the kernels below need of a box's match: its truth's label, and how each coordinate errs.
 struct Target {
     int label, wide;  // the label in the truth, and which of a prior's boxes it is
-    float error[4], slope[4];
+    float error[4];
 };
 
 __device__ __forceinline__ Target target_of(const float* location, const float* priors,
@@ -130,9 +130,8 @@ __device__ __forceinline__ Target target_of(const float* location, const float* 
     }
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-        float rate = 1 / variance[i];
-        target.error[i] = SCALED ? code[i] - goal[i] / variance[i] : (code[i] - goal[i]) * rate;
-        target.slope[i] = SCALED ? 1.0f : rate;
+        float scaled = SCALED ? code[i] : code[i] / variance[i];
+        target.error[i] = scaled - goal[i] / variance[i];
         if (BOUNDED && (box[i] < 0 || box[i] > 1)) target.error[i] = 0;
     }
     return target;
@@ -211,7 +210,7 @@ extern "C" __global__ void multibox_losses_backward(const float* location, const
                 for (int i = 0; i < 4; ++i) {
                     float error = target.error[i];
                     if (SMOOTH) error = fmaxf(-1, fminf(1, error));
-                    dbox[target.wide * 4 + i] += weight * scale * error * target.slope[i];
+                    dbox[target.wide * 4 + i] += weight * scale * error;
                 }
             matched = true;
             label = class_of(target.label, classes);

@@ -25,7 +25,7 @@ from ..simulated import simulate, with_libraries
 LABELS = {
     "match_boxes": ("by prediction", "bipartite", "without difficult", "inside", "no truth"),
     "multibox_losses": ("SSD's", "a match a class"),
-    "multibox_losses_backward": ("SSD's, all", "SSD's, some", "a match a class, all"),
+    "multibox_losses_backward": ("SSD's, all", "bounded decoded, some", "a match a class, all"),
     "mine_boxes": None,
     "detect_boxes": None,
     "evaluate_boxes": None,

@@ -1,0 +1,106 @@
+"""Owns the search of the differential tests: random cases by number; what fails is made smaller.
+
+A case is a dict of settings; a setting that it lacks has its default. Case N of a seed is always
+the same, so a seed and a number are all that it takes to see a failure again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+Case = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What is searched: its module's name, what draws a case, what raises if one is computed
+    wrongly (its text up to a colon names the sort of failure), and what prints one as a user
+    would write it."""
+
+    module: str
+    draw: Callable[[np.random.Generator], Case]
+    check: Callable[[Case], None]
+    show: Callable[[Case], str]
+
+    def case(self, seed: int, number: int) -> Case:
+        """Case `number` of a seed."""
+        return self.draw(np.random.default_rng([seed, number]))
+
+
+def today() -> int:
+    """A seed that changes daily."""
+    return int(datetime.date.today().strftime("%Y%m%d"))
+
+
+def failure(kind: Kind, case: Case) -> tuple[str, str]:
+    """What sort of failure a case is, and all that is known of it; empty if it is none."""
+    try:
+        kind.check(dict(case))
+    except Exception as error:
+        sort = f"{type(error).__name__}: {str(error).partition(':')[0]}"
+        return sort, "".join(traceback.format_exception(error))
+    return "", ""
+
+
+def minimize(kind: Kind, case: Case) -> Case:
+    """The case with every setting at its default that need not be otherwise for the same sort of
+    failure."""
+    wanted, _ = failure(kind, case)
+    size = len(case)
+    while size:
+        before = case
+        for first in range(0, len(before), size):  # settings that need each other lie together
+            some = list(before)[first : first + size]
+            smaller = {name: value for name, value in case.items() if name not in some}
+            if failure(kind, smaller)[0] == wanted:
+                case = smaller
+        if size > 1 or case == before:
+            size //= 2
+    return case
+
+
+def report(kind: Kind, seed: int, number: int) -> str:
+    """Empty if the case is computed rightly; else all there is to say about it, made smaller."""
+    case = kind.case(seed, number)
+    sort, _ = failure(kind, case)
+    if not sort:
+        return ""
+    smaller = minimize(kind, case)
+    return (
+        f"{failure(kind, smaller)[1]}\nMade smaller: {smaller}\n{kind.show(smaller)}\n"
+        f"Again: python -m {kind.module} --seed {seed} --first {number} --cases 1\n"
+    )
+
+
+def check_cases(kind: Kind, seed: int, numbers: Iterable[int]) -> None:
+    """AssertionError with a report of the first of these cases that fails."""
+    for number in numbers:
+        text = report(kind, seed, number)
+        assert not text, text
+
+
+def main(kind: Kind) -> int:
+    """Read the command line and search. Returns the exit code: 1 if a case fails."""
+    parser = argparse.ArgumentParser(prog=f"python -m {kind.module}")
+    parser.add_argument("--seconds", type=float, default=float("inf"))
+    parser.add_argument("--cases", type=int, default=sys.maxsize, help="at most")
+    parser.add_argument("--first", type=int, default=0, help="the number of the first case")
+    parser.add_argument("--seed", type=int, default=today())
+    args = parser.parse_args()
+    end, failed, number = time.monotonic() + args.seconds, 0, args.first
+    while number < args.first + args.cases and time.monotonic() < end:
+        if text := report(kind, args.seed, number):
+            failed += 1
+            print(f"Case {number} fails.\n{text}", flush=True)
+        number += 1
+    print(f"{kind.module}: seed {args.seed}, {number - args.first} cases, {failed} failed")
+    return failed > 0
