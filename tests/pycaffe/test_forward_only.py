@@ -151,11 +151,11 @@ def test_a_small_change_beside_a_large_number_counts(tmp_path: Path) -> None:
     held = [each.params["ip"][0].data for each in nets]
     assert held[0].size == 4096
     for array in held:
-        array[0, 0] = 1e5
-    for value in 0, 1e-3:
+        array[0] = 1e5
+    for value in 0, 0.01:
         for each, array in zip(nets, held, strict=True):
             each.blobs["data"].data[...] = 1
-            array[1, :2] += value
+            array[1, 5] += value
             each.forward()
         found, wanted = (each.blobs["ip"].data[:, 1:] for each in nets)  # not what 1e5 rounds to
         np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5)
