@@ -18,7 +18,7 @@ from .blob import Blob
 from .data.config import DataConfig
 from .errors import UserError, listed, naming
 from .graph import passes
-from .graph.assembly import Assembly, assemble, assemble_again, untouched
+from .graph.assembly import Assembly, assemble, assemble_again, keep_tensors, untouched
 from .graph.constants import Constants
 from .graph.filter import filter_layers, net_state
 from .graph.gradients import Node, find_gradients
@@ -137,11 +137,19 @@ class Net:
         """
         if self._shapes.enter(self, shapes):
             return
-        parts = assemble_again(self._parts, shapes, inspectable=self.inspectable)
+        kept = {layer: layer.tensors for layer in self.layers}
+        try:
+            parts = assemble_again(self._parts, shapes, inspectable=self.inspectable)
+        except UserError:
+            for layer, tensors in kept.items():
+                layer.tensors = tensors
+            raise
         if not self._shapes.leave(self):
             self.pool.remove(self.memory)
         self._use(parts)
         self._compile()
+        for layer, tensors in kept.items():
+            keep_tensors(layer, tensors)
         self._place()
         write_constants([node.layer for node in self.nodes if node.bottom], self.backend)
 

@@ -51,7 +51,7 @@ def assemble(
         _refuse_unread(layer)
         _refuse_infinite(layer)
         layer.backend, layer.data_config = backend, data_config
-        layer.raw_records = backend.raw_records
+        layer.raw_records, layer.inspectable = backend.raw_records, inspectable
         tops = _set_up(layer, [parts.blobs[name].shape for name in layer_param.bottom])
         _add_layer(parts, layer, tops, inspectable)
     _find_ends(parts)
@@ -66,6 +66,7 @@ def assemble_again(before: Assembly, shapes: Mapping[str, Shape], *, inspectable
     """
     parts = Assembly()
     for node in before.nodes:
+        node.layer.tensors = []
         bottom = [parts.blobs[name].shape for name in node.layer.param.bottom]
         _add_layer(parts, node.layer, _set_up_again(node, bottom, shapes), inspectable)
     _find_ends(parts)
@@ -74,7 +75,8 @@ def assemble_again(before: Assembly, shapes: Mapping[str, Shape], *, inspectable
         fixed = blob.data.persistent and not blob.data.flexible
         if old is not None and old.shape == blob.shape and fixed:
             _keep_memory(old.data, blob.data)
-            _keep_memory(old.diff, blob.diff)
+            if blob.diff.persistent:  # else others use its memory in turn
+                _keep_memory(old.diff, blob.diff)
     return parts
 
 
@@ -207,6 +209,13 @@ def _set_up_again(node: Node, bottom: list[Shape], given: Mapping[str, Shape]) -
     finally:
         layer.parameters, layer.fillers, layer.need_gradients = parameters, fillers, wanted
     return tops
+
+
+def keep_tensors(layer: Layer, before: Sequence[Tensor]) -> None:
+    """Let a layer that has been recorded again, for the same shapes, find what it kept before."""
+    for old, new in zip(before, layer.tensors, strict=False):
+        if new.persistent and (old.shape, old.dtype) == (new.shape, new.dtype):
+            _keep_memory(old, new)
 
 
 def _keep_memory(old: Tensor, new: Tensor) -> None:

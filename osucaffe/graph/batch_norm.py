@@ -143,7 +143,7 @@ def join_sum(programs: Programs) -> list[Call]:
     for norm, total in pairs(programs[0]):
         if norm is None or not is_call(norm, "batch_norm", addend=None) or norm.settings["relu"]:
             continue
-        if not is_plain_sum(total, 2):
+        if not is_plain_sum(total, 2) or norm.writes["y"].shape != total.writes["y"].shape:
             continue
         y, terms = norm.writes["y"], total.reads["xs"]
         others = [term for term in terms if key(term) != key(y)]

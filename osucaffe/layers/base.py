@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 Count = tuple[int, int | None]
 _LayerType = TypeVar("_LayerType", bound=type["Layer"])
+_AnyLayer = TypeVar("_AnyLayer", bound="Layer")
 
 LayerClass: TypeAlias = "type[Layer]"
 Arrays: TypeAlias = "list[np.ndarray]"
@@ -87,6 +88,9 @@ class Layer:
     """Where the net runs (set by the net)."""
     data_config: DataConfig = DataConfig()
     """How it is to read, if it does (set by the net)."""
+    inspectable: bool = False
+    """Whether every blob of its net keeps memory of its own (set by the net): then what the layer
+    keeps does, too, so that it outlives a layer behind it that reshapes the net while it runs."""
     raw_records: bool = False
     """The backend wants records as they are stored, to transform them itself (set by the net)."""
 
@@ -103,6 +107,8 @@ class Layer:
         self.parameters: list[Blob] = []
         self.fillers: list[caffe_pb2.FillerParameter | None] = []
         self.need_gradients: list[bool] = []
+        self.tensors: list[Tensor] = []
+        """Memory of its own: what `tensor` gave since its net was recorded."""
         self.initial: list[tuple[Tensor, np.ndarray]] = []
         """What is written once, when the net has been built: parameters and constant tops."""
         self.label_bottoms: dict[int, Classes] = {}
@@ -170,9 +176,23 @@ class Layer:
     ) -> Tensor:
         """Memory of the layer's own that lives from forward to backward (persistent: for ever)."""
         self.check_shape("bottom", "memory of its own", shape)
-        return Tensor(
-            shape, dtype, f"{self.name}.{self.type}", flexible=flexible, persistent=persistent
+        made = Tensor(
+            shape,
+            dtype,
+            f"{self.name}.{self.type}",
+            flexible=flexible and not self.inspectable,
+            persistent=persistent or self.inspectable,
         )
+        self.tensors.append(made)
+        return made
+
+    def delegate(
+        self, layer_type: type[_AnyLayer], param: caffe_pb2.LayerParameter, key: int
+    ) -> _AnyLayer:
+        """A layer that does a part of this one's work: what it keeps is this one's."""
+        layer = layer_type(param, self.phase, key=key, seed=self.seed)
+        layer.inspectable, layer.tensors = self.inspectable, self.tensors
+        return layer
 
     def takes_labels(self, bottom: int, classes: int, ignored: int | None = None) -> None:
         """Declare that a bottom holds labels, 0 to classes - 1 or the one that is ignored."""

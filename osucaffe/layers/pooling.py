@@ -163,7 +163,7 @@ class SPP(Layer):
             setattr(param, f"kernel_{axis}", kernel)
             setattr(param, f"stride_{axis}", kernel)
             setattr(param, f"pad_{axis}", pad)
-        return Pooling(layer, self.phase, key=self.key * 64 + bins, seed=self.seed)
+        return self.delegate(Pooling, layer, self.key * 64 + bins)
 
     def _flat(self, tensor: Tensor) -> Tensor:
         return tensor.view((tensor.shape[0], tensor.count // tensor.shape[0]))

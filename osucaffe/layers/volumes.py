@@ -103,7 +103,7 @@ class Pooling3D(Layer):
         param.kernel_h, param.kernel_w = kernel
         param.stride_h, param.stride_w = stride
         param.pad_h = param.pad_w = pad
-        return Pooling(layer, self.phase, key=self.key, seed=self.seed)
+        return self.delegate(Pooling, layer, self.key)
 
     def _parts(self, bottom: Blob, top: Blob) -> list[tuple[Pooling, Blob, Blob]]:
         """The two poolings, each with its bottom and top."""
