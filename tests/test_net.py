@@ -348,13 +348,14 @@ def test_bad_nets_name_the_layer(text, message):
 
 
 def test_what_a_layer_keeps_outlives_one_behind_it_that_reshapes_the_net_while_it_runs() -> None:
-    text = """force_backward: true
-        layer { name: "x" type: "Input" top: "x" input_param { shape { dim: 1 dim: 2 dim: 4 dim: 4 } } }
-        layer { name: "s" type: "Input" top: "s" input_param { shape { dim: 10 } } }
-        layer { name: "spp" type: "SPP" bottom: "x" top: "y" spp_param { pyramid_height: 2 } }
-        layer { name: "turn" type: "Permute" bottom: "y" top: "z" permute_param { order: 1 order: 0 } }
-        layer { name: "filter" type: "Filter" bottom: "z" bottom: "s" top: "f" loss_weight: 1 }"""
-    net = Net(text_format.Parse(text, caffe_pb2.NetParameter()), backend=Cpu(), inspectable=True)
+    image = "shape { dim: 1 dim: 2 dim: 4 dim: 4 }"
+    text = f"""force_backward: true
+        layer {{ name: "x" type: "Input" top: "x" input_param {{ {image} }} }}
+        layer {{ name: "s" type: "Input" top: "s" input_param {{ shape {{ dim: 10 }} }} }}
+        layer {{ name: "p" type: "SPP" bottom: "x" top: "p" spp_param {{ pyramid_height: 2 }} }}
+        layer {{ name: "t" type: "Permute" bottom: "p" top: "t" permute_param {{ order: [1, 0] }} }}
+        layer {{ name: "f" type: "Filter" bottom: "t" bottom: "s" top: "f" loss_weight: 1 }}"""
+    net = Net(parse_text(text, NetParameter), backend=Cpu(), inspectable=True)
     net.write("x", np.random.default_rng(1).standard_normal((1, 2, 4, 4)))
     net.write("s", [1, 0, 1, 1, 0, 1, 1, 1, 0, 1])
     gradients = []

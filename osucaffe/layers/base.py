@@ -187,10 +187,10 @@ class Layer:
         return made
 
     def delegate(
-        self, layer_type: type[_AnyLayer], param: caffe_pb2.LayerParameter, key: int
+        self, make: Callable[..., _AnyLayer], param: caffe_pb2.LayerParameter, key: int
     ) -> _AnyLayer:
         """A layer that does a part of this one's work: what it keeps is this one's."""
-        layer = layer_type(param, self.phase, key=key, seed=self.seed)
+        layer = make(param, self.phase, key=key, seed=self.seed)
         layer.inspectable, layer.tensors = self.inspectable, self.tensors
         return layer
 
