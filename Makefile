@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check
 ITERATIONS ?= 3000
 
-.PHONY: help train test test-long test-quick test-lowest test-newest test-pythons test-gpu lint docs bench-cpu bench-data bench-gpu bench-setup bench-kernels bench-train bench-scaling bench-comm bench-comm-cpu bench-recurrent bench-infer clean fuzz bench-servers papers papers-gpu bench-predict bench-comm-profile bench-ranks grpc-peer
+.PHONY: help train test test-long test-quick test-lowest test-newest test-pythons test-gpu lint docs bench-cpu bench-data bench-gpu bench-setup bench-kernels bench-train bench-scaling bench-comm bench-comm-cpu bench-recurrent bench-infer clean fuzz differential bench-servers papers papers-gpu bench-predict bench-comm-profile bench-ranks grpc-peer
 .DELETE_ON_ERROR:
 
 help:
@@ -19,7 +19,9 @@ help:
 	@echo "make test-pythons  the same with each of Python $(PYTHONS) that is here"
 	@echo "make fuzz       run mutated inputs of all kinds for SECONDS=600 (SEED=1): none may crash or hang"
 	@echo "make soak       kill, stop and starve training ROUNDS=100 times; every resume gives the same bits"
-	@echo "                WRITE=1: add the counts of either to benchmarks/results"
+	@echo "make differential  compare random nets with PyTorch in float64, SECONDS=600 (SEED=1, WORKERS=N)"
+	@echo "                with GPU=1 PRECISION=fp32, tf32 or bf16 and PYTHON=... on a GPU machine"
+	@echo "                WRITE=1: add the counts of these three to benchmarks/results"
 	@echo "make test-gpu   run the tests that need a GPU, on a machine that has one"
 	@echo "make lint       run ruff and mypy only"
 	@echo "make docs       write the documentation as a site to site/, every link checked"
@@ -100,8 +102,14 @@ test-gpu: $(VENV)/$(or $(CUDA),cuda13).stamp
 
 SECONDS ?= 600
 SEED    ?= 1
+PRECISION ?= fp32
 fuzz: $(VENV)/dev.stamp
 	$(BIN)/python -m tests.fuzz --seconds $(SECONDS) --seed $(SEED) $(if $(WRITE),--write)
+
+differential: $(if $(filter python3,$(PYTHON)),$(VENV)/differential.stamp)
+	$(if $(filter python3,$(PYTHON)),$(BIN)/python,$(PYTHON)) -m tests.differential --seconds $(SECONDS) \
+		--seed $(SEED) $(if $(filter-out auto,$(WORKERS)),--workers $(WORKERS)) \
+		$(if $(ON_GPU),--gpu --precision $(PRECISION)) $(if $(WRITE),--write)
 
 ROUNDS ?= 100
 soak: $(VENV)/dev.stamp
@@ -203,6 +211,11 @@ $(VENV)/gpu.stamp: pyproject.toml | $(VENV)/bin/python
 $(VENV)/cuda%.stamp: pyproject.toml | $(VENV)/bin/python
 	$(PIP) install --quiet --editable '.[dev,cuda$*]'
 	@touch $@ $(VENV)/run.stamp $(VENV)/dev.stamp
+
+$(VENV)/differential.stamp: pyproject.toml | $(VENV)/bin/python
+	@echo "Installing osucaffe and PyTorch in $(VENV) ..."
+	@$(PIP) install --quiet --editable '.[differential]'
+	@touch $@ $(VENV)/run.stamp
 
 $(VENV)/bench.stamp: pyproject.toml | $(VENV)/bin/python
 	@echo "Installing osucaffe and PyTorch in $(VENV) ..."

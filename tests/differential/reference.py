@@ -1,0 +1,935 @@
+"""Owns the independent reference: a NetParameter in float64, with PyTorch's autograd.
+
+Each layer is written from Caffe's definition (or its fork's), in a few lines of torch. For the
+conditioning of a net all is computed again with noise, relative to each value: `Rounding` stands
+where float32 would round, in both directions.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from osucaffe.proto import caffe_pb2
+
+torch.set_num_threads(1)
+torch.set_default_dtype(torch.float64)
+
+LayerParameter = caffe_pb2.LayerParameter
+Masks = Callable[[str, tuple[int, ...], int], np.ndarray]
+"""Which elements a Dropout keeps, by its name, their shape and the number of the forward pass."""
+
+
+class _Noise(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, eps: float, generator: torch.Generator) -> Tensor:
+        ctx.eps, ctx.generator = eps, generator
+        return x * (1 + eps * torch.randn(x.shape, generator=generator))
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[override]
+        noise = torch.randn(g.shape, generator=ctx.generator)
+        return g * (1 + ctx.eps * noise), None, None
+
+
+class Context:
+    """What the layers of one run share.
+
+    eps: of the noise; 0: exact. state: what lives on from one forward pass to the next, by layer.
+    """
+
+    def __init__(self, phase: str, masks: Masks, eps: float = 0.0, seed: int = 0) -> None:
+        self.phase, self.masks, self.eps = phase, masks, eps
+        self.generator = torch.Generator().manual_seed(seed)
+        self.state: dict[str, Any] = {}
+        self.step = 0
+
+    def round(self, x: Tensor) -> Tensor:
+        """The value as if it had been rounded, and so its gradient."""
+        return _Noise.apply(x, self.eps, self.generator) if self.eps else x
+
+    def slip(self, x: Tensor) -> Tensor:
+        """0, with a gradient as wrong as rounding of a slope near 1 would make it."""
+        if not self.eps:
+            return torch.zeros(())
+        return self.eps * torch.randn(x.shape, generator=self.generator) * (x - x.detach())
+
+    def tanh(self, x: Tensor) -> Tensor:
+        """Whose slope is computed from its value: where that is near 1 nothing is left of it."""
+        return self.round(torch.tanh(x)) + self.slip(x)
+
+    def sigmoid(self, x: Tensor) -> Tensor:
+        """As Caffe has it, by tanh."""
+        return 0.5 * self.tanh(0.5 * x) + 0.5
+
+
+Function = Callable[[Context, LayerParameter, list[Tensor], list[Tensor]], "Tensor | list[Tensor]"]
+LAYERS: dict[str, Function] = {}
+NO_GRADIENT = frozenset(["Threshold", "ArgMax", "Accuracy"])
+
+
+def layer(*types: str) -> Callable[[Function], Function]:
+    """Make a function the definition of these layer types: tops from bottoms and parameters."""
+
+    def decorate(function: Function) -> Function:
+        LAYERS.update(dict.fromkeys(types, function))
+        return function
+
+    return decorate
+
+
+def _plain(kind: str, function: Callable[[Tensor], Tensor]) -> None:
+    LAYERS[kind] = lambda c, p, x, w: function(x[0])
+
+
+_plain("AbsVal", torch.abs)
+_plain("BNLL", lambda x: F.softplus(x, threshold=1e9))
+LAYERS["GELU"] = lambda c, p, x, w: F.gelu(x[0]) + c.slip(x[0])
+LAYERS["Sigmoid"] = lambda c, p, x, w: c.sigmoid(x[0])
+LAYERS["TanH"] = lambda c, p, x, w: c.tanh(x[0])
+LAYERS["Input"] = LAYERS["Silence"] = lambda c, p, x, w: []
+LAYERS["Threshold"] = lambda c, p, x, w: (x[0] > _f32(p.threshold_param.threshold)).double()
+LAYERS["ReLU"] = lambda c, p, x, w: torch.where(x[0] > 0, x[0], x[0] * p.relu_param.negative_slope)
+LAYERS["Swish"] = lambda c, p, x, w: x[0] * torch.sigmoid(p.swish_param.beta * x[0]) + c.slip(x[0])
+LAYERS["Clip"] = lambda c, p, x, w: x[0].clamp(p.clip_param.min, p.clip_param.max)
+LAYERS["Parameter"] = lambda c, p, x, w: w[0] + 0.0
+LAYERS["Axpy"] = lambda c, p, x, w: (
+    c.round(x[0].reshape(*x[1].shape[:2], *[1] * (x[1].dim() - 2)) * x[1]) + x[2]
+)
+LAYERS["ChannelScale"] = lambda c, p, x, w: x[0] * x[1].reshape(x[0].shape[0], 1, *x[0].shape[2:])
+
+
+def _f32(value: float) -> float:
+    return float(np.float32(value))
+
+
+@layer("ReLU6")
+def _relu6(c: Context, p: LayerParameter, x: list[Tensor], w: list[Tensor]) -> Tensor:
+    param = p.relu6_param
+    high = torch.minimum(x[0], torch.tensor(param.n))
+    return torch.where(x[0] > 0, high, x[0] * param.negative_slope)
+
+
+@layer("ELU")
+def _elu(c: Context, p: LayerParameter, x: list[Tensor], w: list[Tensor]) -> Tensor:
+    low = p.elu_param.alpha * torch.expm1(x[0].clamp(max=0))
+    return torch.where(x[0] > 0, x[0], low) + c.slip(x[0])
+
+
+@layer("SeLu")
+def _selu(c: Context, p: LayerParameter, x: list[Tensor], w: list[Tensor]) -> Tensor:
+    alpha, scale = p.selu_param.alpha, getattr(p.selu_param, "lambda")
+    return scale * torch.where(x[0] > 0, x[0], alpha * torch.expm1(x[0].clamp(max=0)))
+
+
+@layer("Power")
+def _power(c: Context, p: LayerParameter, x: list[Tensor], w: list[Tensor]) -> Tensor:
+    param = p.power_param
+    inner = param.shift + c.round(param.scale * x[0])
+    return torch.ones_like(inner) + 0 * x[0] if param.power == 0 else inner**param.power
+
+
+@layer("Exp")
+def _exp(c: Context, p: LayerParameter, x: list[Tensor], w: list[Tensor]) -> Tensor:
+    param = p.exp_param
+    log = 1.0 if param.base == -1 else math.log(param.base)
+    return torch.exp(log * (param.shift + c.round(param.scale * x[0])))
+
+
+@layer("Log")
+def _logarithm(c: Context, p: LayerParameter, x: list[Tensor], w: list[Tensor]) -> Tensor:
+    param = p.log_param
+    log = 1.0 if param.base == -1 else math.log(param.base)
+    return torch.log(c.round(param.shift + c.round(param.scale * x[0]))) / log
+
+
+@layer("Dropout")
+def _dropout(c: Context, p: LayerParameter, x: list[Tensor], w: list[Tensor]) -> Tensor:
+    param = p.dropout_param
+    kept = 1 - param.dropout_ratio
+    if c.phase == "TEST":
+        return x[0] if param.scale_train else x[0] * kept
+    mask = torch.from_numpy(c.masks(p.name, tuple(x[0].shape), c.step)).double()
+    return x[0] * mask / (kept if param.scale_train else 1.0)
+
+
+def _along(small: Tensor, x: Tensor, axis: int) -> Tensor:
+    """A tensor whose axes lie along those of x from `axis` on, for broadcasting."""
+    if small.dim() == 0:
+        return small
+    return small.reshape(*small.shape, *[1] * (x.dim() - axis % x.dim() - small.dim()))
+
+
+@layer("PReLU")
+def _prelu(c: Context, p: LayerParameter, x: list[Tensor], w: list[Tensor]) -> Tensor:
+    slope = w[0].reshape(()) if p.prelu_param.channel_shared else _along(w[0], x[0], 1)
+    return torch.where(x[0] > 0, x[0], x[0] * slope)
+
+
+@layer("Scale")
+def _scale(c: Context, p: LayerParameter, x: list[Tensor], w: list[Tensor]) -> Tensor:
+    operands = [*x[1:], *w]
+    y = x[0] * _along(operands[0], x[0], p.scale_param.axis)
+    return c.round(y) + _along(w[-1], x[0], p.scale_param.axis) if p.scale_param.bias_term else y
+
+
+@layer("Bias")
+def _bias(c: Context, p: LayerParameter, x: list[Tensor], w: list[Tensor]) -> Tensor:
+    return x[0] + _along([*x[1:], *w][0], x[0], p.bias_param.axis)
+
+
+# -- normalization ---------------------------------------------------------------------------------
+
+
+def _standardize(
+    c: Context, x: Tensor, axes: Sequence[int], rate: Callable[[Tensor], Tensor]
+) -> Tensor:
+    """(x - mean) * rate(variance)."""
+    if c.eps:
+        with torch.no_grad():
+            mean = c.round(x.mean(axes, keepdim=True))
+            spread = c.round(rate(c.round(((x - mean) ** 2).mean(axes, keepdim=True))))
+        return _Standardized.apply(x, mean, spread, axes, c)
+    centred = x - x.mean(axes, keepdim=True)
+    return centred * rate((centred**2).mean(axes, keepdim=True))
+
+
+class _Standardized(torch.autograd.Function):
+    """Rounded as programs do that keep the mean and the rate, and use Caffe's formula."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, mean: Tensor, rate: Tensor, axes: Sequence[int], c: Context
+    ) -> Tensor:
+        ctx.y = y = c.round(x - mean) * rate
+        ctx.rest = rate, axes, c
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None, None, None, None]:  # type: ignore[override]
+        y, (rate, axes, c) = ctx.y, ctx.rest
+        share = c.round(y * c.round((g * y).mean(axes, keepdim=True)))
+        dx = c.round(c.round(g - c.round(g.mean(axes, keepdim=True))) - share) * rate
+        return dx, None, None, None, None
+
+
+def _by_channel(x: Tensor) -> Tensor:
+    return x.reshape(x.shape[0], -1, math.prod(x.shape[2:])) if x.dim() > 1 else x.reshape(-1, 1, 1)
+
+
+@layer("BatchNorm")
+def _batch_norm(c: Context, p: LayerParameter, x: list[Tensor], w: list[Tensor]) -> Tensor:
+    param = p.batch_norm_param
+    past = param.use_global_stats if param.HasField("use_global_stats") else c.phase == "TEST"
+    shape, y = x[0].shape, _by_channel(x[0])
+    if past:
+        share = 0.0 if w[2].item() == 0 else 1 / w[2].detach()
+        mean, variance = (c.round(each.detach() * share).reshape(1, -1, 1) for each in w[:2])
+        y = c.round(y - mean) * c.round((variance + param.eps) ** -0.5)
+    else:
+        count = y.shape[0] * y.shape[2]
+        data = y.detach()
+        unbiased = data.var((0, 2), correction=0) * (count / (count - 1) if count > 1 else 1)
+        keep = param.moving_average_fraction
+        with torch.no_grad():
+            for blob, new in zip(w, (data.mean((0, 2)), unbiased, torch.ones(1)), strict=False):
+                blob.copy_(blob * keep + new)
+        y = _standardize(c, y, (0, 2), lambda v: (v + param.eps) ** -0.5)
+    if param.scale_bias:
+        y = c.round(y * w[3].reshape(1, -1, 1)) + w[4].reshape(1, -1, 1)
+    return y.reshape(shape)
+
+
+@layer("BN")
+def _bn(c: Context, p: LayerParameter, x: list[Tensor], w: list[Tensor]) -> Tensor:
+    param = p.bn_param
+    shape, y = x[0].shape, _by_channel(x[0])
+    scale, shift = (each.reshape(1, -1, 1) for each in w[:2])
+    if param.HasField("bn_mode"):  # SegNet's
+        if param.bn_mode == param.LEARN:
+            y = _standardize(c, y, (0, 2), lambda v: (v + 1e-9) ** -0.5)
+    elif param.frozen or c.phase == "TEST":
+        mean, variance = (each.detach().reshape(1, -1, 1) for each in w[2:])
+        y = c.round(y - mean) * (variance + param.eps) ** -0.5
+    else:
+        data = y.detach()
+        with torch.no_grad():
+            for blob, new in ((w[2], data.mean((0, 2))), (w[3], data.var((0, 2), correction=0))):
+                blob.copy_(param.momentum * blob + (1 - param.momentum) * new.reshape(blob.shape))
+        y = _standardize(c, y, (0, 2), lambda v: (v + param.eps) ** -0.5)
+    return (c.round(y * scale) + shift).reshape(shape)
+
+
+@layer("LayerNorm")
+def _layer_norm(c: Context, p: LayerParameter, x: list[Tensor], w: list[Tensor]) -> Tensor:
+    param = p.layer_norm_param
+    axes = tuple(range(param.axis % x[0].dim(), x[0].dim()))
+    y = _standardize(c, x[0], axes, lambda v: (v + param.eps) ** -0.5)
+    return c.round(y * w[0]) + w[1] if w else y
+
+
+@layer("MVN")
+def _mvn(c: Context, p: LayerParameter, x: list[Tensor], w: list[Tensor]) -> Tensor:
+    param = p.mvn_param
+    axes = tuple(range(1 if param.across_channels else 2, x[0].dim()))
+    if not param.normalize_variance:
+        return x[0] - c.round(x[0].mean(axes, keepdim=True)) + c.slip(x[0])
+    return _standardize(c, x[0], axes, lambda v: 1 / (v.sqrt() + param.eps))
+
+
+@layer("LRN")
+def _lrn(c: Context, p: LayerParameter, x: list[Tensor], w: list[Tensor]) -> Tensor:
+    param, [x0] = p.lrn_param, x
+    size, squares = param.local_size, c.round(x0 * x0)
+    half = size // 2
+    if param.norm_region == param.WITHIN_CHANNEL:
+        total = F.avg_pool2d(F.pad(squares, [half] * 4), size, 1, divisor_override=1)
+        scale = 1 + param.alpha / size**2 * total
+    else:
+        padded = F.pad(squares, (0, 0, 0, 0, half, half))
+        total = sum(padded[:, i : i + x0.shape[1]] for i in range(size))
+        scale = param.k + param.alpha / size * total
+    return x0 * c.round(c.round(scale) ** -param.beta)
+
+
+@layer("Normalize")
+def _normalize(c: Context, p: LayerParameter, x: list[Tensor], w: list[Tensor]) -> Tensor:
+    param = p.norm_param
+    axes = (1, 2, 3) if param.across_spatial else (1,)
+    norm = c.round((c.round(x[0] ** 2).sum(axes, keepdim=True) + param.eps).sqrt())
+    scale = w[0].reshape(()) if param.channel_shared else _along(w[0], x[0], 1)
+    return c.round(c.round(x[0]) / norm) * scale
+
+
+@layer("Softmax")
+def _softmax(c: Context, p: LayerParameter, x: list[Tensor], w: list[Tensor]) -> Tensor:
+    return _probabilities(c, x[0], p.softmax_param.axis)
+
+
+def _probabilities(c: Context, x: Tensor, axis: int) -> Tensor:
+    powers = torch.exp(c.round(x - x.detach().amax(axis, keepdim=True)))
+    return c.round(powers) / c.round(powers.sum(axis, keepdim=True))
+
+
+# -- products and windows --------------------------------------------------------------------------
+
+
+@layer("InnerProduct")
+def _inner_product(c: Context, p: LayerParameter, x: list[Tensor], w: list[Tensor]) -> Tensor:
+    param = p.inner_product_param
+    flat = x[0].flatten(param.axis % x[0].dim())
+    y = flat @ (w[0] if param.transpose else w[0].T)
+    return c.round(y) + w[1] if param.bias_term else y
+
+
+def _numbers(param: Any, name: str, axes: int, default: int) -> list[int]:
+    """kernel_size, stride, pad or dilation for each axis."""
+    pair = [f"{name.removesuffix('_size')}_{letter}" for letter in "hw"]
+    if any(each in param.DESCRIPTOR.fields_by_name and param.HasField(each) for each in pair):
+        return [getattr(param, each) for each in pair]
+    value = getattr(param, name)
+    values = ([value] if param.HasField(name) else []) if isinstance(value, int) else list(value)
+    values = values or [default]
+    return values * axes if len(values) == 1 else values
+
+
+@layer("Convolution", "Deconvolution", "DepthwiseConvolution", "ConvolutionDepthwise")
+def _convolution(c: Context, p: LayerParameter, x: list[Tensor], w: list[Tensor]) -> list[Tensor]:
+    param = p.convolution_param
+    tops = []
+    for each in x:
+        axis = param.axis % each.dim()
+        folded = each.reshape(-1, *each.shape[axis:])
+        axes = folded.dim() - 2
+        stride, pad, dilation = (
+            _numbers(param, name, axes, default)
+            for name, default in (("stride", 1), ("pad", 0), ("dilation", 1))
+        )
+        group = folded.shape[1] if p.type == "ConvolutionDepthwise" else param.group
+        if p.type == "Deconvolution":
+            function: Any = (F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d)[axes - 1]
+            y = function(folded, w[0], None, stride, pad, 0, group, dilation)
+        else:
+            function = (F.conv1d, F.conv2d, F.conv3d)[axes - 1]
+            y = function(folded, w[0], None, stride, pad, dilation, group)
+        y = c.round(y) + _along(w[1], y, 1) if param.bias_term else y
+        tops.append(y.reshape(*each.shape[:axis], *y.shape[1:]))
+    return tops
+
+
+@layer("Im2col")
+def _im2col(c: Context, p: LayerParameter, x: list[Tensor], w: list[Tensor]) -> Tensor:
+    param = p.convolution_param
+    kernel, stride, pad, dilation = (
+        _numbers(param, name, 2, default)
+        for name, default in (("kernel_size", 0), ("stride", 1), ("pad", 0), ("dilation", 1))
+    )
+    y = F.unfold(x[0], kernel, dilation, pad, stride)
+    out = [
+        (extent + 2 * pad[i] - dilation[i] * (kernel[i] - 1) - 1) // stride[i] + 1
+        for i, extent in enumerate(x[0].shape[2:])
+    ]
+    return y.reshape(y.shape[0], y.shape[1], *out)
+
+
+def _pool(
+    x: Tensor, kernel: list[int], stride: list[int], pad: list[int], *, best: bool, floor: bool
+) -> tuple[Tensor, Tensor]:
+    """Caffe's pooling, and where the maxima stood."""
+    extents, before, after, out = x.shape[2:], [], [], []
+    for i, extent in enumerate(extents):
+        room = extent + 2 * pad[i] - kernel[i]
+        count = (room // stride[i] if floor else -(-room // stride[i])) + 1
+        if any(pad) and (count - 1) * stride[i] >= extent + pad[i]:
+            count -= 1
+        out.append(count)
+        before.append(pad[i])
+        after.append(max(0, (count - 1) * stride[i] + kernel[i] - extent - pad[i]))
+    margins = (before[1], after[1], before[0], after[0])
+    if best:
+        padded = F.pad(x, margins, value=-math.inf)
+        y, index = F.max_pool2d(padded, kernel, stride, return_indices=True)
+        width = padded.shape[3]
+        index = (index // width - pad[0]) * extents[1] + index % width - pad[1]
+    else:
+        padded = F.pad(x, margins)
+        y, index = F.avg_pool2d(padded, kernel, stride, divisor_override=1), torch.zeros(())
+        sizes = []
+        for i, extent in enumerate(extents):
+            start = torch.arange(y.shape[2 + i]) * stride[i] - pad[i]
+            sizes.append((start + kernel[i]).clamp(max=extent + pad[i]) - start)
+    y, index = y[:, :, : out[0], : out[1]], index[..., : out[0], : out[1]] if best else index
+    if not best:
+        y = y / (sizes[0][: out[0], None] * sizes[1][: out[1]])
+    return y, index.double()
+
+
+@layer("Pooling")
+def _pooling(c: Context, p: LayerParameter, x: list[Tensor], w: list[Tensor]) -> list[Tensor]:
+    param = p.pooling_param
+    if param.global_pooling:
+        kernel, stride, pad = list(x[0].shape[2:]), [1, 1], [0, 0]
+    else:
+        kernel, stride, pad = (
+            _numbers(param, name, 2, default)
+            for name, default in (("kernel_size", 0), ("stride", 1), ("pad", 0))
+        )
+    floor = param.round_mode == param.FLOOR or not param.ceil_mode
+    best = param.pool == param.MAX
+    return list(_pool(x[0], kernel, stride, pad, best=best, floor=floor))[: len(p.top)]
+
+
+@layer("SPP")
+def _spp(c: Context, p: LayerParameter, x: list[Tensor], w: list[Tensor]) -> Tensor:
+    param, parts = p.spp_param, []
+    for level in range(param.pyramid_height):
+        kernel = [-(-extent // 2**level) for extent in x[0].shape[2:]]
+        pad = [(k * 2**level - e + 1) // 2 for k, e in zip(kernel, x[0].shape[2:], strict=True)]
+        best = param.pool == param.MAX
+        parts.append(_pool(x[0], kernel, kernel, pad, best=best, floor=False)[0])
+    return parts[0] if len(parts) == 1 else torch.cat([part.flatten(1) for part in parts], 1)
+
+
+@layer("Upsample")
+def _upsample(c: Context, p: LayerParameter, x: list[Tensor], w: list[Tensor]) -> Tensor:
+    param = p.upsample_param
+    size = (param.upsample_h, param.upsample_w)
+    if not param.HasField("upsample_h"):
+        size = (x[0].shape[2] * param.scale, x[0].shape[3] * param.scale)
+    flat = torch.zeros(*x[0].shape[:2], math.prod(size))
+    index = x[1].detach().round().long().flatten(2)
+    return flat.scatter(2, index, x[0].flatten(2)).reshape(*x[0].shape[:2], *size)
+
+
+@layer("Interp")
+def _interp(c: Context, p: LayerParameter, x: list[Tensor], w: list[Tensor]) -> Tensor:
+    param = p.interp_param
+    begin, end = -param.pad_beg, -param.pad_end
+    height, width = x[0].shape[2:]
+    part = x[0][:, :, begin : height - end, begin : width - end]
+    if param.HasField("height"):
+        size = [param.height, param.width]
+    else:
+        size = [(n - 1) // param.shrink_factor + 1 for n in part.shape[2:]]
+        size = [n + (n - 1) * (param.zoom_factor - 1) for n in size]
+    return F.interpolate(part, size, mode="bilinear", align_corners=True)
+
+
+@layer("BilinearInterpolation")
+def _bilinear(c: Context, p: LayerParameter, x: list[Tensor], w: list[Tensor]) -> Tensor:
+    return F.interpolate(x[0], x[1].shape[2:], mode="bilinear", align_corners=True)
+
+
+# -- shapes and arrangement ------------------------------------------------------------------------
+
+
+@layer("Flatten")
+def _flatten(c: Context, p: LayerParameter, x: list[Tensor], w: list[Tensor]) -> Tensor:
+    return x[0].flatten(p.flatten_param.axis, p.flatten_param.end_axis)
+
+
+@layer("Reshape")
+def _reshape(c: Context, p: LayerParameter, x: list[Tensor], w: list[Tensor]) -> Tensor:
+    param, shape = p.reshape_param, list(x[0].shape)
+    start = param.axis if param.axis >= 0 else len(shape) + param.axis + 1
+    stop = len(shape) if param.num_axes == -1 else start + param.num_axes
+    dims = [shape[start + i] if dim == 0 else int(dim) for i, dim in enumerate(param.shape.dim)]
+    return x[0].reshape([*shape[:start], *dims, *shape[stop:]])
+
+
+@layer("Permute")
+def _permute(c: Context, p: LayerParameter, x: list[Tensor], w: list[Tensor]) -> Tensor:
+    order = list(p.permute_param.order)
+    return x[0].permute(order + [axis for axis in range(x[0].dim()) if axis not in order])
+
+
+@layer("Tile")
+def _tile(c: Context, p: LayerParameter, x: list[Tensor], w: list[Tensor]) -> Tensor:
+    return torch.cat([x[0]] * p.tile_param.tiles, p.tile_param.axis)
+
+
+@layer("Crop")
+def _crop(c: Context, p: LayerParameter, x: list[Tensor], w: list[Tensor]) -> Tensor:
+    param, y = p.crop_param, x[0]
+    first = param.axis % y.dim()
+    for axis in range(first, y.dim()):
+        offsets = list(param.offset) or [0]
+        offset = offsets[0] if len(offsets) == 1 else offsets[axis - first]
+        y = y.narrow(axis, offset, x[1].shape[axis])
+    return y
+
+
+@layer("Concat")
+def _concat(c: Context, p: LayerParameter, x: list[Tensor], w: list[Tensor]) -> Tensor:
+    return torch.cat(x, p.concat_param.axis)
+
+
+@layer("Slice")
+def _slice(c: Context, p: LayerParameter, x: list[Tensor], w: list[Tensor]) -> list[Tensor]:
+    axis, points = p.slice_param.axis, list(p.slice_param.slice_point)
+    extent = x[0].shape[axis]
+    if not points:
+        return list(x[0].split(extent // len(p.top), axis))
+    edges = [0, *points, extent]
+    return list(x[0].split([b - a for a, b in itertools.pairwise(edges)], axis))
+
+
+@layer("Eltwise")
+def _eltwise(c: Context, p: LayerParameter, x: list[Tensor], w: list[Tensor]) -> Tensor:
+    param = p.eltwise_param
+    y = x[0]
+    if param.operation == param.SUM:
+        factors = list(param.coeff) or [1.0] * len(x)
+        y = factors[0] * x[0]
+        for factor, each in zip(factors[1:], x[1:], strict=True):
+            y = c.round(y) + factor * each
+    for each in x[1:] if param.operation != param.SUM else ():
+        y = y * each if param.operation == param.PROD else torch.where(y > each, y, each)
+    return y
+
+
+@layer("Reduction")
+def _reduction(c: Context, p: LayerParameter, x: list[Tensor], w: list[Tensor]) -> Tensor:
+    param = p.reduction_param
+    axis = param.axis % x[0].dim()
+    flat = x[0].reshape(*x[0].shape[:axis], -1)
+    flat = {param.ASUM: flat.abs, param.SUMSQ: lambda: flat**2}.get(param.operation, lambda: flat)()
+    share = flat.shape[-1] if param.operation == param.MEAN else 1
+    return param.coeff / share * c.round(flat).sum(-1)
+
+
+@layer("ArgMax")
+def _arg_max(c: Context, p: LayerParameter, x: list[Tensor], w: list[Tensor]) -> Tensor:
+    param, by_axis = p.argmax_param, p.argmax_param.HasField("axis")
+    rows = x[0].movedim(param.axis, -1) if by_axis else x[0].reshape(x[0].shape[0], -1)
+    last = rows.shape[-1] - 1  # of equal ones the last comes first, as of pairs (value, index)
+    order = (
+        last - rows.flip(-1).sort(dim=-1, descending=True, stable=True).indices[..., : param.top_k]
+    )
+    values, index = rows.gather(-1, order), order.double()
+    if by_axis:
+        return (values if param.out_max_val else index).movedim(-1, param.axis)
+    y = torch.stack([index, values] if param.out_max_val else [index], 1)
+    return y.reshape(*y.shape, *[1] * (x[0].dim() - 3))
+
+
+@layer("BatchReindex")
+def _batch_reindex(c: Context, p: LayerParameter, x: list[Tensor], w: list[Tensor]) -> Tensor:
+    return x[0][x[1].detach().long()]
+
+
+@layer("Filter")
+def _filter(c: Context, p: LayerParameter, x: list[Tensor], w: list[Tensor]) -> list[Tensor]:
+    chosen = x[-1].detach().flatten() != 0
+    return [each[chosen] for each in x[:-1]]
+
+
+@layer("ShuffleChannel")
+def _shuffle(c: Context, p: LayerParameter, x: list[Tensor], w: list[Tensor]) -> Tensor:
+    group = p.shuffle_channel_param.group
+    n, channels = x[0].shape[:2]
+    return x[0].reshape(n, group, channels // group, -1).transpose(1, 2).reshape(x[0].shape)
+
+
+@layer("PixelShuffle")
+def _pixel_shuffle(c: Context, p: LayerParameter, x: list[Tensor], w: list[Tensor]) -> Tensor:
+    return F.pixel_shuffle(x[0], p.pixel_shuffle_param.upscale_factor)
+
+
+@layer("Reorg")
+def _reorg(c: Context, p: LayerParameter, x: list[Tensor], w: list[Tensor]) -> Tensor:
+    """darknet's reorg_cpu, element by element (reverse: from blocks to pixels)."""
+    s, (n, channels, height, width) = p.reorg_param.stride, x[0].shape
+    small = channels // (s * s)
+    i, k, j, b = np.meshgrid(*map(np.arange, (width, channels, height, n)), indexing="ij")
+    k2, offset = k % small, k // small
+    w2, h2 = i * s + offset % s, j * s + offset // s
+    there = w2 + width * s * (h2 + height * s * (k2 + small * b))
+    here = i + width * (j + height * (k + channels * b))
+    order = torch.from_numpy(np.empty(x[0].numel(), np.int64))
+    if p.reorg_param.reverse:
+        order[torch.from_numpy(there.ravel())] = torch.from_numpy(here.ravel())
+        return x[0].flatten()[order].reshape(n, small, height * s, width * s)
+    order[torch.from_numpy(here.ravel())] = torch.from_numpy(there.ravel())
+    return x[0].flatten()[order].reshape(n, channels * s * s, height // s, width // s)
+
+
+@layer("Flip")
+def _flip(c: Context, p: LayerParameter, x: list[Tensor], w: list[Tensor]) -> Tensor:
+    param = p.flip_param
+    return x[0].flip([axis for axis, on in ((2, param.flip_height), (3, param.flip_width)) if on])
+
+
+# -- sequences and tables --------------------------------------------------------------------------
+
+
+@layer("RNN", "LSTM")
+def _recurrent(c: Context, p: LayerParameter, x: list[Tensor], w: list[Tensor]) -> list[Tensor]:
+    param, is_rnn = p.recurrent_param, p.type == "RNN"
+    size, states = param.num_output, 1 if is_rnn else 2
+    steps, items = x[0].shape[:2]
+    given = states if param.expose_hidden else 0
+    has_static = len(x) == 3 + given
+    state = [torch.zeros(items, size)] * states
+    if given:
+        state = [each[0] for each in x[-given:]]
+    elif p.name in c.state:
+        state = c.state[p.name]
+    static = x[2].flatten(1) @ w[2].T if has_static else torch.zeros(())
+    within = w[3 if has_static else 2]
+    tops = []
+    for t in range(steps):
+        keep = x[1][t].detach()[:, None]
+        gates = c.round(x[0][t].flatten(1) @ w[0].T) + w[1] + c.round(static)
+        gates = gates + c.round((keep * state[0]) @ within.T)
+        if is_rnn:
+            h = c.tanh(c.round(gates))
+            state = [h]
+            tops.append(c.tanh(c.round(h @ w[-2].T) + w[-1]))
+        else:
+            state = [*_lstm_step(c, gates, keep * state[1])]
+            tops.append(state[0])
+    c.state[p.name] = [each.detach() for each in state]
+    return [torch.stack(tops), *(each[None] for each in state[:given])]
+
+
+def _lstm_step(c: Context, gates: Tensor, kept: Tensor) -> tuple[Tensor, Tensor]:
+    i, f, o, g = c.round(gates).chunk(4, -1)
+    cell = c.round(c.sigmoid(f) * kept + c.sigmoid(i) * c.tanh(g))
+    return c.round(c.sigmoid(o) * c.tanh(cell)), cell
+
+
+@layer("Lstm")
+def _lstm(c: Context, p: LayerParameter, x: list[Tensor], w: list[Tensor]) -> Tensor:
+    items, size = p.lstm_param.batch_size, p.lstm_param.num_output
+    steps = x[0].shape[0] // items
+    data = x[0].reshape(steps, items, -1)
+    keep = torch.ones(steps, items)
+    keep[0] = 0
+    if len(x) > 1:
+        keep = x[1].detach().reshape(steps, items)
+    h, cell = c.state.get(p.name, (torch.zeros(items, size), torch.zeros(items, size)))
+    tops = []
+    for t in range(steps):
+        each = keep[t][:, None]
+        gates = c.round(data[t] @ w[0].T) + w[2] + c.round((each * h) @ w[1].T)
+        h, cell = _lstm_step(c, gates, each * cell)
+        tops.append(h)
+    c.state[p.name] = (h.detach(), cell.detach())
+    return torch.cat(tops)
+
+
+@layer("LSTMUnit")
+def _lstm_unit(c: Context, p: LayerParameter, x: list[Tensor], w: list[Tensor]) -> list[Tensor]:
+    h, cell = _lstm_step(c, x[1], x[2].detach()[..., None] * x[0])
+    return [cell, h]
+
+
+@layer("Embed")
+def _embed(c: Context, p: LayerParameter, x: list[Tensor], w: list[Tensor]) -> Tensor:
+    y = w[0][x[0].detach().long()]
+    return y + w[1] if p.embed_param.bias_term else y
+
+
+# -- losses ----------------------------------------------------------------------------------------
+
+
+def _normalizer(p: LayerParameter, valid: Tensor, outer: int, default: str) -> float:
+    """What a loss is divided by; valid: which positions count."""
+    param = p.loss_param
+    mode = default
+    if param.HasField("normalization"):
+        mode = param.NormalizationMode.Name(param.normalization)
+    elif param.HasField("normalize"):
+        mode = "VALID" if param.normalize else "BATCH_SIZE"
+    counts = {"FULL": valid.numel(), "VALID": int(valid.sum()), "BATCH_SIZE": outer, "NONE": 1}
+    return max(1.0, counts[mode])
+
+
+def _classes(x: Tensor, label: Tensor, axis: int) -> tuple[Tensor, Tensor, int]:
+    """Scores with the classes last, labels alike, and how many items there are."""
+    axis %= x.dim()
+    scores = x.movedim(axis, -1)
+    return scores, label.detach().reshape(scores.shape[:-1]).long(), math.prod(x.shape[:axis])
+
+
+@layer("SoftmaxWithLoss", "FocalLoss")
+def _softmax_loss(c: Context, p: LayerParameter, x: list[Tensor], w: list[Tensor]) -> list[Tensor]:
+    axis = p.softmax_param.axis
+    scores, label, outer = _classes(x[0], x[1], axis)
+    valid = torch.ones_like(label, dtype=torch.bool)
+    if p.loss_param.HasField("ignore_label"):
+        valid = label != p.loss_param.ignore_label
+    safe = torch.where(valid, label, 0)
+    picked = c.round(scores).gather(-1, safe[..., None])[..., 0]
+    log = picked - c.round(scores).logsumexp(-1)
+    loss = -log + c.slip(scores).sum(-1)
+    if p.type == "FocalLoss":
+        param = p.focal_loss_param
+        chance = c.round(log.exp())
+        loss = param.alpha * c.round(1 - chance) ** param.gamma * loss
+    total = (torch.where(valid, c.round(loss), 0)).sum() / _normalizer(p, valid, outer, "VALID")
+    return [total, _probabilities(c, x[0], axis).detach()][: max(1, len(p.top))]
+
+
+@layer("InfogainLoss")
+def _infogain(c: Context, p: LayerParameter, x: list[Tensor], w: list[Tensor]) -> Tensor:
+    scores, label, outer = _classes(x[0], x[1], p.infogain_loss_param.axis)
+    valid = torch.ones_like(label, dtype=torch.bool)
+    if p.loss_param.HasField("ignore_label"):
+        valid = label != p.loss_param.ignore_label
+    gain = x[2].detach().reshape(scores.shape[-1], -1)[torch.where(valid, label, 0)]
+    log = c.round(scores) - c.round(scores.logsumexp(-1, keepdim=True))
+    log = log + (log.detach().clamp(min=math.log(1e-20)) - log.detach())
+    loss = -(gain * log + gain * c.slip(scores)).sum(-1)
+    return torch.where(valid, c.round(loss), 0).sum() / _normalizer(p, valid, outer, "VALID")
+
+
+@layer("Accuracy")
+def _accuracy(c: Context, p: LayerParameter, x: list[Tensor], w: list[Tensor]) -> list[Tensor]:
+    param = p.accuracy_param
+    scores, label, _ = _classes(x[0], x[1], param.axis)
+    scores, label = scores.detach().reshape(-1, scores.shape[-1]), label.flatten()
+    if param.HasField("ignore_label"):
+        valid = label != param.ignore_label
+        scores, label = scores[valid], label[valid]
+    better = (scores >= scores.gather(1, label[:, None])).sum(1) - 1  # equal ones count against it
+    hit = (better < param.top_k).double()
+    each = [hit[label == k].mean() if (label == k).any() else 0.0 for k in range(scores.shape[1])]
+    share = hit.mean() if len(hit) else torch.zeros(())
+    return [share, torch.tensor(each)][: len(p.top)]
+
+
+def _log(chance: Tensor, least: float = 1e-20) -> Tensor:
+    """Caffe's logarithm of a probability: kept above that of 1e-20, but for its slope."""
+    log = torch.log(chance.clamp(min=1e-300))
+    return log + (log.detach().clamp(min=math.log(least)) - log.detach())
+
+
+@layer("HingeLoss")
+def _hinge(c: Context, p: LayerParameter, x: list[Tensor], w: list[Tensor]) -> Tensor:
+    scores = x[0].flatten(1) if x[0].dim() > 1 else x[0][:, None]
+    side = torch.ones_like(scores)
+    side[torch.arange(len(scores)), x[1].detach().flatten().long()] = -1
+    margin = c.round(1 + side * scores).clamp(min=0)
+    power = 1 if p.hinge_loss_param.norm == p.hinge_loss_param.L1 else 2
+    return c.round(margin**power).sum() / len(scores)
+
+
+@layer("MultinomialLogisticLoss")
+def _logistic(c: Context, p: LayerParameter, x: list[Tensor], w: list[Tensor]) -> Tensor:
+    chance = x[0].reshape(len(x[0]), -1).gather(1, x[1].detach().flatten().long()[:, None])
+    return -c.round(_log(chance)).sum() / len(x[0])
+
+
+@layer("SigmoidCrossEntropyLoss")
+def _sigmoid_loss(c: Context, p: LayerParameter, x: list[Tensor], w: list[Tensor]) -> Tensor:
+    target = x[1].detach().reshape(x[0].shape)
+    valid = torch.ones_like(target, dtype=torch.bool)
+    if p.loss_param.HasField("ignore_label"):
+        valid = target.trunc() != p.loss_param.ignore_label
+    loss = c.round(F.softplus(c.round(x[0]), threshold=1e9)) - c.round(x[0] * target)
+    loss = loss + c.slip(x[0])
+    divisor = _normalizer(p, valid, x[0].shape[0] if x[0].dim() else 1, "BATCH_SIZE")
+    return torch.where(valid, loss, 0).sum() / divisor
+
+
+@layer("EuclideanLoss")
+def _euclidean(c: Context, p: LayerParameter, x: list[Tensor], w: list[Tensor]) -> Tensor:
+    gap = c.round(x[0] - x[1].reshape(x[0].shape))
+    return c.round(gap**2).sum() / (2 * x[0].shape[0])
+
+
+@layer("L1Loss")
+def _l1(c: Context, p: LayerParameter, x: list[Tensor], w: list[Tensor]) -> Tensor:
+    gap = c.round(x[0] - x[1].reshape(x[0].shape)).abs()
+    every = torch.ones_like(gap, dtype=torch.bool)
+    return gap.sum() / _normalizer(p, every, x[0].shape[0], "BATCH_SIZE")
+
+
+@layer("DiceCoefLoss")
+def _dice(c: Context, p: LayerParameter, x: list[Tensor], w: list[Tensor]) -> Tensor:
+    a, b = (each.reshape(x[0].shape[0], -1) for each in x)
+    over = c.round((2 * a * b).sum(1)) + 1
+    share = over / (c.round((a * a).sum(1)) + c.round((b * b).sum(1)) + 1)
+    return c.round(1 - c.round(share)).mean()
+
+
+@layer("SmoothL1Loss")
+def _smooth(c: Context, p: LayerParameter, x: list[Tensor], w: list[Tensor]) -> Tensor:
+    square = p.smooth_l1_loss_param.sigma**2
+    gap = c.round(x[0] - x[1])
+    if len(x) > 2:
+        gap = gap * x[2].detach()
+    loss = torch.where(gap.abs() < 1 / square, 0.5 * square * gap**2, gap.abs() - 0.5 / square)
+    if len(x) > 3:
+        loss = loss * x[3].detach()
+    return c.round(loss).sum() / x[0].shape[0]
+
+
+@layer("ContrastiveLoss")
+def _contrastive(c: Context, p: LayerParameter, x: list[Tensor], w: list[Tensor]) -> Tensor:
+    param = p.contrastive_loss_param
+    gap = c.round(x[0] - x[1]).reshape(x[0].shape[0], -1)
+    square = c.round((gap**2).sum(1))
+    similar = x[2].detach().flatten() != 0
+    if param.legacy_version:
+        apart = (param.margin - square).clamp(min=0)
+    else:  # Caffe's slope is that of a distance which is kept off zero
+        root = square.detach().sqrt()
+        distance = root + (square - square.detach()) / (2 * (root + 1e-4))
+        apart = c.round(param.margin - distance).clamp(min=0) ** 2
+    return torch.where(similar, square, apart).sum() / (2 * x[0].shape[0])
+
+
+@layer("CenterLoss")
+def _center(c: Context, p: LayerParameter, x: list[Tensor], w: list[Tensor]) -> Tensor:
+    flat = x[0].flatten(1) if x[0].dim() > 1 else x[0][:, None]
+    label = x[1].detach().flatten().long()
+    gap = c.round(flat - w[0].detach()[label])
+    # What moves a center does not follow from the loss, and is not scaled by its weight.
+    count = torch.bincount(label, minlength=len(w[0]))[:, None]
+    moved = torch.zeros_like(w[0]).index_add(0, label, gap.detach())
+    c.state.setdefault("moved", {})[p.name] = -moved / (1 + count)
+    return (gap**2).sum() / (2 * len(flat))
+
+
+# -- the whole -------------------------------------------------------------------------------------
+
+
+class Pass(NamedTuple):
+    """What a forward pass (and its backward pass) came to. blobs: every top by name, as the last
+    layer that works in it leaves it; gradients: by (layer, index), of owners of parameters; inputs:
+    gradients of inputs; statistics: parameters after the pass."""
+
+    blobs: dict[str, np.ndarray]
+    gradients: dict[tuple[str, int], np.ndarray]
+    inputs: dict[str, np.ndarray]
+    statistics: dict[tuple[str, int], np.ndarray]
+
+
+Weights = Mapping[tuple[str, int], np.ndarray]
+
+
+def run(
+    net: caffe_pb2.NetParameter,
+    context: Context,
+    weights: Weights,
+    passes: Sequence[Mapping[str, np.ndarray]],
+    owners: Mapping[tuple[str, int], tuple[str, int]],
+    *,
+    gradients: bool,
+) -> list[Pass]:
+    """Some passes, one after the other, each of these inputs. owners: of shared parameters."""
+    leaves: dict[tuple[str, int], Tensor] = {}
+    for key in sorted(set(owners.values())):
+        values = torch.from_numpy(weights[key].astype(np.float64))
+        fixed = context.round(values) if context.eps else values
+        leaves[key] = fixed.clone().requires_grad_(gradients)
+    layers = [each for each in net.layer if _is_in(each, context.phase)]
+    results = []
+    for inputs in passes:
+        blobs: dict[str, Tensor] = {}
+        for name, array in inputs.items():
+            values = torch.from_numpy(array.astype(np.float64))
+            is_real = name.partition("_")[0] in ("real", "unit") or "_" not in name
+            blobs[name] = context.round(values).requires_grad_(gradients) if is_real else values
+        sources = dict(blobs)
+        total = torch.zeros(())
+        context.state["moved"] = {}
+        with torch.set_grad_enabled(gradients):
+            for each in layers:
+                if each.type == "Input":
+                    continue
+                own = []
+                while (each.name, len(own)) in owners:
+                    own.append(leaves[owners[each.name, len(own)]])
+                bottoms = [blobs[name] for name in each.bottom]
+                tops = LAYERS[each.type](context, each, bottoms, own)
+                tops = [tops] if isinstance(tops, Tensor) else tops
+                names = list(each.top) or [each.name][: len(tops)]
+                for index, (name, top) in enumerate(zip(names, tops, strict=True)):
+                    blobs[name] = top = context.round(top)
+                    total = total + _weight(each, index) * top.sum()
+        found: dict[tuple[str, int], np.ndarray] = {}
+        given: dict[str, np.ndarray] = {}
+        if gradients:
+            wanted = [*leaves.items(), *sources.items()]
+            wanted = [(key, leaf) for key, leaf in wanted if leaf.requires_grad]
+            slopes: Any = [None] * len(wanted)
+            if total.requires_grad:
+                slopes = torch.autograd.grad(total, [leaf for _, leaf in wanted], allow_unused=True)
+            for (key, leaf), slope in zip(wanted, slopes, strict=True):
+                slope = torch.zeros_like(leaf) if slope is None else slope
+                target: Any = given if isinstance(key, str) else found
+                target[key] = slope.numpy()
+            for name, moved in context.state["moved"].items():
+                found[owners[name, 0]] = moved.numpy()
+        context.step += 1
+        results.append(
+            Pass(
+                {name: blob.detach().numpy() for name, blob in blobs.items()},
+                found,
+                given,
+                {key: leaf.detach().numpy().copy() for key, leaf in leaves.items()},
+            )
+        )
+    return results
+
+
+def _is_in(each: LayerParameter, phase: str) -> bool:
+    phases = [caffe_pb2.Phase.Name(rule.phase) for rule in each.include]
+    return not phases or phase in phases
+
+
+def _weight(each: LayerParameter, index: int) -> float:
+    if each.loss_weight:
+        return each.loss_weight[index]
+    return float(each.type.endswith("Loss") or each.type == "SoftmaxWithLoss") * (index == 0)
