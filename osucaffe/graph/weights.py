@@ -72,11 +72,12 @@ def first_values(
 
 
 def write_constants(layers: Iterable[Layer], backend: Backend) -> None:
-    """Give the constant tops of these layers their values again: their shapes have changed."""
+    """Give the constant tops of these layers their values again: their shapes have changed.
+    (A tensor without memory is of calls that were dropped.)"""
     for layer in layers:
         parameters = [blob.data for blob in layer.parameters]
         for tensor, values in layer.initial:
-            if not any(tensor is each for each in parameters):
+            if tensor.array is not None and not any(tensor is each for each in parameters):
                 backend.write(tensor, values)
 
 

@@ -36,7 +36,7 @@ class SmoothL1Loss(Loss):
         self.each = f"{gap}; y = {curve}{' * d' if weights == 'cd' else ''}"
         slope = "max(-1, min(1, square * gap))"
         self.derivative = f"{gap}; y = share * {slope} * {' * '.join('cde'[: len(weights) + 1])}"
-        return [(), by_region(bottom[0])]
+        return [(), by_region(bottom[0])] if len(self.param.top) > 1 else [()]
 
     def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
         inputs = [blob.data.view((blob.data.count,)) for blob in bottom]
