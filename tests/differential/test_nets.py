@@ -4,6 +4,7 @@ daily beside PyTorch, where it is here, or else in one configuration beside anot
 from __future__ import annotations
 
 import datetime
+import importlib.util
 import subprocess
 import sys
 from pathlib import Path
@@ -45,6 +46,9 @@ def test_what_once_failed(root: Path, case: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.skipif(
+    importlib.util.find_spec("torch") is None, reason="needs PyTorch: without passes it is as wrong"
+)
 def test_a_wrong_gradient_is_found(root: Path, tmp_path: Path) -> None:
     """A net that overwrites what gradients need, as Caffe does, is told of and made smaller."""
     path = tmp_path / "wrong.prototxt"
