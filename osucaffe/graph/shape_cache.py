@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from ..backends.tensor import Shape
-from .memory import MemoryPlan
+from .passes.memory import MemoryPlan
 
 if TYPE_CHECKING:
     from ..net import Net

@@ -17,8 +17,8 @@ from typing import Any
 
 from ..backends.tensor import Step
 from ..comm.create import CommConfig
-from ..comm.job import Job
-from ..comm.topology import Topology
+from ..comm.job.job import Job
+from ..comm.job.topology import Topology
 from ..net import Net
 from ..solvers.solver import Solver
 from .buckets import ITEM, find_buckets

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from osucaffe.cli.leaving import Ended, to_its_end
+from osucaffe.cli.early_exit import Ended, to_its_end
 
 from .conftest import ROOT, Cli
 

@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from osucaffe.data.ahead import BadRecords
+from osucaffe.data.ahead.parallel_map import BadRecords
 from osucaffe.errors import UserError
 
 COUNT = 1000

@@ -13,11 +13,11 @@ from google.protobuf import text_format
 from PIL import Image
 
 from osucaffe.backends.cpu import Cpu
-from osucaffe.data import mnist
+from osucaffe.data.sets import mnist
 from osucaffe.proto import caffe_pb2
 from osucaffe.solvers import Solver
 
-FOLDER = Path(__file__).parents[1] / "examples" / "segnet_digits"
+FOLDER = Path(__file__).parents[2] / "examples" / "segnet_digits"
 
 
 @pytest.fixture

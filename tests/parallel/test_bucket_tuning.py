@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from osucaffe.cli import rank_options, ranks
-from osucaffe.comm.topology import Location, Topology
+from osucaffe.cli.launch import rank_options, ranks
+from osucaffe.comm.job.topology import Location, Topology
 from osucaffe.errors import UserError
-from osucaffe.parallel import tuned
+from osucaffe.parallel import bucket_tuning
+from osucaffe.parallel.bucket_tuning import candidates, choose, describe
 from osucaffe.parallel.config import ParallelConfig
-from osucaffe.parallel.tuned import candidates, choose, describe
 from osucaffe.predict.sketch import Sketch
 from osucaffe.proto import read_net
 from tests.comm.ranks import mpiexec, needs_mpi
@@ -26,7 +26,7 @@ MB = 1 << 20
 
 def test_sizes_that_cut_alike_are_tried_once(monkeypatch: pytest.MonkeyPatch) -> None:
     net = build("", "", "")  # parameters of 448 bytes
-    monkeypatch.setattr(tuned, "SIZES", (16, 64, 500, 5000))
+    monkeypatch.setattr(bucket_tuning, "SIZES", (16, 64, 500, 5000))
     assert list(candidates(net, ParallelConfig())) == [16, 500, 5000]
     assert list(candidates(net, ParallelConfig("blocking", "overlapped"))) == [16, 500, 5000]
     # Nothing travels beside anything.

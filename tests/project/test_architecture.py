@@ -4,14 +4,24 @@ from __future__ import annotations
 
 import ast
 import re
+import shutil
 import subprocess
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parent.parent.parent
 PACKAGE = ROOT / "osucaffe"
+MOST_FILES = 18
+"""In a folder."""
+FORKS = sorted(
+    path.name
+    for path in (PACKAGE / "layers").iterdir()
+    if (path / "__init__.py").exists() and path.name not in ("core", "reading")
+)
+"""The folders of layers that came from forks of Caffe."""
 
 Table = dict[str, tuple[int, str]]
 """For each part of the package ("proto", "net" ...) its row, and what the row says it imports."""
@@ -161,6 +171,61 @@ def test_each_file_says_what_it_owns(folder: str) -> None:
         if not ast.get_docstring(ast.parse(text)):
             wrong.append(f"{path.relative_to(ROOT)} has no docstring")
     assert not wrong
+
+
+@pytest.mark.parametrize("top", ["osucaffe", "tests"])
+def test_no_folder_has_too_many_files(top: str) -> None:
+    data = {"__pycache__", "fixtures", "regressions"}
+    counts: dict[Path, int] = {}
+    for path in (ROOT / top).rglob("*"):
+        if path.is_file() and data.isdisjoint(path.parts):
+            counts[path.parent] = counts.get(path.parent, 0) + 1
+    assert not {folder: count for folder, count in counts.items() if count > MOST_FILES}
+
+
+@pytest.mark.parametrize("fork", FORKS)
+def test_nothing_else_imports_the_layers_of_a_fork(fork: str) -> None:
+    folder = PACKAGE / "layers" / fork
+    others = [path for path in sources("osucaffe") if folder not in path.parents]
+    inside = f"osucaffe.layers.{fork}."
+    assert not [path for path in others if any(f"{n}.".startswith(inside) for n in imports(path))]
+
+
+@pytest.mark.parametrize("fork", FORKS)
+def test_the_page_of_a_fork_names_its_layers(fork: str) -> None:
+    folder = PACKAGE / "layers" / fork
+    page = ast.get_docstring(ast.parse((folder / "__init__.py").read_text())) or ""
+    text = "".join(path.read_text() for path in folder.glob("*.py"))
+    types = set(re.findall(r'@register\("(\w+)"\)', text))
+    assert types | {"From", "Used"} <= set(re.findall(r"\w+", page))
+
+
+def test_without_the_folders_of_forks_lenet_trains(tmp_path: Path) -> None:
+    def forks(folder: str, names: list[str]) -> list[str]:
+        return [*FORKS, "__pycache__", "models"] if Path(folder).name == "layers" else ["models"]
+
+    shutil.copytree(PACKAGE, tmp_path / "osucaffe", ignore=forks)
+    script = """if True:
+        from osucaffe.backends.cpu import Cpu
+        from osucaffe.layer import layer_types
+        from osucaffe.net import Net
+        from osucaffe.proto import NetParameter, parse_text
+
+        text = open("deploy.prototxt").read() + 'layer { name: "l" type: "DummyData" top: "l" ' + (
+            'dummy_data_param { shape { dim: 64 } } } '
+            'layer { name: "loss" type: "SoftmaxWithLoss" bottom: "ip2" bottom: "l" top: "loss" }')
+        net = Net(parse_text(text, NetParameter, "LeNet"), backend=Cpu())
+        net.forward(), net.backward()
+        print(*layer_types())
+    """
+    shutil.copy(ROOT / "models" / "lenet" / "deploy.prototxt", tmp_path)
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    types = done.stdout.split()
+    assert "Convolution" in types
+    assert "MultiBoxLoss" not in types
 
 
 def test_no_line_names_the_machine_that_it_was_written_on() -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from osucaffe.cli import COMMANDS, _parser
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 OUTER = re.compile(r"""<(?:script|link|img|iframe)\b[^>]*(?:src|href)=["']?(?:https?:)?//[^>]*>""")
 
 

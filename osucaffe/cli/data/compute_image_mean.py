@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import argparse
 
-from . import options
+from .. import options
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -22,10 +22,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """Compute the mean."""
-    from ..data.database import open_database
-    from ..data.mean import compute_mean
-    from ..proto import write_mean
-    from .progress import progress
+    from ...data.databases.database import open_database
+    from ...data.sets.mean import compute_mean
+    from ...proto import write_mean
+    from ..progress import progress
 
     database = open_database(args.input)
     bad = options.bad_records(args)

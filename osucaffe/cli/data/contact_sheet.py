@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..errors import UserError
-from ..files import replacing
+from ...errors import UserError
+from ...files import replacing
 
 if TYPE_CHECKING:
     from PIL import Image

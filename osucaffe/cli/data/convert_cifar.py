@@ -23,8 +23,8 @@ def run(args: argparse.Namespace) -> None:
     """Make the databases."""
     from pathlib import Path
 
-    from ..data.cifar import convert_cifar
-    from .progress import progress
+    from ...data.sets.cifar import convert_cifar
+    from ..progress import progress
 
     with progress("Converting", 6) as advance:
         counts = convert_cifar(args.folder, args.output, advance=advance)

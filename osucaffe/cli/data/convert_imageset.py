@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import argparse
 
-from . import options
+from .. import options
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -48,10 +48,10 @@ def run(args: argparse.Namespace) -> None:
     """Make the database."""
     import random
 
-    from ..data.convert import convert_images
-    from ..data.image_list import read_list
-    from ..errors import UserError
-    from .progress import progress
+    from ...data.sets.convert import convert_images
+    from ...data.streams.image_list import read_list
+    from ...errors import UserError
+    from ..progress import progress
 
     if bool(args.resize_height) != bool(args.resize_width):
         raise UserError("give both --resize_height and --resize_width, or neither")

@@ -21,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """Make the database."""
-    from ..data import mnist
+    from ...data.sets import mnist
 
     count = mnist.convert(args.images, args.labels, args.output)
     print(f"{args.output}: {count:,} digits")

@@ -24,12 +24,13 @@ import argparse
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from ..errors import UserError, listed
-from . import data_folder, data_sets, options
-from .verifying import verify_all
+from ...errors import UserError, listed
+from .. import options
+from ..verify import verify_all
+from . import data_folder, data_sets
 
 if TYPE_CHECKING:
-    from ..data.survey import Survey
+    from ...data.sets.survey import Survey
 
 _BAR = 40
 _LABELS = 30
@@ -107,7 +108,7 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _mnist(args: argparse.Namespace) -> None:
-    from ..data import mnist
+    from ...data.sets import mnist
 
     mnist.make(args.out, source=args.source, files=args.files)
 
@@ -115,8 +116,8 @@ def _mnist(args: argparse.Namespace) -> None:
 def _annotated(args: argparse.Namespace) -> None:
     from pathlib import Path
 
-    from ..data import make_annotated as make
-    from .progress import progress
+    from ...data.sets import make_annotated as make
+    from ..progress import progress
 
     if bool(args.voc) == bool(args.coco) or bool(args.coco) != bool(args.images):
         raise UserError("give --voc DIR, or --coco FILE and --images DIR")
@@ -139,8 +140,8 @@ def _annotated(args: argparse.Namespace) -> None:
 
 
 def _convert(args: argparse.Namespace) -> None:
-    from ..data.database import convert_database, open_database
-    from .progress import progress
+    from ...data.databases.database import convert_database, open_database
+    from ..progress import progress
 
     database = open_database(args.input)
     with progress("Converting", len(database)) as advance:
@@ -149,8 +150,8 @@ def _convert(args: argparse.Namespace) -> None:
 
 
 def _inspect(args: argparse.Namespace) -> None:
-    from ..data.database import open_database
-    from ..data.survey import sample
+    from ...data.databases.database import open_database
+    from ...data.sets.survey import sample
 
     found = _survey(args.input, args, "Inspecting")
     print(f"{args.input}: {found.records:,} records, {_size(found.nbytes)}")
@@ -206,9 +207,9 @@ def _survey(
     decode: bool = False,
     classes: int | None = None,
 ) -> Survey:
-    from ..data.database import open_database
-    from ..data.survey import survey
-    from .progress import progress
+    from ...data.databases.database import open_database
+    from ...data.sets.survey import survey
+    from ..progress import progress
 
     database = open_database(path)
     with progress(what, len(database)) as advance:

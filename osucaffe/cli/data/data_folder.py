@@ -9,13 +9,13 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..errors import UserError
-from . import options
+from ...errors import UserError
+from .. import options
 
 if TYPE_CHECKING:
-    from ..data.ahead import BadRecords
-    from ..data.image_list import Entry
-    from ..data.photo_set import PhotoSettings
+    from ...data.ahead.parallel_map import BadRecords
+    from ...data.sets.photo_set import PhotoSettings
+    from ...data.streams.image_list import Entry
 
 _SAMPLES = 60
 _LONGEST = 15
@@ -65,10 +65,10 @@ def add_command(commands: Any) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """Make the databases, the lists, the names of the labels, the mean and the contact sheet."""
-    from .. import log
-    from ..data.folder import find_photos, split
-    from ..data.photo_set import LABELS, PhotoSettings
-    from ..files import write_bytes
+    from ... import log
+    from ...data.sets.folder import find_photos, split
+    from ...data.sets.photo_set import LABELS, PhotoSettings
+    from ...files import write_bytes
     from .photo_input import SUFFIXES
 
     log.start()
@@ -105,9 +105,9 @@ def _convert(
     args: argparse.Namespace,
     bad: BadRecords,
 ) -> list[Entry]:
-    from ..data.convert import convert_images
-    from ..data.folder import read_photo
-    from .progress import progress
+    from ...data.sets.convert import convert_images
+    from ...data.sets.folder import read_photo
+    from ..progress import progress
 
     with progress("Converting", len(entries)) as advance:
         return convert_images(
@@ -124,11 +124,11 @@ def _convert(
 
 def _describe(out: Path, args: argparse.Namespace, classes: list[str]) -> None:
     """Write the mean of the training images, and a picture of some with their classes."""
-    from ..data.database import open_database
-    from ..data.mean import compute_mean
-    from ..data.photo_set import MEAN
-    from ..data.survey import sample
-    from ..proto import write_mean
+    from ...data.databases.database import open_database
+    from ...data.sets.mean import compute_mean
+    from ...data.sets.photo_set import MEAN
+    from ...data.sets.survey import sample
+    from ...proto import write_mean
     from .contact_sheet import write_contact_sheet
 
     database = open_database(out / "train_lmdb")

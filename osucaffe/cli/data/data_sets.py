@@ -43,8 +43,8 @@ def add_commands(commands: Any) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """Make the databases, and labels.txt beside them."""
-    from ..data.photo_set import LABELS
-    from ..files import write_bytes
+    from ...data.sets.photo_set import LABELS
+    from ...files import write_bytes
 
     folder = Path(args.out)
     counts = (_cifar10 if args.name == "cifar10" else _fashion_mnist)(args.files, folder)
@@ -55,12 +55,12 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _cifar10(files: str, folder: Path) -> dict[str, int]:
-    from ..data.cifar import convert_cifar
-    from ..data.database import open_database
-    from ..data.mean import compute_mean
-    from ..data.photo_set import MEAN
-    from ..proto import write_mean
-    from .progress import progress
+    from ...data.databases.database import open_database
+    from ...data.sets.cifar import convert_cifar
+    from ...data.sets.mean import compute_mean
+    from ...data.sets.photo_set import MEAN
+    from ...proto import write_mean
+    from ..progress import progress
 
     with progress("Converting", 6) as advance:
         counts = convert_cifar(files, folder, advance=advance)
@@ -70,8 +70,8 @@ def _cifar10(files: str, folder: Path) -> dict[str, int]:
 
 
 def _fashion_mnist(files: str, folder: Path) -> dict[str, int]:
-    from ..data.database import write_database
-    from ..data.mnist import load, records
+    from ...data.databases.database import write_database
+    from ...data.sets.mnist import load, records
 
     images = load("files", files)
     parts = {"fashion_mnist_test_lmdb": images.test, "fashion_mnist_train_lmdb": images.train}

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..backends.records import transform_record
-from ..errors import UserError
+from ...backends.records import transform_record
+from ...errors import UserError
 
 if TYPE_CHECKING:
-    from ..data.photo_set import PhotoSettings
-    from ..data.preprocessing import Preprocessing
-    from ..pycaffe.image_input import ImageInput
+    from ...data.pictures.preprocessing import Preprocessing
+    from ...data.sets.photo_set import PhotoSettings
+    from ...pycaffe.image_input import ImageInput
 
 logger = logging.getLogger("osucaffe")
 
@@ -33,7 +33,7 @@ def find_photos_input(
     trained: how records entered in training. entry: the net's input. None too where options say
     something else of it.
     """
-    from ..data.photo_set import find_settings
+    from ...data.sets.photo_set import find_settings
 
     folder = Path(args.data or Path(args.model).parent)
     settings = find_settings(folder)
@@ -109,8 +109,8 @@ class PhotoInput:
 
 def load_upright(path: str) -> np.ndarray:
     """The pixels of a file as `io.load_pixels` gives them, turned as its EXIF data say."""
-    from ..data.folder import orientation, turned
-    from ..pycaffe.io import decode_pixels, load_content
+    from ...data.sets.folder import orientation, turned
+    from ...pycaffe.io import decode_pixels, load_content
 
     content = load_content(path)
     image = decode_pixels(content, path)
@@ -124,7 +124,7 @@ def load_upright(path: str) -> np.ndarray:
 def read_names(args: argparse.Namespace, count: int) -> list[str]:
     """The names of so many classes: of --labels, else those in the folder of --data or beside the
     model, if they fit; else numbers."""
-    from ..data.photo_set import LABELS, read_labels
+    from ...data.sets.photo_set import LABELS, read_labels
 
     if args.labels is not None:
         labels = read_labels(Path(args.labels))

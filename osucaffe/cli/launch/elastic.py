@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..errors import UserError
-from . import servers
+from ...errors import UserError
+from . import server_options
 from .restarts import Attempt
 
 if TYPE_CHECKING:
-    from ..solvers.process_group import ProcessGroup
+    from ...solvers.process_group import ProcessGroup
 
 
 def add_argument(group: argparse._ArgumentGroup) -> None:
@@ -33,7 +33,7 @@ def check(args: argparse.Namespace) -> None:
         return
     if not args.max_restarts:
         raise UserError("--elastic is for runs that begin again: give --max_restarts N, too")
-    others = {"--servers": servers.count(args), "--ranks_per_gpu": args.ranks_per_gpu}
+    others = {"--servers": server_options.count(args), "--ranks_per_gpu": args.ranks_per_gpu}
     if other := next((name for name, given in others.items() if given), None):
         raise UserError(f"--elastic does not go with {other}: leave one of them out")
 
@@ -66,16 +66,16 @@ def alone(args: argparse.Namespace) -> ProcessGroup | None:
     """The group of a rank that is alone; None where it has its own batches only."""
     if args.batches_of == 1:
         return None
-    from ..parallel.alone import Alone
+    from ...parallel.single_rank import Alone
 
     return Alone(args.batches_of)
 
 
 def _global_batches(args: argparse.Namespace, ranks: int, of: int) -> list[int]:
     """One a layer that reads data. UserError where one has no batch size to divide."""
-    from ..parallel.batch import divide_batches, readers
-    from ..proto import read_net, read_solver
-    from ..solvers.nets import training_net
+    from ...parallel.batch import divide_batches, readers
+    from ...proto import read_net, read_solver
+    from ...solvers.nets import training_net
 
     net = training_net(read_solver(Path(args.solver)), args.solver, read_net).param
     divided = divide_batches(net, ranks, of=of)

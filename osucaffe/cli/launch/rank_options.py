@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from . import options
+from .. import options
 
 _AUTO = "auto"
 BUCKET_MB = 16.0

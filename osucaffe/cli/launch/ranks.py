@@ -15,17 +15,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..errors import UserError
-from . import comm_profile, elastic, options, rank_options, ranks_per_gpu, restarts, servers
-from .leaving import Ended
+from ...errors import UserError
+from .. import options
+from ..early_exit import Ended
+from . import comm_profile, elastic, rank_options, ranks_per_gpu, restarts, server_options
 
 if TYPE_CHECKING:
-    from ..comm.create import CommConfig
-    from ..comm.job import Job
-    from ..comm.topology import Topology
-    from ..data.spread import Neighbours
-    from ..parallel.served import Roles
-    from ..solvers.process_group import ProcessGroup
+    from ...comm.create import CommConfig
+    from ...comm.job.job import Job
+    from ...comm.job.topology import Topology
+    from ...data.resident.sharded import Neighbours
+    from ...parallel.servers.training import Roles
+    from ...solvers.process_group import ProcessGroup
 
 _TERMINAL = "OSUCAFFE_TERMINAL"
 """The variable in which `launch` leaves HOST:PATH of its terminal for rank 0."""
@@ -52,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     restarts.add_argument(group)
     elastic.add_argument(group)
     rank_options.add_design(group)
-    servers.add_arguments(group)
+    server_options.add_arguments(group)
     rank_options.add_communication(group)
     comm_profile.add_arguments(group)
 
@@ -64,13 +65,13 @@ def launch(args: argparse.Namespace, check: Callable[[], None] = lambda: None) -
     check: called before that, to find once what every rank would find. UserError if it does, or
     MPI is not installed.
     """
-    from ..comm.job import launched_by
+    from ...comm.job.job import launched_by
 
     shares = ranks_per_gpu.asked(args)
     if launched_by() or restarts.watched() or ranks_per_gpu.started():
         return
     gpus = [] if args.gpu is None else _gpus(args.gpu)
-    wanted = args.ranks or (len(gpus) or 1) + servers.count(args)
+    wanted = args.ranks or (len(gpus) or 1) + server_options.count(args)
     most = getattr(args, "max_restarts", 0)
     if wanted == 1 and not most and not shares:
         return
@@ -118,7 +119,7 @@ def check_size(args: argparse.Namespace, job: Job) -> None:
     """UserError if a launcher started another number of ranks than --ranks asks for."""
     if args.ranks and job.size != args.ranks:
         raise UserError(f"--ranks {args.ranks}, but {job.size} were started: leave it out")
-    if (count := servers.count(args)) and job.size == 1:
+    if (count := server_options.count(args)) and job.size == 1:
         raise UserError(f"--servers {count}: one rank was started: give --ranks, too")
 
 
@@ -135,18 +136,18 @@ def take_terminal(job: Job) -> None:
 
 def check_communication(args: argparse.Namespace) -> None:
     """UserError for a kind, an algorithm or a tuning table that there is not."""
-    from ..comm.create import make_communicator
-    from ..comm.job import Job
-    from ..comm.topology import discover
+    from ...comm.create import make_communicator
+    from ...comm.job.job import Job
+    from ...comm.job.topology import discover
 
     make_communicator(Job(), discover(Job()), _comm_config(args))
-    servers.check(args)
+    server_options.check(args)
 
 
 def place(args: argparse.Namespace, job: Job) -> tuple[argparse.Namespace, Topology]:
     """The options as they are for this rank, with its GPU or its share of the cores; and where all
     ranks are."""
-    from ..comm.topology import discover
+    from ...comm.job.topology import discover
 
     def own(**chosen: Any) -> argparse.Namespace:
         return argparse.Namespace(**vars(args) | chosen)
@@ -158,7 +159,7 @@ def place(args: argparse.Namespace, job: Job) -> tuple[argparse.Namespace, Topol
     if args.gpu is None:
         return own(threads=args.threads or max(1, topology.own.cores // local)), topology
     chosen = _gpus(args.gpu)
-    if job.rank >= job.size - servers.count(args):
+    if job.rank >= job.size - server_options.count(args):
         threads = args.threads or max(1, topology.own.cores // local)
         cpu = {"gpu": None, "precision": None, "no_graph": False, "decode": "host"}
         return own(threads=threads, **cpu), discover(job)
@@ -171,7 +172,7 @@ def place(args: argparse.Namespace, job: Job) -> tuple[argparse.Namespace, Topol
 
 def watch_links(args: argparse.Namespace, job: Job, topology: Topology) -> None:
     """Let a host that is gone, or a link to it, end the job."""
-    from ..comm import links
+    from ...comm.job import links
 
     if args.comm_timeout:
         links.watch(job, topology, args.interface)
@@ -184,8 +185,8 @@ def make_process_group(
     if job.size == 1:
         check_communication(args)
         return elastic.alone(args)
-    from ..parallel.config import ParallelConfig
-    from ..parallel.data_parallel import DataParallel
+    from ...parallel.config import ParallelConfig
+    from ...parallel.data_parallel import DataParallel
 
     config = ParallelConfig(
         args.aggregation,
@@ -195,18 +196,18 @@ def make_process_group(
         args.batches_of,
     )
     if rank_options.tunes_bucket(args):
-        from ..parallel.tuned import Tuned
+        from ...parallel.bucket_tuning import Tuned
 
         if roles is not None or args.comm_profile:
             other = "--servers" if roles is not None else "--comm_profile"
             raise UserError(f"--bucket_mb auto does not go with {other}: give it a number")
         return Tuned(job, topology, _comm_config(args), config)
     if roles is not None:
-        from ..parallel.served import Served
+        from ...parallel.servers.training import Served
 
         return Served(roles, topology, _comm_config(args), config)
     if args.comm_profile:
-        from ..parallel.profiled import Profiled
+        from ...parallel.profiled import Profiled
 
         report = comm_profile.writer(args.comm_profile)
         return Profiled(job, topology, _comm_config(args), config, report)
@@ -217,17 +218,17 @@ def neighbours(args: argparse.Namespace, job: Job, topology: Topology) -> Neighb
     """The ranks among whose GPUs records may be divided: all of the job's, if they are on one host
     and each has its own."""
     alone = topology.own.gpu is None or topology.shares_gpu or len(topology.hosts) > 1
-    if job.size == 1 or alone or servers.count(args) or args.cache != "device":
+    if job.size == 1 or alone or server_options.count(args) or args.cache != "device":
         return None
-    from ..comm.job import MpiJob
-    from ..comm.neighbours import HostRanks
+    from ...comm.gpu.neighbours import HostRanks
+    from ...comm.job.job import MpiJob
 
     return HostRanks(job) if isinstance(job, MpiJob) else None
 
 
 def _comm_config(args: argparse.Namespace) -> CommConfig:
     """The communicator that the options ask for."""
-    from ..comm.create import CommConfig
+    from ...comm.create import CommConfig
 
     return CommConfig(
         kind=args.comm,
@@ -241,7 +242,7 @@ def _comm_config(args: argparse.Namespace) -> CommConfig:
 
 def _gpus(wanted: str) -> list[str]:
     """The numbers of the GPUs that --gpu names. UserError where they are none, or not there."""
-    from ..backends.cuda.runtime.startup import import_cupy
+    from ...backends.cuda.runtime.startup import import_cupy
 
     chosen = options.names(wanted)
     if wanted != "all" and not (chosen and all(number.isdecimal() for number in chosen)):
@@ -257,7 +258,7 @@ def _gpus(wanted: str) -> list[str]:
 
 def identify(gpu: int) -> tuple[str, str]:
     """The UUID and the name of a GPU; this process is bound to the cores near it."""
-    from ..backends.cuda.runtime.startup import import_cupy
+    from ...backends.cuda.runtime.startup import import_cupy
 
     cupy = import_cupy()
     properties = cupy.cuda.runtime.getDeviceProperties(gpu)

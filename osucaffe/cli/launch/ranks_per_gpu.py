@@ -15,9 +15,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from ..errors import UserError
-from . import options, restarts, servers
-from .leaving import Ended
+from ...errors import UserError
+from .. import options
+from ..early_exit import Ended
+from . import restarts, server_options
 
 if TYPE_CHECKING:
     from . import mps
@@ -63,14 +64,14 @@ def add_argument(group: argparse._ArgumentGroup) -> None:
 
 def asked(args: argparse.Namespace) -> bool:
     """Whether this process is to start ranks by this option. UserError for what cannot be."""
-    from ..comm.job import launched_by
+    from ...comm.job.job import launched_by
 
     wanted = getattr(args, "ranks_per_gpu", None)
     if wanted is None or _TOLD in os.environ:
         return False
     if args.gpu is None:
         raise UserError(f"--ranks_per_gpu {wanted}: add --gpu, with a number or all")
-    if args.ranks or servers.count(args):
+    if args.ranks or server_options.count(args):
         other = "--ranks" if args.ranks else "--servers"
         raise UserError(f"--ranks_per_gpu {wanted} does not go with {other}: leave one of them out")
     if launched_by():
@@ -100,7 +101,7 @@ def tell() -> None:
 def run(args: argparse.Namespace, gpus: int, command: Command) -> int:
     """Start the ranks, after trials if they are asked for, under MPS if several share a GPU.
     Returns the exit code."""
-    from .. import log
+    from ... import log
     from . import mps
 
     wanted = 0 if args.ranks_per_gpu == AUTO else int(args.ranks_per_gpu)

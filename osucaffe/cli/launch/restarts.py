@@ -17,12 +17,12 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..errors import UserError
-from . import options
+from ...errors import UserError
+from .. import options
 
 if TYPE_CHECKING:
-    from ..comm.job import Job
-    from ..solvers.snapshot import Stamp
+    from ...comm.job.job import Job
+    from ...solvers.snapshots.snapshot import Stamp
 
 logger = logging.getLogger("osucaffe")
 _VARIABLE = "OSUCAFFE_RESTART"
@@ -65,7 +65,7 @@ def watch_over(attempts: Iterable[Attempt], most: int, prefix: str) -> int:
     """
     import json
 
-    from ..solvers import snapshot
+    from ...solvers.snapshots import snapshot
 
     before = snapshot.stamps(prefix)
     code, state = 0, ""
@@ -84,7 +84,7 @@ def watch_over(attempts: Iterable[Attempt], most: int, prefix: str) -> int:
 
 def _newest(prefix: str, before: frozenset[Stamp]) -> str:
     """The newest whole snapshot that was not there before; "" if there is none."""
-    from ..solvers import snapshot
+    from ...solvers.snapshots import snapshot
 
     found = snapshot.newest(prefix, but=before)
     return str(found.path) if found else ""
@@ -95,7 +95,7 @@ def run(command: Sequence[str], told: dict[str, str], stderr: Any = None) -> tup
     there. Returns its exit code, and whether this process was to stop it."""
     import subprocess
 
-    from ..parent import end_with_parent
+    from ...parent import end_with_parent
 
     parent, stopped = os.getpid(), False
     # A group of its own: of a terminal's signals it gets one, which is passed on.
@@ -152,6 +152,6 @@ def begin(args: argparse.Namespace, job: Job) -> None:
 
 def prefix_of(file: str) -> str:
     """Where the snapshots of a solver go."""
-    from ..proto import read_solver
+    from ...proto import read_solver
 
     return read_solver(Path(file)).snapshot_prefix

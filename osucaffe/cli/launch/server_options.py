@@ -6,13 +6,13 @@ import argparse
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from ..comm.channels import KINDS
-from . import options
+from ...comm.channels import KINDS
+from .. import options
 
 if TYPE_CHECKING:
-    from ..comm.job import Job
-    from ..comm.topology import Topology
-    from ..parallel.served import Roles
+    from ...comm.job.job import Job
+    from ...comm.job.topology import Topology
+    from ...parallel.servers.training import Roles
 
 
 def add_arguments(group: argparse._ArgumentGroup) -> None:
@@ -68,7 +68,7 @@ def count(args: argparse.Namespace) -> int:
 
 def check(args: argparse.Namespace) -> None:
     """UserError for a consistency that there is not."""
-    from ..parallel.shards import Consistency
+    from ...parallel.servers.shards import Consistency
 
     Consistency.parse(args.consistency)
 
@@ -77,13 +77,13 @@ def assign_roles(args: argparse.Namespace, job: Job, topology: Topology) -> Role
     """Which ranks serve, if any are to."""
     if not args.servers:
         return None
-    from ..comm.job import MpiJob
+    from ...comm.job.job import MpiJob
 
     if not isinstance(job, MpiJob):
         return None
-    from ..comm.channels.create import make_channel
-    from ..parallel.served import assign_roles
-    from ..parallel.shards import Consistency
+    from ...comm.channels.create import make_channel
+    from ...parallel.servers.shards import Consistency
+    from ...parallel.servers.training import assign_roles
 
     busy = args.channel_wait == "busy"
     channel = make_channel(job, topology, args.channel, args.interface, busy=busy)

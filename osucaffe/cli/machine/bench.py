@@ -17,9 +17,10 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from ..comm import namespaces
-from ..errors import UserError
-from . import options, ranks, servers
+from ...comm.job import namespaces
+from ...errors import UserError
+from .. import options
+from ..launch import ranks, server_options
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -68,7 +69,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="also measure plain gRPC in C++: the program that make grpc-peer builds",
     )
-    servers.add_waiting(add)
+    server_options.add_waiting(add)
     add("--part", choices=("pair", "servers"), help=argparse.SUPPRESS)
 
 
@@ -77,9 +78,9 @@ def run(args: argparse.Namespace) -> None:
     if args.part:
         _measure(args)
         return
-    from ..comm.channels import cpp_peer
-    from ..comm.channels.plain_grpc import import_grpc
-    from ..comm.channels.rpc_report import write
+    from ...comm.channels import cpp_peer
+    from ...comm.channels.plain_grpc import import_grpc
+    from ...comm.channels.rpc_report import write
 
     import_grpc()
     with contextlib.ExitStack() as stack:
@@ -124,12 +125,12 @@ def _start(
 
 def _measure(args: argparse.Namespace) -> None:
     """What each rank does."""
-    from ..comm.channels import measure
-    from ..comm.channels.create import make_channel
-    from ..comm.channels.meeting import own_address
-    from ..comm.channels.ucx import is_here
-    from ..comm.job import MpiJob, find_job
-    from ..comm.topology import discover
+    from ...comm.channels import measure
+    from ...comm.channels.create import make_channel
+    from ...comm.channels.ucx import is_here
+    from ...comm.job.job import MpiJob, find_job
+    from ...comm.job.meeting import own_address
+    from ...comm.job.topology import discover
 
     job = find_job()
     with job.together():

@@ -48,7 +48,7 @@ def run(args: argparse.Namespace) -> None:
     """Print the script."""
     from importlib import import_module
 
-    root = import_module(__package__ or "")._parser()
+    root = import_module("..", __package__)._parser()
     commands = list(_walk("", root))
     if args.shell == "fish":
         print("\n".join(_fish(commands)))

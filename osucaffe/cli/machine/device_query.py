@@ -14,10 +14,10 @@ import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from . import json_output
+from .. import json_output
 
 if TYPE_CHECKING:
-    from ..backends.cpu import Cpu
+    from ...backends.cpu import Cpu
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -41,8 +41,8 @@ def run(args: argparse.Namespace) -> None:
 
 def _show_job(args: argparse.Namespace) -> None:
     """Where the ranks are, and what joins them."""
-    from ..comm.job import cuda_aware, find_job, start_mpi
-    from . import ranks
+    from ...comm.job.job import cuda_aware, find_job, start_mpi
+    from ..launch import ranks
     from .gpus import describe_gpus, nccl_version
 
     job = find_job()
@@ -101,7 +101,7 @@ def _links() -> str:
 def _show_machine(args: argparse.Namespace) -> None:
     import numpy as np
 
-    from ..backends.cpu import Cpu
+    from ...backends.cpu import Cpu
     from .gpus import describe_gpus
 
     backend = Cpu()

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ..errors import UserError
+from ...errors import UserError
 
 
 def describe_gpus(wanted: str) -> dict[str, str]:
@@ -14,7 +14,7 @@ def describe_gpus(wanted: str) -> dict[str, str]:
 
     UserError where `wanted` names none that exist.
     """
-    from ..backends.cuda.runtime.startup import import_cupy
+    from ...backends.cuda.runtime.startup import import_cupy
 
     try:
         cupy = import_cupy()
@@ -62,7 +62,7 @@ def _driver(runtime: Any) -> str:
 
 
 def _cudnn() -> str:
-    from ..backends.cuda.libraries import cudnn
+    from ...backends.cuda.libraries import cudnn
 
     return cudnn.version()
 
@@ -84,7 +84,7 @@ def nccl_version() -> str:
 
 
 def _nccl() -> str:
-    from ..backends.cuda.runtime.startup import load_nccl
+    from ...backends.cuda.runtime.startup import load_nccl
 
     number = load_nccl().get_version()
     return f"{_dotted(number, 10000, 100)}.{number % 100}"

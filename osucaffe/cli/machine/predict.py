@@ -23,16 +23,17 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..errors import UserError
-from . import options, rank_options
+from ...errors import UserError
+from .. import options
+from ..launch import rank_options
 
 if TYPE_CHECKING:
-    from ..predict.cluster import Cluster
-    from ..predict.iteration import Prediction
-    from ..predict.sketch import Sketch
-    from ..predict.times import Seconds
-    from ..proto import caffe_pb2
-    from ..solvers.nets import Choice
+    from ...predict.cluster import Cluster
+    from ...predict.iteration import Prediction
+    from ...predict.sketch import Sketch
+    from ...predict.times import Seconds
+    from ...proto import caffe_pb2
+    from ...solvers.nets import Choice
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -88,14 +89,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """Predict, print a table, and write what is asked for."""
-    from ..comm.tuning import Selection
-    from ..parallel.config import ParallelConfig
-    from ..parallel.tuned import candidates, choose
-    from ..predict.cluster import read_cluster
-    from ..predict.iteration import DESIGNS, Simulation
-    from ..predict.served import SERVERS, ServedSimulation
-    from ..proto import read_net, read_solver
-    from ..solvers.nets import training_net
+    from ...comm.tuning.table import Selection
+    from ...parallel.bucket_tuning import candidates, choose
+    from ...parallel.config import ParallelConfig
+    from ...predict.cluster import read_cluster
+    from ...predict.iteration import DESIGNS, Simulation
+    from ...predict.served import SERVERS, ServedSimulation
+    from ...proto import read_net, read_solver
+    from ...solvers.nets import training_net
 
     cluster = read_cluster(args.cluster)
     ranks = parse_ranks(args.ranks)
@@ -177,7 +178,7 @@ class _Times:
     """The sketch of what one of several ranks trains, and how long its layers take."""
 
     def __init__(self, args: argparse.Namespace, choice: Choice, cluster: Cluster) -> None:
-        from ..predict.times import read_sizes
+        from ...predict.times import read_sizes
 
         self._args, self._choice, self._cluster = args, choice, cluster
         self._file: str | None = args.times
@@ -188,7 +189,7 @@ class _Times:
             self._sizes = read_sizes(self._file)
 
     def __call__(self, ranks: int) -> tuple[Sketch, Seconds]:
-        from ..predict.times import estimate_times, read_times
+        from ...predict.times import estimate_times, read_times
 
         sketch = self._sketch(ranks if self._args.scal == "strong" else 1)
         if self._file is not None:
@@ -196,8 +197,8 @@ class _Times:
         return sketch, estimate_times(sketch, self._cluster)
 
     def _param(self, divisor: int) -> caffe_pb2.NetParameter:
-        from ..parallel.batch import divide_batches, readers
-        from ..proto import caffe_pb2
+        from ...parallel.batch import divide_batches, readers
+        from ...proto import caffe_pb2
 
         param = caffe_pb2.NetParameter()
         param.CopyFrom(self._choice.param)
@@ -206,7 +207,7 @@ class _Times:
         return divide_batches(param, divisor) if divisor > 1 else param
 
     def _sketch(self, divisor: int) -> Sketch:
-        from ..predict.sketch import Sketch
+        from ...predict.sketch import Sketch
 
         choice, param = self._choice, self._param(divisor)
         return Sketch(param, level=choice.level, stages=choice.stages, sizes=self._sizes)
@@ -215,12 +216,12 @@ class _Times:
         """Measure the layers of one rank's net here; the file that they are written to."""
         import tempfile
 
-        from ..backends.cores import usable_cores
-        from ..backends.cpu import Cpu
-        from ..files import write_bytes
-        from ..net import Net
-        from ..predict.times import describe_times, sizes_of
-        from .time import measure
+        from ...backends.cores import usable_cores
+        from ...backends.cpu import Cpu
+        from ...files import write_bytes
+        from ...net import Net
+        from ...predict.times import describe_times, sizes_of
+        from ..score.time import measure
 
         sketch = self._sketch(1)
         share = max(1, usable_cores() // self._cluster.ranks_per_host)
@@ -253,8 +254,8 @@ def _row(each: Prediction) -> str:
 
 
 def _write(args: argparse.Namespace, cluster: Cluster, found: Sequence[Prediction]) -> None:
-    from ..files import write_bytes
-    from . import plots
+    from ...files import write_bytes
+    from .. import plots
     from .predict_picture import draw
 
     rows: list[dict[str, Any]] = [asdict(each) | {"efficiency": each.efficiency} for each in found]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ..predict.cluster import Cluster
-from ..predict.iteration import Prediction
-from . import plots
+from ...predict.cluster import Cluster
+from ...predict.iteration import Prediction
+from .. import plots
 
 WIDTHS = 7.0, 4.5, 2.8, 1.6
 """Of the lines, the fastest design's first: the next ones lie on it, and it shows beside them."""

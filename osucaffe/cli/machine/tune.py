@@ -16,14 +16,15 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ..errors import UserError
-from . import options, ranks
+from ...errors import UserError
+from .. import options
+from ..launch import ranks
 
 if TYPE_CHECKING:
-    from ..comm.communicator import Communicator
-    from ..comm.job import MpiJob
-    from ..comm.topology import Topology
-    from ..comm.tuning import Choice
+    from ...comm.communicator import Communicator
+    from ...comm.job.job import MpiJob
+    from ...comm.job.topology import Topology
+    from ...comm.tuning.table import Choice
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -60,9 +61,9 @@ def run(args: argparse.Namespace) -> None:
     """Measure, write, and say where."""
     from pathlib import Path
 
-    from ..comm import tune, tuning
-    from ..comm.job import MpiJob, find_job
-    from ..comm.topology import discover
+    from ...comm.job.job import MpiJob, find_job
+    from ...comm.job.topology import discover
+    from ...comm.tuning import measure, table
 
     ranks.launch(args)
     job = find_job()
@@ -70,7 +71,7 @@ def run(args: argparse.Namespace) -> None:
         ranks.check_size(args, job)
         if not isinstance(job, MpiJob) or job.size == 1:
             raise UserError("tune measures several ranks: add --ranks N, or start it with mpiexec")
-        sizes = [nbytes for nbytes in tune.SIZES if nbytes <= max(args.max_mb * 2**20, 4)]
+        sizes = [nbytes for nbytes in measure.SIZES if nbytes <= max(args.max_mb * 2**20, 4)]
 
         def report(line: str) -> None:
             if job.rank == 0:
@@ -80,23 +81,23 @@ def run(args: argparse.Namespace) -> None:
             _compare_designs(args, job, report)
             return
         if args.gpu is not None:
-            rows, level = _measure_gpus(args, job, sizes, report), tuning.GPU
+            rows, level = _measure_gpus(args, job, sizes, report), table.GPU
         else:
             topology = discover(job)
             level = "node" if len(topology.hosts) == 1 else "network"
-            rows = tune.measure(job, partial(_make, job, topology), sizes, report)
-        path = Path(args.out) if args.out else tuning.user_table()
+            rows = measure.measure(job, partial(_make, job, topology), sizes, report)
+        path = Path(args.out) if args.out else table.user_table()
         if job.rank == 0:
-            tune.merge(path, level, job.size, rows)
+            measure.merge(path, level, job.size, rows)
             print(f"wrote {path}: level {level}, {job.size} ranks")
 
 
 def _compare_designs(args: argparse.Namespace, job: MpiJob, report: Callable[[str], None]) -> None:
     """Train by each design, and say which to use."""
-    from ..backends.cpu import Cpu
-    from ..comm.topology import discover
-    from ..parallel import designs
-    from ..proto import read_solver
+    from ...backends.cpu import Cpu
+    from ...comm.job.topology import discover
+    from ...parallel import designs
+    from ...proto import read_solver
 
     if args.gpu is not None:
         raise UserError("tune --designs compares on CPUs so far: leave out --gpu")
@@ -112,8 +113,8 @@ def _compare_designs(args: argparse.Namespace, job: MpiJob, report: Callable[[st
 
 def _make(job: MpiJob, topology: Topology, choice: Choice) -> Communicator:
     """A communicator that uses an algorithm."""
-    from ..comm.create import Maker
-    from ..comm.tuning import Selection
+    from ...comm.create import Maker
+    from ...comm.tuning.table import Selection
 
     return Maker(job, topology, Selection(choice.algorithm, chunk=choice.chunk)).flat()
 
@@ -122,10 +123,10 @@ def _measure_gpus(
     args: argparse.Namespace, job: MpiJob, sizes: list[int], report: Callable[[str], None]
 ) -> dict[str, list[list[Any]]]:
     """The rows for the GPUs of this host."""
-    from ..backends.cuda.runtime.startup import import_cupy
-    from ..comm.ipc import Ipc
-    from ..comm.nccl import Nccl
-    from ..comm.tune import measure_gpus
+    from ...backends.cuda.runtime.startup import import_cupy
+    from ...comm.gpu.ipc import Ipc
+    from ...comm.gpu.nccl import Nccl
+    from ...comm.tuning.measure import measure_gpus
 
     args, topology = ranks.place(args, job)
     if len(topology.hosts) > 1 or topology.shares_gpu:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import argparse
 
-from . import json_output
+from .. import json_output
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -16,7 +16,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """Print it."""
-    from .. import __version__
+    from ... import __version__
 
     if not args.json:
         print(f"osucaffe {__version__}")

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import argparse
 
-from . import options
+from .. import options
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """Read, draw, write."""
-    from ..proto import read_net
+    from ...proto import read_net
     from .draw_rows import write_picture
 
     phases = ("TRAIN", "TEST") if args.phase == "ALL" else (args.phase,)

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..errors import UserError
-from ..files import write_bytes
-from ..graph.filter import filter_layers, net_state
-from ..proto import LayerParameter, NetParameter
-from ..pycaffe import draw
+from ...errors import UserError
+from ...files import write_bytes
+from ...graph.prototxt.filter import filter_layers, net_state
+from ...proto import LayerParameter, NetParameter
+from ...pycaffe import draw
 
 _LONGER = 1.5
 """A row may be so much longer than it should be, where that saves a short one."""

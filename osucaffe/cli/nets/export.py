@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import argparse
 
-from . import options
+from .. import options
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -23,12 +23,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """Build, load, write."""
-    from .. import log
-    from ..backends.cpu import Cpu
-    from ..export import OPSET, to_onnx
-    from ..files import write_bytes
-    from ..net import Net
-    from ..proto import read_net
+    from ... import log
+    from ...backends.cpu import Cpu
+    from ...export import OPSET, to_onnx
+    from ...files import write_bytes
+    from ...net import Net
+    from ...proto import read_net
 
     log.start()
     models = options.read_weights(args.weights)

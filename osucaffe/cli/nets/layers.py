@@ -15,7 +15,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """Print the list."""
-    from ..layer import layer_types, settings_of
+    from ...layer import layer_types, settings_of
 
     types = layer_types()
     width = max(map(len, types)) + 2

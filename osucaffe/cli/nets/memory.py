@@ -6,7 +6,7 @@ import logging
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ..net import Net
+    from ...net import Net
 
 logger = logging.getLogger("osucaffe")
 

@@ -11,9 +11,9 @@ import argparse
 from pathlib import Path
 from typing import NamedTuple
 
-from ..errors import UserError, nearest
+from ...errors import UserError, nearest
 
-FOLDER = Path(__file__).parents[1] / "models"
+FOLDER = Path(__file__).parents[2] / "models"
 """The folder of each model; README.md there has the tables that are printed."""
 
 
@@ -86,7 +86,7 @@ def find_model(name: str) -> Path:
 
 def copy_model(name: str, folder: Path) -> list[Path]:
     """Copy a model's files to a folder; texts that name their place name the new one."""
-    from ..files import read_bytes, write_bytes
+    from ...files import read_bytes, write_bytes
 
     files = [path for path in sorted(find_model(name).iterdir()) if _comes_along(path)]
     targets = [folder / path.name for path in files]
@@ -122,7 +122,7 @@ def _check(path: str) -> str:
     and for one that is cut short or damaged."""
     import hashlib
 
-    from ..files import unreadable
+    from ...files import unreadable
 
     try:
         size = Path(path).stat().st_size

@@ -16,8 +16,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ..errors import UserError, listed
-from . import options
+from ...errors import UserError, listed
+from .. import options
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -32,8 +32,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """Print the other form."""
-    from ..graph.filter import filter_layers, net_state
-    from ..proto import format_text, read_net
+    from ...graph.prototxt.filter import filter_layers, net_state
+    from ...proto import format_text, read_net
 
     is_python = Path(args.net).suffix == ".py"
     net = _run_script(args.net, args.object) if is_python else read_net(args.net)
@@ -45,8 +45,8 @@ def run(args: argparse.Namespace) -> None:
 
 def _run_script(path: str, name: str | None) -> Any:
     """The net that a Python file makes."""
-    from .. import pycaffe
-    from ..proto import NetParameter
+    from ... import pycaffe
+    from ...proto import NetParameter
 
     pycaffe.install()
     if not Path(path).is_file():
@@ -95,7 +95,7 @@ def _run(path: str, function: Callable[[], Any]) -> Any:
 
 def to_python(net: Any) -> str:
     """Python code that makes this net with NetSpec. UserError where a blob is made twice."""
-    from ..proto import title
+    from ...proto import title
 
     lines = [
         "import caffe",
@@ -149,7 +149,7 @@ def _place(name: str) -> str:
 
 def _settings(layer: Any) -> list[str]:
     """The keyword arguments for all fields of a layer: its type's own stand alone."""
-    from ..pycaffe.net_spec import own_field
+    from ...pycaffe.net_spec import own_field
 
     settings = []
     for field, value in layer.ListFields():

@@ -18,13 +18,13 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..errors import UserError, listed
-from . import options
+from ...errors import UserError, listed
+from .. import options
 from .models import FOLDER, copy_model, find_model, models, published
 
 if TYPE_CHECKING:
-    from ..data.photo_set import PhotoSet
-    from ..proto import AnyWeights, NetParameter
+    from ...data.sets.photo_set import PhotoSet
+    from ...proto import AnyWeights, NetParameter
     from .new_files import Start
 
 _NETS = ("train_val.prototxt", "deploy.prototxt")
@@ -55,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """Write the files, and say what to do next."""
-    from .. import log
+    from ... import log
 
     log.start()
     out = Path(args.out or args.what)
@@ -67,7 +67,7 @@ def run(args: argparse.Namespace) -> None:
     if not tuned and not args.data:
         _copy(args.what, out)
         return
-    from ..data.photo_set import open_photo_set
+    from ...data.sets.photo_set import open_photo_set
     from .new_files import write_files
 
     data = open_photo_set(args.data)
@@ -94,8 +94,8 @@ def _tell(out: Path, data: PhotoSet, command: str) -> None:
 
 def _afresh(name: str) -> Start:
     """A model that is to be trained from nothing."""
-    from ..graph.adapt import crop_of
-    from ..proto import read_net, read_solver
+    from ...graph.prototxt.adapt import crop_of
+    from ...proto import read_net, read_solver
     from .new_files import Start
 
     folder = find_model(name)
@@ -109,8 +109,8 @@ _SOLVER = "solver.prototxt"
 
 def _tuned(args: argparse.Namespace) -> Start:
     """The net of a file of weights."""
-    from ..graph.adapt import crop_of
-    from ..proto import read_net, read_solver, read_weights
+    from ...graph.prototxt.adapt import crop_of
+    from ...proto import read_net, read_solver, read_weights
     from .new_files import Start
 
     weights = read_weights(args.weights)
@@ -131,8 +131,8 @@ def _tuned(args: argparse.Namespace) -> Start:
 
 
 def _check(net: NetParameter, name: str) -> None:
-    from ..errors import naming
-    from ..graph.adapt import classifiers, for_prediction
+    from ...errors import naming
+    from ...graph.prototxt.adapt import classifiers, for_prediction
 
     with naming(name):
         classifiers(net)
@@ -165,8 +165,8 @@ def _find_net(args: argparse.Namespace, weights: AnyWeights) -> Path:
 def _fits(path: Path, weights: AnyWeights) -> bool:
     """Whether the file of a net that classifies has the layers of the weights, and no others that
     learn."""
-    from ..graph.adapt import classifiers
-    from ..proto import read_net
+    from ...graph.prototxt.adapt import classifiers
+    from ...proto import read_net
 
     net = read_net(path)
     try:
@@ -180,7 +180,7 @@ def _fits(path: Path, weights: AnyWeights) -> bool:
 
 def _lacking(net: NetParameter, weights: AnyWeights) -> list[str]:
     """The layers that learn, and have nothing in a file of weights."""
-    from ..graph.adapt import learned_layers
+    from ...graph.prototxt.adapt import learned_layers
 
     known = {layer.name for layer in weights.layer if layer.blobs}
     return [name for name in learned_layers(net) if name not in known]

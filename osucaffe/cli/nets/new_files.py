@@ -10,13 +10,13 @@ from pathlib import Path
 
 import numpy as np
 
-from ..backends.tensor import Shape
-from ..data.photo_set import LABELS, MEAN, PhotoSet, find_settings
-from ..data.preprocessing import Preprocessing, find_preprocessing
-from ..errors import UserError
-from ..files import read_bytes, write_bytes
-from ..graph import adapt
-from ..proto import (
+from ...backends.tensor import Shape
+from ...data.pictures.preprocessing import Preprocessing, find_preprocessing
+from ...data.sets.photo_set import LABELS, MEAN, PhotoSet, find_settings
+from ...errors import UserError
+from ...files import read_bytes, write_bytes
+from ...graph.prototxt import adapt
+from ...proto import (
     AnyWeights,
     NetParameter,
     SolverParameter,
@@ -103,8 +103,8 @@ def _renew(
     net: NetParameter, weights: tuple[str, AnyWeights], shape: Shape, taken: set[str]
 ) -> list[str]:
     """Let layers begin anew whose weights have other shapes in the file, and say so."""
-    from ..backends.cpu import Cpu
-    from ..graph.fits import misfits
+    from ...backends.cpu import Cpu
+    from ...graph.fits import misfits
 
     image, label = next(layer.top for layer in net.layer if not layer.bottom)
     entering = {image: shape, label: shape[:1]}

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import argparse
 
-from .verifying import verify_all
+from ..verify import verify_all
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -31,8 +31,8 @@ def run(args: argparse.Namespace) -> None:
 def _verify(file: str) -> None:
     from pathlib import Path
 
-    from ..proto import read_weights
-    from ..solvers import snapshot
+    from ...proto import read_weights
+    from ...solvers.snapshots import snapshot
 
     path = Path(file)
     if path.name.removesuffix(".h5").endswith(".solverstate"):
@@ -45,6 +45,6 @@ def _verify(file: str) -> None:
 
 
 def _checked(path: object) -> str:
-    from ..proto import stated_checksum
+    from ...proto import stated_checksum
 
     return "" if stated_checksum(str(path)) is not None else " as far as one can tell (no checksum)"

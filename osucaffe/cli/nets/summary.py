@@ -14,13 +14,13 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from . import json_output, options
-from .units import operations, size
+from .. import json_output, options
+from ..units import operations, size
 
 if TYPE_CHECKING:
-    from ..net import Net
-    from ..proto import NetParameter
-    from ..solvers.solver import Solver
+    from ...net import Net
+    from ...proto import NetParameter
+    from ...solvers.solver import Solver
 
 _READERS = ("Data", "ImageData", "WindowData", "AnnotatedData", "HDF5Data")
 _LAYER = re.compile(r"^\s*layers?\s*:?\s*\{", re.MULTILINE)
@@ -78,9 +78,9 @@ class Row:
 
 def run(args: argparse.Namespace) -> None:
     """Build the net and print the table."""
-    from ..backends.cpu import Cpu
-    from ..errors import UserError
-    from ..net import Net
+    from ...backends.cpu import Cpu
+    from ...errors import UserError
+    from ...net import Net
 
     args.model = args.model or args.named
     param = _read(args)
@@ -112,9 +112,9 @@ def run(args: argparse.Namespace) -> None:
 
 def _read(args: argparse.Namespace) -> NetParameter:
     """The net of a file, which a solver may name; with --shape, one that reads nothing."""
-    from ..files import read_bytes
-    from ..proto import read_net, read_solver
-    from ..solvers.nets import training_net
+    from ...files import read_bytes
+    from ...proto import read_net, read_solver
+    from ...solvers.nets import training_net
 
     if _LAYER.search(read_bytes(args.model).decode(errors="replace")):
         param = read_net(args.model)
@@ -145,7 +145,7 @@ def _read_nothing(layer: Any, shape: list[int]) -> None:
 def describe(net: Net) -> list[Row]:
     """A row for each layer, but for those that only hand a blob to several others. Parameters
     that layers share count where they are first."""
-    from ..graph.flops import by_layer, flops
+    from ...graph.flops import by_layer, flops
 
     count = len(net.layers)
     forward, backward = (

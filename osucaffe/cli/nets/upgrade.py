@@ -22,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """Read, upgrade, write."""
-    from .. import proto
+    from ... import proto
 
     if args.kind == "solver":
         message = proto.read_text(args.source, proto.caffe_pb2.SolverParameter)

@@ -19,9 +19,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ..errors import UserError
-from ..files import read_bytes, write_bytes
-from . import json_output, plots
+from ...errors import UserError
+from ...files import read_bytes, write_bytes
+from .. import json_output, plots
 
 Row = dict[str, float]
 

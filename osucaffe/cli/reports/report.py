@@ -16,11 +16,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from . import options
+from .. import options
 
 if TYPE_CHECKING:
-    from ..net import Net
-    from ..proto import SolverParameter
+    from ...net import Net
+    from ...proto import SolverParameter
 
 logger = logging.getLogger("osucaffe")
 
@@ -62,9 +62,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """Gather, and write the page."""
-    from .. import __version__, log
-    from ..files import write_bytes
-    from ..proto import format_text, read_solver
+    from ... import __version__, log
+    from ...files import write_bytes
+    from ...proto import format_text, read_solver
     from .report_page import code, page
 
     log.start()
@@ -86,10 +86,10 @@ def run(args: argparse.Namespace) -> None:
 
 def _curves(args: argparse.Namespace, file: Path) -> str:
     """The panels of the run's log; "" where there is none."""
-    from ..errors import UserError, reason
-    from ..files import read_file
+    from ...errors import UserError, reason
+    from ...files import read_file
     from .parse_log import all_series, parse
-    from .report_curves import panel
+    from .report_page import panel
 
     given = [Path(args.log)] if args.log else [file.parent, file.parent / "log"]
     paths = [path / "osucaffe.INFO" if path.is_dir() else path for path in given]
@@ -115,10 +115,10 @@ def _predictions(
     args: argparse.Namespace, file: Path, param: SolverParameter
 ) -> Iterator[tuple[str, str]]:
     """What the model says of the test records, in sections; none where there are no test nets."""
-    from ..proto import read_net
-    from ..solvers.nets import testing_nets
+    from ...proto import read_net
+    from ...solvers.nets import testing_nets
+    from ..score.predictions import class_names, predict, scored_blobs
     from .report_page import cards, results
-    from .report_predictions import class_names, predict, scored_blobs
 
     choices = testing_nets(param, str(file), read_net)
     weights = args.weights or _newest_model(param)
@@ -141,7 +141,7 @@ def _predictions(
 
 def _newest_model(param: SolverParameter) -> list[str]:
     """The best model that was kept, or else that of the newest snapshot."""
-    from ..solvers.snapshot import listed
+    from ...solvers.snapshots.snapshot import listed
 
     best = Path(f"{param.snapshot_prefix}_best.caffemodel")
     kept = [str(path) for path in (best, best.with_name(best.name + ".h5")) if path.is_file()]
@@ -151,10 +151,10 @@ def _newest_model(param: SolverParameter) -> list[str]:
 
 def _times(args: argparse.Namespace, file: Path, param: SolverParameter) -> str:
     """A table of the training net's layers, as `osucaffe time` measures them."""
-    from ..proto import read_net
-    from ..solvers.nets import training_net
+    from ...proto import read_net
+    from ...solvers.nets import training_net
+    from ..score.time import measure
     from .report_page import table
-    from .time import measure
 
     if not args.passes:
         return ""

@@ -27,16 +27,17 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from . import json_output, options, sharing
+from .. import json_output, options
+from . import sharding
 from .classify_picture import draw
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from ..comm.job import Job
-    from ..data.pipeline import Buffer
-    from ..net import Net
-    from ..proto.caffe_pb2 import NetParameter
+    from ...comm.job.job import Job
+    from ...data.ahead.pipeline import Buffer
+    from ...net import Net
+    from ...proto.caffe_pb2 import NetParameter
 
 _log = logging.getLogger("osucaffe")
 _WORTH = {"cpu": 16, "cuda": 64}
@@ -122,22 +123,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=_whole,
         help="the order of red, green and blue (0,1,2) in the channels (default: 2,1,0)",
     )
-    sharing.add_arguments(parser)
+    sharding.add_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> None:
     """Classify each image."""
-    with sharing.joined(args) as (args, job):
+    with sharding.joined(args) as (args, job):
         _classify(args, job)
 
 
 def _classify(args: argparse.Namespace, job: Job) -> None:
-    from ..backends.cores import usable_cores
-    from ..data.preprocessing import find_preprocessing
-    from ..errors import naming
-    from .classify_input import find_entry
-    from .image_files import ImageFiles
-    from .photo_input import find_files, read_names
+    from ...backends.cores import usable_cores
+    from ...data.pictures.preprocessing import find_preprocessing
+    from ...errors import naming
+    from ..data.photo_input import find_files, read_names
+    from .classify_input import ImageFiles, find_entry
 
     paths = list(find_files(args.images))
     models = options.read_weights([args.weights])
@@ -157,7 +157,7 @@ def _classify(args: argparse.Namespace, job: Job) -> None:
     shown: list[list[tuple[str, float]]] = []
     start = time.monotonic()
     with contextlib.closing(stream):
-        found = sharing.outputs(net, job, len(batches), lambda: None)
+        found = sharding.outputs(net, job, len(batches), lambda: None)
         for batch, (values, _) in zip(batches, found, strict=not job.rank):
             scores = values[: net.blobs[net.outputs[0]].data.count].reshape(rows, -1)
             scores = scores[: len(batch) * crops].reshape(len(batch), crops, -1).mean(axis=1)
@@ -192,10 +192,10 @@ def _make_net(
 ) -> Net:
     """The net, which asks for its batches. Where its batch size is less than what is worth a pass,
     and there are as many images, it gets that one, if its layers can have it."""
-    from ..data.config import DataConfig
-    from ..errors import UserError
-    from ..net import Net
-    from ..proto import read_net
+    from ...data.config import DataConfig
+    from ...errors import UserError
+    from ...net import Net
+    from ...proto import read_net
 
     param, backend = read_net(args.model), options.make_backend(args)
     config = DataConfig(inputs=following)
@@ -251,7 +251,7 @@ def _finish(
             ]
         )
     if args.picture:
-        from .photo_input import load_upright
+        from ..data.photo_input import load_upright
 
         draw(paths, [load_upright(path) for path in paths], shown, args.picture)
         json_output.tell(args, f"wrote {args.picture}")

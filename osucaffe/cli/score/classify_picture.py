@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from . import plots
+from .. import plots
 
 if TYPE_CHECKING:
     import numpy as np

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import UserError
-from ..files import read_file
-from ..layers.base import Layer
-from ..net import Net
+from ...errors import UserError
+from ...files import read_file
+from ...layers.base import Layer
+from ...net import Net
 
 
 class Results:
@@ -22,7 +22,7 @@ class Results:
     """
 
     def __init__(self, layer: Layer, blob: str, items: int, folder: str) -> None:
-        from ..data.make_annotated import read_label_map
+        from ...data.sets.make_annotated import read_label_map
 
         self._param: Any = layer.param.detection_output_param.save_output_param
         self._blob, self._items, self._folder = blob, items, Path(folder)

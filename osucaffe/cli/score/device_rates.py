@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..backends.backend import Backend
-from ..backends.primitives import Program
-from ..backends.tensor import Tensor
+from ...backends.backend import Backend
+from ...backends.primitives import Program
+from ...backends.tensor import Tensor
 
 MATRIX = {"cpu": 1024, "cuda": 8192}
 """Rows and columns of the matrices, by backend."""

@@ -14,12 +14,13 @@ import threading
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from . import options, sharing
+from .. import options
+from . import sharding
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from ..comm.job import Job
+    from ...comm.job.job import Job
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -46,26 +47,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     options.add_strict(parser)
     options.add_state(parser)
-    sharing.add_arguments(parser)
+    sharding.add_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> None:
     """Run the net and write its blobs."""
-    from ..errors import UserError
+    from ...errors import UserError
 
     if len(args.blobs) != len(args.databases):
         given = f"{len(args.blobs)} blobs and {len(args.databases)} databases"
         raise UserError(f"{given} are named: give one database for each blob")
     if args.device == "GPU" and args.gpu is None:
         args.gpu = (args.device_id or "0").removeprefix("DEVICE_ID=")
-    with sharing.joined(args) as (args, job):
+    with sharding.joined(args) as (args, job):
         _extract(args, job)
 
 
 def _extract(args: argparse.Namespace, job: Job) -> None:
-    from ..errors import UserError, naming
-    from ..net import Net
-    from ..proto import read_net
+    from ...errors import UserError, naming
+    from ...net import Net
+    from ...proto import read_net
 
     models = options.read_weights([args.weights])
     with naming(args.model):
@@ -84,7 +85,7 @@ def _extract(args: argparse.Namespace, job: Job) -> None:
             raise UserError(f'blob "{name}" is one number for a batch, not something for each item')
     options.compare_preprocessing(net, args.model, models)
     options.load_weights(net, models, args)
-    sharing.split(net, job)
+    sharding.split(net, job)
 
     def features(_: int) -> list[np.ndarray]:
         net.forward()
@@ -92,7 +93,7 @@ def _extract(args: argparse.Namespace, job: Job) -> None:
 
     writers = [_Writer(path) for path in args.databases if not job.rank]
     try:
-        for batch in sharing.in_turn(job, args.batches, features):
+        for batch in sharding.in_turn(job, args.batches, features):
             for writer, values in zip(writers, batch, strict=True):
                 writer.put(values)
         counts = [writer.finish() for writer in writers]
@@ -137,7 +138,7 @@ class _Writer:
             self._thread.join()
 
     def _write(self) -> None:
-        from ..data.database import write_database
+        from ...data.databases.database import write_database
 
         try:
             self.count = write_database(self.path, self._records())
@@ -150,7 +151,7 @@ class _Writer:
                 pass
 
     def _records(self) -> Iterator[tuple[bytes, bytes]]:
-        from ..proto import Datum
+        from ...proto import Datum
 
         index = 0
         while (batch := self._waiting.get()) is not None:

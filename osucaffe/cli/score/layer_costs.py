@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ..net import Net
-    from .rates import Rates
+    from ...net import Net
+    from .device_rates import Rates
 
 
 @dataclass
@@ -45,7 +45,7 @@ class Layer:
 
 def document(net: Net, layers: list[Layer], rates: Rates, whole: float) -> dict[str, Any]:
     """The results for scripts: milliseconds, operations and bytes."""
-    from .memory import memory_of
+    from ..nets.memory import memory_of
 
     return {
         "name": net.name,

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..data.photo_set import LABELS, read_labels
-from ..data.preprocessing import find_preprocessing
-from ..data.transform import centre
-from ..errors import UserError
+from ...data.pictures.preprocessing import find_preprocessing
+from ...data.pictures.transform import centre
+from ...data.sets.photo_set import LABELS, read_labels
+from ...errors import UserError
 
 if TYPE_CHECKING:
-    from ..net import Net
-    from ..proto import NetParameter
+    from ...net import Net
+    from ...proto import NetParameter
 
 _SCORED = ("SoftmaxWithLoss", "Accuracy")
 """The layers that tell which blobs are scores and labels, the better first."""

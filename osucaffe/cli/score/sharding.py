@@ -10,14 +10,15 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, TypeVar
 
-from ..errors import UserError
-from . import options, ranks
+from ...errors import UserError
+from .. import options
+from ..launch import ranks
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from ..comm.job import Job
-    from ..net import Net
+    from ...comm.job.job import Job
+    from ...net import Net
 
 T = TypeVar("T")
 _log = logging.getLogger("osucaffe")
@@ -44,8 +45,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def joined(args: argparse.Namespace) -> Iterator[tuple[argparse.Namespace, Job]]:
     """The options as they are for this rank, and the job, whose ranks end together. Becomes mpiexec
     first, if the options ask for ranks. The log is rank 0's."""
-    from .. import log
-    from ..comm.job import find_job
+    from ... import log
+    from ...comm.job.job import find_job
 
     ranks.launch(args, lambda: options.check_device(args))
     job = find_job()
@@ -61,7 +62,7 @@ def joined(args: argparse.Namespace) -> Iterator[tuple[argparse.Namespace, Job]]
 def split(net: Net, job: Job) -> None:
     """Let the layers that bring the net's data bring the batches of this rank's turns only.
     UserError where they cannot."""
-    from ..layers.feed import Feed
+    from ...layers.reading.feed import Feed
 
     if job.size == 1:
         return
@@ -91,7 +92,7 @@ def outputs(
     """For each batch all numbers of the net's outputs (loss: with the loss behind them), and what
     `more` reads of it. One rank alone lets them stay on the device for a while: while a GPU
     computes, the next is enqueued."""
-    from ..solvers.outputs import KeptOutputs
+    from ...solvers.outputs import KeptOutputs
 
     kept = KeptOutputs(net, loss=loss)
     waiting: list[T] = []

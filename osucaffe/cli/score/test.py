@@ -14,13 +14,14 @@ import logging
 import time
 from typing import TYPE_CHECKING, Any
 
-from ..errors import UserError, listed
-from . import json_output, options, sharing
+from ...errors import UserError, listed
+from .. import json_output, options
+from . import sharding
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from ..comm.job import Job
+    from ...comm.job.job import Job
 
     More = tuple[list[np.ndarray], list[Any]]
     """The detections of a batch, and what the files of results are made of."""
@@ -53,14 +54,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     json_output.add_json(parser)
     options.add_log(parser)
     options.add_state(parser)
-    sharing.add_arguments(parser)
+    sharding.add_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> None:
     """Run the net in its TEST phase and print the scores."""
     if not args.weights:
         raise UserError("--weights is missing: give the .caffemodel to score")
-    with sharing.joined(args) as (args, job):
+    with sharding.joined(args) as (args, job):
         _test(args, job)
 
 
@@ -70,11 +71,11 @@ def _test(args: argparse.Namespace, job: Job) -> None:
 
     import numpy as np
 
-    from ..net import Net
-    from ..proto import read_net
-    from ..solvers.detection import check_detection, detection_outputs
-    from ..solvers.report import name_outputs
-    from .results import gather
+    from ...net import Net
+    from ...proto import read_net
+    from ...solvers.detection import check_detection, detection_outputs
+    from ...solvers.report import name_outputs
+    from .detection_results import gather
 
     net = Net(
         read_net(args.model),
@@ -91,7 +92,7 @@ def _test(args: argparse.Namespace, job: Job) -> None:
     results = gather(net, args.results) if args.results else []
     options.compare_preprocessing(net, args.model, models)
     options.load_weights(net, models, args)
-    sharing.split(net, job)
+    sharding.split(net, job)
 
     def more() -> More:
         rows = [net.read(name)[0, 0] for name in detections]
@@ -99,7 +100,7 @@ def _test(args: argparse.Namespace, job: Job) -> None:
 
     _log.info("Running for %d iterations.", args.iterations)
     start, total, loss = time.perf_counter(), np.zeros(0), 0.0
-    scores = sharing.outputs(net, job, args.iterations, more, loss=True)
+    scores = sharding.outputs(net, job, args.iterations, more, loss=True)
     for batch, (numbers, (rows, found)) in enumerate(scores):
         values = numbers[:-1]
         total = values if batch == 0 else total + values
@@ -134,7 +135,7 @@ def _test(args: argparse.Namespace, job: Job) -> None:
 def _precision(name: str, rows: np.ndarray) -> dict[str, Any]:
     """Log the average precisions of each label by all definitions, and their means; and give them
     by definition."""
-    from ..solvers.detection import VERSIONS, average_precisions, mean_average_precision
+    from ...solvers.detection import VERSIONS, average_precisions, mean_average_precision
 
     found = {version: average_precisions(rows, version) for version in VERSIONS}
     for label in next(iter(found.values())):

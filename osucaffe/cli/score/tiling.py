@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..data.preprocessing import Preprocessing
-from ..errors import UserError
-from ..net import Net
-from ..proto import caffe_pb2
+from ...data.pictures.preprocessing import Preprocessing
+from ...errors import UserError
+from ...net import Net
+from ...proto import caffe_pb2
 
 _LOCAL = (
     *("Input", "Split", "ReLU", "PReLU", "ELU", "Sigmoid", "TanH", "Eltwise", "Concat", "Scale"),

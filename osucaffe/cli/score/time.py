@@ -26,13 +26,13 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from . import json_output, options
-from .costs import Cost, Layer, document
-from .units import operations
+from .. import json_output, options
+from ..units import operations
+from .layer_costs import Cost, Layer, document
 
 if TYPE_CHECKING:
-    from ..net import Net
-    from .rates import Rates
+    from ...net import Net
+    from .device_rates import Rates
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -68,17 +68,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """Build the net, run it, and print the times."""
-    from .. import log
+    from ... import log
 
     log.start(args.log_dir)
     models = options.read_weights(args.weights)
     backend = options.make_backend(args)
 
-    from ..graph.verify import SWITCH
-    from ..net import Net
-    from ..proto import read_net
-    from .memory import report_memory
-    from .rates import measure_rates
+    from ...graph.passes.verify import SWITCH
+    from ...net import Net
+    from ...proto import read_net
+    from ..nets.memory import report_memory
+    from .device_rates import measure_rates
 
     if args.verify:
         os.environ[SWITCH] = "1"
@@ -168,7 +168,7 @@ def measure_whole(net: Net, iterations: int) -> float:
 
 def _count(net: Net, layers: list[Layer]) -> None:
     """Add up the operations of each layer's calls, and the bytes of the tensors in them."""
-    from ..graph.flops import by_layer, flops
+    from ...graph.flops import by_layer, flops
 
     for direction, program in zip(("forward", "backward"), net.programs, strict=False):
         for layer, own in zip(layers, by_layer(program, len(layers)), strict=True):

@@ -22,10 +22,10 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from . import json_output, options
+from .. import json_output, options
 
 if TYPE_CHECKING:
-    from .enlarging import Enlarger
+    from .tiling import Enlarger
 
 _MODEL = "edsr_baseline"
 
@@ -63,13 +63,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """Enlarge the images, or score the net."""
-    from .. import log
+    from ... import log
     from . import upscale_files as files
     from .upscale_score import score
 
     log.start()
     if args.json and not args.score:
-        from ..errors import UserError
+        from ...errors import UserError
 
         raise UserError("--json prints the figures of --score: give both")
     jobs = files.find(args.input, args.output, pictures=args.score)
@@ -88,12 +88,12 @@ def run(args: argparse.Namespace) -> None:
 
 def _enlarger(args: argparse.Namespace) -> Enlarger:
     """The net with its weights."""
-    from ..data.preprocessing import find_preprocessing
-    from ..errors import UserError, naming
-    from ..net import Net
-    from ..proto import read_net
-    from .enlarging import Enlarger
-    from .models import find_model
+    from ...data.pictures.preprocessing import find_preprocessing
+    from ...errors import UserError, naming
+    from ...net import Net
+    from ...proto import read_net
+    from ..nets.models import find_model
+    from .tiling import Enlarger
 
     model = args.model or str(find_model(_MODEL) / "deploy.prototxt")
     models = options.read_weights([args.weights])

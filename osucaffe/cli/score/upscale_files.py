@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..data.bicubic import enlarge as interpolate
-from ..data.datum import decode_image
-from ..data.folder import orientation, turned
-from ..errors import UserError
-from ..files import read_bytes, replacing
-from .photo_input import find_files
+from ...data.databases.datum import decode_image
+from ...data.pictures.bicubic import enlarge as interpolate
+from ...data.sets.folder import orientation, turned
+from ...errors import UserError
+from ...files import read_bytes, replacing
+from ..data.photo_input import find_files
 
 if TYPE_CHECKING:
-    from .enlarging import Enlarger
+    from .tiling import Enlarger
 
 FORMATS = {".jpg": "JPEG", ".jpeg": "JPEG", ".png": "PNG", ".webp": "WEBP"}
 """What can be written, by the file's ending."""

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..data.bicubic import enlarge, shrink
-from ..data.quality import psnr, ssim
-from ..errors import UserError
-from . import json_output
+from ...data.pictures.bicubic import enlarge, shrink
+from ...data.sets.quality import psnr, ssim
+from ...errors import UserError
+from .. import json_output
 from .upscale_files import read
 
 if TYPE_CHECKING:
-    from .enlarging import Enlarger
+    from .tiling import Enlarger
 
 _LEAST = 11
 """Pixels to a side, without the border, that SSIM's window needs."""
@@ -83,7 +83,7 @@ def _draw(
     """Write the part of the four with most detail as one picture, the small one's pixels large."""
     from PIL import Image
 
-    from ..files import replacing
+    from ...files import replacing
 
     scale = original.shape[1] // small.shape[1]
     blocks = small.repeat(scale, axis=1).repeat(scale, axis=2)

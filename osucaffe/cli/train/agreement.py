@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .. import __version__
+from ... import __version__
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message
 
-    from ..comm.job import Job
-    from ..proto import SolverParameter
+    from ...comm.job.job import Job
+    from ...proto import SolverParameter
 
 _OWN = (
     *("solver", "weights", "snapshot", "tuning", "gpu", "threads", "readers", "cache", "decode"),
@@ -28,8 +28,8 @@ _LONGEST = 1 << 26
 
 def check_alike(args: argparse.Namespace, job: Job, param: SolverParameter) -> None:
     """UserError on every rank unless all were started alike; the ranks call it together."""
-    from ..comm.job import MpiJob
-    from ..parallel import agreement
+    from ...comm.job.job import MpiJob
+    from ...parallel import agreement
 
     if not isinstance(job, MpiJob) or job.size == 1:
         return
@@ -39,9 +39,9 @@ def check_alike(args: argparse.Namespace, job: Job, param: SolverParameter) -> N
 
 
 def _describe(args: argparse.Namespace, param: SolverParameter) -> dict[str, str]:
-    from ..parallel.agreement import describe_layers, describe_solver
-    from ..proto import read_net
-    from ..solvers.nets import testing_nets, training_net
+    from ...parallel.agreement import describe_layers, describe_solver
+    from ...proto import read_net
+    from ...solvers.nets import testing_nets, training_net
 
     parts = {"version of osucaffe": __version__}
     for name, value in sorted(vars(args).items()):
@@ -77,9 +77,9 @@ def _sources(message: Message) -> Iterator[str]:
 def _source(path: Path) -> str:
     """What tells data from other data, wherever they lie; nothing of those that cannot be read,
     which their layer will say."""
-    from ..data.database import Lmdb
-    from ..errors import UserError
-    from ..parallel.agreement import digest
+    from ...data.databases.database import Lmdb
+    from ...errors import UserError
+    from ...parallel.agreement import digest
 
     if not (path / "data.mdb").is_file():
         return _file(path)
@@ -92,7 +92,7 @@ def _source(path: Path) -> str:
 
 
 def _file(path: str | Path) -> str:
-    from ..parallel.agreement import digest
+    from ...parallel.agreement import digest
 
     path = Path(path)
     if not path.is_file():

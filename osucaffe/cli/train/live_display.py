@@ -11,11 +11,11 @@ from rich.live import Live as RichLive
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.text import Text
 
-from ..solvers.observer import Display, Observer, TestResult
+from ...solvers.observer import Display, Observer, TestResult
 
 if TYPE_CHECKING:
-    from ..log import StandardError
-    from ..solvers.solver import Solver
+    from ...log import StandardError
+    from ...solvers.solver import Solver
 
 
 class Live(Observer):

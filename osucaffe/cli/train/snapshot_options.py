@@ -11,12 +11,12 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..errors import UserError
-from . import options
+from ...errors import UserError
+from .. import options
 
 if TYPE_CHECKING:
-    from ..solvers.signals import Signals
-    from ..solvers.solver import Solver
+    from ...solvers.signals import Signals
+    from ...solvers.solver import Solver
 
 logger = logging.getLogger("osucaffe")
 
@@ -53,7 +53,7 @@ def check(args: argparse.Namespace) -> None:
 def watch(solver: Solver, args: argparse.Namespace, signals: Signals) -> None:
     """Begin to keep what the options ask for. UserError where no test has an output as --best
     names."""
-    from ..solvers.keeping import KeepBest, KeepNewest
+    from ...solvers.snapshots.retention import KeepBest, KeepNewest
 
     if args.best:
         best = KeepBest(solver, args.best, args.patience or 0)
@@ -65,7 +65,7 @@ def watch(solver: Solver, args: argparse.Namespace, signals: Signals) -> None:
 
 def tell_how_to_go_on(solver: Solver, signals: Signals) -> None:
     """Tell a run that a signal stopped, and that has a snapshot, the command that goes on."""
-    from ..solvers.snapshot import named
+    from ...solvers.snapshots.snapshot import named
 
     state = Path(named(solver.param, solver.iteration).state)
     if solver.stopped and signals.stopped_by and not solver.group.rank and state.exists():

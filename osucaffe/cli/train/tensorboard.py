@@ -17,11 +17,11 @@ from tensorboardX.proto.summary_pb2 import Summary
 from tensorboardX.record_writer import RecordWriter
 from tensorboardX.summary import make_histogram, scalar
 
-from ..errors import UserError
-from ..solvers.observer import Display, Observer, Output, TestResult
+from ...errors import UserError
+from ...solvers.observer import Display, Observer, Output, TestResult
 
 if TYPE_CHECKING:
-    from ..solvers.solver import Solver
+    from ...solvers.solver import Solver
     from .tensorboard_pictures import SamplePredictions
 
 logger = logging.getLogger("osucaffe")

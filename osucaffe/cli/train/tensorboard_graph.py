@@ -12,9 +12,9 @@ from tensorboardX.proto.tensor_shape_pb2 import TensorShapeProto
 from tensorboardX.proto.versions_pb2 import VersionDef
 
 if TYPE_CHECKING:
-    from ..blob import Blob
-    from ..layers.base import Layer
-    from ..net import Net
+    from ...blob import Blob
+    from ...layers.base import Layer
+    from ...net import Net
 
 _NOT_SHOWN = {"name", "type", "bottom", "top", "phase", "include", "exclude", "blobs"}
 """What the graph itself says of a layer, or what only chose it."""

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..errors import UserError
-from ..graph.adapt import for_prediction, image_blob
-from ..layers.feed import Stream
-from ..net import Net
-from ..proto import caffe_pb2
-from .contact_sheet import draw_contact_sheet
-from .report_predictions import Pictures, class_names, scored_blobs
+from ...errors import UserError
+from ...graph.prototxt.adapt import for_prediction, image_blob
+from ...layers.reading.feed import Stream
+from ...net import Net
+from ...proto import caffe_pb2
+from ..data.contact_sheet import draw_contact_sheet
+from ..score.predictions import Pictures, class_names, scored_blobs
 
 if TYPE_CHECKING:
-    from ..solvers.solver import Solver
+    from ...solvers.solver import Solver
 
 _SHOWN = 12
 

@@ -25,15 +25,17 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from . import comm_profile, elastic, keeping, options, ranks, ranks_per_gpu, restarts, servers
+from .. import options
+from ..launch import comm_profile, elastic, ranks, ranks_per_gpu, restarts, server_options
+from . import snapshot_options
 from .agreement import check_alike
 
 if TYPE_CHECKING:
-    from ..comm.job import Job
-    from ..proto import SolverParameter
-    from ..solvers.observer import Observer
-    from ..solvers.signals import Signals
-    from ..solvers.solver import Solver
+    from ...comm.job.job import Job
+    from ...proto import SolverParameter
+    from ...solvers.observer import Observer
+    from ...solvers.signals import Signals
+    from ...solvers.solver import Solver
 
 _EFFECTS = ("stop", "snapshot", "none")
 _DIVERGED = 3
@@ -82,7 +84,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--no_progress", action="store_true", help="show no live display on the terminal"
     )
-    keeping.add_arguments(parser)
+    snapshot_options.add_arguments(parser)
     options.add_loss_scale(parser)
     options.add_state(parser)
     options.add_device(parser, 'the number of the GPU; "0,1" or "all": a rank on each')
@@ -92,7 +94,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Train, alone or as one of the ranks of a job. Returns the exit code."""
-    from ..comm.job import find_job
+    from ...comm.job.job import find_job
 
     ranks.launch(args, lambda: _check(args))
     options.start_device(args)
@@ -109,13 +111,13 @@ def run(args: argparse.Namespace) -> int:
 
 def _check(args: argparse.Namespace) -> None:
     """Find what is wrong with options and files, as far as it can be told before ranks start."""
-    from ..proto import read_net, read_weights, refuse_unread
-    from ..solvers import snapshot
-    from ..solvers.nets import testing_nets, training_net
-    from ..solvers.policy import Policy
-    from ..solvers.rules import update_of
+    from ...proto import read_net, read_weights, refuse_unread
+    from ...solvers.nets import testing_nets, training_net
+    from ...solvers.snapshots import snapshot
+    from ...solvers.update.policy import Policy
+    from ...solvers.update.rules import update_of
 
-    keeping.check(args)
+    snapshot_options.check(args)
     elastic.check(args)
     options.check_device(args)
     ranks.check_communication(args)
@@ -134,9 +136,9 @@ def _check(args: argparse.Namespace) -> None:
 
 
 def _train(args: argparse.Namespace, job: Job) -> int:
-    from .. import log
+    from ... import log
 
-    keeping.check(args)
+    snapshot_options.check(args)
     first = job.rank == 0
     standard_error = log.start(args.log_dir if first else None)
     if not first:
@@ -150,14 +152,14 @@ def _train(args: argparse.Namespace, job: Job) -> int:
     ranks.watch_links(args, job, topology)
     args = comm_profile.prepare(args, job)
     backend = options.make_backend(args)
-    roles = servers.assign_roles(args, job, topology)
+    roles = server_options.assign_roles(args, job, topology)
     if roles is not None and roles.serves:
         roles.serve(backend)
         return 0
     sharers = sum(each.host == topology.own.host for each in topology.ranks)
-    from ..solvers.signals import Signals
-    from ..solvers.solver import Solver
-    from .summary import log_summary
+    from ...solvers.signals import Signals
+    from ...solvers.solver import Solver
+    from ..nets.summary import log_summary
 
     if first and args.gpu is None and param.HasField("solver_mode") and param.solver_mode:
         logging.getLogger("osucaffe").warning(
@@ -189,18 +191,18 @@ def _train(args: argparse.Namespace, job: Job) -> int:
             data_config=options.data_config(args, sharers, ranks.neighbours(args, job, topology)),
         )
         options.check_fed(solver.net, args.solver)
-        keeping.watch(solver, args, signals)
+        snapshot_options.watch(solver, args, signals)
         if first:
             log_summary(solver)
         if board:
             board.watch(solver)
         if args.trace:
-            from ..solvers.tracer import Tracer
+            from ...solvers.tracer import Tracer
 
             solver.tracer = Tracer(args.trace, backend, job.rank)
             stack.callback(solver.tracer.write)
         if sys.stderr.isatty() and first and not (args.no_progress or log.quiet):
-            from .live import Live
+            from .live_display import Live
 
             solver.observers.append(stack.enter_context(Live(solver, standard_error)))
         if 0 < param.max_iter <= solver.iteration:  # as a snapshot says
@@ -211,7 +213,7 @@ def _train(args: argparse.Namespace, job: Job) -> int:
             )
         else:
             solver.solve()
-            keeping.tell_how_to_go_on(solver, signals)
+            snapshot_options.tell_how_to_go_on(solver, signals)
         solver.close()
         return _exit_code(solver, signals)
 
@@ -230,7 +232,7 @@ def _exit_code(solver: Solver, signals: Signals) -> int:
 
 def _read(args: argparse.Namespace) -> SolverParameter:
     """The solver's settings, with what the command line changes."""
-    from ..proto import read_solver
+    from ...proto import read_solver
 
     param = read_solver(args.solver)
     if args.max_iter:

@@ -8,11 +8,12 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from . import options, rank_options, ranks, ranks_per_gpu
+from .. import options
+from ..launch import rank_options, ranks, ranks_per_gpu
 
 if TYPE_CHECKING:
-    from ..comm.job import Job
-    from ..proto import SolverParameter
+    from ...comm.job.job import Job
+    from ...proto import SolverParameter
 
 SECONDS = 1.5
 """Of training that are measured, when the net is built and warm."""
@@ -20,10 +21,10 @@ SECONDS = 1.5
 
 def run(args: argparse.Namespace, job: Job, param: SolverParameter) -> int:
     """Train for a moment, and let rank 0 write what all ranks train in a second."""
-    from .. import log
-    from ..parallel.batch import readers
-    from ..parallel.designs import quieten, seconds_of_iteration
-    from ..solvers.solver import Solver
+    from ... import log
+    from ...parallel.batch import readers
+    from ...parallel.designs import quieten, seconds_of_iteration
+    from ...solvers.solver import Solver
 
     log.start(None)
     log.quieten()

@@ -6,8 +6,8 @@ import ctypes
 from collections.abc import Sequence
 from typing import Any
 
-from ..backends.cuda.runtime.driver import check, cuda_driver
-from ..errors import UserError
+from ...backends.cuda.runtime.driver import check, cuda_driver
+from ...errors import UserError
 
 FLAG_BYTES = 8
 _WAIT, _WRITE = 4, 5

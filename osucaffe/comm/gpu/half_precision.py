@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from .communicator import Communicator
-from .host import HostMath, widen
+from ..communicator import Communicator
+from ..host import HostMath, widen
 from .kernels import kernel, launch_over
 from .on_stream import OnStream
 

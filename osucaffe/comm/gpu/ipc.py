@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from ..backends.cuda.runtime import device
-from ..errors import UserError
+from ...backends.cuda.runtime import device
+from ...errors import UserError
 from .kernels import kernel, launch
 from .on_stream import OnStream
 from .peers import Peers

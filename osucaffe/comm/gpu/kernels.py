@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ..backends.cuda.runtime import device
-from ..backends.cuda.runtime.compile import compiled
+from ...backends.cuda.runtime import device
+from ...backends.cuda.runtime.compile import compiled
 
 THREADS = 512
 """Of a block of `launch_over`."""

@@ -9,7 +9,7 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from ..backends.cuda.runtime.startup import load_nccl
+from ...backends.cuda.runtime.startup import load_nccl
 from .ipc import Ipc
 from .on_stream import OnStream
 

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..errors import UserError
+from ...errors import UserError
 from .peers import Peers
 
 if TYPE_CHECKING:
-    from .job import MpiJob
+    from ..job.job import MpiJob
 
 
 class HostRanks:

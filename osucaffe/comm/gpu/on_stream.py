@@ -5,8 +5,8 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import Any
 
-from ..trace import running
-from .communicator import Communicator, Handle, describe
+from ...trace import running
+from ..communicator import Communicator, Handle, describe
 
 PRIORITY = -5
 """Of the streams of communicators: the greatest that CUDA knows."""

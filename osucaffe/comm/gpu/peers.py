@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..errors import UserError
+from ...errors import UserError
 from .driver import allocation
 
 BLOCK = 2 << 20

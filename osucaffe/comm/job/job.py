@@ -16,10 +16,10 @@ import traceback
 from collections.abc import Iterator
 from typing import Any, NoReturn
 
-from .. import messages
-from ..backends.cores import usable_cores
-from ..errors import Fault, UserError
-from ..parent import end_with_parent
+from ... import messages
+from ...backends.cores import usable_cores
+from ...errors import Fault, UserError
+from ...parent import end_with_parent
 from .segments import unlink_segments
 from .watchdog import GRACE, Watchdog
 

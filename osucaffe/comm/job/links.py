@@ -15,7 +15,7 @@ import threading
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from ..errors import UserError, listed
+from ...errors import UserError, listed
 
 if TYPE_CHECKING:
     from .job import Job
@@ -32,7 +32,7 @@ _PATIENCE = 5.0
 def watch(job: Job, topology: Topology, interface: str | None = None) -> None:
     """Begin to watch; all ranks call it together. interface: what the connections go over (None:
     the first that is up). Hosts that cannot connect are not watched. UserError."""
-    from .channels.meeting import connect_all, own_address
+    from .meeting import connect_all, own_address
 
     leaders = [ranks[0].rank for ranks in topology.hosts]
     if len(leaders) == 1:

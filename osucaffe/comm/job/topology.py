@@ -7,7 +7,7 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..backends.cores import usable_cores
+from ...backends.cores import usable_cores
 from .job import Job
 
 

@@ -12,13 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import UserError
-from ..files import write_bytes
-from .algorithms import ALGORITHMS, OPERATIONS
-from .communicator import Communicator
-from .job import Job
-from .on_stream import OnStream
-from .tuning import NATIVE, Choice
+from ...errors import UserError
+from ...files import write_bytes
+from ..algorithms import ALGORITHMS, OPERATIONS
+from ..communicator import Communicator
+from ..gpu.on_stream import OnStream
+from ..job.job import Job
+from .table import NATIVE, Choice
 
 CHUNKS = (64 * 1024, 256 * 1024, 1024 * 1024)
 """Bytes tried for algorithms that work in chunks."""

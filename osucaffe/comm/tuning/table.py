@@ -14,8 +14,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..errors import UserError
-from .algorithms import ALGORITHMS, algorithms_for
+from ...errors import UserError
+from ..algorithms import ALGORITHMS, algorithms_for
 
 CHUNK = 256 * 1024
 """Bytes that a pipeline moves at a time, where no table says otherwise."""

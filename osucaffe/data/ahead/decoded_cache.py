@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ..backends.tensor import Shape
+from ...backends.tensor import Shape
 
 
 class Kept:

@@ -11,7 +11,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import Any, TypeVar
 
-from ..errors import UserError
+from ...errors import UserError
 
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from ..backends.tensor import Shape
-from ..trace import span
+from ...backends.tensor import Shape
+from ...trace import span
 
 Fill = Callable[[int, Sequence[np.ndarray]], None]
 Arrays = Sequence[tuple[Shape, str]]

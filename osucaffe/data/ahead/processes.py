@@ -24,7 +24,7 @@ import weakref
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..errors import UserError, reason
+from ...errors import UserError, reason
 from .pipeline import Arrays, Fill
 from .shared_ring import BAD_INPUT, ENDED, LOGGED, MADE, REPLY, SKIPPED, TASK, Ring
 
@@ -166,7 +166,7 @@ class _Running:
         given = self._given.fileno()
         # A signal at the death of the thread that starts it: so only where that is the last one.
         die = threading.current_thread() is threading.main_thread()
-        path = [*sys.path, str(Path(__file__).parents[2])]
+        path = [*sys.path, str(Path(__file__).parents[3])]
         what = [module, *map(str, (given, ring, tasks, replies, int(die)))]
         before = signal.pthread_sigmask(signal.SIG_BLOCK, _FOR_THE_TRAINER)
         try:

@@ -16,8 +16,8 @@ import traceback
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from ..errors import UserError, reason
-from ..parent import end_with_parent
+from ...errors import UserError, reason
+from ...parent import end_with_parent
 from .shared_ring import (
     BAD_INPUT,
     CRASHED,

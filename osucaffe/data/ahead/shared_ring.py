@@ -13,8 +13,8 @@ import struct
 
 import numpy as np
 
-from ..backends.tensor import Shape
-from ..errors import UserError
+from ...backends.tensor import Shape
+from ...errors import UserError
 from .pipeline import Arrays, Buffer
 
 TASK = struct.Struct("<IIIIIxxxxq")

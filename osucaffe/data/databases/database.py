@@ -16,8 +16,8 @@ from typing import Any
 import lmdb
 import numpy as np
 
-from ..errors import UserError
-from ..leftovers import remove_leftovers, temporary_beside
+from ...errors import UserError
+from ...files import remove_leftovers, temporary_beside
 from .leveldb_database import LevelDatabase, is_leveldb
 from .lmdb_file import LmdbFile, Places, Record
 from .lmdb_tree import COPY_AGAIN

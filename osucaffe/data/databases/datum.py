@@ -12,9 +12,9 @@ from typing import Literal, NamedTuple
 import numpy as np
 import simplejpeg
 
-from ..backends.tensor import Shape
-from ..errors import UserError
-from ..proto import caffe_pb2
+from ...backends.tensor import Shape
+from ...errors import UserError
+from ...proto import caffe_pb2
 
 # Tags of Datum's fields: field number * 8 + wire type (0 varint, 2 bytes).
 _CHANNELS, _HEIGHT, _WIDTH, _DATA, LABEL_TAG, _ENCODED = 0x08, 0x10, 0x18, 0x22, 0x28, 0x38

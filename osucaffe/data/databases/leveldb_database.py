@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from ..errors import UserError
+from ...errors import UserError
 from .lmdb_file import Record
 from .record_database import Database
 

@@ -16,7 +16,7 @@ from typing import BinaryIO, NamedTuple, NoReturn
 
 import numpy as np
 
-from ..errors import UserError
+from ...errors import UserError
 
 # A meta page: page header (below), then magic, version, address, map size, two tree descriptions of
 # 48 bytes (the first begins with the page size; the second ends with the number of entries and the

@@ -12,9 +12,9 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from ..backends.records import RecordCopier
-from ..backends.tensor import Shape
-from ..errors import UserError
+from ...backends.records import RecordCopier
+from ...backends.tensor import Shape
+from ...errors import UserError
 from .datum import LABEL_TAG, Datum
 from .lmdb_file import Places
 from .lmdb_tree import COPY_AGAIN

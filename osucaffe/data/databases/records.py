@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..errors import UserError
+from ...errors import UserError
 from .datum import Datum, parse_datum, pixels
 from .record_database import Database
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..backends.boxes import areas, overlaps
+from ...backends.boxes import areas, overlaps
 from .boxes import Annotations, coverage, cut, shared
 
 _HUE_CIRCLE = 180

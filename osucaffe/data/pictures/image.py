@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 
-from ..errors import UserError
-from ..files import read_file
-from .datum import decode_image
+from ...errors import UserError
+from ...files import read_file
+from ..databases.datum import decode_image
 
 _ONE = 1 << 11
 """The weight 1 in fixed point: OpenCV's, whose resizing Caffe's tools use."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..backends.tensor import Shape
+from ...backends.tensor import Shape
 
 _BEGIN, _END = b"\xff\xd8", b"\xff\xd9"
 _BASELINE, _SCAN, _JFIF, _ADOBE = 0xC0, 0xDA, 0xE0, 0xEE

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import numpy as np
 
-from ..errors import UserError
-from ..proto import AnyWeights, caffe_pb2, read_mean, reads_images, title
-from ..proto.text import decode
+from ...errors import UserError
+from ...proto import AnyWeights, caffe_pb2, read_mean, reads_images, title
+from ...proto.text import decode
 
 _Layer = caffe_pb2.LayerParameter | caffe_pb2.LayerWeights
 

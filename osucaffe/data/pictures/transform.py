@@ -7,11 +7,11 @@ from typing import Any, NoReturn, cast
 
 import numpy as np
 
-from ..backends.random import mix64
-from ..backends.records import Choice, Part, transform_record
-from ..backends.tensor import Shape
-from ..errors import UserError
-from ..proto import caffe_pb2, read_mean
+from ...backends.random import mix64
+from ...backends.records import Choice, Part, transform_record
+from ...backends.tensor import Shape
+from ...errors import UserError
+from ...proto import caffe_pb2, read_mean
 
 Fail = Callable[[str, str], NoReturn]
 

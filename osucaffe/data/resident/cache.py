@@ -11,12 +11,12 @@ from typing import Protocol
 
 import numpy as np
 
-from ..backends.backend import Backend
-from ..backends.rows_ahead import RowsAhead
-from ..backends.tensor import Tensor
-from .pipeline import Buffer, Fill, Pipeline
-from .places import Form, Places
-from .spread import Neighbours, SpreadPlaces
+from ...backends.backend import Backend
+from ...backends.rows_ahead import RowsAhead
+from ...backends.tensor import Tensor
+from ..ahead.pipeline import Buffer, Fill, Pipeline
+from .sharded import Neighbours, SpreadPlaces
+from .slots import Form, Places
 
 _log = logging.getLogger("osucaffe")
 

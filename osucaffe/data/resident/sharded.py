@@ -7,10 +7,10 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from ..backends.backend import Backend
-from ..backends.tensor import Step, Tensor
-from .places import SHARE_LEFT, Form, Places, consecutive
-from .room import log_refusal, log_stay
+from ...backends.backend import Backend
+from ...backends.tensor import Step, Tensor
+from .memory_limit import log_refusal, log_stay
+from .slots import SHARE_LEFT, Form, Places, consecutive
 
 
 class Neighbours(Protocol):

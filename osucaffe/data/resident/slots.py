@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from ..backends.backend import Backend
-from ..backends.tensor import Shape, Step, Tensor
-from ..errors import UserError
-from .room import log_refusal, log_stay
+from ...backends.backend import Backend
+from ...backends.tensor import Shape, Step, Tensor
+from ...errors import UserError
+from .memory_limit import log_refusal, log_stay
 
 Form = tuple[Shape, str]
 """The shape and the type of an array."""

@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..errors import UserError
-from ..files import read_file
-from .database import write_database
-from .datum import make_datum
+from ...errors import UserError
+from ...files import read_file
+from ..databases.database import write_database
+from ..databases.datum import make_datum
 
 _TRAIN = tuple(f"data_batch_{number}" for number in range(1, 6))
 _TEST = ("test_batch",)

@@ -10,14 +10,14 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 import simplejpeg
 
-from ..errors import UserError
-from ..proto import caffe_pb2
-from .ahead import BadRecords, map_ahead
-from .database import record_key, write_database
-from .datum import make_datum
-from .image import decode_content, read_content
-from .image_list import Entry, check_root
-from .transform import shape_text
+from ...errors import UserError
+from ...proto import caffe_pb2
+from ..ahead.parallel_map import BadRecords, map_ahead
+from ..databases.database import record_key, write_database
+from ..databases.datum import make_datum
+from ..pictures.image import decode_content, read_content
+from ..pictures.transform import shape_text
+from ..streams.image_list import Entry, check_root
 
 ENCODINGS = ("jpg", "jpeg", "png")
 _JPEG_QUALITY = 95  # OpenCV's, as Caffe's tool writes

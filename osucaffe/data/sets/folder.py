@@ -9,11 +9,11 @@ from pathlib import Path
 
 import numpy as np
 
-from ..errors import UserError
-from ..files import read_bytes
-from .datum import decode_image
-from .image import resize
-from .image_list import Entry
+from ...errors import UserError
+from ...files import read_bytes
+from ..databases.datum import decode_image
+from ..pictures.image import resize
+from ..streams.image_list import Entry
 
 FITS = ("crop", "squash")
 _ORIENTATION = 0x0112  # the tag of EXIF

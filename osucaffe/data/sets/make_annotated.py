@@ -12,12 +12,12 @@ from xml.etree import ElementTree
 
 import numpy as np
 
-from ..errors import UserError, listed, reason
-from ..files import read_file
-from ..proto import caffe_pb2, read_text, write_text
-from .ahead import map_ahead
-from .database import record_key, write_database
-from .image import decode_content, read_content
+from ...errors import UserError, listed, reason
+from ...files import read_file
+from ...proto import caffe_pb2, read_text, write_text
+from ..ahead.parallel_map import map_ahead
+from ..databases.database import record_key, write_database
+from ..pictures.image import decode_content, read_content
 
 VOC_CLASSES = (
     "aeroplane", "bicycle", "bird", "boat", "bottle", "bus", "car", "cat", "chair", "cow",

@@ -8,12 +8,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..backends.tensor import Shape
-from ..errors import UserError
-from .ahead import BadRecords, map_ahead
-from .record_database import Database
-from .records import read_record, record_name
-from .transform import shape_text
+from ...backends.tensor import Shape
+from ...errors import UserError
+from ..ahead.parallel_map import BadRecords, map_ahead
+from ..databases.record_database import Database
+from ..databases.records import read_record, record_name
+from ..pictures.transform import shape_text
 
 _BLOCK = 64
 

@@ -19,10 +19,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..errors import UserError
-from ..files import read_file
-from .database import record_key, write_database
-from .datum import make_datum
+from ...errors import UserError
+from ...files import read_file
+from ..databases.database import record_key, write_database
+from ..databases.datum import make_datum
 
 MIRRORS = (
     "https://ossci-datasets.s3.amazonaws.com/mnist/",

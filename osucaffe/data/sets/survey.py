@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 import numpy as np
 import simplejpeg
 
-from ..backends.tensor import Shape
-from .ahead import map_ahead
-from .annotated import is_annotated, parse_annotated
-from .datum import Datum, parse_datum, pixels
-from .record_database import Database
+from ...backends.tensor import Shape
+from ..ahead.parallel_map import map_ahead
+from ..databases.datum import Datum, parse_datum, pixels
+from ..databases.record_database import Database
+from ..streams.annotated import is_annotated, parse_annotated
 
 _BLOCK = 64
 

@@ -7,19 +7,19 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..backends.records import transform_record
-from ..backends.tensor import Shape
-from ..errors import UserError
-from ..proto import caffe_pb2
-from .ahead import BadRecords
-from .augment import Window, expand, sample, show
-from .boxes import Annotations, cut, mirror
-from .datum import Datum, pixels
+from ...backends.records import transform_record
+from ...backends.tensor import Shape
+from ...errors import UserError
+from ...proto import caffe_pb2
+from ..ahead.parallel_map import BadRecords
+from ..databases.datum import Datum, pixels
+from ..databases.record_database import Database
+from ..databases.records import record_name
+from ..pictures.augment import Window, expand, sample, show
+from ..pictures.boxes import Annotations, cut, mirror
+from ..pictures.resizing import Resizing
+from ..pictures.transform import Fail, Transform, record_draws, shape_text
 from .order import first_record, runs
-from .record_database import Database
-from .records import record_name
-from .resizing import Resizing
-from .transform import Fail, Transform, record_draws, shape_text
 
 ROOM = 2048
 """The most objects of an image."""

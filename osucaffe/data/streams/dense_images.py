@@ -7,15 +7,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..backends.random import mix64
-from ..backends.tensor import Shape
-from ..errors import UserError
-from ..files import read_lines
-from ..labels import Labels
-from .ahead import BadRecords
-from .image import read_image, resize
+from ...backends.random import mix64
+from ...backends.tensor import Shape
+from ...errors import UserError
+from ...files import read_lines
+from ...labels import Labels
+from ..ahead.parallel_map import BadRecords
+from ..pictures.image import read_image, resize
+from ..pictures.transform import Transform, random_corner, record_draws, shape_text
 from .order import first_record, permutation
-from .transform import Transform, random_corner, record_draws, shape_text
 
 
 class Pair(NamedTuple):

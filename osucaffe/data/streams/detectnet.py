@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from ..backends.tensor import Shape
-from .augment import tint
-from .resample import interpolate
+from ...backends.tensor import Shape
+from ..pictures.augment import tint
+from ..pictures.resample import interpolate
 
 COLUMNS = 16
 """Numbers in a row of DIGITS's lists of objects; the first row tells how many follow, and 16."""

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ..backends.tensor import Shape
-from ..errors import UserError, listed
-from ..files import read_file
-from ..labels import Labels
-from ..proto.hdf5 import reading_hdf5
-from ..proto.hdf5_tree import Dataset
+from ...backends.tensor import Shape
+from ...errors import UserError, listed
+from ...files import read_file
+from ...labels import Labels
+from ...proto.hdf5.file import reading_hdf5
+from ...proto.hdf5.tree import Dataset
 from .order import permutation
 
 _WHAT = "HDF5 file of data"

@@ -8,16 +8,16 @@ from typing import BinaryIO, NamedTuple
 
 import numpy as np
 
-from ..backends.records import RecordCopier
-from ..backends.tensor import Shape
-from ..errors import UserError
-from ..files import read_lines
-from ..labels import Labels
-from .ahead import BadRecords
-from .image import read_image
-from .kept import Kept
+from ...backends.records import RecordCopier
+from ...backends.tensor import Shape
+from ...errors import UserError
+from ...files import read_lines
+from ...labels import Labels
+from ..ahead.decoded_cache import Kept
+from ..ahead.parallel_map import BadRecords
+from ..pictures.image import read_image
+from ..pictures.transform import Transform, check_size, record_draws
 from .order import first_record, records_at
-from .transform import Transform, check_size, record_draws
 
 
 class Entry(NamedTuple):

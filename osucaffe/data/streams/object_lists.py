@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..errors import UserError
-from ..files import read_lines
+from ...errors import UserError
+from ...files import read_lines
 from .order import permutation
 
 

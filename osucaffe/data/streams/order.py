@@ -10,7 +10,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from ..backends.random import mix64
+from ...backends.random import mix64
 
 
 @lru_cache(maxsize=8)

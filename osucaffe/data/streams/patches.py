@@ -9,15 +9,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..backends.tensor import Shape
-from ..errors import UserError
-from .ahead import BadRecords
-from .bicubic import shrink
-from .datum import parse_datum, pixels
+from ...backends.tensor import Shape
+from ...errors import UserError
+from ..ahead.parallel_map import BadRecords
+from ..databases.datum import parse_datum, pixels
+from ..databases.record_database import Database
+from ..databases.records import read_record, record_name
+from ..pictures.bicubic import shrink
+from ..pictures.transform import Transform, record_draws
 from .order import runs
-from .record_database import Database
-from .records import read_record, record_name
-from .transform import Transform, record_draws
 
 
 class Place(NamedTuple):

@@ -8,19 +8,19 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from ..backends.records import Part, RecordCopier
-from ..backends.tensor import Shape
-from ..errors import UserError
-from ..labels import Labels
-from .ahead import BadRecords
-from .datum import Datum, parse_datum
-from .jpeg import plain_shape
-from .kept import Kept
+from ...backends.records import Part, RecordCopier
+from ...backends.tensor import Shape
+from ...errors import UserError
+from ...labels import Labels
+from ..ahead.decoded_cache import Kept
+from ..ahead.parallel_map import BadRecords
+from ..databases.datum import Datum, parse_datum
+from ..databases.raw_records import SMALL, BulkReader, PlainForm
+from ..databases.record_database import Database
+from ..databases.records import read_record, record_name
+from ..pictures.jpeg import plain_shape
+from ..pictures.transform import Transform, check_size, record_draws
 from .order import first_record, records_at, runs
-from .plain import SMALL, BulkReader, PlainForm
-from .record_database import Database
-from .records import read_record, record_name
-from .transform import Transform, check_size, record_draws
 
 Records = list[tuple[memoryview, memoryview]]
 Take = Callable[[memoryview, Part, int, np.ndarray], bool]

@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from ..backends.records import ImageDecoder, Part
-from ..backends.tensor import Shape
-from .ahead import BadRecords
-from .pipeline import Buffer, Pipeline, Threads, Workers
+from ...backends.records import ImageDecoder, Part
+from ...backends.tensor import Shape
+from ..ahead.parallel_map import BadRecords
+from ..ahead.pipeline import Buffer, Pipeline, Threads, Workers
 from .source import DatumSource
 
 _log = logging.getLogger("osucaffe")

@@ -11,14 +11,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..backends.tensor import Shape
-from ..errors import UserError
-from ..files import read_lines
-from ..labels import Labels
-from .ahead import BadRecords
-from .image import read_image, resize
+from ...backends.tensor import Shape
+from ...errors import UserError
+from ...files import read_lines
+from ...labels import Labels
+from ..ahead.parallel_map import BadRecords
+from ..pictures.image import read_image, resize
+from ..pictures.transform import Transform, record_draws, shape_text
 from .order import first_record, permutation
-from .transform import Transform, record_draws, shape_text
 
 NEAR = 3
 """Crops whose extent is so close to the net's get that: nothing is resized by a pixel or two."""

@@ -9,13 +9,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..backends.tensor import Shape
-from ..errors import UserError, listed
-from ..files import read_file, read_lines
-from ..labels import Labels
-from .datum import decode_image
-from .image import resize
-from .transform import Transform, record_draws
+from ...backends.tensor import Shape
+from ...errors import UserError, listed
+from ...files import read_file, read_lines
+from ...labels import Labels
+from ..databases.datum import decode_image
+from ..pictures.image import resize
+from ..pictures.transform import Transform, record_draws
 
 
 class Window(NamedTuple):

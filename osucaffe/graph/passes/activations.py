@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from ..backends.tensor import Call, Tensor
+from ...backends.tensor import Call, Tensor
 from .calls import Users, pairs, without
 
 _MAKERS = {"convolution", "inner_product"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..backends.tensor import Call, Tensor
+from ...backends.tensor import Call, Tensor
 from .calls import (
     Programs,
     Users,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from ..backends.tensor import Call, Tensor
+from ...backends.tensor import Call, Tensor
 
 Programs = list[list[Call]]
 """Forward, and the forms of backward."""

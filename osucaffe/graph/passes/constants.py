@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable
 
-from ..backends.backend import Backend
-from ..backends.primitives import Program
-from ..backends.tensor import Call, Step, Tensor
+from ...backends.backend import Backend
+from ...backends.primitives import Program
+from ...backends.tensor import Call, Step, Tensor
 from .calls import key
 
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..backends.primitives import Program
-from ..backends.tensor import Call, Tensor
+from ...backends.primitives import Program
+from ...backends.tensor import Call, Tensor
 from .calls import Users, give, key, reads, without, writes
 from .constants import Constants
 

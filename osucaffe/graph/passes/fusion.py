@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 
-from ..backends.tensor import Call, Tensor
+from ...backends.tensor import Call, Tensor
 from .batch_norm import fuse_batch_norm
 from .calls import Programs
 

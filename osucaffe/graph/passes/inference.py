@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 
-from ..backends.primitives import Program
-from ..backends.tensor import Call, Tensor
+from ...backends.primitives import Program
+from ...backends.tensor import Call, Tensor
 from .calls import (
     Users,
     give,

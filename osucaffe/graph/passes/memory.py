@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from ..backends.backend import Backend
-from ..backends.tensor import Call, Tensor
+from ...backends.backend import Backend
+from ...backends.tensor import Call, Tensor
 
 ALIGNMENT = 256
 """Tensors begin at multiples of this many bytes, as cuBLAS wants it of its scratch memory."""

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Collection, Iterator
 from itertools import pairwise
 
-from ..backends.tensor import Call, Tensor
+from ...backends.tensor import Call, Tensor
 from .memory import lives
 
 FORKS = 8

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
-from ..backends.tensor import Call
+from ...backends.tensor import Call
 
 log = logging.getLogger("osucaffe")
 

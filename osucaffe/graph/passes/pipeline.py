@@ -10,17 +10,17 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ..backends.backend import Backend
-from ..backends.tensor import Call, Step, Tensor
-from ..blob import Blob
+from ...backends.backend import Backend
+from ...backends.tensor import Call, Step, Tensor
+from ...blob import Blob
+from ..assembly import Assembly
+from ..recording import record_backward, record_forward
 from . import activations, fusion, inference, verify
-from .assembly import Assembly
 from .calls import Programs, timelines
 from .constants import Constants
 from .memory import MemoryPlan, plan_memory
 from .overlap import overlap_calls
 from .overwritten import warn_of_overwriters
-from .recording import record_backward, record_forward
 from .verify import Verifier
 
 

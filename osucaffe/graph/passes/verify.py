@@ -15,11 +15,11 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from ..backends.tensor import Call, Tensor
+from ...backends.tensor import Call, Tensor
 from .calls import Programs, is_plain_sum, key, timelines
 
 if TYPE_CHECKING:
-    from .passes import Build
+    from .pipeline import Build
 
 SWITCH = "OSUCAFFE_VERIFY"
 """The environment variable that has every net verified when it is built: "1"."""

@@ -8,8 +8,8 @@ import re
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
-from ..errors import UserError
-from ..proto import TEST, TRAIN, caffe_pb2
+from ...errors import UserError
+from ...proto import TEST, TRAIN, caffe_pb2
 from .filter import filter_layers, net_state
 
 _LOSSES = ("SoftmaxWithLoss", "HingeLoss", "MultinomialLogisticLoss", "InfogainLoss")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ..errors import UserError
-from ..proto import caffe_pb2, title
+from ...errors import UserError
+from ...proto import caffe_pb2, title
 
 
 def net_state(

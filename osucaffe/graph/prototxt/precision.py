@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from ..proto import NetParameter
+from ...proto import NetParameter
 
 log = logging.getLogger("osucaffe")
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from collections import Counter
 
-from ..errors import UserError, listed
-from ..proto import caffe_pb2, title
+from ...errors import UserError, listed
+from ...proto import caffe_pb2, title
 
 _Top = tuple[int, int]  # (layer, index of its top)
 

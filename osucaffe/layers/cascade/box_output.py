@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from ..backends.tensor import Shape
-from . import anchors
-from .base import Arrays, register
+from ...backends.tensor import Shape
+from .. import anchors
+from ..base import Arrays, register
 from .fields import FieldCodes
 from .host_rows import HostRows
 

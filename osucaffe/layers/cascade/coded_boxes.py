@@ -11,9 +11,9 @@ import logging
 
 import numpy as np
 
-from ..backends.tensor import Shape
-from . import anchors
-from .base import Arrays, register
+from ...backends.tensor import Shape
+from .. import anchors
+from ..base import Arrays, register
 from .host_rows import HostRows
 
 _log = logging.getLogger("osucaffe")

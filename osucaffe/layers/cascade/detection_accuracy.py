@@ -1,7 +1,8 @@
 """Owns how well the proposal networks of MS-CNN and Cascade R-CNN do, cell by cell.
 
 The host computes what zhaoweicai/mscnn's detection_accuracy_layer.cpp (on the host there, too) and
-zhaoweicai/cascade-rcnn's detection_group_accuracy_layer.cpp do, of truth as field_losses.py has it.
+zhaoweicai/cascade-rcnn's detection_group_accuracy_layer.cpp do, of truth as proposal_losses.py has
+it.
 """
 
 from __future__ import annotations
@@ -10,13 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from ..backends.primitives import Program
-from ..backends.tensor import Shape
-from ..blob import Blob
-from . import anchors
-from .base import Layer, register
+from ...backends.primitives import Program
+from ...backends.tensor import Shape
+from ...blob import Blob
+from .. import anchors
+from ..base import Layer, register
+from ..core.softmax import read_ignored
 from .fields import FieldCodes, check_fields, check_maps
-from .softmax import read_ignored
 
 
 class FieldAccuracy(Layer):

@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..data.object_crops import Placed, whole
-from . import anchors
+from ...data.pictures.object_crops import Placed, whole
+from .. import anchors
 
 
 class Rules(NamedTuple):

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from ..backends.tensor import Shape
-from .base import Layer
+from ...backends.tensor import Shape
+from ..base import Layer
 
 
 def read_regression(layer: Layer) -> tuple[np.ndarray, np.ndarray]:

@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from ..backends.primitives import Program
-from ..backends.tensor import Shape
-from ..blob import Blob
-from .base import Arrays, Layer, Reshaped
+from ...backends.primitives import Program
+from ...backends.tensor import Shape
+from ...blob import Blob
+from ..base import Arrays, Layer, Reshaped
 from .fields import read_regression
 
 

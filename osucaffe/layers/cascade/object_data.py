@@ -12,15 +12,15 @@ from typing import Any
 
 import numpy as np
 
-from ..backends.tensor import Shape
-from ..data.datum import decode_image
-from ..data.object_crops import Picture, whole
-from ..data.object_lists import Listed, order_of, read_object_list
-from ..data.pipeline import Buffer, allocate
-from ..errors import UserError
-from ..files import read_file
-from .base import Arrays, Count, Reshaped, register
-from .feed import Feed
+from ...backends.tensor import Shape
+from ...data.ahead.pipeline import Buffer, allocate
+from ...data.databases.datum import decode_image
+from ...data.pictures.object_crops import Picture, whole
+from ...data.streams.object_lists import Listed, order_of, read_object_list
+from ...errors import UserError
+from ...files import read_file
+from ..base import Arrays, Count, Reshaped, register
+from ..reading.feed import Feed
 
 
 class ObjectData(Feed):

@@ -10,9 +10,9 @@ import math
 
 import numpy as np
 
-from ..backends.tensor import Shape
-from . import anchors
-from .base import Arrays, register
+from ...backends.tensor import Shape
+from .. import anchors
+from ..base import Arrays, register
 from .host_rows import HostRows
 
 

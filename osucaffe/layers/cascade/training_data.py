@@ -1,4 +1,8 @@
-"""Owns DetectionData, which Cascade R-CNN learns from (its detection_data_layer.cpp)."""
+"""Owns ImageGtData and DetectionData: images cut about objects, and maps of these objects.
+
+MS-CNN learns from the first (zhaoweicai/mscnn's image_gt_data_layer.cpp), Cascade R-CNN from the
+second (its detection_data_layer.cpp).
+"""
 
 from __future__ import annotations
 
@@ -6,11 +10,146 @@ import math
 
 import numpy as np
 
-from ..backends.tensor import Shape
-from ..data.object_crops import Picture, whole
-from .base import register
-from .field_maps import Rules
-from .training_data import TrainingData
+from ...backends.tensor import Shape
+from ...data.pictures.augment import distort
+from ...data.pictures.object_crops import Picture, choose_centre, place, whole, zoomed
+from ..base import Arrays, register
+from .field_maps import Rules, field_maps
+from .object_data import ObjectData, join_objects
+
+
+class TrainingData(ObjectData):
+    """Images of one size, maps of fields (`field_maps.py`) and, if asked for, rows of objects."""
+
+    rules: Rules
+    columns = 8
+    nothing: tuple[int, ...] = (-1,) * 8
+    scale = 1.0
+
+    def setup(self, bottom: list[Shape]) -> list[Shape]:
+        shapes = super().setup(bottom)
+        self.reshapes = self.setting.output_gt_boxes or not self.fixed()
+        return shapes
+
+    def fixed(self) -> bool:
+        """Whether all images have one size."""
+        raise NotImplementedError
+
+    def extents(self, picture: Picture, ratio: float) -> tuple[int, int]:
+        """Height and width of a batch that begins with this picture."""
+        raise NotImplementedError
+
+    def resized(self, picture: Picture, ratio: float) -> Picture:
+        raise NotImplementedError
+
+    def zoom(self, box: np.ndarray | None, generator: np.random.Generator) -> np.ndarray:
+        """By how much width and height are to grow about an object."""
+        raise NotImplementedError
+
+    def read_fields(self, strides: list[int]) -> list[tuple[int, int, int]]:
+        param = self.setting
+        if not len(strides) == len(param.field_w) == len(param.field_h):
+            self.fail(f"{self.name_of}.field_w", "must be as many as field_h, and as the strides")
+        return list(zip(param.field_w, param.field_h, strides, strict=True))
+
+    def ratio(self, position: int) -> float:
+        """What the sizes of a batch are multiplied by."""
+        return 1.0
+
+    def make(self, position: int) -> Arrays:
+        param, ratio = self.setting, self.ratio(position)
+        extents, images, maps, objects = None, list[np.ndarray](), [], []
+        for i in range(param.batch_size):
+            picture, generator = self.picture(position + i)
+            picture = self.resized(self.varied(picture, generator), ratio)
+            extents = extents or self.extents(picture, ratio)
+            chosen, centre = choose_centre(picture, extents, generator)
+            box = None if chosen is None else picture.objects[chosen, 3:]
+            picture, centre = zoomed(picture, centre, self.zoom(box, generator))
+            placed = place(picture, centre, extents, generator)
+            self._ignore(placed.picture.objects, extents)
+            x, y, width, height = placed.inside
+            image = np.zeros((placed.part.shape[2], *extents), np.float32)
+            image[:, y : y + height, x : x + width] = self.pixels(placed.part, self.scale)
+            images.append(image)
+            maps.append(field_maps(placed, extents, self.rules))
+            objects.append(placed.picture.objects)
+        arrays = [np.stack(images), *(np.stack(each) for each in zip(*maps, strict=True))]
+        if param.output_gt_boxes:
+            arrays.append(join_objects(objects, self.columns, self.nothing))
+        return arrays
+
+    def varied(self, picture: Picture, generator: np.random.Generator) -> Picture:
+        """Of other colours, and perhaps mirrored."""
+        param = self.setting
+        if "distort_param" in param.DESCRIPTOR.fields_by_name and param.HasField("distort_param"):
+            picture = picture._replace(image=distort(picture.image, param.distort_param, generator))
+        if self.param.transform_param.mirror and generator.integers(2):
+            picture = picture.mirrored()
+        return picture
+
+    def _ignore(self, objects: np.ndarray, extents: tuple[int, int]) -> None:
+        """Mark those that are too small, or whose middle is not in the image."""
+        middles = (objects[:, 3:5] + objects[:, 5:]) / 2
+        away = (middles < 0).any(axis=1) | (middles >= extents[::-1]).any(axis=1)
+        sizes = objects[:, 5:] - objects[:, 3:5] + 1
+        least = [self.setting.min_gt_width, self.setting.min_gt_height]
+        objects[away | (sizes < least).any(axis=1), 1] = 1
+
+
+@register("ImageGtData")
+class ImageGtData(TrainingData):
+    """Images of a list, cut about an object, and maps of what fields match (MS-CNN)."""
+
+    messages = ("image_gt_data_param", "transform_param")
+    difficult = False
+    columns = 7
+    nothing = (0, 1, 1, 2, 2, 1, 1)
+
+    def setup(self, bottom: list[Shape]) -> list[Shape]:
+        param = self.param.image_gt_data_param
+        self.setting, self.name_of = param, "image_gt_data_param"
+        self.shuffle = "random" if param.shuffle else ""
+        self.repeats, self.scale = max(1, param.fg_img_multiple), param.scale
+        fields = self.read_fields(list(param.downsample_rate))
+        self.rules = Rules(fields, edges=True, foreground=param.fg_threshold)
+        return super().setup(bottom)
+
+    def fixed(self) -> bool:
+        return bool(self.setting.resize_width or self.setting.crop_width)
+
+    def extents(self, picture: Picture, ratio: float) -> tuple[int, int]:
+        param, (height, width) = self.setting, picture.image.shape[:2]
+        return (param.crop_height or height, param.crop_width or width)
+
+    def resized(self, picture: Picture, ratio: float) -> Picture:
+        param = self.setting
+        if not (param.resize_width and param.resize_height):
+            return picture
+        return picture.resized(param.resize_height, param.resize_width)
+
+    def zoom(self, box: np.ndarray | None, generator: np.random.Generator) -> np.ndarray:
+        """By half octaves between the scales, from the object's own on."""
+        param, scale = self.setting, np.ones(2)
+        multiple = param.do_multiple_scale and param.min_scale and param.max_scale
+        if box is None or not multiple or not generator.integers(2):
+            return scale
+        steps = np.arange(whole(2 * math.log2(param.max_scale / param.min_scale) + 1)) / 2
+        width, height = np.maximum(box[2:] - box[:2], 1e-3)
+        areas = (param.min_scale * 2.0**steps) ** 2
+        near = np.minimum(areas, width * height) / np.maximum(areas, width * height)
+        scale *= 2.0 ** (generator.choice(steps) - steps[near.argmax()])
+        turned = param.HasField("min_whaspect") and param.HasField("max_whaspect")
+        if turned and generator.integers(2):
+            count = max(1, whole((param.max_whaspect - param.min_whaspect) / 0.05))
+            aspect = generator.integers(count) * 0.05 + param.min_whaspect
+            growth = aspect / (width / height)
+            axis = int(generator.integers(2))
+            factor = (growth, 1 / growth)[axis]
+            target = (width, height)[axis] * scale[axis] * factor
+            if param.min_scale * 0.8 <= target <= param.max_scale * 1.2:
+                scale[axis] *= factor
+        return scale
 
 
 @register("DetectionData")

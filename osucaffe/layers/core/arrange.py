@@ -6,10 +6,10 @@ import itertools
 import math
 from typing import Any
 
-from ..backends.primitives import Program
-from ..backends.tensor import Shape
-from ..blob import Blob
-from .base import Layer, register
+from ...backends.primitives import Program
+from ...backends.tensor import Shape
+from ...blob import Blob
+from ..base import Layer, register
 
 
 @register("Split")

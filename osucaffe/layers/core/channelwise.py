@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..backends.formula import PRELU
-from ..backends.primitives import Program
-from ..backends.tensor import Shape, Tensor
-from ..blob import Blob
-from .base import Layer, register
+from ...backends.formula import PRELU
+from ...backends.primitives import Program
+from ...backends.tensor import Shape, Tensor
+from ...blob import Blob
+from ..base import Layer, register
 
 
 class Spread(Layer):

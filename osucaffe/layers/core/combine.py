@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from string import ascii_lowercase
 
-from ..backends.primitives import Program
-from ..backends.tensor import Shape
-from ..blob import Blob
-from .base import Layer, register
+from ...backends.primitives import Program
+from ...backends.tensor import Shape
+from ...blob import Blob
+from ..base import Layer, register
 
 
 @register("Eltwise")

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 
-from ..backends.primitives import Program
-from ..backends.tensor import Shape, Tensor
-from ..blob import Blob
-from ..data.pipeline import Buffer, allocate
-from ..errors import UserError
-from ..proto import BlobProto, blob_to_array
-from ..proto.storage import read_message
-from .base import register
+from ...backends.primitives import Program
+from ...backends.tensor import Shape, Tensor
+from ...blob import Blob
+from ...data.ahead.pipeline import Buffer, allocate
+from ...errors import UserError
+from ...proto import BlobProto, blob_to_array
+from ...proto.storage import read_message
+from ..base import register
 from .losses import Loss
 from .softmax import check_labels, pre_fixed, read_ignored, read_normalization
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 
-from ..backends.primitives import Program
-from ..backends.tensor import Shape
-from ..blob import Blob
-from .base import Layer, register
+from ...backends.primitives import Program
+from ...backends.tensor import Shape
+from ...blob import Blob
+from ..base import Layer, register
 from .softmax import pre_fixed, read_normalization
 
 

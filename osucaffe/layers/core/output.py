@@ -10,12 +10,12 @@ from pathlib import Path
 import h5py
 import numpy as np
 
-from ..backends.primitives import Program
-from ..backends.tensor import Shape
-from ..blob import Blob
-from ..errors import UserError, reason
-from ..proto.hdf5 import write_hdf5
-from .base import Layer, register
+from ...backends.primitives import Program
+from ...backends.tensor import Shape
+from ...blob import Blob
+from ...errors import UserError, reason
+from ...proto.hdf5.file import write_hdf5
+from ..base import Layer, register
 
 _LISTS = 1 << 16
 """Bytes that the lists of chunks may take, besides an eighth of the values."""

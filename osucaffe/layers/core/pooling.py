@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from ..backends.primitives import Program
-from ..backends.tensor import Shape, Tensor
-from ..blob import Blob
-from .base import Layer, register
+from ...backends.primitives import Program
+from ...backends.tensor import Shape, Tensor
+from ...blob import Blob
+from ..base import Layer, register
 from .window import Window, read_window
 
 

@@ -12,21 +12,15 @@ from typing import Any
 
 import numpy as np
 
-from .. import hooks
-from ..backends.primitives import Program
-from ..backends.tensor import Shape
-from ..blob import Blob
-from ..proto import caffe_pb2
-from .base import Arrays, Layer, Reshaped, register
+from ... import hooks
+from ...backends.primitives import Program
+from ...backends.tensor import Shape
+from ...blob import Blob
+from ...proto import caffe_pb2
+from ..base import Arrays, Layer, Reshaped, register
 
-BUILT_IN = dict.fromkeys(
-    ("rpn.proposal_layer", "rpn.anchor_target_layer", "rpn.proposal_target_layer"),
-    f"{__package__}.rpn",
-) | dict.fromkeys(
-    ("caffe.layers.detectnet.clustering", "caffe.layers.detectnet.mean_ap"),
-    f"{__package__}.detectnet_python",
-)
-"""Modules that nets name and that stand in for those that are not there."""
+BUILT_IN: dict[str, str] = {}
+"""Modules that nets name, and those of the package that stand in where they are not there."""
 
 COME_WITH = {
     "roi_data_layer": "py-faster-rcnn, in its folder lib, and reads its data sets: give the net "

@@ -6,10 +6,10 @@ import math
 
 import numpy as np
 
-from ..backends.primitives import Program
-from ..backends.tensor import Shape
-from ..blob import Blob
-from .base import Layer, Reshaped, register
+from ...backends.primitives import Program
+from ...backends.tensor import Shape
+from ...blob import Blob
+from ..base import Layer, Reshaped, register
 
 
 @register("Reshape")

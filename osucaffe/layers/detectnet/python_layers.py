@@ -11,9 +11,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ..backends.boxes import overlaps
-from ..errors import UserError
-from .python import HostBlob, PythonLayer
+from ...backends.boxes import overlaps
+from ...errors import UserError
+from ..core.python import BUILT_IN, HostBlob, PythonLayer
+
+BUILT_IN |= dict.fromkeys(
+    ("caffe.layers.detectnet.clustering", "caffe.layers.detectnet.mean_ap"), __name__
+)
 
 Blobs = Sequence[HostBlob]
 

@@ -6,15 +6,15 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
-from ..backends.cores import usable_cores
-from ..backends.primitives import Program
-from ..backends.tensor import Shape
-from ..blob import Blob
-from ..data.detectnet import CLASS, COLUMNS, Grid, Variation, draw, vary_boxes, vary_image
-from ..data.resample import interpolate
-from ..errors import UserError
-from ..proto import read_mean
-from .base import Layer, register
+from ...backends.cores import usable_cores
+from ...backends.primitives import Program
+from ...backends.tensor import Shape
+from ...blob import Blob
+from ...data.pictures.resample import interpolate
+from ...data.streams.detectnet import CLASS, COLUMNS, Grid, Variation, draw, vary_boxes, vary_image
+from ...errors import UserError
+from ...proto import read_mean
+from ..base import Layer, register
 
 _BITS = 64
 """Random bits for an image, from which all that is drawn for it follows."""

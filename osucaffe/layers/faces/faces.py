@@ -6,11 +6,11 @@ import math
 
 import numpy as np
 
-from ..backends.primitives import Program
-from ..backends.tensor import Shape, Tensor
-from ..blob import Blob
-from .base import Layer, register
-from .losses import Loss
+from ...backends.primitives import Program
+from ...backends.tensor import Shape, Tensor
+from ...blob import Blob
+from ..base import Layer, register
+from ..core.losses import Loss
 
 
 @register("CenterLoss")

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..backends.primitives import Program
-from ..backends.tensor import Shape, Tensor
-from ..blob import Blob
-from ..proto import caffe_pb2
-from .base import Layer, register
+from ...backends.primitives import Program
+from ...backends.tensor import Shape, Tensor
+from ...blob import Blob
+from ...proto import caffe_pb2
+from ..base import Layer, register
 
 _FIRST_SCALE = 30.0
 _NEAR, _STILL = 0.1, 0.001

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import math
 
-from ..backends.primitives import Program
-from ..backends.tensor import Shape, Tensor
-from ..blob import Blob
-from .base import register
-from .changing import Changing
+from ...backends.primitives import Program
+from ...backends.tensor import Shape, Tensor
+from ...blob import Blob
+from ..base import register
+from .scheduled import Changing
 
 
 class LabelSpecific(Changing):

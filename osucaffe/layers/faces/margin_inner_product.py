@@ -8,11 +8,11 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from ..backends.primitives import Program
-from ..backends.tensor import Shape
-from ..blob import Blob
-from .base import register
-from .changing import Changing
+from ...backends.primitives import Program
+from ...backends.tensor import Shape
+from ...blob import Blob
+from ..base import register
+from .scheduled import Changing
 
 _COSINE = "t = a / b; s = sign(t);"
 MARGINS = {

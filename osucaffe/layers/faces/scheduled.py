@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from ..backends.primitives import Program
-from ..backends.tensor import Tensor
-from ..data.pipeline import allocate
-from .base import Layer
+from ...backends.primitives import Program
+from ...backends.tensor import Tensor
+from ...data.ahead.pipeline import allocate
+from ..base import Layer
 
 
 class Changing(Layer):

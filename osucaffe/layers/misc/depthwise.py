@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ..backends.tensor import Shape
-from .base import register
-from .convolution import Convolution
+from ...backends.tensor import Shape
+from ..base import register
+from ..core.convolution import Convolution
 
 
 @register("DepthwiseConvolution")

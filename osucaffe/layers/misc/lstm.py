@@ -6,11 +6,11 @@ import math
 
 import numpy as np
 
-from ..backends.primitives import Program
-from ..backends.tensor import Shape, Tensor
-from ..blob import Blob
-from .base import Count, register
-from .recurrent import LSTM_DERIVATIVE, LSTM_FORMULA, Recurrent
+from ...backends.primitives import Program
+from ...backends.tensor import Shape, Tensor
+from ...blob import Blob
+from ..base import Count, register
+from ..core.recurrent import LSTM_DERIVATIVE, LSTM_FORMULA, Recurrent
 
 
 @register("Lstm")

@@ -5,11 +5,11 @@ Names and settings are those of the fork of soeaver/caffe-model's nets.
 
 from __future__ import annotations
 
-from ..backends.primitives import Program
-from ..backends.tensor import Shape
-from ..blob import Blob
-from .base import Layer, register
-from .elementwise import Elementwise
+from ...backends.primitives import Program
+from ...backends.tensor import Shape
+from ...blob import Blob
+from ..base import Layer, register
+from ..core.elementwise import Elementwise
 
 
 @register("SeLu")

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from ..backends.primitives import Program
-from ..backends.tensor import Shape, Tensor
-from ..blob import Blob
-from .base import Layer, register
+from ...backends.primitives import Program
+from ...backends.tensor import Shape, Tensor
+from ...blob import Blob
+from ..base import Layer, register
 from .regions import Regions
 
 WARP: dict[str, Any] = {"pad": 0.0, "warp": True}

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import math
 
-from ..backends.primitives import Program
-from ..backends.tensor import Shape
-from ..blob import Blob
-from .base import register
-from .losses import Loss, by_region
-from .softmax import SoftmaxWithLoss, pre_fixed, read_normalization
+from ...backends.primitives import Program
+from ...backends.tensor import Shape
+from ...blob import Blob
+from ..base import register
+from ..core.losses import Loss, by_region
+from ..core.softmax import SoftmaxWithLoss, pre_fixed, read_normalization
 
 
 @register("SmoothL1LossOHEM")

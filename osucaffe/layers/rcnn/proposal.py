@@ -6,11 +6,11 @@ import math
 
 import numpy as np
 
-from ..backends.primitives import Program
-from ..backends.tensor import Shape
-from ..blob import Blob
-from . import anchors
-from .base import Layer, Reshaped, register
+from ...backends.primitives import Program
+from ...backends.tensor import Shape
+from ...blob import Blob
+from .. import anchors
+from ..base import Layer, Reshaped, register
 
 
 @register("Proposal")

@@ -14,9 +14,13 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import UserError
-from . import anchors
-from .python import HostBlob, PythonLayer
+from ...errors import UserError
+from .. import anchors
+from ..core.python import BUILT_IN, HostBlob, PythonLayer
+
+BUILT_IN |= dict.fromkeys(
+    ("rpn.proposal_layer", "rpn.anchor_target_layer", "rpn.proposal_target_layer"), __name__
+)
 
 Blobs = Sequence[HostBlob]
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 
-from ..backends.primitives import Program
-from ..backends.tensor import Shape
-from ..blob import Blob
-from .base import register
-from .losses import Loss, by_region
+from ...backends.primitives import Program
+from ...backends.tensor import Shape
+from ...blob import Blob
+from ..base import register
+from ..core.losses import Loss, by_region
 
 
 @register("SmoothL1Loss")

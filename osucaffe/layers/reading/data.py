@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import numpy as np
 
-from .. import filler
-from ..backends.cores import usable_cores
-from ..backends.primitives import Program
-from ..backends.tensor import Shape
-from ..blob import Blob
-from ..data.ahead import BadRecords
-from ..data.database import open_database
-from ..data.pipeline import Buffer, allocate
-from ..data.source import DatumSource
-from ..data.transform import Transform
-from ..errors import UserError
-from ..layers.base import Layer, register
-from ..proto import caffe_pb2
+from ... import filler
+from ...backends.cores import usable_cores
+from ...backends.primitives import Program
+from ...backends.tensor import Shape
+from ...blob import Blob
+from ...data.ahead.parallel_map import BadRecords
+from ...data.ahead.pipeline import Buffer, allocate
+from ...data.databases.database import open_database
+from ...data.pictures.transform import Transform
+from ...data.streams.source import DatumSource
+from ...errors import UserError
+from ...proto import caffe_pb2
+from ..base import Layer, register
 from .feed import Feed, feed
 from .images import Images
 

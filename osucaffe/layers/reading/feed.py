@@ -7,15 +7,15 @@ import os
 import time
 from collections.abc import Callable, Sequence
 
-from ..backends.primitives import Program
-from ..backends.tensor import Shape, Tensor
-from ..blob import Blob
-from ..data.cache import CachedBatches
-from ..data.pipeline import Buffer, Fill, Pipeline, Threads, Workers
-from ..data.processes import Processes, worth_processes
-from ..data.room import SHARE, may_stay
-from ..data.waiting import Waiting
-from ..layers.base import Layer
+from ...backends.primitives import Program
+from ...backends.tensor import Shape, Tensor
+from ...blob import Blob
+from ...data.ahead.pipeline import Buffer, Fill, Pipeline, Threads, Workers
+from ...data.ahead.processes import Processes, worth_processes
+from ...data.ahead.stalls import Waiting
+from ...data.resident.cache import CachedBatches
+from ...data.resident.memory_limit import SHARE, may_stay
+from ..base import Layer
 
 Following = Callable[[], Sequence[Buffer]]
 """Gives the next batch: a buffer for each tensor."""

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 
-from ..backends.primitives import Program
-from ..backends.tensor import Shape
-from ..blob import Blob
-from ..data.cache import CachedBatches
-from ..data.hdf5 import Hdf5Source
-from ..errors import UserError
-from ..labels import Labels
-from ..layers.base import register
+from ...backends.primitives import Program
+from ...backends.tensor import Shape
+from ...blob import Blob
+from ...data.resident.cache import CachedBatches
+from ...data.streams.hdf5 import Hdf5Source
+from ...errors import UserError
+from ...labels import Labels
+from ..base import register
 from .feed import Stream
 
 

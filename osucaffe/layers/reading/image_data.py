@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from ..backends.cores import usable_cores
-from ..backends.tensor import Shape
-from ..data.ahead import BadRecords
-from ..data.image_list import ImageListSource
-from ..data.transform import Transform
-from ..errors import UserError
-from ..layers.base import register
+from ...backends.cores import usable_cores
+from ...backends.tensor import Shape
+from ...data.ahead.parallel_map import BadRecords
+from ...data.pictures.transform import Transform
+from ...data.streams.image_list import ImageListSource
+from ...errors import UserError
+from ..base import register
 from .images import Images
 
 

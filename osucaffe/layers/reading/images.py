@@ -6,20 +6,20 @@ import functools
 import math
 from typing import BinaryIO, Protocol
 
-from ..backends.primitives import Program
-from ..backends.records import Filler, ImageDecoder, RecordCopier
-from ..backends.tensor import Shape, Tensor
-from ..backends.uploads import available_memory
-from ..blob import Blob
-from ..data.cache import Cacheable, CachedBatches
-from ..data.kept import Kept
-from ..data.pipeline import Buffer, Threads
-from ..data.processes import Processes, can_be_processes
-from ..data.room import log_stay, may_stay
-from ..data.source import DatumSource
-from ..data.staging import DecodedBatches
-from ..data.transform import Transform
-from ..labels import Labels
+from ...backends.primitives import Program
+from ...backends.records import Filler, ImageDecoder, RecordCopier
+from ...backends.tensor import Shape, Tensor
+from ...backends.uploads import available_memory
+from ...blob import Blob
+from ...data.ahead.decoded_cache import Kept
+from ...data.ahead.pipeline import Buffer, Threads
+from ...data.ahead.processes import Processes, can_be_processes
+from ...data.pictures.transform import Transform
+from ...data.resident.cache import Cacheable, CachedBatches
+from ...data.resident.memory_limit import log_stay, may_stay
+from ...data.streams.source import DatumSource
+from ...data.streams.staging import DecodedBatches
+from ...labels import Labels
 from .feed import Stream
 
 _LARGE = 200 * 200

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..backends.tensor import Shape
-from ..data.pipeline import Buffer, allocate
-from ..data.transform import Transform, record_draws
-from ..errors import UserError
-from ..labels import Labels
-from ..layers.base import register
+from ...backends.tensor import Shape
+from ...data.ahead.pipeline import Buffer, allocate
+from ...data.pictures.transform import Transform, record_draws
+from ...errors import UserError
+from ...labels import Labels
+from ..base import register
 from .feed import Feed
 
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from ..backends.cores import usable_cores
-from ..backends.tensor import Shape
-from ..data.ahead import BadRecords
-from ..data.database import open_database
-from ..data.patches import PatchSource
-from ..data.transform import Transform
-from ..errors import UserError
-from ..layers.base import register
+from ...backends.cores import usable_cores
+from ...backends.tensor import Shape
+from ...data.ahead.parallel_map import BadRecords
+from ...data.databases.database import open_database
+from ...data.pictures.transform import Transform
+from ...data.streams.patches import PatchSource
+from ...errors import UserError
+from ..base import register
 from .feed import Stream
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..backends.tensor import Shape
-from ..data.pipeline import Buffer, allocate
-from ..layers.base import Reshaped
+from ...backends.tensor import Shape
+from ...data.ahead.pipeline import Buffer, allocate
+from ..base import Reshaped
 from .feed import Stream
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from ..backends.cores import usable_cores
-from ..backends.tensor import Shape
-from ..data.transform import Transform
-from ..data.windows import WindowSource
-from ..errors import UserError
-from ..labels import Labels
-from ..layers.base import register
+from ...backends.cores import usable_cores
+from ...backends.tensor import Shape
+from ...data.pictures.transform import Transform
+from ...data.streams.windows import WindowSource
+from ...errors import UserError
+from ...labels import Labels
+from ..base import register
 from .feed import Stream
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..backends.primitives import Program
-from ..backends.tensor import Shape, Tensor
-from ..blob import Blob
-from .base import Layer, register
-from .normalization import with_channels
+from ...backends.primitives import Program
+from ...backends.tensor import Shape, Tensor
+from ...blob import Blob
+from ..base import Layer, register
+from ..core.normalization import with_channels
 
 SEGNET_EPS = 1e-9
 

@@ -6,15 +6,15 @@ from typing import Any
 
 import numpy as np
 
-from ..backends.cores import usable_cores
-from ..backends.tensor import Shape
-from ..data.ahead import BadRecords
-from ..data.dense_images import DenseImageSource, read_edges, read_gray
-from ..data.transform import Transform
-from ..errors import UserError
-from ..labels import Labels
-from ..layers.base import register
-from .varying import Varying
+from ...backends.cores import usable_cores
+from ...backends.tensor import Shape
+from ...data.ahead.parallel_map import BadRecords
+from ...data.pictures.transform import Transform
+from ...data.streams.dense_images import DenseImageSource, read_edges, read_gray
+from ...errors import UserError
+from ...labels import Labels
+from ..base import register
+from ..reading.varying import Varying
 
 
 class PixelLabels(Varying):

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from ..backends.primitives import Program
-from ..backends.tensor import Shape, Tensor
-from ..blob import Blob
-from .base import Arrays, Layer, register
+from ...backends.primitives import Program
+from ...backends.tensor import Shape, Tensor
+from ...blob import Blob
+from ..base import Arrays, Layer, register
 from .permutohedral import Lattice
 
 Filter = tuple[Lattice, np.ndarray]

@@ -6,10 +6,10 @@ import math
 
 import numpy as np
 
-from ..backends.primitives import Program
-from ..backends.tensor import Shape, Tensor
-from ..blob import Blob
-from .base import Layer, register
+from ...backends.primitives import Program
+from ...backends.tensor import Shape, Tensor
+from ...blob import Blob
+from ..base import Layer, register
 
 
 @register("SegAccuracy")

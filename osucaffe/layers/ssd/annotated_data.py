@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..backends.cores import usable_cores
-from ..backends.primitives import Program
-from ..backends.tensor import Shape
-from ..blob import Blob
-from ..data.ahead import BadRecords
-from ..data.annotated import COLUMNS, ROOM, AnnotatedSource, join_rows
-from ..data.database import open_database
-from ..data.pipeline import Buffer, allocate
-from ..errors import UserError
-from ..layers.base import register
-from .varying import Varying
+from ...backends.cores import usable_cores
+from ...backends.primitives import Program
+from ...backends.tensor import Shape
+from ...blob import Blob
+from ...data.ahead.parallel_map import BadRecords
+from ...data.ahead.pipeline import Buffer, allocate
+from ...data.databases.database import open_database
+from ...data.streams.annotated import COLUMNS, ROOM, AnnotatedSource, join_rows
+from ...errors import UserError
+from ..base import register
+from ..reading.varying import Varying
 
 OBJECTS = 64
 """Rows of the label's top for each image; ROOM at least. Those behind the objects are -1."""

@@ -6,12 +6,12 @@ import logging
 import math
 from typing import Any
 
-from ..backends.primitives import Program
-from ..backends.tensor import Shape
-from ..blob import Blob
-from .base import LayerClass, register
+from ...backends.primitives import Program
+from ...backends.tensor import Shape
+from ...blob import Blob
+from ..base import LayerClass, register
+from ..rows import Rows
 from .pixel_evaluate import PixelEvaluate
-from .rows import Rows
 
 _log = logging.getLogger("osucaffe")
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 
-from ..backends.primitives import Program
-from ..backends.tensor import Shape, Tensor
-from ..blob import Blob
-from .base import register
-from .cross_entropy import Normalized
-from .softmax import check_labels, read_ignored, read_normalization
+from ...backends.primitives import Program
+from ...backends.tensor import Shape, Tensor
+from ...blob import Blob
+from ..base import register
+from ..core.cross_entropy import Normalized
+from ..core.softmax import check_labels, read_ignored, read_normalization
 
 
 @register("FocalLoss")

@@ -10,13 +10,13 @@ import math
 
 import numpy as np
 
-from ..backends.boxes import judge
-from ..backends.primitives import Program
-from ..backends.tensor import Shape
-from ..blob import Blob
-from ..files import read_file
-from . import anchors
-from .rows import Rows
+from ...backends.boxes import judge
+from ...backends.primitives import Program
+from ...backends.tensor import Shape
+from ...blob import Blob
+from ...files import read_file
+from .. import anchors
+from ..rows import Rows
 
 ROOM = 4096
 """So many boxes there may be in a batch."""

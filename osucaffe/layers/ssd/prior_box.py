@@ -6,10 +6,10 @@ import itertools
 
 import numpy as np
 
-from ..backends.primitives import Program
-from ..backends.tensor import Shape
-from ..blob import Blob
-from .base import Layer, register
+from ...backends.primitives import Program
+from ...backends.tensor import Shape
+from ...blob import Blob
+from ..base import Layer, register
 
 SAME_RATIO = 1e-6
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from ..backends.cores import usable_cores
-from ..backends.tensor import Shape
-from ..data.ahead import BadRecords
-from ..data.transform import Transform
-from ..data.video_frames import Crops, VideoFrameSource
-from ..errors import UserError
-from ..labels import Labels
-from ..layers.base import register
-from .feed import Stream
+from ...backends.cores import usable_cores
+from ...backends.tensor import Shape
+from ...data.ahead.parallel_map import BadRecords
+from ...data.pictures.transform import Transform
+from ...data.streams.video_frames import Crops, VideoFrameSource
+from ...errors import UserError
+from ...labels import Labels
+from ..base import register
+from ..reading.feed import Stream
 
 RATIOS = (1.0, 0.875, 0.75, 0.66)
 """What crops of several scales measure where scale_ratios does not say it."""

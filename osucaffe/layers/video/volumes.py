@@ -9,13 +9,13 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from ..backends.primitives import Program
-from ..backends.tensor import Shape
-from ..blob import Blob
-from ..proto import caffe_pb2
-from .base import Layer, register
-from .convolution import Convolution
-from .pooling import Pooling
+from ...backends.primitives import Program
+from ...backends.tensor import Shape
+from ...blob import Blob
+from ...proto import caffe_pb2
+from ..base import Layer, register
+from ..core.convolution import Convolution
+from ..core.pooling import Pooling
 
 
 def _number(param: Any, field: str, default: int) -> int:

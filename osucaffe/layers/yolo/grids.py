@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ..backends.tensor import Shape
-from .base import Layer
+from ...backends.tensor import Shape
+from ..base import Layer
 
 
 def sigmoid(x: np.ndarray) -> np.ndarray:

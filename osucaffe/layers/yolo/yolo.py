@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..backends.primitives import Program
-from ..backends.tensor import Shape
-from ..blob import Blob
-from .base import Arrays, Layer, register
+from ...backends.primitives import Program
+from ...backends.tensor import Shape
+from ...blob import Blob
+from ..base import Arrays, Layer, register
+from ..core.losses import Loss
 from .grids import (
     aims_of,
     boxes_of,
@@ -24,7 +25,6 @@ from .grids import (
     softmax,
     truths_of,
 )
-from .losses import Loss
 
 
 @register("Reorg")

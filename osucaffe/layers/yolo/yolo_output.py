@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..backends.primitives import Program
-from ..backends.tensor import Shape
-from ..blob import Blob
-from .base import Arrays, Layer, register
+from ...backends.primitives import Program
+from ...backends.tensor import Shape
+from ...blob import Blob
+from ..base import Arrays, Layer, register
+from ..rows import Rows
 from .grids import (
     boxes_of,
     check_grid,
@@ -20,7 +21,6 @@ from .grids import (
     thin,
     truths_of,
 )
-from .rows import Rows
 
 LEAST_SCORE = 0.005
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..backends.tensor import Shape
-from .base import register
+from ...backends.tensor import Shape
+from ..base import register
 from .grids import (
     aims_of,
     boxes_of,

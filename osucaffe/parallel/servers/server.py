@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from ..backends.backend import Backend
-from ..backends.tensor import Step, Tensor
-from ..comm.channels.channel import Channel, Pause, Pending
-from ..solvers.optimizer import Optimizer
+from ...backends.backend import Backend
+from ...backends.tensor import Step, Tensor
+from ...comm.channels.channel import Channel, Pause, Pending
+from ...solvers.update.optimizer import Optimizer
 from .shards import Consistency, Part, Shard
 
 CONTROL = 1 << 14

@@ -11,14 +11,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ..arena import ALIGNMENT, Arena, Parameter
-from ..backends.backend import Backend
-from ..blob import Blob
-from ..comm.algorithms import part
-from ..errors import UserError
-from ..net import Net
-from ..solvers.rules import Update
-from .buckets import Bucket
+from ...arena import ALIGNMENT, Arena, Parameter
+from ...backends.backend import Backend
+from ...blob import Blob
+from ...comm.algorithms import part
+from ...errors import UserError
+from ...net import Net
+from ...solvers.update.rules import Update
+from ..buckets import Bucket
 
 WHOLE = 64 << 10
 """Bytes of the largest bucket that is not divided: a message costs more than its bytes below."""

@@ -12,23 +12,23 @@ from functools import partial
 
 import numpy as np
 
-from ..backends.backend import Backend
-from ..backends.tensor import Step, sequence
-from ..comm.channels.channel import Channel
-from ..comm.channels.mpi import MpiChannel
-from ..comm.create import CommConfig
-from ..comm.job import MpiJob
-from ..comm.subset import Subset
-from ..comm.topology import Topology
-from ..errors import UserError
-from ..net import Net
-from ..solvers.solver import Solver
-from .buckets import ITEM, find_buckets
-from .config import ParallelConfig
-from .data_parallel import DataParallel
-from .pushing import Pushing
+from ...backends.backend import Backend
+from ...backends.tensor import Step, sequence
+from ...comm.channels.channel import Channel
+from ...comm.channels.mpi import MpiChannel
+from ...comm.create import CommConfig
+from ...comm.job.job import MpiJob
+from ...comm.job.subset import Subset
+from ...comm.job.topology import Topology
+from ...errors import UserError
+from ...net import Net
+from ...solvers.solver import Solver
+from ..buckets import ITEM, find_buckets
+from ..config import ParallelConfig
+from ..data_parallel import DataParallel
 from .server import Server
 from .shards import Consistency, describe_part, divide
+from .worker import Pushing
 
 logger = logging.getLogger("osucaffe")
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .hdf5_format import CHUNK_TREE, Cursor, Storage, UnknownForm, leaves
+from .format import CHUNK_TREE, Cursor, Storage, UnknownForm, leaves
 
 Undo = Callable[[bytes, Sequence[int], int], bytes]
 """Undoes what a filter did to these bytes, with its settings; a chunk has so many in the end."""

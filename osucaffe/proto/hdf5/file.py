@@ -8,11 +8,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..errors import UserError
-from ..files import open_file, unreadable, write_bytes
-from .checksum import check_hdf5, foot
-from .hdf5_format import SIGNATURE
-from .hdf5_tree import Group, open_hdf5
+from ...errors import UserError
+from ...files import open_file, unreadable, write_bytes
+from ..checksum import check_hdf5, foot
+from .format import SIGNATURE
+from .tree import Group, open_hdf5
 
 if TYPE_CHECKING:
     import h5py

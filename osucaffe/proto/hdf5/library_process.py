@@ -1,7 +1,7 @@
 """Owns how objects of HDF5 files whose form we do not read are made plain: the library reads them
 in a process of its own, which a damaged file may end.
 
-    python -m osucaffe.proto.hdf5_plain PATH OBJECT FILE_NUMBER
+    python -m osucaffe.proto.hdf5.library_process PATH OBJECT FILE_NUMBER
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .blobs import MOST_VALUES
+from ..blobs import MOST_VALUES
 
 if TYPE_CHECKING:
     import h5py

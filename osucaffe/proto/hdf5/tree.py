@@ -2,7 +2,7 @@
 damaged file may end the process, or have no end.
 
 What Caffe, MATLAB and h5py write by default is known here. Forms that are seldom met are made plain
-first by the library, in a process of its own (hdf5_plain.py).
+first by the library, in a process of its own (library_process.py).
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike
 
-from ..files import open_file
-from .blobs import MOST_VALUES
-from .hdf5_chunks import Chunks, read_filters
-from .hdf5_format import (
+from ...files import open_file
+from ..blobs import MOST_VALUES
+from .chunks import Chunks, read_filters
+from .format import (
     GROUP_TREE,
     Cursor,
     Kind,
@@ -28,8 +28,8 @@ from .hdf5_format import (
     leaves,
     read_messages,
 )
-from .hdf5_plain import PLAIN, make_plain
-from .hdf5_types import dtype_of, fill_of, shape_of
+from .library_process import PLAIN, make_plain
+from .types import dtype_of, fill_of, shape_of
 
 _COMPACT, _CONTIGUOUS, _CHUNKED, _VIRTUAL = range(4)
 _FIRST = "its first group"

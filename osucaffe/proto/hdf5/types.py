@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .hdf5_format import Cursor, UnknownForm
+from .format import Cursor, UnknownForm
 
 _FIXED, _FLOAT, _STRING, _ENUM, _LONG_STRING = 0, 1, 3, 8, 9
 _IEEE = {

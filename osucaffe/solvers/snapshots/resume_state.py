@@ -8,11 +8,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from ..errors import UserError
-from ..graph.naming import by_name
-from ..layers.feed import Feed
-from ..net import Net
-from .scaling import LossScale
+from ...errors import UserError
+from ...graph.naming import by_name
+from ...layers.reading.feed import Feed
+from ...net import Net
+from ..update.loss_scaling import LossScale
 
 
 @dataclass

@@ -13,15 +13,15 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..errors import UserError, listed, nearest, reason
-from ..files import read_bytes, write_bytes
-from ..proto import write_weights
+from ...errors import UserError, listed, nearest, reason
+from ...files import read_bytes, write_bytes
+from ...proto import write_weights
+from ..observer import Observer, Snapshot, TestResult
+from ..signals import STOP, Request
 from . import snapshot
-from .observer import Observer, Snapshot, TestResult
-from .signals import STOP, Request
 
 if TYPE_CHECKING:
-    from .solver import Solver
+    from ..solver import Solver
 
 logger = logging.getLogger("osucaffe")
 

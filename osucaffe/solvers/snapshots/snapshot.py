@@ -1,24 +1,22 @@
-"""Owns snapshots: their names, what they hold, how they are written, read and found again.
-
-A snapshot is a model file and a state file beside it. The state has Caffe's fields and, in one
-field of our own, what a resumed run needs to go on bit for bit.
-"""
+"""Owns snapshots: their names, what they hold, how they are found, read and written, while training
+goes on too."""
 
 from __future__ import annotations
 
 import logging
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from ..arena import Parameter
-from ..errors import UserError, naming
-from ..net import Net
-from ..proto import (
+from ...arena import Parameter
+from ...errors import UserError, naming
+from ...net import Net
+from ...proto import (
     NetParameter,
     NetWeights,
     SolverParameter,
@@ -35,9 +33,9 @@ from ..proto import (
     write_state,
     write_weights,
 )
-from .observer import Snapshot
-from .process_group import ProcessGroup
-from .progress import Progress
+from ..observer import Snapshot
+from ..process_group import ProcessGroup
+from .resume_state import Progress
 
 logger = logging.getLogger("osucaffe")
 
@@ -211,3 +209,32 @@ def newest(prefix: str, but: frozenset[Stamp] = frozenset()) -> Restored | None:
         except UserError as error:
             logger.warning("Skipping snapshot %s: %s", path, error)
     return None
+
+
+class SnapshotWriter:
+    """Runs what writes a snapshot beside training. What it raises, the trainer's next call does."""
+
+    def __init__(self) -> None:
+        self._thread: ThreadPoolExecutor | None = None
+        self._writing: Future[None] | None = None
+        self._written: Callable[[], None] = lambda: None
+
+    def start(self, write: Callable[[], None], written: Callable[[], None]) -> None:
+        """Begin to write, once the snapshot before is; `written` is called by the trainer's own
+        thread, in the first `look` or `wait` after it."""
+        self.wait()
+        self._thread = self._thread or ThreadPoolExecutor(1, thread_name_prefix="osucaffe-snapshot")
+        self._written = written
+        self._writing = self._thread.submit(write)
+
+    def look(self) -> None:
+        """End what has been written meanwhile. Raises what stopped it."""
+        if self._writing is not None and self._writing.done():
+            self.wait()
+
+    def wait(self) -> None:
+        """Wait until nothing is being written. Raises what stopped it."""
+        writing, self._writing = self._writing, None
+        if writing is not None:
+            writing.result()
+            self._written()

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import logging
 
-from ..backends.backend import Backend
-from ..backends.primitives import Program
-from ..backends.tensor import Call, Tensor
-from ..errors import UserError
+from ...backends.backend import Backend
+from ...backends.primitives import Program
+from ...backends.tensor import Call, Tensor
+from ...errors import UserError
 from .rules import FINITE
 
 logger = logging.getLogger("osucaffe")

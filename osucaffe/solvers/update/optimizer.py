@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..backends.backend import Backend
-from ..backends.primitives import Program
-from ..backends.rows_ahead import RowsAhead
-from ..backends.tensor import Step, Tensor
+from ...backends.backend import Backend
+from ...backends.primitives import Program
+from ...backends.rows_ahead import RowsAhead
+from ...backends.tensor import Step, Tensor
+from .loss_scaling import LossScale
 from .rules import Update
-from .scaling import LossScale
 
 if TYPE_CHECKING:
-    from ..arena import Parameter
-    from ..net import Net
+    from ...arena import Parameter
+    from ...net import Net
 
 logger = logging.getLogger("osucaffe")
 

@@ -9,10 +9,10 @@ import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from ..errors import UserError
+from ...errors import UserError
 
 if TYPE_CHECKING:
-    from ..proto.caffe_pb2 import SolverParameter
+    from ...proto.caffe_pb2 import SolverParameter
 
 logger = logging.getLogger("osucaffe")
 

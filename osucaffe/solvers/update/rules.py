@@ -3,7 +3,7 @@
 The language is that of `backends/formula.py`. w and g are the weights and their gradients, h and h2
 the history; `rate` and `decay` are the parameter's own multipliers (lr_mult, decay_mult);
 `lr` is the learning rate of the iteration, `squares` the sum of squares of all raw gradients,
-`scale` the factor that these have of loss scaling (see `scaling.py`).
+`scale` the factor that these have of loss scaling (see `loss_scaling.py`).
 Everything else is a constant of the run, named after its solver field.
 
 The order is Caffe's: clip by the global norm of the accumulated gradients, divide by iter_size,
@@ -17,10 +17,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ..errors import UserError
+from ...errors import UserError
 
 if TYPE_CHECKING:
-    from ..proto.caffe_pb2 import SolverParameter
+    from ...proto.caffe_pb2 import SolverParameter
 
 CLIP = "g = g * (clip_gradients / max(sqrt(squares), clip_gradients))"
 """Pascanu et al. 2013, arXiv 1211.5063, algorithm 1."""

@@ -8,16 +8,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from osucaffe.data.database import open_database
-from osucaffe.data.datum import parse_datum, pixels
-from osucaffe.data.folder import find_photos, read_photo, split
-from osucaffe.data.image import resize
-from osucaffe.data.image_list import Entry
+from osucaffe.data.databases.database import open_database
+from osucaffe.data.databases.datum import parse_datum, pixels
+from osucaffe.data.pictures.image import resize
+from osucaffe.data.sets.folder import find_photos, read_photo, split
+from osucaffe.data.streams.image_list import Entry
 from osucaffe.errors import UserError
 from osucaffe.proto import read_mean
 
-from .conftest import ROOT, Cli
-from .photos import make_photos
+from ..conftest import ROOT, Cli
+from ..photos import make_photos
 
 Image = pytest.importorskip("PIL.Image")
 PAGE = ROOT / "docs" / "photos.md"

@@ -9,12 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from osucaffe.data.database import open_database, record_key, write_database
-from osucaffe.data.datum import make_datum
-from osucaffe.data.survey import sample
+from osucaffe.data.databases.database import open_database, record_key, write_database
+from osucaffe.data.databases.datum import make_datum
+from osucaffe.data.sets.survey import sample
 from osucaffe.proto import Datum
 
-from .conftest import Cli
+from ..conftest import Cli
 
 
 def test_inspect_counts(cli: Cli, fixtures) -> None:

@@ -6,11 +6,11 @@ import gzip
 
 import numpy as np
 
-from osucaffe.data.database import open_database
-from osucaffe.data.datum import parse_datum, pixels
+from osucaffe.data.databases.database import open_database
+from osucaffe.data.databases.datum import parse_datum, pixels
 from osucaffe.proto import read_mean, read_net
 
-from .conftest import ROOT, Cli
+from ..conftest import ROOT, Cli
 
 
 def read(cli: Cli, path: str) -> tuple[list[int], np.ndarray]:

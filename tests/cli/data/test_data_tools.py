@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 import simplejpeg
 
-from osucaffe.data.database import open_database, record_key, write_database
-from osucaffe.data.datum import make_datum, parse_datum, pixels
-from osucaffe.data.image import resize
+from osucaffe.data.databases.database import open_database, record_key, write_database
+from osucaffe.data.databases.datum import make_datum, parse_datum, pixels
+from osucaffe.data.pictures.image import resize
 from osucaffe.proto import Datum, read_mean
 
-from .conftest import Cli
+from ..conftest import Cli
 
 
 def records(path: Path) -> dict[str, tuple[Datum, np.ndarray]]:

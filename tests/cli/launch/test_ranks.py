@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from osucaffe.cli import ranks
-from osucaffe.comm.job import Job
+from osucaffe.cli.launch import ranks
+from osucaffe.comm.job.job import Job
 
 
 def test_a_rank_alone_takes_the_first_of_all_gpus() -> None:

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from osucaffe.cli import mps, ranks, ranks_per_gpu
-from osucaffe.cli.ranks_per_gpu import Trial, find
+from osucaffe.cli.launch import mps, ranks, ranks_per_gpu
+from osucaffe.cli.launch.ranks_per_gpu import Trial, find
 from osucaffe.errors import UserError
 from tests.comm.ranks import mpiexec, needs_mpi
 

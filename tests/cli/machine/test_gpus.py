@@ -15,7 +15,7 @@ from osucaffe.backends.cuda.libraries import cudnn, wheel
 from osucaffe.backends.cuda.runtime import startup
 from osucaffe.backends.cuda.runtime.startup import import_cupy, load_cublas, load_nccl
 from osucaffe.cli import main
-from osucaffe.cli.gpus import describe_gpus
+from osucaffe.cli.machine.gpus import describe_gpus
 from osucaffe.errors import UserError
 from tests.backends.cuda.simulated import fake_cupy
 
@@ -166,7 +166,7 @@ def test_a_gpu_that_does_not_exist(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     provide_cupy(monkeypatch, 2)
-    solver = str(Path(__file__).parents[2] / "models" / "lenet" / "solver.prototxt")
+    solver = str(Path(__file__).parents[3] / "models" / "lenet" / "solver.prototxt")
     assert main(["train", "--solver", solver, "--gpu", "9"]) == 1
     assert capsys.readouterr().err == (
         "osucaffe: GPU 9 does not exist: there are 2, numbered from 0 "

@@ -7,10 +7,10 @@ import shutil
 
 import pytest
 
-from osucaffe.cli.draw_rows import rows
+from osucaffe.cli.nets.draw_rows import rows
 from osucaffe.proto import read_net
 
-from .conftest import DEPLOY, ROOT
+from ..conftest import DEPLOY, ROOT
 
 
 def test_a_picture_is_written(cli):

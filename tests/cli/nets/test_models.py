@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from osucaffe.cli import models
+from osucaffe.cli.nets import models
 from osucaffe.errors import UserError
 from osucaffe.proto import read_net, read_solver
 
-from .conftest import ROOT, Cli
+from ..conftest import ROOT, Cli
 
 
 def test_the_list_has_every_model_and_what_their_pages_say(cli: Cli) -> None:

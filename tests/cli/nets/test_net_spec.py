@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 import osucaffe.pycaffe as caffe
-from osucaffe.cli.net_spec import to_python
+from osucaffe.cli.nets.net_spec import to_python
 from osucaffe.errors import UserError
-from osucaffe.graph.filter import filter_layers, net_state
+from osucaffe.graph.prototxt.filter import filter_layers, net_state
 from osucaffe.proto import NetParameter, parse_text, read_net
 
 SCRIPT = """

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from osucaffe.backends.cpu import Cpu
-from osucaffe.cli import models
-from osucaffe.graph import adapt
-from osucaffe.graph.filter import filter_layers, net_state
+from osucaffe.cli.nets import models
+from osucaffe.graph.prototxt import adapt
+from osucaffe.graph.prototxt.filter import filter_layers, net_state
 from osucaffe.net import Net
 from osucaffe.proto import (
     NetParameter,
@@ -25,9 +25,9 @@ from osucaffe.proto import (
     write_weights,
 )
 
-from .conftest import Cli, Result
-from .forked import Template
-from .photos import make_photos
+from ..conftest import Cli, Result
+from ..forked import Template
+from ..photos import make_photos
 
 pytest.importorskip("PIL")
 CLASSIFIERS = {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .conftest import Cli
+from ..conftest import Cli
 
 
 def test_verify_tells_which_files_are_good(cli: Cli, fixtures) -> None:

@@ -7,7 +7,7 @@ import math
 
 import pytest
 
-from .conftest import DEPLOY, ROOT, Cli
+from ..conftest import DEPLOY, ROOT, Cli
 
 LENET = str(ROOT / "models" / "lenet" / "train_val.prototxt")
 

@@ -13,15 +13,14 @@ import pytest
 from PIL import Image
 
 from osucaffe.backends.cpu import Cpu
-from osucaffe.cli.report_curves import panel
-from osucaffe.cli.report_page import cards, page, results
-from osucaffe.cli.report_predictions import Prediction, Predictions, predict, scored_blobs
-from osucaffe.data.database import open_database
-from osucaffe.data.datum import parse_datum, pixels
+from osucaffe.cli.reports.report_page import cards, page, panel, results
+from osucaffe.cli.score.predictions import Prediction, Predictions, predict, scored_blobs
+from osucaffe.data.databases.database import open_database
+from osucaffe.data.databases.datum import parse_datum, pixels
 from osucaffe.net import Net
 from osucaffe.proto import NetParameter, parse_text, write_mean
 
-from .conftest import Cli
+from ..conftest import Cli
 
 
 class Tags(HTMLParser):

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import simplejpeg
 
-from osucaffe.data.database import open_database
-from osucaffe.data.datum import parse_datum, pixels
+from osucaffe.data.databases.database import open_database
+from osucaffe.data.databases.datum import parse_datum, pixels
 from osucaffe.proto import write_mean
 
-from .conftest import DEPLOY
+from ..conftest import DEPLOY
 
 LOG = re.compile(r"[IW]\d{4} \d\d:\d\d:\d\d\.\d{6} +\d+ \w+\.py:\d+\] ")
 NAMES = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]

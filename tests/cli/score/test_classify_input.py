@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import simplejpeg
 
-from osucaffe.cli import image_files
-from osucaffe.cli.image_files import FileInput, ImageFiles
+from osucaffe.cli.score import classify_input
+from osucaffe.cli.score.classify_input import FileInput, ImageFiles
 from osucaffe.errors import UserError
 from osucaffe.pycaffe.image_input import ImageInput
 
@@ -44,7 +44,7 @@ def paths(tmp_path: Path) -> list[str]:
 def test_files_come_in_their_order(
     entry: FileInput, paths: list[str], many: int, crops: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(image_files, "_MANY", many)
+    monkeypatch.setattr(classify_input, "_MANY", many)
     files = ImageFiles(paths, entry, oversample=crops == 10)
     stream = files.stream((3, crops, 3, 8, 10), readers=2)
     try:

@@ -11,15 +11,15 @@ import numpy as np
 import pytest
 
 from osucaffe.backends.cpu import Cpu
-from osucaffe.cli.photo_input import find_photos_input
-from osucaffe.data.preprocessing import find_preprocessing
+from osucaffe.cli.data.photo_input import find_photos_input
+from osucaffe.data.pictures.preprocessing import find_preprocessing
 from osucaffe.net import Net
 from osucaffe.proto import read_net, read_solver, read_weights
 from osucaffe.pycaffe import Classifier
 
-from .conftest import Cli
-from .forked import Template
-from .photos import make_photos
+from ..conftest import Cli
+from ..forked import Template
+from ..photos import make_photos
 
 pytest.importorskip("PIL")
 
@@ -136,8 +136,8 @@ def test_images_are_turned_as_exif_says(cli: Cli, root: Path, fixtures: Path) ->
     """A digit that lies on its side, of a net that no photographs trained."""
     from PIL import Image
 
-    from osucaffe.data.database import open_database
-    from osucaffe.data.datum import parse_datum, pixels
+    from osucaffe.data.databases.database import open_database
+    from osucaffe.data.databases.datum import parse_datum, pixels
 
     database = open_database(fixtures / "formats" / "mnist200_lmdb")
     [(_, value)] = database.read(0, 1)

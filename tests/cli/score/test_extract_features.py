@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 from osucaffe.backends.cpu import Cpu
-from osucaffe.cli.extract_features import _Writer
-from osucaffe.data import database
-from osucaffe.data.database import open_database
+from osucaffe.cli.score.extract_features import _Writer
+from osucaffe.data.databases import database
+from osucaffe.data.databases.database import open_database
 from osucaffe.errors import UserError
 from osucaffe.net import Net
 from osucaffe.proto import Datum, read_net, read_weights, write_weights
 
-from .conftest import DEPLOY
+from ..conftest import DEPLOY
 
 
 def prepare(cli):

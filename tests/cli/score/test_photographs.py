@@ -13,15 +13,15 @@ import simplejpeg
 from google.protobuf import text_format
 
 from osucaffe.backends.cpu import Cpu
-from osucaffe.data.database import open_database
-from osucaffe.data.datum import parse_datum, pixels
-from osucaffe.data.image import resize
-from osucaffe.data.transform import record_draws
+from osucaffe.data.databases.database import open_database
+from osucaffe.data.databases.datum import parse_datum, pixels
+from osucaffe.data.pictures.image import resize
+from osucaffe.data.pictures.transform import record_draws
 from osucaffe.net import Net
 from osucaffe.proto import Datum, NetParameter
 
-from .conftest import Cli
-from .forked import Template
+from ..conftest import Cli
+from ..forked import Template
 
 FOLDER = Path("/usr/share/backgrounds")
 FILES = sorted(FOLDER.glob("*_by_*.jpg"))

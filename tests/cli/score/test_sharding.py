@@ -6,8 +6,8 @@ import re
 
 import pytest
 
-from osucaffe.cli import sharing
-from osucaffe.comm.job import Job
+from osucaffe.cli.score import sharding
+from osucaffe.comm.job.job import Job
 
 from .test_classify import classify, digits  # noqa: F401 (fixtures)
 from .test_extract_features import prepare, records
@@ -32,10 +32,10 @@ def test_batches_come_in_their_order() -> None:
         made.append(batch)
         return f"own {batch}"
 
-    found = list(sharing.in_turn(Ranks(3, ["a", "b"]), 7, make))
+    found = list(sharding.in_turn(Ranks(3, ["a", "b"]), 7, make))
     assert found == ["own 0", "a", "b", "own 3", "a", "b", "own 6"]
     assert made == [0, 3, 6]
-    assert list(sharing.in_turn(Job(), 2, make)) == ["own 0", "own 1"]
+    assert list(sharding.in_turn(Job(), 2, make)) == ["own 0", "own 1"]
 
 
 def lines(text: str) -> list[str]:

@@ -10,11 +10,11 @@ import pytest
 from PIL import Image
 
 from osucaffe.backends.cpu import Cpu
-from osucaffe.cli import upscale_files as files
-from osucaffe.cli.enlarging import Enlarger, parts, reach
-from osucaffe.data.bicubic import enlarge, shrink
-from osucaffe.data.preprocessing import Preprocessing
-from osucaffe.data.quality import psnr, ssim
+from osucaffe.cli.score import upscale_files as files
+from osucaffe.cli.score.tiling import Enlarger, parts, reach
+from osucaffe.data.pictures.bicubic import enlarge, shrink
+from osucaffe.data.pictures.preprocessing import Preprocessing
+from osucaffe.data.sets.quality import psnr, ssim
 from osucaffe.errors import UserError
 from osucaffe.net import Net
 from osucaffe.proto import caffe_pb2, parse_text

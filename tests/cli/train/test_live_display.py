@@ -13,7 +13,7 @@ import pytest
 
 from tests.comm.ranks import needs_mpi
 
-from .conftest import Cli
+from ..conftest import Cli
 
 WIDTH = 100
 ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")

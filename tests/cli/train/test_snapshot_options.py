@@ -10,10 +10,10 @@ import subprocess
 
 import pytest
 
-from osucaffe.cli.keeping import resuming
+from osucaffe.cli.train.snapshot_options import resuming
 from tests.comm.ranks import needs_mpi
 
-from .conftest import Cli
+from ..conftest import Cli
 
 TRAIN = "train", "--solver=solver.prototxt"
 

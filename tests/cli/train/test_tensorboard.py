@@ -16,7 +16,7 @@ from osucaffe.backends.cpu import Cpu
 from osucaffe.net import Net
 from osucaffe.proto import caffe_pb2, read_net, read_weights
 
-from .conftest import Cli
+from ..conftest import Cli
 from .test_training import parse
 
 
@@ -146,7 +146,7 @@ layer { name: "loss" type: "SoftmaxWithLoss" bottom: "d" bottom: "label" top: "l
 
 
 def test_the_graph() -> None:
-    from osucaffe.cli.tensorboard_graph import graph_of
+    from osucaffe.cli.train.tensorboard_graph import graph_of
 
     net = Net(text_format.Parse(NET, caffe_pb2.NetParameter()), backend=Cpu(), phase="TRAIN")
     nodes = {node.name: node for node in GraphDef.FromString(graph_of(net)).node}

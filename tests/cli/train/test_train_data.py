@@ -7,11 +7,11 @@ import sys
 import numpy as np
 import pytest
 
-from osucaffe.data.convert import encode_image
-from osucaffe.data.database import open_database, record_key, write_database
+from osucaffe.data.databases.database import open_database, record_key, write_database
+from osucaffe.data.sets.convert import encode_image
 from osucaffe.proto import caffe_pb2
 
-from .conftest import Cli
+from ..conftest import Cli
 
 
 def test_bad_records_stop_training_or_are_skipped(cli: Cli, fixtures) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from osucaffe.proto import read_weights
 
-from .conftest import Cli
+from ..conftest import Cli
 
 # What Caffe's parse_log.py looks for in a line, in turn.
 ITERATION = re.compile(r"Iteration (\d+)")
@@ -247,7 +247,7 @@ def test_a_run_that_diverged_ends_with_3(ready: Cli) -> None:
 def test_a_full_disk_ends_the_event_file_and_nothing_else(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    from osucaffe.cli.tensorboard import TensorBoard
+    from osucaffe.cli.train.tensorboard import TensorBoard
     from osucaffe.solvers.observer import Output, TestResult
 
     result = TestResult(3, 0, [Output(0, "loss", 0.5)])

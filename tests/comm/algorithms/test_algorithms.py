@@ -8,7 +8,7 @@ import pytest
 from osucaffe.comm.algorithms import ALGORITHMS, OPERATIONS, algorithms_for, part, schedule
 from osucaffe.errors import UserError
 
-from .simulation import simulate
+from ..simulation import simulate
 
 CASES = [(operation, name) for operation in OPERATIONS for name in ALGORITHMS[operation]]
 

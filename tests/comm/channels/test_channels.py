@@ -16,9 +16,9 @@ from osucaffe.comm.channels.adaptive import Adaptive
 from osucaffe.comm.channels.channel import Channel
 from osucaffe.comm.channels.direct import find_direct
 from osucaffe.comm.channels.grpc_stream import GrpcStream
-from osucaffe.comm.channels.meeting import connect_all, own_address, own_interface
 from osucaffe.comm.channels.peer import CHUNK, COPIED, EAGER
 from osucaffe.comm.channels.ucx import Ucx, is_here
+from osucaffe.comm.job.meeting import connect_all, own_address, own_interface
 from osucaffe.errors import UserError
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from osucaffe.comm.channels import create, ucp, ucx
-from osucaffe.comm.topology import Location, Topology
+from osucaffe.comm.job.topology import Location, Topology
 from osucaffe.errors import UserError
 
 # As a C compiler lays out ucp/api/ucp.h of UCX 1.22 (x86-64, LP64).

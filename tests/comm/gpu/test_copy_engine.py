@@ -16,15 +16,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from osucaffe.comm import copy_engine, kernels
 from osucaffe.comm.algorithms import OPERATIONS
-from osucaffe.comm.copy_engine import CopyEngine
+from osucaffe.comm.gpu import copy_engine, kernels
+from osucaffe.comm.gpu.copy_engine import CopyEngine
 from osucaffe.comm.host import DTYPES
 from tests.backends.cuda.devices import H200
 from tests.backends.cuda.simulated import compile_for_communicators
 
-from .collectives import check_result, values
-from .streams import Captured, Device, Event, World, array, exchange, run
+from ..collectives import check_result, values
+from ..streams import Captured, Device, Event, World, array, exchange, run
 
 SIZES = [2, 3, 4, 7]
 COUNTS = (1, 5, 100, 1001, 3000)

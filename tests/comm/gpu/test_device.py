@@ -8,15 +8,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from osucaffe.comm import kernels
-from osucaffe.comm.device import DeviceMath
+from osucaffe.comm.gpu import kernels
+from osucaffe.comm.gpu.device import DeviceMath
+from osucaffe.comm.gpu.kernels import THREADS
 from osucaffe.comm.host import DTYPES
-from osucaffe.comm.job import cuda_aware
-from osucaffe.comm.kernels import THREADS
+from osucaffe.comm.job.job import cuda_aware
 from tests.backends.cuda.devices import H200
 from tests.backends.cuda.simulated import compile_for_communicators
 
-from .ranks import mpiexec, needs_mpi
+from ..ranks import mpiexec, needs_mpi
 
 
 @needs_mpi

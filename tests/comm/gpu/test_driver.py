@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from osucaffe.comm import driver
+from osucaffe.comm.gpu import driver
 from osucaffe.errors import UserError
 
 WAIT_64, WRITE_64 = 4, 5

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from .ranks import mpiexec, needs_mpi
+from ..ranks import mpiexec, needs_mpi
 
 pytestmark = [pytest.mark.gpu, needs_mpi]
 
@@ -22,7 +22,7 @@ def test_a_gpu_for_each_rank() -> None:
 
 
 def test_device_arrays_given_to_mpi() -> None:
-    asked = "from osucaffe.comm import job; print(job.cuda_aware(job.start_mpi()))"
+    asked = "from osucaffe.comm.job import job; print(job.cuda_aware(job.start_mpi()))"
     if mpiexec(1, "-c", asked).stdout.strip() != "True":
         pytest.skip("this MPI is not CUDA-aware")
     done = mpiexec(max(2, gpus()), "-m", "tests.comm.gpu_ranks", "direct", timeout=300)

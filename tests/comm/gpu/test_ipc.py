@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 
 from osucaffe.comm.algorithms import OPERATIONS
+from osucaffe.comm.gpu.ipc import BLOCKS, SLOT, THREADS, Ipc, elements, most, plan
 from osucaffe.comm.host import DTYPES
-from osucaffe.comm.ipc import BLOCKS, SLOT, THREADS, Ipc, elements, most, plan
 from tests.backends.cuda.simulated import compile_for_communicators
 
-from .collectives import check_result, values
-from .emulated import COMPILER, make_ranks
+from ..collectives import check_result, values
+from ..emulated import COMPILER, make_ranks
 
 
 @pytest.mark.parametrize("ranks", range(2, 17))

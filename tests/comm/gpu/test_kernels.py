@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from osucaffe.comm import ipc, kernels
-from osucaffe.comm.half_precision import TYPES
+from osucaffe.comm.gpu import ipc, kernels
+from osucaffe.comm.gpu.half_precision import TYPES
 from tests.backends.cuda.compiler import nvrtc
 from tests.backends.cuda.devices import DEVICES
 from tests.backends.cuda.simulated import compile_ptx

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from osucaffe.comm.communicator import DONE
-from osucaffe.comm.on_stream import OnStream
+from osucaffe.comm.gpu.on_stream import OnStream
 
-from .streams import Device, Event, array, run
+from ..streams import Device, Event, array, run
 
 
 class Doubling(OnStream):

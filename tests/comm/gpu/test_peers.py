@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from osucaffe.comm import peers
+from osucaffe.comm.gpu import peers
 from osucaffe.errors import UserError
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from .hosts import hosts
-from .ranks import needs_mpi
+from ..hosts import hosts
+from ..ranks import needs_mpi
 
 
 @needs_mpi

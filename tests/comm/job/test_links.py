@@ -11,13 +11,12 @@ from typing import Any
 
 import pytest
 
-from osucaffe.comm import links
-from osucaffe.comm.channels import meeting
-from osucaffe.comm.job import Job
-from osucaffe.comm.topology import Location, Topology
+from osucaffe.comm.job import links, meeting
+from osucaffe.comm.job.job import Job
+from osucaffe.comm.job.topology import Location, Topology
 from osucaffe.errors import UserError
 
-from .test_channels import on_ranks
+from ..channels.test_channels import on_ranks
 
 HOSTS = [0, 0, 2]
 """Of three ranks."""

@@ -6,10 +6,10 @@ import sys
 
 import pytest
 
-from .ranks import mpiexec, needs_mpi
+from ..ranks import mpiexec, needs_mpi
 
 WORK = """
-from osucaffe.comm.job import find_job
+from osucaffe.comm.job.job import find_job
 job = find_job()
 job.barrier()
 lines = [line.rstrip() for line in open("/proc/self/maps") if "/mpich_shm_" in line]

@@ -6,8 +6,8 @@ import threading
 
 import pytest
 
-from osucaffe.comm import watchdog
-from osucaffe.comm.watchdog import Watchdog
+from osucaffe.comm.job import watchdog
+from osucaffe.comm.job.watchdog import Watchdog
 
 
 class Clock:

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from osucaffe.comm import tune
 from osucaffe.comm.algorithms import OPERATIONS
-from osucaffe.comm.job import Job
-from osucaffe.comm.tune import SIZES, _rows, choices, merge
-from osucaffe.comm.tuning import GPU, LEVELS, Choice, Selection, read_table
+from osucaffe.comm.job.job import Job
+from osucaffe.comm.tuning import measure
+from osucaffe.comm.tuning.measure import SIZES, _rows, choices, merge
+from osucaffe.comm.tuning.table import GPU, LEVELS, Choice, Selection, read_table
 from osucaffe.errors import UserError
 
-SHIPPED = Path(__file__).resolve().parents[2] / "osucaffe" / "comm" / "table.json"
+SHIPPED = Path(__file__).resolve().parents[3] / "osucaffe" / "comm" / "tuning" / "table.json"
 
 
 @pytest.mark.parametrize("level", LEVELS)
@@ -79,9 +79,9 @@ def test_gpus_are_measured_and_the_faster_way_is_kept() -> None:
 
     lines: list[str] = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tune, "replayed", replayed)
+        patch.setattr(measure, "replayed", replayed)
         comms: Any = {name: name for name in seconds}
-        rows = tune.measure_gpus(Job(), comms, lambda count: count, None, SIZES, lines.append)
+        rows = measure.measure_gpus(Job(), comms, lambda count: count, None, SIZES, lines.append)
     [[most, first, _], [rest, second, _]] = rows["all_reduce"]
     assert (first, second, rest) == ("ipc", "nccl", None)
     assert 1 << 20 < most < 4 << 20
@@ -122,6 +122,6 @@ def test_what_is_tried() -> None:
 
 
 def test_the_shipped_table_is_written_as_tune_writes() -> None:
-    from osucaffe.comm.tune import render
+    from osucaffe.comm.tuning.measure import render
 
     assert SHIPPED.read_text() == render(json.loads(SHIPPED.read_text()))

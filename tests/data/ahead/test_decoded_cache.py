@@ -9,9 +9,9 @@ from pathlib import Path
 
 import numpy as np
 
-from osucaffe.data.kept import Kept
+from osucaffe.data.ahead.decoded_cache import Kept
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 def test_processes_share_them() -> None:

@@ -6,7 +6,7 @@ import time
 import numpy as np
 import pytest
 
-from osucaffe.data.pipeline import Pipeline, allocate
+from osucaffe.data.ahead.pipeline import Pipeline, allocate
 
 SHAPES = [(4, 3), (4,)]
 

@@ -14,20 +14,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from osucaffe.data.ahead import BadRecords
+from osucaffe.data.ahead.decoded_cache import Kept
+from osucaffe.data.ahead.parallel_map import BadRecords
+from osucaffe.data.ahead.pipeline import Pipeline, Threads
+from osucaffe.data.ahead.processes import Processes
 from osucaffe.data.config import DataConfig
-from osucaffe.data.convert import encode_image
-from osucaffe.data.database import open_database, record_key, write_database
-from osucaffe.data.datum import make_datum
-from osucaffe.data.image_list import ImageListSource
-from osucaffe.data.kept import Kept
-from osucaffe.data.pipeline import Pipeline, Threads
-from osucaffe.data.processes import Processes
-from osucaffe.data.source import DatumSource
-from osucaffe.data.transform import Transform
+from osucaffe.data.databases.database import open_database, record_key, write_database
+from osucaffe.data.databases.datum import make_datum
+from osucaffe.data.pictures.transform import Transform
+from osucaffe.data.sets.convert import encode_image
+from osucaffe.data.streams.image_list import ImageListSource
+from osucaffe.data.streams.source import DatumSource
 from osucaffe.errors import UserError
 from osucaffe.layer import create_layer
-from osucaffe.layers import data
+from osucaffe.layers.reading import data
 from osucaffe.proto import caffe_pb2
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reader processes are Linux's")
@@ -221,13 +221,13 @@ def test_none_is_left_when_the_trainer_is_killed(folder):
         import sys, time
         from pathlib import Path
         sys.path.insert(0, sys.argv[1])
-        from tests.data import test_processes as tests
+        from tests.data.ahead import test_processes as tests
         pipe = tests.pipeline(tests.source(Path(sys.argv[2])), tests.Processes)
         tests.take(pipe, 3)
         print(*tests.running(pipe), flush=True)
         time.sleep(1000)
     """
-    command = [sys.executable, "-c", textwrap.dedent(script), str(Path(__file__).parents[2])]
+    command = [sys.executable, "-c", textwrap.dedent(script), str(Path(__file__).parents[3])]
     with subprocess.Popen([*command, folder], stdout=subprocess.PIPE, text=True) as trainer:
         processes = [int(each) for each in trainer.stdout.readline().split()]
         assert len(processes) == 3

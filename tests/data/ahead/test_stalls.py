@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from osucaffe.data.waiting import Waiting
+from osucaffe.data.ahead.stalls import Waiting
 
 
 def log_of(caplog: pytest.LogCaptureFixture, waits: float, computes: float) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from osucaffe.data.database import Lmdb, open_database, record_key, write_database
+from osucaffe.data.databases.database import Lmdb, open_database, record_key, write_database
 from osucaffe.errors import UserError
 
 SIZES = {"small": 150, "large": 9000, "mixed": 0}

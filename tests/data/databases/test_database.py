@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from osucaffe.data.database import open_database, record_key, write_database
+from osucaffe.data.databases.database import open_database, record_key, write_database
 from osucaffe.errors import UserError
 
-FORMATS = Path(__file__).parents[1] / "fixtures" / "formats"
+FORMATS = Path(__file__).parents[2] / "fixtures" / "formats"
 
 
 def read_all(path):

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import simplejpeg
 
-from osucaffe.data.database import open_database
-from osucaffe.data.datum import decode_image, make_datum, parse_datum, pixels
+from osucaffe.data.databases.database import open_database
+from osucaffe.data.databases.datum import decode_image, make_datum, parse_datum, pixels
 from osucaffe.proto import caffe_pb2
 
-FORMATS = Path(__file__).parents[1] / "fixtures" / "formats"
+FORMATS = Path(__file__).parents[2] / "fixtures" / "formats"
 
 
 def parsed(message):

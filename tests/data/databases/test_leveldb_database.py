@@ -10,13 +10,13 @@ import pytest
 
 from osucaffe.backends.cpu import Cpu
 from osucaffe.cli import main
-from osucaffe.data.database import open_database
+from osucaffe.data.databases.database import open_database
 from osucaffe.errors import UserError
 from tests.layers.nets import build
 
 plyvel = pytest.importorskip("plyvel")
 
-RECORDS = Path(__file__).parents[1] / "fixtures" / "formats" / "raw6_lmdb"
+RECORDS = Path(__file__).parents[2] / "fixtures" / "formats" / "raw6_lmdb"
 
 
 def contents(path: Path) -> list[tuple[bytes, bytes]]:

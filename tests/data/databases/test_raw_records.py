@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from osucaffe.data.database import open_database, record_key, write_database
-from osucaffe.data.datum import make_datum, parse_datum
-from osucaffe.data.plain import BulkReader, PlainForm
-from osucaffe.data.source import DatumSource
-from osucaffe.data.transform import Transform
+from osucaffe.data.databases.database import open_database, record_key, write_database
+from osucaffe.data.databases.datum import make_datum, parse_datum
+from osucaffe.data.databases.raw_records import BulkReader, PlainForm
+from osucaffe.data.pictures.transform import Transform
+from osucaffe.data.streams.source import DatumSource
 from osucaffe.errors import UserError
 from osucaffe.proto import caffe_pb2
 

@@ -7,8 +7,8 @@ import colorsys
 import numpy as np
 import pytest
 
-from osucaffe.data.augment import Window, distort, show
-from osucaffe.data.resample import resample
+from osucaffe.data.pictures.augment import Window, distort, show
+from osucaffe.data.pictures.resample import resample
 from osucaffe.proto import caffe_pb2
 
 

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from osucaffe.data.bicubic import shrink
+from osucaffe.data.pictures.bicubic import shrink
 
 random = np.random.default_rng(0)
 

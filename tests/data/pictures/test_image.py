@@ -6,12 +6,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from osucaffe.data.database import open_database
-from osucaffe.data.datum import decode_image, parse_datum, pixels
-from osucaffe.data.image import read_image, resize
+from osucaffe.data.databases.database import open_database
+from osucaffe.data.databases.datum import decode_image, parse_datum, pixels
+from osucaffe.data.pictures.image import read_image, resize
 from osucaffe.errors import UserError
 
-FORMATS = Path(__file__).parents[1] / "fixtures" / "formats"
+FORMATS = Path(__file__).parents[2] / "fixtures" / "formats"
 
 
 def test_resizing_gives_what_caffes_convert_imageset_wrote():

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import simplejpeg
 
-from osucaffe.data.datum import decode_image
-from osucaffe.data.jpeg import plain_shape
+from osucaffe.data.databases.datum import decode_image
+from osucaffe.data.pictures.jpeg import plain_shape
 
 GENERATOR = np.random.default_rng(3)
 IMAGE = GENERATOR.integers(0, 255, (37, 50, 3)).astype(np.uint8)

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from osucaffe.data.preprocessing import Preprocessing, find_preprocessing
+from osucaffe.data.pictures.preprocessing import Preprocessing, find_preprocessing
 from osucaffe.errors import UserError
 from osucaffe.proto import (
     NetParameter,

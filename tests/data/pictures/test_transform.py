@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from osucaffe.backends.random import mix64
-from osucaffe.data.transform import Transform, record_draws
+from osucaffe.data.pictures.transform import Transform, record_draws
 from osucaffe.errors import UserError
 from osucaffe.proto import caffe_pb2
 

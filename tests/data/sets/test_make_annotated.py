@@ -10,10 +10,10 @@ import pytest
 import simplejpeg
 
 from osucaffe.cli import main
-from osucaffe.data.annotated import parse_annotated
-from osucaffe.data.database import open_database
-from osucaffe.data.datum import pixels
-from osucaffe.data.make_annotated import read_label_map
+from osucaffe.data.databases.database import open_database
+from osucaffe.data.databases.datum import pixels
+from osucaffe.data.sets.make_annotated import read_label_map
+from osucaffe.data.streams.annotated import parse_annotated
 from osucaffe.errors import UserError
 
 OBJECT = (
@@ -82,7 +82,7 @@ def test_coco(tmp_path: Path) -> None:
 
 
 def test_bad_files_are_named(tmp_path: Path) -> None:
-    from osucaffe.data.make_annotated import read_coco, read_voc
+    from osucaffe.data.sets.make_annotated import read_coco, read_voc
 
     with pytest.raises(UserError, match=r"val\.txt"):
         read_voc(tmp_path, "val", {})

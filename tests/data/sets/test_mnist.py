@@ -8,9 +8,9 @@ import threading
 import numpy as np
 import pytest
 
-from osucaffe.data import mnist
-from osucaffe.data.database import open_database
-from osucaffe.data.datum import parse_datum, pixels
+from osucaffe.data.databases.database import open_database
+from osucaffe.data.databases.datum import parse_datum, pixels
+from osucaffe.data.sets import mnist
 from osucaffe.errors import UserError
 
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from osucaffe.data.bicubic import enlarge, shrink
-from osucaffe.data.quality import luma, psnr, ssim
+from osucaffe.data.pictures.bicubic import enlarge, shrink
+from osucaffe.data.sets.quality import luma, psnr, ssim
 
 
 def noisy(shape=(3, 40, 56), *, seed=0, noise=12):

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from osucaffe.data.order import runs
+from osucaffe.data.streams.order import runs
 
 
 def stream(position, wanted, count, **options):

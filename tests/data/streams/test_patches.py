@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 import simplejpeg
 
-from osucaffe.data.ahead import BadRecords
-from osucaffe.data.bicubic import shrink
-from osucaffe.data.database import open_database, record_key, write_database
-from osucaffe.data.datum import make_datum
-from osucaffe.data.patches import PatchSource, Place, choose, turn
-from osucaffe.data.transform import Transform
+from osucaffe.data.ahead.parallel_map import BadRecords
+from osucaffe.data.databases.database import open_database, record_key, write_database
+from osucaffe.data.databases.datum import make_datum
+from osucaffe.data.pictures.bicubic import shrink
+from osucaffe.data.pictures.transform import Transform
+from osucaffe.data.streams.patches import PatchSource, Place, choose, turn
 from osucaffe.errors import UserError
 from osucaffe.proto import caffe_pb2
 

@@ -7,17 +7,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from osucaffe.data.ahead import BadRecords
-from osucaffe.data.database import open_database, record_key, write_database
-from osucaffe.data.datum import make_datum, parse_datum, pixels
-from osucaffe.data.order import runs
-from osucaffe.data.pipeline import Pipeline
-from osucaffe.data.source import DatumSource
-from osucaffe.data.transform import Transform, record_draws
+from osucaffe.data.ahead.parallel_map import BadRecords
+from osucaffe.data.ahead.pipeline import Pipeline
+from osucaffe.data.databases.database import open_database, record_key, write_database
+from osucaffe.data.databases.datum import make_datum, parse_datum, pixels
+from osucaffe.data.pictures.transform import Transform, record_draws
+from osucaffe.data.streams.order import runs
+from osucaffe.data.streams.source import DatumSource
 from osucaffe.errors import UserError
 from osucaffe.proto import caffe_pb2
 
-FORMATS = Path(__file__).parents[1] / "fixtures" / "formats"
+FORMATS = Path(__file__).parents[2] / "fixtures" / "formats"
 
 
 def fail(field, text):

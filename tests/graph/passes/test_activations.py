@@ -9,7 +9,7 @@ from osucaffe.backends.cpu import Cpu
 from osucaffe.backends.formula import ELU, PRELU
 from osucaffe.net import Net
 
-from ..backends.cpu.programs import NEEDS_ONEDNN
+from ...backends.cpu.programs import NEEDS_ONEDNN
 from .test_batch_norm import branch, layer
 from .test_inference import convolution, outputs, product, randomize, read
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from osucaffe.backends.primitives import Program
 from osucaffe.backends.tensor import Call, Tensor
-from osucaffe.graph.fusion import FUSIONS, fuse_relu
+from osucaffe.graph.passes.fusion import FUSIONS, fuse_relu
 
 FUSES = {"max_pooling_backward", "lrn_backward", "split", "sum"}
 POOLING: dict[str, Any] = {"kernel": [2, 2], "stride": [2, 2], "pad": [0, 0]}

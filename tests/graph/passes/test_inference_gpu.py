@@ -10,7 +10,7 @@ from osucaffe.backends.cpu import Cpu
 from osucaffe.backends.cuda import Cuda
 from osucaffe.net import Net
 
-from ..backends.cuda.simulated import force, simulate, with_libraries
+from ...backends.cuda.simulated import force, simulate, with_libraries
 from .test_inference import NETS, outputs, randomize, read
 
 BOUNDS = {"fp32": 1e-4, "tf32": 5e-3, "bf16": 5e-2, "fp16": 1e-2}

@@ -5,7 +5,7 @@ from itertools import pairwise
 import numpy as np
 
 from osucaffe.backends.tensor import Call, Tensor
-from osucaffe.graph.memory import plan_memory
+from osucaffe.graph.passes.memory import plan_memory
 
 
 def chain(count: int, size: int = 1000) -> list[Call]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from osucaffe.backends.tensor import Call, Tensor
-from osucaffe.graph.memory import plan_memory
-from osucaffe.graph.overlap import SPARE, overlap_calls
+from osucaffe.graph.passes.memory import plan_memory
+from osucaffe.graph.passes.overlap import SPARE, overlap_calls
 
 NAMES = {"filter"}
 

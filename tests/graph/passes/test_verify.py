@@ -14,7 +14,7 @@ from google.protobuf import text_format
 from osucaffe.backends.cpu import Cpu
 from osucaffe.backends.tensor import Call, Tensor
 from osucaffe.cli import main
-from osucaffe.graph import (
+from osucaffe.graph.passes import (
     batch_norm,
     calls,
     constants,
@@ -22,9 +22,9 @@ from osucaffe.graph import (
     inference,
     memory,
     overlap,
-    passes,
+    pipeline,
 )
-from osucaffe.graph.verify import SWITCH, VerificationError
+from osucaffe.graph.passes.verify import SWITCH, VerificationError
 from osucaffe.net import Net
 from osucaffe.proto import caffe_pb2
 
@@ -133,7 +133,7 @@ def change(where: str, mutate: Callable[[list[list[Call]]], object]) -> Plant:
     def plant(patch: pytest.MonkeyPatch) -> None:
         for name in "COMPILE", "PLACE":
             changed = []
-            for each in getattr(passes, name):
+            for each in getattr(pipeline, name):
 
                 def run(programs, made, each=each):
                     programs = each.run(programs, made)
@@ -141,7 +141,7 @@ def change(where: str, mutate: Callable[[list[list[Call]]], object]) -> Plant:
                     return programs
 
                 changed.append(dataclasses.replace(each, run=run) if each.name == where else each)
-            patch.setattr(passes, name, tuple(changed))
+            patch.setattr(pipeline, name, tuple(changed))
 
     return plant
 
@@ -307,13 +307,13 @@ def scratch_over_operands(patch: pytest.MonkeyPatch) -> None:
         plan.offsets = [(tensor, offsets[id(tensor)]) for tensor, _ in plan.offsets]
         return plan
 
-    patch.setattr(passes, "plan_memory", planned)
+    patch.setattr(pipeline, "plan_memory", planned)
 
 
 def half_the_size(patch: pytest.MonkeyPatch) -> None:
     whole = memory.plan_memory
     patch.setattr(
-        passes,
+        pipeline,
         "plan_memory",
         lambda times, size, share: whole(times, lambda t: size(t) // 2, share=share),
     )
@@ -470,12 +470,12 @@ SEEN = {
     "tensors are placed over each other": Fault(moved_late),
     "scratch memory lies over an operand": Fault(scratch_over_operands, backend=NumPyOnly),
     "a wait is missing": Fault(
-        replace(passes, "overlap_calls", longer),
+        replace(pipeline, "overlap_calls", longer),
         TIED.replace("{transpose}", ""),
         backend=Overlapping,
     ),
     "all waits are missing": Fault(
-        replace(passes, "overlap_calls", beside_all), TIED.replace("{transpose}", ""),
+        replace(pipeline, "overlap_calls", beside_all), TIED.replace("{transpose}", ""),
         backend=Overlapping,
     ),
     "what runs beside is looked for without views": Fault(

@@ -4,8 +4,8 @@ import pytest
 from google.protobuf import text_format
 
 from osucaffe.errors import UserError
-from osucaffe.graph.filter import filter_layers, net_state
-from osucaffe.graph.splits import insert_splits
+from osucaffe.graph.prototxt.filter import filter_layers, net_state
+from osucaffe.graph.prototxt.splits import insert_splits
 from osucaffe.proto import caffe_pb2
 
 

@@ -7,7 +7,7 @@ import logging
 import pytest
 from google.protobuf import text_format
 
-from osucaffe.graph.precision import warn_of_precision
+from osucaffe.graph.prototxt.precision import warn_of_precision
 from osucaffe.proto import NetParameter
 
 LAYER = 'layer { name: "x" type: "ReLU" bottom: "a" top: "b" %s }'

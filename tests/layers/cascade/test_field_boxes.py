@@ -11,7 +11,7 @@ from osucaffe.backends.cpu import Cpu
 from osucaffe.errors import UserError
 from osucaffe.layers import anchors
 
-from .nets import build, inputs
+from ..nets import build, inputs
 
 random = np.random.default_rng(17)
 

@@ -10,12 +10,12 @@ import pytest
 from PIL import Image
 
 from osucaffe.backends.cpu import Cpu
-from osucaffe.data.object_crops import Picture, Placed, choose_centre, place, zoomed
-from osucaffe.data.object_lists import order_of, read_object_list
+from osucaffe.data.pictures.object_crops import Picture, Placed, choose_centre, place, zoomed
+from osucaffe.data.streams.object_lists import order_of, read_object_list
 from osucaffe.errors import UserError
-from osucaffe.layers.field_maps import Rules, field_maps
+from osucaffe.layers.cascade.field_maps import Rules, field_maps
 
-from .nets import build
+from ..nets import build
 from .test_field_boxes import overlap, pixels
 
 random = np.random.default_rng(41)

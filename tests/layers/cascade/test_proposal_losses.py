@@ -10,7 +10,7 @@ import pytest
 from osucaffe.backends.cpu import Cpu
 from osucaffe.errors import UserError
 
-from .nets import build, inputs
+from ..nets import build, inputs
 from .test_field_boxes import DEVIATION, MEAN, NORMALIZED, decoded, overlap
 from .test_field_boxes import run as forward
 

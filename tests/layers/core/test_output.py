@@ -9,7 +9,7 @@ import pytest
 from osucaffe.backends.cpu.backend import Cpu
 from osucaffe.errors import UserError
 
-from .nets import build, inputs
+from ..nets import build, inputs
 
 SHAPES = {"x": (3, 2, 4), "l": (3,)}
 

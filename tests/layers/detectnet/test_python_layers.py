@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from osucaffe.errors import UserError
-from osucaffe.layers.detectnet_python import group_rectangles
+from osucaffe.layers.detectnet.python_layers import group_rectangles
 
-from .test_values import run
+from ..test_values import run
 
 random = np.random.default_rng(12)
 SIZE = "64, 48, 16"

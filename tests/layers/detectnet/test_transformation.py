@@ -11,12 +11,12 @@ import pytest
 from google.protobuf import text_format
 
 from osucaffe.backends.cpu.backend import Cpu
-from osucaffe.data.detectnet import Grid, Variation, draw, turned, vary_boxes, vary_image
+from osucaffe.data.streams.detectnet import Grid, Variation, draw, turned, vary_boxes, vary_image
 from osucaffe.errors import UserError
 from osucaffe.proto import caffe_pb2
 
-from .nets import build, inputs
-from .test_values import run
+from ..nets import build, inputs
+from ..test_values import run
 
 random = np.random.default_rng(4)
 NONE = " ".join(

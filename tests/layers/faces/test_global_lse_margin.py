@@ -8,8 +8,8 @@ import pytest
 from osucaffe.backends.cpu.backend import Cpu
 from osucaffe.errors import UserError
 
-from .nets import build, inputs, layer
-from .test_values import run
+from ..nets import build, inputs, layer
+from ..test_values import run
 
 random = np.random.default_rng(11)
 N, K = 8, 5

@@ -8,8 +8,8 @@ import pytest
 from osucaffe.backends.cpu.backend import Cpu
 from osucaffe.errors import UserError
 
-from .nets import build, inputs, layer
-from .test_values import run
+from ..nets import build, inputs, layer
+from ..test_values import run
 
 random = np.random.default_rng(9)
 T, N, I, H = 4, 2, 3, 5  # noqa: E741

@@ -7,7 +7,7 @@ import pytest
 
 from osucaffe.errors import UserError
 
-from .test_values import run
+from ..test_values import run
 
 random = np.random.default_rng(7)
 

@@ -8,8 +8,8 @@ import pytest
 from osucaffe.backends.cpu import Cpu
 from osucaffe.errors import UserError
 
-from .nets import build, inputs
-from .test_values import run, softmax
+from ..nets import build, inputs
+from ..test_values import run, softmax
 
 
 def test_the_hardest_rois_keep_their_labels() -> None:

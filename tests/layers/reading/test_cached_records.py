@@ -16,11 +16,11 @@ from google.protobuf import text_format
 
 from osucaffe.backends.cpu import Cpu
 from osucaffe.backends.uploads import Uploads
-from osucaffe.data import cache
 from osucaffe.data.config import DataConfig
-from osucaffe.data.database import record_key, write_database
-from osucaffe.data.datum import make_datum
-from osucaffe.data.source import DatumSource
+from osucaffe.data.databases.database import record_key, write_database
+from osucaffe.data.databases.datum import make_datum
+from osucaffe.data.resident import cache
+from osucaffe.data.streams.source import DatumSource
 from osucaffe.errors import UserError
 from osucaffe.net import Net
 from osucaffe.proto import caffe_pb2

@@ -14,7 +14,7 @@ from osucaffe.layer import create_layer
 from osucaffe.net import Net
 from osucaffe.proto import caffe_pb2
 
-FORMATS = Path(__file__).parents[1] / "fixtures" / "formats"
+FORMATS = Path(__file__).parents[2] / "fixtures" / "formats"
 MNIST = FORMATS / "mnist200_lmdb"
 
 

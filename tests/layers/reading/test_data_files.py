@@ -10,8 +10,8 @@ from google.protobuf import text_format
 
 from osucaffe.backends.cpu import Cpu
 from osucaffe.data.config import DataConfig
-from osucaffe.data.image import resize
-from osucaffe.data.windows import plan_cut
+from osucaffe.data.pictures.image import resize
+from osucaffe.data.streams.windows import plan_cut
 from osucaffe.errors import UserError
 from osucaffe.net import Net
 from osucaffe.proto import caffe_pb2

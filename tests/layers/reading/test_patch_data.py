@@ -9,10 +9,10 @@ import pytest
 from google.protobuf import text_format
 
 from osucaffe.backends.cpu import Cpu
-from osucaffe.data.bicubic import shrink
 from osucaffe.data.config import DataConfig
-from osucaffe.data.database import record_key, write_database
-from osucaffe.data.datum import make_datum
+from osucaffe.data.databases.database import record_key, write_database
+from osucaffe.data.databases.datum import make_datum
+from osucaffe.data.pictures.bicubic import shrink
 from osucaffe.errors import UserError
 from osucaffe.net import Net
 from osucaffe.proto import caffe_pb2

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from osucaffe.data.dense_images import nearest
+from osucaffe.data.streams.dense_images import nearest
 from osucaffe.solvers.epochs import Epochs, epochs_of
 
-from .test_data_files import batches, build, refuse
+from ..reading.test_data_files import batches, build, refuse
 
 
 @pytest.fixture

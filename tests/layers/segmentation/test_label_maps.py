@@ -11,8 +11,8 @@ from PIL import Image
 
 from osucaffe.backends.cpu.backend import Cpu
 
-from . import nets
-from .test_data_files import batches, build, refuse
+from .. import nets
+from ..reading.test_data_files import batches, build, refuse
 
 SIZES = [(6, 8), (9, 5), (12, 12)]
 

@@ -10,10 +10,10 @@ import pytest
 
 from osucaffe.backends.cpu import Cpu
 from osucaffe.errors import UserError
-from osucaffe.layers.permutohedral import Lattice
+from osucaffe.layers.segmentation.permutohedral import Lattice
 
-from .nets import build, inputs
-from .test_values import run, softmax
+from ..nets import build, inputs
+from ..test_values import run, softmax
 
 random = np.random.default_rng(4)
 

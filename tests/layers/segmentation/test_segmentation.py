@@ -11,9 +11,9 @@ from osucaffe.backends.cpu.backend import Cpu
 from osucaffe.errors import UserError
 from osucaffe.proto import array_to_blob, caffe_pb2
 
-from .nets import build, inputs, layer
-from .test_fixtures import PRECISIONS
-from .test_values import run, softmax
+from ..nets import build, inputs, layer
+from ..test_fixtures import PRECISIONS
+from ..test_values import run, softmax
 
 random = np.random.default_rng(3)
 

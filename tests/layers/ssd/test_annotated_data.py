@@ -10,13 +10,13 @@ import pytest
 
 from osucaffe.backends.cpu import Cpu
 from osucaffe.data.config import DataConfig
-from osucaffe.data.database import write_database
-from osucaffe.data.make_annotated import annotated_record
+from osucaffe.data.databases.database import write_database
+from osucaffe.data.sets.make_annotated import annotated_record
 from osucaffe.errors import UserError
 from osucaffe.net import Net
 
-from .nets import build
-from .test_fixtures import FOLDER
+from ..nets import build
+from ..test_fixtures import FOLDER
 
 FIGURES = sorted((FOLDER / "forks").glob("anno_*.npz"))
 

@@ -11,8 +11,8 @@ import pytest
 from osucaffe.backends.cpu import Cpu
 from osucaffe.errors import UserError
 
-from .nets import build, inputs
-from .test_fixtures import FIXTURES, Fixture
+from ..nets import build, inputs
+from ..test_fixtures import FIXTURES, Fixture
 
 MULTIBOX = [path for path in FIXTURES if "ssd_mbox" in path.stem]
 VARIANTS = {

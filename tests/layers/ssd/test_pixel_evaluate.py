@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from .test_field_boxes import run
+from ..cascade.test_field_boxes import run
 
 random = np.random.default_rng(37)
 

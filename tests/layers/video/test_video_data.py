@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from osucaffe.data.video_frames import Crops
+from osucaffe.data.streams.video_frames import Crops
 
-from .test_data_files import batches, build, refuse
+from ..reading.test_data_files import batches, build, refuse
 
 
 @pytest.fixture

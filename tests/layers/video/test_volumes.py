@@ -12,8 +12,8 @@ from osucaffe.backends.cpu.backend import Cpu
 from osucaffe.errors import UserError
 from osucaffe.proto import read_weights, write_weights
 
-from .nets import build, inputs, layer
-from .test_values import run
+from ..nets import build, inputs, layer
+from ..test_values import run
 
 random = np.random.default_rng(6)
 

@@ -10,8 +10,8 @@ import pytest
 from osucaffe.backends.cpu import Cpu
 from osucaffe.errors import UserError
 
-from .nets import build, inputs
-from .test_values import run
+from ..nets import build, inputs
+from ..test_values import run
 
 random = np.random.default_rng(6)
 BIASES = [1.125, 1.25, 3.25, 2.0]

@@ -12,8 +12,8 @@ from typing import Any
 
 from osucaffe.backends.cpu import Cpu
 from osucaffe.comm.create import CommConfig
-from osucaffe.comm.job import find_job
-from osucaffe.comm.topology import discover
+from osucaffe.comm.job.job import find_job
+from osucaffe.comm.job.topology import discover
 from osucaffe.errors import UserError
 from osucaffe.parallel.config import ParallelConfig
 from osucaffe.parallel.data_parallel import DataParallel

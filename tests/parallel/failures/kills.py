@@ -1,6 +1,6 @@
 """Kills a rank of a training with parameter servers, at random, and lets it resume.
 
-python -m tests.parallel.kills 30     so many times; prints what was seen
+python -m tests.parallel.failures.kills 30     so many times; prints what was seen
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from pathlib import Path
 
 from tests.comm.ranks import command, mpiexec
 
-from .equivalence import NET, make_data
-from .serving import KINDS_HERE
+from ..equivalence import NET, make_data
+from ..servers.serving import KINDS_HERE
 
 RANKS, SERVERS, LAST = 4, 2, 60
 SOLVER = f"""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from osucaffe.data.database import record_key, write_database
-from osucaffe.data.datum import make_datum
+from osucaffe.data.databases.database import record_key, write_database
+from osucaffe.data.databases.datum import make_datum
 
 LAYER = """
 import os, signal, time

@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from osucaffe.cli import elastic, ranks
+from osucaffe.cli.launch import elastic, ranks
 from osucaffe.errors import UserError
-from osucaffe.parallel.alone import Alone
 from osucaffe.parallel.batch import divide_batches, readers
+from osucaffe.parallel.single_rank import Alone
 from osucaffe.proto import caffe_pb2, read_weights
 from tests.comm.ranks import needs_mpi
 

@@ -32,7 +32,7 @@ MESSAGES = {
 def test_all_ranks_end_with_the_reason(mode: str, tmp_path: Path) -> None:
     folder = tmp_path / "snapshots"
     folder.mkdir()
-    done = mpiexec(3, "-m", "tests.parallel.failing", mode, str(folder))
+    done = mpiexec(3, "-m", "tests.parallel.failures.failing", mode, str(folder))
     assert done.returncode != 0
     assert "done" not in done.stdout
     told = done.stdout + done.stderr
@@ -57,8 +57,8 @@ def test_a_rank_that_ends_before_it_has_met_the_others_ends_them(tmp_path: Path)
 
 @needs_mpi
 def test_another_number_of_ranks_goes_on_from_the_snapshot_of_a_killed_run(tmp_path: Path) -> None:
-    mpiexec(3, "-m", "tests.parallel.failing", "kill", str(tmp_path))
-    done = mpiexec(2, "-m", "tests.parallel.failing", "resume", str(tmp_path))
+    mpiexec(3, "-m", "tests.parallel.failures.failing", "kill", str(tmp_path))
+    done = mpiexec(2, "-m", "tests.parallel.failures.failing", "resume", str(tmp_path))
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("resumed at 20") == 2
     assert done.stdout.count("done") == 2

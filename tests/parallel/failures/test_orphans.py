@@ -15,7 +15,7 @@ from tests.comm.ranks import command, needs_mpi
 
 WORK = """
 import os, sys, time
-from osucaffe.comm.job import find_job
+from osucaffe.comm.job.job import find_job
 job = find_job()
 open(f"{sys.argv[1]}/{job.rank}.new", "w").write(f"{os.getpid()} {os.getppid()}")
 os.rename(f"{sys.argv[1]}/{job.rank}.new", f"{sys.argv[1]}/{job.rank}")

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from osucaffe.data.database import record_key, write_database
-from osucaffe.data.datum import make_datum
+from osucaffe.data.databases.database import record_key, write_database
+from osucaffe.data.databases.datum import make_datum
 from osucaffe.proto import read_weights
 from tests.comm.ranks import mpiexec, needs_mpi
 

@@ -10,19 +10,19 @@ import numpy as np
 from osucaffe.backends.cpu import Cpu
 from osucaffe.backends.cuda import Cuda
 from osucaffe.backends.cuda.layout import from_bfloat16, to_bfloat16
-from osucaffe.cli.ranks import identify
+from osucaffe.cli.launch.ranks import identify
 from osucaffe.comm.channels.create import make_channel
 from osucaffe.comm.create import CommConfig
-from osucaffe.comm.job import MpiJob
-from osucaffe.comm.topology import discover
-from osucaffe.parallel import shards
+from osucaffe.comm.job.job import MpiJob
+from osucaffe.comm.job.topology import discover
 from osucaffe.parallel.config import ParallelConfig
-from osucaffe.parallel.served import Served, assign_roles
-from osucaffe.parallel.shards import Consistency
+from osucaffe.parallel.servers import shards
+from osucaffe.parallel.servers.shards import Consistency
+from osucaffe.parallel.servers.training import Served, assign_roles
 from osucaffe.proto import SolverParameter, parse_text
 from osucaffe.solvers import Solver
 
-from .equivalence import BATCH, OTHER, job_with_data, read_net, weights
+from ..equivalence import BATCH, OTHER, job_with_data, read_net, weights
 from .serving import ITERATIONS, SETTINGS
 
 CASES = [

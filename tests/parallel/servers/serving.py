@@ -16,15 +16,15 @@ from osucaffe.comm.channels import KINDS
 from osucaffe.comm.channels.create import make_channel
 from osucaffe.comm.channels.ucx import is_here
 from osucaffe.comm.create import CommConfig
-from osucaffe.comm.job import MpiJob
-from osucaffe.comm.topology import discover
-from osucaffe.parallel import shards
+from osucaffe.comm.job.job import MpiJob
+from osucaffe.comm.job.topology import discover
 from osucaffe.parallel.config import ParallelConfig
-from osucaffe.parallel.served import Served, assign_roles
-from osucaffe.parallel.server import Server
-from osucaffe.parallel.shards import Consistency
+from osucaffe.parallel.servers import shards
+from osucaffe.parallel.servers.server import Server
+from osucaffe.parallel.servers.shards import Consistency
+from osucaffe.parallel.servers.training import Served, assign_roles
 
-from .equivalence import BATCH, SGD, job_with_data, make_solver, weights
+from ..equivalence import BATCH, SGD, job_with_data, make_solver, weights
 
 FIXED = ' lr_policy: "fixed"'
 SETTINGS = {

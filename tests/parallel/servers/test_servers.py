@@ -9,13 +9,13 @@ import pytest
 
 from osucaffe.errors import UserError
 from osucaffe.parallel.buckets import Bucket
-from osucaffe.parallel.shards import WHOLE, Consistency, divide
+from osucaffe.parallel.servers.shards import WHOLE, Consistency, divide
 from osucaffe.proto import read_state, read_weights
 from tests.comm.hosts import hosts
 from tests.comm.ranks import mpiexec, needs_mpi
 
-from . import kills
-from .equivalence import NET, make_data
+from ..equivalence import NET, make_data
+from ..failures import kills
 
 SOLVER = """
 net: "net.prototxt" test_iter: 3 test_interval: 10 base_lr: 0.01 type: "Adam" momentum: 0.9
@@ -58,7 +58,9 @@ def test_sync_is_one_process_with_the_whole_batch(
     workers: int, servers: int, tmp_path: Path
 ) -> None:
     ranks = workers + servers
-    done = mpiexec(ranks, "-m", "tests.parallel.serving", str(tmp_path), "sync", str(servers))
+    done = mpiexec(
+        ranks, "-m", "tests.parallel.servers.serving", str(tmp_path), "sync", str(servers)
+    )
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("done") == ranks
 
@@ -69,7 +71,7 @@ def test_sync_is_the_same_between_two_hosts(tmp_path: Path) -> None:
     with hosts(2, "1gbit", tmp_path) as made:
         if made is None:
             pytest.skip("network namespaces are not permitted here")
-        done = made.mpiexec(2, "-m", "tests.parallel.serving", str(tmp_path), "sync", "2")
+        done = made.mpiexec(2, "-m", "tests.parallel.servers.serving", str(tmp_path), "sync", "2")
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("done") == 4
 
@@ -77,7 +79,7 @@ def test_sync_is_the_same_between_two_hosts(tmp_path: Path) -> None:
 @pytest.mark.long
 @needs_mpi
 def test_no_worker_gets_further_ahead_than_it_may(tmp_path: Path) -> None:
-    done = mpiexec(4, "-m", "tests.parallel.serving", str(tmp_path), "bounded", "2")
+    done = mpiexec(4, "-m", "tests.parallel.servers.serving", str(tmp_path), "bounded", "2")
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("done") == 4
 
@@ -93,7 +95,9 @@ def test_no_worker_gets_further_ahead_than_it_may(tmp_path: Path) -> None:
     ],
 )
 def test_all_end_with_the_one_that_fails(mode: str, told: str, tmp_path: Path) -> None:
-    done = mpiexec(3, "-m", "tests.parallel.serving", str(tmp_path), "failing", mode, timeout=60)
+    done = mpiexec(
+        3, "-m", "tests.parallel.servers.serving", str(tmp_path), "failing", mode, timeout=60
+    )
     assert done.returncode != 0
     assert told in done.stdout + done.stderr
     assert "done" not in done.stdout

@@ -14,9 +14,9 @@ import pytest
 from osucaffe.backends.tensor import Tensor
 from osucaffe.comm.channels.channel import Channel
 from osucaffe.parallel.buckets import Bucket
-from osucaffe.parallel.pushing import Pushing
-from osucaffe.parallel.server import CONTROL, PUSH
-from osucaffe.parallel.shards import Part, divide
+from osucaffe.parallel.servers.server import CONTROL, PUSH
+from osucaffe.parallel.servers.shards import Part, divide
+from osucaffe.parallel.servers.worker import Pushing
 from tests.comm import deferred
 
 COUNT, ITERATIONS = 40, 5

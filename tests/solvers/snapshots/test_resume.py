@@ -18,9 +18,9 @@ from osucaffe.proto import blob_to_array, read_state, read_weights, write_state,
 from osucaffe.solvers import Solver
 from osucaffe.solvers.nets import Choice
 
-from .runs import NET, TYPES, assert_same, parameters, solver
+from ..runs import NET, TYPES, assert_same, parameters, solver
 
-FORMATS = Path(__file__).parents[1] / "fixtures" / "formats"
+FORMATS = Path(__file__).parents[2] / "fixtures" / "formats"
 END = {"BINARYPROTO": "", "HDF5": ".h5"}
 MNIST = f"""
 layer {{ name: "data" type: "Data" top: "x" top: "label" include {{ phase: TRAIN }}
@@ -150,7 +150,7 @@ def test_a_run_without_a_seed_resumes_in_a_new_process(tmp_path: Path) -> None:
         "from tests.solvers.runs import solver; import sys;"
         "run = solver(sys.argv[1], sys.argv[2]); run.restore('auto'); run.step(5); run.snapshot()"
     )
-    root = Path(__file__).parents[2]
+    root = Path(__file__).parents[3]
     subprocess.run([sys.executable, "-c", program, text, LMDB_NET], cwd=root, check=True)
     resumed = solver(text, LMDB_NET)
     resumed.restore(tmp_path / "run_iter_10.solverstate")

@@ -11,8 +11,9 @@ import pytest
 from osucaffe.backends.cpu import Cpu
 from osucaffe.errors import UserError
 from osucaffe.proto import SolverParameter, parse_text, read_weights
-from osucaffe.solvers import Solver, snapshot
-from osucaffe.solvers.snapshot_writer import SnapshotWriter
+from osucaffe.solvers import Solver
+from osucaffe.solvers.snapshots import snapshot
+from osucaffe.solvers.snapshots.snapshot import SnapshotWriter
 
 SOLVER = """
 net_param {

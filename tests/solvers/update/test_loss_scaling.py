@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from osucaffe.errors import UserError
-from osucaffe.solvers import Solver, scaling
+from osucaffe.solvers import Solver
+from osucaffe.solvers.update import loss_scaling
 
-from .runs import TYPES, assert_same, parameters, solver
+from ..runs import TYPES, assert_same, parameters, solver
 
 
 def history(run: Solver) -> list[np.ndarray]:
@@ -40,7 +41,7 @@ def test_a_power_of_two_changes_no_bit(kind: str, more: str) -> None:
                 parameters(run)[name], value, rtol=0, atol=2e-6 * np.abs(value).max()
             )
     assert dynamic.loss_scale
-    assert dynamic.loss_scale.read() == [scaling.START, 4, 0]
+    assert dynamic.loss_scale.read() == [loss_scaling.START, 4, 0]
 
 
 def test_the_gradients_are_scaled() -> None:
@@ -67,7 +68,7 @@ def test_an_overflow_skips_the_update(kind: str, scale: str | float) -> None:
     for value, other in zip(history(run), kept, strict=True):
         np.testing.assert_array_equal(value, other)
     assert run.loss_scale
-    assert run.loss_scale.read() == [scaling.START / 4 if scale == "dynamic" else 256, 0, 2]
+    assert run.loss_scale.read() == [loss_scaling.START / 4 if scale == "dynamic" else 256, 0, 2]
     for each in run.net.parameters:
         run.backend.write(each.blob.data, good[f"{each.layer}:{each.index}"])
     run.step(1)
@@ -76,20 +77,20 @@ def test_an_overflow_skips_the_update(kind: str, scale: str | float) -> None:
 
 
 def test_a_dynamic_scale_grows_after_good_iterations(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scaling, "INTERVAL", 3)
+    monkeypatch.setattr(loss_scaling, "INTERVAL", 3)
     run = solver("", loss_scale="dynamic")
     run.step(3)
     assert run.loss_scale
-    assert run.loss_scale.read() == [2 * scaling.START, 0, 0]
+    assert run.loss_scale.read() == [2 * loss_scaling.START, 0, 0]
     run.step(4)
-    assert run.loss_scale.read() == [4 * scaling.START, 1, 0]
-    run.loss_scale.write([scaling.MOST, 2, 0])
+    assert run.loss_scale.read() == [4 * loss_scaling.START, 1, 0]
+    run.loss_scale.write([loss_scaling.MOST, 2, 0])
     run.step(1)
-    assert run.loss_scale.read() == [scaling.MOST, 0, 0]
+    assert run.loss_scale.read() == [loss_scaling.MOST, 0, 0]
 
 
 def test_it_is_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scaling, "INTERVAL", 3)
+    monkeypatch.setattr(loss_scaling, "INTERVAL", 3)
     text = f'momentum: 0.9 snapshot_prefix: "{tmp_path}/run"'
     straight = solver(text, loss_scale="dynamic")
     straight.step(8)
@@ -100,7 +101,7 @@ def test_it_is_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     second.restore("auto")
     assert second.loss_scale
     assert first.loss_scale
-    assert second.loss_scale.read() == first.loss_scale.read() == [2 * scaling.START, 2, 0]
+    assert second.loss_scale.read() == first.loss_scale.read() == [2 * loss_scaling.START, 2, 0]
     second.step(3)
     assert_same(second, straight)
     fixed = solver(text, loss_scale=16)

@@ -8,7 +8,7 @@ import pytest
 
 from osucaffe.solvers import Solver
 
-from .runs import TYPES, assert_same, solver
+from ..runs import TYPES, assert_same, solver
 
 
 def with_gradients(settings: str) -> Solver:

@@ -8,7 +8,7 @@ import pytest
 
 from osucaffe.errors import UserError
 from osucaffe.proto import SolverParameter, parse_text
-from osucaffe.solvers.policy import NEEDS, Policy
+from osucaffe.solvers.update.policy import NEEDS, Policy
 
 CASES = [
     ('lr_policy: "fixed"', {0: 0.5, 1000: 0.5}),

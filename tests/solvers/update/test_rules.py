@@ -12,11 +12,11 @@ from osucaffe.backends.cpu import Cpu
 from osucaffe.errors import UserError
 from osucaffe.proto import NetParameter, SolverParameter, parse_text
 from osucaffe.solvers import Solver
-from osucaffe.solvers.rules import RULES, update_of
+from osucaffe.solvers.update.rules import RULES, update_of
 
-from .runs import TYPES, parameters, solver
+from ..runs import TYPES, parameters, solver
 
-FIXTURES = sorted((Path(__file__).parents[1] / "fixtures" / "caffe").glob("solver_*.npz"))
+FIXTURES = sorted((Path(__file__).parents[2] / "fixtures" / "caffe").glob("solver_*.npz"))
 
 
 def error(found: np.ndarray, wanted: np.ndarray) -> float:

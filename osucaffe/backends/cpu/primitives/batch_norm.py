@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from string import ascii_lowercase
 
-from ..tensor import Step, Tensor, sequence
+from ...tensor import Step, Tensor, sequence
+from ..registry import CpuCall, primitive
 from .broadcast import broadcast, reduce
-from .registry import CpuCall, primitive
 
 
 class _Formulas:

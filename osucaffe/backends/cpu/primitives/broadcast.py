@@ -9,11 +9,11 @@ from string import ascii_lowercase
 
 import numpy as np
 
-from ..tensor import Shape, Step, Tensor
+from ...tensor import Shape, Step, Tensor
+from ..evaluate import CHUNK, Evaluate
+from ..registry import CpuCall, primitive
+from ..workers import SMALL, cut
 from .elementwise import OUTPUTS
-from .evaluate import CHUNK, Evaluate
-from .registry import CpuCall, primitive
-from .workers import SMALL, cut
 
 Box = tuple[slice, ...]
 

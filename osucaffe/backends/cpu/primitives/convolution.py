@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ..tensor import Step, Tensor
+from ...tensor import Step, Tensor
+from ..registry import CpuCall, primitive
+from ..windows import Windows
 from .elementwise import formula, relu_formula
-from .registry import CpuCall, primitive
-from .windows import Windows
 
 
 class _Unfolding:

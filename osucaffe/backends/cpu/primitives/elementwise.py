@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from ..random import call_key, keep_threshold, squares32
-from ..tensor import Step, Tensor
-from .evaluate import CHUNK, Evaluate
-from .registry import CpuCall, primitive
+from ...random import call_key, keep_threshold, squares32
+from ...tensor import Step, Tensor
+from ..evaluate import CHUNK, Evaluate
+from ..registry import CpuCall, primitive
 
 
 def flat(tensor: Tensor) -> np.ndarray:

@@ -6,9 +6,9 @@ import math
 
 import numpy as np
 
-from ..tensor import Step, Tensor
+from ...tensor import Step, Tensor
+from ..registry import CpuCall, primitive
 from .elementwise import formula, relu_formula
-from .registry import CpuCall, primitive
 
 
 def _matrix(tensor: Tensor, axis: int) -> np.ndarray:

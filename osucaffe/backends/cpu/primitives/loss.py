@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ..tensor import Step, Tensor
+from ...tensor import Step, Tensor
+from ..registry import CpuCall, primitive
 from .elementwise import flat
 from .normalization import planes
-from .registry import CpuCall, primitive
 
 
 class _Labels:

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ..tensor import Step, Tensor
-from .registry import CpuCall, primitive
+from ...tensor import Step, Tensor
+from ..registry import CpuCall, primitive
 
 
 @primitive(agnostic=lambda settings: settings["value"] == 0)

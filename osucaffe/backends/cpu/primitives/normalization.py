@@ -6,9 +6,9 @@ import math
 
 import numpy as np
 
-from ..tensor import Step, Tensor
-from .registry import CpuCall, primitive
-from .windows import Windows
+from ...tensor import Step, Tensor
+from ..registry import CpuCall, primitive
+from ..windows import Windows
 
 
 class _Neighbourhood:

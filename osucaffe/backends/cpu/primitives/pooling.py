@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ..random import call_key, squares32
-from ..tensor import Step, Tensor
+from ...random import call_key, squares32
+from ...tensor import Step, Tensor
+from ..evaluate import CHUNK
+from ..registry import CpuCall, primitive
+from ..windows import Windows
 from .elementwise import flat
-from .evaluate import CHUNK
-from .registry import CpuCall, primitive
-from .windows import Windows
 
 
 class _Images:

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from ..records import transform_record
-from ..tensor import Step, Tensor
-from .registry import CpuCall, primitive
+from ...records import transform_record
+from ...tensor import Step, Tensor
+from ..registry import CpuCall, primitive
 
 
 @primitive()

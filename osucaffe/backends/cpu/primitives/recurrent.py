@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ..tensor import Call, Step, Tensor
-from .evaluate import Evaluate
-from .registry import CpuCall, primitive
+from ...tensor import Call, Step, Tensor
+from ..evaluate import Evaluate
+from ..registry import CpuCall, primitive
 
 Product = Callable[[int], None]
 """Given a time step. Forward: gates[t] += h_in[t] w^T; backward: flow = dgates[t] w."""

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from ..tensor import Shape, Step, Tensor
-from .registry import CpuCall, primitive
+from ...tensor import Shape, Step, Tensor
+from ..registry import CpuCall, primitive
 
 Bin = tuple[int, int, slice, slice]
 """Row and column of a bin, and its part of the feature map."""

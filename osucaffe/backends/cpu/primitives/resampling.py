@@ -6,8 +6,8 @@ import math
 
 import numpy as np
 
-from ..tensor import Step, Tensor
-from .registry import CpuCall, primitive
+from ...tensor import Step, Tensor
+from ..registry import CpuCall, primitive
 
 
 class _Places:

@@ -6,9 +6,9 @@ import math
 
 import numpy as np
 
-from ..tensor import Step, Tensor
+from ...tensor import Step, Tensor
+from ..registry import CpuCall, primitive
 from .normalization import planes
-from .registry import CpuCall, primitive
 
 
 def _rows(tensor: Tensor, axes: int) -> np.ndarray:

@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from ..formula import parse
-from ..tensor import Step, Tensor
+from ...formula import parse
+from ...tensor import Step, Tensor
+from ..evaluate import Evaluate
+from ..registry import CpuCall, primitive
 from .elementwise import flat, over_chunks
-from .evaluate import Evaluate
-from .registry import CpuCall, primitive
 
 Segment = tuple[int, int, float, float]
 DOT_CHUNK = 1 << 16
