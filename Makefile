@@ -75,7 +75,7 @@ FRESH   = rm -rf $(1) && $(PYTHON) -m venv $(1) && $(1)/bin/python -m pip --disa
 	install --quiet $(2) --editable '.[$(EXTRAS)]'
 
 test-lowest:
-	$(PYTHON) tests/lowest.py $(EXTRAS) > $(VENV)-lowest.txt
+	$(PYTHON) tests/project/lowest.py $(EXTRAS) > $(VENV)-lowest.txt
 	$(call FRESH,$(VENV)-lowest,--constraint $(VENV)-lowest.txt)
 	$(VENV)-lowest/bin/pytest $(ON_ALL)
 

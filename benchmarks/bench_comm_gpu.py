@@ -18,14 +18,14 @@ from typing import Any
 import cupy
 import numpy as np
 
-from osucaffe.cli.ranks import identify
+from osucaffe.cli.launch.ranks import identify
 from osucaffe.comm.algorithms import OPERATIONS
 from osucaffe.comm.communicator import Communicator
 from osucaffe.comm.create import CommConfig, make_communicator
-from osucaffe.comm.job import find_job
-from osucaffe.comm.on_stream import OnStream
-from osucaffe.comm.topology import discover
-from osucaffe.comm.tune import in_turns, replayed
+from osucaffe.comm.gpu.on_stream import OnStream
+from osucaffe.comm.job.job import find_job
+from osucaffe.comm.job.topology import discover
+from osucaffe.comm.tuning.measure import in_turns, replayed
 
 KINDS = ("nccl", "ipc", "copy", "auto", "mpi")
 ROUNDS = 12

@@ -21,8 +21,8 @@ import numpy as np
 
 from osucaffe.backends.cpu import Cpu
 from osucaffe.comm.create import CommConfig
-from osucaffe.comm.job import find_job
-from osucaffe.comm.topology import Topology, discover
+from osucaffe.comm.job.job import find_job
+from osucaffe.comm.job.topology import Topology, discover
 from osucaffe.parallel.config import ParallelConfig
 from osucaffe.parallel.data_parallel import DataParallel
 from osucaffe.parallel.profiled import MOST, WARM_UP, Profiled

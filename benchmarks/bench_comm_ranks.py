@@ -18,10 +18,10 @@ import numpy as np
 from osucaffe.comm.algorithms import ALGORITHMS, OPERATIONS, part
 from osucaffe.comm.communicator import DONE, Handle
 from osucaffe.comm.create import CommConfig, make_communicator
-from osucaffe.comm.job import find_job
-from osucaffe.comm.topology import discover
-from osucaffe.comm.tune import seconds
-from osucaffe.comm.tuning import NATIVE
+from osucaffe.comm.job.job import find_job
+from osucaffe.comm.job.topology import discover
+from osucaffe.comm.tuning.measure import seconds
+from osucaffe.comm.tuning.table import NATIVE
 
 ROUNDS = 5
 Way = Callable[[Any], float]

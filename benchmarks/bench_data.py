@@ -18,7 +18,7 @@ from typing import Any
 import simplejpeg
 
 import osucaffe
-from osucaffe.data.processes import ENOUGH_THREADS
+from osucaffe.data.ahead.processes import ENOUGH_THREADS
 
 from . import bench_data_training, results
 from .bench_data_sides import (

@@ -17,9 +17,9 @@ from google.protobuf import text_format
 
 from osucaffe.backends.cpu import Cpu
 from osucaffe.data.config import DataConfig
-from osucaffe.data.convert import encode_image
-from osucaffe.data.database import open_database, record_key, write_database
-from osucaffe.data.datum import make_datum, parse_datum
+from osucaffe.data.databases.database import open_database, record_key, write_database
+from osucaffe.data.databases.datum import make_datum, parse_datum
+from osucaffe.data.sets.convert import encode_image
 from osucaffe.net import Net
 from osucaffe.proto import caffe_pb2
 

@@ -10,7 +10,7 @@ from typing import Any
 from google.protobuf import text_format
 
 from osucaffe.data.config import DataConfig
-from osucaffe.graph.filter import filter_layers, net_state
+from osucaffe.graph.prototxt.filter import filter_layers, net_state
 from osucaffe.proto import caffe_pb2
 from osucaffe.solvers import Solver
 

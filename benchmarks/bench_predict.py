@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from osucaffe.comm.tuning import Selection
+from osucaffe.comm.tuning.table import Selection
 from osucaffe.predict.cluster import Cluster, Device, Link
 from osucaffe.predict.network import Network
 from osucaffe.predict.plan import Planner

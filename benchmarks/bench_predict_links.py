@@ -9,7 +9,7 @@ import numpy as np
 
 from osucaffe.comm.create import CommConfig, make_communicator
 from osucaffe.comm.host import HostMath
-from osucaffe.comm.topology import Topology
+from osucaffe.comm.job.topology import Topology
 
 STEPS = (64, 16 << 10, 64 << 10, 256 << 10, 1 << 20)
 REPEAT = 9

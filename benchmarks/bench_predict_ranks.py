@@ -19,11 +19,11 @@ from typing import Any
 import numpy as np
 
 from osucaffe.backends.cpu import Cpu
-from osucaffe.cli.time import measure
+from osucaffe.cli.score.time import measure
 from osucaffe.comm.communicator import Handle
 from osucaffe.comm.create import CommConfig, make_communicator
-from osucaffe.comm.job import find_job
-from osucaffe.comm.topology import discover
+from osucaffe.comm.job.job import find_job
+from osucaffe.comm.job.topology import discover
 from osucaffe.net import Net
 from osucaffe.solvers import Solver
 

@@ -21,9 +21,9 @@ import numpy as np
 from osucaffe.backends.cpu import Cpu
 from osucaffe.backends.tensor import Step, sequence
 from osucaffe.comm.create import CommConfig
-from osucaffe.comm.job import find_job
-from osucaffe.comm.topology import Topology, discover
-from osucaffe.comm.tuning import Selection
+from osucaffe.comm.job.job import find_job
+from osucaffe.comm.job.topology import Topology, discover
+from osucaffe.comm.tuning.table import Selection
 from osucaffe.parallel.batch import readers
 from osucaffe.parallel.profile_report import summarize
 from osucaffe.parallel.profiled import Profiled, Records

@@ -14,9 +14,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from osucaffe.cli import mps
-from osucaffe.cli.ranks import find_mpiexec
-from osucaffe.cli.ranks_per_gpu import MOST, Trial, attempt, find
+from osucaffe.cli.launch import mps
+from osucaffe.cli.launch.ranks import find_mpiexec
+from osucaffe.cli.launch.ranks_per_gpu import MOST, Trial, attempt, find
 from osucaffe.proto import caffe_pb2, parse_text
 
 from . import gpu, nets, results

@@ -21,10 +21,10 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from osucaffe.backends.cuda import Cuda
-from osucaffe.cli.ranks import identify
+from osucaffe.cli.launch.ranks import identify
 from osucaffe.comm.create import CommConfig
-from osucaffe.comm.job import find_job
-from osucaffe.comm.topology import discover
+from osucaffe.comm.job.job import find_job
+from osucaffe.comm.job.topology import discover
 from osucaffe.parallel.config import ParallelConfig
 from osucaffe.parallel.data_parallel import DataParallel
 from osucaffe.solvers import Solver

@@ -17,14 +17,14 @@ from typing import Any
 
 from osucaffe.backends.backend import Backend
 from osucaffe.backends.cpu import Cpu
-from osucaffe.cli.ranks import identify
+from osucaffe.cli.launch.ranks import identify
 from osucaffe.comm.channels.create import make_channel
 from osucaffe.comm.create import CommConfig, make_communicator
-from osucaffe.comm.job import Job, MpiJob, find_job
-from osucaffe.comm.topology import discover
+from osucaffe.comm.job.job import Job, MpiJob, find_job
+from osucaffe.comm.job.topology import discover
 from osucaffe.parallel.config import ParallelConfig
-from osucaffe.parallel.served import Served, assign_roles
-from osucaffe.parallel.shards import Consistency
+from osucaffe.parallel.servers.shards import Consistency
+from osucaffe.parallel.servers.training import Served, assign_roles
 from osucaffe.solvers.solver import Solver
 
 from . import nets

@@ -22,9 +22,9 @@ from typing import Any
 import numpy as np
 from google.protobuf import text_format
 
-from osucaffe.data import mnist
-from osucaffe.data.database import record_key, write_database
-from osucaffe.data.datum import make_datum
+from osucaffe.data.databases.database import record_key, write_database
+from osucaffe.data.databases.datum import make_datum
+from osucaffe.data.sets import mnist
 from osucaffe.proto import read_solver
 
 from . import gpu, nets, results

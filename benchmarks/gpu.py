@@ -25,7 +25,7 @@ BLOCK = 20
 
 def versions() -> dict[str, Any]:
     """The name of GPU 0, and the versions of what computes there."""
-    from osucaffe.cli.gpus import describe_gpus
+    from osucaffe.cli.machine.gpus import describe_gpus
 
     rows = describe_gpus("0")
     found = [f"{name} {rows[name]}" for name in ("CUDA", "cuDNN", "cuBLAS")]
@@ -45,7 +45,7 @@ def build_osucaffe(job: dict[str, Any]) -> Built:
     """A training iteration on GPU 0, replayed as one CUDA graph."""
     import osucaffe
     from osucaffe.backends.cuda import Cuda
-    from osucaffe.cli.time import measure
+    from osucaffe.cli.score.time import measure
     from osucaffe.graph.flops import flops
     from osucaffe.solvers import Solver
 

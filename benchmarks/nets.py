@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from osucaffe import proto
-from osucaffe.graph.filter import filter_layers, net_state
+from osucaffe.graph.prototxt.filter import filter_layers, net_state
 from osucaffe.proto import caffe_pb2
 
 MODELS = Path(__file__).resolve().parents[1] / "models"

@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from osucaffe.comm import tuning
-from osucaffe.comm.tuning import CHUNK, Choice, Selection
+from osucaffe.comm.tuning import table
+from osucaffe.comm.tuning.table import CHUNK, Choice, Selection
 from osucaffe.parallel.batch import divide_batches, readers
 from osucaffe.parallel.config import ParallelConfig
 from osucaffe.predict.cluster import read_cluster
@@ -31,7 +31,7 @@ from . import results
 from .bench_predict_cases import config_of
 
 ROOT = Path(__file__).resolve().parents[1]
-TABLE = Path(tuning.__file__).with_name("table.json")
+TABLE = Path(table.__file__).with_name("table.json")
 """Of the tuner: the one that comes with osucaffe, whatever was measured here."""
 ITERATIONS, BUCKET = 6, 16 << 20
 RANKS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)

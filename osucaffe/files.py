@@ -1,11 +1,17 @@
-"""Owns how files are read and written: whole, or not at all."""
+"""Owns how files are read and written: completely or not at all, by temporary files, which are
+removed even after a process was killed."""
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import fcntl
 import logging
 import os
+import platform
+import re
 import select
+import shutil
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,7 +19,6 @@ from pathlib import Path
 from typing import BinaryIO
 
 from .errors import UserError, reason
-from .leftovers import temporary_beside
 
 _logger = logging.getLogger("osucaffe")
 _PATIENCE = (3.0, 6.0)
@@ -134,3 +139,76 @@ def _synchronize(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+@contextlib.contextmanager
+def temporary_beside(path: Path, *, folder: bool = False) -> Iterator[Path]:
+    """An empty file, or folder, in the folder of `path` and with its suffix; what is left of it at
+    the end is removed. OSError where it cannot be made."""
+    suffix = "" if folder else path.suffix
+    stem = path.name.removesuffix(suffix)
+    temporary = path.with_name(f".{stem}.{platform.node()}.{os.getpid()}.tmp{suffix}")
+    descriptor = None
+    try:
+        _remove(temporary)  # an earlier process had the number of this one
+        if folder:
+            temporary.mkdir()
+        descriptor = os.open(temporary, os.O_RDONLY if folder else os.O_RDWR | os.O_CREAT, 0o666)
+        _lock(descriptor)
+        yield temporary
+    finally:
+        if descriptor is not None:
+            os.close(descriptor)
+        _remove(temporary)
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Remove what processes of this host that were killed have left in a folder."""
+    with contextlib.suppress(OSError):
+        for path in [each for each in folder.iterdir() if _is_leftover(each)]:
+            _logger.info("Removing %s, left behind by a run that was killed", path)
+            _remove(path)
+
+
+def _is_leftover(path: Path) -> bool:
+    """Whether it is a temporary of this host, whose process has ended, and that none has locked."""
+    form = rf"\..+\.{re.escape(platform.node())}\.(\d+)\.tmp(\.[^.]*)?"
+    name = re.fullmatch(form, path.name, re.DOTALL)
+    if not name or _runs(int(name[1])):
+        return False
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return False
+    try:
+        return _lock(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _runs(process: int) -> bool:
+    """Whether a process of this number runs here. (In another container it may be unknown here.)"""
+    try:
+        os.kill(process, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:
+        pass
+    return True
+
+
+def _lock(descriptor: int) -> bool:
+    """Lock what it stands for, until it is closed. Whether that was possible."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
+
+
+def _remove(path: Path) -> None:
+    with contextlib.suppress(OSError):
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink()

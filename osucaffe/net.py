@@ -17,18 +17,18 @@ from .backends.tensor import Shape, Step, Tensor
 from .blob import Blob
 from .data.config import DataConfig
 from .errors import UserError, listed, naming
-from .graph import passes
 from .graph.assembly import Assembly, assemble, assemble_again, keep_tensors, untouched
-from .graph.constants import Constants
-from .graph.filter import filter_layers, net_state
 from .graph.gradients import Node, find_gradients
 from .graph.labels import limit_labels
-from .graph.memory import MemoryPlan, Pool
 from .graph.parameters import adopt_parameters
-from .graph.passes import Build, Report
-from .graph.precision import warn_of_precision
-from .graph.shapes import Shapes
-from .graph.splits import insert_splits
+from .graph.passes import pipeline
+from .graph.passes.constants import Constants
+from .graph.passes.memory import MemoryPlan, Pool
+from .graph.passes.pipeline import Build, Report
+from .graph.prototxt.filter import filter_layers, net_state
+from .graph.prototxt.precision import warn_of_precision
+from .graph.prototxt.splits import insert_splits
+from .graph.shape_cache import Shapes
 from .graph.steps import Prepared, as_one, by_layer
 from .graph.weights import (
     Match,
@@ -189,7 +189,7 @@ class Net:
             again=bool(self._calls),
             constants=self.constants,
         )
-        self.programs = passes.run(passes.COMPILE, [], self._build)
+        self.programs = pipeline.run(pipeline.COMPILE, [], self._build)
         """Forward, backward, and the backward that accumulates."""
         self._calls = self._build.steps
         self._steps = [by_layer(calls, len(self.layers)) for calls in self._calls]
@@ -197,7 +197,7 @@ class Net:
     def _place(self) -> None:
         """Plan the memory of all tensors but the parameters, and place them."""
         losses = self._parts.losses
-        passes.run(passes.PLACE, self.programs, self._build)
+        pipeline.run(pipeline.PLACE, self.programs, self._build)
         plan = self._build.plan
         assert plan is not None
         self.pool.add(plan)

@@ -31,14 +31,14 @@ SLOW = (
     "backends/cuda/test_described_devices.py",
     "benchmarks",
     "cli",
-    "comm/test_copy_engine.py",
-    "comm/test_ipc.py",
-    "comm/test_kernels.py",
+    "comm/gpu/test_copy_engine.py",
+    "comm/gpu/test_ipc.py",
+    "comm/gpu/test_kernels.py",
     "graph/test_naming.py",
     "models",
-    "solvers/test_resume.py",
+    "solvers/snapshots/test_resume.py",
     "test_steady.py",
-    "test_worked_examples.py",
+    "project/test_worked_examples.py",
 )
 """Of tests/, what compiles kernels, starts programs or trains for long: marked slow, these tests
 are left to `make test`."""
@@ -109,7 +109,7 @@ def few_threads() -> None:
 @pytest.fixture(params=["threads", "processes"])
 def readers_are(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """What layers read with, if their sources can be sent to processes."""
-    from osucaffe.data import processes
+    from osucaffe.data.ahead import processes
 
     most = 0 if request.param == "processes" else 1 << 10
     monkeypatch.setattr(processes, "ENOUGH_THREADS", most)

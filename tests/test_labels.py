@@ -12,8 +12,8 @@ from google.protobuf import text_format
 
 from osucaffe.backends.cpu import Cpu
 from osucaffe.data.config import DataConfig
-from osucaffe.data.database import record_key, write_database
-from osucaffe.data.datum import make_datum
+from osucaffe.data.databases.database import record_key, write_database
+from osucaffe.data.databases.datum import make_datum
 from osucaffe.errors import UserError
 from osucaffe.labels import Classes, Labels
 from osucaffe.net import Net

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from osucaffe.leftovers import remove_leftovers, temporary_beside
+from osucaffe.files import remove_leftovers, temporary_beside
 
 WRITE = """
 import sys
 from pathlib import Path
-from osucaffe.leftovers import temporary_beside
+from osucaffe.files import temporary_beside
 with temporary_beside(Path(sys.argv[1]), folder=sys.argv[2] == "folder") as temporary:
     print(temporary.name, flush=True)
     sys.stdin.read()

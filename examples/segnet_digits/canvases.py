@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from osucaffe.data import mnist
+from osucaffe.data.sets import mnist
 
 SIDE = 64
 """Pixels of a canvas."""

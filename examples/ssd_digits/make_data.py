@@ -14,10 +14,10 @@ from pathlib import Path
 
 import numpy as np
 
-from osucaffe.data.database import record_key, write_database
-from osucaffe.data.image import resize
-from osucaffe.data.make_annotated import annotated_record, write_label_map
-from osucaffe.data.mnist import Digits, load
+from osucaffe.data.databases.database import record_key, write_database
+from osucaffe.data.pictures.image import resize
+from osucaffe.data.sets.make_annotated import annotated_record, write_label_map
+from osucaffe.data.sets.mnist import Digits, load
 
 SIDE, MOST = 80, 4
 SMALLEST, LARGEST = 20, 48

@@ -27,9 +27,9 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from osucaffe.data.bicubic import shrink
-from osucaffe.data.database import record_key, write_database
-from osucaffe.data.datum import make_datum
+from osucaffe.data.databases.database import record_key, write_database
+from osucaffe.data.databases.datum import make_datum
+from osucaffe.data.pictures.bicubic import shrink
 from osucaffe.errors import UserError
 
 SCALE = 2

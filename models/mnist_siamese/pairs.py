@@ -12,8 +12,8 @@ from pathlib import Path
 
 import numpy as np
 
-from osucaffe.data.database import open_database, record_key, write_database
-from osucaffe.data.datum import make_datum, parse_datum, pixels
+from osucaffe.data.databases.database import open_database, record_key, write_database
+from osucaffe.data.databases.datum import make_datum, parse_datum, pixels
 
 
 def pairs(source: Path, seed: int) -> Iterator[tuple[bytes, bytes]]:

@@ -1,6 +1,6 @@
 """Owns the command `osucaffe`: it finds the subcommand, runs it, and turns errors into messages.
 
-Each subcommand is a module here with a one-line docstring for the list of commands,
+Each subcommand is a module in a folder here with a one-line docstring for the list of commands,
 `add_arguments(parser)` and `run(args)`, which may return an exit code. These modules import numpy,
 the engine and rich only when they run, so that help comes at once.
 """
@@ -18,21 +18,29 @@ from typing import Any, NoReturn
 
 from .. import __version__, hooks, messages
 from ..errors import listed, nearest
-from .leaving import to_its_end
+from .early_exit import to_its_end
 
-GROUPS = {
-    "training and scoring": ("train", "test", "time", "classify", "upscale", "extract_features"),
-    "data": (
-        *("data", "convert_imageset", "compute_image_mean", "convert_mnist", "convert_cifar"),
-    ),
-    "nets and model files": (
+ROOMS = {
+    "train": ("train",),
+    "score": ("test", "time", "classify", "upscale", "extract_features"),
+    "data": ("data", "convert_imageset", "compute_image_mean", "convert_mnist", "convert_cifar"),
+    "nets": (
         *("new", "models", "summary", "draw", "layers", "net_spec"),
         *("upgrade", "export", "snapshot"),
     ),
-    "logs and reports": ("parse_log", "report"),
-    "this machine": ("device_query", "tune", "bench", "predict", "version", "completion"),
+    "reports": ("parse_log", "report"),
+    "machine": ("device_query", "tune", "bench", "predict", "version", "completion"),
 }
-COMMANDS = tuple(name for names in GROUPS.values() for name in names)
+"""The folders, and which of their modules are commands."""
+GROUPS = {
+    "training and scoring": (*ROOMS["train"], *ROOMS["score"]),
+    "data": ROOMS["data"],
+    "nets and model files": ROOMS["nets"],
+    "logs and reports": ROOMS["reports"],
+    "this machine": ROOMS["machine"],
+}
+COMMANDS = {name: f"{room}.{name}" for room, names in ROOMS.items() for name in names}
+"""The commands, and their modules."""
 
 _WITH_NETS = (
     *("train", "test", "time", "classify", "upscale", "extract_features", "net_spec", "export"),
@@ -72,7 +80,7 @@ def _open_what_is_closed() -> None:
 def _leave(code: Any) -> None:
     """An error on one rank ends all, though it may not have met them yet."""
     if code:
-        from ..comm.job import leave
+        from ..comm.job.job import leave
 
         leave(code if isinstance(code, int) else 1)
 
@@ -204,7 +212,7 @@ def _parser(only: str | None = None) -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"osucaffe {__version__}")
     commands = parser.add_subparsers(title=next(iter(GROUPS)), metavar="COMMAND", required=True)
     for name in (only,) if only else COMMANDS:
-        module = importlib.import_module(f".{name}", __name__)
+        module = importlib.import_module(f".{COMMANDS[name]}", __name__)
         summary, _, description = (module.__doc__ or "").partition("\n")
         command = commands.add_parser(
             name,

@@ -12,9 +12,9 @@ from ..errors import UserError, listed
 if TYPE_CHECKING:
     from ..backends.cpu import Cpu
     from ..backends.cuda import Cuda
-    from ..data.ahead import BadRecords
+    from ..data.ahead.parallel_map import BadRecords
     from ..data.config import DataConfig
-    from ..data.spread import Neighbours
+    from ..data.resident.sharded import Neighbours
     from ..loading import Model
     from ..net import Net
 
@@ -230,7 +230,7 @@ def readers(args: argparse.Namespace) -> int:
 
 def bad_records(args: argparse.Namespace) -> BadRecords:
     """What --on_bad_record asks for."""
-    from ..data.ahead import BadRecords
+    from ..data.ahead.parallel_map import BadRecords
 
     return BadRecords(skip=args.on_bad_record == "skip")
 
@@ -246,7 +246,7 @@ def check_device(args: argparse.Namespace) -> None:
 
 def start_device(args: argparse.Namespace) -> None:
     """Begin to start the GPU that this process, if it is the only one, will use."""
-    from ..comm.job import launched_by
+    from ..comm.job.job import launched_by
 
     if args.gpu is not None and args.gpu.isdecimal() and not launched_by():
         from ..backends.cuda.runtime.startup import begin
@@ -305,7 +305,7 @@ def read_weights(files: list[str]) -> list[Model]:
 def compare_preprocessing(net: Net, file: str, models: list[Model]) -> None:
     """Warn where a net scales its images otherwise, or subtracts another mean, than that which the
     models were trained with. (The net's own prototxt counts, as in Caffe.)"""
-    from ..data.preprocessing import find_preprocessing
+    from ..data.pictures.preprocessing import find_preprocessing
 
     own = find_preprocessing(net.param, file)
     for name, weights in models:

@@ -9,12 +9,12 @@ from typing import Any
 
 from ..errors import UserError
 from .communicator import Communicator
-from .half_precision import half_precision
+from .gpu.half_precision import half_precision
 from .hierarchical import Hierarchical
-from .job import Job, MpiJob, cuda_aware
+from .job.job import Job, MpiJob, cuda_aware
+from .job.topology import Topology
 from .serial import Serial
-from .topology import Topology
-from .tuning import Selection
+from .tuning.table import Selection
 
 KINDS = ("auto", "mpi", "nccl", "ipc", "nccl+ipc", "copy", "hierarchical")
 """auto takes, among the GPUs of a host, copy for arrays that stay where they are, as a net's do
@@ -130,7 +130,7 @@ class Maker:
         topology = self._topology
         if topology.own.gpu is None or topology.shares_gpu or len(topology.hosts) > 1:
             return None
-        from .copy_engine import CopyEngine
+        from .gpu.copy_engine import CopyEngine
 
         try:
             return CopyEngine(self._job.world)
@@ -181,7 +181,7 @@ class Maker:
             return Serial()
         if kind in _GPU_KINDS or (kind == "auto" and gpus and one_host):
             return self._on_gpus(world, kind, shared=len(set(gpus)) < len(gpus))
-        from .device import DeviceMath
+        from .gpu.device import DeviceMath
         from .mpi import Mpi
 
         direct = bool(gpus) and all(world.allgather(cuda_aware(self._job.mpi)))
@@ -203,9 +203,9 @@ class Maker:
     def _on_gpus(self, world: Any, kind: str, *, shared: bool) -> Communicator:
         """One over ranks of a host with GPUs. shared: some of them use one GPU."""
         from ..backends.cuda.runtime.startup import load_nccl
-        from .copy_engine import CopyEngine
-        from .ipc import Ipc
-        from .nccl import Nccl
+        from .gpu.copy_engine import CopyEngine
+        from .gpu.ipc import Ipc
+        from .gpu.nccl import Nccl
 
         if kind == "copy":
             return CopyEngine(world)

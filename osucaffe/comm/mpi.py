@@ -15,10 +15,10 @@ from mpi4py import MPI
 
 from .algorithms import Schedule, Step, Transfer, added, schedule
 from .communicator import Communicator
-from .device import DeviceMath
+from .gpu.device import DeviceMath
 from .host import HostMath
-from .tuning import INSTEAD, Choice, Selection
-from .watchdog import Watchdog
+from .job.watchdog import Watchdog
+from .tuning.table import INSTEAD, Choice, Selection
 
 _TYPES = {"float32": MPI.FLOAT, "float64": MPI.DOUBLE, "int32": MPI.INT32_T}
 _TAG = 1

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from .communicator import DONE, Communicator, Handle
-from .on_stream import OnStream
+from .gpu.on_stream import OnStream
 
 Mark = Any
 """A moment, as a clock notes it: `Clock.seconds` says when it was."""

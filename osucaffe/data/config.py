@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .pipeline import Buffer
-    from .spread import Neighbours
+    from .ahead.pipeline import Buffer
+    from .resident.sharded import Neighbours
 
 
 @dataclass(frozen=True)

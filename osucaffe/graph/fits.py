@@ -11,9 +11,9 @@ from ..data.config import DataConfig
 from ..errors import listed
 from ..proto import AnyWeights, blob_shape, caffe_pb2, has_values
 from .assembly import assemble
-from .filter import filter_layers, net_state
 from .naming import by_name
-from .splits import insert_splits
+from .prototxt.filter import filter_layers, net_state
+from .prototxt.splits import insert_splits
 from .weights import takes
 
 

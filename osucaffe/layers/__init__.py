@@ -1,65 +1,11 @@
-"""Owns the layer types: one file a family. Importing the package registers them all."""
+"""Owns the layer types: Caffe's own, and those of its forks, a folder for each family of forks.
 
-from . import (  # noqa: F401
-    annotated_data,
-    arrange,
-    bn,
-    box_output,
-    cascade,
-    channelwise,
-    coded_boxes,
-    combine,
-    convolution,
-    cross_entropy,
-    data,
-    dense_image_data,
-    depthwise,
-    detection,
-    detection_accuracy,
-    detection_data,
-    detection_losses,
-    detectnet,
-    dropout,
-    elementwise,
-    embed,
-    faces,
-    focal_loss,
-    global_lse_margin,
-    hdf5_data,
-    image_data,
-    image_gt_data,
-    inner_product,
-    label_specific,
-    losses,
-    lstm,
-    margin_inner_product,
-    meanfield,
-    memory_data,
-    multibox,
-    normalization,
-    normalize,
-    object_data,
-    ohem,
-    output,
-    patch_data,
-    permute,
-    pooling,
-    prior_box,
-    proposal,
-    python,
-    recurrent,
-    region_samples,
-    regions,
-    resampling,
-    seg_accuracy,
-    selu,
-    shape,
-    smooth_l1,
-    softmax,
-    video_data,
-    volumes,
-    window_data,
-    yolo,
-    yolo_output,
-    yolo_v3,
-)
+Importing the package imports all modules of its folders, which registers their layers: a folder
+that is taken away takes its own layers with it, and nothing else.
+"""
+
+import importlib
+import pkgutil
+
+for _module in pkgutil.walk_packages(__path__, f"{__name__}."):
+    importlib.import_module(_module.name)

@@ -6,7 +6,7 @@ import zlib
 from collections import Counter
 from collections.abc import Sequence
 
-from ..comm.job import Job
+from ..comm.job.job import Job
 from ..errors import Fault, UserError, listed
 from ..layers.base import Layer
 from ..net import Net

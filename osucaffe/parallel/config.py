@@ -7,7 +7,7 @@ import logging
 from dataclasses import dataclass
 
 from ..comm.communicator import Communicator
-from ..comm.on_stream import OnStream
+from ..comm.gpu.on_stream import OnStream
 
 logger = logging.getLogger("osucaffe")
 
@@ -41,7 +41,7 @@ def choose_propagation(comm: Communicator, *, separable: bool) -> str:
     """
     if not isinstance(comm, OnStream):
         return "none"
-    from ..comm.copy_engine import CopyEngine
+    from ..comm.gpu.copy_engine import CopyEngine
 
     if isinstance(comm, CopyEngine) and separable:
         logger.info(

@@ -16,11 +16,11 @@ import numpy as np
 
 from ..backends.tensor import Step, sequence
 from ..comm.create import CommConfig, make_communicator
-from ..comm.job import Job
-from ..comm.on_stream import OnStream
-from ..comm.topology import Topology
+from ..comm.gpu.on_stream import OnStream
+from ..comm.job.job import Job
+from ..comm.job.topology import Topology
 from ..errors import UserError
-from ..layers.feed import Feed
+from ..layers.reading.feed import Feed
 from ..proto import caffe_pb2
 from ..solvers.process_group import ProcessGroup
 from ..solvers.signals import NONE, SNAPSHOT, STOP

@@ -10,14 +10,14 @@ from typing import NamedTuple
 from ..backends.backend import Backend
 from ..comm.channels.create import make_channel
 from ..comm.create import CommConfig
-from ..comm.job import Job, MpiJob
-from ..comm.topology import Topology, discover
+from ..comm.job.job import Job, MpiJob
+from ..comm.job.topology import Topology, discover
 from ..proto import caffe_pb2
 from ..solvers.solver import Solver
 from .config import ParallelConfig
 from .data_parallel import DataParallel
-from .served import Served, assign_roles
-from .shards import Consistency
+from .servers.shards import Consistency
+from .servers.training import Served, assign_roles
 
 ROUNDS = 3
 """Times that each design has its turn; the best counts: what else the machine does only slows."""

@@ -13,9 +13,9 @@ from functools import partial
 
 from ..backends.tensor import Step, sequence
 from ..comm.create import CommConfig
-from ..comm.job import Job
+from ..comm.job.job import Job
+from ..comm.job.topology import Topology
 from ..comm.profile import Mark, Operation, Profile, address
-from ..comm.topology import Topology
 from ..solvers.solver import Solver
 from .buckets import ITEM, lowest_layers
 from .config import ParallelConfig

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..comm.job import Job
+from ..comm.job.job import Job
 from ..net import Net
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ..comm.tuning import Selection
+from ..comm.tuning.table import Selection
 from ..parallel.config import ParallelConfig
 from .cluster import Cluster
 from .network import Network

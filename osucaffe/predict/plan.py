@@ -20,7 +20,7 @@ import numpy as np
 from ..comm.algorithms import schedule
 from ..comm.communicator import Communicator
 from ..comm.hierarchical import Hierarchical
-from ..comm.tuning import INSTEAD, Selection
+from ..comm.tuning.table import INSTEAD, Selection
 from .cluster import Cluster
 
 ITEM = 4

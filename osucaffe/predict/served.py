@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..parallel.config import ParallelConfig
-from ..parallel.served import Served
-from ..parallel.shards import Consistency
+from ..parallel.servers.shards import Consistency
+from ..parallel.servers.training import Served
 from .cluster import Cluster
 from .iteration import Run, Simulation
 from .network import Network

@@ -17,12 +17,12 @@ from ..backends.tensor import Call, Step, Tensor
 from ..data.config import DataConfig
 from ..errors import UserError
 from ..graph.assembly import assemble
-from ..graph.filter import filter_layers, net_state
 from ..graph.flops import flops
 from ..graph.gradients import find_gradients
 from ..graph.parameters import adopt_parameters
+from ..graph.prototxt.filter import filter_layers, net_state
+from ..graph.prototxt.splits import insert_splits
 from ..graph.recording import record_backward, record_forward
-from ..graph.splits import insert_splits
 from ..parallel.batch import readers
 from ..proto import caffe_pb2, title
 from .plan import ITEM, Extent

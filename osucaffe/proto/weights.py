@@ -14,8 +14,8 @@ from google.protobuf.message import DecodeError
 from ..errors import UserError, naming
 from .blobs import blob_to_array, check_blob, fill_blob, has_values, unpack_raw
 from .caffe_pb2 import BlobProto, LayerParameter, LayerWeights, NetParameter, NetWeights
-from .hdf5 import is_hdf5, reading_hdf5, write_hdf5
-from .hdf5_tree import Group
+from .hdf5.file import is_hdf5, reading_hdf5, write_hdf5
+from .hdf5.tree import Group
 from .storage import read_message, write_message
 from .text import decode
 from .titles import title

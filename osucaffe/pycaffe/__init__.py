@@ -11,7 +11,7 @@ import sys
 
 from .. import __version__, hooks
 from ..layer import layer_types
-from ..layers.python import PythonLayer as Layer
+from ..layers.core.python import PythonLayer as Layer
 from ..proto.caffe_pb2 import TEST, TRAIN
 from . import coord_map, draw, io, net_spec, proto
 from .classifier import Classifier

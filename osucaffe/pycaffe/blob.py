@@ -11,7 +11,7 @@ import numpy as np
 from .. import blob as engine
 from ..backends.backend import Backend
 from ..backends.tensor import Shape, Tensor
-from ..layers.python import Extents
+from ..layers.core.python import Extents
 
 Key = tuple[int, int]
 

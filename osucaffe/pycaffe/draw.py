@@ -9,7 +9,7 @@ from typing import Any
 
 from ..errors import UserError
 from ..files import write_bytes
-from ..graph.filter import filter_layers, net_state
+from ..graph.prototxt.filter import filter_layers, net_state
 from ..proto import caffe_pb2
 
 _PHASES = ("TRAIN", "TEST")

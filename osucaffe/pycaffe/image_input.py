@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 
 from .. import net as engine
-from ..data.preprocessing import Preprocessing, find_preprocessing
-from ..data.transform import centre
+from ..data.pictures.preprocessing import Preprocessing, find_preprocessing
+from ..data.pictures.transform import centre
 from ..errors import UserError
 from ..proto import AnyWeights
 from .io import Extents, Transformer, resize_image

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ..data.datum import decode_image
+from ..data.databases.datum import decode_image
 from ..errors import UserError, reason
 from ..files import read_file
 from ..proto import array_to_blob, blob_shape, caffe_pb2

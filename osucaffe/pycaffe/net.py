@@ -13,14 +13,14 @@ from .. import net as engine
 from ..blob import Blob as EngineBlob
 from ..errors import UserError, listed
 from ..graph.parameters import same_layers
-from ..layers.memory_data import MemoryData
-from ..layers.python import Python
+from ..layers.core.python import Python
+from ..layers.reading.memory_data import MemoryData
 from ..loading import load_weights
 from ..proto import AnyWeights, NetWeights, read_net, read_weights, write_weights
 from . import settings
 from .blob import Blob, BlobVec, Store, store_of
+from .forward_all import Arrays, WholeSets
 from .forward_only import ForwardOnly
-from .whole_sets import Arrays, WholeSets
 
 Callback = Callable[[int], None]
 PHASES = ("TRAIN", "TEST")

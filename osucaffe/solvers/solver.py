@@ -15,27 +15,27 @@ from ..backends.backend import Backend
 from ..backends.random import new_seed
 from ..data.config import DataConfig
 from ..errors import UserError
-from ..leftovers import remove_leftovers
+from ..files import remove_leftovers
 from ..loading import NOT_STRICT, Model, load_weights
 from ..proto import caffe_pb2, read_net, read_weights, refuse_unread
-from . import snapshot, testing
+from . import testing
 from .detection import check_evaluation
 from .epochs import epochs_of
 from .iteration import Iteration
 from .losses import Losses
 from .nets import testing_nets, training_net
 from .observer import Observer, Snapshot, TestResult
-from .optimizer import Optimizer
 from .outputs import Outputs
-from .policy import Policy
 from .process_group import ProcessGroup
-from .progress import Progress
-from .rules import update_of
-from .scaling import make_loss_scale
 from .signals import NONE, SNAPSHOT, STOP, Request
-from .snapshot import Restored
-from .snapshot_writer import SnapshotWriter
+from .snapshots import snapshot
+from .snapshots.resume_state import Progress
+from .snapshots.snapshot import Restored, SnapshotWriter
 from .tracer import Tracer
+from .update.loss_scaling import make_loss_scale
+from .update.optimizer import Optimizer
+from .update.policy import Policy
+from .update.rules import update_of
 
 logger = logging.getLogger("osucaffe")
 
@@ -47,7 +47,7 @@ class Solver:
     file: where the settings come from, for messages. request: asked between iterations whether
     to stop or to snapshot (see `signals.py`). inspectable: every blob of the nets can be looked
     at (`debug_info` needs it and sets it). loss_scale: "dynamic", "none" or a factor of the loss
-    (default: dynamic in fp16); see `scaling.py`. resume: a snapshot to begin from, as
+    (default: dynamic in fp16); see `loss_scaling.py`. resume: a snapshot to begin from, as
     `restore` takes it. check_interval: the iterations after which the ranks of a group compare
     their weights (0: never). weights: model files to begin from, behind those that the solver
     names; strict: they are to have all layers with weights, and no others. data_config: how the

@@ -11,8 +11,8 @@ import numpy as np
 
 from .detection import detection_outputs, mean_average_precision
 from .observer import Output, TestResult
-from .progress import NetProgress
 from .report import log_test, name_outputs
+from .snapshots.resume_state import NetProgress
 
 if TYPE_CHECKING:
     from .solver import Solver

@@ -6,7 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from osucaffe.layers.recurrent import LSTM_DERIVATIVE, LSTM_FORMULA, RNN_DERIVATIVE, RNN_FORMULA
+from osucaffe.layers.core.recurrent import (
+    LSTM_DERIVATIVE,
+    LSTM_FORMULA,
+    RNN_DERIVATIVE,
+    RNN_FORMULA,
+)
 
 from . import reference
 from .cases import case, normal

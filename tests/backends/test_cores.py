@@ -8,8 +8,8 @@ import pytest
 
 from osucaffe.backends.cores import usable_cores
 from osucaffe.backends.cpu import Cpu
-from osucaffe.comm.job import Job
-from osucaffe.comm.topology import discover
+from osucaffe.comm.job.job import Job
+from osucaffe.comm.job.topology import discover
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="the system has no such thing")

@@ -12,7 +12,7 @@ import pytest
 import simplejpeg
 
 from .conftest import Cli
-from .test_parse_log import CAFFE
+from .reports.test_parse_log import CAFFE
 
 FullDisk = Callable[[int], AbstractContextManager[None]]
 

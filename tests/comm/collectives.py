@@ -15,10 +15,10 @@ from osucaffe.comm.algorithms import ALGORITHMS, OPERATIONS
 from osucaffe.comm.communicator import Communicator
 from osucaffe.comm.create import Maker
 from osucaffe.comm.host import DTYPES, HostMath, widen
-from osucaffe.comm.job import MpiJob, find_job
+from osucaffe.comm.job.job import MpiJob, find_job
+from osucaffe.comm.job.topology import Location, Topology
 from osucaffe.comm.mpi import Mpi
-from osucaffe.comm.topology import Location, Topology
-from osucaffe.comm.tuning import NATIVE, Selection
+from osucaffe.comm.tuning.table import NATIVE, Selection
 
 
 def values(rank: int, count: int, dtype: str) -> np.ndarray:

@@ -15,17 +15,18 @@ from typing import Any
 import numpy as np
 
 from osucaffe.backends.cuda.runtime import device as gpu
-from osucaffe.comm import create, device
+from osucaffe.comm import create
 from osucaffe.comm.algorithms import OPERATIONS
 from osucaffe.comm.communicator import Communicator
 from osucaffe.comm.create import Maker
-from osucaffe.comm.device import DeviceMath
+from osucaffe.comm.gpu import device
+from osucaffe.comm.gpu.device import DeviceMath
 from osucaffe.comm.host import HostMath
-from osucaffe.comm.job import MpiJob, find_job
+from osucaffe.comm.job.job import MpiJob, find_job
+from osucaffe.comm.job.topology import Location, Topology
 from osucaffe.comm.mpi import Mpi
 from osucaffe.comm.staged import Staged
-from osucaffe.comm.topology import Location, Topology
-from osucaffe.comm.tuning import Selection
+from osucaffe.comm.tuning.table import Selection
 from tests.backends.cuda.devices import H200
 
 from .collectives import cases, check_result, numbers, values

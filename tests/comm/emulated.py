@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from osucaffe.comm import ipc, kernels
+from osucaffe.comm.gpu import ipc, kernels
 
 COMPILER = shutil.which("c++") or shutil.which("g++")
 SMALL = {"SLOT": 256, "BLOCKS": 2, "THREADS": 4, "TRIP": 20}

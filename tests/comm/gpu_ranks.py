@@ -16,18 +16,19 @@ from typing import Any
 
 import numpy as np
 
-from osucaffe.cli.ranks import identify
-from osucaffe.comm import copy_engine, create
+from osucaffe.cli.launch.ranks import identify
+from osucaffe.comm import create
 from osucaffe.comm.algorithms import ALGORITHMS, OPERATIONS
 from osucaffe.comm.communicator import Communicator
 from osucaffe.comm.create import CommConfig, make_communicator
+from osucaffe.comm.gpu import copy_engine
+from osucaffe.comm.gpu.nccl import Nccl
+from osucaffe.comm.gpu.on_stream import OnStream
 from osucaffe.comm.hierarchical import Hierarchical
 from osucaffe.comm.host import DTYPES
-from osucaffe.comm.job import MpiJob, find_job
+from osucaffe.comm.job.job import MpiJob, find_job
+from osucaffe.comm.job.topology import discover
 from osucaffe.comm.mpi import Mpi
-from osucaffe.comm.nccl import Nccl
-from osucaffe.comm.on_stream import OnStream
-from osucaffe.comm.topology import discover
 
 from .collectives import check_result, numbers, values
 

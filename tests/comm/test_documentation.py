@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from osucaffe.cli import ranks
+from osucaffe.cli.launch import ranks
 from osucaffe.comm.algorithms import ALGORITHMS
 from osucaffe.comm.create import KINDS
 

@@ -9,9 +9,9 @@ import pytest
 
 from osucaffe.comm import profile as module
 from osucaffe.comm.communicator import Communicator
-from osucaffe.comm.half_precision import Narrowed
+from osucaffe.comm.gpu.half_precision import Narrowed
+from osucaffe.comm.gpu.on_stream import OnStream
 from osucaffe.comm.hierarchical import Hierarchical
-from osucaffe.comm.on_stream import OnStream
 from osucaffe.comm.profile import Clock, Profile, StreamClock, composed
 
 

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from osucaffe.comm.create import CommConfig, make_communicator
-from osucaffe.comm.job import find_job
-from osucaffe.comm.topology import discover
+from osucaffe.comm.job.job import find_job
+from osucaffe.comm.job.topology import discover
 
 NBYTES = 2 << 20
 FLAT = ("ring", "halving_doubling", "recursive_doubling", "binomial")

@@ -13,8 +13,8 @@ import numpy as np
 
 from osucaffe.comm.algorithms import ALGORITHMS
 from osucaffe.comm.create import CommConfig
-from osucaffe.comm.job import Job, find_job
-from osucaffe.comm.topology import discover
+from osucaffe.comm.job.job import Job, find_job
+from osucaffe.comm.job.topology import discover
 from osucaffe.parallel.config import ParallelConfig
 from osucaffe.parallel.data_parallel import DataParallel
 from tests.solvers.runs import assert_same

@@ -17,7 +17,8 @@ import lmdb
 import numpy as np
 from PIL import Image
 
-from osucaffe.data.datum import make_datum
+from osucaffe.cli import COMMANDS
+from osucaffe.data.databases.datum import make_datum
 from osucaffe.layer import layer_types, messages_of
 from osucaffe.proto import LayerParameter, NetParameter, format_text, parse_text
 
@@ -272,5 +273,5 @@ def _make_flags(random: Random, content: bytes, others: Sequence[bytes]) -> byte
 @lru_cache
 def _options(command: str) -> list[argparse.Action]:
     parser = argparse.ArgumentParser(add_help=False)
-    importlib.import_module(f"osucaffe.cli.{command}").add_arguments(parser)
+    importlib.import_module(f"osucaffe.cli.{COMMANDS[command]}").add_arguments(parser)
     return parser._actions

@@ -24,14 +24,14 @@ from PIL import Image
 
 from osucaffe import cli
 from osucaffe.backends.cpu import Cpu
-from osucaffe.cli import rates
-from osucaffe.data.database import open_database
-from osucaffe.data.hdf5 import Hdf5Source
-from osucaffe.data.image import read_image
-from osucaffe.data.image_list import read_list
-from osucaffe.data.source import DatumSource
-from osucaffe.data.transform import Transform
-from osucaffe.data.windows import read_windows
+from osucaffe.cli.score import device_rates
+from osucaffe.data.databases.database import open_database
+from osucaffe.data.pictures.image import read_image
+from osucaffe.data.pictures.transform import Transform
+from osucaffe.data.streams.hdf5 import Hdf5Source
+from osucaffe.data.streams.image_list import read_list
+from osucaffe.data.streams.source import DatumSource
+from osucaffe.data.streams.windows import read_windows
 from osucaffe.errors import UserError
 from osucaffe.graph.flops import flops
 from osucaffe.net import Net
@@ -58,9 +58,15 @@ _MOST_WORK = 1 << 26
 
 
 _LATER = (
-    *("h5py", "runpy", "osucaffe.backends.cuda.backend", "osucaffe.comm.job", "osucaffe.pycaffe"),
-    *("osucaffe.data.convert", "osucaffe.data.mnist", "osucaffe.export.model"),
-    *(f"osucaffe.cli.{module.name}" for module in pkgutil.iter_modules(cli.__path__)),
+    *(
+        "h5py",
+        "runpy",
+        "osucaffe.backends.cuda.backend",
+        "osucaffe.comm.job.job",
+        "osucaffe.pycaffe",
+    ),
+    *("osucaffe.data.sets.convert", "osucaffe.data.sets.mnist", "osucaffe.export.model"),
+    *(module.name for module in pkgutil.walk_packages(cli.__path__, "osucaffe.cli.")),
 )
 """What inputs import that this module does not."""
 _corpus: list[Path] = []
@@ -183,7 +189,7 @@ def _lmdb(path: Path) -> None:
 
 
 def _record(content: bytes, folder: Path) -> None:
-    from osucaffe.data.datum import parse_datum, pixels
+    from osucaffe.data.databases.datum import parse_datum, pixels
 
     for colour in True, False, None:
         try:
@@ -214,7 +220,7 @@ def _rows(path: Path) -> None:
 def _flags(content: bytes, folder: Path) -> None:
     os.environ["OSUCAFFE_DEBUG"] = "1"  # all errors are raised
     os.execv = _refuse_exec  # type: ignore[assignment]
-    rates.SECONDS, rates.MATRIX["cpu"], rates.COPIED["cpu"] = 1e-3, 64, 1 << 12
+    device_rates.SECONDS, device_rates.MATRIX["cpu"], device_rates.COPIED["cpu"] = 1e-3, 64, 1 << 12
     own = folder / "flags"
     if not _copied or _state_of(own) != _copied[0]:
         shutil.rmtree(own, ignore_errors=True)

@@ -14,14 +14,14 @@ import pytest
 from benchmarks.nets import input_shape, read_net, with_inputs
 from osucaffe.backends.cpu import Cpu
 from osucaffe.errors import UserError
-from osucaffe.graph import passes
+from osucaffe.graph.passes import pipeline
 from osucaffe.net import Net
 from osucaffe.proto import NetParameter, parse_text, read_weights, write_weights
 
 from ..layers.nets import build, error
 from ..layers.test_gradients import CASES
 from ..layers.test_planned import surrounded
-from .test_batch_norm import residual_net
+from .passes.test_batch_norm import residual_net
 
 FIXTURES = Path(__file__).parent.parent / "fixtures" / "caffe"
 COMPUTED = ["crop", "dup_split", "losses", "mixed", "noname", "noname_split", "params",
@@ -248,8 +248,8 @@ MODES: dict[str, tuple[dict[str, bool], Callable[[Net], None]]] = {
 def mode(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """How a net is built and run."""
     if request.param == "unfused":
-        unfused = tuple(each for each in passes.COMPILE if each.looked_at)
-        monkeypatch.setattr(passes, "COMPILE", unfused)
+        unfused = tuple(each for each in pipeline.COMPILE if each.looked_at)
+        monkeypatch.setattr(pipeline, "COMPILE", unfused)
     return str(request.param)
 
 

@@ -13,13 +13,13 @@ import pytest
 from benchmarks.nets import MODELS as FOLDER
 from benchmarks.nets import read_net
 from osucaffe.backends.cpu import Cpu
-from osucaffe.data.database import open_database, record_key, write_database
-from osucaffe.data.datum import make_datum, parse_datum, pixels
-from osucaffe.graph.filter import filter_layers, net_state
+from osucaffe.data.databases.database import open_database, record_key, write_database
+from osucaffe.data.databases.datum import make_datum, parse_datum, pixels
+from osucaffe.graph.prototxt.filter import filter_layers, net_state
 from osucaffe.net import Net
 from osucaffe.proto import caffe_pb2, read_solver
 from osucaffe.solvers.nets import testing_nets as choose_test_nets
-from osucaffe.solvers.policy import Policy
+from osucaffe.solvers.update.policy import Policy
 
 MODELS = ("vgg16", "resnet50", "edsr", "edsr_baseline", "mnist_autoencoder", "mnist_siamese")
 INPUTS: dict[str, dict[str, tuple[int, ...]]] = {

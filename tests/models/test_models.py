@@ -11,7 +11,7 @@ from benchmarks.nets import input_shape, read_net, with_inputs
 from osucaffe.backends.cpu import Cpu
 from osucaffe.net import Net
 from osucaffe.proto import read_solver
-from osucaffe.solvers.policy import Policy
+from osucaffe.solvers.update.policy import Policy
 
 MODELS = ("lenet", "cifar10_quick", "cifar10_full", "alexnet", "caffenet", "googlenet")
 IMAGE = {

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from osucaffe.data.bicubic import shrink
-from osucaffe.data.database import open_database
-from osucaffe.data.datum import parse_datum, pixels
-from osucaffe.data.patches import PatchSource
-from osucaffe.data.transform import Transform
+from osucaffe.data.databases.database import open_database
+from osucaffe.data.databases.datum import parse_datum, pixels
+from osucaffe.data.pictures.bicubic import shrink
+from osucaffe.data.pictures.transform import Transform
+from osucaffe.data.streams.patches import PatchSource
 from osucaffe.errors import UserError
 from osucaffe.proto import caffe_pb2
 

@@ -20,9 +20,9 @@ import numpy as np
 from osucaffe.backends.cpu import Cpu
 from osucaffe.comm.algorithms import ALGORITHMS
 from osucaffe.comm.create import CommConfig
-from osucaffe.comm.job import Job, find_job
-from osucaffe.comm.topology import discover
-from osucaffe.data.database import record_key, write_database
+from osucaffe.comm.job.job import Job, find_job
+from osucaffe.comm.job.topology import discover
+from osucaffe.data.databases.database import record_key, write_database
 from osucaffe.parallel.config import ParallelConfig
 from osucaffe.parallel.data_parallel import DataParallel
 from osucaffe.proto import Datum, NetParameter, SolverParameter, parse_text

@@ -11,13 +11,13 @@ import numpy as np
 
 from osucaffe.backends.cuda import Cuda
 from osucaffe.backends.cuda.runtime.upload import DeviceUploads
-from osucaffe.comm.job import find_job
-from osucaffe.comm.neighbours import HostRanks
+from osucaffe.comm.gpu.neighbours import HostRanks
+from osucaffe.comm.job.job import find_job
 from osucaffe.data.config import DataConfig
-from osucaffe.data.spread import SpreadPlaces
+from osucaffe.data.resident.sharded import SpreadPlaces
 from osucaffe.net import Net
-from tests.layers.test_cached_records import taken
-from tests.layers.test_raw_records import FORMATS, MEAN, read_net
+from tests.layers.reading.test_cached_records import taken
+from tests.layers.reading.test_raw_records import FORMATS, MEAN, read_net
 
 COUNT = 60
 

@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 
 from osucaffe.backends.cuda import Cuda
-from osucaffe.cli.ranks import identify
-from osucaffe.comm import copy_engine
+from osucaffe.cli.launch.ranks import identify
 from osucaffe.comm.create import CommConfig
-from osucaffe.comm.job import Job
-from osucaffe.comm.topology import discover
+from osucaffe.comm.gpu import copy_engine
+from osucaffe.comm.job.job import Job
+from osucaffe.comm.job.topology import discover
 from osucaffe.parallel.config import ParallelConfig
 from osucaffe.parallel.data_parallel import DataParallel
 from osucaffe.proto import NetParameter, SolverParameter, parse_text

@@ -8,8 +8,8 @@ import numpy as np
 
 from osucaffe.backends.cpu import Cpu
 from osucaffe.comm.create import CommConfig
-from osucaffe.comm.job import Job
-from osucaffe.comm.topology import discover
+from osucaffe.comm.job.job import Job
+from osucaffe.comm.job.topology import discover
 from osucaffe.parallel.config import ParallelConfig
 from osucaffe.parallel.data_parallel import DataParallel
 from osucaffe.proto import SolverParameter, parse_text

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from osucaffe.cli import agreement as command
-from osucaffe.comm.job import Job
-from osucaffe.data.database import record_key, write_database
+from osucaffe.cli.train import agreement as command
+from osucaffe.comm.job.job import Job
+from osucaffe.data.databases.database import record_key, write_database
 from osucaffe.errors import UserError
 from osucaffe.parallel.agreement import check_alike, digest, odd_ones
 from osucaffe.proto import SolverParameter, parse_text

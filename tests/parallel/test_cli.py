@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from osucaffe.cli import ranks
+from osucaffe.cli.launch import ranks
 from osucaffe.proto import read_weights
 from tests.comm.ranks import ROOT, mpiexec, needs_mpi
 

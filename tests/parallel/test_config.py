@@ -6,8 +6,8 @@ import logging
 
 import pytest
 
-from osucaffe.comm.copy_engine import CopyEngine
-from osucaffe.comm.nccl import Nccl
+from osucaffe.comm.gpu.copy_engine import CopyEngine
+from osucaffe.comm.gpu.nccl import Nccl
 from osucaffe.comm.serial import Serial
 from osucaffe.parallel.config import choose_propagation
 

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from osucaffe.cli import ranks, train
+from osucaffe.cli.launch import ranks
+from osucaffe.cli.train import train
 from osucaffe.parallel.designs import designs, render
 from tests.comm.ranks import mpiexec, needs_mpi
 

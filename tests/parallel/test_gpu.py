@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.comm.gpu.test_gpu import gpus
 from tests.comm.ranks import mpiexec, needs_mpi
-from tests.comm.test_gpu import gpus
 
 from .test_cli import folder, train  # noqa: F401 (a fixture)
 
@@ -30,7 +30,7 @@ def test_two_ranks_on_a_gpu(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("workers", "servers"), [(1, 1), (2, 1), (2, 2)])
 def test_servers_beside_workers_on_a_gpu(workers: int, servers: int, tmp_path: Path) -> None:
     ranks = workers + servers
-    done = mpiexec(ranks, "-m", "tests.parallel.gpu_serving", str(tmp_path), str(servers))
+    done = mpiexec(ranks, "-m", "tests.parallel.servers.gpu_serving", str(tmp_path), str(servers))
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("served") == ranks
 

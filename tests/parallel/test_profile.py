@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from osucaffe.backends.cpu import Cpu
-from osucaffe.cli import comm_profile
+from osucaffe.cli.launch import comm_profile
 from osucaffe.comm.create import CommConfig
-from osucaffe.comm.job import Job
+from osucaffe.comm.job.job import Job
+from osucaffe.comm.job.topology import discover
 from osucaffe.comm.profile import Clock, Message, Operation, Profile
-from osucaffe.comm.topology import discover
 from osucaffe.parallel import data_parallel
 from osucaffe.parallel.config import ParallelConfig
 from osucaffe.parallel.profile_report import size_bucket, summarize

@@ -1,5 +1,5 @@
-"""What the ranks run that test_tuned.py starts: --bucket_mb auto, by clocks that tell what they are
-told to, trains as a fixed size does, to the bit (a sum of two has no order)."""
+"""What the ranks run that test_bucket_tuning.py starts: --bucket_mb auto, by clocks that tell what
+they are told to, trains as a fixed size does, to the bit (a sum of two has no order)."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from pathlib import Path
 import numpy as np
 
 from osucaffe.comm.create import CommConfig
-from osucaffe.comm.job import Job
-from osucaffe.comm.topology import discover
-from osucaffe.parallel import tuned
+from osucaffe.comm.job.job import Job
+from osucaffe.comm.job.topology import discover
+from osucaffe.parallel import bucket_tuning
+from osucaffe.parallel.bucket_tuning import WARM_UP, Tuned
 from osucaffe.parallel.config import ParallelConfig
 from osucaffe.parallel.data_parallel import DataParallel
-from osucaffe.parallel.tuned import WARM_UP, Tuned
 from osucaffe.solvers import Solver
 
 from .equivalence import ADAM, BATCH, SGD, job_with_data, make_solver, weights
@@ -76,7 +76,7 @@ def check(job: Job, folder: Path, config: ParallelConfig, settings: str) -> None
 
 
 def main() -> None:
-    tuned.SIZES, tuned.ROUNDS, tuned.COUNT = SIZES, ROUNDS, COUNT
+    bucket_tuning.SIZES, bucket_tuning.ROUNDS, bucket_tuning.COUNT = SIZES, ROUNDS, COUNT
     with job_with_data() as (job, folder):
         if job.rank == 0:
             logging.basicConfig(level=logging.INFO)

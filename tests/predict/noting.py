@@ -16,9 +16,9 @@ from osucaffe.backends.cpu import Cpu
 from osucaffe.backends.tensor import Step, sequence
 from osucaffe.comm.communicator import Handle
 from osucaffe.comm.create import CommConfig
-from osucaffe.comm.job import find_job
+from osucaffe.comm.job.job import find_job
+from osucaffe.comm.job.topology import discover
 from osucaffe.comm.profile import composed
-from osucaffe.comm.topology import discover
 from osucaffe.parallel.data_parallel import DataParallel
 from osucaffe.predict.iteration import DESIGNS
 from osucaffe.predict.times import sizes_of

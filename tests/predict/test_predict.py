@@ -11,9 +11,9 @@ import pytest
 
 from benchmarks.papers import collective
 from osucaffe.cli import main
-from osucaffe.cli.predict import parse_ranks
+from osucaffe.cli.machine.predict import parse_ranks
 from osucaffe.comm.algorithms import ALGORITHMS
-from osucaffe.comm.tuning import Selection
+from osucaffe.comm.tuning.table import Selection
 from osucaffe.errors import UserError
 from osucaffe.parallel.config import ParallelConfig
 from osucaffe.predict.cluster import Cluster, Device, Link, read_cluster
@@ -339,7 +339,9 @@ def test_the_command(
     assert [each["ranks"] for each in first] == [1, *[2] * 4, *[16] * 4]
     assert out.with_suffix(".png").stat().st_size > 10_000
     assert "wins" in capsys.readouterr().out
-    monkeypatch.setattr("osucaffe.cli.predict_picture.draw", lambda *given: None)  # once is enough
+    monkeypatch.setattr(
+        "osucaffe.cli.machine.predict_picture.draw", lambda *given: None
+    )  # once is enough
     assert main([*common, "--times", str(times)]) == 0
     assert json.loads(out.read_text())["predictions"] == first
     assert main([*common, "--times", str(times), "--scal", "strong", "--batch", "64"]) == 0

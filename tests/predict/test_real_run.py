@@ -11,7 +11,7 @@ from typing import Any
 
 from benchmarks.bench_predict_cases import BUCKET, config_of
 from benchmarks.bench_predict_training import net_param
-from osucaffe.comm.tuning import Selection
+from osucaffe.comm.tuning.table import Selection
 from osucaffe.predict.cluster import Cluster, Device, Link
 from osucaffe.predict.iteration import DESIGNS
 from osucaffe.predict.plan import Planner

@@ -8,7 +8,7 @@ import itertools
 import pytest
 
 from osucaffe.cli import main
-from osucaffe.comm.tuning import Selection
+from osucaffe.comm.tuning.table import Selection
 from osucaffe.errors import UserError
 from osucaffe.parallel.config import ParallelConfig
 from osucaffe.predict.cluster import Cluster

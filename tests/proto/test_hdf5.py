@@ -10,8 +10,8 @@ import h5py
 import numpy as np
 import pytest
 
-from osucaffe.proto.hdf5_tree import open_hdf5
-from osucaffe.proto.lookup3 import check_sum, lookup3
+from osucaffe.proto.hdf5.lookup3 import check_sum, lookup3
+from osucaffe.proto.hdf5.tree import open_hdf5
 
 GENERATOR = np.random.default_rng(3)
 FILTERS = (

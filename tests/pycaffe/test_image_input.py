@@ -10,8 +10,8 @@ import simplejpeg
 
 import osucaffe.pycaffe as caffe
 from osucaffe.backends.cpu import Cpu
-from osucaffe.data.database import record_key, write_database
-from osucaffe.data.datum import make_datum
+from osucaffe.data.databases.database import record_key, write_database
+from osucaffe.data.databases.datum import make_datum
 from osucaffe.errors import UserError
 from osucaffe.net import Net
 from osucaffe.proto import NetParameter, parse_text, write_mean, write_weights

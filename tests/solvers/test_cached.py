@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from osucaffe.backends.uploads import Uploads
-from osucaffe.data import cache
 from osucaffe.data.config import DataConfig
+from osucaffe.data.resident import cache
 from osucaffe.proto import NetParameter, SolverParameter, parse_text
 from osucaffe.solvers import Solver
 
 from .runs import DEFAULTS, Unclean, assert_same
-from .test_resume import LMDB_NET
+from .snapshots.test_resume import LMDB_NET
 
 RULE = (
     'lr_policy: "inv" gamma: 0.01 power: 0.75 momentum: 0.9 weight_decay: 0.001 max_iter: 2000 '

@@ -13,7 +13,7 @@ from osucaffe.solvers.observer import Observer, TestResult
 from osucaffe.solvers.report import read_outputs
 
 from .runs import solver
-from .test_resume import LMDB_NET, settings
+from .snapshots.test_resume import LMDB_NET, settings
 
 
 class Results(Observer):

@@ -14,9 +14,8 @@ from ..backend import Backend
 from ..cores import usable_cores
 from ..random import RandomState
 from ..tensor import Call, Step, Tensor, sequence
-from . import (  # noqa: F401 (importing them registers the primitives)
+from .primitives import (  # noqa: F401 (importing them registers the primitives)
     batch_norm,
-    boxes,
     broadcast,
     convolution,
     detection,
@@ -24,7 +23,6 @@ from . import (  # noqa: F401 (importing them registers the primitives)
     inner_product,
     loss,
     movement,
-    multibox,
     normalization,
     pooling,
     records,

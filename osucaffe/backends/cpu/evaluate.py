@@ -1,8 +1,5 @@
-"""Owns the evaluation of formulas by NumPy: in chunks that stay in cache, without allocating.
-
-A formula becomes a list of ufunc calls between numbered slots: first the operands (a piece of each
-array while a chunk is worked on), then scalars and numbers, then registers of one chunk's length.
-"""
+"""Owns the evaluation of formulas by NumPy: in chunks that stay in cache, without allocating; and
+the special functions that NumPy lacks."""
 
 from __future__ import annotations
 
@@ -14,7 +11,14 @@ import numpy as np
 
 from ..formula import COMPARISONS, SCALAR_FUNCTIONS, Expression, Name, Number, Statement, parse
 from ..tensor import Shape
-from .special import erf
+
+_erf = np.frompyfunc(math.erf, 1, 1)
+
+
+def erf(x: np.ndarray, out: np.ndarray) -> None:
+    """The error function, element by element."""
+    out[...] = _erf(x)
+
 
 CHUNK = 1 << 15
 """Elements worked on at a time: a handful of float32 arrays of it fit into a core's L2 cache."""

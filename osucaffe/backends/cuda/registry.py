@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 MODULES = (
     "batch_norm", "convolution", "detection", "elementwise", "inner_product", "loss", "movement",
-    "multibox", "normalization", "pooling", "records", "recurrent", "regions", "resampling",
+    "normalization", "pooling", "records", "recurrent", "regions", "resampling",
     "selection", "strided", "update", "windows",
 )  # fmt: skip
 """The modules whose import registers primitives."""

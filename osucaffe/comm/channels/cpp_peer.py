@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from ...errors import UserError
-from ..namespaces import Hosts
+from ..job.namespaces import Hosts
 from . import payloads
 
 _FEWEST = 10  # calls

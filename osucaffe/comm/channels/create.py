@@ -6,8 +6,8 @@ import logging
 from typing import TYPE_CHECKING
 
 from ...errors import UserError
-from ..job import MpiJob
-from ..topology import Topology
+from ..job.job import MpiJob
+from ..job.topology import Topology
 from . import KINDS
 from .channel import Channel
 
@@ -33,8 +33,8 @@ def make_channel(
         from .mpi import MpiChannel
 
         return MpiChannel(job.mpi, job.world, busy=busy)
+    from ..job.meeting import connect_all, own_interface
     from .direct import find_direct
-    from .meeting import connect_all, own_interface
 
     name, address = own_interface(interface, alone=len(topology.hosts) == 1)
     if kind in ("adaptive", "ucx"):

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from .meeting import Gather
+from ..job.meeting import Gather
 
 _SYSTEM = ctypes.CDLL(None, use_errno=True)
 _PLACES = 512  # pieces that one call of the system takes at most

@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
+from ..job.meeting import Gather
 from .channel import Channel, lost, unlike
-from .meeting import Gather
 from .plain_grpc import OPTIONS, import_grpc, is_of_job
 from .runs import Run, views_of
 

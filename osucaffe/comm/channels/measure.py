@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from ..job import MpiJob
+from ..job.job import MpiJob
 from . import payloads
 from .channel import Channel, Pending
 from .plain_grpc import ECHO, TAKE, GrpcClient, GrpcServer

@@ -19,9 +19,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...errors import UserError
+from ..job.meeting import Gather
 from . import ucp
 from .channel import lost, unlike
-from .meeting import Gather
 from .peer import COPIED
 from .runs import Request
 

@@ -194,7 +194,7 @@ def simulate(monkeypatch: pytest.MonkeyPatch, gpu: Device = H200) -> None:
 
 def compile_for_communicators(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let communicators' kernels be compiled, and their launches checked, for the H200."""
-    from osucaffe.comm import kernels
+    from osucaffe.comm.gpu import kernels
 
     def compiled(text: str, function: str) -> Any:
         ptx = compile_ptx(text, ("-std=c++17", "-arch=compute_90"))

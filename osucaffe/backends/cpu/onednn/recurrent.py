@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Mapping
 
 from ...tensor import Step, Tensor
-from ..recurrent import Product, backward_step, forward_step
+from ..primitives.recurrent import Product, backward_step, forward_step
 from . import api
 from .api import Descriptor, PrimitiveDescriptor, Unsupported
 from .memory import choose_layout, in_sequence

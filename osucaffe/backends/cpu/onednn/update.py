@@ -15,7 +15,7 @@ import numpy as np
 
 from ...formula import SCALAR_FUNCTIONS, Expression, Name, Number, Operation, parse
 from ...tensor import Step, Tensor
-from ..update import merge_segments
+from ..primitives.update import merge_segments
 from . import api
 from .api import Unsupported
 from .memory import execution, in_sequence

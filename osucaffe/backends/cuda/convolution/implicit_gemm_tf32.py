@@ -1,9 +1,9 @@
 """Owns convolutions in tf32 by instructions of Hopper GPUs, as implicit matrix products.
 
 cuDNN is slow on groups of channels and on few channels. The kernel is
-kernels/implicit_gemm_tf32.cu, for outputs and gradients of images; it takes tensors as they lie,
-adds biases, applies ReLUs, masks gradients on its way. How the work is divided is a `TileConfig`:
-an estimate ranks them, timing decides.
+kernels/convolution/implicit_gemm_tf32.cu, for outputs and gradients of images; it takes tensors as
+they lie, adds biases, applies ReLUs, masks gradients on its way. How the work is divided is a
+`TileConfig`: an estimate ranks them, timing decides.
 """
 
 from __future__ import annotations

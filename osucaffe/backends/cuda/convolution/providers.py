@@ -23,8 +23,7 @@ from .implicit_gemm_tf32 import ImplicitGemmTf32, implicit_gemm
 from .operands import bias_gradient, bind, channels_last_blob
 from .packed_groups import MOST_GROUPS, PackedGroups, can_pack
 from .problem import Problem
-from .small_mma import SmallMma, small
-from .small_mma_wgrad import SmallMmaWgrad
+from .small_mma import SmallMma, SmallMmaWgrad, small
 from .space_to_depth import SpaceToDepthCudnn
 from .wgmma import good_enough
 from .wgrad_tf32 import WgradTf32, weight_gradient

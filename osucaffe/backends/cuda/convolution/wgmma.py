@@ -1,5 +1,5 @@
 """Owns what kernels with Hopper's own instructions have in common: what those in tf32 compute, and
-the instruction that multiplies (kernels/hopper.cuh has the others)."""
+the instruction that multiplies (kernels/headers/hopper.cuh has the others)."""
 
 from __future__ import annotations
 

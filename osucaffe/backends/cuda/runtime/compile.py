@@ -29,12 +29,12 @@ ARCHITECTURE_SPECIFIC = {
 @functools.cache
 def read(name: str) -> str:
     """The text of a file of kernels without its comments: what is cached outlives better words."""
-    return re.sub(r"^ *//.*\n", "", (FOLDER / name).read_text(), flags=re.MULTILINE)
+    return re.sub(r"^ *//.*\n", "", next(FOLDER.rglob(name)).read_text(), flags=re.MULTILINE)
 
 
 def texts() -> str:
     """The text of all files of kernels."""
-    return "".join(read(path.name) for path in sorted(FOLDER.glob("*.cu*")))
+    return "".join(read(path.name) for path in sorted(FOLDER.rglob("*.cu*")))
 
 
 def architecture(capability: int, supported: tuple[int, ...]) -> str:

@@ -174,7 +174,7 @@ def test_it_is_the_same_convolution(pixels: int, stride: int) -> None:
     form = SpaceToDepth(x.shape, w.shape, wanted.shape, (stride,) * 2, pad, pixels, "float32")
     (high, wide), (top, left) = form.block, form.pad
     images, filters = np.zeros(form.folded_x), np.zeros(form.folded_w)
-    # What kernels/space_to_depth.cu does, one element at a time.
+    # What kernels/convolution/space_to_depth.cu does, one element at a time.
     for channel in range(3 * high * wide):
         c, column, row = channel % 3, channel // 3 % wide, channel // (3 * wide)
         for i, j in np.ndindex(*form.folded_x[2:]):

@@ -11,7 +11,7 @@ import pytest
 
 from osucaffe.backends.cpu import Cpu
 from osucaffe.backends.cuda import Cuda
-from osucaffe.backends.cuda.convolution import small_mma_wgrad
+from osucaffe.backends.cuda.convolution import small_mma
 from osucaffe.backends.cuda.convolution.small_mma import TRIED, Small
 
 from ...running import Output, run_call
@@ -81,7 +81,7 @@ def test_configs_fit_the_device(gpu: str, dtype: str) -> None:
         small = Small((batch, 32, 16, 16), (batch, 64, 16, 16), (5, 5), (2, 2), dtype)
         configs = small.correlations(device) + small.transposed.correlations(device, flipped=True)
         assert configs or device.shared_memory < 100 << 10
-        for config in configs + small_mma_wgrad.configs(device, small):
+        for config in configs + small_mma.configs(device, small):
             assert config.words * 4 <= device.shared_memory
             assert config.threads in range(32, 513, 32)
             rows, parts = dict(config.macros)["ROWS"], config.grid[1:]

@@ -10,8 +10,8 @@ import pytest
 
 from osucaffe.backends.cuda import Cuda
 from osucaffe.backends.cuda.libraries import nvjpeg
-from osucaffe.data.database import record_key, write_database
-from osucaffe.layers import images
+from osucaffe.data.databases.database import record_key, write_database
+from osucaffe.layers.reading import images
 from osucaffe.proto import caffe_pb2
 
 from ..simulated import simulate

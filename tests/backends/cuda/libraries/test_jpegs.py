@@ -18,9 +18,9 @@ from osucaffe.backends.cuda.libraries import nvjpeg
 from osucaffe.backends.cuda.libraries.jpegs import Decoder
 from osucaffe.backends.records import Part, transform_record
 from osucaffe.data.config import DataConfig
-from osucaffe.data.staging import DecodedBatches
+from osucaffe.data.streams.staging import DecodedBatches
 from osucaffe.errors import UserError
-from osucaffe.layers import images
+from osucaffe.layers.reading import images
 from osucaffe.net import Net
 from osucaffe.proto import caffe_pb2
 

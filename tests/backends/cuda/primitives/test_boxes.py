@@ -9,9 +9,9 @@ import pytest
 
 from osucaffe.backends.cuda import Cuda
 from osucaffe.backends.cuda.layout import dtype_of
-from osucaffe.backends.cuda.primitives import detection, multibox
-from osucaffe.data.database import write_database
-from osucaffe.data.make_annotated import annotated_record
+from osucaffe.backends.cuda.primitives import detection
+from osucaffe.data.databases.database import write_database
+from osucaffe.data.sets.make_annotated import annotated_record
 from osucaffe.net import Net
 from osucaffe.proto import read_net
 
@@ -46,11 +46,11 @@ def _runs(case: Case) -> bool:
 def test_kernels_in_lockstep(each: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     simulate(monkeypatch)
     execute(monkeypatch)
-    for module in detection, multibox:
+    for module in (detection,):
         monkeypatch.setattr(module, "WIDE_BLOCK", 64)
     monkeypatch.setattr(detection, "LIST_BLOCK", 32)
     monkeypatch.setattr(detection, "blocks_for", lambda count: 1)
-    monkeypatch.setattr(multibox, "blocks_for", lambda count: 1)
+    monkeypatch.setattr(detection, "blocks_for", lambda count: 1)
     found = run_call(Cuda(precision="fp32"), each.name, each.tensors, each.settings, flexible=False)
     for argument, wanted in each.expected.items():
         assert_close(found[argument], wanted, 1e-5, argument)

@@ -18,8 +18,8 @@ from osucaffe.backends.cuda.runtime.upload import DeviceUploads
 from osucaffe.data.config import DataConfig
 from osucaffe.net import Net
 from osucaffe.proto import caffe_pb2
-from tests.layers.test_raw_records import assert_same, read_net
-from tests.layers.test_spread_records import all_ranks, wanted_of_ranks
+from tests.layers.reading.test_raw_records import assert_same, read_net
+from tests.layers.reading.test_sharded_records import all_ranks, wanted_of_ranks
 
 from ... import test_primitives  # noqa: F401 (fills CASES)
 from ...cases import CASES, Case

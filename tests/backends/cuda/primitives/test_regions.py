@@ -66,7 +66,9 @@ def test_kernels_as_cpp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
         }  # fmt: skip
         tensors.append(made)
         getattr(regions, each.name)(call, **made, **each.settings)
-    source = (Path(regions.__file__).parents[1] / "kernels" / "regions.cu").read_text()
+    source = (
+        Path(regions.__file__).parents[1] / "kernels" / "primitives" / "regions.cu"
+    ).read_text()
     parts, cases = [HEADER], []
     spaces: list[dict[str, Any]] = []
     for number, ((name, macros), given) in enumerate(launches):

@@ -14,8 +14,8 @@ from osucaffe.backends.cuda import Cuda
 from osucaffe.backends.cuda.runtime import mapped_file
 from osucaffe.backends.cuda.runtime.mapped_file import MappedFile, runs
 from osucaffe.backends.records import transform_record
-from osucaffe.data.database import record_key, write_database
-from osucaffe.data.datum import make_datum
+from osucaffe.data.databases.database import record_key, write_database
+from osucaffe.data.databases.datum import make_datum
 from osucaffe.errors import UserError
 from osucaffe.net import Net
 from osucaffe.proto import caffe_pb2

@@ -21,9 +21,9 @@ extern "C" __global__ void shift(const float* from, float* to, int count) {
 COUNT, KERNELS = 2**20, 40
 
 
-@pytest.mark.parametrize("name", sorted(path.name for path in FOLDER.glob("*.cu")))
+@pytest.mark.parametrize("name", sorted(path.name for path in FOLDER.rglob("*.cu")))
 def test_every_kernel_waits_first(name: str) -> None:
-    text = (FOLDER / name).read_text()
+    text = next(FOLDER.rglob(name)).read_text()
     check_heads(text)
     heads = text.count("PDL_BEGIN;") + text.count("pdl_wait();")
     assert heads == text.count("__global__") > 0

@@ -1,0 +1,196 @@
+"""Owns the softmax loss and the accuracy by NumPy."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from ...tensor import Step, Tensor
+from ..registry import CpuCall, primitive
+from .elementwise import flat
+from .normalization import planes
+
+
+class _Labels:
+    """What the labels of (outer, classes, inner) scores say, in reused memory of (outer, inner).
+
+    Call `look` first in a step; then `place` is the flat index of each label's score (some score
+    where the label is out of range), `counted` is 1 where it is not to be ignored, else 0.
+    """
+
+    def __init__(
+        self,
+        call: CpuCall,
+        x: Tensor,
+        label: Tensor,
+        axis: int,
+        ignore: int | None,
+        weights: Sequence[float] | None = None,
+    ) -> None:
+        axis %= len(x.shape)
+        self.label, self.ignore, self.classes = label, ignore, x.shape[axis]
+        self.outer = int(np.prod(x.shape[:axis], dtype=int))
+        self.inner = int(np.prod(x.shape[axis + 1 :], dtype=int))
+        shape = (self.outer, self.inner)
+        self.value = call.temporary(shape, "int64")
+        self.place = call.temporary(shape, "int64")
+        self.counted = call.temporary(shape)
+        self.wrong = call.temporary(shape, "bool")
+        self._flag = call.temporary(shape, "bool")
+        self.weights = None if weights is None else np.array(weights, call.backend.dtype)
+        if weights is not None:
+            self.weight = call.temporary(shape)
+        pixels = np.arange(self.inner)
+        self._base = np.arange(self.outer)[:, None] * (self.classes * self.inner) + pixels
+
+    def look(self) -> None:
+        """Read the labels; `wrong` is set where one is out of range and not ignored."""
+        value, wrong, flag = self.value.array, self.wrong.array, self._flag.array
+        np.copyto(value, self.label.array.reshape(value.shape), casting="unsafe")
+        np.less(value, 0, out=wrong)
+        np.greater_equal(value, self.classes, out=flag)
+        np.logical_or(wrong, flag, out=wrong)
+        if self.ignore is None:
+            self.counted.array.fill(1)
+        else:
+            np.not_equal(value, self.ignore, out=flag)
+            np.copyto(self.counted.array, flag)
+            np.logical_and(wrong, flag, out=wrong)
+        np.clip(value, 0, self.classes - 1, out=value)
+        np.multiply(value, self.inner, out=self.place.array)
+        np.add(self.place.array, self._base, out=self.place.array)
+
+    def weigh(self, values: np.ndarray) -> None:
+        """Multiply values by the weights of the labels' classes."""
+        if self.weights is not None:
+            np.take(self.weights, self.value.array, out=self.weight.array, mode="clip")
+            values *= self.weight.array
+
+    def normalizer(self, normalization: str) -> float:
+        """What the loss is divided by, at least 1."""
+        count: float
+        match normalization:
+            case "FULL":
+                count = self.outer * self.inner
+            case "VALID":
+                count = float(self.counted.array.sum())
+            case "BATCH_SIZE":
+                count = self.outer
+            case "NONE":
+                count = 1
+            case _:
+                raise ValueError(f"unknown normalization {normalization!r}")
+        return max(count, 1)
+
+
+@primitive()
+def softmax_loss(
+    call: CpuCall,
+    x: Tensor,
+    label: Tensor,
+    probability: Tensor,
+    loss: Tensor,
+    *,
+    axis: int,
+    ignore: int | None,
+    normalization: str,
+    weights: Sequence[float] | None = None,
+) -> Step:
+    labels = _Labels(call, x, label, axis, ignore, weights)
+    shape = (labels.outer, 1, labels.inner)
+    largest, total = call.temporary(shape), call.temporary(shape)
+    score = call.temporary((labels.outer, labels.inner))
+
+    def step() -> None:
+        source, out = planes(x, axis), planes(probability, axis)
+        labels.look()
+        # mode "clip" keeps NumPy from making a copy first
+        np.take(flat(x), labels.place.array, out=score.array, mode="clip")
+        np.max(source, axis=1, keepdims=True, out=largest.array)
+        np.subtract(source, largest.array, out=out)
+        np.exp(out, out=out)
+        np.sum(out, axis=1, keepdims=True, out=total.array)
+        np.divide(out, total.array, out=out)
+        # log softmax = score - largest - log(total), which does not underflow
+        np.log(total.array, out=total.array)
+        score.array -= largest.array[:, 0]
+        score.array -= total.array[:, 0]
+        score.array *= labels.counted.array
+        divisor = labels.normalizer(normalization)
+        labels.weigh(score.array)
+        value = -float(score.array.sum(dtype=np.float64)) / divisor
+        loss.array.fill(np.nan if labels.wrong.array.any() else value)
+
+    return step
+
+
+@primitive()
+def softmax_loss_backward(
+    call: CpuCall,
+    probability: Tensor,
+    label: Tensor,
+    dloss: Tensor,
+    dx: Tensor,
+    *,
+    axis: int,
+    ignore: int | None,
+    normalization: str,
+    weights: Sequence[float] | None = None,
+) -> Step:
+    labels = _Labels(call, probability, label, axis, ignore, weights)
+    score = call.temporary((labels.outer, labels.inner))
+
+    def step() -> None:
+        labels.look()
+        weight = labels.counted.array
+        weight *= dloss.array.item() / labels.normalizer(normalization)
+        labels.weigh(weight)
+        np.multiply(planes(probability, axis), weight[:, None], out=planes(dx, axis))
+        np.take(flat(dx), labels.place.array, out=score.array, mode="clip")
+        score.array -= weight
+        np.put(flat(dx), labels.place.array, score.array)
+
+    return step
+
+
+@primitive()
+def accuracy(
+    call: CpuCall,
+    x: Tensor,
+    label: Tensor,
+    y: Tensor,
+    per_class: Tensor | None,
+    *,
+    axis: int,
+    top_k: int,
+    ignore: int | None,
+) -> Step:
+    labels = _Labels(call, x, label, axis, ignore)
+    score = call.temporary((labels.outer, labels.inner))
+    reaching = call.temporary((labels.outer, labels.classes, labels.inner), "bool")
+    rivals = call.temporary((labels.outer, labels.inner), "int64")
+    totals = call.temporary((labels.classes,))
+
+    def step() -> None:
+        labels.look()
+        np.take(flat(x), labels.place.array, out=score.array, mode="clip")
+        np.greater_equal(planes(x, axis), score.array[:, None], out=reaching.array)
+        np.sum(reaching.array, axis=1, out=rivals.array)  # the label itself is one of them
+        counted = labels.counted.array
+        count = float(counted.sum(dtype=np.float64))
+        # A label out of range is no hit.
+        np.less_equal(rivals.array, top_k, out=score.array, casting="unsafe")
+        score.array *= counted
+        np.copyto(score.array, 0, where=labels.wrong.array)
+        y.array.fill(float(score.array.sum(dtype=np.float64)) / max(count, 1))
+        if per_class is not None:
+            totals.array.fill(0)
+            np.add.at(totals.array, labels.value.array, counted)
+            np.maximum(totals.array, 1, out=totals.array)
+            hits = flat(per_class)
+            hits.fill(0)
+            np.add.at(hits, labels.value.array, score.array)
+            np.divide(hits, totals.array, out=hits)
+
+    return step

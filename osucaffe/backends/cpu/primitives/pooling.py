@@ -1,0 +1,251 @@
+"""Owns pooling by NumPy: one image at a time, one tap of the window after another."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from ...random import call_key, squares32
+from ...tensor import Step, Tensor
+from ..evaluate import CHUNK
+from ..registry import CpuCall, primitive
+from ..windows import Windows
+from .elementwise import flat
+
+
+class _Images:
+    """The padded image that the taps of a pooling read or add to, and scratch of one output."""
+
+    def __init__(self, call: CpuCall, x: Tensor, y: Tensor, windows: Windows) -> None:
+        channels = x.shape[1]
+        self.call, self.windows, self.channels = call, windows, channels
+        self.padded = None if windows.plain else call.temporary((channels, *windows.padded))
+        self.positions = np.zeros(windows.out, np.int32)
+
+    def scratch(self, dtype: str = "float32") -> Tensor:
+        """Memory for one value of each window of an image."""
+        return self.call.temporary((self.channels, *self.windows.out), dtype)
+
+    def surround(self, value: float) -> None:
+        """Fill the padding (scratch holds anything before a step)."""
+        if self.padded is not None:
+            self.padded.array.fill(value)
+
+    def pad(self, image: np.ndarray) -> np.ndarray:
+        """The image with its padding."""
+        if self.padded is None:
+            return image
+        padded: np.ndarray = self.padded.array
+        np.copyto(padded[self.windows.interior], image)
+        return padded
+
+    def target(self, image: np.ndarray) -> np.ndarray:
+        """A zeroed padded image to add to; `finish` copies its interior to the image."""
+        target = image if self.padded is None else self.padded.array
+        target.fill(0)
+        return target
+
+    def finish(self, image: np.ndarray) -> None:
+        if self.padded is not None:
+            np.copyto(image, self.padded.array[self.windows.interior])
+
+
+@primitive()
+def max_pooling(
+    call: CpuCall,
+    x: Tensor,
+    y: Tensor,
+    index: Tensor | None,
+    *,
+    kernel: Sequence[int],
+    stride: Sequence[int],
+    pad: Sequence[int],
+) -> Step:
+    windows = Windows(x.shape[2:], y.shape[2:], kernel, stride, pad)
+    images, starts, first = _Images(call, x, y, windows), windows.starts(), windows.first_inside()
+    taps = list(zip(windows.taps, windows.shifts(), strict=True))
+    larger = images.scratch("bool")
+
+    def step() -> None:
+        images.surround(-np.inf)
+        for number, (image, best) in enumerate(zip(x.array, y.array, strict=True)):
+            source = images.pad(image)
+            best.fill(-np.inf)
+            if index is None:
+                for tap, _ in taps:
+                    np.maximum(best, source[tap], out=best)
+                continue
+            where = index.array[number]
+            np.copyto(where, first)
+            for tap, shift in taps:
+                np.greater(source[tap], best, out=larger.array)
+                np.copyto(best, source[tap], where=larger.array)
+                np.add(starts, shift, out=images.positions)
+                np.copyto(where, images.positions, where=larger.array)
+
+    return step
+
+
+@primitive()
+def max_pooling_backward(
+    call: CpuCall,
+    dy: Tensor,
+    index: Tensor,
+    dx: Tensor,
+    *,
+    kernel: Sequence[int],
+    stride: Sequence[int],
+    pad: Sequence[int],
+) -> Step:
+    windows = Windows(dx.shape[2:], dy.shape[2:], kernel, stride, pad)
+    images, starts = _Images(call, dx, dy, windows), windows.starts()
+    taps = list(zip(windows.taps, windows.shifts(), strict=True))
+    here, part = images.scratch("bool"), images.scratch()
+
+    def step() -> None:
+        for number, image in enumerate(dx.array):
+            target = images.target(image)
+            for tap, shift in taps:
+                np.add(starts, shift, out=images.positions)
+                np.equal(index.array[number], images.positions, out=here.array)
+                np.multiply(dy.array[number], here.array, out=part.array)
+                target[tap] += part.array
+            images.finish(image)
+
+    return step
+
+
+@primitive()
+def average_pooling(
+    call: CpuCall,
+    x: Tensor,
+    y: Tensor,
+    *,
+    kernel: Sequence[int],
+    stride: Sequence[int],
+    pad: Sequence[int],
+) -> Step:
+    windows = Windows(x.shape[2:], y.shape[2:], kernel, stride, pad)
+    images = _Images(call, x, y, windows)
+    areas = windows.areas().astype(call.backend.dtype)
+
+    def step() -> None:
+        images.surround(0)
+        for image, mean in zip(x.array, y.array, strict=True):
+            source = images.pad(image)
+            mean.fill(0)
+            for tap in windows.taps:
+                mean += source[tap]
+            mean /= areas
+
+    return step
+
+
+@primitive()
+def average_pooling_backward(
+    call: CpuCall,
+    dy: Tensor,
+    dx: Tensor,
+    *,
+    kernel: Sequence[int],
+    stride: Sequence[int],
+    pad: Sequence[int],
+) -> Step:
+    windows = Windows(dx.shape[2:], dy.shape[2:], kernel, stride, pad)
+    images = _Images(call, dx, dy, windows)
+    areas = windows.areas().astype(call.backend.dtype)
+    share = images.scratch()
+
+    def step() -> None:
+        for image, gradient in zip(dx.array, dy.array, strict=True):
+            target = images.target(image)
+            np.divide(gradient, areas, out=share.array)
+            for tap in windows.taps:
+                target[tap] += share.array
+            images.finish(image)
+
+    return step
+
+
+def uniform(call: CpuCall, y: Tensor, key: int) -> Step:
+    """A step that fills y with numbers of [0, 1): 24 random bits each, so float32 holds them."""
+    random, length = call.backend.random, max(1, min(CHUNK, y.count))
+    numbers = [np.empty(length, np.uint64) for _ in range(4)]
+
+    def step() -> None:
+        target, seed = flat(y), call_key(random.seed, key)
+        for begin in range(0, len(target), length):
+            piece = target[begin : begin + length]
+            drawn, *scratch = [array[: len(piece)] for array in numbers]
+            squares32(random.counter(len(target), begin), seed, drawn, scratch)
+            np.right_shift(drawn, np.uint64(8), out=drawn)
+            np.multiply(drawn, 2.0**-24, out=piece, casting="unsafe")
+
+    return step
+
+
+@primitive()
+def stochastic_pooling(
+    call: CpuCall,
+    x: Tensor,
+    y: Tensor,
+    index: Tensor,
+    *,
+    kernel: Sequence[int],
+    stride: Sequence[int],
+    key: int,
+    train: bool,
+) -> Step:
+    windows = Windows(x.shape[2:], y.shape[2:], kernel, stride, [0] * len(kernel))
+    images, starts = _Images(call, x, y, windows), windows.starts()
+    if not train:
+        return _expectation(x, y, images)
+    taps = list(zip(windows.taps, windows.shifts(), strict=True))
+    draw, threshold, total = uniform(call, y, key), images.scratch(), images.scratch()
+    chosen, beyond = images.scratch("bool"), images.scratch("bool")
+
+    def step() -> None:
+        draw()
+        images.surround(0)
+        for number, (image, value) in enumerate(zip(x.array, y.array, strict=True)):
+            source, where = images.pad(image), index.array[number]
+            total.array.fill(0)
+            for tap, _ in taps:
+                total.array += source[tap]
+            np.multiply(value, total.array, out=threshold.array)
+            # The first element at which the running sum passes the threshold; a window of zeros
+            # gives its first element.
+            np.copyto(where, starts)
+            for array in (value, total.array, chosen.array):
+                array.fill(0)
+            for tap, shift in taps:
+                total.array += source[tap]
+                np.greater(total.array, threshold.array, out=beyond.array)
+                np.greater(beyond.array, chosen.array, out=chosen.array)  # here for the first time
+                np.copyto(value, source[tap], where=chosen.array)
+                np.add(starts, shift, out=images.positions)
+                np.copyto(where, images.positions, where=chosen.array)
+                np.copyto(chosen.array, beyond.array)
+
+    return step
+
+
+def _expectation(x: Tensor, y: Tensor, images: _Images) -> Step:
+    """y = sum of x^2 / sum of x: what drawing gives on average; 0 for a window of zeros."""
+    total, square = images.scratch(), images.scratch()
+
+    def step() -> None:
+        images.surround(0)
+        for image, value in zip(x.array, y.array, strict=True):
+            source = images.pad(image)
+            value.fill(0)
+            total.array.fill(0)
+            for tap in images.windows.taps:
+                total.array += source[tap]
+                np.square(source[tap], out=square.array)
+                value += square.array
+            np.maximum(total.array, np.finfo(total.array.dtype).tiny, out=total.array)
+            value /= total.array
+
+    return step

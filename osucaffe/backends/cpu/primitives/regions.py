@@ -1,0 +1,290 @@
+"""Owns the NumPy primitives that look at regions of images: bin after bin of each region."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from ...tensor import Shape, Step, Tensor
+from ..registry import CpuCall, primitive
+
+Bin = tuple[int, int, slice, slice]
+"""Row and column of a bin, and its part of the feature map."""
+
+
+def _round(values: np.ndarray) -> np.ndarray:
+    """To whole numbers, halves away from 0."""
+    return np.trunc(values + np.copysign(0.5, values).astype(values.dtype))
+
+
+def _padded(corners: np.ndarray, pad: float) -> np.ndarray:
+    """Corners (x1, y1, x2, y2) that have grown by this much of their extents."""
+    grown = (corners[2:] - corners[:2] + 1) * pad
+    return np.concatenate([corners[:2] - grown, corners[2:] + grown])
+
+
+def _regions(rois: np.ndarray, images: int) -> Iterator[tuple[int, int, np.ndarray]]:
+    """Number, image and corners of each region of an image of the batch."""
+    for number, (image, *corners) in enumerate(rois.reshape(-1, 5)):
+        if 0 <= image < images:
+            yield number, int(image), np.array(corners, rois.dtype)
+
+
+def _edges(start: np.floating, size: np.floating, bins: int, extent: int) -> list[slice]:
+    """The elements of each of the bins that an axis of a region is cut into."""
+    places = np.arange(bins + 1, dtype=size.dtype) * size + start
+    low, high = np.floor(places[:-1]).clip(0, extent), np.ceil(places[1:]).clip(0, extent)
+    return [slice(int(a), int(b)) for a, b in zip(low, high, strict=True)]
+
+
+def _bins(starts: np.ndarray, sizes: np.ndarray, bins: Shape, extents: Shape) -> Iterator[Bin]:
+    """The bins of a region that are not empty. starts, sizes (of a bin): x before y."""
+    rows = _edges(starts[1], sizes[1], bins[0], extents[0])
+    columns = _edges(starts[0], sizes[0], bins[1], extents[1])
+    for h, row in enumerate(rows):
+        for w, column in enumerate(columns):
+            if row.start < row.stop and column.start < column.stop:
+                yield h, w, row, column
+
+
+def _max_bins(corners: np.ndarray, bins: Shape, extents: Shape, scale: float) -> Iterator[Bin]:
+    """The bins of ROIPooling: they begin at whole places."""
+    places = _round(corners * scale)
+    whole = np.maximum(places[2:] - places[:2] + 1, 1)
+    sizes = whole / np.array(bins[::-1], whole.dtype)
+    # Bins are laid from 0 and moved by whole places: rounding does not depend on where it lies.
+    for h, w, row, column in _bins(
+        np.zeros_like(sizes), sizes, bins, (int(whole[1]) + 1, int(whole[0]) + 1)
+    ):
+        moved = []
+        for part, start, extent in ((row, places[1], extents[0]), (column, places[0], extents[1])):
+            low = min(max(part.start + int(start), 0), extent)
+            moved.append(slice(low, min(max(part.stop + int(start), 0), extent)))
+        if all(part.start < part.stop for part in moved):
+            yield h, w, moved[0], moved[1]
+
+
+@primitive()
+def roi_max_pooling(
+    call: CpuCall, x: Tensor, rois: Tensor, y: Tensor, index: Tensor, *, scale: float, pad: float
+) -> Step:
+    extents, bins = x.shape[2:], y.shape[2:]
+    channels = np.arange(x.shape[1])
+
+    def step() -> None:
+        y.array.fill(0)
+        index.array.fill(-1)
+        for r, image, corners in _regions(rois.array, x.shape[0]):
+            for h, w, row, column in _max_bins(_padded(corners, pad), bins, extents, scale):
+                part = x.array[image, :, row, column]
+                flat = part.reshape(len(channels), -1)
+                best = flat.argmax(axis=1)
+                y.array[r, :, h, w] = flat[channels, best]
+                tall, wide = np.divmod(best, part.shape[2])
+                index.array[r, :, h, w] = (row.start + tall) * extents[1] + column.start + wide
+
+    return step
+
+
+@primitive()
+def roi_max_pooling_backward(
+    call: CpuCall, dy: Tensor, rois: Tensor, index: Tensor, dx: Tensor, *, scale: float, pad: float
+) -> Step:
+    def step() -> None:
+        dx.array.fill(0)
+        planes = dx.array.reshape(*dx.shape[:2], -1)
+        channels = np.arange(dx.shape[1])[:, None]
+        for r, image, _ in _regions(rois.array, dx.shape[0]):
+            places = index.array[r].reshape(dx.shape[1], -1)
+            gradient = np.where(places >= 0, dy.array[r].reshape(places.shape), 0)
+            np.add.at(planes[image], (channels, np.maximum(places, 0)), gradient)
+
+    return step
+
+
+def _each_average(
+    rois: Tensor,
+    images: Shape,
+    bins: Shape,
+    scale: float,
+    visit: Callable[[int, int, Bin, int], None],
+) -> None:
+    """Call visit(region, image, bin, its elements) for all bins of all regions."""
+    for r, image, corners in _regions(rois.array, images[0]):
+        start = _round(corners[:2]) * scale
+        end = (_round(corners[2:]) + 1) * scale
+        sizes = np.maximum(end - start, np.array(0.1, start.dtype)) / np.array(bins[0], start.dtype)
+        for each in _bins(start, sizes, bins, images[2:]):
+            area = (each[2].stop - each[2].start) * (each[3].stop - each[3].start)
+            visit(r, image, each, area)
+
+
+def _by_bin(array: np.ndarray, bins: Shape) -> np.ndarray:
+    """Feature maps as (N, D, G, G, H, W)."""
+    return array.reshape(array.shape[0], -1, *bins, *array.shape[2:])
+
+
+@primitive()
+def roi_average_pooling(call: CpuCall, x: Tensor, rois: Tensor, y: Tensor, *, scale: float) -> Step:
+    bins = y.shape[2:]
+
+    def step() -> None:
+        y.array.fill(0)
+        maps = _by_bin(x.array, bins)
+
+        def visit(r: int, image: int, at: Bin, area: int) -> None:
+            h, w, row, column = at
+            part = maps[image, :, h, w, row, column]
+            np.sum(part, axis=(1, 2), out=y.array[r, :, h, w])
+            y.array[r, :, h, w] /= area
+
+        _each_average(rois, x.shape, bins, scale, visit)
+
+    return step
+
+
+@primitive()
+def roi_average_pooling_backward(
+    call: CpuCall, dy: Tensor, rois: Tensor, dx: Tensor, *, scale: float
+) -> Step:
+    bins = dy.shape[2:]
+
+    def step() -> None:
+        dx.array.fill(0)
+        maps = _by_bin(dx.array, bins)
+
+        def visit(r: int, image: int, at: Bin, area: int) -> None:
+            h, w, row, column = at
+            maps[image, :, h, w, row, column] += dy.array[r, :, h, w, None, None] / area
+
+        _each_average(rois, dx.shape, bins, scale, visit)
+
+    return step
+
+
+def _weights(start: np.floating, size: np.floating, points: int, extent: int) -> np.ndarray:
+    """(points, extent): how much each element weighs in the value at each point of an axis."""
+    at = np.arange(points, dtype=size.dtype) * size + start
+    inside = (at >= -0.5) & (at <= extent - 0.5)
+    gaps = np.abs(np.clip(at, 0, extent - 1)[:, None] - np.arange(extent, dtype=at.dtype))
+    return np.where(inside[:, None], np.maximum(1 - gaps, 0), 0).astype(at.dtype)
+
+
+def _grid(
+    corners: np.ndarray, points: Shape, scale: float, pad: float, warp: bool
+) -> tuple[np.ndarray, np.ndarray] | None:
+    """Where the points of a region begin and how far apart they are, rows before columns."""
+    places = _padded(corners, pad) * scale
+    if warp:
+        places = _round(places)
+        extent = np.maximum(places[2:] - places[:2], 0)[::-1]
+        return places[1::-1], (extent / np.array(points, extent.dtype))
+    places -= 0.5
+    extent = (places[2:] - places[:2])[::-1]
+    if not (extent > 0).all():
+        return None
+    return places[1::-1], (extent / (np.array(points) - 1)).astype(corners.dtype)
+
+
+def _sampled(
+    rois: Tensor, images: Shape, points: Shape, scale: float, pad: float, warp: bool
+) -> Iterator[tuple[int, int, np.ndarray, np.ndarray]]:
+    """Region, image, and the weights of rows and of columns at its points."""
+    for r, image, corners in _regions(rois.array, images[0]):
+        grid = _grid(corners, points, scale, pad, warp)
+        if grid is not None:
+            starts, gaps = grid
+            rows = _weights(starts[0], gaps[0], points[0], images[2])
+            columns = _weights(starts[1], gaps[1], points[1], images[3])
+            yield r, image, rows, columns
+
+
+@primitive()
+def roi_sampling(
+    call: CpuCall,
+    x: Tensor,
+    rois: Tensor,
+    y: Tensor,
+    *,
+    scale: float,
+    pad: float,
+    warp: bool = False,
+) -> Step:
+    def step() -> None:
+        y.array.fill(0)
+        for r, image, rows, columns in _sampled(rois, x.shape, y.shape[2:], scale, pad, warp):
+            y.array[r] = rows @ (x.array[image] @ columns.T)
+
+    return step
+
+
+@primitive()
+def roi_sampling_backward(
+    call: CpuCall,
+    dy: Tensor,
+    rois: Tensor,
+    dx: Tensor,
+    *,
+    scale: float,
+    pad: float,
+    warp: bool = False,
+) -> Step:
+    def step() -> None:
+        dx.array.fill(0)
+        for r, image, rows, columns in _sampled(rois, dx.shape, dy.shape[2:], scale, pad, warp):
+            dx.array[image] += rows.T @ (dy.array[r] @ columns)
+
+    return step
+
+
+def _moving(
+    start: np.floating, gap: np.floating, points: int, extent: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Of an axis: the weights at its points and their slopes (points, extent), 0 where a point has
+    no neighbour behind it, and how far towards the second corner each point stands."""
+    weights = _weights(start, gap, points, extent)
+    at = np.arange(points, dtype=gap.dtype) * gap + start
+    before = np.floor(np.maximum(at, 0)).astype(int)
+    inner = (at >= -0.5) & (before + 1 < extent)
+    slopes = np.zeros_like(weights)
+    rows = np.flatnonzero(inner)
+    slopes[rows, before[rows]], slopes[rows, before[rows] + 1] = -1, 1
+    share = (np.maximum(at, 0) - start) / (gap * points + 1)
+    return weights * inner[:, None], slopes, share
+
+
+@primitive()
+def roi_warping_rois_backward(
+    call: CpuCall, x: Tensor, rois: Tensor, dy: Tensor, drois: Tensor, *, scale: float
+) -> Step:
+    points, extents = dy.shape[2:], x.shape[2:]
+
+    def step() -> None:
+        drois.array.fill(0)
+        corner = drois.array.reshape(-1, 5)
+        for r, image, corners in _regions(rois.array, x.shape[0]):
+            grid = _grid(corners, points, scale, 0, True)
+            assert grid is not None
+            rows, columns = (_moving(*axis) for axis in zip(*grid, points, extents, strict=True))
+            maps, gradient = x.array[image], dy.array[r] * np.array(scale, dy.array.dtype)
+            down = (gradient * (rows[1] @ maps @ columns[0].T)).sum(axis=(0, 2))
+            over = (gradient * (rows[0] @ maps @ columns[1].T)).sum(axis=(0, 1))
+            for column, moved, share in ((1, over, columns[2]), (2, down, rows[2])):
+                corner[r, column] = (moved * (1 - share)).sum()
+                corner[r, column + 2] = (moved * share).sum()
+
+    return step
+
+
+@primitive()
+def hardest(call: CpuCall, rois: Tensor, loss: Tensor, y: Tensor, *, count: int) -> Step:
+    def step() -> None:
+        images = rois.array.reshape(rois.shape[0], 5, -1)[:, 0].reshape(-1)
+        order = np.argsort(-loss.array.reshape(-1), kind="stable")
+        chosen = y.array.reshape(-1)
+        chosen.fill(0)
+        for image in np.unique(images):
+            chosen[order[images[order] == image][:count]] = 1
+
+    return step

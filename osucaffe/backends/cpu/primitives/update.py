@@ -1,0 +1,85 @@
+"""Owns the NumPy primitives of the solvers: update rules over flat buffers, sums of squares."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from ...formula import parse
+from ...tensor import Step, Tensor
+from ..evaluate import Evaluate
+from ..registry import CpuCall, primitive
+from .elementwise import flat, over_chunks
+
+Segment = tuple[int, int, float, float]
+DOT_CHUNK = 1 << 16
+
+
+def merge_segments(segments: Sequence[Segment]) -> list[Segment]:
+    """Join neighbours (start, stop, rate, decay) that touch and have the same multipliers."""
+    merged: list[Segment] = []
+    for start, stop, rate, decay in segments:
+        if merged and merged[-1][1:] == (start, rate, decay):
+            start = merged.pop()[0]
+        merged.append((start, stop, rate, decay))
+    return merged
+
+
+@primitive()
+def update(
+    call: CpuCall,
+    weights: Tensor,
+    gradients: Tensor,
+    history: list[Tensor],
+    scalars: Tensor,
+    *,
+    formula: str,
+    names: Sequence[str],
+    segments: Sequence[Segment],
+    constants: dict[str, float],
+) -> Step:
+    gradient = "g"
+    if "g" in parse(formula).writes:  # the gradients stay as they are
+        gradient, formula = "gradient", f"g = gradient; {formula}"
+    operands = ["w", gradient, *["h", "h2"][: len(history)]]
+    tensors = [weights, gradients, *history]
+    merged = merge_segments(segments)
+
+    def worker() -> Callable[[int, int], None]:
+        evaluate = Evaluate(
+            formula, operands, [*names, "rate", "decay"], constants, dtype=call.backend.dtype
+        )
+
+        def work(start: int, stop: int) -> None:
+            arrays = [flat(tensor) for tensor in tensors]
+            given = flat(scalars).tolist()
+            for first, last, rate, decay in merged:
+                begin, end = max(first, start), min(last, stop)
+                if begin < end:
+                    evaluate(arrays, (*given, rate, decay), begin, end)
+
+        return work
+
+    return over_chunks(call, weights.size, worker)
+
+
+@primitive()
+def sum_of_squares(call: CpuCall, x: Tensor, y: Tensor) -> Step:
+    def step() -> None:
+        source, total = flat(x), 0.0
+        for start in range(0, len(source), DOT_CHUNK):
+            piece = source[start : start + DOT_CHUNK]
+            total += float(np.dot(piece, piece))
+        y.array.fill(total)
+
+    return step
+
+
+@primitive()
+def total(call: CpuCall, xs: list[Tensor], y: Tensor, *, weights: Sequence[float]) -> Step:
+    def step() -> None:
+        sums = [float(flat(x).sum(dtype=np.float64)) for x in xs]
+        y.array.fill(sum(weight * each for weight, each in zip(weights, sums, strict=True)))
+
+    return step

@@ -1,0 +1,1 @@
+"""Owns the commands that make, inspect and check databases."""

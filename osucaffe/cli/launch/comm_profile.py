@@ -1,0 +1,221 @@
+"""Owns `train --comm_profile FILE`: the option, and the table, JSON, picture and Chrome trace made
+of what all ranks recorded."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ...errors import UserError
+from ..plots import COLOURS, pyplot, save
+
+if TYPE_CHECKING:
+    from ...comm.job.job import Job
+    from ...parallel.profiled import Records
+
+logger = logging.getLogger("osucaffe")
+
+_TRACED = 3
+"""Iterations that the Chrome trace shows: the last ones."""
+
+
+def add_arguments(group: argparse._ArgumentGroup) -> None:
+    """Declare the option."""
+    group.add_argument(
+        "--comm_profile",
+        metavar="FILE",
+        help="profile communication: print a table at the end, and write FILE (JSON), a picture "
+        "(.png) and a Chrome trace (.trace.json)",
+    )
+
+
+def prepare(args: argparse.Namespace, job: Job) -> argparse.Namespace:
+    """The options as they are for a run that is profiled, if one is asked for. UserError where
+    there is nothing to profile, or the file cannot be written."""
+    from ...files import write_bytes
+
+    if not args.comm_profile:
+        return args
+    if job.size == 1:
+        raise UserError("--comm_profile: one rank sends nothing: give --ranks, too")
+    if args.servers:
+        raise UserError(
+            "--comm_profile notes collective operations: leave out --servers (osucaffe bench rpc "
+            "measures their channels)"
+        )
+    if job.rank == 0:
+        write_bytes(args.comm_profile, b"{}")
+    if args.gpu is not None and not args.no_graph:
+        logger.warning(
+            "--comm_profile: iterations run without CUDA graphs, which cannot be timed in parts"
+        )
+        return argparse.Namespace(**vars(args) | {"no_graph": True})
+    return args
+
+
+def writer(path: str) -> Callable[[Sequence[Records]], None]:
+    """What is to become of the notes of all ranks."""
+    return lambda records: write(path, records)
+
+
+def write(path: str, records: Sequence[Records]) -> None:
+    """The table to the log, and the files."""
+    from ...files import write_bytes
+    from ...parallel.profile_report import summarize
+    from .. import plots
+
+    found = summarize(records)
+    if not found["iterations"]:
+        logger.warning("--comm_profile: no iteration was made, so there is no profile")
+        return
+    for line in table(found):
+        logger.info("%s", line)
+    write_bytes(path, json.dumps(found, indent=1).encode())
+    trace = Path(path).with_suffix(".trace.json")
+    events = {"displayTimeUnit": "ms", "traceEvents": list(_events(records))}
+    write_bytes(trace, json.dumps(events, indent=0).encode())
+    logger.info("wrote %s and %s", path, trace)
+    try:
+        plots.pyplot()
+    except UserError as error:
+        logger.warning("no picture of %s: %s", path, error)
+        return
+    picture = str(Path(path).with_suffix(".png"))
+    draw(found, records[0], picture)
+    logger.info("wrote %s", picture)
+
+
+def table(found: dict[str, Any]) -> Iterator[str]:
+    """The lines of the table."""
+    wall = found["wall_ms"]
+    yield (
+        f"Communication of {found['iterations']} iterations on {found['ranks']} ranks; all times "
+        f"are of an iteration, the ranks' mean: {wall:.3f} ms"
+    )
+    yield ", ".join(
+        f"{name} {ms:.3f} ms ({ms / wall:.1%})" for name, ms in found["parts_ms"].items()
+    )
+    yield (
+        f"{'operation':15}{'algorithm':19}{'level':9}{'size':17}{'calls':>6}{'MB':>9}{'ms':>9}"
+        f"{'hidden':>9}{'exposed':>9}{'slowest':>9}"
+    )
+    for row in found["operations"]:
+        yield (
+            f"{row['operation']:15}{row['algorithm']:19}{row['level']:9}{row['size']:17}"
+            f"{row['calls']:6.1f}{row['bytes'] / 1e6:9.3f}{row['ms']:9.3f}{row['hidden_ms']:9.3f}"
+            f"{row['exposed_ms']:9.3f}{row['slowest_ms']:9.3f}"
+        )
+    columns = "MB", "ready", "sent", "arrived", "needed", "waited"
+    yield f"{'gradient of':24}" + "".join(f"{column:>9}" for column in columns)
+    for row in found["layers"]:
+        yield (
+            f"{row['name']:24}{row['bytes'] / 1e6:9.3f}{row['ready_ms']:9.3f}{row['sent_ms']:9.3f}"
+            f"{row['arrived_ms']:9.3f}{row['needed_ms']:9.3f}{row['waited_ms']:9.3f}"
+        )
+
+
+def _events(records: Sequence[Records]) -> Iterator[dict[str, Any]]:
+    """The last iterations of all ranks as a Chrome trace, on rank 0's clock."""
+    from ...parallel.profile_report import operations_in
+
+    tracks = ("passes", "communication", "waiting")
+    start = records[0].passes[-_TRACED:][0].begin
+    for rank in records:
+        named = f"osucaffe, rank {rank.rank}, {rank.host}"
+        yield _named("process_name", rank.rank, 0, named)
+        for number, track in enumerate(tracks):
+            yield _named("thread_name", rank.rank, number, track)
+
+        def event(
+            name: str, track: int, begin: float, end: float, rank: Records = rank, **more: Any
+        ) -> dict[str, Any]:
+            at = (begin - rank.offset - start) * 1e6
+            return {
+                "name": name, "cat": tracks[track], "ph": "X", "ts": at,
+                "dur": (end - begin) * 1e6, "pid": rank.rank, "tid": track, "args": more,
+            }  # fmt: skip
+
+        for each in rank.passes[-_TRACED:]:
+            cuts = (each.begin, each.forward, each.middle, each.backward, each.end)
+            names = ("data", "forward", "backward", "update")
+            for name, begin, end in zip(names, cuts, cuts[1:], strict=False):
+                yield event(name, 0, begin, end)
+            for operation in operations_in(rank, each):
+                for wait in operation.waits:
+                    yield event(f"{operation.name} {operation.nbytes:,} B", 2, *wait)
+                for m in operation.messages:
+                    name = f"{m.operation} {m.nbytes:,} B"
+                    yield event(name, 1, m.begun, m.ended, algorithm=m.algorithm, level=m.level)
+
+
+def _named(kind: str, process: int, track: int, name: str) -> dict[str, Any]:
+    return {"name": kind, "ph": "M", "pid": process, "tid": track, "args": {"name": name}}
+
+
+def draw(found: dict[str, Any], rank: Records, path: str) -> None:
+    """found: what `summarize` gave. rank: of which the last iteration is shown."""
+    rows = len(found["operations"])
+    figure, (bars, line) = pyplot().subplots(
+        *(2, 1), figsize=(10, 4.5 + 0.5 * rows), height_ratios=(1 + 0.5 * rows, 3),
+        layout="constrained",
+    )  # fmt: skip
+    _draw_sizes(bars, found)
+    _draw_timeline(line, rank)
+    save(figure, path)
+
+
+def _draw_sizes(axes: Any, found: dict[str, Any]) -> None:
+    """A bar for each operation and size: hidden and exposed, and the slowest rank's share."""
+    sums: dict[str, list[float]] = defaultdict(lambda: [0.0] * 3)
+    for row in found["operations"]:
+        total = sums[f"{row['operation']}, {row['size']}\n{row['algorithm']}, {row['level']}"]
+        for index, name in enumerate(("hidden_ms", "exposed_ms", "slowest_ms")):
+            total[index] += row[name]
+    labels = list(sums)
+    hidden, exposed, slowest = zip(*sums.values(), strict=True) if sums else ((), (), ())
+    places = range(len(labels))
+    above, below = ([each + side for each in places] for side in (-0.2, 0.2))
+    axes.barh(above, hidden, 0.38, label="beside computation", color=COLOURS[2])
+    axes.barh(above, exposed, 0.38, left=hidden, label="exposed", color=COLOURS[1])
+    axes.barh(below, slowest, 0.38, label="of it until the slowest rank came", color=COLOURS[4])
+    axes.set_yticks(places, labels, fontsize=8)
+    axes.invert_yaxis()
+    axes.set_xlabel("ms an iteration")
+    axes.set_title(f"{found['ranks']} ranks, {found['wall_ms']:.2f} ms an iteration")
+    axes.legend(fontsize=8)
+
+
+def _draw_timeline(axes: Any, rank: Records) -> None:
+    """The last iteration of a rank: its passes, what travelled, what it waited for."""
+    from ...parallel.profile_report import format_size, operations_in
+
+    last = next(each for each in reversed(rank.passes) if each.update)
+    cuts = (last.begin, last.forward, last.middle, last.backward, last.end)
+    names = ("data", "forward", "backward", "update")
+
+    def bar(
+        track: int, begin: float, end: float, colour: str, label: str = "", ink: str = "black"
+    ) -> None:
+        start, width = (begin - last.begin) * 1e3, (end - begin) * 1e3
+        axes.broken_barh([(start, width)], (track - 0.4, 0.8), color=colour, edgecolor="white")
+        if label and end - begin > 0.09 * (last.end - last.begin):
+            middle = start + width / 2
+            axes.text(middle, track, label, ha="center", va="center", fontsize=8, color=ink)
+
+    for name, begin, end, colour in zip(
+        names, cuts, cuts[1:], (COLOURS[3], COLOURS[5], COLOURS[0], COLOURS[4]), strict=False
+    ):
+        bar(2, begin, end, colour, name, "white" if name == "backward" else "black")
+    for operation in operations_in(rank, last):
+        for message in operation.messages:
+            label = f"{message.operation}\n{format_size(message.nbytes)}"
+            bar(1, message.begun, message.ended, COLOURS[2], label, "white")
+        for wait in operation.waits:
+            bar(0, *wait, COLOURS[1])
+    axes.set_yticks(range(3), ["waiting", "travelling", "passes"])
+    axes.set_xlabel(f"ms of the last iteration of rank {rank.rank}")

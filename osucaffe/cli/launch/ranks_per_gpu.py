@@ -1,0 +1,185 @@
+"""Owns `train --ranks_per_gpu`: how many ranks share a GPU, found by trials, and MPS beside them.
+
+The command stays beside the ranks that it starts, and tells them by variables of the environment.
+A trial is the same command, of which trial.py makes a moment of training that writes nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import logging
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from ...errors import UserError
+from .. import options
+from ..early_exit import Ended
+from . import restarts, server_options
+
+if TYPE_CHECKING:
+    from . import mps
+
+logger = logging.getLogger("osucaffe")
+
+TRIAL = "OSUCAFFE_TRIAL"
+"""The variable in which ranks of a trial find the file for what they find: {"rate", "unit"}."""
+_TOLD = "OSUCAFFE_RANKS_PER_GPU"
+"""The variable in which ranks find the line for the log."""
+AUTO = "auto"
+MOST = 16
+WORTH = 1.03
+"""More ranks are taken where they are more than so many times as fast."""
+
+Command = Callable[[int], Sequence[str]]
+"""What starts so many ranks."""
+
+
+class Trial(NamedTuple):
+    """What so many ranks on each GPU train in a second, or why they do not. unit: of the rate."""
+
+    ranks: int
+    rate: float = 0.0
+    unit: str = ""
+    why: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.ranks}: {self.why or f'{self.rate:,.0f} {self.unit}'}"
+
+
+def add_argument(group: argparse._ArgumentGroup) -> None:
+    """Declare the option."""
+    group.add_argument(
+        "--ranks_per_gpu",
+        metavar="N",
+        type=_count,
+        help="start N ranks on each GPU of --gpu, under MPS if it can be started; auto: try 1, 2, "
+        "4 .. and use what trains most images per second. batch_size is per rank, unless --scal "
+        "strong divides it",
+    )
+
+
+def asked(args: argparse.Namespace) -> bool:
+    """Whether this process is to start ranks by this option. UserError for what cannot be."""
+    from ...comm.job.job import launched_by
+
+    wanted = getattr(args, "ranks_per_gpu", None)
+    if wanted is None or _TOLD in os.environ:
+        return False
+    if args.gpu is None:
+        raise UserError(f"--ranks_per_gpu {wanted}: add --gpu, with a number or all")
+    if args.ranks or server_options.count(args):
+        other = "--ranks" if args.ranks else "--servers"
+        raise UserError(f"--ranks_per_gpu {wanted} does not go with {other}: leave one of them out")
+    if launched_by():
+        raise UserError(
+            f"--ranks_per_gpu {wanted} starts the ranks itself: leave out mpiexec (or srun), or "
+            "start more ranks with it and leave out this option"
+        )
+    return True
+
+
+def started() -> bool:
+    """Whether `run` has started this process."""
+    return _TOLD in os.environ
+
+
+def is_trial() -> bool:
+    """Whether this process is a rank of a trial."""
+    return TRIAL in os.environ
+
+
+def tell() -> None:
+    """Log what was found."""
+    if line := os.environ.get(_TOLD):
+        logger.info("%s", line)
+
+
+def run(args: argparse.Namespace, gpus: int, command: Command) -> int:
+    """Start the ranks, after trials if they are asked for, under MPS if several share a GPU.
+    Returns the exit code."""
+    from ... import log
+    from . import mps
+
+    wanted = 0 if args.ranks_per_gpu == AUTO else int(args.ranks_per_gpu)
+    if wanted == 1:
+        return _finish(args, command(gpus), "--ranks_per_gpu 1: one rank on each GPU", {})
+    with mps.served() as service:
+        if wanted:
+            line = f"--ranks_per_gpu {wanted}: {service.told}"
+        else:
+            if not log.quiet:
+                print("osucaffe: --ranks_per_gpu auto: trying 1, 2, 4 ..", file=sys.stderr)
+            wanted, line = find(
+                lambda count: attempt(command(count * gpus), count, service), service
+            )
+        if wanted > 1:
+            return _finish(args, command(wanted * gpus), line, dict(service.variables))
+    return _finish(args, command(gpus), line, {})
+
+
+def find(trial: Callable[[int], Trial], service: mps.Service, most: int = MOST) -> tuple[int, str]:
+    """The number of ranks that trains fastest, the smallest of those that are as fast; and a line
+    that says so. One, two and four are tried, and doubles of these as long as they gain."""
+    trials = [trial(1)]
+    if not trials[0].rate:
+        raise UserError(f"--ranks_per_gpu auto: one rank does not train: {trials[0].why}")
+    count = 2
+    while count <= most:
+        best = max(each.rate for each in trials)
+        trials.append(trial(count))
+        if trials[-1].why or (count >= 4 and trials[-1].rate <= WORTH * best):
+            break
+        count *= 2
+    best = max(each.rate for each in trials)
+    chosen = next(each for each in trials if WORTH * each.rate >= best)
+    found = "; ".join(map(str, trials))
+    if chosen.ranks == 1:
+        words = f"1 rank, as no number is over {WORTH - 1:.0%} faster"
+    else:
+        words = f"{chosen.ranks} ranks, {chosen.rate / trials[0].rate:.2f} times as fast as 1"
+    return chosen.ranks, f"--ranks_per_gpu auto: {words} ({found}; more than 1 {service.told})"
+
+
+def attempt(command: Sequence[str], count: int, service: mps.Service) -> Trial:
+    """One trial. One rank runs as it would run without the option."""
+    import json
+    import tempfile
+
+    variables = dict(service.variables) if count > 1 else {}
+    with tempfile.TemporaryDirectory(prefix="osucaffe-trial-") as folder:
+        result, said = Path(folder) / "rate.json", Path(folder) / "said"
+        with said.open("w") as file:
+            told = {_TOLD: "", TRIAL: str(result)} | variables
+            code, stopped = restarts.run(command, told, stderr=file)
+        if stopped:
+            raise Ended(code)
+        if code == 0 and result.exists():
+            found = json.loads(result.read_text())
+            return Trial(count, found["rate"], found["unit"])
+        lines = [line for line in said.read_text(errors="replace").splitlines() if line.strip()]
+        named = [line for line in lines if line.startswith("osucaffe: ")] or lines[-1:]
+        why = named[0].removeprefix("osucaffe: ") if named else f"exit code {code}"
+        return Trial(count, why=f"does not run ({why[:200]})")
+
+
+def _finish(
+    args: argparse.Namespace, command: Sequence[str], line: str, variables: dict[str, str]
+) -> int:
+    """Run the training itself to its end."""
+    os.environ.update(variables | {_TOLD: line})
+    if args.max_restarts:
+        prefix = restarts.prefix_of(args.solver)
+        attempts = itertools.repeat(restarts.Attempt(command, {}))
+        return restarts.watch_over(attempts, args.max_restarts, prefix)
+    return restarts.run(command, {})[0]
+
+
+def _count(text: str) -> int | str:
+    return text if text == AUTO else options.positive(text)
+
+
+_count.__name__ = "whole number"  # argparse names it in its messages

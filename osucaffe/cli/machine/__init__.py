@@ -1,0 +1,1 @@
+"""Owns the commands about this machine: what it has, what it could do, how fast it communicates."""

@@ -1,0 +1,157 @@
+"""Print what osucaffe can run on: CPU, memory, libraries, GPUs; with --mpi, all ranks.
+
+  osucaffe device_query
+  mpiexec -n 4 osucaffe device_query --mpi
+
+Rank 0 prints what all ranks found."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from .. import json_output
+
+if TYPE_CHECKING:
+    from ...backends.cpu import Cpu
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    parser.add_argument(
+        "--gpu", metavar="IDS", default="all", help='which GPUs: "0,1" (default: all)'
+    )
+    parser.add_argument(
+        "--mpi", action="store_true", help="show hosts, ranks, links and the MPI library instead"
+    )
+    json_output.add_json(parser)
+
+
+def run(args: argparse.Namespace) -> None:
+    """Print it."""
+    if args.mpi:
+        _show_job(args)
+    else:
+        _show_machine(args)
+
+
+def _show_job(args: argparse.Namespace) -> None:
+    """Where the ranks are, and what joins them."""
+    from ...comm.job.job import cuda_aware, find_job, start_mpi
+    from ..launch import ranks
+    from .gpus import describe_gpus, nccl_version
+
+    job = find_job()
+    with job.together():
+        gpus = describe_gpus("all")
+        args.gpu = args.gpu if "GPU 0" in gpus else None
+        args.threads = None
+        args, topology = ranks.place(args, job)
+        if job.rank:
+            return
+        mpi = start_mpi()
+        version = mpi.Get_library_version().partition("\n")[0].rstrip("\0 ")
+        if args.json:
+            json_output.print_json(
+                {
+                    "MPI": version,
+                    "CUDA-aware": cuda_aware(mpi),
+                    "NCCL": nccl_version(),
+                    "ranks": [
+                        {
+                            "rank": each.rank,
+                            "host": each.hostname,
+                            "process": each.process,
+                            "cores": each.cores,
+                            "gpu": each.gpu or None,
+                        }
+                        for host in topology.hosts
+                        for each in host
+                    ],
+                    "levels": len(topology.levels()),
+                }
+            )
+            return
+        print(f"MPI:   {version}, {'CUDA-aware' if cuda_aware(mpi) else 'not CUDA-aware'}")
+        print(f"NCCL:  {nccl_version()}")
+        for host in topology.hosts:
+            print(f"Host {host[0].hostname}: {len(host)} of {job.size} ranks")
+            for each in host:
+                gpu = f", {each.gpu_name} {each.gpu}" if each.gpu else ""
+                print(f"  rank {each.rank}: process {each.process}, {each.cores} cores{gpu}")
+        print(f"Levels: {len(topology.levels())}")
+        print(_links())
+
+
+def _links() -> str:
+    """How this host's GPUs are joined, in the words of NVIDIA's own tool."""
+    try:
+        done = subprocess.run(
+            ["nvidia-smi", "topo", "-m"], capture_output=True, text=True, check=True
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return "Links: no GPUs"
+    return f"Links of this host's GPUs:\n{done.stdout.rstrip()}"
+
+
+def _show_machine(args: argparse.Namespace) -> None:
+    import numpy as np
+
+    from ...backends.cpu import Cpu
+    from .gpus import describe_gpus
+
+    backend = Cpu()
+    rows = {
+        "CPU": _cpu_name(),
+        "Threads": f"{backend.threads} of {os.cpu_count()}",
+        "Memory": _memory(),
+        "oneDNN": _onednn(backend),
+        "NumPy": f"{np.__version__}, {_blas()}",
+        "Python": f"{platform.python_version()} on {platform.system()} {platform.machine()}",
+    }
+    rows |= describe_gpus(args.gpu)
+    if args.json:
+        json_output.print_json(rows)
+        return
+    width = max(map(len, rows)) + 1
+    for name, text in rows.items():
+        print(f"{name + ':':{width}} {text}")
+
+
+def _cpu_name() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    named = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return named[0] if named else platform.processor() or platform.machine()
+
+
+def _memory() -> str:
+    try:
+        total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (ValueError, OSError):
+        return "unknown"
+    return f"{total / 2**30:.1f} GiB"
+
+
+def _onednn(backend: Cpu) -> str:
+    library = backend.onednn
+    if library is None:
+        return "none found: NumPy does everything (pip install onednn-cpu-gomp)"
+    return f"{library.version}, {library.instruction_set}"
+
+
+def _blas() -> str:
+    from threadpoolctl import threadpool_info
+
+    found = [
+        f"{library['internal_api']} {library['version']} ({library.get('architecture', '?')})"
+        for library in threadpool_info()
+        if library["user_api"] == "blas"
+    ]
+    return ", ".join(found) or "no BLAS known"

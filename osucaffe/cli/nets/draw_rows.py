@@ -1,0 +1,71 @@
+"""Owns pictures of nets with their phases apart, and with deep nets in several rows.
+
+A row is drawn as a net of its own: the blobs that it takes from rows before stand there again.
+Graphviz places nets that have nothing in common below each other (LR) or side by side (TB).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from ...errors import UserError
+from ...files import write_bytes
+from ...graph.prototxt.filter import filter_layers, net_state
+from ...proto import LayerParameter, NetParameter
+from ...pycaffe import draw
+
+_LONGER = 1.5
+"""A row may be so much longer than it should be, where that saves a short one."""
+
+
+def write_picture(
+    net: NetParameter,
+    file: str,
+    rankdir: str,
+    phases: Sequence[str],
+    length: int,
+    *,
+    lrm: bool = False,
+) -> None:
+    """Write the picture. length: of a row (0: a single one); lrm: with the multipliers of the
+    learning rate. UserError."""
+    if not (suffix := Path(file).suffix[1:]):
+        raise UserError(f"{file}: give the picture a suffix: .png, .svg, .pdf or .dot")
+    graph = draw.new_graph(net.name, rankdir)
+    nets = {phase: filter_layers(net, net_state(net, phase)) for phase in phases}
+    if len(nets) > 1 and len({str(list(each.layer)) for each in nets.values()}) == 1:
+        nets = {"": net}
+    for phase, each in reversed(nets.items()):  # Graphviz has the last one on top
+        part = graph
+        if len(nets) > 1:
+            import pydot
+
+            part = pydot.Cluster(phase, label=phase, fontname="Helvetica", color="#999999")
+            graph.add_subgraph(part)
+        before: set[str] = set()
+        for index, row in enumerate(rows(each.layer, length)):
+            draw.add_layers(
+                part, row, rankdir, display_lrm=lrm, prefix=f"{phase} row{index} ", known=before
+            )
+            before |= {blob for layer in row for blob in layer.top}
+    write_bytes(file, draw.render(graph, suffix))
+
+
+def rows(layers: Sequence[LayerParameter], length: int) -> list[list[LayerParameter]]:
+    """Layers by rows, in which no more than `length` (or few more) stand behind each other."""
+    depth: dict[str, int] = {}
+    depths = []
+    for layer in layers:
+        own = 1 + max((depth.get(blob, 0) for blob in layer.bottom), default=0)
+        depths.append(own)
+        depth |= dict.fromkeys(layer.top, own)
+    most = max(depths, default=0)
+    if not length or most <= _LONGER * length:
+        return [list(layers)]
+    count = -(-most // length)
+    each = -(-most // count)  # rows of like lengths
+    found: list[list[LayerParameter]] = [[] for _ in range(count)]
+    for layer, own in zip(layers, depths, strict=True):
+        found[(own - 1) // each].append(layer)
+    return [row for row in found if row]

@@ -1,0 +1,27 @@
+"""List all layer types.
+
+Prints a line for each type, with the settings that it reads."""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import textwrap
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """It has no options."""
+
+
+def run(args: argparse.Namespace) -> None:
+    """Print the list."""
+    from ...layer import layer_types, settings_of
+
+    types = layer_types()
+    width = max(map(len, types)) + 2
+    for name, layer in types.items():
+        print(f"{name:{width}}{(inspect.getdoc(layer) or '').partition(chr(10))[0]}")
+        for message, settings in settings_of(layer).items():
+            text = f"{message}: {', '.join(settings)}"
+            indent = " " * width
+            print(textwrap.fill(text, 100, initial_indent=indent, subsequent_indent=indent + "  "))

@@ -1,0 +1,186 @@
+"""Write a net and its solver for your own photographs, ready to train.
+
+  osucaffe new lenet                           a model's files, like osucaffe models copy
+  osucaffe new cifar10_quick --data data       the same net for the classes in data, the output
+                                               of osucaffe data folder
+  osucaffe new finetune --data data --from bvlc_googlenet.caffemodel
+                                               a pretrained net with a new last layer, for your
+                                               classes, that learns ten times as fast
+
+The files go to a folder of the same name, or to --out: train_val.prototxt, deploy.prototxt,
+solver.prototxt, and what classify needs. Which net the weights of --from belong to is found by the
+names of their layers, or from a train_val.prototxt or deploy.prototxt next to them; otherwise
+--model has to say it."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ...errors import UserError, listed
+from .. import options
+from .models import FOLDER, copy_model, find_model, models, published
+
+if TYPE_CHECKING:
+    from ...data.sets.photo_set import PhotoSet
+    from ...proto import AnyWeights, NetParameter
+    from .new_files import Start
+
+_NETS = ("train_val.prototxt", "deploy.prototxt")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    add = parser.add_argument
+    add("what", metavar="WHAT", help="a model of `osucaffe models`, or finetune")
+    add("--data", metavar="DIR", help="the output of osucaffe data folder")
+    add("--from", metavar="FILE", dest="weights", help="a .caffemodel to fine-tune")
+    add("--model", metavar="NET", help="the net of --from: a model's name, or a prototxt")
+    add("--out", metavar="DIR", help="the folder to write to (default: WHAT)")
+    add(
+        "--batch",
+        metavar="N",
+        type=options.positive,
+        default=32,
+        help="batch size (default: 32)",
+    )
+    add(
+        "--epochs",
+        metavar="N",
+        type=options.positive,
+        help="number of epochs (default: 60, finetune: 20)",
+    )
+
+
+def run(args: argparse.Namespace) -> None:
+    """Write the files, and say what to do next."""
+    from ... import log
+
+    log.start()
+    out = Path(args.out or args.what)
+    tuned = args.what == "finetune"
+    if tuned and not (args.data and args.weights):
+        raise UserError("finetune needs --data DIR, the photographs, and --from FILE, the weights")
+    if not tuned and (args.weights or args.model):
+        raise UserError("--from and --model are for `osucaffe new finetune`")
+    if not tuned and not args.data:
+        _copy(args.what, out)
+        return
+    from ...data.sets.photo_set import open_photo_set
+    from .new_files import write_files
+
+    data = open_photo_set(args.data)
+    start = _tuned(args) if tuned else _afresh(args.what)
+    command = write_files(start, data, out, batch=args.batch, epochs=args.epochs)
+    _tell(out, data, command)
+
+
+def _copy(name: str, folder: Path) -> None:
+    """A model as it is, and the commands that its page names."""
+    copy_model(name, folder)
+    page = (folder / "README.md").read_text(encoding="utf-8")
+    print(f"{folder}: the files of {name}; next, as {folder}/README.md says:\n")
+    for block in page.split("```sh\n")[1:]:
+        print(block.partition("```")[0].rstrip())
+
+
+def _tell(out: Path, data: PhotoSet, command: str) -> None:
+    print(
+        f"{out}: a net for {len(data.classes)} classes, {data.train:,} photographs to train it "
+        f"and {data.val:,} to test it; next:\n\n{command}"
+    )
+
+
+def _afresh(name: str) -> Start:
+    """A model that is to be trained from nothing."""
+    from ...graph.prototxt.adapt import crop_of
+    from ...proto import read_net, read_solver
+    from .new_files import Start
+
+    folder = find_model(name)
+    net = read_net(folder / _NETS[0])
+    _check(net, name)
+    return Start(name, net, str(folder / _NETS[0]), crop_of(net), read_solver(folder / _SOLVER))
+
+
+_SOLVER = "solver.prototxt"
+
+
+def _tuned(args: argparse.Namespace) -> Start:
+    """The net of a file of weights."""
+    from ...graph.prototxt.adapt import crop_of
+    from ...proto import read_net, read_solver, read_weights
+    from .new_files import Start
+
+    weights = read_weights(args.weights)
+    path = _find_net(args, weights)
+    net = read_net(path)
+    _check(net, str(path))
+    if lacking := _lacking(net, weights):
+        raise UserError(
+            f"{path}: {args.weights} has nothing for its layers {listed(lacking, 6)}: give "
+            "the net that was trained, with --model"
+        )
+    deploy = path.parent / _NETS[1]
+    native = crop_of(net)
+    if not native and deploy.is_file():
+        native = crop_of(read_net(deploy))
+    solver = read_solver(path.parent / _SOLVER) if path.parent.parent == FOLDER else None
+    return Start("finetune", net, str(path), native, solver, (args.weights, weights))
+
+
+def _check(net: NetParameter, name: str) -> None:
+    from ...errors import naming
+    from ...graph.prototxt.adapt import classifiers, for_prediction
+
+    with naming(name):
+        classifiers(net)
+        for_prediction(net, (1, 3, 1, 1))
+
+
+def _find_net(args: argparse.Namespace, weights: AnyWeights) -> Path:
+    """The prototxt of a net that these weights are for."""
+    if args.model:
+        given = Path(args.model)
+        return given if given.is_file() else find_model(args.model) / _NETS[0]
+    beside = [Path(args.weights).parent / name for name in _NETS]
+    places = [path for path in beside if path.is_file() and _fits(path, weights)]
+    if places:
+        return places[0]
+    found = [path for name in models() if _fits(path := FOLDER / name / _NETS[0], weights)]
+    if len(found) > 1:
+        own = {each.model for each in published() if each.file == Path(args.weights).name}
+        found = [path for path in found if path.parent.name in own] or found
+    if len(found) != 1:
+        near = " or ".join(path.parent.name for path in found)
+        raise UserError(
+            f"{args.weights}: "
+            + (f"may be of {near}" if found else "no model of osucaffe has its layers")
+            + ": say which net it is with --model, a model's name or a prototxt"
+        )
+    return found[0]
+
+
+def _fits(path: Path, weights: AnyWeights) -> bool:
+    """Whether the file of a net that classifies has the layers of the weights, and no others that
+    learn."""
+    from ...graph.prototxt.adapt import classifiers
+    from ...proto import read_net
+
+    net = read_net(path)
+    try:
+        classifiers(net)
+    except UserError:
+        return False
+    names = {layer.name for layer in net.layer}
+    with_blobs = {layer.name for layer in weights.layer if layer.blobs}
+    return with_blobs <= names and not _lacking(net, weights)
+
+
+def _lacking(net: NetParameter, weights: AnyWeights) -> list[str]:
+    """The layers that learn, and have nothing in a file of weights."""
+    from ...graph.prototxt.adapt import learned_layers
+
+    known = {layer.name for layer in weights.layer if layer.blobs}
+    return [name for name in learned_layers(net) if name not in known]

@@ -1,0 +1,234 @@
+"""Owns the files that `osucaffe new` writes: net, solver, and what classify finds beside them."""
+
+from __future__ import annotations
+
+import logging
+import math
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from ...backends.tensor import Shape
+from ...data.pictures.preprocessing import Preprocessing, find_preprocessing
+from ...data.sets.photo_set import LABELS, MEAN, PhotoSet, find_settings
+from ...errors import UserError
+from ...files import read_bytes, write_bytes
+from ...graph.prototxt import adapt
+from ...proto import (
+    AnyWeights,
+    NetParameter,
+    SolverParameter,
+    caffe_pb2,
+    format_text,
+    read_mean,
+    write_mean,
+)
+
+logger = logging.getLogger("osucaffe")
+
+_FILES = ("train_val.prototxt", "deploy.prototxt", "solver.prototxt")
+_IMAGENET = (104.0, 117.0, 123.0)
+"""The mean colour of ImageNet, blue first, as Caffe's model files have it."""
+_IMAGENETS_FILES = ("imagenet", "ilsvrc")
+"""A name of a mean file that has one of these means its image."""
+_EPOCHS, _EPOCHS_TUNED = 60, 20
+_RATE, _RATE_TUNED = 0.01, 0.001
+"""The most that batches of some ten photographs bear; of layers that have learned already."""
+_LARGEST = 64
+"""Photographs of a batch when it is tested."""
+
+
+@dataclass(frozen=True)
+class Start:
+    """What the new net is made of.
+
+    net, file: of the model. extent: width and height that it takes, 0 for any. solver: of the
+    model. weights: those that it begins with, and their file.
+    """
+
+    name: str
+    net: NetParameter
+    file: str
+    extent: int
+    solver: SolverParameter | None = None
+    weights: tuple[str, AnyWeights] | None = None
+
+
+def write_files(start: Start, data: PhotoSet, out: Path, *, batch: int, epochs: int | None) -> str:
+    """Write them to a folder; return the command that trains the net."""
+    if stands := [out / name for name in _FILES if (out / name).exists()]:
+        raise UserError(f"{stands[0]}: already exists: give another folder with --out")
+    crop = _crop(start, data)
+    net = NetParameter()
+    net.CopyFrom(start.net)
+    taken = {layer.name for layer in start.weights[1].layer} if start.weights else None
+    names = adapt.set_classes(net, len(data.classes), taken)
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"{out}: cannot make this folder: {error.strerror}") from None
+    transform = _transform(start, data, out)
+    transform.crop_size = crop if crop != data.size else 0
+    batches = min(batch, data.train), _test_batch(data.val)
+    sources = str(data.folder / "train_lmdb"), str(data.folder / "val_lmdb")
+    extent = crop or data.size
+    training = adapt.for_training(net, adapt.Records(sources, batches, transform))
+    if start.weights and taken:
+        names += _renew(training, start.weights, (batches[0], 3, extent, extent), taken)
+    deploy = adapt.for_prediction(training, (1, 3, extent, extent))
+    solver = _solver(start, data, out, batches, epochs)
+    made = f"# Made of {_plain(start.file)} by osucaffe new"
+    new = ", ".join(names)
+    told = f"; new: {new}; classes: {LABELS}" if start.weights else ""
+    _write(out / _FILES[0], f"{made}{told}.", training)
+    _write(out / _FILES[1], f"{made}: for prediction.", deploy)
+    seen = batches[1] * solver.test_iter[0]
+    twice = "" if seen == data.val else f" ({seen - data.val} of them twice)"
+    _write(
+        out / _FILES[2],
+        f"# {data.train} photographs in batches of {batches[0]}, {data.val} to test{twice}.",
+        solver,
+    )
+    write_bytes(out / LABELS, read_bytes(data.folder / LABELS))
+    if settings := find_settings(data.folder):
+        settings.write(out)
+    command = ["osucaffe", "train", "--solver", str(out / _FILES[2])]
+    command += ["--weights", start.weights[0]] if start.weights else []
+    return shlex.join(command)
+
+
+def _renew(
+    net: NetParameter, weights: tuple[str, AnyWeights], shape: Shape, taken: set[str]
+) -> list[str]:
+    """Let layers begin anew whose weights have other shapes in the file, and say so."""
+    from ...backends.cpu import Cpu
+    from ...graph.fits import misfits
+
+    image, label = next(layer.top for layer in net.layer if not layer.bottom)
+    entering = {image: shape, label: shape[:1]}
+    found = misfits(net, weights[1], entering, Cpu())
+    for name, shapes in found.items():
+        logger.warning(
+            'layer "%s": %s, %s: it is trained from scratch, and learns faster',
+            name,
+            shapes,
+            weights[0],
+        )
+    return adapt.begin_anew(net, found, taken)
+
+
+def _plain(file: str) -> str:
+    """The end of a path: folder and name."""
+    return "/".join(Path(file).parts[-2:])
+
+
+def _write(path: Path, comment: str, message: NetParameter | SolverParameter) -> None:
+    write_bytes(path, f"{comment}\n{format_text(message)}".encode())
+
+
+def _crop(start: Start, data: PhotoSet) -> int:
+    """The width and height that enter the net, cut out of the records."""
+    wanted = start.extent
+    if not wanted and start.weights:
+        return data.size
+    wanted = wanted or data.size - data.size // 8  # parts at random are photographs the more
+    if data.size < wanted:
+        raise UserError(
+            f"{data.folder}: the photographs are {data.size} pixels wide there, but the net takes "
+            f"{wanted}: make them with osucaffe data folder --size {wanted * 8 // 7}"
+        )
+    if data.size > 1.5 * wanted:
+        logger.warning(
+            "%s: photos are %d pixels wide, the net sees crops of %d: --size %d would show more",
+            data.folder, data.size, wanted, wanted * 8 // 7,
+        )  # fmt: skip
+    return wanted
+
+
+def _transform(start: Start, data: PhotoSet, out: Path) -> caffe_pb2.TransformationParameter:
+    """Mean, scale and mirror of the data layers; a mean image goes to the folder."""
+    known = find_preprocessing(start.net, start.file)
+    if start.weights:
+        file, weights = start.weights
+        known = find_preprocessing(weights, file) or known
+    if known is None:
+        logger.warning(
+            "%s: how images were preprocessed for this net is unknown: ImageNet's mean colour is "
+            "subtracted; if that is wrong, change transform_param in %s",
+            start.file, out / _FILES[0],
+        )  # fmt: skip
+        known = Preprocessing(mean_values=_IMAGENET)
+    transform = caffe_pb2.TransformationParameter(mirror=True)
+    if known.scale != 1:
+        transform.scale = known.scale
+    if known.mean_file:
+        _set_mean(transform, known, start, data, out)
+    else:
+        transform.mean_value.extend(known.mean_values)
+    return transform
+
+
+def _set_mean(
+    transform: caffe_pb2.TransformationParameter,
+    known: Preprocessing,
+    start: Start,
+    data: PhotoSet,
+    out: Path,
+) -> None:
+    """The mean that the weights were trained with, as far as it is there, or that of the data."""
+    mean = read_mean(data.folder / MEAN)
+    if start.weights:
+        try:
+            trained = known.mean()
+        except UserError:
+            name = Path(known.mean_file).name.lower()
+            if any(part in name for part in _IMAGENETS_FILES):
+                transform.mean_value.extend(_IMAGENET)
+                return
+            logger.warning(
+                "%s, the mean subtracted in training, does not exist: using that of %s",
+                known.mean_file, data.folder,
+            )  # fmt: skip
+        else:
+            assert trained is not None
+            if trained.shape != mean.shape:
+                transform.mean_value.extend(np.atleast_1d(trained.mean((1, 2))).tolist())
+                return
+            mean = trained
+    write_mean(out / MEAN, mean)
+    transform.mean_file = str(out / MEAN)
+
+
+def _test_batch(records: int) -> int:
+    """Photographs of a batch, so that batches make up all, if any number does."""
+    fitting = [size for size in range(8, _LARGEST + 1) if records % size == 0]
+    return max(fitting, default=min(records, _LARGEST // 2))
+
+
+def _solver(
+    start: Start, data: PhotoSet, out: Path, batches: tuple[int, int], epochs: int | None
+) -> SolverParameter:
+    """Momentum and decay of the model's solver; the rate falls to 0 at the end."""
+    model = start.solver or SolverParameter(base_lr=_RATE, momentum=0.9, weight_decay=0.0005)
+    rate = min(model.base_lr / 10, _RATE_TUNED) if start.weights else min(model.base_lr, _RATE)
+    epoch = math.ceil(data.train / batches[0])
+    epochs = epochs or (_EPOCHS_TUNED if start.weights else _EPOCHS)
+    solver = SolverParameter(
+        net=str(out / _FILES[0]),
+        test_iter=[math.ceil(data.val / batches[1])],
+        test_interval=epoch * max(1, epochs // 10),
+        base_lr=rate,
+        lr_policy="poly",
+        power=1,
+        momentum=model.momentum,
+        weight_decay=model.weight_decay,
+        display=epoch,
+        max_iter=epoch * epochs,
+        snapshot_prefix=str(out / start.name),
+        random_seed=1,
+    )
+    if model.type != "SGD":
+        solver.type = model.type
+    return solver

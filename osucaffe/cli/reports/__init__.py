@@ -1,0 +1,1 @@
+"""Owns the commands that read the logs of training runs: tables, plots, the HTML report."""

@@ -1,0 +1,172 @@
+"""Write an HTML page about a training run: curves, predictions, times, settings.
+
+  osucaffe report solver.prototxt                    its best or newest model, on its test data
+  osucaffe report FOLDER --log log --out page.html   the solver.prototxt in a folder, and its log
+
+The page is a single HTML file without external resources. Its curves come from the log given by
+--log, or else from osucaffe.INFO next to the solver or in a folder log there (train --log_dir log
+writes it). Predictions are those of the first test net; names of classes come from --labels, or
+from labels.txt next to its data."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from .. import options
+
+if TYPE_CHECKING:
+    from ...net import Net
+    from ...proto import SolverParameter
+
+logger = logging.getLogger("osucaffe")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    parser.add_argument("solver", metavar="RUN", help="the solver's prototxt, or a folder with one")
+    parser.add_argument(
+        "--out",
+        metavar="FILE",
+        default="report.html",
+        help="the page to write (default: report.html)",
+    )
+    parser.add_argument("--log", metavar="FILE", help="the training log, or its folder")
+    options.add_weights(parser, "the model (default: PREFIX_best, or the newest snapshot)")
+    parser.add_argument("--labels", metavar="FILE", help="names of the classes, one per line")
+    parser.add_argument(
+        "--iterations",
+        metavar="N",
+        type=options.positive,
+        help="number of test batches (default: test_iter)",
+    )
+    parser.add_argument(
+        "--pictures",
+        metavar="N",
+        type=options.positive,
+        default=12,
+        help="how many best and worst predictions to show (default: 12)",
+    )
+    parser.add_argument(
+        "--passes",
+        metavar="N",
+        type=options.extent,
+        default=5,
+        help="how many passes to time (default: 5; 0: no times)",
+    )
+    options.add_device(parser)
+
+
+def run(args: argparse.Namespace) -> None:
+    """Gather, and write the page."""
+    from ... import __version__, log
+    from ...files import write_bytes
+    from ...proto import format_text, read_solver
+    from .report_page import code, page
+
+    log.start()
+    options.check_device(args)
+    file = Path(args.solver)
+    file = file / "solver.prototxt" if file.is_dir() else file
+    param = read_solver(str(file))
+    device = "the CPU" if args.gpu is None else f"GPU {args.gpu}"
+    sections = [
+        ("Curves", _curves(args, file)),
+        *_predictions(args, file, param),
+        (f"Time per layer, on {device}", _times(args, file, param)),
+        ("Solver", code(format_text(param))),
+    ]
+    text = page(f"{file.parent.resolve().name}: {file.name}", f"osucaffe {__version__}", sections)
+    write_bytes(args.out, text.encode())
+    print(f"wrote {args.out}")
+
+
+def _curves(args: argparse.Namespace, file: Path) -> str:
+    """The panels of the run's log; "" where there is none."""
+    from ...errors import UserError, reason
+    from ...files import read_file
+    from .parse_log import all_series, parse
+    from .report_page import panel
+
+    given = [Path(args.log)] if args.log else [file.parent, file.parent / "log"]
+    paths = [path / "osucaffe.INFO" if path.is_dir() else path for path in given]
+    path = next((each for each in paths if each.is_file()), None)
+    if path is None:
+        if args.log:
+            raise UserError(f"--log {args.log}: there is no log")
+        logger.warning("No log next to %s, so no curves: give --log", file)
+        return ""
+    try:
+        found = parse(read_file(path).decode(errors="replace").splitlines())
+    except OSError as error:
+        raise UserError(f"{path}: {reason(error)}") from None
+    series = all_series(found)
+    losses = {name: points for name, points in series.items() if "loss" in name.lower()}
+    others = {name: points for name, points in series.items() if name not in losses}
+    rates = [(row["NumIters"], row["LearningRate"]) for row in found.train]
+    panels = ("Loss", losses), ("Other outputs", others), ("Learning rate", {"rate": rates})
+    return "".join(panel(title, each) for title, each in panels)
+
+
+def _predictions(
+    args: argparse.Namespace, file: Path, param: SolverParameter
+) -> Iterator[tuple[str, str]]:
+    """What the model says of the test records, in sections; none where there are no test nets."""
+    from ...proto import read_net
+    from ...solvers.nets import testing_nets
+    from ..score.predictions import class_names, predict, scored_blobs
+    from .report_page import cards, results
+
+    choices = testing_nets(param, str(file), read_net)
+    weights = args.weights or _newest_model(param)
+    if not choices or not weights:
+        logger.warning("%s: no test net or no model yet, so no predictions", file)
+        return
+    models = options.read_weights(weights)
+    backend = options.make_backend(args)
+    choice = choices[0]
+    net: Net = choice.build(phase="TEST", backend=backend, inspectable=True, gradients=False)
+    options.check_fed(net, str(file))
+    options.load_weights(net, models, argparse.Namespace(strict=False))
+    batches = args.iterations or param.test_iter[0]
+    found = predict(net, scored_blobs(net.param), batches, args.pictures)
+    names = class_names(net.param, len(found.confusion), args.labels)
+    yield f"Predictions of {', '.join(weights)}", results(found, names)
+    yield "Worst predictions", cards(found.worst, names)
+    yield "Best predictions", cards(found.best, names)
+
+
+def _newest_model(param: SolverParameter) -> list[str]:
+    """The best model that was kept, or else that of the newest snapshot."""
+    from ...solvers.snapshots.snapshot import listed
+
+    best = Path(f"{param.snapshot_prefix}_best.caffemodel")
+    kept = [str(path) for path in (best, best.with_name(best.name + ".h5")) if path.is_file()]
+    made = [each.model for each in listed(param.snapshot_prefix) if Path(each.model).is_file()]
+    return kept[:1] or made[-1:]
+
+
+def _times(args: argparse.Namespace, file: Path, param: SolverParameter) -> str:
+    """A table of the training net's layers, as `osucaffe time` measures them."""
+    from ...proto import read_net
+    from ...solvers.nets import training_net
+    from ..score.time import measure
+    from .report_page import table
+
+    if not args.passes:
+        return ""
+    choice = training_net(param, str(file), read_net)
+    net = choice.build(phase="TRAIN", backend=options.make_backend(args), gradients=True)
+    layers = measure(net, args.passes)
+    taken = [(each.forward.milliseconds, each.backward.milliseconds) for each in layers]
+    total = sum(map(sum, taken))
+    rows = [
+        (each.name, each.type, f"{there:.3f}", f"{back:.3f}", f"{(there + back) / total:.1%}")
+        for each, (there, back) in zip(layers, taken, strict=True)
+    ]
+    there, back = map(sum, zip(*taken, strict=True))
+    rows.append(("all", "", f"{there:.3f}", f"{back:.3f}", "100.0%"))
+    return table(("layer", "type", "forward ms", "backward ms", "share"), rows)

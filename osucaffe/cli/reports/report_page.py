@@ -1,0 +1,181 @@
+"""Owns the page of a report, one HTML file that needs nothing else, and its curves in SVG."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from html import escape
+from typing import TYPE_CHECKING
+
+from ..plots import COLOURS
+
+if TYPE_CHECKING:
+    from ..score.predictions import Prediction, Predictions
+
+_STYLE = """
+:root { color-scheme: light dark; --line: #8884; --quiet: #808080; --mark: 0,114,178; }
+body { font: 15px/1.5 system-ui, sans-serif; max-width: 900px; margin: 2em auto; padding: 0 1em; }
+h1 { font-size: 1.6em; margin-bottom: 0; } h2 { font-size: 1.15em; margin-top: 2em; }
+p.quiet, td.quiet { color: var(--quiet); } figure { margin: 1em 0; }
+svg { width: 100%; height: auto; } svg text { font-size: 12px; fill: currentColor; }
+.grid { stroke: var(--line); } polyline { fill: none; stroke-width: 2; }
+.legend { color: var(--quiet); font-size: .9em; } .legend span { margin-left: 1em; }
+.legend i { display: inline-block; width: 12px; height: 3px; vertical-align: middle;
+  margin-right: 5px; }
+table { border-collapse: collapse; font-size: .92em; } .wide { overflow-x: auto; }
+th, td { padding: 3px 9px; text-align: right; border-bottom: 1px solid var(--line); }
+th:first-child, td:first-child { text-align: left; } .confusion td { text-align: center; }
+.confusion td:first-child { text-align: left; white-space: nowrap; }
+.cards { display: flex; flex-wrap: wrap; gap: 14px; }
+.card { width: 128px; font-size: .82em; line-height: 1.35; overflow-wrap: anywhere; }
+.card img { width: 128px; height: 128px; object-fit: contain; background: #8882;
+  image-rendering: pixelated; display: block; margin-bottom: 4px; }
+.big { font-size: 2em; font-weight: 600; margin-right: .3em; }
+pre { background: #8881; padding: 1em; overflow-x: auto; font-size: .85em; }
+"""
+
+
+def page(title: str, subtitle: str, sections: Iterable[tuple[str, str]]) -> str:
+    """The whole file. sections: (heading, HTML); those without content are left out."""
+    body = "".join(f"<h2>{escape(name)}</h2>{html}" for name, html in sections if html)
+    return (
+        '<!DOCTYPE html><html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>{escape(title)}</title><style>{_STYLE}</style></head><body>"
+        f'<h1>{escape(title)}</h1><p class="quiet">{escape(subtitle)}</p>{body}</body></html>\n'
+    )
+
+
+def table(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """A table of text and numbers."""
+    head = "".join(f"<th>{escape(each)}</th>" for each in heads)
+    lines = "".join(
+        "<tr>" + "".join(f"<td>{escape(str(each))}</td>" for each in row) + "</tr>" for row in rows
+    )
+    return f'<div class="wide"><table><tr>{head}</tr>{lines}</table></div>'
+
+
+def code(text: str) -> str:
+    """Text as it stands in a file."""
+    return f"<pre>{escape(text.strip())}</pre>"
+
+
+def results(found: Predictions, names: Sequence[str], most: int = 25) -> str:
+    """How many were right, and the confusion matrix; of more than `most` classes, the pairs that
+    are confused most often."""
+    right, total = int(found.confusion.trace()), int(found.confusion.sum())
+    told = f'<p><span class="big">{found.accuracy:.2%}</span>'
+    told += f"correct: {right:,} of {total:,} records</p>"
+    if len(names) > most:
+        return told + _confused(found, names, most)
+    rows = []
+    for label, counts in enumerate(found.confusion):
+        of_class = max(1, int(counts.sum()))
+        cells = "".join(
+            f'<td style="background:rgba(var(--mark),{0.85 * count / of_class:.2f})">'
+            f"{count or ''}</td>"
+            for count in counts
+        )
+        part = f"{counts[label] / of_class:.1%}"
+        rows.append(f"<tr><td>{escape(names[label])}</td>{cells}<td>{part}</td></tr>")
+    head = "".join(f"<th>{escape(_short(each))}</th>" for each in names)
+    return (
+        f'{told}<p class="quiet">Rows are true classes, columns are predictions; the last column '
+        'is the share that is correct.</p><div class="wide"><table class="confusion"><tr>'
+        f"<th></th>{head}<th>correct</th></tr>{''.join(rows)}</table></div>"
+    )
+
+
+def _confused(found: Predictions, names: Sequence[str], most: int) -> str:
+    pairs = [
+        (int(count), names[label], names[said])
+        for label, counts in enumerate(found.confusion)
+        for said, count in enumerate(counts)
+        if label != said and count
+    ]
+    pairs.sort(key=lambda each: -each[0])
+    heads = ("class", "predicted", "records")
+    return table(heads, [(label, said, count) for count, label, said in pairs[:most]])
+
+
+def cards(predictions: Iterable[Prediction], names: Sequence[str]) -> str:
+    """Pictures of records with their classes, and what the net took them for."""
+    parts = []
+    for each in predictions:
+        image = f'<img alt="" src="data:image/png;base64,{each.picture}">' if each.picture else ""
+        told = f"<b>{escape(names[each.label])}</b> {each.of_label:.1%}"
+        if each.said != each.label:
+            told += f"<br>predicted: <b>{escape(names[each.said])}</b> {each.probability:.1%}"
+        parts.append(f'<div class="card">{image}{told}</div>')
+    return f'<div class="cards">{"".join(parts)}</div>' if parts else ""
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= 12 else name[:11] + "…"
+
+
+Points = Sequence[tuple[float, float]]
+
+_WIDTH, _HEIGHT = 860, 260
+_LEFT, _RIGHT, _TOP, _BOTTOM = 64, 16, 12, 34
+
+
+def panel(title: str, series: Mapping[str, Points]) -> str:
+    """A panel with a line for each series (x, y), a legend and axes. "" without a finite point."""
+    shown = {
+        name: [(x, y) for x, y in points if math.isfinite(y)] for name, points in series.items()
+    }
+    shown = {name: points for name, points in shown.items() if points}
+    if not shown:
+        return ""
+    every = [point for points in shown.values() for point in points]
+    across, up = _ticks([x for x, _ in every]), _ticks([y for _, y in every])
+
+    def place(x: float, y: float) -> tuple[float, float]:
+        left, right = across[0], across[-1]
+        low, high = up[0], up[-1]
+        return (
+            _LEFT + (x - left) / (right - left) * (_WIDTH - _LEFT - _RIGHT),
+            _HEIGHT - _BOTTOM - (y - low) / (high - low) * (_HEIGHT - _TOP - _BOTTOM),
+        )
+
+    parts = []
+    for y in up:
+        _, height = place(across[0], y)
+        parts.append(
+            f'<path class="grid" d="M{_LEFT} {height:.1f}H{_WIDTH - _RIGHT}"/>'
+            f'<text x="{_LEFT - 8}" y="{height + 4:.1f}" text-anchor="end">{y:g}</text>'
+        )
+    for x in across:
+        left, _ = place(x, up[0])
+        parts.append(
+            f'<text x="{left:.1f}" y="{_HEIGHT - _BOTTOM + 18}" text-anchor="middle">{x:g}</text>'
+        )
+    legend = []
+    for index, (name, points) in enumerate(shown.items()):
+        colour = COLOURS[index % (len(COLOURS) - 1)]  # the last, black, is no colour on black
+        corners = " ".join(f"{x:.1f},{y:.1f}" for x, y in (place(*point) for point in points))
+        parts.append(f'<polyline points="{corners}" stroke="{colour}"/>')
+        if len(points) < 40:
+            parts.extend(
+                f'<circle cx="{x:.1f}" cy="{y:.1f}" r="2.5" fill="{colour}"/>'
+                for x, y in (place(*point) for point in points)
+            )
+        legend.append(f'<span><i style="background:{colour}"></i>{escape(name)}</span>')
+    return (
+        f'<figure><figcaption>{escape(title)} <span class="legend">{"".join(legend)}</span>'
+        f'</figcaption><svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" '
+        f'aria-label="{escape(title)}">{"".join(parts)}</svg></figure>'
+    )
+
+
+def _ticks(values: Sequence[float]) -> list[float]:
+    """Round numbers, four to nine, the first not above the values and the last not below them."""
+    low, high = min(values), max(values)
+    if low == high:
+        low, high = low - (abs(low) or 1) / 2, high + (abs(high) or 1) / 2
+    raw = (high - low) / 5
+    unit: float = 10.0 ** math.floor(math.log10(raw))
+    step = next(unit * factor for factor in (1, 2, 5, 10) if unit * factor >= raw * 0.999)
+    first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
+    return [round(number * step, 12) for number in range(first, last + 1)]

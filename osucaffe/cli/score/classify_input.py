@@ -1,0 +1,139 @@
+"""Owns how images enter the net that `osucaffe classify` runs: prepared as its options say, or else
+as in training, by workers that decode and scale them some batches ahead."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+
+from ...data.ahead.pipeline import Pipeline, Threads
+from ...data.ahead.processes import Processes, can_be_processes
+from ...data.pictures.preprocessing import Preprocessing, find_preprocessing
+from ...errors import UserError, listed
+from ...net import Net
+from ...proto import read_mean, read_net
+from ...pycaffe.image_input import Cropped, ImageInput
+from ...pycaffe.io import Extents, resize_image, scale_pixels
+from .. import options
+from ..data.photo_input import find_photos_input, load_upright
+
+logger = logging.getLogger("osucaffe")
+
+
+def find_entry(net: Net, trained: Preprocessing | None, args: argparse.Namespace) -> Entry:
+    """Let images enter as the options and the training say, and tell it.
+
+    trained: what the file of weights tells of the training.
+    """
+    entry = ImageInput(net)
+    files = FileInput(entry, args.image_dims)
+    if args.trained_with:
+        trained = find_preprocessing(read_net(args.trained_with), args.trained_with, entry.name)
+        if trained is None:
+            raise UserError(
+                f"--trained_with {args.trained_with}: has no layer that reads images, or several "
+                "that differ: give the prototxt that the net was trained with"
+            )
+    if photos := find_photos_input(args, trained, entry):
+        return photos
+    given = [args.mean, args.input_scale, args.raw_scale]
+    if trained is None and all(each is None for each in given):
+        logger.warning(
+            "How images were preprocessed in training is unknown (%s has no layer that "
+            "reads images): give --trained_with train_val.prototxt, or --mean and --input_scale",
+            args.weights,
+        )
+    if args.channel_swap and sorted(args.channel_swap) != list(range(entry.channels)):
+        swap = ",".join(map(str, args.channel_swap))
+        numbers = listed(range(entry.channels))
+        raise UserError(f"--channel_swap {swap}: the net's channels are {numbers}, each once")
+    try:
+        extents = entry.set_as(
+            trained or Preprocessing(),
+            mean=_read_mean(args.mean) if args.mean else None,
+            input_scale=args.input_scale,
+            raw_scale=args.raw_scale,
+            channel_swap=args.channel_swap,
+        )
+    except ValueError as error:
+        raise UserError(f"--mean {args.mean}: {error}") from None
+    files.scale_as_trained(extents)
+    scaled, inner = ("x".join(map(str, each)) for each in (files.image_dims, entry.extents))
+    part = "ten parts" if args.oversample else "the middle"
+    crop = f", of which {part} of {inner}" if scaled != inner else ""
+    origin = f" (trained: {trained.origin})" if trained else ""
+    logger.info("Images are scaled to %s%s; %s%s", scaled, crop, entry, origin)
+    return files
+
+
+def _read_mean(given: str) -> np.ndarray:
+    """What --mean gives: a value for each channel, or for all, or an image."""
+    if not Path(given).exists():
+        try:
+            return np.array([float(part) for part in options.names(given)])
+        except ValueError:
+            raise UserError(f"--mean {given}: there is no such file, and it is no list") from None
+    if Path(given).suffix == ".npy":
+        try:
+            return np.load(given)
+        except (OSError, ValueError):
+            raise UserError(f"--mean {given}: not a whole .npy file") from None
+    return read_mean(given)
+
+
+_DEPTH = 4
+_MANY = 256
+"""Images from which on processes are worth the time that they take to start."""
+
+
+class Entry(Protocol):
+    """The way of an image file into a net."""
+
+    def enter(self, path: str, oversample: bool) -> np.ndarray:
+        """What enters of a file: (1, or 10 crops, channels, height, width), float32."""
+
+
+class FileInput(Cropped):
+    """The way of an image file that is no photograph as `osucaffe data folder` prepares them."""
+
+    def __init__(self, entry: ImageInput, image_dims: Extents | None) -> None:
+        self.preprocess = entry
+        self.crop_to_input(image_dims)
+
+    def enter(self, path: str, oversample: bool) -> np.ndarray:
+        # Bytes are scaled before they become 0..1: there are fewer of them then.
+        image = resize_image(load_upright(path), self.image_dims)
+        image = scale_pixels(image, color=self.preprocess.channels > 1)
+        return self.cut(image, oversample=oversample)
+
+
+class ImageFiles:
+    """Image files one after the other; behind the last one nothing is written."""
+
+    def __init__(self, paths: Sequence[str], entry: Entry, *, oversample: bool) -> None:
+        self._paths, self._entry, self._oversample = paths, entry, oversample
+
+    def fill(self, position: int, arrays: Sequence[np.ndarray]) -> None:
+        """Write what enters of the files from this position on to an array (N, crops, channels,
+        height, width). Raises UserError that names a file that cannot be read."""
+        (data,) = arrays
+        paths = self._paths[position : position + len(data)]
+        for place, path in zip(data, paths, strict=False):
+            place[...] = self._entry.enter(path, self._oversample)
+
+    def stream(self, shape: tuple[int, ...], readers: int) -> Pipeline:
+        """Batches of this shape, (images, crops, channels, height, width), made by so many."""
+        depth = min(_DEPTH, -(-len(self._paths) // shape[0]))
+        processes = len(self._paths) >= _MANY and can_be_processes()
+        return Pipeline(
+            self.fill,
+            [shape],
+            depth=depth,
+            threads=readers,
+            workers=Processes if processes else Threads,
+        )

@@ -1,0 +1,118 @@
+"""Owns how ranks share the batches of a command that only runs a net forward: in turn, and what
+each finds comes together on rank 0 in the order of the batches."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import logging
+import time
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, TypeVar
+
+from ...errors import UserError
+from .. import options
+from ..launch import ranks
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from ...comm.job.job import Job
+    from ...net import Net
+
+T = TypeVar("T")
+_log = logging.getLogger("osucaffe")
+_PATIENCE = 0.25
+"""Seconds after which outputs are read, be they few."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare where it runs, and on how many ranks."""
+    options.add_device(parser, 'the number of the GPU; "0,1" or "all": a rank on each')
+    group = parser.add_argument_group(
+        "several ranks", "The ranks share the batches; rank 0 prints the results."
+    )
+    group.add_argument(
+        "--ranks",
+        metavar="N",
+        type=options.positive,
+        help="start N ranks on this machine (or start them by mpiexec or srun)",
+    )
+    parser.set_defaults(servers=0)
+
+
+@contextlib.contextmanager
+def joined(args: argparse.Namespace) -> Iterator[tuple[argparse.Namespace, Job]]:
+    """The options as they are for this rank, and the job, whose ranks end together. Becomes mpiexec
+    first, if the options ask for ranks. The log is rank 0's."""
+    from ... import log
+    from ...comm.job.job import find_job
+
+    ranks.launch(args, lambda: options.check_device(args))
+    job = find_job()
+    with job.together():
+        ranks.check_size(args, job)
+        ranks.take_terminal(job)
+        log.start(None if job.rank else getattr(args, "log_dir", None))
+        if job.rank:
+            log.quieten()
+        yield ranks.place(args, job)[0], job
+
+
+def split(net: Net, job: Job) -> None:
+    """Let the layers that bring the net's data bring the batches of this rank's turns only.
+    UserError where they cannot."""
+    from ...layers.reading.feed import Feed
+
+    if job.size == 1:
+        return
+    for node in net.nodes:
+        layer = node.layer
+        if isinstance(layer, Feed):
+            layer.split(job.rank, job.size)
+        elif not node.bottom and layer.type == "Python":
+            raise UserError(
+                f'layer "{layer.name}" (Python) brings the net\'s data: ranks cannot share its '
+                "batches; leave out --ranks, and give one GPU"
+            )
+
+
+def in_turn(job: Job, batches: int, make: Callable[[int], T]) -> Iterator[T]:
+    """On rank 0, what `make(batch)` returns for each batch, in their order; on the others, which
+    make those of their turns, nothing."""
+    for first in range(0, batches, job.size):
+        batch = first + job.rank
+        found = job.collect(make(batch) if batch < batches else None)
+        yield from found[: batches - first]
+
+
+def outputs(
+    net: Net, job: Job, batches: int, more: Callable[[], T], *, loss: bool = False
+) -> Iterator[tuple[np.ndarray, T]]:
+    """For each batch all numbers of the net's outputs (loss: with the loss behind them), and what
+    `more` reads of it. One rank alone lets them stay on the device for a while: while a GPU
+    computes, the next is enqueued."""
+    from ...solvers.outputs import KeptOutputs
+
+    kept = KeptOutputs(net, loss=loss)
+    waiting: list[T] = []
+
+    def score(_: int) -> tuple[np.ndarray, T]:
+        net.forward()
+        kept.note()
+        return kept.take()[0], more()
+
+    if job.size > 1:
+        yield from in_turn(job, batches, score)
+        return
+    start = last = time.monotonic()
+    for batch in range(batches):
+        net.forward()
+        kept.note()
+        waiting.append(more())
+        if batch == 1:
+            net.backend.synchronize()
+            _log.info("First two batches, with preparation: %.3f s", time.monotonic() - start)
+        if kept.full or batch == batches - 1 or time.monotonic() - last > _PATIENCE:
+            yield from zip(kept.take(), waiting, strict=True)
+            waiting, last = [], time.monotonic()

@@ -1,0 +1,271 @@
+"""Time each layer of a net, compare it with what the device can do, and tell the memory.
+
+  osucaffe time --model train_val.prototxt --iterations 50
+  osucaffe time --model train_val.prototxt --gpu 0 --precision bf16
+
+A layer's time is the median over the iterations, after an untimed warm-up. On a GPU it is measured
+with CUDA events, without the gaps between launches; a layer that does nothing shows the time of an
+event, about 0.001 ms. Here layers run one after the other. The whole iteration, timed after them,
+overlaps weight gradients with the rest of backward, as training does.
+
+A layer's floor is the time its operations would take at the speed of a large matrix product, or its
+tensors at the speed of a large copy, whichever is longer; both speeds are measured first. Tensors
+that are in a cache may be faster than that.
+
+The lines after a layer's times name the library or kernel that computes its outputs, its data
+gradient and its weight gradient."""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import logging
+import os
+import sys
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from .. import json_output, options
+from ..units import operations
+from .layer_costs import Cost, Layer, document
+
+if TYPE_CHECKING:
+    from ...net import Net
+    from .device_rates import Rates
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    parser.add_argument("--model", metavar="FILE", required=True, help="the net's prototxt")
+    options.add_weights(parser, "weights to load first (default: the fillers' random ones)")
+    options.add_strict(parser)
+    parser.add_argument(
+        "--iterations",
+        metavar="N",
+        type=options.positive,
+        default=50,
+        help="number of passes (default: 50)",
+    )
+    parser.add_argument(
+        "--phase",
+        type=str.upper,
+        choices=("TRAIN", "TEST"),
+        default="TRAIN",
+        help="which phase's layers (default: TRAIN)",
+    )
+    parser.add_argument(
+        "--passes", action="store_true", help="print what each compiler pass did, and nothing else"
+    )
+    json_output.add_json(parser)
+    parser.add_argument(
+        "--verify", action="store_true", help="with --passes: verify the programs behind each pass"
+    )
+    options.add_log(parser)
+    options.add_state(parser)
+    options.add_device(parser)
+
+
+def run(args: argparse.Namespace) -> None:
+    """Build the net, run it, and print the times."""
+    from ... import log
+
+    log.start(args.log_dir)
+    models = options.read_weights(args.weights)
+    backend = options.make_backend(args)
+
+    from ...graph.passes.verify import SWITCH
+    from ...net import Net
+    from ...proto import read_net
+    from ..nets.memory import report_memory
+    from .device_rates import measure_rates
+
+    if args.verify:
+        os.environ[SWITCH] = "1"
+    # On a backend of its own: it keeps nothing.
+    rates = None if args.passes else measure_rates(options.make_backend(args))
+    net = Net(
+        read_net(args.model),
+        phase=args.phase,
+        backend=backend,
+        level=args.level,
+        stages=args.stage,
+        gradients=True,
+    )
+    if rates is None:
+        _print_passes(net)
+        if args.verify:
+            print(f"verified behind each pass: {net.verified} reads; each gets what was recorded")
+        return
+    options.load_weights(net, models, args)
+    layers = measure(net, args.iterations)
+    whole = measure_whole(net, args.iterations)
+    _log(layers, rates, whole, args.iterations)
+    report_memory(net)
+    if args.json:
+        json_output.print_json(document(net, layers, rates, whole))
+    elif sys.stdout.isatty():
+        _print_table(net, layers, rates)
+
+
+def _print_passes(net: Net) -> None:
+    """A line for each pass: its name, the calls of all programs before and after, what it did."""
+    for each in net.passes:
+        before, after = ("+".join(map(str, counts)) or "-" for counts in (each.before, each.after))
+        print(f"{each.name:20} {before:>12} -> {after:12} {each.did}".rstrip())
+
+
+def measure(net: Net, iterations: int) -> list[Layer]:
+    """Run forward and backward `iterations` times, after a pass that is not timed."""
+    logger = logging.getLogger("osucaffe")
+    layers = [Layer(layer.label, layer.type) for layer in net.layers]
+    _count(net, layers)
+    logger.info("Performing Forward")
+    net.forward()
+    logger.info("Initial loss: %g", net.loss())
+    logger.info("Performing Backward")
+    net.backward()
+    logger.info("*** Benchmark begins ***")
+    logger.info("Testing for %d iterations.", iterations)
+    timer = net.backend.timer()
+
+    def mark(index: int) -> None:
+        timer.mark()
+
+    for iteration in range(iterations):
+        timer.begin()
+        net.forward(after=mark)
+        net.backward(after=mark)
+        marks = timer.read()
+        spans = [(end - start) * 1e3 for start, end in itertools.pairwise(marks)]
+        # Behind the last layer the net adds up the losses: that is nobody's.
+        forward, backward = spans[: len(layers)], spans[len(layers) + 1 :]
+        for layer, there, back in zip(layers, forward, reversed(backward), strict=True):
+            layer.forward.times.append(there)
+            layer.backward.times.append(back)
+        total = (marks[-1] - marks[0]) * 1e3
+        logger.info("Iteration: %d forward-backward time: %.4g ms.", iteration + 1, total)
+    return layers
+
+
+def measure_whole(net: Net, iterations: int) -> float:
+    """The milliseconds of forward and backward as training runs them: as one graph, on a GPU."""
+    import statistics
+
+    step = net.whole()
+    for _ in range(3):
+        step()
+    taken = []
+    for _ in range(5):
+        net.backend.synchronize()
+        start = time.perf_counter()
+        for _ in range(iterations):
+            step()
+        net.backend.synchronize()
+        taken.append((time.perf_counter() - start) * 1e3 / iterations)
+    return statistics.median(taken)
+
+
+def _count(net: Net, layers: list[Layer]) -> None:
+    """Add up the operations of each layer's calls, and the bytes of the tensors in them."""
+    from ...graph.flops import by_layer, flops
+
+    for direction, program in zip(("forward", "backward"), net.programs, strict=False):
+        for layer, own in zip(layers, by_layer(program, len(layers)), strict=True):
+            cost = getattr(layer, direction)
+            cost.flops = sum(map(flops, own))
+            cost.served = [
+                (_computed(call.name, direction), call.implementation)
+                for call in own
+                if call.implementation and flops(call)
+            ]
+            touched = {
+                tensor.base or tensor
+                for call in own
+                if not call.settings.get("feed")
+                for tensor in (*call.read_tensors(), *call.written_tensors())
+            }
+            cost.nbytes = sum(map(net.backend.nbytes, touched))
+
+
+def _computed(primitive: str, direction: str) -> str:
+    """What a call computes, in words."""
+    gradients = {"backward_data": "data gradient", "backward_filter": "weight gradient"}
+    return next((gradients[end] for end in gradients if primitive.endswith(end)), direction)
+
+
+def _log(layers: Sequence[Layer], rates: Rates, whole: float, iterations: int) -> None:
+    """Say it in Caffe's words, with operations and floors after the times."""
+    logger = logging.getLogger("osucaffe")
+    logger.info("Average time per layer: ")
+    for layer in layers:
+        for word, cost in ("forward", layer.forward), ("backward", layer.backward):
+            rate = f" ({_rates(cost.flops, cost.milliseconds)})" if cost.flops else ""
+            floor = cost.floor(rates)
+            share = f" floor {floor:.3g} ms ({_share(floor, cost.milliseconds)})" if floor else ""
+            logger.info("%10s\t%s: %.4g ms.%s%s", layer.name, word, cost.milliseconds, rate, share)
+            for computed, implementation in cost.served:
+                logger.info("%10s\t%s by %s", layer.name, computed, implementation)
+    forward, backward = (_sum(layers, word) for word in ("forward", "backward"))
+    taken = forward.milliseconds + backward.milliseconds
+    floor = sum(each.forward.floor(rates) + each.backward.floor(rates) for each in layers)
+    logger.info("Average Forward pass: %.4g ms.", forward.milliseconds)
+    logger.info("Average Backward pass: %.4g ms.", backward.milliseconds)
+    logger.info("Average Forward-Backward: %.4g ms.", taken)
+    logger.info("Total Time: %.4g ms.", taken * iterations)
+    logger.info("Arithmetic: %s", _rates(forward.flops + backward.flops, taken))
+    logger.info("Rates of the device: %s", rates)
+    logger.info("Floor: %.4g ms (%s of the layers' sum)", floor, _share(floor, taken))
+    logger.info(
+        "Whole iteration, as training runs it: %.4g ms (floor: %s)", whole, _share(floor, whole)
+    )
+    logger.info("*** Benchmark ends ***")
+
+
+def _sum(layers: Sequence[Layer], direction: str) -> Cost:
+    """The costs of all layers in one direction."""
+    costs: list[Cost] = [getattr(layer, direction) for layer in layers]
+    return Cost(
+        [sum(each.milliseconds for each in costs)],
+        sum(each.flops for each in costs),
+        sum(each.nbytes for each in costs),
+    )
+
+
+def _share(floor: float, milliseconds: float) -> str:
+    return f"{floor / milliseconds:.0%}" if milliseconds else "-"
+
+
+def _rates(count: int, milliseconds: float) -> str:
+    """Operations and how many a second: "1.23 MFLOP, 45.6 GFLOP/s"."""
+    rate = count / milliseconds / 1e6 if milliseconds else 0.0
+    return f"{operations(count)}, {rate:.3g} GFLOP/s"
+
+
+def _print_table(net: Net, layers: Sequence[Layer], rates: Rates) -> None:
+    """The same as a table, on a terminal."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=net.name or None, box=box.SIMPLE_HEAD, show_footer=True)
+    whole = Layer("total", "", _sum(layers, "forward"), _sum(layers, "backward"))
+    table.add_column("layer", "total")
+    table.add_column("type")
+    headings = ("forward ms", "GFLOP/s", "floor", "backward ms", "GFLOP/s", "floor", "share")
+    for heading, total in zip(headings, _cells(whole, whole, rates), strict=True):
+        table.add_column(heading, total, justify="right")
+    for layer in layers:
+        table.add_row(layer.name, layer.type, *_cells(layer, whole, rates))
+    Console().print(table)
+
+
+def _cells(layer: Layer, whole: Layer, rates: Rates) -> tuple[str, ...]:
+    cells = []
+    for cost in layer.forward, layer.backward:
+        taken = cost.milliseconds
+        rate = f"{cost.flops / taken / 1e6:.1f}" if cost.flops and taken else ""
+        cells += [f"{taken:.3f}", rate, _share(cost.floor(rates), taken)]
+    total = whole.forward.milliseconds + whole.backward.milliseconds
+    taken = layer.forward.milliseconds + layer.backward.milliseconds
+    return (*cells, f"{taken / (total or 1):.1%}")

@@ -1,0 +1,140 @@
+"""Owns the files of `osucaffe upscale`: which, what is in them, and writing what was made of it."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ...data.databases.datum import decode_image
+from ...data.pictures.bicubic import enlarge as interpolate
+from ...data.sets.folder import orientation, turned
+from ...errors import UserError
+from ...files import read_bytes, replacing
+from ..data.photo_input import find_files
+
+if TYPE_CHECKING:
+    from .tiling import Enlarger
+
+FORMATS = {".jpg": "JPEG", ".jpeg": "JPEG", ".png": "PNG", ".webp": "WEBP"}
+"""What can be written, by the file's ending."""
+_QUALITY = 95
+
+
+@dataclass(frozen=True)
+class Picture:
+    """What an image file holds. pixels: bytes (3, height, width), blue first. cover: (height,
+    width), where some of it is transparent. grey: whether it has no colours. profile: of its
+    colours (ICC)."""
+
+    pixels: np.ndarray
+    cover: np.ndarray | None = None
+    grey: bool = False
+    profile: bytes | None = None
+
+
+def find(given: str, output: str, *, pictures: bool) -> list[tuple[Path, Path]]:
+    """The images to read, and the file to write for each; OUT's folder is made.
+
+    pictures: what is written for each is a PNG picture in the folder OUT.
+    """
+    source, target = Path(given), Path(output)
+    if not source.exists():
+        raise UserError(f"{given}: there is no such image or folder")
+    paths = [Path(each) for each in find_files([given])]
+    if source.is_dir() or pictures:
+        root = source if source.is_dir() else source.parent
+        if target.is_file():
+            raise UserError(f"{output}: is a file, but there are several to write: give a folder")
+        if target.resolve() == root.resolve():
+            raise UserError(f"{output}: the images are there: name another folder to write to")
+        named = [target / _name(path.relative_to(root), pictures) for path in paths]
+    else:
+        named = [target / _name(Path(source.name), False) if target.is_dir() else target]
+        if source.resolve() == named[0].resolve():
+            raise UserError(f"{output}: would replace the image itself: give another name")
+    for path in named:
+        if path.suffix.lower() not in FORMATS:
+            raise UserError(f"{path}: name a file that ends with {', '.join(FORMATS)}")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UserError(f"{path.parent}: cannot make it: {error.strerror}") from None
+    if len(set(named)) < len(named):
+        raise UserError(f"{given}: holds images whose names differ in their endings only")
+    return list(zip(paths, named, strict=True))
+
+
+def _name(path: Path, picture: bool) -> Path:
+    """What the file made of an image is called: it keeps its format, if that can be written."""
+    keeps = path.suffix.lower() in FORMATS and not picture
+    return path if keeps else path.with_suffix(".png")
+
+
+def read(path: Path) -> Picture:
+    """What is in a file, upright. UserError where it cannot be read."""
+    content = read_bytes(path)
+    try:
+        image = turned(decode_image(memoryview(content), None), orientation(content))
+    except (ValueError, UserError) as error:
+        raise UserError(f"cannot read image {path}: {error}") from error
+    planes = image.transpose(2, 0, 1)
+    profile = _profile(content)
+    if len(planes) == 1:
+        return Picture(planes.repeat(3, axis=0), grey=True, profile=profile)
+    pixels, cover = np.ascontiguousarray(planes[:3]), None
+    if len(planes) == 4:
+        cover = np.ascontiguousarray(planes[3])
+    grey = cover is not None and bool((pixels == pixels[:1]).all())
+    return Picture(pixels, cover, grey, profile)
+
+
+def _profile(content: bytes) -> bytes | None:
+    from PIL import Image
+
+    try:
+        found = Image.open(io.BytesIO(content)).info.get("icc_profile")
+    except Exception:  # the pixels were read by other means
+        return None
+    return found if isinstance(found, bytes) else None
+
+
+def check(path: Path, picture: Picture) -> None:
+    """UserError where the format of a file cannot hold a picture."""
+    if picture.cover is not None and FORMATS[path.suffix.lower()] == "JPEG":
+        raise UserError(f"{path}: JPEG has no transparency: name a .png or .webp")
+
+
+def enlarge(picture: Picture, enlarger: Enlarger) -> Picture:
+    """A picture enlarged by a net."""
+    pixels = enlarger.enlarge(picture.pixels)
+    if picture.grey:
+        # The net may give greys a hint of colour.
+        pixels = np.rint(pixels.mean(axis=0, keepdims=True)).astype(np.uint8).repeat(3, axis=0)
+    cover = picture.cover
+    if cover is not None:
+        cover = interpolate(cover, enlarger.scale)
+    return dataclasses.replace(picture, pixels=pixels, cover=cover)
+
+
+def write(path: Path, picture: Picture) -> None:
+    """Write a picture in the format that the file's ending names."""
+    from PIL import Image
+
+    planes = list(picture.pixels[:1] if picture.grey else picture.pixels[::-1])
+    if picture.cover is not None:
+        planes.append(picture.cover)
+    mode = {1: "L", 2: "LA", 3: "RGB", 4: "RGBA"}[len(planes)]
+    bands = [Image.fromarray(np.ascontiguousarray(plane)) for plane in planes]
+    image = Image.merge(mode, bands)
+    options = {"icc_profile": picture.profile} if picture.profile else {}
+    kind = FORMATS[path.suffix.lower()]
+    try:
+        with replacing(path) as temporary:
+            image.save(temporary, kind, quality=_QUALITY, **options)
+    except (ValueError, OSError) as error:  # WebP has at most 16,383 pixels to a side
+        raise UserError(f"{path}: cannot write the image: {error}") from None

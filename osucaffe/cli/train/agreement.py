@@ -1,0 +1,104 @@
+"""Owns what the ranks of a training compare before anything else: version, options, files, data."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ... import __version__
+
+if TYPE_CHECKING:
+    from google.protobuf.message import Message
+
+    from ...comm.job.job import Job
+    from ...proto import SolverParameter
+
+_OWN = (
+    *("solver", "weights", "snapshot", "tuning", "gpu", "threads", "readers", "cache", "decode"),
+    *("log_dir", "trace", "tensorboard", "no_progress", "interface", "run"),
+)
+"""Options that each rank may have of its own, or whose file is compared, not its path."""
+_SOURCES = ("source", "low_source", "mean_file", "meanfile", "label_map_file", "name_size_file")
+"""Fields of layers that name what is to be the same on every host."""
+_LONGEST = 1 << 26
+"""Bytes of a file that are compared."""
+
+
+def check_alike(args: argparse.Namespace, job: Job, param: SolverParameter) -> None:
+    """UserError on every rank unless all were started alike; the ranks call it together."""
+    from ...comm.job.job import MpiJob
+    from ...parallel import agreement
+
+    if not isinstance(job, MpiJob) or job.size == 1:
+        return
+    job.watchdog.timeout = args.comm_timeout
+
+    agreement.check_alike(job, _describe(args, param))
+
+
+def _describe(args: argparse.Namespace, param: SolverParameter) -> dict[str, str]:
+    from ...parallel.agreement import describe_layers, describe_solver
+    from ...proto import read_net
+    from ...solvers.nets import testing_nets, training_net
+
+    parts = {"version of osucaffe": __version__}
+    for name, value in sorted(vars(args).items()):
+        if name not in _OWN:
+            parts[f"--{name}"] = str(value)
+    parts["kind of device (--gpu)"] = "CPU" if args.gpu is None else "GPU"
+    parts["--snapshot"] = Path(args.snapshot).name if args.snapshot else "none"
+    parts["--weights"] = ", ".join(f"{Path(file).name} {_file(file)}" for file in args.weights)
+    parts["--tuning"] = _file(args.tuning) if args.tuning else "none"
+    parts |= describe_solver(param)
+    nets = [("the net", training_net(param, args.solver, read_net).param)]
+    tests = testing_nets(param, args.solver, read_net)
+    nets += [(f"test net {number}", choice.param) for number, choice in enumerate(tests)]
+    for where, net in nets:
+        parts |= describe_layers(net, where)
+        for source in _sources(net):
+            parts[f"data in {source}"] = _source(Path(source))
+    return parts
+
+
+def _sources(message: Message) -> Iterator[str]:
+    """What the fields of a message name."""
+    from google.protobuf.message import Message
+
+    for field, value in message.ListFields():
+        if field.name in _SOURCES and isinstance(value, str):
+            yield value
+        elif field.message_type:
+            for each in [value] if isinstance(value, Message) else value:
+                yield from _sources(each)
+
+
+def _source(path: Path) -> str:
+    """What tells data from other data, wherever they lie; nothing of those that cannot be read,
+    which their layer will say."""
+    from ...data.databases.database import Lmdb
+    from ...errors import UserError
+    from ...parallel.agreement import digest
+
+    if not (path / "data.mdb").is_file():
+        return _file(path)
+    try:
+        database = Lmdb(path)
+        [(key, value)] = database.read(0, 1)
+    except UserError:
+        return "nothing"
+    return f"{len(database):,} records of which the first is {digest(bytes(key) + bytes(value))}"
+
+
+def _file(path: str | Path) -> str:
+    from ...parallel.agreement import digest
+
+    path = Path(path)
+    if not path.is_file():
+        return "nothing"
+    try:
+        with path.open("rb") as file:
+            return f"{path.stat().st_size:,} bytes {digest(file.read(_LONGEST))}"
+    except OSError:
+        return "nothing"

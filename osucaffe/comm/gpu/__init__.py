@@ -1,0 +1,1 @@
+"""Owns communication among GPUs: NCCL, CUDA IPC, copy engines, and the kernels that add."""

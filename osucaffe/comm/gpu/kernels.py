@@ -1,0 +1,73 @@
+"""Owns the communicators' device kernels, compiled for a type of element."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from ...backends.cuda.runtime import device
+from ...backends.cuda.runtime.compile import compiled
+
+THREADS = 512
+"""Of a block of `launch_over`."""
+_PLAIN = "return v;"
+_TYPES = {
+    "float32": ("float", "float", _PLAIN, _PLAIN),
+    "float64": ("double", "double", _PLAIN, _PLAIN),
+    "int32": ("int", "int", _PLAIN, _PLAIN),
+    "float16": (
+        "unsigned short",
+        "float",
+        'float wide; asm("cvt.f32.f16 %0, %1;" : "=f"(wide) : "h"(v)); return wide;',
+        'T narrow; asm("cvt.rn.f16.f32 %0, %1;" : "=h"(narrow) : "f"(v)); return narrow;',
+    ),
+    "uint16": (
+        "unsigned short",
+        "float",
+        "return __uint_as_float((unsigned)v << 16);",
+        'T narrow; asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(narrow) : "f"(v)); return narrow;',
+    ),
+}
+"""For each type of array: the element, what it is added in, and the bodies that convert. uint16
+holds the bits of bfloat16."""
+
+
+@functools.cache
+def kernel(name: str, function: str, dtype: str, **macros: int) -> Any:
+    """A kernel of <name>.cu, which has T, A, to_sum and from_sum, and these macros: what CuPy
+    launches."""
+    return compiled(_text(name, dtype, tuple(macros.items())), function).function
+
+
+def launch(function: Any, blocks: int, threads: int, arguments: Sequence[Any], stream: Any) -> None:
+    """Launch a kernel on a stream, whatever stream is current.
+
+    (`with stream` would not do: at its end CuPy forgets the stream that `use` has made current.)
+    """
+    function((blocks,), (threads,), tuple(arguments), stream=stream)
+
+
+def launch_over(
+    function: Any, count: int, arguments: Sequence[Any], stream: Any, each: int = 2
+) -> None:
+    """Launch a kernel whose threads share so many items.
+
+    each: the most blocks for each multiprocessor.
+    """
+    most = each * device.current().sm_count
+    launch(function, min(most, -(-count // THREADS)), THREADS, arguments, stream)
+
+
+def _text(name: str, dtype: str, macros: tuple[tuple[str, int], ...]) -> str:
+    element, total, widen, narrow = _TYPES[dtype]
+    head = (
+        "typedef unsigned int uint32_t; typedef unsigned long long uint64_t;\n"
+        "typedef int int32_t; typedef long long int64_t;\n"
+        f"typedef {element} T; typedef {total} A;\n"
+        f"__device__ __forceinline__ A to_sum(T v) {{ {widen} }}\n"
+        f"__device__ __forceinline__ T from_sum(A v) {{ {narrow} }}\n"
+    )
+    head += "".join(f"#define {macro} {value}\n" for macro, value in macros)
+    return head + Path(__file__).with_name(f"{name}.cu").read_text()

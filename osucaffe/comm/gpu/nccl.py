@@ -1,0 +1,102 @@
+"""Owns the NCCL communicator (through CuPy): ranks with a GPU each, on one host or on several.
+
+Operations can go to `ipc` instead, where that is faster.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from ...backends.cuda.runtime.startup import load_nccl
+from .ipc import Ipc
+from .on_stream import OnStream
+
+_TYPES = {"int32": 2, "float16": 6, "float32": 7, "float64": 8, "uint16": 9}
+"""NCCL's numbers of the types; uint16 holds the bits of bfloat16."""
+_SUM = 0
+
+
+class Nccl(OnStream):
+    """The ranks of an MPI communicator, which only tells them NCCL's identity.
+
+    small: does the operations on so many bytes that `takes` says so. NCCL refuses two ranks on
+    one GPU. UserError where it is not installed.
+    """
+
+    def __init__(
+        self,
+        comm: Any,
+        *,
+        small: Ipc | None = None,
+        takes: Callable[[str, int], bool] = lambda operation, nbytes: False,
+    ) -> None:
+        super().__init__(comm.rank, comm.size)
+        nccl = load_nccl()
+        identity = comm.bcast(nccl.get_unique_id() if comm.rank == 0 else None)
+        self._nccl = nccl
+        self._comm = nccl.NcclCommunicator(comm.size, identity, comm.rank)
+        self._small = small
+        self._takes = functools.lru_cache(maxsize=4096)(takes)
+
+    def enqueue(self, operation: str, array: Any, root: int, stream: Any) -> None:
+        """Enqueue one of the collective operations on a stream."""
+        small = self._small
+        if small is not None and self._takes(operation, array.nbytes):
+            small.enqueue(operation, array, root, stream)
+            return
+        pointer, count, kind = array.data.ptr, array.size, _TYPES[array.dtype.name]
+        if operation == "all_reduce":
+            self._comm.allReduce(pointer, pointer, count, kind, _SUM, stream.ptr)
+        elif operation == "reduce":
+            self._comm.reduce(pointer, pointer, count, kind, _SUM, root, stream.ptr)
+        elif operation == "broadcast":
+            self._comm.broadcast(pointer, pointer, count, kind, root, stream.ptr)
+        elif count % self.size:
+            self._by_parts(operation, array, kind, stream)
+        else:
+            share = count // self.size
+            own = pointer + self.rank * share * array.itemsize
+            if operation == "reduce_scatter":
+                self._comm.reduceScatter(pointer, own, share, kind, _SUM, stream.ptr)
+            else:
+                self._comm.allGather(own, pointer, share, kind, stream.ptr)
+
+    def _by_parts(self, operation: str, array: Any, kind: int, stream: Any) -> None:
+        """Parts that are not equal, as NCCL wants them: a group of reductions or broadcasts."""
+        self._nccl.groupStart()
+        for owner in range(self.size):
+            start, stop = self.part(array.size, owner)
+            pointer, count = array.data.ptr + start * array.itemsize, stop - start
+            if not count:
+                continue
+            if operation == "all_gather":
+                self._comm.broadcast(pointer, pointer, count, kind, owner, stream.ptr)
+            else:
+                self._comm.reduce(pointer, pointer, count, kind, _SUM, owner, stream.ptr)
+        self._nccl.groupEnd()
+
+    def inside(self) -> list[Ipc]:
+        """What does small operations."""
+        return [] if self._small is None else [self._small]
+
+    def transfer(self, array: Any, *, to: int | None = None, source: int | None = None) -> None:
+        """Send the array, or receive it; return when it is complete here."""
+        pointer, count, kind = array.data.ptr, array.size, _TYPES[array.dtype.name]
+        if to is not None:
+            self._comm.send(pointer, count, kind, to, self.stream.ptr)
+        else:
+            self._comm.recv(pointer, count, kind, source, self.stream.ptr)
+        self.stream.synchronize()
+
+    def close(self) -> None:
+        """End NCCL's communicator: with it alive, a program may hang at its end.
+
+        All ranks call it together. It waits until no CUDA graph lives that has captured one of
+        its operations.
+        """
+        super().close()
+        self._comm.destroy()
+        if self._small is not None:
+            self._small.close()

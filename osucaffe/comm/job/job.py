@@ -1,0 +1,284 @@
+"""Owns the job: the processes that mpiexec or srun started together, what they tell one another
+besides arrays, and that they end together.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import importlib
+import os
+import platform
+import posix
+import sys
+import time
+import traceback
+from collections.abc import Iterator
+from typing import Any, NoReturn
+
+from ... import messages
+from ...backends.cores import usable_cores
+from ...errors import Fault, UserError
+from ...parent import end_with_parent
+from .segments import unlink_segments
+from .watchdog import GRACE, Watchdog
+
+_LAUNCHERS = (
+    ("PMI_SIZE", "mpiexec of MPICH, Intel MPI or MVAPICH"),
+    ("OMPI_COMM_WORLD_SIZE", "mpiexec of Open MPI"),
+    ("MPI_LOCALNRANKS", "mpiexec"),
+    ("PALS_APID", "the launcher of the Cray"),
+    ("PMIX_RANK", "a launcher that speaks PMIx"),
+)
+
+FAULT = 4
+"""The exit code of a rank that ends the others, where nothing is wrong with what it was given."""
+
+_exit = posix._exit
+"""os._exit, also where something watches over that name."""
+
+_FORWARDING = 0.3
+"""Seconds that a launcher gets to forward a message before it ends everything."""
+
+_TURN = 1.0
+"""Seconds between the ranks' messages, so that what is wrong on all of them is said by one: its
+end is theirs too. Longer than _FORWARDING."""
+
+
+class Job:
+    """A process alone, which is a job of one rank. `MpiJob` is the other kind."""
+
+    rank = 0
+    size = 1
+
+    @property
+    def host(self) -> str:
+        """The name of this machine."""
+        return platform.node()
+
+    @property
+    def name(self) -> str:
+        """How messages call this process."""
+        return f"rank {self.rank} of {self.size} ({self.host})"
+
+    def broadcast_object(self, value: Any) -> Any:
+        """Rank 0's value (anything that can be pickled), on every rank."""
+        return value
+
+    def gather(self, value: Any) -> list[Any]:
+        """Every rank's value, in the order of the ranks, on every rank."""
+        return [value]
+
+    def collect(self, value: Any) -> list[Any]:
+        """Every rank's value, in the order of the ranks, on rank 0; on the others nothing."""
+        return [value]
+
+    def agree(self, wish: int) -> int:
+        """The greatest wish that any rank had in the call before this one (0 in the first).
+
+        Ranks that ask at the same points of their work so get the same answers, and nobody waits.
+        """
+        return wish
+
+    def barrier(self) -> None:
+        """Return when every rank has called it."""
+
+    def watch(self, awaited: str) -> contextlib.AbstractContextManager[None]:
+        """What is done inside may not wait for this longer than the job allows."""
+        return contextlib.nullcontext()
+
+    def abort(self, message: str, code: int = FAULT) -> None:
+        """Print a message and end every process of the job."""
+        print(f"osucaffe: {message}", file=sys.stderr, flush=True)
+        _exit(code)
+
+    @contextlib.contextmanager
+    def together(self) -> Iterator[None]:
+        """An exception inside is what a single process makes of it."""
+        yield
+
+
+class MpiJob(Job):
+    """The ranks of MPI's world. `watchdog.timeout` says how long one may wait for the others."""
+
+    def __init__(self) -> None:
+        self.mpi: Any = start_mpi()
+        self.world = self.mpi.COMM_WORLD
+        self.rank = self.world.rank
+        self.size = self.world.size
+        self._control = self.world.Dup()
+        self._control.Barrier()
+        unlink_segments()
+        self._wish: Any = None
+        self.watchdog = Watchdog(0, self.expire)
+
+    def broadcast_object(self, value: Any) -> Any:
+        with self.watch("a message of rank 0"):
+            return self._control.bcast(value)
+
+    def gather(self, value: Any) -> list[Any]:
+        with self.watch("messages of all ranks"):
+            return self._control.allgather(value)
+
+    def collect(self, value: Any) -> list[Any]:
+        with self.watch("messages of all ranks"):
+            return self._control.gather(value) or []
+
+    def watch(self, awaited: str) -> contextlib.AbstractContextManager[None]:
+        return self.watchdog.watch(lambda: f"Waiting for {awaited}")
+
+    def agree(self, wish: int) -> int:
+        import numpy as np
+
+        answer = 0
+        if self._wish is not None:
+            request, given, got = self._wish
+            with self.watch("all ranks to end an iteration"):
+                request.Wait()
+            answer = int(got[0])
+        else:
+            given, got = np.zeros(1, np.int32), np.zeros(1, np.int32)
+        given[0] = wish
+        request = self._control.Iallreduce(given, got, self.mpi.MAX)
+        self._wish = request, given, got
+        return answer
+
+    def barrier(self) -> None:
+        with self.watch("all ranks"):
+            self._control.Barrier()
+
+    def abort(self, message: str, code: int = FAULT) -> None:
+        self._end(message, _FORWARDING, code)
+
+    def expire(self, message: str) -> None:
+        """End the job because this rank waited too long; the others may say the same first."""
+        self._end(
+            f"waited too long (--comm-timeout). {message}. "
+            "A rank that does not report here is the one that hangs.",
+            GRACE,
+        )
+
+    def _end(self, message: str, pause: float, code: int = FAULT) -> None:
+        sys.stderr.write(f"osucaffe: {self.name}: {message}\n")
+        sys.stderr.flush()
+        time.sleep(pause)
+        self.world.Abort(code)
+        _exit(code)  # some libraries return, and kill this process a little later
+
+    @contextlib.contextmanager
+    def together(self) -> Iterator[None]:
+        """An exception inside ends all ranks: with its message, after a traceback if it is one of a
+        user's own code. Otherwise the others would wait for this one for ever. So does os._exit,
+        after which a launcher may end them and call that a success.
+        """
+        own, leave = os.getpid(), os._exit
+
+        def leave_others(status: int) -> NoReturn:
+            if os.getpid() == own:  # not a process that was forked
+                self.abort(f"it was left by os._exit({status!r}), while the others go on")
+            _exit(status)
+
+        os._exit = leave_others
+        try:
+            yield
+        except BaseException as error:
+            if isinstance(error, UserError):
+                time.sleep(_TURN * min(self.rank, 4))
+            if isinstance(error, SystemExit):
+                text = f"it was left by sys.exit({error.code!r}), while the others go on"
+            elif messages.is_users(error) or messages.debugging():
+                traceback.print_exc()
+                text = messages.tidy(repr(error))
+            else:
+                text = messages.explain(error)
+            given = isinstance(error, UserError | KeyboardInterrupt) and not isinstance(
+                error, Fault
+            )
+            self.abort(text, 1 if given else FAULT)
+            raise
+        finally:
+            os._exit = leave
+            if self._wish is not None:
+                self._wish[0].Wait()
+                self._wish = None
+
+
+_job: Job | None = None
+
+
+def find_job() -> Job:
+    """The job that this process belongs to. MPI is started only if a launcher started us, whose
+    end is then ours, too.
+
+    UserError if one did and MPI for Python is missing, or belongs to another MPI library.
+    """
+    global _job
+    if _job is None:
+        launcher = launched_by()
+        if launcher:
+            end_with_parent(os.getppid())
+        _job = MpiJob() if launcher else Job()
+        started = int(os.environ.get(launcher[0], "1")) if launcher else 1
+        if _job.size == 1 and launcher and launcher[0].endswith(("SIZE", "TASKS")) and started > 1:
+            library = _job.mpi.Get_library_version().partition("\n")[0]  # type: ignore[attr-defined]
+            raise UserError(
+                f"{launcher[1]} started {started} processes, but each sees only itself: mpi4py "
+                f"uses another MPI ({library.strip()}); start with that one's mpiexec, or install "
+                "mpi4py for yours"
+            )
+    return _job
+
+
+def leave(code: int) -> None:
+    """End the ranks that a launcher started beside this process, which ends with an error before it
+    has joined them: they would wait for it for ever."""
+    launcher = launched_by()
+    if not code or _job is not None or launcher is None:
+        return
+    with contextlib.suppress(UserError):
+        world = start_mpi().COMM_WORLD
+        unlink_segments()
+        if world.size > 1:
+            time.sleep(_FORWARDING)
+            world.Abort(code)
+
+
+def launched_by() -> tuple[str, str] | None:
+    """The variable of the environment that shows what started this process, and its name."""
+    for variable, name in _LAUNCHERS:
+        if variable in os.environ:
+            return variable, name
+    if int(os.environ.get("SLURM_STEP_NUM_TASKS", "1")) > 1:
+        return "SLURM_STEP_NUM_TASKS", "srun"
+    return None
+
+
+def cuda_aware(mpi: Any) -> bool:
+    """Whether the MPI library takes pointers to device memory.
+
+    Open MPI and MPICH have a function that says it; for what has none, the variable that turns it
+    on does (Cray's older MPICH, MVAPICH2).
+    """
+    library = ctypes.CDLL(mpi.__file__)
+    query = getattr(library, "MPIX_Query_cuda_support", None)
+    if query is not None:
+        return bool(query())
+    return "1" in map(os.environ.get, ("MPICH_GPU_SUPPORT_ENABLED", "MV2_USE_CUDA"))
+
+
+def start_mpi() -> Any:
+    """The module mpi4py.MPI, with MPI started in it. UserError where that fails."""
+    local = os.environ.get("MPI_LOCALNRANKS") or os.environ.get("OMPI_COMM_WORLD_LOCAL_SIZE") or 1
+    if int(local) > usable_cores():
+        # Ranks that wait keep a core busy: where there are more than cores, they must yield it.
+        os.environ.setdefault("MPIR_CVAR_ENABLE_HEAVY_YIELD", "1")
+        os.environ.setdefault("OMPI_MCA_mpi_yield_when_idle", "1")
+    try:
+        mpi4py = importlib.import_module("mpi4py")
+        mpi4py.rc.thread_level = "multiple"
+        return importlib.import_module("mpi4py.MPI")
+    except (ImportError, RuntimeError) as error:
+        raise UserError(
+            f"MPI for Python, which several processes need, cannot be used ({error}): "
+            'pip install "osucaffe[mpi]", or mpi4py for the MPI of this machine'
+        ) from error

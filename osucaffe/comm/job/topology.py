@@ -1,0 +1,95 @@
+"""Owns the topology: which ranks share a host or a GPU, discovered and never assumed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ...backends.cores import usable_cores
+from .job import Job
+
+
+@dataclass(frozen=True)
+class Location:
+    """Where one rank runs. host: a number that the ranks of one host share; process: its id there;
+    gpu: a GPU's UUID.
+    """
+
+    rank: int
+    host: int
+    hostname: str
+    cores: int
+    process: int = 0
+    gpu: str | None = None
+    gpu_name: str = ""
+
+
+@dataclass(frozen=True)
+class Topology:
+    """Where all ranks run; `own` is this one's place."""
+
+    own: Location
+    ranks: Sequence[Location] = field(default_factory=tuple)
+
+    @property
+    def hosts(self) -> list[list[Location]]:
+        """The ranks of each host."""
+        return _grouped(self.ranks, lambda each: each.host)
+
+    @property
+    def local_rank(self) -> int:
+        """This rank's number among those of its host."""
+        return [each.rank for each in self.ranks if each.host == self.own.host].index(self.own.rank)
+
+    @property
+    def shares_gpu(self) -> bool:
+        """Whether two ranks anywhere use one GPU."""
+        gpus = [each.gpu for each in self.ranks if each.gpu is not None]
+        return len(set(gpus)) < len(gpus)
+
+    def levels(self) -> list[list[Hashable]]:
+        """For each level of the composition, inner first: the group that each rank belongs to.
+
+        Ranks on one GPU; the GPUs of a host; the hosts. A level where every rank would be alone,
+        or that is the same as the one inside it, is left out; the last level is one group.
+        """
+        ladder: list[list[Hashable]] = [
+            [each.gpu if each.gpu is not None else each.rank for each in self.ranks],
+            [each.host for each in self.ranks],
+            [0 for _ in self.ranks],
+        ]
+        kept: list[list[Hashable]] = []
+        groups = len(self.ranks)
+        for level in ladder:
+            if len(set(level)) < groups:
+                groups = len(set(level))
+                kept.append(level)
+        return kept
+
+
+def discover(job: Job, gpu: str | None = None, gpu_name: str = "") -> Topology:
+    """Ask all ranks where they are (all call it together). gpu: the UUID of this rank's GPU."""
+    leader = _host_leader(job)
+    own = Location(job.rank, leader, job.host, usable_cores(), os.getpid(), gpu, gpu_name)
+    ranks = job.gather(own)
+    return Topology(own, tuple(ranks))
+
+
+def _host_leader(job: Job) -> int:
+    """The first rank that shares memory with this one: it names the host."""
+    world: Any = getattr(job, "world", None)
+    if world is None:
+        return 0
+    node = world.Split_type(job.mpi.COMM_TYPE_SHARED)  # type: ignore[attr-defined]
+    leader: int = node.bcast(job.rank)
+    node.Free()
+    return leader
+
+
+def _grouped(ranks: Sequence[Location], key: Any) -> list[list[Location]]:
+    groups: dict[Hashable, list[Location]] = {}
+    for each in ranks:
+        groups.setdefault(key(each), []).append(each)
+    return list(groups.values())

@@ -1,0 +1,1 @@
+"""Owns the choice of algorithms: measured on the current ranks, or read from a table."""

@@ -1,0 +1,137 @@
+"""Owns which algorithm an operation uses: the one asked for, or what a table of measurements says.
+
+A table is JSON: {level: {operation: {ranks: [[most bytes or null, algorithm, chunk bytes], ...]}}}.
+The row for the nearest number of ranks that is not smaller (or else the largest) holds, and in it
+the first entry whose bytes suffice. The table that comes with osucaffe is `table.json`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ...errors import UserError
+from ..algorithms import ALGORITHMS, algorithms_for
+
+CHUNK = 256 * 1024
+"""Bytes that a pipeline moves at a time, where no table says otherwise."""
+
+LEVELS = ("node", "network")
+"""Ranks that share memory, and ranks that do not."""
+GPU, GPU_WAYS = "gpu", ("nccl", "ipc")
+"""A further level, the GPUs of a host: which communicator does an operation."""
+NATIVE = ("broadcast", "reduce", "all_reduce", "all_gather")
+"""The operations that MPI libraries have themselves, in place."""
+INSTEAD = {
+    "broadcast": "scatter_allgather", "reduce": "scatter_gather",
+    "all_reduce": "halving_doubling", "all_gather": "ring",
+}  # fmt: skip
+"""The algorithms for arrays that these do not take."""
+
+Table = Mapping[str, Mapping[str, Mapping[int, list[tuple[float, str, int]]]]]
+
+
+class Choice(NamedTuple):
+    """An algorithm, and the bytes of its chunks where it works in chunks."""
+
+    algorithm: str
+    chunk: int = CHUNK
+
+
+class Selection:
+    """Picks algorithms.
+
+    name: "auto" for the table's, or an algorithm's name: it is used for the operations that have
+    it, and the table for the others. file: a table of the user's own (`osucaffe tune` writes it).
+    UserError for unknown names and damaged tables.
+    """
+
+    def __init__(
+        self, name: str = "auto", *, chunk: int | None = None, file: str | Path | None = None
+    ) -> None:
+        if name == "native":
+            fixed = dict.fromkeys(NATIVE, name)
+        else:
+            fixed = {} if name == "auto" else algorithms_for(name)
+        self._fixed = {each: Choice(one, chunk or CHUNK) for each, one in fixed.items()}
+        self._chunk = chunk
+        self._table = read_table(find_table() if file is None else Path(file))
+        self._found: dict[tuple[str, str, int, int], Choice] = {}
+
+    def choose(self, operation: str, nbytes: int, ranks: int, level: str) -> Choice:
+        """The algorithm for an operation on arrays of nbytes."""
+        if operation in self._fixed:
+            return self._fixed[operation]
+        return self._look_up(level, operation, nbytes, ranks)
+
+    def choose_on_gpus(self, operation: str, nbytes: int, ranks: int) -> str:
+        """The communicator for an operation on arrays of nbytes: one of GPU_WAYS."""
+        return self._look_up(GPU, operation, nbytes, ranks).algorithm
+
+    def _look_up(self, level: str, operation: str, nbytes: int, ranks: int) -> Choice:
+        """What the table says: looked for once, as that takes longer than a small message."""
+        key = level, operation, nbytes, ranks
+        if (found := self._found.get(key)) is None:
+            found = _find(self._table[level][operation], nbytes, ranks)
+            found = self._found[key] = found._replace(chunk=self._chunk or found.chunk)
+        return found
+
+
+def _find(rows: Mapping[int, list[tuple[float, str, int]]], nbytes: int, ranks: int) -> Choice:
+    row = rows[min((count for count in rows if count >= ranks), default=max(rows))]
+    return next(Choice(name, chunk) for most, name, chunk in row if nbytes <= most)
+
+
+def user_table() -> Path:
+    """Where `osucaffe tune` writes, and where a run looks first."""
+    home = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
+    return Path(home) / "osucaffe" / "tuning.json"
+
+
+def find_table() -> Path:
+    """The user's table if there is one, or the one that comes with osucaffe."""
+    own = user_table()
+    return own if own.is_file() else Path(__file__).with_name("table.json")
+
+
+@lru_cache(maxsize=8)
+def read_table(path: Path) -> Table:
+    """Read and check a table; levels and operations that it lacks come from osucaffe's own."""
+    shipped = Path(__file__).with_name("table.json")
+    try:
+        table = _parse(json.loads(path.read_text()))
+    except OSError as error:
+        raise UserError(f"{path}: cannot read the tuning table: {error.strerror}") from error
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UserError(
+            f"{path}: not a tuning table ({error}): write it again with osucaffe tune, or remove it"
+        ) from error
+    if path == shipped:
+        return table
+    default = read_table(shipped)
+    return {level: {**default[level], **table.get(level, {})} for level in default}
+
+
+def _parse(content: Any) -> Table:
+    table: dict[str, dict[str, dict[int, list[tuple[float, str, int]]]]] = {}
+    for level, operations in content["levels"].items():
+        if level not in (*LEVELS, GPU):
+            raise ValueError(f"level {level}")
+        for operation, rows in operations.items():
+            known = {*ALGORITHMS[operation], *(["native"] if operation in NATIVE else [])}
+            if level == GPU:
+                known = set(GPU_WAYS)
+            for ranks, row in rows.items():
+                entries = [
+                    (float("inf") if most is None else float(most), str(name), int(chunk))
+                    for most, name, chunk in row
+                ]
+                unknown = [name for _, name, _ in entries if name not in known]
+                if unknown or not entries or entries[-1][0] != float("inf"):
+                    raise ValueError(f"{level}, {operation}, {ranks} ranks: {unknown or row}")
+                table.setdefault(level, {}).setdefault(operation, {})[int(ranks)] = entries
+    return table

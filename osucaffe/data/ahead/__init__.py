@@ -1,0 +1,2 @@
+"""Owns reading ahead of the net: threads and processes that prepare batches, and memory for
+them."""

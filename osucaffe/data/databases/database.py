@@ -1,0 +1,190 @@
+"""Owns LMDBs, which are read and written whole, and opening a database of either kind."""
+
+from __future__ import annotations
+
+import itertools
+import mmap
+import os
+import shutil
+import threading
+import uuid
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import lmdb
+import numpy as np
+
+from ...errors import UserError
+from ...files import remove_leftovers, temporary_beside
+from .leveldb_database import LevelDatabase, is_leveldb
+from .lmdb_file import LmdbFile, Places, Record
+from .lmdb_tree import COPY_AGAIN
+from .record_database import Database
+
+_AT_ONCE = 64
+"""Records that are copied at once."""
+
+
+class Lmdb(Database):
+    """An LMDB folder."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._file = LmdbFile(path)
+        self.count = self._file.entries
+        self._lock = threading.Lock()
+        self._values: tuple[memoryview, Places] | None = None
+
+    def __reduce__(self) -> Any:
+        return open_database, (self.path,)
+
+    def check(self) -> None:
+        """Without locks a writer knows of no reader, and uses pages again that are still read."""
+        if self._file.changed():
+            raise UserError(
+                f"LMDB {self.path} is being written: it has changed since it was opened. Let what "
+                "writes it end first, or read a copy."
+            )
+
+    def read(self, start: int, stop: int) -> list[Record]:
+        self.check_range(start, stop)
+        return self._file.read(start, stop)
+
+    def keys(self) -> Iterator[bytes]:
+        return self._file.keys()
+
+    def value(self, number: int) -> memoryview:
+        with self._lock:
+            if self._values is None:
+                places = self.places(0, self.count)
+                whole = mmap.mmap(places.file.fileno(), 0, access=mmap.ACCESS_READ)
+                self._values = memoryview(whole), places
+        memory, places = self._values
+        begin = int(places.begins[number])
+        end = begin + int(places.sizes[number])
+        # To touch what is not there would end the process (SIGBUS).
+        if os.fstat(places.file.fileno()).st_size < end:
+            raise UserError(f"LMDB {self.path} has become shorter while it was read: {COPY_AGAIN}")
+        return memory[begin:end]
+
+    def places(self, start: int, stop: int) -> Places:
+        self.check_range(start, stop)
+        return self._file.places(start, stop)
+
+    def rows(self, start: int, stop: int) -> np.ndarray | None:
+        self.check_range(start, stop)
+        return self._file.rows(start, stop)
+
+
+_opened: weakref.WeakValueDictionary[tuple[int, int], Database] = weakref.WeakValueDictionary()
+
+
+def open_database(path: str | os.PathLike[str]) -> Database:
+    """Open a database for reading; UserError when it is missing, empty, cut short or damaged.
+
+    LevelDB cannot be opened twice in one process: a folder that is open already is shared. Which
+    of the two it is, the folder says.
+    """
+    folder = Path(path)
+    if not is_leveldb(folder):
+        return Lmdb(folder)
+    # It writes its files anew when it is opened: the folder stays.
+    status = folder.stat()
+    identity = (status.st_dev, status.st_ino)
+    database = _opened.get(identity)
+    if database is None:
+        database = _opened[identity] = LevelDatabase(folder)
+    return database
+
+
+def record_key(index: int, name: str = "") -> bytes:
+    """The key that Caffe's tools give a record: eight digits, then _name for an image file."""
+    return f"{index:08d}{'_' + name if name else ''}".encode()
+
+
+def write_database(
+    path: str | os.PathLike[str], records: Iterable[tuple[bytes, bytes]], *, batch: int = 1000
+) -> int:
+    """Write records, in rising order of their keys, as the LMDB folder `path`; return their number.
+
+    All or nothing: the folder is built beside `path`, flushed to disk, then renamed. An LMDB that
+    stands there is replaced; anything else there is left alone (UserError). `batch` records are
+    one transaction.
+    """
+    target = Path(path)
+    try:
+        if target.exists() and not _is_database_folder(target):
+            raise UserError(f"{target} exists and is not an LMDB: remove it or use another name.")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        remove_leftovers(target.parent)
+        with temporary_beside(target, folder=True) as temporary:
+            count = _write(temporary, iter(records), batch)
+            _replace(temporary, target)
+    except OSError as error:
+        raise UserError(f"cannot write LMDB {target}: {error.strerror or error}") from error
+    except lmdb.Error as error:
+        # This is all that LMDB says of a write that was cut short.
+        hint = "; is the disk full?" if "Input/output error" in str(error) else ""
+        raise UserError(f"cannot write LMDB {target}: {error}{hint}") from error
+    return count
+
+
+def convert_database(
+    database: Database,
+    target: str | os.PathLike[str],
+    *,
+    advance: Callable[[], object] = lambda: None,
+) -> int:
+    """Write the records of a database as the LMDB `target`; return their number. UserError."""
+
+    def records() -> Iterator[tuple[bytes, bytes]]:
+        for start in range(0, len(database), _AT_ONCE):
+            for key, value in database.read(start, min(start + _AT_ONCE, len(database))):
+                advance()
+                yield bytes(key), bytes(value)
+
+    return write_database(target, records())
+
+
+def _is_database_folder(path: Path) -> bool:
+    return path.is_dir() and {item.name for item in path.iterdir()} <= {"data.mdb", "lock.mdb"}
+
+
+def _write(folder: Path, records: Iterator[tuple[bytes, bytes]], batch: int) -> int:
+    count = 0
+    size = 1 << 26
+    with lmdb.open(
+        str(folder), map_size=size, lock=False, sync=False, metasync=False, meminit=False
+    ) as environment:
+        while chunk := list(itertools.islice(records, batch)):
+            while True:
+                try:
+                    with environment.begin(write=True) as transaction:
+                        for key, value in chunk:
+                            if not transaction.put(key, value, append=True):
+                                raise ValueError(f"key {key!r} does not come after the last one")
+                    break
+                except lmdb.BadValsizeError:
+                    raise UserError(
+                        f'"{os.fsdecode(key)}" is no key of an LMDB, as these have 1 to '
+                        f"{environment.max_key_size()} bytes: give the files shorter names"
+                    ) from None
+                except lmdb.MapFullError:  # the transaction is undone: enlarge the map, try again
+                    size *= 2
+                    environment.set_mapsize(size)
+            count += len(chunk)
+        environment.sync(True)
+    return count
+
+
+def _replace(temporary: Path, target: Path) -> None:
+    """Move the finished folder to its name (a folder that is not empty cannot be renamed over)."""
+    if target.exists():
+        old = temporary.with_name(f".{target.name}.{uuid.uuid4().hex[:8]}.old")
+        target.rename(old)
+        temporary.rename(target)
+        shutil.rmtree(old)
+    else:
+        temporary.rename(target)

@@ -1,0 +1,208 @@
+"""Owns raw records that differ in their pixels and labels only: they are read many at a time.
+
+Such records begin alike, their pixels lie at one place, and behind these come the label and bytes
+that are alike again. What looks otherwise is left to `parse_datum`.
+"""
+
+from __future__ import annotations
+
+import os
+from itertools import chain
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from ...backends.records import RecordCopier
+from ...backends.tensor import Shape
+from ...errors import UserError
+from .datum import LABEL_TAG, Datum
+from .lmdb_file import Places
+from .lmdb_tree import COPY_AGAIN
+from .record_database import Database
+
+SMALL = 16384
+"""Bytes of a record from which on it is worth a place of its own in the list of a bulk read."""
+
+_TAIL = 16
+_GAP = 1 << 16
+_AT_ONCE = 256  # four places each: as many as the system takes in one call
+
+
+class PlainForm:
+    """What records like a first one have in common.
+
+    shape: (channels, height, width). head: what comes before the pixels; rest: what comes behind
+    the label.
+    """
+
+    def __init__(self, first: bytes, datum: Datum) -> None:
+        self.shape: Shape = datum.shape
+        self.size = len(datum.data)
+        self.head = first[: datum.offset]
+        tail = first[datum.offset + self.size :]
+        self.labelled = tail[:1] == bytes([LABEL_TAG])
+        self.rest = tail[_label_end(tail) :] if self.labelled else tail
+
+    @classmethod
+    def of(cls, value: memoryview, datum: Datum) -> PlainForm | None:
+        """The form of a raw record; None of an encoded one, of floats, or with fields behind."""
+        if datum.encoded or datum.values is not None or not datum.offset:
+            return None
+        form = cls(bytes(value), datum)
+        return form if len(form.rest) <= 2 else None  # at most the field `encoded`
+
+    def small(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
+        """The pixels (N, channels, height, width) and labels of records, as bytes (N, length).
+
+        None if one has another form.
+        """
+        nbytes = rows.shape[1]
+        start, stop = len(self.head), len(self.head) + self.size
+        tails = rows[:, stop : stop + _TAIL]
+        labels = self.labels(rows[:, :start], tails, np.full(len(rows), nbytes - stop))
+        if labels is None:
+            return None
+        return rows[:, start:stop].reshape(-1, *self.shape), labels
+
+    def labels(
+        self, heads: np.ndarray, tails: np.ndarray, lengths: np.ndarray
+    ) -> np.ndarray | None:
+        """The labels of records with these heads, and tails of these lengths.
+
+        None if one has another form, or a label of more than 21 bits.
+        """
+        if heads.shape[1] != len(self.head) or (heads != np.frombuffer(self.head, np.uint8)).any():
+            return None
+        padded = np.zeros((len(tails), _TAIL), np.int64)
+        padded[:, : tails.shape[1]] = tails
+        label, end = np.zeros(len(tails), np.int64), np.zeros(len(tails), np.int64)
+        if self.labelled:
+            first, second, third = (padded[:, at] for at in (1, 2, 3))
+            one, two = first < 0x80, second < 0x80
+            label = first & 0x7F
+            label += np.where(one, 0, (second & 0x7F) << 7)
+            label += np.where(one | two, 0, third << 14)
+            end = np.where(one, 2, np.where(two, 3, 4))
+            if (padded[:, 0] != LABEL_TAG).any() or (third[~(one | two)] >= 0x80).any():
+                return None
+        if (lengths != end + len(self.rest)).any():
+            return None
+        rows = np.arange(len(tails))
+        if any((padded[rows, end + at] != byte).any() for at, byte in enumerate(self.rest)):
+            return None
+        return label
+
+
+def _label_end(tail: bytes) -> int:
+    """Where the number behind the label's tag ends."""
+    return next((at + 1 for at in range(1, len(tail)) if tail[at] < 0x80), len(tail))
+
+
+def _shorter(file: BinaryIO) -> UserError:
+    return UserError(f"{file.name} has become shorter while it was read: {COPY_AGAIN}")
+
+
+class BulkReader:
+    """Copies the pixels of large plain records from a file straight into a batch.
+
+    Hundreds of records are one call of the system, without Python's lock: so a few threads reach
+    the memory's speed. And a file that is cut short meanwhile is an error, no crash.
+    """
+
+    def __init__(self, database: Database, form: PlainForm) -> None:
+        self._database, self._form = database, form
+        self._gap = np.empty(_GAP, np.uint8)
+        self._labels: np.ndarray | None = None
+
+    def read(
+        self, start: int, stop: int, images: Any, copier: RecordCopier | None = None
+    ) -> np.ndarray | None:
+        """Write the pixels of the records start .. stop - 1 into images (uint8, row-major): of the
+        host, or where the copier's batches lie.
+
+        Returns their labels; or None if one is not plain, and what images holds is of no use.
+        """
+        if copier is None:
+            return self._read(start, stop, images)
+        labels = self._known_labels(start, stop)
+        if labels is None:
+            return None
+        pixels = self._places(start, stop).begins + len(self._form.head)
+        if copier.copy(pixels, images):
+            self._places(start, stop)  # else the end of what was copied may be anything
+            return labels
+        memory = np.empty(images.shape, np.uint8)
+        labels = self._read(start, stop, memory)
+        copier.put(memory, 0, images)
+        return labels
+
+    def _places(self, start: int, stop: int) -> Places:
+        """Where records lie, which the file still has."""
+        places = self._database.places(start, stop)
+        assert places is not None, "who makes this has asked"
+        if os.fstat(places.file.fileno()).st_size < (places.begins + places.sizes).max():
+            raise _shorter(places.file)
+        return places
+
+    def _known_labels(self, start: int, stop: int) -> np.ndarray | None:
+        """The labels of records, which are read once; None if a record is not plain."""
+        if self._labels is None:
+            self._labels = np.full(len(self._database), -1, np.int32)
+        known = self._labels[start:stop]
+        if (known >= 0).all():
+            return known
+        file, begins, sizes = self._places(start, stop)
+        before = len(self._form.head) + self._form.size
+        lengths = sizes - before
+        if (lengths < 0).any() or (lengths > _TAIL).any():
+            return None
+        heads = np.empty((stop - start, len(self._form.head)), np.uint8)
+        tails = np.zeros((stop - start, _TAIL), np.uint8)
+        for head, tail, begin, length in zip(
+            heads, tails, begins.tolist(), lengths.tolist(), strict=True
+        ):
+            taken = os.preadv(file.fileno(), [head.data], begin)
+            taken += os.preadv(file.fileno(), [tail[:length].data], begin + before)
+            if taken < len(head) + length:
+                raise _shorter(file)
+        labels = self._form.labels(heads, tails, lengths)
+        if labels is not None:
+            known[:] = labels
+        return labels
+
+    def _read(self, start: int, stop: int, images: np.ndarray) -> np.ndarray | None:
+        form, count = self._form, stop - start
+        places = self._database.places(start, stop)
+        assert places is not None, "who makes this has asked"
+        file, begins, sizes = places
+        lengths = sizes - (len(form.head) + form.size)
+        if (lengths < 0).any() or (lengths > _TAIL).any():
+            return None
+        heads = np.empty((count, len(form.head)), np.uint8)
+        tails = np.zeros((count, _TAIL), np.uint8)
+        pixels = images.reshape(count, form.size)
+        gaps = np.append(begins[1:] - (begins + sizes)[:-1], -1)
+        at = 0
+        # Records lie one behind the other, with a page of keys between them here and there.
+        ends = np.flatnonzero((gaps < 0) | (gaps > _GAP)) + 1
+        for end in ends.tolist():
+            while at < end:
+                last = min(end, at + _AT_ONCE)
+                skipped = gaps[at:last].tolist()
+                skipped[-1] = 0
+                parts = chain.from_iterable(
+                    zip(
+                        heads[at:last],
+                        pixels[at:last],
+                        [tail[:n] for tail, n in zip(tails[at:], lengths[at:last], strict=False)],
+                        [self._gap[:n] for n in skipped],
+                        strict=True,
+                    )
+                )
+                taken = os.preadv(file.fileno(), list(parts), int(begins[at]))
+                # A signal may cut a call short: the next one goes on behind the last whole record.
+                whole = int(np.searchsorted((begins + sizes)[at:last], begins[at] + taken, "right"))
+                if not whole:
+                    raise _shorter(file)
+                at += whole
+        return form.labels(heads, tails, lengths)

@@ -1,0 +1,1 @@
+"""Owns what happens to an image between its file and a batch: decoding, resizing, augmentation."""

@@ -1,0 +1,61 @@
+"""Owns what becomes of annotated boxes when their image is cut, resized or mirrored.
+
+Boxes are rows (xmin, ymin, xmax, ymax) in shares of the image that they lie in.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ...backends.boxes import areas
+
+
+class Annotations(NamedTuple):
+    """The objects of an image: labels (B, 2: label and instance), boxes (B, 4), difficult (B)."""
+
+    labels: np.ndarray
+    boxes: np.ndarray
+    difficult: np.ndarray
+
+    def pick(self, which: np.ndarray) -> Annotations:
+        """Some of them."""
+        return Annotations(self.labels[which], self.boxes[which], self.difficult[which])
+
+
+def shared(boxes: np.ndarray, part: np.ndarray) -> np.ndarray:
+    """The areas that boxes share with a part of the image."""
+    low, high = np.maximum(boxes[..., :2], part[:2]), np.minimum(boxes[..., 2:], part[2:])
+    area: np.ndarray = (high - low).clip(0).prod(axis=-1)
+    return area
+
+
+def coverage(boxes: np.ndarray, part: np.ndarray) -> np.ndarray:
+    """What share of each box lies in a part of the image."""
+    own = areas(boxes)
+    return np.divide(shared(boxes, part), own, out=np.zeros_like(own), where=own > 0)
+
+
+def cut(annotations: Annotations, part: np.ndarray, constraint: Any = None) -> Annotations:
+    """The objects that lie in a part of the image, in shares of it, without what reaches beyond.
+
+    part: may reach beyond the image, too. constraint: an EmitConstraint that they must meet.
+    """
+    boxes = annotations.boxes
+    kept = ((boxes[:, :2] < part[2:]) & (boxes[:, 2:] > part[:2])).all(axis=1)
+    if constraint is not None and constraint.emit_type == constraint.CENTER:
+        centres = (boxes[:, :2] + boxes[:, 2:]) / 2
+        kept &= ((centres >= part[:2]) & (centres <= part[2:])).all(axis=1)
+    elif constraint is not None:
+        kept &= coverage(boxes, part) > constraint.emit_overlap
+    sides = part[2:] - part[:2]
+    moved = ((boxes - np.tile(part[:2], 2)) / np.tile(sides, 2)).clip(0, 1)
+    kept &= areas(moved) > 0
+    return annotations._replace(boxes=moved).pick(kept)
+
+
+def mirror(annotations: Annotations) -> Annotations:
+    """Those of the image's mirror image."""
+    xmin, ymin, xmax, ymax = annotations.boxes.T
+    return annotations._replace(boxes=np.stack([1 - xmax, ymin, 1 - xmin, ymax], axis=1))

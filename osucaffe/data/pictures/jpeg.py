@@ -1,0 +1,60 @@
+"""Owns the heads of JPEGs: which of them all decoders read alike, those of GPUs too."""
+
+from __future__ import annotations
+
+from ...backends.tensor import Shape
+
+_BEGIN, _END = b"\xff\xd8", b"\xff\xd9"
+_BASELINE, _SCAN, _JFIF, _ADOBE = 0xC0, 0xDA, 0xE0, 0xEE
+_PASSED = {0xC4, 0xDB, 0xDD, 0xFE, *range(0xE0, 0xF0)}
+"""Segments before the pixels that say nothing of their shape: tables, comments, applications'."""
+_SAMPLINGS = {(0x11, 0x11, 0x11), (0x21, 0x11, 0x11), (0x22, 0x11, 0x11), (0x12, 0x11, 0x11)}
+"""Of the three components."""
+_MOST_PIXELS = 1 << 24
+"""So that a batch of such images fits on a GPU."""
+
+
+def plain_shape(data: memoryview, colour: bool | None) -> Shape | None:
+    """The (channels, height, width) that decode_image gives a plain JPEG; None for any other.
+
+    Plain ones are baseline, gray or YCbCr, in one scan, from the first to the last byte, and say
+    what they are once. So decoders agree on their extents, whatever is damaged behind the head.
+    colour: as for decode_image.
+    """
+    if bytes(data[:2]) != _BEGIN or bytes(data[-2:]) != _END:
+        return None
+    frame, adobe, jfif, at = memoryview(b""), -1, False, 2
+    try:
+        while True:
+            if data[at] != 0xFF:
+                return None
+            marker, size = data[at + 1], data[at + 2] << 8 | data[at + 3]
+            segment = data[at + 4 : at + 2 + size]
+            if marker == _SCAN:
+                break
+            if marker == _BASELINE:
+                if frame:
+                    return None
+                frame = segment
+            elif marker not in _PASSED:
+                return None
+            elif marker == _JFIF:
+                jfif = jfif or bytes(segment[:5]) == b"JFIF\0"
+            elif marker == _ADOBE and bytes(segment[:5]) == b"Adobe":
+                adobe = segment[11]
+            at += 2 + size
+        count = frame[5]
+        height, width = frame[1] << 8 | frame[2], frame[3] << 8 | frame[4]
+        names, samplings = tuple(frame[6::3]), tuple(frame[7::3])
+    except IndexError:
+        return None
+    if frame[0] != 8 or not 0 < height * width <= _MOST_PIXELS or len(frame) != 6 + 3 * count:
+        return None
+    if len(segment) != 4 + 2 * count or segment[0] != count:
+        return None
+    if count == 1:
+        return (3 if colour else 1, height, width) if samplings == (0x11,) else None
+    is_ycc = adobe == 1 or (adobe < 0 and (jfif or names == (1, 2, 3)))
+    if not is_ycc or samplings not in _SAMPLINGS:
+        return None
+    return 1 if colour is False else 3, height, width

@@ -1,0 +1,244 @@
+"""Owns batches of records that stay in the backend's memory: there a step of the net makes them, of
+records whose numbers it is told for many batches ahead.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import numpy as np
+
+from ...backends.backend import Backend
+from ...backends.rows_ahead import RowsAhead
+from ...backends.tensor import Tensor
+from ..ahead.pipeline import Buffer, Fill, Pipeline
+from .sharded import Neighbours, SpreadPlaces
+from .slots import Form, Places
+
+_log = logging.getLogger("osucaffe")
+
+_AHEAD = 256
+_RECORDS_AHEAD = 1 << 14
+"""How many batches, and of how many records, the device is told ahead at most."""
+_PIECE = 4 << 20
+_RECORDS_OF_A_PIECE = 1 << 12
+"""Bytes and records that are read at once, if that is more than a batch."""
+_PATIENCE = 8
+"""How often that is read of which nothing lacked, before only what lacks is: to read elsewhere than
+behind the last batch costs those that were made ahead."""
+
+
+class Cacheable(Protocol):
+    """What gives records, and tells in which order they come: see DatumSource."""
+
+    def __len__(self) -> int: ...
+    def rows(self, positions: np.ndarray) -> np.ndarray: ...
+    def fill(self, position: int, arrays: Sequence[np.ndarray]) -> None: ...
+    def fill_whole(self, position: int, arrays: Sequence[np.ndarray]) -> None: ...
+
+
+class CachedBatches:
+    """The batches of a stream, as Pipeline gives them, but made by the device.
+
+    While records lack, a Pipeline reads those that are needed next: for one process some batches at
+    once, for one of several its own. Once all are there, nothing is read any more.
+
+    forms: the shape and type of each part of a record that stays on the device: what `fill_whole`
+    of the source writes. width: of what `rows` tells of each record: 1, or 5 as for the primitive
+    `cached_batch`; then `fill_whole` writes labels, too, and which records it could not write.
+    fed: the same of a batch as `fill` writes it, for records that cannot stay: the parts, and with
+    a width of 5 the table of `transform`, and the labels if they are wanted. pipeline: makes a
+    Pipeline of a function, and shapes and dtypes of what it writes. title: what the log calls the
+    layer.
+
+    neighbours: among whose devices the records are to be divided, if they are.
+
+    `parts`, `places.table` and `ahead` are for the net's calls, which find their memory when
+    `prepare` has been called. A row of `ahead` tells of a batch what `rows` does of its records.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        source: Cacheable,
+        forms: Sequence[Form],
+        *,
+        batch: int,
+        width: int,
+        fed: Sequence[Form],
+        pipeline: Callable[..., Pipeline],
+        title: str,
+        neighbours: Neighbours | None = None,
+    ) -> None:
+        self._backend, self._source, self._batch = backend, source, batch
+        kind = functools.partial(SpreadPlaces, neighbours) if neighbours else Places
+        self.places: Places = kind(
+            backend, forms, len(source), batch, labelled=width > 1, title=title
+        )
+        self._uploads = self.places.uploads
+        self._forms, self._fed = list(forms), list(fed)
+        self._make_pipeline, self._title = pipeline, title
+        self._in_vain = 0
+        ahead = max(1, min(_AHEAD, _RECORDS_AHEAD // batch))
+        self.ahead = RowsAhead(self._uploads, (batch, width), "int32", ahead, "batches")
+        self._stays = True
+        self._pipeline: Pipeline | None = None
+        self._turn, self._behind = 0, None
+        self._offset, self._stride, self._position = 0, batch, 0
+
+    @property
+    def parts(self) -> list[Tensor]:
+        """Where the records lie."""
+        return self.places.parts
+
+    @property
+    def written(self) -> list[Tensor]:
+        """All that `prepare` writes."""
+        return [*self.places.tensors, self.ahead.table, self.ahead.cursor]
+
+    # -- as Pipeline ------------------------------------------------------------------------------
+
+    def split(self, rank: int, ranks: int) -> None:
+        """Bring only every `ranks`-th batch, from batch `rank` on."""
+        self._offset, self._stride = rank * self._batch, ranks * self._batch
+        self.ahead.wait()
+        self.close()
+        self._pipeline, self.ahead.left = None, 0
+        self.places.split(ranks)
+
+    @property
+    def position(self) -> int:
+        """How many records were given out. Set it, and those from there on come next."""
+        return self._position
+
+    @position.setter
+    def position(self, position: int) -> None:
+        self._position, self.ahead.left = position, 0
+
+    def next(self) -> list[Buffer]:
+        """Prepare the next batch: there is nothing to give out."""
+        self.prepare()
+        return []
+
+    def prepare(self) -> None:
+        """See to it that the next row of `ahead` makes the next batch."""
+        if not self.ahead.left:
+            self._tell()
+        self.ahead.left -= 1
+        self._position += self._stride
+
+    def close(self) -> None:
+        """Stop those who read. The next batch starts them again, if it needs them."""
+        if self._pipeline:
+            self._pipeline.close()
+
+    # -- batches of records that stay --------------------------------------------------------------
+
+    def _tell(self) -> None:
+        """Write rows ahead: of those next batches whose records are there, one at least."""
+        if self.ahead.cursor.array is None:
+            self._begin()
+        if self._stays:
+            at_once, lacking = self._at_once, self.places.lacking()
+            if not lacking and self._pipeline:
+                self._stop_reading()
+            reads = lacking > 0 and self._in_vain < _PATIENCE
+            rows = self._rows(at_once if reads else self.ahead.most)
+            there = self.places.has[rows[..., 0]].all(axis=1)
+            if (reads or not there[0]) and self._fetch(rows[:at_once, :, 0].ravel()):
+                there[:at_once] = True
+            count = len(there) if there.all() else int(np.argmin(there))
+            if count:
+                if self.places.labels is not None:
+                    rows[:count, :, -1] = self.places.labels[rows[:count, :, 0]]
+                self.ahead.write(rows[:count])
+                return
+        self._pass()
+
+    @property
+    def _at_once(self) -> int:
+        """How many batches are read at once."""
+        if self._stride > self._batch:
+            return 1
+        nbytes = sum(map(self._backend.nbytes, self.parts)) // self.parts[0].shape[0]
+        # Of a small set a part only: what is read ahead behind its end is of no use.
+        most = min(_RECORDS_OF_A_PIECE, _PIECE // nbytes, self.places.count // 8) // self._batch
+        return max(1, min(self.ahead.most, most))
+
+    def _rows(self, count: int) -> np.ndarray:
+        """What the source tells of the next so many batches."""
+        first = self._position + self._offset + self._stride * np.arange(count)
+        return self._source.rows(first[:, None] + np.arange(self._batch))
+
+    def _fetch(self, numbers: np.ndarray) -> bool:
+        """Read the next records, which have these numbers, and send those that lack. False if they
+        cannot stay."""
+        arrays = self._read(self._source.fill_whole, self._whole(len(numbers)), len(numbers))
+        parts, told = arrays[: len(self.parts)], arrays[len(self.parts) :]
+        if told and told[1].any():
+            self._stop_reading()
+            self._stays, self._behind = False, self._uploads.mark()
+            self.places.refuse()
+            _log.info(
+                "%s: its records are read anew in each epoch: the one with number %d has another "
+                "shape than the first (--cache)",
+                self._title,
+                numbers[np.argmax(told[1])],
+            )
+            return False
+        new, at = np.unique(np.where(self.places.has[numbers], -1, numbers), return_index=True)
+        new, at = new[new >= 0], at[new >= 0]
+        self.places.put(new, at, parts, told[0] if told else None)
+        self._in_vain = 0 if len(new) else self._in_vain + 1
+        return True
+
+    def _whole(self, count: int) -> list[Form]:
+        """What `fill_whole` writes of so many records."""
+        told = [] if self.places.labels is None else [((), "int32"), ((), "uint8")]
+        return [((count, *shape), dtype) for shape, dtype in (*self._forms, *told)]
+
+    def _read(self, fill: Fill, forms: Sequence[Form], records: int) -> list[np.ndarray]:
+        """The next records as a Pipeline gives them."""
+        if self._pipeline is None:
+            shapes, dtypes = zip(*forms, strict=True)
+            self._pipeline = self._make_pipeline(fill, shapes, dtypes=dtypes)
+            self._pipeline.split(self._offset // records, self._stride // self._batch)
+        if self._pipeline.position != self._position:
+            self._pipeline.position = self._position
+        self.ahead.wait()  # the last ones have left the memory that becomes the next ones'
+        buffers = self._pipeline.next()
+        for buffer in buffers:
+            self._uploads.pin(buffer.flat)
+        return [buffer.array for buffer in buffers]
+
+    def _stop_reading(self) -> None:
+        self.places.wait()
+        self.close()
+        self._pipeline = None
+
+    def _begin(self) -> None:
+        """Take the memory, now that the nets have theirs."""
+        self.ahead.place(self._backend)
+        self._stays = self.places.take()
+        self._backend.synchronize()  # the memory may have been that of steps that still run
+
+    # -- batches that come and go ------------------------------------------------------------------
+
+    def _pass(self) -> None:
+        """Send the next batch itself, to where none is that is still used."""
+        arrays = self._read(self._source.fill, self._fed, self._batch)
+        self._turn = 1 - self._turn
+        first, behind, self._behind = self._turn * self._batch, self._behind, self._uploads.mark()
+        for array, part in zip(arrays, self.places.batches, strict=False):
+            self._uploads.send(array, part, first, behind=behind)
+        rows = np.zeros((1, *self.ahead.table.shape[1:]), np.int32)
+        rows[0, :, 0] = self.places.rows_of(first + np.arange(self._batch))
+        told = arrays[len(self.parts) :]
+        if told:
+            rows[0, :, 1:4] = told[0]
+        if len(told) > 1:
+            rows[0, :, 4] = told[1]
+        self.ahead.write(rows)

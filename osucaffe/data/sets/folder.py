@@ -1,0 +1,132 @@
+"""Owns photographs in class folders: finding, splitting and reading them."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+from collections.abc import Collection
+from pathlib import Path
+
+import numpy as np
+
+from ...errors import UserError
+from ...files import read_bytes
+from ..databases.datum import decode_image
+from ..pictures.image import resize
+from ..streams.image_list import Entry
+
+FITS = ("crop", "squash")
+_ORIENTATION = 0x0112  # the tag of EXIF
+_UPRIGHT = {
+    2: lambda image: image[:, ::-1],
+    3: lambda image: image[::-1, ::-1],
+    4: lambda image: image[::-1],
+    5: lambda image: image.swapaxes(0, 1),
+    6: lambda image: image.swapaxes(0, 1)[:, ::-1],
+    7: lambda image: image.swapaxes(0, 1)[::-1, ::-1],
+    8: lambda image: image.swapaxes(0, 1)[::-1],
+}
+"""How an image of each orientation but 1, which is upright, becomes so (EXIF 2.3, 4.6.4)."""
+
+
+def find_photos(folder: str, suffixes: Collection[str]) -> tuple[list[Entry], list[str]]:
+    """The photographs below the class folders of a folder, and the classes' names, by label.
+
+    Names are relative to the folder. Labels count the class folders in the order of their names.
+    Hidden files and those with other suffixes do not count. UserError without two classes, and for
+    a class without photographs, and for names that no list can hold.
+    """
+    root = Path(folder)
+    try:
+        found = [each for each in root.iterdir() if each.is_dir() and each.name[0] != "."]
+    except OSError as error:
+        raise UserError(f"{folder}: cannot read this folder: {error.strerror}") from None
+    classes = sorted(each.name for each in found)
+    if len(classes) < 2:
+        raise UserError(
+            f"{folder}: has {len(classes)} folders, but needs one for each class, with its "
+            f"photographs: {folder}/cat, {folder}/dog ..."
+        )
+    entries: list[Entry] = []
+    for label, name in enumerate(classes):
+        paths = [each for each in (root / name).rglob("*") if each.suffix.lower() in suffixes]
+        if not (paths := [each for each in paths if each.name[0] != "."]):
+            raise UserError(
+                f"{root / name}: there is no image in this folder ({', '.join(suffixes)}): add "
+                "some, or remove it"
+            )
+        entries += [Entry(each.relative_to(root).as_posix(), label) for each in paths]
+    for name in (*classes, *(each.name for each in entries)):
+        if name.lstrip() != name or len(name.splitlines()) > 1:
+            raise UserError(f"{folder}: rename {name!r}: lists, a name a line, cannot hold it")
+    return entries, classes
+
+
+def split(entries: list[Entry], share: float) -> tuple[list[Entry], list[Entry]]:
+    """The photographs for training and, about this share of them, for validation.
+
+    A hash of each name decides, and orders them, so that classes mix: the same on every machine,
+    and whatever photographs come or go, the others stay where they are.
+    """
+    ordered = sorted((_hash(each.name), each) for each in entries)
+    bound = int(share * (1 << 64))
+    parts = (
+        [each for at, each in ordered if at >= bound],
+        [each for at, each in ordered if at < bound],
+    )
+    for part, what in zip(parts, ("training", "validation"), strict=True):
+        if not part:
+            raise UserError(
+                f"no photograph of {len(entries)} is for {what}: take more, or another --val_share"
+            )
+    return parts
+
+
+def _hash(name: str) -> int:
+    return int.from_bytes(hashlib.sha256(name.encode(errors="surrogateescape")).digest()[:8])
+
+
+def read_photo(path: str, size: int, fit: str = "crop") -> np.ndarray:
+    """A photograph as uint8 (size, size, 3), blue first, upright as EXIF says.
+
+    Grey ones get three equal channels, and what is transparent becomes white. fit: one of FITS,
+    the middle square or all of it. UserError for a file that cannot be read.
+    """
+    content = read_bytes(path)
+    try:
+        image = turned(_in_colour(decode_image(memoryview(content), None)), orientation(content))
+    except (ValueError, UserError) as error:
+        raise UserError(f"cannot read image {path}: {error}") from error
+    if fit == "squash":
+        return resize(image, size, size)
+    scale = size / min(image.shape[:2])
+    height, width = (max(size, round(extent * scale)) for extent in image.shape[:2])
+    top, left = (height - size) // 2, (width - size) // 2
+    return resize(image, height, width)[top : top + size, left : left + size]
+
+
+def _in_colour(image: np.ndarray) -> np.ndarray:
+    if image.shape[2] == 1:
+        return image.repeat(3, axis=2)
+    if image.shape[2] == 3:
+        return image
+    colours, cover = image[:, :, :3].astype(np.uint32), image[:, :, 3:].astype(np.uint32)
+    mixed: np.ndarray = (colours * cover + 255 * (255 - cover) + 127) // 255
+    return mixed.astype(np.uint8)
+
+
+def turned(image: np.ndarray, orientation: int) -> np.ndarray:
+    """An image (height, width, channels) of this EXIF orientation as it is to be seen."""
+    return _UPRIGHT.get(orientation, lambda image: image)(image)
+
+
+def orientation(content: bytes) -> int:
+    """What EXIF says of how an image lies; 1, upright, if it says nothing that can be read."""
+    try:
+        from PIL import Image
+    except ImportError as error:
+        raise UserError("photographs need Pillow: pip install pillow") from error
+    try:
+        return int(Image.open(io.BytesIO(content)).getexif().get(_ORIENTATION, 1))
+    except Exception:  # whatever damaged EXIF makes of Pillow: the pixels are good
+        return 1

@@ -1,0 +1,194 @@
+"""Owns making databases of annotated images from the files of PASCAL VOC and of COCO."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+from xml.etree import ElementTree
+
+import numpy as np
+
+from ...errors import UserError, listed, reason
+from ...files import read_file
+from ...proto import caffe_pb2, read_text, write_text
+from ..ahead.parallel_map import map_ahead
+from ..databases.database import record_key, write_database
+from ..pictures.image import decode_content, read_content
+
+VOC_CLASSES = (
+    "aeroplane", "bicycle", "bird", "boat", "bottle", "bus", "car", "cat", "chair", "cow",
+    "diningtable", "dog", "horse", "motorbike", "person", "pottedplant", "sheep", "sofa", "train",
+    "tvmonitor",
+)  # fmt: skip
+
+
+class Entry(NamedTuple):
+    """An image file, and its objects: labels, boxes in shares of the image, and difficult."""
+
+    image: Path
+    labels: np.ndarray
+    boxes: np.ndarray
+    difficult: np.ndarray
+
+
+def annotated_record(
+    image: np.ndarray | bytes,
+    labels: np.ndarray,
+    boxes: np.ndarray,
+    difficult: np.ndarray | None = None,
+    shape: tuple[int, int, int] | None = None,
+) -> bytes:
+    """A serialized AnnotatedDatum of an image, uint8 (channels, height, width), or a file's bytes.
+
+    labels: (B) whole numbers from 1; boxes: (B, 4) in shares of the image. shape: of an image that
+    is encoded.
+    """
+    datum = caffe_pb2.AnnotatedDatum(type=caffe_pb2.AnnotatedDatum.BBOX)
+    encoded = isinstance(image, bytes)
+    extents = shape if isinstance(image, bytes) else image.shape
+    assert extents is not None
+    datum.datum.channels, datum.datum.height, datum.datum.width = extents
+    datum.datum.encoded = encoded
+    datum.datum.data = image if isinstance(image, bytes) else image.tobytes()
+    datum.datum.label = -1
+    flags = np.zeros(len(labels), bool) if difficult is None else difficult
+    groups: dict[int, Any] = {}
+    for label, (xmin, ymin, xmax, ymax), flag in zip(labels, boxes, flags, strict=True):
+        group = groups.get(int(label))
+        if group is None:
+            group = groups[int(label)] = datum.annotation_group.add(group_label=int(label))
+        box = caffe_pb2.NormalizedBBox(
+            xmin=xmin, ymin=ymin, xmax=xmax, ymax=ymax, difficult=bool(flag)
+        )
+        group.annotation.add(instance_id=len(group.annotation), bbox=box)
+    return datum.SerializeToString()
+
+
+def make_database(
+    entries: Sequence[Entry],
+    output: str | os.PathLike[str],
+    *,
+    threads: int = 1,
+    advance: Callable[[], object] = lambda: None,
+) -> int:
+    """Write an LMDB of AnnotatedDatum, with the images as they are in their files; return how many.
+
+    advance is called after each. Raises UserError where one cannot be read, or there is none.
+    """
+    if not entries:
+        raise UserError(f"{output}: there is no image for it")
+
+    def load(entry: Entry) -> bytes | UserError:
+        try:
+            content = read_content(entry.image)
+            height, width, channels = decode_content(entry.image, content).shape
+        except UserError as error:
+            return error
+        return annotated_record(content, *entry[1:], shape=(channels, height, width))
+
+    def records() -> Iterator[tuple[bytes, bytes]]:
+        results = map_ahead(load, entries, threads)
+        for index, (entry, result) in enumerate(zip(entries, results, strict=True)):
+            advance()
+            if isinstance(result, UserError):
+                raise result
+            yield record_key(index, entry.image.name), result
+
+    return write_database(output, records())
+
+
+def read_voc(folder: Path, split: str, labels: dict[str, int]) -> list[Entry]:
+    """The images of a split ("trainval") of a folder of PASCAL VOC (VOCdevkit/VOC2007, say).
+
+    labels: the numbers of the names. Raises UserError that names a file that is missing or damaged.
+    """
+    names = folder / "ImageSets" / "Main" / f"{split}.txt"
+    try:
+        lines = read_file(names).decode().splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"cannot read {names}: {reason(error)}; is {folder} of VOC?") from error
+    entries = []
+    for name in (line.split()[0] for line in lines if line.strip()):
+        file = folder / "Annotations" / f"{name}.xml"
+        try:
+            tree = ElementTree.fromstring(read_file(file))
+            entries.append(_voc_entry(tree, folder / "JPEGImages" / f"{name}.jpg", labels))
+        except (OSError, ElementTree.ParseError, ValueError) as error:
+            raise UserError(f"cannot read {file}: {error}") from error
+        except KeyError as error:
+            raise UserError(
+                f"{file}: {error.args[0]} is no name of the label map: give another with --labels"
+            ) from error
+    return entries
+
+
+def _voc_entry(tree: ElementTree.Element, image: Path, labels: dict[str, int]) -> Entry:
+    width, height = (float(_text(tree, f"size/{side}")) for side in ("width", "height"))
+    found = []
+    for each in tree.iter("object"):
+        box = [float(_text(each, f"bndbox/{side}")) for side in ("xmin", "ymin", "xmax", "ymax")]
+        difficult = int(each.findtext("difficult") or 0)
+        found.append((labels[_text(each, "name")], box, difficult))
+    return _entry(image, found, width, height)
+
+
+def _text(element: ElementTree.Element, path: str) -> str:
+    text = element.findtext(path)
+    if not text:
+        raise ValueError(f"it has no {path}")
+    return text.strip()
+
+
+def _entry(
+    image: Path, found: Iterable[tuple[int, list[float], int]], width: float, height: float
+) -> Entry:
+    labels, boxes, difficult = zip(*found, strict=True) if found else ((), (), ())
+    if not (width > 0 and height > 0 and np.isfinite(boxes).all()):
+        raise ValueError(f"{image.name} is {width:g}x{height:g}, with boxes {listed(boxes)}")
+    shares = np.array(boxes, np.float64).reshape(-1, 4) / [width, height, width, height]
+    return Entry(image, np.array(labels, int), shares.clip(0, 1), np.array(difficult, bool))
+
+
+def read_coco(images: Path, annotations: Path) -> tuple[list[Entry], list[tuple[str, int]]]:
+    """The images of a file of COCO (instances_val2017.json); and the names and numbers of labels.
+
+    Categories are numbered from 1 in the order of their ids; a crowd is difficult.
+    """
+    try:
+        content = json.loads(read_file(annotations))
+        names = sorted((each["id"], str(each["name"])) for each in content["categories"])
+        numbers = {key: number for number, (key, _) in enumerate(names, 1)}
+        objects = defaultdict(list)
+        for each in content["annotations"]:
+            x, y, width, height = each["bbox"]
+            found = (numbers[each["category_id"]], [x, y, x + width, y + height],
+                     each.get("iscrowd", 0))  # fmt: skip
+            objects[each["image_id"]].append(found)
+        entries = [
+            _entry(images / each["file_name"], objects[each["id"]], each["width"], each["height"])
+            for each in content["images"]
+        ]
+    except OSError as error:
+        raise UserError(f"cannot read {annotations}: {error.strerror}") from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise UserError(f"{annotations} is no file of COCO's objects: {error}") from error
+    return entries, [(name, number) for number, (_, name) in enumerate(names, 1)]
+
+
+def read_label_map(file: str | os.PathLike[str]) -> list[tuple[str, int]]:
+    """Names and numbers of a label map (labelmap_voc.prototxt), without the background, 0."""
+    label_map = read_text(Path(file), caffe_pb2.LabelMap)
+    return [(item.name, item.label) for item in label_map.item if item.label]
+
+
+def write_label_map(file: str | os.PathLike[str], labels: Iterable[tuple[str, int]]) -> None:
+    """Write a label map as SSD has it, with the background first."""
+    label_map = caffe_pb2.LabelMap()
+    for name, number in [("none_of_the_above", 0), *labels]:
+        shown = "background" if number == 0 else name
+        label_map.item.add(name=name, label=number, display_name=shown)
+    write_text(Path(file), label_map)

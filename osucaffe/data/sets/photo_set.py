@@ -1,0 +1,98 @@
+"""Owns what tells, beside the databases of `data folder`, how photographs became records."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from ...errors import UserError, reason
+from ...files import read_bytes, write_bytes
+from ..databases.database import open_database
+from ..databases.datum import decode_image
+from .convert import ENCODINGS, encode_image
+from .folder import FITS, read_photo
+from .mean import first_shape
+
+SETTINGS = "photos.json"
+LABELS = "labels.txt"
+MEAN = "mean.binaryproto"
+
+
+@dataclass(frozen=True)
+class PhotoSettings:
+    """How a photograph becomes a record. size, fit: see `read_photo`. encoding: of the record, one
+    of ENCODINGS or ""."""
+
+    size: int
+    fit: str = "crop"
+    encoding: str = ""
+
+    def read(self, path: str) -> np.ndarray:
+        """The pixels of the record of a file, uint8 (size, size, 3), blue first."""
+        image = read_photo(path, self.size, self.fit)
+        if not self.encoding:
+            return image
+        return decode_image(memoryview(encode_image(image, self.encoding)), None)
+
+    def write(self, folder: Path) -> None:
+        """Write them to the file of a folder that `find_settings` reads."""
+        write_bytes(folder / SETTINGS, (json.dumps(asdict(self)) + "\n").encode())
+
+
+def find_settings(folder: Path) -> PhotoSettings | None:
+    """What a folder says of how photographs became records; None where it says nothing."""
+    path = folder / SETTINGS
+    if not path.is_file():
+        return None
+    try:
+        found = PhotoSettings(**json.loads(read_bytes(path)))
+        known = found.fit in FITS and found.encoding in ("", *ENCODINGS)
+        if not known or not isinstance(found.size, int) or found.size < 1:
+            raise ValueError("size, fit or encoding is none that there is")
+    except (ValueError, TypeError) as error:
+        raise UserError(
+            f"{path}: cannot read it ({reason(error)}): let osucaffe data folder write it anew"
+        ) from None
+    return found
+
+
+def read_labels(path: Path) -> list[str]:
+    """The names of classes in a file, one a line."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: cannot read the labels: {reason(error)}") from None
+    return [line for line in text.splitlines() if line.strip()]
+
+
+class PhotoSet(NamedTuple):
+    """A folder of databases. train, val: their records. size: height and width of these."""
+
+    folder: Path
+    classes: list[str]
+    train: int
+    val: int
+    size: int
+
+
+def open_photo_set(folder: str) -> PhotoSet:
+    """What `osucaffe data folder` has made there. UserError where something of it lacks."""
+    place = Path(folder)
+    try:
+        train, val = (open_database(place / f"{part}_lmdb") for part in ("train", "val"))
+        classes = read_labels(place / LABELS)
+    except UserError as error:
+        raise UserError(
+            f"{error}; --data takes what `osucaffe data folder PHOTOS --out {folder}` makes"
+        ) from None
+    channels, height, width = first_shape(train)
+    if channels != 3 or height != width:
+        raise UserError(
+            f"{place / 'train_lmdb'}: its records are {channels}x{height}x{width}, and are to be "
+            "square and of three channels, as osucaffe data folder makes them"
+        )
+    return PhotoSet(place, classes, len(train), len(val), height)

@@ -1,0 +1,126 @@
+"""Owns looking through a whole database: what it holds, and which records are bad."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+import simplejpeg
+
+from ...backends.tensor import Shape
+from ..ahead.parallel_map import map_ahead
+from ..databases.datum import Datum, parse_datum, pixels
+from ..databases.record_database import Database
+from ..streams.annotated import is_annotated, parse_annotated
+
+_BLOCK = 64
+
+
+@dataclass
+class Survey:
+    """What the records of a database are. `bad` names records with what is wrong with them."""
+
+    records: int = 0
+    nbytes: int = 0
+    shapes: Counter[Shape] = field(default_factory=Counter)
+    forms: Counter[str] = field(default_factory=Counter)
+    labels: Counter[int] = field(default_factory=Counter)
+    bad: list[tuple[str, str]] = field(default_factory=list)
+
+    def add(self, other: Survey) -> None:
+        """Add what another survey found."""
+        self.records += other.records
+        self.nbytes += other.nbytes
+        self.shapes += other.shapes
+        self.forms += other.forms
+        self.labels += other.labels
+        self.bad += other.bad
+
+
+def survey(
+    database: Database,
+    *,
+    decode: bool = False,
+    classes: int | None = None,
+    threads: int = 1,
+    advance: Callable[[int], object] = lambda count: None,
+) -> Survey:
+    """Look through all records, in key order.
+
+    decode: decode every image, to be sure that it is whole; else headers tell. classes: labels
+    are to be 0 to classes - 1. advance(n) is called when n more records are done.
+    """
+    result = Survey()
+    starts = range(0, len(database), _BLOCK)
+    for part in map_ahead(lambda at: _look(database, at, decode, classes), starts, threads):
+        result.add(part)
+        advance(part.records)
+    return result
+
+
+def _look(database: Database, start: int, decode: bool, classes: int | None) -> Survey:
+    found = Survey()
+    records = database.read(start, min(start + _BLOCK, len(database)))
+    for key, value in records:
+        found.records += 1
+        found.nbytes += len(value)
+        try:
+            datum, labels = _parse(value)
+            shape = pixels(datum).shape if decode else _shape(datum)
+            for label in labels:
+                if classes is not None and not 0 <= label < classes:
+                    raise ValueError(f"label {label} is not in 0..{classes - 1}")
+        except ValueError as error:
+            found.bad.append((bytes(key).decode(errors="replace"), str(error)))
+            continue
+        found.shapes[shape] += 1
+        found.forms[_form(datum) + " with boxes" * is_annotated(value)] += 1
+        found.labels.update(labels)
+    return found
+
+
+def _parse(value: memoryview) -> tuple[Datum, list[int]]:
+    """A record's image and its label, or the labels of its objects."""
+    if not is_annotated(value):
+        datum = parse_datum(value)
+        return datum, [datum.label]
+    datum, annotations = parse_annotated(value)
+    return datum, annotations.labels[:, 0].astype(int).tolist()
+
+
+def _form(datum: Datum) -> str:
+    if not datum.encoded:
+        return "raw bytes" if datum.values is None else "raw floats"
+    start = bytes(datum.data[:8])
+    known = {b"\xff\xd8": "JPEG", b"\x89P": "PNG", b"BM": "BMP", b"GI": "GIF", b"RI": "WebP"}
+    return known.get(start[:2], "encoded")
+
+
+def _shape(datum: Datum) -> Shape:
+    """The (channels, height, width) of a record, without decoding a JPEG."""
+    if not datum.encoded or _form(datum) != "JPEG":
+        return pixels(datum).shape
+    height, width, space = simplejpeg.decode_jpeg_header(datum.data)[:3]
+    return 1 if space == "Gray" else 3, height, width
+
+
+def sample(database: Database, count: int) -> list[tuple[np.ndarray, int]]:
+    """The pixels and labels (the number of objects, where it is not 1) of `count` records, fewer if
+    there are no more or some are bad.
+
+    Drawn at random, the same ones each time: of classes that take turns in a database, evenly
+    spaced records might show only some.
+    """
+    found = []
+    chosen = random.Random(0).sample(range(len(database)), min(count, len(database)))
+    for number in sorted(chosen):
+        [(_, value)] = database.read(number, number + 1)
+        try:
+            datum, labels = _parse(value)
+            found.append((pixels(datum).copy(), labels[0] if len(labels) == 1 else len(labels)))
+        except ValueError:
+            continue
+    return found

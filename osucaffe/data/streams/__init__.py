@@ -1,0 +1,1 @@
+"""Owns streams: which record comes when, and how it becomes part of a batch."""

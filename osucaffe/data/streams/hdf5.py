@@ -1,0 +1,142 @@
+"""Owns the stream of rows of HDF5 files that a list names."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+
+import numpy as np
+
+from ...backends.tensor import Shape
+from ...errors import UserError, listed
+from ...files import read_file
+from ...labels import Labels
+from ...proto.hdf5.file import reading_hdf5
+from ...proto.hdf5.tree import Dataset
+from .order import permutation
+
+_WHAT = "HDF5 file of data"
+
+
+class Hdf5Source:
+    """The rows of the data sets `names`, file after file, over and over.
+
+    path: a file that lists the HDF5 files, one a line. Every file has each data set, of as many
+    rows as the others; of all files the data sets have one shape but for the rows. shuffle: other
+    orders of the files, and of the rows in each, in every epoch. `shapes`: those of one row.
+    A file's rows are read at once and stay in memory until the next file's are wanted.
+    labels: of each data set, the labels that it may hold (set them before the first batch).
+    """
+
+    def __init__(
+        self, path: str, names: Sequence[str], *, shuffle: bool = False, seed: int = 0
+    ) -> None:
+        self._path, self._names = path, list(names)
+        self.labels = [Labels() for _ in names]
+        self._shuffle, self._seed = shuffle, seed
+        self._files = self._read_list()
+        described = [self._describe(file) for file in self._files]
+        self.shapes = described[0][1]
+        for file, (_, shapes) in zip(self._files, described, strict=True):
+            for name, shape, first in zip(names, shapes, self.shapes, strict=True):
+                if shape != first:
+                    raise UserError(
+                        f'data set "{name}" of {file} has rows of {shape}, but those of '
+                        f"{self._files[0]} are {first}: all files need one shape"
+                    )
+        self._counts = np.array([rows for rows, _ in described])
+        self._total = int(self._counts.sum())
+        if not self._total:
+            raise UserError(f"the HDF5 files that {path} lists have no rows")
+        self._lock = threading.Lock()
+        self._loaded: tuple[int, list[np.ndarray]] = (-1, [])
+
+    def __len__(self) -> int:
+        return self._total
+
+    def rows(self, positions: np.ndarray) -> np.ndarray:
+        """Which rows, of all files' in the order of the list, come at these positions of the
+        stream: int32 (*of positions, 1)."""
+        epochs, places = np.divmod(positions, self._total)
+        found = np.empty((*positions.shape, 1), np.int32)
+        begins = np.cumsum(self._counts) - self._counts
+        for epoch in np.unique(epochs).tolist():
+            order = self._permutation(epoch, len(self._files))
+            numbers = [begins[file] + self._order(epoch, file) for file in order.tolist()]
+            chosen = epochs == epoch
+            found[chosen, 0] = np.concatenate(numbers)[places[chosen]]
+        return found
+
+    def fill_whole(self, position: int, arrays: Sequence[np.ndarray]) -> None:
+        """The same as `fill`: rows enter a batch as they are."""
+        self.fill(position, arrays)
+
+    def fill(self, position: int, arrays: Sequence[np.ndarray]) -> None:
+        """Write the rows of the stream from `position` on into a batch, an array a data set."""
+        at, count = 0, len(arrays[0])
+        while at < count:
+            epoch, place = divmod(position + at, self._total)
+            order = self._permutation(epoch, len(self._files))
+            ends = np.cumsum(self._counts[order])
+            index = int(np.searchsorted(ends, place, side="right"))
+            file = int(order[index])
+            rows = int(self._counts[file])
+            start = place - (int(ends[index]) - rows)
+            stop = min(rows, start + count - at)
+            chosen: slice | np.ndarray = slice(start, stop)
+            if self._shuffle:
+                chosen = self._order(epoch, file)[start:stop]
+            for array, values in zip(arrays, self._rows(file), strict=True):
+                array[at : at + stop - start] = values[chosen]
+            at += stop - start
+
+    def _order(self, epoch: int, file: int) -> np.ndarray:
+        """In which order the rows of a file come."""
+        return self._permutation(epoch * len(self._files) + file, int(self._counts[file]))
+
+    def _permutation(self, epoch: int, count: int) -> np.ndarray:
+        return permutation(self._seed, epoch, count) if self._shuffle else np.arange(count)
+
+    def _rows(self, file: int) -> list[np.ndarray]:
+        """All rows of a file, as float32."""
+        with self._lock:
+            if self._loaded[0] != file:
+                with reading_hdf5(self._files[file], _WHAT) as opened:
+                    values = [opened.array(name, np.float32) for name in self._names]
+                for name, labels, array in zip(self._names, self.labels, values, strict=True):
+                    labels.check_all(array, f'{self._files[file]}: data set "{name}"')
+                self._loaded = file, values
+            return self._loaded[1]
+
+    def _read_list(self) -> list[str]:
+        try:
+            lines = read_file(self._path).decode().splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            reason = "it lists HDF5 files, one a line, and is none itself"
+            raise UserError(f"cannot read {self._path} ({reason}): {error}") from error
+        files = [line.strip() for line in lines if line.strip()]
+        if not files:
+            raise UserError(f"{self._path} lists no HDF5 files: give one a line")
+        return files
+
+    def _describe(self, file: str) -> tuple[int, list[Shape]]:
+        """The number of rows of a file, and the shapes of a row of each data set."""
+        try:
+            with reading_hdf5(file, _WHAT) as opened:
+                found: list[Shape] = []
+                for name in self._names:
+                    dataset = opened.get(name)
+                    if not isinstance(dataset, Dataset):
+                        there = listed(opened) or "nothing"
+                        raise UserError(
+                            f'{file} has no data set "{name}", which a top names; it has {there}'
+                        )
+                    found.append(dataset.shape)
+                    if not dataset.shape or dataset.dtype.kind not in "fiu":
+                        raise UserError(f'data set "{name}" of {file} is not an array of numbers')
+        except UserError as error:
+            raise UserError(f"{error} (it is listed in {self._path})") from None
+        if len({shape[0] for shape in found}) != 1:
+            rows = listed(f"{n} {s[0]}" for n, s in zip(self._names, found, strict=True))
+            raise UserError(f"the data sets of {file} differ in their number of rows: {rows}")
+        return found[0][0], [shape[1:] for shape in found]

@@ -1,0 +1,87 @@
+"""Owns lists of images with objects in pixels (MS-CNN's and Cascade R-CNN's window files)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from ...errors import UserError
+from ...files import read_lines
+from .order import permutation
+
+
+class Listed(NamedTuple):
+    """An image of a list: its file, and what is in it."""
+
+    path: str
+    channels: int
+    extents: tuple[int, int]
+    """Height and width, as the list says."""
+    objects: np.ndarray
+    """(G, 7): label, whether it is ignored, whether it is difficult, x1, y1, x2, y2."""
+    regions: np.ndarray
+    """(R, 4): x1, y1, x2, y2 of what is of no interest."""
+
+
+def read_object_list(path: str, root: str, *, difficult: bool) -> list[Listed]:
+    """Read a list: for each image `# NUMBER`, its name (root comes before it), channels, height,
+    width; the number of objects, and for each LABEL IGNORED (DIFFICULT) X1 Y1 X2 Y2; the number of
+    regions of no interest, and for each X1 Y1 X2 Y2. A list that is not so raises UserError.
+    """
+    lines = read_lines(path, "the list of images")
+    words = iter([word for line in lines for word in line.split()])
+    found: list[Listed] = []
+    try:
+        for word in words:
+            if word != "#":
+                raise ValueError(f'"{word}" stands where "#" of an image should')
+            next(words)
+            name = next(words)
+            channels, height, width = (int(next(words)) for _ in range(3))
+            objects = _table(words, 7 if difficult else 6)
+            if not difficult:
+                objects = np.insert(objects, 2, 0, axis=1)
+            if (objects[:, 0] < 1).any():
+                raise ValueError("an object's label must be above 0")
+            listed = Listed(root + name, channels, (height, width), objects, _table(words, 4))
+            found.append(listed)
+    except (ValueError, StopIteration, RuntimeError) as error:
+        said = str(error) if isinstance(error, ValueError) else "the file ends in the midst of it"
+        raise UserError(f"{path}, image {len(found)}: {said}") from error
+    if not found:
+        raise UserError(f"the list of images {path} is empty")
+    return found
+
+
+def _table(words: Iterator[str], columns: int) -> np.ndarray:
+    """A number of rows, and these."""
+    rows = int(next(words))
+    values = [float(next(words)) for _ in range(rows * columns)]
+    return np.array(values, np.float64).reshape(rows, columns)
+
+
+def order_of(images: list[Listed], shuffle: str, seed: int, epoch: int, group: int) -> np.ndarray:
+    """The images' numbers in an epoch.
+
+    shuffle: "" (the list's order), "random", "random_aspect" (tall ones first, or wide ones) or
+    "random_mix_aspect" (so many of a group of these, then of those; what is left comes last).
+    """
+    if not shuffle:
+        return np.arange(len(images))
+    mixed = permutation(seed, epoch, len(images))
+    if shuffle == "random":
+        return mixed
+    tall = np.array([height >= width for height, width in (each.extents for each in images)])
+    kinds = [mixed[tall[mixed]], mixed[~tall[mixed]]]
+    if np.random.default_rng([seed, epoch]).integers(2):
+        kinds.reverse()
+    if shuffle == "random_aspect":
+        return np.concatenate(kinds)
+    parts, at = list[np.ndarray](), [0, 0]
+    while all(place < len(kind) for place, kind in zip(at, kinds, strict=True)):
+        turn = len(parts) % 2
+        parts.append(kinds[turn][at[turn] : at[turn] + group])
+        at[turn] += group
+    return np.concatenate([*parts, *(kind[place:] for kind, place in zip(kinds, at, strict=True))])

@@ -1,0 +1,167 @@
+"""Owns the stream of patches that super-resolution trains on: of one place at two resolutions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from itertools import zip_longest
+from typing import NamedTuple
+
+import numpy as np
+
+from ...backends.tensor import Shape
+from ...errors import UserError
+from ..ahead.parallel_map import BadRecords
+from ..databases.datum import parse_datum, pixels
+from ..databases.record_database import Database
+from ..databases.records import read_record, record_name
+from ..pictures.bicubic import shrink
+from ..pictures.transform import Transform, record_draws
+from .order import runs
+
+
+class Place(NamedTuple):
+    """Where the patch of a small image begins, and in which of the eight ways it lies."""
+
+    row: int
+    column: int
+    way: int
+
+
+def turn(patch: np.ndarray, way: int) -> np.ndarray:
+    """One of the eight ways in which a square (..., side, side) can lie: mirrored for 4 and up."""
+    return np.rot90(patch[..., ::-1] if way & 4 else patch, way & 3, (-2, -1))
+
+
+def choose(extents: tuple[int, int], side: int, draw: int) -> Place:
+    """The place that 64 random bits pick in an image of (height, width), each as likely."""
+    height, width = extents
+    row = (height - side + 1) * (draw >> 3 & 0x1FFFFFFF) >> 29
+    return Place(row, (width - side + 1) * (draw >> 32) >> 32, draw & 7)
+
+
+class PatchSource:
+    """A patch of each image of a database in each epoch, as it is and `scale` times smaller.
+
+    low: the smaller images, under the keys of the large ones; None: they are made by bicubic
+    shrinking. side: of the small patches. random: the images come in another order in each epoch,
+    and the patches are cut anywhere and turned or mirrored, as seed, epoch and record say; else
+    they come by key, from the centre. bad: what becomes of a pair that cannot be used; where it is
+    skipped, the next good one by key takes its place. `shapes`: those of a small and a large patch.
+    """
+
+    def __init__(
+        self,
+        high: Database,
+        low: Database | None,
+        transform: Transform,
+        *,
+        scale: int,
+        side: int,
+        random: bool,
+        seed: int = 0,
+        bad: BadRecords | None = None,
+    ) -> None:
+        self._high, self._low, self._transform = high, low, transform
+        self._scale, self._side, self._random, self._seed = scale, side, random, seed
+        self.bad = bad or BadRecords()
+        if low is not None:
+            _check_keys(high, low)
+        self._none = f"{high.path} has no record that can be used"
+        self._channels, _ = self.bad.usable(0, len(high), self._depth, self._none)
+        self.shapes: list[Shape] = [
+            transform.prepare((self._channels, extent, extent)) for extent in (side, side * scale)
+        ]
+
+    def __len__(self) -> int:
+        """How many images there are."""
+        return len(self._high)
+
+    def fill(self, position: int, arrays: Sequence[np.ndarray]) -> None:
+        """Write the patches of the stream from `position` on: small ones, and large ones.
+
+        Raises UserError that names the key of a record that cannot be used.
+        """
+        for database in filter(None, (self._high, self._low)):
+            database.check()
+        low, high = arrays
+        count, block = len(self._high), int(self._random)
+        order = runs(position, len(low), count, block=block, seed=self._seed)
+        places = [(epoch, at) for epoch, start, stop in order for at in range(start, stop)]
+        draws = record_draws(self._seed, *np.array(places).T).tolist()
+        for (_, record), draw, *patches in zip(places, draws, low, high, strict=True):
+            self._enter(record, draw, *patches)
+
+    def _enter(self, record: int, draw: int, low: np.ndarray, high: np.ndarray) -> None:
+        """Write the patches of a record, or of the next one that is good."""
+        cut = partial(self._cut, draw=draw)
+        (small, large), _ = self.bad.usable(record, len(self._high), cut, self._none)
+        self._transform.apply(small, low)
+        self._transform.apply(large, high)
+
+    def _depth(self, record: int) -> int:
+        [(key, value)] = self._high.read(record, record + 1)
+        return read_record(self._high, key, value, self._transform.colour)[1].shape[0]
+
+    def _cut(self, record: int, draw: int) -> tuple[np.ndarray, np.ndarray]:
+        scale, side = self._scale, self._side
+        large = self._image(self._high, record)
+        height, width = large.shape[1:]
+        extents = height // scale, width // scale
+        if min(extents) < side:
+            raise UserError(
+                f"{_name(self._high, record)} is {height}x{width} (height x width), too small for "
+                f"a patch of {side * scale}x{side * scale}: leave it out, or lower patch_size"
+            )
+        place = choose(extents, side, draw)
+        if not self._random:
+            place = Place((extents[0] - side) // 2, (extents[1] - side) // 2, 0)
+        box = slice(place.row, place.row + side), slice(place.column, place.column + side)
+        rows, columns = (slice(part.start * scale, part.stop * scale) for part in box)
+        if self._low is None:
+            small = shrink(large, scale, box)
+        else:
+            image = self._image(self._low, record)
+            self._check_sizes(record, image.shape, large.shape)
+            small = image[:, *box]
+        return turn(small, place.way), turn(large[:, rows, columns], place.way)
+
+    def _image(self, database: Database, record: int) -> np.ndarray:
+        try:
+            # Of a raw record only the pages of the patch will be read.
+            image = pixels(parse_datum(database.value(record)), self._transform.colour)
+        except ValueError as error:
+            raise UserError(f"{_name(database, record)} cannot be read: {error}") from error
+        if len(image) != self._channels:
+            raise UserError(
+                f"{_name(database, record)} has {len(image)} channels, but the first record "
+                f"{self._channels}: set force_color or force_gray in transform_param (for images "
+                "that are kept encoded), or convert all alike"
+            )
+        return image
+
+    def _check_sizes(self, record: int, small: Shape, large: Shape) -> None:
+        if tuple(self._scale * extent for extent in small[1:]) != large[1:]:
+            assert self._low is not None
+            sizes = [f"{height}x{width}" for _, height, width in (large, small)]
+            raise UserError(
+                f"{_name(self._high, record)} is {sizes[0]} (height x width), but "
+                f"{_name(self._low, record)} is {sizes[1]}: not {self._scale} times smaller. "
+                "Correct `scale`, or make the small image again"
+            )
+
+
+def _name(database: Database, record: int) -> str:
+    return record_name(database, database.key(record))
+
+
+def _check_keys(high: Database, low: Database) -> None:
+    """Refuse databases whose records do not belong together."""
+    for key, other in zip_longest(high.keys(), low.keys()):
+        if key != other:
+            missing, there = (low, high) if other is None or (key and key < other) else (high, low)
+            text = (key if there is high else other).decode(errors="replace")
+            raise UserError(
+                f'record "{text}" of {there.path} has no partner in {missing.path}: make both '
+                "databases from lists that name the same files in the same order"
+            )

@@ -1,0 +1,231 @@
+"""Owns videos as folders of frames: a list of them, clips of their frames, and TSN's crops.
+
+Wang et al. 2016, Temporal Segment Networks: a video is cut into segments, and of each a clip of
+neighbouring frames is taken, at random in training and from its middle else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from ...backends.tensor import Shape
+from ...errors import UserError
+from ...files import read_lines
+from ...labels import Labels
+from ..ahead.parallel_map import BadRecords
+from ..pictures.image import read_image, resize
+from ..pictures.transform import Transform, record_draws, shape_text
+from .order import first_record, permutation
+
+NEAR = 3
+"""Crops whose extent is so close to the net's get that: nothing is resized by a pixel or two."""
+
+
+class Video(NamedTuple):
+    """A line of a list: the folder of the frames, how many there are, and the label."""
+
+    folder: str
+    frames: int
+    label: int
+
+
+def read_videos(path: str, root: str = "") -> list[Video]:
+    """The lines `FOLDER FRAMES LABEL` of a file. Bad lines raise UserError."""
+    videos = []
+    for number, line in enumerate(read_lines(path, "the list of videos"), 1):
+        words = line.rsplit(maxsplit=2)
+        if not words:
+            continue
+        try:
+            folder, frames, label = words
+            videos.append(Video(root + folder.strip(), int(frames), int(label)))
+        except ValueError:
+            raise UserError(
+                f'{path}, line {number}: "{line}" is not the folder of a video\'s frames, how many '
+                "they are, and a label"
+            ) from None
+    if not videos:
+        raise UserError(f"the list of videos {path} is empty: a line is FOLDER FRAMES LABEL")
+    return videos
+
+
+class Crops(NamedTuple):
+    """How crops are drawn in training: TSN's fields of transform_param.
+
+    ratios: of the smaller extent of a frame, what crops measure (none: all have the net's size);
+    distort: how far apart those of height and width may stand in their list. fixed: crops stand in
+    the corners or the centre; more: at eight further places.
+    """
+
+    size: int
+    ratios: tuple[float, ...] = ()
+    distort: int = 1
+    fixed: bool = False
+    more: bool = False
+
+    def sizes(self, extents: Shape) -> list[tuple[int, int]]:
+        """Heights and widths to draw from."""
+        lengths = [int(min(extents) * ratio) for ratio in self.ratios] or [self.size]
+        lengths = [self.size if abs(each - self.size) < NEAR else each for each in lengths]
+        return [
+            (height, width)
+            for i, height in enumerate(lengths)
+            for j, width in enumerate(lengths)
+            if abs(i - j) <= self.distort
+        ]
+
+    def corners(self, room: tuple[int, int]) -> list[tuple[int, int]]:
+        """Places to draw from, where all are fixed; room: the greatest first row and column."""
+        down, across = room[0] // 4, room[1] // 4
+        quarters = [(0, 0), (0, 4), (4, 0), (4, 4), (2, 2)]
+        if self.more:
+            quarters += [(0, 2), (4, 2), (2, 0), (2, 4), (1, 1), (1, 3), (3, 1), (3, 3)]
+        return [(i * down, j * across) for i, j in quarters]
+
+    def draw(self, extents: Shape, draw: np.random.Generator) -> tuple[slice, slice]:
+        """Rows and columns of a crop."""
+        sizes = self.sizes(extents)
+        height, width = sizes[draw.integers(len(sizes))]
+        room = extents[0] - height, extents[1] - width
+        if self.fixed:
+            corners = self.corners(room)
+            top, left = corners[draw.integers(len(corners))]
+        else:
+            top, left = (int(draw.integers(each + 1)) for each in room)
+        return slice(top, top + height), slice(left, left + width)
+
+
+class VideoFrameSource:
+    """Clips of the videos of a list, over and over, cropped and mirrored.
+
+    pattern: the name of a frame from its number, or for optical flow from "x" or "y" and its
+    number. flow: frames are pairs of gray images. invert: every second channel, from the first on,
+    is inverted where it is mirrored: horizontal flow. segments, length: how many clips, of how many
+    frames. crops: how they are drawn (None: whole frames); random: in training. The rest is as in
+    ImageListSource.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        transform: Transform,
+        *,
+        pattern: str,
+        flow: bool,
+        segments: int = 1,
+        length: int = 1,
+        root: str = "",
+        size: tuple[int, int] | None = None,
+        crops: Crops | None = None,
+        mirror: bool = False,
+        invert: bool = False,
+        random: bool = False,
+        shuffle: bool = False,
+        seed: int = 0,
+        rand_skip: int = 0,
+        bad: BadRecords | None = None,
+    ) -> None:
+        self._transform, self.bad = transform, bad or BadRecords()
+        self._videos = read_videos(path, root)
+        self._pattern, self._flow = pattern, flow
+        self._segments, self._length = segments, length
+        self._size, self._crops, self._mirror = size, crops, mirror
+        self._invert = invert
+        self._random, self._shuffle, self._seed = random, shuffle, seed
+        self._start = first_record(seed, rand_skip)
+        self.labels = Labels()
+        self._none = f"the list {path} has no video that can be used"
+        first, _ = self.bad.usable(
+            0, len(self), lambda at: self._read(self._videos[at], [1] * segments), self._none
+        )
+        self.record_shape: Shape = first.shape
+        channels, *extents = first.shape
+        self.shape: Shape = (channels, crops.size, crops.size) if crops else first.shape
+        for height, width in crops.sizes(tuple(extents)) if crops else []:
+            if height > extents[0] or width > extents[1]:
+                raise UserError(
+                    f"a crop of {height}x{width} does not fit the frames, which are "
+                    f"{shape_text(tuple(extents))}"
+                )
+        transform.prepare(self.shape)
+
+    def __len__(self) -> int:
+        return len(self._videos)
+
+    def fill(self, position: int, arrays: Sequence[np.ndarray]) -> None:
+        """Write the videos of the stream from `position` on into a batch: data (N, *shape) and
+        labels (N,). Raises UserError that names what cannot be used."""
+        data, labels = arrays
+        epochs, places = np.divmod(self._start + position + np.arange(len(data)), len(self))
+        if self._shuffle:
+            pairs = zip(epochs.tolist(), places.tolist(), strict=True)
+            places = np.array([permutation(self._seed, e, len(self))[at] for e, at in pairs])
+        draws = record_draws(self._seed, epochs, places)
+        for at, (record, number) in enumerate(zip(places.tolist(), draws.tolist(), strict=True)):
+            draw = np.random.default_rng(number)
+            frames, video = self._usable(record, draw)
+            self._enter(frames, draw, data[at])
+            labels[at] = video.label
+
+    def starts(self, frames: int, draw: np.random.Generator) -> list[int]:
+        """The number of the first frame of each clip, from 1, in a video of so many."""
+        share = frames // self._segments
+        room = share - self._length
+        if room < 0:
+            return [1] * self._segments
+        middle = (room + 1) // 2
+        return [
+            i * share + 1 + (int(draw.integers(room + 1)) if self._random else middle)
+            for i in range(self._segments)
+        ]
+
+    def _enter(self, frames: np.ndarray, draw: np.random.Generator, out: np.ndarray) -> None:
+        """Crop, resize, mirror and transform the frames of a video into its place in a batch."""
+        if self._crops:
+            extents, size = frames.shape[1:], self._crops.size
+            if self._random:
+                rows, columns = self._crops.draw(extents, draw)
+            else:
+                top, left = ((extent - size) // 2 for extent in extents)
+                rows, columns = slice(top, top + size), slice(left, left + size)
+            frames = frames[:, rows, columns]
+            if frames.shape[1:] != (size, size):
+                frames = resize(frames.transpose(1, 2, 0), size, size).transpose(2, 0, 1)
+        if self._mirror and draw.integers(2):
+            frames = frames[..., ::-1].copy()
+            if self._invert:
+                np.subtract(255, frames[::2], out=frames[::2])
+        self._transform.apply(frames, out)
+
+    def _usable(self, record: int, draw: np.random.Generator) -> tuple[np.ndarray, Video]:
+        """A video, or where it is bad and to be skipped the next one of the list that is not."""
+        for place in range(record, record + len(self)):
+            video = self._videos[place % len(self)]
+            try:
+                self.labels.check(video.label, f"video {video.folder}")
+                frames = self._read(video, self.starts(video.frames, draw))
+                if frames.shape != self.record_shape:
+                    raise UserError(
+                        f"frames of {video.folder} are {shape_text(frames.shape[1:])}, but those "
+                        f"of the first video are {shape_text(self.record_shape[1:])}: set "
+                        "new_height and new_width"
+                    )
+                return frames, video
+            except UserError as error:
+                self.bad.found(error, place % len(self))
+        raise UserError(self._none)
+
+    def _read(self, video: Video, starts: Sequence[int]) -> np.ndarray:
+        """The frames of the clips, behind one another: uint8 (channels, height, width)."""
+        numbers = [start + i for start in starts for i in range(self._length)]
+        arguments = [(axis, n) for n in numbers for axis in "xy"] if self._flow else numbers
+        parts = [
+            read_image(f"{video.folder}/{self._pattern % each}", not self._flow, self._size)
+            for each in arguments
+        ]
+        if len({part.shape for part in parts}) > 1:
+            raise UserError(f"frames of {video.folder} differ in size")
+        return np.concatenate(parts, axis=2).transpose(2, 0, 1)

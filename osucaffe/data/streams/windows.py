@@ -1,0 +1,240 @@
+"""Owns window files: reading one, cutting windows out of images, and the stream of samples."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+
+from ...backends.tensor import Shape
+from ...errors import UserError, listed
+from ...files import read_file, read_lines
+from ...labels import Labels
+from ..databases.datum import decode_image
+from ..pictures.image import resize
+from ..pictures.transform import Transform, record_draws
+
+
+class Window(NamedTuple):
+    """A box in an image: the pixels x1 .. x2 and y1 .. y2, both included."""
+
+    image: int
+    label: int
+    overlap: float
+    box: tuple[int, int, int, int]
+
+
+class WindowFile(NamedTuple):
+    """The images' names, their channels (one number for all), and the windows."""
+
+    images: list[str]
+    channels: int
+    windows: list[Window]
+
+
+def read_windows(path: str) -> WindowFile:
+    """Read a window file: for each image `# NUMBER`, its name, channels, height, width, number of
+    windows, and a line `CLASS OVERLAP X1 Y1 X2 Y2` for each. Bad lines raise UserError.
+    """
+    lines = enumerate(read_lines(path, "the window file"), 1)
+    parts = ((number, line.strip()) for number, line in lines if line.strip())
+    images, windows, channels = [], [], set()
+    number = 0
+
+    def take(what: str) -> str:
+        nonlocal number
+        number, line = next(parts, (number + 1, ""))
+        if not line:
+            raise ValueError(f"the file ends where {what} should stand")
+        return line
+
+    try:
+        for number, line in parts:  # noqa: B007 (the messages below name it)
+            if not line.startswith("#"):
+                raise ValueError(f'"{line}" stands where "# NUMBER" of an image should')
+            images.append(take("an image's name"))
+            depth, _, _ = (int(take(what)) for what in ("channels", "a height", "a width"))
+            channels.add(depth)
+            for _ in range(int(take("the number of windows"))):
+                words = take("a window").split()
+                if len(words) != 6:
+                    raise ValueError(f'"{" ".join(words)}" is not CLASS OVERLAP X1 Y1 X2 Y2')
+                x1, y1, x2, y2 = map(int, words[2:])
+                box = (x1, y1, x2, y2)
+                overlap = float(np.float32(words[1]))  # as the thresholds are that it is held to
+                windows.append(Window(len(images) - 1, int(words[0]), overlap, box))
+    except ValueError as error:
+        raise UserError(f"{path}, line {number}: {error}") from error
+    if len(channels) != 1 or not channels <= {1, 3}:
+        found = listed(sorted(channels)) or "no image"
+        raise UserError(f"{path}: all images need 1 channel, or 3: found {found}")
+    return WindowFile(images, channels.pop(), windows)
+
+
+class Cut(NamedTuple):
+    """Where a window comes from and goes to: slices (rows, columns) of the image and the output."""
+
+    source: tuple[slice, slice]
+    target: tuple[slice, slice]
+
+
+def plan_cut(
+    box: tuple[int, int, int, int],
+    extent: tuple[int, int],
+    crop: int,
+    *,
+    context: int = 0,
+    square: bool = False,
+    mirror: bool = False,
+) -> Cut:
+    """How a box of an image (height, width) fills a square of `crop` pixels.
+
+    context: pixels of the square that show the box's surroundings, on each side. square: the box
+    grows to a square about its centre first, instead of being stretched. What lies outside of the
+    image stays empty. This is R-CNN's cropping (Girshick et al. 2014, appendix A), in Caffe's
+    rounding.
+    """
+    rows, columns = box[1::2], box[::2]
+    if context or square:
+        scale = crop / (crop - 2 * context)
+        halves = [(last - first + 1) / 2 for first, last in (rows, columns)]
+        middles = [first + half for first, half in zip((rows[0], columns[0]), halves, strict=True)]
+        if square:
+            halves = [max(halves)] * 2
+        rows, columns = (
+            (_round(middle - half * scale), _round(middle + half * scale))
+            for middle, half in zip(middles, halves, strict=True)
+        )
+    down = _plan_axis(rows, extent[0], crop, flipped=False)
+    across = _plan_axis(columns, extent[1], crop, flipped=mirror)
+    return Cut((down[0], across[0]), (down[1], across[1]))
+
+
+def _plan_axis(
+    span: tuple[int, int], extent: int, crop: int, *, flipped: bool
+) -> tuple[slice, slice]:
+    first, last = span
+    before, after = max(0, -first), max(0, last - extent + 1)
+    scale = crop / (last - first + 1)
+    first, last = first + before, last - after
+    size = _round((last - first + 1) * scale)
+    start = _round((after if flipped else before) * scale)
+    return slice(first, last + 1), slice(start, start + min(size, crop - start))
+
+
+def _round(value: float) -> int:
+    """The nearest whole number; halves go away from zero."""
+    return math.floor(abs(value) + 0.5) * (1 if value >= 0 else -1)
+
+
+class WindowSource:
+    """Samples of windows: background first in each batch, then foreground.
+
+    A foreground window overlaps an object by `foreground` or more, a background one by less than
+    `background`; it has label 0. Both are drawn with replacement; what is drawn depends on the
+    seed and the position in the stream. `shape` is (channels, crop, crop).
+    """
+
+    def __init__(
+        self,
+        path: str,
+        transform: Transform,
+        *,
+        batch_size: int,
+        foreground: float,
+        background: float,
+        fraction: float,
+        context: int = 0,
+        square: bool = False,
+        cache: bool = False,
+        root: str = "",
+        seed: int = 0,
+    ) -> None:
+        self._file, self._path, self._root = read_windows(path), path, root
+        self._transform, self._seed = transform, seed
+        self._context, self._square = context, square
+        windows = self._file.windows
+        self._foreground = [each for each in windows if each.overlap >= foreground]
+        self._background = [each for each in windows if each.overlap < background]
+        wrong = [each for each in self._foreground if each.label <= 0]
+        if wrong:
+            name = self._file.images[wrong[0].image]
+            raise UserError(f"{path}: a foreground window of {name} has label {wrong[0].label}")
+        self._batch_size = batch_size
+        self._first_foreground = batch_size - int(np.float32(batch_size) * np.float32(fraction))
+        for kind, found, wanted in (
+            ("foreground", self._foreground, batch_size - self._first_foreground),
+            ("background", self._background, self._first_foreground),
+        ):
+            if wanted and not found:
+                raise UserError(f"{path} has no {kind} windows, and a batch needs {wanted}")
+        self.shape: Shape = (self._file.channels, transform.crop, transform.crop)
+        self._mean = transform.centre_mean(self._file.channels)
+        self._content: Callable[[int], bytes] = lru_cache(None)(self._load) if cache else self._load
+
+    def check_labels(self, labels: Labels) -> None:
+        """Refuse a foreground window with a label that it may not have."""
+        for window in self._foreground:
+            name = self._root + self._file.images[window.image]
+            labels.check(window.label, f"{self._path}: a foreground window of {name}")
+
+    def __len__(self) -> int:
+        """How many windows there are to draw from."""
+        return len(self._foreground) + len(self._background)
+
+    def fill(self, position: int, arrays: Sequence[np.ndarray]) -> None:
+        """Write the samples of the stream from `position` on: data, and labels."""
+        data, labels = arrays
+        data[...] = 0
+        places = position + np.arange(len(data))
+        draws = record_draws(self._seed, np.zeros_like(places), places).tolist()
+        for index, (place, draw) in enumerate(zip(places.tolist(), draws, strict=True)):
+            is_foreground = place % self._batch_size >= self._first_foreground
+            windows = self._foreground if is_foreground else self._background
+            window = windows[(draw >> 1) % len(windows)]
+            self._cut(window, data[index], mirror=self._transform.mirror and bool(draw & 1))
+            labels[index] = window.label if is_foreground else 0
+
+    def _cut(self, window: Window, out: np.ndarray, *, mirror: bool) -> None:
+        image = self._image(window.image)
+        cut = plan_cut(
+            window.box,
+            (image.shape[0], image.shape[1]),
+            self._transform.crop,
+            context=self._context,
+            square=self._square,
+            mirror=mirror,
+        )
+        source = image[cut.source]
+        height, width = (part.stop - part.start for part in cut.target)
+        if not source.size or height < 1 or width < 1:
+            name = self._root + self._file.images[window.image]
+            raise UserError(
+                f"{self._path}: the window {' '.join(map(str, window.box))} lies outside of {name}"
+            )
+        warped = resize(source, height, width)[:, :: -1 if mirror else 1].transpose(2, 0, 1)
+        target = (slice(None), *cut.target)
+        mean = 0 if self._mean is None else self._mean[target]
+        out[target] = (warped.astype(np.float32) - mean) * self._transform.scale
+
+    def _load(self, index: int) -> bytes:
+        path = self._root + self._file.images[index]
+        try:
+            return read_file(path)
+        except OSError as error:
+            raise UserError(
+                f"cannot read image {path}: {error.strerror} (image {index} of {self._path})"
+            ) from error
+
+    def _image(self, index: int) -> np.ndarray:
+        content = self._content(index)
+        try:
+            return decode_image(memoryview(content), self._file.channels == 3)
+        except ValueError as error:
+            name = self._root + self._file.images[index]
+            raise UserError(
+                f"cannot read image {name}: {error} (image {index} of {self._path})"
+            ) from error

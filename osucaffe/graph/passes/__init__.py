@@ -1,0 +1,1 @@
+"""Owns the passes over programs of recorded calls."""

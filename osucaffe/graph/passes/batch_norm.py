@@ -1,0 +1,260 @@
+"""Owns the fusion of batch normalization with its neighbours: the copies of in-place layers, Scale,
+a residual sum and ReLU, forward and backward."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ...backends.tensor import Call, Tensor
+from .calls import (
+    Programs,
+    Users,
+    give,
+    is_call,
+    is_plain_sum,
+    key,
+    pairs,
+    reads,
+    reads_view,
+    replace_read,
+    without,
+    writes,
+)
+
+
+def fuse_batch_norm(programs: Programs) -> Programs:
+    """Fuse the calls around each batch normalization in forward and in each form of backward."""
+    if not any(call.name == "batch_norm" for call in programs[0]):
+        return programs
+    programs = [skip_copies(programs[0]), *programs[1:]]
+    programs = join_scale(programs)
+    forward = join_relu(join_sum(programs))
+    backward = [
+        join_sum_backward(join_relu_backward(share_gradients(calls), forward))
+        for calls in programs[1:]
+    ]
+    return [forward, *backward]
+
+
+# -- forward ---------------------------------------------------------------------------------------
+
+
+def skip_copies(calls: list[Call]) -> list[Call]:
+    """Let what is copied, because an in-place layer is about to overwrite it, be written to where
+    the copy would be."""
+    users = Users([calls])
+    place = {id(call): index for index, call in enumerate(calls)}
+    dropped: set[int] = set()
+    for call in calls:
+        if call.name != "copy":
+            continue
+        x, copy = call.reads["x"], call.writes["y"]
+        those = [each for each in users.of(x) if id(each) not in dropped]
+        before = [each for each in those if place[id(each)] < place[id(call)]]
+        after = [each for each in those if place[id(each)] > place[id(call)]]
+        if not before or not after or copy.persistent or x.base or copy.base:
+            continue
+        maker = before[-1]
+        names = [name for name, tensor in maker.writes.items() if tensor is x]
+        if names and maker.name != "host" and writes(after[0], x) and not reads(after[0], x):
+            maker.writes[names[0]] = copy
+            dropped.add(id(call))
+    return without(calls, dropped)
+
+
+def join_scale(programs: Programs) -> Programs:
+    """Let a batch normalization without scale and bias have those of the one without statistics
+    (a Scale layer) behind it, in all programs."""
+    users = Users(programs)
+    dropped: set[int] = set()
+    for norm, scale in pairs(programs[0]):
+        if norm is None or not is_call(norm, "batch_norm", scale=None, bias=None, addend=None):
+            continue
+        between = norm.writes["y"]
+        if (
+            "mean" not in norm.reads
+            or norm.settings["relu"]
+            or not is_call(scale, "batch_norm", mean=None, rate=None, x=between)
+        ):
+            continue
+        both = [_backward_pair(program, norm, scale) for program in programs[1:]]
+        if None in both:
+            continue
+        known = [call for pair in both if pair for call in pair]
+        if not users.only(between, norm, scale, *known):
+            continue
+        for pair in both:
+            if pair:
+                _join_backward(norm, *pair)
+                dropped.update(map(id, pair[1:]))
+        _take_statistics(scale, norm)
+        scale.fuse(norm)
+        dropped.add(id(norm))
+    return [without(calls, dropped) for calls in programs]
+
+
+def _take_statistics(scale: Call, norm: Call) -> None:
+    for name in "x", "mean", "rate":
+        give(scale.reads, scale, name, norm.reads[name])
+
+
+def _backward_pair(calls: Sequence[Call], norm: Call, scale: Call) -> list[Call] | None:
+    """The backward calls of a scale and of the normalization before it, neighbours, that can be
+    one: both, the first alone, or none. None: they cannot be."""
+    between = norm.writes["y"]
+    found = [
+        index
+        for index, call in enumerate(calls)
+        if call.name == "batch_norm_backward" and call.reads["x"] in (between, norm.reads["x"])
+    ]
+    if not found:
+        return []
+    first = calls[found[0]]
+    if first.reads["x"] is not between:
+        return None
+    gradient = first.writes.get("dx")
+    if gradient is None:
+        return [first] if len(found) == 1 else None
+    if len(found) != 2 or found[1] != found[0] + 1:
+        return None
+    second = calls[found[1]]
+    users = Users([calls])
+    written = second.writes.get("dx")
+    if written is None or second.reads["dys"] != [gradient]:
+        return None
+    if written is not gradient and not users.only(gradient, first, second):
+        return None
+    return [first, second]
+
+
+def _join_backward(norm: Call, scale: Call, inner: Call | None = None) -> None:
+    _take_statistics(scale, norm)
+    scale.trade(norm)
+    if inner is not None:
+        scale.settings["constant"] = inner.settings["constant"]
+        scale.writes["dx"] = inner.writes["dx"]
+        scale.fuse(inner)
+
+
+def join_sum(programs: Programs) -> list[Call]:
+    """Let a batch normalization add what the sum directly behind it adds; the new forward."""
+    users = Users(programs)
+    dropped: set[int] = set()
+    for norm, total in pairs(programs[0]):
+        if norm is None or not is_call(norm, "batch_norm", addend=None) or norm.settings["relu"]:
+            continue
+        if not is_plain_sum(total, 2) or norm.writes["y"].shape != total.writes["y"].shape:
+            continue
+        y, terms = norm.writes["y"], total.reads["xs"]
+        others = [term for term in terms if key(term) != key(y)]
+        if len(others) == 1 and (total.writes["y"] is y or users.only(y, norm, total)):
+            give(norm.reads, norm, "addend", others[0])
+            norm.writes["y"] = total.writes["y"]
+            norm.fuse(total)
+            dropped.add(id(total))
+    return without(programs[0], dropped)
+
+
+def join_relu(calls: list[Call]) -> list[Call]:
+    """Let a batch normalization apply the in-place ReLU that follows it."""
+    dropped: set[int] = set()
+    for norm, relu in pairs(calls):
+        if norm is not None and norm.name == "batch_norm" and not norm.settings["relu"]:
+            y = norm.writes["y"]
+            if is_call(relu, "relu", x=y, y=y) and relu.settings["slope"] == 0:
+                norm.settings["relu"] = True
+                norm.fuse(relu)
+                dropped.add(id(relu))
+    return without(calls, dropped)
+
+
+# -- backward --------------------------------------------------------------------------------------
+
+
+def share_gradients(calls: list[Call]) -> list[Call]:
+    """Drop copies of gradients (the sum of a residual block makes them), where neither the copy
+    nor the original changes while the copy is wanted: its readers read the original. One that is
+    read through a view stays: whose rows a view counts lies row-major, the original may not."""
+    dropped: set[int] = set()
+    for index, call in enumerate(calls):
+        if not is_plain_sum(call, 1):
+            continue
+        (x,), y = call.reads["xs"], call.writes["y"]
+        if x.base or y.base or y.persistent or x is y:
+            continue
+        readers = _readers_of_copy(calls[index + 1 :], x, y)
+        if readers is not None:
+            for reader in readers:
+                replace_read(reader, y, x)
+            dropped.add(id(call))
+    return without(calls, dropped)
+
+
+def _readers_of_copy(calls: Sequence[Call], x: Tensor, y: Tensor) -> list[Call] | None:
+    """The calls that read y, a copy of x, before it is written anew; None: one comes too late, when
+    x has changed, or reads a view of y."""
+    readers, changed = [], False
+    for call in calls:
+        changed = changed or writes(call, x)
+        if reads(call, y):
+            if changed or reads_view(call, y):
+                return None
+            readers.append(call)
+        if writes(call, y):
+            break
+    return readers
+
+
+def _wanted_later(calls: Sequence[Call], tensor: Tensor) -> bool:
+    """Whether one of these calls reads the tensor before it is written anew."""
+    first = next((call for call in calls if reads(call, tensor) or writes(call, tensor)), None)
+    return first is not None and reads(first, tensor)
+
+
+def join_relu_backward(calls: list[Call], forward: Sequence[Call]) -> list[Call]:
+    """Let the backward pass of a batch normalization do that of its ReLU, directly before it."""
+    makers = {id(call.writes["y"]): call for call in forward if call.name == "batch_norm"}
+    dropped: set[int] = set()
+    for index, (relu, norm) in enumerate(pairs(calls)):
+        if relu is None or norm.name != "batch_norm_backward" or relu.name != "relu_backward":
+            continue
+        dy, maker = relu.writes["dx"], makers.get(id(relu.reads["x"]))
+        if (
+            maker is None
+            or not maker.settings["relu"]
+            or any(maker.reads.get(n) is not norm.reads.get(n) for n in ("x", "mean", "scale"))
+            or relu.reads["dy"] is not dy
+            or norm.reads["dys"] != [dy]
+            or relu.settings["slope"] != 0
+        ):
+            continue
+        norm.settings["relu"] = True
+        if "addend" in maker.reads:
+            give(norm.reads, norm, "relu_output", relu.reads["x"])
+        _keep_gradient(calls, index, norm, dy)
+        norm.fuse(relu)
+        dropped.add(id(relu))
+    return without(calls, dropped)
+
+
+def join_sum_backward(calls: list[Call]) -> list[Call]:
+    """Let the backward pass of a batch normalization add the two gradients that are added directly
+    before it."""
+    dropped: set[int] = set()
+    for index, (total, norm) in enumerate(pairs(calls)):
+        if total is None or norm.name != "batch_norm_backward" or not is_plain_sum(total, 2):
+            continue
+        dy = total.writes["y"]
+        if norm.reads["dys"] != [dy]:
+            continue
+        norm.reads["dys"] = total.reads["xs"]
+        _keep_gradient(calls, index, norm, dy)
+        norm.fuse(total)
+        dropped.add(id(total))
+    return without(calls, dropped)
+
+
+def _keep_gradient(calls: Sequence[Call], index: int, norm: Call, dy: Tensor) -> None:
+    """Let norm, the call at index, write dy, which is not made before it, if it is wanted later."""
+    if norm.writes.get("dx") is not dy and _wanted_later(calls[index + 1 :], dy):
+        give(norm.writes, norm, "dy", dy)

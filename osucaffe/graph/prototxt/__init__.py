@@ -1,0 +1,1 @@
+"""Owns passes from NetParameter to NetParameter."""

@@ -1,0 +1,291 @@
+"""Owns the losses of MS-CNN and Cascade R-CNN's proposal networks, and which cells count in them.
+
+They compute what zhaoweicai/mscnn's detection_loss_layer.cpp and zhaoweicai/cascade-rcnn's
+detection_group_loss_layer.cpp do. Truth is a map (N, 6, H, W): label, the middle's x and y, width
+and height of the object, and its overlap with the field. The host chooses which cells count, as in
+the forks, from a copy of the scores; all else runs where the net does.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from ...backends.primitives import Program
+from ...backends.tensor import Shape, Tensor
+from ...blob import Blob
+from ..base import register
+from ..core.losses import Loss
+from ..core.softmax import read_ignored
+from .fields import FieldCodes, check_fields, check_maps
+
+GAP = (
+    "low = where(d < 2, least_shift, least_growth); high = where(d < 2, most_shift, most_growth); "
+    "gap = max(low, min(high, a)) - b"
+)
+
+
+class FieldLoss(Loss):
+    """Cross-entropy of the cells that a subclass chooses, and the distances of their boxes.
+
+    The top (1, 1, 1, 2) holds their weighted sum and the boxes' part of it. As in the forks only
+    the first one's gradient goes down, and through codes beyond their bounds as through others.
+    """
+
+    weighs_background = False
+    """Whether pos_neg_weighted weighs cells without an object where there is no object at all."""
+    ranks_probabilities = False
+    """Whether cells are chosen by their probabilities, or by their scores as they are."""
+    smooth: bool
+    setting: Any
+    fields: list[tuple[int, int]]
+    stride: int
+
+    def read(self, name: str, fields: list[tuple[int, int]], stride: int) -> None:
+        """Read what both types have, of the message of this name."""
+        self.setting = param = getattr(self.param, name)
+        self.fields, self.stride = fields, stride
+        check_fields(self, name, fields, stride)
+        self.codes = FieldCodes(self, param, name)
+        self.bounds = self.codes.bounds()
+        self.ignored = read_ignored(self.param.loss_param)
+        self.passes = 0
+
+    def choose(self, scores: np.ndarray, labels: np.ndarray, overlap: np.ndarray) -> np.ndarray:
+        """Which cells (N, H * W) count, by their scores (N, C, H * W)."""
+        raise NotImplementedError
+
+    def _prepare(self, reads: list[np.ndarray], writes: list[np.ndarray]) -> None:
+        """Of scores and truth: the cells' labels, weights and boxes' weights and codes."""
+        count, classes = reads[0].shape[:2]
+        truth = reads[1].reshape(count, 6, -1)
+        labels = truth[:, 0].astype(int)
+        self.random = np.random.default_rng([self.seed, self.key, self.passes])
+        self.passes += 1
+        kept = self.choose(reads[0].reshape(count, classes, -1), labels, truth[:, 5])
+        shown = np.minimum(labels, 1) if self.setting.objectness else labels
+        counted = kept & (shown != self.ignored)
+        boxes = kept & (labels != 0) & (labels != self.ignored)
+        weights = self._weights(labels != 0, kept, truth[:, 5]) * counted / max(counted.sum(), 1)
+        shares = getattr(self.setting, "lambda") * boxes / max(4 * boxes.sum(), 1)
+        codes = [
+            self.codes.encode(maps[1:5].astype(np.float64), self.fields[i % len(self.fields)],
+                              self.stride)
+            for i, maps in enumerate(reads[1])
+        ]  # fmt: skip
+        targets = np.where(boxes[:, None], np.reshape(codes, (count, 4, -1)), 0)
+        for array, values in zip(writes, (shown, weights, shares, targets), strict=True):
+            array[...] = values.reshape(array.shape)
+
+    def _weights(self, objects: np.ndarray, kept: np.ndarray, overlap: np.ndarray) -> np.ndarray:
+        """What cells weigh: objects and the rest share all weights as bg_multiple says."""
+        param = self.setting
+        weighted = getattr(param, "iou_weighted", False)
+        weights = np.where(objects & weighted, overlap, 1.0).astype(np.float64)
+        total = weights[kept & objects].sum()
+        if param.pos_neg_weighted:
+            share = kept.sum() / (1 + param.bg_multiple)
+            others = weights[kept & ~objects].sum()
+            if others and (total or self.weighs_background):
+                weights[~objects] *= param.bg_multiple * share / others
+            if total:
+                weights[objects] *= share / total
+        return weights
+
+    # -- what runs where the net does ------------------------------------------------------------
+
+    def record_losses(
+        self, program: Program, conf: Tensor, box: Tensor, truth: Tensor, top: Blob
+    ) -> None:
+        count, classes, *extent = conf.shape
+        places = math.prod(extent)
+        probability = self.tensor(conf.shape)
+        program.softmax(conf, probability, axis=1)
+        cells = [self.tensor((count, 1, places)) for _ in range(3)]
+        label, weight, share = cells
+        self.target = self.tensor((count, 4, places))
+        ranked = probability if self.ranks_probabilities else conf
+        known = self.tensor(truth.shape)  # row-major, as the host wants it
+        program.copy(truth, known)
+        program.host([ranked, known], [*cells, self.target], function=self._prepare)
+        self.classes, self.axes = self.tensor((1, classes, 1)), self.tensor((1, 4, 1))
+        program.positions(self.classes)
+        program.positions(self.axes)
+        self.probability = probability.view((count, classes, places))
+        self.box = box.view((count, 4, places))
+        own, losses = self.tensor(label.shape), [self.tensor(()) for _ in range(2)]
+        program.reduce(
+            [self.probability, label, self.classes], own, formula="y = where(b == c, a, 0)",
+            axes=(1,),
+        )  # fmt: skip
+        program.reduce(
+            [own, weight], losses[0], formula="y = -b * log(max(a, 1e-38))", axes=(0, 1, 2)
+        )
+        half = "0.5 * gap * gap"
+        curve = f"where(abs(gap) < 1, {half}, abs(gap) - 0.5)" if self.smooth else half
+        program.reduce(
+            [self.box, self.target, share, self.axes], losses[1], axes=(0, 1, 2),
+            formula=f"{GAP}; y = c * {curve}", constants=self.bounds,
+        )  # fmt: skip
+        both = self.tensor(())
+        program.elementwise(losses, [both], formula="y = a + b")
+        program.concat([both.view((1,)), losses[1].view((1,))], top.data.view((2,)), axis=0)
+        self.cells = [label, weight, share]
+
+    def record_gradients(
+        self, program: Program, top: Blob, conf: Tensor | None, box: Tensor | None
+    ) -> None:
+        seed = self.tensor((1,))
+        program.crop(top.diff.view((2,)), seed, offsets=(0,))
+        seed = seed.view((1, 1, 1))
+        label, weight, share = self.cells
+        if conf is not None:
+            program.broadcast(
+                [self.probability, label, self.classes, weight, seed],
+                [conf.view(self.probability.shape)],
+                formula="y = d * e * (a - where(b == c, 1, 0))",
+            )  # fmt: skip
+        if box is not None:
+            slope = "max(-1, min(1, gap))" if self.smooth else "gap"
+            program.broadcast(
+                [self.box, self.target, share, self.axes, seed], [box.view(self.box.shape)],
+                formula=f"{GAP}; y = c * e * {slope}", constants=self.bounds,
+            )  # fmt: skip
+
+
+UNBOUNDED = {"least_shift": -1e30, "most_shift": 1e30, "least_growth": -1e30, "most_growth": 1e30}
+
+
+def _best(places: np.ndarray, scores: np.ndarray, count: int) -> np.ndarray:
+    """So many of the places, those with the highest scores."""
+    return places[np.argsort(-scores[places], kind="stable")[:count]]
+
+
+@register("DetectionLoss")
+class DetectionLoss(FieldLoss):
+    """The loss of maps of scores and boxes, N x classes + 4 x H x W, of one field (MS-CNN)."""
+
+    messages = ("detection_loss_param", "bbox_reg_param", "loss_param")
+    no_gradient = (1,)
+
+    def setup(self, bottom: list[Shape]) -> list[Shape]:
+        param = self.param.detection_loss_param
+        self.read("detection_loss_param", [(param.field_w, param.field_h)], param.downsample_rate)
+        if param.coord_num != 4:
+            self.fail("detection_loss_param.coord_num", "must be 4")
+        check_maps(self, bottom, (param.cls_num + 4, 6))
+        self.smooth = param.bb_smooth
+        count, _, *extent = bottom[0]
+        self.shapes = [(count, channels, *extent) for channels in (param.cls_num, 4)]
+        return [(1, 1, 1, 2)]
+
+    def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
+        bottom[1].keep_exact()  # in 16 bits objects would stand elsewhere
+        conf, box = parts = [self.tensor(shape) for shape in self.shapes]
+        program.split(bottom[0].data, parts, axis=1)
+        self.record_losses(program, conf, box, bottom[1].data, top[0])
+
+    def backward(
+        self, program: Program, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]
+    ) -> None:
+        if propagate_down[0]:
+            parts = [self.tensor(shape) for shape in self.shapes]
+            self.record_gradients(program, top[0], *parts)
+            program.concat(parts, bottom[0].diff, axis=1)
+
+    def choose(self, scores: np.ndarray, labels: np.ndarray, overlap: np.ndarray) -> np.ndarray:
+        free = (labels == 0) & (overlap < self.setting.bg_threshold)
+        kept = [self._of_image(*each) for each in zip(scores, labels, free, strict=True)]
+        return np.array(kept) | (labels != 0)
+
+    def _of_image(self, scores: np.ndarray, labels: np.ndarray, free: np.ndarray) -> np.ndarray:
+        """Which cells without an object count."""
+        param, chosen = self.setting, np.zeros(len(labels), bool)
+        shown = np.minimum(labels, 1) if param.objectness else labels
+        share = param.bg_multiple * (0.5 if param.sample_mode == "mixture" else 1.0)
+        if param.sample_mode in ("random", "mixture"):
+            count = max(int((labels != 0).sum() * share), 4 * (param.cls_num - 1))
+            chosen[self.random.integers(len(labels), size=count)] = True
+        if param.sample_mode in ("bootstrap", "mixture"):
+            for k in range(1, param.cls_num):
+                count = max(4, int((shown == k).sum() * share))
+                chosen[_best(np.flatnonzero(free), scores[k], count)] = True
+        elif param.sample_mode != "random":
+            chosen[:] = True
+        return chosen & free
+
+
+@register("DetectionGroupLoss")
+class DetectionGroupLoss(FieldLoss):
+    """The loss of scores, boxes and truth of several fields, N * fields x ... (Cascade R-CNN)."""
+
+    bottoms = (3, 3)
+    messages = ("detection_group_loss_param", "bbox_reg_param", "loss_param")
+    no_gradient = (2,)
+    weighs_background = ranks_probabilities = True
+
+    def setup(self, bottom: list[Shape]) -> list[Shape]:
+        param, name = self.param.detection_group_loss_param, "detection_group_loss_param"
+        if len(param.field_w) != len(param.field_h):
+            self.fail(f"{name}.field_h", "must be as many as field_w")
+        self.read(name, list(zip(param.field_w, param.field_h, strict=True)), param.stride)
+        if not (param.HasField("field_xyr") and param.HasField("field_whr")):
+            self.bounds = UNBOUNDED
+        check_maps(self, bottom, (param.cls_num, 4, 6), len(self.fields))
+        for field, known in (
+            ("bbox_loss_type", ("Smooth_L1", "Euclidean_L2")),
+            ("neg_mining_type", ("random", "bootstrap", "mixture")),
+            ("neg_ranking_type", ("conf_loss", "conf_prob")),  # which rank cells alike
+        ):
+            if getattr(param, field) not in known:
+                self.fail(f"{name}.{field}", f"must be {' or '.join(known)}")
+        if param.batch_size < 1 and param.batch_size != -1:
+            self.fail(f"{name}.batch_size", "must be above 0, or -1: as many as there are")
+        self.smooth = param.bbox_loss_type == "Smooth_L1"
+        return [(1, 1, 1, 2)]
+
+    def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
+        bottom[2].keep_exact()
+        conf, box, truth = (blob.data for blob in bottom)
+        self.record_losses(program, conf, box, truth, top[0])
+
+    def backward(
+        self, program: Program, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]
+    ) -> None:
+        conf, box = (
+            blob.diff if wanted else None
+            for blob, wanted in zip(bottom[:2], propagate_down[:2], strict=True)
+        )
+        self.record_gradients(program, top[0], conf, box)
+
+    def choose(self, scores: np.ndarray, labels: np.ndarray, overlap: np.ndarray) -> np.ndarray:
+        images = len(labels) // len(self.fields)
+        free = (labels == 0) & (overlap < self.setting.bg_threshold)
+        parts = (each.reshape(images, -1) for each in (-scores[:, 0], labels, free))
+        kept = [self._of_image(*each) for each in zip(*parts, strict=True)]
+        return np.reshape(kept, labels.shape)
+
+    def _of_image(self, scores: np.ndarray, labels: np.ndarray, free: np.ndarray) -> np.ndarray:
+        """Which cells of all fields count: objects, and cells without one."""
+        param = self.setting
+        objects, others = np.flatnonzero(labels > 0), np.flatnonzero(free)
+        if param.batch_size < 0:
+            most, count = len(objects), max(len(objects) * param.bg_multiple, param.min_num_neg)
+        else:
+            most = math.floor(param.batch_size / (1 + param.bg_multiple) + 0.5)
+            count = param.batch_size - min(most, len(objects))
+        chosen = np.zeros(len(labels), bool)
+        chosen[self._some(objects, most)] = True
+        count = min(count, len(others))
+        hard = {"random": 0, "bootstrap": count, "mixture": math.floor(count * 0.5 + 0.5)}
+        best = _best(others, scores, hard[param.neg_mining_type])
+        chosen[best] = True
+        chosen[self._some(np.setdiff1d(others, best), count - len(best))] = True
+        return chosen
+
+    def _some(self, places: np.ndarray, count: int) -> np.ndarray:
+        if len(places) <= count:
+            return places
+        return self.random.choice(places, count, replace=False)

@@ -1,0 +1,231 @@
+"""Owns ImageGtData and DetectionData: images cut about objects, and maps of these objects.
+
+MS-CNN learns from the first (zhaoweicai/mscnn's image_gt_data_layer.cpp), Cascade R-CNN from the
+second (its detection_data_layer.cpp).
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from ...backends.tensor import Shape
+from ...data.pictures.augment import distort
+from ...data.pictures.object_crops import Picture, choose_centre, place, whole, zoomed
+from ..base import Arrays, register
+from .field_maps import Rules, field_maps
+from .object_data import ObjectData, join_objects
+
+
+class TrainingData(ObjectData):
+    """Images of one size, maps of fields (`field_maps.py`) and, if asked for, rows of objects."""
+
+    rules: Rules
+    columns = 8
+    nothing: tuple[int, ...] = (-1,) * 8
+    scale = 1.0
+
+    def setup(self, bottom: list[Shape]) -> list[Shape]:
+        shapes = super().setup(bottom)
+        self.reshapes = self.setting.output_gt_boxes or not self.fixed()
+        return shapes
+
+    def fixed(self) -> bool:
+        """Whether all images have one size."""
+        raise NotImplementedError
+
+    def extents(self, picture: Picture, ratio: float) -> tuple[int, int]:
+        """Height and width of a batch that begins with this picture."""
+        raise NotImplementedError
+
+    def resized(self, picture: Picture, ratio: float) -> Picture:
+        raise NotImplementedError
+
+    def zoom(self, box: np.ndarray | None, generator: np.random.Generator) -> np.ndarray:
+        """By how much width and height are to grow about an object."""
+        raise NotImplementedError
+
+    def read_fields(self, strides: list[int]) -> list[tuple[int, int, int]]:
+        param = self.setting
+        if not len(strides) == len(param.field_w) == len(param.field_h):
+            self.fail(f"{self.name_of}.field_w", "must be as many as field_h, and as the strides")
+        return list(zip(param.field_w, param.field_h, strides, strict=True))
+
+    def ratio(self, position: int) -> float:
+        """What the sizes of a batch are multiplied by."""
+        return 1.0
+
+    def make(self, position: int) -> Arrays:
+        param, ratio = self.setting, self.ratio(position)
+        extents, images, maps, objects = None, list[np.ndarray](), [], []
+        for i in range(param.batch_size):
+            picture, generator = self.picture(position + i)
+            picture = self.resized(self.varied(picture, generator), ratio)
+            extents = extents or self.extents(picture, ratio)
+            chosen, centre = choose_centre(picture, extents, generator)
+            box = None if chosen is None else picture.objects[chosen, 3:]
+            picture, centre = zoomed(picture, centre, self.zoom(box, generator))
+            placed = place(picture, centre, extents, generator)
+            self._ignore(placed.picture.objects, extents)
+            x, y, width, height = placed.inside
+            image = np.zeros((placed.part.shape[2], *extents), np.float32)
+            image[:, y : y + height, x : x + width] = self.pixels(placed.part, self.scale)
+            images.append(image)
+            maps.append(field_maps(placed, extents, self.rules))
+            objects.append(placed.picture.objects)
+        arrays = [np.stack(images), *(np.stack(each) for each in zip(*maps, strict=True))]
+        if param.output_gt_boxes:
+            arrays.append(join_objects(objects, self.columns, self.nothing))
+        return arrays
+
+    def varied(self, picture: Picture, generator: np.random.Generator) -> Picture:
+        """Of other colours, and perhaps mirrored."""
+        param = self.setting
+        if "distort_param" in param.DESCRIPTOR.fields_by_name and param.HasField("distort_param"):
+            picture = picture._replace(image=distort(picture.image, param.distort_param, generator))
+        if self.param.transform_param.mirror and generator.integers(2):
+            picture = picture.mirrored()
+        return picture
+
+    def _ignore(self, objects: np.ndarray, extents: tuple[int, int]) -> None:
+        """Mark those that are too small, or whose middle is not in the image."""
+        middles = (objects[:, 3:5] + objects[:, 5:]) / 2
+        away = (middles < 0).any(axis=1) | (middles >= extents[::-1]).any(axis=1)
+        sizes = objects[:, 5:] - objects[:, 3:5] + 1
+        least = [self.setting.min_gt_width, self.setting.min_gt_height]
+        objects[away | (sizes < least).any(axis=1), 1] = 1
+
+
+@register("ImageGtData")
+class ImageGtData(TrainingData):
+    """Images of a list, cut about an object, and maps of what fields match (MS-CNN)."""
+
+    messages = ("image_gt_data_param", "transform_param")
+    difficult = False
+    columns = 7
+    nothing = (0, 1, 1, 2, 2, 1, 1)
+
+    def setup(self, bottom: list[Shape]) -> list[Shape]:
+        param = self.param.image_gt_data_param
+        self.setting, self.name_of = param, "image_gt_data_param"
+        self.shuffle = "random" if param.shuffle else ""
+        self.repeats, self.scale = max(1, param.fg_img_multiple), param.scale
+        fields = self.read_fields(list(param.downsample_rate))
+        self.rules = Rules(fields, edges=True, foreground=param.fg_threshold)
+        return super().setup(bottom)
+
+    def fixed(self) -> bool:
+        return bool(self.setting.resize_width or self.setting.crop_width)
+
+    def extents(self, picture: Picture, ratio: float) -> tuple[int, int]:
+        param, (height, width) = self.setting, picture.image.shape[:2]
+        return (param.crop_height or height, param.crop_width or width)
+
+    def resized(self, picture: Picture, ratio: float) -> Picture:
+        param = self.setting
+        if not (param.resize_width and param.resize_height):
+            return picture
+        return picture.resized(param.resize_height, param.resize_width)
+
+    def zoom(self, box: np.ndarray | None, generator: np.random.Generator) -> np.ndarray:
+        """By half octaves between the scales, from the object's own on."""
+        param, scale = self.setting, np.ones(2)
+        multiple = param.do_multiple_scale and param.min_scale and param.max_scale
+        if box is None or not multiple or not generator.integers(2):
+            return scale
+        steps = np.arange(whole(2 * math.log2(param.max_scale / param.min_scale) + 1)) / 2
+        width, height = np.maximum(box[2:] - box[:2], 1e-3)
+        areas = (param.min_scale * 2.0**steps) ** 2
+        near = np.minimum(areas, width * height) / np.maximum(areas, width * height)
+        scale *= 2.0 ** (generator.choice(steps) - steps[near.argmax()])
+        turned = param.HasField("min_whaspect") and param.HasField("max_whaspect")
+        if turned and generator.integers(2):
+            count = max(1, whole((param.max_whaspect - param.min_whaspect) / 0.05))
+            aspect = generator.integers(count) * 0.05 + param.min_whaspect
+            growth = aspect / (width / height)
+            axis = int(generator.integers(2))
+            factor = (growth, 1 / growth)[axis]
+            target = (width, height)[axis] * scale[axis] * factor
+            if param.min_scale * 0.8 <= target <= param.max_scale * 1.2:
+                scale[axis] *= factor
+        return scale
+
+
+@register("DetectionData")
+class DetectionData(TrainingData):
+    """Images of a list, cut about an object, and maps of what fields match (Cascade R-CNN)."""
+
+    messages = ("detection_data_param", "transform_param")
+
+    def setup(self, bottom: list[Shape]) -> list[Shape]:
+        param, name = self.param.detection_data_param, "detection_data_param"
+        self.setting, self.name_of = param, name
+        self.shuffle = param.shuffle if param.HasField("shuffle") else ""
+        if self.shuffle not in ("", "random", "random_aspect", "random_mix_aspect"):
+            self.fail(f"{name}.shuffle", "must be random, random_aspect or random_mix_aspect")
+        self.group, self.scale = max(1, param.mix_group_size), self.param.transform_param.scale
+        has = param.HasField
+        self.rules = Rules(
+            self.read_fields(list(param.stride)), edges=False, foreground=param.fg_threshold,
+            of_no_interest=param.ignore_fg_threshold, pick_up=param.pickup_iou_thr,
+            margin=param.anchor_ignore_margin_ratio if has("anchor_ignore_margin_ratio") else None,
+            least_inside=param.anchor_ignore_iou_thr if has("anchor_ignore_iou_thr") else None,
+        )  # fmt: skip
+        return super().setup(bottom)
+
+    def fixed(self) -> bool:
+        param = self.setting
+        return bool((param.crop_width and param.crop_height) or
+                    (param.resize_width and param.resize_height))  # fmt: skip
+
+    def ratio(self, position: int) -> float:
+        ratios = self.setting.template_ratio
+        draw = np.random.default_rng([self.seed, self.key, position, 1])
+        return float(draw.choice(ratios)) if ratios else 1.0
+
+    def extents(self, picture: Picture, ratio: float) -> tuple[int, int]:
+        param, (height, width) = self.setting, picture.image.shape[:2]
+        if param.crop_width and param.crop_height:
+            return param.crop_height, param.crop_width
+        sides = (height, width)
+        if param.crop_short_size and param.crop_long_size:
+            sides = (param.crop_long_size, param.crop_short_size)
+        elif param.resize_width and param.resize_height:
+            return param.resize_height, param.resize_width
+        elif param.short_size and param.long_size:
+            long, short = (
+                whole(side * ratio / 32) * 32 for side in (param.long_size, param.short_size)
+            )
+            sides = (long, short)
+        else:
+            return sides
+        return sides if height >= width else sides[::-1]
+
+    def resized(self, picture: Picture, ratio: float) -> Picture:
+        param, (height, width) = self.setting, picture.image.shape[:2]
+        if param.resize_width and param.resize_height:
+            return picture.resized(param.resize_height, param.resize_width)
+        scale = param.resize_ratio or 1.0
+        if not param.resize_ratio and param.short_size and param.long_size:
+            scale = whole(param.short_size * ratio / 32) * 32 / min(height, width)
+        return picture.resized(whole(height * scale), whole(width * scale))
+
+    def zoom(self, box: np.ndarray | None, generator: np.random.Generator) -> np.ndarray:
+        """By any factor between two, or between those that give the object two sizes."""
+        param, has = self.setting, self.setting.HasField
+        if has("low_scale_ratio") and has("high_scale_ratio"):
+            limits = [param.low_scale_ratio, param.high_scale_ratio]
+        elif has("min_scale") and has("max_scale"):
+            size = 0.0 if box is None else math.sqrt(np.prod(box[2:] - box[:2] + 1))
+            limits = [param.min_scale / size, param.max_scale / size] if size else [2.0, 2.0]
+        else:
+            return np.ones(2)
+        if generator.random() >= param.multiscale_prob:
+            return np.ones(2)
+        scale = np.full(2, 2 ** generator.uniform(*np.log2(limits)))
+        if has("min_whaspect") and has("max_whaspect"):
+            aspects = np.log2([param.min_whaspect, param.max_whaspect])
+            root = math.sqrt(2 ** generator.uniform(*aspects))
+            scale *= [root, 1 / root]
+        return scale

@@ -1,0 +1,175 @@
+"""Owns the layers that use one learned number for each channel: Scale, Bias, PReLU."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...backends.formula import PRELU
+from ...backends.primitives import Program
+from ...backends.tensor import Shape, Tensor
+from ...blob import Blob
+from ..base import Layer, register
+
+
+class Spread(Layer):
+    """What the three share: a small tensor whose axes lie along some axes of the bottom.
+
+    It is a parameter or, where the layer has a second bottom, that bottom.
+    """
+
+    in_place = True
+
+    def lay_out(self, dimensions: int, axis: int, shape: Shape) -> None:
+        """The tensor of this shape lies along the axes from `axis` on."""
+        self.along_channels = axis == 1 == len(shape)
+        """Whether there is a number for each channel."""
+        self.spread_shape = (1,) * axis + shape + (1,) * (dimensions - axis - len(shape))
+        along = range(axis, axis + len(shape))
+        self.others = tuple(i for i in range(dimensions) if i not in along)
+
+    def place_operand(self, bottom: list[Shape], param: Any, field: str) -> Shape | None:
+        """Lay out the second bottom, or what `axis` and `num_axes` say; the latter's shape."""
+        first = bottom[0]
+        if len(bottom) > 1:
+            # A scalar has no axes to lie anywhere.
+            axis = self.axis(param.axis, len(first), f"{field}.axis") if bottom[1] else 0
+            if first[axis : axis + len(bottom[1])] != bottom[1]:
+                self.fail("bottom[1]", f"{bottom[1]} does not match {first} from axis {axis} on")
+            self.lay_out(len(first), axis, bottom[1])
+            return None
+        axis = self.axis(param.axis, len(first), f"{field}.axis") if param.num_axes else 0
+        stop = len(first) if param.num_axes == -1 else axis + param.num_axes
+        if param.num_axes < -1 or stop > len(first):
+            self.fail(f"{field}.num_axes", f"{param.num_axes} from axis {axis} exceed {first}")
+        self.lay_out(len(first), axis, first[axis:stop])
+        return first[axis:stop]
+
+    def spread(self, tensor: Tensor) -> Tensor:
+        """The small tensor with as many axes as the bottom."""
+        return tensor.view(self.spread_shape)
+
+    def keep_input(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
+        """Set `saved` to the bottom's data, or to a copy if the layer overwrites them."""
+        self.saved = bottom[0].data
+        if bottom[0] is top[0]:
+            self.saved = self.tensor(bottom[0].shape, flexible=True)
+            program.copy(bottom[0].data, self.saved)
+
+
+@register("Scale")
+class Scale(Spread):
+    """y = x * scale (+ bias), with the scale learned or given by a second bottom."""
+
+    bottoms = (1, 2)
+
+    def setup(self, bottom: list[Shape]) -> list[Shape]:
+        param = self.param.scale_param
+        shape = self.place_operand(bottom, param, "scale_param")
+        if shape is not None:
+            ones = type(param.filler)(type="constant", value=1)
+            self.add_parameter(shape, param.filler if param.HasField("filler") else ones)
+        self.bias = len(self.parameters) if param.bias_term else None
+        if param.bias_term:
+            self.add_parameter(bottom[1] if shape is None else shape, param.bias_filler)
+        return [bottom[0]]
+
+    def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
+        self.keep_input(program, bottom, top)
+        if self.along_channels and len(bottom) == 1:  # batch normalization without statistics
+            program.batch_norm(self.saved, None, None, *self.pair(), None, top[0].data)
+            return
+        self.scale = self.spread((bottom[1] if len(bottom) > 1 else self.parameters[0]).data)
+        inputs = [bottom[0].data, self.scale]
+        if self.bias is not None:
+            inputs.append(self.spread(self.parameters[self.bias].data))
+        formula = "y = a * b" if self.bias is None else "y = a * b + c"
+        program.broadcast(inputs, [top[0].data], formula=formula)
+
+    def pair(self) -> tuple[Tensor, Tensor | None]:
+        """The learned scale, and the bias if there is one."""
+        bias = None if self.bias is None else self.parameters[self.bias].data
+        return self.parameters[0].data, bias
+
+    def backward(
+        self, program: Program, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]
+    ) -> None:
+        dy = top[0].diff
+        db = None if self.bias is None else self.gradient(self.bias)
+        if self.along_channels and len(bottom) == 1:
+            dx = bottom[0].diff if propagate_down[0] else None
+            program.batch_norm_backward(
+                self.saved, [dy], None, None, *self.pair(), None, None, dx, self.gradient(0), db,
+                constant=True,
+            )  # fmt: skip
+            return
+        product: dict[str, Any] = {"formula": "y = a * b", "axes": self.others}
+        if db is not None:
+            program.reduce_gradient([dy], db, formula="y = a", axes=self.others)
+        if len(bottom) > 1:
+            if propagate_down[1]:
+                program.reduce([dy, self.saved], bottom[1].diff, **product)
+        elif (dw := self.gradient(0)) is not None:
+            program.reduce_gradient([dy, self.saved], dw, **product)
+        if propagate_down[0]:
+            program.broadcast([dy, self.scale], [bottom[0].diff], formula="y = a * b")
+
+
+@register("Bias")
+class Bias(Spread):
+    """y = x + bias, with the bias learned or given by a second bottom."""
+
+    bottoms = (1, 2)
+
+    def setup(self, bottom: list[Shape]) -> list[Shape]:
+        param = self.param.bias_param
+        shape = self.place_operand(bottom, param, "bias_param")
+        if shape is not None:
+            self.add_parameter(shape, param.filler)
+        return [bottom[0]]
+
+    def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
+        bias = self.spread((bottom[1] if len(bottom) > 1 else self.parameters[0]).data)
+        program.broadcast([bottom[0].data, bias], [top[0].data], formula="y = a + b")
+
+    def backward(
+        self, program: Program, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]
+    ) -> None:
+        dy = top[0].diff
+        if len(bottom) > 1:
+            if propagate_down[1]:
+                program.reduce([dy], bottom[1].diff, formula="y = a", axes=self.others)
+        elif (dw := self.gradient(0)) is not None:
+            program.reduce_gradient([dy], dw, formula="y = a", axes=self.others)
+        if propagate_down[0] and bottom[0].diff is not dy:
+            program.copy(dy, bottom[0].diff)
+
+
+@register("PReLU")
+class PReLU(Spread):
+    """y = x where it is positive, else a learned slope * x (He et al. 2015)."""
+
+    def setup(self, bottom: list[Shape]) -> list[Shape]:
+        param, shape = self.param.prelu_param, bottom[0]
+        if len(shape) < 2:
+            self.fail("bottom", f"has shape {shape}, but must have channels on axis 1")
+        quarter = type(param.filler)(type="constant", value=0.25)
+        slopes = () if param.channel_shared else (shape[1],)
+        self.lay_out(len(shape), 0 if param.channel_shared else 1, slopes)
+        self.add_parameter(slopes, param.filler if param.HasField("filler") else quarter)
+        return bottom
+
+    def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
+        self.keep_input(program, bottom, top)
+        self.slope = self.spread(self.parameters[0].data)
+        program.broadcast([bottom[0].data, self.slope], [top[0].data], formula=PRELU)
+
+    def backward(
+        self, program: Program, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]
+    ) -> None:
+        dy = top[0].diff
+        if (dw := self.gradient(0)) is not None:
+            formula = "y = where(b > 0, 0, a * b)"
+            program.reduce_gradient([dy, self.saved], dw, formula=formula, axes=self.others)
+        if propagate_down[0]:
+            formula = "y = where(b > 0, a, a * c)"
+            program.broadcast([dy, self.saved, self.slope], [bottom[0].diff], formula=formula)

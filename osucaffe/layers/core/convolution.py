@@ -1,0 +1,191 @@
+"""Owns the layers that slide windows over an image: Convolution, Deconvolution, Im2col."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from ...backends.primitives import Program
+from ...backends.tensor import Shape, Tensor
+from ...blob import Blob
+from ..base import Layer, register
+from .window import Window, read_window
+
+
+class Filters(Layer):
+    """What both directions share: parameters, extents, axes folded to (N, C, spatial ...)."""
+
+    messages: tuple[str, ...] = ("convolution_param",)
+    bottoms = tops = (1, None)
+
+    def setup(self, bottom: list[Shape]) -> list[Shape]:
+        param = self.param.convolution_param
+        channel_axis = self.axis(param.axis, len(bottom[0]), "convolution_param.axis")
+        outer, channels = bottom[0][:channel_axis], bottom[0][channel_axis]
+        extents = bottom[0][channel_axis + 1 :]
+        for i, shape in enumerate(bottom):
+            if shape != bottom[0]:
+                self.fail(f"bottom[{i}]", f"has shape {shape}, but bottom[0] has {bottom[0]}")
+        if len(self.param.top) != len(bottom):
+            self.fail("top", f"needs as many as bottoms: {len(bottom)}")
+        outputs, self.group = param.num_output, param.group
+        if outputs < 1:
+            self.fail("convolution_param.num_output", "must be at least 1")
+        if self.group < 1 or channels % self.group or outputs % self.group:
+            self.fail(
+                "convolution_param.group",
+                f"is {self.group}: it must divide {channels} channels and {outputs} outputs",
+            )
+        window = read_window(self, "convolution_param", len(extents))
+        out = self.positions(window, extents)
+        check_fit(self, window, extents, out)
+        self.add_parameter(
+            (*self.weight_shape(channels, outputs), *window.kernel), param.weight_filler
+        )
+        if param.bias_term:
+            self.add_parameter((outputs,), param.bias_filler)
+        # The primitives want exactly one axis before the channels and at least one after them.
+        self.plain = channel_axis == 1 and bool(extents)
+        self.channel_axis, self.outer = channel_axis, math.prod(outer)
+        window = window if extents else Window((1,), (1,), (0,), (1,))
+        self.settings: dict[str, Any] = {**window.settings, "group": self.group}
+        return [(*outer, outputs, *out)] * len(bottom)
+
+    def weight_shape(self, channels: int, outputs: int) -> Shape:
+        """The first two extents of the weights."""
+        raise NotImplementedError
+
+    def positions(self, window: Window, extents: Shape) -> Shape:
+        """The spatial extents of the tops."""
+        raise NotImplementedError
+
+    def image(self, tensor: Tensor) -> Tensor:
+        """A bottom or top as (N, C, spatial ...)."""
+        if self.plain:
+            return tensor
+        channels, *extents = tensor.shape[self.channel_axis :]
+        return tensor.view((self.outer, channels, *(extents or (1,))))
+
+    def weights(self, tensor: Tensor) -> Tensor:
+        """The weights or their gradient with at least one spatial axis."""
+        return tensor if len(tensor.shape) > 2 else tensor.view((*tensor.shape, 1))
+
+    @property
+    def weight(self) -> Tensor:
+        return self.weights(self.parameters[0].data)
+
+    @property
+    def weight_gradient(self) -> Tensor | None:
+        gradient = self.gradient(0)
+        return None if gradient is None else self.weights(gradient)
+
+    @property
+    def bias(self) -> Tensor | None:
+        return self.parameters[1].data if len(self.parameters) > 1 else None
+
+
+@register("Convolution")
+class Convolution(Filters):
+    """Correlation with learned filters: any number of spatial axes, groups, dilation."""
+
+    def weight_shape(self, channels: int, outputs: int) -> Shape:
+        return outputs, channels // self.group
+
+    def positions(self, window: Window, extents: Shape) -> Shape:
+        return window.positions(extents)
+
+    def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
+        for x, y in zip(bottom, top, strict=True):
+            program.convolution(
+                self.image(x.data), self.weight, self.bias, self.image(y.data), **self.settings
+            )
+
+    def backward(
+        self, program: Program, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]
+    ) -> None:
+        dw, db = self.weight_gradient, self.gradient(1)
+        for x, y, wanted in zip(bottom, top, propagate_down, strict=True):
+            dy = self.image(y.diff)
+            if dw is not None or db is not None:
+                program.convolution_backward_filter(self.image(x.data), dy, dw, db, **self.settings)
+            if wanted:
+                program.convolution_backward_data(
+                    dy, self.weight, self.image(x.diff), **self.settings
+                )
+
+
+@register("Deconvolution")
+class Deconvolution(Filters):
+    """The transpose of Convolution: each input pixel adds a filter to the output."""
+
+    def weight_shape(self, channels: int, outputs: int) -> Shape:
+        return channels, outputs // self.group
+
+    def positions(self, window: Window, extents: Shape) -> Shape:
+        return window.covered(extents)
+
+    def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
+        for x, y in zip(bottom, top, strict=True):
+            x_data, y_data = self.image(x.data), self.image(y.data)
+            program.convolution_backward_data(x_data, self.weight, y_data, **self.settings)
+            if self.bias is not None:
+                bias = self.bias.view((1, *self.bias.shape, *[1] * (len(y_data.shape) - 2)))
+                program.broadcast([y_data, bias], [y_data], formula="y = a + b")
+
+    def backward(
+        self, program: Program, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]
+    ) -> None:
+        dw, db = self.weight_gradient, self.gradient(1)
+        for x, y, wanted in zip(bottom, top, propagate_down, strict=True):
+            dy = self.image(y.diff)
+            if dw is not None:
+                program.convolution_backward_filter(
+                    dy, self.image(x.data), dw, None, **self.settings
+                )
+            if db is not None:
+                others = [axis for axis in range(len(dy.shape)) if axis != 1]
+                program.reduce_gradient([dy], db, formula="y = a", axes=others)
+            if wanted:
+                program.convolution(dy, self.weight, None, self.image(x.diff), **self.settings)
+
+
+@register("Im2col")
+class Im2col(Layer):
+    """Every window of the image as a column of channels."""
+
+    messages = ("convolution_param",)
+
+    def setup(self, bottom: list[Shape]) -> list[Shape]:
+        shape, param = bottom[0], self.param.convolution_param
+        axis = self.axis(param.axis, len(shape), "convolution_param.axis")
+        if axis == len(shape) - 1:
+            self.fail("bottom", f"{shape} has no spatial axis behind axis {axis}")
+        self.window = read_window(self, "convolution_param", len(shape) - axis - 1)
+        out = self.window.positions(shape[axis + 1 :])
+        check_fit(self, self.window, shape[axis + 1 :], out)
+        channels = shape[axis] * math.prod(self.window.kernel)
+        self.small = (math.prod(shape[:axis]), *shape[axis:])
+        self.large = (self.small[0], channels, *out)
+        return [(*shape[:axis], channels, *out)]
+
+    def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
+        x, y = bottom[0].data.view(self.small), top[0].data.view(self.large)
+        program.im2col(x, y, kernel=self.window.kernel, **self.window.settings)
+
+    def backward(
+        self, program: Program, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]
+    ) -> None:
+        if propagate_down[0]:
+            dy, dx = top[0].diff.view(self.large), bottom[0].diff.view(self.small)
+            program.im2col_backward(dy, dx, kernel=self.window.kernel, **self.window.settings)
+
+
+def check_fit(layer: Layer, window: Window, extents: Shape, out: Shape) -> None:
+    """Refuse a window that has no position in these extents."""
+    if min(out, default=1) < 1:
+        named = (window.reach, window.pad, extents)
+        reach, pad, image = ("x".join(map(str, each)) for each in named)
+        layer.fail(
+            "convolution_param.kernel_size",
+            f"a window of {reach} with pad {pad} does not fit an image of {image}",
+        )

@@ -1,0 +1,284 @@
+"""Owns the layers that treat every element alike: the activation functions, and Dropout."""
+
+from __future__ import annotations
+
+import math
+
+from ...backends import formula
+from ...backends.primitives import Program
+from ...backends.tensor import Shape, Tensor
+from ...blob import Blob
+from ..base import Layer, register
+
+
+class Elementwise(Layer):
+    """y = f(x). `value` computes y from a = x.
+
+    derivative: computes y = dx from a = dy and b = the top's value or, with `from_input`, the
+    bottom's, of which a copy is kept when the layer works in place. numbers: the fields of its
+    settings that both use as constants.
+    """
+
+    in_place = True
+    value: str
+    derivative: str
+    from_input = False
+    numbers: tuple[str, ...] = ()
+
+    def setup(self, bottom: list[Shape]) -> list[Shape]:
+        self.constants = self.read_constants()
+        return bottom
+
+    def read_constants(self) -> dict[str, float]:
+        """The constants of both formulas."""
+        settings = getattr(self.param, f"{self.type.lower()}_param") if self.numbers else None
+        return {name: getattr(settings, name) for name in self.numbers}
+
+    def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
+        x, y = bottom[0].data, top[0].data
+        self.saved = x if self.from_input else y
+        if self.from_input and bottom[0] is top[0]:
+            self.saved = self.tensor(x.shape)
+            program.copy(x, self.saved)
+        program.elementwise([x], [y], formula=self.value, constants=self.constants)
+
+    def backward(
+        self, program: Program, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]
+    ) -> None:
+        if propagate_down[0]:
+            program.elementwise(
+                [top[0].diff, self.saved],
+                [bottom[0].diff],
+                formula=self.derivative,
+                constants=self.constants,
+            )
+
+
+@register("ReLU")
+class ReLU(Layer):
+    """y = x where it is positive, else negative_slope * x."""
+
+    in_place = True
+
+    def setup(self, bottom: list[Shape]) -> list[Shape]:
+        self.slope = self.param.relu_param.negative_slope
+        return bottom
+
+    def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
+        program.relu(bottom[0].data, top[0].data, slope=self.slope)
+
+    def backward(
+        self, program: Program, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]
+    ) -> None:
+        if propagate_down[0]:
+            x, dy, dx = bottom[0].data, top[0].diff, bottom[0].diff
+            program.relu_backward(x, dy, dx, slope=self.slope)
+
+
+@register("AbsVal")
+class AbsVal(Elementwise):
+    """y = |x|."""
+
+    value = "y = abs(a)"
+    derivative = "y = a * sign(b)"
+    from_input = True
+
+
+@register("BNLL")
+class BNLL(Elementwise):
+    """y = log(1 + exp(x)), the binomial normal log likelihood."""
+
+    value = "y = max(a, 0) + log1p(exp(-abs(a)))"
+    derivative = "y = a / (1 + exp(-b))"
+    from_input = True
+
+
+@register("Clip")
+class Clip(Elementwise):
+    """y = x held between min and max."""
+
+    value = "y = min(max(a, low), high)"
+    derivative = "y = where(b < low, 0, where(b > high, 0, a))"
+    from_input = True
+
+    def read_constants(self) -> dict[str, float]:
+        param = self.param.clip_param
+        if param.min > param.max:
+            self.fail("clip_param.min", f"is {param.min}, more than max {param.max}")
+        return {"low": param.min, "high": param.max}
+
+
+@register("ELU")
+class ELU(Elementwise):
+    """y = x where it is positive, else alpha * (exp(x) - 1) (Clevert et al. 2016)."""
+
+    numbers = ("alpha",)
+    value = formula.ELU
+    derivative = "y = where(b > 0, a, a * alpha * exp(min(b, 0)))"
+    from_input = True
+
+
+@register("Exp")
+class Exp(Elementwise):
+    """y = base ** (shift + scale * x); base -1 stands for e."""
+
+    value = "y = factor * exp(rate * a)"
+    derivative = "y = a * b * rate"
+
+    def read_constants(self) -> dict[str, float]:
+        param = self.param.exp_param
+        logarithm = math.log(_base(self, param.base, "exp_param"))
+        try:
+            factor = math.exp(logarithm * param.shift)
+        except OverflowError:
+            self.fail("exp_param.shift", f"is {param.shift:g}: base to this power is infinite")
+        return {"factor": factor, "rate": logarithm * param.scale}
+
+
+@register("GELU")
+class GELU(Elementwise):
+    """y = x * the normal distribution's Phi(x) (Hendrycks & Gimpel 2016)."""
+
+    value = "y = 0.5 * a * (1 + erf(a * root))"
+    derivative = "y = a * (0.5 * (1 + erf(b * root)) + b * density * exp(-0.5 * b * b))"
+    from_input = True
+
+    def read_constants(self) -> dict[str, float]:
+        return {"root": math.sqrt(0.5), "density": 1 / math.sqrt(2 * math.pi)}
+
+
+@register("Log")
+class Log(Elementwise):
+    """y = the logarithm to a base of shift + scale * x; base -1 stands for e."""
+
+    value = "y = log(shift + scale * a) * unit"
+    derivative = "y = a * scale * unit / (shift + scale * b)"
+    from_input = True
+
+    def read_constants(self) -> dict[str, float]:
+        param = self.param.log_param
+        base = _base(self, param.base, "log_param")
+        if base == 1:
+            self.fail("log_param.base", "is 1: there is no logarithm to base 1")
+        return {"shift": param.shift, "scale": param.scale, "unit": 1 / math.log(base)}
+
+
+@register("Power")
+class Power(Elementwise):
+    """y = (shift + scale * x) ** power."""
+
+    numbers = ("power", "scale", "shift")
+    value = "y = (shift + scale * a) ** power"
+    derivative = "y = a * power * scale * (shift + scale * b) ** (power - 1)"
+    from_input = True
+
+    def read_constants(self) -> dict[str, float]:
+        param = self.param.power_param
+        if param.power in (0, 1):  # 0 ** 0 and 0 ** -1 must not come up: no power at all
+            self.value = "y = 1 + 0 * a" if param.power == 0 else "y = shift + scale * a"
+            self.derivative, self.from_input = "y = a * power * scale", False
+        return super().read_constants()
+
+
+@register("ReLU6")
+class ReLU6(Elementwise):
+    """y = x held between 0 and n, which is 6 (mobile nets); below 0, negative_slope * x."""
+
+    numbers = ("n", "negative_slope")
+    value = "y = where(a > 0, min(a, n), negative_slope * a)"
+    # Of the value: where it is n, nothing comes through any more.
+    derivative = "y = where(b > 0, where(b < n, a, 0), negative_slope * a)"
+
+
+@register("Sigmoid")
+class Sigmoid(Elementwise):
+    """y = 1 / (1 + exp(-x))."""
+
+    value = "y = 0.5 * tanh(0.5 * a) + 0.5"
+    derivative = "y = a * b * (1 - b)"
+
+
+@register("Swish")
+class Swish(Elementwise):
+    """y = x * sigmoid(beta * x) (Ramachandran et al. 2017)."""
+
+    numbers = ("beta",)
+    value = "y = a / (1 + exp(-beta * a))"
+    derivative = "s = 1 / (1 + exp(-beta * b)); y = a * s * (1 + beta * b * (1 - s))"
+    from_input = True
+
+
+@register("TanH")
+class TanH(Elementwise):
+    """y = tanh(x)."""
+
+    value = "y = tanh(a)"
+    derivative = "y = a * (1 - b * b)"
+
+
+@register("Threshold")
+class Threshold(Elementwise):
+    """y = 1 where x is above the threshold, else 0."""
+
+    numbers = ("threshold",)
+    value = "y = where(a > threshold, 1, 0)"
+    no_gradient = (0,)
+
+
+def _base(layer: Layer, base: float, field: str) -> float:
+    if base == -1:
+        return math.e
+    if base <= 0:
+        layer.fail(f"{field}.base", f"is {base}: it must be positive, or -1 for e")
+    return base
+
+
+@register("Dropout")
+class Dropout(Layer):
+    """Zero a share dropout_ratio of the elements in training, scale up the others.
+
+    sample_weights_test: in TEST, too, so that each pass is a sample (Bayesian SegNet, Kendall et
+    al. 2015).
+    """
+
+    in_place = True
+
+    def setup(self, bottom: list[Shape]) -> list[Shape]:
+        param = self.param.dropout_param
+        self.ratio = param.dropout_ratio
+        if not 0 <= self.ratio < 1:
+            self.fail("dropout_param.dropout_ratio", f"is {self.ratio}: it must be in [0, 1)")
+        self.drops = self.phase == "TRAIN" or param.sample_weights_test
+        self.later = not param.scale_train
+        return bottom
+
+    def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
+        x, y = bottom[0].data, top[0].data
+        if self.drops:
+            self.mask = self.tensor(x.shape, "uint8", flexible=True)
+            program.dropout(x, y, self.mask, ratio=self.ratio, key=self.key)
+            x = y
+        if self.later:
+            self._scale_down(program, x, y)
+        elif x is not y:
+            program.copy(x, y)
+
+    def _scale_down(self, program: Program, x: Tensor, y: Tensor) -> None:
+        """What Fast R-CNN's scale_train: false does in testing; in training it takes back what
+        dropout scales up."""
+        kept = {"kept": 1 - self.ratio}
+        program.elementwise([x], [y], formula="y = kept * a", constants=kept)
+
+    def backward(
+        self, program: Program, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]
+    ) -> None:
+        dy, dx = top[0].diff, bottom[0].diff
+        if not propagate_down[0]:
+            return
+        if self.drops:
+            program.dropout_backward(dy, self.mask, dx, ratio=self.ratio, key=self.key)
+            dy = dx
+        if self.later:
+            self._scale_down(program, dy, dx)
+        elif dy is not dx:
+            program.copy(dy, dx)

@@ -1,0 +1,83 @@
+"""Owns InnerProduct: every output is a weighted sum of all inputs."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from ...backends.primitives import Program
+from ...backends.tensor import Shape, Tensor
+from ...blob import Blob
+from ..base import Layer, register
+
+
+@register("InnerProduct")
+class InnerProduct(Layer):
+    """A fully connected layer: axes from `axis` on become num_output weighted sums.
+
+    normalize (NormFace): by the weights of each output at length 1; they are kept as they are.
+    """
+
+    def setup(self, bottom: list[Shape]) -> list[Shape]:
+        param = self.param.inner_product_param
+        axis = self.axis(param.axis, len(bottom[0]), "inner_product_param.axis")
+        inputs, outputs = math.prod(bottom[0][axis:]), param.num_output
+        if outputs < 1:
+            self.fail("inner_product_param.num_output", "must be at least 1")
+        shape = (inputs, outputs) if param.transpose else (outputs, inputs)
+        self.add_parameter(shape, param.weight_filler)
+        if param.bias_term:
+            self.add_parameter((outputs,), param.bias_filler)
+        self.settings: dict[str, Any] = {"axis": axis, "transpose": param.transpose}
+        self.normalize = param.normalize
+        if param.normalize and param.transpose:
+            self.fail("inner_product_param.normalize", "cannot be given with transpose")
+        return [(*bottom[0][:axis], outputs)]
+
+    def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
+        bias = self.parameters[1].data if len(self.parameters) > 1 else None
+        weight, x, y = self.parameters[0].data, bottom[0].data, top[0].data
+        if not self.normalize:
+            program.inner_product(x, weight, bias, y, **self.settings)
+            return
+        weight = self.rows = weight.view(weight.shape)  # row-major, as the sums of rows read it
+        # Of weights of length 1 the product is that of the weights, over their length.
+        self.product, self.rate = self.tensor(y.shape), self.tensor((weight.shape[0],))
+        program.inner_product(x, weight, None, self.product, **self.settings)
+        program.reduce([weight], self.rate, formula="y = a * a", axes=(1,))
+        program.elementwise([self.rate], [self.rate], formula="y = 1 / sqrt(a + 1e-6)")
+        rows = [self.product, self._row(self.rate), *([self._row(bias)] if bias else [])]
+        program.broadcast(rows, [y], formula="y = a * b + c" if bias else "y = a * b")
+
+    def _row(self, tensor: Tensor) -> Tensor:
+        """One number for each output, beside the top's shape."""
+        return tensor.view((*(1,) * (len(self.product.shape) - 1), tensor.count))
+
+    def _backward_rate(self, program: Program, dy: Tensor, dw: Tensor | None) -> Tensor:
+        """The gradient of the product; and that part of the weights' which goes by their length."""
+        slope = self.tensor(dy.shape)
+        program.broadcast([dy, self._row(self.rate)], [slope], formula="y = a * b")
+        if dw is not None:
+            outer = tuple(range(len(dy.shape) - 1))
+            drate = self.tensor(self.rate.shape)
+            program.reduce([dy, self.product], drate, formula="y = a * b", axes=outer)
+            columns = [each.view((each.count, 1)) for each in (drate, self.rate)]
+            formula = "y = -(a * b * b * b) * c"
+            program.reduce_gradient([*columns, self.rows], dw, formula=formula, axes=())
+        return slope
+
+    def backward(
+        self, program: Program, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]
+    ) -> None:
+        x, dy, dw, db = bottom[0].data, top[0].diff, self.gradient(0), self.gradient(1)
+        if self.normalize:
+            if db is not None:
+                outer = tuple(range(len(dy.shape) - 1))
+                program.reduce_gradient([dy], db, formula="y = a", axes=outer)
+                db = None
+            dy = self._backward_rate(program, dy, dw)
+        if dw is not None or db is not None:
+            program.inner_product_backward_filter(x, dy, dw, db, **self.settings)
+        if propagate_down[0]:
+            weight = self.parameters[0].data
+            program.inner_product_backward_data(dy, weight, bottom[0].diff, **self.settings)

@@ -1,0 +1,258 @@
+"""Owns the losses of distances and margins, put together from general primitives."""
+
+from __future__ import annotations
+
+import math
+
+from ...backends.primitives import Program
+from ...backends.tensor import Shape
+from ...blob import Blob
+from ..base import Layer, register
+from .softmax import pre_fixed, read_normalization
+
+
+def by_region(shape: Shape) -> Shape:
+    """The shape of a top with one number for each region (and place in it)."""
+    regions, _, *extent = shape
+    return (regions, 1, *(*extent, 1, 1)[: max(2, len(extent))])
+
+
+class Loss(Layer):
+    """A layer with a scalar loss as its top, that compares bottom[0] with bottom[1]."""
+
+    bottoms = (2, 2)
+    loss = True
+
+    def check_batches(self, bottom: list[Shape]) -> None:
+        """Refuse bottoms that are not of one batch."""
+        for i, shape in enumerate(bottom):
+            if not shape or shape[0] != bottom[0][0]:
+                self.fail(f"bottom[{i}]", f"{shape} is not of the batch of bottom[0], {bottom[0]}")
+
+    def check_counts_alike(self, bottom: list[Shape]) -> None:
+        """Refuse bottoms that have another number of elements an item."""
+        self.check_batches(bottom)
+        if math.prod(bottom[1]) != math.prod(bottom[0]):
+            self.fail("bottom[1]", f"has shape {bottom[1]}, but bottom[0] has {bottom[0]}")
+
+
+class Differences(Loss):
+    """A sum over the elements of a function of their differences; both bottoms get gradients."""
+
+    value: str
+    derivative: str
+
+    def setup(self, bottom: list[Shape]) -> list[Shape]:
+        self.check_counts_alike(bottom)
+        self.constants = {"share": 1 / self.divisor(bottom[0])}
+        return [()]
+
+    def divisor(self, shape: Shape) -> float:
+        """What the sum is divided by."""
+        return shape[0]
+
+    def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
+        inputs = [blob.data.view((blob.data.count,)) for blob in bottom]
+        program.reduce(inputs, top[0].data, formula=self.value, axes=(0,), constants=self.constants)
+
+    def backward(
+        self, program: Program, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]
+    ) -> None:
+        x, target = (blob.data.view((blob.data.count,)) for blob in bottom)
+        # By symmetry the second bottom's gradient is the first one's with the two exchanged.
+        for blob, inputs, wanted in zip(
+            bottom, ([x, target], [target, x]), propagate_down, strict=True
+        ):
+            if wanted:
+                program.broadcast(
+                    [*inputs, top[0].diff.view((1,))], [blob.diff.view(x.shape)],
+                    formula=self.derivative, constants=self.constants,
+                )  # fmt: skip
+
+
+@register("EuclideanLoss")
+class EuclideanLoss(Differences):
+    """Half the mean over the batch of the squared distance of the two bottoms."""
+
+    value = "y = 0.5 * share * (a - b) * (a - b)"
+    derivative = "y = c * share * (a - b)"
+
+
+@register("L1Loss")
+class L1Loss(Differences):
+    """The mean over the batch (normalization: FULL, over all elements) of the absolute errors."""
+
+    messages = ("loss_param",)
+    value = "y = share * abs(a - b)"
+    derivative = "y = c * share * sign(a - b)"
+
+    def divisor(self, shape: Shape) -> float:
+        normalization = read_normalization(self, default="BATCH_SIZE")
+        counts = {"BATCH_SIZE": shape[0], "NONE": 1}
+        return pre_fixed(self) or counts.get(normalization, math.prod(shape))
+
+
+@register("JSDLoss")
+class JSDLoss(Differences):
+    """The Jensen-Shannon divergence of bottom 0 and a target, the mean over the batch.
+
+    A number of 1e-5 or less counts as 0, as in the fork's jsd_loss_layer.cpp.
+    """
+
+    no_gradient = (1,)
+    value = (
+        "low = 1e-5; p = max(a, low); q = max(b, low);"
+        "both = p * log(2 * p) + q * log(2 * q) - (p + q) * log(p + q);"
+        "y = 0.5 * share * where(a > low, where(b > low, both, a * log(2)), b * log(2))"
+    )
+    derivative = (
+        "y = 0.5 * c * share * where(b > 1e-5, log(2 * max(a, 1e-30) / (max(a, 0) + b)), log(2))"
+    )
+
+
+@register("DiceCoefLoss")
+class DiceCoefLoss(Loss):
+    """1 less the mean over the items of (2 a b + 1) / (a a + b b + 1), dot products (V-Net)."""
+
+    def setup(self, bottom: list[Shape]) -> list[Shape]:
+        self.check_counts_alike(bottom)
+        self.items = (bottom[0][0], math.prod(bottom[0][1:]))
+        self.constants = {"share": 1 / bottom[0][0]}
+        return [()]
+
+    def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
+        inputs = [blob.data.view(self.items) for blob in bottom]
+        self.sums = [self.tensor((self.items[0], 1)) for _ in range(2)]
+        for total, formula in zip(self.sums, ("y = 2 * a * b", "y = a * a + b * b"), strict=True):
+            program.reduce(inputs, total, formula=formula, axes=(1,))
+        formula = "y = share * (1 - (a + 1) / (b + 1))"
+        constants = self.constants
+        program.reduce(self.sums, top[0].data, formula=formula, axes=(0, 1), constants=constants)
+
+    def backward(
+        self, program: Program, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]
+    ) -> None:
+        a, b = (blob.data.view(self.items) for blob in bottom)
+        formula = "y = 2 * e * share * (a * (c + 1) / (d + 1) - b) / (d + 1)"
+        for blob, pair, wanted in zip(bottom, ([a, b], [b, a]), propagate_down, strict=True):
+            if wanted:
+                program.broadcast(
+                    [*pair, *self.sums, top[0].diff.view((1, 1))], [blob.diff.view(self.items)],
+                    formula=formula, constants=self.constants,
+                )  # fmt: skip
+
+
+@register("ContrastiveLoss")
+class ContrastiveLoss(Loss):
+    """Draws pairs together that bottom[2] calls similar, others apart (Hadsell et al. 2006)."""
+
+    bottoms = (3, 3)
+    no_gradient = (2,)
+
+    def setup(self, bottom: list[Shape]) -> list[Shape]:
+        self.check_counts_alike(bottom)
+        if math.prod(bottom[2]) != bottom[0][0]:
+            self.fail("bottom[2]", f"has shape {bottom[2]}, but needs one for each of the pairs")
+        param = self.param.contrastive_loss_param
+        self.pairs = (bottom[0][0], math.prod(bottom[0][1:]))
+        self.legacy = param.legacy_version
+        self.constants = {"margin": param.margin, "share": 1 / bottom[0][0]}
+        return [()]
+
+    def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
+        a, b = (blob.data.view(self.pairs) for blob in bottom[:2])
+        column = (self.pairs[0], 1)
+        self.squared, self.similar = self.tensor(column), bottom[2].data.view(column)
+        program.reduce([a, b], self.squared, formula="y = (a - b) * (a - b)", axes=(1,))
+        apart = "gap = max(margin - sqrt(a), 0); apart = gap * gap"
+        if self.legacy:
+            apart = "apart = max(margin - a, 0)"
+        formula = f"{apart}; y = 0.5 * share * where(b != 0, a, apart)"
+        inputs = [self.squared, self.similar]
+        program.reduce(inputs, top[0].data, formula=formula, axes=(0, 1), constants=self.constants)
+
+    def backward(
+        self, program: Program, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]
+    ) -> None:
+        a, b = (blob.data.view(self.pairs) for blob in bottom[:2])
+        # As Caffe does, which keeps the distance off zero.
+        apart = "gap = margin - sqrt(c); apart = -gap / (sqrt(c) + 0.0001)"
+        if self.legacy:
+            apart = "gap = margin - c; apart = -1"
+        pull = f"{apart}; pull = where(d != 0, 1, where(gap > 0, apart, 0))"
+        for blob, inputs, wanted in zip(
+            bottom[:2], ([a, b], [b, a]), propagate_down[:2], strict=True
+        ):
+            if wanted:
+                program.broadcast(
+                    [*inputs, self.squared, self.similar, top[0].diff.view((1, 1))],
+                    [blob.diff.view(self.pairs)],
+                    formula=f"{pull}; y = e * share * pull * (a - b)", constants=self.constants,
+                )  # fmt: skip
+
+
+class Classification(Loss):
+    """A loss of scores (N, K) and labels (N), with formulas that go over both and over classes.
+
+    value, derivative: of y from a = score, b = label, c = class (0 .. K - 1), d = 1 or, for a
+    label out of range, NaN; derivative from e = the loss's gradient too.
+    """
+
+    no_gradient = (1,)
+    value: str
+    derivative: str
+
+    def setup(self, bottom: list[Shape]) -> list[Shape]:
+        self.check_batches(bottom)
+        items = bottom[0][0]
+        if math.prod(bottom[1]) != items:
+            self.fail("bottom[1]", f"has shape {bottom[1]}: it must hold {items} labels")
+        self.scores = (items, math.prod(bottom[0][1:]))
+        self.takes_labels(1, self.scores[1])
+        self.constants = {"share": 1 / items}
+        return [()]
+
+    def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
+        items, classes = self.scores
+        label, ones = bottom[1].data.view((items, 1)), self.tensor((classes, 1))
+        position, valid = self.tensor((1, classes)), self.tensor((items, 1))
+        program.positions(position)
+        program.fill(ones, value=1.0)
+        program.gather(ones, bottom[1].data.view((items,)), valid)
+        self.inputs = [bottom[0].data.view(self.scores), label, position, valid]
+        program.reduce(
+            self.inputs, top[0].data, formula=self.value, axes=(0, 1), constants=self.constants
+        )
+
+    def backward(
+        self, program: Program, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]
+    ) -> None:
+        if propagate_down[0]:
+            program.broadcast(
+                [*self.inputs, top[0].diff.view((1, 1))], [bottom[0].diff.view(self.scores)],
+                formula=self.derivative, constants=self.constants,
+            )  # fmt: skip
+
+
+@register("HingeLoss")
+class HingeLoss(Classification):
+    """One against all: max(0, 1 - x) of the label's score, max(0, 1 + x) of others, or squared."""
+
+    def setup(self, bottom: list[Shape]) -> list[Shape]:
+        param = self.param.hinge_loss_param
+        margin = "side = where(b == c, -1, 1); margin = max(0, 1 + side * a)"
+        if param.Norm.Name(param.norm) == "L1":
+            self.value = f"{margin}; y = d * share * margin"
+            self.derivative = f"{margin}; y = e * share * side * where(margin > 0, 1, 0)"
+        else:
+            self.value = f"{margin}; y = d * share * margin * margin"
+            self.derivative = f"{margin}; y = 2 * e * share * side * margin"
+        return super().setup(bottom)
+
+
+@register("MultinomialLogisticLoss")
+class MultinomialLogisticLoss(Classification):
+    """The mean of -log of the probability given to each label."""
+
+    value = "y = d * where(b == c, -share * log(max(a, 1e-20)), 0)"
+    derivative = "y = where(b == c, -e * share / max(a, 1e-20), 0)"

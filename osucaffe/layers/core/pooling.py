@@ -1,0 +1,191 @@
+"""Owns Pooling, one number for each window of each channel, and SPP, a pyramid of poolings."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from ...backends.primitives import Program
+from ...backends.tensor import Shape, Tensor
+from ...blob import Blob
+from ..base import Layer, register
+from .window import Window, read_window
+
+
+@register("Pooling")
+class Pooling(Layer):
+    """The maximum, average or a random element of each window (a second top: where it stood)."""
+
+    tops = (1, 2)
+    gives_none = (1,)
+
+    def setup(self, bottom: list[Shape]) -> list[Shape]:
+        param = self.param.pooling_param
+        self.method = param.PoolMethod.Name(param.pool)
+        if len(bottom[0]) != 4:
+            self.fail("bottom", f"has shape {bottom[0]}, but must be N x C x H x W")
+        if len(self.param.top) > 1 and self.method != "MAX":
+            self.fail("top", "a second one (the mask) exists for MAX pooling only")
+        extents = bottom[0][2:]
+        if param.global_pooling:
+            self.window = self._whole(extents)
+            out: Shape = (1, 1)
+        else:
+            self.window = read_window(self, "pooling_param", 2)
+            out = self._positions(extents)
+        self.settings: dict[str, Any] = {"kernel": self.window.kernel, "stride": self.window.stride}
+        if self.method == "STOCHASTIC":
+            if any(self.window.pad):
+                self.fail("pooling_param.pad", "is for MAX and AVE pooling only")
+        else:
+            self.settings["pad"] = self.window.pad
+        return [(*bottom[0][:2], *out)] * max(1, len(self.param.top))
+
+    def _whole(self, extents: Shape) -> Window:
+        param = self.param.pooling_param
+        for field in ("kernel_size", "kernel_h", "kernel_w"):
+            if param.HasField(field):
+                self.fail(f"pooling_param.{field}", "cannot be given with global_pooling")
+        window = Window(extents, (1, 1), (0, 0), (1, 1))
+        for field, least in (("pad", 0), ("stride", 1)):
+            for name in (field, f"{field}_h", f"{field}_w"):
+                if param.HasField(name) and getattr(param, name) != least:
+                    self.fail(f"pooling_param.{name}", f"must be {least} with global_pooling")
+        return window
+
+    def _positions(self, extents: Shape) -> Shape:
+        """Caffe's extents: rounded up (or down), then no window that begins in the far padding."""
+        param, window = self.param.pooling_param, self.window
+        # Two spellings: BVLC's, and that of several forks.
+        down = param.RoundMode.Name(param.round_mode) == "FLOOR" or not param.ceil_mode
+        out = []
+        for x, kernel, stride, pad in zip(
+            extents, window.kernel, window.stride, window.pad, strict=True
+        ):
+            if pad >= kernel:
+                self.fail("pooling_param.pad", f"is {pad}: it must be less than kernel {kernel}")
+            room = x + 2 * pad - kernel  # less than 0: a window may still reach beyond the image
+            count = (room if down else room + stride - 1) // stride + 1
+            if count < 1:
+                self.fail(
+                    "pooling_param.kernel_size",
+                    f"a window of {kernel} with pad {pad} does not fit extent {x}",
+                )
+            if any(window.pad) and (count - 1) * stride >= x + pad:
+                count -= 1
+            if (count - 1) * stride >= x + pad:
+                self.fail(
+                    "pooling_param.stride",
+                    f"the last window of {kernel} at stride {stride} lies outside extent {x}: "
+                    "use round_mode: FLOOR",
+                )
+            out.append(count)
+        return tuple(out)
+
+    def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
+        x, y = bottom[0].data, top[0].data
+        if self.method == "AVE":
+            program.average_pooling(x, y, **self.settings)
+            return
+        masked = len(top) > 1
+        self.index = self.tensor(y.shape, "int32", flexible=not masked)
+        if self.method == "MAX":
+            program.max_pooling(x, y, self.index, **self.settings)
+        else:
+            train = self.phase == "TRAIN"
+            program.stochastic_pooling(x, y, self.index, **self.settings, key=self.key, train=train)
+        if masked:
+            top[1].keep_exact()  # in 16 bits a place would become another
+            program.copy(self.index, top[1].data)
+
+    def backward(
+        self, program: Program, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]
+    ) -> None:
+        if not propagate_down[0]:
+            return
+        dy, dx = top[0].diff, bottom[0].diff
+        if self.method == "AVE":
+            program.average_pooling_backward(dy, dx, **self.settings)
+            return
+        if self.method == "STOCHASTIC" and self.phase == "TEST":
+            self._backward_expected(program, top[0], bottom[0])
+            return
+        settings = self.settings | {"pad": self.window.pad}
+        program.max_pooling_backward(dy, self.index, dx, **settings)
+
+    def _backward_expected(self, program: Program, top: Blob, bottom: Blob) -> None:
+        """The gradient of y = sum(x^2) / sum(x) over a window: dx = dy * (2 x - y) / sum(x)."""
+        x, y, dy, dx = bottom.data, top.data, top.diff, bottom.diff
+        settings = self.settings | {"pad": self.window.pad}
+        mean, rise, fall = (self.tensor(y.shape) for _ in range(3))
+        program.average_pooling(x, mean, **settings)
+        formula = "y = where(a > 0, b / max(a, 1e-30), 0)"
+        program.elementwise([mean, dy], [rise], formula=formula)
+        program.elementwise([rise, y], [fall], formula="y = a * b")
+        spread = self.tensor(x.shape)
+        program.average_pooling_backward(rise, spread, **settings)
+        program.average_pooling_backward(fall, dx, **settings)
+        program.elementwise([x, spread, dx], [dx], formula="y = 2 * a * b - c")
+
+
+@register("SPP")
+class SPP(Layer):
+    """Poolings into 1, 4, 16 ... windows, put behind one another (He et al. 2014)."""
+
+    def setup(self, bottom: list[Shape]) -> list[Shape]:
+        param, shape = self.param.spp_param, bottom[0]
+        if len(shape) != 4:
+            self.fail("bottom", f"has shape {shape}, but must be N x C x H x W")
+        if param.pyramid_height < 1:
+            self.fail("spp_param.pyramid_height", "must be at least 1")
+        levels = range(param.pyramid_height)
+        self.levels = [self._level(2**level, shape) for level in levels]
+        shapes = [pooling.setup([shape])[0] for pooling in self.levels]
+        self.pooled = [Blob(f"{self.name}.{i}", each) for i, each in enumerate(shapes)]
+        if len(shapes) == 1:
+            return shapes
+        return [(shape[0], sum(math.prod(each[1:]) for each in shapes))]
+
+    def _level(self, bins: int, shape: Shape) -> Pooling:
+        """A pooling into bins x bins windows, padded where they do not divide the image."""
+        layer = type(self.param)(name=self.name, type="Pooling", top=["y"])
+        param = layer.pooling_param
+        # The two enums have the same values.
+        param.pool = self.param.spp_param.pool  # type: ignore[assignment]
+        for axis, extent in zip("hw", shape[2:], strict=True):
+            kernel = -(-extent // bins)
+            pad = (kernel * bins - extent + 1) // 2
+            if pad >= kernel:
+                self.fail(
+                    "spp_param.pyramid_height",
+                    f"one of its levels would cut extent {extent} into {bins} windows",
+                )
+            setattr(param, f"kernel_{axis}", kernel)
+            setattr(param, f"stride_{axis}", kernel)
+            setattr(param, f"pad_{axis}", pad)
+        return self.delegate(Pooling, layer, self.key * 64 + bins)
+
+    def _flat(self, tensor: Tensor) -> Tensor:
+        return tensor.view((tensor.shape[0], tensor.count // tensor.shape[0]))
+
+    def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
+        if len(self.levels) == 1:
+            self.levels[0].forward(program, bottom, top)
+            return
+        for pooling, blob in zip(self.levels, self.pooled, strict=True):
+            pooling.forward(program, bottom, [blob])
+        program.concat([self._flat(blob.data) for blob in self.pooled], top[0].data, axis=1)
+
+    def backward(
+        self, program: Program, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]
+    ) -> None:
+        if not propagate_down[0]:
+            return
+        if len(self.levels) == 1:
+            self.levels[0].backward(program, top, propagate_down, bottom)
+            return
+        program.split(top[0].diff, [self._flat(blob.diff) for blob in self.pooled], axis=1)
+        parts = [Blob(f"{self.name}.dx", bottom[0].shape) for _ in self.levels]
+        for pooling, blob, part in zip(self.levels, self.pooled, parts, strict=True):
+            pooling.backward(program, [blob], propagate_down, [part])
+        program.sum([part.diff for part in parts], bottom[0].diff)

@@ -1,0 +1,271 @@
+"""Owns the layer type Python: layers that a user writes as classes with NumPy."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import inspect
+import math
+from collections.abc import Sequence
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from ... import hooks
+from ...backends.primitives import Program
+from ...backends.tensor import Shape
+from ...blob import Blob
+from ...proto import caffe_pb2
+from ..base import Arrays, Layer, Reshaped, register
+
+BUILT_IN: dict[str, str] = {}
+"""Modules that nets name, and those of the package that stand in where they are not there."""
+
+COME_WITH = {
+    "roi_data_layer": "py-faster-rcnn, in its folder lib, and reads its data sets: give the net "
+    "Input layers in its place, or put that folder on PYTHONPATH",
+    "pylayer": "MNC, in its folder lib: put that on PYTHONPATH",
+}
+"""Packages that nets name, and what they belong to."""
+
+_RESHAPE, _FORWARD, _COPY = range(3)
+"""What a forward pass begins with: anew, or where it stopped because a top's shape changed."""
+
+
+class Extents:
+    """Caffe's old names for the extents of a `shape`: those that it does not have are 1."""
+
+    shape: Any
+
+    @property
+    def count(self) -> int:
+        return math.prod(self.shape)
+
+    def _extent(self, axis: int) -> int:
+        return self.shape[axis] if axis < len(self.shape) else 1
+
+    num = property(lambda self: self._extent(0))
+    channels = property(lambda self: self._extent(1))
+    height = property(lambda self: self._extent(2))
+    width = property(lambda self: self._extent(3))
+
+
+class HostBlob(Extents):
+    """What a Python layer sees of a blob: `data` and `diff`, NumPy arrays of one shape."""
+
+    def __init__(self, shape: Shape) -> None:
+        self.data = np.zeros(shape, np.float32)
+        self.diff = np.zeros(shape, np.float32)
+
+    def reshape(self, *shape: int) -> None:
+        """Give it another shape, with new arrays of zeros; the same shape changes nothing."""
+        if self.data.shape != shape:
+            self.data = np.zeros(shape, np.float32)
+            self.diff = np.zeros(shape, np.float32)
+
+    @property
+    def shape(self) -> Shape:
+        return self.data.shape
+
+
+class HostBlobs(list[Any]):
+    """The parameters of a Python layer; `setup` may add some."""
+
+    def add_blob(self, *shape: int) -> None:
+        """Add a parameter of zeros. Write its first values to `data`, still in `setup`."""
+        self.append(HostBlob(shape))
+
+
+class PythonLayer:
+    """The base of a user's layer. bottom and top are lists of HostBlob.
+
+    param_str: the text that the prototxt gives it. phase: 0 (TRAIN) or 1 (TEST). blobs: parameters.
+    """
+
+    type = "Python"
+
+    def __init__(self, param: caffe_pb2.LayerParameter) -> None:
+        self.layer_param = param
+        self.param_str: str = param.python_param.param_str
+        self.phase: int = param.phase
+        self.blobs = HostBlobs()
+
+    def setup(self, bottom: Sequence[HostBlob], top: Sequence[HostBlob]) -> None:
+        """Called once, with the bottoms' shapes: check, read param_str, add parameters."""
+
+    def reshape(self, bottom: Sequence[HostBlob], top: Sequence[HostBlob]) -> None:
+        """Called before each forward: give the tops their shapes."""
+
+    def forward(self, bottom: Sequence[HostBlob], top: Sequence[HostBlob]) -> None:
+        """Compute the tops' data."""
+
+    def backward(
+        self, top: Sequence[HostBlob], propagate_down: list[bool], bottom: Sequence[HostBlob]
+    ) -> None:
+        """Compute the bottoms' diffs, where propagate_down, and the parameters'."""
+
+
+@register("Python")
+class Python(Layer):
+    """A class of python_param's module, which computes with NumPy on the host."""
+
+    bottoms = tops = (0, None)
+    in_place = True
+    reshapes = True
+    instance: PythonLayer | None = None
+    _bottom: list[HostBlob]
+    _next = _RESHAPE
+
+    def setup(self, bottom: list[Shape]) -> list[Shape]:
+        before = [blob.shape for blob in self._bottom] if self.instance else None
+        self._bottom = [HostBlob(shape) for shape in bottom]
+        if self.instance is None:
+            self._top = [HostBlob(()) for _ in self.param.top]
+            self.instance = self._load()
+            self.instance.setup(self._bottom, self._top)
+        if bottom != before:
+            self.instance.reshape(self._bottom, self._top)
+        if self.is_dynamic(self.param):
+            self.no_gradient = tuple(range(len(bottom)))
+            self.gives_none = tuple(range(len(self.param.top)))
+        parameters = [self.add_parameter(blob.shape) for blob in self.instance.blobs]
+        if before is None:
+            values = [blob.data for blob in self.instance.blobs]
+            tensors = [blob.data for blob in parameters]
+            self.initial = list(zip(tensors, values, strict=True))
+        return [blob.shape for blob in self._top]
+
+    def _load(self) -> PythonLayer:
+        param = self.param.python_param
+        for field in ("module", "layer"):
+            if not getattr(param, field):
+                self.fail(f"python_param.{field}", "is missing")
+        module = self._module(param.module)
+        found = getattr(module, param.layer, None)
+        if not (inspect.isclass(found) and issubclass(found, PythonLayer)):
+            self.fail(
+                "python_param.layer",
+                f'module "{param.module}" has no class "{param.layer}" derived from caffe.Layer',
+            )
+        own = caffe_pb2.LayerParameter()
+        own.CopyFrom(self.param)
+        own.phase = getattr(caffe_pb2, self.phase)
+        instance: PythonLayer = found(own)
+        return instance
+
+    def _module(self, name: str) -> ModuleType:
+        if not hooks.python_layers:
+            if name in BUILT_IN:
+                return importlib.import_module(BUILT_IN[name])
+            self.fail("python_param.module", f'"{name}" may not be imported (--no_python_layers)')
+        if importlib.util.find_spec("caffe") is None:
+            hooks.provide_caffe()  # such modules begin with `import caffe`
+        try:
+            return importlib.import_module(name)
+        except ModuleNotFoundError as error:
+            if not error.name:  # a module of the user's raised it
+                raise
+            if name in BUILT_IN and f"{name}.".startswith(f"{error.name}."):
+                return importlib.import_module(BUILT_IN[name])
+            self.fail("python_param.module", _missing(name, error.name))
+
+    @classmethod
+    def is_dynamic(cls, param: caffe_pb2.LayerParameter) -> bool:
+        return param.python_param.module in BUILT_IN
+
+    # -- what is recorded ------------------------------------------------------------------------
+
+    def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
+        program.host(
+            [blob.data for blob in bottom],
+            [blob.data for blob in [*self.parameters, *top]],
+            function=self._run_forward,
+        )
+
+    def backward(
+        self, program: Program, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]
+    ) -> None:
+        wanted = [blob for blob, down in zip(bottom, propagate_down, strict=True) if down]
+        for blob in self.parameters:
+            if not program.accumulate and not program.has_written(blob.diff):
+                program.fill(blob.diff, value=0.0)  # the class may add to it, or set it
+        for blob in wanted:
+            if blob not in top:
+                program.fill(blob.diff, value=0.0)  # or leave it alone, as in Caffe
+
+        def run(reads: Arrays, writes: Arrays) -> None:
+            self._run_backward(reads, writes, propagate_down)
+
+        program.host(
+            [blob.data for blob in [*bottom, *top]] + [blob.diff for blob in top],
+            [blob.data for blob in self.parameters]
+            + [blob.diff for blob in [*self.parameters, *wanted]],
+            function=run,
+        )
+
+    # -- what runs -------------------------------------------------------------------------------
+
+    def _run_forward(self, reads: Arrays, writes: Arrays) -> None:
+        assert self.instance is not None
+        blobs = self.instance.blobs
+        results = writes[len(blobs) :]
+        now, self._next = self._next, _RESHAPE
+        if now == _COPY:
+            for array, blob in zip(results, self._top, strict=True):
+                array[...] = blob.data
+        _give(blobs, "data", writes[: len(blobs)])
+        _give(self._bottom, "data", reads)
+        _give(self._top, "data", results)
+        if now == _RESHAPE:
+            self.instance.reshape(self._bottom, self._top)
+            self._compare(results, _FORWARD)
+        if now != _COPY:
+            self.instance.forward(self._bottom, self._top)
+            self._compare(results, _COPY)
+
+    def _compare(self, results: Arrays, following: int) -> None:
+        """Tell the net if a top's shape changed, and go on with `following` when that is done."""
+        if any(blob.shape != array.shape for blob, array in zip(self._top, results, strict=True)):
+            self._next = following
+            raise Reshaped
+        for blob, array in zip(self._top, results, strict=True):
+            if blob.data is not array:  # reshaped to and fro
+                array[...] = blob.data
+                blob.data = array
+
+    def _run_backward(self, reads: Arrays, writes: Arrays, propagate_down: list[bool]) -> None:
+        assert self.instance is not None
+        blobs, bottoms, tops = self.instance.blobs, len(self._bottom), len(self._top)
+        _give(self._bottom, "data", reads[:bottoms])
+        _give(self._top, "data", reads[bottoms : bottoms + tops])
+        _give(self._top, "diff", reads[bottoms + tops :])
+        _give(blobs, "data", writes[: len(blobs)])
+        _give(blobs, "diff", writes[len(blobs) : 2 * len(blobs)])
+        wanted = [b for b, down in zip(self._bottom, propagate_down, strict=True) if down]
+        _give(wanted, "diff", writes[2 * len(blobs) :])
+        self.instance.backward(self._top, propagate_down, self._bottom)
+
+
+def _missing(module: str, name: str) -> str:
+    """What to say when a module cannot be imported, as there is none of this name."""
+    if name == "caffe":
+        return f'"{module}" imports "caffe": import osucaffe.pycaffe before the net is built'
+    if not f"{module}.".startswith(f"{name}."):
+        return f'"{module}" imports "{name}", which is not there: install it'
+    if name.startswith("caffe."):
+        return (
+            f'there is no module "{module}": a package "caffe" of yours is not looked into, as '
+            "osucaffe takes its place; put the module elsewhere, and change its name here"
+        )
+    if name in COME_WITH:
+        return f'there is no module "{module}": it comes with {COME_WITH[name]}'
+    inside = f', as there is no package "{name}"' if name != module else ""
+    folder = "the folder that holds it" if inside else "its folder"
+    return f'there is no module "{module}"{inside}: put {folder} on PYTHONPATH'
+
+
+def _give(blobs: Sequence[Any], side: str, arrays: Arrays) -> None:
+    """Let the blobs' data or diff be these arrays."""
+    for blob, array in zip(blobs, arrays, strict=True):
+        setattr(blob, side, array)

@@ -1,0 +1,302 @@
+"""Owns the layers that run over time: LSTM, RNN, and LSTMUnit, a single step of the former."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from ...backends.primitives import Program
+from ...backends.tensor import Shape, Tensor
+from ...blob import Blob
+from ..base import Count, Layer, register
+
+LSTM_FORMULA = (
+    "x0 = 1 / (1 + exp(-x0)); x1 = 1 / (1 + exp(-x1)); x2 = 1 / (1 + exp(-x2)); x3 = tanh(x3);"
+    "c = keep * x1 * c_in + x0 * x3; h = x2 * tanh(c)"
+)
+"""The cell of Zaremba & Sutskever 2014; x0 ... x3: input, forget, output gate and new content.
+
+The gates are kept as what they let through, so that the gradients need none of these functions.
+"""
+
+LSTM_DERIVATIVE = (
+    "s = tanh(c); p = dh * x2; d = dc + p * (1 - s * s); e = d * x0; k = d * keep * x1;"
+    "dx0 = e * x3 * (1 - x0); dx1 = k * c_in * (1 - x1); dx2 = p * s * (1 - x2);"
+    "dx3 = e * (1 - x3 * x3); dc = k"
+)
+RNN_FORMULA = "x0 = tanh(x0); h = x0"
+RNN_DERIVATIVE = "dx0 = dh * (1 - x0 * x0)"
+
+
+class Recurrent(Layer):
+    """What LSTM and RNN share: x (T, N, ...), how much of the state to keep (T, N), and weights.
+
+    Bottoms: x, keep, perhaps a static input (N, ...) to every step, and with expose_hidden the
+    states before the first step; those after the last are tops then. Without it, the states live
+    on from one forward pass to the next.
+    """
+
+    tops: Count = (1, None)
+    no_gradient = (1,)
+    messages: tuple[str, ...] = ("recurrent_param",)
+    parts: int
+    """How many gates a cell has."""
+    states: int
+    """How many states it carries: h, or h and c."""
+    formula: str
+    derivative: str
+    bias_index = 1
+    """Where the bias stands among the parameters."""
+
+    def setup(self, bottom: list[Shape]) -> list[Shape]:
+        param = self.param.recurrent_param
+        self.size, self.exposed = param.num_output, param.expose_hidden
+        if self.size < 1:
+            self.fail("recurrent_param.num_output", "must be at least 1")
+        given = self.states if self.exposed else 0
+        if len(bottom) not in (2 + given, 3 + given):
+            self.fail("bottom", f"needs {2 + given} or, with a static input, {3 + given}")
+        if len(self.param.top) != 1 + given:
+            self.fail("top", f"needs {1 + given}")
+        x, keep = bottom[:2]
+        if len(x) < 2 or keep != x[:2]:
+            self.fail("bottom[1]", f"has shape {keep}, but must be {x[:2]}, as x is {x}")
+        steps, items = x[:2]
+        gates = self.parts * self.size
+        self.add_parameter((gates, math.prod(x[2:])), param.weight_filler)
+        self.add_parameter((gates,), param.bias_filler)
+        self.static = len(bottom) == 3 + given
+        if self.static:
+            if not bottom[2] or bottom[2][0] != items:
+                self.fail("bottom[2]", f"has shape {bottom[2]}, but must be {items} x ...")
+            self.add_parameter((gates, math.prod(bottom[2][1:])), param.weight_filler)
+        self.recurrent_index = len(self.parameters)
+        self.add_parameter((gates, self.size), param.weight_filler)
+        state = (1, items, self.size)
+        for i in range(len(bottom) - given, len(bottom)):
+            if bottom[i] != state:
+                self.fail(f"bottom[{i}]", f"has shape {bottom[i]}, but must be {state}")
+        return [(steps, items, self.size), *[state] * given]
+
+    # -- the states before the first and after the last step -----------------------------------
+
+    def first_states(self, program: Program, bottom: list[Blob]) -> list[Tensor]:
+        """The states before the first step, (N, D) each."""
+        if self.exposed:
+            return [self.flat(blob.data) for blob in bottom[len(bottom) - self.states :]]
+        shape = (bottom[0].shape[1], self.size)
+        self.carried = [self.tensor(shape, persistent=True) for _ in range(self.states)]
+        first = [self.tensor(shape) for _ in range(self.states)]
+        for carried, state in zip(self.carried, first, strict=True):
+            program.copy(carried, state)
+        return first
+
+    def last_states(self, program: Program, tensors: list[Tensor], top: list[Blob]) -> None:
+        """Hand on the last step of h (and c)."""
+        targets = self.carried if not self.exposed else [self.flat(b.data) for b in top[1:]]
+        for tensor, target in zip(tensors, targets, strict=True):
+            steps, items, size = tensor.shape
+            last = (1, items, size)
+            program.crop(tensor, target.view(last), offsets=(steps - 1, 0, 0))
+
+    def flat(self, tensor: Tensor) -> Tensor:
+        """A state (1, N, D) as (N, D)."""
+        return tensor.view(tensor.shape[1:])
+
+    # -- forward and backward --------------------------------------------------------------------
+
+    def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
+        steps, items = bottom[0].shape[:2]
+        weights = [blob.data for blob in self.parameters]
+        wide = (steps, items, self.parts * self.size)
+        # The products with the inputs of all steps at once: only the states must wait.
+        self.gates = self.tensor(wide, flexible=True)
+        self.input_settings: dict[str, Any] = {"axis": 2, "transpose": False}
+        self.static_settings: dict[str, Any] = {"axis": 1, "transpose": False}
+        program.inner_product(
+            bottom[0].data, weights[0], weights[self.bias_index], self.gates, **self.input_settings
+        )
+        if self.static:
+            static = self.tensor(wide[1:])
+            program.inner_product(bottom[2].data, weights[2], None, static, **self.static_settings)
+            inputs = [self.gates, static.view((1, *wide[1:]))]
+            program.broadcast(inputs, [self.gates], formula="y = a + b")
+        self.first = self.first_states(program, bottom)
+        self.h_in = self.tensor((steps, items, self.size), flexible=True)
+        h = self.hidden(top)
+        self.c = self.tensor(h.shape) if self.states > 1 else None
+        program.recurrent(
+            self.gates, bottom[1].data, weights[self.recurrent_index], self.first[0],
+            self.first[1] if self.states > 1 else None,
+            self.gates, self.h_in, h, self.c, formula=self.formula,
+        )  # fmt: skip
+        self.last_states(program, [h] if self.c is None else [h, self.c], top)
+
+    def hidden(self, top: list[Blob]) -> Tensor:
+        """Where h goes."""
+        return top[0].data
+
+    def backward(
+        self, program: Program, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]
+    ) -> None:
+        self.backward_from(program, top[0].diff, top, propagate_down, bottom)
+
+    def backward_from(
+        self,
+        program: Program,
+        dh: Tensor,
+        top: list[Blob],
+        propagate_down: list[bool],
+        bottom: list[Blob],
+    ) -> None:
+        """All gradients from that of h."""
+        dgates = self.backward_over_time(program, dh, top, propagate_down, bottom)
+        if (dw := self.gradient(self.recurrent_index)) is not None:
+            program.inner_product_backward_filter(
+                self.h_in, dgates, dw, None, **self.input_settings
+            )
+        dw, db = self.gradient(0), self.gradient(self.bias_index)
+        if dw is not None or db is not None:
+            program.inner_product_backward_filter(
+                bottom[0].data, dgates, dw, db, **self.input_settings
+            )
+        if propagate_down[0]:
+            program.inner_product_backward_data(
+                dgates, self.parameters[0].data, bottom[0].diff, **self.input_settings
+            )
+        if self.static:
+            self.backward_static(program, dgates, propagate_down[2], bottom[2])
+
+    def backward_over_time(
+        self,
+        program: Program,
+        dh: Tensor,
+        top: list[Blob],
+        propagate_down: list[bool],
+        bottom: list[Blob],
+    ) -> Tensor:
+        """The gradients of the first states, and that of the gates: the tensor returned."""
+        last: list[Tensor | None] = [None, None]
+        first: list[Tensor | None] = [None, None]
+        if self.exposed:
+            start = len(bottom) - self.states
+            for i in range(self.states):
+                last[i] = self.flat(top[1 + i].diff)
+                if propagate_down[start + i]:
+                    first[i] = self.flat(bottom[start + i].diff)
+        dgates = self.tensor(self.gates.shape, flexible=True)
+        program.recurrent_backward(
+            bottom[1].data, self.parameters[self.recurrent_index].data,
+            self.first[1] if self.states > 1 else None,
+            self.gates, self.c, dh, last[0], last[1], dgates, first[0], first[1],
+            formula=self.derivative,
+        )  # fmt: skip
+        return dgates
+
+    def backward_static(
+        self, program: Program, dgates: Tensor, propagate_down: bool, bottom: Blob
+    ) -> None:
+        """The gradients of the static input and its weights: it takes part in every step."""
+        dw = self.gradient(2)
+        if dw is None and not propagate_down:
+            return
+        static = self.tensor(dgates.shape[1:])
+        program.reduce([dgates], static, formula="y = a", axes=(0,))
+        if dw is not None:
+            program.inner_product_backward_filter(
+                bottom.data, static, dw, None, **self.static_settings
+            )
+        if propagate_down:
+            program.inner_product_backward_data(
+                static, self.parameters[2].data, bottom.diff, **self.static_settings
+            )
+
+
+@register("LSTM")
+class LSTM(Recurrent):
+    """A layer of LSTM cells, unrolled over the first axis (Donahue et al. 2015)."""
+
+    bottoms = (2, 5)
+    parts, states = 4, 2
+    formula, derivative = LSTM_FORMULA, LSTM_DERIVATIVE
+
+
+@register("RNN")
+class RNN(Recurrent):
+    """h = tanh(W_xh x + W_hh h + b_h), put out as tanh(W_ho h + b_o), unrolled over time."""
+
+    bottoms = (2, 4)
+    parts, states = 1, 1
+    formula, derivative = RNN_FORMULA, RNN_DERIVATIVE
+
+    def setup(self, bottom: list[Shape]) -> list[Shape]:
+        tops = super().setup(bottom)
+        param = self.param.recurrent_param
+        self.add_parameter((self.size, self.size), param.weight_filler)
+        self.add_parameter((self.size,), param.bias_filler)
+        return tops
+
+    def hidden(self, top: list[Blob]) -> Tensor:
+        self.h = self.tensor(top[0].shape, flexible=True)
+        return self.h
+
+    def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
+        super().forward(program, bottom, top)
+        weight, bias = (blob.data for blob in self.parameters[-2:])
+        y = top[0].data
+        program.inner_product(self.h, weight, bias, y, **self.input_settings)
+        program.elementwise([y], [y], formula="y = tanh(a)")
+
+    def backward(
+        self, program: Program, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]
+    ) -> None:
+        product, dh = (self.tensor(top[0].shape, flexible=True) for _ in range(2))
+        inputs = [top[0].diff, top[0].data]
+        program.elementwise(inputs, [product], formula="y = a * (1 - b * b)")
+        index = len(self.parameters) - 2
+        dw, db = self.gradient(index), self.gradient(index + 1)
+        if dw is not None or db is not None:
+            program.inner_product_backward_filter(self.h, product, dw, db, **self.input_settings)
+        weight = self.parameters[index].data
+        program.inner_product_backward_data(product, weight, dh, **self.input_settings)
+        self.backward_from(program, dh, top, propagate_down, bottom)
+
+
+@register("LSTMUnit")
+class LSTMUnit(Layer):
+    """One step of LSTM cells: from c, the gates and what to keep of c, the next c and h."""
+
+    bottoms = (3, 3)
+    tops = (2, 2)
+    no_gradient = (2,)
+
+    def setup(self, bottom: list[Shape]) -> list[Shape]:
+        c, gates, keep = bottom
+        if len(c) != 3 or c[0] != 1:
+            self.fail("bottom[0]", f"has shape {c}, but must be 1 x N x D")
+        if gates != (1, c[1], 4 * c[2]):
+            self.fail("bottom[1]", f"has shape {gates}, but must be {(1, c[1], 4 * c[2])}")
+        if keep != c[:2]:
+            self.fail("bottom[2]", f"has shape {keep}, but must be {c[:2]}")
+        return [c, c]
+
+    def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
+        c_first, gates, keep = (blob.data for blob in bottom)
+        c, h = (blob.data for blob in top)
+        self.c_first, self.gates = c_first.view(c.shape[1:]), self.tensor(gates.shape)
+        program.recurrent(
+            gates, keep, None, None, self.c_first, self.gates, None, h, c, formula=LSTM_FORMULA
+        )
+
+    def backward(
+        self, program: Program, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]
+    ) -> None:
+        if not any(propagate_down[:2]):
+            return
+        c, dc_last, dh = top[0].data, top[0].diff.view(top[0].shape[1:]), top[1].diff
+        dgates = bottom[1].diff if propagate_down[1] else self.tensor(self.gates.shape)
+        dc_first = bottom[0].diff.view(self.c_first.shape) if propagate_down[0] else None
+        program.recurrent_backward(
+            bottom[2].data, None, self.c_first, self.gates, c,
+            dh, None, dc_last, dgates, None, dc_first, formula=LSTM_DERIVATIVE,
+        )  # fmt: skip

@@ -1,0 +1,218 @@
+"""Owns the layers that give a blob another shape, a part of it, or its elements another order."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from ...backends.primitives import Program
+from ...backends.tensor import Shape
+from ...blob import Blob
+from ..base import Layer, Reshaped, register
+
+
+@register("Reshape")
+class Reshape(Layer):
+    """The same data under another shape (dim 0: as before, -1: what is left)."""
+
+    alias = ("data", "diff")
+
+    def setup(self, bottom: list[Shape]) -> list[Shape]:
+        shape, param = bottom[0], self.param.reshape_param
+        # Here an axis is a place between two axes, so there is one more than dimensions.
+        start = self.axis(param.axis, len(shape) + 1, "reshape_param.axis")
+        stop = len(shape) if param.num_axes == -1 else start + param.num_axes
+        if param.num_axes < -1 or stop > len(shape):
+            self.fail("reshape_param.num_axes", f"is {param.num_axes}, out of range for {shape}")
+        dims = [int(dim) for dim in param.shape.dim]
+        for i, dim in enumerate(dims):
+            if dim == 0 and start + i >= len(shape):
+                self.fail("reshape_param.shape", f"dim {i} is 0, but {shape} has no such axis")
+            if dim == 0:
+                dims[i] = shape[start + i]
+        if dims.count(-1) > 1 or min(dims, default=0) < -1:
+            self.fail("reshape_param.shape", f"{dims}: one dim may be -1, the others at least 0")
+        before, after, count = shape[:start], shape[stop:], math.prod(shape)
+        known = math.prod(before) * math.prod(after) * math.prod(dim for dim in dims if dim != -1)
+        if -1 in dims and known and count % known == 0:
+            dims[dims.index(-1)], known = count // known, count
+        if -1 in dims or known != count:
+            self.fail("reshape_param.shape", f"{dims} does not hold the {count} of {shape}")
+        return [(*before, *dims, *after)]
+
+
+@register("Flatten")
+class Flatten(Layer):
+    """Make one axis of the axes from `axis` to `end_axis`."""
+
+    alias = ("data", "diff")
+
+    def setup(self, bottom: list[Shape]) -> list[Shape]:
+        shape, param = bottom[0], self.param.flatten_param
+        start = self.axis(param.axis, len(shape), "flatten_param.axis")
+        stop = self.axis(param.end_axis, len(shape), "flatten_param.end_axis") + 1
+        if stop <= start:
+            self.fail("flatten_param.end_axis", f"{stop - 1} comes before axis {start}")
+        return [(*shape[:start], math.prod(shape[start:stop]), *shape[stop:])]
+
+
+@register("Crop")
+class Crop(Layer):
+    """Cut bottom[0] to the extents of bottom[1], from `axis` on, beginning at offsets."""
+
+    bottoms = (2, 2)
+
+    def setup(self, bottom: list[Shape]) -> list[Shape]:
+        shape, wanted = bottom
+        param = self.param.crop_param
+        axis = self.axis(param.axis, len(shape), "crop_param.axis")
+        if len(wanted) != len(shape):
+            self.fail("bottom[1]", f"has shape {wanted}: as many axes as {shape} are needed")
+        offsets, cropped = list(param.offset), len(shape) - axis
+        if len(offsets) not in (0, 1, cropped):
+            self.fail("crop_param.offset", f"needs 1 number or {cropped}, one for each axis")
+        offsets = offsets * cropped if len(offsets) == 1 else offsets or [0] * cropped
+        self.offsets = (*(0,) * axis, *offsets)
+        top = (*shape[:axis], *wanted[axis:])
+        for i, (offset, small, large) in enumerate(zip(self.offsets, top, shape, strict=True)):
+            if offset + small > large:
+                self.fail(
+                    "crop_param.offset",
+                    f"{offset} + extent {small} of axis {i} reaches beyond {large}",
+                )
+        return [top]
+
+    def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
+        program.crop(bottom[0].data, top[0].data, offsets=self.offsets)
+
+    def backward(
+        self, program: Program, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]
+    ) -> None:
+        if propagate_down[0]:
+            program.crop_backward(top[0].diff, bottom[0].diff, offsets=self.offsets)
+        if propagate_down[1]:
+            program.fill(bottom[1].diff, value=0.0)
+
+
+@register("BatchReindex")
+class BatchReindex(Layer):
+    """Pick items of the batch bottom[0] by the indices in bottom[1]."""
+
+    bottoms = (2, 2)
+    no_gradient = (1,)
+
+    def setup(self, bottom: list[Shape]) -> list[Shape]:
+        if len(bottom[1]) != 1:
+            self.fail("bottom[1]", f"has shape {bottom[1]}, but must have one axis")
+        return [(*bottom[1], *bottom[0][1:])]
+
+    def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
+        program.gather(bottom[0].data, bottom[1].data, top[0].data)
+
+    def backward(
+        self, program: Program, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]
+    ) -> None:
+        if propagate_down[0]:
+            program.gather_backward(top[0].diff, bottom[1].data, bottom[0].diff)
+
+
+@register("Filter")
+class Filter(Layer):
+    """Of every bottom but the last, the items of the batch where the last one is not 0."""
+
+    bottoms = (2, None)
+    tops = (1, None)
+    reshapes = dynamic = True
+    picked: int | None = None
+    """How many items the last selector picked; all, before the first forward pass."""
+
+    def setup(self, bottom: list[Shape]) -> list[Shape]:
+        *data, selector = bottom
+        if len(self.param.top) != len(data):
+            self.fail("top", f"needs {len(data)}, one for each bottom but the last")
+        self.no_gradient = (len(data),)
+        if not selector or math.prod(selector[1:]) != 1:
+            self.fail(f"bottom[{len(data)}]", f"{selector} must hold one number an item")
+        for i, shape in enumerate(data):
+            if shape[:1] != selector[:1]:
+                self.fail(f"bottom[{i}]", f"{shape} is not of the batch of the last, {selector}")
+        if self.picked is None:
+            self.picked = selector[0]
+        return [(self.picked, *shape[1:]) for shape in data]
+
+    def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
+        self.index = self.tensor(top[0].shape[:1])
+        program.host([bottom[-1].data], [self.index], function=self._pick)
+        for x, y in zip(bottom, top, strict=False):
+            program.gather(x.data, self.index, y.data)
+
+    def _pick(self, selector: list[np.ndarray], index: list[np.ndarray]) -> None:
+        places = np.flatnonzero(selector[0])
+        if len(places) != len(index[0]):
+            self.picked = len(places)
+            raise Reshaped
+        index[0][...] = places
+
+    def backward(
+        self, program: Program, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]
+    ) -> None:
+        for x, y, wanted in zip(bottom, top, propagate_down, strict=False):
+            if wanted:
+                program.gather_backward(y.diff, self.index, x.diff)
+
+
+@register("PixelShuffle")
+class PixelShuffle(Layer):
+    """Depth to space: r x r channels become one, r times as high and wide (Shi et al. 2016)."""
+
+    def setup(self, bottom: list[Shape]) -> list[Shape]:
+        shape, factor = bottom[0], self.param.pixel_shuffle_param.upscale_factor
+        if len(shape) != 4:
+            self.fail("bottom", f"has shape {shape}, but must be N x C x H x W")
+        items, channels, height, width = shape
+        if factor < 1 or channels % (factor * factor):
+            self.fail(
+                "pixel_shuffle_param.upscale_factor",
+                f"is {factor}: its square must divide {channels} channels",
+            )
+        channels //= factor * factor
+        self.apart = (items, channels, factor, factor, height, width)
+        self.together = (items, channels, height, factor, width, factor)
+        return [(items, channels, height * factor, width * factor)]
+
+    def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
+        x, y = bottom[0].data.view(self.apart), top[0].data.view(self.together)
+        program.permute(x, y, axes=(0, 1, 4, 2, 5, 3))
+
+    def backward(
+        self, program: Program, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]
+    ) -> None:
+        if propagate_down[0]:
+            dy, dx = top[0].diff.view(self.together), bottom[0].diff.view(self.apart)
+            program.permute(dy, dx, axes=(0, 1, 3, 5, 2, 4))
+
+
+@register("ShuffleChannel")
+class ShuffleChannel(Layer):
+    """Channels of the groups in turn: the first of each, then the second (Zhang et al. 2018)."""
+
+    def setup(self, bottom: list[Shape]) -> list[Shape]:
+        shape, group = bottom[0], self.param.shuffle_channel_param.group
+        if len(shape) < 2 or group < 1 or shape[1] % group:
+            self.fail("shuffle_channel_param.group", f"{group} does not divide axis 1 of {shape}")
+        rest = math.prod(shape[2:])
+        self.grouped = (shape[0], group, shape[1] // group, rest)
+        self.shuffled = (shape[0], shape[1] // group, group, rest)
+        return [shape]
+
+    def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
+        x, y = bottom[0].data.view(self.grouped), top[0].data.view(self.shuffled)
+        program.permute(x, y, axes=(0, 2, 1, 3))
+
+    def backward(
+        self, program: Program, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]
+    ) -> None:
+        if propagate_down[0]:
+            dy, dx = top[0].diff.view(self.shuffled), bottom[0].diff.view(self.grouped)
+            program.permute(dy, dx, axes=(0, 2, 1, 3))

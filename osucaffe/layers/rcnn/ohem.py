@@ -1,0 +1,74 @@
+"""Owns R-FCN's losses, which tell the loss of each region beside the sum of all.
+
+BoxAnnotatorOHEM chooses among the regions by these.
+"""
+
+from __future__ import annotations
+
+import math
+
+from ...backends.primitives import Program
+from ...backends.tensor import Shape
+from ...blob import Blob
+from ..base import register
+from ..core.losses import Loss, by_region
+from ..core.softmax import SoftmaxWithLoss, pre_fixed, read_normalization
+
+
+@register("SmoothL1LossOHEM")
+class SmoothL1LossOHEM(Loss):
+    """Distances, squared below 1, times weights (bottom 2); a second top: of each region."""
+
+    bottoms = (2, 3)
+    tops = (1, 2)
+    messages = ("loss_param",)
+    no_gradient = (2,)
+
+    def setup(self, bottom: list[Shape]) -> list[Shape]:
+        for other in bottom[1:]:
+            self.check_counts_alike([bottom[0], other])
+        shape = bottom[0]
+        regions, inner = shape[0], math.prod(shape[2:])
+        self.rows = (regions, math.prod(shape[1:2]), inner)
+        normalization = read_normalization(self)
+        counts = {"BATCH_SIZE": regions, "NONE": 1}
+        self.constants = {
+            "share": 1 / (pre_fixed(self) or counts.get(normalization, regions * inner))
+        }
+        self.gap = "gap = c * (a - b)" if len(bottom) > 2 else "gap = a - b"
+        return [(), by_region(shape)]
+
+    def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
+        inputs = [blob.data.view(self.rows) for blob in bottom]
+        curve = f"{self.gap}; y = where(abs(gap) < 1, 0.5 * gap * gap, abs(gap) - 0.5)"
+        if len(top) > 1:
+            each = top[1].data.view((self.rows[0], self.rows[2]))
+            program.reduce(inputs, each, formula=curve, axes=(1,))
+        total = curve.replace("y = ", "y = share * ")
+        program.reduce(inputs, top[0].data, formula=total, axes=(0, 1, 2), constants=self.constants)
+
+    def backward(
+        self, program: Program, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]
+    ) -> None:
+        a, b, *weights = (blob.data.view(self.rows) for blob in bottom)
+        names = "cd" if weights else "1c"
+        formula = f"{self.gap}; y = share * max(-1, min(1, gap)) * {names[0]} * {names[1]}"
+        # By symmetry the second bottom's gradient is the first one's with the two exchanged.
+        for blob, pair, wanted in zip(bottom, ([a, b], [b, a]), propagate_down, strict=False):
+            if wanted:
+                program.broadcast(
+                    [*pair, *weights, top[0].diff.view((1, 1, 1))], [blob.diff.view(self.rows)],
+                    formula=formula, constants=self.constants,
+                )  # fmt: skip
+
+
+@register("SoftmaxWithLossOHEM")
+class SoftmaxWithLossOHEM(SoftmaxWithLoss):
+    """SoftmaxWithLoss; a third top: the cross-entropy of each region, 0 where it is ignored."""
+
+    def setup(self, bottom: list[Shape]) -> list[Shape]:
+        shape, axis = bottom[0], self.param.softmax_param.axis
+        tops = super().setup(bottom)
+        if axis % len(shape) != 1:
+            self.fail("softmax_param.axis", f"is {axis}: classes must be along axis 1 here")
+        return [*tops[:2], by_region(shape)]

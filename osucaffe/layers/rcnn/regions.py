@@ -1,0 +1,159 @@
+"""Owns the layers of Fast R-CNN and R-FCN that look at regions (rois) of feature maps."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from ...backends.primitives import Program
+from ...backends.tensor import Shape, Tensor
+from ...blob import Blob
+from ..base import Layer, register
+
+
+def check_rois(layer: Layer, shape: Shape, position: int = 1) -> int:
+    """How many regions a bottom holds: (R, 5), image, x1, y1, x2, y2."""
+    if len(shape) < 2 or shape[1] != 5:
+        layer.fail(
+            f"bottom[{position}]", f"has shape {shape}, but must be R x 5: image, x1, y1, x2, y2"
+        )
+    return math.prod(shape) // 5
+
+
+class Regions(Layer):
+    """A layer over feature maps (bottom[0]) and rois (bottom[1])."""
+
+    bottoms = (2, 2)
+    no_gradient: tuple[int, ...] = (1,)
+
+    def check(self, bottom: list[Shape]) -> int:
+        """The number of rois."""
+        if len(bottom[0]) != 4:
+            self.fail("bottom[0]", f"has shape {bottom[0]}, but must be N x C x H x W")
+        return check_rois(self, bottom[1])
+
+    def read_pooled(self) -> tuple[int, int]:
+        """pooled_h and pooled_w; `settings` gets the scale and the padding."""
+        param = self.param.roi_pooling_param
+        for field in ("pooled_h", "pooled_w"):
+            if getattr(param, field) < 1:
+                self.fail(f"roi_pooling_param.{field}", "must be at least 1")
+        self.settings: dict[str, Any] = {"scale": param.spatial_scale, "pad": param.pad_ratio}
+        return param.pooled_h, param.pooled_w
+
+
+@register("ROIPooling")
+class ROIPooling(Regions):
+    """The maximum of each bin of each region (Girshick 2015)."""
+
+    def setup(self, bottom: list[Shape]) -> list[Shape]:
+        count, pooled = self.check(bottom), self.read_pooled()
+        return [(count, bottom[0][1], *pooled)]
+
+    def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
+        x, rois, y = bottom[0].data, bottom[1].data, top[0].data
+        self.index = self.tensor(y.shape, "int32")
+        program.roi_max_pooling(x, rois, y, self.index, **self.settings)
+
+    def backward(
+        self, program: Program, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]
+    ) -> None:
+        if propagate_down[0]:
+            dy, rois, dx = top[0].diff, bottom[1].data, bottom[0].diff
+            program.roi_max_pooling_backward(dy, rois, self.index, dx, **self.settings)
+
+
+@register("ROIAlign")
+class ROIAlign(Regions):
+    """Interpolated values at the points of a grid over each region (Cai & Vasconcelos 2018).
+
+    There are pooled_h + 1 by pooled_w + 1: an average pooling of 2 x 2 at stride 1 makes bins.
+    """
+
+    messages = ("roi_pooling_param",)
+
+    def setup(self, bottom: list[Shape]) -> list[Shape]:
+        count, (high, wide) = self.check(bottom), self.read_pooled()
+        return [(count, bottom[0][1], high + 1, wide + 1)]
+
+    def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
+        program.roi_sampling(bottom[0].data, bottom[1].data, top[0].data, **self.settings)
+
+    def backward(
+        self, program: Program, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]
+    ) -> None:
+        if propagate_down[0]:
+            dy, rois, dx = top[0].diff, bottom[1].data, bottom[0].diff
+            program.roi_sampling_backward(dy, rois, dx, **self.settings)
+
+
+@register("PSROIPooling")
+class PSROIPooling(Regions):
+    """The average of each bin of each region, over channels of the bin's own (Dai et al. 2016)."""
+
+    def setup(self, bottom: list[Shape]) -> list[Shape]:
+        param, count = self.param.psroi_pooling_param, self.check(bottom)
+        for field in ("output_dim", "group_size"):
+            if getattr(param, field) < 1:
+                self.fail(f"psroi_pooling_param.{field}", "must be at least 1")
+        wanted = param.output_dim * param.group_size**2
+        if bottom[0][1] != wanted:
+            self.fail(
+                "bottom[0]",
+                f"has {bottom[0][1]} channels, but output_dim {param.output_dim} for each of "
+                f"{param.group_size} x {param.group_size} bins needs {wanted}",
+            )
+        self.scale = param.spatial_scale
+        return [(count, param.output_dim, param.group_size, param.group_size)]
+
+    def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
+        x, rois, y = bottom[0].data, bottom[1].data, top[0].data
+        program.roi_average_pooling(x, rois, y, scale=self.scale)
+
+    def backward(
+        self, program: Program, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]
+    ) -> None:
+        if propagate_down[0]:
+            dy, rois, dx = top[0].diff, bottom[1].data, bottom[0].diff
+            program.roi_average_pooling_backward(dy, rois, dx, scale=self.scale)
+
+
+@register("BoxAnnotatorOHEM")
+class BoxAnnotatorOHEM(Layer):
+    """Labels and box weights of the rois of greatest loss, ignore_label and 0 for the others.
+
+    Bottoms: rois, the loss of each, their labels, the weights of their boxes.
+    """
+
+    bottoms = (4, 4)
+    tops = (2, 2)
+    no_gradient = (0, 1, 2, 3)
+    gives_none = (0, 1)
+
+    def setup(self, bottom: list[Shape]) -> list[Shape]:
+        param = self.param.box_annotator_ohem_param
+        if param.roi_per_img < 1:
+            self.fail("box_annotator_ohem_param.roi_per_img", "must be at least 1")
+        self.count, self.ignored = param.roi_per_img, param.ignore_label
+        rois, *others = bottom
+        count = check_rois(self, rois, 0)
+        for i, shape in enumerate(others[:2], 1):
+            if math.prod(shape) != count:
+                self.fail(f"bottom[{i}]", f"has shape {shape}, but there are {count} rois")
+        weights = others[2]
+        rest = rois[2:] if len(rois) > 2 else (1,) * (len(weights) - 2)
+        if weights[:1] != rois[:1] or weights[2:] != rest:
+            self.fail("bottom[3]", f"{weights} is not of the rois of bottom[0], {rois}")
+        return [(rois[0], 1, *weights[2:]), weights]
+
+    def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
+        rois, loss, label, weights = (blob.data for blob in bottom)
+        labels, chosen_weights = (blob.data for blob in top)
+        chosen = self.tensor(labels.shape)
+        program.hardest(rois, loss.view(chosen.shape), chosen, count=self.count)
+        program.elementwise(
+            [chosen, label.view(labels.shape)], [labels],
+            formula="y = where(a > 0, b, ignored)", constants={"ignored": self.ignored},
+        )  # fmt: skip
+        by_roi: list[Tensor] = [weights, chosen]
+        program.broadcast(by_roi, [chosen_weights], formula="y = a * b")

@@ -1,0 +1,254 @@
+"""Owns the Python layers of Faster R-CNN's training, for nets that name them without bringing them.
+
+py-faster-rcnn's nets name modules rpn.*, which read its configuration. Here the settings are those
+of its end-to-end training; `param_str` may name others, in small letters: 'rpn_batchsize': 128.
+"""
+
+from __future__ import annotations
+
+import ast
+import logging
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from ...errors import UserError
+from .. import anchors
+from ..core.python import BUILT_IN, HostBlob, PythonLayer
+
+BUILT_IN |= dict.fromkeys(
+    ("rpn.proposal_layer", "rpn.anchor_target_layer", "rpn.proposal_target_layer"), __name__
+)
+
+Blobs = Sequence[HostBlob]
+
+log = logging.getLogger("osucaffe")
+
+BOTH: dict[str, Any] = {
+    "base_size": 16, "ratios": [0.5, 1, 2], "scales": [8, 16, 32], "rng_seed": 3,
+    "rpn_nms_thresh": 0.7, "rpn_min_size": 16, "allowed_border": 0,
+    "rpn_positive_overlap": 0.7, "rpn_negative_overlap": 0.3, "rpn_clobber_positives": False,
+    "rpn_batchsize": 256, "rpn_fg_fraction": 0.5, "rpn_positive_weight": -1.0,
+    "rpn_bbox_inside_weights": [1, 1, 1, 1],
+    "batch_size": 128, "fg_fraction": 0.25, "fg_thresh": 0.5, "bg_thresh_hi": 0.5,
+    "bg_thresh_lo": 0.0, "bbox_inside_weights": [1, 1, 1, 1],
+    "bbox_normalize_means": [0, 0, 0, 0], "bbox_normalize_stds": [0.1, 0.1, 0.2, 0.2],
+}  # fmt: skip
+TRAIN = {"rpn_pre_nms_top_n": 12000, "rpn_post_nms_top_n": 2000}
+TEST = {"rpn_pre_nms_top_n": 6000, "rpn_post_nms_top_n": 300}
+
+
+class RpnLayer(PythonLayer):
+    """What the three share: their settings, and that they send no gradients down."""
+
+    required: tuple[str, ...] = ()
+    warned = False
+    count = 1
+    """How many regions it gave last."""
+
+    def setup(self, bottom: Blobs, top: Blobs) -> None:
+        text = self.param_str.strip()
+        try:  # YAML as these nets write it is a dictionary of Python, perhaps without its braces
+            given = ast.literal_eval(text if text.startswith("{") else "{" + text + "}")
+        except (SyntaxError, ValueError):
+            given = None
+        if not isinstance(given, dict) or any(name not in given for name in self.required):
+            needed = ", ".join(f"'{name}': NUMBER" for name in self.required)
+            raise UserError(
+                f'layer "{self.layer_param.name}", python_param.param_str: {text!r} must be '
+                f"pairs such as {needed}"
+            )
+        self.settings = SimpleNamespace(**BOTH | (TEST if self.phase else TRAIN) | given)
+        self.random = np.random.default_rng(self.settings.rng_seed)
+        self.first = anchors.anchors_of(
+            self.settings.base_size, self.settings.ratios, self.settings.scales
+        )
+
+    @staticmethod
+    def about(bottom: Blobs, image: int) -> np.ndarray:
+        """Height, width and scale of an image, from im_info: a row for each, or one for all."""
+        rows = bottom[2].data.reshape(len(bottom[2].data), -1)
+        return rows[min(image, len(rows) - 1), :3].astype(np.float64)
+
+    def truths(self, boxes: np.ndarray, image: int, images: int) -> np.ndarray:
+        """The objects of an image: all, but where a sixth number says which image they are of."""
+        if boxes.shape[1] > 5:
+            return boxes[boxes[:, 5] == image]
+        if images > 1 and not self.warned:
+            self.warned = True
+            log.warning(
+                'layer "%s": gt_boxes does not say which of %d images an object is in (by a sixth '
+                "number): each is taken to be in all of them",
+                self.layer_param.name,
+                images,
+            )
+        return boxes
+
+    def sample(self, places: np.ndarray, count: int) -> np.ndarray:
+        """Some of the places, if there are more than so many, in their order."""
+        if len(places) <= count:
+            return places
+        return np.sort(self.random.choice(places, count, replace=False))
+
+    def give(self, top: Blobs, values: Sequence[np.ndarray]) -> None:
+        """Let the tops be rows of so many regions."""
+        self.count = len(values[0])
+        for blob, rows in zip(top, values, strict=False):
+            blob.reshape(*rows.shape)
+            blob.data[...] = rows
+
+
+class ProposalLayer(RpnLayer):
+    """Scores, box deltas, im_info -> the best regions of each image (and their scores)."""
+
+    required = ("feat_stride",)
+
+    def reshape(self, bottom: Blobs, top: Blobs) -> None:
+        for blob, numbers in zip(top, (5, 1), strict=False):
+            blob.reshape(self.count, numbers)
+
+    def forward(self, bottom: Blobs, top: Blobs) -> None:
+        scores, deltas = (each.data for each in bottom[:2])
+        rois, chances = [], []
+        for image in range(len(scores)):
+            found = self._best(scores[image, None], deltas[image, None], self.about(bottom, image))
+            rois.append(np.pad(found[0], ((0, 0), (1, 0)), constant_values=image))
+            chances.append(found[1])
+        self.give(top, [np.concatenate(rois), np.concatenate(chances)])
+
+    def _best(
+        self, scores: np.ndarray, deltas: np.ndarray, about: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """The regions of an image, and their scores."""
+        settings, (height, width, scale) = self.settings, about
+        boxes = anchors.shifted(self.first, scores.shape[2:], settings.feat_stride)
+        boxes = anchors.decode(boxes, anchors.by_anchor(deltas, 4).astype(np.float64))
+        boxes = anchors.clipped(boxes, height, width)
+        chances = anchors.by_anchor(scores[:, len(self.first) :], 1)
+        large = (boxes[:, 2:] - boxes[:, :2] + 1 >= settings.rpn_min_size * scale).all(axis=1)
+        boxes, chances = boxes[large], chances[large]
+        order = np.argsort(-chances[:, 0], kind="stable")
+        if settings.rpn_pre_nms_top_n > 0:
+            order = order[: settings.rpn_pre_nms_top_n]
+        most = max(settings.rpn_post_nms_top_n, 0)
+        kept = order[anchors.suppress(boxes[order], settings.rpn_nms_thresh, most)]
+        if not len(kept):  # a blob without elements there is not: the whole image, at score 0
+            return np.array([[0, 0, width - 1, height - 1]]), np.zeros((1, 1))
+        return boxes[kept], chances[kept]
+
+
+class AnchorTargetLayer(RpnLayer):
+    """Which anchors are objects and which are not, and how their boxes are to change."""
+
+    required = ("feat_stride",)
+
+    def reshape(self, bottom: Blobs, top: Blobs) -> None:
+        images, _, height, width = bottom[0].shape
+        count = len(self.first)
+        top[0].reshape(images, 1, count * height, width)
+        for each in top[1:4]:
+            each.reshape(images, count * 4, height, width)
+
+    def forward(self, bottom: Blobs, top: Blobs) -> None:
+        images = len(bottom[0].data)
+        for image in range(images):
+            truths = self.truths(bottom[1].data, image, images)[:, :4].astype(np.float64)
+            self._one(image, truths, self.about(bottom, image), top)
+
+    def _one(self, image: int, truths: np.ndarray, about: np.ndarray, top: Blobs) -> None:
+        settings, (image_height, image_width, _) = self.settings, about
+        height, width = top[1].shape[2:]
+        boxes = anchors.shifted(self.first, (height, width), settings.feat_stride)
+        border = settings.allowed_border
+        inside = (boxes[:, :2] >= -border).all(axis=1)
+        inside &= (boxes[:, 2:] < np.array([image_width, image_height]) + border).all(axis=1)
+        labels = np.full(len(boxes), -1.0)
+        targets, inner, outer = (np.zeros((len(boxes), 4)) for _ in range(3))
+        if inside.any() and len(truths):
+            own = anchors.overlaps(boxes[inside], truths)
+            labels[inside] = self._labels(own)
+            targets[inside] = anchors.encode(boxes[inside], truths[own.argmax(axis=1)])
+        positive, negative = labels == 1, labels == 0
+        inner[positive] = settings.rpn_bbox_inside_weights
+        share = settings.rpn_positive_weight
+        for chosen, part in ((positive, share), (negative, 1 - share)):
+            total = (positive | negative).sum() if share < 0 else chosen.sum()
+            outer[chosen] = (1 if share < 0 else part) / max(total, 1)
+        maps = labels.reshape(height, width, -1).transpose(2, 0, 1)
+        top[0].data[image] = maps.reshape(top[0].shape[1:])
+        for blob, rows in zip(top[1:], (targets, inner, outer), strict=False):
+            blob.data[image] = rows.reshape(height, width, -1).transpose(2, 0, 1)
+
+    def _labels(self, own: np.ndarray) -> np.ndarray:
+        """Of anchors by their overlaps with the objects: 1, 0, or -1 where they do not count."""
+        settings, best = self.settings, own.max(axis=1)
+        labels = np.full(len(own), -1.0)
+        negative = best < settings.rpn_negative_overlap
+        if not settings.rpn_clobber_positives:
+            labels[negative] = 0
+        labels[(own == own.max(axis=0)).any(axis=1)] = 1
+        labels[best >= settings.rpn_positive_overlap] = 1
+        if settings.rpn_clobber_positives:
+            labels[negative] = 0
+        most = int(settings.rpn_fg_fraction * settings.rpn_batchsize)
+        for label in (1, 0):
+            places = np.flatnonzero(labels == label)
+            labels[places] = -1
+            kept = self.sample(places, most)
+            labels[kept] = label
+            most = settings.rpn_batchsize - len(kept)
+        return labels
+
+
+class ProposalTargetLayer(RpnLayer):
+    """A sample of the regions, with their labels and what their boxes are to become."""
+
+    required = ("num_classes",)
+
+    def reshape(self, bottom: Blobs, top: Blobs) -> None:
+        top[0].reshape(self.count, 5)
+        top[1].reshape(self.count)
+        for each in top[2:5]:
+            each.reshape(self.count, 4 * self.settings.num_classes)
+
+    def forward(self, bottom: Blobs, top: Blobs) -> None:
+        rois = bottom[0].data
+        images = int(rois[:, 0].max()) + 1
+        parts = []
+        for image in range(images):
+            truths = self.truths(bottom[1].data, image, images)
+            own = rois[rois[:, 0] == image]
+            parts.append(self._sampled(own, truths, image, self.settings.batch_size // images))
+        self.give(top, [np.concatenate(part) for part in zip(*parts, strict=True)])
+
+    def _sampled(
+        self, rois: np.ndarray, truths: np.ndarray, image: int, count: int
+    ) -> list[np.ndarray]:
+        """What goes to the tops of the regions of an image: `count` of them (not above 0: all)."""
+        settings = self.settings
+        own = np.pad(truths[:, :4], ((0, 0), (1, 0)), constant_values=image)
+        rois = np.concatenate([rois, own])
+        if not len(truths):  # a distant object that nothing overlaps
+            truths = np.array([[-2.0, -2, -1, -1, 0]])
+        near = anchors.overlaps(rois[:, 1:].astype(np.float64), truths[:, :4].astype(np.float64))
+        best = near.max(axis=1)
+        count = count if count > 0 else len(rois)
+        objects = np.flatnonzero(best >= settings.fg_thresh)
+        objects = self.sample(objects, round(settings.fg_fraction * count))
+        others = (best < settings.bg_thresh_hi) & (best >= settings.bg_thresh_lo)
+        chosen = np.append(objects, self.sample(np.flatnonzero(others), count - len(objects)))
+        nearest = truths[near[chosen].argmax(axis=1)]
+        labels = nearest[:, 4].copy()
+        labels[len(objects) :] = 0
+        changes = anchors.encode(rois[chosen, 1:].astype(np.float64), nearest[:, :4])
+        changes = (changes - settings.bbox_normalize_means) / settings.bbox_normalize_stds
+        targets, inner = (np.zeros((len(chosen), settings.num_classes, 4)) for _ in range(2))
+        rows = np.flatnonzero(labels > 0)
+        # Two classes: boxes are the same for all kinds of objects (R-FCN's class-agnostic nets).
+        places = np.minimum(labels[rows].astype(int), settings.num_classes - 1)
+        targets[rows, places] = changes[rows]
+        inner[rows, places] = settings.bbox_inside_weights
+        wide = [each.reshape(len(chosen), -1) for each in (targets, inner, inner > 0)]
+        return [rois[chosen], labels, *wide]

@@ -1,0 +1,63 @@
+"""Owns SmoothL1Loss: SSD's, of two bottoms, and Fast R-CNN's, with a knee and weights."""
+
+from __future__ import annotations
+
+import math
+
+from ...backends.primitives import Program
+from ...backends.tensor import Shape
+from ...blob import Blob
+from ..base import register
+from ..core.losses import Loss, by_region
+
+
+@register("SmoothL1Loss")
+class SmoothL1Loss(Loss):
+    """The batch's mean of distances, squared below 1 / sigma^2 (bottoms 2, 3: weights of each).
+
+    A second top tells the distance of each region (Cascade R-CNN).
+    """
+
+    bottoms = (2, 4)
+    tops = (1, 2)
+    no_gradient = (2, 3)
+
+    def setup(self, bottom: list[Shape]) -> list[Shape]:
+        for pair in ([bottom[0], other] for other in bottom[1:]):
+            self.check_counts_alike(pair)
+        sigma = self.param.smooth_l1_loss_param.sigma
+        if sigma <= 0:
+            self.fail("smooth_l1_loss_param.sigma", f"is {sigma:g}, but must be above 0")
+        self.constants = {"square": sigma * sigma, "share": 1 / bottom[0][0]}
+        # With weights, c is the one inside and d the one outside; what follows is the gradient.
+        weights = "cd"[: len(bottom) - 2]
+        gap = "gap = c * (a - b)" if weights else "gap = a - b"
+        curve = "where(abs(gap) * square < 1, 0.5 * square * gap * gap, abs(gap) - 0.5 / square)"
+        self.each = f"{gap}; y = {curve}{' * d' if weights == 'cd' else ''}"
+        slope = "max(-1, min(1, square * gap))"
+        self.derivative = f"{gap}; y = share * {slope} * {' * '.join('cde'[: len(weights) + 1])}"
+        return [(), by_region(bottom[0])] if len(self.param.top) > 1 else [()]
+
+    def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
+        inputs = [blob.data.view((blob.data.count,)) for blob in bottom]
+        value = self.each.replace("y = ", "y = share * ")
+        program.reduce(inputs, top[0].data, formula=value, axes=(0,), constants=self.constants)
+        if len(top) > 1:
+            regions, channels, *extent = bottom[0].shape
+            rows = (regions, channels, math.prod(extent))
+            inputs = [blob.data.view(rows) for blob in bottom]
+            each, constants = top[1].data.view(rows[::2]), {"square": self.constants["square"]}
+            program.reduce(inputs, each, formula=self.each, axes=(1,), constants=constants)
+
+    def backward(
+        self, program: Program, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]
+    ) -> None:
+        a, b, *weights = (blob.data.view((blob.data.count,)) for blob in bottom)
+        ends = [*weights, top[0].diff.view((1,))]
+        # By symmetry the second bottom's gradient is the first one's with the two exchanged.
+        for blob, pair, wanted in zip(bottom, ([a, b], [b, a]), propagate_down, strict=False):
+            if wanted:
+                program.broadcast(
+                    [*pair, *ends], [blob.diff.view(a.shape)],
+                    formula=self.derivative, constants=self.constants,
+                )  # fmt: skip

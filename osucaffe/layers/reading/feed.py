@@ -1,0 +1,172 @@
+"""Owns what all layers that bring data share: host memory that becomes tops, streams of records."""
+
+from __future__ import annotations
+
+import functools
+import os
+import time
+from collections.abc import Callable, Sequence
+
+from ...backends.primitives import Program
+from ...backends.tensor import Shape, Tensor
+from ...blob import Blob
+from ...data.ahead.pipeline import Buffer, Fill, Pipeline, Threads, Workers
+from ...data.ahead.processes import Processes, worth_processes
+from ...data.ahead.stalls import Waiting
+from ...data.resident.cache import CachedBatches
+from ...data.resident.memory_limit import SHARE, may_stay
+from ..base import Layer
+
+Following = Callable[[], Sequence[Buffer]]
+"""Gives the next batch: a buffer for each tensor."""
+
+
+class Feed(Layer):
+    """A layer without bottoms that places host memory as its tops in every forward pass.
+
+    `position` tells where its stream stands; set, the stream goes on from there.
+    """
+
+    bottoms = (0, 0)
+    position: int = 0
+    rank, ranks = 0, 1
+
+    def split(self, rank: int, ranks: int) -> None:
+        """Bring every `ranks`-th batch only, from batch `rank` on: `ranks` nets that do so bring
+        all. `position` stays that of the stream as a whole.
+        """
+        self.rank, self.ranks = rank, ranks
+
+    def next(self) -> list[Buffer]:
+        """The next batch, one buffer for each tensor that is fed."""
+        raise NotImplementedError
+
+    def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
+        self.feed(program, [blob.data for blob in top])
+
+    def feed(self, program: Program, tensors: list[Tensor]) -> None:
+        """Let `next` bring these."""
+        feed(program, tensors, self.next)
+
+
+def feed(program: Program, tensors: list[Tensor], following: Following) -> None:
+    """Record that memory of the host's becomes these tensors in each forward pass."""
+
+    def place() -> None:
+        for tensor, buffer in zip(tensors, following(), strict=True):
+            tensor.place(buffer.flat, buffer.address)
+
+    program.host([], tensors, function=place, feed=True)
+
+
+class Stream(Feed):
+    """A layer that takes its batches from a stream of records, made ahead."""
+
+    _pipeline: Pipeline | CachedBatches
+
+    def stream(
+        self,
+        fill: Fill,
+        shapes: list[Shape],
+        *,
+        threads: int = 1,
+        depth: int = 4,
+        decodes: bool = False,
+    ) -> list[Shape]:
+        """Start the stream of tops that `fill` writes. Returns their shapes."""
+        shapes = shapes[: len(self.param.top)]
+        self._pipeline = self.pipeline(fill, shapes, threads=threads, depth=depth, decodes=decodes)
+        return shapes
+
+    @property
+    def stream_title(self) -> str:
+        """What the log calls it: the nets of a solver may each have a layer of this name."""
+        return f"{self.title}, {self.phase}"
+
+    def readers(self, most: int) -> int:
+        """How many shall read: --readers, else at most so many, and this process's share of the
+        cores."""
+        share = (os.cpu_count() or 1) // self.data_config.sharers
+        return self.data_config.readers or max(1, min(most, share))
+
+    def pipeline(
+        self,
+        fill: Fill,
+        shapes: list[Shape],
+        *,
+        dtypes: Sequence[str] = (),
+        first: Callable[[Shape, str], Buffer] | None = None,
+        threads: int = 1,
+        depth: int = 4,
+        decodes: bool = False,
+    ) -> Pipeline:
+        """The stream of arrays that `fill` writes; see Pipeline.
+
+        first: makes the first of them, elsewhere than in the host's memory. decodes: whether `fill`
+        does so much for each record that many threads would wait for Python's lock: processes do it
+        then (its source can be sent to them).
+        """
+        threads = self.readers(threads)
+        workers: Callable[..., Workers] = Threads
+        if first:
+            workers = functools.partial(Threads, first=first)
+        elif decodes and worth_processes(threads, depth):
+            workers = Processes
+        return Pipeline(fill, shapes, dtypes=dtypes, depth=depth, threads=threads, workers=workers)
+
+    def stays_on_device(self, nbytes: int) -> bool:
+        """Whether records of so many bytes are to stay where the backend has its tensors."""
+        if self.data_config.cache != "auto":
+            return self.data_config.cache == "device"
+        return self.raw_records and may_stay(
+            nbytes, self.backend.uploads().room(), self.stream_title
+        )
+
+    def spreads(self, nbytes: int) -> bool:
+        """Whether records of so many bytes are to be divided among the devices of the ranks, as
+        some device has no room for all. All ranks call it together."""
+        neighbours = self.data_config.neighbours
+        if neighbours is None:
+            return False
+        fits = nbytes <= SHARE * self.backend.uploads().room()
+        return not all(neighbours.gather(fits))
+
+    def record_next(self, program: Program, cached: CachedBatches) -> Tensor:
+        """Record what brings the row of `cached.ahead` that tells of the next batch."""
+        table, cursor = cached.ahead.table, cached.ahead.cursor
+        program.host([], cached.written, function=cached.prepare, feed=True, uploads=False)
+        row = self.tensor(table.shape[1:], "int32")
+        program.next_row(table, cursor, row)
+        return row
+
+    def next(self) -> list[Buffer]:
+        asked = time.monotonic()
+        batch = self._pipeline.next()
+        self._waited.note(asked, time.monotonic())
+        return batch
+
+    @functools.cached_property
+    def _waited(self) -> Waiting:
+        return Waiting(self.stream_title, self.remedy)
+
+    @property
+    def remedy(self) -> str:
+        """The options that may help where the net waits for its records."""
+        return "--readers"
+
+    def split(self, rank: int, ranks: int) -> None:
+        super().split(rank, ranks)
+        self._pipeline.split(rank, ranks)
+
+    @property
+    def position(self) -> int:
+        """How many records the net has taken since the stream began."""
+        return self._pipeline.position
+
+    @position.setter
+    def position(self, position: int) -> None:
+        self._pipeline.position = position
+
+    def close(self) -> None:
+        """Stop those who read."""
+        self._pipeline.close()

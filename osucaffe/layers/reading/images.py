@@ -1,0 +1,180 @@
+"""Owns layers that stream images: the reading threads transform them, or the backend does."""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import BinaryIO, Protocol
+
+from ...backends.primitives import Program
+from ...backends.records import Filler, ImageDecoder, RecordCopier
+from ...backends.tensor import Shape, Tensor
+from ...backends.uploads import available_memory
+from ...blob import Blob
+from ...data.ahead.decoded_cache import Kept
+from ...data.ahead.pipeline import Buffer, Threads
+from ...data.ahead.processes import Processes, can_be_processes
+from ...data.pictures.transform import Transform
+from ...data.resident.cache import Cacheable, CachedBatches
+from ...data.resident.memory_limit import log_stay, may_stay
+from ...data.streams.source import DatumSource
+from ...data.streams.staging import DecodedBatches
+from ...labels import Labels
+from .feed import Stream
+
+_LARGE = 200 * 200
+"""Pixels of an image from which on engines are taken to be faster than 16 cores: to feed them takes
+20 us for each image, in which these decode some that are small."""
+_HANDING_ON = 4
+"""Readers that decode nothing: they keep up with 47,000 images a second."""
+
+
+class Source(Cacheable, Protocol):
+    """What makes the batches: see DatumSource, whose names these are."""
+
+    shape: Shape
+    record_shape: Shape
+    raw: bool
+    encoded: bool
+    kept: Kept | None
+    raw_shape: Shape
+    interleaved: bool
+    labels: Labels
+    file: BinaryIO | None
+    copier: RecordCopier | None
+
+
+class Images(Stream):
+    """A layer that takes transformed images (and labels) from a source."""
+
+    _cached: CachedBatches | None = None
+
+    @property
+    def takes_raw(self) -> bool:
+        """Whether the source is to give its records as they are, if it can."""
+        return self.raw_records or self.data_config.cache == "device"
+
+    def images(
+        self,
+        source: Source,
+        transform: Transform,
+        *,
+        batch: int,
+        threads: int,
+        depth: int = 4,
+        decodes: bool = True,
+    ) -> list[Shape]:
+        """Start the stream. Returns the shapes of the tops. decodes: see `pipeline`."""
+        self._source = source
+        self.record_shape, self.records = source.record_shape, len(source)
+        nbytes = len(source) * math.prod(source.raw_shape) if source.raw else 0
+        spreads = nbytes > 0 and self.spreads(nbytes)
+        stays = nbytes > 0 and (spreads or self.stays_on_device(nbytes))
+        here = self.data_config.cache in ("auto", "host") and self.data_config.decode != "gpu"
+        if not stays and source.encoded and here:
+            size = len(source) * math.prod(source.record_shape)
+            room = available_memory() // self.data_config.sharers
+            if may_stay(size, room, self.stream_title):
+                log_stay(self.stream_title, len(source), size, room, ", decoded")
+                source.kept = Kept(len(source), source.record_shape, interleaved=True)
+        shapes: list[Shape] = [(batch, *source.shape), (batch,)]
+        if not source.raw:
+            return self.stream(source.fill, shapes, threads=threads, depth=depth, decodes=decodes)
+        self.computed = (0,)
+        self._raw = self.tensor((batch, *source.raw_shape), "uint8")
+        self._table = self.tensor((batch, 3), "int32")
+        self._mean: Tensor | None = None
+        if transform.mean is not None:
+            self._mean = self.tensor(transform.mean.shape, persistent=True)
+            self.initial = [(self._mean, transform.mean)]
+        self._scale, self._interleaved = float(transform.scale), source.interleaved
+        shapes = shapes[: len(self.param.top)]
+        fed = [self._raw.shape, self._table.shape, *shapes[1:]]
+        dtypes = [self._raw.dtype, self._table.dtype, *["float32"] * len(shapes[1:])]
+        readers = functools.partial(self.pipeline, threads=threads, depth=depth, decodes=decodes)
+        if stays:
+            self._pipeline = self._cached = CachedBatches(
+                self.backend,
+                source,
+                [(source.raw_shape, "uint8")],
+                batch=batch,
+                width=5,
+                fed=list(zip(fed, dtypes, strict=True)),
+                pipeline=readers,
+                title=self.stream_title,
+                neighbours=self.data_config.neighbours if spreads else None,
+            )
+            return shapes
+        if isinstance(source, DatumSource) and depth and (decoder := self._image_decoder(source)):
+            self._pipeline = DecodedBatches(
+                source,
+                decoder,
+                fed,
+                dtypes=dtypes,
+                first=functools.partial(_allocate, decoder),
+                readers=self.readers(min(_HANDING_ON, threads)),
+                workers=Processes if decodes and can_be_processes() else Threads,
+                depth=depth,
+                title=self.stream_title,
+            )
+            return shapes
+        first = None
+        if source.file and (copier := self.backend.map_file(source.file)):
+            source.copier = copier
+            first = functools.partial(_allocate, copier)
+        self._pipeline = readers(source.fill, fed, dtypes=dtypes, first=first)
+        return shapes
+
+    def _image_decoder(self, source: DatumSource) -> ImageDecoder | None:
+        """What decodes its records in place of the readers."""
+        decode = self.data_config.decode
+        if decode == "host" or source.kept or not source.interleaved:
+            return None
+        if decode == "auto" and math.prod(source.record_shape[1:]) < _LARGE:
+            return None
+        return self.backend.image_decoder(always=decode == "gpu")
+
+    @property
+    def remedy(self) -> str:
+        source, is_there = self._source, isinstance(self._pipeline, DecodedBatches)
+        can_be_there = isinstance(source, DatumSource) and source.interleaved and self.raw_records
+        return super().remedy + " and --decode" * (can_be_there and not is_there)
+
+    def limit_labels(self, top: int, labels: Labels) -> None:
+        if top == 1:
+            self._source.labels = labels
+
+    def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
+        if not self.computed:
+            super().forward(program, bottom, top)
+            return
+        if self._cached:
+            self._forward_cached(self._cached, program, top)
+            return
+        self.feed(program, [self._raw, self._table, *(blob.data for blob in top[1:])])
+        program.transform(
+            self._raw,
+            self._table,
+            self._mean,
+            top[0].data,
+            scale=self._scale,
+            interleaved=self._interleaved,
+        )
+
+    def _forward_cached(self, cached: CachedBatches, program: Program, top: list[Blob]) -> None:
+        rows = self.record_next(program, cached)
+        program.cached_batch(
+            cached.parts[0],
+            rows,
+            self._mean,
+            top[0].data,
+            top[1].data if len(top) > 1 else None,
+            cached.places.table,
+            scale=self._scale,
+            interleaved=self._interleaved,
+        )
+
+
+def _allocate(there: Filler, shape: Shape, _: str) -> Buffer:
+    memory = there.allocate(shape)
+    return Buffer(memory, memory.reshape(-1), int(memory.data.ptr))

@@ -1,0 +1,9 @@
+"""The layers of nets that label pixels.
+
+From alexgkendall/caffe-segnet and TimoSaemann/caffe-enet: DenseImageData, Upsample, BN (also that
+of yjxiong/caffe, for TSN and PSPNet). From hszhao/PSPNet and DeepLab: ImageSegData, Interp,
+SegAccuracy. From HED and Andrew-Qibin/caffe_dss: ImageLabelmapData. From torrvision/caffe
+(CRF-RNN): MultiStageMeanfield. From ctensmeyer/caffe: BilinearInterpolation.
+
+Used by: SegNet, ENet, DeepLab v2, PSPNet, HED, DSS, CRF-RNN; examples/segnet_digits trains one.
+"""

@@ -1,0 +1,168 @@
+"""Owns layers that read images, and a label for each of their pixels, that a list names."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ...backends.cores import usable_cores
+from ...backends.tensor import Shape
+from ...data.ahead.parallel_map import BadRecords
+from ...data.pictures.transform import Transform
+from ...data.streams.dense_images import DenseImageSource, read_edges, read_gray
+from ...errors import UserError
+from ...labels import Labels
+from ..base import register
+from ..reading.varying import Varying
+
+
+class PixelLabels(Varying):
+    """What these layers share: `where` is the field that holds their settings."""
+
+    tops = (2, 2)
+    where = "image_data_param"
+    messages = ("image_data_param", "transform_param")
+    _source: DenseImageSource | None = None
+
+    def open(self, **options: Any) -> list[Shape]:
+        """Begin the stream; options: of the source. Returns the shapes of the tops."""
+        if self._source is None:
+            self._source = source = self._read_list(options)
+            batch = getattr(self.param, self.where).batch_size
+            shapes = [(batch, *source.shape), (batch, *source.label_shape), (batch, 1, 1, 2)]
+            self.shapes = shapes[: len(self.param.top)]
+            self.record_shape, self.records = source.record_shape, len(source)
+        if self.reshapes:
+            return self.shapes
+        return self.stream(self._source.fill, self.shapes, threads=usable_cores(), decodes=True)
+
+    def _read_list(self, options: dict[str, Any]) -> DenseImageSource:
+        param = getattr(self.param, self.where)
+        if not param.source:
+            self.fail(f"{self.where}.source", "is missing: name a file with lines IMAGE LABELS")
+        if not param.batch_size:
+            self.fail(f"{self.where}.batch_size", "must be at least 1")
+        if bool(param.new_height) != bool(param.new_width):
+            self.fail(self.where, "give both new_height and new_width, or neither")
+        # Crops and mirror images are labels' matter too: the transform has the rest.
+        whole = type(self.param.transform_param)()
+        whole.CopyFrom(self.param.transform_param)
+        for field in ("crop_size", "crop_height", "crop_width", "mirror", "scale_factors"):
+            whole.ClearField(field)
+        if self.where == "dense_image_data_param" and not whole.mean_file:
+            whole.mean_file = param.mean_file
+        transform = Transform(whole, self.phase, self.fail)
+        try:
+            return DenseImageSource(
+                param.source,
+                transform,
+                root=param.root_folder,
+                colour=param.is_color,
+                size=(param.new_height, param.new_width) if param.new_height else None,
+                shuffle=param.shuffle,
+                seed=self.seed,
+                rand_skip=param.rand_skip,
+                bad=BadRecords(skip=self.data_config.skip_bad),
+                **options,
+            )
+        except UserError as error:
+            if str(error).startswith("layer "):
+                raise
+            self.fail(f"{self.where}.source", str(error))
+
+    def one(self, position: int) -> list[np.ndarray]:
+        assert self._source is not None
+        return [each[None] for each in self._source.one(position)][: len(self.param.top)]
+
+    def limit_labels(self, top: int, labels: Labels) -> None:
+        if top == 1 and self._source is not None:
+            self._source.labels = labels
+
+    def crop_of(self, param: Any, where: str) -> tuple[int, int]:
+        """The height and width that a message gives for crops, 0 and 0 where it gives none."""
+        if bool(param.crop_height) != bool(param.crop_width):
+            self.fail(where, "give both crop_height and crop_width, or neither")
+        return param.crop_height, param.crop_width
+
+
+@register("DenseImageData")
+class DenseImageData(PixelLabels):
+    """Images, and a label for each of their pixels, from a list of pairs of files (SegNet, ENet).
+
+    Both are resized (labels to the nearest), cropped and mirrored alike. label_divide_factor:
+    labels are so much smaller than the images.
+    """
+
+    where = "dense_image_data_param"
+    messages = ("dense_image_data_param", "transform_param")
+
+    def setup(self, bottom: list[Shape]) -> list[Shape]:
+        param, size = self.param.dense_image_data_param, self.param.transform_param.crop_size
+        crop = self.crop_of(param, self.where)
+        if param.label_divide_factor < 1:
+            self.fail(f"{self.where}.label_divide_factor", "must be at least 1")
+        if (any(crop) or size) and param.label_divide_factor > 1:
+            self.fail(f"{self.where}.label_divide_factor", "cannot be given with a crop")
+        return self.open(
+            crop=crop if any(crop) else (size, size) if size else None,
+            random_crop=self.phase == "TRAIN",
+            mirror=param.mirror or self.param.transform_param.mirror,
+            divide=param.label_divide_factor,
+        )
+
+
+@register("ImageSegData")
+class ImageSegData(PixelLabels):
+    """Images and labels of their pixels from a list, in random sizes and crops (DeepLab, PSPNet).
+
+    label_type: PIXEL, an image of labels; IMAGE, a number for all pixels; NONE, ignore_label for
+    all. Images are scaled by one of scale_factors; beside those smaller than the crop are the mean
+    and ignore_label. A third top: how much of height and width each image fills.
+    """
+
+    tops = (2, 3)
+
+    def setup(self, bottom: list[Shape]) -> list[Shape]:
+        param, transformation = self.param.image_data_param, self.param.transform_param
+        crop, size = self.crop_of(transformation, "transform_param"), transformation.crop_size
+        if any(crop) and size:
+            self.fail("transform_param", "give crop_size, or crop_height and crop_width, not both")
+        crop = (size, size) if size else crop
+        scales = list(transformation.scale_factors)
+        if scales and min(scales) <= 0:
+            self.fail("transform_param.scale_factors", "must be above 0")
+        if scales and not any(crop):
+            self.fail("transform_param.scale_factors", "need a crop, which gives all one size")
+        if transformation.mean_file:
+            self.fail("transform_param.mean_file", "cannot be given here: set mean_value")
+        return self.open(
+            kind=param.LabelType.Name(param.label_type),
+            scales=scales,
+            crop=crop if any(crop) else None,
+            random_crop=self.phase == "TRAIN",
+            unknown=param.ignore_label,
+            mirror=transformation.mirror,
+        )
+
+
+@register("ImageLabelmapData")
+class ImageLabelmapData(PixelLabels):
+    """Images and maps of their edges, or of what stands out, from a list of pairs of files (HED).
+
+    Maps are 1 where they are brighter than half; with `normalize: false` (DSS) they stay as they
+    are. Both are resized, cropped and mirrored alike. Without new_height or a crop, and with a
+    batch of one, images may have any size.
+    """
+
+    def setup(self, bottom: list[Shape]) -> list[Shape]:
+        param, size = self.param.image_data_param, self.param.transform_param.crop_size
+        raw = param.HasField("normalize") and not param.normalize
+        self.reshapes = param.batch_size == 1 and not (size or param.new_height)
+        return self.open(
+            crop=(size, size) if size else None,
+            random_crop=True,
+            mirror=self.param.transform_param.mirror,
+            read=read_gray if raw else read_edges,
+            varies=self.reshapes,
+        )

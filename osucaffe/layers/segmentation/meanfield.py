@@ -1,0 +1,175 @@
+"""Owns MultiStageMeanfield: a conditional random field as a recurrent network (Zheng et al. 2015;
+torrvision/caffe)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ...backends.primitives import Program
+from ...backends.tensor import Shape, Tensor
+from ...blob import Blob
+from ..base import Arrays, Layer, register
+from .permutohedral import Lattice
+
+Filter = tuple[Lattice, np.ndarray]
+"""A lattice, and what makes a filtered constant what it was at each point, (1, points)."""
+
+ONE: dict[str, Any] = {"stride": (1, 1), "pad": (0, 0), "dilation": (1, 1), "group": 1}
+"""The settings of a convolution that mixes channels."""
+
+
+@register("MultiStageMeanfield")
+class MultiStageMeanfield(Layer):
+    """Mean-field iterations of a dense CRF: unaries, what to begin with, images -> unaries.
+
+    Each one filters the probabilities by place (theta_gamma) and by place and colour (theta_alpha,
+    theta_beta), mixes their channels by learned matrices, and takes that from the unaries. Filters
+    are permutohedral lattices, computed on the host. The parameters begin as diagonals of
+    spatial_filter_weights_str and bilateral_filter_weights_str, else of spatial_filter_weight and
+    bilateral_filter_weight (the fork reads files), and of -1.
+    """
+
+    bottoms = (3, 3)
+    no_gradient = (2,)
+
+    def setup(self, bottom: list[Shape]) -> list[Shape]:
+        param, (unary, begin, image) = self.param.multi_stage_meanfield_param, bottom
+        if len(unary) != 4:
+            self.fail("bottom[0]", f"has shape {unary}, but must be N x C x H x W")
+        if begin != unary:
+            self.fail("bottom[1]", f"has shape {begin}, but must be that of bottom[0], {unary}")
+        if len(image) != 4 or (image[0], *image[2:]) != (unary[0], *unary[2:]):
+            self.fail("bottom[2]", f"has shape {image}, but must be images of the size of {unary}")
+        for field in ("theta_alpha", "theta_beta", "theta_gamma", "num_iterations"):
+            if not getattr(param, field) > 0:
+                self.fail(f"multi_stage_meanfield_param.{field}", "must be above 0")
+        channels = unary[1]
+        self.initial = [
+            (self.add_parameter((1, 1, channels, channels)).data, np.diag(diagonal)[None, None])
+            for diagonal in (
+                self._diagonal("spatial", channels),
+                self._diagonal("bilateral", channels),
+                np.full(channels, -1.0),
+            )
+        ]
+        rows, columns = np.indices(unary[2:]).reshape(2, -1)
+        self.places = np.stack([columns, rows], axis=1)
+        self.spatial = self._filter(self.places / param.theta_gamma)
+        return [unary]
+
+    def _diagonal(self, kind: str, channels: int) -> np.ndarray:
+        """What the weights of a filter begin with."""
+        param = self.param.multi_stage_meanfield_param
+        field = f"{kind}_filter_weights_str"
+        words = getattr(param, field).split()
+        if not words:
+            return np.full(channels, getattr(param, f"{kind}_filter_weight"))
+        try:
+            values = np.array([float(word) for word in words[:channels]])
+        except ValueError:
+            self.fail(f"multi_stage_meanfield_param.{field}", f"{words} are not all numbers")
+        if len(values) < channels:
+            self.fail(
+                f"multi_stage_meanfield_param.{field}",
+                f"has {len(values)} numbers, but there are {channels} channels",
+            )
+        return values
+
+    def _filter(self, features: np.ndarray) -> Filter:
+        try:
+            lattice = Lattice(features)
+        except ValueError as error:
+            self.fail("multi_stage_meanfield_param", f"places and colours over theta: {error}")
+        return lattice, 1 / (lattice.filter(np.ones((1, len(features)))) + 1e-20)
+
+    # -- what is recorded ------------------------------------------------------------------------
+
+    def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
+        unary, begin, image = (blob.data for blob in bottom)
+        shape = top[0].shape
+        # Who filters reads this, so that the lattices are there by then.
+        self.ready = self.tensor((1,))
+        program.host([image], [self.ready], function=self._look)
+        self.steps = []
+        for number in range(self.param.multi_stage_meanfield_param.num_iterations):
+            last = number + 1 == self.param.multi_stage_meanfield_param.num_iterations
+            probability, *filtered, message, one, pairwise = (self.tensor(shape) for _ in range(6))
+            program.softmax(begin, probability, axis=1)
+            program.host([probability, self.ready], filtered, function=self._smooth)
+            self._mix(program, filtered[0], 0, message)
+            self._mix(program, filtered[1], 1, one)
+            program.sum([message, one], message)
+            self._mix(program, message, 2, pairwise)
+            self.steps.append((probability, filtered, message))
+            begin = top[0].data if last else self.tensor(shape)
+            program.elementwise([unary, pairwise], [begin], formula="y = a - b")
+
+    def backward(
+        self, program: Program, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]
+    ) -> None:
+        shape = top[0].shape
+        diffs = [top[0].diff]
+        for number, (probability, filtered, message) in reversed(list(enumerate(self.steps))):
+            dpairwise, dmessage = self.tensor(shape), self.tensor(shape)
+            program.elementwise([diffs[-1]], [dpairwise], formula="y = -a")
+            self._learn(program, message, 2, dpairwise)
+            self._mix_backward(program, dpairwise, 2, dmessage)
+            dfiltered = [self.tensor(shape) for _ in filtered]
+            for i, (each, dy) in enumerate(zip(filtered, dfiltered, strict=True)):
+                self._learn(program, each, i, dmessage)
+                self._mix_backward(program, dmessage, i, dy)
+            if number or propagate_down[1]:
+                dprobability = self.tensor(shape)
+                program.host(
+                    [*dfiltered, self.ready], [dprobability], function=self._smooth_backward
+                )
+                diffs.append(self.tensor(shape) if number else bottom[1].diff)
+                program.softmax_backward(probability, dprobability, diffs[-1], axis=1)
+        if propagate_down[0]:
+            program.sum(diffs[: len(self.steps)], bottom[0].diff)
+
+    def _matrix(self, tensor: Tensor) -> Tensor:
+        """A parameter as the filters of a convolution."""
+        return tensor.view((*tensor.shape[2:], 1, 1))
+
+    def _mix(self, program: Program, x: Tensor, parameter: int, y: Tensor) -> None:
+        program.convolution(x, self._matrix(self.parameters[parameter].data), None, y, **ONE)
+
+    def _mix_backward(self, program: Program, dy: Tensor, parameter: int, dx: Tensor) -> None:
+        weight = self._matrix(self.parameters[parameter].data)
+        program.convolution_backward_data(dy, weight, dx, **ONE)
+
+    def _learn(self, program: Program, x: Tensor, parameter: int, dy: Tensor) -> None:
+        gradient = self.gradient(parameter)
+        if gradient is not None:
+            program.convolution_backward_filter(x, dy, self._matrix(gradient), None, **ONE)
+
+    # -- what runs on the host -------------------------------------------------------------------
+
+    def _look(self, reads: Arrays, writes: Arrays) -> None:
+        """Build the filters of the images."""
+        param = self.param.multi_stage_meanfield_param
+        self.bilateral = []
+        for image in reads[0]:
+            colours = image.reshape(len(image), -1).T.astype(np.float64) / param.theta_beta
+            features = np.concatenate([self.places / param.theta_alpha, colours], axis=1)
+            self.bilateral.append(self._filter(features))
+        writes[0].fill(1)
+
+    def _smooth(self, reads: Arrays, writes: Arrays) -> None:
+        for item, image in enumerate(reads[0]):
+            values = image.reshape(len(image), -1)
+            for (lattice, factor), result in zip(self._filters(item), writes, strict=True):
+                result[item] = (lattice.filter(values) * factor).reshape(image.shape)
+
+    def _smooth_backward(self, reads: Arrays, writes: Arrays) -> None:
+        for item, result in enumerate(writes[0]):
+            result.fill(0)
+            for (lattice, factor), image in zip(self._filters(item), reads[:2], strict=True):
+                values = image[item].reshape(len(result), -1) * factor
+                result += lattice.filter(values, reverse=True).reshape(result.shape)
+
+    def _filters(self, item: int) -> tuple[Filter, Filter]:
+        return self.spatial, self.bilateral[item]

@@ -1,0 +1,96 @@
+"""Owns AnnotatedData: images with the boxes of their objects, from an LMDB (SSD)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ...backends.cores import usable_cores
+from ...backends.primitives import Program
+from ...backends.tensor import Shape
+from ...blob import Blob
+from ...data.ahead.parallel_map import BadRecords
+from ...data.ahead.pipeline import Buffer, allocate
+from ...data.databases.database import open_database
+from ...data.streams.annotated import COLUMNS, ROOM, AnnotatedSource, join_rows
+from ...errors import UserError
+from ..base import register
+from ..reading.varying import Varying
+
+OBJECTS = 64
+"""Rows of the label's top for each image; ROOM at least. Those behind the objects are -1."""
+
+
+@register("AnnotatedData")
+class AnnotatedData(Varying):
+    """Images from an LMDB, varied as SSD does, and a row of 8 numbers for each of their objects."""
+
+    tops = (1, 2)
+    messages = ("data_param", "transform_param", "annotated_data_param")
+    _source: AnnotatedSource | None = None
+
+    def setup(self, bottom: list[Shape]) -> list[Shape]:
+        batch = self.param.data_param.batch_size
+        if self._source is None:
+            self._source = self._open()
+            self.records = len(self._source)
+            self.reshapes = self._source.varies
+            shapes: list[Shape] = [(batch, *self._source.shape), (batch, ROOM, COLUMNS)]
+            self.shapes = shapes[: len(self.param.top)]
+        rows = max(ROOM, OBJECTS * batch)
+        self._rows, self._count = allocate((1, 1, rows, COLUMNS)), allocate((1,))
+        if not self.reshapes:
+            depth = self.param.data_param.prefetch
+            self.stream(
+                self._source.fill,
+                self.shapes,
+                threads=usable_cores(),
+                depth=depth,
+                decodes=self._source.shared,
+            )
+        return [self.shapes[0], self._rows.array.shape][: len(self.param.top)]
+
+    def _open(self) -> AnnotatedSource:
+        param = self.param.data_param
+        if not param.source:
+            self.fail("data_param.source", "is missing: set it to the folder of an LMDB")
+        if not param.batch_size:
+            self.fail("data_param.batch_size", "is missing: set it to the images of one batch")
+        try:
+            database = open_database(param.source)
+            source = AnnotatedSource(
+                database, self.param, self.phase, self.fail, seed=self.seed,
+                block=self.data_config.shuffle if self.phase == "TRAIN" else 0,
+                bad=BadRecords(skip=self.data_config.skip_bad),
+            )  # fmt: skip
+        except UserError as error:
+            if str(error).startswith(self.title):
+                raise
+            self.fail("data_param.source", str(error))
+        if source.varies and param.batch_size > 1:
+            self.fail(
+                "transform_param.resize_param.resize_mode",
+                f"FIT_SMALL_SIZE gives images of any size: batch_size must be 1, not "
+                f"{param.batch_size}",
+            )
+        return source
+
+    def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
+        if len(top) == 1:
+            self.feed(program, [top[0].data])
+            return
+        top[1].keep_exact()
+        top[1].length = self.tensor((1,), persistent=True)
+        self.feed(program, [top[0].data, top[1].data, top[1].length])
+
+    def next(self) -> list[Buffer]:
+        image, *rows = super().next()
+        if rows:
+            self._count.array[0] = join_rows(rows[0].array, self._rows.array[0, 0])
+        return [image, *[self._rows, self._count][: 2 * len(rows)]]
+
+    def one(self, position: int) -> list[np.ndarray]:
+        assert self._source is not None
+        image, rows = self._source.one(position)
+        room = np.full((1, ROOM, COLUMNS), -1.0, np.float32)
+        room[0, : len(rows)] = rows
+        return [image[None], room][: len(self.param.top)]

@@ -1,0 +1,99 @@
+"""Owns the layer VideoData of TSN, which reads clips of videos whose frames lie in folders."""
+
+from __future__ import annotations
+
+from ...backends.cores import usable_cores
+from ...backends.tensor import Shape
+from ...data.ahead.parallel_map import BadRecords
+from ...data.pictures.transform import Transform
+from ...data.streams.video_frames import Crops, VideoFrameSource
+from ...errors import UserError
+from ...labels import Labels
+from ..base import register
+from ..reading.feed import Stream
+
+RATIOS = (1.0, 0.875, 0.75, 0.66)
+"""What crops of several scales measure where scale_ratios does not say it."""
+PATTERNS = {"RGB": "image_%04d.jpg", "FLOW": "flow_%c_%04d.jpg"}
+
+
+@register("VideoData")
+class VideoData(Stream):
+    """Clips of videos from a list FOLDER FRAMES LABEL, frames behind one another as channels (TSN).
+
+    num_segments clips of new_length frames: at random places of the segments in TRAIN, in their
+    middles in TEST. transform_param: multi_scale, scale_ratios, max_distort, fix_crop,
+    more_fix_crop say how crops are drawn in TRAIN; is_flow inverts mirrored horizontal flow.
+    """
+
+    tops = (2, 2)
+    messages = ("video_data_param", "transform_param")
+
+    def setup(self, bottom: list[Shape]) -> list[Shape]:
+        param, transformation = self.param.video_data_param, self.param.transform_param
+        where = "video_data_param"
+        if not param.source:
+            self.fail(f"{where}.source", "is missing: name a file with lines FOLDER FRAMES LABEL")
+        for field in ("batch_size", "new_length", "num_segments"):
+            if getattr(param, field) < 1:
+                self.fail(f"{where}.{field}", "must be at least 1")
+        if bool(param.new_height) != bool(param.new_width):
+            self.fail(where, "give both new_height and new_width, or neither")
+        modality = param.Kind.Name(param.modality)
+        if modality not in PATTERNS:
+            self.fail(
+                f"{where}.modality", f"{modality} is not supported: frames of RGB or FLOW are"
+            )
+        pattern = param.name_pattern or PATTERNS[modality]
+        try:
+            _ = pattern % (("x", 1) if modality == "FLOW" else 1)
+        except (TypeError, ValueError):
+            like = PATTERNS[modality]
+            self.fail(f"{where}.name_pattern", f'"{pattern}" names no frames: it is as "{like}"')
+        whole = type(transformation)()
+        whole.CopyFrom(transformation)
+        for field in ("crop_size", "mirror"):  # which are drawn here
+            whole.ClearField(field)
+        try:
+            source = VideoFrameSource(
+                param.source,
+                Transform(whole, self.phase, self.fail),
+                pattern=pattern,
+                flow=modality == "FLOW",
+                segments=param.num_segments,
+                length=param.new_length,
+                root=param.root_folder,
+                size=(param.new_height, param.new_width) if param.new_height else None,
+                crops=self._crops(),
+                mirror=transformation.mirror,
+                invert=transformation.is_flow,
+                random=self.phase == "TRAIN",
+                shuffle=param.shuffle,
+                seed=self.seed,
+                rand_skip=param.rand_skip,
+                bad=BadRecords(skip=self.data_config.skip_bad),
+            )
+        except UserError as error:
+            if str(error).startswith("layer "):
+                raise
+            self.fail(f"{where}.source", str(error))
+        self._source, self.records = source, len(source)
+        shapes: list[Shape] = [(param.batch_size, *source.shape), (param.batch_size,)]
+        return self.stream(source.fill, shapes, threads=usable_cores(), decodes=True)
+
+    def _crops(self) -> Crops | None:
+        """How crops are drawn, if there are any."""
+        param = self.param.transform_param
+        if not param.crop_size:
+            if param.multi_scale or param.fix_crop:
+                self.fail("transform_param.crop_size", "is missing: crops get this size")
+            return None
+        ratios: tuple[float, ...] = ()
+        if param.multi_scale and self.phase == "TRAIN":
+            ratios = tuple(param.scale_ratios) or RATIOS
+        distort = param.max_distort
+        return Crops(param.crop_size, ratios, distort, param.fix_crop, param.more_fix_crop)
+
+    def limit_labels(self, top: int, labels: Labels) -> None:
+        if top == 1:
+            self._source.labels = labels

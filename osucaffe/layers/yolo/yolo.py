@@ -1,0 +1,172 @@
+"""Owns the layers of YOLO's second version: Reorg, RegionLoss (Redmon & Farhadi 2017).
+
+They are those of intel/caffe and eric612/MobileNet-YOLO; the labels tell which RegionLoss is meant.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ...backends.primitives import Program
+from ...backends.tensor import Shape
+from ...blob import Blob
+from ..base import Arrays, Layer, register
+from ..core.losses import Loss
+from .grids import (
+    aims_of,
+    boxes_of,
+    cell_of,
+    check_grid,
+    check_truths,
+    is_ssds,
+    overlaps,
+    read_anchors,
+    sigmoid,
+    softmax,
+    truths_of,
+)
+
+
+@register("Reorg")
+class Reorg(Layer):
+    """Blocks of pixels as channels, in darknet's order; reverse: channels as blocks of pixels.
+
+    The former takes the memory of C x H x W for that of C / s^2 x H s x W s, cuts this into blocks
+    of s x s, and takes what comes for C s^2 x H / s x W / s: weights of darknet want it so.
+    """
+
+    def setup(self, bottom: list[Shape]) -> list[Shape]:
+        param, shape = self.param.reorg_param, bottom[0]
+        if len(shape) != 4:
+            self.fail("bottom", f"has shape {shape}, but must be N x C x H x W")
+        items, channels, height, width = shape
+        s = param.stride
+        if s < 1 or channels % (s * s):
+            self.fail("reorg_param.stride", f"is {s}: its square must divide {channels} channels")
+        if not param.reverse and (height % s or width % s):
+            self.fail("reorg_param.stride", f"is {s}, which must divide {height} x {width}")
+        self.blocks = (items, s, s, channels // (s * s), height, width)
+        self.image = (items, channels // (s * s), height, s, width, s)
+        if param.reverse:
+            return [(items, channels // (s * s), height * s, width * s)]
+        return [(items, channels * s * s, height // s, width // s)]
+
+    def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
+        x, y = bottom[0].data, top[0].data
+        if self.param.reorg_param.reverse:
+            program.permute(x.view(self.blocks), y.view(self.image), axes=(0, 3, 4, 1, 5, 2))
+        else:
+            program.permute(x.view(self.image), y.view(self.blocks), axes=(0, 3, 5, 1, 2, 4))
+
+    def backward(
+        self, program: Program, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]
+    ) -> None:
+        if not propagate_down[0]:
+            return
+        dx, dy = bottom[0].diff, top[0].diff
+        if self.param.reorg_param.reverse:
+            program.permute(dy.view(self.image), dx.view(self.blocks), axes=(0, 3, 5, 1, 2, 4))
+        else:
+            program.permute(dy.view(self.blocks), dx.view(self.image), axes=(0, 3, 4, 1, 5, 2))
+
+
+class GridLoss(Loss):
+    """A loss of a grid of boxes that the host computes, as the forks do, with what it sends down.
+
+    The deltas of an image are no derivatives of the loss: it is the sum of their squares.
+    """
+
+    anchors: int
+    no_gradient = (1,)
+
+    def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
+        self.delta = self.tensor(bottom[0].shape)
+        program.host(
+            [blob.data for blob in bottom], [top[0].data, self.delta], function=self._compare
+        )
+
+    def backward(
+        self, program: Program, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]
+    ) -> None:
+        if propagate_down[0]:
+            shape = (bottom[0].data.count,)
+            program.broadcast(
+                [self.delta.view(shape), top[0].diff.view((1,))], [bottom[0].diff.view(shape)],
+                formula="y = share * a * b", constants={"share": 1 / bottom[0].shape[0]},
+            )  # fmt: skip
+
+    def _compare(self, reads: Arrays, writes: Arrays) -> None:
+        x, labels = reads
+        items, _, *extents = x.shape
+        cells, deltas = (each.reshape(items, self.anchors, -1, *extents) for each in (x, writes[1]))
+        deltas.fill(0)
+        losses = [
+            self.compare(*each, is_ssds(labels.shape))
+            for each in zip(cells, truths_of(labels, items), deltas, strict=True)
+        ]
+        writes[0][...] = self.total(sum(losses), items, is_ssds(labels.shape))
+
+    def compare(self, x: np.ndarray, truths: np.ndarray, delta: np.ndarray, ssds: bool) -> float:
+        """The loss of an image: x, delta (A, 5 + classes, H, W); truths as `truths_of` has them."""
+        raise NotImplementedError
+
+    def total(self, loss: float, items: int, ssds: bool) -> float:
+        """The loss of a batch by the sum over its images."""
+        return loss / items
+
+
+@register("RegionLoss")
+class RegionLoss(GridLoss):
+    """The loss of YOLO v2: distances of boxes, whether there are objects, and which.
+
+    Labels of 8 numbers: Intel Caffe's, with bounded distances and a focal weight of objects. Of 5:
+    that of MobileNet-YOLO, with rescore, which is the mean of the batch.
+    """
+
+    def setup(self, bottom: list[Shape]) -> list[Shape]:
+        param, shape = self.param.region_loss_param, bottom[0]
+        if param.coords != 4:
+            self.fail("region_loss_param.coords", f"is {param.coords}, but must be 4")
+        check_grid(self, shape, param.num, param.num_class)
+        check_truths(self, bottom[1], shape[0])
+        if is_ssds(bottom[1]) and shape[2:] != (param.side, param.side):
+            self.fail("region_loss_param.side", f"is {param.side}, but bottom[0] has {shape}")
+        self.anchors = param.num
+        sizes = read_anchors(self, "region_loss_param.biases", param.biases, param.num)
+        self.sizes = sizes[: param.num] / np.array(shape[:1:-1])
+        return [()]
+
+    def total(self, loss: float, items: int, ssds: bool) -> float:
+        return loss if ssds else loss / items
+
+    def compare(self, x: np.ndarray, truths: np.ndarray, delta: np.ndarray, ssds: bool) -> float:
+        param, (height, width) = self.param.region_loss_param, x.shape[2:]
+        cells = x.astype(np.float64)
+        cells[:, [0, 1, 4]] = sigmoid(cells[:, [0, 1, 4]])
+        cells[:, 5:] = softmax(cells[:, 5:])
+        boxes = boxes_of(cells, self.sizes)
+        chance = cells[:, 4]
+        delta[:, 4] = param.noobject_scale * chance * chance * (1 - chance)
+        for truth in truths:
+            found = overlaps(np.moveaxis(boxes, 1, 0), truth[1:])
+            delta[:, 4][found > param.thresh] = 0
+        for label, *box in truths:
+            i, j = cell_of(box, (height, width))
+            sizes = self.sizes if param.bias_match else boxes[:, 2:, j, i]
+            centred = np.concatenate([np.zeros_like(sizes), sizes], axis=1).T
+            n = int(overlaps(centred, np.array([0, 0, *box[2:]])).argmax())
+            cell, out, p = cells[n, :, j, i], delta[n, :, j, i], chance[n, j, i]
+            gap = aims_of(box, (height, width), self.sizes[n]) - cell[:4]
+            scale = param.coord_scale
+            if ssds:
+                gap = gap.clip(-1, 1)
+                sent = 2 * (1 - p) ** 3
+            else:
+                scale *= 1 if param.rescore else 2 - box[2] * box[3]
+                own = overlaps(boxes[n, :, j, i], np.array(box))
+                sent = own - p if param.rescore else 1 - p
+            gap[:2] *= cell[:2] * (1 - cell[:2])
+            out[:4] = -scale * gap
+            out[4] = -param.object_scale * sent * p * (1 - p)
+            out[5:] = -param.class_scale * ((np.arange(len(cell) - 5) == int(label)) - cell[5:])
+        return float((delta.astype(np.float64) ** 2).sum())

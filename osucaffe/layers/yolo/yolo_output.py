@@ -1,0 +1,167 @@
+"""Owns what comes out of YOLO: EvalDetection, which judges it, and Yolov3DetectionOutput."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ...backends.primitives import Program
+from ...backends.tensor import Shape
+from ...blob import Blob
+from ..base import Arrays, Layer, register
+from ..rows import Rows
+from .grids import (
+    boxes_of,
+    check_grid,
+    check_mask,
+    check_truths,
+    overlaps,
+    read_anchors,
+    sigmoid,
+    softmax,
+    thin,
+    truths_of,
+)
+
+LEAST_SCORE = 0.005
+
+
+@register("EvalDetection")
+class EvalDetection(Layer):
+    """What YOLO v2 found, judged: objects by class, then class, score, true, false of each box.
+
+    That of intel/caffe: boxes are thinned whatever their classes, those that score less than 0.005
+    are left out, and one that overlaps too little with objects of its class is neither of the two.
+    """
+
+    bottoms = (2, 3)
+    no_gradient = (0, 1, 2)
+    gives_none = (0,)
+
+    def setup(self, bottom: list[Shape]) -> list[Shape]:
+        param, shape = self.param.eval_detection_param, bottom[0]
+        check_grid(self, shape, param.num_object, param.num_class)
+        check_truths(self, bottom[1], shape[0])
+        if shape[2:] != (param.side, param.side):
+            self.fail("eval_detection_param.side", f"is {param.side}, but bottom[0] has {shape}")
+        sizes = read_anchors(self, "eval_detection_param.biases", param.biases, param.num_object)
+        self.sizes = sizes[: param.num_object] / param.side
+        return [(shape[0], param.num_class + param.side**2 * param.num_object * 4)]
+
+    def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
+        program.host([blob.data for blob in bottom[:2]], [top[0].data], function=self._judge)
+
+    def _judge(self, reads: Arrays, writes: Arrays) -> None:
+        param = self.param.eval_detection_param
+        classes, (x, labels), found = param.num_class, reads, writes[0]
+        found.fill(0)
+        for cells, truths, row in zip(x, truths_of(labels, len(x)), found, strict=True):
+            known = truths[:, 0].astype(int)
+            row[:classes] = np.bincount(known[(known >= 0) & (known < classes)], minlength=classes)
+            if param.nms < 0:
+                continue
+            table = row[classes:].reshape(-1, 4)
+            kinds, scores, boxes = self._predict(cells.astype(np.float64))
+            used = np.zeros(len(truths), bool)
+            for line, kind, score, box in zip(table, kinds, scores, boxes, strict=False):
+                line[:2] = kind, score
+                own = np.flatnonzero(known == kind)
+                if not len(own):
+                    line[3] = 1
+                    continue
+                near = overlaps(truths[own, 1:].T, box)
+                best = own[near.argmax()]
+                if near.max() >= param.threshold:
+                    line[2:] = not used[best], used[best]
+                    used[best] = True
+
+    def _predict(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Classes, scores and boxes that an image's cells tell, by class, the best first."""
+        param = self.param.eval_detection_param
+        cells = x.reshape(param.num_object, -1, *x.shape[1:])
+        cells[:, [0, 1, 4]] = sigmoid(cells[:, [0, 1, 4]])
+        power = softmax(cells[:, 5:])
+        # As the fork goes through them: rows, columns, anchors.
+        boxes = boxes_of(cells, self.sizes).transpose(2, 3, 0, 1).reshape(-1, 4)
+        kinds, best, objects = (
+            each.transpose(1, 2, 0).reshape(-1)
+            for each in (power.argmax(axis=1), power.max(axis=1), cells[:, 4])
+        )
+        scores = {param.OBJ: objects, param.PROB: best}.get(param.score_type, objects * best)
+        order = np.argsort(-scores, kind="stable")
+        kept = order[thin(boxes[order], param.nms)]
+        kept = kept[scores[kept] >= LEAST_SCORE]
+        kept = kept[np.argsort(kinds[kept], kind="stable")]
+        return kinds[kept], scores[kept], boxes[kept]
+
+
+@register("Yolov3DetectionOutput")
+class Yolov3DetectionOutput(Rows):
+    """The boxes that YOLO v3 reports, of all its grids: rows of 7 numbers, as DetectionOutput's.
+
+    Boxes are thinned whatever their classes. By image, where the fork (eric612/MobileNet-YOLO)
+    takes those of a batch together. An image's row of -1 says that nothing was found in any.
+    """
+
+    bottoms = (1, None)
+
+    def setup(self, bottom: list[Shape]) -> list[Shape]:
+        param, name = self.param.yolov3_detection_output_param, "yolov3_detection_output_param"
+        self.no_gradient = tuple(range(len(bottom)))
+        count = param.num_box
+        if param.mask_group_num != len(bottom) or len(param.anchors_scale) < len(bottom):
+            self.fail(
+                f"{name}.mask_group_num", f"and anchors_scale must be of {len(bottom)} bottoms"
+            )
+        if not 0 <= param.nms_threshold <= 1:
+            self.fail(f"{name}.nms_threshold", "must be between 0 and 1")
+        sizes = read_anchors(self, f"{name}.biases", param.biases, 1)
+        masks = np.array(param.mask[: len(param.mask) // len(bottom) * len(bottom)], int)
+        self.sizes = []
+        for i, (shape, own) in enumerate(zip(bottom, masks.reshape(len(bottom), -1), strict=True)):
+            check_grid(self, shape, count, param.num_classes, i)
+            check_mask(self, f"{name}.mask", own.tolist(), count, len(sizes))
+            image = np.array(shape[:1:-1]) * param.anchors_scale[i]
+            self.sizes.append(sizes[own[:count]] / image)
+        places = sum(count * shape[2] * shape[3] for shape in bottom)
+        return [(1, 1, bottom[0][0] * places, 7)]
+
+    def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
+        _, length = self.open_rows(top[0])
+        program.host([blob.data for blob in bottom], [top[0].data, length], function=self._report)
+
+    def _report(self, reads: Arrays, writes: Arrays) -> None:
+        table, length = writes[0].reshape(-1, 7), writes[1]
+        table.fill(-1)
+        found = [
+            np.pad(self._found(images), ((0, 0), (1, 0)), constant_values=item)
+            for item, images in enumerate(zip(*reads, strict=True))
+        ]
+        rows = np.concatenate(found)[: len(table)]
+        table[: len(rows)] = rows
+        length[...] = len(rows)
+        if not len(rows):
+            table[: len(found), 0] = np.arange(len(found))
+            length[...] = len(found)
+
+    def _found(self, grids: tuple[np.ndarray, ...]) -> np.ndarray:
+        """Class from 1, score and corners of what the grids of an image tell, the best first."""
+        param = self.param.yolov3_detection_output_param
+        parts = []
+        for x, sizes in zip(grids, self.sizes, strict=True):
+            cells = x.reshape(param.num_box, -1, *x.shape[1:]).astype(np.float64)
+            cells[:, :2], cells[:, 4:] = sigmoid(cells[:, :2]), sigmoid(cells[:, 4:])
+            # The best class alone: others there have the same box, so they would be thinned out.
+            scores = cells[:, 4] * cells[:, 5:].max(axis=1)
+            kinds = cells[:, 5:].argmax(axis=1)
+            # As the fork goes through them: rows, columns, anchors.
+            rows, columns, n = np.nonzero(scores.transpose(1, 2, 0) > param.confidence_threshold)
+            told = np.stack([kinds[n, rows, columns] + 1, scores[n, rows, columns]], axis=1)
+            parts.append(
+                np.concatenate([told, boxes_of(cells, sizes)[n, :, rows, columns]], axis=1)
+            )
+        rows = np.concatenate(parts)
+        rows = rows[np.argsort(-rows[:, 1], kind="stable")]
+        rows = rows[thin(rows[:, 2:], param.nms_threshold)]
+        rows[:, 2:4] -= rows[:, 4:] / 2
+        rows[:, 4:] += rows[:, 2:4]
+        return rows

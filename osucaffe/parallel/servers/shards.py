@@ -1,0 +1,143 @@
+"""Owns how parameters are divided among servers, what a server is told of its part, and how far
+workers may drift apart.
+
+Small buckets go whole to the server that has least so far; others are divided among all of them,
+wherever a blob ends. So each server holds, receives and sends about the same number of bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from ...arena import ALIGNMENT, Arena, Parameter
+from ...backends.backend import Backend
+from ...blob import Blob
+from ...comm.algorithms import part
+from ...errors import UserError
+from ...net import Net
+from ...solvers.update.rules import Update
+from ..buckets import Bucket
+
+WHOLE = 64 << 10
+"""Bytes of the largest bucket that is not divided: a message costs more than its bytes below."""
+
+
+class Piece(NamedTuple):
+    """Elements start .. stop - 1 of the arena: part of a bucket, on one server (from 0)."""
+
+    bucket: int
+    server: int
+    start: int
+    stop: int
+
+
+def divide(buckets: Sequence[Bucket], servers: int) -> list[Piece]:
+    """The pieces of all buckets, in their order; a piece's index is the tag of its messages."""
+    pieces: list[Piece] = []
+    held = [0] * servers
+    for index, bucket in enumerate(buckets):
+        if bucket.nbytes <= WHOLE:
+            ranges = {held.index(min(held)): (bucket.start, bucket.stop)}
+        else:
+            grains = (bucket.stop - bucket.start) // ALIGNMENT
+            cuts = [part(grains, servers, server) for server in range(servers)]
+            ranges = {
+                server: (bucket.start + first * ALIGNMENT, bucket.start + last * ALIGNMENT)
+                for server, (first, last) in enumerate(cuts)
+            }
+        for server, (start, stop) in ranges.items():
+            held[server] += stop - start
+            pieces.append(Piece(index, server, start, stop))
+    return pieces
+
+
+class Segment(NamedTuple):
+    """So many elements with the multipliers of one parameter."""
+
+    elements: int
+    lr_mult: float
+    decay_mult: float
+
+
+@dataclass
+class Part:
+    """What a server is told of its part: pieces by their tags, and the update.
+
+    formula, names, constants, histories: as `Update` has them.
+    """
+
+    pieces: dict[int, list[Segment]]
+    formula: str
+    names: tuple[str, ...]
+    constants: dict[str, float]
+    histories: int
+
+    @property
+    def update(self) -> Update:
+        """The update; its learning rate is what workers tell, with all factors."""
+        return Update(
+            self.formula, self.names, self.constants, self.histories, lambda rate, iteration: rate
+        )
+
+
+def describe_part(net: Net, update: Update, pieces: Sequence[Piece], server: int) -> Part:
+    """What to tell a server."""
+    told = {tag: _segments(net, each) for tag, each in enumerate(pieces) if each.server == server}
+    return Part(told, update.formula, update.names, update.constants, update.histories)
+
+
+def _segments(net: Net, piece: Piece) -> list[Segment]:
+    cuts = [
+        (min(stop, piece.stop) - max(start, piece.start), parameter)
+        for start, stop, parameter in net.arena.segments
+    ]
+    return [Segment(n, each.lr_mult, each.decay_mult) for n, each in cuts if n > 0]
+
+
+class Shard:
+    """The weights of a server, as an optimizer takes them: a net without layers.
+
+    ranges: where each piece lies in its arena, by tag.
+    """
+
+    def __init__(self, backend: Backend, pieces: dict[int, list[Segment]]) -> None:
+        self.ranges: dict[int, tuple[int, int]] = {}
+        self.parameters: list[Parameter] = []
+        offset = 0
+        for tag, segments in pieces.items():
+            start = offset
+            for count, lr_mult, decay_mult in segments:
+                blob = Blob(f"piece {tag}", (count,), persistent=True)
+                self.parameters.append(Parameter(blob.name, "", tag, blob, lr_mult, decay_mult))
+                offset += count
+            self.ranges[tag] = start, offset
+        self.arena = Arena(backend, self.parameters, gradients=True)
+
+
+@dataclass(frozen=True)
+class Consistency:
+    """How far workers may drift apart.
+
+    bound: the most iterations that a worker's weights may lack of another's; None: any number.
+    together: updates are of the sum of all workers' gradients, so training is as with one process.
+    """
+
+    bound: int | None
+    together: bool = False
+
+    @classmethod
+    def parse(cls, text: str) -> Consistency:
+        """sync, ssp:N or async. UserError for anything else."""
+        kind, _, bound = text.partition(":")
+        if text == "sync":
+            return cls(0, together=True)
+        if text == "async":
+            return cls(None)
+        if kind == "ssp" and bound.isdecimal():
+            return cls(int(bound))
+        raise UserError(
+            f"--consistency {text}: choose sync, async, or ssp:N with N the most iterations that "
+            "a worker's weights may lack of another's"
+        )

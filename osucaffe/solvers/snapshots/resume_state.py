@@ -1,0 +1,111 @@
+"""Owns what a resumed run needs besides weights and history: data position, draws, losses."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from ...errors import UserError
+from ...graph.naming import by_name
+from ...layers.reading.feed import Feed
+from ...net import Net
+from ..update.loss_scaling import LossScale
+
+
+@dataclass
+class NetProgress:
+    """How far a net has come: its random step, and the record each of its data layers is at:
+    by their names, for each layer of that name in its order."""
+
+    step: int
+    positions: dict[str, list[int]]
+
+    @classmethod
+    def of(cls, net: Net) -> NetProgress:
+        positions = {
+            name: [reader.position for reader in readers] for name, readers in _readers(net).items()
+        }
+        return cls(net.random.step, positions)
+
+    @classmethod
+    def decode(cls, fields: dict[str, Any]) -> NetProgress:
+        positions = fields["positions"].items()
+        return cls(int(fields["step"]), {name: list(map(int, each)) for name, each in positions})
+
+    def part(self, before: NetProgress, done: int, taken: int) -> NetProgress:
+        """Where the net would be had it come only `done` of the `taken` batches since `before`."""
+        positions = {
+            name: [
+                old + (new - old) * done // taken
+                for old, new in zip(before.positions[name], reached, strict=True)
+            ]
+            for name, reached in self.positions.items()
+        }
+        return NetProgress(self.step, positions)
+
+    def apply(self, net: Net) -> None:
+        """Let the net go on from here. Layers that it did not have then keep their place."""
+        net.random.step = self.step
+        for name, readers in _readers(net).items():
+            for reader, position in zip(readers, self.positions.get(name, ()), strict=False):
+                reader.position = position
+
+
+def _readers(net: Net) -> dict[str, list[Feed]]:
+    """The layers that read data, by name."""
+    return by_name(layer for layer in net.layers if isinstance(layer, Feed))
+
+
+@dataclass
+class Progress:
+    """How far a run has come.
+
+    nets: the training net, then the test nets. losses: those that the next display smooths over.
+    loss_scale: see `LossScale.read`; None without loss scaling. plateau: see `Policy.best`; None
+    with other policies.
+    """
+
+    seed: int
+    nets: list[NetProgress]
+    losses: list[float]
+    loss_scale: list[float] | None = None
+    plateau: list[float] | None = None
+
+    @classmethod
+    def of(
+        cls,
+        seed: int,
+        nets: Iterable[Net],
+        losses: Iterable[float],
+        scale: LossScale | None,
+        plateau: list[float] | None,
+    ) -> Progress:
+        found = [NetProgress.of(net) for net in nets]
+        return cls(seed, found, list(losses), scale.read() if scale else None, plateau)
+
+    def apply(self, nets: Sequence[Net], scale: LossScale | None) -> None:
+        """Let the nets, as many as there were, and the loss scale go on from here."""
+        for net, reached in zip(nets, self.nets, strict=False):
+            reached.apply(net)
+        if scale and self.loss_scale:
+            scale.write(self.loss_scale)
+
+    def encode(self) -> bytes:
+        return json.dumps(asdict(self)).encode()
+
+    @classmethod
+    def decode(cls, content: bytes, path: Path) -> Progress:
+        try:
+            fields = json.loads(content)
+            nets = [NetProgress.decode(each) for each in fields["nets"]]
+            losses = [float(loss) for loss in fields["losses"]]
+            others = fields.get("loss_scale"), fields.get("plateau")
+            return cls(int(fields["seed"]), nets, losses, *others)
+        except (ValueError, KeyError, TypeError, AttributeError):
+            raise UserError(
+                f"{path}: what a resumed run needs cannot be read, the file is damaged; "
+                "take an older snapshot"
+            ) from None

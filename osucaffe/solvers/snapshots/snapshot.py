@@ -1,0 +1,240 @@
+"""Owns snapshots: their names, what they hold, how they are found, read and written, while training
+goes on too."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from ...arena import Parameter
+from ...errors import UserError, naming
+from ...net import Net
+from ...proto import (
+    NetParameter,
+    NetWeights,
+    SolverParameter,
+    SolverState,
+    blob_fits,
+    blob_shape,
+    blob_to_array,
+    check_hdf5_names,
+    fill_blob,
+    find_learned_net,
+    read_state,
+    read_weights,
+    stated_checksum,
+    write_state,
+    write_weights,
+)
+from ..observer import Snapshot
+from ..process_group import ProcessGroup
+from .resume_state import Progress
+
+logger = logging.getLogger("osucaffe")
+
+
+@dataclass
+class Restored:
+    """A snapshot that was read, from these files; progress is None where another Caffe wrote it."""
+
+    path: Path
+    state: SolverState
+    progress: Progress | None
+    model: Path
+    weights: NetWeights
+
+    def history(self, parameters: Sequence[Parameter], solver_type: str) -> list[np.ndarray]:
+        """The history of these parameters, one for each of its blobs.
+
+        UserError if it belongs to another net or solver type.
+        """
+        if len(self.state.history) != len(parameters):
+            raise UserError(
+                f"{self.path}: has {len(self.state.history)} history blobs, but this net needs "
+                f"{len(parameters)} with solver type {solver_type}: it belongs to another net or "
+                "solver type"
+            )
+        history = []
+        for blob, parameter in zip(self.state.history, parameters, strict=True):
+            shape = parameter.blob.shape
+            if not blob_fits(blob, shape):
+                raise UserError(
+                    f'{self.path}: the history of layer "{parameter.layer}", parameter '
+                    f"{parameter.index}, has shape {blob_shape(blob)}, but this net's has {shape}: "
+                    "it belongs to another net; go on with the net that it was made with"
+                )
+            history.append(blob_to_array(blob).reshape(shape))
+        return history
+
+
+def check_prefix(param: SolverParameter, file: str) -> None:
+    """UserError where snapshots are wanted and their prefix is not given."""
+    if param.snapshot < 0:
+        raise UserError(f"{file}: snapshot must not be negative, but is {param.snapshot}")
+    if param.snapshot and not param.snapshot_prefix:
+        raise UserError(f"{file}: snapshot is set, but snapshot_prefix is not; set it")
+
+
+def check_net(param: SolverParameter, net: Net, file: str) -> None:
+    """UserError now rather than hours later if snapshots of this net cannot be written."""
+    if param.snapshot_format == SolverParameter.HDF5:
+        with naming(file):
+            check_hdf5_names(layer.param for layer in net.layers if layer.parameters)
+    check_writable(param.snapshot_prefix, file)
+
+
+def check_writable(prefix: str, file: str) -> None:
+    """UserError if nothing can be written under this prefix."""
+    folder = Path(prefix).parent
+    if not prefix:
+        raise UserError(f"{file}: set snapshot_prefix, or snapshot_after_train: false")
+    if not folder.is_dir():
+        raise UserError(f"{file}: the folder of snapshot_prefix {prefix!r} does not exist; make it")
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise UserError(f"{file}: no permission to write snapshots into {folder}")
+
+
+def named(param: SolverParameter, iteration: int) -> Snapshot:
+    """The files of the snapshot of an iteration."""
+    stem = f"{param.snapshot_prefix}_iter_{iteration}"
+    end = ".h5" if param.snapshot_format == SolverParameter.HDF5 else ""
+    return Snapshot(iteration, f"{stem}.caffemodel{end}", f"{stem}.solverstate{end}")
+
+
+def contents(
+    files: Snapshot,
+    net: Net,
+    history: Sequence[np.ndarray],
+    current_step: int,
+    progress: Progress,
+    *,
+    diff: bool,
+) -> tuple[NetParameter, SolverState]:
+    """What the snapshot's two files are to hold: model (diff: with gradients) and state. Training
+    may go on: they are copies."""
+    state = SolverState(
+        iter=files.iteration,
+        current_step=current_step,
+        learned_net=files.model,
+        osucaffe=progress.encode(),
+    )
+    for array in history:
+        fill_blob(state.history.add(), array)
+    return net.to_proto(diff=diff), state
+
+
+def write(files: Snapshot, model: NetParameter, state: SolverState) -> None:
+    """Write the two files, the model first: where a state lies, its model is whole. UserError."""
+    kind = "HDF5" if Path(files.state).suffix == ".h5" else "binary proto"
+    logger.info("Snapshotting to %s file %s", kind, files.model)
+    write_weights(files.model, model, checksum=True)
+    checksum = stated_checksum(files.model)
+    if checksum is not None:  # None: the files are devices, such as /dev/null
+        state.model_checksum = checksum
+    logger.info("Snapshotting solver state to %s file %s", kind, files.state)
+    write_state(files.state, state, checksum=True)
+
+
+def find(path: str | Path, prefix: str, group: ProcessGroup) -> Restored | None:
+    """Read a snapshot by its state; "auto": the newest whole one with this prefix, if there is any.
+
+    All ranks call it together. UserError if it is damaged or not there.
+    """
+    found = None
+    if path == "auto":
+        found = None if group.rank else newest(prefix)
+        path = group.broadcast_object(found.path if found else "")
+        if not path:
+            logger.info("No snapshot %s_iter_*: training starts from scratch", prefix)
+            return None
+    logger.info("Restoring previous solver status from %s", path)
+    return found or read(Path(path))
+
+
+def read(path: Path) -> Restored:
+    """Read a snapshot by its state. UserError."""
+    state = read_state(path)
+    progress = Progress.decode(state.osucaffe, path) if state.osucaffe else None
+    model = find_learned_net(path, state.learned_net)
+    stated = stated_checksum(model)
+    if state.HasField("model_checksum") and stated not in (None, state.model_checksum):
+        raise UserError(
+            f"{path}: its model {model} is of another run (its checksum is not the one that the "
+            "state names); take an older snapshot, or put the right model next to the state"
+        )
+    return Restored(path, state, progress, model, read_weights(model))
+
+
+Stamp = tuple[int, int, Path]
+"""A state that lies in its folder: its iteration, when it was written (ns), its path."""
+
+
+def stamps(prefix: str) -> frozenset[Stamp]:
+    """The states with this prefix."""
+    stem = Path(prefix)
+    pattern = re.compile(re.escape(stem.name) + r"_iter_(\d+)\.solverstate(\.h5)?")
+    found = set()
+    for path in stem.parent.glob("*_iter_*.solverstate*"):
+        if match := pattern.fullmatch(path.name):
+            found.add((int(match[1]), path.stat().st_mtime_ns, path))
+    return frozenset(found)
+
+
+def listed(prefix: str) -> list[Snapshot]:
+    """The snapshots whose state lies on the disk with this prefix, the oldest first; their models
+    are where they would be, had they not been moved."""
+    return [
+        Snapshot(iteration, _model_of(path), str(path))
+        for iteration, _, path in sorted(stamps(prefix))
+    ]
+
+
+def _model_of(state: Path) -> str:
+    return str(state.with_name(state.name.replace(".solverstate", ".caffemodel")))
+
+
+def newest(prefix: str, but: frozenset[Stamp] = frozenset()) -> Restored | None:
+    """The newest whole snapshot, but for these; one that is damaged or lacks its model is passed
+    over with a warning."""
+    for _, _, path in sorted(stamps(prefix) - but, reverse=True):
+        try:
+            return read(path)
+        except UserError as error:
+            logger.warning("Skipping snapshot %s: %s", path, error)
+    return None
+
+
+class SnapshotWriter:
+    """Runs what writes a snapshot beside training. What it raises, the trainer's next call does."""
+
+    def __init__(self) -> None:
+        self._thread: ThreadPoolExecutor | None = None
+        self._writing: Future[None] | None = None
+        self._written: Callable[[], None] = lambda: None
+
+    def start(self, write: Callable[[], None], written: Callable[[], None]) -> None:
+        """Begin to write, once the snapshot before is; `written` is called by the trainer's own
+        thread, in the first `look` or `wait` after it."""
+        self.wait()
+        self._thread = self._thread or ThreadPoolExecutor(1, thread_name_prefix="osucaffe-snapshot")
+        self._written = written
+        self._writing = self._thread.submit(write)
+
+    def look(self) -> None:
+        """End what has been written meanwhile. Raises what stopped it."""
+        if self._writing is not None and self._writing.done():
+            self.wait()
+
+    def wait(self) -> None:
+        """Wait until nothing is being written. Raises what stopped it."""
+        writing, self._writing = self._writing, None
+        if writing is not None:
+            writing.result()
+            self._written()

@@ -1,0 +1,184 @@
+"""Owns the update of a net's parameters: the history buffers, the run-time scalars, the steps."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ...backends.backend import Backend
+from ...backends.primitives import Program
+from ...backends.rows_ahead import RowsAhead
+from ...backends.tensor import Step, Tensor
+from .loss_scaling import LossScale
+from .rules import Update
+
+if TYPE_CHECKING:
+    from ...arena import Parameter
+    from ...net import Net
+
+logger = logging.getLogger("osucaffe")
+
+Ahead = Callable[[int, int], list[float]]
+_RATES_AHEAD = 256
+
+
+class Optimizer:
+    """One pass over the arena an iteration; prepared once, then only replayed.
+
+    history[k][i]: the k-th history buffer of net.parameters[i], of the parameter's shape and in
+    its memory layout.
+    """
+
+    def __init__(
+        self, net: Net, update: Update, backend: Backend, scale: LossScale | None = None
+    ) -> None:
+        self._backend = backend
+        self.update = update
+        arena = net.arena
+        self._arena = arena
+        self.history: list[list[Tensor]] = []
+        self.flats: list[Tensor] = []
+        for number in range(update.histories):
+            flat, memory = self._buffer(f"history{number}", len(arena))
+            self.flats.append(flat)
+            starts = {id(parameter): start for start, _, parameter in arena.segments}
+            self.history.append(
+                [self._part(flat, memory, starts[id(each)], each) for each in net.parameters]
+            )
+        # One behind another, as the update takes them, each is written by whoever owns it.
+        scalars, memory = self._buffer("scalars", len(update.names))
+        self._scalars = scalars
+        self._given = Tensor((1,), name="learning_rate", persistent=True)
+        self._place(self._given, scalars, memory, update.names.index("lr"))
+        uploads = backend.uploads()
+        self._ahead = RowsAhead(uploads, (1,), "float32", _RATES_AHEAD, "learning rates")
+        self._ahead.place(backend)
+        self._rates: list[float] = []
+        """What the steps find next in `_ahead`, backwards."""
+        program = Program()
+        program.next_row(self._ahead.table, self._ahead.cursor, self._given)
+        self.take_rate: Step = self._prepare(program.calls.pop())
+        """Gives the other steps the rate that `set_rate` told: once an iteration, before them."""
+        self.rate = math.nan
+        """The learning rate that `set_rate` told last, with the rule's factor."""
+        self.squares: Tensor | None = None
+        """Where the first of the steps leaves the sum of squares, if the others need it."""
+        if "squares" in update.names:
+            self.squares = squares = Tensor((1,), name="squares", persistent=True)
+            self._place(squares, scalars, memory, update.names.index("squares"))
+            program.sum_of_squares(arena.diff, squares.view(()))
+        if scale:
+            values = scale.read()
+            self._place(scale.factor, scalars, memory, update.names.index("scale"))
+            scale.write(values)
+        self._record(program, 0, len(arena))
+        if scale:
+            program.add(scale.change(squares), [])
+        self.steps: list[Step] = [self._prepare(call) for call in program.calls]
+        """What `run` runs behind `take_rate`."""
+        self.separable = len(self.steps) == 1
+        """Whether parameters may be updated apart: no sum over all gradients is needed."""
+
+    def part(self, start: int, stop: int) -> Step:
+        """A step like those of a `separable` update, of the arena's elements start .. stop - 1."""
+        program = Program()
+        self._record(program, start, stop)
+        (call,) = program.calls
+        return self._prepare(call) if call.settings["segments"] else lambda: None
+
+    def _record(self, program: Program, first: int, last: int) -> None:
+        """Record the update of the arena's elements first .. last - 1."""
+        program.update(
+            self._arena.data,
+            self._arena.diff,
+            self.flats,
+            self._scalars,
+            formula=self.update.formula,
+            names=self.update.names,
+            segments=[
+                (max(start, first), min(stop, last), each.lr_mult, each.decay_mult)
+                for start, stop, each in self._arena.segments
+                if each.lr_mult and max(start, first) < min(stop, last)
+            ],
+            constants=self.update.constants,
+        )
+
+    def step(self, learning_rate: float, iteration: int) -> None:
+        """Update every parameter from its gradient, which stays as it is."""
+        self.set_rate(learning_rate, iteration)
+        self.run()
+
+    def run(self) -> None:
+        """Make the update for which `set_rate` has just told the rate."""
+        self.take_rate()
+        for step in self.steps:
+            step()
+
+    def set_rate(
+        self, learning_rate: float, iteration: int, ahead: Ahead = lambda iteration, count: []
+    ) -> None:
+        """Give the steps what changes from iteration to iteration: once before each update.
+
+        ahead: gives up to `count` learning rates from an iteration on, as far as they are known:
+        these are told once for all, unless another comes in their place.
+        """
+        rate = np.float32(self.update.rate(learning_rate, iteration))
+        self.rate = float(rate)
+        if not self._rates or self._rates[-1] != rate:
+            known = ahead(iteration + 1, self._ahead.most - 1)
+            rates = [rate, *map(self.update.rate, known, itertools.count(iteration + 1))]
+            self._ahead.write(np.array(rates, np.float32)[:, None])
+            self._rates = np.array(rates[::-1], np.float32).tolist()
+        self._rates.pop()
+
+    def read_history(self) -> list[np.ndarray]:
+        """All history, in Caffe's order: the first buffer of every parameter, then the second."""
+        return [self._backend.read(tensor) for part in self.history for tensor in part]
+
+    def write_history(self, values: list[np.ndarray]) -> None:
+        """The reverse of `read_history`; the arrays have the parameters' shapes."""
+        tensors = [tensor for part in self.history for tensor in part]
+        for tensor, array in zip(tensors, values, strict=True):
+            self._backend.write(tensor, array)
+
+    def log_clipping(self, limit: float) -> None:
+        """Say so if the last step scaled its gradients down to this L2 norm."""
+        _, squares, *scale = self._backend.read(self._scalars)
+        norm = math.sqrt(squares) / (scale[0] if scale else 1)
+        if norm > limit:
+            logger.info(
+                "Gradient clipping: scaling down gradients (L2 norm %g > %g) by scale factor %g",
+                norm,
+                limit,
+                limit / norm,
+            )
+
+    def _buffer(self, name: str, size: int) -> tuple[Tensor, Any]:
+        """A flat tensor of zeros that keeps its memory, and that memory."""
+        tensor = Tensor((size,), name=name, persistent=True)
+        memory = self._backend.give_memory(tensor)
+        self._backend.write(tensor, 0)
+        return tensor, memory
+
+    def _part(self, flat: Tensor, memory: Any, start: int, parameter: Parameter) -> Tensor:
+        """The history of one parameter, within a flat buffer."""
+        data = parameter.blob.data
+        part = Tensor(data.shape, name=f"{flat.name}.{parameter.name}", persistent=True, like=data)
+        self._place(part, flat, memory, start)
+        return part
+
+    def _place(self, part: Tensor, flat: Tensor, memory: Any, start: int) -> None:
+        """Let a tensor lie within a flat buffer, from this element on."""
+        self._backend.place(part, memory, start * (self._backend.nbytes(flat) // flat.size))
+
+    def _prepare(self, call: Any) -> Step:
+        step: Step
+        [step] = self._backend.prepare([call])
+        for tensor in call.scratch:
+            self._backend.give_memory(tensor)
+        return step

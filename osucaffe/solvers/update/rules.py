@@ -1,0 +1,184 @@
+"""Owns the update rules: each solver type as one formula over weights, gradients and history.
+
+The language is that of `backends/formula.py`. w and g are the weights and their gradients, h and h2
+the history; `rate` and `decay` are the parameter's own multipliers (lr_mult, decay_mult);
+`lr` is the learning rate of the iteration, `squares` the sum of squares of all raw gradients,
+`scale` the factor that these have of loss scaling (see `loss_scaling.py`).
+Everything else is a constant of the run, named after its solver field.
+
+The order is Caffe's: clip by the global norm of the accumulated gradients, divide by iter_size,
+regularize, compute the step, subtract it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ...errors import UserError
+
+if TYPE_CHECKING:
+    from ...proto.caffe_pb2 import SolverParameter
+
+CLIP = "g = g * (clip_gradients / max(sqrt(squares), clip_gradients))"
+"""Pascanu et al. 2013, arXiv 1211.5063, algorithm 1."""
+UNSCALE = "g = g / scale"
+FINITE = 3e38
+"""A sum of squares that is not below this has met an infinity or NaN (or will be one soon)."""
+AVERAGE = "g = g / iter_size"
+REGULARIZATION = {
+    "L2": "g = g + weight_decay * decay * w",
+    "L1": "g = g + weight_decay * decay * sign(w)",
+}
+
+
+def _bias_correction(param: SolverParameter, iteration: int) -> float:
+    """Adam's moments begin at zero; this undoes it (Kingma & Ba, end of section 2)."""
+    done = iteration + 1
+    return math.sqrt(1 - param.momentum2**done) / (1 - param.momentum**done)
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One solver type.
+
+    formula: the step. constants: the solver fields in it. histories: buffers as large as the
+    weights (0 at the start). correction: a factor of the learning rate that the iteration gives.
+    momentum: whether the field momentum has a meaning for it.
+    """
+
+    formula: str
+    constants: tuple[str, ...]
+    histories: int = 1
+    correction: Callable[[SolverParameter, int], float] | None = None
+    momentum: bool = True
+
+
+RULES: dict[str, Rule] = {
+    # Polyak 1964, with the learning rate inside the history as in Krizhevsky et al. 2012.
+    "SGD": Rule("h = momentum * h + lr * rate * g; w = w - h", ("momentum",)),
+    # Nesterov 1983, as in Sutskever et al. 2013: look ahead along the history.
+    "Nesterov": Rule(
+        "v = momentum * h; h = v + lr * rate * g; w = w - ((1 + momentum) * h - v)",
+        ("momentum",),
+    ),
+    # Duchi et al. 2011.
+    "AdaGrad": Rule(
+        "h = h + g**2; w = w - lr * rate * (g / (sqrt(h) + delta))",
+        ("delta",),
+        momentum=False,
+    ),
+    # Tieleman & Hinton 2012, lecture 6.5.
+    "RMSProp": Rule(
+        "h = rms_decay * h + (1 - rms_decay) * g**2; w = w - lr * rate * (g / (sqrt(h) + delta))",
+        ("rms_decay", "delta"),
+        momentum=False,
+    ),
+    # Zeiler 2012, arXiv 1212.5701, algorithm 1; momentum is its decay rate.
+    "AdaDelta": Rule(
+        "h = momentum * h + (1 - momentum) * g**2;"
+        "v = g * sqrt((delta + h2) / (delta + h));"
+        "h2 = momentum * h2 + (1 - momentum) * v**2;"
+        "w = w - lr * rate * v",
+        ("momentum", "delta"),
+        histories=2,
+    ),
+    # Kingma & Ba 2014, arXiv 1412.6980, the efficient form at the end of section 2.
+    "Adam": Rule(
+        "h = momentum * h + (1 - momentum) * g;"
+        "h2 = momentum2 * h2 + (1 - momentum2) * g**2;"
+        "w = w - lr * rate * (h / (sqrt(h2) + delta))",
+        ("momentum", "momentum2", "delta"),
+        histories=2,
+        correction=_bias_correction,
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Update:
+    """What a solver evaluates every iteration: its rule with clipping and regularization.
+
+    names: the run-time scalars, in their order. rate(learning_rate, iteration) is `lr`.
+    """
+
+    formula: str
+    names: tuple[str, ...]
+    constants: dict[str, float]
+    histories: int
+    rate: Callable[[float, int], float]
+
+
+def update_of(param: SolverParameter, file: str = "the solver", *, scaled: bool = False) -> Update:
+    """The update that a solver's fields ask for; UserError where they contradict each other.
+
+    scaled: with loss scaling. Then an update whose gradients are not all finite changes nothing.
+    """
+    rule = RULES.get(param.type)
+    if rule is None:
+        raise UserError(
+            f"{file}: solver type {param.type!r} is not known; choose one of {', '.join(RULES)}"
+        )
+    _check(param, rule, file)
+    names, parts, fields = ["lr"], [], list(rule.constants)
+    clipped = param.clip_gradients >= 0
+    if clipped or scaled:
+        names.append("squares")
+    if scaled:
+        names.append("scale")
+        parts.append(UNSCALE)
+    if clipped:
+        parts.append(CLIP.replace("sqrt(squares)", "(sqrt(squares) / scale)") if scaled else CLIP)
+        fields.append("clip_gradients")
+    if param.iter_size > 1:
+        parts.append(AVERAGE)
+        fields.append("iter_size")
+    if param.weight_decay:
+        parts.append(REGULARIZATION[param.regularization_type])
+        fields.append("weight_decay")
+
+    def rate(learning_rate: float, iteration: int) -> float:
+        factor = rule.correction(param, iteration) if rule.correction else 1.0
+        return learning_rate * factor
+
+    parts.append(rule.formula)
+    constants = {field: float(getattr(param, field)) for field in fields}
+    if scaled:
+        changed = ("w", "h", "h2")[: 1 + rule.histories]
+        parts[:0] = [f"{name}_before = {name}" for name in changed]
+        parts += [f"{name} = where(squares < finite, {name}, {name}_before)" for name in changed]
+        constants["finite"] = FINITE
+    return Update(
+        formula="; ".join(parts),
+        names=tuple(names),
+        constants=constants,
+        histories=rule.histories,
+        rate=rate,
+    )
+
+
+def _check(param: SolverParameter, rule: Rule, file: str) -> None:
+    if param.momentum and not rule.momentum:
+        raise UserError(f"{file}: momentum has no meaning for type {param.type!r}; remove it")
+    if param.regularization_type not in REGULARIZATION:
+        raise UserError(
+            f"{file}: regularization_type {param.regularization_type!r} is not known; "
+            f"choose one of {', '.join(REGULARIZATION)}"
+        )
+    for field in ("momentum", "momentum2", "rms_decay"):
+        value = getattr(param, field)
+        if field in rule.constants and not 0 <= value < 1:
+            raise UserError(f"{file}: {field} must lie in 0 <= {field} < 1, not {value:g}")
+    if "delta" in rule.constants and param.delta <= 0:
+        raise UserError(
+            f"{file}: delta keeps {param.type} from dividing by zero, so it must be positive, "
+            f"not {param.delta:g}"
+        )
+    if param.iter_size < 1:
+        raise UserError(f"{file}: iter_size must be at least 1, not {param.iter_size}")
+    if param.clip_gradients == 0:
+        raise UserError(
+            f"{file}: clip_gradients must not be 0, nothing would be learnt; remove it to not clip"
+        )

@@ -1,0 +1,48 @@
+"""A rank's own options leave those that were given alone."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+import pytest
+
+from osucaffe.cli.launch import ranks
+from osucaffe.comm.job.job import Job
+
+
+def test_a_rank_alone_takes_the_first_of_all_gpus() -> None:
+    given = argparse.Namespace(gpu="all", threads=None)
+    own, topology = ranks.place(given, Job())
+    assert (own.gpu, given.gpu) == ("0", "all")
+    assert topology.own.rank == 0
+    own, _ = ranks.place(argparse.Namespace(gpu=None, threads=3), Job())
+    assert vars(own) == {"gpu": None, "threads": 3}
+
+
+@pytest.mark.parametrize(
+    ("given", "own"), [({"decode": "auto"}, "host"), ({"decode": "gpu"}, "gpu"), ({}, None)]
+)
+def test_cores_decode_beside_an_exchange(
+    given: dict[str, str], own: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Two(Job):
+        size = 2
+
+        def gather(self, value: Any) -> list[Any]:
+            return [value, value]
+
+    monkeypatch.setattr(ranks, "_gpus", lambda wanted: ["5", "6"])
+    monkeypatch.setattr(ranks, "identify", lambda number: (f"id {number}", "a GPU"))
+    placed, _ = ranks.place(argparse.Namespace(gpu="all", **given), Two())
+    assert (placed.gpu, getattr(placed, "decode", None)) == ("5", own)
+
+
+@pytest.mark.parametrize(("scheduler", "device"), [("", "lo"), ("SLURM_JOB_ID", None)])
+def test_ranks_of_one_machine_listen_on_the_loopback(
+    scheduler: str, device: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    environment = {scheduler: "1"} if scheduler else {}
+    monkeypatch.setattr(ranks.os, "environ", environment)
+    ranks._stay_on_loopback()
+    assert environment.get("UCX_NET_DEVICES") == device

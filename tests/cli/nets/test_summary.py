@@ -1,0 +1,74 @@
+"""Tests of what is told of a net: by `osucaffe summary`, and when training starts."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+
+from ..conftest import DEPLOY, ROOT, Cli
+
+LENET = str(ROOT / "models" / "lenet" / "train_val.prototxt")
+
+
+def test_lenet(cli: Cli) -> None:
+    """The sums are those of LeNet's definition: every weight meets every place once."""
+    found = json.loads(cli("summary", LENET, "--shape", "1,28,28", "--json").out)
+    rows = {row["name"]: row for row in found["layers"]}
+    assert rows["mnist"]["shapes"] == [[64, 1, 28, 28], [64]]
+    assert rows["conv1"]["shapes"] == [[64, 20, 24, 24]]
+    parameters = {name: row["parameters"] for name, row in rows.items() if row["parameters"]}
+    assert parameters == {
+        "conv1": 20 * 25 + 20,
+        "conv2": 50 * 20 * 25 + 50,
+        "ip1": 500 * 800 + 500,
+        "ip2": 10 * 500 + 10,
+    }
+    assert found["parameters"] == sum(parameters.values())
+    places = math.prod(rows["conv2"]["shapes"][0])
+    assert rows["conv2"]["forward"] == places * (2 * 20 * 25 + 1)
+    assert found["memory"]["parameters"] >= 4 * found["parameters"]
+    assert not [row for row in found["layers"] if row["type"] == "Split"]
+
+
+def test_the_table(cli: Cli) -> None:
+    cli.write("deploy.prototxt", DEPLOY)
+    lines = cli("summary", "deploy.prototxt", "--phase", "test").out.splitlines()
+    assert lines[0].split() == ["layer", "type", "output", "parameters", "forward", "backward"]
+    assert lines[2].split()[:4] == ["ip", "InnerProduct", "2x10", "7,850"]
+    assert lines[4] == "The net, TEST: 2 layers, 7,850 parameters in 1 of them"
+    assert "forward" in lines[5]
+    assert "backward" not in lines[5]
+    assert max(map(len, lines)) <= 80
+
+
+def test_a_solver_names_its_net(cli: Cli) -> None:
+    cli.write_net()
+    cli.write_solver()
+    assert 'Net "tiny", TRAIN: 3 layers' in cli("summary", "solver.prototxt").out
+    assert 'Net "tiny", TRAIN: 3 layers' in cli("summary", "-model", "solver.prototxt").out
+
+
+def test_data_that_are_not_there(cli: Cli) -> None:
+    result = cli("summary", LENET)
+    assert result.code == 1
+    assert "--shape C,H,W: read no data" in result.err
+    assert len(result.err.splitlines()) == 1
+    assert cli("summary", LENET, "--shape", "1,x").code == 2
+
+
+@pytest.mark.parametrize("iter_size", [1, 2])
+def test_training_says_what_it_trains(cli: Cli, iter_size: int) -> None:
+    """200 records, 8 in a batch."""
+    cli.write_net()
+    cli.write_solver(f"iter_size: {iter_size}\ndisplay: 5")
+    log = cli("train", "--solver", "solver.prototxt").err
+    assert 'Net "tiny", TRAIN: 3 layers, 7,850 parameters in 1 of them' in log
+    assert "Operations of a batch:" in log
+    assert "Memory: " in log
+    assert (
+        f'layer "data" (Data): 200 records, {8 * iter_size} per iteration: one epoch is '
+        f"{25 / iter_size:g} iterations, max_iter 10 is {10 / 25 * iter_size:g} epochs"
+    ) in log
+    assert f"    Epoch {5 * 8 * iter_size / 200:g}, {5 * 8 * iter_size} records" in log

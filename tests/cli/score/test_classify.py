@@ -1,0 +1,210 @@
+"""`osucaffe classify`: labels and scores, the picture, means, bad input."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import simplejpeg
+
+from osucaffe.data.databases.database import open_database
+from osucaffe.data.databases.datum import parse_datum, pixels
+from osucaffe.proto import write_mean
+
+from ..conftest import DEPLOY
+
+LOG = re.compile(r"[IW]\d{4} \d\d:\d\d:\d\d\.\d{6} +\d+ \w+\.py:\d+\] ")
+NAMES = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
+
+
+@pytest.fixture
+def digits(cli, fixtures):
+    """Writes so many digits as files; returns their names and labels."""
+
+    def write(count):
+        database = open_database(fixtures / "formats" / "mnist200_lmdb")
+        names, labels = [], []
+        records = database.read(0, count)
+        for _, value in records:
+            datum = parse_datum(value)
+            digit = np.ascontiguousarray(pixels(datum)[0])[:, :, None]
+            content = simplejpeg.encode_jpeg(digit, quality=98, colorspace="GRAY")
+            names.append(f"{len(names)}.jpg")
+            (cli.folder / names[-1]).write_bytes(content)
+            labels.append(datum.label)
+        return names, labels
+
+    return write
+
+
+@pytest.fixture
+def classify(cli, root, fixtures, digits):
+    """Runs the command on digit.jpg with the LeNet that C++ Caffe trained."""
+    (name,), (label,) = digits(1)
+    (cli.folder / name).rename(cli.folder / "digit.jpg")
+    cli.answer = NAMES[label]
+    cli.write("labels.txt", "\n".join(NAMES) + "\n")
+    cli.deploy = str(root / "models" / "lenet" / "deploy.prototxt")
+    cli.weights = str(fixtures / "formats" / "lenet_iter_200.caffemodel")
+    common = ["--model", cli.deploy, "--weights", cli.weights]
+    return lambda *arguments: cli("classify", *common, *arguments)
+
+
+def message(done):
+    """What the program says at its end, behind the log."""
+    *log, last = done.err.splitlines()
+    assert all(LOG.match(line) for line in log), log
+    return last
+
+
+def test_labels_and_scores(cli, classify):
+    done = classify("digit.jpg", "--labels", "labels.txt", "--top", "3")
+    assert done.code == 0, done.err
+    path, *lines = done.out.splitlines()
+    assert path == "digit.jpg"
+    assert len(lines) == 3
+    score, label = lines[0].split()
+    assert label == cli.answer
+    assert float(score) > 0.9
+    assert "class " in classify("digit.jpg", "digit.jpg").out
+    _, loaded, images = done.err.splitlines()
+    assert loaded.endswith("lenet_iter_200.caffemodel: 4 of 4 layers with weights loaded")
+    assert re.search(
+        r"Images are scaled to 28x28; 0..255, times 0.00390625 \(trained: .*caffemodel, layer "
+        r'"mnist" \(Data\)\)$',
+        images,
+    )
+
+
+def scores(done):
+    assert done.code == 0, done.err
+    return done.out
+
+
+def test_what_is_not_said_is_as_in_training(cli, classify, digits):
+    """Right without an option, whatever option is given besides."""
+    names, labels = digits(24)
+    by_model = classify(*names, "--top", "1")
+    found = [int(line.split()[-1]) for line in by_model.out.splitlines()[1::2]]
+    assert sum(a == b for a, b in zip(found, labels, strict=True)) >= 22
+    assert scores(classify(*names, "--top", "1", "--input_scale", "0.00390625")) == by_model.out
+    raw = classify(*names, "--top", "1", "--input_scale", "1")
+    assert "; 0..255 (trained" in raw.err
+    assert scores(raw) != by_model.out
+    both = classify(*names, "--top", "1", "--raw_scale", "1", "--input_scale", "0.99609375")
+    assert both.out == by_model.out
+
+
+def test_a_model_that_says_nothing_is_told_of(cli, classify, fixtures):
+    """An HDF5 file of C++ Caffe holds names and weights only."""
+    model = str(fixtures / "formats" / "h5lenet_iter_200.caffemodel.h5")
+    known = classify("digit.jpg", "--weights", model, "--input_scale", "0.00390625")
+    assert known.code == 0
+    assert "Nothing is known" not in known.err
+    done = classify("digit.jpg", "--weights", model)
+    assert re.search(r"^W.*\] How images were preprocessed in training is unknown", done.err, re.M)
+    assert "give --trained_with train_val.prototxt" in done.err
+    cli.write_net()
+    done = classify("digit.jpg", "--weights", model, "--trained_with", "net.prototxt")
+    assert "(trained: net.prototxt, layer " in done.err
+    assert done.out == known.out
+    done = classify("digit.jpg", "--trained_with", cli.deploy)
+    assert done.code == 1
+    assert "has no layer that reads images" in message(done)
+
+
+@pytest.mark.parametrize("form", ["BINARYPROTO", "HDF5"])
+def test_what_train_writes_classifies_alike(cli, digits, form):
+    """Crops, a mean and a scale travel with the model, and how large images were."""
+    cli.write_net(transform="crop_size: 20 mean_value: 33")
+    cli.write_solver(f"snapshot_format: {form}")
+    assert cli("train", "--solver", "solver.prototxt").code == 0
+    cli.write("deploy.prototxt", DEPLOY.replace("dim: 28 dim: 28", "dim: 20 dim: 20"))
+    names, _ = digits(2)
+    end = ".h5" if form == "HDF5" else ""
+    common = ["--model", "deploy.prototxt", "--weights", f"run_iter_10.caffemodel{end}", *names]
+    done = cli("classify", *common)
+    assert done.code == 0, done.err
+    assert re.search(
+        r"scaled to 28x28, of which the middle of 20x20; 0..255, less the mean 33, times 0.0039062",
+        done.err,
+    )
+    flags = ["--image_dims", "28,28", "--mean", "33", "--input_scale", "0.00390625"]
+    assert cli("classify", *common, *flags).out == done.out
+    other = cli("classify", *common, "--image_dims", "20,20")
+    assert scores(other) != done.out
+
+
+def test_weights_that_match_no_layer(cli, classify):
+    net = Path(cli.deploy).read_text()
+    cli.write("renamed.prototxt", net.replace('name: "ip2"', 'name: "fc"'))
+    done = classify("digit.jpg", "--model", "renamed.prototxt")
+    assert done.code == 0
+    assert "3 of 4 layers with weights loaded; not in the file: fc; unused: ip2" in done.err
+    done = classify("digit.jpg", "--model", "renamed.prototxt", "--strict")
+    assert done.code == 1
+    assert re.search(r"not loaded: fc; unused of .*: ip2: give files that match", message(done))
+    for name in ("conv1", "conv2", "ip1", "ip2"):
+        net = net.replace(f'name: "{name}"', f'name: "{name}_new"')
+    cli.write("other.prototxt", net)
+    done = classify("digit.jpg", "--model", "other.prototxt")
+    assert done.code == 1
+    assert "nothing to load: it has conv1, conv2, ip1, ip2, but the layers" in message(done)
+    assert done.out == ""
+
+
+def test_means(cli, classify):
+    plain = classify("digit.jpg").out
+    assert classify("digit.jpg", "--mean", "0").out == plain
+    assert classify("digit.jpg", "--mean", "100").out != plain
+    write_mean(cli.folder / "mean.binaryproto", np.zeros((1, 32, 32), np.float32))
+    assert classify("digit.jpg", "--mean", "mean.binaryproto").out == plain
+    np.save(cli.folder / "mean.npy", np.zeros((1, 14, 14)))
+    assert classify("digit.jpg", "--mean", "mean.npy").out == plain
+    assert "2 mean values for 1 channels" in classify("digit.jpg", "--mean", "1,2").err
+    assert "no such file" in classify("digit.jpg", "--mean", "none.npy").err
+
+
+def test_a_picture_is_written(cli, classify):
+    pytest.importorskip("matplotlib")
+    done = classify("digit.jpg", "digit.jpg", "--picture", "bars.svg", "--labels", "labels.txt")
+    assert done.code == 0, done.err
+    assert "<svg" in (cli.folder / "bars.svg").read_text()
+    assert "cannot write the picture" in classify("digit.jpg", "--picture", "bars.xyz").err
+
+
+def test_bad_input(cli, classify):
+    cli.write("few.txt", "zero\none\n")
+    assert "has 2 labels for 10 classes" in classify("digit.jpg", "--labels", "few.txt").err
+    assert "cannot read the labels" in classify("digit.jpg", "--labels", "none.txt").err
+    assert "none.jpg: cannot read it as an image: No such file" in classify("none.jpg").err
+    assert message(classify("labels.txt")) == (
+        "osucaffe: labels.txt: cannot read it as an image: it is no image of a known format"
+    )
+    cli.write("mean.npy", "no array")
+    for options, expected in [
+        (["--channel_swap", "2,1,0"], "--channel_swap 2,1,0: the net's channels are 0, each once"),
+        (["--image_dims", "3"], "--image_dims: must be height,width, not '3'"),
+        (["--image_dims", "9,28"], "image_dims (9, 28) must not be smaller than the net's input"),
+        (["--mean", "mean.npy"], "--mean mean.npy: not a whole .npy file"),
+    ]:
+        done = classify("digit.jpg", *options)
+        assert expected in message(done)
+
+
+def test_a_folder_of_images_and_one_by_one_are_the_same(cli, classify, digits):
+    folder = cli.folder / "many" / "inside"
+    folder.mkdir(parents=True)
+    names, _ = digits(23)
+    for name in names:
+        (cli.folder / name).rename(folder / f"{int(name[:-4]):02}.jpg")
+    (folder / "notes.txt").write_text("no image")
+    paths = [str(path) for path in sorted(folder.glob("*.jpg"))]
+    whole = classify("--top", "2", str(folder.parent)).out
+    assert whole.splitlines()[::3] == paths
+    parts = [classify("--top", "2", "--threads", "1", *paths[i : i + 9]).out for i in (0, 9, 18)]
+    assert whole == "".join(parts)
+    (cli.folder / "none").mkdir()
+    assert "there is no image in this folder" in message(classify(str(cli.folder / "none")))

@@ -1,0 +1,242 @@
+"""Channels: whatever is sent arrives, in order, however large, early or late it is; and only from
+whom it should."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from osucaffe.comm.channels.adaptive import Adaptive
+from osucaffe.comm.channels.channel import Channel
+from osucaffe.comm.channels.direct import find_direct
+from osucaffe.comm.channels.grpc_stream import GrpcStream
+from osucaffe.comm.channels.peer import CHUNK, COPIED, EAGER
+from osucaffe.comm.channels.ucx import Ucx, is_here
+from osucaffe.comm.job.meeting import connect_all, own_address, own_interface
+from osucaffe.errors import UserError
+
+
+def on_ranks(size: int, work: Callable[[int, Callable[[Any], list[Any]]], Any]) -> list[Any]:
+    """What each rank's work returns; work gets its rank, and what gathers values."""
+    meet = threading.Barrier(size)
+    values: list[Any] = [None] * size
+    found: list[Any] = [None] * size
+
+    def run(rank: int) -> None:
+        def gather(value: Any) -> list[Any]:
+            values[rank] = value
+            meet.wait(60)
+            got = list(values)
+            meet.wait(60)
+            return got
+
+        try:
+            found[rank] = work(rank, gather)
+        except BaseException as error:
+            found[rank] = error
+
+    threads = [threading.Thread(target=run, args=(rank,)) for rank in range(size)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(90)
+    return found
+
+
+def make(kind: str) -> Iterator[tuple[Any, Any]]:
+    """Two ends of a channel, closed in the end."""
+    if kind == "grpc":
+        pytest.importorskip("grpc")
+    if kind.startswith("ucx") and not is_here():
+        pytest.skip("there is no UCX")
+    interface, _ = own_interface(None, alone=False)
+    if kind == "ucx-tcp" and interface == "lo":
+        pytest.skip("UCX does not use the loopback")
+
+    def work(rank: int, gather: Callable[[Any], list[Any]]) -> Channel | None:
+        if kind == "grpc":
+            return GrpcStream(rank, 2, gather, "127.0.0.1")
+        links = connect_all(rank, 2, gather, "127.0.0.1", local=kind == "direct")
+        if kind == "ucx":
+            near = Ucx(rank, [1 - rank], gather, near=[1 - rank], settings={"TLS": "sm"})
+            return Adaptive(rank, 2, links, fabric=near)
+        if kind == "ucx-tcp":
+            over = {"TLS": "tcp", "NET_DEVICES": interface}
+            return Adaptive(rank, 2, links, fabric=Ucx(rank, [1 - rank], gather, settings=over))
+        processes = find_direct(rank, gather) if kind == "direct" else {}
+        return None if kind == "direct" and not processes else Adaptive(rank, 2, links, processes)
+
+    ends = on_ranks(2, work)
+    if None in ends:
+        pytest.skip("the system does not let processes write to one another")
+    yield ends[0], ends[1]
+    on_ranks(2, lambda rank, gather: ends[rank].close())
+
+
+@pytest.fixture(params=["sockets", "direct", "ucx", "ucx-tcp"])
+def pair(request: pytest.FixtureRequest) -> Iterator[tuple[Adaptive, Adaptive]]:
+    yield from make(request.param)
+
+
+@pytest.fixture(params=["sockets", "direct", "ucx", "ucx-tcp", "grpc"])
+def any_pair(request: pytest.FixtureRequest) -> Iterator[tuple[Channel, Channel]]:
+    yield from make(request.param)
+
+
+def both(a: Channel, first: list[Any], b: Channel, second: list[Any]) -> None:
+    """Wait for requests of both."""
+    end = time.monotonic() + 60
+    while time.monotonic() < end:
+        a.complete(first)
+        b.complete(second)
+        if all(each.done for each in [*first, *second]):
+            return
+    raise AssertionError("they do not end")
+
+
+def values(count: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).integers(0, 256, count, np.uint8)
+
+
+OTHER = "(8 bytes where 4 were|more than the 4 bytes that were)"
+SIZES = [0, 1, 1000, COPIED, COPIED + 1, EAGER, EAGER + 1, CHUNK, 3 * CHUNK + 5]
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["awaited", "unawaited"])
+def test_all_sizes_arrive_in_order(late: bool, any_pair: tuple[Channel, Channel]) -> None:
+    a, b = any_pair
+    sent = [values(size, n) for n, size in enumerate([*SIZES, *SIZES[::-1]])]
+    got = [np.zeros_like(each) for each in sent]
+    sends = []
+    if late:
+        sends = [a.send([each], 1, 7) for each in sent]
+        for _ in range(200):
+            a.complete(sends)
+            b.complete([])
+    receives = [b.receive([each], 0, 7) for each in got]
+    both(a, sends or [a.send([each], 1, 7) for each in sent], b, receives)
+    for want, found in zip(sent, got, strict=True):
+        assert np.array_equal(want, found)
+
+
+def test_several_arrays_are_one_message(any_pair: tuple[Channel, Channel]) -> None:
+    a, b = any_pair
+    for size in (10, EAGER):
+        sent = [values(size, n) for n in range(300)]
+        got = np.zeros((3, 100 * size), np.uint8)
+        both(a, [a.send(sent, 1, 0)], b, [b.receive(list(got), 0, 0)])
+        assert np.array_equal(np.concatenate(sent), got.ravel())
+
+
+@pytest.mark.parametrize("registered", [1, 2, 3])
+def test_what_is_registered_is_written_to_like_what_is_not(
+    registered: int, pair: tuple[Adaptive, Adaptive]
+) -> None:
+    a, b = pair
+    sizes = [10, 3 * EAGER, 5]
+    memory = b.buffer(sum(sizes) + 7, "uint8")
+    assert not memory.any()
+    got, start = [], 7
+    for n, size in enumerate(sizes):
+        got.append(memory[start : start + size] if n < registered else np.zeros(size, np.uint8))
+        start += size
+    sent = [values(2 * EAGER, 1), values(sum(sizes) - 2 * EAGER, 2)]
+    for _ in range(2):
+        both(a, [a.send(sent, 1, 0)], b, [b.receive(got, 0, 0)])
+        assert np.array_equal(np.concatenate(got), np.concatenate(sent))
+        sent = sent[::-1]
+
+
+def test_both_ways_and_many_tags_at_once(any_pair: tuple[Channel, Channel]) -> None:
+    a, b = any_pair
+    generator = np.random.default_rng(3)
+    sizes = generator.integers(0, 3 * EAGER, 60)
+    sent = [values(size, n) for n, size in enumerate(sizes)]
+    got = [[np.zeros_like(each) for each in sent] for _ in range(2)]
+    requests: list[list[Any]] = [[], []]
+    for own, other, mine in ((0, 1, a), (1, 0, b)):
+        for n in generator.permutation(60):
+            requests[own].append(mine.receive([got[own][n]], other, int(n)))
+        for n in generator.permutation(60):
+            requests[own].append(mine.send([sent[n]], other, int(n)))
+    both(a, requests[0], b, requests[1])
+    for found in got:
+        for want, each in zip(sent, found, strict=True):
+            assert np.array_equal(want, each)
+
+
+def test_a_small_message_overtakes_a_large_one(pair: tuple[Adaptive, Adaptive]) -> None:
+    a, b = pair
+    large, small = np.zeros(64 << 20, np.uint8), np.zeros(1, np.uint8)
+    first = b.receive([np.empty_like(large)], 0, 0)
+    second = b.receive([np.empty_like(small)], 0, 1)
+    b.complete([])
+    sends = [a.send([large], 1, 0)]
+    a.complete(sends)
+    sends.append(a.send([small], 1, 1))
+    while not second.done:
+        a.complete(sends)
+        b.complete([])
+        assert second.done or not first.done
+    both(a, sends, b, [first])
+
+
+def test_another_size_than_awaited_is_told(any_pair: tuple[Channel, Channel]) -> None:
+    a, b = any_pair
+    with pytest.raises(UserError, match=rf"rank 0 is lost: it sent {OTHER} awaited"):
+        both(a, [a.send([values(8)], 1, 0)], b, [b.receive([values(4)], 0, 0)])
+
+
+def test_a_peer_that_leaves_is_missed_only_by_who_waits(pair: tuple[Adaptive, Adaptive]) -> None:
+    a, b = pair
+    a.close()
+    assert b.complete([]) == []
+    assert b.complete([]) == []
+
+
+def test_a_peer_that_leaves_amid_a_message_is_told(pair: tuple[Adaptive, Adaptive]) -> None:
+    a, b = pair
+    waiting = b.receive([values(8)], 0, 0)
+    a.close()
+    with pytest.raises(UserError, match="the connection to rank 0 is lost"):
+        b.wait([waiting])
+
+
+@pytest.mark.parametrize("local", [False, True])
+def test_a_stranger_gets_no_connection(local: bool) -> None:
+    """It knows where the ranks listen, but not their token."""
+
+    def work(rank: int, gather: Callable[[Any], list[Any]]) -> Any:
+        def told(value: Any) -> list[Any]:
+            found = gather(value)
+            if rank == 1 and len(value) < 32:  # not the token, but where to connect
+                with socket.socket(socket.AF_UNIX if local else socket.AF_INET) as stranger:
+                    stranger.connect(found[0])
+                    stranger.recv(64)
+                    stranger.sendall((1).to_bytes(4, "little") + bytes(32))
+                    assert stranger.recv(1) == b""
+            return found
+
+        return connect_all(rank, 2, told, "127.0.0.1", local=local)
+
+    found = on_ranks(2, work)
+    assert [list(links) for links in found] == [[1], [0]]
+    if not local:
+        names = {link.getsockname()[0] for links in found for link in links.values()}
+        assert names == {"127.0.0.1"}
+    for links in found:
+        for link in links.values():
+            link.close()
+
+
+def test_an_interface_without_an_address_is_told() -> None:
+    assert own_address(None, alone=True) == "127.0.0.1"
+    assert own_address("lo", alone=False) == "127.0.0.1"
+    with pytest.raises(UserError, match="--interface nix0: has no IPv4 address here; there are"):
+        own_address("nix0", alone=False)

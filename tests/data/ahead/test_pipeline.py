@@ -1,0 +1,142 @@
+"""Tests of prefetching: order, ring of buffers, position, errors in threads, shutdown."""
+
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from osucaffe.data.ahead.pipeline import Pipeline, allocate
+
+SHAPES = [(4, 3), (4,)]
+
+
+def count_up(position, arrays):
+    """Batches that tell which records they hold."""
+    data, labels = arrays
+    labels[:] = np.arange(position, position + len(labels))
+    data[:] = labels[:, None]
+
+
+def labels_of(pipeline, count):
+    return [int(pipeline.next()[1].array[0]) for _ in range(count)]
+
+
+@pytest.mark.parametrize(("depth", "threads"), [(0, 1), (1, 1), (4, 1), (3, 3), (2, 8)])
+def test_batches_come_in_order_whatever_the_depth(depth, threads):
+    def slow_sometimes(position, arrays):
+        time.sleep(0.003 * (position % 3 == 0))
+        count_up(position, arrays)
+
+    pipeline = Pipeline(slow_sometimes, SHAPES, depth=depth, threads=threads)
+    assert labels_of(pipeline, 20) == list(range(0, 80, 4))
+    assert pipeline.position == 80
+    pipeline.close()
+
+
+def test_more_threads_than_batches_share_them():
+    at_once = threading.Barrier(6)  # breaks where fewer than six are at work
+
+    def fill(position, arrays):
+        if position < 12:
+            at_once.wait(timeout=300)
+        count_up(position, arrays)
+
+    pipeline = Pipeline(fill, SHAPES, depth=3, threads=6)
+    for step in range(10):
+        data, labels = pipeline.next()
+        assert labels.array.tolist() == list(range(4 * step, 4 * step + 4))
+        assert (data.array == labels.array[:, None]).all()
+    pipeline.close()
+
+
+def test_a_batch_stays_until_the_next_is_taken():
+    pipeline = Pipeline(count_up, SHAPES, depth=2, threads=2)
+    for step in range(30):
+        data, labels = pipeline.next()
+        time.sleep(0.001)  # time for the threads to spoil it
+        assert labels.array.tolist() == list(range(4 * step, 4 * step + 4))
+        assert (data.array == labels.array[:, None]).all()
+    pipeline.close()
+
+
+def test_buffers_are_few_and_reused():
+    pipeline = Pipeline(count_up, SHAPES, depth=3)
+    addresses = {pipeline.next()[0].address for _ in range(20)}
+    assert len(addresses) == 4
+    pipeline.close()
+
+
+def test_position_counts_what_was_taken_and_can_be_set():
+    pipeline = Pipeline(count_up, SHAPES, depth=4, threads=2)
+    assert pipeline.position == 0
+    labels_of(pipeline, 3)
+    assert pipeline.position == 12  # not what was made ahead
+    other = Pipeline(count_up, SHAPES, depth=1)
+    other.position = 12
+    assert labels_of(other, 4) == labels_of(pipeline, 4) == [12, 16, 20, 24]
+    pipeline.position = 6
+    assert labels_of(pipeline, 6) == [6, 10, 14, 18, 22, 26]
+    pipeline.close()
+    other.close()
+
+
+def test_setting_the_position_leaves_the_batch_in_use_alone():
+    pipeline = Pipeline(count_up, SHAPES, depth=3, threads=3)
+    labels_of(pipeline, 5)
+    _, labels = pipeline.next()
+    pipeline.position = 400
+    time.sleep(0.005)
+    assert labels.array.tolist() == [20, 21, 22, 23]
+    assert labels_of(pipeline, 5) == [400, 404, 408, 412, 416]
+    pipeline.close()
+
+
+@pytest.mark.parametrize(("depth", "threads"), [(0, 2), (2, 2), (2, 8)])
+def test_an_error_in_a_thread_reaches_the_caller_at_its_batch(depth, threads):
+    error = RuntimeError("record 9 is bad")
+
+    def fill(position, arrays):
+        if 9 in range(position, position + len(arrays[1])):
+            raise error
+        count_up(position, arrays)
+
+    pipeline = Pipeline(fill, SHAPES, depth=depth, threads=threads)
+    assert labels_of(pipeline, 2) == [0, 4]
+    for _ in range(2):  # it does not go away by asking again
+        with pytest.raises(RuntimeError) as caught:
+            pipeline.next()
+        assert caught.value is error
+    assert pipeline.position == 8
+    pipeline.position = 12
+    assert labels_of(pipeline, 3) == [12, 16, 20]
+    pipeline.close()
+
+
+def test_close_stops_the_threads_and_dropping_it_too():
+    others = set(threading.enumerate())  # such as those of solvers that nobody has closed
+
+    def running():
+        found = set(threading.enumerate()) - others
+        return [thread for thread in found if thread.name.startswith("osucaffe-data")]
+
+    pipeline = Pipeline(count_up, SHAPES, depth=3, threads=3)
+    assert not running()  # none before the first batch
+    labels_of(pipeline, 2)
+    assert running()
+    pipeline.close()
+    assert not running()
+    assert labels_of(pipeline, 2) == [8, 12]
+    del pipeline
+    for thread in running():
+        thread.join(timeout=300)
+    assert not running()
+
+
+def test_memory_is_aligned():
+    for shape in [(3,), (64, 1, 28, 28), ()]:
+        buffer = allocate(shape)
+        assert buffer.address % 64 == 0
+        assert buffer.array.shape == shape
+        assert buffer.flat.shape == (buffer.array.size,)
+        assert buffer.array.ctypes.data == buffer.address

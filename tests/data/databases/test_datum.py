@@ -1,0 +1,142 @@
+"""Tests of the Datum coding against google.protobuf and against images that C++ Caffe decoded."""
+
+import io
+import struct
+import zlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+import simplejpeg
+
+from osucaffe.data.databases.database import open_database
+from osucaffe.data.databases.datum import decode_image, make_datum, parse_datum, pixels
+from osucaffe.proto import caffe_pb2
+
+FORMATS = Path(__file__).parents[2] / "fixtures" / "formats"
+
+
+def parsed(message):
+    return parse_datum(memoryview(message.SerializeToString()))
+
+
+def images(name):
+    database = open_database(FORMATS / name)
+    records = database.read(0, len(database))
+    return [pixels(parse_datum(value)).copy() for _, value in records]
+
+
+@pytest.mark.parametrize("label", [0, 7, 127, 128, 300, 2**31 - 1, -1, -(2**31)])
+@pytest.mark.parametrize("size", [0, 1, 127, 128, 70_000])
+def test_parses_as_protobuf_does(label, size):
+    message = caffe_pb2.Datum(channels=3, height=256, width=1000, label=label, data=b"\x07" * size)
+    datum = parsed(message)
+    assert datum.shape == (3, 256, 1000)
+    assert datum.label == label
+    assert bytes(datum.data) == message.data
+    assert not datum.encoded
+    message.encoded = True
+    assert parsed(message).encoded
+
+
+def test_raw_pixels_are_not_copied():
+    value = bytearray(make_datum(np.arange(24, dtype=np.uint8).reshape(2, 3, 4), 5))
+    image = pixels(parse_datum(memoryview(value)))
+    assert image.shape == (2, 3, 4)
+    assert image[1, 2, 3] == 23
+    value[value.index(23)] = 99
+    assert image[1, 2, 3] == 99
+
+
+def test_float_data():
+    message = caffe_pb2.Datum(channels=1, height=1, width=3, float_data=[0.5, -1, 2], label=3)
+    datum = parsed(message)
+    assert pixels(datum).tolist() == [[[0.5, -1, 2]]]
+    assert datum.label == 3
+
+
+def test_jpegs_are_decoded_as_caffe_decodes_them():
+    # The raw records are the same images at half the size: bilinear, so means of 2 x 2 pixels.
+    for full, half in zip(images("jpeg6_lmdb"), images("raw6_lmdb"), strict=True):
+        assert full.shape == (3, 64, 96)
+        mean = full.reshape(3, 32, 2, 48, 2).mean(axis=(2, 4))
+        assert np.abs(mean - half).max() <= 1  # rounding
+
+
+def test_colours():
+    database = open_database(FORMATS / "jpeg6_lmdb")
+    [(_, value)] = database.read(0, 1)
+    datum = parse_datum(value)
+    colour = pixels(datum, True).astype(float)
+    gray = pixels(datum, False)
+    assert gray.shape == (1, 64, 96)
+    blue, green, red = colour  # ITU-R BT.601, as JPEG defines its luminance
+    assert np.abs(0.114 * blue + 0.587 * green + 0.299 * red - gray[0]).mean() < 1
+
+
+def test_jpegs_that_are_not_quite_right():
+    image = np.random.default_rng(1).integers(0, 256, (16, 24, 3), dtype=np.uint8)
+    good = simplejpeg.encode_jpeg(image, colorspace="BGR")
+    # Stray bytes before the end marker: every decoder reads such a file, with a warning.
+    stray = good[:-2] + bytes(12) + good[-2:]
+    assert (decode_image(memoryview(stray)) == decode_image(memoryview(good))).all()
+    with pytest.raises(ValueError, match="Premature end"):
+        decode_image(memoryview(good[:-200]))
+
+
+def test_cmyk_jpeg():
+    module = pytest.importorskip("PIL.Image")
+    stream = io.BytesIO()
+    red = module.new("RGB", (16, 8), (200, 0, 0)).convert("CMYK")
+    red.save(stream, "JPEG")
+    found = decode_image(memoryview(stream.getvalue()))
+    assert found.shape == (8, 16, 3)
+    assert np.abs(found - np.array([0.0, 0.0, 200.0])).max() < 10
+
+
+def test_png():
+    image = pytest.importorskip("PIL.Image")
+    rgb = np.random.default_rng(1).integers(0, 256, (5, 4, 3), dtype=np.uint8)
+
+    def encoded(array):
+        stream = io.BytesIO()
+        image.fromarray(array).save(stream, "PNG")
+        return memoryview(stream.getvalue())
+
+    assert (decode_image(encoded(rgb)) == rgb[:, :, ::-1]).all()
+    assert decode_image(encoded(rgb), colour=False).shape == (5, 4, 1)
+    assert (decode_image(encoded(rgb[:, :, 0])) == rgb[:, :, :1]).all()
+    assert (decode_image(encoded(rgb[:, :, 0]), colour=True) == rgb[:, :, :1]).all()
+
+
+def test_images_that_pillow_had_better_not_open():
+    pytest.importorskip("PIL.Image")
+    eps = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\n"  # runs Ghostscript
+    with pytest.raises(ValueError, match="no image of a known format"):
+        decode_image(memoryview(eps))
+
+    def chunk(kind, content):
+        check = zlib.crc32(kind + content).to_bytes(4, "big")
+        return len(content).to_bytes(4, "big") + kind + content + check
+
+    header = struct.pack(">IIBBBBB", 60000, 60000, 8, 2, 0, 0, 0)
+    huge = b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(b"x"))
+    with pytest.raises(ValueError, match="exceeds limit"):
+        decode_image(memoryview(huge + chunk(b"IEND", b"")))
+
+
+@pytest.mark.parametrize(
+    "value",
+    [b"hello", b"\x08", b"\x22\x7f\x00", b"\x22\xff", b"\x32\x05ab"],
+    ids=["text", "no value", "short data", "short length", "short float_data"],
+)
+def test_damaged_records(value):
+    with pytest.raises(ValueError, match="not a Datum"):
+        parse_datum(memoryview(value))
+
+
+def test_records_that_contradict_themselves():
+    with pytest.raises(ValueError, match="3 values, but says channels 1 x height 2 x width 2"):
+        pixels(parsed(caffe_pb2.Datum(channels=1, height=2, width=2, data=b"abc")))
+    with pytest.raises(ValueError, match=r"(?i)jpeg"):
+        pixels(parsed(caffe_pb2.Datum(data=b"\xff\xd8\xff\xe0 no picture", encoded=True)))

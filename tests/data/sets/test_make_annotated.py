@@ -1,0 +1,115 @@
+"""Databases of images with boxes, made from files as PASCAL VOC and COCO have them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import simplejpeg
+
+from osucaffe.cli import main
+from osucaffe.data.databases.database import open_database
+from osucaffe.data.databases.datum import pixels
+from osucaffe.data.sets.make_annotated import read_label_map
+from osucaffe.data.streams.annotated import parse_annotated
+from osucaffe.errors import UserError
+
+OBJECT = (
+    "<object><name>{}</name><difficult>{}</difficult><bndbox><xmin>4</xmin><ymin>6</ymin>"
+    "<xmax>12</xmax><ymax>24</ymax></bndbox></object>"
+)
+
+
+def write_image(file: Path) -> None:
+    file.parent.mkdir(exist_ok=True, parents=True)
+    image = np.full((24, 16, 3), 90, np.uint8)
+    file.write_bytes(simplejpeg.encode_jpeg(image))
+
+
+def voc(folder: Path, names: list[str]) -> Path:
+    for part in "Annotations", "ImageSets/Main":
+        (folder / part).mkdir(parents=True)
+    (folder / "ImageSets" / "Main" / "val.txt").write_text("a\nb\n")
+    for image in "ab":
+        write_image(folder / "JPEGImages" / f"{image}.jpg")
+        objects = "".join(OBJECT.format(name, place) for place, name in enumerate(names))
+        size = "<size><width>16</width><height>24</height></size>"
+        (folder / "Annotations" / f"{image}.xml").write_text(
+            f"<annotation>{size}{objects}</annotation>"
+        )
+    return folder
+
+
+def test_voc(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = voc(tmp_path / "VOC2007", ["dog", "aeroplane", "dog"][:2])
+    main(["data", "annotated", str(tmp_path / "lmdb"), "--voc", str(folder), "--split", "val"])
+    assert "2 images" in capsys.readouterr().out
+    database = open_database(tmp_path / "lmdb")
+    records = database.read(0, 2)
+    assert [bytes(key) for key, _ in records] == [b"00000000_a.jpg", b"00000001_b.jpg"]
+    datum, found = parse_annotated(records[1][1])
+    assert pixels(datum).shape == (3, 24, 16) == datum.shape
+    np.testing.assert_array_equal(found.labels, [[12, 0], [1, 0]])
+    np.testing.assert_allclose(found.boxes, [[0.25, 0.25, 0.75, 1]] * 2)
+    np.testing.assert_array_equal(found.difficult, [False, True])
+    assert read_label_map(tmp_path / "lmdb.labelmap.prototxt")[11] == ("dog", 12)
+    main(["data", "inspect", str(tmp_path / "lmdb")])
+    said = capsys.readouterr().out
+    assert "JPEG with boxes" in said
+    assert "2 different, 1 to 12" in said
+    main(["data", "verify", str(tmp_path / "lmdb")])
+    assert "all 2 records are good" in capsys.readouterr().out
+
+
+def test_coco(tmp_path: Path) -> None:
+    write_image(tmp_path / "images" / "7.jpg")
+    content = {
+        "images": [{"id": 7, "file_name": "7.jpg", "width": 16, "height": 24}],
+        "categories": [{"id": 18, "name": "dog"}, {"id": 1, "name": "person"}],
+        "annotations": [{"image_id": 7, "category_id": 18, "bbox": [4, 6, 8, 18], "iscrowd": 1}],
+    }
+    (tmp_path / "instances.json").write_text(json.dumps(content))
+    main(["data", "annotated", str(tmp_path / "lmdb"), "--coco", str(tmp_path / "instances.json"),
+          "--images", str(tmp_path / "images")])  # fmt: skip
+    [(_, value)] = open_database(tmp_path / "lmdb").read(0, 1)
+    _, found = parse_annotated(value)
+    np.testing.assert_array_equal(found.labels, [[2, 0]])
+    np.testing.assert_allclose(found.boxes, [[0.25, 0.25, 0.75, 1]])
+    assert found.difficult.all()
+    assert read_label_map(tmp_path / "lmdb.labelmap.prototxt") == [("person", 1), ("dog", 2)]
+
+
+def test_bad_files_are_named(tmp_path: Path) -> None:
+    from osucaffe.data.sets.make_annotated import read_coco, read_voc
+
+    with pytest.raises(UserError, match=r"val\.txt"):
+        read_voc(tmp_path, "val", {})
+    with pytest.raises(UserError, match=r"a\.xml: cow is no name"):
+        read_voc(voc(tmp_path / "v", ["cow"]), "val", {"dog": 1})
+    (tmp_path / "bad.json").write_text("{}")
+    with pytest.raises(UserError, match=r"bad\.json is no file of COCO"):
+        read_coco(tmp_path, tmp_path / "bad.json")
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"width": 0}, "a.jpg is 0x24, with boxes "),
+        ({"bbox": [4, float("nan"), 8, 18]}, "a.jpg is 16x24, with boxes "),
+        ({"images": []}, "there is no image for it"),
+    ],
+)
+def test_objects_that_are_nowhere(
+    changes: dict[str, object], told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_image(tmp_path / "a.jpg")
+    image = {"id": 1, "file_name": "a.jpg", "width": 16, "height": 24} | changes
+    found = {"image_id": 1, "category_id": 1, "bbox": [4, 6, 8, 18]} | changes
+    content = {"categories": [{"id": 1, "name": 7}], "images": [image], "annotations": [found]}
+    (tmp_path / "c.json").write_text(json.dumps(content | changes))
+    out, given = str(tmp_path / "lmdb"), str(tmp_path / "c.json")
+    assert main(["data", "annotated", out, "--coco", given, "--images", str(tmp_path)]) == 1
+    assert told in capsys.readouterr().err
+    assert not Path(out).exists()

@@ -1,0 +1,244 @@
+"""Tests of the stream of records: order over epochs, plain records at once, bad records."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from osucaffe.data.ahead.parallel_map import BadRecords
+from osucaffe.data.ahead.pipeline import Pipeline
+from osucaffe.data.databases.database import open_database, record_key, write_database
+from osucaffe.data.databases.datum import make_datum, parse_datum, pixels
+from osucaffe.data.pictures.transform import Transform, record_draws
+from osucaffe.data.streams.order import runs
+from osucaffe.data.streams.source import DatumSource
+from osucaffe.errors import UserError
+from osucaffe.proto import caffe_pb2
+
+FORMATS = Path(__file__).parents[2] / "fixtures" / "formats"
+
+
+def fail(field, text):
+    raise UserError(f'layer "d" (Data), {field}: {text}')
+
+
+def source(path, phase="TRAIN", *, seed=1, rand_skip=0, **settings):
+    transform = Transform(caffe_pb2.TransformationParameter(**settings), phase, fail)
+    return DatumSource(open_database(path), transform, seed=seed, rand_skip=rand_skip)
+
+
+def take(made, position, count):
+    data, labels = np.full((count, *made.shape), np.nan, np.float32), np.empty(count, np.float32)
+    made.fill(position, [data, labels])
+    return data, labels
+
+
+def everything(path):
+    database = open_database(path)
+    records = database.read(0, len(database))
+    data = [parse_datum(value) for _, value in records]
+    return np.array([pixels(each) for each in data]), np.array([each.label for each in data])
+
+
+@pytest.fixture
+def database(tmp_path):
+    def make(values):
+        path = tmp_path / f"{len(list(tmp_path.iterdir()))}_lmdb"
+        write_database(path, [(record_key(i), value) for i, value in enumerate(values)])
+        return path
+
+    return make
+
+
+def test_mnist_batches_hold_the_records_in_key_order_over_and_over():
+    path = FORMATS / "mnist200_lmdb"
+    images, wanted = everything(path)
+    made = source(path, scale=0.00390625)
+    assert made.shape == (1, 28, 28)
+    assert not made.encoded
+    order = np.arange(450) % 200
+    data, labels = take(made, 0, 450)
+    assert (data == images[order] * np.float32(0.00390625)).all()
+    assert (labels == wanted[order]).all()
+    assert (take(made, 333, 9)[1] == wanted[order[333:342]]).all()
+    alone = np.empty((5, 1, 28, 28), np.float32)
+    made.fill(198, [alone])  # without labels
+    assert (alone == data[198:203]).all()
+
+
+def test_caffes_mean_file():
+    path = FORMATS / "mnist200_lmdb"
+    images, _ = everything(path)
+    made = source(path, mean_file=str(FORMATS / "mnist200_mean.binaryproto"))
+    data, _ = take(made, 0, 200)
+    assert np.abs(data - (images - images.mean(axis=0, dtype=np.float64))).max() < 1e-4
+
+
+@pytest.mark.parametrize("settings", [{}, {"mirror": True, "crop_size": 5}, {"mean_value": [3]}])
+def test_plain_records_at_once_are_the_same_as_one_by_one(database, settings):
+    generator = np.random.default_rng(0)
+    images = generator.integers(0, 256, (40, 2, 6, 7), dtype=np.uint8)
+    labels = np.arange(40) * 3  # all below 128: one byte each
+    small = database(make_datum(*each) for each in zip(images, labels.tolist(), strict=True))
+    # A label of two bytes makes records of another length: these are parsed one by one.
+    mixed = database(
+        make_datum(image, label if i < 39 else 1000)
+        for i, (image, label) in enumerate(zip(images, labels.tolist(), strict=True))
+    )
+    fast, found = take(source(small, **settings), 0, 40)
+    slow, other = take(source(mixed, **settings), 0, 40)
+    assert (fast == slow).all()
+    assert (found == labels).all()
+    assert other.tolist() == [*labels[:39], 1000]
+
+
+def test_records_of_equal_length_but_other_shape_are_noticed(database):
+    path = database([make_datum(np.zeros(s, np.uint8), 1) for s in [(1, 4, 6), (1, 6, 4)]])
+    with pytest.raises(UserError) as caught:
+        take(source(path), 0, 2)
+    for part in ('"00000001"', str(path), "1x6x4", "1x4x6"):
+        assert part in str(caught.value)
+
+
+def test_jpeg_records(database):
+    images, wanted = everything(FORMATS / "jpeg6_lmdb")
+    made = source(FORMATS / "jpeg6_lmdb", mean_value=[104, 117, 123])
+    assert made.encoded
+    assert made.shape == (3, 64, 96)
+    data, labels = take(made, 4, 4)
+    means = np.array([104, 117, 123], np.float32)[:, None, None]
+    assert (data == images[[4, 5, 0, 1]] - means).all()
+    assert (labels == wanted[[4, 5, 0, 1]]).all()
+    assert source(FORMATS / "jpeg6_lmdb", force_gray=True).shape == (1, 64, 96)
+
+
+def test_the_augmentation_of_a_record_depends_on_seed_epoch_and_record_only():
+    path = FORMATS / "raw6_lmdb"
+    settings = {"crop_size": 20, "mirror": True}
+    made = source(path, seed=5, **settings)
+    whole, _ = take(made, 0, 24)
+    for position, count in [(0, 5), (5, 12), (17, 7), (6, 6)]:
+        assert (take(made, position, count)[0] == whole[position : position + count]).all()
+    assert (whole[:6] != whole[6:12]).any(axis=(1, 2, 3)).all()  # another epoch, another crop
+    assert (take(source(path, seed=6, **settings), 0, 24)[0] != whole).any()
+    images, _ = everything(path)
+    [draw] = record_draws(5, np.array([2]), np.array([3])).tolist()
+    single = np.empty(made.shape, np.float32)
+    made._transform.apply(images[3], single, draw)
+    assert (whole[2 * 6 + 3] == single).all()
+
+
+def test_rand_skip_is_below_its_bound_and_the_seeds_choice():
+    path = FORMATS / "mnist200_lmdb"
+    _, wanted = everything(path)
+    starts = set()
+    for seed in range(40):
+        found = take(source(path, seed=seed, rand_skip=4), 0, 50)[1]
+        assert (found == take(source(path, seed=seed, rand_skip=4), 0, 50)[1]).all()
+        starts |= {start for start in range(4) if (wanted[start : start + 50] == found).all()}
+    assert starts == {0, 1, 2, 3}
+
+
+def test_resuming_at_a_position_gives_the_batches_that_would_have_come():
+    def batches(depth, start, count):
+        made = source(FORMATS / "raw6_lmdb", crop_size=20, mirror=True, rand_skip=4)
+        pipeline = Pipeline(made.fill, [(4, *made.shape), (4,)], depth=depth, threads=2)
+        pipeline.position = start
+        taken = []
+        for _ in range(count):
+            data, labels = pipeline.next()
+            taken.append((data.array.copy(), labels.array.copy()))
+        pipeline.close()
+        return taken
+
+    through = batches(3, 0, 12)
+    for (data, labels), (wanted, numbers) in zip(
+        batches(0, 0, 12) + batches(2, 20, 7), through + through[5:], strict=True
+    ):
+        assert (data == wanted).all()
+        assert (labels == numbers).all()
+
+
+def test_a_record_of_another_size_names_its_key_and_both_shapes(database):
+    images = [np.zeros((3, 8, 8), np.uint8)] * 3 + [np.zeros((3, 9, 7), np.uint8)]
+    path = database(make_datum(image, 0) for image in images)
+    with pytest.raises(UserError) as caught:
+        take(source(path), 0, 4)
+    for part in ('"00000003"', str(path), "3x9x7", "3x8x8"):
+        assert part in str(caught.value)
+    data, _ = take(source(path, "TEST", crop_size=6), 0, 4)  # each holds the crop: fine
+    assert data.shape == (4, 3, 6, 6)
+    with pytest.raises(UserError, match="3x9x7"):
+        take(source(path, crop_size=8), 0, 4)
+
+
+def test_an_image_smaller_than_the_crop_is_named(database):
+    path = database([make_datum(np.zeros((3, 8, 6), np.uint8), 0)])
+    with pytest.raises(UserError, match=r"crop_size: 7 is larger .*3x8x6") as caught:
+        source(path, crop_size=7)
+    assert f'(the first: record "00000000" of {path})' in str(caught.value)
+
+
+def test_damaged_records_are_named(database):
+    good = make_datum(np.zeros((1, 4, 4), np.uint8), 3)
+    path = database([good, b"nonsense"])
+    with pytest.raises(UserError, match=r'record "00000001" of .*_lmdb cannot be read: .*Datum'):
+        take(source(path), 0, 2)
+    [(_, value)] = open_database(FORMATS / "jpeg6_lmdb").read(0, 1)
+    whole = caffe_pb2.Datum.FromString(bytes(value))
+    cut = caffe_pb2.Datum(data=whole.data[:-2000], encoded=True)
+    path = database([whole.SerializeToString(), cut.SerializeToString()])
+    with pytest.raises(UserError, match=r'record "00000001" of .* cannot be read'):
+        take(source(path), 0, 2)
+
+
+def test_skipped_records_are_counted_and_the_next_good_one_takes_their_place(database):
+    images = [make_datum(np.full((1, 4, 4), i, np.uint8), i) for i in range(6)]
+    images[0] = images[2] = images[3] = b"nonsense"
+    images[5] = make_datum(np.zeros((1, 4, 5), np.uint8), 5)
+    transform = Transform(caffe_pb2.TransformationParameter(), "TRAIN", fail)
+    bad = BadRecords(skip=True)
+    made = DatumSource(open_database(database(images)), transform, bad=bad)
+    data, labels = take(made, 0, 12)
+    assert labels.tolist() == [1, 1, 4, 4, 4, 1] * 2
+    assert (data == labels[:, None, None, None]).all()
+    assert bad.count == 4
+
+
+def test_shuffled_blocks():
+    path = FORMATS / "mnist200_lmdb"
+    images, wanted = everything(path)
+    transform = Transform(caffe_pb2.TransformationParameter(), "TRAIN", fail)
+    made = DatumSource(open_database(path), transform, seed=3, block=16)
+    data, labels = take(made, 0, 400)
+    order = [
+        i for _, start, stop in runs(0, 400, 200, block=16, seed=3) for i in range(start, stop)
+    ]
+    assert order[:200] != list(range(200))
+    assert (data == images[order]).all()
+    assert (labels == wanted[order]).all()
+
+
+def test_a_database_that_is_written_meanwhile(database, tmp_path):
+    """By another process, as LMDB wants it; before it commits there is nothing to see."""
+    values = [make_datum(np.full((1, 2, 2), i, np.uint8), i) for i in range(4)]
+    path = database(values)
+    made = source(path)
+    take(made, 0, 4)
+    text = f"""
+import lmdb, sys
+with lmdb.open({str(path)!r}, map_size=1 << 20) as environment:
+    with environment.begin(write=True) as transaction:
+        transaction.put(b"zzz", b"more")
+        print("begun", flush=True)
+        sys.stdin.readline()
+"""
+    command = [sys.executable, "-c", text]
+    with subprocess.Popen(command, stdin=-1, stdout=-1, text=True) as writer:
+        assert writer.stdout.readline() == "begun\n"
+        take(made, 4, 4)
+        writer.communicate("end\n")
+    with pytest.raises(UserError, match=r"_lmdb is being written: it has changed since"):
+        take(made, 8, 4)

@@ -1,0 +1,186 @@
+"""What the layers of segmentation nets compute, where no reference figures are at hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from osucaffe.backends.cpu.backend import Cpu
+from osucaffe.errors import UserError
+from osucaffe.proto import array_to_blob, caffe_pb2
+
+from ..nets import build, inputs, layer
+from ..test_fixtures import PRECISIONS
+from ..test_values import run, softmax
+
+random = np.random.default_rng(3)
+
+
+def test_bn_shows_the_statistics_of_the_batch() -> None:
+    x = random.standard_normal((3, 4, 2, 5))
+    y, mean, variance = run("BN", [x], "bn_param { bn_mode: LEARN }", tops=3)
+    np.testing.assert_allclose(mean[0, :, 0, 0], x.mean(axis=(0, 2, 3)))
+    np.testing.assert_allclose(variance[0, :, 0, 0], x.var(axis=(0, 2, 3)))
+    np.testing.assert_allclose(y, (x - mean) / np.sqrt(variance + 1e-9))
+
+
+@pytest.mark.parametrize(
+    ("settings", "parameters"),
+    [
+        ("", 4),
+        ("param { } param { }", 2),
+        ("param { } param { } param { } param { }", 4),
+        ("bn_param { bn_mode: INFERENCE }", 2),
+        ("bn_param { engine: CUDNN }", 4),
+    ],
+)
+def test_which_bn_it_is(settings: str, parameters: int) -> None:
+    net = build(f"""{inputs({"x": (2, 3, 2, 2)})} layer {{ name: "op" type: "BN" bottom: "x"
+                top: "y" {settings} }}""", Cpu())  # fmt: skip
+    assert len(layer(net, "op").parameters) == parameters
+    assert all(blob.shape == (1, 3, 1, 1) for blob in layer(net, "op").parameters)
+
+
+@pytest.mark.parametrize("shape", [(1, 3, 1, 1), (1, 3), (3,)])
+def test_bn_takes_the_shapes_of_all_forks(shape: tuple[int, ...]) -> None:
+    net = build(inputs({"x": (2, 3, 2, 2)})
+                + 'layer { name: "op" type: "BN" bottom: "x" top: "y" }', Cpu())  # fmt: skip
+    weights = caffe_pb2.NetParameter()
+    saved = weights.layer.add(name="op", type="BN")
+    values = [np.arange(3) + 10 * i for i in range(4)]
+    saved.blobs.extend(array_to_blob(each.reshape(shape)) for each in values)
+    net.load(weights)
+    for blob, each in zip(layer(net, "op").parameters, values, strict=True):
+        np.testing.assert_array_equal(net.backend.read(blob.data).ravel(), each)
+
+
+def test_frozen_bn_learns_nothing() -> None:
+    text = """layer { name: "op" type: "BN" bottom: "x" top: "y" param { lr_mult: 1 }
+        param { lr_mult: 1 } param { lr_mult: 1 } param { lr_mult: 1 } bn_param { frozen: %s } }"""
+    for frozen, learned in (("true", 0), ("false", 2)):
+        net = build(inputs({"x": (2, 3, 2, 2)}) + text % frozen, Cpu(), phase="TRAIN")
+        assert sum(parameter.lr_mult > 0 for parameter in net.parameters) == learned
+
+
+@pytest.mark.parametrize(
+    "precision", ["cpu", *(pytest.param(each, marks=pytest.mark.gpu) for each in PRECISIONS)]
+)
+def test_pooling_and_upsample_keep_the_maxima_in_their_places(precision: str) -> None:
+    backend: Any = Cpu()
+    if precision != "cpu":
+        from osucaffe.backends.cuda import Cuda
+
+        backend = Cuda(precision=precision)
+    x = random.permutation(2 * 3 * 66 * 80).reshape(2, 3, 66, 80) % 251.0  # all formats hold these
+    net = build(inputs({"x": x.shape}) + """
+        layer { name: "pool" type: "Pooling" bottom: "x" top: "p" top: "mask"
+          pooling_param { kernel_size: 2 stride: 2 } }
+        layer { name: "up" type: "Upsample" bottom: "p" bottom: "mask" top: "y"
+          upsample_param { scale: 2 } }""", backend)  # fmt: skip
+    net.write("x", x)
+    net.forward()
+    largest = np.kron(net.read("p"), np.ones((2, 2)))
+    found = net.read("y")
+    np.testing.assert_array_equal(found[found > 0], x[found > 0])
+    np.testing.assert_array_equal(np.unique(largest[found > 0]), np.unique(found[found > 0]))
+    assert (found > 0).sum() == (net.read("p") > 0).sum()
+
+
+def test_no_gradient_is_asked_of_a_mask() -> None:
+    """Behind layers that learn, as in SegNet: the mask is made by them too."""
+    net = build(inputs({"x": (1, 2, 4, 4)}) + """
+        layer { name: "conv" type: "Convolution" bottom: "x" top: "c" convolution_param {
+          num_output: 3 kernel_size: 3 pad: 1 weight_filler { type: "gaussian" std: 1 } } }
+        layer { name: "pool" type: "Pooling" bottom: "c" top: "p" top: "mask"
+          pooling_param { kernel_size: 2 stride: 2 } }
+        layer { name: "up" type: "Upsample" bottom: "p" bottom: "mask" top: "y" }
+        layer { name: "loss" type: "Reduction" bottom: "y" top: "loss" loss_weight: 1 }""",
+        Cpu(), phase="TRAIN")  # fmt: skip
+    net.write("x", random.standard_normal((1, 2, 4, 4)))
+    net.forward()
+    net.backward()
+    bias = next(each for each in net.parameters if each.index == 1)
+    np.testing.assert_array_equal(net.backend.read(bias.blob.diff), [4, 4, 4])  # windows
+
+
+@pytest.mark.parametrize(
+    ("settings", "shape"),
+    [
+        ("scale: 3", (15, 18)),
+        ("pad_out_h: true", (9, 12)),
+        ("scale_h: 1 scale_w: 2 pad_out_w: true", (5, 11)),
+        ("upsample_h: 11 upsample_w: 13", (11, 13)),
+    ],
+)
+def test_upsample_sizes(settings: str, shape: tuple[int, int]) -> None:
+    y = run("Upsample", [np.zeros((1, 1, 5, 6))] * 2, f"upsample_param {{ {settings} }}")
+    assert y.shape == (1, 1, *shape)
+
+
+@pytest.mark.parametrize(
+    ("settings", "shape"),
+    [
+        ("height: 3 width: 4", (3, 4)),
+        ("zoom_factor: 2", (9, 11)),
+        ("zoom_factor: 2 height: 3 width: 4", (9, 11)),
+        ("shrink_factor: 2", (3, 3)),
+        ("shrink_factor: 2 zoom_factor: 3", (7, 7)),
+        ("shrink_factor: 2 zoom_factor: 3 height: 3 width: 4", (3, 4)),
+        ("zoom_factor: 2 pad_beg: -1 pad_end: -2", (3, 5)),
+    ],
+)
+def test_interp_sizes(settings: str, shape: tuple[int, int]) -> None:
+    x = np.add.outer(10 * np.arange(5.0), np.arange(6.0))[None, None]
+    y = run("Interp", [x], f"interp_param {{ {settings} }}")
+    assert y.shape == (1, 1, *shape)
+    begin, end = (1, 2) if "pad" in settings else (0, 0)
+    part = x[0, 0, begin : 5 - end, begin : 6 - end]
+    rows = np.linspace(part[0, 0], part[-1, 0], shape[0])  # a plane stays one
+    columns = np.linspace(0, part.shape[1] - 1, shape[1])
+    np.testing.assert_allclose(y[0, 0], np.add.outer(rows, columns))
+
+
+def test_features_of_length_one() -> None:
+    x = random.standard_normal((3, 5, 2, 2))
+    y, norm = run("Normalize", [x], "normalize_param { }", tops=2)
+    np.testing.assert_allclose((y * y).sum(axis=1), 1, atol=1e-5)
+    np.testing.assert_allclose(norm, np.sqrt((x * x).sum(axis=1, keepdims=True) + 1e-6))
+    y = run("Normalize", [x], 'normalize_param { normalize_type: "L1" }')
+    np.testing.assert_allclose(np.abs(y).sum(axis=1), 1, atol=1e-5)
+
+
+def test_class_weights() -> None:
+    x, label = random.standard_normal((5, 4, 3)), random.integers(4, size=(5, 3)).astype(float)
+    text = "loss_param { ignore_label: 2 weight_by_label_freqs: true "
+    loss = run("SoftmaxWithLoss", [x, label], text + "class_weighting: [0.2, 3, 9, 1] }")
+    picked = np.take_along_axis(softmax(x, 1), label[:, None].astype(int), axis=1)[:, 0]
+    weights = np.array([0.2, 3, 0, 1])[label.astype(int)]
+    assert loss == pytest.approx(-(weights * np.log(picked)).sum() / (label != 2).sum())
+
+
+def test_class_weights_are_one_for_each_class() -> None:
+    text = "loss_param { weight_by_label_freqs: true class_weighting: 1 }"
+    with pytest.raises(UserError, match=r"class_weighting: is given 1 times: .* each of 4 classes"):
+        run("SoftmaxWithLoss", [np.zeros((2, 4)), np.zeros(2)], text)
+
+
+def test_depthwise_names_are_grouped_convolutions() -> None:
+    x, w = random.standard_normal((2, 3, 5, 6)), random.standard_normal((3, 1, 3, 3))
+    one = "kernel_size: 3 bias_term: false"
+    wanted = run("Convolution", [x], f"convolution_param {{ num_output: 3 group: 3 {one} }}",
+                 parameters=[w])  # fmt: skip
+    for settings in (one, f"num_output: 7 group: 2 {one}"):
+        found = run("ConvolutionDepthwise", [x], f"convolution_param {{ {settings} }}",
+                    parameters=[w])  # fmt: skip
+        np.testing.assert_array_equal(found, wanted)
+
+
+def test_interpolation_like_another_blob() -> None:
+    x = np.arange(6.0).reshape(1, 1, 2, 3)
+    y = run("BilinearInterpolation", [x, np.zeros((1, 4, 3, 5))])
+    np.testing.assert_allclose(y[0, 0, 1], [1.5, 2, 2.5, 3, 3.5])
+    np.testing.assert_allclose(y[0, 0, ::2, ::2], x[0, 0])
+    with pytest.raises(UserError, match=r"bottom\[1\]: has shape \(3, 5\)"):
+        run("BilinearInterpolation", [x, np.zeros((3, 5))])

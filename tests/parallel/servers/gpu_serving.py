@@ -1,0 +1,98 @@
+"""What the ranks run that test_gpu.py starts: workers that share a GPU, and servers on the host."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+
+import numpy as np
+
+from osucaffe.backends.cpu import Cpu
+from osucaffe.backends.cuda import Cuda
+from osucaffe.backends.cuda.layout import from_bfloat16, to_bfloat16
+from osucaffe.cli.launch.ranks import identify
+from osucaffe.comm.channels.create import make_channel
+from osucaffe.comm.create import CommConfig
+from osucaffe.comm.job.job import MpiJob
+from osucaffe.comm.job.topology import discover
+from osucaffe.parallel.config import ParallelConfig
+from osucaffe.parallel.servers import shards
+from osucaffe.parallel.servers.shards import Consistency
+from osucaffe.parallel.servers.training import Served, assign_roles
+from osucaffe.proto import SolverParameter, parse_text
+from osucaffe.solvers import Solver
+
+from ..equivalence import BATCH, OTHER, job_with_data, read_net, weights
+from .serving import ITERATIONS, SETTINGS
+
+CASES = [
+    ("SGD", "adaptive", "sync", "fp32", ParallelConfig(bucket=512)),
+    ("clipped", "mpi", "sync", "fp32", ParallelConfig(bucket=512)),
+    ("Adam", "grpc", "sync", "fp32", ParallelConfig("blocking")),
+    ("SGD", "adaptive", "ssp:1", "fp32", ParallelConfig(bucket=512)),
+    ("SGD", "mpi", "async", "fp32", ParallelConfig(bucket=0)),
+    ("SGD", "adaptive", "sync", "bf16", ParallelConfig(bucket=512)),
+]
+
+
+def case(
+    job: MpiJob,
+    source: object,
+    servers: int,
+    name: str,
+    kind: str,
+    consistency: str,
+    precision: str,
+    design: ParallelConfig,
+) -> None:
+    """Train, and compare with one GPU that has the whole batch."""
+    if kind == "grpc" and importlib.util.find_spec("grpc") is None:
+        kind = "adaptive"
+    roles = assign_roles(
+        job, servers, Consistency.parse(consistency), make_channel(job, discover(job), kind)
+    )
+    if roles.serves:
+        roles.serve(Cpu(threads=1, onednn=False))
+        return
+
+    def solver(batch: int, group: Served | None = None) -> Solver:
+        param = parse_text(OTHER + SETTINGS[name], SolverParameter)
+        param.net_param.CopyFrom(read_net(source, batch))
+        return Solver(param, Cuda(0, precision), file="solver.prototxt", group=group)
+
+    group = Served(roles, discover(roles.part, *identify(0)), CommConfig(), design)
+    together = solver(BATCH, group)
+    together.step(ITERATIONS)
+    together.test_all()
+    group.synchronize_weights(history=True)
+    got, where = weights(together), f"{name}, {kind}, {consistency}, {precision}"
+    assert all(np.isfinite(each).all() for each in got), where
+    if precision == "bf16":  # what forward reads are the weights that came
+        backend = together.backend
+        assert isinstance(backend, Cuda)
+        for parameter, values in zip(together.net.parameters, got, strict=True):
+            copy = backend.read(backend.low_precision(parameter.blob.data))
+            want = from_bfloat16(to_bfloat16(values.ravel())).reshape(values.shape)
+            assert (copy == want).all(), f"{where}: {parameter.name}"
+    elif consistency == "sync" and not group.rank:
+        alone = solver(BATCH * roles.workers)
+        alone.step(ITERATIONS)
+        for parameter, mine, want in zip(together.net.parameters, got, weights(alone), strict=True):
+            error = np.linalg.norm(mine - want) / (np.linalg.norm(want) or 1)
+            assert error <= 1e-5, f"{where}: {parameter.name} is off by {error:.2g}"
+    together.close()
+    if consistency == "ssp:1":
+        assert len(group.lags) <= 2, where
+
+
+def main() -> None:
+    shards.WHOLE = 512
+    with job_with_data() as (job, folder):
+        assert isinstance(job, MpiJob)
+        for each in CASES:
+            case(job, folder / "lmdb", int(sys.argv[2]), *each)
+    print(f"rank {job.rank}: {len(CASES)} served\n", end="")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,149 @@
+"""What the ranks run that test_servers.py starts: workers and servers against one process."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+
+from osucaffe.backends.cpu import Cpu
+from osucaffe.comm.channels import KINDS
+from osucaffe.comm.channels.create import make_channel
+from osucaffe.comm.channels.ucx import is_here
+from osucaffe.comm.create import CommConfig
+from osucaffe.comm.job.job import MpiJob
+from osucaffe.comm.job.topology import discover
+from osucaffe.parallel.config import ParallelConfig
+from osucaffe.parallel.servers import shards
+from osucaffe.parallel.servers.server import Server
+from osucaffe.parallel.servers.shards import Consistency
+from osucaffe.parallel.servers.training import Served, assign_roles
+
+from ..equivalence import BATCH, SGD, job_with_data, make_solver, weights
+
+FIXED = ' lr_policy: "fixed"'
+SETTINGS = {
+    "SGD": SGD,
+    "iter_size": SGD + " iter_size: 2",
+    "clipped": SGD + " iter_size: 2 clip_gradients: 0.5",
+    "Nesterov": 'type: "Nesterov" momentum: 0.9 base_lr: 0.02' + FIXED,
+    "AdaGrad": 'type: "AdaGrad" momentum: 0 delta: 1e-3 base_lr: 0.01' + FIXED,
+    "RMSProp": 'type: "RMSProp" momentum: 0 rms_decay: 0.9 delta: 1e-2 base_lr: 0.002' + FIXED,
+    "AdaDelta": 'type: "AdaDelta" momentum: 0.95 delta: 1e-3 base_lr: 1' + FIXED,
+    "Adam": 'type: "Adam" momentum: 0.9 momentum2: 0.999 delta: 1e-3 base_lr: 0.01'
+    ' lr_policy: "step" gamma: 0.5 stepsize: 3',
+}
+DESIGNS = [
+    ParallelConfig(bucket=512),
+    ParallelConfig(bucket=1 << 20),
+    ParallelConfig("blocking"),
+    ParallelConfig(bucket=0),
+]
+ITERATIONS = 8
+HERE = {"grpc": importlib.util.find_spec("grpc") is not None, "ucx": is_here()}
+KINDS_HERE = [kind for kind in KINDS if HERE.get(kind, True)]
+
+
+def sync(job: MpiJob, source: Path, servers: int) -> None:
+    """All solvers, by all designs in turn, as one process with the whole batch."""
+    for number, (name, settings) in enumerate(SETTINGS.items()):
+        design = DESIGNS[number % len(DESIGNS)]
+        kind = KINDS_HERE[number % len(KINDS_HERE)]
+        channel = make_channel(job, discover(job), kind)
+        roles = assign_roles(job, servers, Consistency.parse("sync"), channel)
+        if roles.serves:
+            roles.serve(Cpu(threads=1, onednn=False))
+            continue
+        group = Served(roles, discover(roles.part), CommConfig(), design)
+        together = make_solver(source, BATCH, settings, group=group)
+        together.step(ITERATIONS // 2)
+        together.test_all()
+        together.step(ITERATIONS - ITERATIONS // 2)
+        own = [each.tobytes() for each in weights(together)]
+        assert all(each == own for each in roles.part.gather(own)), f"{name}: workers differ"
+        group.synchronize_weights(history=True)
+        if not group.rank:
+            alone = make_solver(source, BATCH * roles.workers, settings)
+            alone.step(ITERATIONS)
+            names = [each.name for each in together.net.parameters]
+            for which, got, want in zip(names, weights(together), weights(alone), strict=True):
+                error, size = np.linalg.norm(got - want), np.linalg.norm(want)
+                assert error <= 1e-5 * size, f"{name}, {which}: off by {error / size:.2g}"
+            found, expected = together.optimizer.read_history(), alone.optimizer.read_history()
+            for got, want in zip(found, expected, strict=True):
+                error, size = np.linalg.norm(got - want), np.linalg.norm(want)
+                assert error <= 1e-4 * size, f"{name}: history off by {error / size:.2g}"
+        together.close()
+        assert len(group.lags) == 1
+
+
+def bounded(job: MpiJob, source: Path, servers: int) -> None:
+    """A slow worker holds the others back as far as it is told; all learn, and end alike."""
+    for text, most in (("ssp:0", 0), ("ssp:2", 2), ("async", None)):
+        channel = make_channel(job, discover(job), "mpi" if most is None else "adaptive")
+        roles = assign_roles(job, servers, Consistency.parse(text), channel)
+        if roles.serves:
+            roles.serve(Cpu(threads=1, onednn=False))
+            continue
+        group = Served(roles, discover(roles.part), CommConfig(), ParallelConfig(bucket=512))
+        solver = make_solver(source, BATCH, SGD, group=group)
+        if group.rank == 0:
+            request = solver.request
+            solver.request = lambda request=request: (time.sleep(0.02), request())[1]  # type: ignore[misc]
+        solver.step(30)
+        solver.test_all()
+        group.check("in the test")
+        solver.close()
+        largest = len(group.lags) - 1
+        if most is None:
+            assert largest > 4, f"async: nobody got ahead: {group.lags}"
+        else:
+            assert largest == most, f"{text}: {group.lags}"
+
+
+def failing(job: MpiJob, source: Path, mode: str) -> None:
+    """What happens to the server, the last rank, or to worker 1, at iteration 5."""
+    roles = assign_roles(job, 1, Consistency.parse("sync"))
+
+    def fail(*given: object) -> str:
+        if mode.endswith("killed"):
+            os.kill(os.getpid(), signal.SIGKILL)
+        elif mode == "server hangs":
+            time.sleep(600)
+        raise ZeroDivisionError("a bug of a server")
+
+    if roles.serves:
+        if mode.startswith("server"):
+            updates = iter(range(6))
+            make = Server._update
+            Server._update = lambda *given: make(*given) if next(updates, None) else fail()  # type: ignore[assignment,method-assign]
+        roles.serve(Cpu(threads=1, onednn=False))
+        return
+    comm_config = CommConfig(timeout=1.0 if mode == "server hangs" else 60.0)
+    group = Served(roles, discover(roles.part), comm_config, ParallelConfig())
+    solver = make_solver(source, BATCH, SGD, group=group)
+    if mode.startswith("worker") and group.rank == 1:
+        updates = iter(range(5))
+        solver.request = lambda: "none" if next(updates, None) else fail()
+    solver.step(50)
+
+
+def main() -> None:
+    mode, given = sys.argv[2:4]
+    shards.WHOLE = 512
+    with job_with_data() as (job, folder):
+        assert isinstance(job, MpiJob)
+        if mode == "failing":
+            failing(job, folder / "lmdb", given)
+        else:
+            {"sync": sync, "bounded": bounded}[mode](job, folder / "lmdb", int(given))
+    print(f"rank {job.rank}: done\n", end="")
+
+
+if __name__ == "__main__":
+    main()
