@@ -19,7 +19,8 @@ help:
 	@echo "make test-pythons  the same with each of Python $(PYTHONS) that is here"
 	@echo "make fuzz       run mutated inputs of all kinds for SECONDS=600 (SEED=1): none may crash or hang"
 	@echo "make soak       kill, stop and starve training ROUNDS=100 times; every resume gives the same bits"
-	@echo "make differential  compare random nets with PyTorch in float64, SECONDS=600 (SEED=1, WORKERS=N)"
+	@echo "make differential  compare random nets with PyTorch in float64, SECONDS=600 (SEED=1, WORKERS=N),"
+	@echo "                and random pycaffe sessions, solvers and data layers with plain models"
 	@echo "                with GPU=1 PRECISION=fp32, tf32 or bf16 and PYTHON=... on a GPU machine"
 	@echo "                WRITE=1: add the counts of these three to benchmarks/results"
 	@echo "make test-gpu   run the tests that need a GPU, on a machine that has one"
@@ -106,10 +107,14 @@ PRECISION ?= fp32
 fuzz: $(VENV)/dev.stamp
 	$(BIN)/python -m tests.fuzz --seconds $(SECONDS) --seed $(SEED) $(if $(WRITE),--write)
 
+# Nets take half of the time; on CPUs, sessions, solvers and data layers the rest.
 differential: $(if $(filter python3,$(PYTHON)),$(VENV)/differential.stamp)
-	$(if $(filter python3,$(PYTHON)),$(BIN)/python,$(PYTHON)) -m tests.differential --seconds $(SECONDS) \
+	$(if $(filter python3,$(PYTHON)),$(BIN)/python,$(PYTHON)) -m tests.differential \
+		--seconds $(if $(ON_GPU),$(SECONDS),$$(($(SECONDS) / 2))) \
 		--seed $(SEED) $(if $(filter-out auto,$(WORKERS)),--workers $(WORKERS)) \
 		$(if $(ON_GPU),--gpu --precision $(PRECISION)) $(if $(WRITE),--write)
+	@$(if $(ON_GPU),,for each in sessions settings.solvers settings.data; do \
+		$(BIN)/python -m tests.differential.$$each --seconds $$(($(SECONDS) / 6)) --seed $(SEED) || exit 1; done)
 
 ROUNDS ?= 100
 soak: $(VENV)/dev.stamp
@@ -214,8 +219,8 @@ $(VENV)/cuda%.stamp: pyproject.toml | $(VENV)/bin/python
 
 $(VENV)/differential.stamp: pyproject.toml | $(VENV)/bin/python
 	@echo "Installing osucaffe and PyTorch in $(VENV) ..."
-	@$(PIP) install --quiet --editable '.[differential]'
-	@touch $@ $(VENV)/run.stamp
+	@$(PIP) install --quiet --editable '.[dev,differential]'
+	@touch $@ $(VENV)/run.stamp $(VENV)/dev.stamp
 
 $(VENV)/bench.stamp: pyproject.toml | $(VENV)/bin/python
 	@echo "Installing osucaffe and PyTorch in $(VENV) ..."

@@ -1,6 +1,6 @@
 """Training by random solver settings against NumPy in float64, written from Caffe's definitions.
 
-    python -m tests.differential.solvers --seconds 600 --seed 1
+    python -m tests.differential.settings.solvers --seconds 600 --seed 1
 
 Compared are weights, history, learning rates, losses and test losses. How near they must come is
 measured: the reference runs again with every intermediate value off by about a rounding. A snapshot
@@ -100,7 +100,7 @@ def check_resume(case: Case, folder: Path, state: str, run: Solver) -> None:
     assert_same(again, run)
 
 
-KIND = Kind("tests.differential.solvers", draw, check, show)
+KIND = Kind("tests.differential.settings.solvers", draw, check, show)
 
 if __name__ == "__main__":
     sys.exit(main(KIND))

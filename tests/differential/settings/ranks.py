@@ -1,6 +1,6 @@
 """What the ranks run that test_solvers.py starts: so many ranks' batches train as one batch of all.
 
-mpiexec -n 2 python -m tests.differential.ranks FOLDER SEED CASES
+mpiexec -n 2 python -m tests.differential.settings.ranks FOLDER SEED CASES
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Streams of random data layers against a model in NumPy that reads the same files by itself.
 
-    python -m tests.differential.data --seconds 600 --seed 1
+    python -m tests.differential.settings.data --seconds 600 --seed 1
 
 What is drawn (crops, mirrors, orders) is checked to be possible: each record that comes is one of
 its possible outcomes, each comes once an epoch, and what varies does vary. To the bit: the stream
@@ -235,7 +235,7 @@ def check_draws(files: Files, found: list[tuple[int, int]]) -> None:
         assert not all(alike for _, alike in again), "draws: the same in each epoch"
 
 
-KIND = Kind("tests.differential.data", draw, check, show)
+KIND = Kind("tests.differential.settings.data", draw, check, show)
 
 if __name__ == "__main__":
     sys.exit(main(KIND))

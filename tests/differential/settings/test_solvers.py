@@ -35,5 +35,5 @@ def test_random_settings(changes: bool) -> None:
 
 @needs_mpi
 def test_ranks_train_as_one_with_their_batches_together(tmp_path: Path) -> None:
-    done = mpiexec(2, "-m", "tests.differential.ranks", str(tmp_path), "1", "8")
+    done = mpiexec(2, "-m", "tests.differential.settings.ranks", str(tmp_path), "1", "8")
     assert done.returncode == 0, done.stderr
