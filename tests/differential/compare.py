@@ -74,7 +74,9 @@ class Subject:
             name: (batch + 1, *shape[1:]) if shape[:1] == first else shape
             for name, shape in self.shapes.items()
         }
-        self.overwritten = _overwritten(param)
+        tops = {top for each in param.layer for top in each.top}
+        self.made = tops - set(self.shapes) - _overwritten(param)
+        """The blobs to compare: not those of Splits, nor what changes after it was read."""
         self.recurs = any(each.type in ("RNN", "LSTM", "Lstm") for each in param.layer)
         self.draw = 0
         self.noise = 0.0
@@ -171,13 +173,10 @@ class Run:
             self.net.write(name, values)
 
     def blobs(self, prefix: str, *, every: bool = False) -> Values:
-        """The outputs, or all blobs that keep a name of the prototxt."""
-        names = dict.fromkeys(self.net.outputs)
-        if every:
-            tops = {top for each in self.subject.param.layer for top in each.top}
-            names = dict.fromkeys(name for name in self.net.blobs if name in tops)
-        for name in names:
-            if name not in self.subject.shapes and name not in self.subject.overwritten:
+        """The outputs, or all blobs, that have a name of the prototxt."""
+        names = self.net.blobs if every else self.net.outputs
+        for name in dict.fromkeys(names):
+            if name in self.subject.made:
                 yield f"{prefix}/blob/{name}", self.net.read(name)
 
     def gradients(self, prefix: str, *, inputs: bool = False) -> Values:
