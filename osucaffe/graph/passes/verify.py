@@ -44,11 +44,13 @@ class Flow:
 
     reads: for each call (by id) and each of its tensor arguments, the values that it gets.
     written: who wrote a tensor (by key) last, and that tensor.
+    resolved: what the verifier has found of calls (by id).
     """
 
     def __init__(self, calls: Iterable[Call]) -> None:
         self.reads: dict[int, dict[str, list[Value]]] = {}
         self.written: dict[int, tuple[Call, Tensor]] = {}
+        self.resolved: dict[int, frozenset[int]] = {}
         host: Call | None = None
         for call in calls:
             self.reads[id(call)] = found = {}
@@ -87,20 +89,19 @@ class Verifier:
         self._forward = {id(call) for call in programs[0]}
         layers = [node.layer for node in build.parts.nodes]
         parameters = [blob for layer in layers for blob in layer.parameters]
-        self._data = {key(blob.data): blob.data for blob in parameters}
+        self._data = {key(blob.data) for blob in parameters}
         self._gradients = {key(blob.diff) for blob in parameters}
         self._initial = {key(tensor) for layer in layers for tensor, _ in layer.initial}
-        self._copies = {
-            id(call): call for call in self._calls.values() if call.name == "copy"
-            or is_plain_sum(call, 1)
-        }  # fmt: skip
+        recorded = self._calls.values()
+        self._copies = {id(c) for c in recorded if c.name == "copy" or is_plain_sum(c, 1)}
         self.checked = 0
         """How many reads were followed to who made them."""
 
     def check(self, programs: Programs, name: str) -> None:
         """VerificationError where a program, as pass `name` left it, computes something else."""
         self._pass = name
-        self._resolved: dict[int, dict[int, frozenset[int]]] = {}
+        for each in self._recorded:
+            each.resolved.clear()
         constants = self._constant_calls()
         self._group(programs, constants)
         for number, calls in enumerate(timelines(programs)):
@@ -170,11 +171,9 @@ class Verifier:
         stand for what they copied, and what parameters alone decide for these."""
         if isinstance(value, Tensor):
             return frozenset((id(value),))
-        memo = self._resolved.setdefault(id(flow), {})
-        if id(value) not in memo:
-            memo[id(value)] = frozenset((id(value),))  # while its own reads are followed
-            memo[id(value)] = self._resolve_call(value, flow)
-        return memo[id(value)]
+        if id(value) not in flow.resolved:
+            flow.resolved[id(value)] = self._resolve_call(value, flow)
+        return flow.resolved[id(value)]
 
     def _resolve_call(self, call: Call, flow: Flow) -> frozenset[int]:
         recorded = id(call) in self._calls
