@@ -2,7 +2,7 @@
 
     python -m tests.differential --seconds 600 --seed 1 --workers 2
     python -m tests.differential --nets 5000 --gpu --precision bf16
-    python -m tests.differential --file net.prototxt      (one net; --minimize: a smaller one)
+    python -m tests.differential --file net.prototxt      (such nets; --minimize: smaller ones)
 
 Net N of a seed is always the same. A worker is a process that may crash or hang: it is started
 again behind the net that it was at. What fails is made smaller and printed; exit code 1.
@@ -207,9 +207,9 @@ def _sort(config: str, key: str, text: str) -> str:
     return f"{config}: {parts[0]} {parts[2]}" if len(parts) > 3 else f"{config}: {text[:60]}"
 
 
-def show_file(args: argparse.Namespace) -> int:
+def show_file(args: argparse.Namespace, path: Path) -> int:
     """Check the net of a file, perhaps make it smaller, and print what differs."""
-    net = text_format.Parse(args.file.read_text(), caffe_pb2.NetParameter())
+    net = text_format.Parse(path.read_text(), caffe_pb2.NetParameter())
 
     def found(each: caffe_pb2.NetParameter) -> list[str]:
         try:
@@ -235,7 +235,7 @@ def show_file(args: argparse.Namespace) -> int:
         print(net)
         texts = apart(found, net)
     for text in sorted(texts):
-        print(text.replace("|", ": "))
+        print(f"{path.name}: {text.replace('|', ': ')}", flush=True)
     return bool(texts)
 
 
@@ -252,7 +252,7 @@ def main() -> int:
     parser.add_argument("--gpu", action="store_true")
     parser.add_argument("--precision", default="fp32", choices=("fp32", "tf32", "bf16"))
     parser.add_argument("--write", action="store_true", help="add the counts to benchmarks/results")
-    parser.add_argument("--file", type=Path, help="check this net only")
+    parser.add_argument("--file", type=Path, nargs="+", help="check these nets only")
     parser.add_argument("--minimize", action="store_true", help="make it smaller")
     parser.add_argument("--work", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
@@ -262,7 +262,7 @@ def main() -> int:
         work(args)
         return 0
     if args.file:
-        return show_file(args)
+        return max(show_file(args, path) for path in args.file)
     if not has_reference() and not args.stored:
         print("without PyTorch: the configurations are compared with each other only")
     search, started = Search(args), time.monotonic()

@@ -91,7 +91,9 @@ def _plain(kind: str, function: Callable[[Tensor], Tensor]) -> None:
 
 _plain("AbsVal", torch.abs)
 _plain("BNLL", lambda x: F.softplus(x, threshold=1e9))
-LAYERS["GELU"] = lambda c, p, x, w: F.gelu(x[0]) + c.slip(x[0])
+LAYERS["GELU"] = lambda c, p, x, w: (
+    0.5 * x[0] * (1 + c.round(torch.erf(x[0] * math.sqrt(0.5)))) + c.slip(x[0])
+)
 LAYERS["Sigmoid"] = lambda c, p, x, w: c.sigmoid(x[0])
 LAYERS["TanH"] = lambda c, p, x, w: c.tanh(x[0])
 LAYERS["Input"] = LAYERS["Silence"] = lambda c, p, x, w: []
