@@ -967,7 +967,13 @@ def _may_overwrite(g: Growing, name: str) -> bool:
         return len(_readers(g, maker.bottom[0])) == 1 and _may_overwrite(g, maker.bottom[0])
     if len(_readers(g, name)) > 1:
         return False
-    return maker.type in FORGETS or (maker.type == "ReLU" and last.type == "Dropout")
+    makers = [earlier[index] for index in writers]
+    while (
+        len(makers) > 1 and makers[-1].type == "Dropout"
+    ):  # in place: what made it needs the signs
+        makers.pop()
+    kept = last.type == "Dropout" and makers[-1].type == "ReLU"
+    return kept or makers[-1].type in FORGETS
 
 
 def _memory(g: Growing, name: str) -> list[str]:
