@@ -17,6 +17,8 @@ import numpy as np
 import osucaffe.pycaffe as caffe
 from osucaffe.pycaffe import settings
 
+from .search import fewest
+
 CHAIN = """
 input: "data" input_shape { dim: 2 dim: 3 dim: 6 dim: 7 }
 layer { name: "conv" type: "Convolution" bottom: "data" top: "conv"
@@ -314,16 +316,11 @@ def _near(one: np.ndarray, other: np.ndarray, more: Any = 0) -> bool:
 
 def minimise(text: str, lines: Lines) -> Lines:
     """The fewest lines of a script, one after another left out, that still go wrong."""
-    size = len(lines)
-    while size:
-        for start in range(0, len(lines), size):
-            fewer = lines[:start] + lines[start + size :]
-            if isinstance(seen(text, fewer, fast=False), list) and difference(text, fewer):
-                lines = fewer
-                break
-        else:
-            size //= 2
-    return lines
+
+    def fails(fewer: Lines) -> bool:
+        return isinstance(seen(text, fewer, fast=False), list) and bool(difference(text, fewer))
+
+    return fewest(lines, fails)
 
 
 def script(text: str, lines: Sequence[str]) -> str:

@@ -3,13 +3,14 @@ daily beside PyTorch, where it is here, or else in one configuration beside anot
 
 from __future__ import annotations
 
-import datetime
 import importlib.util
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from .search import today
 
 CASES = sorted((Path(__file__).parent / "cases").iterdir())
 NETS = 150
@@ -37,7 +38,7 @@ def test_nets_whose_values_are_stored(root: Path) -> None:
 
 
 def test_nets_of_today(root: Path) -> None:
-    check_nets(root, f"--seed={datetime.date.today():%Y%m%d}")
+    check_nets(root, f"--seed={today()}")
 
 
 def test_what_once_failed(root: Path) -> None:

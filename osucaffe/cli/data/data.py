@@ -189,7 +189,6 @@ def _verify(args: argparse.Namespace) -> None:
 
 
 def _verify_one(path: str, args: argparse.Namespace) -> None:
-
     found = _survey(path, args, "Verifying", decode=True, classes=args.classes)
     _print_bad(found)
     if found.bad:

@@ -24,9 +24,9 @@ from osucaffe.net import Net
 from osucaffe.proto import NetParameter, SolverParameter, parse_text
 from osucaffe.solvers import Solver
 
+from ..search import Case, Kind, main
 from .data_cases import DEFAULTS, draw
 from .data_files import Files, write
-from .search import Case, Kind, main
 
 SURE = 30
 """Bits of chance that never come out alike."""

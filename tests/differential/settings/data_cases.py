@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from .search import Case
+from ..search import Case
 
 DEFAULTS: Case = {
     "layer": "Data",

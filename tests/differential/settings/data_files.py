@@ -20,8 +20,8 @@ from PIL import Image
 from osucaffe.net import Net
 from osucaffe.proto import BlobProto, Datum
 
+from ..search import Case
 from .data_cases import DEFAULTS
-from .search import Case
 
 PREFIX = {
     "Data": "data",

@@ -19,7 +19,7 @@ from osucaffe.parallel.config import ParallelConfig
 from osucaffe.parallel.data_parallel import DataParallel
 from tests.solvers.runs import assert_same
 
-from .search import Case
+from ..search import Case
 from .solver_cases import draw, read_data, show, whole, write_data
 from .solver_reference import ROUNDING, compare, courses, diverges
 from .solvers import Notes, make_solver, read_weights

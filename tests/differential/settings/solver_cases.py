@@ -14,7 +14,7 @@ from typing import Any
 import h5py
 import numpy as np
 
-from .search import Case
+from ..search import Case
 
 DEFAULTS: Case = {
     "net.width": 3,

@@ -14,7 +14,7 @@ import numpy as np
 
 from osucaffe.proto import SolverParameter, parse_text
 
-from .search import Case
+from ..search import Case
 from .solver_cases import layers, multipliers, solver_text, whole
 
 ROUNDING = {"float32": 2.0**-23, "float64": 2.0**-52}

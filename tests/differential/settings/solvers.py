@@ -22,7 +22,7 @@ from osucaffe.solvers import Solver
 from osucaffe.solvers.observer import Display, Observer, TestResult
 from tests.solvers.runs import Unclean, assert_same
 
-from .search import Case, Kind, main
+from ..search import Case, Kind, main
 from .solver_cases import draw, net_text, read_data, show, solver_text, whole, write_data
 from .solver_reference import ROUNDING, Course, compare, courses, diverges
 

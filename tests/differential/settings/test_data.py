@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from ..search import Case, check_cases, today
 from .data import KIND, check
-from .search import Case, check_cases, today
 
 CASES = 16
 

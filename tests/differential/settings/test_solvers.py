@@ -8,7 +8,7 @@ import pytest
 
 from tests.comm.ranks import mpiexec, needs_mpi
 
-from .search import Case, check_cases, today
+from ..search import Case, check_cases, today
 from .solvers import KIND, check
 
 CASES = 25

@@ -18,7 +18,8 @@ NOISE = '{ type: "gaussian" std: 0.7 }'
 
 def layer(name: str, kind: str, bottoms: str, top: str, settings: str = "") -> str:
     ends = " ".join(f'bottom: "{bottom}"' for bottom in bottoms.split())
-    return f'layer {{ name: "{name}" type: "{kind}" {ends} top: "{top}" {settings} }}\n'
+    tops = " ".join(f'top: "{each}"' for each in top.split())
+    return f'layer {{ name: "{name}" type: "{kind}" {ends} {tops} {settings} }}\n'
 
 
 def branch(name: str, bottom: str, *, relu: bool, place: str = "", settings: str = "") -> str:

@@ -28,20 +28,15 @@ from osucaffe.graph.passes.verify import SWITCH, VerificationError
 from osucaffe.net import Net
 from osucaffe.proto import caffe_pb2
 
+from .test_batch_norm import NOISE, layer
+
 Plant = Callable[[pytest.MonkeyPatch], None]
-NOISE = '{ type: "gaussian" std: 0.7 }'
 
 
 class Overlapping(Cpu):
     """A CPU that says that gradients may run beside others, as a GPU does: it runs all in turn."""
 
     overlaps = frozenset(("convolution_backward_filter", "inner_product_backward_filter", "total"))
-
-
-def layer(name: str, kind: str, bottoms: str, top: str, settings: str = "") -> str:
-    ends = " ".join(f'bottom: "{bottom}"' for bottom in bottoms.split())
-    tops = " ".join(f'top: "{each}"' for each in top.split())
-    return f'layer {{ name: "{name}" type: "{kind}" {ends} {tops} {settings} }}\n'
 
 
 def given(name: str, *shape: int) -> str:

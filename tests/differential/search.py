@@ -51,21 +51,29 @@ def failure(kind: Kind, case: Case) -> tuple[str, str]:
     return "", ""
 
 
+def fewest(items: Iterable[Any], fails: Callable[[list[Any]], bool]) -> list[Any]:
+    """Those of the items that it takes to fail: runs of them are left out, long ones first, as
+    items that need each other lie together."""
+    given = list(items)
+    left = list(range(len(given)))
+    size = len(left)
+    while size:
+        before = left
+        for first in range(0, len(before), size):
+            fewer = [each for each in left if each not in before[first : first + size]]
+            if fails([given[each] for each in fewer]):
+                left = fewer
+        if size > 1 or left == before:
+            size //= 2
+    return [given[each] for each in left]
+
+
 def minimize(kind: Kind, case: Case) -> Case:
     """The case with every setting at its default that need not be otherwise for the same sort of
     failure."""
     wanted, _ = failure(kind, case)
-    size = len(case)
-    while size:
-        before = case
-        for first in range(0, len(before), size):  # settings that need each other lie together
-            some = list(before)[first : first + size]
-            smaller = {name: value for name, value in case.items() if name not in some}
-            if failure(kind, smaller)[0] == wanted:
-                case = smaller
-        if size > 1 or case == before:
-            size //= 2
-    return case
+    names = fewest(case, lambda some: failure(kind, {n: case[n] for n in some})[0] == wanted)
+    return {name: case[name] for name in names}
 
 
 def report(kind: Kind, seed: int, number: int) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from .search import Case, Kind, check_cases, failure, main, minimize
+from .search import Case, Kind, check_cases, failure, fewest, main, minimize
 
 
 def draw(random: np.random.Generator) -> Case:
@@ -45,3 +45,7 @@ def test_the_command_line_counts_failures(
     assert main(KIND) == 1
     odd = sum(bool(failure(KIND, KIND.case(3, n))[0]) for n in range(20))
     assert f"seed 3, 20 cases, {odd} failed" in capsys.readouterr().out
+
+
+def test_items_that_stand_there_twice_are_left_out_one_by_one() -> None:
+    assert fewest("abcab", lambda some: some.count("a") == 2 and "b" in some) == ["a", "a", "b"]
