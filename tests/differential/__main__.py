@@ -59,7 +59,12 @@ def make_backend(args: argparse.Namespace) -> Backend:
     if args.gpu:
         from osucaffe.backends.cuda import Cuda
 
-        return Cuda(0, args.precision)
+        from .untimed import UntimedTuner
+
+        count = importlib.import_module("cupy").cuda.runtime.getDeviceCount()
+        backend = Cuda(args.first % count, args.precision)
+        backend.tuner = UntimedTuner(backend, "none")
+        return backend
     from osucaffe.backends.cpu import Cpu
 
     return Cpu()
@@ -268,10 +273,10 @@ def main() -> int:
     search, started = Search(args), time.monotonic()
     search.run()
     seconds = time.monotonic() - started
-    print(report.text(search, seconds))
-    search.show()
+    print(report.text(search, seconds), flush=True)
     if args.write:
-        print(report.write(search, seconds))
+        print(report.write(search, seconds), flush=True)
+    search.show()
     return bool(search.failed)
 
 

@@ -1,0 +1,44 @@
+"""Owns a tuner that takes any candidate which works, chosen by the call alone.
+
+Timing each would compile twenty kernels a net, which is what a net takes; and on a user's machine,
+any may be the fastest.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from random import Random
+
+from osucaffe.backends.cuda.autotune.candidate import Candidate, Provider
+from osucaffe.backends.cuda.autotune.trial import Trial
+from osucaffe.backends.cuda.autotune.tuner import Pending, Tuner, signature
+from osucaffe.backends.cuda.registry import CudaCall
+from osucaffe.errors import UserError
+
+
+class UntimedTuner(Tuner):
+    """The same choice for the same call, in every process."""
+
+    def begin(self, call: CudaCall, providers: Sequence[Provider]) -> Pending:
+        return Pending(self, call, providers)
+
+    def fastest(self, call: CudaCall, providers: Sequence[Provider]) -> Candidate:
+        offered = [
+            (provider, candidate)
+            for provider in providers
+            if provider.worthwhile(math.inf)
+            for candidate in provider.candidates()
+        ]
+        Random(signature(call)).shuffle(offered)
+        with Trial(call) as trial:
+            for provider, candidate in offered:
+                try:
+                    trial.step(candidate)()
+                    call.backend.synchronize()
+                except (RuntimeError, UserError):  # it does not offer this one to users either
+                    continue
+                provider.chosen(candidate.name)
+                call.implementation = f"{provider.name}: {candidate.name}"
+                return candidate
+        raise UserError(f'layer "{call.layer}": nothing computes its {call.name}')
