@@ -21,7 +21,7 @@ class CpuCall(Call):
 
 @dataclass(frozen=True)
 class Implementation:
-    """A function `(call, **tensors, **settings) -> Step` and what it copes with.
+    """A function `(call, a) -> Step`, a: its arguments as declared, and what it copes with.
 
     agnostic: whether, with these settings, it treats all elements alike and keeps zeros (the
     padding of blocked layouts) zero. It then runs on flat arrays of any one layout.

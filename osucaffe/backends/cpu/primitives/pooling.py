@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
+from ...primitives.pooling import (
+    AveragePooling,
+    AveragePoolingBackward,
+    MaxPooling,
+    MaxPoolingBackward,
+    StochasticPooling,
+)
 from ...random import call_key, squares32
 from ...tensor import Step, Tensor
 from ..evaluate import CHUNK
@@ -52,31 +57,26 @@ class _Images:
 
 
 @primitive()
-def max_pooling(
-    call: CpuCall,
-    x: Tensor,
-    y: Tensor,
-    index: Tensor | None,
-    *,
-    kernel: Sequence[int],
-    stride: Sequence[int],
-    pad: Sequence[int],
-) -> Step:
-    windows = Windows(x.shape[2:], y.shape[2:], kernel, stride, pad)
-    images, starts, first = _Images(call, x, y, windows), windows.starts(), windows.first_inside()
+def max_pooling(call: CpuCall, a: MaxPooling) -> Step:
+    windows = Windows(a.x.shape[2:], a.y.shape[2:], a.kernel, a.stride, a.pad)
+    images, starts, first = (
+        _Images(call, a.x, a.y, windows),
+        windows.starts(),
+        windows.first_inside(),
+    )
     taps = list(zip(windows.taps, windows.shifts(), strict=True))
     larger = images.scratch("bool")
 
     def step() -> None:
         images.surround(-np.inf)
-        for number, (image, best) in enumerate(zip(x.array, y.array, strict=True)):
+        for number, (image, best) in enumerate(zip(a.x.array, a.y.array, strict=True)):
             source = images.pad(image)
             best.fill(-np.inf)
-            if index is None:
+            if a.index is None:
                 for tap, _ in taps:
                     np.maximum(best, source[tap], out=best)
                 continue
-            where = index.array[number]
+            where = a.index.array[number]
             np.copyto(where, first)
             for tap, shift in taps:
                 np.greater(source[tap], best, out=larger.array)
@@ -88,28 +88,19 @@ def max_pooling(
 
 
 @primitive()
-def max_pooling_backward(
-    call: CpuCall,
-    dy: Tensor,
-    index: Tensor,
-    dx: Tensor,
-    *,
-    kernel: Sequence[int],
-    stride: Sequence[int],
-    pad: Sequence[int],
-) -> Step:
-    windows = Windows(dx.shape[2:], dy.shape[2:], kernel, stride, pad)
-    images, starts = _Images(call, dx, dy, windows), windows.starts()
+def max_pooling_backward(call: CpuCall, a: MaxPoolingBackward) -> Step:
+    windows = Windows(a.dx.shape[2:], a.dy.shape[2:], a.kernel, a.stride, a.pad)
+    images, starts = _Images(call, a.dx, a.dy, windows), windows.starts()
     taps = list(zip(windows.taps, windows.shifts(), strict=True))
     here, part = images.scratch("bool"), images.scratch()
 
     def step() -> None:
-        for number, image in enumerate(dx.array):
+        for number, image in enumerate(a.dx.array):
             target = images.target(image)
             for tap, shift in taps:
                 np.add(starts, shift, out=images.positions)
-                np.equal(index.array[number], images.positions, out=here.array)
-                np.multiply(dy.array[number], here.array, out=part.array)
+                np.equal(a.index.array[number], images.positions, out=here.array)
+                np.multiply(a.dy.array[number], here.array, out=part.array)
                 target[tap] += part.array
             images.finish(image)
 
@@ -117,22 +108,14 @@ def max_pooling_backward(
 
 
 @primitive()
-def average_pooling(
-    call: CpuCall,
-    x: Tensor,
-    y: Tensor,
-    *,
-    kernel: Sequence[int],
-    stride: Sequence[int],
-    pad: Sequence[int],
-) -> Step:
-    windows = Windows(x.shape[2:], y.shape[2:], kernel, stride, pad)
-    images = _Images(call, x, y, windows)
+def average_pooling(call: CpuCall, a: AveragePooling) -> Step:
+    windows = Windows(a.x.shape[2:], a.y.shape[2:], a.kernel, a.stride, a.pad)
+    images = _Images(call, a.x, a.y, windows)
     areas = windows.areas().astype(call.backend.dtype)
 
     def step() -> None:
         images.surround(0)
-        for image, mean in zip(x.array, y.array, strict=True):
+        for image, mean in zip(a.x.array, a.y.array, strict=True):
             source = images.pad(image)
             mean.fill(0)
             for tap in windows.taps:
@@ -143,22 +126,14 @@ def average_pooling(
 
 
 @primitive()
-def average_pooling_backward(
-    call: CpuCall,
-    dy: Tensor,
-    dx: Tensor,
-    *,
-    kernel: Sequence[int],
-    stride: Sequence[int],
-    pad: Sequence[int],
-) -> Step:
-    windows = Windows(dx.shape[2:], dy.shape[2:], kernel, stride, pad)
-    images = _Images(call, dx, dy, windows)
+def average_pooling_backward(call: CpuCall, a: AveragePoolingBackward) -> Step:
+    windows = Windows(a.dx.shape[2:], a.dy.shape[2:], a.kernel, a.stride, a.pad)
+    images = _Images(call, a.dx, a.dy, windows)
     areas = windows.areas().astype(call.backend.dtype)
     share = images.scratch()
 
     def step() -> None:
-        for image, gradient in zip(dx.array, dy.array, strict=True):
+        for image, gradient in zip(a.dx.array, a.dy.array, strict=True):
             target = images.target(image)
             np.divide(gradient, areas, out=share.array)
             for tap in windows.taps:
@@ -186,30 +161,20 @@ def uniform(call: CpuCall, y: Tensor, key: int) -> Step:
 
 
 @primitive()
-def stochastic_pooling(
-    call: CpuCall,
-    x: Tensor,
-    y: Tensor,
-    index: Tensor,
-    *,
-    kernel: Sequence[int],
-    stride: Sequence[int],
-    key: int,
-    train: bool,
-) -> Step:
-    windows = Windows(x.shape[2:], y.shape[2:], kernel, stride, [0] * len(kernel))
-    images, starts = _Images(call, x, y, windows), windows.starts()
-    if not train:
-        return _expectation(x, y, images)
+def stochastic_pooling(call: CpuCall, a: StochasticPooling) -> Step:
+    windows = Windows(a.x.shape[2:], a.y.shape[2:], a.kernel, a.stride, [0] * len(a.kernel))
+    images, starts = _Images(call, a.x, a.y, windows), windows.starts()
+    if not a.train:
+        return _expectation(a.x, a.y, images)
     taps = list(zip(windows.taps, windows.shifts(), strict=True))
-    draw, threshold, total = uniform(call, y, key), images.scratch(), images.scratch()
+    draw, threshold, total = uniform(call, a.y, a.key), images.scratch(), images.scratch()
     chosen, beyond = images.scratch("bool"), images.scratch("bool")
 
     def step() -> None:
         draw()
         images.surround(0)
-        for number, (image, value) in enumerate(zip(x.array, y.array, strict=True)):
-            source, where = images.pad(image), index.array[number]
+        for number, (image, value) in enumerate(zip(a.x.array, a.y.array, strict=True)):
+            source, where = images.pad(image), a.index.array[number]
             total.array.fill(0)
             for tap, _ in taps:
                 total.array += source[tap]

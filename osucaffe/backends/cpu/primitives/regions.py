@@ -6,6 +6,16 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
+from ...primitives.regions import (
+    Hardest,
+    RoiAveragePooling,
+    RoiAveragePoolingBackward,
+    RoiMaxPooling,
+    RoiMaxPoolingBackward,
+    RoiSampling,
+    RoiSamplingBackward,
+    RoiWarpingRoisBackward,
+)
 from ...tensor import Shape, Step, Tensor
 from ..registry import CpuCall, primitive
 
@@ -66,38 +76,34 @@ def _max_bins(corners: np.ndarray, bins: Shape, extents: Shape, scale: float) ->
 
 
 @primitive()
-def roi_max_pooling(
-    call: CpuCall, x: Tensor, rois: Tensor, y: Tensor, index: Tensor, *, scale: float, pad: float
-) -> Step:
-    extents, bins = x.shape[2:], y.shape[2:]
-    channels = np.arange(x.shape[1])
+def roi_max_pooling(call: CpuCall, a: RoiMaxPooling) -> Step:
+    extents, bins = a.x.shape[2:], a.y.shape[2:]
+    channels = np.arange(a.x.shape[1])
 
     def step() -> None:
-        y.array.fill(0)
-        index.array.fill(-1)
-        for r, image, corners in _regions(rois.array, x.shape[0]):
-            for h, w, row, column in _max_bins(_padded(corners, pad), bins, extents, scale):
-                part = x.array[image, :, row, column]
+        a.y.array.fill(0)
+        a.index.array.fill(-1)
+        for r, image, corners in _regions(a.rois.array, a.x.shape[0]):
+            for h, w, row, column in _max_bins(_padded(corners, a.pad), bins, extents, a.scale):
+                part = a.x.array[image, :, row, column]
                 flat = part.reshape(len(channels), -1)
                 best = flat.argmax(axis=1)
-                y.array[r, :, h, w] = flat[channels, best]
+                a.y.array[r, :, h, w] = flat[channels, best]
                 tall, wide = np.divmod(best, part.shape[2])
-                index.array[r, :, h, w] = (row.start + tall) * extents[1] + column.start + wide
+                a.index.array[r, :, h, w] = (row.start + tall) * extents[1] + column.start + wide
 
     return step
 
 
 @primitive()
-def roi_max_pooling_backward(
-    call: CpuCall, dy: Tensor, rois: Tensor, index: Tensor, dx: Tensor, *, scale: float, pad: float
-) -> Step:
+def roi_max_pooling_backward(call: CpuCall, a: RoiMaxPoolingBackward) -> Step:
     def step() -> None:
-        dx.array.fill(0)
-        planes = dx.array.reshape(*dx.shape[:2], -1)
-        channels = np.arange(dx.shape[1])[:, None]
-        for r, image, _ in _regions(rois.array, dx.shape[0]):
-            places = index.array[r].reshape(dx.shape[1], -1)
-            gradient = np.where(places >= 0, dy.array[r].reshape(places.shape), 0)
+        a.dx.array.fill(0)
+        planes = a.dx.array.reshape(*a.dx.shape[:2], -1)
+        channels = np.arange(a.dx.shape[1])[:, None]
+        for r, image, _ in _regions(a.rois.array, a.dx.shape[0]):
+            places = a.index.array[r].reshape(a.dx.shape[1], -1)
+            gradient = np.where(places >= 0, a.dy.array[r].reshape(places.shape), 0)
             np.add.at(planes[image], (channels, np.maximum(places, 0)), gradient)
 
     return step
@@ -126,39 +132,37 @@ def _by_bin(array: np.ndarray, bins: Shape) -> np.ndarray:
 
 
 @primitive()
-def roi_average_pooling(call: CpuCall, x: Tensor, rois: Tensor, y: Tensor, *, scale: float) -> Step:
-    bins = y.shape[2:]
+def roi_average_pooling(call: CpuCall, a: RoiAveragePooling) -> Step:
+    bins = a.y.shape[2:]
 
     def step() -> None:
-        y.array.fill(0)
-        maps = _by_bin(x.array, bins)
+        a.y.array.fill(0)
+        maps = _by_bin(a.x.array, bins)
 
         def visit(r: int, image: int, at: Bin, area: int) -> None:
             h, w, row, column = at
             part = maps[image, :, h, w, row, column]
-            np.sum(part, axis=(1, 2), out=y.array[r, :, h, w])
-            y.array[r, :, h, w] /= area
+            np.sum(part, axis=(1, 2), out=a.y.array[r, :, h, w])
+            a.y.array[r, :, h, w] /= area
 
-        _each_average(rois, x.shape, bins, scale, visit)
+        _each_average(a.rois, a.x.shape, bins, a.scale, visit)
 
     return step
 
 
 @primitive()
-def roi_average_pooling_backward(
-    call: CpuCall, dy: Tensor, rois: Tensor, dx: Tensor, *, scale: float
-) -> Step:
-    bins = dy.shape[2:]
+def roi_average_pooling_backward(call: CpuCall, a: RoiAveragePoolingBackward) -> Step:
+    bins = a.dy.shape[2:]
 
     def step() -> None:
-        dx.array.fill(0)
-        maps = _by_bin(dx.array, bins)
+        a.dx.array.fill(0)
+        maps = _by_bin(a.dx.array, bins)
 
         def visit(r: int, image: int, at: Bin, area: int) -> None:
             h, w, row, column = at
-            maps[image, :, h, w, row, column] += dy.array[r, :, h, w, None, None] / area
+            maps[image, :, h, w, row, column] += a.dy.array[r, :, h, w, None, None] / area
 
-        _each_average(rois, dx.shape, bins, scale, visit)
+        _each_average(a.rois, a.dx.shape, bins, a.scale, visit)
 
     return step
 
@@ -188,11 +192,11 @@ def _grid(
 
 
 def _sampled(
-    rois: Tensor, images: Shape, points: Shape, scale: float, pad: float, warp: bool
+    a: RoiSampling | RoiSamplingBackward, images: Shape, points: Shape
 ) -> Iterator[tuple[int, int, np.ndarray, np.ndarray]]:
     """Region, image, and the weights of rows and of columns at its points."""
-    for r, image, corners in _regions(rois.array, images[0]):
-        grid = _grid(corners, points, scale, pad, warp)
+    for r, image, corners in _regions(a.rois.array, images[0]):
+        grid = _grid(corners, points, a.scale, a.pad, a.warp)
         if grid is not None:
             starts, gaps = grid
             rows = _weights(starts[0], gaps[0], points[0], images[2])
@@ -201,39 +205,21 @@ def _sampled(
 
 
 @primitive()
-def roi_sampling(
-    call: CpuCall,
-    x: Tensor,
-    rois: Tensor,
-    y: Tensor,
-    *,
-    scale: float,
-    pad: float,
-    warp: bool = False,
-) -> Step:
+def roi_sampling(call: CpuCall, a: RoiSampling) -> Step:
     def step() -> None:
-        y.array.fill(0)
-        for r, image, rows, columns in _sampled(rois, x.shape, y.shape[2:], scale, pad, warp):
-            y.array[r] = rows @ (x.array[image] @ columns.T)
+        a.y.array.fill(0)
+        for r, image, rows, columns in _sampled(a, a.x.shape, a.y.shape[2:]):
+            a.y.array[r] = rows @ (a.x.array[image] @ columns.T)
 
     return step
 
 
 @primitive()
-def roi_sampling_backward(
-    call: CpuCall,
-    dy: Tensor,
-    rois: Tensor,
-    dx: Tensor,
-    *,
-    scale: float,
-    pad: float,
-    warp: bool = False,
-) -> Step:
+def roi_sampling_backward(call: CpuCall, a: RoiSamplingBackward) -> Step:
     def step() -> None:
-        dx.array.fill(0)
-        for r, image, rows, columns in _sampled(rois, dx.shape, dy.shape[2:], scale, pad, warp):
-            dx.array[image] += rows.T @ (dy.array[r] @ columns)
+        a.dx.array.fill(0)
+        for r, image, rows, columns in _sampled(a, a.dx.shape, a.dy.shape[2:]):
+            a.dx.array[image] += rows.T @ (a.dy.array[r] @ columns)
 
     return step
 
@@ -255,19 +241,17 @@ def _moving(
 
 
 @primitive()
-def roi_warping_rois_backward(
-    call: CpuCall, x: Tensor, rois: Tensor, dy: Tensor, drois: Tensor, *, scale: float
-) -> Step:
-    points, extents = dy.shape[2:], x.shape[2:]
+def roi_warping_rois_backward(call: CpuCall, a: RoiWarpingRoisBackward) -> Step:
+    points, extents = a.dy.shape[2:], a.x.shape[2:]
 
     def step() -> None:
-        drois.array.fill(0)
-        corner = drois.array.reshape(-1, 5)
-        for r, image, corners in _regions(rois.array, x.shape[0]):
-            grid = _grid(corners, points, scale, 0, True)
+        a.drois.array.fill(0)
+        corner = a.drois.array.reshape(-1, 5)
+        for r, image, corners in _regions(a.rois.array, a.x.shape[0]):
+            grid = _grid(corners, points, a.scale, 0, True)
             assert grid is not None
             rows, columns = (_moving(*axis) for axis in zip(*grid, points, extents, strict=True))
-            maps, gradient = x.array[image], dy.array[r] * np.array(scale, dy.array.dtype)
+            maps, gradient = a.x.array[image], a.dy.array[r] * np.array(a.scale, a.dy.array.dtype)
             down = (gradient * (rows[1] @ maps @ columns[0].T)).sum(axis=(0, 2))
             over = (gradient * (rows[0] @ maps @ columns[1].T)).sum(axis=(0, 1))
             for column, moved, share in ((1, over, columns[2]), (2, down, rows[2])):
@@ -278,13 +262,13 @@ def roi_warping_rois_backward(
 
 
 @primitive()
-def hardest(call: CpuCall, rois: Tensor, loss: Tensor, y: Tensor, *, count: int) -> Step:
+def hardest(call: CpuCall, a: Hardest) -> Step:
     def step() -> None:
-        images = rois.array.reshape(rois.shape[0], 5, -1)[:, 0].reshape(-1)
-        order = np.argsort(-loss.array.reshape(-1), kind="stable")
-        chosen = y.array.reshape(-1)
+        images = a.rois.array.reshape(a.rois.shape[0], 5, -1)[:, 0].reshape(-1)
+        order = np.argsort(-a.loss.array.reshape(-1), kind="stable")
+        chosen = a.y.array.reshape(-1)
         chosen.fill(0)
         for image in np.unique(images):
-            chosen[order[images[order] == image][:count]] = 1
+            chosen[order[images[order] == image][: a.count]] = 1
 
     return step
