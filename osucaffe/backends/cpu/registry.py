@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..tensor import Call, Step
 
 if TYPE_CHECKING:
     from .backend import Cpu
+
+_Arguments = TypeVar("_Arguments")
 
 
 @dataclass(eq=False)
@@ -52,3 +55,15 @@ def primitive(
         return function
 
     return register
+
+
+def unprepared(
+    work: Callable[[CpuCall, _Arguments], None],
+) -> Callable[[CpuCall, _Arguments], Step]:
+    """Of a function that does the work itself: what prepares a call whose step is that."""
+
+    @functools.wraps(work)
+    def prepare(call: CpuCall, a: _Arguments) -> Step:
+        return functools.partial(work, call, a)
+
+    return prepare

@@ -17,7 +17,7 @@ from ...primitives.detection import (
     MultiboxLossesBackward,
 )
 from ...tensor import Step
-from ..registry import CpuCall, primitive
+from ..registry import CpuCall, primitive, unprepared
 
 
 @primitive()
@@ -55,29 +55,27 @@ def detect_boxes(call: CpuCall, a: DetectBoxes) -> Step:
 
 
 @primitive()
-def evaluate_boxes(call: CpuCall, a: EvaluateBoxes) -> Step:
-    def step() -> None:
-        goals, rows = a.truth.array[a.truth.array[:, 0] != -1], a.found.array
-        counted = goals if a.difficult else goals[goals[:, 7] == 0]
-        labels = [label for label in range(a.classes) if label != a.background]
-        a.y.array.fill(-1)
-        at = len(labels)
-        a.y.array[:at, 1] = labels
-        a.y.array[:at, 2] = [(counted[:, 1] == label).sum() for label in labels]
-        rows = rows[(rows[:, 1] != -1) & (rows[:, 0] != -1)]
-        for image, label in np.unique(rows[:, :2], axis=0):
-            mine = rows[(rows[:, 0] == image) & (rows[:, 1] == label)]
-            goal = goals[(goals[:, 0] == image) & (goals[:, 1] == label)]
-            if len(goal):
-                mine = mine[np.argsort(-mine[:, 2], kind="stable")]
-            part = a.y.array[at : at + len(mine)]
-            shared = overlaps(mine[:, None, 3:7], goal[:, 3:7])
-            skipped = (goal[:, 7] != 0) & (not a.difficult)
-            part[:, :3], part[:, 3:] = mine[:, :3], judge(shared, skipped, a.threshold)
-            at += len(mine)
-        a.length.array.fill(at)
-
-    return step
+@unprepared
+def evaluate_boxes(call: CpuCall, a: EvaluateBoxes) -> None:
+    goals, rows = a.truth.array[a.truth.array[:, 0] != -1], a.found.array
+    counted = goals if a.difficult else goals[goals[:, 7] == 0]
+    labels = [label for label in range(a.classes) if label != a.background]
+    a.y.array.fill(-1)
+    at = len(labels)
+    a.y.array[:at, 1] = labels
+    a.y.array[:at, 2] = [(counted[:, 1] == label).sum() for label in labels]
+    rows = rows[(rows[:, 1] != -1) & (rows[:, 0] != -1)]
+    for image, label in np.unique(rows[:, :2], axis=0):
+        mine = rows[(rows[:, 0] == image) & (rows[:, 1] == label)]
+        goal = goals[(goals[:, 0] == image) & (goals[:, 1] == label)]
+        if len(goal):
+            mine = mine[np.argsort(-mine[:, 2], kind="stable")]
+        part = a.y.array[at : at + len(mine)]
+        shared = overlaps(mine[:, None, 3:7], goal[:, 3:7])
+        skipped = (goal[:, 7] != 0) & (not a.difficult)
+        part[:, :3], part[:, 3:] = mine[:, :3], judge(shared, skipped, a.threshold)
+        at += len(mine)
+    a.length.array.fill(at)
 
 
 def decoded(location: np.ndarray, priors: np.ndarray, coding: str, scaled: bool) -> np.ndarray:
@@ -87,11 +85,9 @@ def decoded(location: np.ndarray, priors: np.ndarray, coding: str, scaled: bool)
 
 
 @primitive()
-def decode_boxes(call: CpuCall, a: DecodeBoxes) -> Step:
-    def step() -> None:
-        a.boxes.array[...] = decoded(a.location.array, a.priors.array, a.coding, a.scaled)
-
-    return step
+@unprepared
+def decode_boxes(call: CpuCall, a: DecodeBoxes) -> None:
+    a.boxes.array[...] = decoded(a.location.array, a.priors.array, a.coding, a.scaled)
 
 
 LEAST_OVERLAP = 1e-6
@@ -204,53 +200,49 @@ def _targets(boxes: _Boxes, a: Multibox) -> np.ndarray:
 
 
 @primitive()
-def multibox_losses(call: CpuCall, a: MultiboxLosses) -> Step:
-    @without_warnings
-    def step() -> None:
-        boxes = _Boxes(a)
-        a.location_loss.array.fill(0)
-        item, _, prior = boxes.places
-        losses = _loss(boxes.error, a.smooth).sum(axis=1)
-        np.add.at(a.location_loss.array, (item, prior), losses)
-        x = a.confidence.array
-        targets = _targets(boxes, a)
-        if a.softmax:
-            top = x.max(axis=2)
-            total = top + np.log(np.exp(x - top[..., None]).sum(axis=2))
-            a.confidence_loss.array[...] = np.maximum(total - (x * targets).sum(axis=2), 0)
-        else:
-            each = np.maximum(x, 0) - x * targets + np.log1p(np.exp(-np.abs(x)))
-            a.confidence_loss.array[...] = each.sum(axis=2)
-
-    return step
+@unprepared
+@without_warnings
+def multibox_losses(call: CpuCall, a: MultiboxLosses) -> None:
+    boxes = _Boxes(a)
+    a.location_loss.array.fill(0)
+    item, _, prior = boxes.places
+    losses = _loss(boxes.error, a.smooth).sum(axis=1)
+    np.add.at(a.location_loss.array, (item, prior), losses)
+    x = a.confidence.array
+    targets = _targets(boxes, a)
+    if a.softmax:
+        top = x.max(axis=2)
+        total = top + np.log(np.exp(x - top[..., None]).sum(axis=2))
+        a.confidence_loss.array[...] = np.maximum(total - (x * targets).sum(axis=2), 0)
+    else:
+        each = np.maximum(x, 0) - x * targets + np.log1p(np.exp(-np.abs(x)))
+        a.confidence_loss.array[...] = each.sum(axis=2)
 
 
 @primitive()
-def multibox_losses_backward(call: CpuCall, a: MultiboxLossesBackward) -> Step:
-    @without_warnings
-    def step() -> None:
-        boxes = _Boxes(a)
-        scale = a.dloss.array.item()
-        if a.dlocation is not None:
-            a.dlocation.array.fill(0)
-            slope = np.clip(boxes.error, -1, 1) if a.smooth else boxes.error
-            np.add.at(a.dlocation.array, boxes.place, slope * (a.weight * scale))
-        if a.dconfidence is not None:
-            x, out = a.confidence.array, a.dconfidence.array
-            targets = _targets(boxes, a)
-            if a.softmax:
-                np.exp(x - x.max(axis=2, keepdims=True), out=out)
-                out /= out.sum(axis=2, keepdims=True)
-            else:
-                np.copyto(out, 0.5 + 0.5 * np.tanh(0.5 * x))
-            out -= targets
-            out *= scale
-            if a.chosen is not None:
-                counts = a.chosen.array > 0
-                counts[boxes.places[0], boxes.places[2]] = True
-                out[~counts] = 0
-
-    return step
+@unprepared
+@without_warnings
+def multibox_losses_backward(call: CpuCall, a: MultiboxLossesBackward) -> None:
+    boxes = _Boxes(a)
+    scale = a.dloss.array.item()
+    if a.dlocation is not None:
+        a.dlocation.array.fill(0)
+        slope = np.clip(boxes.error, -1, 1) if a.smooth else boxes.error
+        np.add.at(a.dlocation.array, boxes.place, slope * (a.weight * scale))
+    if a.dconfidence is not None:
+        x, out = a.confidence.array, a.dconfidence.array
+        targets = _targets(boxes, a)
+        if a.softmax:
+            np.exp(x - x.max(axis=2, keepdims=True), out=out)
+            out /= out.sum(axis=2, keepdims=True)
+        else:
+            np.copyto(out, 0.5 + 0.5 * np.tanh(0.5 * x))
+        out -= targets
+        out *= scale
+        if a.chosen is not None:
+            counts = a.chosen.array > 0
+            counts[boxes.places[0], boxes.places[2]] = True
+            out[~counts] = 0
 
 
 @primitive()

@@ -12,7 +12,7 @@ from ...primitives.products import (
     InnerProductBackwardFilter,
 )
 from ...tensor import Step, Tensor
-from ..registry import CpuCall, primitive
+from ..registry import CpuCall, primitive, unprepared
 from .elementwise import formula, relu_formula
 
 
@@ -39,24 +39,20 @@ def inner_product(call: CpuCall, a: InnerProduct) -> Step:
 
 
 @primitive()
-def inner_product_backward_data(call: CpuCall, a: InnerProductBackwardData) -> Step:
-    def step() -> None:
-        weights = _matrix(a.w, 1)
-        np.matmul(
-            _matrix(a.dy, a.axis), weights.T if a.transpose else weights, out=_matrix(a.dx, a.axis)
-        )
-
-    return step
+@unprepared
+def inner_product_backward_data(call: CpuCall, a: InnerProductBackwardData) -> None:
+    weights = _matrix(a.w, 1)
+    np.matmul(
+        _matrix(a.dy, a.axis), weights.T if a.transpose else weights, out=_matrix(a.dx, a.axis)
+    )
 
 
 @primitive()
-def inner_product_backward_filter(call: CpuCall, a: InnerProductBackwardFilter) -> Step:
-    def step() -> None:
-        inputs, gradients = _matrix(a.x, a.axis), _matrix(a.dy, a.axis)
-        if a.dw is not None:
-            left, right = (inputs, gradients) if a.transpose else (gradients, inputs)
-            np.matmul(left.T, right, out=_matrix(a.dw, 1))
-        if a.db is not None:
-            np.sum(gradients, axis=0, out=a.db.array.reshape(-1))
-
-    return step
+@unprepared
+def inner_product_backward_filter(call: CpuCall, a: InnerProductBackwardFilter) -> None:
+    inputs, gradients = _matrix(a.x, a.axis), _matrix(a.dy, a.axis)
+    if a.dw is not None:
+        left, right = (inputs, gradients) if a.transpose else (gradients, inputs)
+        np.matmul(left.T, right, out=_matrix(a.dw, 1))
+    if a.db is not None:
+        np.sum(gradients, axis=0, out=a.db.array.reshape(-1))

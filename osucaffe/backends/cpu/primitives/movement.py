@@ -8,23 +8,19 @@ import numpy as np
 
 from ...primitives.movement import Concat, Copy, Crop, CropBackward, Fill, Permute, Split
 from ...tensor import Step, Tensor
-from ..registry import CpuCall, primitive
+from ..registry import CpuCall, primitive, unprepared
 
 
 @primitive(agnostic=lambda settings: settings["value"] == 0)
-def fill(call: CpuCall, a: Fill) -> Step:
-    def step() -> None:
-        a.y.array.fill(a.value)
-
-    return step
+@unprepared
+def fill(call: CpuCall, a: Fill) -> None:
+    a.y.array.fill(a.value)
 
 
 @primitive(agnostic=True)
-def copy(call: CpuCall, a: Copy) -> Step:
-    def step() -> None:
-        np.copyto(a.y.array, a.x.array, casting="unsafe")
-
-    return step
+@unprepared
+def copy(call: CpuCall, a: Copy) -> None:
+    np.copyto(a.y.array, a.x.array, casting="unsafe")
 
 
 def _box(part: Tensor, offsets: Mapping[int, int]) -> tuple[slice, ...]:
@@ -58,11 +54,9 @@ def split(call: CpuCall, a: Split) -> Step:
 
 
 @primitive()
-def permute(call: CpuCall, a: Permute) -> Step:
-    def step() -> None:
-        np.copyto(a.y.array, a.x.array.transpose(a.axes))
-
-    return step
+@unprepared
+def permute(call: CpuCall, a: Permute) -> None:
+    np.copyto(a.y.array, a.x.array.transpose(a.axes))
 
 
 @primitive()

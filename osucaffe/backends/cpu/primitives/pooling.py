@@ -9,6 +9,7 @@ from ...primitives.pooling import (
     AveragePoolingBackward,
     MaxPooling,
     MaxPoolingBackward,
+    PoolingWindow,
     StochasticPooling,
 )
 from ...random import call_key, squares32
@@ -20,11 +21,18 @@ from .elementwise import flat
 
 
 class _Images:
-    """The padded image that the taps of a pooling read or add to, and scratch of one output."""
+    """The padded image that the taps of a pooling read or add to, and scratch of one output.
 
-    def __init__(self, call: CpuCall, x: Tensor, y: Tensor, windows: Windows) -> None:
-        channels = x.shape[1]
-        self.call, self.windows, self.channels = call, windows, channels
+    starts: the flat index of each window's first corner. taps: each with how far it lies behind.
+    """
+
+    def __init__(
+        self, call: CpuCall, x: Tensor, y: Tensor, a: PoolingWindow | StochasticPooling
+    ) -> None:
+        self.windows = windows = Windows(x.shape[2:], y.shape[2:], a.kernel, a.stride, a.pad)
+        self.call, self.channels = call, (channels := x.shape[1])
+        self.starts = windows.starts()
+        self.taps = list(zip(windows.taps, windows.shifts(), strict=True))
         self.padded = None if windows.plain else call.temporary((channels, *windows.padded))
         self.positions = np.zeros(windows.out, np.int32)
 
@@ -58,13 +66,8 @@ class _Images:
 
 @primitive()
 def max_pooling(call: CpuCall, a: MaxPooling) -> Step:
-    windows = Windows(a.x.shape[2:], a.y.shape[2:], a.kernel, a.stride, a.pad)
-    images, starts, first = (
-        _Images(call, a.x, a.y, windows),
-        windows.starts(),
-        windows.first_inside(),
-    )
-    taps = list(zip(windows.taps, windows.shifts(), strict=True))
+    images = _Images(call, a.x, a.y, a)
+    first = images.windows.first_inside()
     larger = images.scratch("bool")
 
     def step() -> None:
@@ -73,15 +76,15 @@ def max_pooling(call: CpuCall, a: MaxPooling) -> Step:
             source = images.pad(image)
             best.fill(-np.inf)
             if a.index is None:
-                for tap, _ in taps:
+                for tap, _ in images.taps:
                     np.maximum(best, source[tap], out=best)
                 continue
             where = a.index.array[number]
             np.copyto(where, first)
-            for tap, shift in taps:
+            for tap, shift in images.taps:
                 np.greater(source[tap], best, out=larger.array)
                 np.copyto(best, source[tap], where=larger.array)
-                np.add(starts, shift, out=images.positions)
+                np.add(images.starts, shift, out=images.positions)
                 np.copyto(where, images.positions, where=larger.array)
 
     return step
@@ -89,16 +92,14 @@ def max_pooling(call: CpuCall, a: MaxPooling) -> Step:
 
 @primitive()
 def max_pooling_backward(call: CpuCall, a: MaxPoolingBackward) -> Step:
-    windows = Windows(a.dx.shape[2:], a.dy.shape[2:], a.kernel, a.stride, a.pad)
-    images, starts = _Images(call, a.dx, a.dy, windows), windows.starts()
-    taps = list(zip(windows.taps, windows.shifts(), strict=True))
+    images = _Images(call, a.dx, a.dy, a)
     here, part = images.scratch("bool"), images.scratch()
 
     def step() -> None:
         for number, image in enumerate(a.dx.array):
             target = images.target(image)
-            for tap, shift in taps:
-                np.add(starts, shift, out=images.positions)
+            for tap, shift in images.taps:
+                np.add(images.starts, shift, out=images.positions)
                 np.equal(a.index.array[number], images.positions, out=here.array)
                 np.multiply(a.dy.array[number], here.array, out=part.array)
                 target[tap] += part.array
@@ -109,16 +110,15 @@ def max_pooling_backward(call: CpuCall, a: MaxPoolingBackward) -> Step:
 
 @primitive()
 def average_pooling(call: CpuCall, a: AveragePooling) -> Step:
-    windows = Windows(a.x.shape[2:], a.y.shape[2:], a.kernel, a.stride, a.pad)
-    images = _Images(call, a.x, a.y, windows)
-    areas = windows.areas().astype(call.backend.dtype)
+    images = _Images(call, a.x, a.y, a)
+    areas = images.windows.areas().astype(call.backend.dtype)
 
     def step() -> None:
         images.surround(0)
         for image, mean in zip(a.x.array, a.y.array, strict=True):
             source = images.pad(image)
             mean.fill(0)
-            for tap in windows.taps:
+            for tap in images.windows.taps:
                 mean += source[tap]
             mean /= areas
 
@@ -127,16 +127,15 @@ def average_pooling(call: CpuCall, a: AveragePooling) -> Step:
 
 @primitive()
 def average_pooling_backward(call: CpuCall, a: AveragePoolingBackward) -> Step:
-    windows = Windows(a.dx.shape[2:], a.dy.shape[2:], a.kernel, a.stride, a.pad)
-    images = _Images(call, a.dx, a.dy, windows)
-    areas = windows.areas().astype(call.backend.dtype)
+    images = _Images(call, a.dx, a.dy, a)
+    areas = images.windows.areas().astype(call.backend.dtype)
     share = images.scratch()
 
     def step() -> None:
         for image, gradient in zip(a.dx.array, a.dy.array, strict=True):
             target = images.target(image)
             np.divide(gradient, areas, out=share.array)
-            for tap in windows.taps:
+            for tap in images.windows.taps:
                 target[tap] += share.array
             images.finish(image)
 
@@ -162,11 +161,9 @@ def uniform(call: CpuCall, y: Tensor, key: int) -> Step:
 
 @primitive()
 def stochastic_pooling(call: CpuCall, a: StochasticPooling) -> Step:
-    windows = Windows(a.x.shape[2:], a.y.shape[2:], a.kernel, a.stride, [0] * len(a.kernel))
-    images, starts = _Images(call, a.x, a.y, windows), windows.starts()
+    images = _Images(call, a.x, a.y, a)
     if not a.train:
         return _expectation(a.x, a.y, images)
-    taps = list(zip(windows.taps, windows.shifts(), strict=True))
     draw, threshold, total = uniform(call, a.y, a.key), images.scratch(), images.scratch()
     chosen, beyond = images.scratch("bool"), images.scratch("bool")
 
@@ -176,20 +173,20 @@ def stochastic_pooling(call: CpuCall, a: StochasticPooling) -> Step:
         for number, (image, value) in enumerate(zip(a.x.array, a.y.array, strict=True)):
             source, where = images.pad(image), a.index.array[number]
             total.array.fill(0)
-            for tap, _ in taps:
+            for tap, _ in images.taps:
                 total.array += source[tap]
             np.multiply(value, total.array, out=threshold.array)
             # The first element at which the running sum passes the threshold; a window of zeros
             # gives its first element.
-            np.copyto(where, starts)
+            np.copyto(where, images.starts)
             for array in (value, total.array, chosen.array):
                 array.fill(0)
-            for tap, shift in taps:
+            for tap, shift in images.taps:
                 total.array += source[tap]
                 np.greater(total.array, threshold.array, out=beyond.array)
                 np.greater(beyond.array, chosen.array, out=chosen.array)  # here for the first time
                 np.copyto(value, source[tap], where=chosen.array)
-                np.add(starts, shift, out=images.positions)
+                np.add(images.starts, shift, out=images.positions)
                 np.copyto(where, images.positions, where=chosen.array)
                 np.copyto(chosen.array, beyond.array)
 

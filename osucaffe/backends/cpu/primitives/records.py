@@ -11,7 +11,7 @@ import numpy as np
 from ...primitives.movement import CachedBatch, CachedRows, NextRow, Transform
 from ...records import transform_record
 from ...tensor import Step, Tensor
-from ..registry import CpuCall, primitive
+from ..registry import CpuCall, primitive, unprepared
 
 
 @primitive()
@@ -50,21 +50,17 @@ def cached_batch(call: CpuCall, a: CachedBatch) -> Step:
 
 
 @primitive()
-def cached_rows(call: CpuCall, a: CachedRows) -> Step:
-    def step() -> None:
-        np.take(a.records.array, a.rows.array[:, 0], axis=0, out=a.y.array, mode="clip")
-
-    return step
+@unprepared
+def cached_rows(call: CpuCall, a: CachedRows) -> None:
+    np.take(a.records.array, a.rows.array[:, 0], axis=0, out=a.y.array, mode="clip")
 
 
 @primitive()
-def next_row(call: CpuCall, a: NextRow) -> Step:
-    def step() -> None:
-        at = int(a.cursor.array[0]) % len(a.table.array)
-        np.copyto(a.row.array, a.table.array[at])
-        a.cursor.array[0] = at + 1
-
-    return step
+@unprepared
+def next_row(call: CpuCall, a: NextRow) -> None:
+    at = int(a.cursor.array[0]) % len(a.table.array)
+    np.copyto(a.row.array, a.table.array[at])
+    a.cursor.array[0] = at + 1
 
 
 def _transform(

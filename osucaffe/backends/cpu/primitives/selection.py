@@ -9,7 +9,7 @@ import numpy as np
 from ...primitives.losses import TopK
 from ...primitives.movement import Gather, GatherBackward, GatherGradient, Positions
 from ...tensor import Step, Tensor
-from ..registry import CpuCall, primitive
+from ..registry import CpuCall, primitive, unprepared
 from .normalization import planes
 
 
@@ -62,14 +62,12 @@ def gather_gradient(call: CpuCall, a: GatherGradient) -> Step:
 
 
 @primitive()
-def positions(call: CpuCall, a: Positions) -> Step:
-    def step() -> None:
-        flat = a.y.array.reshape(-1)
-        flat.fill(1)
-        flat[:1] = 0
-        np.cumsum(flat, out=flat)
-
-    return step
+@unprepared
+def positions(call: CpuCall, a: Positions) -> None:
+    flat = a.y.array.reshape(-1)
+    flat.fill(1)
+    flat[:1] = 0
+    np.cumsum(flat, out=flat)
 
 
 @primitive()

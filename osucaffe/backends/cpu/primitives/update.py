@@ -11,7 +11,7 @@ from ...primitives.losses import Total
 from ...primitives.solvers import SumOfSquares, Update
 from ...tensor import Step
 from ..evaluate import Evaluate
-from ..registry import CpuCall, primitive
+from ..registry import CpuCall, primitive, unprepared
 from .elementwise import flat, over_chunks
 
 Segment = tuple[int, int, float, float]
@@ -57,21 +57,17 @@ def update(call: CpuCall, a: Update) -> Step:
 
 
 @primitive()
-def sum_of_squares(call: CpuCall, a: SumOfSquares) -> Step:
-    def step() -> None:
-        source, total = flat(a.x), 0.0
-        for start in range(0, len(source), DOT_CHUNK):
-            piece = source[start : start + DOT_CHUNK]
-            total += float(np.dot(piece, piece))
-        a.y.array.fill(total)
-
-    return step
+@unprepared
+def sum_of_squares(call: CpuCall, a: SumOfSquares) -> None:
+    source, total = flat(a.x), 0.0
+    for start in range(0, len(source), DOT_CHUNK):
+        piece = source[start : start + DOT_CHUNK]
+        total += float(np.dot(piece, piece))
+    a.y.array.fill(total)
 
 
 @primitive()
-def total(call: CpuCall, a: Total) -> Step:
-    def step() -> None:
-        sums = [float(flat(x).sum(dtype=np.float64)) for x in a.xs]
-        a.y.array.fill(sum(weight * each for weight, each in zip(a.weights, sums, strict=True)))
-
-    return step
+@unprepared
+def total(call: CpuCall, a: Total) -> None:
+    sums = [float(flat(x).sum(dtype=np.float64)) for x in a.xs]
+    a.y.array.fill(sum(weight * each for weight, each in zip(a.weights, sums, strict=True)))
