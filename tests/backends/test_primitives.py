@@ -15,7 +15,7 @@ import pytest
 
 from osucaffe.backends.cpu import Cpu
 from osucaffe.backends.primitives import NAMES, Program
-from osucaffe.backends.primitives.recording import FUSED
+from osucaffe.backends.primitives.recording import PRIMITIVES
 from osucaffe.backends.tensor import Tensor
 
 from . import (
@@ -161,9 +161,9 @@ def test_what_fusion_gives_is_declared() -> None:
 
     for name in Cuda.fuses_relu_backward:
         if "max" in name:
-            assert "behind_relu" in FUSED[name.removesuffix("_backward")]
+            assert "behind_relu" in PRIMITIVES[name.removesuffix("_backward")].fused
         else:
-            assert "relu_output" in FUSED[name]
+            assert "relu_output" in PRIMITIVES[name].fused
     x, y = Tensor((1,)), Tensor((1,))
     with pytest.raises(ValueError, match="only the fusion pass"):
         Program().sum([x], y, x)

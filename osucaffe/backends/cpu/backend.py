@@ -12,6 +12,7 @@ from threadpoolctl import threadpool_limits
 
 from ..backend import Backend
 from ..cores import usable_cores
+from ..primitives.recording import arguments
 from ..random import RandomState
 from ..tensor import Call, Step, Tensor, sequence
 from .primitives import (  # noqa: F401 (importing them registers the primitives)
@@ -187,7 +188,7 @@ class Cpu(Backend):
             call.scratch,
             backend=self,
         )
-        step = implementation.function(inner, **(reads | writes), **call.settings)
+        step = implementation.function(inner, arguments(call.name, reads, writes, call.settings))
         return sequence([*stand_ins.before, step, *stand_ins.after])
 
     def _prepare_host(self, call: Call) -> Step:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..tensor import Call, Step
 
 if TYPE_CHECKING:
     from .backend import Cpu
+
+_Arguments = TypeVar("_Arguments")
 
 
 @dataclass(eq=False)
@@ -21,7 +24,7 @@ class CpuCall(Call):
 
 @dataclass(frozen=True)
 class Implementation:
-    """A function `(call, **tensors, **settings) -> Step` and what it copes with.
+    """A function `(call, a) -> Step`, a: its arguments as declared, and what it copes with.
 
     agnostic: whether, with these settings, it treats all elements alike and keeps zeros (the
     padding of blocked layouts) zero. It then runs on flat arrays of any one layout.
@@ -52,3 +55,15 @@ def primitive(
         return function
 
     return register
+
+
+def unprepared(
+    work: Callable[[CpuCall, _Arguments], None],
+) -> Callable[[CpuCall, _Arguments], Step]:
+    """Of a function that does the work itself: what prepares a call whose step is that."""
+
+    @functools.wraps(work)
+    def prepare(call: CpuCall, a: _Arguments) -> Step:
+        return functools.partial(work, call, a)
+
+    return prepare

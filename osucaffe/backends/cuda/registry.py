@@ -1,11 +1,12 @@
 """Owns the table of the primitives on the GPU, and the memory orders that each may be given.
 
-An implementation is a function `(call, **tensors, **settings) -> Step`. What it registers with
-says how the tensors that it gets lie in memory:
+An implementation is a function `(call, a) -> Step`, given the arguments `a` as the primitive
+declares them. What it registers with says how their tensors lie in memory:
 
     "own"   as they lie: it looks at the layouts itself (and may call `call.in_layout`)
     "flat"  all in one memory order, of any element types
     "row"   row-major
+    "plain" row-major, of the element types that they declare: for kernels that know no other
     "nhwc"  those of more than two axes with the channels last
 
 Where a tensor lies otherwise it gets a temporary in its place, converted before or after.
@@ -18,6 +19,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from ..primitives.recording import arguments
 from ..tensor import Call, Step, Tensor, sequence
 from .autotune.tuner import Pending
 from .layout import Layout, dtype_of, is_nhwc, is_row_major, with_layout
@@ -49,6 +51,12 @@ class CudaCall(Call):
     def __getitem__(self, name: str) -> Any:
         """One of its tensors (or lists of them) by name, or None."""
         return self.reads.get(name, self.writes.get(name))
+
+    def choose_layouts(self, *tensors: Tensor | None) -> None:
+        """Choose the layouts of tensors that are still open."""
+        for tensor in tensors:
+            if tensor is not None:
+                self.backend.choose_layout(tensor)
 
     def tune(self, providers: Sequence[Provider]) -> Pending:
         """Let the tuner choose among what these offer."""
@@ -112,7 +120,7 @@ IMPLEMENTATIONS: dict[str, tuple[Function, Order]] = {}
 
 def primitive(order: Order) -> Callable[[Function], Function]:
     """Register the decorated function under its name (without a trailing underscore)."""
-    if order not in ("own", "flat", "row", "nhwc"):
+    if order not in ("own", "flat", "row", "plain", "nhwc"):
         raise ValueError(f"unknown order {order!r}")
 
     def register(function: Function) -> Function:
@@ -144,7 +152,7 @@ def _begin(backend: Cuda, call: Call) -> Callable[[], Step]:
         call.name, call.reads, call.writes, call.settings, call.layer, call.accumulates,
         call.scratch, backend=backend,
     )  # fmt: skip
-    arguments = call.reads | call.writes
+    given = call.reads | call.writes
     tensors = [*call.written_tensors(), *call.read_tensors()]
     if not call.name.startswith(("copy", "inner_product")):  # `convert` looks at the layout
         for tensor in tensors:
@@ -156,11 +164,16 @@ def _begin(backend: Cuda, call: Call) -> Callable[[], Step]:
         # In one order: that of the first tensor in which there is a difference, an output's first.
         deep = [tensor for tensor in tensors if not (is_nhwc(tensor) and is_row_major(tensor))]
         nhwc = order == "nhwc" or (order == "flat" and bool(deep) and is_nhwc(deep[0]))
-        arguments = {
-            name: _map(lambda tensor: inner.in_layout(tensor, nhwc=nhwc), value)
-            for name, value in arguments.items()
+        given = {
+            name: _map(
+                lambda tensor: inner.in_layout(
+                    tensor, nhwc=nhwc, dtype=tensor.dtype if order == "plain" else None
+                ),
+                value,
+            )
+            for name, value in given.items()
         }
-    found = function(inner, **arguments, **call.settings)
+    found = function(inner, arguments(call.name, given, call.settings))
 
     def finish() -> Step:
         step = found.step() if isinstance(found, Pending) else found

@@ -3,73 +3,92 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass
 
-from .recording import Read, Reads, Recorder, Write, primitive
+from .recording import Primitive, Read, Reads, Write, primitive
 
 
-class LossPrimitives(Recorder):
-    @primitive
-    def softmax_loss(
-        self,
-        x: Read,
-        label: Read,
-        probability: Write,
-        loss: Write,
-        *,
-        axis: int,
-        ignore: int | None,
-        normalization: str,
-        weights: Sequence[float] | None = None,
-    ) -> None:
-        """loss (scalar) = -sum of log softmax(x)[label] / normalizer; x (N, .., C, ..) on axis.
+@dataclass(kw_only=True)
+class ClassLoss(Primitive):
+    """What a loss over classes counts, and by what it is divided: see `softmax_loss`."""
 
-        label: floats that hold whole numbers, (N, ..) without the axis. ignore: label to skip.
-        normalization: FULL (all positions), VALID (those not ignored), BATCH_SIZE (extents before
-        axis), NONE (1); the normalizer is at least 1. A label outside 0..C-1 sets the loss to NaN.
-        weights: of each class, by which its positions' losses are multiplied (not the normalizer).
-        """
+    axis: int
+    ignore: int | None
+    normalization: str
+    weights: Sequence[float] | None = None
 
-    @primitive
-    def softmax_loss_backward(
-        self,
-        probability: Read,
-        label: Read,
-        dloss: Read,
-        dx: Write,
-        *,
-        axis: int,
-        ignore: int | None,
-        normalization: str,
-        weights: Sequence[float] | None = None,
-    ) -> None:
-        """dx = dloss * (probability - one at the label) / normalizer * the weight of the
-        label's class; zero where ignored."""
+    def __post_init__(self) -> None:
+        if self.normalization not in ("FULL", "VALID", "BATCH_SIZE", "NONE"):
+            raise ValueError(f"unknown normalization {self.normalization!r}")
 
-    @primitive
-    def accuracy(
-        self,
-        x: Read,
-        label: Read,
-        y: Write,
-        per_class: Write | None,
-        *,
-        axis: int,
-        top_k: int,
-        ignore: int | None,
-    ) -> None:
-        """y = the share of positions whose label is among the top_k of x along axis.
 
-        A label counts when fewer than top_k others are larger or equal (C++ Caffe 1.0).
-        per_class: (C,), the same for each class; 0 for a class without positions.
-        """
+@primitive
+class SoftmaxLoss(ClassLoss):
+    """loss (scalar) = -sum of log softmax(x)[label] / normalizer; x (N, .., C, ..) on axis.
 
-    @primitive
-    def top_k(self, x: Read, index: Write | None, value: Write | None, *, axis: int) -> None:
-        """The largest of x along axis, in falling order: as many as the outputs are long there.
+    label: floats that hold whole numbers, (N, ..) without the axis. ignore: label to skip.
+    normalization: FULL (all positions), VALID (those not ignored), BATCH_SIZE (extents before
+    axis), NONE (1); the normalizer is at least 1. A label outside 0..C-1 sets the loss to NaN.
+    weights: of each class, by which its positions' losses are multiplied (not the normalizer).
+    """
 
-        index: float32. Of equal elements the later comes first (C++ Caffe 1.0).
-        """
+    x: Read
+    label: Read
+    probability: Write
+    loss: Write
 
-    @primitive
-    def total(self, xs: Reads, y: Write, *, weights: Sequence[float]) -> None:
-        """y (scalar) = sum over xs of weight * sum(x): the loss of a net."""
+
+@primitive
+class SoftmaxLossBackward(ClassLoss):
+    """dx = dloss * (probability - one at the label) / normalizer * the weight of the
+    label's class; zero where ignored."""
+
+    probability: Read
+    label: Read
+    dloss: Read
+    dx: Write
+
+
+@primitive
+class Accuracy(Primitive):
+    """y = the share of positions whose label is among the top_k of x along axis.
+
+    A label counts when fewer than top_k others are larger or equal (C++ Caffe 1.0).
+    per_class: (C,), the same for each class; 0 for a class without positions.
+    """
+
+    x: Read
+    label: Read
+    y: Write
+    per_class: Write | None
+    axis: int
+    top_k: int
+    ignore: int | None
+
+
+@primitive
+class TopK(Primitive):
+    """The largest of x along axis, in falling order: as many as the outputs are long there.
+
+    index: float32. Of equal elements the later comes first (C++ Caffe 1.0).
+    """
+
+    x: Read
+    index: Write | None
+    value: Write | None
+    _: KW_ONLY
+    axis: int
+
+    @property
+    def length(self) -> int:
+        """How many of the largest are wanted."""
+        return next(y.shape[self.axis] for y in (self.index, self.value) if y is not None)
+
+
+@primitive
+class Total(Primitive):
+    """y (scalar) = sum over xs of weight * sum(x): the loss of a net."""
+
+    xs: Reads
+    y: Write
+    weights: Sequence[float]

@@ -2,120 +2,139 @@
 
 from __future__ import annotations
 
-from .recording import FusedRead, Gradient, Read, Reads, Recorder, Update, Write, primitive
+from dataclasses import KW_ONLY, dataclass
+
+from ..tensor import Tensor
+from .recording import FusedRead, Gradient, Primitive, Read, Reads, ReadWrite, Write, primitive
 
 
-class NormalizationPrimitives(Recorder):
-    @primitive
-    def lrn(
-        self,
-        x: Read,
-        y: Write,
-        note: Write | None,
-        *,
-        size: int,
-        alpha: float,
-        beta: float,
-        k: float,
-        within_channel: bool,
-    ) -> None:
-        """y = x * s^-beta (Krizhevsky et al. 2012, section 3.3).
+@dataclass(kw_only=True)
+class Neighbourhood(Primitive):
+    """The numbers of local response normalization: see `lrn`."""
 
-        Across channels: s = k + alpha / size * sum of x^2 over `size` neighbouring channels;
-        within: s = 1 + alpha * mean of x^2 over a size x size window, zero-padded (k not used).
-        note: float32 of x's shape, flexible: s, or what else the backend's backward wants; None:
-        there is no backward.
-        """
+    size: int
+    alpha: float
+    beta: float
+    k: float
+    within_channel: bool
 
-    @primitive
-    def lrn_backward(
-        self,
-        x: Read,
-        y: Read,
-        dy: Read,
-        note: Read,
-        dx: Write,
-        relu_output: FusedRead | None = None,
-        *,
-        size: int,
-        alpha: float,
-        beta: float,
-        k: float,
-        within_channel: bool,
-    ) -> None:
-        """dx = the gradient of `lrn` to x.
 
-        relu_output: x itself, where a ReLU made it: as of `convolution_backward_data`.
-        """
+@primitive
+class Lrn(Neighbourhood):
+    """y = x * s^-beta (Krizhevsky et al. 2012, section 3.3).
 
-    @primitive
-    def batch_norm_statistics(
-        self,
-        x: Read,
-        mean: Write,
-        rate: Write,
-        past_means: Update,
-        past_variances: Update,
-        past_weight: Update,
-        *,
-        eps: float,
-        fraction: float,
-    ) -> None:
-        """mean, rate (C,) = the mean of each channel of x (N, C, ..), and 1 / sqrt(variance + eps).
+    Across channels: s = k + alpha / size * sum of x^2 over `size` neighbouring channels;
+    within: s = 1 + alpha * mean of x^2 over a size x size window, zero-padded (k not used).
+    note: float32 of x's shape, flexible: s, or what else the backend's backward wants; None:
+    there is no backward.
+    """
 
-        The past: past_means = fraction * past_means + mean, past_variances (C,) likewise with the
-        unbiased variance, past_weight (1,) = fraction * past_weight + 1.
-        """
+    x: Read
+    y: Write
+    note: Write | None
 
-    @primitive
-    def batch_norm(
-        self,
-        x: Read,
-        mean: Read | None,
-        rate: Read | None,
-        scale: Read | None,
-        bias: Read | None,
-        addend: Read | None,
-        y: Write,
-        *,
-        relu: bool = False,
-    ) -> None:
-        """y = (x - mean) * rate * scale + bias + addend, where what is None is left out.
 
-        x, addend, y: (N, C, ..); the others: (C,). relu: then y = max(y, 0). y may be x or the
-        addend. (addend and relu are set by the fusion pass.)
-        """
+@primitive
+class LrnBackward(Neighbourhood):
+    """dx = the gradient of `lrn` to x.
 
-    @primitive
-    def batch_norm_backward(
-        self,
-        x: Read,
-        dys: Reads,
-        mean: Read | None,
-        rate: Read | None,
-        scale: Read | None,
-        bias: Read | None,
-        relu_output: Read | None,
-        dy: Write | None,
-        dx: Write | None,
-        dscale: Gradient | None,
-        dbias: Gradient | None,
-        *,
-        constant: bool,
-        relu: bool = False,
-    ) -> None:
-        """The gradients of `batch_norm`. dys: parts of the gradient of y, which is their sum.
+    relu_output: x itself, where a ReLU made it: as of `convolution_backward_data`.
+    """
 
-        constant: mean and rate do not depend on x. relu: there was one; relu_output: its output, or
-        None where it follows from x, as it does without an addend. dy: the gradient behind the
-        ReLU, which is the addend's. dx or dy may be one of dys. (More than one part, relu, bias,
-        relu_output and dy are set by the fusion pass.)
-        """
+    x: Read
+    y: Read
+    dy: Read
+    note: Read
+    dx: Write
+    relu_output: FusedRead | None = None
 
-    @primitive
-    def softmax(self, x: Read, y: Write, *, axis: int) -> None:
-        """y = exp(x - max) / sum of it, along axis. y may be x."""
 
-    @primitive
-    def softmax_backward(self, y: Read, dy: Read, dx: Write, *, axis: int) -> None:
-        """dx = y * (dy - sum(y * dy) along axis). dx may be dy."""
+@primitive
+class BatchNormStatistics(Primitive):
+    """mean, rate (C,) = the mean of each channel of x (N, C, ..), and 1 / sqrt(variance + eps).
+
+    The past: past_means = fraction * past_means + mean, past_variances (C,) likewise with the
+    unbiased variance, past_weight (1,) = fraction * past_weight + 1.
+    """
+
+    x: Read
+    mean: Write
+    rate: Write
+    past_means: ReadWrite
+    past_variances: ReadWrite
+    past_weight: ReadWrite
+    _: KW_ONLY
+    eps: float
+    fraction: float
+
+
+@dataclass
+class Normalization(Primitive):
+    """What batch normalization computes with: see `batch_norm`."""
+
+    @property
+    def small(self) -> dict[str, Tensor | None]:
+        """The tensors (C,), by their names."""
+        return {name: getattr(self, name) for name in ("mean", "rate", "scale", "bias")}
+
+
+@primitive
+class BatchNorm(Normalization):
+    """y = (x - mean) * rate * scale + bias + addend, where what is None is left out.
+
+    x, addend, y: (N, C, ..); the others: (C,). relu: then y = max(y, 0). y may be x or the
+    addend. (addend and relu are set by the fusion pass.)
+    """
+
+    x: Read
+    mean: Read | None
+    rate: Read | None
+    scale: Read | None
+    bias: Read | None
+    addend: Read | None
+    y: Write
+    relu: bool = False
+
+
+@primitive
+class BatchNormBackward(Normalization):
+    """The gradients of `batch_norm`. dys: parts of the gradient of y, which is their sum.
+
+    constant: mean and rate do not depend on x. relu: there was one; relu_output: its output, or
+    None where it follows from x, as it does without an addend. dy: the gradient behind the
+    ReLU, which is the addend's. dx or dy may be one of dys. (More than one part, relu, bias,
+    relu_output and dy are set by the fusion pass.)
+    """
+
+    x: Read
+    dys: Reads
+    mean: Read | None
+    rate: Read | None
+    scale: Read | None
+    bias: Read | None
+    relu_output: Read | None
+    dy: Write | None
+    dx: Write | None
+    dscale: Gradient | None
+    dbias: Gradient | None
+    constant: bool
+    relu: bool = False
+
+
+@primitive
+class Softmax(Primitive):
+    """y = exp(x - max) / sum of it, along axis. y may be x."""
+
+    x: Read
+    y: Write
+    axis: int
+
+
+@primitive
+class SoftmaxBackward(Primitive):
+    """dx = y * (dy - sum(y * dy) along axis). dx may be dy."""
+
+    y: Read
+    dy: Read
+    dx: Write
+    axis: int

@@ -3,104 +3,118 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-from .recording import FusedFlag, FusedRead, Read, Recorder, Write, primitive
+from .recording import FusedFlag, FusedRead, Primitive, Read, Write, primitive
 
 
-class PoolingPrimitives(Recorder):
-    @primitive
-    def max_pooling(
-        self,
-        x: Read,
-        y: Write,
-        index: Write | None,
-        *,
-        kernel: Sequence[int],
-        stride: Sequence[int],
-        pad: Sequence[int],
-        behind_relu: FusedFlag = False,
-    ) -> None:
-        """y (N, C, *out) = the maximum of each window of x (N, C, *in); windows end at the image.
+@dataclass(kw_only=True)
+class PoolingWindow(Primitive):
+    """Windows that are laid over an image."""
 
-        index: int32 of y's shape, where the (first) maximum stands in its flattened channel of x;
-        flexible: a backend may keep another note in it for `max_pooling_backward`.
-        The extents of y say how many windows there are (Caffe rounds up or down).
-        behind_relu: a ReLU made x: a maximum that is not positive is not noted, so that it gets no
-        gradient.
-        """
+    kernel: Sequence[int]
+    stride: Sequence[int]
+    pad: Sequence[int]
 
-    @primitive
-    def max_pooling_backward(
-        self,
-        dy: Read,
-        index: Read,
-        dx: Write,
-        *,
-        kernel: Sequence[int],
-        stride: Sequence[int],
-        pad: Sequence[int],
-    ) -> None:
-        """dx = dy added at each window's maximum, zero elsewhere."""
 
-    @primitive
-    def unpooling(self, x: Read, index: Read, y: Write) -> None:
-        """y (N, C, H, W) = zeros, and each element of x (N, C, *) where its index says: the index
-        in its channel of y, row by row. Of several that go to one place the last one stays.
+@primitive
+class MaxPooling(PoolingWindow):
+    """y (N, C, *out) = the maximum of each window of x (N, C, *in); windows end at the image.
 
-        index: floats that hold whole numbers, of x's shape. One that is out of range makes the
-        first element of its channel NaN.
-        """
+    index: int32 of y's shape, where the (first) maximum stands in its flattened channel of x;
+    flexible: a backend may keep another note in it for `max_pooling_backward`.
+    The extents of y say how many windows there are (Caffe rounds up or down).
+    behind_relu: a ReLU made x: a maximum that is not positive is not noted, so that it gets no
+    gradient.
+    """
 
-    @primitive
-    def unpooling_backward(self, dy: Read, index: Read, dx: Write) -> None:
-        """dx = dy where the index says (0 where it is out of range)."""
+    x: Read
+    y: Write
+    index: Write | None
+    behind_relu: FusedFlag = False
 
-    @primitive
-    def interpolation(self, x: Read, y: Write) -> None:
-        """y (N, C, *out) = x (N, C, H, W) between its pixels, corners on corners: row i of y stands
-        at i * (H - 1) / (rows of y - 1) of x, the only row of one at 0; columns likewise."""
 
-    @primitive
-    def interpolation_backward(self, dy: Read, dx: Write) -> None:
-        """dx = the gradient of `interpolation` to x."""
+@primitive
+class MaxPoolingBackward(PoolingWindow):
+    """dx = dy added at each window's maximum, zero elsewhere."""
 
-    @primitive
-    def average_pooling(
-        self,
-        x: Read,
-        y: Write,
-        *,
-        kernel: Sequence[int],
-        stride: Sequence[int],
-        pad: Sequence[int],
-    ) -> None:
-        """y = the sum of each window over its area within the padded image (as Caffe counts it:
-        padding up to extent + pad counts, what reaches beyond it does not)."""
+    dy: Read
+    index: Read
+    dx: Write
 
-    @primitive
-    def average_pooling_backward(
-        self,
-        dy: Read,
-        dx: Write,
-        relu_output: FusedRead | None = None,
-        *,
-        kernel: Sequence[int],
-        stride: Sequence[int],
-        pad: Sequence[int],
-    ) -> None:
-        """dx = dy / area spread over each window."""
 
-    @primitive
-    def stochastic_pooling(
-        self,
-        x: Read,
-        y: Write,
-        index: Write,
-        *,
-        kernel: Sequence[int],
-        stride: Sequence[int],
-        key: int,
-        train: bool,
-    ) -> None:
-        """Zeiler & Fergus 2013. train: an element drawn with probability x / sum, its index noted
-        as in `max_pooling`; else sum(x^2) / sum(x). x >= 0. Backward is `max_pooling_backward`."""
+@primitive
+class Unpooling(Primitive):
+    """y (N, C, H, W) = zeros, and each element of x (N, C, *) where its index says: the index
+    in its channel of y, row by row. Of several that go to one place the last one stays.
+
+    index: floats that hold whole numbers, of x's shape. One that is out of range makes the
+    first element of its channel NaN.
+    """
+
+    x: Read
+    index: Read
+    y: Write
+
+
+@primitive
+class UnpoolingBackward(Primitive):
+    """dx = dy where the index says (0 where it is out of range)."""
+
+    dy: Read
+    index: Read
+    dx: Write
+
+
+@primitive
+class Interpolation(Primitive):
+    """y (N, C, *out) = x (N, C, H, W) between its pixels, corners on corners: row i of y stands
+    at i * (H - 1) / (rows of y - 1) of x, the only row of one at 0; columns likewise."""
+
+    x: Read
+    y: Write
+
+
+@primitive
+class InterpolationBackward(Primitive):
+    """dx = the gradient of `interpolation` to x."""
+
+    dy: Read
+    dx: Write
+
+
+@primitive
+class AveragePooling(PoolingWindow):
+    """y = the sum of each window over its area within the padded image (as Caffe counts it:
+    padding up to extent + pad counts, what reaches beyond it does not)."""
+
+    x: Read
+    y: Write
+
+
+@primitive
+class AveragePoolingBackward(PoolingWindow):
+    """dx = dy / area spread over each window."""
+
+    dy: Read
+    dx: Write
+    relu_output: FusedRead | None = None
+
+
+@primitive
+class StochasticPooling(Primitive):
+    """Zeiler & Fergus 2013. train: an element drawn with probability x / sum, its index noted
+    as in `max_pooling`; else sum(x^2) / sum(x). x >= 0. Backward is `max_pooling_backward`."""
+
+    x: Read
+    y: Write
+    index: Write
+    kernel: Sequence[int]
+    stride: Sequence[int]
+    key: int
+    train: bool
+
+    @property
+    def pad(self) -> Sequence[int]:
+        """It has no padding."""
+        return [0] * len(self.kernel)

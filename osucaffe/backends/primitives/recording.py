@@ -1,75 +1,78 @@
-"""Owns what turns the declaration of a primitive into a method that records a call of it.
+"""Owns what a declaration of a primitive is, and the list of calls that layers record.
 
-The annotation of an argument is its role: Read, Write, Update (read, then written in place), or
-Gradient (a parameter's gradient: overwritten, or added to when `call.accumulates` names it).
-`Reads`, `Writes` are lists; `... | None` may be None; what stands after the `*` is a setting.
-FusedRead, FusedReads and FusedFlag are arguments that only the fusion pass gives, for backends that
-say that they fuse; in other calls they are not there at all.
+A primitive is a class of its arguments, so that its signature stands in one place: layers give
+them to a method of `Program`, and each backend's function gets the object. The annotation of an
+argument is its role: Read, Write, ReadWrite (read, then written in place), or Gradient (a
+parameter's gradient: overwritten, or added to when `call.accumulates` names it). `Reads`, `Writes`
+are lists; `... | None` may be None; all others are settings. Axes count from the first, 0. What
+begins with Fused is given by the fusion pass alone, for backends that say that they fuse; in other
+calls it is not there at all.
 """
 
 from __future__ import annotations
 
-import functools
-import inspect
-from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar, Concatenate, ParamSpec, TypeVar, dataclass_transform
 
 from ..tensor import Call, Tensor
 
 Read = Tensor
 Write = Tensor
-Update = Tensor
+ReadWrite = Tensor
 Gradient = Tensor
 Reads = list[Tensor]
 Writes = list[Tensor]
-Updates = list[Tensor]
+ReadWrites = list[Tensor]
 FusedRead = Tensor
 FusedReads = list["Tensor | None"]
 FusedFlag = bool
-_Declaration = TypeVar("_Declaration", bound=Callable[..., None])
-
-NAMES: list[str] = []
-"""Every primitive, in the order in which they are declared."""
-FUSED: dict[str, frozenset[str]] = {}
-"""By primitive, the arguments that only the fusion pass gives."""
+FusedCall = Call
+_READ = ("Read", "ReadWrite", "FusedRead")
+_WRITTEN = ("Write", "ReadWrite", "Gradient")
 
 
-def primitive(declaration: _Declaration) -> _Declaration:
-    """Turn a declaration (a signature and a docstring) into a method that records the call."""
-    signature = inspect.signature(declaration)
-    # Annotations are strings here (`from __future__ import annotations`): "Read | None" -> "Read".
-    kinds = {n: p.annotation.split(" ")[0] for n, p in signature.parameters.items() if n != "self"}
-    fused = frozenset(name for name, kind in kinds.items() if kind.startswith("Fused"))
-    roles = {
-        name: kind.removesuffix("s")
-        for name, kind in kinds.items()
-        if signature.parameters[name].kind is not inspect.Parameter.KEYWORD_ONLY
+@dataclass
+class Primitive:
+    """The arguments of one call. name: of the primitive; kinds: what its fields are annotated as
+    (`Read` of `Reads | None`); fused: those that only the fusion pass gives."""
+
+    name: ClassVar[str]
+    kinds: ClassVar[dict[str, str]]
+    fused: ClassVar[frozenset[str]]
+
+
+PRIMITIVES: dict[str, type[Primitive]] = {}
+"""Every primitive by its name, in the order in which they are declared."""
+_Declaration = TypeVar("_Declaration", bound=Primitive)
+_Arguments = ParamSpec("_Arguments")
+
+
+@dataclass_transform()
+def primitive(declaration: type[_Declaration]) -> type[_Declaration]:
+    """Declare a primitive. Its name is the class's in other letters (TopK is `top_k`)."""
+    made = dataclass(declaration)
+    made.name = re.sub("(?<=.)(?=[A-Z])", "_", made.__name__).lower()
+    # Annotations are strings here (`from __future__ import annotations`): "Reads | None" -> "Read".
+    made.kinds = {
+        each.name: str(each.type).split(" ")[0].removesuffix("s") for each in fields(made)
     }
-    FUSED[declaration.__name__] = fused
-    NAMES.append(declaration.__name__)
+    made.fused = frozenset(name for name, kind in made.kinds.items() if kind.startswith("Fused"))
+    PRIMITIVES[made.name] = made
+    return made
 
-    @functools.wraps(declaration)
-    def record(self: Recorder, *tensors: Any, **settings: Any) -> None:
-        bound = signature.bind(self, *tensors, **settings)
-        bound.apply_defaults()
-        given = {name: value for name, value in bound.arguments.items() if name in kinds}
-        for name in fused:
-            if given.pop(name):
-                raise ValueError(f"{declaration.__name__}: only the fusion pass gives {name}")
-        tensor_roles = {n: role for n, role in roles.items() if given.get(n) is not None}
-        self.add(
-            Call(
-                declaration.__name__,
-                reads={n: given[n] for n, r in tensor_roles.items() if r in ("Read", "Update")},
-                writes={n: given[n] for n, r in tensor_roles.items() if r != "Read"},
-                settings={n: value for n, value in given.items() if n not in tensor_roles},
-                layer=self.layer,
-                position=self.position,
-            ),
-            gradients=[n for n, r in tensor_roles.items() if r == "Gradient"],
-        )
 
-    return record  # type: ignore[return-value]
+def records(
+    declaration: Callable[_Arguments, Primitive],
+) -> Callable[Concatenate[Recorder, _Arguments], None]:
+    """A method that records a call of the primitive, given its arguments."""
+
+    def record(self: Recorder, /, *args: _Arguments.args, **kwargs: _Arguments.kwargs) -> None:
+        self.record(declaration(*args, **kwargs))
+
+    record.__doc__ = declaration.__doc__
+    return record
 
 
 class Recorder:
@@ -89,6 +92,21 @@ class Recorder:
         """What is recorded from now on is this layer's; by default no layer's."""
         self.layer, self.position = layer, position
 
+    def record(self, arguments: Primitive) -> None:
+        """Append a call of a primitive. Raises ValueError for an argument that is not a layer's."""
+        given = {name: getattr(arguments, name) for name in arguments.kinds}
+        for name in arguments.fused:
+            if given.pop(name):
+                raise ValueError(f"{arguments.name}: only the fusion pass gives {name}")
+        kinds = {
+            name: kind for name, kind in arguments.kinds.items() if given.get(name) is not None
+        }
+        reads = {name: given[name] for name, kind in kinds.items() if kind in _READ}
+        writes = {name: given[name] for name, kind in kinds.items() if kind in _WRITTEN}
+        settings = {name: value for name, value in given.items() if name not in reads | writes}
+        call = Call(arguments.name, reads, writes, settings, self.layer, position=self.position)
+        self.add(call, [name for name in writes if kinds[name] == "Gradient"])
+
     def add(self, call: Call, gradients: Sequence[str] = ()) -> None:
         """Append a call. A gradient that was written before (shared parameters) is added to."""
         call.accumulates = frozenset(
@@ -100,3 +118,8 @@ class Recorder:
     def has_written(self, tensor: Tensor) -> bool:
         """Whether a call recorded so far writes this tensor (or the one that it views)."""
         return id(tensor.base or tensor) in self._written
+
+
+def arguments(name: str, *given: Mapping[str, Any]) -> Primitive:
+    """The arguments of a primitive as it declares them, from mappings of their names."""
+    return PRIMITIVES[name](**{key: value for each in given for key, value in each.items()})

@@ -308,7 +308,7 @@ def test_concat_and_split(channels: tuple[int, ...]) -> None:
     xs = [blocked(program, (2, c, 4, 5)) for c in channels]
     y = Tensor((2, sum(channels), 4, 5), flexible=True)
     dy, dxs = Given(y.shape, like=y), [Tensor(x.shape, like=x) for x in xs]
-    program.concat(xs, y, axis=-3)
+    program.concat(xs, y, axis=1)
     program.split(dy, dxs, axis=1)
     run(program)
     close(y, np.concatenate([x.given for x in xs], 1))

@@ -14,6 +14,8 @@ import numpy as np
 
 from ...backend import Backend
 from ...formula import ELU, PRELU
+from ...primitives.movement import Copy
+from ...primitives.recording import arguments
 from ...tensor import Call, Step, Tensor
 from . import (
     convolution,
@@ -113,15 +115,13 @@ class OneDNN:
 
     def _prepare(self, call: Call) -> Step | None:
         function = _function(call)
-        arguments = call.reads | call.writes
         if function is None or not _all_float32(call):
             return None
         scratch = len(call.scratch)
         try:
             step: Step | None = function(
                 Preparation(self.library, call, only_forward=self._only_forward),
-                **arguments,
-                **call.settings,
+                arguments(call.name, call.reads, call.writes, call.settings),
             )
         except Unsupported:
             step = None
@@ -136,7 +136,7 @@ class OneDNN:
     def reorder(self, backend: Backend, source: Tensor, target: Tensor) -> Step:
         """The step that copies source into target, of the same shape, whatever their layouts."""
         call = Call("copy", {"x": source}, {"y": target}, {})
-        step = elementwise.copy(Preparation(self.library, call), source, target)
+        step = elementwise.copy(Preparation(self.library, call), Copy(source, target))
         for scratch in call.scratch:
             flat = backend.allocate(scratch.size * np.dtype(scratch.dtype).itemsize)
             scratch.place(flat.view(scratch.dtype), flat.ctypes.data)

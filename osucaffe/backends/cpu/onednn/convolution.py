@@ -5,7 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from ...tensor import Call, Step, Tensor
+from ...primitives.products import (
+    Convolution,
+    ConvolutionBackwardData,
+    ConvolutionBackwardFilter,
+    ConvolutionWindow,
+)
+from ...tensor import Step, Tensor
 from . import api
 from .activation import Ending
 from .api import Descriptor, PrimitiveDescriptor, Unsupported
@@ -68,18 +74,16 @@ def _geometry(
     x: Tensor,
     w: Tensor,
     y: Tensor,
-    stride: Sequence[int],
-    pad: Sequence[int],
-    dilation: Sequence[int],
+    a: ConvolutionWindow,
 ) -> list[Sequence[int]]:
     """Strides, dilations less one, and padding before and after, as oneDNN wants them."""
     after = [
         (out - 1) * step + (kernel - 1) * apart + 1 - extent - before
         for out, step, kernel, apart, extent, before in zip(
-            y.shape[2:], stride, w.shape[2:], dilation, x.shape[2:], pad, strict=True
+            y.shape[2:], a.stride, w.shape[2:], a.dilation, x.shape[2:], a.pad, strict=True
         )
     ]
-    return [stride, [apart - 1 for apart in dilation], pad, after]
+    return [a.stride, [apart - 1 for apart in a.dilation], a.pad, after]
 
 
 def _weights(p: Preparation, w: Tensor, group: int, *, add: bool = False) -> Operand:
@@ -136,32 +140,18 @@ def _channels_last(
     return [forms]
 
 
-def convolution(
-    p: Preparation,
-    x: Tensor,
-    w: Tensor,
-    b: Tensor | None,
-    y: Tensor,
-    *,
-    stride: Sequence[int],
-    pad: Sequence[int],
-    dilation: Sequence[int],
-    group: int,
-    relu: float | None,
-    addend: Tensor | None = None,
-    activation: Call | None = None,
-) -> Step | None:
+def convolution(p: Preparation, a: Convolution) -> Step | None:
     """See `Program.convolution`; a sum in a format that its code cannot add in is left to NumPy.
 
     activation: what it ends with; None where only slow code could.
     """
-    ending = Ending(p.library, y.shape, relu, activation)
-    image, weights, output = p.operand(x), _weights(p, w, group), p.operand(y)
-    bias = None if b is None else p.operand(b)
-    geometry = _geometry(x, w, y, stride, pad, dilation)
+    ending = Ending(p.library, a.y.shape, a.relu, a.activation)
+    image, weights, output = p.operand(a.x), _weights(p, a.w, a.group), p.operand(a.y)
+    bias = None if a.b is None else p.operand(a.b)
+    geometry = _geometry(a.x, a.w, a.y, a)
 
-    narrow = p.only_forward and w.is_open and w.shape[0] in FILLS_EIGHTS
-    narrow = narrow and group == 1 and math.prod(w.shape[2:]) > 1
+    narrow = p.only_forward and a.w.is_open and a.w.shape[0] in FILLS_EIGHTS
+    narrow = narrow and a.group == 1 and math.prod(a.w.shape[2:]) > 1
 
     def find(x: Descriptor, w: Descriptor, y: Descriptor) -> PrimitiveDescriptor:
         return p.library.describe(
@@ -170,40 +160,30 @@ def convolution(
             api.CONVOLUTION_DIRECT,
             *(x, w, bias and bias.plain, y),
             *geometry,
-            keep=None if addend is None else 1.0,
+            keep=None if a.addend is None else 1.0,
             then=ending.then,
         )
 
     def describe(*forms: Descriptor) -> PrimitiveDescriptor:
         found = (narrow and _narrow(find(*forms))) or find(*forms)
-        return _fast(found, weights.tensor, group)
+        return _fast(found, weights.tensor, a.group)
 
     forms = _image_form(p, image), weights.form, _output_form(p, output)
-    ahead = _channels_last(p, describe, image, weights, output, keeps=addend is not None)
+    ahead = _channels_last(p, describe, image, weights, output, keeps=a.addend is not None)
     chosen = p.choose(describe, *forms, cheap=_WEIGHTS, last=True, ahead=ahead)
-    if addend is not None and chosen.wants(api.DST) != output.form:
+    if a.addend is not None and chosen.wants(api.DST) != output.form:
         return None
-    if activation is not None and not chosen.is_fast:
+    if a.activation is not None and not chosen.is_fast:
         return None
     reads = {api.SRC: image, api.WEIGHTS: weights, api.BIAS: bias}
-    given = ending.arguments(behind=addend is not None)
+    given = ending.arguments(behind=a.addend is not None)
     return p.step(chosen, reads, {api.DST: output}, given=given)
 
 
-def convolution_backward_data(
-    p: Preparation,
-    dy: Tensor,
-    w: Tensor,
-    dx: Tensor,
-    *,
-    stride: Sequence[int],
-    pad: Sequence[int],
-    dilation: Sequence[int],
-    group: int,
-) -> Step:
+def convolution_backward_data(p: Preparation, a: ConvolutionBackwardData) -> Step:
     """See `Program.convolution_backward_data`."""
-    above, weights, below = p.operand(dy), _weights(p, w, group), p.operand(dx)
-    geometry = _geometry(dx, w, dy, stride, pad, dilation)
+    above, weights, below = p.operand(a.dy), _weights(p, a.w, a.group), p.operand(a.dx)
+    geometry = _geometry(a.dx, a.w, a.dy, a)
 
     def describe(dx: Descriptor, w: Descriptor, dy: Descriptor) -> PrimitiveDescriptor:
         found = p.library.describe(
@@ -211,34 +191,23 @@ def convolution_backward_data(
         )
         if found.implementation.startswith("brg_fwd") and below.tensor.shape[1] % 16:
             found.next()  # faster where the channels do not fill the registers
-        return _fast(found, weights.tensor, group)
+        return _fast(found, weights.tensor, a.group)
 
     forms = below.form, weights.form, above.form
     chosen = p.choose(describe, *forms, cheap=_WEIGHTS, last=True)
     return p.step(chosen, {api.DIFF_DST: above, api.WEIGHTS: weights}, {api.DIFF_SRC: below})
 
 
-def convolution_backward_filter(
-    p: Preparation,
-    x: Tensor,
-    dy: Tensor,
-    dw: Tensor | None,
-    db: Tensor | None,
-    *,
-    stride: Sequence[int],
-    pad: Sequence[int],
-    dilation: Sequence[int],
-    group: int,
-) -> Step | None:
+def convolution_backward_filter(p: Preparation, a: ConvolutionBackwardFilter) -> Step | None:
     """See `Program.convolution_backward_filter`; without dw it is left to NumPy."""
-    if dw is None:
+    if a.dw is None:
         return None
     accumulates = p.call.accumulates
-    image, above = p.operand(x), p.operand(dy)
-    weights = _weights(p, dw, group, add="dw" in accumulates)
-    bias = None if db is None else p.operand(db, add="db" in accumulates)
-    geometry = _geometry(x, dw, dy, stride, pad, dilation)
-    depthwise = group > 1 and dw.shape[1] == 1
+    image, above = p.operand(a.x), p.operand(a.dy)
+    weights = _weights(p, a.dw, a.group, add="dw" in accumulates)
+    bias = None if a.db is None else p.operand(a.db, add="db" in accumulates)
+    geometry = _geometry(a.x, a.dw, a.dy, a)
+    depthwise = a.group > 1 and a.dw.shape[1] == 1
 
     def describe(x: Descriptor, dw: Descriptor, dy: Descriptor) -> PrimitiveDescriptor:
         found = p.library.describe(

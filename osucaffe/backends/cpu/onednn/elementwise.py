@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from ...formula import ELU, PRELU
-from ...tensor import Step, Tensor
+from ...primitives.formulas import Broadcast, Elementwise, Relu, ReluBackward, Sum
+from ...primitives.movement import Concat, Copy, Split
+from ...tensor import Step
 from . import api
 from .api import Descriptor, PrimitiveDescriptor, Unsupported
 from .memory import in_sequence
@@ -18,104 +20,90 @@ def _relu(
     return p.library.describe("eltwise_forward", api.FORWARD_TRAINING, kind, form, form, slope, 0.0)
 
 
-def relu(p: Preparation, x: Tensor, y: Tensor, *, slope: float) -> Step:
+def relu(p: Preparation, a: Relu) -> Step:
     """See `Program.relu`."""
-    source = p.operand(x)
-    chosen = _relu(p, source.chosen_form, slope)
-    return p.step(chosen, {api.SRC: source}, {api.DST: p.operand(y)})
+    source = p.operand(a.x)
+    chosen = _relu(p, source.chosen_form, a.slope)
+    return p.step(chosen, {api.SRC: source}, {api.DST: p.operand(a.y)})
 
 
-def relu_backward(p: Preparation, x: Tensor, dy: Tensor, dx: Tensor, *, slope: float) -> Step:
+def relu_backward(p: Preparation, a: ReluBackward) -> Step:
     """See `Program.relu_backward`."""
-    source = p.operand(x)
+    source = p.operand(a.x)
     form = source.chosen_form
-    hint = _relu(p, form, slope)
-    chosen = p.library.describe("eltwise_backward", api.RELU, form, form, form, slope, 0.0, hint)
+    hint = _relu(p, form, a.slope)
+    chosen = p.library.describe("eltwise_backward", api.RELU, form, form, form, a.slope, 0.0, hint)
     return p.step(
-        chosen, {api.SRC: source, api.DIFF_DST: p.operand(dy)}, {api.DIFF_SRC: p.operand(dx)}
+        chosen, {api.SRC: source, api.DIFF_DST: p.operand(a.dy)}, {api.DIFF_SRC: p.operand(a.dx)}
     )
 
 
-def elementwise(
-    p: Preparation,
-    inputs: Sequence[Tensor],
-    outputs: Sequence[Tensor],
-    *,
-    formula: str,
-    constants: Mapping[str, float] | None,
-) -> Step | None:
+def elementwise(p: Preparation, a: Elementwise) -> Step | None:
     """See `Program.elementwise`; all but ELU is left to NumPy."""
-    if formula != ELU:
+    if a.formula != ELU:
         return None
-    source = p.operand(inputs[0])
-    chosen = _relu(p, source.chosen_form, (constants or {})["alpha"], api.ELU)
-    return p.step(chosen, {api.SRC: source}, {api.DST: p.operand(outputs[0])})
+    source = p.operand(a.inputs[0])
+    chosen = _relu(p, source.chosen_form, (a.constants or {})["alpha"], api.ELU)
+    return p.step(chosen, {api.SRC: source}, {api.DST: p.operand(a.outputs[0])})
 
 
-def broadcast(
-    p: Preparation,
-    inputs: Sequence[Tensor],
-    outputs: Sequence[Tensor],
-    *,
-    formula: str,
-    constants: Mapping[str, float] | None,
-) -> Step | None:
+def broadcast(p: Preparation, a: Broadcast) -> Step | None:
     """See `Program.broadcast`; all but PReLU is left to NumPy."""
-    if formula != PRELU:
+    if a.formula != PRELU:
         return None
-    source, slope = map(p.operand, inputs)
+    source, slope = map(p.operand, a.inputs)
     form = source.chosen_form
     free = p.library.any(slope.tensor.shape)
     chosen = p.library.describe("prelu_forward", api.FORWARD_TRAINING, form, free, form)
     if chosen.is_reference:
         return None
-    return p.step(chosen, {api.SRC: source, api.WEIGHTS: slope}, {api.DST: p.operand(outputs[0])})
+    return p.step(chosen, {api.SRC: source, api.WEIGHTS: slope}, {api.DST: p.operand(a.outputs[0])})
 
 
-def sum(
-    p: Preparation, xs: Sequence[Tensor], y: Tensor, *, coefficients: Sequence[float] | None
-) -> Step:
+def sum(p: Preparation, a: Sum) -> Step:
     """See `Program.sum`."""
-    factors = coefficients or [1.0] * len(xs)
+    factors = a.coefficients or [1.0] * len(a.xs)
     # Where y is one of xs that comes first: oneDNN overwrites y with it, then adds the others.
-    order = sorted(range(len(xs)), key=lambda i: xs[i] is not y)
-    operands = [p.operand(xs[i]) for i in order]
+    order = sorted(range(len(a.xs)), key=lambda i: a.xs[i] is not a.y)
+    operands = [p.operand(a.xs[i]) for i in order]
     form = operands[0].chosen_form
-    chosen = p.library.describe("sum", form, len(xs), [factors[i] for i in order], [form] * len(xs))
-    return p.step(chosen, _numbered(operands), {api.DST: p.operand(y)})
+    chosen = p.library.describe(
+        "sum", form, len(a.xs), [factors[i] for i in order], [form] * len(a.xs)
+    )
+    return p.step(chosen, _numbered(operands), {api.DST: p.operand(a.y)})
 
 
-def copy(p: Preparation, x: Tensor, y: Tensor) -> Step:
+def copy(p: Preparation, a: Copy) -> Step:
     """See `Program.copy`."""
-    layout = x.layout or y.layout
+    layout = a.x.layout or a.y.layout
     plain = None if layout is None else layout.plain
-    source, target = p.operand(x, plain), p.operand(y, plain)
+    source, target = p.operand(a.x, plain), p.operand(a.y, plain)
     form = source.chosen_form
-    chosen = p.library.describe("reorder", form, form if y.is_open else target.form)
+    chosen = p.library.describe("reorder", form, form if a.y.is_open else target.form)
     return p.step(chosen, {api.SRC: source}, {api.DST: target})
 
 
-def concat(p: Preparation, xs: Sequence[Tensor], y: Tensor, *, axis: int) -> Step:
+def concat(p: Preparation, a: Concat) -> Step:
     """See `Program.concat`."""
-    operands, target = [p.operand(x) for x in xs], p.operand(y)
-    form = None if y.is_open else target.form
+    operands, target = [p.operand(x) for x in a.xs], p.operand(a.y)
+    form = None if a.y.is_open else target.form
     chosen = p.library.describe(
-        "concat", form, len(xs), axis % len(y.shape), [operand.chosen_form for operand in operands]
+        "concat", form, len(a.xs), a.axis, [operand.chosen_form for operand in operands]
     )
     return p.step(chosen, _numbered(operands), {api.DST: target})
 
 
-def split(p: Preparation, x: Tensor, ys: Sequence[Tensor | None], *, axis: int) -> Step:
+def split(p: Preparation, a: Split) -> Step:
     """See `Program.split`. Each part is a reorder out of a window of x."""
-    form = p.operand(x).chosen_form
+    form = p.operand(a.x).chosen_form
     steps: list[Step] = []
-    start = [0] * len(x.shape)
-    for y in ys:
+    start = [0] * len(a.x.shape)
+    for y in a.ys:
         if y is None:
             raise Unsupported("a part of unknown extent")
         window = p.library.window(form, y.shape, start)
-        steps.append(p.reorder((x, window), p.operand(y).formatted))
-        start[axis] += y.shape[axis]
+        steps.append(p.reorder((a.x, window), p.operand(y).formatted))
+        start[a.axis] += y.shape[a.axis]
     return in_sequence(steps)
 
 

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import math
 
-from ...tensor import Call, Step, Tensor
+from ...primitives.products import (
+    InnerProduct,
+    InnerProductBackwardData,
+    InnerProductBackwardFilter,
+)
+from ...tensor import Step, Tensor
 from . import api
 from .activation import Ending
 from .api import Descriptor, PostOperation, PrimitiveDescriptor
@@ -41,39 +46,34 @@ def _forward(
     return p.library.describe("inner_product_forward", api.FORWARD_TRAINING, x, w, b, y, then=then)
 
 
-def inner_product(
-    p: Preparation,
-    x: Tensor,
-    w: Tensor,
-    b: Tensor | None,
-    y: Tensor,
-    *,
-    axis: int,
-    transpose: bool,
-    relu: float | None,
-    activation: Call | None = None,
-) -> Step | None:
+def inner_product(p: Preparation, a: InnerProduct) -> Step | None:
     """See `Program.inner_product`; activation: as for `convolution`."""
-    images, weights, scores = _images(p, x, axis), _weights(p, w, transpose), _scores(p, y)
-    ending = Ending(p.library, scores.plain.dimensions, relu, activation)
-    bias = None if b is None else p.operand(b)
+    images, weights, scores = (
+        _images(p, a.x, a.axis),
+        _weights(p, a.w, a.transpose),
+        _scores(p, a.y),
+    )
+    ending = Ending(p.library, scores.plain.dimensions, a.relu, a.activation)
+    bias = None if a.b is None else p.operand(a.b)
     bias_form = None if bias is None else bias.plain
 
     def describe(x: Descriptor, w: Descriptor, y: Descriptor) -> PrimitiveDescriptor:
         return _forward(p, x, w, bias_form, y, ending.then)
 
     chosen = p.choose(describe, images.form, weights.form, scores.form)
-    if activation is not None and not chosen.is_fast:
+    if a.activation is not None and not chosen.is_fast:
         return None
     reads = {api.SRC: images, api.WEIGHTS: weights, api.BIAS: bias}
     return p.step(chosen, reads, {api.DST: scores}, given=ending.arguments())
 
 
-def inner_product_backward_data(
-    p: Preparation, dy: Tensor, w: Tensor, dx: Tensor, *, axis: int, transpose: bool
-) -> Step:
+def inner_product_backward_data(p: Preparation, a: InnerProductBackwardData) -> Step:
     """See `Program.inner_product_backward_data`."""
-    scores, weights, images = _scores(p, dy), _weights(p, w, transpose), _images(p, dx, axis)
+    scores, weights, images = (
+        _scores(p, a.dy),
+        _weights(p, a.w, a.transpose),
+        _images(p, a.dx, a.axis),
+    )
 
     def describe(dx: Descriptor, w: Descriptor, dy: Descriptor) -> PrimitiveDescriptor:
         x, v, y = (p.library.any(form.dimensions) for form in (dx, w, dy))
@@ -84,23 +84,14 @@ def inner_product_backward_data(
     return p.step(chosen, {api.DIFF_DST: scores, api.WEIGHTS: weights}, {api.DIFF_SRC: images})
 
 
-def inner_product_backward_filter(
-    p: Preparation,
-    x: Tensor,
-    dy: Tensor,
-    dw: Tensor | None,
-    db: Tensor | None,
-    *,
-    axis: int,
-    transpose: bool,
-) -> Step | None:
+def inner_product_backward_filter(p: Preparation, a: InnerProductBackwardFilter) -> Step | None:
     """See `Program.inner_product_backward_filter`; without dw it is left to NumPy."""
-    if dw is None:
+    if a.dw is None:
         return None
     accumulates = p.call.accumulates
-    images, scores = _images(p, x, axis), _scores(p, dy)
-    weights = _weights(p, dw, transpose, add="dw" in accumulates)
-    bias = None if db is None else p.operand(db, add="db" in accumulates)
+    images, scores = _images(p, a.x, a.axis), _scores(p, a.dy)
+    weights = _weights(p, a.dw, a.transpose, add="dw" in accumulates)
+    bias = None if a.db is None else p.operand(a.db, add="db" in accumulates)
 
     def describe(x: Descriptor, dw: Descriptor, dy: Descriptor) -> PrimitiveDescriptor:
         return p.library.describe(

@@ -5,6 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from ...primitives.pooling import (
+    AveragePooling,
+    AveragePoolingBackward,
+    MaxPooling,
+    MaxPoolingBackward,
+    PoolingWindow,
+)
 from ...tensor import Step, Tensor
 from . import api
 from .api import Descriptor, PrimitiveDescriptor, Unsupported
@@ -32,17 +39,15 @@ def note_in(tensor: Tensor, form: Descriptor, forward: PrimitiveDescriptor) -> N
     choose_layout(tensor, Note(form, forward.wants(api.SRC), forward.wants(api.DST)))
 
 
-def _windows(
-    x: Tensor, y: Tensor, kernel: Sequence[int], stride: Sequence[int], pad: Sequence[int]
-) -> list[Sequence[int]]:
+def _windows(x: Tensor, y: Tensor, a: PoolingWindow) -> list[Sequence[int]]:
     """Strides, kernel, dilations less one, and padding before and after, as oneDNN wants them."""
     after = [
         max(0, (out - 1) * step + size - extent - before)
         for out, step, size, extent, before in zip(
-            y.shape[2:], stride, kernel, x.shape[2:], pad, strict=True
+            y.shape[2:], a.stride, a.kernel, x.shape[2:], a.pad, strict=True
         )
     ]
-    return [stride, kernel, [0] * len(kernel), pad, after]
+    return [a.stride, a.kernel, [0] * len(a.kernel), a.pad, after]
 
 
 def _average(windows: list[Sequence[int]]) -> int:
@@ -94,59 +99,25 @@ def _backward(
     return p.step(chosen, {api.DIFF_DST: above}, {api.DIFF_SRC: below}, {api.WORKSPACE: index})
 
 
-def max_pooling(
-    p: Preparation,
-    x: Tensor,
-    y: Tensor,
-    index: Tensor | None,
-    *,
-    kernel: Sequence[int],
-    stride: Sequence[int],
-    pad: Sequence[int],
-) -> Step:
+def max_pooling(p: Preparation, a: MaxPooling) -> Step:
     """See `Program.max_pooling`. The index holds oneDNN's workspace."""
-    return _forward(p, api.MAX, x, y, index, _windows(x, y, kernel, stride, pad))
+    return _forward(p, api.MAX, a.x, a.y, a.index, _windows(a.x, a.y, a))
 
 
-def max_pooling_backward(
-    p: Preparation,
-    dy: Tensor,
-    index: Tensor,
-    dx: Tensor,
-    *,
-    kernel: Sequence[int],
-    stride: Sequence[int],
-    pad: Sequence[int],
-) -> Step | None:
+def max_pooling_backward(p: Preparation, a: MaxPoolingBackward) -> Step | None:
     """See `Program.max_pooling_backward`; what NumPy noted is left to NumPy."""
-    if index.layout is None:
+    if a.index.layout is None:
         return None
-    return _backward(p, api.MAX, dy, index, dx, _windows(dx, dy, kernel, stride, pad))
+    return _backward(p, api.MAX, a.dy, a.index, a.dx, _windows(a.dx, a.dy, a))
 
 
-def average_pooling(
-    p: Preparation,
-    x: Tensor,
-    y: Tensor,
-    *,
-    kernel: Sequence[int],
-    stride: Sequence[int],
-    pad: Sequence[int],
-) -> Step:
+def average_pooling(p: Preparation, a: AveragePooling) -> Step:
     """See `Program.average_pooling`."""
-    windows = _windows(x, y, kernel, stride, pad)
-    return _forward(p, _average(windows), x, y, None, windows)
+    windows = _windows(a.x, a.y, a)
+    return _forward(p, _average(windows), a.x, a.y, None, windows)
 
 
-def average_pooling_backward(
-    p: Preparation,
-    dy: Tensor,
-    dx: Tensor,
-    *,
-    kernel: Sequence[int],
-    stride: Sequence[int],
-    pad: Sequence[int],
-) -> Step:
+def average_pooling_backward(p: Preparation, a: AveragePoolingBackward) -> Step:
     """See `Program.average_pooling_backward`."""
-    windows = _windows(dx, dy, kernel, stride, pad)
-    return _backward(p, _average(windows), dy, None, dx, windows)
+    windows = _windows(a.dx, a.dy, a)
+    return _backward(p, _average(windows), a.dy, None, a.dx, windows)

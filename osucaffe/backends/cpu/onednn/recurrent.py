@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 
+from ...primitives.recurrence import Recurrent, RecurrentBackward
 from ...tensor import Step, Tensor
 from ..primitives.recurrent import Product, backward_step, forward_step
 from . import api
@@ -41,59 +42,29 @@ def _keep_row_major(p: Preparation) -> None:
             raise Unsupported(f"{tensor} is not row-major")
 
 
-def recurrent(
-    p: Preparation,
-    x: Tensor,
-    keep: Tensor,
-    w: Tensor | None,
-    h_first: Tensor | None,
-    c_first: Tensor | None,
-    gates: Tensor,
-    h_in: Tensor | None,
-    h: Tensor,
-    c: Tensor | None,
-    *,
-    formula: str,
-) -> Step | None:
+def recurrent(p: Preparation, a: Recurrent) -> Step | None:
     """See `Program.recurrent`; without products it is left to NumPy."""
-    if w is None or h_in is None:
+    if a.w is None or a.h_in is None:
         return None
     _keep_row_major(p)
-    inputs, outputs = (p.library.plain(tensor.shape[1:]) for tensor in (h_in, gates))
+    inputs, outputs = (p.library.plain(tensor.shape[1:]) for tensor in (a.h_in, a.gates))
 
     def describe(v: Descriptor) -> PrimitiveDescriptor:
         return p.library.describe(
             "inner_product_forward", api.FORWARD_TRAINING, inputs, v, None, outputs, keep=1.0
         )
 
-    begin, product = _product(p, w, describe, {api.SRC: h_in, api.DST: gates})
-    run = forward_step(
-        p.call, product, "float32", x, keep, h_first, c_first, gates, h_in, h, c, formula
-    )
+    begin, product = _product(p, a.w, describe, {api.SRC: a.h_in, api.DST: a.gates})
+    run = forward_step(p.call, a, product, "float32")
     return in_sequence([begin, run])
 
 
-def recurrent_backward(
-    p: Preparation,
-    keep: Tensor,
-    w: Tensor | None,
-    c_first: Tensor | None,
-    gates: Tensor,
-    c: Tensor | None,
-    dh: Tensor,
-    dh_last: Tensor | None,
-    dc_last: Tensor | None,
-    dgates: Tensor,
-    dh_first: Tensor | None,
-    dc_first: Tensor | None,
-    *,
-    formula: str,
-) -> Step | None:
+def recurrent_backward(p: Preparation, a: RecurrentBackward) -> Step | None:
     """See `Program.recurrent_backward`; without products it is left to NumPy."""
-    if w is None:
+    if a.w is None:
         return None
     _keep_row_major(p)
-    outputs, inputs = (p.library.plain(tensor.shape[1:]) for tensor in (dgates, dh))
+    outputs, inputs = (p.library.plain(tensor.shape[1:]) for tensor in (a.dgates, a.dh))
 
     def describe(v: Descriptor) -> PrimitiveDescriptor:
         free = (p.library.any(form.dimensions) for form in (inputs, v))
@@ -102,12 +73,9 @@ def recurrent_backward(
         )
         return p.library.describe("inner_product_backward_data", inputs, v, outputs, hint)
 
-    flow = p.call.temporary(dh.shape[1:])
-    begin, product = _product(p, w, describe, {api.DIFF_DST: dgates}, {api.DIFF_SRC: flow})
-    run = backward_step(
-        p.call, product, "float32", flow,
-        keep, c_first, gates, c, dh, dh_last, dc_last, dgates, dh_first, dc_first, formula,
-    )  # fmt: skip
+    flow = p.call.temporary(a.dh.shape[1:])
+    begin, product = _product(p, a.w, describe, {api.DIFF_DST: a.dgates}, {api.DIFF_SRC: flow})
+    run = backward_step(p.call, a, product, flow, "float32")
     return in_sequence([begin, run])
 
 

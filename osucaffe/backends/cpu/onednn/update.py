@@ -14,6 +14,7 @@ from itertools import chain
 import numpy as np
 
 from ...formula import SCALAR_FUNCTIONS, Expression, Name, Number, Operation, parse
+from ...primitives.solvers import Update
 from ...tensor import Step, Tensor
 from ..primitives.update import merge_segments
 from . import api
@@ -128,29 +129,18 @@ class _Piece:
         return self.tensor.address + 4 * self.start
 
 
-def update(
-    p: Preparation,
-    weights: Tensor,
-    gradients: Tensor,
-    history: list[Tensor],
-    scalars: Tensor,
-    *,
-    formula: str,
-    names: Sequence[str],
-    segments: Sequence[tuple[int, int, float, float]],
-    constants: dict[str, float],
-) -> Step:
+def update(p: Preparation, a: Update) -> Step:
     """See `Program.update`."""
-    buffers = {"w": weights, "g": gradients} | dict(zip(("h", "h2"), history, strict=False))
-    rule = additions(formula, list(buffers), [*names, "rate", "decay"], constants)
-    factors = list(dict.fromkeys((rate, decay) for _, _, rate, decay in segments))
+    buffers = {"w": a.weights, "g": a.gradients} | dict(zip(("h", "h2"), a.history, strict=False))
+    rule = additions(a.formula, list(buffers), [*a.names, "rate", "decay"], a.constants)
+    factors = list(dict.fromkeys((rate, decay) for _, _, rate, decay in a.segments))
     # One number for each pair of multipliers and each addition, computed before the rest runs.
     values = np.zeros((len(factors), len(rule)), np.float32)
     coefficients = Tensor(values.shape)
     coefficients.place(values, values.ctypes.data)
 
     def compute() -> None:
-        given = dict(zip(names, scalars.array.tolist(), strict=True))
+        given = dict(zip(a.names, a.scalars.array.tolist(), strict=True))
         for row, (given["rate"], given["decay"]) in zip(values, factors, strict=True):
             for column, addition in enumerate(rule):
                 row[column] = _value(addition.coefficient, given)
@@ -172,7 +162,7 @@ def update(
 
     pieces = [
         steps(first, min(first + PIECE, stop), factors.index((rate, decay)))
-        for start, stop, rate, decay in merge_segments(segments)
+        for start, stop, rate, decay in merge_segments(a.segments)
         for first in range(start, stop, PIECE)
     ]
     return in_sequence([compute, *chain.from_iterable(pieces)])

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from string import ascii_lowercase
 
+from ...primitives.formulas import Broadcast, Reduce
+from ...primitives.normalization import BatchNorm, BatchNormBackward, BatchNormStatistics
 from ...tensor import Step, Tensor, sequence
 from ..registry import CpuCall, primitive
 from .broadcast import broadcast, reduce
@@ -27,12 +30,12 @@ class _Formulas:
     def over(self, formula: str, y: Tensor, **operands: Tensor | None) -> Step:
         """A step for y = a formula over these operands."""
         inputs, text = self._bind(formula, operands)
-        return broadcast(self.call, inputs, [y], formula=text)
+        return broadcast(self.call, Broadcast(inputs, [y], formula=text))
 
     def sum(self, formula: str, y: Tensor, **operands: Tensor | None) -> Step:
         """A step for y (C,) = the sum of a formula over each channel."""
         inputs, text = self._bind(formula, operands)
-        return reduce(self.call, inputs, y, formula=text, axes=self.axes)
+        return reduce(self.call, Reduce(inputs, y, axes=self.axes, formula=text))
 
     def _bind(self, formula: str, operands: dict[str, Tensor | None]) -> tuple[list[Tensor], str]:
         """The operands that there are, and the formula with the letters that stand for them."""
@@ -42,119 +45,78 @@ class _Formulas:
         return [self.spread(tensor) for tensor in given.values()], f"y = {text}"
 
 
-def _normalized(mean: Tensor | None, rate: Tensor | None) -> str:
+def _normalized(small: Mapping[str, Tensor | None]) -> str:
     """The formula of x before the scale."""
-    centred = "x" if mean is None else "(x - mean)"
-    return centred if rate is None else f"{centred} * rate"
+    centred = "x" if small["mean"] is None else "(x - mean)"
+    return centred if small["rate"] is None else f"{centred} * rate"
 
 
-def _output(
-    mean: Tensor | None, rate: Tensor | None, scale: Tensor | None, bias: Tensor | None
-) -> str:
+def _output(small: Mapping[str, Tensor | None]) -> str:
     """The formula of y before the addend."""
-    scaled = _normalized(mean, rate) + (" * scale" if scale is not None else "")
-    return scaled + (" + bias" if bias is not None else "")
+    scaled = _normalized(small) + (" * scale" if small["scale"] is not None else "")
+    return scaled + (" + bias" if small["bias"] is not None else "")
 
 
 @primitive()
-def batch_norm_statistics(
-    call: CpuCall,
-    x: Tensor,
-    mean: Tensor,
-    rate: Tensor,
-    past_means: Tensor,
-    past_variances: Tensor,
-    past_weight: Tensor,
-    *,
-    eps: float,
-    fraction: float,
-) -> Step:
-    of = _Formulas(call, x)
-    variance = call.temporary(mean.shape)
+def batch_norm_statistics(call: CpuCall, a: BatchNormStatistics) -> Step:
+    of = _Formulas(call, a.x)
+    variance = call.temporary(a.mean.shape)
     unbiased = of.count / (of.count - 1) if of.count > 1 else 1.0
     share = repr(1 / of.count)
 
     def remember() -> None:
-        past_means.array[:] = fraction * past_means.array + mean.array
-        past_variances.array[:] = fraction * past_variances.array + unbiased * variance.array
-        past_weight.array[:] = fraction * past_weight.array + 1
+        a.past_means.array[:] = a.fraction * a.past_means.array + a.mean.array
+        a.past_variances.array[:] = a.fraction * a.past_variances.array + unbiased * variance.array
+        a.past_weight.array[:] = a.fraction * a.past_weight.array + 1
 
     return sequence([
-        of.sum(f"x * {share}", mean, x=x),
-        of.sum(f"(x - mean) * (x - mean) * {share}", variance, x=x, mean=mean),
-        of.over(f"1 / sqrt(variance + {eps!r})", of.spread(rate), variance=variance),
+        of.sum(f"x * {share}", a.mean, x=a.x),
+        of.sum(f"(x - mean) * (x - mean) * {share}", variance, x=a.x, mean=a.mean),
+        of.over(f"1 / sqrt(variance + {a.eps!r})", of.spread(a.rate), variance=variance),
         remember,
     ])  # fmt: skip
 
 
 @primitive()
-def batch_norm(
-    call: CpuCall,
-    x: Tensor,
-    mean: Tensor | None,
-    rate: Tensor | None,
-    scale: Tensor | None,
-    bias: Tensor | None,
-    addend: Tensor | None,
-    y: Tensor,
-    *,
-    relu: bool = False,
-) -> Step:
-    result = _output(mean, rate, scale, bias) + (" + addend" if addend is not None else "")
-    if relu:
+def batch_norm(call: CpuCall, a: BatchNorm) -> Step:
+    result = _output(a.small) + (" + addend" if a.addend is not None else "")
+    if a.relu:
         result = f"max({result}, 0)"
-    given = {"x": x, "mean": mean, "rate": rate, "scale": scale, "bias": bias, "addend": addend}
-    return _Formulas(call, x).over(result, y, **given)
+    return _Formulas(call, a.x).over(result, a.y, x=a.x, addend=a.addend, **a.small)
 
 
 @primitive()
-def batch_norm_backward(
-    call: CpuCall,
-    x: Tensor,
-    dys: list[Tensor],
-    mean: Tensor | None,
-    rate: Tensor | None,
-    scale: Tensor | None,
-    bias: Tensor | None,
-    relu_output: Tensor | None,
-    dy: Tensor | None,
-    dx: Tensor | None,
-    dscale: Tensor | None,
-    dbias: Tensor | None,
-    *,
-    constant: bool,
-    relu: bool = False,
-) -> Step:
-    of = _Formulas(call, x)
+def batch_norm_backward(call: CpuCall, a: BatchNormBackward) -> Step:
+    of, small = _Formulas(call, a.x), a.small
+    dy, dscale, dbias = a.dy, a.dscale, a.dbias
     steps: list[Step] = []
-    small: dict[str, Tensor | None] = {"mean": mean, "rate": rate, "scale": scale, "bias": bias}
-    if relu or len(dys) > 1 or dy is not None:
-        dy = dy or call.temporary(x.shape)
-        parts: dict[str, Tensor | None] = {f"part{i}": part for i, part in enumerate(dys)}
+    if a.relu or len(a.dys) > 1 or dy is not None:
+        dy = dy or call.temporary(a.x.shape)
+        parts: dict[str, Tensor | None] = {f"part{i}": part for i, part in enumerate(a.dys)}
         formula = " + ".join(parts)
-        if relu and relu_output is None:
-            formula = f"where({_output(mean, rate, scale, bias)} > 0, {formula}, 0)"
-            parts |= {"x": x, **small}
-        elif relu:
+        if a.relu and a.relu_output is None:
+            formula = f"where({_output(small)} > 0, {formula}, 0)"
+            parts |= {"x": a.x, **small}
+        elif a.relu:
             formula = f"where(relu_output > 0, {formula}, 0)"
-            parts |= {"relu_output": relu_output}
+            parts |= {"relu_output": a.relu_output}
         steps.append(of.over(formula, dy, **parts))
     else:
-        dy = dys[0]
-    normalized = _normalized(mean, rate)
-    average = dx is not None and not constant
+        dy = a.dys[0]
+    normalized = _normalized(small)
+    average = a.dx is not None and not a.constant
     if dbias is not None or average:
-        dbias = dbias or call.temporary((x.shape[1],))
+        dbias = dbias or call.temporary((a.x.shape[1],))
         steps.append(of.sum("dy", dbias, dy=dy))
     if dscale is not None or average:
-        dscale = dscale or call.temporary((x.shape[1],))
-        steps.append(of.sum(f"dy * {normalized}", dscale, dy=dy, x=x, mean=mean, rate=rate))
-    if dx is not None:
-        formula, parts = "dy", {"dy": dy, "rate": rate, "scale": scale}
+        dscale = dscale or call.temporary((a.x.shape[1],))
+        steps.append(of.sum(f"dy * {normalized}", dscale, dy=dy, x=a.x, mean=a.mean, rate=a.rate))
+    if a.dx is not None:
+        formula, parts = "dy", {"dy": dy, "rate": a.rate, "scale": a.scale}
         if average:
             share = repr(1 / of.count)
             formula = f"(dy - {share} * dbias - {normalized} * {share} * dscale)"
-            parts |= {"x": x, "mean": mean, "dbias": dbias, "dscale": dscale}
+            parts |= {"x": a.x, "mean": a.mean, "dbias": dbias, "dscale": dscale}
         factors = [name for name in ("rate", "scale") if parts[name] is not None]
-        steps.append(of.over(" * ".join([*factors, formula]), dx, **parts))
+        steps.append(of.over(" * ".join([*factors, formula]), a.dx, **parts))
     return sequence(steps)

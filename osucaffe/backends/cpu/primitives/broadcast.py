@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from string import ascii_lowercase
 
 import numpy as np
 
+from ...primitives.formulas import Broadcast, Reduce, ReduceGradient, Summation
 from ...tensor import Shape, Step, Tensor
 from ..evaluate import CHUNK, Evaluate
 from ..registry import CpuCall, primitive
@@ -49,23 +50,18 @@ def extents(box: Box) -> Shape:
 
 
 @primitive()
-def broadcast(
-    call: CpuCall,
-    inputs: list[Tensor],
-    outputs: list[Tensor],
-    *,
-    formula: str,
-    constants: dict[str, float] | None = None,
-) -> Step:
-    tensors = [*inputs, *outputs]
-    operands = [*ascii_lowercase[: len(inputs)], *OUTPUTS[: len(outputs)]]
+def broadcast(call: CpuCall, a: Broadcast) -> Step:
+    tensors = [*a.inputs, *a.outputs]
+    operands = [*ascii_lowercase[: len(a.inputs)], *OUTPUTS[: len(a.outputs)]]
     pieces = [
         (extents(box), [clip(box, tensor.shape) for tensor in tensors])
-        for box in boxes(outputs[0].shape)
+        for box in boxes(a.outputs[0].shape)
     ]
 
     def worker(start: int, stop: int) -> Callable[[], None]:
-        evaluate = Evaluate(formula, operands, (), constants, dtype=call.backend.dtype, shared=True)
+        evaluate = Evaluate(
+            a.formula, operands, (), a.constants, dtype=call.backend.dtype, shared=True
+        )
 
         def work() -> None:
             evaluate.set_scalars(())
@@ -77,23 +73,17 @@ def broadcast(
         return work
 
     workers = call.backend.workers
-    parts = workers.count if outputs[0].count >= SMALL else 1
+    parts = workers.count if a.outputs[0].count >= SMALL else 1
     return partial(workers.run, [worker(*part) for part in cut(len(pieces), parts)])
 
 
-def _reduce(
-    call: CpuCall,
-    inputs: list[Tensor],
-    y: Tensor,
-    formula: str,
-    axes: Sequence[int],
-    constants: dict[str, float] | None,
-) -> Step:
+def _reduce(call: CpuCall, a: Summation, y: Tensor) -> Step:
+    inputs = a.inputs
     full = np.broadcast_shapes(*(tensor.shape for tensor in inputs))
-    summed = tuple(axis % len(full) for axis in axes)
+    summed = tuple(a.axes)
     kept = tuple(1 if axis in summed else extent for axis, extent in enumerate(full))
     operands = [*ascii_lowercase[: len(inputs)], OUTPUTS[0]]
-    evaluate = Evaluate(formula, operands, (), constants, dtype=call.backend.dtype)
+    evaluate = Evaluate(a.formula, operands, (), a.constants, dtype=call.backend.dtype)
     length = min(CHUNK, math.prod(full))
     value, part = call.temporary((length,)), call.temporary((length,))
     pieces = [
@@ -118,26 +108,10 @@ def _reduce(
 
 
 @primitive()
-def reduce(
-    call: CpuCall,
-    inputs: list[Tensor],
-    y: Tensor,
-    *,
-    formula: str,
-    axes: Sequence[int],
-    constants: dict[str, float] | None = None,
-) -> Step:
-    return _reduce(call, inputs, y, formula, axes, constants)
+def reduce(call: CpuCall, a: Reduce) -> Step:
+    return _reduce(call, a, a.y)
 
 
 @primitive()
-def reduce_gradient(
-    call: CpuCall,
-    inputs: list[Tensor],
-    dw: Tensor,
-    *,
-    formula: str,
-    axes: Sequence[int],
-    constants: dict[str, float] | None = None,
-) -> Step:
-    return _reduce(call, inputs, dw, formula, axes, constants)
+def reduce_gradient(call: CpuCall, a: ReduceGradient) -> Step:
+    return _reduce(call, a, a.dw)

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 import numpy as np
 
-from ...tensor import Step, Tensor
+from ...primitives.products import (
+    Convolution,
+    ConvolutionBackwardData,
+    ConvolutionBackwardFilter,
+    ConvolutionWindow,
+    Im2col,
+    Im2colBackward,
+)
+from ...tensor import Step, Tensor, sequence
 from ..registry import CpuCall, primitive
 from ..windows import Windows
 from .elementwise import formula, relu_formula
@@ -45,18 +52,10 @@ class _Geometry:
     """The shapes of one convolution as a matrix product for each group, and its scratch."""
 
     def __init__(
-        self,
-        call: CpuCall,
-        x: Tensor,
-        w: Tensor,
-        y: Tensor,
-        stride: Sequence[int],
-        pad: Sequence[int],
-        dilation: Sequence[int],
-        group: int,
+        self, call: CpuCall, x: Tensor, w: Tensor, y: Tensor, a: ConvolutionWindow
     ) -> None:
-        channels = x.shape[1]
-        windows = Windows(x.shape[2:], y.shape[2:], w.shape[2:], stride, pad, dilation)
+        channels, group = x.shape[1], a.group
+        windows = Windows(x.shape[2:], y.shape[2:], w.shape[2:], a.stride, a.pad, a.dilation)
         places = math.prod(y.shape[2:])
         self._weights = group, y.shape[1] // group, channels // group * windows.area
         self._maps = group, y.shape[1] // group, places
@@ -99,34 +98,20 @@ class _Geometry:
 
 
 @primitive()
-def convolution(
-    call: CpuCall,
-    x: Tensor,
-    w: Tensor,
-    b: Tensor | None,
-    y: Tensor,
-    *,
-    stride: Sequence[int],
-    pad: Sequence[int],
-    dilation: Sequence[int],
-    group: int,
-    relu: float | None = None,
-    addend: Tensor | None = None,
-) -> Step:
-    """addend: y (set by the fusion pass)."""
-    geometry = _Geometry(call, x, w, y, stride, pad, dilation, group)
-    activate = None if relu is None else formula(call, relu_formula(relu), {"x": y, "y": y})
-    made = y if addend is None else call.temporary(y.shape)
+def convolution(call: CpuCall, a: Convolution) -> Step:
+    geometry = _Geometry(call, a.x, a.w, a.y, a)
+    activate = None if a.relu is None else formula(call, relu_formula(a.relu), {"x": a.y, "y": a.y})
+    made = a.y if a.addend is None else call.temporary(a.y.shape)
 
     def step() -> None:
         geometry.clear()
-        weights = geometry.weights(w)
-        for image, out in zip(x.array, made.array, strict=True):
+        weights = geometry.weights(a.w)
+        for image, out in zip(a.x.array, made.array, strict=True):
             np.matmul(weights, geometry.unfold(image), out=geometry.maps(out))
-        if made is not y:
-            np.add(y.array, made.array, out=y.array)
-        if b is not None:
-            np.add(y.array, b.array.reshape(-1, *[1] * (len(y.shape) - 2)), out=y.array)
+        if made is not a.y:
+            np.add(a.y.array, made.array, out=a.y.array)
+        if a.b is not None:
+            np.add(a.y.array, a.b.array.reshape(-1, *[1] * (len(a.y.shape) - 2)), out=a.y.array)
         if activate is not None:
             activate()
 
@@ -134,22 +119,12 @@ def convolution(
 
 
 @primitive()
-def convolution_backward_data(
-    call: CpuCall,
-    dy: Tensor,
-    w: Tensor,
-    dx: Tensor,
-    *,
-    stride: Sequence[int],
-    pad: Sequence[int],
-    dilation: Sequence[int],
-    group: int,
-) -> Step:
-    geometry = _Geometry(call, dx, w, dy, stride, pad, dilation, group)
+def convolution_backward_data(call: CpuCall, a: ConvolutionBackwardData) -> Step:
+    geometry = _Geometry(call, a.dx, a.w, a.dy, a)
 
     def step() -> None:
-        weights = geometry.weights(w).transpose(0, 2, 1)
-        for out, image in zip(dy.array, dx.array, strict=True):
+        weights = geometry.weights(a.w).transpose(0, 2, 1)
+        for out, image in zip(a.dy.array, a.dx.array, strict=True):
             np.matmul(weights, geometry.maps(out), out=geometry.columns(image))
             geometry.fold(image)
 
@@ -157,46 +132,30 @@ def convolution_backward_data(
 
 
 @primitive(accumulates=True)
-def convolution_backward_filter(
-    call: CpuCall,
-    x: Tensor,
-    dy: Tensor,
-    dw: Tensor | None,
-    db: Tensor | None,
-    *,
-    stride: Sequence[int],
-    pad: Sequence[int],
-    dilation: Sequence[int],
-    group: int,
-) -> Step:
+def convolution_backward_filter(call: CpuCall, a: ConvolutionBackwardFilter) -> Step:
     steps: list[Step] = []
-    if dw is not None:
+    if (dw := a.dw) is not None:
         part = call.temporary(dw.shape)
-        geometry = _Geometry(call, x, dw, dy, stride, pad, dilation, group)
+        geometry = _Geometry(call, a.x, dw, a.dy, a)
 
         def filter_step() -> None:
             geometry.clear()
             if "dw" not in call.accumulates:
                 dw.array.fill(0)
-            for image, out in zip(x.array, dy.array, strict=True):
+            for image, out in zip(a.x.array, a.dy.array, strict=True):
                 columns = geometry.unfold(image).transpose(0, 2, 1)
                 np.matmul(geometry.maps(out), columns, out=geometry.weights(part))
                 np.add(dw.array, part.array, out=dw.array)
 
         steps.append(filter_step)
-    if db is not None:
-        steps.append(bias_gradient(call, dy, db, axis=1))
-
-    def step() -> None:
-        for each in steps:
-            each()
-
-    return step
+    if a.db is not None:
+        steps.append(_bias_gradient(call, a.dy, a.db))
+    return sequence(steps)
 
 
-def bias_gradient(call: CpuCall, dy: Tensor, db: Tensor, axis: int) -> Step:
-    """db = the sum of dy over all axes but one, or added to db if the call says so."""
-    axes = tuple(each for each in range(len(dy.shape)) if each != axis)
+def _bias_gradient(call: CpuCall, dy: Tensor, db: Tensor) -> Step:
+    """db = the sum of dy over all axes but that of channels, or added to db if the call says so."""
+    axes = (0, *range(2, len(dy.shape)))
     part = call.temporary(db.shape) if "db" in call.accumulates else db
 
     def step() -> None:
@@ -208,44 +167,26 @@ def bias_gradient(call: CpuCall, dy: Tensor, db: Tensor, axis: int) -> Step:
 
 
 @primitive()
-def im2col(
-    call: CpuCall,
-    x: Tensor,
-    y: Tensor,
-    *,
-    kernel: Sequence[int],
-    stride: Sequence[int],
-    pad: Sequence[int],
-    dilation: Sequence[int],
-) -> Step:
-    windows = Windows(x.shape[2:], y.shape[2:], kernel, stride, pad, dilation)
-    unfolding = _Unfolding(call, x.shape[1], windows)
-    columns = x.shape[0], x.shape[1], *kernel, *windows.out
+def im2col(call: CpuCall, a: Im2col) -> Step:
+    windows = Windows(a.x.shape[2:], a.y.shape[2:], a.kernel, a.stride, a.pad, a.dilation)
+    unfolding = _Unfolding(call, a.x.shape[1], windows)
+    columns = a.x.shape[0], a.x.shape[1], *a.kernel, *windows.out
 
     def step() -> None:
         unfolding.clear()
-        for image, out in zip(x.array, y.array.reshape(columns), strict=True):
+        for image, out in zip(a.x.array, a.y.array.reshape(columns), strict=True):
             unfolding.unfold(image, out)
 
     return step
 
 
 @primitive()
-def im2col_backward(
-    call: CpuCall,
-    dy: Tensor,
-    dx: Tensor,
-    *,
-    kernel: Sequence[int],
-    stride: Sequence[int],
-    pad: Sequence[int],
-    dilation: Sequence[int],
-) -> Step:
-    windows = Windows(dx.shape[2:], dy.shape[2:], kernel, stride, pad, dilation)
-    unfolding = _Unfolding(call, dx.shape[1], windows)
+def im2col_backward(call: CpuCall, a: Im2colBackward) -> Step:
+    windows = Windows(a.dx.shape[2:], a.dy.shape[2:], a.kernel, a.stride, a.pad, a.dilation)
+    unfolding = _Unfolding(call, a.dx.shape[1], windows)
 
     def step() -> None:
-        for out, image in zip(dy.array, dx.array, strict=True):
+        for out, image in zip(a.dy.array, a.dx.array, strict=True):
             unfolding.fold(out, image)
 
     return step

@@ -3,47 +3,42 @@ scored."""
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from ...boxes import SMALL, areas, decode, encode, judge, overlaps, thin, without_warnings
-from ...tensor import Step, Tensor
-from ..registry import CpuCall, primitive
+from ...primitives.detection import (
+    DecodeBoxes,
+    DetectBoxes,
+    EvaluateBoxes,
+    MatchBoxes,
+    MineBoxes,
+    Multibox,
+    MultiboxLosses,
+    MultiboxLossesBackward,
+)
+from ...tensor import Step
+from ..registry import CpuCall, primitive, unprepared
 
 
 @primitive()
-def detect_boxes(
-    call: CpuCall,
-    boxes: Tensor,
-    confidence: Tensor,
-    y: Tensor,
-    length: Tensor,
-    *,
-    background: int,
-    least: float | None,
-    threshold: float,
-    eta: float,
-    top_k: int,
-    keep: int,
-) -> Step:
-    count, _, classes = confidence.shape
+def detect_boxes(call: CpuCall, a: DetectBoxes) -> Step:
+    count, _, classes = a.confidence.shape
 
     def item_rows(item: int) -> np.ndarray:
         """The rows of an item, by class and score."""
-        found = [np.empty((0, 7), y.array.dtype)]
+        found = [np.empty((0, 7), a.y.array.dtype)]
         for label in range(classes):
-            scores = confidence.array[item, :, label]
-            if label == background:
+            scores = a.confidence.array[item, :, label]
+            if label == a.background:
                 continue
-            (able,) = np.nonzero(scores > (-np.inf if least is None else least))
-            places = boxes.array[item, able, label if boxes.shape[2] > 1 else 0]
-            kept = thin(places, scores[able], threshold, top_k=top_k, eta=eta)
+            (able,) = np.nonzero(scores > (-np.inf if a.least is None else a.least))
+            places = a.boxes.array[item, able, label if a.boxes.shape[2] > 1 else 0]
+            kept = thin(places, scores[able], a.threshold, top_k=a.top_k, eta=a.eta)
             ends = np.broadcast_to([item, label], (len(kept), 2))
             found.append(np.concatenate([ends, scores[able[kept], None], places[kept]], axis=1))
         rows = np.concatenate(found)
-        if 0 <= keep < len(rows):
-            rows = rows[np.sort(np.argsort(-rows[:, 2], kind="stable")[:keep])]
+        if 0 <= a.keep < len(rows):
+            rows = rows[np.sort(np.argsort(-rows[:, 2], kind="stable")[: a.keep])]
         return rows
 
     @without_warnings
@@ -52,48 +47,35 @@ def detect_boxes(
         if not len(rows):
             rows = np.full((count, 7), -1.0)
             rows[:, 0] = np.arange(count)
-        y.array.fill(-1)
-        y.array[: len(rows)] = rows
-        length.array.fill(len(rows))
+        a.y.array.fill(-1)
+        a.y.array[: len(rows)] = rows
+        a.length.array.fill(len(rows))
 
     return step
 
 
 @primitive()
-def evaluate_boxes(
-    call: CpuCall,
-    found: Tensor,
-    truth: Tensor,
-    y: Tensor,
-    length: Tensor,
-    *,
-    classes: int,
-    background: int,
-    threshold: float,
-    difficult: bool,
-) -> Step:
-    def step() -> None:
-        goals, rows = truth.array[truth.array[:, 0] != -1], found.array
-        counted = goals if difficult else goals[goals[:, 7] == 0]
-        labels = [label for label in range(classes) if label != background]
-        y.array.fill(-1)
-        at = len(labels)
-        y.array[:at, 1] = labels
-        y.array[:at, 2] = [(counted[:, 1] == label).sum() for label in labels]
-        rows = rows[(rows[:, 1] != -1) & (rows[:, 0] != -1)]
-        for image, label in np.unique(rows[:, :2], axis=0):
-            mine = rows[(rows[:, 0] == image) & (rows[:, 1] == label)]
-            goal = goals[(goals[:, 0] == image) & (goals[:, 1] == label)]
-            if len(goal):
-                mine = mine[np.argsort(-mine[:, 2], kind="stable")]
-            part = y.array[at : at + len(mine)]
-            shared = overlaps(mine[:, None, 3:7], goal[:, 3:7])
-            skipped = (goal[:, 7] != 0) & (not difficult)
-            part[:, :3], part[:, 3:] = mine[:, :3], judge(shared, skipped, threshold)
-            at += len(mine)
-        length.array.fill(at)
-
-    return step
+@unprepared
+def evaluate_boxes(call: CpuCall, a: EvaluateBoxes) -> None:
+    goals, rows = a.truth.array[a.truth.array[:, 0] != -1], a.found.array
+    counted = goals if a.difficult else goals[goals[:, 7] == 0]
+    labels = [label for label in range(a.classes) if label != a.background]
+    a.y.array.fill(-1)
+    at = len(labels)
+    a.y.array[:at, 1] = labels
+    a.y.array[:at, 2] = [(counted[:, 1] == label).sum() for label in labels]
+    rows = rows[(rows[:, 1] != -1) & (rows[:, 0] != -1)]
+    for image, label in np.unique(rows[:, :2], axis=0):
+        mine = rows[(rows[:, 0] == image) & (rows[:, 1] == label)]
+        goal = goals[(goals[:, 0] == image) & (goals[:, 1] == label)]
+        if len(goal):
+            mine = mine[np.argsort(-mine[:, 2], kind="stable")]
+        part = a.y.array[at : at + len(mine)]
+        shared = overlaps(mine[:, None, 3:7], goal[:, 3:7])
+        skipped = (goal[:, 7] != 0) & (not a.difficult)
+        part[:, :3], part[:, 3:] = mine[:, :3], judge(shared, skipped, a.threshold)
+        at += len(mine)
+    a.length.array.fill(at)
 
 
 def decoded(location: np.ndarray, priors: np.ndarray, coding: str, scaled: bool) -> np.ndarray:
@@ -103,14 +85,9 @@ def decoded(location: np.ndarray, priors: np.ndarray, coding: str, scaled: bool)
 
 
 @primitive()
-def decode_boxes(
-    call: CpuCall, location: Tensor, priors: Tensor, boxes: Tensor, *, coding: str, scaled: bool
-) -> Step:
-    @without_warnings
-    def step() -> None:
-        boxes.array[...] = decoded(location.array, priors.array, coding, scaled)
-
-    return step
+@unprepared
+def decode_boxes(call: CpuCall, a: DecodeBoxes) -> None:
+    a.boxes.array[...] = decoded(a.location.array, a.priors.array, a.coding, a.scaled)
 
 
 LEAST_OVERLAP = 1e-6
@@ -145,41 +122,27 @@ def _match(
 
 
 @primitive()
-def match_boxes(
-    call: CpuCall,
-    priors: Tensor,
-    truth: Tensor,
-    match: Tensor,
-    overlap: Tensor,
-    *,
-    location: Tensor | None = None,
-    coding: str,
-    scaled: bool,
-    background: int,
-    difficult: bool,
-    threshold: float | None,
-    inside: bool,
-) -> Step:
-    count, classes, _ = match.shape
+def match_boxes(call: CpuCall, a: MatchBoxes) -> Step:
+    count, classes, _ = a.match.shape
 
     @without_warnings
     def step() -> None:
-        rows = truth.array
-        counts = np.ones(len(rows), bool) if difficult else rows[:, 7] == 0
-        places = np.broadcast_to(priors.array[0][:, None], (count, priors.shape[1], 1, 4))
-        if location is not None:
-            places = decoded(location.array, priors.array, coding, scaled)
-        match.array[...], overlap.array[...] = -2, 0
+        rows = a.truth.array
+        counts = np.ones(len(rows), bool) if a.difficult else rows[:, 7] == 0
+        places = np.broadcast_to(a.priors.array[0][:, None], (count, a.priors.shape[1], 1, 4))
+        if a.location is not None:
+            places = decoded(a.location.array, a.priors.array, a.coding, a.scaled)
+        a.match.array[...], a.overlap.array[...] = -2, 0
         for item, number in np.ndindex(count, classes):
-            if classes > 1 and number == background:
+            if classes > 1 and number == a.background:
                 continue
             mine = counts & (rows[:, 0] == item)
             if classes > 1:
                 mine &= rows[:, 1] == number
             (indices,) = np.nonzero(mine)
-            found, best = _match(places[item, :, number], rows[indices, 3:7], threshold, inside)
+            found, best = _match(places[item, :, number], rows[indices, 3:7], a.threshold, a.inside)
             whole = np.append(indices, [-2, -1])  # -2 and -1 pick themselves, from the end
-            match.array[item, number], overlap.array[item, number] = whole[found], best
+            a.match.array[item, number], a.overlap.array[item, number] = whole[found], best
 
     return step
 
@@ -190,9 +153,8 @@ class _Boxes:
     label: their truth's; error (B, 4): of their codes with variances.
     """
 
-    def __init__(self, tensors: dict[str, Tensor], settings: dict[str, Any]) -> None:
-        location, truth = tensors["location"].array, tensors["truth"].array
-        match = tensors["match"].array
+    def __init__(self, a: Multibox) -> None:
+        location, truth, match = a.location.array, a.truth.array, a.match.array
         self.places = np.nonzero(match > -1)
         item, _, prior = self.places
         target = truth[match[self.places].astype(np.int64)]
@@ -201,14 +163,14 @@ class _Boxes:
         self.place = (item, prior, self.label if width > 1 else np.zeros_like(item))
         valid = self.place[2] < width
         self.place = (item, prior, np.where(valid, self.place[2], 0))
-        boxes, variances = tensors["priors"].array[:, prior]
-        goal = encode(target[:, 3:7], boxes, settings["coding"])
+        boxes, variances = a.priors.array[:, prior]
+        goal = encode(target[:, 3:7], boxes, a.coding)
         codes = location[self.place]
-        self.error = (codes if settings["scaled"] else codes / variances) - goal / variances
-        if settings["bounded"] is not None:
-            if settings["bounded"] == "decoded":
-                codes = codes * variances if settings["scaled"] else codes
-                boxes = decode(codes, boxes, settings["coding"])
+        self.error = (codes if a.scaled else codes / variances) - goal / variances
+        if a.bounded is not None:
+            if a.bounded == "decoded":
+                codes = codes * variances if a.scaled else codes
+                boxes = decode(codes, boxes, a.coding)
             self.error = np.where((boxes < 0) | (boxes > 1), 0, self.error)
 
 
@@ -217,132 +179,99 @@ def _loss(error: np.ndarray, smooth: bool) -> np.ndarray:
     return np.where(size < 1, half, size - 0.5) if smooth else half
 
 
-def _targets(boxes: _Boxes, shape: tuple[int, ...], settings: dict[str, Any]) -> np.ndarray:
+def _targets(boxes: _Boxes, a: Multibox) -> np.ndarray:
     """1 at the label of each prior (N, P, C), or at none; NaN for a prior with a wrong label."""
+    shape, background = a.confidence.shape, a.background
     targets = np.zeros(shape, np.float32)
-    background = settings["background"]
     matched = np.zeros(shape[:2], bool)
     item, number, prior = boxes.places
     matched[item, prior] = True
-    if not settings["matched_only"] and background < shape[2]:
+    if not a.matched_only and background < shape[2]:
         targets[..., background] = ~matched
-    label = np.full_like(boxes.label, background + 1) if settings["agnostic"] else boxes.label
+    label = np.full_like(boxes.label, background + 1) if a.agnostic else boxes.label
     wrong = (label < 0) | (label >= shape[2]) | (label == background)
     label, value = np.where(wrong, 0, label), np.where(wrong, np.nan, 1)
     for each in np.unique(number):  # of several boxes to a prior, softmax takes the last
         own = number == each
-        if settings["softmax"]:
+        if a.softmax:
             targets[item[own], prior[own]] = 0
         targets[item[own], prior[own], label[own]] = value[own]
     return targets
 
 
 @primitive()
-def multibox_losses(
-    call: CpuCall, location_loss: Tensor, confidence_loss: Tensor, **given: Any
-) -> Step:
-    tensors = {name: value for name, value in given.items() if isinstance(value, Tensor)}
+@unprepared
+@without_warnings
+def multibox_losses(call: CpuCall, a: MultiboxLosses) -> None:
+    boxes = _Boxes(a)
+    a.location_loss.array.fill(0)
+    item, _, prior = boxes.places
+    losses = _loss(boxes.error, a.smooth).sum(axis=1)
+    np.add.at(a.location_loss.array, (item, prior), losses)
+    x = a.confidence.array
+    targets = _targets(boxes, a)
+    if a.softmax:
+        top = x.max(axis=2)
+        total = top + np.log(np.exp(x - top[..., None]).sum(axis=2))
+        a.confidence_loss.array[...] = np.maximum(total - (x * targets).sum(axis=2), 0)
+    else:
+        each = np.maximum(x, 0) - x * targets + np.log1p(np.exp(-np.abs(x)))
+        a.confidence_loss.array[...] = each.sum(axis=2)
 
-    @without_warnings
-    def step() -> None:
-        boxes = _Boxes(tensors, given)
-        location_loss.array.fill(0)
-        item, _, prior = boxes.places
-        losses = _loss(boxes.error, given["smooth"]).sum(axis=1)
-        np.add.at(location_loss.array, (item, prior), losses)
-        x = tensors["confidence"].array
-        targets = _targets(boxes, x.shape, given)
-        if given["softmax"]:
-            top = x.max(axis=2)
-            total = top + np.log(np.exp(x - top[..., None]).sum(axis=2))
-            confidence_loss.array[...] = np.maximum(total - (x * targets).sum(axis=2), 0)
+
+@primitive()
+@unprepared
+@without_warnings
+def multibox_losses_backward(call: CpuCall, a: MultiboxLossesBackward) -> None:
+    boxes = _Boxes(a)
+    scale = a.dloss.array.item()
+    if a.dlocation is not None:
+        a.dlocation.array.fill(0)
+        slope = np.clip(boxes.error, -1, 1) if a.smooth else boxes.error
+        np.add.at(a.dlocation.array, boxes.place, slope * (a.weight * scale))
+    if a.dconfidence is not None:
+        x, out = a.confidence.array, a.dconfidence.array
+        targets = _targets(boxes, a)
+        if a.softmax:
+            np.exp(x - x.max(axis=2, keepdims=True), out=out)
+            out /= out.sum(axis=2, keepdims=True)
         else:
-            each = np.maximum(x, 0) - x * targets + np.log1p(np.exp(-np.abs(x)))
-            confidence_loss.array[...] = each.sum(axis=2)
-
-    return step
-
-
-@primitive()
-def multibox_losses_backward(
-    call: CpuCall,
-    dloss: Tensor,
-    dlocation: Tensor | None = None,
-    dconfidence: Tensor | None = None,
-    chosen: Tensor | None = None,
-    *,
-    weight: float,
-    **given: Any,
-) -> Step:
-    tensors = {name: value for name, value in given.items() if isinstance(value, Tensor)}
-
-    @without_warnings
-    def step() -> None:
-        boxes = _Boxes(tensors, given)
-        scale = dloss.array.item()
-        if dlocation is not None:
-            dlocation.array.fill(0)
-            slope = np.clip(boxes.error, -1, 1) if given["smooth"] else boxes.error
-            np.add.at(dlocation.array, boxes.place, slope * (weight * scale))
-        if dconfidence is not None:
-            x, out = tensors["confidence"].array, dconfidence.array
-            targets = _targets(boxes, x.shape, given)
-            if given["softmax"]:
-                np.exp(x - x.max(axis=2, keepdims=True), out=out)
-                out /= out.sum(axis=2, keepdims=True)
-            else:
-                np.copyto(out, 0.5 + 0.5 * np.tanh(0.5 * x))
-            out -= targets
-            out *= scale
-            if chosen is not None:
-                counts = chosen.array > 0
-                counts[boxes.places[0], boxes.places[2]] = True
-                out[~counts] = 0
-
-    return step
+            np.copyto(out, 0.5 + 0.5 * np.tanh(0.5 * x))
+        out -= targets
+        out *= scale
+        if a.chosen is not None:
+            counts = a.chosen.array > 0
+            counts[boxes.places[0], boxes.places[2]] = True
+            out[~counts] = 0
 
 
 @primitive()
-def mine_boxes(
-    call: CpuCall,
-    loss: Tensor,
-    match: Tensor,
-    overlap: Tensor,
-    negative: Tensor,
-    boxes: Tensor | None = None,
-    *,
-    hard: bool,
-    ratio: float,
-    most_overlap: float,
-    size: int,
-    threshold: float,
-    top_k: int,
-) -> Step:
+def mine_boxes(call: CpuCall, a: MineBoxes) -> Step:
     def pick(item: int) -> np.ndarray:
         """The priors of an item that are chosen."""
-        losses, matches = loss.array[item], match.array[item]
-        if not hard:
-            (able,) = np.nonzero((matches == -1) & (overlap.array[item] < most_overlap))
-            most = int(np.float32((matches > -1).sum()) * np.float32(ratio))
+        losses, matches = a.loss.array[item], a.match.array[item]
+        if not a.hard:
+            (able,) = np.nonzero((matches == -1) & (a.overlap.array[item] < a.most_overlap))
+            most = int(np.float32((matches > -1).sum()) * np.float32(a.ratio))
             return able[np.argsort(-losses[able], kind="stable")[:most]]
-        if boxes is None:
-            return np.argsort(-losses, kind="stable")[:size]
-        places = boxes.array[item if len(boxes.array) > 1 else 0]
+        if a.boxes is None:
+            return np.argsort(-losses, kind="stable")[: a.size]
+        places = a.boxes.array[item if len(a.boxes.array) > 1 else 0]
         order = np.argsort(-losses, kind="stable")
-        order = order[: top_k if top_k >= 0 else None]
+        order = order[: a.top_k if a.top_k >= 0 else None]
         (large,) = np.nonzero(areas(places[order]) >= SMALL)
         order = order[large]
-        return order[thin(places[order], losses[order], threshold)][:size]
+        return order[thin(places[order], losses[order], a.threshold)][: a.size]
 
     @without_warnings
     def step() -> None:
-        negative.array.fill(0)
-        for item in range(len(loss.array)):
-            chosen = np.zeros(loss.shape[1], bool)
+        a.negative.array.fill(0)
+        for item in range(len(a.loss.array)):
+            chosen = np.zeros(a.loss.shape[1], bool)
             chosen[pick(item)] = True
-            matches = match.array[item]
-            negative.array[item] = chosen & (matches == -1)
-            if hard:
+            matches = a.match.array[item]
+            a.negative.array[item] = chosen & (matches == -1)
+            if a.hard:
                 matches[(matches > -1) & ~chosen] = -1
 
     return step

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from string import ascii_lowercase
 from typing import Any
 
 import numpy as np
 
+from ...primitives.formulas import Dropout, DropoutBackward, Elementwise, Relu, ReluBackward, Sum
 from ...random import call_key, keep_threshold, squares32
 from ...tensor import Step, Tensor
 from ..evaluate import CHUNK, Evaluate
@@ -74,35 +75,26 @@ def keeps_zeros(settings: dict[str, Any]) -> bool:
 
 
 @primitive(agnostic=keeps_zeros)
-def elementwise(
-    call: CpuCall,
-    inputs: list[Tensor],
-    outputs: list[Tensor],
-    *,
-    formula: str,
-    constants: dict[str, float] | None = None,
-) -> Step:
-    operands = dict(zip(ascii_lowercase, inputs, strict=False))
-    operands |= dict(zip(OUTPUTS, outputs, strict=False))
-    return _formula(call, formula, operands, constants)
+def elementwise(call: CpuCall, a: Elementwise) -> Step:
+    operands = dict(zip(ascii_lowercase, a.inputs, strict=False))
+    operands |= dict(zip(OUTPUTS, a.outputs, strict=False))
+    return _formula(call, a.formula, operands, a.constants)
 
 
 _formula = formula  # the setting of that name hides it in `elementwise`
 
 
 @primitive(agnostic=True)
-def sum_(
-    call: CpuCall, xs: list[Tensor], y: Tensor, *, coefficients: Sequence[float] | None = None
-) -> Step:
-    operands = {f"x{i}": x for i, x in enumerate(xs)}
-    constants = {f"c{i}": c for i, c in enumerate(coefficients or [1.0] * len(xs)) if c != 1}
-    terms = [f"c{i} * x{i}" if f"c{i}" in constants else f"x{i}" for i in range(len(xs))]
-    return formula(call, "y = " + " + ".join(terms), operands | {"y": y}, constants)
+def sum_(call: CpuCall, a: Sum) -> Step:
+    operands = {f"x{i}": x for i, x in enumerate(a.xs)}
+    constants = {f"c{i}": c for i, c in enumerate(a.coefficients or [1.0] * len(a.xs)) if c != 1}
+    terms = [f"c{i} * x{i}" if f"c{i}" in constants else f"x{i}" for i in range(len(a.xs))]
+    return formula(call, "y = " + " + ".join(terms), operands | {"y": a.y}, constants)
 
 
 @primitive(agnostic=True)
-def relu(call: CpuCall, x: Tensor, y: Tensor, *, slope: float) -> Step:
-    return formula(call, relu_formula(slope), {"y": y} | {"x": x})
+def relu(call: CpuCall, a: Relu) -> Step:
+    return formula(call, relu_formula(a.slope), {"y": a.y} | {"x": a.x})
 
 
 def relu_formula(slope: float) -> str:
@@ -113,27 +105,27 @@ def relu_formula(slope: float) -> str:
 
 
 @primitive(agnostic=True)
-def relu_backward(call: CpuCall, x: Tensor, dy: Tensor, dx: Tensor, *, slope: float) -> Step:
-    below = f"{slope!r} * dy" if slope else "0"
-    return formula(call, f"dx = where(x > 0, dy, {below})", {"x": x, "dy": dy, "dx": dx})
+def relu_backward(call: CpuCall, a: ReluBackward) -> Step:
+    below = f"{a.slope!r} * dy" if a.slope else "0"
+    return formula(call, f"dx = where(x > 0, dy, {below})", {"x": a.x, "dy": a.dy, "dx": a.dx})
 
 
 @primitive()
-def dropout(call: CpuCall, x: Tensor, y: Tensor, mask: Tensor, *, ratio: float, key: int) -> Step:
-    threshold, scale = keep_threshold(ratio), 1 / (1 - ratio)
+def dropout(call: CpuCall, a: Dropout) -> Step:
+    threshold, scale = keep_threshold(a.ratio), 1 / (1 - a.ratio)
     random = call.backend.random
 
     def worker() -> Callable[[int, int], None]:
-        length = max(1, min(CHUNK, x.size))
+        length = max(1, min(CHUNK, a.x.size))
         numbers = [np.empty(length, np.uint64) for _ in range(4)]
 
         def work(start: int, stop: int) -> None:
-            source, target, kept = flat(x), flat(y), flat(mask)
-            seed = call_key(random.seed, key)
+            source, target, kept = flat(a.x), flat(a.y), flat(a.mask)
+            seed = call_key(random.seed, a.key)
             for begin in range(start, stop, length):
                 end = min(begin + length, stop)
                 drawn, *scratch = [array[: end - begin] for array in numbers]
-                squares32(random.counter(x.size, begin), seed, drawn, scratch)
+                squares32(random.counter(a.x.size, begin), seed, drawn, scratch)
                 keep = kept[begin:end]
                 np.greater_equal(drawn, threshold, out=keep, casting="unsafe")
                 np.multiply(source[begin:end], keep, out=target[begin:end])
@@ -141,12 +133,10 @@ def dropout(call: CpuCall, x: Tensor, y: Tensor, mask: Tensor, *, ratio: float, 
 
         return work
 
-    return over_chunks(call, x.size, worker)
+    return over_chunks(call, a.x.size, worker)
 
 
 @primitive()
-def dropout_backward(
-    call: CpuCall, dy: Tensor, mask: Tensor, dx: Tensor, *, ratio: float, key: int
-) -> Step:
-    operands = {"dy": dy, "mask": mask, "dx": dx}
-    return formula(call, "dx = dy * mask * scale", operands, {"scale": 1 / (1 - ratio)})
+def dropout_backward(call: CpuCall, a: DropoutBackward) -> Step:
+    operands = {"dy": a.dy, "mask": a.mask, "dx": a.dx}
+    return formula(call, "dx = dy * mask * scale", operands, {"scale": 1 / (1 - a.ratio)})

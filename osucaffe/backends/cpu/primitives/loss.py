@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from ...primitives.losses import Accuracy, SoftmaxLoss, SoftmaxLossBackward
 from ...tensor import Step, Tensor
 from ..registry import CpuCall, primitive
 from .elementwise import flat
@@ -28,7 +29,6 @@ class _Labels:
         ignore: int | None,
         weights: Sequence[float] | None = None,
     ) -> None:
-        axis %= len(x.shape)
         self.label, self.ignore, self.classes = label, ignore, x.shape[axis]
         self.outer = int(np.prod(x.shape[:axis], dtype=int))
         self.inner = int(np.prod(x.shape[axis + 1 :], dtype=int))
@@ -85,28 +85,17 @@ class _Labels:
 
 
 @primitive()
-def softmax_loss(
-    call: CpuCall,
-    x: Tensor,
-    label: Tensor,
-    probability: Tensor,
-    loss: Tensor,
-    *,
-    axis: int,
-    ignore: int | None,
-    normalization: str,
-    weights: Sequence[float] | None = None,
-) -> Step:
-    labels = _Labels(call, x, label, axis, ignore, weights)
+def softmax_loss(call: CpuCall, a: SoftmaxLoss) -> Step:
+    labels = _Labels(call, a.x, a.label, a.axis, a.ignore, a.weights)
     shape = (labels.outer, 1, labels.inner)
     largest, total = call.temporary(shape), call.temporary(shape)
     score = call.temporary((labels.outer, labels.inner))
 
     def step() -> None:
-        source, out = planes(x, axis), planes(probability, axis)
+        source, out = planes(a.x, a.axis), planes(a.probability, a.axis)
         labels.look()
         # mode "clip" keeps NumPy from making a copy first
-        np.take(flat(x), labels.place.array, out=score.array, mode="clip")
+        np.take(flat(a.x), labels.place.array, out=score.array, mode="clip")
         np.max(source, axis=1, keepdims=True, out=largest.array)
         np.subtract(source, largest.array, out=out)
         np.exp(out, out=out)
@@ -117,56 +106,35 @@ def softmax_loss(
         score.array -= largest.array[:, 0]
         score.array -= total.array[:, 0]
         score.array *= labels.counted.array
-        divisor = labels.normalizer(normalization)
+        divisor = labels.normalizer(a.normalization)
         labels.weigh(score.array)
         value = -float(score.array.sum(dtype=np.float64)) / divisor
-        loss.array.fill(np.nan if labels.wrong.array.any() else value)
+        a.loss.array.fill(np.nan if labels.wrong.array.any() else value)
 
     return step
 
 
 @primitive()
-def softmax_loss_backward(
-    call: CpuCall,
-    probability: Tensor,
-    label: Tensor,
-    dloss: Tensor,
-    dx: Tensor,
-    *,
-    axis: int,
-    ignore: int | None,
-    normalization: str,
-    weights: Sequence[float] | None = None,
-) -> Step:
-    labels = _Labels(call, probability, label, axis, ignore, weights)
+def softmax_loss_backward(call: CpuCall, a: SoftmaxLossBackward) -> Step:
+    labels = _Labels(call, a.probability, a.label, a.axis, a.ignore, a.weights)
     score = call.temporary((labels.outer, labels.inner))
 
     def step() -> None:
         labels.look()
         weight = labels.counted.array
-        weight *= dloss.array.item() / labels.normalizer(normalization)
+        weight *= a.dloss.array.item() / labels.normalizer(a.normalization)
         labels.weigh(weight)
-        np.multiply(planes(probability, axis), weight[:, None], out=planes(dx, axis))
-        np.take(flat(dx), labels.place.array, out=score.array, mode="clip")
+        np.multiply(planes(a.probability, a.axis), weight[:, None], out=planes(a.dx, a.axis))
+        np.take(flat(a.dx), labels.place.array, out=score.array, mode="clip")
         score.array -= weight
-        np.put(flat(dx), labels.place.array, score.array)
+        np.put(flat(a.dx), labels.place.array, score.array)
 
     return step
 
 
 @primitive()
-def accuracy(
-    call: CpuCall,
-    x: Tensor,
-    label: Tensor,
-    y: Tensor,
-    per_class: Tensor | None,
-    *,
-    axis: int,
-    top_k: int,
-    ignore: int | None,
-) -> Step:
-    labels = _Labels(call, x, label, axis, ignore)
+def accuracy(call: CpuCall, a: Accuracy) -> Step:
+    labels = _Labels(call, a.x, a.label, a.axis, a.ignore)
     score = call.temporary((labels.outer, labels.inner))
     reaching = call.temporary((labels.outer, labels.classes, labels.inner), "bool")
     rivals = call.temporary((labels.outer, labels.inner), "int64")
@@ -174,21 +142,21 @@ def accuracy(
 
     def step() -> None:
         labels.look()
-        np.take(flat(x), labels.place.array, out=score.array, mode="clip")
-        np.greater_equal(planes(x, axis), score.array[:, None], out=reaching.array)
+        np.take(flat(a.x), labels.place.array, out=score.array, mode="clip")
+        np.greater_equal(planes(a.x, a.axis), score.array[:, None], out=reaching.array)
         np.sum(reaching.array, axis=1, out=rivals.array)  # the label itself is one of them
         counted = labels.counted.array
         count = float(counted.sum(dtype=np.float64))
         # A label out of range is no hit.
-        np.less_equal(rivals.array, top_k, out=score.array, casting="unsafe")
+        np.less_equal(rivals.array, a.top_k, out=score.array, casting="unsafe")
         score.array *= counted
         np.copyto(score.array, 0, where=labels.wrong.array)
-        y.array.fill(float(score.array.sum(dtype=np.float64)) / max(count, 1))
-        if per_class is not None:
+        a.y.array.fill(float(score.array.sum(dtype=np.float64)) / max(count, 1))
+        if a.per_class is not None:
             totals.array.fill(0)
             np.add.at(totals.array, labels.value.array, counted)
             np.maximum(totals.array, 1, out=totals.array)
-            hits = flat(per_class)
+            hits = flat(a.per_class)
             hits.fill(0)
             np.add.at(hits, labels.value.array, score.array)
             np.divide(hits, totals.array, out=hits)

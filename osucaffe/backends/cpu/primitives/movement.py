@@ -2,98 +2,79 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 
 import numpy as np
 
+from ...primitives.movement import Concat, Copy, Crop, CropBackward, Fill, Permute, Split
 from ...tensor import Step, Tensor
-from ..registry import CpuCall, primitive
+from ..registry import CpuCall, primitive, unprepared
 
 
 @primitive(agnostic=lambda settings: settings["value"] == 0)
-def fill(call: CpuCall, y: Tensor, *, value: float) -> Step:
-    def step() -> None:
-        y.array.fill(value)
-
-    return step
+@unprepared
+def fill(call: CpuCall, a: Fill) -> None:
+    a.y.array.fill(a.value)
 
 
 @primitive(agnostic=True)
-def copy(call: CpuCall, x: Tensor, y: Tensor) -> Step:
-    def step() -> None:
-        np.copyto(y.array, x.array, casting="unsafe")
-
-    return step
+@unprepared
+def copy(call: CpuCall, a: Copy) -> None:
+    np.copyto(a.y.array, a.x.array, casting="unsafe")
 
 
-def _parts(tensors: list[Tensor | None], whole: Tensor, axis: int) -> list[tuple[slice, ...]]:
-    """Where each of the tensors lies in the whole, along axis; a None takes what is left."""
-    known = sum(tensor.shape[axis] for tensor in tensors if tensor is not None)
-    missing = sum(tensor is None for tensor in tensors)
-    left = (whole.shape[axis] - known) // missing if missing else 0
-    parts, start = [], 0
-    for tensor in tensors:
-        stop = start + (left if tensor is None else tensor.shape[axis])
-        parts.append((slice(None),) * axis + (slice(start, stop),))
-        start = stop
-    return parts
+def _box(part: Tensor, offsets: Mapping[int, int]) -> tuple[slice, ...]:
+    """The box of the part's extents that begins at these offsets, by axis, else at 0."""
+    starts = [offsets.get(axis, 0) for axis in range(len(part.shape))]
+    return tuple(slice(at, at + extent) for at, extent in zip(starts, part.shape, strict=True))
 
 
 @primitive()
-def concat(call: CpuCall, xs: list[Tensor], y: Tensor, *, axis: int) -> Step:
-    axis %= len(y.shape)
-    parts = _parts(list(xs), y, axis)
+def concat(call: CpuCall, a: Concat) -> Step:
+    boxes = [_box(x, {a.axis: start}) for x, start in zip(a.xs, a.starts, strict=True)]
 
     def step() -> None:
-        for x, part in zip(xs, parts, strict=True):
-            np.copyto(y.array[part], x.array)
+        for x, box in zip(a.xs, boxes, strict=True):
+            np.copyto(a.y.array[box], x.array)
 
     return step
 
 
 @primitive()
-def split(call: CpuCall, x: Tensor, ys: list[Tensor | None], *, axis: int) -> Step:
-    axis %= len(x.shape)
-    parts = _parts(ys, x, axis)
+def split(call: CpuCall, a: Split) -> Step:
+    boxes = [
+        (y, _box(y, {a.axis: at})) for y, at in zip(a.ys, a.starts, strict=True) if y is not None
+    ]
 
     def step() -> None:
-        for y, part in zip(ys, parts, strict=True):
-            if y is not None:
-                np.copyto(y.array, x.array[part])
+        for y, box in boxes:
+            np.copyto(y.array, a.x.array[box])
 
     return step
 
 
 @primitive()
-def permute(call: CpuCall, x: Tensor, y: Tensor, *, axes: Sequence[int]) -> Step:
-    def step() -> None:
-        np.copyto(y.array, x.array.transpose(axes))
-
-    return step
-
-
-def _box(offsets: Sequence[int], tensor: Tensor) -> tuple[slice, ...]:
-    """The box that begins at offsets and has the tensor's extents."""
-    pairs = zip(offsets, tensor.shape, strict=True)
-    return tuple(slice(offset, offset + extent) for offset, extent in pairs)
+@unprepared
+def permute(call: CpuCall, a: Permute) -> None:
+    np.copyto(a.y.array, a.x.array.transpose(a.axes))
 
 
 @primitive()
-def crop(call: CpuCall, x: Tensor, y: Tensor, *, offsets: Sequence[int]) -> Step:
-    box = _box(offsets, y)
+def crop(call: CpuCall, a: Crop) -> Step:
+    box = _box(a.y, dict(enumerate(a.offsets)))
 
     def step() -> None:
-        np.copyto(y.array, x.array[box])
+        np.copyto(a.y.array, a.x.array[box])
 
     return step
 
 
 @primitive()
-def crop_backward(call: CpuCall, dy: Tensor, dx: Tensor, *, offsets: Sequence[int]) -> Step:
-    box = _box(offsets, dy)
+def crop_backward(call: CpuCall, a: CropBackward) -> Step:
+    box = _box(a.dy, dict(enumerate(a.offsets)))
 
     def step() -> None:
-        dx.array.fill(0)
-        np.copyto(dx.array[box], dy.array)
+        a.dx.array.fill(0)
+        np.copyto(a.dx.array[box], a.dy.array)
 
     return step

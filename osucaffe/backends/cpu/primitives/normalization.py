@@ -6,27 +6,27 @@ import math
 
 import numpy as np
 
+from ...primitives.normalization import Lrn, LrnBackward, Neighbourhood, Softmax, SoftmaxBackward
 from ...tensor import Step, Tensor
 from ..registry import CpuCall, primitive
 from ..windows import Windows
 
 
-class _Neighbourhood:
+class _Neighbours:
     """Sums over the neighbours of each element of an image: of `size` channels or pixels a side.
 
     scale is what the sum of squares is multiplied with: alpha / the number of neighbours.
     """
 
-    def __init__(
-        self, call: CpuCall, x: Tensor, size: int, alpha: float, within_channel: bool
-    ) -> None:
+    def __init__(self, call: CpuCall, x: Tensor, a: Neighbourhood) -> None:
+        size, within_channel = a.size, a.within_channel
         channels, *extents = x.shape[1:]
         spatial = len(extents)
         kernel = [1] + [size] * spatial if within_channel else [size] + [1] * spatial
         pad = [(extent - 1) // 2 for extent in kernel]
         image = (channels, *extents)
         self.windows = Windows(image, image, kernel, [1] * len(kernel), pad)
-        self.scale = alpha / self.windows.area
+        self.scale = a.alpha / self.windows.area
         self.padded = call.temporary(self.windows.padded)
 
     def clear(self) -> None:
@@ -47,65 +47,41 @@ class _Neighbourhood:
 
 
 @primitive()
-def lrn(
-    call: CpuCall,
-    x: Tensor,
-    y: Tensor,
-    note: Tensor | None,
-    *,
-    size: int,
-    alpha: float,
-    beta: float,
-    k: float,
-    within_channel: bool,
-) -> Step:
-    neighbourhood = _Neighbourhood(call, x, size, alpha, within_channel)
-    offset = 1.0 if within_channel else k
-    sums = call.temporary(x.shape) if note is None else note
+def lrn(call: CpuCall, a: Lrn) -> Step:
+    neighbours = _Neighbours(call, a.x, a)
+    offset = 1.0 if a.within_channel else a.k
+    sums = call.temporary(a.x.shape) if a.note is None else a.note
 
     def step() -> None:
-        neighbourhood.clear()
-        for image, out, s in zip(x.array, y.array, sums.array, strict=True):
-            np.square(image, out=neighbourhood.source)
-            neighbourhood.sum(s)
-            s *= neighbourhood.scale
+        neighbours.clear()
+        for image, out, s in zip(a.x.array, a.y.array, sums.array, strict=True):
+            np.square(image, out=neighbours.source)
+            neighbours.sum(s)
+            s *= neighbours.scale
             s += offset
-            np.power(s, -beta, out=out)
+            np.power(s, -a.beta, out=out)
             out *= image
 
     return step
 
 
 @primitive()
-def lrn_backward(
-    call: CpuCall,
-    x: Tensor,
-    y: Tensor,
-    dy: Tensor,
-    note: Tensor,
-    dx: Tensor,
-    *,
-    size: int,
-    alpha: float,
-    beta: float,
-    k: float,
-    within_channel: bool,
-) -> Step:
+def lrn_backward(call: CpuCall, a: LrnBackward) -> Step:
     # dx = dy s^-beta - 2 beta scale x * (sum over the neighbours of dy y / s)
-    neighbourhood = _Neighbourhood(call, x, size, alpha, within_channel)
-    factor = -2 * beta * neighbourhood.scale
-    part = call.temporary(x.shape[1:])
+    neighbours = _Neighbours(call, a.x, a)
+    factor = -2 * a.beta * neighbours.scale
+    part = call.temporary(a.x.shape[1:])
 
     def step() -> None:
-        neighbourhood.clear()
-        arrays = (x.array, y.array, dy.array, note.array, dx.array)
+        neighbours.clear()
+        arrays = (a.x.array, a.y.array, a.dy.array, a.note.array, a.dx.array)
         for image, out, gradient, s, result in zip(*arrays, strict=True):
             np.multiply(gradient, out, out=part.array)
-            np.divide(part.array, s, out=neighbourhood.source)
-            neighbourhood.sum(part.array)
+            np.divide(part.array, s, out=neighbours.source)
+            neighbours.sum(part.array)
             part.array *= image
             part.array *= factor
-            np.power(s, -beta, out=result)
+            np.power(s, -a.beta, out=result)
             result *= gradient
             result += part.array
 
@@ -114,19 +90,18 @@ def lrn_backward(
 
 def planes(tensor: Tensor, axis: int) -> np.ndarray:
     """The tensor's array as (outer, extent of axis, inner)."""
-    axis %= len(tensor.shape)
     outer, inner = math.prod(tensor.shape[:axis]), math.prod(tensor.shape[axis + 1 :])
     array: np.ndarray = tensor.array.reshape(outer, tensor.shape[axis], inner)
     return array
 
 
 @primitive()
-def softmax(call: CpuCall, x: Tensor, y: Tensor, *, axis: int) -> Step:
-    axis %= len(x.shape)
-    line = call.temporary((math.prod(x.shape[:axis]), 1, math.prod(x.shape[axis + 1 :])))
+def softmax(call: CpuCall, a: Softmax) -> Step:
+    axis = a.axis
+    line = call.temporary((math.prod(a.x.shape[:axis]), 1, math.prod(a.x.shape[axis + 1 :])))
 
     def step() -> None:
-        source, out = planes(x, axis), planes(y, axis)
+        source, out = planes(a.x, axis), planes(a.y, axis)
         np.max(source, axis=1, keepdims=True, out=line.array)
         np.subtract(source, line.array, out=out)
         np.exp(out, out=out)
@@ -137,15 +112,15 @@ def softmax(call: CpuCall, x: Tensor, y: Tensor, *, axis: int) -> Step:
 
 
 @primitive()
-def softmax_backward(call: CpuCall, y: Tensor, dy: Tensor, dx: Tensor, *, axis: int) -> Step:
-    axis %= len(y.shape)
-    product = call.temporary(y.shape)
-    line = call.temporary((math.prod(y.shape[:axis]), 1, math.prod(y.shape[axis + 1 :])))
+def softmax_backward(call: CpuCall, a: SoftmaxBackward) -> Step:
+    axis = a.axis
+    product = call.temporary(a.y.shape)
+    line = call.temporary((math.prod(a.y.shape[:axis]), 1, math.prod(a.y.shape[axis + 1 :])))
 
     def step() -> None:
-        np.multiply(y.array, dy.array, out=product.array)
+        np.multiply(a.y.array, a.dy.array, out=product.array)
         np.sum(planes(product, axis), axis=1, keepdims=True, out=line.array)
-        np.subtract(planes(dy, axis), line.array, out=planes(dx, axis))
-        np.multiply(dx.array, y.array, out=dx.array)
+        np.subtract(planes(a.dy, axis), line.array, out=planes(a.dx, axis))
+        np.multiply(a.dx.array, a.y.array, out=a.dx.array)
 
     return step

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
+from ...primitives.pooling import (
+    AveragePooling,
+    AveragePoolingBackward,
+    MaxPooling,
+    MaxPoolingBackward,
+    PoolingWindow,
+    StochasticPooling,
+)
 from ...random import call_key, squares32
 from ...tensor import Step, Tensor
 from ..evaluate import CHUNK
@@ -15,11 +21,18 @@ from .elementwise import flat
 
 
 class _Images:
-    """The padded image that the taps of a pooling read or add to, and scratch of one output."""
+    """The padded image that the taps of a pooling read or add to, and scratch of one output.
 
-    def __init__(self, call: CpuCall, x: Tensor, y: Tensor, windows: Windows) -> None:
-        channels = x.shape[1]
-        self.call, self.windows, self.channels = call, windows, channels
+    starts: the flat index of each window's first corner. taps: each with how far it lies behind.
+    """
+
+    def __init__(
+        self, call: CpuCall, x: Tensor, y: Tensor, a: PoolingWindow | StochasticPooling
+    ) -> None:
+        self.windows = windows = Windows(x.shape[2:], y.shape[2:], a.kernel, a.stride, a.pad)
+        self.call, self.channels = call, (channels := x.shape[1])
+        self.starts = windows.starts()
+        self.taps = list(zip(windows.taps, windows.shifts(), strict=True))
         self.padded = None if windows.plain else call.temporary((channels, *windows.padded))
         self.positions = np.zeros(windows.out, np.int32)
 
@@ -52,64 +65,43 @@ class _Images:
 
 
 @primitive()
-def max_pooling(
-    call: CpuCall,
-    x: Tensor,
-    y: Tensor,
-    index: Tensor | None,
-    *,
-    kernel: Sequence[int],
-    stride: Sequence[int],
-    pad: Sequence[int],
-) -> Step:
-    windows = Windows(x.shape[2:], y.shape[2:], kernel, stride, pad)
-    images, starts, first = _Images(call, x, y, windows), windows.starts(), windows.first_inside()
-    taps = list(zip(windows.taps, windows.shifts(), strict=True))
+def max_pooling(call: CpuCall, a: MaxPooling) -> Step:
+    images = _Images(call, a.x, a.y, a)
+    first = images.windows.first_inside()
     larger = images.scratch("bool")
 
     def step() -> None:
         images.surround(-np.inf)
-        for number, (image, best) in enumerate(zip(x.array, y.array, strict=True)):
+        for number, (image, best) in enumerate(zip(a.x.array, a.y.array, strict=True)):
             source = images.pad(image)
             best.fill(-np.inf)
-            if index is None:
-                for tap, _ in taps:
+            if a.index is None:
+                for tap, _ in images.taps:
                     np.maximum(best, source[tap], out=best)
                 continue
-            where = index.array[number]
+            where = a.index.array[number]
             np.copyto(where, first)
-            for tap, shift in taps:
+            for tap, shift in images.taps:
                 np.greater(source[tap], best, out=larger.array)
                 np.copyto(best, source[tap], where=larger.array)
-                np.add(starts, shift, out=images.positions)
+                np.add(images.starts, shift, out=images.positions)
                 np.copyto(where, images.positions, where=larger.array)
 
     return step
 
 
 @primitive()
-def max_pooling_backward(
-    call: CpuCall,
-    dy: Tensor,
-    index: Tensor,
-    dx: Tensor,
-    *,
-    kernel: Sequence[int],
-    stride: Sequence[int],
-    pad: Sequence[int],
-) -> Step:
-    windows = Windows(dx.shape[2:], dy.shape[2:], kernel, stride, pad)
-    images, starts = _Images(call, dx, dy, windows), windows.starts()
-    taps = list(zip(windows.taps, windows.shifts(), strict=True))
+def max_pooling_backward(call: CpuCall, a: MaxPoolingBackward) -> Step:
+    images = _Images(call, a.dx, a.dy, a)
     here, part = images.scratch("bool"), images.scratch()
 
     def step() -> None:
-        for number, image in enumerate(dx.array):
+        for number, image in enumerate(a.dx.array):
             target = images.target(image)
-            for tap, shift in taps:
-                np.add(starts, shift, out=images.positions)
-                np.equal(index.array[number], images.positions, out=here.array)
-                np.multiply(dy.array[number], here.array, out=part.array)
+            for tap, shift in images.taps:
+                np.add(images.starts, shift, out=images.positions)
+                np.equal(a.index.array[number], images.positions, out=here.array)
+                np.multiply(a.dy.array[number], here.array, out=part.array)
                 target[tap] += part.array
             images.finish(image)
 
@@ -117,25 +109,16 @@ def max_pooling_backward(
 
 
 @primitive()
-def average_pooling(
-    call: CpuCall,
-    x: Tensor,
-    y: Tensor,
-    *,
-    kernel: Sequence[int],
-    stride: Sequence[int],
-    pad: Sequence[int],
-) -> Step:
-    windows = Windows(x.shape[2:], y.shape[2:], kernel, stride, pad)
-    images = _Images(call, x, y, windows)
-    areas = windows.areas().astype(call.backend.dtype)
+def average_pooling(call: CpuCall, a: AveragePooling) -> Step:
+    images = _Images(call, a.x, a.y, a)
+    areas = images.windows.areas().astype(call.backend.dtype)
 
     def step() -> None:
         images.surround(0)
-        for image, mean in zip(x.array, y.array, strict=True):
+        for image, mean in zip(a.x.array, a.y.array, strict=True):
             source = images.pad(image)
             mean.fill(0)
-            for tap in windows.taps:
+            for tap in images.windows.taps:
                 mean += source[tap]
             mean /= areas
 
@@ -143,25 +126,16 @@ def average_pooling(
 
 
 @primitive()
-def average_pooling_backward(
-    call: CpuCall,
-    dy: Tensor,
-    dx: Tensor,
-    *,
-    kernel: Sequence[int],
-    stride: Sequence[int],
-    pad: Sequence[int],
-) -> Step:
-    windows = Windows(dx.shape[2:], dy.shape[2:], kernel, stride, pad)
-    images = _Images(call, dx, dy, windows)
-    areas = windows.areas().astype(call.backend.dtype)
+def average_pooling_backward(call: CpuCall, a: AveragePoolingBackward) -> Step:
+    images = _Images(call, a.dx, a.dy, a)
+    areas = images.windows.areas().astype(call.backend.dtype)
     share = images.scratch()
 
     def step() -> None:
-        for image, gradient in zip(dx.array, dy.array, strict=True):
+        for image, gradient in zip(a.dx.array, a.dy.array, strict=True):
             target = images.target(image)
             np.divide(gradient, areas, out=share.array)
-            for tap in windows.taps:
+            for tap in images.windows.taps:
                 target[tap] += share.array
             images.finish(image)
 
@@ -186,45 +160,33 @@ def uniform(call: CpuCall, y: Tensor, key: int) -> Step:
 
 
 @primitive()
-def stochastic_pooling(
-    call: CpuCall,
-    x: Tensor,
-    y: Tensor,
-    index: Tensor,
-    *,
-    kernel: Sequence[int],
-    stride: Sequence[int],
-    key: int,
-    train: bool,
-) -> Step:
-    windows = Windows(x.shape[2:], y.shape[2:], kernel, stride, [0] * len(kernel))
-    images, starts = _Images(call, x, y, windows), windows.starts()
-    if not train:
-        return _expectation(x, y, images)
-    taps = list(zip(windows.taps, windows.shifts(), strict=True))
-    draw, threshold, total = uniform(call, y, key), images.scratch(), images.scratch()
+def stochastic_pooling(call: CpuCall, a: StochasticPooling) -> Step:
+    images = _Images(call, a.x, a.y, a)
+    if not a.train:
+        return _expectation(a.x, a.y, images)
+    draw, threshold, total = uniform(call, a.y, a.key), images.scratch(), images.scratch()
     chosen, beyond = images.scratch("bool"), images.scratch("bool")
 
     def step() -> None:
         draw()
         images.surround(0)
-        for number, (image, value) in enumerate(zip(x.array, y.array, strict=True)):
-            source, where = images.pad(image), index.array[number]
+        for number, (image, value) in enumerate(zip(a.x.array, a.y.array, strict=True)):
+            source, where = images.pad(image), a.index.array[number]
             total.array.fill(0)
-            for tap, _ in taps:
+            for tap, _ in images.taps:
                 total.array += source[tap]
             np.multiply(value, total.array, out=threshold.array)
             # The first element at which the running sum passes the threshold; a window of zeros
             # gives its first element.
-            np.copyto(where, starts)
+            np.copyto(where, images.starts)
             for array in (value, total.array, chosen.array):
                 array.fill(0)
-            for tap, shift in taps:
+            for tap, shift in images.taps:
                 total.array += source[tap]
                 np.greater(total.array, threshold.array, out=beyond.array)
                 np.greater(beyond.array, chosen.array, out=chosen.array)  # here for the first time
                 np.copyto(value, source[tap], where=chosen.array)
-                np.add(starts, shift, out=images.positions)
+                np.add(images.starts, shift, out=images.positions)
                 np.copyto(where, images.positions, where=chosen.array)
                 np.copyto(chosen.array, beyond.array)
 

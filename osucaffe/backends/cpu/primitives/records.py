@@ -8,82 +8,59 @@ from typing import Any
 
 import numpy as np
 
+from ...primitives.movement import CachedBatch, CachedRows, NextRow, Transform
 from ...records import transform_record
 from ...tensor import Step, Tensor
-from ..registry import CpuCall, primitive
+from ..registry import CpuCall, primitive, unprepared
 
 
 @primitive()
-def transform(
-    call: CpuCall,
-    x: Tensor,
-    table: Tensor,
-    mean: Tensor | None,
-    y: Tensor,
-    *,
-    scale: float,
-    interleaved: bool = False,
-) -> Step:
-    scale = call.backend.dtype_of(y).type(scale)
+def transform(call: CpuCall, a: Transform) -> Step:
+    scale = call.backend.dtype_of(a.y).type(a.scale)
 
     def step() -> None:
-        images = x.array.transpose(0, 3, 1, 2) if interleaved else x.array
-        _transform(images, table.array, mean, y.array, scale)
+        images = a.x.array.transpose(0, 3, 1, 2) if a.interleaved else a.x.array
+        _transform(images, a.table.array, a.mean, a.y.array, scale)
 
     return step
 
 
 @primitive()
-def cached_batch(
-    call: CpuCall,
-    records: Tensor,
-    rows: Tensor,
-    mean: Tensor | None,
-    y: Tensor,
-    labels: Tensor | None = None,
-    addresses: Tensor | None = None,
-    *,
-    scale: float,
-    interleaved: bool = False,
-) -> Step:
-    scale = call.backend.dtype_of(y).type(scale)
-    shape = records.shape[1:]
+def cached_batch(call: CpuCall, a: CachedBatch) -> Step:
+    scale = call.backend.dtype_of(a.y).type(a.scale)
+    shape = a.records.shape[1:]
     size = math.prod(shape)
 
     def image(number: int) -> np.ndarray:
-        if addresses is None:
-            found = records.array[number]
+        if a.addresses is None:
+            found = a.records.array[number]
         else:
-            place, part = divmod(number, len(addresses.array))
-            start = int(addresses.array[part]) + place * size
+            place, part = divmod(number, len(a.addresses.array))
+            start = int(a.addresses.array[part]) + place * size
             found = call.backend.memory_at(start, size).reshape(shape)
-        return found.transpose(2, 0, 1) if interleaved else found
+        return found.transpose(2, 0, 1) if a.interleaved else found
 
     def step() -> None:
-        images = map(image, rows.array[:, 0].tolist())
-        _transform(images, rows.array[:, 1:4], mean, y.array, scale)
-        if labels is not None:
-            labels.array[:] = rows.array[:, 4]
+        images = map(image, a.rows.array[:, 0].tolist())
+        _transform(images, a.rows.array[:, 1:4], a.mean, a.y.array, scale)
+        if a.labels is not None:
+            a.labels.array[:] = a.rows.array[:, 4]
 
     return step
 
 
 @primitive()
-def cached_rows(call: CpuCall, records: Tensor, rows: Tensor, y: Tensor) -> Step:
-    def step() -> None:
-        np.take(records.array, rows.array[:, 0], axis=0, out=y.array, mode="clip")
-
-    return step
+@unprepared
+def cached_rows(call: CpuCall, a: CachedRows) -> None:
+    np.take(a.records.array, a.rows.array[:, 0], axis=0, out=a.y.array, mode="clip")
 
 
 @primitive()
-def next_row(call: CpuCall, table: Tensor, cursor: Tensor, row: Tensor) -> Step:
-    def step() -> None:
-        at = int(cursor.array[0]) % len(table.array)
-        np.copyto(row.array, table.array[at])
-        cursor.array[0] = at + 1
-
-    return step
+@unprepared
+def next_row(call: CpuCall, a: NextRow) -> None:
+    at = int(a.cursor.array[0]) % len(a.table.array)
+    np.copyto(a.row.array, a.table.array[at])
+    a.cursor.array[0] = at + 1
 
 
 def _transform(

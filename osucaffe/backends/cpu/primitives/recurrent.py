@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from ...primitives.recurrence import Recurrent, RecurrentBackward
 from ...tensor import Call, Step, Tensor
 from ..evaluate import Evaluate
 from ..registry import CpuCall, primitive
@@ -44,79 +45,54 @@ class _Cell:
         self._evaluate.piece(arrays, (self.items, self.units))
 
 
-def forward_step(
-    call: Call,
-    product: Product | None,
-    dtype: str,
-    x: Tensor,
-    keep: Tensor,
-    h_first: Tensor | None,
-    c_first: Tensor | None,
-    gates: Tensor,
-    h_in: Tensor | None,
-    h: Tensor,
-    c: Tensor | None,
-    formula: str,
-) -> Step:
+def forward_step(call: Call, a: Recurrent, product: Product | None, dtype: str) -> Step:
     """`Program.recurrent`, given what adds the products (None: there are none)."""
-    cell = _Cell(formula, ["x"], ["keep", "h"] + ["c_in", "c"] * (c is not None), gates, h, dtype)
+    gates, h, h_in, c, keep = a.gates, a.h, a.h_in, a.c, a.keep
+    cell = _Cell(a.formula, ["x"], ["keep", "h"] + ["c_in", "c"] * (c is not None), gates, h, dtype)
     zero = call.temporary(h.shape[1:])
 
     def step() -> None:
         zero.array.fill(0)
-        if x is not gates:
-            np.copyto(gates.array, x.array)
+        if a.x is not gates:
+            np.copyto(gates.array, a.x.array)
         for t in range(len(h.array)):
             kept = keep.array[t][:, None]
             if product is not None and h_in is not None:
-                np.multiply(_before(h, t, h_first or zero), kept, out=h_in.array[t])
+                np.multiply(_before(h, t, a.h_first or zero), kept, out=h_in.array[t])
                 product(t)
             arrays = [*cell.split(gates.array[t]), kept, h.array[t]]
             if c is not None:
-                arrays += [_before(c, t, c_first or zero), c.array[t]]
+                arrays += [_before(c, t, a.c_first or zero), c.array[t]]
             cell.run(arrays)
 
     return step
 
 
 def backward_step(
-    call: Call,
-    product: Product | None,
-    dtype: str,
-    flow: Tensor,
-    keep: Tensor,
-    c_first: Tensor | None,
-    gates: Tensor,
-    c: Tensor | None,
-    dh: Tensor,
-    dh_last: Tensor | None,
-    dc_last: Tensor | None,
-    dgates: Tensor,
-    dh_first: Tensor | None,
-    dc_first: Tensor | None,
-    formula: str,
+    call: Call, a: RecurrentBackward, product: Product | None, flow: Tensor, dtype: str
 ) -> Step:
     """`Program.recurrent_backward`, given what writes the products to flow (None: none does)."""
+    dh, gates, dgates, c = a.dh, a.gates, a.dgates, a.c
     others = ["keep", "dh"] + ["c_in", "c", "dc"] * (c is not None)
-    cell = _Cell(formula, ["x", "dx"], others, gates, dh, dtype)
+    cell = _Cell(a.formula, ["x", "dx"], others, gates, dh, dtype)
     # What c[t - 1] gets from step t, as flow is what h[t - 1] does; h[t] in all.
     cell_flow, whole, zero = (call.temporary(dh.shape[1:]) for _ in range(3))
 
     def step() -> None:
         zero.array.fill(0)
-        np.copyto(flow.array, (dh_last or zero).array)
-        np.copyto(cell_flow.array, (dc_last or zero).array)
+        np.copyto(flow.array, (a.dh_last or zero).array)
+        np.copyto(cell_flow.array, (a.dc_last or zero).array)
         for t in reversed(range(len(dh.array))):
-            kept = keep.array[t][:, None]
+            kept = a.keep.array[t][:, None]
             np.add(dh.array[t], flow.array, out=whole.array)
             arrays = [*cell.split(gates.array[t]), *cell.split(dgates.array[t]), kept, whole.array]
             if c is not None:
-                arrays += [_before(c, t, c_first or zero), c.array[t], cell_flow.array]
+                arrays += [_before(c, t, a.c_first or zero), c.array[t], cell_flow.array]
             cell.run(arrays)
-            if product is not None and (t or dh_first is not None):
+            if product is not None and (t or a.dh_first is not None):
                 product(t)
                 np.multiply(flow.array, kept, out=flow.array)
-        for total, first in ((flow, dh_first), (cell_flow, dc_first)):
+        for total, first in ((flow, a.dh_first), (cell_flow, a.dc_first)):
             if first is not None:
                 np.copyto(first.array, total.array)
 
@@ -130,55 +106,22 @@ def _before(state: Tensor, t: int, first: Tensor) -> np.ndarray:
 
 
 @primitive()
-def recurrent(
-    call: CpuCall,
-    x: Tensor,
-    keep: Tensor,
-    w: Tensor | None,
-    h_first: Tensor | None,
-    c_first: Tensor | None,
-    gates: Tensor,
-    h_in: Tensor | None,
-    h: Tensor,
-    c: Tensor | None,
-    *,
-    formula: str,
-) -> Step:
-    result = call.temporary(gates.shape[1:])
+def recurrent(call: CpuCall, a: Recurrent) -> Step:
+    result = call.temporary(a.gates.shape[1:])
 
     def product(t: int) -> None:
-        np.matmul(h_in.array[t], w.array.T, out=result.array)  # type: ignore[union-attr]
-        np.add(gates.array[t], result.array, out=gates.array[t])
+        np.matmul(a.h_in.array[t], a.w.array.T, out=result.array)  # type: ignore[union-attr]
+        np.add(a.gates.array[t], result.array, out=a.gates.array[t])
 
-    return forward_step(
-        call, None if w is None else product, call.backend.dtype,
-        x, keep, h_first, c_first, gates, h_in, h, c, formula,
-    )  # fmt: skip
+    return forward_step(call, a, None if a.w is None else product, call.backend.dtype)
 
 
 @primitive()
-def recurrent_backward(
-    call: CpuCall,
-    keep: Tensor,
-    w: Tensor | None,
-    c_first: Tensor | None,
-    gates: Tensor,
-    c: Tensor | None,
-    dh: Tensor,
-    dh_last: Tensor | None,
-    dc_last: Tensor | None,
-    dgates: Tensor,
-    dh_first: Tensor | None,
-    dc_first: Tensor | None,
-    *,
-    formula: str,
-) -> Step:
-    flow = call.temporary(dh.shape[1:])
+def recurrent_backward(call: CpuCall, a: RecurrentBackward) -> Step:
+    flow = call.temporary(a.dh.shape[1:])
 
     def product(t: int) -> None:
-        np.matmul(dgates.array[t], w.array, out=flow.array)  # type: ignore[union-attr]
+        np.matmul(a.dgates.array[t], a.w.array, out=flow.array)  # type: ignore[union-attr]
 
-    return backward_step(
-        call, None if w is None else product, call.backend.dtype, flow,
-        keep, c_first, gates, c, dh, dh_last, dc_last, dgates, dh_first, dc_first, formula,
-    )  # fmt: skip
+    products = None if a.w is None else product
+    return backward_step(call, a, products, flow, call.backend.dtype)

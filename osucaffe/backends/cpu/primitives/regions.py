@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
-from ...tensor import Shape, Step, Tensor
-from ..registry import CpuCall, primitive
+from ...primitives.regions import (
+    Hardest,
+    RoiAveragePooling,
+    RoiAveragePoolingBackward,
+    RoiMaxPooling,
+    RoiMaxPoolingBackward,
+    RoiSampling,
+    RoiSamplingBackward,
+    RoiWarpingRoisBackward,
+)
+from ...tensor import Shape, Tensor
+from ..registry import CpuCall, primitive, unprepared
 
 Bin = tuple[int, int, slice, slice]
 """Row and column of a bin, and its part of the feature map."""
@@ -66,101 +77,63 @@ def _max_bins(corners: np.ndarray, bins: Shape, extents: Shape, scale: float) ->
 
 
 @primitive()
-def roi_max_pooling(
-    call: CpuCall, x: Tensor, rois: Tensor, y: Tensor, index: Tensor, *, scale: float, pad: float
-) -> Step:
-    extents, bins = x.shape[2:], y.shape[2:]
-    channels = np.arange(x.shape[1])
-
-    def step() -> None:
-        y.array.fill(0)
-        index.array.fill(-1)
-        for r, image, corners in _regions(rois.array, x.shape[0]):
-            for h, w, row, column in _max_bins(_padded(corners, pad), bins, extents, scale):
-                part = x.array[image, :, row, column]
-                flat = part.reshape(len(channels), -1)
-                best = flat.argmax(axis=1)
-                y.array[r, :, h, w] = flat[channels, best]
-                tall, wide = np.divmod(best, part.shape[2])
-                index.array[r, :, h, w] = (row.start + tall) * extents[1] + column.start + wide
-
-    return step
+@unprepared
+def roi_max_pooling(call: CpuCall, a: RoiMaxPooling) -> None:
+    extents, bins = a.x.shape[2:], a.y.shape[2:]
+    channels = np.arange(a.x.shape[1])
+    a.y.array.fill(0)
+    a.index.array.fill(-1)
+    for r, image, corners in _regions(a.rois.array, a.x.shape[0]):
+        for h, w, row, column in _max_bins(_padded(corners, a.pad), bins, extents, a.scale):
+            part = a.x.array[image, :, row, column]
+            flat = part.reshape(len(channels), -1)
+            best = flat.argmax(axis=1)
+            a.y.array[r, :, h, w] = flat[channels, best]
+            tall, wide = np.divmod(best, part.shape[2])
+            a.index.array[r, :, h, w] = (row.start + tall) * extents[1] + column.start + wide
 
 
 @primitive()
-def roi_max_pooling_backward(
-    call: CpuCall, dy: Tensor, rois: Tensor, index: Tensor, dx: Tensor, *, scale: float, pad: float
-) -> Step:
-    def step() -> None:
-        dx.array.fill(0)
-        planes = dx.array.reshape(*dx.shape[:2], -1)
-        channels = np.arange(dx.shape[1])[:, None]
-        for r, image, _ in _regions(rois.array, dx.shape[0]):
-            places = index.array[r].reshape(dx.shape[1], -1)
-            gradient = np.where(places >= 0, dy.array[r].reshape(places.shape), 0)
-            np.add.at(planes[image], (channels, np.maximum(places, 0)), gradient)
-
-    return step
+@unprepared
+def roi_max_pooling_backward(call: CpuCall, a: RoiMaxPoolingBackward) -> None:
+    a.dx.array.fill(0)
+    planes = a.dx.array.reshape(*a.dx.shape[:2], -1)
+    channels = np.arange(a.dx.shape[1])[:, None]
+    for r, image, _ in _regions(a.rois.array, a.dx.shape[0]):
+        places = a.index.array[r].reshape(a.dx.shape[1], -1)
+        gradient = np.where(places >= 0, a.dy.array[r].reshape(places.shape), 0)
+        np.add.at(planes[image], (channels, np.maximum(places, 0)), gradient)
 
 
-def _each_average(
-    rois: Tensor,
-    images: Shape,
-    bins: Shape,
-    scale: float,
-    visit: Callable[[int, int, Bin, int], None],
-) -> None:
-    """Call visit(region, image, bin, its elements) for all bins of all regions."""
-    for r, image, corners in _regions(rois.array, images[0]):
-        start = _round(corners[:2]) * scale
-        end = (_round(corners[2:]) + 1) * scale
+def _averaged(
+    a: RoiAveragePooling | RoiAveragePoolingBackward, x: Tensor, bins: Shape
+) -> Iterator[tuple[np.ndarray, tuple[Any, ...], int]]:
+    """For all bins of all regions: the part of x (D, rows, columns) that a bin covers, where it
+    stands among the bins, and its area."""
+    maps = x.array.reshape(x.shape[0], -1, *bins, *x.shape[2:])
+    for r, image, corners in _regions(a.rois.array, x.shape[0]):
+        start = _round(corners[:2]) * a.scale
+        end = (_round(corners[2:]) + 1) * a.scale
         sizes = np.maximum(end - start, np.array(0.1, start.dtype)) / np.array(bins[0], start.dtype)
-        for each in _bins(start, sizes, bins, images[2:]):
-            area = (each[2].stop - each[2].start) * (each[3].stop - each[3].start)
-            visit(r, image, each, area)
-
-
-def _by_bin(array: np.ndarray, bins: Shape) -> np.ndarray:
-    """Feature maps as (N, D, G, G, H, W)."""
-    return array.reshape(array.shape[0], -1, *bins, *array.shape[2:])
+        for h, w, row, column in _bins(start, sizes, bins, x.shape[2:]):
+            area = (row.stop - row.start) * (column.stop - column.start)
+            yield maps[image, :, h, w, row, column], (r, slice(None), h, w), area
 
 
 @primitive()
-def roi_average_pooling(call: CpuCall, x: Tensor, rois: Tensor, y: Tensor, *, scale: float) -> Step:
-    bins = y.shape[2:]
-
-    def step() -> None:
-        y.array.fill(0)
-        maps = _by_bin(x.array, bins)
-
-        def visit(r: int, image: int, at: Bin, area: int) -> None:
-            h, w, row, column = at
-            part = maps[image, :, h, w, row, column]
-            np.sum(part, axis=(1, 2), out=y.array[r, :, h, w])
-            y.array[r, :, h, w] /= area
-
-        _each_average(rois, x.shape, bins, scale, visit)
-
-    return step
+@unprepared
+def roi_average_pooling(call: CpuCall, a: RoiAveragePooling) -> None:
+    a.y.array.fill(0)
+    for part, at, area in _averaged(a, a.x, a.y.shape[2:]):
+        a.y.array[at] = part.sum(axis=(1, 2)) / area
 
 
 @primitive()
-def roi_average_pooling_backward(
-    call: CpuCall, dy: Tensor, rois: Tensor, dx: Tensor, *, scale: float
-) -> Step:
-    bins = dy.shape[2:]
-
-    def step() -> None:
-        dx.array.fill(0)
-        maps = _by_bin(dx.array, bins)
-
-        def visit(r: int, image: int, at: Bin, area: int) -> None:
-            h, w, row, column = at
-            maps[image, :, h, w, row, column] += dy.array[r, :, h, w, None, None] / area
-
-        _each_average(rois, dx.shape, bins, scale, visit)
-
-    return step
+@unprepared
+def roi_average_pooling_backward(call: CpuCall, a: RoiAveragePoolingBackward) -> None:
+    a.dx.array.fill(0)
+    for part, at, area in _averaged(a, a.dx, a.dy.shape[2:]):
+        part += a.dy.array[at][:, None, None] / area
 
 
 def _weights(start: np.floating, size: np.floating, points: int, extent: int) -> np.ndarray:
@@ -188,11 +161,11 @@ def _grid(
 
 
 def _sampled(
-    rois: Tensor, images: Shape, points: Shape, scale: float, pad: float, warp: bool
+    a: RoiSampling | RoiSamplingBackward, images: Shape, points: Shape
 ) -> Iterator[tuple[int, int, np.ndarray, np.ndarray]]:
     """Region, image, and the weights of rows and of columns at its points."""
-    for r, image, corners in _regions(rois.array, images[0]):
-        grid = _grid(corners, points, scale, pad, warp)
+    for r, image, corners in _regions(a.rois.array, images[0]):
+        grid = _grid(corners, points, a.scale, a.pad, a.warp)
         if grid is not None:
             starts, gaps = grid
             rows = _weights(starts[0], gaps[0], points[0], images[2])
@@ -201,41 +174,19 @@ def _sampled(
 
 
 @primitive()
-def roi_sampling(
-    call: CpuCall,
-    x: Tensor,
-    rois: Tensor,
-    y: Tensor,
-    *,
-    scale: float,
-    pad: float,
-    warp: bool = False,
-) -> Step:
-    def step() -> None:
-        y.array.fill(0)
-        for r, image, rows, columns in _sampled(rois, x.shape, y.shape[2:], scale, pad, warp):
-            y.array[r] = rows @ (x.array[image] @ columns.T)
-
-    return step
+@unprepared
+def roi_sampling(call: CpuCall, a: RoiSampling) -> None:
+    a.y.array.fill(0)
+    for r, image, rows, columns in _sampled(a, a.x.shape, a.y.shape[2:]):
+        a.y.array[r] = rows @ (a.x.array[image] @ columns.T)
 
 
 @primitive()
-def roi_sampling_backward(
-    call: CpuCall,
-    dy: Tensor,
-    rois: Tensor,
-    dx: Tensor,
-    *,
-    scale: float,
-    pad: float,
-    warp: bool = False,
-) -> Step:
-    def step() -> None:
-        dx.array.fill(0)
-        for r, image, rows, columns in _sampled(rois, dx.shape, dy.shape[2:], scale, pad, warp):
-            dx.array[image] += rows.T @ (dy.array[r] @ columns)
-
-    return step
+@unprepared
+def roi_sampling_backward(call: CpuCall, a: RoiSamplingBackward) -> None:
+    a.dx.array.fill(0)
+    for r, image, rows, columns in _sampled(a, a.dx.shape, a.dy.shape[2:]):
+        a.dx.array[image] += rows.T @ (a.dy.array[r] @ columns)
 
 
 def _moving(
@@ -255,36 +206,29 @@ def _moving(
 
 
 @primitive()
-def roi_warping_rois_backward(
-    call: CpuCall, x: Tensor, rois: Tensor, dy: Tensor, drois: Tensor, *, scale: float
-) -> Step:
-    points, extents = dy.shape[2:], x.shape[2:]
-
-    def step() -> None:
-        drois.array.fill(0)
-        corner = drois.array.reshape(-1, 5)
-        for r, image, corners in _regions(rois.array, x.shape[0]):
-            grid = _grid(corners, points, scale, 0, True)
-            assert grid is not None
-            rows, columns = (_moving(*axis) for axis in zip(*grid, points, extents, strict=True))
-            maps, gradient = x.array[image], dy.array[r] * np.array(scale, dy.array.dtype)
-            down = (gradient * (rows[1] @ maps @ columns[0].T)).sum(axis=(0, 2))
-            over = (gradient * (rows[0] @ maps @ columns[1].T)).sum(axis=(0, 1))
-            for column, moved, share in ((1, over, columns[2]), (2, down, rows[2])):
-                corner[r, column] = (moved * (1 - share)).sum()
-                corner[r, column + 2] = (moved * share).sum()
-
-    return step
+@unprepared
+def roi_warping_rois_backward(call: CpuCall, a: RoiWarpingRoisBackward) -> None:
+    points, extents = a.dy.shape[2:], a.x.shape[2:]
+    a.drois.array.fill(0)
+    corner = a.drois.array.reshape(-1, 5)
+    for r, image, corners in _regions(a.rois.array, a.x.shape[0]):
+        grid = _grid(corners, points, a.scale, 0, True)
+        assert grid is not None
+        rows, columns = (_moving(*axis) for axis in zip(*grid, points, extents, strict=True))
+        maps, gradient = a.x.array[image], a.dy.array[r] * np.array(a.scale, a.dy.array.dtype)
+        down = (gradient * (rows[1] @ maps @ columns[0].T)).sum(axis=(0, 2))
+        over = (gradient * (rows[0] @ maps @ columns[1].T)).sum(axis=(0, 1))
+        for column, moved, share in ((1, over, columns[2]), (2, down, rows[2])):
+            corner[r, column] = (moved * (1 - share)).sum()
+            corner[r, column + 2] = (moved * share).sum()
 
 
 @primitive()
-def hardest(call: CpuCall, rois: Tensor, loss: Tensor, y: Tensor, *, count: int) -> Step:
-    def step() -> None:
-        images = rois.array.reshape(rois.shape[0], 5, -1)[:, 0].reshape(-1)
-        order = np.argsort(-loss.array.reshape(-1), kind="stable")
-        chosen = y.array.reshape(-1)
-        chosen.fill(0)
-        for image in np.unique(images):
-            chosen[order[images[order] == image][:count]] = 1
-
-    return step
+@unprepared
+def hardest(call: CpuCall, a: Hardest) -> None:
+    images = a.rois.array.reshape(a.rois.shape[0], 5, -1)[:, 0].reshape(-1)
+    order = np.argsort(-a.loss.array.reshape(-1), kind="stable")
+    chosen = a.y.array.reshape(-1)
+    chosen.fill(0)
+    for image in np.unique(images):
+        chosen[order[images[order] == image][: a.count]] = 1

@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 
+from ...primitives.pooling import Interpolation, InterpolationBackward, Unpooling, UnpoolingBackward
 from ...tensor import Step, Tensor
 from ..registry import CpuCall, primitive
 
@@ -33,28 +34,28 @@ class _Places:
 
 
 @primitive()
-def unpooling(call: CpuCall, x: Tensor, index: Tensor, y: Tensor) -> Step:
-    places = _Places(call, index, y)
+def unpooling(call: CpuCall, a: Unpooling) -> Step:
+    places = _Places(call, a.index, a.y)
 
     def step() -> None:
         places.look()
-        flat = y.array.reshape(-1)
+        flat = a.y.array.reshape(-1)
         flat.fill(0)
-        np.put(flat, places.place.array, x.array)
-        np.putmask(y.array.reshape(-1, places.area)[:, 0], places.wrong.array.any(axis=1), np.nan)
+        np.put(flat, places.place.array, a.x.array)
+        np.putmask(a.y.array.reshape(-1, places.area)[:, 0], places.wrong.array.any(axis=1), np.nan)
 
     return step
 
 
 @primitive()
-def unpooling_backward(call: CpuCall, dy: Tensor, index: Tensor, dx: Tensor) -> Step:
-    places = _Places(call, index, dy)
+def unpooling_backward(call: CpuCall, a: UnpoolingBackward) -> Step:
+    places = _Places(call, a.index, a.dy)
 
     def step() -> None:
         places.look()
-        taken = dx.array.reshape(places.place.shape)
+        taken = a.dx.array.reshape(places.place.shape)
         # mode "clip" keeps NumPy from making a copy first
-        np.take(dy.array.reshape(-1), places.place.array, out=taken, mode="clip")
+        np.take(a.dy.array.reshape(-1), places.place.array, out=taken, mode="clip")
         np.putmask(taken, places.wrong.array, 0)
 
     return step
@@ -91,15 +92,15 @@ def _product(call: CpuCall, x: Tensor, y: Tensor, rows: np.ndarray, columns: np.
 
 
 @primitive()
-def interpolation(call: CpuCall, x: Tensor, y: Tensor) -> Step:
-    dtype = call.backend.dtype_of(x)
-    axes = zip(y.shape[2:], x.shape[2:], strict=True)
-    return _product(call, x, y, *(weights(large, small, dtype) for large, small in axes))
+def interpolation(call: CpuCall, a: Interpolation) -> Step:
+    dtype = call.backend.dtype_of(a.x)
+    axes = zip(a.y.shape[2:], a.x.shape[2:], strict=True)
+    return _product(call, a.x, a.y, *(weights(large, small, dtype) for large, small in axes))
 
 
 @primitive()
-def interpolation_backward(call: CpuCall, dy: Tensor, dx: Tensor) -> Step:
-    dtype = call.backend.dtype_of(dx)
-    axes = zip(dy.shape[2:], dx.shape[2:], strict=True)
+def interpolation_backward(call: CpuCall, a: InterpolationBackward) -> Step:
+    dtype = call.backend.dtype_of(a.dx)
+    axes = zip(a.dy.shape[2:], a.dx.shape[2:], strict=True)
     matrices = (weights(large, small, dtype).T for large, small in axes)
-    return _product(call, dy, dx, *map(np.ascontiguousarray, matrices))
+    return _product(call, a.dy, a.dx, *map(np.ascontiguousarray, matrices))

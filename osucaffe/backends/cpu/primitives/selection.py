@@ -6,8 +6,10 @@ import math
 
 import numpy as np
 
+from ...primitives.losses import TopK
+from ...primitives.movement import Gather, GatherBackward, GatherGradient, Positions
 from ...tensor import Step, Tensor
-from ..registry import CpuCall, primitive
+from ..registry import CpuCall, primitive, unprepared
 from .normalization import planes
 
 
@@ -19,12 +21,15 @@ def _rows(tensor: Tensor, axes: int) -> np.ndarray:
 
 
 @primitive()
-def gather(call: CpuCall, x: Tensor, index: Tensor, y: Tensor) -> Step:
-    rows, wrong = call.temporary((index.count,), "int64"), call.temporary((index.count,), "bool")
+def gather(call: CpuCall, a: Gather) -> Step:
+    rows, wrong = (
+        call.temporary((a.index.count,), "int64"),
+        call.temporary((a.index.count,), "bool"),
+    )
 
     def step() -> None:
-        source, out = _rows(x, 1), _rows(y, len(index.shape))
-        np.copyto(rows.array, index.array.reshape(-1), casting="unsafe")
+        source, out = _rows(a.x, 1), _rows(a.y, len(a.index.shape))
+        np.copyto(rows.array, a.index.array.reshape(-1), casting="unsafe")
         # mode "clip" keeps NumPy from making a copy first
         np.take(source, rows.array, axis=0, out=out, mode="clip")
         np.less(rows.array, 0, out=wrong.array)
@@ -47,40 +52,36 @@ def _scatter(dy: Tensor, index: Tensor, target: Tensor) -> Step:
 
 
 @primitive()
-def gather_backward(call: CpuCall, dy: Tensor, index: Tensor, dx: Tensor) -> Step:
-    return _scatter(dy, index, dx)
+def gather_backward(call: CpuCall, a: GatherBackward) -> Step:
+    return _scatter(a.dy, a.index, a.dx)
 
 
 @primitive()
-def gather_gradient(call: CpuCall, dy: Tensor, index: Tensor, dw: Tensor) -> Step:
-    return _scatter(dy, index, dw)
+def gather_gradient(call: CpuCall, a: GatherGradient) -> Step:
+    return _scatter(a.dy, a.index, a.dw)
 
 
 @primitive()
-def positions(call: CpuCall, y: Tensor) -> Step:
-    def step() -> None:
-        flat = y.array.reshape(-1)
-        flat.fill(1)
-        flat[:1] = 0
-        np.cumsum(flat, out=flat)
-
-    return step
+@unprepared
+def positions(call: CpuCall, a: Positions) -> None:
+    flat = a.y.array.reshape(-1)
+    flat.fill(1)
+    flat[:1] = 0
+    np.cumsum(flat, out=flat)
 
 
 @primitive()
-def top_k(
-    call: CpuCall, x: Tensor, index: Tensor | None, value: Tensor | None, *, axis: int
-) -> Step:
-    wanted = next(tensor.shape[axis] for tensor in (index, value) if tensor is not None)
+def top_k(call: CpuCall, a: TopK) -> Step:
+    length = a.length
 
     def step() -> None:
-        scores = planes(x, axis)
+        scores = planes(a.x, a.axis)
         # Backwards, a stable sort leaves the later of equal elements first. NumPy allocates its
         # result: no layer that trains calls this.
-        order = np.argsort(scores, axis=1, kind="stable")[:, : -wanted - 1 : -1]
-        if index is not None:
-            np.copyto(planes(index, axis), order, casting="unsafe")
-        if value is not None:
-            np.copyto(planes(value, axis), np.take_along_axis(scores, order, axis=1))
+        order = np.argsort(scores, axis=1, kind="stable")[:, : -length - 1 : -1]
+        if a.index is not None:
+            np.copyto(planes(a.index, a.axis), order, casting="unsafe")
+        if a.value is not None:
+            np.copyto(planes(a.value, a.axis), np.take_along_axis(scores, order, axis=1))
 
     return step

@@ -7,9 +7,11 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from ...formula import parse
-from ...tensor import Step, Tensor
+from ...primitives.losses import Total
+from ...primitives.solvers import SumOfSquares, Update
+from ...tensor import Step
 from ..evaluate import Evaluate
-from ..registry import CpuCall, primitive
+from ..registry import CpuCall, primitive, unprepared
 from .elementwise import flat, over_chunks
 
 Segment = tuple[int, int, float, float]
@@ -27,33 +29,23 @@ def merge_segments(segments: Sequence[Segment]) -> list[Segment]:
 
 
 @primitive()
-def update(
-    call: CpuCall,
-    weights: Tensor,
-    gradients: Tensor,
-    history: list[Tensor],
-    scalars: Tensor,
-    *,
-    formula: str,
-    names: Sequence[str],
-    segments: Sequence[Segment],
-    constants: dict[str, float],
-) -> Step:
+def update(call: CpuCall, a: Update) -> Step:
+    formula = a.formula
     gradient = "g"
     if "g" in parse(formula).writes:  # the gradients stay as they are
         gradient, formula = "gradient", f"g = gradient; {formula}"
-    operands = ["w", gradient, *["h", "h2"][: len(history)]]
-    tensors = [weights, gradients, *history]
-    merged = merge_segments(segments)
+    operands = ["w", gradient, *["h", "h2"][: len(a.history)]]
+    tensors = [a.weights, a.gradients, *a.history]
+    merged = merge_segments(a.segments)
 
     def worker() -> Callable[[int, int], None]:
         evaluate = Evaluate(
-            formula, operands, [*names, "rate", "decay"], constants, dtype=call.backend.dtype
+            formula, operands, [*a.names, "rate", "decay"], a.constants, dtype=call.backend.dtype
         )
 
         def work(start: int, stop: int) -> None:
             arrays = [flat(tensor) for tensor in tensors]
-            given = flat(scalars).tolist()
+            given = flat(a.scalars).tolist()
             for first, last, rate, decay in merged:
                 begin, end = max(first, start), min(last, stop)
                 if begin < end:
@@ -61,25 +53,21 @@ def update(
 
         return work
 
-    return over_chunks(call, weights.size, worker)
+    return over_chunks(call, a.weights.size, worker)
 
 
 @primitive()
-def sum_of_squares(call: CpuCall, x: Tensor, y: Tensor) -> Step:
-    def step() -> None:
-        source, total = flat(x), 0.0
-        for start in range(0, len(source), DOT_CHUNK):
-            piece = source[start : start + DOT_CHUNK]
-            total += float(np.dot(piece, piece))
-        y.array.fill(total)
-
-    return step
+@unprepared
+def sum_of_squares(call: CpuCall, a: SumOfSquares) -> None:
+    source, total = flat(a.x), 0.0
+    for start in range(0, len(source), DOT_CHUNK):
+        piece = source[start : start + DOT_CHUNK]
+        total += float(np.dot(piece, piece))
+    a.y.array.fill(total)
 
 
 @primitive()
-def total(call: CpuCall, xs: list[Tensor], y: Tensor, *, weights: Sequence[float]) -> Step:
-    def step() -> None:
-        sums = [float(flat(x).sum(dtype=np.float64)) for x in xs]
-        y.array.fill(sum(weight * each for weight, each in zip(weights, sums, strict=True)))
-
-    return step
+@unprepared
+def total(call: CpuCall, a: Total) -> None:
+    sums = [float(flat(x).sum(dtype=np.float64)) for x in a.xs]
+    a.y.array.fill(sum(weight * each for weight, each in zip(a.weights, sums, strict=True)))

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ...primitives.products import ConvolutionWindow
 from ...tensor import Shape, Tensor
 
 Window = tuple[Shape, Shape, Shape]
@@ -24,20 +24,10 @@ class Problem:
     group: int
 
     @classmethod
-    def of(
-        cls,
-        x: Tensor,
-        w: Tensor,
-        y: Tensor,
-        *,
-        stride: Sequence[int],
-        pad: Sequence[int],
-        dilation: Sequence[int],
-        group: int,
-    ) -> Problem:
+    def of(cls, x: Tensor, w: Tensor, y: Tensor, a: ConvolutionWindow) -> Problem:
         """The convolution of these, or of what they are gradients of."""
-        window = tuple(map(int, stride)), tuple(map(int, pad)), tuple(map(int, dilation))
-        return cls(x.shape, w.shape, y.shape, window, group)
+        window = tuple(map(int, a.stride)), tuple(map(int, a.pad)), tuple(map(int, a.dilation))
+        return cls(x.shape, w.shape, y.shape, window, a.group)
 
     @property
     def kernel(self) -> Shape:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ...primitives.normalization import BatchNorm, BatchNormBackward, BatchNormStatistics
 from ...tensor import Step, Tensor, sequence
 from ..convolution.operands import choose_row_major
 from ..layout import C_TYPES, ITEM_BYTES, dtype_of
@@ -73,26 +74,15 @@ NO_FORWARD = {"ADDEND": 0, "RELU": 0}
 
 
 @primitive("own")
-def batch_norm_statistics(
-    call: CudaCall,
-    x: Tensor,
-    mean: Tensor,
-    rate: Tensor,
-    past_means: Tensor,
-    past_variances: Tensor,
-    past_weight: Tensor,
-    *,
-    eps: float,
-    fraction: float,
-) -> Step:
-    for tensor in mean, rate, past_means, past_variances, past_weight:
+def batch_norm_statistics(call: CudaCall, a: BatchNormStatistics) -> Step:
+    for tensor in a.mean, a.rate, a.past_means, a.past_variances, a.past_weight:
         choose_row_major(tensor)
-    matrix = _Matrix(call, x)
+    matrix = _Matrix(call, a.x)
     partial = matrix.partial()
     rows = matrix.rows
-    numbers = [1 / rows, rows / max(rows - 1, 1), eps, fraction]
+    numbers = [1 / rows, rows / max(rows - 1, 1), a.eps, a.fraction]
     finish = [
-        matrix.x, partial, mean, rate, past_means, past_variances, past_weight,
+        matrix.x, partial, a.mean, a.rate, a.past_means, a.past_variances, a.past_weight,
         np.int32(matrix.grid[1]), *map(np.float32, numbers),
     ]  # fmt: skip
     return sequence([
@@ -102,78 +92,51 @@ def batch_norm_statistics(
 
 
 @primitive("own")
-def batch_norm(
-    call: CudaCall,
-    x: Tensor,
-    mean: Tensor | None,
-    rate: Tensor | None,
-    scale: Tensor | None,
-    bias: Tensor | None,
-    addend: Tensor | None,
-    y: Tensor,
-    *,
-    relu: bool = False,
-) -> Step:
-    small = [mean, rate, scale, bias]
+def batch_norm(call: CudaCall, a: BatchNorm) -> Step:
+    small = [a.mean, a.rate, a.scale, a.bias]
     for tensor in small:
         choose_row_major(tensor)
-    matrix = _Matrix(call, x, addend, y)
-    added = None if addend is None else matrix.in_layout(addend)
-    arguments = [matrix.x, *small, added, matrix.in_layout(y)]
-    return matrix.over("normalize", arguments, ADDEND=addend is not None, RELU=relu)
+    matrix = _Matrix(call, a.x, a.addend, a.y)
+    added = None if a.addend is None else matrix.in_layout(a.addend)
+    arguments = [matrix.x, *small, added, matrix.in_layout(a.y)]
+    return matrix.over("normalize", arguments, ADDEND=a.addend is not None, RELU=a.relu)
 
 
 @primitive("own")
-def batch_norm_backward(
-    call: CudaCall,
-    x: Tensor,
-    dys: list[Tensor],
-    mean: Tensor | None,
-    rate: Tensor | None,
-    scale: Tensor | None,
-    bias: Tensor | None,
-    relu_output: Tensor | None,
-    dy: Tensor | None,
-    dx: Tensor | None,
-    dscale: Tensor | None,
-    dbias: Tensor | None,
-    *,
-    constant: bool,
-    relu: bool = False,
-) -> Step:
-    for tensor in mean, rate, scale, bias, dscale, dbias:
+def batch_norm_backward(call: CudaCall, a: BatchNormBackward) -> Step:
+    for tensor in a.mean, a.rate, a.scale, a.bias, a.dscale, a.dbias:
         choose_row_major(tensor)
-    matrix = _Matrix(call, x, *dys, relu_output, dy, dx)
-    first, *others = [matrix.in_layout(part) for part in dys]
-    mask = matrix.in_layout(relu_output) if relu and relu_output is not None else None
-    whole = None if dy is None else matrix.in_layout(dy)
-    small = [mean, rate, scale, bias]
+    matrix = _Matrix(call, a.x, *a.dys, a.relu_output, a.dy, a.dx)
+    first, *others = [matrix.in_layout(part) for part in a.dys]
+    mask = matrix.in_layout(a.relu_output) if a.relu and a.relu_output is not None else None
+    whole = None if a.dy is None else matrix.in_layout(a.dy)
+    small = [a.mean, a.rate, a.scale, a.bias]
     averages = call.temporary((2, matrix.channels))
     steps: list[Step] = []
 
     def gradients(target: Tensor | None, partial: Tensor | None, **flags: Any) -> Step:
         parts = [first, others[0] if others else None, mask]
         arguments = [matrix.x, *parts, *small, averages, target, partial]
-        masked = relu and (whole is None or flags["SUMS"])
+        masked = a.relu and (whole is None or flags["SUMS"])
         return matrix.over(
             "gradients", arguments, PARTS=1 + len(others), ADDEND=0, RELU=masked,
             POSITIVE=masked and mask is not None, **flags,
         )  # fmt: skip
 
-    average = dx is not None and not constant
-    if average or whole is not None or dscale is not None or dbias is not None:
+    average = a.dx is not None and not a.constant
+    if average or whole is not None or a.dscale is not None or a.dbias is not None:
         partial = matrix.partial()
         steps.append(gradients(whole, partial, SUMS=1, WHOLE=whole is not None, AVERAGES=0))
         finish = [
-            partial, rate, dscale, dbias, averages, np.int32(matrix.grid[1]),
+            partial, a.rate, a.dscale, a.dbias, averages, np.int32(matrix.grid[1]),
             np.float32(1 / matrix.rows), *(np.int32(n in call.accumulates) for n in GRADIENTS),
         ]  # fmt: skip
         none = dict.fromkeys(("ADDEND", "RELU", "POSITIVE", "SUMS", "WHOLE", "AVERAGES"), 0)
         steps.append(matrix.finish("finish_gradients", finish, PARTS=1, **none))
-    if dx is not None:
+    if a.dx is not None:
         if whole is not None:  # it is their sum, behind the ReLU
             first, others = whole, []
-        steps.append(gradients(matrix.in_layout(dx), None, SUMS=0, WHOLE=0, AVERAGES=average))
+        steps.append(gradients(matrix.in_layout(a.dx), None, SUMS=0, WHOLE=0, AVERAGES=average))
     return sequence(steps)
 
 

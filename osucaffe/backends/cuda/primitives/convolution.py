@@ -3,9 +3,8 @@ convolution/providers.py)."""
 
 from __future__ import annotations
 
-from typing import Any
-
-from ...tensor import Step, Tensor
+from ...primitives.products import Convolution, ConvolutionBackwardData, ConvolutionBackwardFilter
+from ...tensor import Step
 from ..autotune.tuner import Pending
 from ..convolution import providers
 from ..convolution.operands import (
@@ -18,54 +17,25 @@ from ..registry import CudaCall, primitive
 
 
 @primitive("own")
-def convolution(
-    call: CudaCall,
-    x: Tensor,
-    w: Tensor,
-    b: Tensor | None,
-    y: Tensor,
-    *,
-    relu: float | None = None,
-    **window: Any,
-) -> Pending:
-    choose_weight_layout(w)
-    choose_row_major(b)
-    call.backend.choose_layout(x)
-    call.backend.choose_layout(y)
-    return call.tune(providers.forward(call, Problem.of(x, w, y, **window)))
+def convolution(call: CudaCall, a: Convolution) -> Pending:
+    choose_weight_layout(a.w)
+    choose_row_major(a.b)
+    call.choose_layouts(a.x, a.y)
+    return call.tune(providers.forward(call, Problem.of(a.x, a.w, a.y, a)))
 
 
 @primitive("own")
-def convolution_backward_data(
-    call: CudaCall,
-    dy: Tensor,
-    w: Tensor,
-    dx: Tensor,
-    *,
-    relu_output: Tensor | None = None,
-    **window: Any,
-) -> Pending:
-    """relu_output: the output of a ReLU whose backward pass is fused (by the fusion pass)."""
-    choose_weight_layout(w)
-    for tensor in dx, dy, relu_output:
-        if tensor is not None:
-            call.backend.choose_layout(tensor)
-    return call.tune(providers.data_gradient(call, Problem.of(dx, w, dy, **window)))
+def convolution_backward_data(call: CudaCall, a: ConvolutionBackwardData) -> Pending:
+    choose_weight_layout(a.w)
+    call.choose_layouts(a.dx, a.dy, a.relu_output)
+    return call.tune(providers.data_gradient(call, Problem.of(a.dx, a.w, a.dy, a)))
 
 
 @primitive("own")
-def convolution_backward_filter(
-    call: CudaCall,
-    x: Tensor,
-    dy: Tensor,
-    dw: Tensor | None,
-    db: Tensor | None,
-    **window: Any,
-) -> Pending | Step:
-    call.backend.choose_layout(x)
-    call.backend.choose_layout(dy)
-    choose_row_major(db)
-    if dw is None:
+def convolution_backward_filter(call: CudaCall, a: ConvolutionBackwardFilter) -> Pending | Step:
+    call.choose_layouts(a.x, a.dy)
+    choose_row_major(a.db)
+    if a.dw is None:
         return bias_gradient(call)
-    choose_weight_layout(dw)
-    return call.tune(providers.filter_gradient(call, Problem.of(x, dw, dy, **window)))
+    choose_weight_layout(a.dw)
+    return call.tune(providers.filter_gradient(call, Problem.of(a.x, a.dw, a.dy, a)))

@@ -7,6 +7,17 @@ from typing import Any
 import numpy as np
 
 from ...boxes import SMALL
+from ...primitives.detection import (
+    Coded,
+    DecodeBoxes,
+    DetectBoxes,
+    EvaluateBoxes,
+    MatchBoxes,
+    MineBoxes,
+    Multibox,
+    MultiboxLosses,
+    MultiboxLossesBackward,
+)
 from ...tensor import Step, Tensor, sequence
 from ..passes.elementwise import fill_step
 from ..registry import CudaCall, primitive
@@ -50,63 +61,41 @@ def thin(
     return launch(made, items * classes, arguments, block=LIST_BLOCK), kept, kept_count
 
 
-@primitive("own")
-def detect_boxes(
-    call: CudaCall,
-    boxes: Tensor,
-    confidence: Tensor,
-    y: Tensor,
-    length: Tensor,
-    *,
-    background: int,
-    least: float | None,
-    threshold: float,
-    eta: float,
-    top_k: int,
-    keep: int,
-) -> Step:
-    boxes, scores, y, length = (call.row_major(each) for each in (boxes, confidence, y, length))
-    items, count, classes = scores.shape
-    room = min(count, top_k) if top_k >= 0 else count
+def _int32(*values: int) -> list[np.int32]:
+    return [np.int32(value) for value in values]
+
+
+@primitive("plain")
+def detect_boxes(call: CudaCall, a: DetectBoxes) -> Step:
+    items, count, classes = a.confidence.shape
+    room = min(count, a.top_k) if a.top_k >= 0 else count
     thinned, kept, kept_count = thin(
-        call, boxes, scores, room, threshold=threshold, background=background, least=least, eta=eta
-    )
+        call, a.boxes, a.confidence, room,
+        threshold=a.threshold, background=a.background, least=a.least, eta=a.eta,
+    )  # fmt: skip
     counts = call.temporary(kept_count.shape, "int32")
-    sizes = [np.int32(each) for each in (count, classes, room, keep)]
-    keeping = [scores, kept, kept_count, counts, *sizes]
-    sizes = [np.int32(each) for each in (items, count, classes, boxes.shape[2], room)]
-    writing = [boxes, scores, kept, counts, y, length, *sizes]
+    keeping = [a.confidence, kept, kept_count, counts, *_int32(count, classes, room, a.keep)]
+    sizes = _int32(items, count, classes, a.boxes.shape[2], room)
+    writing = [a.boxes, a.confidence, kept, counts, a.y, a.length, *sizes]
     steps = [
         launch(box_kernel("detection", name), items, arguments, block=WIDE_BLOCK)
         for name, arguments in (("keep_highest", keeping), ("write_detections", writing))
     ]
-    return sequence([thinned, fill_step(y, -1), *steps])
+    return sequence([thinned, fill_step(a.y, -1), *steps])
 
 
-@primitive("own")
-def evaluate_boxes(
-    call: CudaCall,
-    found: Tensor,
-    truth: Tensor,
-    y: Tensor,
-    length: Tensor,
-    *,
-    classes: int,
-    background: int,
-    threshold: float,
-    difficult: bool,
-) -> Step:
-    found, truth, y, length = (call.row_major(each) for each in (found, truth, y, length))
-    rows, known = found.shape[0], truth.shape[0]
+@primitive("plain")
+def evaluate_boxes(call: CudaCall, a: EvaluateBoxes) -> Step:
+    rows = a.found.shape[0]
     hit, has = call.temporary((rows,), "int32"), call.temporary((rows,), "int32")
-    sizes = [np.int32(rows), np.int32(known)]
-    looking = [found, truth, hit, has, *sizes, np.float32(threshold)]
-    settings = [np.int32(each) for each in (classes, background, difficult)]
-    judging = [found, truth, hit, has, y, length, *sizes, *settings]
+    sizes = _int32(rows, a.truth.shape[0])
+    looking = [a.found, a.truth, hit, has, *sizes, np.float32(a.threshold)]
+    settings = _int32(a.classes, a.background, a.difficult)
+    judging = [a.found, a.truth, hit, has, a.y, a.length, *sizes, *settings]
     return sequence([
         launch(box_kernel("detection", "look_up_truth"), blocks_for(rows), looking),
-        fill_step(y, -1),
-        launch(box_kernel("detection", "judge_boxes"), blocks_for(max(rows, classes)), judging),
+        fill_step(a.y, -1),
+        launch(box_kernel("detection", "judge_boxes"), blocks_for(max(rows, a.classes)), judging),
     ])  # fmt: skip
 
 
@@ -114,147 +103,68 @@ CODINGS = {"CORNER": 1, "CENTER_SIZE": 2, "CORNER_SIZE": 3}
 BOUNDS = {None: 0, "prior": 1, "decoded": 2}
 
 
-def _kernel(function: str, coding: str = "CORNER", scaled: bool = True, **macros: Any) -> Kernel:
+def _kernel(function: str, a: Coded | None = None, **macros: Any) -> Kernel:
+    """A kernel of multibox.cu; a: how the boxes that it reads are coded."""
+    coding, scaled = ("CORNER", True) if a is None else (a.coding, a.scaled)
     return box_kernel("multibox", function, CODING=CODINGS[coding], SCALED=int(scaled), **macros)
 
 
-@primitive("own")
-def decode_boxes(
-    call: CudaCall, location: Tensor, priors: Tensor, boxes: Tensor, *, coding: str, scaled: bool
-) -> Step:
-    location, priors, boxes = (call.row_major(each) for each in (location, priors, boxes))
-    _, count, wide, _ = location.shape
-    total = location.count // 4
-    arguments = [location, priors, boxes, np.int64(total), np.int32(count), np.int32(wide)]
-    return launch(_kernel("decode_boxes", coding, scaled), blocks_for(total), arguments)
+@primitive("plain")
+def decode_boxes(call: CudaCall, a: DecodeBoxes) -> Step:
+    _, count, wide, _ = a.location.shape
+    total = a.location.count // 4
+    arguments = [a.location, a.priors, a.boxes, np.int64(total), *_int32(count, wide)]
+    return launch(_kernel("decode_boxes", a), blocks_for(total), arguments)
 
 
-@primitive("own")
-def match_boxes(
-    call: CudaCall,
-    priors: Tensor,
-    truth: Tensor,
-    match: Tensor,
-    overlap: Tensor,
-    *,
-    location: Tensor | None = None,
-    coding: str,
-    scaled: bool,
-    background: int,
-    difficult: bool,
-    threshold: float | None,
-    inside: bool,
-) -> Step:
-    priors, truth, match, overlap = (
-        call.row_major(each) for each in (priors, truth, match, overlap)
-    )
-    location = None if location is None else call.row_major(location)
-    items, wide, count = match.shape
-    room = (items * wide, truth.shape[0])
+@primitive("plain")
+def match_boxes(call: CudaCall, a: MatchBoxes) -> Step:
+    items, wide, count = a.match.shape
+    room = (items * wide, a.truth.shape[0])
     scratch = [call.temporary(room, dtype) for dtype in ("int32", "float32", "int32")]
-    sizes = [count, wide, truth.shape[0], background, difficult]
     arguments = [
-        priors, truth, location, match, overlap, *scratch, *map(np.int32, sizes),
-        np.float32(-1 if threshold is None else threshold), np.int32(inside),
+        a.priors, a.truth, a.location, a.match, a.overlap, *scratch,
+        *_int32(count, wide, a.truth.shape[0], a.background, a.difficult),
+        np.float32(-1 if a.threshold is None else a.threshold), np.int32(a.inside),
     ]  # fmt: skip
-    return launch(_kernel("match_boxes", coding, scaled), items * wide, arguments, block=WIDE_BLOCK)
+    return launch(_kernel("match_boxes", a), items * wide, arguments, block=WIDE_BLOCK)
 
 
-class _Losses:
-    """What both directions of the losses give their kernels."""
-
-    def __init__(self, call: CudaCall, settings: dict[str, Any], *tensors: Tensor) -> None:
-        self.tensors = [call.row_major(each) for each in tensors]
-        location, confidence, *_, match = self.tensors
-        items, count, classes = confidence.shape
-        self.count = items * count
-        self.sizes = [np.int32(each) for each in (items, count, classes)]
-        self.macros = {
-            name.upper(): int(settings[name])
-            for name in ("smooth", "softmax", "background", "agnostic", "matched_only", "scaled")
-        } | {
-            "BOUNDED": BOUNDS[settings["bounded"]], "WIDE": location.shape[2],
-            "MATCHES": match.shape[1], "CODING": CODINGS[settings["coding"]],
-        }  # fmt: skip
-
-    def launch(self, function: str, arguments: list[Any]) -> Step:
-        """A step that launches a kernel, a thread for each prior."""
-        made = box_kernel("multibox", function, **self.macros)
-        return launch(made, blocks_for(self.count), [*self.tensors, *arguments])
+def _losses(a: Multibox, function: str, *ends: Any) -> Step:
+    """A step that launches a kernel of the losses, a thread for each prior; ends: its arguments
+    behind those that both directions share."""
+    items, count, _ = a.confidence.shape
+    names = ("smooth", "softmax", "background", "agnostic", "matched_only")
+    macros = {name.upper(): int(getattr(a, name)) for name in names}
+    macros |= {"BOUNDED": BOUNDS[a.bounded], "WIDE": a.location.shape[2]}
+    made = _kernel(function, a, MATCHES=a.match.shape[1], **macros)
+    given = [a.location, a.confidence, a.priors, a.truth, a.match, *ends]
+    return launch(made, blocks_for(items * count), given)
 
 
-@primitive("own")
-def multibox_losses(
-    call: CudaCall,
-    location: Tensor,
-    confidence: Tensor,
-    priors: Tensor,
-    truth: Tensor,
-    match: Tensor,
-    location_loss: Tensor,
-    confidence_loss: Tensor,
-    **settings: Any,
-) -> Step:
-    losses = _Losses(call, settings, location, confidence, priors, truth, match)
-    out = [call.row_major(location_loss), call.row_major(confidence_loss)]
-    return losses.launch("multibox_losses", [*out, *losses.sizes])
+@primitive("plain")
+def multibox_losses(call: CudaCall, a: MultiboxLosses) -> Step:
+    sizes = _int32(*a.confidence.shape)
+    return _losses(a, "multibox_losses", a.location_loss, a.confidence_loss, *sizes)
 
 
-@primitive("own")
-def multibox_losses_backward(
-    call: CudaCall,
-    location: Tensor,
-    confidence: Tensor,
-    priors: Tensor,
-    truth: Tensor,
-    match: Tensor,
-    dloss: Tensor,
-    *,
-    chosen: Tensor | None = None,
-    dlocation: Tensor | None = None,
-    dconfidence: Tensor | None = None,
-    weight: float,
-    **settings: Any,
-) -> Step:
-    losses = _Losses(call, settings, location, confidence, priors, truth, match)
-    ends = [
-        None if each is None else call.row_major(each)
-        for each in (chosen, dloss, dlocation, dconfidence)
-    ]
-    arguments = [*ends, *losses.sizes, np.float32(weight)]
-    return losses.launch("multibox_losses_backward", arguments)
+@primitive("plain")
+def multibox_losses_backward(call: CudaCall, a: MultiboxLossesBackward) -> Step:
+    ends = [a.chosen, a.dloss, a.dlocation, a.dconfidence, *_int32(*a.confidence.shape)]
+    return _losses(a, "multibox_losses_backward", *ends, np.float32(a.weight))
 
 
-@primitive("own")
-def mine_boxes(
-    call: CudaCall,
-    loss: Tensor,
-    match: Tensor,
-    overlap: Tensor,
-    negative: Tensor,
-    boxes: Tensor | None = None,
-    *,
-    hard: bool,
-    ratio: float,
-    most_overlap: float,
-    size: int,
-    threshold: float,
-    top_k: int,
-) -> Step:
-    loss, match, overlap, negative = (
-        call.row_major(each) for each in (loss, match, overlap, negative)
-    )
-    items, count = loss.shape
-    if not hard or boxes is None:
-        limits = [np.float32(ratio), np.float32(most_overlap), np.int32(size)]
-        arguments = [loss, match, overlap, negative, np.int32(count), np.int32(hard), *limits]
-        return launch(_kernel("mine_boxes"), items, arguments, block=WIDE_BLOCK)
-    boxes = call.row_major(boxes)
-    room = min(count, top_k) if top_k >= 0 else count
+@primitive("plain")
+def mine_boxes(call: CudaCall, a: MineBoxes) -> Step:
+    items, count = a.loss.shape
+    if not a.hard or a.boxes is None:
+        limits = [np.float32(a.ratio), np.float32(a.most_overlap), np.int32(a.size)]
+        given = [a.loss, a.match, a.overlap, a.negative, *_int32(count, a.hard), *limits]
+        return launch(_kernel("mine_boxes"), items, given, block=WIDE_BLOCK)
+    room = min(count, a.top_k) if a.top_k >= 0 else count
     thinned, kept, kept_count = thin(
-        call, boxes.view((boxes.shape[0], count, 1, 4)), loss.view((items, count, 1)), room,
-        threshold=threshold, smallest=SMALL,
+        call, a.boxes.view((a.boxes.shape[0], count, 1, 4)), a.loss.view((items, count, 1)), room,
+        threshold=a.threshold, smallest=SMALL,
     )  # fmt: skip
-    sizes = [np.int32(each) for each in (count, room, size)]
-    picking = [match, negative, kept, kept_count, *sizes]
+    picking = [a.match, a.negative, kept, kept_count, *_int32(count, room, a.size)]
     return sequence([thinned, launch(_kernel("pick_thinned"), items, picking, block=WIDE_BLOCK)])

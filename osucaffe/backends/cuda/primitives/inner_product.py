@@ -10,6 +10,11 @@ from typing import Any
 
 import numpy as np
 
+from ...primitives.products import (
+    InnerProduct,
+    InnerProductBackwardData,
+    InnerProductBackwardFilter,
+)
 from ...tensor import Step, Tensor
 from ..autotune.candidate import Candidate, Provider
 from ..autotune.tuner import Pending
@@ -71,32 +76,22 @@ def _in_precision(call: CudaCall, tensor: Tensor, nhwc: bool) -> Tensor:
 
 
 @primitive("own")
-def inner_product(
-    call: CudaCall,
-    x: Tensor,
-    w: Tensor,
-    b: Tensor | None,
-    y: Tensor,
-    *,
-    axis: int,
-    transpose: bool,
-    relu: float | None = None,
-) -> Pending:
+def inner_product(call: CudaCall, a: InnerProduct) -> Pending:
     backend = call.backend
-    nhwc = _choose_layouts(call, x, w, axis, transpose)
-    choose_row_layout(y, backend.dtype)
-    choose_row_major(b)
-    columns = w.shape[1 if transpose else 0]
-    inside = math.prod(x.shape[axis:])
-    size = (y.count // columns, columns, inside)
-    fuses = not relu  # nothing fuses a slope
-    words = ["bias"] * (b is not None) + ["relu"] * (relu is not None)
+    nhwc = _choose_layouts(call, a.x, a.w, a.axis, a.transpose)
+    choose_row_layout(a.y, backend.dtype)
+    choose_row_major(a.b)
+    columns = a.w.shape[1 if a.transpose else 0]
+    inside = math.prod(a.x.shape[a.axis :])
+    size = (a.y.count // columns, columns, inside)
+    fuses = not a.relu  # nothing fuses a slope
+    words = ["bias"] * (a.b is not None) + ["relu"] * (a.relu is not None)
     epilogue = " ".join(words) if fuses else ""
     dtypes = backend.dtype, backend.dtype
-    product = Product(backend.precision, *size, False, not transpose, *dtypes, epilogue)
+    product = Product(backend.precision, *size, False, not a.transpose, *dtypes, epilogue)
     bind = functools.partial(_bind_outputs, nhwc, fuses)
     providers: list[Provider] = [Gemm(backend, product, bind)]
-    if not transpose and math.prod(size) <= MOST_WORK and size[0] <= MOST_ROWS:
+    if not a.transpose and math.prod(size) <= MOST_WORK and size[0] <= MOST_ROWS:
         providers.append(_SmallProduct(size, nhwc))
     return call.tune(providers)
 
@@ -144,30 +139,21 @@ class _SmallProduct(Provider):
 
 
 @primitive("own")
-def inner_product_backward_data(
-    call: CudaCall,
-    dy: Tensor,
-    w: Tensor,
-    dx: Tensor,
-    *,
-    axis: int,
-    transpose: bool,
-    relu_output: Tensor | None = None,
-) -> Pending:
+def inner_product_backward_data(call: CudaCall, a: InnerProductBackwardData) -> Pending:
     """relu_output: the output of a ReLU whose backward pass is fused (by the fusion pass)."""
     backend = call.backend
-    nhwc = _choose_layouts(call, dx, w, axis, transpose)
-    choose_row_layout(dy, backend.dtype)
-    if relu_output is not None:
-        backend.choose_layout(relu_output)
-    inside = math.prod(dx.shape[axis:])
-    rows = dx.count // inside
-    size = (rows, inside, dy.count // rows)
+    nhwc = _choose_layouts(call, a.dx, a.w, a.axis, a.transpose)
+    choose_row_layout(a.dy, backend.dtype)
+    if a.relu_output is not None:
+        backend.choose_layout(a.relu_output)
+    inside = math.prod(a.dx.shape[a.axis :])
+    rows = a.dx.count // inside
+    size = (rows, inside, a.dy.count // rows)
     dtypes = backend.dtype, backend.dtype
-    product = Product(backend.precision, *size, False, transpose, *dtypes)
+    product = Product(backend.precision, *size, False, a.transpose, *dtypes)
     bind = functools.partial(_bind_data, nhwc)
     providers: list[Provider] = [Gemm(backend, product, bind)]
-    if not transpose and math.prod(size) <= MOST_GRADIENT_WORK and rows <= MOST_ROWS:
+    if not a.transpose and math.prod(size) <= MOST_GRADIENT_WORK and rows <= MOST_ROWS:
         providers.append(_SmallGradient((size[2], rows, inside), nhwc))
     return call.tune(providers)
 
@@ -186,32 +172,23 @@ def _mask_of(call: CudaCall, nhwc: bool) -> Tensor | None:
 
 
 @primitive("own")
-def inner_product_backward_filter(
-    call: CudaCall,
-    x: Tensor,
-    dy: Tensor,
-    dw: Tensor | None,
-    db: Tensor | None,
-    *,
-    axis: int,
-    transpose: bool,
-) -> Pending | Step:
+def inner_product_backward_filter(call: CudaCall, a: InnerProductBackwardFilter) -> Pending | Step:
     backend = call.backend
-    nhwc = _choose_layouts(call, x, dw, axis, transpose)
-    choose_row_layout(dy, backend.dtype)
-    inside = math.prod(x.shape[axis:])
-    rows = x.count // inside
-    columns = dy.count // rows
-    choose_row_major(db)
-    if dw is None:
+    nhwc = _choose_layouts(call, a.x, a.dw, a.axis, a.transpose)
+    choose_row_layout(a.dy, backend.dtype)
+    inside = math.prod(a.x.shape[a.axis :])
+    rows = a.x.count // inside
+    columns = a.dy.count // rows
+    choose_row_major(a.db)
+    if a.dw is None:
         return _bias_gradient(rows, call)
-    size = (inside, columns, rows) if transpose else (columns, inside, rows)
+    size = (inside, columns, rows) if a.transpose else (columns, inside, rows)
     accumulate = "dw" in call.accumulates
-    dtypes = backend.dtype, dtype_of(dw)
+    dtypes = backend.dtype, dtype_of(a.dw)
     product = Product(backend.precision, *size, True, False, *dtypes, accumulate=accumulate)
     bind = functools.partial(_bind_filter, nhwc, rows)
     providers: list[Provider] = [Gemm(backend, product, bind)]
-    if not transpose and math.prod(size) <= MOST_GRADIENT_WORK and columns <= MOST_ROWS:
+    if not a.transpose and math.prod(size) <= MOST_GRADIENT_WORK and columns <= MOST_ROWS:
         providers.append(_SmallGradient((rows, columns, inside), nhwc))
     return call.tune(providers)
 

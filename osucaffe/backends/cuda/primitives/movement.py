@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
 
+from ...primitives.movement import Concat, Copy, Fill, Host, Positions, Split
 from ...tensor import Step, Tensor, sequence
 from ..layout import is_channels_last
 from ..passes.convert import convert, copy_columns
@@ -14,28 +14,16 @@ from ..runtime.upload import feed_step
 
 
 @primitive("own")
-def fill(call: CudaCall, y: Tensor, *, value: float) -> Step:
-    call.backend.choose_layout(y)
-    return fill_step(y, value)
+def fill(call: CudaCall, a: Fill) -> Step:
+    call.backend.choose_layout(a.y)
+    return fill_step(a.y, a.value)
 
 
 @primitive("own")
-def copy(call: CudaCall, x: Tensor, y: Tensor) -> Step:
-    call.backend.choose_layout(x)
-    call.backend.choose_layout(y)
-    return convert(x, y)
-
-
-def _parts(tensors: Sequence[Tensor | None], whole: Tensor, axis: int) -> list[int]:
-    """Where each of the tensors begins in the whole, along axis; a None takes what is left."""
-    known = sum(tensor.shape[axis] for tensor in tensors if tensor is not None)
-    missing = sum(tensor is None for tensor in tensors)
-    left = (whole.shape[axis] - known) // missing if missing else 0
-    starts, start = [], 0
-    for tensor in tensors:
-        starts.append(start)
-        start += left if tensor is None else tensor.shape[axis]
-    return starts
+def copy(call: CudaCall, a: Copy) -> Step:
+    call.backend.choose_layout(a.x)
+    call.backend.choose_layout(a.y)
+    return convert(a.x, a.y)
 
 
 def _inside(tensor: Tensor, axis: int) -> int:
@@ -48,69 +36,52 @@ def _inside(tensor: Tensor, axis: int) -> int:
 
 
 @primitive("flat")
-def concat(call: CudaCall, xs: list[Tensor], y: Tensor, *, axis: int) -> Step:
-    axis %= len(y.shape)
-    inside = _inside(y, axis)
-    pitch = y.shape[axis] * inside
+def concat(call: CudaCall, a: Concat) -> Step:
+    inside = _inside(a.y, a.axis)
+    pitch = a.y.shape[a.axis] * inside
     return sequence([
         copy_columns(
-            x, y, y.size // pitch, x.shape[axis] * inside,
-            pitch=(x.shape[axis] * inside, pitch), offset=(0, start * inside),
+            x, a.y, a.y.size // pitch, x.shape[a.axis] * inside,
+            pitch=(x.shape[a.axis] * inside, pitch), offset=(0, start * inside),
         )
-        for x, start in zip(xs, _parts(xs, y, axis), strict=True)
+        for x, start in zip(a.xs, a.starts, strict=True)
     ])  # fmt: skip
 
 
 @primitive("flat")
-def split(
-    call: CudaCall,
-    x: Tensor,
-    ys: list[Tensor | None],
-    *,
-    axis: int,
-    relu_output: list[Tensor | None] | None = None,
-) -> Step:
-    axis %= len(x.shape)
-    inside = _inside(x, axis)
-    pitch = x.shape[axis] * inside
-    masks = relu_output or [None] * len(ys)
+def split(call: CudaCall, a: Split) -> Step:
+    inside = _inside(a.x, a.axis)
+    pitch = a.x.shape[a.axis] * inside
+    masks = a.relu_output or [None] * len(a.ys)
     return sequence([
         copy_columns(
-            x, y, x.size // pitch, y.shape[axis] * inside, relu_output=mask,
-            pitch=(pitch, y.shape[axis] * inside), offset=(start * inside, 0),
+            a.x, y, a.x.size // pitch, y.shape[a.axis] * inside, relu_output=mask,
+            pitch=(pitch, y.shape[a.axis] * inside), offset=(start * inside, 0),
         )
-        for y, mask, start in zip(ys, masks, _parts(ys, x, axis), strict=True)
+        for y, mask, start in zip(a.ys, masks, a.starts, strict=True)
         if y is not None
     ])  # fmt: skip
 
 
 @primitive("own")
-def positions(call: CudaCall, y: Tensor) -> Step:
-    call.backend.choose_layout(y)
-    place = row_major_place(y) if is_channels_last(y) else "at"
-    return element_step([Operand("y", y, stored=True, loaded=False)], f"y = (float)({place});")
+def positions(call: CudaCall, a: Positions) -> Step:
+    call.backend.choose_layout(a.y)
+    place = row_major_place(a.y) if is_channels_last(a.y) else "at"
+    return element_step([Operand("y", a.y, stored=True, loaded=False)], f"y = (float)({place});")
 
 
 @primitive("own")
-def host(
-    call: CudaCall,
-    reads: list[Tensor],
-    writes: list[Tensor],
-    *,
-    function: Callable[..., None],
-    feed: bool = False,
-    uploads: bool = True,
-) -> Step:
+def host(call: CudaCall, a: Host) -> Step:
     backend = call.backend
-    for tensor in [*reads, *writes]:
+    for tensor in [*a.reads, *a.writes]:
         backend.choose_layout(tensor)
-    if feed:
-        return feed_step(backend, writes, function) if uploads else function
+    if a.feed:
+        return feed_step(backend, a.writes, a.function) if a.uploads else a.function
 
     def step() -> None:
-        values = [backend.read(tensor) for tensor in writes]
-        function([backend.read(tensor) for tensor in reads], values)
-        for tensor, value in zip(writes, values, strict=True):
+        values = [backend.read(tensor) for tensor in a.writes]
+        a.function([backend.read(tensor) for tensor in a.reads], values)
+        for tensor, value in zip(a.writes, values, strict=True):
             backend.write(tensor, value)
 
     return step

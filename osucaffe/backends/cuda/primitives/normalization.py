@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ...primitives.normalization import Lrn, LrnBackward, Neighbourhood, Softmax, SoftmaxBackward
 from ...tensor import Step, Tensor
 from ..layout import C_TYPES, ITEM_BYTES, Unused, dtype_of, is_channels_last
 from ..registry import CudaCall, primitive
@@ -17,28 +18,25 @@ SHARED_FLOATS = 8192
 """Of one block's rows in shared memory: small enough for several blocks on a processor."""
 
 
-def _lrn_constants(settings: dict[str, Any]) -> list[np.float32]:
-    names = ["alpha", "beta"] + ["k"] * (not settings["within_channel"])
-    return [np.float32(settings[name]) for name in names]
+def _lrn_constants(a: Neighbourhood) -> list[np.float32]:
+    return [np.float32(each) for each in (a.alpha, a.beta, a.k)[: 2 if a.within_channel else 3]]
 
 
-def _across(
-    call: CudaCall, tensors: list[Tensor], settings: dict[str, Any], *, relu: bool = False
-) -> Step:
+def _across(a: Neighbourhood, *tensors: Tensor, relu: bool = False) -> Step:
     """A step for the region across channels: of (x, y), or backward of (x, dy, dx)."""
-    x, size = tensors[0], settings["size"]
+    x = tensors[0]
     backward = "_backward" if len(tensors) == 3 else ""
     channels = x.shape[1]
-    macros = {"T": C_TYPES[dtype_of(x)], "SIZE": size, "RELU": int(relu)}
-    constants = _lrn_constants(settings)
+    macros = {"T": C_TYPES[dtype_of(x)], "SIZE": a.size, "RELU": int(relu)}
+    constants = _lrn_constants(a)
     vector = 16 // ITEM_BYTES[dtype_of(x)]
-    if channels % vector == 0 and size // 2 * 2 <= vector:
+    if channels % vector == 0 and a.size // 2 * 2 <= vector:
         count = x.count // vector
         function = kernel(
             "lrn", f"lrn_vectors{backward}", VEC=vector, GROUPS=channels // vector, **macros
         )
         return launch(function, blocks_for(count), [*tensors, np.int64(count), *constants])
-    pixels, width = x.count // channels, channels + size // 2 * 2
+    pixels, width = x.count // channels, channels + a.size // 2 * 2
     row_floats = 2 * width + channels if backward else width
     rows = max(1, min(32, SHARED_FLOATS // row_floats))
     arguments = [*tensors, np.int64(pixels), np.int32(channels), np.int32(rows), *constants]
@@ -46,63 +44,43 @@ def _across(
     return launch(function, -(-pixels // rows), arguments, shared=4 * rows * row_floats)
 
 
-def _within(
-    call: CudaCall,
-    tensors: list[Tensor],
-    settings: dict[str, Any],
-    *,
-    backward: bool,
-    relu: bool = False,
-) -> Step:
+def _within(a: Neighbourhood, *tensors: Tensor, relu: bool = False) -> Step:
     """A step for the region within a channel: of (x, y, note), or backward of (x, dy, note, dx)."""
     x = tensors[0]
-    macros = {"T": C_TYPES[dtype_of(x)], "SIZE": settings["size"], "RELU": int(relu)}
-    function = kernel("lrn", "lrn_within_backward" if backward else "lrn_within", **macros)
+    name = "lrn_within_backward" if len(tensors) == 4 else "lrn_within"
+    function = kernel("lrn", name, T=C_TYPES[dtype_of(x)], SIZE=a.size, RELU=int(relu))
     shape = [np.int64(x.count), *(np.int32(x.shape[axis]) for axis in (2, 3, 1))]
-    return launch(function, blocks_for(x.count), [*tensors, *shape, *_lrn_constants(settings)])
+    return launch(function, blocks_for(x.count), [*tensors, *shape, *_lrn_constants(a)])
 
 
 @primitive("own")
-def lrn(call: CudaCall, x: Tensor, y: Tensor, note: Tensor | None, **settings: Any) -> Step:
-    within = settings["within_channel"]
-    call.backend.choose_layout(x)
-    call.backend.choose_layout(y)
+def lrn(call: CudaCall, a: Lrn) -> Step:
+    note = a.note
+    call.choose_layouts(a.x, a.y)
     if note is not None:
-        if not within and note.flexible:
+        if not a.within_channel and note.flexible:
             note.layout = Unused("float32")  # to make the sums again is faster than to read them
         call.backend.choose_layout(note, "float32")
-    y = call.in_layout(y, nhwc=True)
-    x = call.in_layout(x, nhwc=True, dtype=dtype_of(y))
-    if not within:
-        return _across(call, [x, y], settings)
+    y = call.in_layout(a.y, nhwc=True)
+    x = call.in_layout(a.x, nhwc=True, dtype=dtype_of(y))
+    if not a.within_channel:
+        return _across(a, x, y)
     # The kernel writes the sums in any case.
-    sums = call.temporary(x.shape) if note is None else call.in_layout(note, nhwc=True)
-    return _within(call, [x, y, sums], settings, backward=False)
+    return _within(
+        a, x, y, call.temporary(x.shape) if note is None else call.in_layout(note, nhwc=True)
+    )
 
 
 @primitive("own")
-def lrn_backward(
-    call: CudaCall,
-    x: Tensor,
-    y: Tensor,
-    dy: Tensor,
-    note: Tensor,
-    dx: Tensor,
-    *,
-    relu_output: Tensor | None = None,
-    **settings: Any,
-) -> Step:
-    for tensor in x, dy, dx:
-        call.backend.choose_layout(tensor)
-    relu = relu_output is not None
-    assert relu_output is None or relu_output is x, "only the ReLU that made x can be fused"
-    dx = call.in_layout(dx, nhwc=True)
-    x = call.in_layout(x, nhwc=True, dtype=dtype_of(dx))
-    dy = call.in_layout(dy, nhwc=True, dtype=dtype_of(dx))
-    if not settings["within_channel"]:
-        return _across(call, [x, dy, dx], settings, relu=relu)
-    note = call.in_layout(note, nhwc=True)
-    return _within(call, [x, dy, note, dx], settings, backward=True, relu=relu)
+def lrn_backward(call: CudaCall, a: LrnBackward) -> Step:
+    call.choose_layouts(a.x, a.dy, a.dx)
+    relu = a.relu_output is not None
+    assert a.relu_output in (None, a.x), "only the ReLU that made x can be fused"
+    dx = call.in_layout(a.dx, nhwc=True)
+    x, dy = (call.in_layout(each, nhwc=True, dtype=dtype_of(dx)) for each in (a.x, a.dy))
+    if not a.within_channel:
+        return _across(a, x, dy, dx, relu=relu)
+    return _within(a, x, dy, call.in_layout(a.note, nhwc=True), dx, relu=relu)
 
 
 class Rows:
@@ -112,10 +90,8 @@ class Rows:
     """
 
     def __init__(self, call: CudaCall, axis: int, *tensors: Tensor) -> None:
-        for tensor in tensors:
-            call.backend.choose_layout(tensor)
+        call.choose_layouts(*tensors)
         shape = tensors[0].shape
-        axis %= len(shape)
         nhwc = axis == 1 and any(is_channels_last(tensor) for tensor in tensors)
         self.tensors = [call.in_layout(tensor, nhwc=nhwc) for tensor in tensors]
         self.length = shape[axis]
@@ -137,15 +113,15 @@ class Rows:
 
 
 @primitive("own")
-def softmax(call: CudaCall, x: Tensor, y: Tensor, *, axis: int) -> Step:
-    rows = Rows(call, axis, x, y)
+def softmax(call: CudaCall, a: Softmax) -> Step:
+    rows = Rows(call, a.axis, a.x, a.y)
     x, y = rows.tensors
     return rows.launch("softmax", {"X": x, "Y": y}, [x, y, *rows.shape])
 
 
 @primitive("own")
-def softmax_backward(call: CudaCall, y: Tensor, dy: Tensor, dx: Tensor, *, axis: int) -> Step:
-    rows = Rows(call, axis, y, dy, dx)
+def softmax_backward(call: CudaCall, a: SoftmaxBackward) -> Step:
+    rows = Rows(call, a.axis, a.y, a.dy, a.dx)
     y, dy, dx = rows.tensors
     types = {"X": y, "Y": dy, "DX": dx}
     return rows.launch("softmax_backward", types, [y, dy, dx, *rows.shape])

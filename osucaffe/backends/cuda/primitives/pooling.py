@@ -8,6 +8,14 @@ from typing import Any
 
 import numpy as np
 
+from ...primitives.pooling import (
+    AveragePooling,
+    AveragePoolingBackward,
+    MaxPooling,
+    MaxPoolingBackward,
+    PoolingWindow,
+    StochasticPooling,
+)
 from ...tensor import Step, Tensor
 from ..layout import C_TYPES, ITEM_BYTES, Layout, dtype_of, is_nhwc
 from ..registry import CudaCall, primitive
@@ -22,148 +30,87 @@ def _is_open(tensor: Tensor) -> bool:
 
 def _images(call: CudaCall, large: Tensor, small: Tensor) -> bool:
     """Whether the fast kernels serve: two spatial axes, channels last in memory somewhere."""
-    for tensor in large, small:
-        call.backend.choose_layout(tensor)
+    call.choose_layouts(large, small)
     return len(large.shape) == 4 and any(
         is_nhwc(tensor) and tensor.layout is not None for tensor in (large, small)
     )
 
 
 def _fast(
-    name: str,
+    a: PoolingWindow,
     large: Tensor,
     small: Tensor,
     arguments: Sequence[Any],
     *,
-    window: Sequence[Sequence[int]],
     over: Tensor,
     relu: bool = False,
 ) -> Step:
-    """A step that launches a kernel of pooling.cu over the elements of `over`.
-
-    window: kernel, stride, pad.
-    """
+    """A step that launches the primitive's kernel of pooling.cu over the elements of `over`."""
     _, c, h, w = large.shape
+    window = (a.kernel, a.stride, a.pad)
     dtype = dtype_of(over)
     vector = math.gcd(c, 16 // ITEM_BYTES[dtype])
     names = ("C", "H", "W", "OH", "OW", "KH", "KW", "SH", "SW", "PH", "PW")
     values = (c, h, w, *small.shape[2:], *(value for pair in window for value in pair))
     macros = dict(zip(names, map(int, values), strict=True))
-    function = kernel("pooling", name, T=C_TYPES[dtype], VEC=vector, RELU=int(relu), **macros)
+    function = kernel("pooling", a.name, T=C_TYPES[dtype], VEC=vector, RELU=int(relu), **macros)
     count = over.size // vector
     return launch(function, blocks_for(count), [*arguments, np.int64(count)])
 
 
 @primitive("own")
-def max_pooling(
-    call: CudaCall,
-    x: Tensor,
-    y: Tensor,
-    index: Tensor | None,
-    *,
-    kernel: Sequence[int],
-    stride: Sequence[int],
-    pad: Sequence[int],
-    behind_relu: bool = False,
-) -> Step:
-    """behind_relu: note maxima only where they are positive (set by the fusion pass)."""
-    images = _images(call, x, y)
-    if index is not None and _is_open(index):
+def max_pooling(call: CudaCall, a: MaxPooling) -> Step:
+    images = _images(call, a.x, a.y)
+    if a.index is not None and _is_open(a.index):
         # Its place inside the window is all that the backward pass needs to know of a maximum.
-        small = images and math.prod(kernel) < 255
-        index.layout = Layout(index.shape, "uint8" if small else "int32", images)
-    if images and (index is None or dtype_of(index) == "uint8"):
-        dtype = dtype_of(y)
-        x = call.in_layout(x, nhwc=True, dtype=dtype)
-        y = call.in_layout(y, nhwc=True)
-        window = (kernel, stride, pad)
-        return _fast("max_pooling", x, y, [x, y, index], window=window, over=y, relu=behind_relu)
-    windows = Windows(call, x, y, kernel, stride, pad)
-    return windows.over_small("max_pooling", index, np.int32(behind_relu))
+        small = images and math.prod(a.kernel) < 255
+        a.index.layout = Layout(a.index.shape, "uint8" if small else "int32", images)
+    if images and (a.index is None or dtype_of(a.index) == "uint8"):
+        x = call.in_layout(a.x, nhwc=True, dtype=dtype_of(a.y))
+        y = call.in_layout(a.y, nhwc=True)
+        return _fast(a, x, y, [x, y, a.index], over=y, relu=a.behind_relu)
+    windows = Windows(call, a.x, a.y, a)
+    return windows.over_small("max_pooling", a.index, np.int32(a.behind_relu))
 
 
 @primitive("own")
-def max_pooling_backward(
-    call: CudaCall,
-    dy: Tensor,
-    index: Tensor,
-    dx: Tensor,
-    *,
-    kernel: Sequence[int],
-    stride: Sequence[int],
-    pad: Sequence[int],
-) -> Step:
-    for tensor in dx, dy, index:
-        call.backend.choose_layout(tensor)
-    if dtype_of(index) == "uint8":
-        dx = call.in_layout(dx, nhwc=True)
-        dy = call.in_layout(dy, nhwc=True, dtype=dtype_of(dx))
-        window = (kernel, stride, pad)
-        return _fast("max_pooling_backward", dx, dy, [dy, index, dx], window=window, over=dx)
-    windows = Windows(call, dx, dy, kernel, stride, pad)
-    return windows.over_large("max_pooling_backward", index)
+def max_pooling_backward(call: CudaCall, a: MaxPoolingBackward) -> Step:
+    call.choose_layouts(a.dx, a.dy, a.index)
+    if dtype_of(a.index) == "uint8":
+        dx = call.in_layout(a.dx, nhwc=True)
+        dy = call.in_layout(a.dy, nhwc=True, dtype=dtype_of(dx))
+        return _fast(a, dx, dy, [dy, a.index, dx], over=dx)
+    return Windows(call, a.dx, a.dy, a).over_large("max_pooling_backward", a.index)
 
 
 @primitive("own")
-def average_pooling(
-    call: CudaCall,
-    x: Tensor,
-    y: Tensor,
-    *,
-    kernel: Sequence[int],
-    stride: Sequence[int],
-    pad: Sequence[int],
-) -> Step:
-    if _images(call, x, y):
-        y = call.in_layout(y, nhwc=True)
-        x = call.in_layout(x, nhwc=True, dtype=dtype_of(y))
-        window = (kernel, stride, pad)
-        return _fast("average_pooling", x, y, [x, y], window=window, over=y)
-    return Windows(call, x, y, kernel, stride, pad).over_small("average_pooling")
+def average_pooling(call: CudaCall, a: AveragePooling) -> Step:
+    if _images(call, a.x, a.y):
+        y = call.in_layout(a.y, nhwc=True)
+        x = call.in_layout(a.x, nhwc=True, dtype=dtype_of(y))
+        return _fast(a, x, y, [x, y], over=y)
+    return Windows(call, a.x, a.y, a).over_small("average_pooling")
 
 
 @primitive("own")
-def average_pooling_backward(
-    call: CudaCall,
-    dy: Tensor,
-    dx: Tensor,
-    *,
-    kernel: Sequence[int],
-    stride: Sequence[int],
-    pad: Sequence[int],
-    relu_output: Tensor | None = None,
-) -> Step:
-    if _images(call, dx, dy):
-        dx = call.in_layout(dx, nhwc=True)
-        dy = call.in_layout(dy, nhwc=True, dtype=dtype_of(dx))
-        if relu_output is not None:
-            relu_output = call.in_layout(relu_output, nhwc=True, dtype=dtype_of(dx))
-        window = (kernel, stride, pad)
-        return _fast(
-            "average_pooling_backward", dx, dy, [dy, relu_output, dx], window=window, over=dx
-        )
-    windows = Windows(call, dx, dy, kernel, stride, pad)
-    return windows.over_large("average_pooling_backward", relu_output)
+def average_pooling_backward(call: CudaCall, a: AveragePoolingBackward) -> Step:
+    mask = a.relu_output
+    if _images(call, a.dx, a.dy):
+        dx = call.in_layout(a.dx, nhwc=True)
+        dy = call.in_layout(a.dy, nhwc=True, dtype=dtype_of(dx))
+        if mask is not None:
+            mask = call.in_layout(mask, nhwc=True, dtype=dtype_of(dx))
+        return _fast(a, dx, dy, [dy, mask, dx], over=dx)
+    return Windows(call, a.dx, a.dy, a).over_large("average_pooling_backward", mask)
 
 
 @primitive("own")
-def stochastic_pooling(
-    call: CudaCall,
-    x: Tensor,
-    y: Tensor,
-    index: Tensor,
-    *,
-    kernel: Sequence[int],
-    stride: Sequence[int],
-    key: int,
-    train: bool,
-) -> Step:
-    for tensor in x, y:
-        call.backend.choose_layout(tensor)
-    if _is_open(index):
-        index.layout = Layout(index.shape, "int32", False)
-    windows = Windows(call, x, y, kernel, stride, [0] * len(kernel))
-    if not train:
+def stochastic_pooling(call: CudaCall, a: StochasticPooling) -> Step:
+    call.choose_layouts(a.x, a.y)
+    if _is_open(a.index):
+        a.index.layout = Layout(a.index.shape, "int32", False)
+    windows = Windows(call, a.x, a.y, a)
+    if not a.train:
         return windows.over_small("expected_pooling")
-    drawn = [call.backend.counter(), np.uint64(call.backend.key(key))]
-    return windows.over_small("stochastic_pooling", index, *drawn)
+    drawn = [call.backend.counter(), np.uint64(call.backend.key(a.key))]
+    return windows.over_small("stochastic_pooling", a.index, *drawn)

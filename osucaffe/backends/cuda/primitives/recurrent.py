@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from ...formula import to_c
+from ...primitives.recurrence import Recurrent, RecurrentBackward
 from ...tensor import Step, Tensor, sequence
 from ..autotune.candidate import Candidate, Provider
 from ..autotune.tuner import Pending
@@ -193,22 +194,9 @@ def _bind_product(call: CudaCall) -> Bound:
 
 
 @primitive("own")
-def recurrent(
-    call: CudaCall,
-    x: Tensor,
-    keep: Tensor,
-    w: Tensor | None,
-    h_first: Tensor | None,
-    c_first: Tensor | None,
-    gates: Tensor,
-    h_in: Tensor | None,
-    h: Tensor,
-    c: Tensor | None,
-    *,
-    formula: str,
-) -> Pending | Step:
+def recurrent(call: CudaCall, a: Recurrent) -> Pending | Step:
     _choose_layouts(call)
-    return _tune(call, _cell(call, "forward", formula, gates, h), _forward)
+    return _tune(call, _cell(call, "forward", a.formula, a.gates, a.h), _forward)
 
 
 def _forward(cell: Cell, units: int, call: CudaCall, given: Given) -> Step:
@@ -233,24 +221,9 @@ def _forward(cell: Cell, units: int, call: CudaCall, given: Given) -> Step:
 
 
 @primitive("own")
-def recurrent_backward(
-    call: CudaCall,
-    keep: Tensor,
-    w: Tensor | None,
-    c_first: Tensor | None,
-    gates: Tensor,
-    c: Tensor | None,
-    dh: Tensor,
-    dh_last: Tensor | None,
-    dc_last: Tensor | None,
-    dgates: Tensor,
-    dh_first: Tensor | None,
-    dc_first: Tensor | None,
-    *,
-    formula: str,
-) -> Pending | Step:
+def recurrent_backward(call: CudaCall, a: RecurrentBackward) -> Pending | Step:
     _choose_layouts(call)
-    return _tune(call, _cell(call, "backward", formula, gates, dh), _backward)
+    return _tune(call, _cell(call, "backward", a.formula, a.gates, a.dh), _backward)
 
 
 def _backward(cell: Cell, units: int, call: CudaCall, given: Given) -> Step:

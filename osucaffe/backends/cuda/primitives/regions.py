@@ -7,130 +7,104 @@ from typing import Any
 
 import numpy as np
 
+from ...primitives.recording import Primitive
+from ...primitives.regions import (
+    Hardest,
+    RoiAveragePooling,
+    RoiAveragePoolingBackward,
+    RoiMaxPooling,
+    RoiMaxPoolingBackward,
+    RoiSampling,
+    RoiSamplingBackward,
+    RoiWarpingRoisBackward,
+)
 from ...tensor import Shape, Step, Tensor
 from ..registry import CudaCall, primitive
 from ..runtime.compile import kernel
 from ..runtime.launch import blocks_for, launch
 
+_Forward = RoiMaxPooling | RoiAveragePooling | RoiSampling
+_Backward = RoiMaxPoolingBackward | RoiAveragePoolingBackward | RoiSamplingBackward
+
 
 def _run(
-    call: CudaCall,
-    name: str,
+    a: Primitive,
     tensors: list[Tensor],
     *,
     maps: Shape,
     bins: Shape,
     items: int,
     over: Tensor,
-    scale: float,
-    pad: float = 0.0,
-    warp: bool = False,
-    grid: int | None = None,
+    blocks: int | None = None,
+    **settings: float,
 ) -> Step:
-    """A step that launches a kernel of regions.cu with a thread for each element of `over`.
+    """A step that launches the primitive's kernel of regions.cu with a thread for each element of
+    `over`.
 
-    maps: (N, C, H, W); bins: (R, D, BH, BW); items: the images or regions that there are.
-    grid: so many blocks.
+    maps: (N, C, H, W); bins: (R, D, BH, BW); items: the images or regions that there are; blocks:
+    of the grid; settings: what the primitive does not say itself.
     """
     names = ("C", "H", "W", "D", "BH", "BW")
     macros: dict[str, Any] = dict(zip(names, (*maps[1:], *bins[1:]), strict=True))
-    macros |= {key: f"{float(value)!r}f" for key, value in (("SCALE", scale), ("PAD", pad))}
-    macros["WARP"] = int(warp)
-    row_major = [call.row_major(tensor) for tensor in tensors]
+    settings = {"scale": 1.0, "pad": 0.0, "warp": False, **vars(a), **settings}
+    macros |= {name.upper(): f"{float(settings[name])!r}f" for name in ("scale", "pad")}
+    function = kernel("regions", a.name, WARP=int(settings["warp"]), **macros)
     counts = [np.int32(items), np.int64(over.count)]
-    function = kernel("regions", name, **macros)
-    return launch(function, grid or blocks_for(over.count), [*row_major, *counts])
+    return launch(function, blocks or blocks_for(over.count), [*tensors, *counts])
 
 
-def _forward(
-    call: CudaCall, name: str, x: Tensor, rois: Tensor, y: Tensor, *others: Tensor, **numbers: Any
-) -> Step:
-    tensors = [x, rois, y, *others]
+def _forward(a: _Forward, *others: Tensor) -> Step:
+    tensors = [a.x, a.rois, a.y, *others]
+    return _run(a, tensors, maps=a.x.shape, bins=a.y.shape, items=a.x.shape[0], over=a.y)
+
+
+def _backward(a: _Backward, *others: Tensor) -> Step:
+    tensors = [a.dy, a.rois, *others, a.dx]
+    return _run(a, tensors, maps=a.dx.shape, bins=a.dy.shape, items=a.dy.shape[0], over=a.dx)
+
+
+@primitive("plain")
+def roi_max_pooling(call: CudaCall, a: RoiMaxPooling) -> Step:
+    return _forward(a, a.index)
+
+
+@primitive("plain")
+def roi_max_pooling_backward(call: CudaCall, a: RoiMaxPoolingBackward) -> Step:
+    return _backward(a, a.index)
+
+
+@primitive("plain")
+def roi_average_pooling(call: CudaCall, a: RoiAveragePooling) -> Step:
+    return _forward(a)
+
+
+@primitive("plain")
+def roi_average_pooling_backward(call: CudaCall, a: RoiAveragePoolingBackward) -> Step:
+    return _backward(a)
+
+
+@primitive("plain")
+def roi_sampling(call: CudaCall, a: RoiSampling) -> Step:
+    return _forward(a)
+
+
+@primitive("plain")
+def roi_sampling_backward(call: CudaCall, a: RoiSamplingBackward) -> Step:
+    return _backward(a)
+
+
+@primitive("plain")
+def roi_warping_rois_backward(call: CudaCall, a: RoiWarpingRoisBackward) -> Step:
     return _run(
-        call, name, tensors, maps=x.shape, bins=y.shape, items=x.shape[0], over=y, **numbers
-    )
-
-
-def _backward(
-    call: CudaCall, name: str, dy: Tensor, rois: Tensor, *others: Tensor, **numbers: Any
-) -> Step:
-    tensors, dx = [dy, rois, *others], others[-1]
-    return _run(
-        call, name, tensors, maps=dx.shape, bins=dy.shape, items=dy.shape[0], over=dx, **numbers
-    )
-
-
-@primitive("own")
-def roi_max_pooling(
-    call: CudaCall, x: Tensor, rois: Tensor, y: Tensor, index: Tensor, *, scale: float, pad: float
-) -> Step:
-    return _forward(call, "roi_max_pooling", x, rois, y, index, scale=scale, pad=pad)
-
-
-@primitive("own")
-def roi_max_pooling_backward(
-    call: CudaCall, dy: Tensor, rois: Tensor, index: Tensor, dx: Tensor, *, scale: float, pad: float
-) -> Step:
-    return _backward(call, "roi_max_pooling_backward", dy, rois, index, dx, scale=scale, pad=pad)
-
-
-@primitive("own")
-def roi_average_pooling(
-    call: CudaCall, x: Tensor, rois: Tensor, y: Tensor, *, scale: float
-) -> Step:
-    return _forward(call, "roi_average_pooling", x, rois, y, scale=scale)
-
-
-@primitive("own")
-def roi_average_pooling_backward(
-    call: CudaCall, dy: Tensor, rois: Tensor, dx: Tensor, *, scale: float
-) -> Step:
-    return _backward(call, "roi_average_pooling_backward", dy, rois, dx, scale=scale)
-
-
-@primitive("own")
-def roi_sampling(
-    call: CudaCall,
-    x: Tensor,
-    rois: Tensor,
-    y: Tensor,
-    *,
-    scale: float,
-    pad: float,
-    warp: bool = False,
-) -> Step:
-    return _forward(call, "roi_sampling", x, rois, y, scale=scale, pad=pad, warp=warp)
-
-
-@primitive("own")
-def roi_sampling_backward(
-    call: CudaCall,
-    dy: Tensor,
-    rois: Tensor,
-    dx: Tensor,
-    *,
-    scale: float,
-    pad: float,
-    warp: bool = False,
-) -> Step:
-    return _backward(call, "roi_sampling_backward", dy, rois, dx, scale=scale, pad=pad, warp=warp)
-
-
-@primitive("own")
-def roi_warping_rois_backward(
-    call: CudaCall, x: Tensor, rois: Tensor, dy: Tensor, drois: Tensor, *, scale: float
-) -> Step:
-    return _run(
-        call, "roi_warping_rois_backward", [x, rois, dy, drois], maps=x.shape, bins=dy.shape,
-        items=x.shape[0], over=dy, scale=scale, warp=True, grid=dy.shape[0],
+        a, [a.x, a.rois, a.dy, a.drois], maps=a.x.shape, bins=a.dy.shape,
+        items=a.x.shape[0], over=a.dy, blocks=a.dy.shape[0], warp=True,
     )  # fmt: skip
 
 
-@primitive("own")
-def hardest(call: CudaCall, rois: Tensor, loss: Tensor, y: Tensor, *, count: int) -> Step:
-    rois, loss, y = (call.row_major(tensor) for tensor in (rois, loss, y))
+@primitive("plain")
+def hardest(call: CudaCall, a: Hardest) -> Step:
     macros: dict[str, Any] = dict.fromkeys(("C", "H", "W", "D", "BH", "BW", "WARP"), 1)
     macros |= {"SCALE": "1.0f", "PAD": "0.0f"}
-    numbers = [np.int32(count), np.int32(math.prod(rois.shape[2:])), np.int64(y.count)]
+    numbers = [np.int32(a.count), np.int32(math.prod(a.rois.shape[2:])), np.int64(a.y.count)]
     function = kernel("regions", "hardest", **macros)
-    return launch(function, blocks_for(y.count), [rois, loss, y, *numbers])
+    return launch(function, blocks_for(a.y.count), [a.rois, a.loss, a.y, *numbers])

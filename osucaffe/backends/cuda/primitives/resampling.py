@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 
+from ...primitives.pooling import Interpolation, InterpolationBackward, Unpooling, UnpoolingBackward
 from ...tensor import Step, Tensor, sequence
 from ..layout import C_TYPES, dtype_of, is_nhwc, strides
 from ..registry import CudaCall, primitive
@@ -18,26 +19,24 @@ def _planes(small: Tensor, large: Tensor) -> list[np.int32]:
     return [np.int32(math.prod(tensor.shape[2:])) for tensor in (small, large)]
 
 
-@primitive("own")
-def unpooling(call: CudaCall, x: Tensor, index: Tensor, y: Tensor) -> Step:
-    x, index, y = (call.row_major(tensor) for tensor in (x, index, y))
-    owner = call.temporary(y.shape, "int32")
-    sizes = _planes(x, y)
-    count = np.int64(x.count)
+@primitive("plain")
+def unpooling(call: CudaCall, a: Unpooling) -> Step:
+    owner = call.temporary(a.y.shape, "int32")
+    inputs, outputs, sizes = np.int64(a.x.count), np.int64(a.y.count), _planes(a.x, a.y)
+
     return sequence([
-        launch(kernel("resampling", "no_owners"), blocks_for(y.count), [owner, np.int64(y.count)]),
-        launch(kernel("resampling", "find_owners"), blocks_for(x.count),
-               [index, owner, count, *sizes]),
-        launch(kernel("resampling", "unpooling"), blocks_for(y.count),
-               [x, owner, y, np.int64(y.count), *sizes]),
+        launch(kernel("resampling", "no_owners"), blocks_for(a.y.count), [owner, outputs]),
+        launch(kernel("resampling", "find_owners"), blocks_for(a.x.count),
+               [a.index, owner, inputs, *sizes]),
+        launch(kernel("resampling", "unpooling"), blocks_for(a.y.count),
+               [a.x, owner, a.y, outputs, *sizes]),
     ])  # fmt: skip
 
 
-@primitive("own")
-def unpooling_backward(call: CudaCall, dy: Tensor, index: Tensor, dx: Tensor) -> Step:
-    dy, index, dx = (call.row_major(tensor) for tensor in (dy, index, dx))
-    arguments = [dy, index, dx, np.int64(dx.count), *_planes(dx, dy)]
-    return launch(kernel("resampling", "unpooling_backward"), blocks_for(dx.count), arguments)
+@primitive("plain")
+def unpooling_backward(call: CudaCall, a: UnpoolingBackward) -> Step:
+    arguments = [a.dy, a.index, a.dx, np.int64(a.dx.count), *_planes(a.dx, a.dy)]
+    return launch(kernel("resampling", "unpooling_backward"), blocks_for(a.dx.count), arguments)
 
 
 def _interpolation(name: str, x: Tensor, y: Tensor, over: Tensor, arguments: list[Tensor]) -> Step:
@@ -63,14 +62,12 @@ def _interpolation(name: str, x: Tensor, y: Tensor, over: Tensor, arguments: lis
 
 
 @primitive("own")
-def interpolation(call: CudaCall, x: Tensor, y: Tensor) -> Step:
-    for tensor in x, y:
-        call.backend.choose_layout(tensor)
-    return _interpolation("interpolation", x, y, y, [x, y])
+def interpolation(call: CudaCall, a: Interpolation) -> Step:
+    call.choose_layouts(a.x, a.y)
+    return _interpolation("interpolation", a.x, a.y, a.y, [a.x, a.y])
 
 
 @primitive("own")
-def interpolation_backward(call: CudaCall, dy: Tensor, dx: Tensor) -> Step:
-    for tensor in dx, dy:
-        call.backend.choose_layout(tensor)
-    return _interpolation("interpolation_backward", dx, dy, dx, [dy, dx])
+def interpolation_backward(call: CudaCall, a: InterpolationBackward) -> Step:
+    call.choose_layouts(a.dx, a.dy)
+    return _interpolation("interpolation_backward", a.dx, a.dy, a.dx, [a.dy, a.dx])

@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from ...primitives.losses import TopK
+from ...primitives.movement import Gather, GatherBackward, GatherGradient
 from ...tensor import Step, Tensor
 from ..registry import CudaCall, primitive
 from ..runtime.compile import kernel
@@ -19,39 +21,31 @@ def _sizes(table: Tensor, index: Tensor) -> list[Any]:
     return [np.int32(table.shape[0]), np.int32(index.count), np.int64(inner)]
 
 
-@primitive("own")
-def gather(call: CudaCall, x: Tensor, index: Tensor, y: Tensor) -> Step:
-    x, index, y = (call.row_major(tensor) for tensor in (x, index, y))
-    arguments = [x, index, y, *_sizes(x, index)]
-    return launch(kernel("selection", "gather"), blocks_for(y.count), arguments)
+@primitive("plain")
+def gather(call: CudaCall, a: Gather) -> Step:
+    arguments = [a.x, a.index, a.y, *_sizes(a.x, a.index)]
+    return launch(kernel("selection", "gather"), blocks_for(a.y.count), arguments)
 
 
-@primitive("own")
-def gather_backward(call: CudaCall, dy: Tensor, index: Tensor, dx: Tensor) -> Step:
-    return _scatter(call, dy, index, dx, accumulate=False)
+@primitive("plain")
+def gather_backward(call: CudaCall, a: GatherBackward) -> Step:
+    return _scatter(a.dy, a.index, a.dx, accumulate=False)
 
 
-@primitive("own")
-def gather_gradient(call: CudaCall, dy: Tensor, index: Tensor, dw: Tensor) -> Step:
-    return _scatter(call, dy, index, dw, accumulate="dw" in call.accumulates)
+@primitive("plain")
+def gather_gradient(call: CudaCall, a: GatherGradient) -> Step:
+    # A conversion behind it adds otherwise.
+    return _scatter(a.dy, a.index, a.dw, accumulate="dw" in call.accumulates and not call.after)
 
 
-def _scatter(call: CudaCall, dy: Tensor, index: Tensor, dx: Tensor, *, accumulate: bool) -> Step:
-    dy, index, dx = (call.row_major(tensor) for tensor in (dy, index, dx))
-    added = np.int32(accumulate and not call.after)  # a conversion adds otherwise
-    arguments = [dy, index, dx, *_sizes(dx, index), added]
+def _scatter(dy: Tensor, index: Tensor, dx: Tensor, *, accumulate: bool) -> Step:
+    arguments = [dy, index, dx, *_sizes(dx, index), np.int32(accumulate)]
     return launch(kernel("selection", "gather_backward"), blocks_for(dx.count), arguments)
 
 
-@primitive("own")
-def top_k(
-    call: CudaCall, x: Tensor, index: Tensor | None, value: Tensor | None, *, axis: int
-) -> Step:
-    axis %= len(x.shape)
-    given = next(tensor for tensor in (index, value) if tensor is not None)
-    x = call.row_major(x)
-    index, value = (None if tensor is None else call.row_major(tensor) for tensor in (index, value))
-    step = np.int64(math.prod(x.shape[axis + 1 :]))
-    lengths = [np.int32(x.shape[axis]), np.int32(given.shape[axis])]
-    arguments = [x, index, value, np.int64(x.count), *lengths, step]
-    return launch(kernel("selection", "top_k"), blocks_for(x.count), arguments)
+@primitive("plain")
+def top_k(call: CudaCall, a: TopK) -> Step:
+    step = np.int64(math.prod(a.x.shape[a.axis + 1 :]))
+    lengths = [np.int32(a.x.shape[a.axis]), np.int32(a.length)]
+    arguments = [a.x, a.index, a.value, np.int64(a.x.count), *lengths, step]
+    return launch(kernel("selection", "top_k"), blocks_for(a.x.count), arguments)

@@ -12,11 +12,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from string import ascii_lowercase
-from typing import Any
 
 import numpy as np
 
 from ...formula import to_c
+from ...primitives.formulas import Broadcast, Reduce, ReduceGradient, Summation
+from ...primitives.movement import Crop, CropBackward, Permute
 from ...tensor import Shape, Step, Tensor, sequence
 from ..layout import C_TYPES, dtype_of, strides
 from ..passes.elementwise import fill_step
@@ -78,20 +79,16 @@ def _memory_order(view: View, box: Shape) -> list[int]:
     return sorted(range(len(box)), key=lambda axis: -view.strides[axis])
 
 
-def map_step(views: Sequence[View], box: Shape, body: str, accumulate: bool = False) -> Step:
-    """A step that runs `body` (C, over the views' names) for each point of the box.
-
-    accumulate: add to what is stored.
-    """
+def map_step(views: Sequence[View], box: Shape, body: str) -> Step:
+    """A step that runs `body` (C, over the views' names) for each point of the box."""
     count = math.prod(box)
     if count >= 2**32:
         raise ValueError(f"a box of {count} elements is too large")
     stored = [view for view in views if view.stored]
-    stores = []
-    for view in stored:
-        place = f"{view.name}_[{view.name}_at]"
-        value = f"to_float({place}) + {view.name}" if accumulate else view.name
-        stores.append(f"{place} = from_float<{C_TYPES[dtype_of(view.tensor)]}>({value});")
+    stores = [
+        f"{v.name}_[{v.name}_at] = from_float<{C_TYPES[dtype_of(v.tensor)]}>({v.name});"
+        for v in stored
+    ]
     text = f"""
 extern "C" __global__ void map({_declared(views)}) {{
     PDL_BEGIN;
@@ -113,16 +110,14 @@ def copy_step(
     *,
     x_strides: Sequence[int] | None = None,
     x_offset: int = 0,
-    y_strides: Sequence[int] | None = None,
     y_offset: int = 0,
-    accumulate: bool = False,
 ) -> Step:
     """A step that copies a box of x to y."""
     views = [
         View("x", x, tuple(x_strides or strides(x)), x_offset),
-        View("y", y, tuple(y_strides or strides(y)), y_offset, stored=True),
+        View("y", y, strides(y), y_offset, stored=True),
     ]
-    return map_step(views, box, "y = x;", accumulate)
+    return map_step(views, box, "y = x;")
 
 
 def _broadcast_strides(tensor: Tensor, box: Shape) -> tuple[int, ...]:
@@ -130,16 +125,11 @@ def _broadcast_strides(tensor: Tensor, box: Shape) -> tuple[int, ...]:
     return tuple(0 if extent == 1 < wide else step for step, extent, wide in pairs)
 
 
-def _settle(call: CudaCall, *tensors: Tensor) -> None:
-    for tensor in tensors:
-        call.backend.choose_layout(tensor)
-
-
 @primitive("own")
-def permute(call: CudaCall, x: Tensor, y: Tensor, *, axes: Sequence[int]) -> Step:
-    _settle(call, x, y)
-    from_x = strides(x)
-    return copy_step(x, y, y.shape, x_strides=[from_x[axis] for axis in axes])
+def permute(call: CudaCall, a: Permute) -> Step:
+    call.choose_layouts(a.x, a.y)
+    from_x = strides(a.x)
+    return copy_step(a.x, a.y, a.y.shape, x_strides=[from_x[axis] for axis in a.axes])
 
 
 def _corner(tensor: Tensor, offsets: Sequence[int]) -> int:
@@ -147,71 +137,56 @@ def _corner(tensor: Tensor, offsets: Sequence[int]) -> int:
 
 
 @primitive("own")
-def crop(call: CudaCall, x: Tensor, y: Tensor, *, offsets: Sequence[int]) -> Step:
-    _settle(call, x, y)
-    return copy_step(x, y, y.shape, x_offset=_corner(x, offsets))
+def crop(call: CudaCall, a: Crop) -> Step:
+    call.choose_layouts(a.x, a.y)
+    return copy_step(a.x, a.y, a.y.shape, x_offset=_corner(a.x, a.offsets))
 
 
 @primitive("own")
-def crop_backward(call: CudaCall, dy: Tensor, dx: Tensor, *, offsets: Sequence[int]) -> Step:
-    _settle(call, dy, dx)
-    copied = copy_step(dy, dx, dy.shape, y_offset=_corner(dx, offsets))
-    return sequence([fill_step(dx, 0.0), copied])
+def crop_backward(call: CudaCall, a: CropBackward) -> Step:
+    call.choose_layouts(a.dy, a.dx)
+    copied = copy_step(a.dy, a.dx, a.dy.shape, y_offset=_corner(a.dx, a.offsets))
+    return sequence([fill_step(a.dx, 0.0), copied])
 
 
 @primitive("own")
-def broadcast(
-    call: CudaCall,
-    inputs: list[Tensor],
-    outputs: list[Tensor],
-    *,
-    formula: str,
-    constants: dict[str, float] | None = None,
-) -> Step:
-    _settle(call, *inputs, *outputs)
-    box = outputs[0].shape
+def broadcast(call: CudaCall, a: Broadcast) -> Step:
+    call.choose_layouts(*a.inputs, *a.outputs)
+    box = a.outputs[0].shape
     views = [
         View(name, tensor, _broadcast_strides(tensor, box))
-        for name, tensor in zip(ascii_lowercase, inputs, strict=False)
+        for name, tensor in zip(ascii_lowercase, a.inputs, strict=False)
     ]
     views += [
         View(name, tensor, strides(tensor), stored=True)
-        for name, tensor in zip(OUTPUTS, outputs, strict=False)
+        for name, tensor in zip(OUTPUTS, a.outputs, strict=False)
     ]
-    return map_step(views, box, to_c(formula, [v.name for v in views], constants=constants))
+    return map_step(views, box, to_c(a.formula, [v.name for v in views], constants=a.constants))
 
 
 @primitive("own")
-def reduce(call: CudaCall, inputs: list[Tensor], y: Tensor, **settings: Any) -> Step:
-    return _reduce(call, inputs, y, accumulate=False, **settings)
+def reduce(call: CudaCall, a: Reduce) -> Step:
+    return _reduce(call, a, a.y, accumulate=False)
 
 
 @primitive("own")
-def reduce_gradient(call: CudaCall, inputs: list[Tensor], dw: Tensor, **settings: Any) -> Step:
-    return _reduce(call, inputs, dw, accumulate="dw" in call.accumulates, **settings)
+def reduce_gradient(call: CudaCall, a: ReduceGradient) -> Step:
+    return _reduce(call, a, a.dw, accumulate="dw" in call.accumulates)
 
 
-def _reduce(
-    call: CudaCall,
-    inputs: list[Tensor],
-    y: Tensor,
-    *,
-    formula: str,
-    axes: Sequence[int],
-    constants: dict[str, float] | None = None,
-    accumulate: bool,
-) -> Step:
-    _settle(call, *inputs, y)
+def _reduce(call: CudaCall, a: Summation, y: Tensor, *, accumulate: bool) -> Step:
+    inputs = a.inputs
+    call.choose_layouts(*inputs, y)
     y = call.in_layout(y, nhwc=False, dtype="float32")
     accumulate = accumulate and not call.after  # the conversion adds
     box: Shape = np.broadcast_shapes(*(tensor.shape for tensor in inputs))
-    summed = sorted(axis % len(box) for axis in axes)
+    summed = sorted(a.axes)
     kept = [axis for axis in range(len(box)) if axis not in summed]
     views = [
         View(name, tensor, _broadcast_strides(tensor, box))
         for name, tensor in zip(ascii_lowercase, inputs, strict=False)
     ]
-    body = to_c(formula, [*(view.name for view in views), "y"], constants=constants)
+    body = to_c(a.formula, [*(view.name for view in views), "y"], constants=a.constants)
     columns = math.prod(box[axis] for axis in kept)
     rows = math.prod(box[axis] for axis in summed)
     # Neighbouring threads read neighbouring elements: sums beside one another, or parts of one.

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from ...formula import to_c
-from ...tensor import Step, Tensor
+from ...primitives.solvers import Update
+from ...tensor import Step
 from ..layout import C_TYPES, c_struct, dtype_of
 from ..registry import CudaCall, primitive
 from ..runtime.compile import kernel_from
@@ -38,25 +39,16 @@ def chunks(segments: Sequence[Segment]) -> np.ndarray:
 
 
 @primitive("row")
-def update(
-    call: CudaCall,
-    weights: Tensor,
-    gradients: Tensor,
-    history: list[Tensor],
-    scalars: Tensor,
-    *,
-    formula: str,
-    names: Sequence[str],
-    segments: Sequence[Segment],
-    constants: dict[str, float],
-) -> Step:
+def update(call: CudaCall, a: Update) -> Step:
     backend = call.backend
-    low = backend.low_precision_arena(weights)
-    tensors = {"w": weights, "g": gradients, **dict(zip(("h", "h2"), history, strict=False))}
-    text = update_kernel(formula, list(tensors), names, constants, dtype_of(low) if low else None)
-    table = chunks(segments)
+    low = backend.low_precision_arena(a.weights)
+    tensors = {"w": a.weights, "g": a.gradients, **dict(zip(("h", "h2"), a.history, strict=False))}
+    text = update_kernel(
+        a.formula, list(tensors), a.names, a.constants, dtype_of(low) if low else None
+    )
+    table = chunks(a.segments)
     memory = backend.upload(table)
-    arguments: list[Any] = [*tensors.values(), low, scalars, memory]
+    arguments: list[Any] = [*tensors.values(), low, a.scalars, memory]
     return launch(kernel_from(text, "update"), len(table), arguments)
 
 

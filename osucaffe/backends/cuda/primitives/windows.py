@@ -6,6 +6,8 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from ...primitives.pooling import PoolingWindow, StochasticPooling
+from ...primitives.products import Im2col, Im2colBackward, Unfolding
 from ...tensor import Step, Tensor
 from ..registry import CudaCall, primitive
 from ..runtime.compile import kernel
@@ -24,27 +26,23 @@ class Windows:
         call: CudaCall,
         large: Tensor,
         small: Tensor,
-        kernel: Sequence[int],
-        stride: Sequence[int],
-        pad: Sequence[int],
-        dilation: Sequence[int] | None = None,
+        a: PoolingWindow | StochasticPooling | Unfolding,
     ) -> None:
-        for tensor in large, small:
-            call.backend.choose_layout(tensor)
+        call.choose_layouts(large, small)
         self.call = call
         self.large = call.in_layout(large, nhwc=False, dtype="float32")
         self.small = call.in_layout(small, nhwc=False, dtype="float32")
         self.macros = {
-            "AXES": len(kernel),
+            "AXES": len(a.kernel),
             "IN": _list(large.shape[2:]),
             "OUT": _list(small.shape[2:]),
-            "KERNEL": _list(kernel),
-            "STRIDE": _list(stride),
-            "PAD": _list(pad),
-            "DILATION": _list(dilation or [1] * len(kernel)),
+            "KERNEL": _list(a.kernel),
+            "STRIDE": _list(a.stride),
+            "PAD": _list(a.pad),
+            "DILATION": _list(a.dilation if isinstance(a, Unfolding) else [1] * len(a.kernel)),
             "INS": math.prod(large.shape[2:]),
             "OUTS": math.prod(small.shape[2:]),
-            "TAPS": math.prod(kernel),
+            "TAPS": math.prod(a.kernel),
         }
 
     def over_small(self, name: str, *others: Any) -> Step:
@@ -68,28 +66,10 @@ class Windows:
 
 
 @primitive("own")
-def im2col(
-    call: CudaCall,
-    x: Tensor,
-    y: Tensor,
-    *,
-    kernel: Sequence[int],
-    stride: Sequence[int],
-    pad: Sequence[int],
-    dilation: Sequence[int],
-) -> Step:
-    return Windows(call, x, y, kernel, stride, pad, dilation).over_small("im2col")
+def im2col(call: CudaCall, a: Im2col) -> Step:
+    return Windows(call, a.x, a.y, a).over_small("im2col")
 
 
 @primitive("own")
-def im2col_backward(
-    call: CudaCall,
-    dy: Tensor,
-    dx: Tensor,
-    *,
-    kernel: Sequence[int],
-    stride: Sequence[int],
-    pad: Sequence[int],
-    dilation: Sequence[int],
-) -> Step:
-    return Windows(call, dx, dy, kernel, stride, pad, dilation).over_large("im2col_backward")
+def im2col_backward(call: CudaCall, a: Im2colBackward) -> Step:
+    return Windows(call, a.dx, a.dy, a).over_large("im2col_backward")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import shutil
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,6 +13,7 @@ import pytest
 from osucaffe.backends.cpu import Cpu
 from osucaffe.backends.cuda import Cuda
 from osucaffe.backends.cuda.primitives import regions
+from osucaffe.backends.primitives.recording import arguments
 from osucaffe.backends.tensor import Tensor
 from tests.layers.nets import build, inputs
 
@@ -56,7 +56,6 @@ def test_kernels_as_cpp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(regions, "blocks_for", lambda count: 1)
     monkeypatch.setattr(regions, "launch", lambda kernel, grid, given: launches.append(
         (kernel, given)))  # fmt: skip
-    call = SimpleNamespace(row_major=lambda tensor: tensor)
     found = [each for each in own_cases() if each.label]
     tensors: list[dict[str, Tensor]] = []
     for each in found:
@@ -65,7 +64,7 @@ def test_kernels_as_cpp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
                          "float32") for name, spec in each.tensors.items()
         }  # fmt: skip
         tensors.append(made)
-        getattr(regions, each.name)(call, **made, **each.settings)
+        getattr(regions, each.name)(None, arguments(each.name, made, each.settings))
     source = (
         Path(regions.__file__).parents[1] / "kernels" / "primitives" / "regions.cu"
     ).read_text()

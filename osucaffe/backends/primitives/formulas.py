@@ -1,0 +1,129 @@
+"""Owns the declarations of the primitives that treat each element alone, and of sums of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass
+
+from .recording import FusedRead, Gradient, Primitive, Read, Reads, Write, Writes, primitive
+
+
+@dataclass(kw_only=True)
+class Evaluation(Primitive):
+    """A formula (see `formula.py`) and its constants."""
+
+    formula: str
+    constants: dict[str, float] | None = None
+
+
+@primitive
+class Elementwise(Evaluation):
+    """Evaluate a formula (see `formula.py`) over tensors of one shape.
+
+    Inputs are called a, b, c, ... in the formula in their order; outputs y, z. An output
+    may be the same tensor as an input.
+    """
+
+    inputs: Reads
+    outputs: Writes
+
+
+@primitive
+class Broadcast(Evaluation):
+    """`elementwise` over tensors of as many axes as the outputs, in which an input's extent
+    may be 1 where the outputs' is not: it is repeated."""
+
+    inputs: Reads
+    outputs: Writes
+
+
+@dataclass
+class Summation(Evaluation):
+    """What is evaluated and summed, and over which axes."""
+
+    inputs: Reads
+    _: KW_ONLY
+    axes: Sequence[int]
+
+
+@primitive
+class Reduce(Summation):
+    """y = the sum over axes of the formula's y, evaluated as in `broadcast`.
+
+    y has as many elements as the other axes of the inputs together, in their order.
+    """
+
+    y: Write
+
+
+@primitive
+class ReduceGradient(Summation):
+    """`reduce` into the gradient of a parameter (the formula still writes y)."""
+
+    dw: Gradient
+
+
+@primitive
+class Sum(Primitive):
+    """y = sum of coefficient * x over xs, all of one shape; y may be one of xs.
+
+    relu_output: as of `convolution_backward_data`, for y.
+    """
+
+    xs: Reads
+    y: Write
+    relu_output: FusedRead | None = None
+    coefficients: Sequence[float] | None = None
+
+
+@dataclass(kw_only=True)
+class Drawing(Primitive):
+    """What decides which elements are kept: the share that is not, and the call's key."""
+
+    ratio: float
+    key: int
+
+
+@primitive
+class Dropout(Drawing):
+    """y = x * keep / (1 - ratio), keep drawn by `random.squares32` for (seed, step, key, i).
+
+    mask: uint8 of x's shape, 1 where kept; a backend may leave it unwritten and draw again
+    in `dropout_backward`. y may be x.
+    """
+
+    x: Read
+    y: Write
+    mask: Write
+
+
+@primitive
+class DropoutBackward(Drawing):
+    """dx = dy * keep / (1 - ratio). dx may be dy.
+
+    relu_output: as of `convolution_backward_data`.
+    """
+
+    dy: Read
+    mask: Read
+    dx: Write
+    relu_output: FusedRead | None = None
+
+
+@primitive
+class Relu(Primitive):
+    """y = x if x > 0 else slope * x. y may be x."""
+
+    x: Read
+    y: Write
+    slope: float
+
+
+@primitive
+class ReluBackward(Primitive):
+    """dx = dy if x > 0 else slope * dy. x may be the output (in place); dx may be dy."""
+
+    x: Read
+    dy: Read
+    dx: Write
+    slope: float

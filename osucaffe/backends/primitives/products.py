@@ -1,0 +1,131 @@
+"""Owns the declarations of convolution and inner product, and of the windows they look at."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from .recording import FusedCall, FusedRead, Gradient, Primitive, Read, Write, primitive
+
+
+@dataclass(kw_only=True)
+class ConvolutionWindow(Primitive):
+    """How a convolution lays its filters over the image."""
+
+    stride: Sequence[int]
+    pad: Sequence[int]
+    dilation: Sequence[int]
+    group: int
+
+
+@primitive
+class Convolution(ConvolutionWindow):
+    """y (N, O, *out) = x (N, C, *in) correlated with w (O, C / group, *kernel), plus b (O,).
+
+    addend: y itself, whose values are added. relu: then y = y if y > 0 else relu * y (set by
+    the fusion pass). activation: the call of another formula that y ends with, in its place.
+    """
+
+    x: Read
+    w: Read
+    b: Read | None
+    y: Write
+    addend: FusedRead | None = None
+    relu: float | None = None
+    activation: FusedCall | None = None
+
+
+@primitive
+class ConvolutionBackwardData(ConvolutionWindow):
+    """dx = the gradient of `convolution` to x.
+
+    relu_output: of dx's shape; dx is zero where it is not positive, as behind a ReLU that made
+    it.
+    """
+
+    dy: Read
+    w: Read
+    dx: Write
+    relu_output: FusedRead | None = None
+
+
+@primitive
+class ConvolutionBackwardFilter(ConvolutionWindow):
+    """dw, db = the gradients of `convolution` to w and b (either may be None)."""
+
+    x: Read
+    dy: Read
+    dw: Gradient | None
+    db: Gradient | None
+
+
+@dataclass(kw_only=True)
+class Flattening(Primitive):
+    """axis: the first of those that are flattened to K. transpose: w is (K, O)."""
+
+    axis: int
+    transpose: bool
+
+
+@primitive
+class InnerProduct(Flattening):
+    """y = X W^T + b: X is x with axes from `axis` on flattened to K; w is (O, K), or (K, O).
+
+    relu, activation: as in `convolution`.
+    """
+
+    x: Read
+    w: Read
+    b: Read | None
+    y: Write
+    relu: float | None = None
+    activation: FusedCall | None = None
+
+
+@primitive
+class InnerProductBackwardData(Flattening):
+    """dx = the gradient of `inner_product` to x.
+
+    relu_output: as of `convolution_backward_data`.
+    """
+
+    dy: Read
+    w: Read
+    dx: Write
+    relu_output: FusedRead | None = None
+
+
+@primitive
+class InnerProductBackwardFilter(Flattening):
+    """dw, db = the gradients of `inner_product` to w and b (either may be None)."""
+
+    x: Read
+    dy: Read
+    dw: Gradient | None
+    db: Gradient | None
+
+
+@dataclass(kw_only=True)
+class Unfolding(Primitive):
+    """Windows of an image, for each position of one."""
+
+    kernel: Sequence[int]
+    stride: Sequence[int]
+    pad: Sequence[int]
+    dilation: Sequence[int]
+
+
+@primitive
+class Im2col(Unfolding):
+    """y (N, C * kernel elements, *out) = the windows of x (N, C, *in), zero in the padding."""
+
+    x: Read
+    y: Write
+
+
+@primitive
+class Im2colBackward(Unfolding):
+    """dx = the sum of dy where each element of x stands in windows."""
+
+    dy: Read
+    dx: Write

@@ -1,0 +1,34 @@
+"""Owns the declarations of the primitives of the solvers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from .recording import Primitive, Read, ReadWrite, ReadWrites, Write, primitive
+
+
+@primitive
+class SumOfSquares(Primitive):
+    """y (scalar) = sum of x^2."""
+
+    x: Read
+    y: Write
+
+
+@primitive
+class Update(Primitive):
+    """Evaluate an update rule over the arena's flat buffers.
+
+    In the formula w and g are weights and gradients, h and h2 the history; `names` are the
+    elements of `scalars` (float32 host or device memory: what changes between iterations);
+    segments (start, stop, rate, decay) give `rate` and `decay`, the parameter's multipliers.
+    """
+
+    weights: ReadWrite
+    gradients: Read
+    history: ReadWrites
+    scalars: Read
+    formula: str
+    names: Sequence[str]
+    segments: Sequence[tuple[int, int, float, float]]
+    constants: dict[str, float]
