@@ -957,16 +957,14 @@ def _may_overwrite(g: Growing, name: str) -> bool:
     """Whether the last layer, which reads this blob, may overwrite it."""
     *earlier, last = g.net.layer
     writers = [index for index, each in enumerate(earlier) if name in each.top]
-    if not writers:
+    if not writers or len(_readers(g, name)) > 1:  # each reader gets a blob of its own by a Split
         return False
     readers = [each for each in earlier[writers[-1] + 1 :] if name in each.bottom]
     maker = earlier[writers[-1]]
     if [each for each in readers if each.type not in ("Reshape", "Flatten")]:
         return False
     if maker.type in ("Reshape", "Flatten"):  # which shares the memory of its bottom
-        return len(_readers(g, maker.bottom[0])) == 1 and _may_overwrite(g, maker.bottom[0])
-    if len(_readers(g, name)) > 1:
-        return False
+        return _may_overwrite(g, maker.bottom[0])
     makers = [earlier[index] for index in writers]
     while (
         len(makers) > 1 and makers[-1].type == "Dropout"
