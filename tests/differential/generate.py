@@ -35,6 +35,8 @@ class Top(NamedTuple):
     shape: Shape
     differentiable: bool = True
     """Whether its gradient can go back (not through labels and indices)."""
+    filtered: bool = False
+    """Whether only the run shows how many of its rows there are."""
 
 
 Maker = Callable[["Growing", LayerParameter, Shape], "bool | None"]
@@ -133,8 +135,9 @@ class Growing:
 
     def extra(self, shape: Shape) -> str:
         """A blob of this shape: one that there is, or a new input."""
-        found = [top.name for top in self.tops if top.shape == shape and top.differentiable]
-        return self.random.choice(found) if found and self.chance(0.7) else self.input(shape)
+        found = [top for top in self.tops if top.shape == shape and top.differentiable]
+        top = self.random.choice(found) if found and self.chance(0.7) else None
+        return top.name if top and not top.filtered else self.input(shape)
 
     def pick(self) -> Top:
         """What the next layer reads: most often what nobody reads yet."""
@@ -172,7 +175,8 @@ class Growing:
         tops = []
         for index, (name, shape) in enumerate(zip(layer.top, shapes, strict=True)):
             whole = 0 in made.no_gradient and layer.type not in ("Embed",)
-            top = Top(name, shape, not whole and index not in made.gives_none)
+            differentiable = not whole and index not in made.gives_none
+            top = Top(name, shape, differentiable, layer.type == "Filter")
             if name in layer.bottom:
                 self.tops = [each for each in self.tops if each.name != name]
             tops.append(top)
