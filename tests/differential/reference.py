@@ -445,9 +445,13 @@ def _upsample(c: Context, p: LayerParameter, x: list[Tensor], w: list[Tensor]) -
     size = (param.upsample_h, param.upsample_w)
     if not param.HasField("upsample_h"):
         size = (x[0].shape[2] * param.scale, x[0].shape[3] * param.scale)
-    flat = torch.zeros(*x[0].shape[:2], math.prod(size))
-    index = x[1].detach().round().long().flatten(2)
-    return flat.scatter(2, index, x[0].flatten(2)).reshape(*x[0].shape[:2], *size)
+    area = math.prod(size)
+    flat = torch.zeros(*x[0].shape[:2], area + 1)
+    index = x[1].detach().round().long().flatten(2).clamp(max=area)
+    flat = flat.scatter(2, index, x[0].flatten(2))[..., :area]
+    wrong = torch.zeros_like(flat, dtype=torch.bool)  # see the primitive `unpooling`
+    wrong[..., 0] = (index == area).any(2)
+    return torch.where(wrong, math.nan, flat).reshape(*x[0].shape[:2], *size)
 
 
 @layer("Interp")
