@@ -128,7 +128,10 @@ def _elu(c: Context, p: LayerParameter, x: list[Tensor], w: list[Tensor]) -> Ten
 @layer("SeLu")
 def _selu(c: Context, p: LayerParameter, x: list[Tensor], w: list[Tensor]) -> Tensor:
     alpha, scale = p.selu_param.alpha, getattr(p.selu_param, "lambda")
-    return scale * torch.where(x[0] > 0, x[0], alpha * torch.expm1(x[0].clamp(max=0)))
+    low = x[0].clamp(max=0)
+    # The slope of expm1 is value + 1 to autograd, which is 0 long before exp(low) is.
+    value, slope = torch.expm1(low.detach()), torch.exp(low)
+    return scale * torch.where(x[0] > 0, x[0], alpha * (value + slope - slope.detach()))
 
 
 @layer("Power")
