@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import UserError
-from ...graph.naming import by_name
+from ...graph.parameters import by_name
 from ...layers.reading.feed import Feed
 from ...net import Net
 from ..update.loss_scaling import LossScale
