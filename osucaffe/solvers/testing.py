@@ -13,7 +13,7 @@ from ..net import Net
 from ..proto import caffe_pb2
 from .detection import detection_outputs, mean_average_precision
 from .observer import Output, TestResult
-from .outputs import Outputs
+from .outputs import KeptOutputs
 from .process_group import ProcessGroup
 from .report import log_test, name_outputs
 from .snapshots.resume_position import NetPosition
@@ -29,15 +29,15 @@ class Tester:
     ) -> None:
         self.net, self._index, self._param, self._group = net, index, param, group
         self._forward = net.whole(backward=False)
-        self._outputs = Outputs(net)
+        self._kept = KeptOutputs(net)
 
     def run(self, iteration: int, interrupted: Callable[[], bool]) -> TestResult | None:
         """Run test_iter batches, and log the means; None if it was interrupted between two."""
         logger.info("Iteration %d, Testing net (#%d)", iteration, self._index)
-        net, group, found = self.net, self._group, self._outputs
+        net, group, kept = self.net, self._group, self._kept
         batches, with_loss = self._param.test_iter[self._index], self._param.test_compute_loss
-        loss = 0.0
-        found.reset()
+        total, loss = np.zeros(kept.width), 0.0
+        kept.forget()
         # The rows of all batches; each rank fills in those of its own.
         detections = {
             name: np.zeros((batches, *net.blobs[name].shape[-2:]))
@@ -50,7 +50,9 @@ class Tester:
             if first + group.rank >= batches:
                 continue
             self._forward()
-            found.note()
+            if kept.full:
+                _add(kept, total)
+            kept.note()
             for name, rows in detections.items():
                 rows[first + group.rank] = net.backend.read(net.blobs[name].data)[0, 0]
             if with_loss:
@@ -58,7 +60,8 @@ class Tester:
         if batches % group.size:
             turns = -(-batches // group.size) * group.size
             group.broadcast_object(NetPosition.of(net).part(before, batches, turns)).apply(net)
-        total, [loss] = np.split(group.sum(np.append(found.sum(), loss)), [-1])
+        _add(kept, total)
+        total, [loss] = np.split(group.sum(np.append(total, loss)), [-1])
         outputs = name_outputs(net, total / batches)
         for name, rows in detections.items():
             every = group.sum(rows.ravel()).reshape(-1, rows.shape[-1])
@@ -68,3 +71,9 @@ class Tester:
         result = TestResult(iteration, self._index, outputs, mean_loss)
         log_test(result)
         return result
+
+
+def _add(kept: KeptOutputs, total: np.ndarray) -> None:
+    """Add the outputs that are kept, batch by batch."""
+    for row in kept.take():
+        total += row
