@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -17,19 +18,25 @@ from .backends.tensor import Shape, Step, Tensor
 from .blob import Blob
 from .data.config import DataConfig
 from .errors import UserError, listed, naming
-from .graph.assembly import Assembly, assemble, assemble_again, keep_tensors, untouched
+from .graph.assembly import (
+    Assembly,
+    assemble,
+    assemble_again,
+    keep_tensors,
+    limit_labels,
+    untouched,
+)
+from .graph.capture import as_one
 from .graph.gradients import Node, find_gradients
-from .graph.labels import limit_labels
 from .graph.parameters import adopt_parameters
 from .graph.passes import pipeline
+from .graph.passes.build import Build, Report
 from .graph.passes.constants import Constants
+from .graph.passes.editing import Programs
 from .graph.passes.memory import MemoryPlan, Pool
-from .graph.passes.pipeline import Build, Report
 from .graph.prototxt.filter import filter_layers, net_state
 from .graph.prototxt.precision import warn_of_precision
 from .graph.prototxt.splits import insert_splits
-from .graph.shape_cache import Shapes
-from .graph.steps import Prepared, as_one, by_layer
 from .graph.weights import (
     Match,
     check_memory,
@@ -43,6 +50,10 @@ from .layers.base import Reshaped
 from .proto import AnyWeights, caffe_pb2
 
 log = logging.getLogger("osucaffe")
+
+REMEMBERED = 8
+"""Shapes besides the current ones, of each of which a net that only runs forward keeps what was
+built for them, its captured graph and memory: a batch size that comes again costs nothing."""
 
 
 class Net:
@@ -82,9 +93,9 @@ class Net:
         self.backend = backend
         self._inference, self._wanted = inference, list(wanted)
         self._shares = share is not None
-        self._shapes = Shapes()
+        self._builds: OrderedDict[tuple[tuple[str, Shape], ...], Build] = OrderedDict()
+        """Those that are remembered, by the shapes of the inputs; the oldest first."""
         self._loss_scale = loss_scale
-        self._calls: list[list[Prepared]] = []
         self.phase = phase
         self.name: str = param.name
         self.inspectable = inspectable
@@ -102,17 +113,17 @@ class Net:
         ):
             self.inspectable = True
         self._backwards = [False, True][: gradients + (gradients and (accumulate or inspectable))]
+        self.constants: Constants | None = None
         seed = self.random.seed
-        self._use(
+        self._begin_build(
             assemble(self.param, phase, seed, backend, data_config, inspectable=self.inspectable)
         )
         self.layers = [node.layer for node in self.nodes]
         self.layer_names: list[str] = [layer.name for layer in self.layers]
         self.parameters: list[Parameter] = adopt_parameters(self.layers, share, self.blobs)
         self.pool: Pool = share.pool if share else Pool(backend)
-        self.constants: Constants | None = None
         if inference and not self.inspectable:
-            self.constants = Constants(
+            self.constants = self._build.constants = Constants(
                 blob.data for layer in self.layers for blob in layer.parameters
             )
         own = [p for p in self.parameters if p.blob.data.array is None]
@@ -135,18 +146,18 @@ class Net:
         the blobs that keep both their memory and their shape. UserError where a layer cannot have
         these shapes: then the net stays as it was.
         """
-        if self._shapes.enter(self, shapes):
+        if self._go_back(shapes):
             return
         kept = {layer: layer.tensors for layer in self.layers}
         try:
-            parts = assemble_again(self._parts, shapes, inspectable=self.inspectable)
+            parts = assemble_again(self._build.parts, shapes, inspectable=self.inspectable)
         except UserError:
             for layer, tensors in kept.items():
                 layer.tensors = tensors
             raise
-        if not self._shapes.leave(self):
+        if not self._remember():
             self.pool.remove(self.memory)
-        self._use(parts)
+        self._begin_build(parts, again=True)
         self._compile()
         for layer, tensors in kept.items():
             keep_tensors(layer, tensors)
@@ -155,66 +166,75 @@ class Net:
 
     # -- building --------------------------------------------------------------------------------
 
-    def _use(self, parts: Assembly) -> None:
-        self._parts = parts
-        self.blobs: dict[str, Blob] = parts.blobs
-        self.nodes: list[Node] = parts.nodes
-        self.labels = limit_labels(parts.nodes)
-        self.inputs, self.outputs = parts.inputs, parts.outputs
-        for name in [*self._wanted, *self.outputs] if self._inference else ():
-            if name not in self.blobs:
+    def _begin_build(self, parts: Assembly, *, again: bool = False) -> None:
+        """Begin to build the net for new shapes."""
+        for name in [*self._wanted, *parts.outputs] if self._inference else ():
+            if name not in parts.blobs:
                 layers = [node.layer for node in parts.nodes if node.layer.type != "Split"]
                 made = dict.fromkeys(top for layer in layers for top in layer.param.top)
                 raise UserError(f'the net has no blob "{name}": it has {listed(made)}')
-            self.blobs[name].keep_exact()
-        self.total = Tensor((), name="total loss", persistent=True)
-        self.seeds = {blob.name: blob.diff for blob, _ in parts.losses}
-        """The weight of each loss, by blob: what backward begins with, but for the scale."""
+            parts.blobs[name].keep_exact()
+        seeds = {blob.name: blob.diff for blob, _ in parts.losses}
         if self._loss_scale is not None:
-            self.seeds = {name: Tensor(t.shape, persistent=True) for name, t in self.seeds.items()}
+            seeds = {name: Tensor(t.shape, persistent=True) for name, t in seeds.items()}
+        build = Build(
+            parts,
+            limit_labels(parts.nodes),
+            self.backend,
+            self.inspectable,
+            Tensor((), name="total loss", persistent=True),
+            self._backwards,
+            seeds,
+            self._loss_scale,
+            [parts.blobs[name] for name in parts.outputs if self.inspectable],
+            again=again,
+            constants=self.constants,
+        )
+        self._use(build)
+
+    def _use(self, build: Build) -> None:
+        """Be what is built for some shapes."""
+        self._build, parts = build, build.parts
+        self.blobs: dict[str, Blob] = parts.blobs
+        self.nodes: list[Node] = parts.nodes
+        self.inputs, self.outputs = parts.inputs, parts.outputs
+        self.labels, self.total, self.seeds = build.labels, build.total, build.seeds
+        """seeds: the weight of each loss, by blob: what backward begins with, but for the scale."""
 
     def _compile(self) -> None:
         """Record and prepare every call."""
         find_gradients(self.nodes, force=self.param.force_backward)
         self.backend.random = self.random
-        self._build = Build(
-            self._parts,
-            self.backend,
-            self.inspectable,
-            self.total,
-            self._backwards,
-            self.seeds,
-            self._loss_scale,
-            [self.blobs[name] for name in self.outputs if self.inspectable],
-            again=bool(self._calls),
-            constants=self.constants,
-        )
-        self.programs = pipeline.run(pipeline.COMPILE, [], self._build)
-        """Forward, backward, and the backward that accumulates."""
-        self._calls = self._build.steps
-        self._steps = [by_layer(calls, len(self.layers)) for calls in self._calls]
+        pipeline.run(pipeline.COMPILE, self._build)
 
     def _place(self) -> None:
         """Plan the memory of all tensors but the parameters, and place them."""
-        losses = self._parts.losses
-        pipeline.run(pipeline.PLACE, self.programs, self._build)
-        plan = self._build.plan
-        assert plan is not None
+        build, losses = self._build, self._build.parts.losses
+        pipeline.run(pipeline.PLACE, build)
+        plan = self.memory
         self.pool.add(plan)
         own = [*plan.persistent, *(blob.diff for blob, _ in losses if self._backwards)]
-        own += untouched(self._parts, inspectable=self.inspectable)
+        own += untouched(build.parts, inspectable=self.inspectable)
         for tensor in dict.fromkeys(own):
             self.backend.give_memory(tensor)[:] = 0
-        if self._build.verifier is not None:
-            self._build.verifier.check_memory(self.programs)
+        if build.verifier is not None:
+            build.verifier.check_memory()
         for blob, weight in losses:
             if (seed := self.seeds[blob.name]).array is not None:
                 self.backend.write(seed, np.full(blob.shape, weight, np.float32))
-        self.memory: MemoryPlan = plan
-        self._replay: Step | None = None
-        self._pool_size = self.pool.size
         if plan.unshared and not (self._inference and self._shares):
             log.info("Memory for blobs and scratch of the %s net: %s", self.phase, plan)
+
+    @property
+    def programs(self) -> Programs:
+        """The calls of forward, backward, and the backward that accumulates."""
+        return self._build.programs
+
+    @property
+    def memory(self) -> MemoryPlan:
+        """Where the blobs lie, and scratch memory."""
+        assert self._build.plan is not None
+        return self._build.plan
 
     @property
     def passes(self) -> list[Report]:
@@ -225,6 +245,51 @@ class Net:
     def verified(self) -> int:
         """How many reads of calls the verifier has checked behind the passes, if it runs."""
         return self._build.verifier.checked if self._build.verifier is not None else 0
+
+    # -- shapes that come again ------------------------------------------------------------------
+
+    def _go_back(self, shapes: Mapping[str, Shape]) -> bool:
+        """Be as the net was when its inputs had these shapes; False: it never had them, or
+        something about it is not remembered."""
+        if not self._is_remembered:
+            return False
+        now = self._input_shapes
+        wanted = now | {name: tuple(map(int, shape)) for name, shape in shapes.items()}
+        key = tuple(sorted(wanted.items()))
+        if wanted == now or key not in self._builds:
+            return wanted == now
+        before = {name: self.blobs[name].data for name in self.inputs}
+        self._remember()
+        self._use(self._builds.pop(key))
+        for name, old in before.items():
+            if old.shape == (new := self.blobs[name].data).shape:
+                self.backend.write(new, self.backend.read(old))
+        return True
+
+    def _remember(self) -> bool:
+        """Remember what is built, before the net is built anew; False: that cannot be."""
+        if not self._is_remembered:
+            return False
+        self._builds[tuple(sorted(self._input_shapes.items()))] = self._build
+        while len(self._builds) > REMEMBERED:
+            _, oldest = self._builds.popitem(last=False)
+            assert oldest.plan is not None
+            self.pool.remove(oldest.plan)
+        return True
+
+    @property
+    def _input_shapes(self) -> dict[str, Shape]:
+        return {name: self.blobs[name].shape for name in self.inputs}
+
+    @property
+    def _is_remembered(self) -> bool:
+        """Whether all that the net does depends on the shapes of its inputs, and on nothing that
+        its layers remember themselves."""
+        return (
+            self.constants is not None
+            and all(node.bottom or node.layer.type == "Input" for node in self.nodes)
+            and not any(call.name == "host" for call in self.programs[0])
+        )
 
     # -- running ---------------------------------------------------------------------------------
 
@@ -240,11 +305,11 @@ class Net:
             self._forward_as_one()
             return
         self._begin()
-        end = len(self._steps[0]) if end is None else end
+        end = len(self.layers) + 1 if end is None else end
         index = start
         while index < end:
             try:
-                for step in self._steps[0][index]:
+                for step in self._build.by_layer[0][index]:
                     step()
             except Reshaped:
                 self._follow(index)
@@ -256,18 +321,21 @@ class Net:
     def _forward_as_one(self) -> None:
         """Run all of forward, as the backend may replay it: again from steps, where these have got
         other memory."""
-        if self._replay is None or self._pool_size != self.pool.size:
-            self._replay, self._pool_size = self.whole(backward=False), self.pool.size
-        self._replay()
+        build = self._build
+        if build.replay is None or build.replay_size != self.pool.size:
+            build.replay, build.replay_size = self.whole(backward=False), self.pool.size
+        build.replay()
 
     def forget_replay(self) -> None:
         """Blobs were placed elsewhere: what replays forward is to be made anew."""
-        self._replay = None
+        self._build.replay = None
 
     def discard(self) -> None:
         """Give back the room in the pool that it may share; it must not run any more."""
-        for plan in [self.memory, *self._shapes.clear()]:
-            self.pool.remove(plan)
+        for build in [self._build, *self._builds.values()]:
+            assert build.plan is not None
+            self.pool.remove(build.plan)
+        self._builds.clear()
 
     def _follow(self, index: int) -> None:
         """Take over the shapes that a layer has just given its tops; it is to run again."""
@@ -294,7 +362,7 @@ class Net:
         after: called with each layer's index when its gradients are complete.
         """
         assert accumulate in self._backwards, "this net was built without (accumulating) gradients"
-        steps = self._steps[1 + accumulate]
+        steps = self._build.by_layer[1 + accumulate]
         start = len(self.layers) - 1 if start is None else start
         for index in range(start, end - 1, -1):
             for step in steps[index]:
@@ -345,8 +413,8 @@ class Net:
         return as_one(
             self.backend,
             self._begin,
-            self._calls[0],
-            self._calls[1 + accumulate] if backward else [],
+            self._build.steps[0],
+            self._build.steps[1 + accumulate] if backward else [],
             len(self.layers),
             before=before,
             after=after,
@@ -356,11 +424,11 @@ class Net:
 
     def loss(self) -> float:
         """The weighted sum of the losses of the last forward pass."""
-        return float(self.backend.read(self.total)) if self._parts.losses else 0.0
+        return float(self.backend.read(self.total)) if self._build.parts.losses else 0.0
 
     def loss_weight(self, name: str) -> float:
         """The weight of an output in the loss (0: it is no loss)."""
-        return next((weight for blob, weight in self._parts.losses if blob.name == name), 0.0)
+        return next((weight for blob, weight in self._build.parts.losses if blob.name == name), 0.0)
 
     def read(self, name: str) -> np.ndarray:
         """A row-major copy of a blob's data; of those rows that there are, if that varies."""

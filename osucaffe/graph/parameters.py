@@ -1,16 +1,37 @@
-"""Owns the sharing of parameters by name, within a net and between nets."""
+"""Owns the sharing of parameters by name, within a net and between nets: several layers may have
+the same name, or none."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Protocol, TypeVar
 
 from ..arena import Parameter
 from ..blob import Blob
 from ..layers.base import Layer
 from ..proto import caffe_pb2
-from .naming import by_name
+
+
+class Named(Protocol):
+    """A layer, or its message."""
+
+    name: str
+
+
+_Named = TypeVar("_Named", bound=Named)
+
+
+def by_name(layers: Iterable[_Named]) -> dict[str, list[_Named]]:
+    """The layers of each name, in their order. Layers without a name have the empty one.
+
+    Layers of one name in two nets, or in a net and a file, are the same in this order: the first
+    is the first, the second the second.
+    """
+    found: dict[str, list[_Named]] = {}
+    for layer in layers:
+        found.setdefault(layer.name, []).append(layer)
+    return found
 
 
 def adopt_parameters(

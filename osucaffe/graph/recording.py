@@ -1,13 +1,17 @@
-"""Owns the recording of a net's calls, of its forward and of its backward pass."""
+"""Owns the recording of a net's calls, of its forward and of its backward pass, and the warning of
+layers in place that overwrite what gradients need."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import logging
+from collections.abc import Iterable, Mapping, Sequence
 
 from ..backends.primitives import Program
 from ..backends.tensor import Call, Tensor
 from ..blob import Blob
 from .assembly import Assembly
+
+log = logging.getLogger("osucaffe")
 
 
 def record_forward(parts: Assembly, total: Tensor) -> list[Call]:
@@ -69,3 +73,44 @@ def _scale_losses(
         multiply = program.broadcast if blob.shape else program.elementwise
         factor = scale.view((1,) * len(blob.shape))
         multiply([seeds[blob.name], factor], [blob.diff], formula="y = a * b")
+
+
+# -- what Caffe computes wrongly, too --------------------------------------------------------------
+
+_KEEP_SIGNS = {"relu", "dropout"}
+"""A ReLU's gradient looks at signs only: of elements that these leave, or that have none behind."""
+
+
+def overwriters(forward: Sequence[Call], backward: Sequence[Call]) -> list[tuple[str, str]]:
+    """Pairs of layers' names: the second layer overwrites, in place, data that the backward pass of
+    the first reads."""
+    writers: dict[int, list[Call]] = {}
+    for call in forward:
+        for tensor in call.written_tensors():
+            writers.setdefault(id(tensor.base or tensor), []).append(call)
+    found: dict[tuple[int, int], tuple[str, str]] = {}
+    for call in backward:
+        for tensor in call.read_tensors():
+            later = [
+                writer
+                for writer in writers.get(id(tensor.base or tensor), ())
+                if writer.position > call.position
+            ]
+            if call.name == "relu_backward" and {each.name for each in later} <= _KEEP_SIGNS:
+                continue
+            for writer in later:
+                found[call.position, writer.position] = call.layer, writer.layer
+    return list(found.values())
+
+
+def warn_of_overwriters(forward: Sequence[Call], backward: Sequence[Call]) -> int:
+    """Log a line for each pair that `overwriters` finds; returns how many."""
+    found = overwriters(forward, backward)
+    for needing, writing in found:
+        log.warning(
+            'Layer "%s" overwrites, in place, what the gradients of layer "%s" need: they will be '
+            "wrong, as in Caffe. Give its top another name.",
+            writing,
+            needing,
+        )
+    return len(found)

@@ -1,10 +1,11 @@
-"""Owns the values of a net's parameters: initial values, and those in model files."""
+"""Owns the values of a net's parameters: initial values, those in model files, and which of these
+have other shapes."""
 
 from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,9 +14,10 @@ import numpy as np
 from .. import filler
 from ..arena import Parameter
 from ..backends.backend import Backend
-from ..backends.tensor import Tensor
+from ..backends.tensor import Shape, Tensor
 from ..backends.uploads import available_memory
-from ..errors import UserError
+from ..data.config import DataConfig
+from ..errors import UserError, listed
 from ..layers.base import Layer
 from ..proto import (
     AnyWeights,
@@ -27,7 +29,10 @@ from ..proto import (
     has_values,
     label,
 )
-from .naming import by_name
+from .assembly import assemble
+from .parameters import by_name
+from .prototxt.filter import filter_layers, net_state
+from .prototxt.splits import insert_splits
 
 log = logging.getLogger("osucaffe")
 
@@ -170,3 +175,37 @@ def to_proto(
             gradient = backend.read(blob.diff) if diff else None
             fill_blob(each.blobs.add(), backend.read(blob.data), gradient)
     return result
+
+
+def misfits(
+    net: caffe_pb2.NetParameter,
+    weights: AnyWeights,
+    entering: Mapping[str, Shape],
+    backend: Backend,
+) -> dict[str, str]:
+    """By the name of such a layer of the TRAIN phase, what its shapes are here and there.
+
+    entering: the shapes of the blobs that the net's data layers bring; no data are read, and no
+    memory is taken. Bad layers raise UserError.
+    """
+    filtered = filter_layers(net, net_state(net, "TRAIN"))
+    probe = caffe_pb2.NetParameter(name=net.name)
+    for name, shape in entering.items():
+        given = probe.layer.add(name=name, type="Input", top=[name])
+        given.input_param.shape.add(dim=shape)
+    probe.layer.extend(layer for layer in filtered.layer if layer.bottom)
+    parts = assemble(insert_splits(probe), "TRAIN", 0, backend, DataConfig(), inspectable=False)
+    layers = by_name(node.layer for node in parts.nodes if node.layer.parameters)
+    found: dict[str, str] = {}
+    sources: list[Any] = [layer for layer in weights.layer if layer.blobs]
+    for name, group in by_name(sources).items():
+        for layer, source in zip(layers.get(name, []), group, strict=False):
+            fit = len(source.blobs) == len(layer.parameters) and all(
+                takes(layer, index, proto) or not has_values(proto)
+                for index, proto in enumerate(source.blobs)
+            )
+            if not fit:
+                there = listed(blob_shape(proto) for proto in source.blobs)
+                here = listed(blob.shape for blob in layer.parameters)
+                found[name] = f"{here} here, {there} in the file"
+    return found

@@ -20,7 +20,7 @@ from ..comm.create import CommConfig
 from ..comm.job.job import Job
 from ..comm.job.topology import Topology
 from ..net import Net
-from ..solvers.solver import Solver
+from ..solvers.process_group import Trained
 from .buckets import ITEM, find_buckets
 from .config import ParallelConfig
 from .data_parallel import DataParallel
@@ -61,7 +61,7 @@ class Tuned(DataParallel):
         self._times: list[float] = []
         self._found: dict[int, list[float]] = {}
 
-    def attach(self, solver: Solver) -> None:
+    def attach(self, solver: Trained) -> None:
         """And find the sizes to try."""
         self._made.clear()
         self._times.clear()
@@ -74,7 +74,7 @@ class Tuned(DataParallel):
         self._turns = sizes * ROUNDS
         self._use(self._turns[0] if sizes else self._default)
 
-    def step(self, solver: Solver, *, accumulate: bool, update: bool) -> Step:
+    def step(self, solver: Trained, *, accumulate: bool, update: bool) -> Step:
         """One pass, with buckets of the size whose turn it is."""
         make = partial(super().step, solver, accumulate=accumulate, update=update)
         key = accumulate, update

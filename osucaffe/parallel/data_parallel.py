@@ -22,9 +22,8 @@ from ..comm.job.topology import Topology
 from ..errors import UserError
 from ..layers.reading.feed import Feed
 from ..proto import caffe_pb2
-from ..solvers.process_group import ProcessGroup
+from ..solvers.process_group import ProcessGroup, Trained
 from ..solvers.signals import NONE, SNAPSHOT, STOP
-from ..solvers.solver import Solver
 from .agreement import check_alike, check_weights, describe_layers, describe_solver, digest
 from .batch import describe, divide_batches
 from .buckets import ITEM, Bucket, align, find_buckets
@@ -65,7 +64,7 @@ class DataParallel(ProcessGroup):
             return param
         return divide_batches(param, self.size, of=self._config.of)
 
-    def attach(self, solver: Solver) -> None:
+    def attach(self, solver: Trained) -> None:
         """Give each net its part of the data, and plan what travels."""
         self._solver = solver
         self._agreed = False
@@ -91,7 +90,7 @@ class DataParallel(ProcessGroup):
         self._losses = [name for name in solver.net.blobs if solver.net.loss_weight(name)]
         self._scale_gradients()
 
-    def _plan(self, solver: Solver) -> None:
+    def _plan(self, solver: Trained) -> None:
         """Cut gradients and weights into buckets, and the update with them."""
         net, config, arena = solver.net, self._config, solver.net.arena
         whole = len(arena) * ITEM
@@ -161,7 +160,7 @@ class DataParallel(ProcessGroup):
 
     # -- iterations ------------------------------------------------------------------------------
 
-    def step(self, solver: Solver, *, accumulate: bool, update: bool) -> Step:
+    def step(self, solver: Trained, *, accumulate: bool, update: bool) -> Step:
         """One pass, and with `update` the exchange of gradients beside or behind it."""
         net = solver.net
         before, after = self.overlap_hooks(accumulate=accumulate, update=update)

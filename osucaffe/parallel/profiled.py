@@ -16,7 +16,7 @@ from ..comm.create import CommConfig
 from ..comm.job.job import Job
 from ..comm.job.topology import Topology
 from ..comm.profile import Mark, Operation, Profile, address
-from ..solvers.solver import Solver
+from ..solvers.process_group import Trained
 from .buckets import ITEM, lowest_layers
 from .config import ParallelConfig
 from .data_parallel import DataParallel
@@ -82,7 +82,7 @@ class Profiled(DataParallel):
         self._passes: list[Pass] = []
         self._iterations = 0
 
-    def step(self, solver: Solver, *, accumulate: bool, update: bool) -> Step:
+    def step(self, solver: Trained, *, accumulate: bool, update: bool) -> Step:
         """Notes when the pass begins and ends."""
         run = super().step(solver, accumulate=accumulate, update=update)
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
+from ..backends.tensor import Tensor
 from ..net import Net
 
 logger = logging.getLogger("osucaffe")
@@ -23,19 +23,17 @@ def forward_and_backward(net: Net, *, accumulate: bool) -> None:
 def _after_forward(net: Net) -> Callable[[int], None]:
     """Shows the tops and parameters of each layer when it has run."""
     for name in net.inputs:
-        logger.info("    [Forward] Input %s data: %g", name, _mean(net, net.blobs[name].data))
+        _show(net, f"[Forward] Input {name} data", net.blobs[name].data)
 
     def show(index: int) -> None:
         if index == len(net.nodes):  # the step behind the layers, which adds up the loss
             return
         node = net.nodes[index]
-        name = node.layer.label
+        layer = f"[Forward] Layer {node.layer.label}"
         for blob in node.top:
-            value = _mean(net, blob.data)
-            logger.info("    [Forward] Layer %s, top blob %s data: %g", name, blob.name, value)
+            _show(net, f"{layer}, top blob {blob.name} data", blob.data)
         for number, blob in enumerate(node.layer.parameters):
-            value = _mean(net, blob.data)
-            logger.info("    [Forward] Layer %s, param blob %d data: %g", name, number, value)
+            _show(net, f"{layer}, param blob {number} data", blob.data)
 
     return show
 
@@ -47,25 +45,26 @@ def _after_backward(net: Net) -> Callable[[int], None]:
         node = net.nodes[index]
         if not node.backward:
             return
-        name = node.layer.label
-        for blob, wanted in zip(node.bottom, node.propagate_down, strict=True):
-            if wanted:
-                value = _mean(net, blob.diff)
-                logger.info(
-                    "    [Backward] Layer %s, bottom blob %s diff: %g", name, blob.name, value
-                )
+        layer = f"[Backward] Layer {node.layer.label}"
+        for blob, down in zip(node.bottom, node.propagate_down, strict=True):
+            if down:
+                _show(net, f"{layer}, bottom blob {blob.name} diff", blob.diff)
         for number, blob in enumerate(node.layer.parameters):
             if node.layer.parameter_wanted(number):
-                value = _mean(net, blob.diff)
-                logger.info("    [Backward] Layer %s, param blob %d diff: %g", name, number, value)
+                _show(net, f"{layer}, param blob {number} diff", blob.diff)
 
     return show
 
 
+def _show(net: Net, what: str, tensor: Tensor) -> None:
+    """The mean absolute value of a tensor."""
+    logger.info("    %s: %g", what, np.abs(net.backend.read(tensor)).mean())
+
+
 def _show_norms(net: Net) -> None:
     """The L1 and L2 norms of all parameters and of all gradients."""
-    data = np.hstack([[], *(_read(net, each.blob.data).ravel() for each in net.parameters)])
-    diff = np.hstack([[], *(_read(net, each.blob.diff).ravel() for each in net.parameters)])
+    data = np.hstack([[], *(net.backend.read(each.blob.data).ravel() for each in net.parameters)])
+    diff = np.hstack([[], *(net.backend.read(each.blob.diff).ravel() for each in net.parameters)])
     logger.info(
         "    [Backward] All net params (data, diff): L1 norm = (%g, %g); L2 norm = (%g, %g)",
         np.abs(data).sum(),
@@ -77,13 +76,13 @@ def _show_norms(net: Net) -> None:
 
 def parameter_values(net: Net) -> list[np.ndarray]:
     """A copy of every parameter."""
-    return [_read(net, each.blob.data) for each in net.parameters]
+    return [net.backend.read(each.blob.data) for each in net.parameters]
 
 
 def show_update(net: Net, before: list[np.ndarray]) -> None:
     """Each parameter's mean absolute value before the update, and that of the step it took."""
     for parameter, old in zip(net.parameters, before, strict=True):
-        step = old - _read(net, parameter.blob.data)
+        step = old - net.backend.read(parameter.blob.data)
         logger.info(
             "    [Update] Layer %s, param %d data: %g; diff: %g",
             parameter.layer,
@@ -91,12 +90,3 @@ def show_update(net: Net, before: list[np.ndarray]) -> None:
             float(np.abs(old).mean()),
             float(np.abs(step).mean()),
         )
-
-
-def _read(net: Net, tensor: Any) -> np.ndarray:
-    array: np.ndarray = net.backend.read(tensor)
-    return array
-
-
-def _mean(net: Net, tensor: Any) -> float:
-    return float(np.abs(_read(net, tensor)).mean())

@@ -70,31 +70,3 @@ class KeptOutputs:
                 rows[:, : self._count] = np.concatenate(arrays, axis=1)
         self.forget()
         return rows
-
-
-class Outputs:
-    """The sum over batches of all elements of a net's outputs, as `read_outputs` gives them."""
-
-    def __init__(self, net: Net) -> None:
-        self._kept = KeptOutputs(net)
-        self.reset()
-
-    def reset(self) -> None:
-        """Forget all batches."""
-        self._kept.forget()
-        self._total = np.zeros(self._kept.width)
-
-    def note(self) -> None:
-        """Add those of the last forward pass."""
-        if self._kept.full:
-            self._add()
-        self._kept.note()
-
-    def sum(self) -> np.ndarray:
-        """The sum over the batches that were noted (float64)."""
-        self._add()
-        return self._total
-
-    def _add(self) -> None:
-        for row in self._kept.take():
-            self._total += row

@@ -6,17 +6,30 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, TypeVar
+from typing import Protocol, TypeVar
 
 import numpy as np
 
+from ..backends.backend import Backend
 from ..backends.tensor import Step
+from ..net import Net
 from ..proto import caffe_pb2
-
-if TYPE_CHECKING:
-    from .solver import Solver
+from .update.loss_scaling import LossScale
+from .update.optimizer import Optimizer
 
 _Value = TypeVar("_Value")
+
+
+class Trained(Protocol):
+    """What a group of processes needs of the solver that trains with it."""
+
+    param: caffe_pb2.SolverParameter
+    backend: Backend
+    iteration: int
+    net: Net
+    test_nets: list[Net]
+    optimizer: Optimizer
+    loss_scale: LossScale | None
 
 
 class ProcessGroup:
@@ -29,7 +42,7 @@ class ProcessGroup:
         """The training net as this rank runs it: where ranks divide the batch, with a share."""
         return param
 
-    def attach(self, solver: Solver) -> None:
+    def attach(self, solver: Trained) -> None:
         """The solver's nets have been built, or built again."""
 
     def changed(self) -> None:
@@ -38,7 +51,7 @@ class ProcessGroup:
     def begin(self) -> None:
         """Iterations follow."""
 
-    def step(self, solver: Solver, *, accumulate: bool, update: bool) -> Step:
+    def step(self, solver: Trained, *, accumulate: bool, update: bool) -> Step:
         """One forward and backward pass as a step; update: and the update from the mean gradient.
 
         accumulate: the gradients are added to those of the pass before.

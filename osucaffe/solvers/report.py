@@ -1,9 +1,11 @@
-"""Owns a net's outputs as numbers, and the log lines that show them in Caffe's format."""
+"""Owns a net's outputs as numbers, iterations as epochs, and the log lines that show them in
+Caffe's format."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -35,6 +37,36 @@ def name_outputs(net: Net, values: Sequence[float] | np.ndarray) -> list[Output]
         Output(index, name, float(value), weight)
         for index, ((name, weight), value) in enumerate(zip(labels, values, strict=True))
     ]
+
+
+@dataclass(frozen=True)
+class Epochs:
+    """The data set that a layer reads: its records, and how many of them an iteration takes. One
+    epoch is all records once."""
+
+    layer: str
+    count: int
+    each: int
+
+    def records(self, iterations: int) -> int:
+        """The records that so many iterations take."""
+        return iterations * self.each
+
+    def epoch(self, iterations: int) -> float:
+        """How often so many iterations take all records."""
+        return self.records(iterations) / self.count
+
+
+def epochs_of(net: Net, batches: int = 1) -> Epochs | None:
+    """Those of the first layer that knows how many records it reads; None if there is no such.
+
+    batches: how many an iteration takes, of all ranks.
+    """
+    for node in net.nodes:
+        if node.layer.records and node.top:
+            batch = node.top[0].shape[0]
+            return Epochs(node.layer.title, node.layer.records, batch * batches)
+    return None
 
 
 def log_display(event: Display, interval: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import time
 from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
@@ -13,24 +14,24 @@ import numpy as np
 
 from ..backends.backend import Backend
 from ..backends.random import new_seed
+from ..backends.tensor import Step
 from ..data.config import DataConfig
 from ..errors import UserError
 from ..files import remove_leftovers
 from ..loading import NOT_STRICT, Model, load_weights
 from ..proto import caffe_pb2, read_net, read_weights, refuse_unread
-from . import testing
+from . import debug
 from .detection import check_evaluation
-from .epochs import epochs_of
-from .iteration import Iteration
 from .losses import Losses
 from .nets import testing_nets, training_net
-from .observer import Observer, Snapshot, TestResult
-from .outputs import Outputs
+from .observer import Display, Observer, Snapshot, TestResult
 from .process_group import ProcessGroup
+from .report import epochs_of, log_display, name_outputs, read_outputs
 from .signals import NONE, SNAPSHOT, STOP, Request
 from .snapshots import snapshot
-from .snapshots.resume_state import Progress
+from .snapshots.resume_position import RunPosition
 from .snapshots.snapshot import Restored, SnapshotWriter
+from .testing import Tester
 from .tracer import Tracer
 from .update.loss_scaling import make_loss_scale
 from .update.optimizer import Optimizer
@@ -97,13 +98,13 @@ class Solver:
         named = [file.strip() for files in param.weights for file in files.split(",")]
         models: list[Model] = [(file, read_weights(file)) for file in [*named, *weights]]
         self.losses = Losses(backend, self.group, param.average_loss, param.iter_size)
-        self._before_test: Progress | None = None
+        self._before_test: RunPosition | None = None
         self._writer = SnapshotWriter()
         self._check_interval = check_interval
         self.stopped = False
         seed = param.random_seed if param.random_seed >= 0 else new_seed()
-        if restored and restored.progress:
-            seed = restored.progress.seed
+        if restored and restored.position:
+            seed = restored.position.seed
         self._build(self.group.broadcast_object(seed))
         self._load(models, strict)
         if restored:
@@ -129,10 +130,12 @@ class Solver:
         ]
         self.epochs = epochs_of(self.net, self.param.iter_size * self.group.size)
         self.optimizer = Optimizer(self.net, self._update, self.backend, self.loss_scale)
-        self._iteration = Iteration(self)
+        self._steps: dict[tuple[bool, bool], Step] = {}
+        """What is replayed: a pass that (accumulates, is followed by the update)."""
         check_evaluation(self.param, self.test_nets)
-        self.test_steps = [net.whole(backward=False) for net in self.test_nets]
-        self.test_outputs = [Outputs(net) for net in self.test_nets]
+        self._testers = [
+            Tester(net, index, self.param, self.group) for index, net in enumerate(self.test_nets)
+        ]
         self.group.attach(self)
 
     def close(self) -> None:
@@ -140,8 +143,8 @@ class Solver:
 
         Captured graphs go first, as NCCL waits for those that hold its operations.
         """
-        self._iteration.clear()
-        self.test_steps.clear()
+        self._steps.clear()
+        self._testers.clear()
         gc.collect()
         self.group.close()
 
@@ -184,7 +187,7 @@ class Solver:
         """Make this many updates, or fewer when asked to stop (then `stopped` is true)."""
         self.stopped = False
         self.group.begin()
-        self._iteration.begin()
+        self._displayed = (self.iteration, time.perf_counter())
         end = self.iteration + iterations
         if self.tracer:
             self.tracer.plan(self.iteration, end)
@@ -198,10 +201,10 @@ class Solver:
             self._before_test = None
             if self.tracer and self.tracer.due(self.iteration):
                 with self.tracer.iteration(self.iteration):
-                    self._iteration.run(self.tracer)
+                    self._iterate(self.tracer)
             else:
                 with self.group.watch():
-                    self._iteration.run()
+                    self._iterate()
             request = self.group.agree(self.request())
             self.iteration += 1
             self._writer.look()
@@ -215,6 +218,76 @@ class Solver:
         self.group.synchronize_weights()
         self.losses.read()
         self._writer.wait()
+
+    def _iterate(self, tracer: Tracer | None = None) -> None:
+        """iter_size times forward and backward, then the update.
+
+        All of it runs as steps that the backend may replay, but for a trace or `debug_info`: then
+        layer by layer.
+        """
+        param, net, group = self.param, self.net, self.group
+        display = self.due(param.display)
+        show = display and param.debug_info
+        # Only what a display shows is noted, or the policy asks for.
+        noted = self.policy.watches_loss or (
+            param.display > 0 and (-self.iteration % param.display < param.average_loss)
+        )
+        rate = self.policy.rate(self.iteration)
+        self.optimizer.set_rate(rate, self.iteration, self.policy.ahead)
+        for part in range(param.iter_size):
+            accumulate, update = part > 0, part == param.iter_size - 1
+            if show:
+                group.synchronize_weights()
+                debug.forward_and_backward(net, accumulate=accumulate)
+            elif tracer:
+                before, after = group.overlap_hooks(accumulate=accumulate, update=update)
+                tracer.forward_and_backward(net, before, after, accumulate=accumulate)
+            else:
+                if (accumulate, update) not in self._steps:
+                    step = group.step(self, accumulate=accumulate, update=update)
+                    self._steps[accumulate, update] = step
+                self._steps[accumulate, update]()
+            if noted:
+                self.losses.note(net, part)
+        if tracer and not show:
+            tracer.update(self._update_weights)
+        if display:
+            self.losses.read()
+            self._display(rate)
+        if show:
+            shown = debug.parameter_values(net)
+            self._update_weights()
+            debug.show_update(net, shown)
+        if param.clip_gradients >= 0 and display:
+            self.optimizer.log_clipping(param.clip_gradients)
+        if self.loss_scale and display:
+            self.loss_scale.log()
+
+    def _update_weights(self) -> None:
+        """The exchange of gradients and the update, where they are not part of a step."""
+        self.group.exchange()
+        self.optimizer.run()
+        self.group.updated()
+
+    def _display(self, rate: float) -> None:
+        """Log the iteration, and tell the observers."""
+        (since, start), now = self._displayed, time.perf_counter()
+        self._displayed = (self.iteration, now)
+        outputs = self.group.sum(read_outputs(self.net)) / self.group.size
+        event = Display(
+            self.iteration,
+            self.param.max_iter,
+            self.loss,
+            rate,
+            speed=(self.iteration - since) / (now - start),
+            seconds=now - start,
+            outputs=name_outputs(self.net, outputs),
+            records=self.epochs.records(self.iteration) if self.epochs else 0,
+            epoch=self.epochs.epoch(self.iteration) if self.epochs else None,
+        )
+        log_display(event, self.param.display)
+        for observer in self.observers:
+            observer.on_display(event)
 
     def due(self, interval: int) -> bool:
         """Whether what happens each so many iterations (0: never) happens in this one."""
@@ -237,10 +310,10 @@ class Solver:
         # A snapshot on the way must resume before the tests, or their data would be elsewhere.
         self.group.synchronize_weights()
         self.losses.read()
-        self._before_test = self._progress()
+        self._before_test = self._position()
         results: list[TestResult] = []
-        for index in range(len(self.test_nets)):
-            result = testing.test(self, index)
+        for tester in self._testers:
+            result = tester.run(self.iteration, self._interrupted)
             if result is None:
                 logger.info("Test interrupted.")
                 self.stopped = True
@@ -251,7 +324,7 @@ class Solver:
         self._before_test = None
         return results
 
-    def interrupted(self) -> bool:
+    def _interrupted(self) -> bool:
         """Do what is asked for in the midst of a test. Returns whether it is to end."""
         request = self.group.agree(self.request())
         if request == SNAPSHOT:
@@ -288,7 +361,7 @@ class Solver:
             self.net,
             self.optimizer.read_history(),
             self.policy.current_step,
-            self._before_test or self._progress(),
+            self._before_test or self._position(),
             diff=self.param.snapshot_diff,
         )
         self._writer.start(
@@ -315,10 +388,10 @@ class Solver:
         return snapshot.find(path, self.param.snapshot_prefix, self.group)
 
     def _go_on(self, restored: Restored) -> None:
-        parameters, progress = self.net.parameters * self._update.histories, restored.progress
+        parameters, position = self.net.parameters * self._update.histories, restored.position
         history = restored.history(parameters, self.param.type)
-        if progress and progress.seed != self.seed:
-            self._build(progress.seed)
+        if position and position.seed != self.seed:
+            self._build(position.seed)
         if mismatch := load_weights([self.net], [(restored.model, restored.weights)]):
             raise UserError(
                 f"{restored.path}: {mismatch}: it belongs to another net; go on with the net that "
@@ -327,13 +400,13 @@ class Solver:
         self.optimizer.write_history(history)
         self.iteration = restored.state.iter
         self.policy.current_step = restored.state.current_step
-        self.losses.reset(progress.losses if progress else [])
-        if progress:
-            self.policy.best = list(progress.plateau or self.policy.best)
-            progress.apply([self.net, *self.test_nets], self.loss_scale)
+        self.losses.reset(position.losses if position else [])
+        if position:
+            self.policy.best = list(position.plateau or self.policy.best)
+            position.apply([self.net, *self.test_nets], self.loss_scale)
         self.group.changed()
 
-    def _progress(self) -> Progress:
+    def _position(self) -> RunPosition:
         nets = [self.net, *self.test_nets]
         plateau = self.policy.best if self.policy.watches_loss else None
-        return Progress.of(self.seed, nets, self.losses.recent, self.loss_scale, plateau)
+        return RunPosition.of(self.seed, nets, self.losses.recent, self.loss_scale, plateau)

@@ -5,54 +5,75 @@ Of detections, their mean average precision takes the place of a mean (`detectio
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import numpy as np
 
+from ..net import Net
+from ..proto import caffe_pb2
 from .detection import detection_outputs, mean_average_precision
 from .observer import Output, TestResult
+from .outputs import KeptOutputs
+from .process_group import ProcessGroup
 from .report import log_test, name_outputs
-from .snapshots.resume_state import NetProgress
-
-if TYPE_CHECKING:
-    from .solver import Solver
+from .snapshots.resume_position import NetPosition
 
 logger = logging.getLogger("osucaffe")
 
 
-def test(solver: Solver, index: int) -> TestResult | None:
-    """Run test_iter batches of a test net, and log the means; None if `solver.interrupted`."""
-    logger.info("Iteration %d, Testing net (#%d)", solver.iteration, index)
-    net, group = solver.test_nets[index], solver.group
-    batches, with_loss = solver.param.test_iter[index], solver.param.test_compute_loss
-    found, loss = solver.test_outputs[index], 0.0
-    found.reset()
-    # The rows of all batches; each rank fills in those of its own.
-    detections = {
-        name: np.zeros((batches, *net.blobs[name].shape[-2:])) for name in detection_outputs(net)
-    }
-    before = NetProgress.of(net)
-    for first in range(0, batches, group.size):
-        if solver.interrupted():
-            return None
-        if first + group.rank >= batches:
-            continue
-        solver.test_steps[index]()
-        found.note()
+class Tester:
+    """Tests a net: number `index` of its solver's, whose fields and group these are."""
+
+    def __init__(
+        self, net: Net, index: int, param: caffe_pb2.SolverParameter, group: ProcessGroup
+    ) -> None:
+        self.net, self._index, self._param, self._group = net, index, param, group
+        self._forward = net.whole(backward=False)
+        self._kept = KeptOutputs(net)
+
+    def run(self, iteration: int, interrupted: Callable[[], bool]) -> TestResult | None:
+        """Run test_iter batches, and log the means; None if it was interrupted between two."""
+        logger.info("Iteration %d, Testing net (#%d)", iteration, self._index)
+        net, group, kept = self.net, self._group, self._kept
+        batches, with_loss = self._param.test_iter[self._index], self._param.test_compute_loss
+        total, loss = np.zeros(kept.width), 0.0
+        kept.forget()
+        # The rows of all batches; each rank fills in those of its own.
+        detections = {
+            name: np.zeros((batches, *net.blobs[name].shape[-2:]))
+            for name in detection_outputs(net)
+        }
+        before = NetPosition.of(net)
+        for first in range(0, batches, group.size):
+            if interrupted():
+                return None
+            if first + group.rank >= batches:
+                continue
+            self._forward()
+            if kept.full:
+                _add(kept, total)
+            kept.note()
+            for name, rows in detections.items():
+                rows[first + group.rank] = net.backend.read(net.blobs[name].data)[0, 0]
+            if with_loss:
+                loss += net.loss()
+        if batches % group.size:
+            turns = -(-batches // group.size) * group.size
+            group.broadcast_object(NetPosition.of(net).part(before, batches, turns)).apply(net)
+        _add(kept, total)
+        total, [loss] = np.split(group.sum(np.append(total, loss)), [-1])
+        outputs = name_outputs(net, total / batches)
         for name, rows in detections.items():
-            rows[first + group.rank] = net.backend.read(net.blobs[name].data)[0, 0]
-        if with_loss:
-            loss += net.loss()
-    if batches % group.size:
-        turns = -(-batches // group.size) * group.size
-        group.broadcast_object(NetProgress.of(net).part(before, batches, turns)).apply(net)
-    total, [loss] = np.split(group.sum(np.append(found.sum(), loss)), [-1])
-    mean_loss = loss / batches if with_loss else None
-    outputs = name_outputs(net, total / batches)
-    for name, rows in detections.items():
-        whole = group.sum(rows.ravel()).reshape(-1, rows.shape[-1])
-        value = mean_average_precision(whole, solver.param.ap_version)
-        outputs.append(Output(len(outputs), name, value))
-    result = TestResult(solver.iteration, index, outputs, mean_loss)
-    log_test(result)
-    return result
+            every = group.sum(rows.ravel()).reshape(-1, rows.shape[-1])
+            value = mean_average_precision(every, self._param.ap_version)
+            outputs.append(Output(len(outputs), name, value))
+        mean_loss = loss / batches if with_loss else None
+        result = TestResult(iteration, self._index, outputs, mean_loss)
+        log_test(result)
+        return result
+
+
+def _add(kept: KeptOutputs, total: np.ndarray) -> None:
+    """Add the outputs that are kept, batch by batch."""
+    for row in kept.take():
+        total += row

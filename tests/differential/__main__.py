@@ -40,8 +40,8 @@ from osucaffe.proto import caffe_pb2
 
 from . import report, stored
 from .compare import CONFIGS, Result, check, chosen
-from .generate import generate
 from .minimize import apart, minimize
+from .random_nets.generate import generate
 
 LONGEST = 120.0
 """Seconds after which a net hangs."""
@@ -231,7 +231,7 @@ def show_file(args: argparse.Namespace, path: Path) -> int:
 
     configs: Sequence[str] = tuple(CONFIGS)
     if has_reference():  # here, so that not each of the children has to
-        from . import reference  # noqa: F401
+        from .reference import run  # noqa: F401
     texts = apart(found, net)
     if args.minimize and texts:
         sort = sorted(texts)[0].partition("|")[0]

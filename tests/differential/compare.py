@@ -23,7 +23,8 @@ from osucaffe.net import Net
 from osucaffe.parallel.buckets import lowest_layers
 from osucaffe.proto import caffe_pb2
 
-from .generate import Shape, values_of, weights_of
+from .random_nets.generate import values_of, weights_of
+from .random_nets.growing import Shape
 
 SEED = 7
 EPS = {"fp32": 1e-7, "tf32": 5e-4, "bf16": 2e-3}
@@ -370,16 +371,17 @@ class Reference:
                     known[name] = Expected(exact, max(spread, distance(value, exact)))
 
     def _compute(self, group: str, eps: float, seed: int) -> dict[str, np.ndarray]:
-        from . import reference
+        from .reference.context import Context
+        from .reference.run import run
 
         subject = self.subject
         shapes = subject.other if "other" in group else subject.shapes
         weights = 0 if group in ("train", "other", "test/0") else 1
         draws = (0, 1) if group == "train" else (0,)
         phase = "TEST" if group.startswith("test") else "TRAIN"
-        passes = reference.run(
+        passes = run(
             subject.param,
-            reference.Context(phase, subject.mask, eps, seed),
+            Context(phase, subject.mask, eps, seed),
             subject.weights(weights),
             [subject.inputs(draw, shapes) for draw in draws],
             subject.owners,

@@ -12,7 +12,7 @@ import numpy as np
 from osucaffe.backends.cpu import Cpu
 
 from .compare import EPS, HUGE, Expected, Reference, Subject, chosen, run_config, size
-from .generate import generate
+from .random_nets.generate import generate
 
 FILE = Path(__file__).parent / "expected.npz"
 SEED, COUNT = 20, 150

@@ -104,7 +104,7 @@ def _renew(
 ) -> list[str]:
     """Let layers begin anew whose weights have other shapes in the file, and say so."""
     from ...backends.cpu import Cpu
-    from ...graph.fits import misfits
+    from ...graph.weights import misfits
 
     image, label = next(layer.top for layer in net.layer if not layer.bottom)
     entering = {image: shape, label: shape[:1]}

@@ -6,9 +6,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ...backends.tensor import Call, Tensor
-from .calls import (
+from .editing import (
     Programs,
     Users,
+    fuse,
     give,
     is_call,
     is_plain_sum,
@@ -17,39 +18,36 @@ from .calls import (
     reads,
     reads_view,
     replace_read,
-    without,
     writes,
 )
 
 
-def fuse_batch_norm(programs: Programs) -> Programs:
+def fuse_batch_norm(programs: Programs) -> None:
     """Fuse the calls around each batch normalization in forward and in each form of backward."""
-    if not any(call.name == "batch_norm" for call in programs[0]):
-        return programs
-    programs = [skip_copies(programs[0]), *programs[1:]]
-    programs = join_scale(programs)
-    forward = join_relu(join_sum(programs))
-    backward = [
-        join_sum_backward(join_relu_backward(share_gradients(calls), forward))
-        for calls in programs[1:]
-    ]
-    return [forward, *backward]
+    forward, *backward = programs
+    if not any(call.name == "batch_norm" for call in forward):
+        return
+    skip_copies(forward)
+    join_scale(programs)
+    join_sum(programs)
+    join_relu(forward)
+    for calls in backward:
+        share_gradients(calls)
+        join_relu_backward(calls, forward)
+        join_sum_backward(calls)
 
 
 # -- forward ---------------------------------------------------------------------------------------
 
 
-def skip_copies(calls: list[Call]) -> list[Call]:
+def skip_copies(calls: list[Call]) -> None:
     """Let what is copied, because an in-place layer is about to overwrite it, be written to where
     the copy would be."""
     users = Users([calls])
     place = {id(call): index for index, call in enumerate(calls)}
-    dropped: set[int] = set()
-    for call in calls:
-        if call.name != "copy":
-            continue
+    for call in [each for each in calls if each.name == "copy"]:
         x, copy = call.reads["x"], call.writes["y"]
-        those = [each for each in users.of(x) if id(each) not in dropped]
+        those = [each for each in users.of(x) if each in calls]
         before = [each for each in those if place[id(each)] < place[id(call)]]
         after = [each for each in those if place[id(each)] > place[id(call)]]
         if not before or not after or copy.persistent or x.base or copy.base:
@@ -58,16 +56,15 @@ def skip_copies(calls: list[Call]) -> list[Call]:
         names = [name for name, tensor in maker.writes.items() if tensor is x]
         if names and maker.name != "host" and writes(after[0], x) and not reads(after[0], x):
             maker.writes[names[0]] = copy
-            dropped.add(id(call))
-    return without(calls, dropped)
+            calls.remove(call)
 
 
-def join_scale(programs: Programs) -> Programs:
+def join_scale(programs: Programs) -> None:
     """Let a batch normalization without scale and bias have those of the one without statistics
     (a Scale layer) behind it, in all programs."""
     users = Users(programs)
-    dropped: set[int] = set()
-    for norm, scale in pairs(programs[0]):
+    forward, *backward = programs
+    for norm, scale in pairs(forward):
         if norm is None or not is_call(norm, "batch_norm", scale=None, bias=None, addend=None):
             continue
         between = norm.writes["y"]
@@ -77,20 +74,17 @@ def join_scale(programs: Programs) -> Programs:
             or not is_call(scale, "batch_norm", mean=None, rate=None, x=between)
         ):
             continue
-        both = [_backward_pair(program, norm, scale) for program in programs[1:]]
+        both = [_backward_pair(calls, norm, scale) for calls in backward]
         if None in both:
             continue
         known = [call for pair in both if pair for call in pair]
         if not users.only(between, norm, scale, *known):
             continue
-        for pair in both:
+        for calls, pair in zip(backward, both, strict=True):
             if pair:
-                _join_backward(norm, *pair)
-                dropped.update(map(id, pair[1:]))
+                _join_backward(calls, norm, *pair)
         _take_statistics(scale, norm)
-        scale.fuse(norm)
-        dropped.add(id(norm))
-    return [without(calls, dropped) for calls in programs]
+        fuse(forward, scale, norm)
 
 
 def _take_statistics(scale: Call, norm: Call) -> None:
@@ -118,29 +112,27 @@ def _backward_pair(calls: Sequence[Call], norm: Call, scale: Call) -> list[Call]
     if len(found) != 2 or found[1] != found[0] + 1:
         return None
     second = calls[found[1]]
-    users = Users([calls])
     written = second.writes.get("dx")
     if written is None or second.reads["dys"] != [gradient]:
         return None
-    if written is not gradient and not users.only(gradient, first, second):
+    if written is not gradient and not Users([calls]).only(gradient, first, second):
         return None
     return [first, second]
 
 
-def _join_backward(norm: Call, scale: Call, inner: Call | None = None) -> None:
+def _join_backward(calls: list[Call], norm: Call, scale: Call, inner: Call | None = None) -> None:
     _take_statistics(scale, norm)
     scale.trade(norm)
     if inner is not None:
         scale.settings["constant"] = inner.settings["constant"]
         scale.writes["dx"] = inner.writes["dx"]
-        scale.fuse(inner)
+        fuse(calls, scale, inner)
 
 
-def join_sum(programs: Programs) -> list[Call]:
-    """Let a batch normalization add what the sum directly behind it adds; the new forward."""
-    users = Users(programs)
-    dropped: set[int] = set()
-    for norm, total in pairs(programs[0]):
+def join_sum(programs: Programs) -> None:
+    """Let a batch normalization add what the sum directly behind it adds."""
+    users, forward = Users(programs), programs[0]
+    for norm, total in pairs(forward):
         if norm is None or not is_call(norm, "batch_norm", addend=None) or norm.settings["relu"]:
             continue
         if not is_plain_sum(total, 2) or norm.writes["y"].shape != total.writes["y"].shape:
@@ -150,44 +142,35 @@ def join_sum(programs: Programs) -> list[Call]:
         if len(others) == 1 and (total.writes["y"] is y or users.only(y, norm, total)):
             give(norm.reads, norm, "addend", others[0])
             norm.writes["y"] = total.writes["y"]
-            norm.fuse(total)
-            dropped.add(id(total))
-    return without(programs[0], dropped)
+            fuse(forward, norm, total)
 
 
-def join_relu(calls: list[Call]) -> list[Call]:
+def join_relu(calls: list[Call]) -> None:
     """Let a batch normalization apply the in-place ReLU that follows it."""
-    dropped: set[int] = set()
     for norm, relu in pairs(calls):
         if norm is not None and norm.name == "batch_norm" and not norm.settings["relu"]:
             y = norm.writes["y"]
             if is_call(relu, "relu", x=y, y=y) and relu.settings["slope"] == 0:
                 norm.settings["relu"] = True
-                norm.fuse(relu)
-                dropped.add(id(relu))
-    return without(calls, dropped)
+                fuse(calls, norm, relu)
 
 
 # -- backward --------------------------------------------------------------------------------------
 
 
-def share_gradients(calls: list[Call]) -> list[Call]:
+def share_gradients(calls: list[Call]) -> None:
     """Drop copies of gradients (the sum of a residual block makes them), where neither the copy
     nor the original changes while the copy is wanted: its readers read the original. One that is
     read through a view stays: whose rows a view counts lies row-major, the original may not."""
-    dropped: set[int] = set()
-    for index, call in enumerate(calls):
-        if not is_plain_sum(call, 1):
-            continue
+    for call in [each for each in calls if is_plain_sum(each, 1)]:
         (x,), y = call.reads["xs"], call.writes["y"]
         if x.base or y.base or y.persistent or x is y:
             continue
-        readers = _readers_of_copy(calls[index + 1 :], x, y)
+        readers = _readers_of_copy(calls[calls.index(call) + 1 :], x, y)
         if readers is not None:
             for reader in readers:
                 replace_read(reader, y, x)
-            dropped.add(id(call))
-    return without(calls, dropped)
+            calls.remove(call)
 
 
 def _readers_of_copy(calls: Sequence[Call], x: Tensor, y: Tensor) -> list[Call] | None:
@@ -205,17 +188,10 @@ def _readers_of_copy(calls: Sequence[Call], x: Tensor, y: Tensor) -> list[Call] 
     return readers
 
 
-def _wanted_later(calls: Sequence[Call], tensor: Tensor) -> bool:
-    """Whether one of these calls reads the tensor before it is written anew."""
-    first = next((call for call in calls if reads(call, tensor) or writes(call, tensor)), None)
-    return first is not None and reads(first, tensor)
-
-
-def join_relu_backward(calls: list[Call], forward: Sequence[Call]) -> list[Call]:
+def join_relu_backward(calls: list[Call], forward: Sequence[Call]) -> None:
     """Let the backward pass of a batch normalization do that of its ReLU, directly before it."""
     makers = {id(call.writes["y"]): call for call in forward if call.name == "batch_norm"}
-    dropped: set[int] = set()
-    for index, (relu, norm) in enumerate(pairs(calls)):
+    for relu, norm in pairs(calls):
         if relu is None or norm.name != "batch_norm_backward" or relu.name != "relu_backward":
             continue
         dy, maker = relu.writes["dx"], makers.get(id(relu.reads["x"]))
@@ -231,30 +207,30 @@ def join_relu_backward(calls: list[Call], forward: Sequence[Call]) -> list[Call]
         norm.settings["relu"] = True
         if "addend" in maker.reads:
             give(norm.reads, norm, "relu_output", relu.reads["x"])
-        _keep_gradient(calls, index, norm, dy)
-        norm.fuse(relu)
-        dropped.add(id(relu))
-    return without(calls, dropped)
+        _keep_gradient(calls, norm, dy)
+        fuse(calls, norm, relu)
 
 
-def join_sum_backward(calls: list[Call]) -> list[Call]:
+def join_sum_backward(calls: list[Call]) -> None:
     """Let the backward pass of a batch normalization add the two gradients that are added directly
     before it."""
-    dropped: set[int] = set()
-    for index, (total, norm) in enumerate(pairs(calls)):
+    for total, norm in pairs(calls):
         if total is None or norm.name != "batch_norm_backward" or not is_plain_sum(total, 2):
             continue
         dy = total.writes["y"]
         if norm.reads["dys"] != [dy]:
             continue
         norm.reads["dys"] = total.reads["xs"]
-        _keep_gradient(calls, index, norm, dy)
-        norm.fuse(total)
-        dropped.add(id(total))
-    return without(calls, dropped)
+        _keep_gradient(calls, norm, dy)
+        fuse(calls, norm, total)
 
 
-def _keep_gradient(calls: Sequence[Call], index: int, norm: Call, dy: Tensor) -> None:
-    """Let norm, the call at index, write dy, which is not made before it, if it is wanted later."""
-    if norm.writes.get("dx") is not dy and _wanted_later(calls[index + 1 :], dy):
+def _keep_gradient(calls: Sequence[Call], norm: Call, dy: Tensor) -> None:
+    """Let norm write dy, which is not made before it, if it is read later, before it is written
+    anew."""
+    if norm.writes.get("dx") is dy:
+        return
+    behind = calls[calls.index(norm) + 1 :]
+    first = next((call for call in behind if reads(call, dy) or writes(call, dy)), None)
+    if first is not None and reads(first, dy):
         give(norm.writes, norm, "dy", dy)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable, Iterable
 from ...backends.backend import Backend
 from ...backends.primitives import Program
 from ...backends.tensor import Call, Step, Tensor
-from .calls import key
+from .editing import key, operands
 
 
 class Constants:
@@ -78,7 +78,7 @@ class Constants:
                 if (tensor.base or tensor).array is None:
                     backend.give_memory(tensor.base or tensor)
             step()
-            for tensor in (*call.read_tensors(), *call.written_tensors()):
+            for tensor in operands(call):
                 if self._last_use.get(key(tensor)) == number:
                     (tensor.base or tensor).array = None
             for scratch in call.scratch:

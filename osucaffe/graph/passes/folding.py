@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 from ...backends.primitives import Program
 from ...backends.tensor import Call, Tensor
-from .calls import Users, give, key, reads, without, writes
 from .constants import Constants
+from .editing import Users, fuse, give, key, reads, take, writes
 
 MADE_OF_WEIGHTS = {"convolution", "inner_product"}
 """Primitives that are linear in their weights."""
@@ -19,11 +19,10 @@ _PURE = {"broadcast", "copy", "elementwise"}
 """Primitives of which a constant may be made."""
 
 
-def fold_batch_norm(calls: Sequence[Call], constants: Constants) -> list[Call]:
+def fold_batch_norm(calls: list[Call], constants: Constants) -> None:
     """Make a scale and a bias of each normalization by what is constant, and let the convolution or
     inner product before it have them in its weights: those are folded, not the net's own."""
     users = Users([calls])
-    dropped: set[int] = set()
     for norm in [call for call in calls if call.name == "batch_norm"]:
         makers = _constant_makers(norm, users, constants)
         if makers is None:
@@ -31,33 +30,31 @@ def fold_batch_norm(calls: Sequence[Call], constants: Constants) -> list[Call]:
         maker = _linear_maker(norm, calls, users, constants)
         if maker is not None:
             _fold(maker, norm, makers, constants)
-            dropped.update(map(id, makers))
             if "addend" in norm.reads:
-                maker.trade(norm)
-                continue  # it still adds, and may be a ReLU
-            if norm.settings["relu"]:
-                maker.settings["relu"] = 0.0
-            maker.writes["y"] = norm.writes["y"]
-            maker.fuse(norm)
-            dropped.add(id(norm))
+                maker.trade(norm)  # it still adds, and may be a ReLU
+            else:
+                if norm.settings["relu"]:
+                    maker.settings["relu"] = 0.0
+                maker.writes["y"] = norm.writes["y"]
+                fuse(calls, maker, norm)
         elif makers:
             _make_affine(norm, makers, constants)
-            dropped.update(map(id, makers))
-    return without(calls, dropped)
+        for call in makers:
+            calls.remove(call)
 
 
 def _constant_makers(norm: Call, users: Users, constants: Constants) -> list[Call] | None:
     """The calls that make its mean and rate, of parameters alone and for nobody else. None: it is
     not constant."""
-    small = [norm.reads.get(name) for name in ("mean", "rate", "scale", "bias")]
     makers: dict[int, Call] = {}
-    for tensor in small:
+    for name in ("mean", "rate", "scale", "bias"):
+        tensor = norm.reads.get(name)
         if tensor is None or constants.is_parameter(tensor):
             continue
-        found = [call for call in users.of(tensor) if call is not norm]
-        if len(found) != 1 or found[0].name not in _PURE or tensor.persistent:
+        maker = users.other(tensor, norm, _PURE)
+        if maker is None or tensor.persistent:
             return None
-        makers[id(found[0])] = found[0]
+        makers[id(maker)] = maker
     known = [norm, *makers.values()]
     for call in makers.values():
         if not all(constants.is_parameter(tensor) for tensor in call.read_tensors()):
@@ -72,18 +69,20 @@ def _linear_maker(
 ) -> Call | None:
     """The convolution or inner product that makes what it normalizes, for it alone."""
     x = norm.reads["x"]
-    found = [call for call in users.of(x) if call is not norm]
-    if len(found) != 1 or found[0].name not in MADE_OF_WEIGHTS or x.base or x.viewed:
+    maker = users.other(x, norm, MADE_OF_WEIGHTS)
+    if (
+        maker is None
+        or x.base
+        or x.viewed
+        or ("addend" in norm.reads and key(norm.reads["addend"]) == key(x))
+    ):
         return None
-    if "addend" in norm.reads and key(norm.reads["addend"]) == key(x):
-        return None
-    maker = found[0]
-    tensors = [maker.reads["w"], *([maker.reads["b"]] if "b" in maker.reads else [])]
+    weights = [maker.reads[name] for name in ("w", "b") if name in maker.reads]
     if (
         maker.settings["relu"] is not None
         or "addend" in maker.reads
         or not users.only(x, maker, norm)
-        or not all(map(constants.is_parameter, tensors))
+        or not all(map(constants.is_parameter, weights))
         or len(x.shape) < 2
         or (maker.name == "inner_product" and len(x.shape) != 2)
     ):
@@ -110,9 +109,7 @@ def _make_affine(norm: Call, makers: Sequence[Call], constants: Constants) -> No
 
     scale, bias = constants.get((*_name(norm, *makers), "affine"), record, *makers)
     norm.trade(*makers)
-    for name in "mean", "rate":
-        norm.reads.pop(name, None)
-        norm.settings[name] = None
+    take(norm.reads, norm, "mean", "rate")
     give(norm.reads, norm, "scale", scale)
     give(norm.reads, norm, "bias", bias)
 
@@ -163,6 +160,4 @@ def _fold(maker: Call, norm: Call, makers: Sequence[Call], constants: Constants)
     folded, offset = constants.get(name, record, *makers)
     maker.reads["w"] = folded
     give(maker.reads, maker, "b", offset)
-    for name_ in "mean", "rate", "scale", "bias":
-        norm.reads.pop(name_, None)
-        norm.settings[name_] = None
+    take(norm.reads, norm, "mean", "rate", "scale", "bias")

@@ -1,23 +1,18 @@
-"""Owns the fusion of adjacent calls that the libraries can compute as one."""
+"""Owns the fusion of adjacent calls that the libraries can compute as one: activations with what
+makes their input, and backward ReLUs with what makes the gradient."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection
 
 from ...backends.tensor import Call, Tensor
-from .batch_norm import fuse_batch_norm
-from .calls import Programs
+from .editing import Programs, Users, fuse, key, pairs
 
-_WITH_RELU = {"convolution", "inner_product"}
-
-
-Fusion = Callable[[Programs, Collection[str]], Programs]
-"""fusion(programs, fuses): the programs with fewer calls. fuses: the backend's primitives that can
-apply the backward pass of a ReLU to what they write."""
+_LINEAR = {"convolution", "inner_product"}
 
 
-def relu_before_pooling(calls: list[Call], programs: Sequence[list[Call]]) -> list[Call]:
+def relu_before_pooling(programs: Programs) -> None:
     """Move an in-place ReLU behind max pooling to the convolution before it, which has it for
     nothing: a ReLU keeps the order of values, so that the maximum is the same.
 
@@ -25,68 +20,85 @@ def relu_before_pooling(calls: list[Call], programs: Sequence[list[Call]]) -> li
     other call, through a view either, and no user (what is kept may be looked at).
     """
     readers = Counter(
-        id(tensor.base or tensor)
-        for program in programs
-        for call in program
-        for tensor in call.read_tensors()
+        key(tensor) for calls in programs for call in calls for tensor in call.read_tensors()
     )
-    moved: list[Call] = []
-    for call in calls:
-        convolution, pooling = moved[-2:] if len(moved) > 1 else (None, None)
+    forward = programs[0]
+    for index in range(2, len(forward)):
+        convolution, pooling, call = forward[index - 2 : index + 1]
         if (
             call.name == "relu"
             and call.settings["slope"] >= 0
-            and pooling is not None
-            and convolution is not None
             and pooling.name == "max_pooling"
             and convolution.name == "convolution"
             and convolution.settings["relu"] is None
             and call.reads["x"] is call.writes["y"] is pooling.writes["y"]
             and pooling.reads["x"] is convolution.writes["y"]
             and not pooling.reads["x"].persistent
-            and readers[id(pooling.reads["x"].base or pooling.reads["x"])] == 1
+            and readers[key(pooling.reads["x"])] == 1
         ):
-            x = pooling.reads["x"]
-            call.reads["x"], call.writes["y"] = x, x
+            call.reads["x"] = call.writes["y"] = pooling.reads["x"]
             call.position = pooling.position
             call.trade(pooling)
-            moved.insert(-1, call)
-        else:
-            moved.append(call)
-    return moved
+            forward[index - 1 : index + 1] = [call, pooling]
 
 
-def fuse_relu(calls: list[Call]) -> list[Call]:
+def fuse_relu(calls: list[Call]) -> None:
     """Let a convolution or inner product apply the in-place ReLU that follows it."""
-    fused: list[Call] = []
-    for call in calls:
-        before = fused[-1] if fused else None
+    for before, call in pairs(calls):
         if (
             call.name == "relu"
             and before is not None
-            and before.name in _WITH_RELU
+            and before.name in _LINEAR
             and before.settings["relu"] is None
             and call.reads["x"] is call.writes["y"] is before.writes["y"]
         ):
             before.settings["relu"] = call.settings["slope"]
-            before.fuse(call)
-        else:
-            fused.append(call)
-    return fused
+            fuse(calls, before, call)
 
 
-def fuse_relu_backward(
-    calls: list[Call], forward: Sequence[Call], fuses: Collection[str]
-) -> list[Call]:
+def fuse_activations(calls: list[Call], formulas: Collection[str]) -> None:
+    """Let what makes the input of an activation of one of these formulas apply it: its setting
+    `activation` is that call, which then works in place on what its maker writes."""
+    users = Users([calls])
+    for maker, call in pairs(calls):
+        if (
+            call.name not in ("elementwise", "broadcast")
+            or call.settings["formula"] not in formulas
+            or maker is None
+            or maker.name not in _LINEAR
+        ):
+            continue
+        x, y = call.reads["inputs"][0], call.writes["outputs"][0]
+        if maker.writes["y"] is not x or maker.settings["relu"] is not None:
+            continue
+        if x is not y and (x.base or x.viewed or not users.only(x, maker, call)):
+            continue
+        call.reads["inputs"] = [y, *call.reads["inputs"][1:]]
+        maker.writes["y"] = y
+        maker.settings["activation"] = call
+        fuse(calls, maker, call)
+
+
+# -- backward --------------------------------------------------------------------------------------
+
+
+def fuse_relu_backward(programs: Programs, fuses: Collection[str]) -> None:
     """Let the call that writes a gradient apply the in-place ReLU backward that comes next.
 
     It gets the ReLU's output as `relu_output`: where that is not positive, the gradient is zero. A
     maximum that is not positive needs no gradient at all: its forward call does not note it.
+    fuses: the backend's primitives that can do that.
     """
+    forward, *backward = programs
     pooled = {id(call.writes.get("index")): call for call in forward if call.name == "max_pooling"}
+    for calls in backward:
+        _fuse_relu_backward(calls, pooled, fuses)
+
+
+def _fuse_relu_backward(calls: list[Call], pooled: dict[int, Call], fuses: Collection[str]) -> None:
     writer: dict[int, Call | None] = {}  # of each tensor; None when it was touched since
-    fused: list[Call] = []
-    for call in calls:
+    last: Call | None = None
+    for call in list(calls):
         if call.name == "relu_backward" and call.settings["slope"] == 0:
             before = writer.get(id(call.reads["dy"]))
             if (
@@ -95,21 +107,20 @@ def fuse_relu_backward(
                 and before.name in fuses
                 and _fuse_mask(before, call.reads["x"], call.writes["dx"], pooled)
             ):
-                before.fuse(call)
+                fuse(calls, before, call)
                 continue
         if (
             call.name == "max_pooling_backward"
             and call.name in fuses
-            and fused
-            and _stops_nothing_more(fused[-1], call, pooled)
+            and last is not None
+            and _stops_nothing_more(last, call, pooled)
         ):
-            call.fuse(fused.pop())
-        fused.append(call)
+            fuse(calls, call, last)
+        last = call
         for tensor in call.read_tensors():
-            writer[id(tensor.base or tensor)] = None
+            writer[key(tensor)] = None
         for tensor in call.written_tensors():
-            writer[id(tensor.base or tensor)] = None if tensor.base else call
-    return fused
+            writer[key(tensor)] = None if tensor.base else call
 
 
 def _stops_nothing_more(relu: Call, pooling: Call, pooled: dict[int, Call]) -> bool:
@@ -149,29 +160,3 @@ def _fuse_mask(call: Call, x: Tensor, dx: Tensor, pooled: dict[int, Call]) -> bo
         case _:
             call.reads["relu_output"] = x
     return True
-
-
-def _forward_relu_before_pooling(programs: Programs, fuses: Collection[str]) -> Programs:
-    return [relu_before_pooling(programs[0], programs), *programs[1:]]
-
-
-def _forward_relu(programs: Programs, fuses: Collection[str]) -> Programs:
-    return [fuse_relu(programs[0]), *programs[1:]]
-
-
-def _batch_norm(programs: Programs, fuses: Collection[str]) -> Programs:
-    return fuse_batch_norm(programs)
-
-
-def _relu_backward(programs: Programs, fuses: Collection[str]) -> Programs:
-    forward, *backward = programs
-    return [forward, *(fuse_relu_backward(calls, forward, fuses) for calls in backward)]
-
-
-FUSIONS: tuple[tuple[str, Fusion], ...] = (
-    ("ReLU before pooling", _forward_relu_before_pooling),
-    ("fuse ReLU", _forward_relu),
-    ("fuse batch norm", _batch_norm),
-    ("fuse ReLU backward", _relu_backward),
-)
-"""By name, in the order in which they run."""

@@ -1,67 +1,25 @@
 """Owns the passes that make a net's layers what runs: a visible list, in their order.
 
-Each is a function of the programs (forward, and the forms of backward) to programs; what else it
-looks at or makes is in the `Build`. `osucaffe time --passes` prints what each did.
+Each is a function that changes a `Build`: most of them its programs (forward, and the forms of
+backward). `osucaffe time --passes` prints what each did.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 
-from ...backends.backend import Backend
-from ...backends.tensor import Call, Step, Tensor
-from ...blob import Blob
-from ..assembly import Assembly
-from ..recording import record_backward, record_forward
-from . import activations, fusion, inference, verify
-from .calls import Programs, timelines
+from ..capture import by_layer
+from ..recording import record_backward, record_forward, warn_of_overwriters
+from . import fusion, inference, verify
+from .batch_norm import fuse_batch_norm
+from .build import Build, Report
 from .constants import Constants
-from .memory import MemoryPlan, plan_memory
+from .editing import timelines
+from .folding import fold_batch_norm
+from .memory import plan_memory
 from .overlap import overlap_calls
-from .overwritten import warn_of_overwriters
-from .verify import Verifier
-
-
-@dataclass
-class Report:
-    """What a pass did. before, after: the numbers of calls in each program."""
-
-    name: str
-    before: list[int]
-    after: list[int]
-    did: str
-
-
-@dataclass
-class Build:
-    """What is built, and what the passes make besides the programs.
-
-    total: where the sum of the losses goes. backwards: for each form of backward, whether it
-    accumulates. seeds, scale, seedable: see `record_backward`. again: the net has been built
-    before, for other shapes.
-    """
-
-    parts: Assembly
-    backend: Backend
-    inspectable: bool
-    total: Tensor
-    backwards: Sequence[bool]
-    seeds: Mapping[str, Tensor]
-    scale: Tensor | None
-    seedable: Iterable[Blob]
-    again: bool = False
-    constants: Constants | None = None
-    """Of a net that only runs forward: what holds as long as its parameters do."""
-    steps: list[list[tuple[Call, Step]]] = field(default_factory=list)
-    """Of each program, the calls with their steps."""
-    plan: MemoryPlan | None = None
-    reports: list[Report] = field(default_factory=list)
-    note: str = ""
-    """What the pass that runs has to say."""
-    verifier: Verifier | None = None
-    """What checks each pass behind it, where that is asked for."""
 
 
 @dataclass(frozen=True)
@@ -70,14 +28,14 @@ class Pass:
     inference: whether it runs only for those that only run forward."""
 
     name: str
-    run: Callable[[Programs, Build], Programs]
+    run: Callable[[Build], None]
     looked_at: bool = True
     inference: bool = False
 
 
-def record(_: Programs, build: Build) -> Programs:
+def record(build: Build) -> None:
     """Let each layer record its calls."""
-    programs = [record_forward(build.parts, build.total)]
+    build.programs = [record_forward(build.parts, build.total)]
     for accumulate in build.backwards:
         calls = record_backward(
             build.parts,
@@ -86,92 +44,110 @@ def record(_: Programs, build: Build) -> Programs:
             scale=build.scale,
             seedable=build.seedable,
         )
-        programs.append(calls)
+        build.programs.append(calls)
     build.note = f"calls of {len(build.parts.nodes)} layers"
-    return programs
 
 
-def warn(programs: Programs, build: Build) -> Programs:
+def warn(build: Build) -> None:
     """Warn of layers that overwrite what gradients need: once, not again for other shapes."""
-    if len(programs) > 1 and not build.again:
-        build.note = f"{warn_of_overwriters(programs[0], programs[1])} layers overwrite"
-    return programs
+    if len(build.programs) > 1 and not build.again:
+        build.note = f"{warn_of_overwriters(*build.programs[:2])} layers overwrite"
 
 
-def _fusing(fuse: fusion.Fusion) -> Callable[[Programs, Build], Programs]:
-    def run(programs: Programs, build: Build) -> Programs:
-        before = _fused(programs)
-        programs = fuse(programs, build.backend.fuses_relu_backward)
-        found = (_fused(programs) - before).items()
+def _fusing(name: str, fuse: Callable[[Build], None]) -> Pass:
+    """A pass that says which calls others do besides, now."""
+
+    def run(build: Build) -> None:
+        before = _fused(build)
+        fuse(build)
+        found = (_fused(build) - before).items()
         build.note = ", ".join(f"{count} {name}" for name, count in sorted(found)) or "nothing"
-        return programs
 
-    return run
+    return Pass(name, run, looked_at=False)
 
 
-def _inferring(improve: inference.Pass) -> Callable[[Programs, Build], Programs]:
-    def run(programs: Programs, build: Build) -> Programs:
+def _fused(build: Build) -> Counter[str]:
+    """How many calls of each primitive others do besides."""
+    calls = (call for program in build.programs for call in program)
+    return Counter(other.name for call in calls for other in call.fused)
+
+
+def _inferring(name: str, improve: Callable[[Build, Constants], None]) -> Pass:
+    """A pass of nets that only run forward, which says what it made constant."""
+
+    def run(build: Build) -> None:
         assert build.constants is not None
-        constants = len(build.constants.new)
-        programs = [improve(programs[0], build.constants, build.backend.adds), *programs[1:]]
-        if made := len(build.constants.new) - constants:
+        before = len(build.constants.new)
+        improve(build, build.constants)
+        if made := len(build.constants.new) - before:
             build.note = f"{made} calls run once for all"
-        return programs
 
-    return run
+    return Pass(name, run, looked_at=False, inference=True)
 
 
-def fuse_activations(programs: Programs, build: Build) -> Programs:
+def fuse_activations(build: Build) -> None:
     """Let what makes an activation's input apply it. The last of its kind: others do not look into
     a call's activation."""
-    before = len(programs[0])
-    programs = [activations.fuse_activations(programs[0], build.backend.activations), *programs[1:]]
-    build.note = f"{before - len(programs[0])} activations"
-    return programs
+    before = len(build.programs[0])
+    fusion.fuse_activations(build.programs[0], build.backend.activations)
+    build.note = f"{before - len(build.programs[0])} activations"
 
 
-def _fused(programs: Programs) -> Counter[str]:
-    """How many calls of each primitive others do besides."""
-    return Counter(other.name for calls in programs for call in calls for other in call.fused)
-
-
-def prepare(programs: Programs, build: Build) -> Programs:
+def prepare(build: Build) -> None:
     """Let the backend choose layouts, and give each call its step."""
     constants = build.constants.new if build.constants else []
-    all_calls = [call for calls in [*programs, constants] for call in calls]
+    all_calls = [call for calls in [*build.programs, constants] for call in calls]
     steps = iter(build.backend.prepare(all_calls))
-    build.steps = [[(call, next(steps)) for call in calls] for calls in programs]
+    build.steps = [[(call, next(steps)) for call in calls] for calls in build.programs]
+    build.by_layer = [by_layer(calls, len(build.parts.nodes)) for calls in build.steps]
     if build.constants:
         build.constants.prepared(build.backend, steps)
-    scratch = sum(len(call.scratch) for calls in programs for call in calls)
+    scratch = sum(len(call.scratch) for calls in build.programs for call in calls)
     build.note = f"steps for the {build.backend.name} backend, {scratch} pieces of scratch memory"
-    return programs
 
 
-def overlap(programs: Programs, build: Build) -> Programs:
+def overlap(build: Build) -> None:
     """Let calls that nothing waits for run beside what follows."""
-    for calls in timelines(programs):
+    for calls in timelines(build.programs):
         overlap_calls(calls, build.backend.overlaps, build.backend.nbytes)
-    overlapping = sum(call.overlap > 0 for calls in programs for call in calls)
+    overlapping = sum(call.overlap > 0 for calls in build.programs for call in calls)
     build.note = f"{overlapping} calls run beside what follows"
-    return programs
 
 
-def plan(programs: Programs, build: Build) -> Programs:
+def plan(build: Build) -> None:
     """Give each tensor that has no memory yet its place."""
-    share = not build.inspectable
-    build.plan = plan_memory(timelines(programs), build.backend.nbytes, share=share)
+    times, share = timelines(build.programs), not build.inspectable
+    build.plan = plan_memory(times, build.backend.nbytes, share=share)
     build.note = str(build.plan)
-    return programs
 
 
 COMPILE = (
     Pass("record", record),
     Pass("warn of overwriters", warn),
-    *(Pass(name, _fusing(fuse), looked_at=False) for name, fuse in fusion.FUSIONS),
-    *(
-        Pass(name, _inferring(improve), looked_at=False, inference=True)
-        for name, improve in inference.INFERENCE
+    _fusing("ReLU before pooling", lambda build: fusion.relu_before_pooling(build.programs)),
+    _fusing("fuse ReLU", lambda build: fusion.fuse_relu(build.programs[0])),
+    _fusing("fuse batch norm", lambda build: fuse_batch_norm(build.programs)),
+    _fusing(
+        "fuse ReLU backward",
+        lambda build: fusion.fuse_relu_backward(build.programs, build.backend.fuses_relu_backward),
+    ),
+    _inferring("drop copies", lambda build, constants: inference.drop_copies(build.programs[0])),
+    _inferring(
+        "fold batch norm", lambda build, constants: fold_batch_norm(build.programs[0], constants)
+    ),
+    _inferring(
+        "add in place",
+        lambda build, constants: inference.add_in_place(build.programs[0], build.backend.adds),
+    ),
+    _inferring("fuse ReLU of sums", lambda build, constants: fusion.fuse_relu(build.programs[0])),
+    _inferring("drop notes", lambda build, constants: inference.drop_notes(build.programs[0])),
+    _inferring(
+        "drop unread results",
+        lambda build, constants: inference.drop_unread(build.programs[0], constants),
+    ),
+    _inferring(
+        "pack weights",
+        lambda build, constants: inference.pack_weights(build.programs[0], constants),
     ),
     Pass("fuse activations", fuse_activations, looked_at=False, inference=True),
     Pass("prepare", prepare),
@@ -181,18 +157,18 @@ PLACE = (Pass("overlap", overlap, looked_at=False), Pass("plan memory", plan))
 """What follows when the parameters have their memory."""
 
 
-def run(passes: Iterable[Pass], programs: Programs, build: Build) -> Programs:
+def run(passes: Iterable[Pass], build: Build) -> None:
     """Run passes one after the other, and report each."""
     for each in passes:
         if build.inspectable and not each.looked_at:
             continue
         if build.constants is None and each.inference:
             continue
-        before, build.note = list(map(len, programs)), ""
-        programs = each.run(programs, build)
+        before, build.note = list(map(len, build.programs)), ""
+        each.run(build)
         if build.verifier is None and verify.is_enabled():
-            build.verifier = verify.Verifier(programs, build)
+            build.verifier = verify.Verifier(build)
         if build.verifier is not None:
-            build.verifier.check(programs, each.name)
-        build.reports.append(Report(each.name, before, list(map(len, programs)), build.note))
-    return programs
+            build.verifier.check(each.name)
+        after = list(map(len, build.programs))
+        build.reports.append(Report(each.name, before, after, build.note))

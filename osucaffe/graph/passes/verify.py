@@ -13,13 +13,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING
 
 from ...backends.tensor import Call, Tensor
-from .calls import Programs, is_plain_sum, key, timelines
-
-if TYPE_CHECKING:
-    from .pipeline import Build
+from .build import Build
+from .editing import is_plain_sum, key, operands, owner, timelines
 
 SWITCH = "OSUCAFFE_VERIFY"
 """The environment variable that has every net verified when it is built: "1"."""
@@ -70,20 +67,18 @@ class Flow:
                 changed = [each for each in call.written_tensors() if key(each) in self.written]
                 found["changed"] = list(map(self.value, changed))
             for tensor in call.written_tensors():
-                self.written[key(tensor)] = call, tensor.base or tensor
+                self.written[key(tensor)] = call, owner(tensor)
 
     def value(self, tensor: Tensor) -> Value:
         """Who wrote it last, or itself."""
-        return (
-            self.written[key(tensor)][0] if key(tensor) in self.written else tensor.base or tensor
-        )
+        return self.written[key(tensor)][0] if key(tensor) in self.written else owner(tensor)
 
 
 class Verifier:
     """Checks the programs of one net against those that its layers recorded."""
 
-    def __init__(self, programs: Programs, build: Build) -> None:
-        self._build = build
+    def __init__(self, build: Build) -> None:
+        self._build, programs = build, build.programs
         self._recorded = [Flow(calls) for calls in timelines(programs)]
         self._calls = {id(call): call for calls in programs for call in calls}
         self._forward = {id(call) for call in programs[0]}
@@ -101,13 +96,13 @@ class Verifier:
         self.checked = 0
         """How many reads were followed to who made them."""
 
-    def check(self, programs: Programs, name: str) -> None:
+    def check(self, name: str) -> None:
         """VerificationError where a program, as pass `name` left it, computes something else."""
-        self._pass = name
+        self._pass, programs = name, self._build.programs
         for each in self._recorded:
             each.resolved.clear()
         constants = self._constant_calls()
-        self._group(programs, constants)
+        self._group(constants)
         for number, calls in enumerate(timelines(programs)):
             self._check_order(programs[0])
             self._check_order(calls[len(programs[0]) :], backward=True)
@@ -122,10 +117,10 @@ class Verifier:
             if any(call.overlap for call in calls):
                 check_schedule(calls, nowhere, self._fail)
 
-    def check_memory(self, programs: Programs) -> None:
+    def check_memory(self) -> None:
         """VerificationError where tensors that are needed at the same time share memory."""
         self._pass = "placement"
-        for calls in timelines(programs):
+        for calls in timelines(self._build.programs):
             check_schedule(calls, placed(self._build.backend.nbytes), self._fail)
 
     # -- what became of the recorded calls ---------------------------------------------------------
@@ -147,12 +142,13 @@ class Verifier:
         self._constant |= made | {key(t) for call in calls for t in call.read_tensors()}
         return calls
 
-    def _group(self, programs: Programs, constants: Sequence[Call]) -> None:
+    def _group(self, constants: Sequence[Call]) -> None:
         """Calls that do each other's work are one: find for each who it belongs to now."""
         self._parent: dict[int, int] = {}
         self._alive: set[int] = set()
         self._several: set[int] = set()
-        now = [*constants, *(call for calls in programs for call in calls)]
+        programmed = [call for calls in self._build.programs for call in calls]
+        now = [*constants, *programmed]
         for call in now:
             for other in (*call.fused, *call.trades):
                 one, two = self._root(id(call)), self._root(id(other))
@@ -162,7 +158,7 @@ class Verifier:
                 self._alive.add(self._root(id(call)))
             if call.fused or call.trades:
                 self._several.add(self._root(id(call)))
-        for call in (call for calls in programs for call in calls):
+        for call in programmed:
             if id(call) not in self._calls:
                 self._fail(call, "was recorded by no layer")
 
@@ -209,7 +205,7 @@ class Verifier:
 
     def _check_views(self, calls: Iterable[Call]) -> None:
         for call in calls:
-            for tensor in (*call.read_tensors(), *call.written_tensors()):
+            for tensor in operands(call):
                 base = tensor.base
                 if base is not None and (base.count != tensor.count or base.layout is not None):
                     self._fail(call, f"views {base} as {tensor}, but it does not lie row-major")
@@ -349,13 +345,11 @@ class _Touched:
     """What a call reads, writes and uses as scratch memory: whole tensors."""
 
     def __init__(self, call: Call) -> None:
-        self.reads = [tensor.base or tensor for tensor in call.read_tensors()]
+        self.reads = [owner(tensor) for tensor in call.read_tensors()]
         self.reads += [
-            tensor.base or tensor
-            for name in call.accumulates
-            for tensor in _tensors(call.writes[name])
+            owner(tensor) for name in call.accumulates for tensor in _tensors(call.writes[name])
         ]
-        self.writes = [tensor.base or tensor for tensor in call.written_tensors()]
+        self.writes = [owner(tensor) for tensor in call.written_tensors()]
         self.scratch = list(call.scratch)
 
     def disturbs(self, later: _Touched, sharing: dict[int, list[int]]) -> bool:
@@ -391,7 +385,7 @@ def nowhere(tensor: Tensor) -> tuple[int, int] | None:
 def _sharing(calls: Iterable[Call], location: Location) -> dict[int, list[int]]:
     """For each tensor, by key, the others that share some of its memory."""
     tensors = {
-        key(tensor): tensor.base or tensor
+        key(tensor): owner(tensor)
         for call in calls
         if not call.settings.get("feed")
         for tensor in (*call.read_tensors(), *call.written_tensors(), *call.scratch)

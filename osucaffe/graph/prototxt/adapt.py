@@ -30,9 +30,7 @@ class Records(NamedTuple):
 
 def classifiers(net: caffe_pb2.NetParameter) -> list[caffe_pb2.LayerParameter]:
     """The layers that make the scores of classes, the main one last. UserError without any."""
-    ends = [(at, layer) for at, layer in enumerate(net.layer) if layer.type in _LOSSES]
-    ends = ends or [(at, layer) for at, layer in enumerate(net.layer) if layer.type == "Softmax"]
-    found = [_learned_before(net, at, layer.bottom[0]) for at, layer in ends if layer.bottom]
+    found = [_learned_before(net, at, layer.bottom[0]) for at, layer in _ends(net) if layer.bottom]
     scores: dict[str, caffe_pb2.LayerParameter] = {
         layer.name: layer for layer in found if layer is not None
     }
@@ -77,7 +75,7 @@ def begin_anew(
 
 def for_training(net: caffe_pb2.NetParameter, records: Records) -> caffe_pb2.NetParameter:
     """The net with data layers that read these, a loss, and accuracies that there can be."""
-    made, label = _without_inputs(net), _label(net)
+    made, label = _with_layers(net, [layer for layer in net.layer if layer.bottom]), _label(net)
     image = image_blob(net)
     for phase, source, batch in zip((TRAIN, TEST), records.sources, records.batches, strict=True):
         layer = caffe_pb2.LayerParameter(name="data", type="Data", top=[image, label])
@@ -91,14 +89,10 @@ def for_training(net: caffe_pb2.NetParameter, records: Records) -> caffe_pb2.Net
     head = classifiers(net)[-1]
     if not any(layer.type in _LOSSES for layer in made.layer):
         scores = _end(net)
-        kept = [layer for layer in made.layer if layer.type != "Softmax"]
-        del made.layer[:]
-        made.layer.extend(kept)
+        made = _with_layers(made, [layer for layer in made.layer if layer.type != "Softmax"])
         made.layer.add(name="loss", type="SoftmaxWithLoss", bottom=[scores, label], top=["loss"])
     classes = getattr(head, _LEARNED[head.type]).num_output
-    kept = [layer for layer in made.layer if layer.accuracy_param.top_k < classes]
-    del made.layer[:]
-    made.layer.extend(kept)
+    made = _with_layers(made, [e for e in made.layer if e.accuracy_param.top_k < classes])
     if not any(layer.type == "Accuracy" for layer in made.layer):
         accuracy = made.layer.add(
             name="accuracy", type="Accuracy", bottom=[_end(net), label], top=["accuracy"]
@@ -151,11 +145,16 @@ def learned_layers(net: caffe_pb2.NetParameter) -> list[str]:
     return [each.name for each in for_prediction(net, shape).layer if each.type in _LEARNED]
 
 
+def _ends(net: caffe_pb2.NetParameter) -> list[tuple[int, caffe_pb2.LayerParameter]]:
+    """The losses, with their places; without any, the Softmax layers."""
+    found = [(at, layer) for at, layer in enumerate(net.layer) if layer.type in _LOSSES]
+    return found or [(at, each) for at, each in enumerate(net.layer) if each.type == "Softmax"]
+
+
 def _end(net: caffe_pb2.NetParameter) -> str:
     """The blob with the scores of the main classifier."""
-    losses = [layer for layer in net.layer if layer.type in _LOSSES]
-    losses = losses or [layer for layer in net.layer if layer.type == "Softmax"]
-    return losses[-1].bottom[0] if losses else classifiers(net)[-1].top[0]
+    ends = _ends(net)
+    return ends[-1][1].bottom[0] if ends else classifiers(net)[-1].top[0]
 
 
 def _label(net: caffe_pb2.NetParameter) -> str:
@@ -163,11 +162,14 @@ def _label(net: caffe_pb2.NetParameter) -> str:
     return labels[-1] if labels else "label"
 
 
-def _without_inputs(net: caffe_pb2.NetParameter) -> caffe_pb2.NetParameter:
+def _with_layers(
+    net: caffe_pb2.NetParameter, layers: Sequence[caffe_pb2.LayerParameter]
+) -> caffe_pb2.NetParameter:
+    """The net with these layers in place of its own."""
     made = caffe_pb2.NetParameter()
     made.CopyFrom(net)
     del made.layer[:]
-    made.layer.extend(layer for layer in net.layer if layer.bottom)
+    made.layer.extend(layers)
     return made
 
 

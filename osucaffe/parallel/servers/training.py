@@ -22,7 +22,7 @@ from ...comm.job.subset import Subset
 from ...comm.job.topology import Topology
 from ...errors import UserError
 from ...net import Net
-from ...solvers.solver import Solver
+from ...solvers.process_group import Trained
 from ..buckets import ITEM, find_buckets
 from ..config import ParallelConfig
 from ..data_parallel import DataParallel
@@ -110,7 +110,7 @@ class Served(DataParallel):
 
     # -- building --------------------------------------------------------------------------------
 
-    def _plan(self, solver: Solver) -> None:
+    def _plan(self, solver: Trained) -> None:
         net, optimizer = solver.net, solver.optimizer
         if solver.loss_scale is not None:
             raise UserError("--loss_scale: servers take gradients as they are: leave it out")

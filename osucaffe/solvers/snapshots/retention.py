@@ -11,17 +11,14 @@ import json
 import logging
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ...errors import UserError, listed, nearest, reason
 from ...files import read_bytes, write_bytes
 from ...proto import write_weights
 from ..observer import Observer, Snapshot, TestResult
 from ..signals import STOP, Request
+from ..solver import Solver
 from . import snapshot
-
-if TYPE_CHECKING:
-    from ..solver import Solver
 
 logger = logging.getLogger("osucaffe")
 

@@ -35,18 +35,18 @@ from ...proto import (
 )
 from ..observer import Snapshot
 from ..process_group import ProcessGroup
-from .resume_state import Progress
+from .resume_position import RunPosition
 
 logger = logging.getLogger("osucaffe")
 
 
 @dataclass
 class Restored:
-    """A snapshot that was read, from these files; progress is None where another Caffe wrote it."""
+    """A snapshot that was read, from these files; position is None where another Caffe wrote it."""
 
     path: Path
     state: SolverState
-    progress: Progress | None
+    position: RunPosition | None
     model: Path
     weights: NetWeights
 
@@ -113,7 +113,7 @@ def contents(
     net: Net,
     history: Sequence[np.ndarray],
     current_step: int,
-    progress: Progress,
+    position: RunPosition,
     *,
     diff: bool,
 ) -> tuple[NetParameter, SolverState]:
@@ -123,7 +123,7 @@ def contents(
         iter=files.iteration,
         current_step=current_step,
         learned_net=files.model,
-        osucaffe=progress.encode(),
+        osucaffe=position.encode(),
     )
     for array in history:
         fill_blob(state.history.add(), array)
@@ -161,7 +161,7 @@ def find(path: str | Path, prefix: str, group: ProcessGroup) -> Restored | None:
 def read(path: Path) -> Restored:
     """Read a snapshot by its state. UserError."""
     state = read_state(path)
-    progress = Progress.decode(state.osucaffe, path) if state.osucaffe else None
+    position = RunPosition.decode(state.osucaffe, path) if state.osucaffe else None
     model = find_learned_net(path, state.learned_net)
     stated = stated_checksum(model)
     if state.HasField("model_checksum") and stated not in (None, state.model_checksum):
@@ -169,7 +169,7 @@ def read(path: Path) -> Restored:
             f"{path}: its model {model} is of another run (its checksum is not the one that the "
             "state names); take an older snapshot, or put the right model next to the state"
         )
-    return Restored(path, state, progress, model, read_weights(model))
+    return Restored(path, state, position, model, read_weights(model))
 
 
 Stamp = tuple[int, int, Path]

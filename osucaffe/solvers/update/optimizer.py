@@ -6,20 +6,18 @@ import itertools
 import logging
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from ...arena import Parameter
 from ...backends.backend import Backend
 from ...backends.primitives import Program
 from ...backends.rows_ahead import RowsAhead
 from ...backends.tensor import Step, Tensor
+from ...net import Net
 from .loss_scaling import LossScale
 from .rules import Update
-
-if TYPE_CHECKING:
-    from ...arena import Parameter
-    from ...net import Net
 
 logger = logging.getLogger("osucaffe")
 

@@ -7,12 +7,9 @@ import copy
 import logging
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from ...errors import UserError
-
-if TYPE_CHECKING:
-    from ...proto.caffe_pb2 import SolverParameter
+from ...proto import SolverParameter
 
 logger = logging.getLogger("osucaffe")
 
@@ -28,6 +25,30 @@ NEEDS: dict[str, tuple[str, ...]] = {
     "plateau": ("gamma", "plateau_winsize"),
 }
 """The policies, each with the solver fields that it is made of (besides base_lr)."""
+
+
+def _sigmoid(param: SolverParameter, iteration: int) -> float:
+    x = param.gamma * (iteration - param.stepsize)
+    return 1 / (1 + math.exp(-x)) if x > -700 else 0.0
+
+
+def _multifixed(param: SolverParameter, iteration: int) -> float:
+    """The rate itself."""
+    ends = param.stageiter
+    stage = next((i for i, end in enumerate(ends) if iteration <= end), len(ends) - 1)
+    return float(param.stagelr[stage])
+
+
+FACTORS: dict[str, Callable[[SolverParameter, int], float]] = {
+    "fixed": lambda param, t: 1.0,
+    "exp": lambda param, t: param.gamma**t,
+    "inv": lambda param, t: (1 + param.gamma * t) ** -param.power,
+    # An iteration beyond max_iter (a Python script may go there) must not turn complex.
+    "poly": lambda param, t: max(0.0, 1 - t / param.max_iter) ** param.power,
+    "sigmoid": _sigmoid,
+    "multifixed": _multifixed,
+}
+"""What base_lr is multiplied by in iteration t; the other policies count steps."""
 
 
 class Policy:
@@ -91,7 +112,7 @@ class Policy:
         self.watches_loss = name == "plateau"
         self._loss = loss
         self._param = param
-        self._tells = True
+        self._logs = True
 
     def rate(self, iteration: int) -> float:
         """The learning rate of this iteration; call it once an iteration, in their order."""
@@ -104,7 +125,11 @@ class Policy:
                 rate = start + (param.base_lr - start) * (iteration / length) ** power
                 return float(max(rate, param.min_lr))
         try:
-            factor = getattr(self, f"_{self.name}")(iteration)
+            if self.name in FACTORS:
+                factor = float(FACTORS[self.name](param, iteration))
+            else:
+                self._take_steps(iteration)
+                factor = float(param.gamma**self.current_step)
         except (OverflowError, ZeroDivisionError, TypeError):  # TypeError: it is complex
             factor = math.nan
         if not math.isfinite(factor):
@@ -123,57 +148,32 @@ class Policy:
         count rates, as far as they are known now."""
         rates: list[float] = []
         twin = copy.copy(self)
-        twin._tells = False
+        twin._logs = False
         with contextlib.suppress(UserError):  # it is raised in its turn
             while len(rates) < (0 if self.watches_loss else count):
                 rates.append(twin.rate(iteration + len(rates)))
         return rates
 
-    def _fixed(self, iteration: int) -> float:
-        return 1.0
+    def _take_steps(self, iteration: int) -> None:
+        """Let current_step be that of this iteration."""
+        param = self._param
+        if self.name == "step":
+            self.current_step = iteration // param.stepsize
+        elif self.name == "multistep":
+            values = param.stepvalue
+            if self.current_step < len(values) and iteration >= values[self.current_step]:
+                self._pass_step("MultiStep", iteration)
+        else:
+            # The loss of this very iteration is not known yet: a step comes one later than in SSD.
+            loss = self._loss()
+            if loss < self.best[0]:
+                self.best = [loss, iteration]
+            windows = [*param.plateau_winsize, math.inf]
+            if iteration >= self.best[1] + windows[self.current_step]:
+                self.best[1] = iteration
+                self._pass_step("Plateau", iteration)
 
-    def _step(self, iteration: int) -> float:
-        self.current_step = iteration // self._param.stepsize
-        return float(self._param.gamma**self.current_step)
-
-    def _exp(self, iteration: int) -> float:
-        return float(self._param.gamma**iteration)
-
-    def _inv(self, iteration: int) -> float:
-        return float((1 + self._param.gamma * iteration) ** -self._param.power)
-
-    def _multistep(self, iteration: int) -> float:
-        values = self._param.stepvalue
-        if self.current_step < len(values) and iteration >= values[self.current_step]:
-            self.current_step += 1
-            if self._tells:
-                logger.info(
-                    "MultiStep Status: Iteration %d, step = %d", iteration, self.current_step
-                )
-        return float(self._param.gamma**self.current_step)
-
-    def _poly(self, iteration: int) -> float:
-        # An iteration beyond max_iter (a Python script may go there) must not turn complex.
-        return float(max(0.0, 1 - iteration / self._param.max_iter) ** self._param.power)
-
-    def _plateau(self, iteration: int) -> float:
-        # The loss of this very iteration is not known yet: a step comes one later than in SSD.
-        loss = self._loss()
-        if loss < self.best[0]:
-            self.best = [loss, iteration]
-        windows = [*self._param.plateau_winsize, math.inf]
-        if iteration >= self.best[1] + windows[self.current_step]:
-            self.current_step += 1
-            self.best[1] = iteration
-            logger.info("Plateau Status: Iteration %d, step = %d", iteration, self.current_step)
-        return float(self._param.gamma**self.current_step)
-
-    def _multifixed(self, iteration: int) -> float:
-        """The rate itself."""
-        ends = self._param.stageiter
-        stage = next((i for i, end in enumerate(ends) if iteration <= end), len(ends) - 1)
-        return float(self._param.stagelr[stage])
-
-    def _sigmoid(self, iteration: int) -> float:
-        x = self._param.gamma * (iteration - self._param.stepsize)
-        return 1 / (1 + math.exp(-x)) if x > -700 else 0.0
+    def _pass_step(self, name: str, iteration: int) -> None:
+        self.current_step += 1
+        if self._logs:
+            logger.info("%s Status: Iteration %d, step = %d", name, iteration, self.current_step)

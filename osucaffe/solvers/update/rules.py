@@ -15,12 +15,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from ...errors import UserError
-
-if TYPE_CHECKING:
-    from ...proto.caffe_pb2 import SolverParameter
+from ...proto import SolverParameter
 
 CLIP = "g = g * (clip_gradients / max(sqrt(squares), clip_gradients))"
 """Pascanu et al. 2013, arXiv 1211.5063, algorithm 1."""

@@ -47,7 +47,8 @@ def implementations(monkeypatch: pytest.MonkeyPatch):
 
     def found(param: caffe_pb2.NetParameter) -> dict[str, str]:
         made = net.Net(param, backend=Cpu(), phase="TEST", inference=True)
-        return {call.layer: getattr(step, "implementation", "") for call, step in made._calls[0]}
+        steps = made._build.steps[0]
+        return {call.layer: getattr(step, "implementation", "") for call, step in steps}
 
     return found
 

@@ -147,7 +147,7 @@ def test_a_small_net_gives_the_same_bits_on_one_thread_and_on_two() -> None:
     for _ in range(2 * threads.TRIED + 1):
         net.forward()
         found.append([net.read(name) for name in net.outputs])
-    steps = {call.layer: step for call, step in net._calls[0]}
+    steps = {call.layer: step for call, step in net._build.steps[0]}
     assert [hasattr(steps[name], "alone") for name in ("c1", "c2", "ip")] == [True, True, False]
     for values in found[1:]:
         for value, first in zip(values, found[0], strict=True):
@@ -167,8 +167,8 @@ layer { name: "slopes" type: "PReLU" bottom: "ip" top: "slopes" }"""
         phase="TEST",
         inference=True,
     )
-    steps = {call.layer: step for call, step in net._calls[0]}
+    steps = {call.layer: step for call, step in net._build.steps[0]}
     assert hasattr(steps["ip"], "implementation")
     assert not hasattr(steps["ip"], "alone")
     onednn = net.backend.onednn
-    assert len(onednn.joined([step for _, step in net._calls[0]])) > 1
+    assert len(onednn.joined([step for _, step in net._build.steps[0]])) > 1

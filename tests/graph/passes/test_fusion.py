@@ -6,7 +6,7 @@ from typing import Any
 
 from osucaffe.backends.primitives import Program
 from osucaffe.backends.tensor import Call, Tensor
-from osucaffe.graph.passes.fusion import FUSIONS, fuse_relu
+from osucaffe.graph.passes import fusion
 
 FUSES = {"max_pooling_backward", "lrn_backward", "split", "sum"}
 POOLING: dict[str, Any] = {"kernel": [2, 2], "stride": [2, 2], "pad": [0, 0]}
@@ -14,9 +14,10 @@ LRN: dict[str, Any] = {"size": 5, "alpha": 1, "beta": 1, "k": 1, "within_channel
 
 
 def fuse(programs: list[list[Call]], fuses: set[str]) -> list[list[Call]]:
-    """All fusions, one after the other, as the passes run them."""
-    for _, fusion in FUSIONS:
-        programs = fusion(programs, fuses)
+    """The fusions of ReLUs, one after the other, as the passes run them."""
+    fusion.relu_before_pooling(programs)
+    fusion.fuse_relu(programs[0])
+    fusion.fuse_relu_backward(programs, fuses)
     return programs
 
 
@@ -35,7 +36,7 @@ def test_a_relu_joins_the_convolution_before_it() -> None:
     program.convolution(x, w, None, y, **settings)
     program.relu(y, y, slope=0.5)
     program.relu(y, x, slope=0.0)
-    fused = fuse_relu(program.calls)
+    [fused] = fuse([program.calls], set())
     assert names(fused) == ["convolution", "relu"]
     assert fused[0].settings["relu"] == 0.5
 

@@ -16,8 +16,8 @@ from osucaffe.backends.tensor import Call, Tensor
 from osucaffe.cli import main
 from osucaffe.graph.passes import (
     batch_norm,
-    calls,
     constants,
+    editing,
     folding,
     inference,
     memory,
@@ -130,10 +130,9 @@ def change(where: str, mutate: Callable[[list[list[Call]]], object]) -> Plant:
             changed = []
             for each in getattr(pipeline, name):
 
-                def run(programs, made, each=each):
-                    programs = each.run(programs, made)
-                    mutate(programs)
-                    return programs
+                def run(made, each=each):
+                    each.run(made)
+                    mutate(made.programs)
 
                 changed.append(dataclasses.replace(each, run=run) if each.name == where else each)
             patch.setattr(pipeline, name, tuple(changed))
@@ -173,7 +172,7 @@ def swap(program: int, first: str, of: str, second: str, of2: str) -> Callable:
 
 def blind_to_views(patch: pytest.MonkeyPatch) -> None:
     """What `share_gradients` did: direct reads of a dropped copy are replaced, no others."""
-    for module in (batch_norm, calls):
+    for module in (batch_norm, editing):
         patch.setattr(module, "reads_view", lambda call, tensor: False)
 
 
@@ -357,10 +356,10 @@ def changed_parameter(patch: pytest.MonkeyPatch) -> None:
 
 
 def only_makers(self, tensor):
-    return [call for call in users_of(self, tensor) if calls.writes(call, tensor)]
+    return [call for call in users_of(self, tensor) if editing.writes(call, tensor)]
 
 
-users_of = calls.Users.of
+users_of = editing.Users.of
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from osucaffe.data.streams.dense_images import nearest
-from osucaffe.solvers.epochs import Epochs, epochs_of
+from osucaffe.solvers.report import Epochs, epochs_of
 
 from ..reading.test_data_files import batches, build, refuse
 

@@ -54,7 +54,7 @@ def test_training_goes_on_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert not told
     solver.group.begin()
     for _ in range(2):
-        solver._iteration.run()
+        solver._iterate()
     assert not (tmp_path / "run_iter_2.caffemodel").exists()
     go_on.set()
     solver._writer.wait()

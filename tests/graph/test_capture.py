@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 
 from osucaffe.backends.tensor import Call, Step, sequence
-from osucaffe.graph.steps import Prepared, as_one, by_layer
+from osucaffe.graph.capture import Prepared, as_one, by_layer
 
 LAYERS = ["data", "ip", "loss"]
 """By position. In the calls all have one name, which tells nobody anything."""

@@ -1,4 +1,5 @@
-"""Owns what a resumed run needs besides weights and history: data position, draws, losses."""
+"""Owns the position from which a run resumes: the records that its data layers have read, random
+numbers, recent losses. (Weights and history have their own places in a snapshot.)"""
 
 from __future__ import annotations
 
@@ -9,14 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import UserError
-from ...graph.naming import by_name
+from ...graph.parameters import by_name
 from ...layers.reading.feed import Feed
 from ...net import Net
 from ..update.loss_scaling import LossScale
 
 
 @dataclass
-class NetProgress:
+class NetPosition:
     """How far a net has come: its random step, and the record each of its data layers is at:
     by their names, for each layer of that name in its order."""
 
@@ -24,18 +25,18 @@ class NetProgress:
     positions: dict[str, list[int]]
 
     @classmethod
-    def of(cls, net: Net) -> NetProgress:
+    def of(cls, net: Net) -> NetPosition:
         positions = {
             name: [reader.position for reader in readers] for name, readers in _readers(net).items()
         }
         return cls(net.random.step, positions)
 
     @classmethod
-    def decode(cls, fields: dict[str, Any]) -> NetProgress:
+    def decode(cls, fields: dict[str, Any]) -> NetPosition:
         positions = fields["positions"].items()
         return cls(int(fields["step"]), {name: list(map(int, each)) for name, each in positions})
 
-    def part(self, before: NetProgress, done: int, taken: int) -> NetProgress:
+    def part(self, before: NetPosition, done: int, taken: int) -> NetPosition:
         """Where the net would be had it come only `done` of the `taken` batches since `before`."""
         positions = {
             name: [
@@ -44,7 +45,7 @@ class NetProgress:
             ]
             for name, reached in self.positions.items()
         }
-        return NetProgress(self.step, positions)
+        return NetPosition(self.step, positions)
 
     def apply(self, net: Net) -> None:
         """Let the net go on from here. Layers that it did not have then keep their place."""
@@ -60,7 +61,7 @@ def _readers(net: Net) -> dict[str, list[Feed]]:
 
 
 @dataclass
-class Progress:
+class RunPosition:
     """How far a run has come.
 
     nets: the training net, then the test nets. losses: those that the next display smooths over.
@@ -69,7 +70,7 @@ class Progress:
     """
 
     seed: int
-    nets: list[NetProgress]
+    nets: list[NetPosition]
     losses: list[float]
     loss_scale: list[float] | None = None
     plateau: list[float] | None = None
@@ -82,8 +83,8 @@ class Progress:
         losses: Iterable[float],
         scale: LossScale | None,
         plateau: list[float] | None,
-    ) -> Progress:
-        found = [NetProgress.of(net) for net in nets]
+    ) -> RunPosition:
+        found = [NetPosition.of(net) for net in nets]
         return cls(seed, found, list(losses), scale.read() if scale else None, plateau)
 
     def apply(self, nets: Sequence[Net], scale: LossScale | None) -> None:
@@ -97,10 +98,10 @@ class Progress:
         return json.dumps(asdict(self)).encode()
 
     @classmethod
-    def decode(cls, content: bytes, path: Path) -> Progress:
+    def decode(cls, content: bytes, path: Path) -> RunPosition:
         try:
             fields = json.loads(content)
-            nets = [NetProgress.decode(each) for each in fields["nets"]]
+            nets = [NetPosition.decode(each) for each in fields["nets"]]
             losses = [float(loss) for loss in fields["losses"]]
             others = fields.get("loss_scale"), fields.get("plateau")
             return cls(int(fields["seed"]), nets, losses, *others)

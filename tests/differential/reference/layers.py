@@ -1,88 +1,19 @@
-"""Owns the independent reference: a NetParameter in float64, with PyTorch's autograd.
-
-Each layer is written from Caffe's definition (or its fork's), in a few lines of torch. For the
-conditioning of a net all is computed again with noise, relative to each value: `Rounding` stands
-where float32 would round, in both directions.
-"""
+"""Owns the reference of layers that make blobs of blobs, each from Caffe's definition (or its
+fork's), in a few lines of torch."""
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from osucaffe.proto import caffe_pb2
-
-torch.set_num_threads(1)
-torch.set_default_dtype(torch.float64)
-
-LayerParameter = caffe_pb2.LayerParameter
-Masks = Callable[[str, tuple[int, ...], int], np.ndarray]
-"""Which elements a Dropout keeps, by its name, their shape and the number of the forward pass."""
-
-
-class _Noise(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, eps: float, generator: torch.Generator) -> Tensor:
-        ctx.eps, ctx.generator = eps, generator
-        return x * (1 + eps * torch.randn(x.shape, generator=generator))
-
-    @staticmethod
-    def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[override]
-        noise = torch.randn(g.shape, generator=ctx.generator)
-        return g * (1 + ctx.eps * noise), None, None
-
-
-class Context:
-    """What the layers of one run share.
-
-    eps: of the noise; 0: exact. state: what lives on from one forward pass to the next, by layer.
-    """
-
-    def __init__(self, phase: str, masks: Masks, eps: float = 0.0, seed: int = 0) -> None:
-        self.phase, self.masks, self.eps = phase, masks, eps
-        self.generator = torch.Generator().manual_seed(seed)
-        self.state: dict[str, Any] = {}
-        self.step = 0
-
-    def round(self, x: Tensor) -> Tensor:
-        """The value as if it had been rounded, and so its gradient."""
-        return _Noise.apply(x, self.eps, self.generator) if self.eps else x
-
-    def slip(self, x: Tensor) -> Tensor:
-        """0, with a gradient as wrong as rounding of a slope near 1 would make it."""
-        if not self.eps:
-            return torch.zeros(())
-        return self.eps * torch.randn(x.shape, generator=self.generator) * (x - x.detach())
-
-    def tanh(self, x: Tensor) -> Tensor:
-        """Whose slope is computed from its value: where that is near 1 nothing is left of it."""
-        return self.round(torch.tanh(x)) + self.slip(x)
-
-    def sigmoid(self, x: Tensor) -> Tensor:
-        """As Caffe has it, by tanh."""
-        return 0.5 * self.tanh(0.5 * x) + 0.5
-
-
-Function = Callable[[Context, LayerParameter, list[Tensor], list[Tensor]], "Tensor | list[Tensor]"]
-LAYERS: dict[str, Function] = {}
-NO_GRADIENT = frozenset(["Threshold", "ArgMax", "Accuracy"])
-
-
-def layer(*types: str) -> Callable[[Function], Function]:
-    """Make a function the definition of these layer types: tops from bottoms and parameters."""
-
-    def decorate(function: Function) -> Function:
-        LAYERS.update(dict.fromkeys(types, function))
-        return function
-
-    return decorate
+from .context import LAYERS, Context, LayerParameter, layer
 
 
 def _plain(kind: str, function: Callable[[Tensor], Tensor]) -> None:
@@ -128,7 +59,10 @@ def _elu(c: Context, p: LayerParameter, x: list[Tensor], w: list[Tensor]) -> Ten
 @layer("SeLu")
 def _selu(c: Context, p: LayerParameter, x: list[Tensor], w: list[Tensor]) -> Tensor:
     alpha, scale = p.selu_param.alpha, getattr(p.selu_param, "lambda")
-    return scale * torch.where(x[0] > 0, x[0], alpha * torch.expm1(x[0].clamp(max=0)))
+    low = x[0].clamp(max=0)
+    # The slope of expm1 is value + 1 to autograd, which is 0 long before exp(low) is.
+    value, slope = torch.expm1(low.detach()), torch.exp(low)
+    return scale * torch.where(x[0] > 0, x[0], alpha * (value + slope - slope.detach()))
 
 
 @layer("Power")
@@ -445,9 +379,13 @@ def _upsample(c: Context, p: LayerParameter, x: list[Tensor], w: list[Tensor]) -
     size = (param.upsample_h, param.upsample_w)
     if not param.HasField("upsample_h"):
         size = (x[0].shape[2] * param.scale, x[0].shape[3] * param.scale)
-    flat = torch.zeros(*x[0].shape[:2], math.prod(size))
-    index = x[1].detach().round().long().flatten(2)
-    return flat.scatter(2, index, x[0].flatten(2)).reshape(*x[0].shape[:2], *size)
+    area = math.prod(size)
+    flat = torch.zeros(*x[0].shape[:2], area + 1)
+    index = x[1].detach().round().long().flatten(2).clamp(max=area)
+    flat = flat.scatter(2, index, x[0].flatten(2))[..., :area]
+    wrong = torch.zeros_like(flat, dtype=torch.bool)  # see the primitive `unpooling`
+    wrong[..., 0] = (index == area).any(2)
+    return torch.where(wrong, math.nan, flat).reshape(*x[0].shape[:2], *size)
 
 
 @layer("Interp")
@@ -678,261 +616,3 @@ def _lstm_unit(c: Context, p: LayerParameter, x: list[Tensor], w: list[Tensor]) 
 def _embed(c: Context, p: LayerParameter, x: list[Tensor], w: list[Tensor]) -> Tensor:
     y = w[0][x[0].detach().long()]
     return y + w[1] if p.embed_param.bias_term else y
-
-
-# -- losses ----------------------------------------------------------------------------------------
-
-
-def _normalizer(p: LayerParameter, valid: Tensor, outer: int, default: str) -> float:
-    """What a loss is divided by; valid: which positions count."""
-    param = p.loss_param
-    mode = default
-    if param.HasField("normalization"):
-        mode = param.NormalizationMode.Name(param.normalization)
-    elif param.HasField("normalize"):
-        mode = "VALID" if param.normalize else "BATCH_SIZE"
-    counts = {"FULL": valid.numel(), "VALID": int(valid.sum()), "BATCH_SIZE": outer, "NONE": 1}
-    return max(1.0, counts[mode])
-
-
-def _classes(x: Tensor, label: Tensor, axis: int) -> tuple[Tensor, Tensor, int]:
-    """Scores with the classes last, labels alike, and how many items there are."""
-    axis %= x.dim()
-    scores = x.movedim(axis, -1)
-    return scores, label.detach().reshape(scores.shape[:-1]).long(), math.prod(x.shape[:axis])
-
-
-@layer("SoftmaxWithLoss", "FocalLoss")
-def _softmax_loss(c: Context, p: LayerParameter, x: list[Tensor], w: list[Tensor]) -> list[Tensor]:
-    axis = p.softmax_param.axis
-    scores, label, outer = _classes(x[0], x[1], axis)
-    valid = torch.ones_like(label, dtype=torch.bool)
-    if p.loss_param.HasField("ignore_label"):
-        valid = label != p.loss_param.ignore_label
-    safe = torch.where(valid, label, 0)
-    picked = c.round(scores).gather(-1, safe[..., None])[..., 0]
-    log = picked - c.round(scores).logsumexp(-1)
-    loss = -log + c.slip(scores).sum(-1)
-    if p.type == "FocalLoss":
-        param = p.focal_loss_param
-        chance = c.round(log.exp())
-        loss = loss.detach().clamp(max=-math.log(2.0**-126)) - loss.detach() + loss
-        loss = param.alpha * c.round(1 - chance) ** param.gamma * loss
-    total = (torch.where(valid, c.round(loss), 0)).sum() / _normalizer(p, valid, outer, "VALID")
-    return [total, _probabilities(c, x[0], axis).detach()][: max(1, len(p.top))]
-
-
-@layer("InfogainLoss")
-def _infogain(c: Context, p: LayerParameter, x: list[Tensor], w: list[Tensor]) -> Tensor:
-    scores, label, outer = _classes(x[0], x[1], p.infogain_loss_param.axis)
-    valid = torch.ones_like(label, dtype=torch.bool)
-    if p.loss_param.HasField("ignore_label"):
-        valid = label != p.loss_param.ignore_label
-    gain = x[2].detach().reshape(scores.shape[-1], -1)[torch.where(valid, label, 0)]
-    log = c.round(scores) - c.round(scores.logsumexp(-1, keepdim=True))
-    log = log + (log.detach().clamp(min=math.log(1e-20)) - log.detach())
-    loss = -(gain * log + gain * c.slip(scores)).sum(-1)
-    return torch.where(valid, c.round(loss), 0).sum() / _normalizer(p, valid, outer, "VALID")
-
-
-@layer("Accuracy")
-def _accuracy(c: Context, p: LayerParameter, x: list[Tensor], w: list[Tensor]) -> list[Tensor]:
-    param = p.accuracy_param
-    scores, label, _ = _classes(x[0], x[1], param.axis)
-    scores, label = scores.detach().reshape(-1, scores.shape[-1]), label.flatten()
-    if param.HasField("ignore_label"):
-        valid = label != param.ignore_label
-        scores, label = scores[valid], label[valid]
-    better = (scores >= scores.gather(1, label[:, None])).sum(1) - 1  # equal ones count against it
-    hit = (better < param.top_k).double()
-    each = [hit[label == k].mean() if (label == k).any() else 0.0 for k in range(scores.shape[1])]
-    share = hit.mean() if len(hit) else torch.zeros(())
-    return [share, torch.tensor(each)][: len(p.top)]
-
-
-def _log(chance: Tensor, least: float = 1e-20) -> Tensor:
-    """Caffe's logarithm of a probability: kept above that of 1e-20, but for its slope."""
-    log = torch.log(chance.clamp(min=1e-300))
-    return log + (log.detach().clamp(min=math.log(least)) - log.detach())
-
-
-@layer("HingeLoss")
-def _hinge(c: Context, p: LayerParameter, x: list[Tensor], w: list[Tensor]) -> Tensor:
-    scores = x[0].flatten(1) if x[0].dim() > 1 else x[0][:, None]
-    side = torch.ones_like(scores)
-    side[torch.arange(len(scores)), x[1].detach().flatten().long()] = -1
-    margin = c.round(1 + side * scores).clamp(min=0)
-    power = 1 if p.hinge_loss_param.norm == p.hinge_loss_param.L1 else 2
-    return c.round(margin**power).sum() / len(scores)
-
-
-@layer("MultinomialLogisticLoss")
-def _logistic(c: Context, p: LayerParameter, x: list[Tensor], w: list[Tensor]) -> Tensor:
-    chance = x[0].reshape(len(x[0]), -1).gather(1, x[1].detach().flatten().long()[:, None])
-    return -c.round(_log(chance)).sum() / len(x[0])
-
-
-@layer("SigmoidCrossEntropyLoss")
-def _sigmoid_loss(c: Context, p: LayerParameter, x: list[Tensor], w: list[Tensor]) -> Tensor:
-    target = x[1].detach().reshape(x[0].shape)
-    valid = torch.ones_like(target, dtype=torch.bool)
-    if p.loss_param.HasField("ignore_label"):
-        valid = target.trunc() != p.loss_param.ignore_label
-    loss = c.round(F.softplus(c.round(x[0]), threshold=1e9)) - c.round(x[0] * target)
-    loss = loss + c.slip(x[0])
-    divisor = _normalizer(p, valid, x[0].shape[0] if x[0].dim() else 1, "BATCH_SIZE")
-    return torch.where(valid, loss, 0).sum() / divisor
-
-
-@layer("EuclideanLoss")
-def _euclidean(c: Context, p: LayerParameter, x: list[Tensor], w: list[Tensor]) -> Tensor:
-    gap = c.round(x[0] - x[1].reshape(x[0].shape))
-    return c.round(gap**2).sum() / (2 * x[0].shape[0])
-
-
-@layer("L1Loss")
-def _l1(c: Context, p: LayerParameter, x: list[Tensor], w: list[Tensor]) -> Tensor:
-    gap = c.round(x[0] - x[1].reshape(x[0].shape)).abs()
-    every = torch.ones_like(gap, dtype=torch.bool)
-    return gap.sum() / _normalizer(p, every, x[0].shape[0], "BATCH_SIZE")
-
-
-@layer("DiceCoefLoss")
-def _dice(c: Context, p: LayerParameter, x: list[Tensor], w: list[Tensor]) -> Tensor:
-    a, b = (each.reshape(x[0].shape[0], -1) for each in x)
-    over = c.round((2 * a * b).sum(1)) + 1
-    share = over / (c.round((a * a).sum(1)) + c.round((b * b).sum(1)) + 1)
-    return c.round(1 - c.round(share)).mean()
-
-
-@layer("SmoothL1Loss")
-def _smooth(c: Context, p: LayerParameter, x: list[Tensor], w: list[Tensor]) -> Tensor:
-    square = p.smooth_l1_loss_param.sigma**2
-    gap = c.round(x[0] - x[1])
-    if len(x) > 2:
-        gap = gap * x[2].detach()
-    loss = torch.where(gap.abs() < 1 / square, 0.5 * square * gap**2, gap.abs() - 0.5 / square)
-    if len(x) > 3:
-        loss = loss * x[3].detach()
-    return c.round(loss).sum() / x[0].shape[0]
-
-
-@layer("ContrastiveLoss")
-def _contrastive(c: Context, p: LayerParameter, x: list[Tensor], w: list[Tensor]) -> Tensor:
-    param = p.contrastive_loss_param
-    gap = c.round(x[0] - x[1]).reshape(x[0].shape[0], -1)
-    square = c.round((gap**2).sum(1))
-    similar = x[2].detach().flatten() != 0
-    if param.legacy_version:
-        apart = (param.margin - square).clamp(min=0)
-    else:  # Caffe's slope is that of a distance which is kept off zero
-        root = square.detach().sqrt()
-        distance = root + (square - square.detach()) / (2 * (root + 1e-4))
-        apart = c.round(param.margin - distance).clamp(min=0) ** 2
-    return torch.where(similar, square, apart).sum() / (2 * x[0].shape[0])
-
-
-@layer("CenterLoss")
-def _center(c: Context, p: LayerParameter, x: list[Tensor], w: list[Tensor]) -> Tensor:
-    flat = x[0].flatten(1) if x[0].dim() > 1 else x[0][:, None]
-    label = x[1].detach().flatten().long()
-    gap = c.round(flat - w[0].detach()[label])
-    # What moves a center does not follow from the loss, and is not scaled by its weight.
-    count = torch.bincount(label, minlength=len(w[0]))[:, None]
-    moved = torch.zeros_like(w[0]).index_add(0, label, gap.detach())
-    c.state.setdefault("moved", {})[p.name] = -moved / (1 + count)
-    return (gap**2).sum() / (2 * len(flat))
-
-
-# -- the whole -------------------------------------------------------------------------------------
-
-
-class Pass(NamedTuple):
-    """What a forward pass (and its backward pass) came to. blobs: every top by name, as the last
-    layer that works in it leaves it; gradients: by (layer, index), of owners of parameters; inputs:
-    gradients of inputs; statistics: parameters after the pass."""
-
-    blobs: dict[str, np.ndarray]
-    gradients: dict[tuple[str, int], np.ndarray]
-    inputs: dict[str, np.ndarray]
-    statistics: dict[tuple[str, int], np.ndarray]
-
-
-Weights = Mapping[tuple[str, int], np.ndarray]
-
-
-def run(
-    net: caffe_pb2.NetParameter,
-    context: Context,
-    weights: Weights,
-    passes: Sequence[Mapping[str, np.ndarray]],
-    owners: Mapping[tuple[str, int], tuple[str, int]],
-    *,
-    gradients: bool,
-) -> list[Pass]:
-    """Some passes, one after the other, each of these inputs. owners: of shared parameters."""
-    leaves: dict[tuple[str, int], Tensor] = {}
-    for key in sorted(set(owners.values())):
-        values = torch.from_numpy(weights[key].astype(np.float64))
-        fixed = context.round(values) if context.eps else values
-        leaves[key] = fixed.clone().requires_grad_(gradients)
-    layers = [each for each in net.layer if _is_in(each, context.phase)]
-    results = []
-    for inputs in passes:
-        blobs: dict[str, Tensor] = {}
-        for name, array in inputs.items():
-            values = torch.from_numpy(array.astype(np.float64))
-            is_real = name.partition("_")[0] in ("real", "unit") or "_" not in name
-            blobs[name] = context.round(values).requires_grad_(gradients) if is_real else values
-        sources = dict(blobs)
-        total = torch.zeros(())
-        context.state["moved"] = {}
-        with torch.set_grad_enabled(gradients):
-            for each in layers:
-                if each.type == "Input":
-                    continue
-                own = []
-                while (each.name, len(own)) in owners:
-                    own.append(leaves[owners[each.name, len(own)]])
-                bottoms = [blobs[name] for name in each.bottom]
-                tops = LAYERS[each.type](context, each, bottoms, own)
-                tops = [tops] if isinstance(tops, Tensor) else tops
-                names = list(each.top) or [each.name][: len(tops)]
-                for index, (name, top) in enumerate(zip(names, tops, strict=True)):
-                    blobs[name] = top = context.round(top)
-                    total = total + _weight(each, index) * top.sum()
-        found: dict[tuple[str, int], np.ndarray] = {}
-        given: dict[str, np.ndarray] = {}
-        if gradients:
-            wanted = [*leaves.items(), *sources.items()]
-            wanted = [(key, leaf) for key, leaf in wanted if leaf.requires_grad]
-            slopes: Any = [None] * len(wanted)
-            if total.requires_grad:
-                slopes = torch.autograd.grad(total, [leaf for _, leaf in wanted], allow_unused=True)
-            for (key, leaf), slope in zip(wanted, slopes, strict=True):
-                slope = torch.zeros_like(leaf) if slope is None else slope
-                target: Any = given if isinstance(key, str) else found
-                target[key] = slope.numpy()
-            for name, moved in context.state["moved"].items():
-                found[owners[name, 0]] = moved.numpy()
-        context.step += 1
-        results.append(
-            Pass(
-                {name: blob.detach().numpy() for name, blob in blobs.items()},
-                found,
-                given,
-                {key: leaf.detach().numpy().copy() for key, leaf in leaves.items()},
-            )
-        )
-    return results
-
-
-def _is_in(each: LayerParameter, phase: str) -> bool:
-    phases = [caffe_pb2.Phase.Name(rule.phase) for rule in each.include]
-    return not phases or phase in phases
-
-
-def _weight(each: LayerParameter, index: int) -> float:
-    if each.loss_weight:
-        return each.loss_weight[index]
-    return float(each.type.endswith("Loss") or each.type == "SoftmaxWithLoss") * (index == 0)

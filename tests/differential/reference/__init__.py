@@ -1,0 +1,1 @@
+"""Owns the independent reference of nets, in float64."""
