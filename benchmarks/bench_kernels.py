@@ -36,8 +36,8 @@ FAMILIES = {
     "all by space to depth": ("by space to depth",),
     "all fused by cuDNN": ("cudnn fused",),
     "all own kernels": (
-        "small_mma", "small_mma_wgrad", "implicit_gemm_tf32", "wgrad_tf32",
-        "depthwise", "few_channels", "small product",
+        "small_mma", "small_mma_wgrad", "implicit_gemm_tf32", "wgrad_tf32", "few_channels",
+        "small product",
     ),
 }  # fmt: skip
 """Providers that share code, and would go together: those whose names contain one of these."""

@@ -16,7 +16,6 @@ from ..libraries.cudnn_plans import Plan
 from . import space_to_depth
 from .cudnn import HEAVY, Cudnn, plan_step
 from .cudnn_graph import Convolution
-from .depthwise import Depthwise, serves
 from .few_channels import FewChannels, few_channels
 from .gemm import Bound, Gemm
 from .implicit_gemm_tf32 import ImplicitGemmTf32, implicit_gemm
@@ -44,8 +43,6 @@ def forward(call: CudaCall, problem: Problem) -> list[Provider]:
     backend, gpu = call.backend, call.backend.properties
     precision, dtype = backend.precision, backend.dtype
     x = call.needed("x")
-    if serves(problem):
-        return _depthwise(call, problem, "forward")
     few: list[Provider] = []
     if few_channels(gpu, precision, dtype, problem):
         few = [FewChannels(problem, dtype)]
@@ -56,9 +53,6 @@ def forward(call: CudaCall, problem: Problem) -> list[Provider]:
     found = implicit_gemm(gpu, precision, problem)
     large: list[Provider] = [ImplicitGemmTf32(gpu, found)] if found else []
     others = _by_libraries(call, problem, "forward", large)
-    if space_to_depth.may_pay(precision, problem):
-        widest = space_to_depth.forms(dtype, problem)[-1:]
-        others += [SpaceToDepthCudnn(call, each, "forward") for each in widest]
     if x.shape[1] % 2 and _has_candidates(own):  # they take x as it lies: no library does better
         return [*few, *own, *map(Spare, others)]
     return [*few, *others, *own]
@@ -67,8 +61,6 @@ def forward(call: CudaCall, problem: Problem) -> list[Provider]:
 def data_gradient(call: CudaCall, problem: Problem) -> list[Provider]:
     """For the gradient of the images, with the backward pass of the ReLU that made them."""
     backend, gpu = call.backend, call.backend.properties
-    if serves(problem):
-        return _depthwise(call, problem, "data")
     found = implicit_gemm(gpu, backend.precision, problem)
     masked = call["relu_output"] is not None
     large: list[Provider] = []
@@ -93,22 +85,12 @@ def filter_gradient(call: CudaCall, problem: Problem) -> list[Provider]:
     if is_nhwc(dw) and (tiny := small(gpu, precision, dtype, problem)):
         own = [SmallMmaWgrad(gpu, tiny)]
     found = weight_gradient(gpu, precision, problem) if is_nhwc(dw) else None
-    first = [WgradTf32(gpu, found)] if found else []
+    first: list[Provider] = [WgradTf32(gpu, found)] if found else []
     unless = good_enough(gpu, problem) if found else 0.0
-    others: list[Provider] = [*first]
-    if space_to_depth.may_pay(precision, problem):
-        widest = space_to_depth.forms(dtype, problem)[-1:]
-        others += [SpaceToDepthCudnn(call, each, "filter", unless=unless) for each in widest]
-    others += _cudnn(call, problem, "filter", unless=unless, eager=not first)
+    others = [*first, *_cudnn(call, problem, "filter", unless=unless, eager=not first)]
     if x.shape[1] % 2 and _has_candidates(own):  # they take x as it lies: no library does better
         return [*own, *map(Spare, others)]
     return [*others, *own]
-
-
-def _depthwise(call: CudaCall, problem: Problem, operation: str) -> list[Provider]:
-    """A kernel of our own, and cuDNN, where each channel has a filter of its own."""
-    own = Depthwise(problem, operation, call.backend.dtype)
-    return [own, *_cudnn(call, problem, operation, own=True)]
 
 
 def _has_candidates(providers: list[Provider]) -> bool:
