@@ -17,10 +17,9 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from osucaffe.backends.cuda.autotune.candidate import Candidate, Provider
 from osucaffe.backends.cuda.autotune.choices import Choices
 from osucaffe.backends.cuda.autotune.tuner import Timed, Tuner, signature
-from osucaffe.backends.cuda.registry import CudaCall
+from osucaffe.backends.cuda.call import Candidate, CudaCall, Provider
 from osucaffe.errors import UserError
 
 from . import gpu, nets, results

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..tensor import Call, Step
-
-if TYPE_CHECKING:
-    from .backend import Cpu
+from .host import Host
 
 
 @dataclass(eq=False)
 class CpuCall(Call):
     """A call with the backend that prepares it: its random state, workers and float type."""
 
-    backend: Cpu = None  # type: ignore[assignment]
+    backend: Host = None  # type: ignore[assignment]
 
 
 @dataclass(frozen=True)

@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 
 from ...tensor import Shape, Step, Tensor, sequence
+from ..call import CudaCall
 from ..layout import C_TYPES, ITEM_BYTES, dtype_of, strides
 from ..libraries.cudnn_plans import Plan
-from ..registry import CudaCall
 from ..runtime.compile import kernel
 from ..runtime.launch import blocks_for, launch
 from .cudnn import Cudnn, plan_step

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from ...tensor import Step, Tensor
-from ..autotune.tuner import Pending
+from ..call import Pending
 from ..convolution import providers
 from ..convolution.operands import (
     bias_gradient,

@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 
 from ...tensor import Step, Tensor
-from ..autotune.candidate import Candidate, Provider
-from ..autotune.tuner import Pending
+from ..call import Candidate, Pending, Provider
 from ..convolution.gemm import Bound, Gemm
 from ..convolution.operands import bias_step, choose_row_major
 from ..layout import C_TYPES, ITEM_BYTES, Layout, choose_row_layout, dtype_of, is_row_major
