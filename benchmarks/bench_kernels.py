@@ -17,10 +17,9 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from osucaffe.backends.cuda.autotune.candidate import Candidate, Provider
 from osucaffe.backends.cuda.autotune.choices import Choices
 from osucaffe.backends.cuda.autotune.tuner import Timed, Tuner, signature
-from osucaffe.backends.cuda.registry import CudaCall
+from osucaffe.backends.cuda.call import Candidate, CudaCall, Provider
 from osucaffe.errors import UserError
 
 from . import gpu, nets, results
@@ -36,8 +35,8 @@ FAMILIES = {
     "all by space to depth": ("by space to depth",),
     "all fused by cuDNN": ("cudnn fused",),
     "all own kernels": (
-        "small_mma", "small_mma_wgrad", "implicit_gemm_tf32", "wgrad_tf32",
-        "depthwise", "few_channels", "small product",
+        "small_mma", "small_mma_wgrad", "implicit_gemm_tf32", "wgrad_tf32", "few_channels",
+        "small product",
     ),
 }  # fmt: skip
 """Providers that share code, and would go together: those whose names contain one of these."""

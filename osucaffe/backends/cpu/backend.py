@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from ..backend import Backend
 from ..cores import usable_cores
 from ..primitives.recording import arguments
 from ..random import RandomState
 from ..tensor import Call, Step, Tensor, sequence
+from .host import Host
 from .primitives import (  # noqa: F401 (importing them registers the primitives)
     batch_norm,
     broadcast,
@@ -34,15 +33,9 @@ from .primitives import (  # noqa: F401 (importing them registers the primitives
     update,
 )
 from .registry import IMPLEMENTATIONS, CpuCall
-from .workers import Workers
-
-if TYPE_CHECKING:
-    from .onednn import OneDNN
-
-ALIGNMENT = 64
 
 
-class Cpu(Backend):
+class Cpu(Host):
     """Runs nets on the host.
 
     dtype: "float32", or "float64" for gradient checks: then everything that tensors declare as
@@ -59,43 +52,16 @@ class Cpu(Backend):
     def __init__(
         self, dtype: str = "float32", threads: int | None = None, onednn: bool = True
     ) -> None:
-        if dtype not in ("float32", "float64"):
-            raise ValueError(f"the CPU backend computes in float32 or float64, not {dtype}")
-        self.dtype = dtype
-        self.threads = threads or usable_cores()
-        self.workers = Workers(self.threads)
-        self.random = RandomState()
-        self.onednn = _load_onednn() if onednn and dtype == "float32" else None
-        if self.onednn is not None:
-            self.activations = self.onednn.activations
+        from .onednn import load  # which a run on a GPU does without
+
+        super().__init__(dtype, threads or usable_cores())
+        self.onednn = load() if onednn and dtype == "float32" else None
         threadpool_limits(self.threads)
         if self.onednn is not None:
+            self.activations = self.onednn.activations
             self.onednn.set_threads(self.threads)
 
     # -- memory --------------------------------------------------------------------------------
-
-    def allocate(self, nbytes: int) -> np.ndarray:
-        """A flat uint8 array of nbytes, not initialized, that begins on a cache line."""
-        memory = np.empty(nbytes + ALIGNMENT, np.uint8)
-        offset = -memory.ctypes.data % ALIGNMENT
-        return memory[offset : offset + nbytes]
-
-    def memory_at(self, address: int, nbytes: int) -> np.ndarray:
-        """Memory as of `allocate` that somebody else keeps at this address."""
-        return np.ctypeslib.as_array((ctypes.c_uint8 * nbytes).from_address(address))
-
-    def dtype_of(self, tensor: Tensor) -> np.dtype:
-        """The type in which this backend holds the tensor."""
-        return np.dtype(self.dtype if tensor.dtype == "float32" else tensor.dtype)
-
-    def nbytes(self, tensor: Tensor) -> int:
-        """The memory that a tensor takes here, padding included."""
-        return tensor.size * self.dtype_of(tensor).itemsize
-
-    def place(self, tensor: Tensor, memory: np.ndarray, offset: int) -> None:
-        """Let the tensor lie in memory (from `allocate`), offset bytes from its start."""
-        piece = memory[offset : offset + self.nbytes(tensor)].view(self.dtype_of(tensor))
-        tensor.place(piece, piece.ctypes.data)
 
     def read(self, tensor: Tensor) -> np.ndarray:
         """A copy of the tensor's values, of its shape, whatever its layout."""
@@ -262,13 +228,6 @@ class _StandIns:
         if any(tensor is written for written in self._call.written_tensors()):
             self.after.append(self._backend.reorder(stand_in, tensor))
         return stand_in
-
-
-def _load_onednn() -> OneDNN | None:
-    """oneDNN, or None where there is no such library."""
-    from .onednn import load
-
-    return load()
 
 
 def _make_row_major(tensor: Tensor) -> None:

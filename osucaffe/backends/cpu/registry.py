@@ -5,12 +5,10 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from ..tensor import Call, Step
-
-if TYPE_CHECKING:
-    from .backend import Cpu
+from .host import Host
 
 _Arguments = TypeVar("_Arguments")
 
@@ -19,7 +17,7 @@ _Arguments = TypeVar("_Arguments")
 class CpuCall(Call):
     """A call with the backend that prepares it: its random state, workers and float type."""
 
-    backend: Cpu = None  # type: ignore[assignment]
+    backend: Host = None  # type: ignore[assignment]
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -125,8 +124,16 @@ def is_channels_last(tensor: Tensor) -> bool:
 
 def strides(tensor: Tensor) -> tuple[int, ...]:
     """The distance in memory between neighbours along each axis, in elements."""
-    shape = _shape(tensor)
     nhwc = tensor.layout is not None and tensor.layout.nhwc
+    return _strides(_shape(tensor), nhwc)
+
+
+def channels_last(shape: Shape) -> tuple[int, ...]:
+    """The same for (N, C, *extents) with the channels last."""
+    return _strides(shape, True)
+
+
+def _strides(shape: Shape, nhwc: bool) -> tuple[int, ...]:
     order = [0, *range(2, len(shape)), 1] if nhwc else list(range(len(shape)))
     result = [0] * len(shape)
     distance = 1
@@ -134,18 +141,6 @@ def strides(tensor: Tensor) -> tuple[int, ...]:
         result[axis] = distance
         distance *= shape[axis]
     return tuple(result)
-
-
-def channels_last(shape: Sequence[int], channels: int | None = None) -> tuple[int, ...]:
-    """Strides of (N, C, *extents) with the channels last, in memory that has `channels` of them."""
-    width = shape[1] if channels is None else channels
-    strides = [0] * len(shape)
-    strides[1] = 1
-    distance = width
-    for axis in [*reversed(range(2, len(shape))), 0]:
-        strides[axis] = distance
-        distance *= shape[axis]
-    return tuple(strides)
 
 
 def choose_row_layout(tensor: Tensor, dtype: str) -> None:

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from osucaffe.backends.cuda.autotune.candidate import Candidate, Provider
-from osucaffe.backends.cuda.autotune.tuner import Pending, Tuner
-from osucaffe.backends.cuda.convolution.cudnn import Found
+from osucaffe.backends.cuda.autotune.tuner import Tuner
+from osucaffe.backends.cuda.call import Candidate, Pending, Provider
+from osucaffe.backends.cuda.convolution.cudnn_search import Found
 from osucaffe.backends.cuda.runtime import device
 from osucaffe.backends.cuda.runtime.device import Device
 
@@ -169,13 +169,13 @@ def fake_cupy() -> Any:
 
 def simulate(monkeypatch: pytest.MonkeyPatch, gpu: Device = H200) -> None:
     """Let backends made from here on compile kernels for this GPU, and run none."""
-    from osucaffe.backends.cuda import backend
+    from osucaffe.backends.cuda import gpu as gpus
     from osucaffe.backends.cuda.autotune import timing
-    from osucaffe.backends.cuda.runtime import compile, tensor_map
+    from osucaffe.backends.cuda.runtime import compile, driver
 
     if nvrtc() is None:
         pytest.skip("NVRTC is not installed")
-    monkeypatch.setattr(backend, "import_cupy", fake_cupy)
+    monkeypatch.setattr(gpus, "import_cupy", fake_cupy)
 
     def module(ptx: str, number: int) -> Any:
         assert gpu.compute_capability < 90 or wait_first(ptx)
@@ -184,9 +184,9 @@ def simulate(monkeypatch: pytest.MonkeyPatch, gpu: Device = H200) -> None:
     monkeypatch.setattr(compile, "_compiled_file", quick_ptx)
     monkeypatch.setattr(compile, "_module", module)
     monkeypatch.setattr(compile, "_supported", supported)
-    monkeypatch.setattr(backend, "describe", lambda runtime, number: gpu)
+    monkeypatch.setattr(gpus, "describe", lambda runtime, number: gpu)
     monkeypatch.setattr(device, "current", lambda: gpu)
-    monkeypatch.setattr(tensor_map, "encoded", lambda *_: np.zeros(1, f"V{tensor_map.BYTES}"))
+    monkeypatch.setattr(driver, "encoded", lambda *_: np.zeros(1, f"V{driver.BYTES}"))
     monkeypatch.setattr(timing, "once", lambda *_: 1.0)
     monkeypatch.setattr(timing, "time_of", lambda *_: 1.0)
     compile._compiled.cache_clear()
@@ -277,7 +277,7 @@ def force(monkeypatch: pytest.MonkeyPatch, provider: str, number: int) -> None:
         return found[number % len(found)] if found else chosen(self, call, providers)
 
     monkeypatch.setattr(Tuner, "fastest", fastest)
-    monkeypatch.setattr(Tuner, "begin", lambda *given: Pending(*given))
+    monkeypatch.setattr(Tuner, "begin", lambda tuner, *given: Pending(tuner.fastest, *given))
 
 
 def done(value: Any) -> Future[Any]:

@@ -18,8 +18,9 @@ from benchmarks import nets
 from benchmarks.bench_gpu import CASES
 from osucaffe import net
 from osucaffe.backends.cuda import Cuda, registry
-from osucaffe.backends.cuda.autotune.tuner import Pending, Tuner
-from osucaffe.backends.cuda.backend import PRECISIONS
+from osucaffe.backends.cuda.autotune.tuner import Tuner
+from osucaffe.backends.cuda.call import Pending
+from osucaffe.backends.cuda.gpu import PRECISIONS
 from osucaffe.backends.cuda.runtime import compile
 from osucaffe.backends.cuda.runtime import launch as launches
 from osucaffe.backends.cuda.runtime.device import NEEDS, Device
@@ -117,7 +118,7 @@ def _record_candidates(monkeypatch: pytest.MonkeyPatch, found: Recorded) -> None
         return made[0][1]
 
     monkeypatch.setattr(Tuner, "fastest", fastest)
-    monkeypatch.setattr(Tuner, "begin", lambda *given: Pending(*given))
+    monkeypatch.setattr(Tuner, "begin", lambda tuner, *given: Pending(tuner.fastest, *given))
 
 
 @pytest.mark.parametrize(

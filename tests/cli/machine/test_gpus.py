@@ -179,12 +179,12 @@ def test_a_gpu_that_does_not_exist(
 
 
 def test_out_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    from osucaffe.backends.cuda import backend
+    from osucaffe.backends.cuda import gpu
 
     def fail(*_: Any) -> None:
         raise MemoryError
 
-    monkeypatch.setattr(backend, "import_cupy", fake_cupy)
+    monkeypatch.setattr(gpu, "import_cupy", fake_cupy)
     cuda = Cuda()
     cuda.cupy = SimpleNamespace(cuda=cuda.cupy.cuda, empty=fail)
     cuda.device = SimpleNamespace(id=0, mem_info=(2**30, 80 * 2**30))
@@ -197,14 +197,14 @@ def test_out_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     ["cudaErrorMemoryAllocation: out of memory", "CUDNN_STATUS_ALLOC_FAILED", "status 3"],
 )
 def test_out_of_memory_inside_a_library(monkeypatch: pytest.MonkeyPatch, said: str) -> None:
-    from osucaffe.backends.cuda import backend
+    from osucaffe.backends.cuda import backend, gpu
     from osucaffe.backends.cuda.libraries import cublaslt
 
     def fail(*_: Any) -> None:
         cublaslt.check(3) if said == "status 3" else None
         raise RuntimeError(said)
 
-    monkeypatch.setattr(backend, "import_cupy", fake_cupy)
+    monkeypatch.setattr(gpu, "import_cupy", fake_cupy)
     monkeypatch.setattr(backend, "capture", lambda *_: fail)
     with pytest.raises(UserError, match=r"GPU is out of memory .* lower the batch size"):
         Cuda().capture([])()
@@ -214,10 +214,10 @@ def test_out_of_memory_inside_a_library(monkeypatch: pytest.MonkeyPatch, said: s
 
 
 def test_other_errors_of_libraries_stay_what_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    from osucaffe.backends.cuda import backend
+    from osucaffe.backends.cuda import backend, gpu
     from osucaffe.backends.cuda.libraries import cublaslt
 
-    monkeypatch.setattr(backend, "import_cupy", fake_cupy)
+    monkeypatch.setattr(gpu, "import_cupy", fake_cupy)
     monkeypatch.setattr(backend, "capture", lambda *_: lambda: cublaslt.check(7))
     with pytest.raises(RuntimeError, match="status 7"):
         Cuda().capture([])()

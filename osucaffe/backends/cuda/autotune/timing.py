@@ -6,13 +6,10 @@ import functools
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 from ...tensor import sequence
-from ..runtime.graphs import captured
-
-if TYPE_CHECKING:
-    from ..backend import Cuda
+from ..gpu import Gpu
+from ..runtime.launch import captured
 
 TRIALS = 3
 """Times that a graph of runs is on the clock, if the first leaves it a chance to be the best."""
@@ -27,12 +24,12 @@ a net of large layers would spend seconds on more."""
 SINGLE = 2
 
 
-def once(backend: Cuda, run: Callable[[], None]) -> float:
+def once(backend: Gpu, run: Callable[[], None]) -> float:
     """Milliseconds of one run."""
     return _elapsed(backend, [run])[0]
 
 
-def time_of(backend: Cuda, run: Callable[[], None], first: float, best: float) -> float:
+def time_of(backend: Gpu, run: Callable[[], None], first: float, best: float) -> float:
     """Milliseconds of one run among many. first: what one has just taken; best: of others."""
     if first > BRIEF:
         return min(first, *_elapsed(backend, [run] * SINGLE))
@@ -46,7 +43,7 @@ def time_of(backend: Cuda, run: Callable[[], None], first: float, best: float) -
     return taken / times
 
 
-def _elapsed(backend: Cuda, runs: Sequence[Callable[[], None]]) -> list[float]:
+def _elapsed(backend: Gpu, runs: Sequence[Callable[[], None]]) -> list[float]:
     """Milliseconds of each on the device, one behind the other."""
     event = backend.cupy.cuda.Event
     events = [event() for _ in range(len(runs) + 1)]

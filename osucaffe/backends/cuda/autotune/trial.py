@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from ...tensor import Step, Tensor, sequence
+from ..call import Candidate, CudaCall, TuningGpu
 from ..layout import C_TYPES, Layout, dtype_of, with_layout
 from ..passes.convert import convert
 from ..runtime.compile import kernel
 from ..runtime.launch import blocks_for, launch
-from .candidate import Candidate
-
-if TYPE_CHECKING:
-    from ..backend import Cuda
-    from ..registry import CudaCall
 
 TRIAL_WORDS = 2**18
 """After so many numbers, those of memory to try candidates on begin again."""
@@ -33,14 +29,14 @@ def trial_numbers() -> np.ndarray:
     return number & np.uint32(0x83FF83FF) | np.uint32(0x3C003C00)
 
 
-def trial_memory(backend: Cuda, nbytes: int) -> Any:
+def trial_memory(backend: TuningGpu, nbytes: int) -> Any:
     """Memory to try a candidate on: finite numbers of either sign in every element type."""
     memory = backend.allocate(-(-nbytes // 4) * 4)
     fill(backend, int(memory.data.ptr), -(-nbytes // 4) * 4)
     return memory
 
 
-def fill(backend: Cuda, begin: int, size: int) -> None:
+def fill(backend: TuningGpu, begin: int, size: int) -> None:
     """Fill memory with such numbers, by copies on the device: while kernels are compiled, the host
     waits 10 to 20 ms for an upload."""
     runtime, filled = backend.cupy.cuda.runtime, 0

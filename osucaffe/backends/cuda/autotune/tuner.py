@@ -7,23 +7,19 @@ import logging
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from ....errors import UserError
-from ...tensor import Step, Tensor
+from ...tensor import Tensor
+from ..call import Candidate, CudaCall, Pending, Provider, TuningGpu
 from ..layout import dtype_of, strides
 from ..runtime.cache import cache_folder
 from ..runtime.out_of_memory import is_out_of_memory
 from . import timing
-from .candidate import Candidate, Provider
 from .choices import Choices
 from .trial import Trial
-
-if TYPE_CHECKING:
-    from ..backend import Cuda
-    from ..registry import CudaCall
 
 log = logging.getLogger("osucaffe")
 
@@ -53,22 +49,11 @@ class Timed:
         return f"{self.provider.name}: {self.candidate.name}"
 
 
-class Pending:
-    """A call whose candidates are being built; `step` chooses among them."""
-
-    def __init__(self, tuner: Tuner, call: CudaCall, providers: Sequence[Provider]) -> None:
-        self._tuner, self._call, self._providers = tuner, call, providers
-
-    def step(self) -> Step:
-        """The step of the fastest candidate."""
-        return self._tuner.fastest(self._call, self._providers).make(self._call)
-
-
 class Tuner:
     """Chooses for the calls of a backend. name: of the device and of all that candidates are made
     of; what was chosen with others is not valid."""
 
-    def __init__(self, backend: Cuda, name: str) -> None:
+    def __init__(self, backend: TuningGpu, name: str) -> None:
         self._backend = backend
         self._choices = Choices(name)
         self._begun: set[str] = set()
@@ -87,11 +72,7 @@ class Tuner:
                 for provider in providers:
                     if provider.eager and provider.worthwhile(math.inf):
                         provider.build(call)
-        return Pending(self, call, providers)
-
-    def choose(self, call: CudaCall, providers: Sequence[Provider]) -> Step:
-        """The step of the fastest candidate, at once."""
-        return self.begin(call, providers).step()
+        return Pending(self.fastest, call, providers)
 
     def fastest(self, call: CudaCall, providers: Sequence[Provider]) -> Candidate:
         """The candidate that was chosen for a call like this one, or is now; the call notes it."""

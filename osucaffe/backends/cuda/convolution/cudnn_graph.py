@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from ...tensor import Shape
 from ..layout import ITEM_BYTES, channels_last
-from ..libraries.cudnn import Descriptor, Place, build
+from ..libraries.cudnn import Descriptor, Handle, build
 from ..libraries.cudnn_enums import (
     Attribute,
     ConvolutionMode,
@@ -31,6 +33,16 @@ DATA_TYPES = {
 }
 ALIGNMENT = 16
 """Bytes: all operands begin at multiples of this."""
+
+
+_OPERATIONS: dict[str, tuple[DescriptorType, str, Sequence[str]]] = {
+    "forward": (DescriptorType.OPERATION_CONVOLUTION_FORWARD, "FORWARD", "XWY"),
+    "data": (DescriptorType.OPERATION_CONVOLUTION_BACKWARD_DATA, "BWD_DATA", ("DX", "W", "DY")),
+    "filter": (
+        DescriptorType.OPERATION_CONVOLUTION_BACKWARD_FILTER, "BWD_FILTER", ("X", "DW", "DY"),
+    ),
+}  # fmt: skip
+"""By operation: cuDNN's, and how it calls that, x, w and y (a gradient's name begins with D)."""
 
 
 class Operand(NamedTuple):
@@ -120,93 +132,69 @@ class Convolution:
             result["mask"] = self.x
         return {**result, written[0]: written[1]}
 
-    def graph(self, place: Place) -> Descriptor:
+    def graph(self, handle: Handle) -> Descriptor:
         """Its operations, as cuDNN wants them. CudnnError where it does not know such a graph."""
-        return operation_graph(place, _Graph(self).operations)
-
-
-class _Graph:
-    """The operations of a convolution, one behind another, and the tensors between them."""
-
-    def __init__(self, convolution: Convolution) -> None:
-        self._convolution = convolution
-        self._tensors = {
-            name: _tensor(UIDS[name], operand) for name, operand in convolution.operands.items()
-        }
-        *_, self._written = convolution.operands
-        self.operations: list[Descriptor] = []
-        slope = convolution.relu
-        if convolution.operation == "forward":
-            behind = [PointwiseMode.ADD] * bool(convolution.bias)
-            behind += [PointwiseMode.RELU_FWD] * (slope is not None)
+        operands, relu = self.operands, self.relu is not None
+        tensors = {name: _tensor(UIDS[name], operand) for name, operand in operands.items()}
+        *_, written = operands
+        if self.operation == "forward":
+            behind = [PointwiseMode.ADD] * bool(self.bias) + [PointwiseMode.RELU_FWD] * relu
         else:
-            behind = [PointwiseMode.RELU_BWD] * (slope is not None)
-        self._convolve(self._next(last=not behind))
-        for mode in behind:
-            self._pointwise(mode, self._next(last=mode is behind[-1]))
+            behind = [PointwiseMode.RELU_BWD] * relu
+        # What one operation hands to the next never is in memory.
+        between = operands[written]._replace(dtype="float32")
+        results = [
+            *(_tensor(FIRST_VIRTUAL + i, between, virtual=True) for i in range(len(behind))),
+            tensors[written],
+        ]
+        operations = [self._convolve(tensors | {written: results[0]})]
+        for mode, (x, y) in zip(behind, itertools.pairwise(results), strict=True):
+            operations.append(self._pointwise(mode, x, y, tensors))
+        return operation_graph(handle, operations)
 
-    def _next(self, *, last: bool) -> Descriptor:
-        """What the next operation writes: the result, or a tensor that never is in memory."""
-        if last:
-            return self._tensors[self._written]
-        operand = self._convolution.operands[self._written]._replace(dtype="float32")
-        return _tensor(FIRST_VIRTUAL + len(self.operations), operand, virtual=True)
-
-    def _convolve(self, target: Descriptor) -> None:
-        a, found = Attribute, self._convolution
+    def _convolve(self, tensors: dict[str, Descriptor]) -> Descriptor:
+        a = Attribute
         window = build(
             DescriptorType.CONVOLUTION,
             {
                 a.CONVOLUTION_COMP_TYPE: DataType.FLOAT,
                 a.CONVOLUTION_CONV_MODE: ConvolutionMode.CROSS_CORRELATION,
-                a.CONVOLUTION_SPATIAL_DIMS: len(found.stride),
-                a.CONVOLUTION_FILTER_STRIDES: found.stride,
-                a.CONVOLUTION_PRE_PADDINGS: found.pad,
-                a.CONVOLUTION_POST_PADDINGS: found.pad,
-                a.CONVOLUTION_DILATIONS: found.dilation,
+                a.CONVOLUTION_SPATIAL_DIMS: len(self.stride),
+                a.CONVOLUTION_FILTER_STRIDES: self.stride,
+                a.CONVOLUTION_PRE_PADDINGS: self.pad,
+                a.CONVOLUTION_POST_PADDINGS: self.pad,
+                a.CONVOLUTION_DILATIONS: self.dilation,
             },
         )
-        kind, names = {
-            "forward": (DescriptorType.OPERATION_CONVOLUTION_FORWARD, "FORWARD"),
-            "data": (DescriptorType.OPERATION_CONVOLUTION_BACKWARD_DATA, "BWD_DATA"),
-            "filter": (DescriptorType.OPERATION_CONVOLUTION_BACKWARD_FILTER, "BWD_FILTER"),
-        }[found.operation]
-        # A gradient's name begins with D.
-        x, w, y = {"forward": "XWY", "data": ("DX", "W", "DY"), "filter": ("X", "DW", "DY")}[
-            found.operation
-        ]
-        tensors = self._tensors | {self._written: target}
-        values = {
-            "ALPHA": 1.0, "BETA": 0.0, "CONV_DESC": window,
-            x: tensors["x"], w: tensors["w"], y: tensors["y"],
-        }  # fmt: skip
-        attributes = {a[f"OPERATION_CONVOLUTION_{names}_{k}"]: v for k, v in values.items()}
-        self.operations.append(build(kind, attributes))
-        self._result = target
+        kind, prefix, names = _OPERATIONS[self.operation]
+        values = {"ALPHA": 1.0, "BETA": 0.0, "CONV_DESC": window}
+        values |= {name: tensors[mine] for name, mine in zip(names, "xwy", strict=True)}
+        return build(
+            kind, {a[f"OPERATION_CONVOLUTION_{prefix}_{name}"]: v for name, v in values.items()}
+        )
 
-    def _pointwise(self, mode: PointwiseMode, target: Descriptor) -> None:
-        """An operation on what was computed last: with the bias, or what masks it."""
+    def _pointwise(
+        self, mode: PointwiseMode, x: Descriptor, y: Descriptor, tensors: dict[str, Descriptor]
+    ) -> Descriptor:
+        """An operation on x, what was computed last: with the bias, or what masks it."""
         a = Attribute
-        attributes: dict[Attribute, Any] = {
+        kind: dict[Attribute, Any] = {
             a.POINTWISE_MODE: mode,
             a.POINTWISE_MATH_PREC: DataType.FLOAT,
         }
-        if mode is not PointwiseMode.ADD and self._convolution.relu:
-            attributes[a.POINTWISE_RELU_LOWER_CLIP_SLOPE] = Double(self._convolution.relu)
-        operands = {
-            a.OPERATION_POINTWISE_PW_DESCRIPTOR: build(DescriptorType.POINTWISE, attributes)
-        }
+        if mode is not PointwiseMode.ADD and self.relu:
+            kind[a.POINTWISE_RELU_LOWER_CLIP_SLOPE] = Double(self.relu)
+        operands = {a.OPERATION_POINTWISE_PW_DESCRIPTOR: build(DescriptorType.POINTWISE, kind)}
         if mode is PointwiseMode.RELU_BWD:
-            operands[a.OPERATION_POINTWISE_DYDESC] = self._result
-            operands[a.OPERATION_POINTWISE_XDESC] = self._tensors["mask"]
-            operands[a.OPERATION_POINTWISE_DXDESC] = target
+            operands[a.OPERATION_POINTWISE_DYDESC] = x
+            operands[a.OPERATION_POINTWISE_XDESC] = tensors["mask"]
+            operands[a.OPERATION_POINTWISE_DXDESC] = y
         else:
-            operands[a.OPERATION_POINTWISE_XDESC] = self._result
-            operands[a.OPERATION_POINTWISE_YDESC] = target
+            operands[a.OPERATION_POINTWISE_XDESC] = x
+            operands[a.OPERATION_POINTWISE_YDESC] = y
         if mode is PointwiseMode.ADD:
-            operands[a.OPERATION_POINTWISE_BDESC] = self._tensors["b"]
-        self.operations.append(build(DescriptorType.OPERATION_POINTWISE, operands))
-        self._result = target
+            operands[a.OPERATION_POINTWISE_BDESC] = tensors["b"]
+        return build(DescriptorType.OPERATION_POINTWISE, operands)
 
 
 def _tensor(uid: int, operand: Operand, *, virtual: bool = False) -> Descriptor:

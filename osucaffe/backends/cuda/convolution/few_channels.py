@@ -9,21 +9,20 @@ ms in bf16 and 0.235 ms in tf32 on an H200, where memory takes 0.111 and 0.212, 
 from __future__ import annotations
 
 import functools
+import itertools
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from ...tensor import Step, Tensor
-from ..autotune.candidate import Candidate, Provider
+from ...tensor import Step
+from ..call import CudaCall, Kernels, Provider
 from ..layout import C_TYPES, ITEM_BYTES, dtype_of, strides
-from ..registry import CudaCall
 from ..runtime import device
 from ..runtime.compile import kernel
 from ..runtime.launch import launch
-from .operands import channels_last_blob, low_precision_weights
+from .operands import Correlated, low_precision_weights
 from .problem import Problem
 from .small_mma import mma_macros
 
@@ -61,7 +60,7 @@ def _least_own(dtype: str) -> int:
     return 64 // ITEM_BYTES[dtype]
 
 
-def few_channels(gpu: device.Device, precision: str, dtype: str, problem: Problem) -> bool:
+def is_worth_trying(gpu: device.Device, precision: str, dtype: str, problem: Problem) -> bool:
     """Whether the kernel computes this, and is worth trying."""
     *_, dilation = problem.window
     return (
@@ -72,49 +71,48 @@ def few_channels(gpu: device.Device, precision: str, dtype: str, problem: Proble
     )  # fmt: skip
 
 
-class FewChannels(Provider):
-    """The kernel of few_channels.cu, for outputs."""
+def few_channels(call: CudaCall, problem: Problem) -> list[Provider]:
+    """The kernel of few_channels.cu, for the outputs of a call, where it is worth trying."""
+    gpu, precision, dtype = call.backend.properties, call.backend.precision, call.backend.dtype
+    if not is_worth_trying(gpu, precision, dtype, problem):
+        return []
+    make = functools.partial(_step, problem, dtype)
+    return [Kernels("few_channels", functools.partial(configs, problem, dtype), make)]
 
-    name = "few_channels"
 
-    def __init__(self, problem: Problem, dtype: str) -> None:
-        self._problem, self._dtype = problem, dtype
+def configs(problem: Problem, dtype: str) -> list[Config]:
+    """What is tried."""
+    owns = dict.fromkeys((math.gcd(problem.y[1], 64), _least_own(dtype)))
+    return [Config(own, columns) for own in owns for columns in (32, 16)]
 
-    def candidates(self) -> Iterable[Candidate]:
-        outputs, least = self._problem.y[1], _least_own(self._dtype)
-        for own in dict.fromkeys((math.gcd(outputs, 64), least)):
-            for columns in 32, 16:
-                config = Config(own, columns)
-                yield Candidate(str(config), functools.partial(self._make, config))
 
-    def macros(self, config: Config, source: str) -> dict[str, Any]:
-        """What the kernel's text is compiled for, where images are of this type."""
-        problem = self._problem
-        stride, pad, _ = problem.window
-        values = (problem.x[1:], problem.y[1:], problem.kernel, stride, pad)
-        names = ("C", "H", "W", "O", "OH", "OW", "KH", "KW", "SH", "SW", "PH", "PW")
-        found = dict(zip(names, (each for value in values for each in value), strict=True))
-        return found | mma_macros(self._dtype, _pair(self._dtype)) | {
-            "S": C_TYPES[source], "T": C_TYPES[self._dtype], "OWN": config.own, "ROWS": ROWS,
-            "COLUMNS": config.columns, "BLOCKS": self._blocks(config),
-        }  # fmt: skip
+def macros(problem: Problem, dtype: str, config: Config, source: str) -> dict[str, Any]:
+    """What the kernel's text is compiled for, where images are of this type."""
+    stride, pad, _ = problem.window
+    values = (problem.x[1:], problem.y[1:], problem.kernel, stride, pad)
+    names = ("C", "H", "W", "O", "OH", "OW", "KH", "KW", "SH", "SW", "PH", "PW")
+    extents = dict(zip(names, itertools.chain(*values), strict=True))
+    return extents | mma_macros(dtype, _pair(dtype)) | {
+        "S": C_TYPES[source], "T": C_TYPES[dtype], "OWN": config.own, "ROWS": ROWS,
+        "COLUMNS": config.columns, "BLOCKS": _blocks(problem, dtype, config),
+    }  # fmt: skip
 
-    def _blocks(self, config: Config) -> int:
-        """Of a multiprocessor: as registers allow."""
-        registers = _steps(self._problem, self._dtype) * config.own // 4 + config.own // 2 + 48
-        return max(1, min(4, device.current().registers_per_sm // (ROWS * 32 * registers)))
 
-    def _make(self, config: Config, call: CudaCall) -> Step:
-        x: Tensor = call.needed("x")
-        y = channels_last_blob(call, call.needed("y"))
-        function = kernel("few_channels", "few_channels", **self.macros(config, dtype_of(x)))
-        images, outputs, height, width = y.shape
-        tiles = images * -(-height // ROWS) * -(-width // config.columns)
-        most = device.current().sm_count * self._blocks(config)
-        slope = call.settings.get("relu")
-        arguments = [
-            x, low_precision_weights(call, call.needed("w")), call["b"], y, np.int32(tiles),
-            *map(np.int64, strides(x)), np.float32(1.0 if slope is None else slope),
-        ]  # fmt: skip
-        grid = min(tiles, most), outputs // config.own
-        return launch(function, grid, arguments, block=ROWS * 32)
+def _blocks(problem: Problem, dtype: str, config: Config) -> int:
+    """Of a multiprocessor: as registers allow."""
+    registers = _steps(problem, dtype) * config.own // 4 + config.own // 2 + 48
+    return max(1, min(4, device.current().registers_per_sm // (ROWS * 32 * registers)))
+
+
+def _step(problem: Problem, dtype: str, config: Config, call: CudaCall) -> Step:
+    x, w, b, _, y, slope = Correlated.of(call)
+    function = kernel("few_channels", "few_channels", **macros(problem, dtype, config, dtype_of(x)))
+    images, outputs, height, width = y.shape
+    tiles = images * -(-height // ROWS) * -(-width // config.columns)
+    most = device.current().sm_count * _blocks(problem, dtype, config)
+    arguments = [
+        x, low_precision_weights(call, w), b, y, np.int32(tiles), *map(np.int64, strides(x)),
+        np.float32(slope),
+    ]  # fmt: skip
+    grid = min(tiles, most), outputs // config.own
+    return launch(function, grid, arguments, block=ROWS * 32)

@@ -11,22 +11,20 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from ...tensor import Step, Tensor, sequence
-from ..autotune.candidate import Candidate, Provider
-from ..registry import CudaCall
+from ...tensor import Step, sequence
+from ..call import CudaCall, Kernels, Provider
 from ..runtime.compile import Kernel, kernel
 from ..runtime.device import Device
 from ..runtime.launch import blocks_for, launch
-from .operands import channels_last_blob, low_precision_weights, mask_of
+from .operands import Correlated
 from .problem import Problem
 from .space_to_depth import SpaceToDepth
-from .wgmma import Correlation, correlates, multiplication
+from .wgmma import correlates, macros, multiplication
 
 LEAST_WORK = 4e9
 """Multiplications from which on it is worth trying."""
@@ -113,13 +111,13 @@ class TileConfig:
 
 
 @dataclass(frozen=True)
-class ImplicitGemm(Correlation):
-    """A correlation whose maps are wanted.
+class ImplicitGemm(Problem):
+    """A dense convolution of images, with the channels last.
 
-    transposed: w is the filter of the convolution whose gradients y are; masked: these have a mask.
+    flipped: w is the filter of the convolution that it is `transposed` from; masked: y has a mask.
     """
 
-    transposed: bool = False
+    flipped: bool = False
     masked: bool = False
 
     @property
@@ -129,8 +127,7 @@ class ImplicitGemm(Correlation):
 
     def gradient(self, *, masked: bool) -> ImplicitGemm:
         """The convolution of y's gradient that gives x's."""
-        pad = tuple(size - 1 - before for size, before in zip(self.kernel, self.pad, strict=True))
-        return replace(self, x=self.y, y=self.x, pad=pad, transposed=True, masked=masked)
+        return replace(self.transposed, flipped=True, masked=masked)
 
     @property
     def pitch(self) -> int:
@@ -211,26 +208,13 @@ class ImplicitGemm(Correlation):
 
     def function(self, name: str, config: TileConfig) -> Kernel:
         """A kernel of large.cu, compiled for this."""
-        own = {"FLIPPED": int(self.transposed), "MASKED": int(self.masked)}
+        own = {"FLIPPED": int(self.flipped), "MASKED": int(self.masked)}
         extents = {"H": self.x[2], "W": self.x[3]}
-        return kernel("implicit_gemm_tf32", name, **self.macros, **config.macros, **extents, **own)
+        return kernel("implicit_gemm_tf32", name, **macros(self), **config.macros, **extents, **own)
 
-    def step(
-        self,
-        config: TileConfig,
-        call: CudaCall,
-        x: Tensor,
-        w: Tensor,
-        b: Tensor | None,
-        relu_output: Tensor | None,
-        y: Tensor,
-        slope: float,
-    ) -> Step:
-        """A step for y = x correlated with w, plus b, then y or slope * y where it is negative.
-
-        All have the channels last. relu_output: lies as y does; where it is not positive, y
-        becomes 0.
-        """
+    def step(self, config: TileConfig, call: CudaCall, operands: Correlated) -> Step:
+        """A step that computes it. All operands have the channels last."""
+        x, w, b, relu_output, y, slope = operands
         parts, tiles = self.parts(config.outputs), self.tiles(config)
         size = parts * self.chunks * CHUNK * math.prod(self.kernel) * config.outputs
         filters = call.temporary((size,))
@@ -249,45 +233,41 @@ def implicit_gemm(device: Device, precision: str, problem: Problem) -> ImplicitG
     """The convolution as one for this kernel, if it is worth trying as such."""
     if not correlates(device, precision, problem):
         return None
-    found = ImplicitGemm.of(problem)
+    found = ImplicitGemm.like(problem)
     return found if found.possible and found.work >= LEAST_WORK else None
 
 
-class ImplicitGemmTf32(Provider):
-    """This kernel, for the outputs or for the gradient of the images of a call.
+def implicit_gemm_tf32(
+    call: CudaCall, problem: Problem, form: SpaceToDepth | None = None
+) -> list[Provider]:
+    """This kernel, for the outputs or for the gradient of the images of a call, where it is worth
+    trying.
 
     form: how images and filters come to be channels of blocks first, if they do.
     """
+    device = call.backend.properties
+    found = implicit_gemm(device, call.backend.precision, problem)
+    if found is None:
+        return []
+    if "y" not in call.writes:
+        found = found.gradient(masked=call["relu_output"] is not None)
+    configs = functools.partial(found.configs, device)
+    if form is None:
+        estimate = functools.partial(found.milliseconds, device)
+        return [Kernels("implicit_gemm_tf32", configs, functools.partial(_step, found), estimate)]
+    make = functools.partial(_step_by_space_to_depth, found, form)
+    return [Kernels("implicit_gemm_tf32 by space to depth", configs, make)]
 
-    def __init__(
-        self, device: Device, found: ImplicitGemm, form: SpaceToDepth | None = None
-    ) -> None:
-        self._device, self._found, self._form = device, found, form
-        self.name = "implicit_gemm_tf32" + (" by space to depth" if form else "")
 
-    @functools.cached_property
-    def _configs(self) -> list[TileConfig]:
-        return self._found.configs(self._device)
+def _step(found: ImplicitGemm, config: TileConfig, call: CudaCall) -> Step:
+    return found.step(config, call, Correlated.of(call).channels_last(call))
 
-    def candidates(self) -> Iterable[Candidate]:
-        for config in self._configs:
-            estimate = self._found.milliseconds(self._device, config)
-            make = functools.partial(self._make, config)
-            yield Candidate(str(config), make, 0.0 if self._form else estimate)
 
-    def _make(self, config: TileConfig, call: CudaCall) -> Step:
-        run = functools.partial(self._found.step, config, call)
-        if self._found.transposed:
-            x, w, y = (call.needed(name) for name in ("dy", "w", "dx"))
-            b, slope, mask = None, 1.0, mask_of(call)
-        else:
-            x, w, y = (call.needed(name) for name in "xwy")
-            b, relu, mask = call["b"], call.settings.get("relu"), None
-            slope = 1.0 if relu is None else relu
-        maps = channels_last_blob(call, y)
-        if self._form is None:
-            images, filters = channels_last_blob(call, x), low_precision_weights(call, w)
-            return run(images, filters, b, mask, maps, slope)
-        return self._form.around(
-            call, "forward", x, w, lambda x, w: run(x, w, b, mask, maps, slope)
-        )
+def _step_by_space_to_depth(
+    found: ImplicitGemm, form: SpaceToDepth, config: TileConfig, call: CudaCall
+) -> Step:
+    operands = Correlated.of(call)
+    return form.around(
+        call, "forward", operands.x, operands.w,
+        lambda x, w: found.step(config, call, operands._replace(x=x, w=w)),
+    )  # fmt: skip

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 
 from ...tensor import Shape, Step, Tensor
+from ..call import CudaCall
 from ..layout import C_TYPES, ITEM_BYTES, Layout, dtype_of, is_nhwc, with_layout
 from ..passes.convert import convert
 from ..passes.elementwise import mask_step
 from ..passes.rows import sum_rows
-from ..registry import CudaCall
 from ..runtime.compile import kernel
 from ..runtime.launch import blocks_for, launch
 
@@ -51,6 +52,42 @@ def mask_of(call: CudaCall) -> Tensor | None:
     """What masks the gradient of the images: the output of a ReLU whose backward pass is fused."""
     relu_output = call["relu_output"]
     return None if relu_output is None else channels_last_blob(call, relu_output)
+
+
+def relu_slope(call: CudaCall) -> float:
+    """What a call's outputs are multiplied by where they are negative; 1 where it has no ReLU."""
+    slope: float | None = call.settings.get("relu")
+    return 1.0 if slope is None else slope
+
+
+class Correlated(NamedTuple):
+    """What computes the outputs of a call, or the gradient of its images: y = x correlated with w,
+    plus b, then y or slope * y where it is negative.
+
+    y has the channels last, and so has relu_output: where it is not positive, y becomes 0.
+    """
+
+    x: Tensor
+    w: Tensor
+    b: Tensor | None
+    relu_output: Tensor | None
+    y: Tensor
+    slope: float
+
+    @classmethod
+    def of(cls, call: CudaCall) -> Correlated:
+        """That of a call, its images and filters as they lie."""
+        if "y" in call.writes:
+            x, w, y = (call.needed(name) for name in "xwy")
+            return cls(x, w, call["b"], None, channels_last_blob(call, y), relu_slope(call))
+        x, w, y = (call.needed(name) for name in ("dy", "w", "dx"))
+        return cls(x, w, None, mask_of(call), channels_last_blob(call, y), 1.0)
+
+    def channels_last(self, call: CudaCall) -> Correlated:
+        """The same, all with the channels last and in the type of the precision."""
+        return self._replace(
+            x=channels_last_blob(call, self.x), w=low_precision_weights(call, self.w)
+        )
 
 
 def bias_gradient(call: CudaCall) -> Step:

@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ...tensor import Step, Tensor, sequence
+from ..call import CudaCall
 from ..libraries.cudnn_plans import Plan
 from ..passes.convert import copy_columns
-from ..registry import CudaCall
 from .cudnn import Cudnn, plan_steps
 from .cudnn_graph import ALIGNMENT, Convolution
 from .operands import bias_step, bind, mask_of, temporary

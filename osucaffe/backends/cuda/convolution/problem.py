@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any, Self
 
 from ...primitives.products import ConvolutionWindow
 from ...tensor import Shape, Tensor
@@ -29,18 +30,58 @@ class Problem:
         window = tuple(map(int, a.stride)), tuple(map(int, a.pad)), tuple(map(int, a.dilation))
         return cls(x.shape, w.shape, y.shape, window, a.group)
 
+    @classmethod
+    def like(cls, problem: Problem, **more: Any) -> Self:
+        """A problem as a subclass sees it. more: the fields that the subclass adds."""
+        return cls(problem.x, problem.w, problem.y, problem.window, problem.group, **more)
+
     @property
     def kernel(self) -> Shape:
         """Extents of the filters."""
         return self.w[2:]
 
     @property
+    def pad(self) -> Shape:
+        """Of each axis."""
+        return self.window[1]
+
+    @property
+    def channels(self) -> int:
+        """Of a group."""
+        return self.w[1]
+
+    @property
+    def outputs(self) -> int:
+        """Of a group."""
+        return self.y[1] // self.group
+
+    @property
+    def columns(self) -> int:
+        """Weights of a filter."""
+        return math.prod(self.w[1:])
+
+    @property
     def work(self) -> int:
         """Multiplications."""
-        return math.prod(self.y) * math.prod(self.w[1:])
+        return math.prod(self.y) * self.columns
 
     @property
     def is_product(self) -> bool:
         """Whether it is a matrix product: each pixel of y depends on that pixel of x alone."""
         stride, pad, _ = self.window
         return self.group == 1 and math.prod(self.kernel) == 1 and {*stride} == {1} and not any(pad)
+
+    @property
+    def is_dense(self) -> bool:
+        """Whether it is one of images, with stride and dilation 1."""
+        stride, _, dilation = self.window
+        return len(self.x) == 4 and {*stride, *dilation} == {1}
+
+    @property
+    def transposed(self) -> Self:
+        """Where it is dense, the convolution of y's gradient that gives x's; each channel of its
+        filters is rotated by 180 degrees."""
+        stride, pad, dilation = self.window
+        around = tuple(size - 1 - before for size, before in zip(self.kernel, pad, strict=True))
+        filters = (self.x[1], self.outputs, *self.kernel)
+        return replace(self, x=self.y, w=filters, y=self.x, window=(stride, around, dilation))

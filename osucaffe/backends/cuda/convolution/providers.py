@@ -6,30 +6,25 @@ from __future__ import annotations
 import functools
 import math
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from ...tensor import Step, sequence
-from ..autotune.candidate import Provider, Spare
-from ..layout import is_nhwc
+from ..call import CudaCall, Provider, spares
 from ..libraries.cublaslt import Product
 from ..libraries.cudnn_plans import Plan
 from . import space_to_depth
-from .cudnn import HEAVY, Cudnn, plan_step
+from .cudnn import Cudnn, plan_step
 from .cudnn_graph import Convolution
-from .depthwise import Depthwise, serves
-from .few_channels import FewChannels, few_channels
+from .cudnn_search import HEAVY
+from .few_channels import few_channels
 from .gemm import Bound, Gemm
-from .implicit_gemm_tf32 import ImplicitGemmTf32, implicit_gemm
+from .implicit_gemm_tf32 import implicit_gemm_tf32
 from .operands import bias_gradient, bind, channels_last_blob
 from .packed_groups import MOST_GROUPS, PackedGroups, can_pack
 from .problem import Problem
-from .small_mma import SmallMma, SmallMmaWgrad, small
+from .small_mma import small_mma, small_mma_wgrad
 from .space_to_depth import SpaceToDepthCudnn
 from .wgmma import good_enough
-from .wgrad_tf32 import WgradTf32, weight_gradient
-
-if TYPE_CHECKING:
-    from ..registry import CudaCall
+from .wgrad_tf32 import wgrad_tf32
 
 LIGHT = 4e9
 """Multiplications below which a matrix product is taken as it comes: a faster plan of cuDNN would
@@ -41,106 +36,58 @@ where no kernel of our own does."""
 
 def forward(call: CudaCall, problem: Problem) -> list[Provider]:
     """For the outputs of a convolution, with its bias and its ReLU."""
-    backend, gpu = call.backend, call.backend.properties
-    precision, dtype = backend.precision, backend.dtype
-    x = call.needed("x")
-    if serves(problem):
-        return _depthwise(call, problem, "forward")
-    few: list[Provider] = []
-    if few_channels(gpu, precision, dtype, problem):
-        few = [FewChannels(problem, dtype)]
+    few = few_channels(call, problem)
     if space_to_depth.pays(problem):
         return [*few, *_by_space_to_depth(call, problem, "forward")]
-    tiny = small(gpu, precision, dtype, problem)
-    own: list[Provider] = [SmallMma(gpu, tiny, x, flipped=False)] if tiny else []
-    found = implicit_gemm(gpu, precision, problem)
-    large: list[Provider] = [ImplicitGemmTf32(gpu, found)] if found else []
-    others = _by_libraries(call, problem, "forward", large)
-    if space_to_depth.may_pay(precision, problem):
-        widest = space_to_depth.forms(dtype, problem)[-1:]
-        others += [SpaceToDepthCudnn(call, each, "forward") for each in widest]
-    if x.shape[1] % 2 and _has_candidates(own):  # they take x as it lies: no library does better
-        return [*few, *own, *map(Spare, others)]
-    return [*few, *others, *own]
+    own = small_mma(call, problem)
+    others = _by_libraries(call, problem, "forward")
+    return [*few, *_own_alone_if_odd(call, own, others)]
 
 
 def data_gradient(call: CudaCall, problem: Problem) -> list[Provider]:
     """For the gradient of the images, with the backward pass of the ReLU that made them."""
-    backend, gpu = call.backend, call.backend.properties
-    if serves(problem):
-        return _depthwise(call, problem, "data")
-    found = implicit_gemm(gpu, backend.precision, problem)
-    masked = call["relu_output"] is not None
-    large: list[Provider] = []
-    if found:
-        large = [ImplicitGemmTf32(gpu, found.gradient(masked=masked))]
-    others = _by_libraries(call, problem, "data", large)
-    if tiny := small(gpu, backend.precision, backend.dtype, problem):
-        others.append(SmallMma(gpu, tiny.transposed, call.needed("dy"), flipped=True))
-    return others
+    return [*_by_libraries(call, problem, "data"), *small_mma(call, problem)]
 
 
 def filter_gradient(call: CudaCall, problem: Problem) -> list[Provider]:
     """For the gradients of the filters and of the biases."""
-    backend, gpu = call.backend, call.backend.properties
-    precision, dtype = backend.precision, backend.dtype
     if call["db"] is not None:
         bias_gradient(call.copy())  # of all candidates: its kernel begins to be compiled
     if space_to_depth.pays(problem):
         return _by_space_to_depth(call, problem, "filter")
-    x, dw = call.needed("x"), call.needed("dw")
-    own: list[Provider] = []
-    if is_nhwc(dw) and (tiny := small(gpu, precision, dtype, problem)):
-        own = [SmallMmaWgrad(gpu, tiny)]
-    found = weight_gradient(gpu, precision, problem) if is_nhwc(dw) else None
-    first = [WgradTf32(gpu, found)] if found else []
-    unless = good_enough(gpu, problem) if found else 0.0
-    others: list[Provider] = [*first]
-    if space_to_depth.may_pay(precision, problem):
-        widest = space_to_depth.forms(dtype, problem)[-1:]
-        others += [SpaceToDepthCudnn(call, each, "filter", unless=unless) for each in widest]
-    others += _cudnn(call, problem, "filter", unless=unless, eager=not first)
-    if x.shape[1] % 2 and _has_candidates(own):  # they take x as it lies: no library does better
-        return [*own, *map(Spare, others)]
+    large = wgrad_tf32(call, problem)
+    unless = good_enough(call.backend.properties, problem) if large else 0.0
+    plans = _cudnn(call, problem, "filter", unless=unless, eager=not large)
+    return _own_alone_if_odd(call, small_mma_wgrad(call, problem), [*large, *plans])
+
+
+def _own_alone_if_odd(
+    call: CudaCall, own: list[Provider], others: list[Provider]
+) -> list[Provider]:
+    """Kernels for small convolutions behind others; where images have an odd number of channels,
+    alone: they take these as they lie, and no library does better."""
+    possible = any(True for provider in own for _ in provider.candidates())
+    if call.needed("x").shape[1] % 2 and possible:
+        return [*own, *spares(others)]
     return [*others, *own]
-
-
-def _depthwise(call: CudaCall, problem: Problem, operation: str) -> list[Provider]:
-    """A kernel of our own, and cuDNN, where each channel has a filter of its own."""
-    own = Depthwise(problem, operation, call.backend.dtype)
-    return [own, *_cudnn(call, problem, operation, own=True)]
-
-
-def _has_candidates(providers: list[Provider]) -> bool:
-    return any(True for provider in providers for _ in provider.candidates())
 
 
 def _by_space_to_depth(call: CudaCall, problem: Problem, operation: str) -> list[Provider]:
     """Where images have few channels and the window moves by several pixels."""
-    backend, gpu = call.backend, call.backend.properties
-    forms = space_to_depth.forms(backend.dtype, problem)
-    folded = forms[0].folded
-    own: list[Provider] = []
-    if operation == "forward":
-        if found := implicit_gemm(gpu, backend.precision, folded):
-            own = [ImplicitGemmTf32(gpu, found, forms[0])]
-    elif is_nhwc(call.needed("dw")) and (
-        gradient := weight_gradient(gpu, backend.precision, folded)
-    ):
-        own = [WgradTf32(gpu, gradient, forms[0])]
-    unless = good_enough(gpu, problem) if own else 0.0
+    forms = space_to_depth.forms(call.backend.dtype, problem)
+    kernels = implicit_gemm_tf32 if operation == "forward" else wgrad_tf32
+    own = kernels(call, forms[0].folded, forms[0])
+    unless = good_enough(call.backend.properties, problem) if own else 0.0
     others = [
-        SpaceToDepthCudnn(call, each, operation, unless=unless, eager=not own) for each in forms
+        SpaceToDepthCudnn(call, form, operation, unless=unless, eager=not own) for form in forms
     ]
-    plain = _cudnn(call, problem, operation)
-    return [*own, *others, *map(Spare, plain)]
+    return [*own, *others, *spares(_cudnn(call, problem, operation))]
 
 
-def _by_libraries(
-    call: CudaCall, problem: Problem, operation: str, large: list[Provider]
-) -> list[Provider]:
+def _by_libraries(call: CudaCall, problem: Problem, operation: str) -> list[Provider]:
     """Libraries, and the kernel for large convolutions: where there are groups, libraries are slow,
     and asked only if it is, too."""
+    large = implicit_gemm_tf32(call, problem)
     if problem.group > 1 and large:
         unless = good_enough(call.backend.properties, problem)
         return [*large, *_cudnn(call, problem, operation, unless=unless, eager=False)]
@@ -172,10 +119,10 @@ def _cudnn(
         providers.append(Cudnn(backend, f"cudnn {kind}", each, step, unless=unless, eager=eager))
     if asked == [fused]:
         step = functools.partial(_step, operation, False)
-        providers.append(Spare(Cudnn(backend, "cudnn alone", plain, step)))
+        providers += spares([Cudnn(backend, "cudnn alone", plain, step)])
     if problem.is_product:
         light = operation == "forward" or problem.work < LIGHT
-        return [_gemm(call, problem, operation), *(map(Spare, providers) if light else providers)]
+        return [_gemm(call, problem, operation), *(spares(providers) if light else providers)]
     if 1 < problem.group <= MOST_GROUPS and can_pack(plain, problem.group):
         providers.append(PackedGroups(call, plain, problem.group, unless=unless, eager=eager))
     return providers

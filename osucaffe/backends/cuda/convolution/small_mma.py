@@ -11,20 +11,19 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from ...tensor import Shape, Step, Tensor, sequence
-from ..autotune.candidate import Candidate, Provider
-from ..layout import C_TYPES, ITEM_BYTES, dtype_of, strides
-from ..registry import CudaCall
+from ...tensor import Step, Tensor, sequence
+from ..call import CudaCall, Kernels, Provider
+from ..layout import C_TYPES, ITEM_BYTES, dtype_of, is_nhwc, strides
 from ..runtime.compile import Kernel, kernel
 from ..runtime.device import Device
 from ..runtime.launch import launch
-from .operands import channels_last_blob, low_precision_weights, mask_of
+from .operands import Correlated, channels_last_blob, low_precision_weights
 from .problem import Problem
 
 MOST_WORK = 7e8
@@ -100,28 +99,10 @@ class TileConfig:
 
 
 @dataclass(frozen=True)
-class Small:
-    """A convolution with stride 1 of images x to maps y, both as (N, C, H, W).
+class Small(Problem):
+    """A dense convolution of images. dtype: of the maps and the filters."""
 
-    dtype: of the maps and the filters.
-    """
-
-    x: Shape
-    y: Shape
-    kernel: Shape
-    pad: Shape
     dtype: str
-
-    @property
-    def work(self) -> int:
-        """Multiplications."""
-        return math.prod(self.y) * self.x[1] * math.prod(self.kernel)
-
-    @property
-    def transposed(self) -> Small:
-        """The convolution of y's gradient that gives x's."""
-        pad = tuple(size - 1 - before for size, before in zip(self.kernel, self.pad, strict=True))
-        return Small(self.y, self.x, self.kernel, pad, self.dtype)
 
     def patch(self, rows: int, kernel_rows: int, pitch: int) -> int:
         """Words that `rows` rows of the output need of an image for so many of the kernel's."""
@@ -132,8 +113,8 @@ class Small:
         """How many elements a word holds: two of 16 bits, if the extent summed over is even."""
         return 2 if self.dtype != "float32" and even % 2 == 0 else 1
 
-    def macros(self, x: Tensor, most: int) -> dict[str, Any]:
-        """What each kernel is told. most: elements that are loaded at once."""
+    def macros_for(self, x: Tensor, pair: int, most: int) -> dict[str, Any]:
+        """What each kernel is told. pair: elements of a word; most: those loaded at once."""
         n, c, h, w = strides(x)
         channels = self.x[1]
         # Neighbouring channels in one load, where they are neighbours.
@@ -142,12 +123,8 @@ class Small:
             "S": C_TYPES[dtype_of(x)], "T": C_TYPES[self.dtype], "C": channels, "H": self.x[2],
             "W": self.x[3], "O": self.y[1], "OH": self.y[2], "OW": self.y[3],
             "KH": self.kernel[0], "KW": self.kernel[1], "PH": self.pad[0], "PW": self.pad[1],
-            "SN": n, "SC": c, "SH": h, "SW": w, "VEC": vector,
+            "SN": n, "SC": c, "SH": h, "SW": w, "VEC": vector, **mma_macros(self.dtype, pair),
         }  # fmt: skip
-
-    def mma_macros(self, x: Tensor, pair: int, most: int) -> dict[str, Any]:
-        """And those of small_mma.cu."""
-        return self.macros(x, most) | mma_macros(self.dtype, pair)
 
     # -- outputs ---------------------------------------------------------------------------------
 
@@ -201,31 +178,22 @@ class Small:
         multiplied = tiles * steps * max(4 * deep + 2 * across + 1, 2 * deep * across)
         yield config, config.cycles(device, loaded, multiplied)
 
-    def correlate(
-        self,
-        config: TileConfig,
-        x: Tensor,
-        w: Tensor,
-        b: Tensor | None,
-        relu_output: Tensor | None,
-        y: Tensor,
-        slope: float,
-    ) -> Step:
-        """A step for y = x correlated with w, plus b, then y or slope * y where it is negative.
+    def correlate(self, config: TileConfig, operands: Correlated) -> Step:
+        """A step that computes it.
 
         w and y have the channels last, and so has x where it has an even number of them. Where the
         config is for it `flipped`, w is the filter of what this is `transposed` from.
-        relu_output: lies as y does; where it is not positive, y becomes 0.
         """
+        x, w, b, relu_output, y, slope = operands
         divided = dict(config.macros)
         own = [divided["OWN"], self.y[1] - (config.grid[2] - 1) * divided["OWN"]]
         most = 16 // ITEM_BYTES[self.dtype]
-        macros = self.mma_macros(x, self.pair(self.x[1]), most)
+        macros = self.macros_for(x, self.pair(self.x[1]), most)
         macros["MASKED"] = int(relu_output is not None)
         if divided["FLIPPED"]:
             macros["WVEC"] = math.gcd(*own, 4)
         else:
-            macros["WVEC"] = math.gcd(*(n * math.prod(self.kernel) * self.x[1] for n in own), most)
+            macros["WVEC"] = math.gcd(*(n * self.columns for n in own), most)
         return config.launch("correlate", macros, [x, w, b, relu_output, y, np.float32(slope)])
 
 
@@ -244,60 +212,46 @@ def _halves(count: int) -> Iterator[int]:
 
 def small(device: Device, precision: str, dtype: str, problem: Problem) -> Small | None:
     """The convolution as a small one, if it is worth trying as such and the device can."""
-    stride, pad, dilation = problem.window
-    if (
-        len(problem.x) != 4 or {*stride, *dilation} != {1} or problem.group > 1
-        or precision == "fp32" or math.prod(problem.kernel) == 1 or not device.has_mma
-    ):  # fmt: skip
+    fits = problem.is_dense and problem.group == 1 and math.prod(problem.kernel) > 1
+    if not fits or precision == "fp32" or not device.has_mma or problem.work > MOST_WORK:
         return None
-    found = Small(problem.x, problem.y, problem.kernel, pad, dtype)
-    return found if found.work <= MOST_WORK else None
+    return Small.like(problem, dtype=dtype)
 
 
 # -- candidates ------------------------------------------------------------------------------------
 
-Correlate = Callable[..., Step]
-"""Makes a step for x, w, b, relu_output, y and a slope: see `Small.correlate`."""
+
+def small_mma(call: CudaCall, problem: Problem) -> list[Provider]:
+    """The kernel `correlate`, where it is worth trying: for the outputs of a call, or with flipped
+    filters for the gradient of its images."""
+    device = call.backend.properties
+    found = small(device, call.backend.precision, call.backend.dtype, problem)
+    if found is None:
+        return []
+    flipped = "y" not in call.writes
+    if flipped:
+        found = found.transposed
+    configs = functools.partial(found.correlations, device, flipped=flipped)
+    return [Kernels("small_mma", configs, functools.partial(_correlate, found))]
 
 
-def correlated(call: CudaCall, correlate: Correlate, *, as_it_lies: bool) -> Step:
-    """The step for the outputs or for the gradient of the images of a call. as_it_lies: images are
-    taken so (those of an odd number of channels), whatever their layout."""
-    if "y" in call.writes:
-        x, w, y = (call.needed(name) for name in "xwy")
-        slope = call.settings.get("relu")
-        return correlate(
-            x if as_it_lies else channels_last_blob(call, x), low_precision_weights(call, w),
-            call["b"], None, channels_last_blob(call, y), 1.0 if slope is None else slope,
-        )  # fmt: skip
-    dy, w, dx = (call.needed(name) for name in ("dy", "w", "dx"))
-    return correlate(
-        channels_last_blob(call, dy), low_precision_weights(call, w), None, mask_of(call),
-        channels_last_blob(call, dx), 1.0,
-    )  # fmt: skip
+def _correlate(small: Small, config: TileConfig, call: CudaCall) -> Step:
+    operands = Correlated.of(call)
+    if "y" in call.writes and small.x[1] % 2:  # images of an odd number of channels, as they lie
+        operands = operands._replace(w=low_precision_weights(call, operands.w))
+    else:
+        operands = operands.channels_last(call)
+    return small.correlate(config, operands)
 
 
-class SmallMma(Provider):
-    """The kernel `correlate`: for outputs, or with `flipped` filters for gradients of images."""
-
-    name = "small_mma"
-
-    def __init__(self, device: Device, found: Small, x: Tensor, *, flipped: bool) -> None:
-        """x: the images, or the gradients of the maps, of the call."""
-        self._device, self._small, self._flipped = device, found, flipped
-        self._as_it_lies = not flipped and x.shape[1] % 2 == 1
-
-    @functools.cached_property
-    def _configs(self) -> list[TileConfig]:
-        return self._small.correlations(self._device, flipped=self._flipped)
-
-    def candidates(self) -> Iterable[Candidate]:
-        for config in self._configs:
-            correlate = functools.partial(self._small.correlate, config)
-            yield Candidate(str(config), functools.partial(self._make, correlate))
-
-    def _make(self, correlate: Correlate, call: CudaCall) -> Step:
-        return correlated(call, correlate, as_it_lies=self._as_it_lies)
+def small_mma_wgrad(call: CudaCall, problem: Problem) -> list[Provider]:
+    """The kernel `gradient`, where it is worth trying: for the gradients of filters and biases."""
+    device = call.backend.properties
+    found = small(device, call.backend.precision, call.backend.dtype, problem)
+    if found is None or not is_nhwc(call.needed("dw")):
+        return []
+    tried = functools.partial(configs, device, found)
+    return [Kernels("small_mma_wgrad", tried, functools.partial(_gradients, found))]
 
 
 def configs(device: Device, small: Small) -> list[TileConfig]:
@@ -352,54 +306,22 @@ def _config(device: Device, small: Small, kernel_rows: int) -> Iterator[TileConf
     yield TileConfig(grid, groups * shares * 32, words, tuple(macros.items()))
 
 
-def gradients(
-    small: Small,
-    config: TileConfig,
-    call: CudaCall,
-    x: Tensor,
-    dy: Tensor,
-    dw: Tensor,
-    db: Tensor | None,
-) -> Step:
-    """A step for the gradients of filters, with the channels last, and biases.
-
-    x may lie in any layout; dy has the channels last.
-    """
-    macros = small.mma_macros(x, small.pair(small.y[3]), 4)
+def _gradients(small: Small, config: TileConfig, call: CudaCall) -> Step:
+    """A step for the gradients of filters, with the channels last, and biases."""
+    x, dy, dw = (call.needed(name) for name in ("x", "dy", "dw"))
+    images = x if x.shape[1] % 2 else channels_last_blob(call, x)
+    maps = channels_last_blob(call, dy)
+    macros = small.macros_for(images, small.pair(small.y[3]), 4)
     splits = config.grid[0]
     units = small.x[0] * (small.y[2] // dict(config.macros)["ROWS"])
-    columns = small.y[1] * (small.x[1] * math.prod(small.kernel) + 1)
+    columns = small.y[1] * (small.columns + 1)
     partial = call.temporary((splits, columns))
     added = [np.int32(name in call.accumulates) for name in ("dw", "db")]
     finish = config.function("finish_gradient", macros)
     return sequence([
-        config.launch("gradient", macros, [x, dy, partial, np.int32(units)]),
+        config.launch("gradient", macros, [images, maps, partial, np.int32(units)]),
         launch(
-            finish, -(-columns // 32), [partial, dw, db, np.int32(splits), *added],
+            finish, -(-columns // 32), [partial, dw, call["db"], np.int32(splits), *added],
             block=(32, 8),
         ),
     ])  # fmt: skip
-
-
-class SmallMmaWgrad(Provider):
-    """The kernel `gradient`: for the gradients of filters and biases."""
-
-    name = "small_mma_wgrad"
-
-    def __init__(self, device: Device, found: Small) -> None:
-        self._device, self._small = device, found
-
-    @functools.cached_property
-    def _configs(self) -> list[TileConfig]:
-        return configs(self._device, self._small)
-
-    def candidates(self) -> Iterable[Candidate]:
-        for config in self._configs:
-            yield Candidate(str(config), functools.partial(self._make, config))
-
-    def _make(self, config: TileConfig, call: CudaCall) -> Step:
-        x, dy, dw = (call.needed(name) for name in ("x", "dy", "dw"))
-        images = x if x.shape[1] % 2 else channels_last_blob(call, x)
-        return gradients(
-            self._small, config, call, images, channels_last_blob(call, dy), dw, call["db"]
-        )

@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 
 from ...tensor import Shape, Step, Tensor, sequence
+from ..call import CudaCall
 from ..layout import C_TYPES, ITEM_BYTES, dtype_of, strides
 from ..libraries.cudnn_plans import Plan
-from ..registry import CudaCall
 from ..runtime.compile import kernel
 from ..runtime.launch import blocks_for, launch
 from .cudnn import Cudnn, plan_step
@@ -28,27 +28,14 @@ from .problem import Problem
 
 MOST_CHANNELS = 4
 MOST_PIXELS = 4
-LEAST_WORK = 1e9
-"""Multiplications from which on it is tried with stride 1."""
 
 
 def pays(problem: Problem) -> bool:
-    """Whether a convolution is to be computed so: its stride divides the work."""
-    return _few_channels(problem) and min(problem.window[0]) > 1
-
-
-def may_pay(precision: str, problem: Problem) -> bool:
-    """Whether it is worth trying with a convolution whose stride is 1.
-
-    There that costs products with zeros, and in fp32 products are not cheap.
-    """
-    alike = _few_channels(problem) and max(problem.window[0]) == 1
-    return alike and precision != "fp32" and problem.work >= LEAST_WORK
-
-
-def _few_channels(problem: Problem) -> bool:
-    x, (*_, dilation) = problem.x, problem.window
-    return len(x) == 4 and x[1] <= MOST_CHANNELS and max(dilation) == 1 and problem.group == 1
+    """Whether a convolution is to be computed so: images have few channels, and its stride divides
+    the work."""
+    x, (stride, _, dilation) = problem.x, problem.window
+    few = len(x) == 4 and x[1] <= MOST_CHANNELS and max(dilation) == 1 and problem.group == 1
+    return few and min(stride) > 1
 
 
 @dataclass(frozen=True)

@@ -3,65 +3,22 @@ the instruction that multiplies (kernels/headers/hopper.cuh has the others)."""
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
-from typing import Self
-
-from ...tensor import Shape
 from ..runtime.device import Device
 from .problem import Problem
 
 
-@dataclass(frozen=True)
-class Correlation:
-    """A convolution with stride 1 of images x to maps y, both (N, C, H, W), channels last."""
-
-    x: Shape
-    y: Shape
-    kernel: Shape
-    pad: Shape
-    group: int
-
-    @classmethod
-    def of(cls, problem: Problem) -> Self:
-        """The convolution of a problem, of stride 1."""
-        return cls(problem.x, problem.y, problem.kernel, problem.window[1], problem.group)
-
-    @property
-    def channels(self) -> int:
-        """Of a group."""
-        return self.x[1] // self.group
-
-    @property
-    def outputs(self) -> int:
-        """Of a group."""
-        return self.y[1] // self.group
-
-    @property
-    def columns(self) -> int:
-        """Weights of a filter."""
-        return math.prod(self.kernel) * self.channels
-
-    @property
-    def work(self) -> int:
-        """Multiplications."""
-        return math.prod(self.y) * self.columns
-
-    @property
-    def macros(self) -> dict[str, int]:
-        """What all kernels are told."""
-        return {
-            "G": self.group, "CG": self.channels, "OG": self.outputs, "OH": self.y[2],
-            "OW": self.y[3], "KH": self.kernel[0], "KW": self.kernel[1], "PH": self.pad[0],
-            "PW": self.pad[1],
-        }  # fmt: skip
-
-
 def correlates(device: Device, precision: str, problem: Problem) -> bool:
-    """Whether a convolution may be a `Correlation` in tf32 on a device."""
-    stride, _, dilation = problem.window
-    fits = precision == "tf32" and len(problem.x) == 4 and {*stride, *dilation} == {1}
-    return fits and device.has_wgmma
+    """Whether these kernels may compute a convolution on a device."""
+    return precision == "tf32" and problem.is_dense and device.has_wgmma
+
+
+def macros(problem: Problem) -> dict[str, int]:
+    """What they all are told of it."""
+    return {
+        "G": problem.group, "CG": problem.channels, "OG": problem.outputs, "OH": problem.y[2],
+        "OW": problem.y[3], "KH": problem.kernel[0], "KW": problem.kernel[1],
+        "PH": problem.pad[0], "PW": problem.pad[1],
+    }  # fmt: skip
 
 
 def good_enough(device: Device, problem: Problem) -> float:

@@ -10,23 +10,23 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from ...tensor import Step, Tensor, sequence
-from ..autotune.candidate import Candidate, Provider
-from ..registry import CudaCall
+from ..call import CudaCall, Kernels, Provider
+from ..layout import is_nhwc
 from ..runtime.compile import Kernel, kernel
 from ..runtime.device import Device
+from ..runtime.driver import MOST_EXTENT, Box
 from ..runtime.launch import launch
-from ..runtime.tensor_map import MOST_EXTENT, Box
 from .operands import bias_gradient, channels_last_blob
 from .problem import Problem
 from .space_to_depth import SpaceToDepth
-from .wgmma import Correlation, correlates, multiplication
+from .wgmma import correlates, macros, multiplication
 
 LEAST_WORK = 5e8
 """Multiplications from which on it is worth trying."""
@@ -113,8 +113,8 @@ class TileConfig:
 
 
 @dataclass(frozen=True)
-class WeightGradient(Correlation):
-    """A correlation the gradients of whose filters are wanted."""
+class WeightGradient(Problem):
+    """A dense convolution of images, with the channels last, whose filters' gradient is wanted."""
 
     @property
     def possible(self) -> bool:
@@ -205,8 +205,7 @@ class WeightGradient(Correlation):
 
     def function(self, name: str, config: TileConfig) -> Kernel:
         """A kernel of wgrad_tf32.cu, compiled for this."""
-        macros = {**self.macros, **config.macros, "BATCH": self.x[0]}
-        return kernel("wgrad_tf32", name, **macros)
+        return kernel("wgrad_tf32", name, **macros(self), **config.macros, BATCH=self.x[0])
 
     def boxes(self, config: TileConfig) -> tuple[Box, Box]:
         """What is copied of x, in planes of 8 channels, and of dy."""
@@ -244,37 +243,35 @@ def weight_gradient(device: Device, precision: str, problem: Problem) -> WeightG
     """The gradient of a convolution's filters, if this may compute it."""
     if not correlates(device, precision, problem):
         return None
-    found = WeightGradient.of(problem)
+    found = WeightGradient.like(problem)
     return found if found.possible and found.work >= LEAST_WORK else None
 
 
-class WgradTf32(Provider):
-    """This kernel, for the gradients of the filters of a call.
+def wgrad_tf32(
+    call: CudaCall, problem: Problem, form: SpaceToDepth | None = None
+) -> list[Provider]:
+    """This kernel, for the gradients of the filters of a call, where it is worth trying.
 
     form: how images come to be channels of blocks first, if they do.
     """
+    device = call.backend.properties
+    found = weight_gradient(device, call.backend.precision, problem)
+    if found is None or not is_nhwc(call.needed("dw")):
+        return []
+    name = "wgrad_tf32" + (" by space to depth" if form else "")
+    make = functools.partial(_step, found, form)
+    return [Kernels(name, functools.partial(found.configs, device), make)]
 
-    def __init__(
-        self, device: Device, found: WeightGradient, form: SpaceToDepth | None = None
-    ) -> None:
-        self._device, self._found, self._form = device, found, form
-        self.name = "wgrad_tf32" + (" by space to depth" if form else "")
 
-    @functools.cached_property
-    def _configs(self) -> list[TileConfig]:
-        return self._found.configs(self._device)
-
-    def candidates(self) -> Iterable[Candidate]:
-        for config in self._configs:
-            yield Candidate(str(config), functools.partial(self._make, config))
-
-    def _make(self, config: TileConfig, call: CudaCall) -> Step:
-        x, dw = call.needed("x"), call.needed("dw")
-        dy = channels_last_blob(call, call.needed("dy"))
-        add = "dw" in call.accumulates
-        run = functools.partial(self._found.step, config, call)
-        if self._form is None:
-            step = run(channels_last_blob(call, x), dy, dw, add=add)
-        else:
-            step = self._form.around(call, "filter", x, dw, lambda x, dw: run(x, dy, dw, add=False))
-        return step if call["db"] is None else sequence([step, bias_gradient(call)])
+def _step(
+    found: WeightGradient, form: SpaceToDepth | None, config: TileConfig, call: CudaCall
+) -> Step:
+    x, dw = call.needed("x"), call.needed("dw")
+    dy = channels_last_blob(call, call.needed("dy"))
+    add = "dw" in call.accumulates
+    run = functools.partial(found.step, config, call)
+    if form is None:
+        step = run(channels_last_blob(call, x), dy, dw, add=add)
+    else:
+        step = form.around(call, "filter", x, dw, lambda x, dw: run(x, dy, dw, add=False))
+    return step if call["db"] is None else sequence([step, bias_gradient(call)])

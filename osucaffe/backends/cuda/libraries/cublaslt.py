@@ -9,6 +9,7 @@ from ctypes import byref, c_float, c_int, c_int64, c_size_t, c_uint64, c_void_p
 from dataclasses import dataclass
 from typing import Any
 
+from ..runtime.background import Task, begin
 from ..runtime.startup import load_cublas, missing
 
 WORKSPACE = 32 << 20
@@ -125,6 +126,29 @@ def proposals(library: Library, product: Product) -> list[str]:
         for each in found[: count.value]
         if each.state == 0
     ]
+
+
+class Products:
+    """What is proposed for products on a device of CuPy's, asked for in the background, once."""
+
+    def __init__(self, device: Any) -> None:
+        self._device = device
+        self.library = Library()
+        self._proposed: dict[Product, Task[list[str]]] = {}
+
+    def proposed(self, product: Product) -> Task[list[str]]:
+        """The names of the algorithms that it proposes."""
+        if product not in self._proposed:
+            self._proposed[product] = begin(functools.partial(self._on_a_thread, product))
+        return self._proposed[product]
+
+    def algorithm(self, product: Product, name: str) -> Algorithm:
+        """The algorithm of a name, for a product."""
+        return Algorithm(self.library, product, name)
+
+    def _on_a_thread(self, product: Product) -> list[str]:
+        self._device.use()
+        return proposals(self.library, product)
 
 
 class _Operands:

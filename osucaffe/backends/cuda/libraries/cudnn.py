@@ -25,7 +25,6 @@ from .cudnn_enums import (
     Knob,
     NumericalNote,
     PointwiseMode,
-    Status,
     Type,
 )
 from .wheel import open_library
@@ -35,14 +34,10 @@ FIRST, END = 91300, 100000
 
 
 class CudnnError(RuntimeError):
-    """What cuDNN says of a call that failed.
-
-    unsupported: it cannot compute that at all, which is no fault.
-    """
+    """What cuDNN says of a call that failed."""
 
     def __init__(self, status: int, call: str, text: str) -> None:
         super().__init__(f"cuDNN: {call} failed with status {status}: {text}")
-        self.unsupported = status // 1000 * 1000 == Status.NOT_SUPPORTED
 
 
 # -- the library -----------------------------------------------------------------------------------
@@ -86,7 +81,7 @@ def version() -> str:
 
 def check(status: int, call: str) -> None:
     """Raise CudnnError, with cuDNN's own words, if a call failed."""
-    if status != Status.SUCCESS:
+    if status:
         library, text = load(), ctypes.create_string_buffer(2048)
         library.cudnnGetLastErrorString(text, ctypes.c_size_t(len(text)))
         library.cudnnGetErrorString.restype = ctypes.c_char_p
@@ -206,7 +201,10 @@ def build(kind: DescriptorType, attributes: Mapping[Attribute, Any]) -> Descript
 
 
 class Handle:
-    """cuDNN on the current device. One thread uses it at a time."""
+    """cuDNN on the current device. One thread uses it at a time.
+
+    Its methods but `use` tell the library for which device a descriptor is.
+    """
 
     def __init__(self) -> None:
         self._library = load()
@@ -229,33 +227,3 @@ class Handle:
     def plan(self, descriptor: Descriptor) -> None:
         """Let a plan be for this device."""
         descriptor.set_handle(Attribute.EXECUTION_PLAN_HANDLE, self.pointer)
-
-
-class DescribedDevice:
-    """Stands for a device that is not here: cuDNN proposes plans for it, which cannot be run.
-
-    text: its properties as cuDNN writes them, in JSON.
-    """
-
-    def __init__(self, text: str) -> None:
-        self._properties = build(
-            DescriptorType.DEVICEPROP, {Attribute.DEVICEPROP_JSON_REPRESENTATION: text}
-        )
-
-    def graph(self, descriptor: Descriptor) -> None:
-        """A graph needs no device."""
-
-    def heuristics(self, descriptor: Descriptor) -> None:
-        """Let heuristics be for it."""
-        descriptor.set(Attribute.ENGINEHEUR_DEVICEPROP, self._properties)
-
-    def engine(self, descriptor: Descriptor) -> None:
-        """Let an engine be for it."""
-        descriptor.set(Attribute.ENGINE_DEVICEPROP, self._properties)
-
-    def plan(self, descriptor: Descriptor) -> None:
-        """Let a plan be for it."""
-        descriptor.set(Attribute.EXECUTION_PLAN_DEVICEPROP, self._properties)
-
-
-Place = Handle | DescribedDevice

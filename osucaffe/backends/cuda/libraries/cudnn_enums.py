@@ -9,13 +9,6 @@ from __future__ import annotations
 from enum import IntEnum
 
 
-class Status(IntEnum):
-    """cudnnStatus_t, the two that are told apart: the rest is an error."""
-
-    SUCCESS = 0
-    NOT_SUPPORTED = 3000  # and up to 3999
-
-
 class DescriptorType(IntEnum):
     """cudnnBackendDescriptorType_t"""
 

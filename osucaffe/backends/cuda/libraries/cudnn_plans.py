@@ -6,7 +6,7 @@ import ctypes
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from .cudnn import Descriptor, Handle, Place, build, check, load
+from .cudnn import Descriptor, Handle, build, check, load
 from .cudnn_enums import Attribute, DescriptorType, HeurMode, Knob, Type
 
 FEW_KNOBS, MOST_KNOBS = 12, 48
@@ -41,20 +41,20 @@ class Proposal(NamedTuple):
     descriptor: Descriptor
 
 
-def operation_graph(place: Place, operations: Sequence[Descriptor]) -> Descriptor:
+def operation_graph(handle: Handle, operations: Sequence[Descriptor]) -> Descriptor:
     """Operations that are computed together. CudnnError where cuDNN knows no such graph."""
     graph = Descriptor(DescriptorType.OPERATIONGRAPH)
-    place.graph(graph)
+    handle.graph(graph)
     graph.set(Attribute.OPERATIONGRAPH_OPS, *operations)
     return graph.finalize()
 
 
-def proposals(place: Place, graph: Descriptor, mode: HeurMode, most: int) -> Iterator[Proposal]:
+def proposals(handle: Handle, graph: Descriptor, mode: HeurMode, most: int) -> Iterator[Proposal]:
     """What the heuristics of a mode propose for a graph, the most promising first."""
     heuristics = Descriptor(DescriptorType.ENGINEHEUR)
     heuristics.set(Attribute.ENGINEHEUR_OPERATION_GRAPH, graph)
     heuristics.set(Attribute.ENGINEHEUR_MODE, mode)
-    place.heuristics(heuristics)
+    handle.heuristics(heuristics)
     heuristics.finalize()
     results = Attribute.ENGINEHEUR_RESULTS
     notes: dict[int, tuple[frozenset[int], frozenset[int]]] = {}
@@ -86,13 +86,13 @@ def _read(found: Descriptor) -> tuple[Configuration, Descriptor]:
     return Configuration(number, tuple(knobs)), engine
 
 
-def configure(place: Place, graph: Descriptor, configuration: Configuration) -> Descriptor:
+def configure(handle: Handle, graph: Descriptor, configuration: Configuration) -> Descriptor:
     """The descriptor of a configuration for a graph. CudnnError where the engine does not know
     the graph."""
     engine = Descriptor(DescriptorType.ENGINE)
     engine.set(Attribute.ENGINE_OPERATION_GRAPH, graph)
     engine.set(Attribute.ENGINE_GLOBAL_INDEX, configuration.engine)
-    place.engine(engine)
+    handle.engine(engine)
     engine.finalize()
     choices = [
         build(
@@ -116,20 +116,20 @@ class Plan:
         self._run = load().cudnnBackendExecute
 
     @classmethod
-    def build(cls, place: Place, configuration: Descriptor) -> Plan:
+    def build(cls, handle: Handle, configuration: Descriptor) -> Plan:
         """The plan of a configuration. It may have to be compiled, which takes up to half a second
         of a core. CudnnError where the configuration cannot compute the graph."""
         made = Descriptor(DescriptorType.EXECUTION_PLAN)
-        place.plan(made)
+        handle.plan(made)
         made.set(Attribute.EXECUTION_PLAN_ENGINE_CONFIG, configuration)
         return cls(made.finalize())
 
     @classmethod
-    def parse(cls, place: Place, text: str) -> Plan:
+    def parse(cls, handle: Handle, text: str) -> Plan:
         """From the text that `str` gives: nothing is compiled. CudnnError where that was another
         version's, or another device's."""
         made = Descriptor(DescriptorType.EXECUTION_PLAN)
-        place.plan(made)
+        handle.plan(made)
         made.set(Attribute.EXECUTION_PLAN_JSON_REPRESENTATION, text)
         return cls(made.finalize())
 

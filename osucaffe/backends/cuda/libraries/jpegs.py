@@ -6,18 +6,16 @@ import contextlib
 import logging
 import threading
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import simplejpeg
 
 from ....errors import UserError
-from ..runtime.batch_memory import BatchMemory
+from ..gpu import Gpu
+from ..runtime.upload import BatchMemory
 from . import nvjpeg
 from .nvjpeg import GPU_HYBRID, HARDWARE, IMAGE, NvjpegError
-
-if TYPE_CHECKING:
-    from ..backend import Cuda
 
 _LANES = {HARDWARE: 2, GPU_HYBRID: 4}
 """That decode at once. On an H200 one has the engines decode 54,700 images of 60 kB a second while
@@ -26,7 +24,7 @@ the multiprocessors one gets 14,200, two get 24,400 and four 39,200."""
 _log = logging.getLogger("osucaffe")
 
 
-def find_decoder(backend: Cuda, *, always: bool) -> Decoder | None:
+def find_decoder(backend: Gpu, *, always: bool) -> Decoder | None:
     """What decodes with the GPU's engines; None where it has none, or there is no nvJPEG.
 
     always: else with the multiprocessors. UserError where there is no nvJPEG, or it fails.
@@ -60,7 +58,7 @@ class Turn(NamedTuple):
 class Decoder(BatchMemory):
     """Decodes JPEGs on a backend's GPU, for any threads. NvjpegError where it cannot."""
 
-    def __init__(self, backend: Cuda, kind: int) -> None:
+    def __init__(self, backend: Gpu, kind: int) -> None:
         super().__init__(backend, backend.cupy.cuda.Stream(non_blocking=True))
         self._kind, self._uploads = kind, backend.uploads()
         self._turns: list[Turn] = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from ...primitives.products import Convolution, ConvolutionBackwardData, ConvolutionBackwardFilter
 from ...tensor import Step
-from ..autotune.tuner import Pending
+from ..call import Pending
 from ..convolution import providers
 from ..convolution.operands import (
     bias_gradient,

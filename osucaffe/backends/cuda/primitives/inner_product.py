@@ -16,8 +16,7 @@ from ...primitives.products import (
     InnerProductBackwardFilter,
 )
 from ...tensor import Step, Tensor
-from ..autotune.candidate import Candidate, Provider
-from ..autotune.tuner import Pending
+from ..call import Candidate, Pending, Provider
 from ..convolution.gemm import Bound, Gemm
 from ..convolution.operands import bias_step, choose_row_major
 from ..layout import C_TYPES, ITEM_BYTES, Layout, choose_row_layout, dtype_of, is_row_major

@@ -12,8 +12,7 @@ import numpy as np
 from ...formula import to_c
 from ...primitives.recurrence import Recurrent, RecurrentBackward
 from ...tensor import Step, Tensor, sequence
-from ..autotune.candidate import Candidate, Provider
-from ..autotune.tuner import Pending
+from ..call import Candidate, Pending, Provider
 from ..convolution.gemm import Bound, Gemm
 from ..convolution.operands import choose_row_major, temporary
 from ..convolution.small_mma import INSTRUCTIONS
@@ -186,7 +185,7 @@ def _library_product(
     found = Product(backend.precision, *size, False, transpose_b, dtype_of(a), dtype_of(product))
     reads, writes = {"a": a, "b": w}, {"c": product}
     inner = call.inner("product", reads, writes, {"transpose_b": transpose_b})
-    return product, [backend.tuner.choose(inner, [Gemm(backend, found, _bind_product)])]
+    return product, [inner.tune([Gemm(backend, found, _bind_product)]).step()]
 
 
 def _bind_product(call: CudaCall) -> Bound:

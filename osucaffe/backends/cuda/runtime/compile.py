@@ -13,7 +13,6 @@ from typing import Any
 from . import device, nvrtc
 from .background import Task, begin
 from .cache import cache_folder, keep_somewhere
-from .pdl import check_heads
 
 FOLDER = Path(__file__).parent.parent / "kernels"
 DEFAULT_SHARED = 48 << 10
@@ -143,8 +142,17 @@ def kernel(name: str, function: str, **macros: Any) -> Kernel:
     return kernel_from(lines + products + read(f"{name}.cu"), function, specific)
 
 
+def check_heads(text: str) -> None:
+    """RuntimeError where a kernel of a text does not begin by waiting for what it follows: with
+    PDL_BEGIN, or with pdl_wait() if it says itself, later, when the next may be launched."""
+    for name in re.findall(
+        r"__global__[^;{]*\b(\w+)\([^;{]*\{(?!\s*(?:PDL_BEGIN|pdl_wait\(\));)", text
+    ):
+        raise RuntimeError(f"kernel {name} must begin with PDL_BEGIN or pdl_wait() (common.cuh)")
+
+
 def kernel_from(text: str, function: str, specific: str = "") -> Kernel:
-    """A kernel of a text whose kernels all wait first (pdl.py). specific: see `compiled`."""
+    """A kernel of a text whose kernels all wait first (`check_heads`). specific: see `compiled`."""
     check_heads(text)
     shared = read("common.cuh") + read("epilogue.cuh") + (read("hopper.cuh") if specific else "")
     return compiled(shared + text, function, specific)

@@ -2,37 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 from ...tensor import Call, Step, sequence
-
-if TYPE_CHECKING:
-    from ..backend import Cuda
-
-_captures: list[Any] = []
-"""The streams that are being captured."""
+from ..gpu import Gpu
+from .launch import captured
 
 
-def is_capturing() -> bool:
-    """Whether what is launched now becomes a part of a graph."""
-    return bool(_captures)
-
-
-def captured(stream: Any, run: Callable[[], None]) -> Any:
-    """The CUDA graph of what this runs on the stream, and on others that wait for it. It must have
-    run before."""
-    stream.begin_capture()
-    _captures.append(stream)
-    try:
-        run()
-    finally:
-        _captures.pop()
-        graph = stream.end_capture()
-    return graph
-
-
-def capture(backend: Cuda, steps: Sequence[Step]) -> Step:
+def capture(backend: Gpu, steps: Sequence[Step]) -> Step:
     """A step that runs these steps: as they are the first time (libraries load what they need
     lazily, which a capture forbids), captured and replayed as one CUDA graph from then on."""
     run = sequence(steps)
@@ -53,7 +31,7 @@ def capture(backend: Cuda, steps: Sequence[Step]) -> Step:
     return step
 
 
-def arrange(backend: Cuda, calls: Sequence[tuple[Call, Step]]) -> list[Step]:
+def arrange(backend: Gpu, calls: Sequence[tuple[Call, Step]]) -> list[Step]:
     """The steps in their order; those that may overlap others go to the side stream.
 
     The main stream waits for such steps before the first call that one of them may not overlap.
@@ -86,15 +64,15 @@ def arrange(backend: Cuda, calls: Sequence[tuple[Call, Step]]) -> list[Step]:
     return steps + [_wait(backend, event) for _, event in waited[-1:]]
 
 
-def _event(backend: Cuda) -> Any:
+def _event(backend: Gpu) -> Any:
     return backend.cupy.cuda.Event(disable_timing=True)
 
 
-def _wait(backend: Cuda, event: Any) -> Step:
+def _wait(backend: Gpu, event: Any) -> Step:
     return lambda: backend.stream.wait_event(event)
 
 
-def on_other_stream(backend: Cuda, stream: Any, step: Step, done: Any = None) -> Step:
+def on_other_stream(backend: Gpu, stream: Any, step: Step, done: Any = None) -> Step:
     """A step that runs another on a stream, behind what the current one has got so far. done: the
     event of its end."""
     begun = _event(backend)

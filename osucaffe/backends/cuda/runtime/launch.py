@@ -1,20 +1,40 @@
-"""Owns launches of kernels, as steps: their arguments, grids, and what graphs allow besides."""
+"""Owns launches of kernels, as steps, and their capture as CUDA graphs."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ...tensor import Step, Tensor
 from . import device
 from .compile import Kernel
-from .graphs import is_capturing
-from .pdl import is_possible, launch_early
-from .tensor_map import Described
+from .driver import Described, launch_early, launches_early
 
 THREADS = 256
 BLOCKS_A_MULTIPROCESSOR = 32
 """The most that any GPU holds at once."""
+
+
+_captures: list[Any] = []
+"""The streams that are being captured."""
+
+
+def is_capturing() -> bool:
+    """Whether what is launched now becomes a part of a graph."""
+    return bool(_captures)
+
+
+def captured(stream: Any, run: Callable[[], None]) -> Any:
+    """The CUDA graph of what this runs on the stream, and on others that wait for it. It must have
+    run before."""
+    stream.begin_capture()
+    _captures.append(stream)
+    try:
+        run()
+    finally:
+        _captures.pop()
+        graph = stream.end_capture()
+    return graph
 
 
 def launch(
@@ -37,7 +57,7 @@ def launch(
 
     def step() -> None:
         values = tuple(map(_value, given))
-        if is_capturing() and is_possible(device.current()):
+        if is_capturing() and launches_early(device.current()):
             launch_early(function.function, blocks, threads, values, shared)
         else:
             function.function(blocks, threads, values, shared_mem=shared)

@@ -13,15 +13,13 @@ import mmap
 import os
 import threading
 import weakref
-from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
 from ...uploads import available_memory
-from .batch_memory import BatchMemory
-
-if TYPE_CHECKING:
-    from ..backend import Cuda
+from ..gpu import Gpu
+from .upload import BatchMemory
 
 PIECE = 1 << 26
 """Bytes that are registered at once: 2 to 3 ms."""
@@ -38,7 +36,7 @@ class MappedFile(BatchMemory):
     there is too little memory to keep it.
     """
 
-    def __init__(self, backend: Cuda, file: BinaryIO) -> None:
+    def __init__(self, backend: Gpu, file: BinaryIO) -> None:
         super().__init__(backend, backend.cupy.cuda.Stream.ptds)  # of each thread
         self._file = file.fileno()
         self._size = os.fstat(self._file).st_size
@@ -92,7 +90,7 @@ class MappedFile(BatchMemory):
                 self._registered[piece] = address
 
 
-def map_file(backend: Cuda, file: BinaryIO) -> MappedFile | None:
+def map_file(backend: Gpu, file: BinaryIO) -> MappedFile | None:
     """What copies a file's records; None, with a reason in the log, where the host must do it."""
     try:
         return MappedFile(backend, file)

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from ...timer import Timer
+from ..gpu import Gpu
 from .compile import kernel_from
 from .launch import launch
-
-if TYPE_CHECKING:
-    from ..backend import Cuda
 
 HOLD = """
 extern "C" __global__ void hold(uint64_t nanoseconds) {
@@ -30,7 +28,7 @@ class DeviceTimer(Timer):
     kernel that holds the device up for as long as launching took last time: so the gaps of
     launching one by one, which a graph does not have, are not counted."""
 
-    def __init__(self, backend: Cuda) -> None:
+    def __init__(self, backend: Gpu) -> None:
         super().__init__()
         self.track = f"GPU {backend.device.id}"
         self._backend = backend

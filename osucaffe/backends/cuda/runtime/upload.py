@@ -1,4 +1,5 @@
-"""Owns uploads, of batches and of tables: beside the computation, from where they are made."""
+"""Owns uploads, of batches and of tables: beside the computation, from where they are made; and
+batches of bytes on the GPU that threads fill meanwhile."""
 
 from __future__ import annotations
 
@@ -7,15 +8,13 @@ import math
 import mmap
 import weakref
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from ...tensor import Shape, Step, Tensor
 from ...uploads import Mark, Uploads
-
-if TYPE_CHECKING:
-    from ..backend import Cuda
+from ..gpu import Gpu
 
 SLOTS = 2
 
@@ -27,7 +26,7 @@ class Upload:
     computes, and from there to the tensor's memory, whose address never changes.
     """
 
-    def __init__(self, backend: Cuda, tensor: Tensor) -> None:
+    def __init__(self, backend: Gpu, tensor: Tensor) -> None:
         cupy = backend.cupy
         self.backend, self.tensor = backend, tensor
         self.runtime = cupy.cuda.runtime
@@ -90,7 +89,7 @@ def pin(runtime: Any, memory: np.ndarray, nbytes: int) -> None:
 class DeviceUploads(Uploads):
     """Copies to a GPU's memory, on the stream of uploads."""
 
-    def __init__(self, backend: Cuda) -> None:
+    def __init__(self, backend: Gpu) -> None:
         self._backend = backend
         self._runtime = backend.cupy.cuda.runtime
         self._pinned: set[int] = set()
@@ -141,7 +140,7 @@ class DeviceUploads(Uploads):
         return event
 
 
-def feed_step(backend: Cuda, tensors: Sequence[Tensor], function: Callable[[], None]) -> Step:
+def feed_step(backend: Gpu, tensors: Sequence[Tensor], function: Callable[[], None]) -> Step:
     """A step that lets `function` place tensors in the next batch's host memory, and uploads it."""
     uploads = [Upload(backend, tensor) for tensor in tensors]
 
@@ -153,3 +152,25 @@ def feed_step(backend: Cuda, tensors: Sequence[Tensor], function: Callable[[], N
             upload.start()
 
     return step
+
+
+class BatchMemory:
+    """Gives memory for batches, and copies records there, on a stream: a Filler (records.py)."""
+
+    def __init__(self, backend: Gpu, stream: Any) -> None:
+        self._backend, self._runtime = backend, backend.cupy.cuda.runtime
+        self._stream = stream
+
+    def allocate(self, shape: Shape) -> Any:
+        """Memory on the GPU for a batch: uint8 of this shape."""
+        memory = self._backend.allocate(math.prod(shape)).reshape(shape)
+        self._backend.synchronize()  # what had it before may be at work on another stream
+        return memory
+
+    def put(self, image: np.ndarray, place: int, batch: Any) -> None:
+        """Copy a record, or some behind each other, to a place of a batch."""
+        self._backend.device.use()  # each thread has a current device of its own
+        address = int(batch.data.ptr) + place * (batch.nbytes // len(batch))
+        kind = self._runtime.memcpyHostToDevice
+        self._runtime.memcpyAsync(address, image.ctypes.data, image.nbytes, kind, self._stream.ptr)
+        self._stream.synchronize()

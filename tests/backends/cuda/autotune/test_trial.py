@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from osucaffe.backends.cuda import Cuda
-from osucaffe.backends.cuda.autotune.candidate import Candidate
 from osucaffe.backends.cuda.autotune.trial import (
     SAMPLES,
     TRIAL_WORDS,
@@ -18,8 +17,8 @@ from osucaffe.backends.cuda.autotune.trial import (
     trial_memory,
     trial_numbers,
 )
+from osucaffe.backends.cuda.call import Candidate, CudaCall
 from osucaffe.backends.cuda.layout import Layout
-from osucaffe.backends.cuda.registry import CudaCall
 from osucaffe.backends.tensor import Tensor
 
 from ..simulated import compile_ptx, simulate

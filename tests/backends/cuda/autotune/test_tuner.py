@@ -12,10 +12,9 @@ import pytest
 
 from osucaffe.backends.cuda import Cuda, backend
 from osucaffe.backends.cuda.autotune import timing, tuner
-from osucaffe.backends.cuda.autotune.candidate import Candidate, Provider, Spare
 from osucaffe.backends.cuda.autotune.trial import Trial
 from osucaffe.backends.cuda.autotune.tuner import Tuner, disagreeing, signature
-from osucaffe.backends.cuda.registry import CudaCall
+from osucaffe.backends.cuda.call import Candidate, CudaCall, Provider, spares
 from osucaffe.backends.cuda.runtime import compile
 from osucaffe.backends.tensor import Tensor
 from osucaffe.errors import UserError
@@ -40,9 +39,6 @@ class Offered(Provider):
         self.unless, self.estimates = unless, estimates or {}
         self.built: list[str] = []
         self.made: list[str] = []
-
-    def worthwhile(self, best: float) -> bool:
-        return best > self.unless
 
     def build(self, call: CudaCall) -> None:
         self.built += self.milliseconds
@@ -150,12 +146,13 @@ def test_out_of_memory_in_all_trials_is_told(call: CudaCall, last: str) -> None:
 def test_what_need_not_be_asked_is_not(call: CudaCall) -> None:
     good = Offered("good", fast=0.5)
     spared = Offered("spared", unless=0.6, faster=0.1)
-    assert chosen(call, good, spared, Spare(Offered("spare", fastest=0.01))) == "fast"
+    assert chosen(call, good, spared, *spares([Offered("spare", fastest=0.01)])) == "fast"
     assert spared.made == []
     again = new_call(call.backend, 9)
     assert chosen(again, Offered("slow", slow=0.7), spared) == "faster"
     failing = Offered("bad", broken=RuntimeError("no"))
-    assert chosen(new_call(call.backend, 7), failing, Spare(Offered("spare", last=9.0))) == "last"
+    spare = spares([Offered("spare", last=9.0)])
+    assert chosen(new_call(call.backend, 7), failing, *spare) == "last"
 
 
 def test_what_is_not_promising_is_not_timed(call: CudaCall) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from osucaffe.backends.cpu import Cpu
 from osucaffe.backends.cuda import Cuda
-from osucaffe.backends.cuda.convolution.few_channels import Config, FewChannels, few_channels
+from osucaffe.backends.cuda.convolution.few_channels import Config, is_worth_trying, macros
 from osucaffe.backends.cuda.convolution.problem import Problem
 
 from ... import reference
@@ -50,8 +50,8 @@ PROBLEMS = {
 def test_kernel(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     simulate(monkeypatch)
     found, config, last = PROBLEMS[name]
-    macros = FewChannels(found, "float32").macros(config, "float32")
-    del macros["MMA"]
+    defined = macros(found, "float32", config, "float32")
+    del defined["MMA"]
     helpers = """inline float to_float(float x) { return x; }
 template <typename E, int N> void store(E* to, const float (&from)[N]) {
     memcpy(to, from, sizeof from);
@@ -59,7 +59,7 @@ template <typename E, int N> void store(E* to, const float (&from)[N]) {
 """
     includes = "".join(f'#include "{header}"\n' for header in HEADERS)
     function = compiled(
-        includes + helpers + defines(macros) + as_text("few_channels") + RUN, tmp_path
+        includes + helpers + defines(defined) + as_text("few_channels") + RUN, tmp_path
     )
     generator = np.random.default_rng(1)
     x, w = (generator.standard_normal(shape) for shape in (found.x, found.w))
@@ -72,7 +72,7 @@ template <typename E, int N> void store(E* to, const float (&from)[N]) {
     filters = np.ascontiguousarray(np.moveaxis(w, 1, -1), np.float32)
     bias, y = b.astype(np.float32), np.full(found.y, np.nan, np.float32)
     y = np.full((found.y[0], *found.y[2:], found.y[1]), np.nan, np.float32)
-    rows, columns = macros["ROWS"], config.columns
+    rows, columns = defined["ROWS"], config.columns
     tiles = found.y[0] * -(-found.y[2] // rows) * -(-found.y[3] // columns)
     strides = np.array(images.strides, np.int64) // 4
     pointers = [ctypes.c_void_p(each.ctypes.data) for each in (images, filters, bias, y)]
@@ -127,8 +127,8 @@ def test_where_it_is_asked() -> None:
     vgg = problem((64, 3, 224, 224), 64, (3, 3), 1, 1)
     for gpu in DEVICES.values():
         for precision, dtype in ("tf32", "float32"), ("bf16", "bfloat16"):
-            assert few_channels(gpu, precision, dtype, vgg) == gpu.has_mma
-        assert not few_channels(gpu, "fp32", "float32", vgg)
+            assert is_worth_trying(gpu, precision, dtype, vgg) == gpu.has_mma
+        assert not is_worth_trying(gpu, "fp32", "float32", vgg)
     others = [
         problem((64, 5, 224, 224), 64, (3, 3), 1, 1),
         problem((64, 3, 224, 224), 60, (3, 3), 1, 1),
@@ -136,4 +136,4 @@ def test_where_it_is_asked() -> None:
         problem((1, 3, 32, 32), 64, (3, 3), 1, 1),
     ]
     for each in others:
-        assert not few_channels(DEVICES["H200"], "bf16", "bfloat16", each)
+        assert not is_worth_trying(DEVICES["H200"], "bf16", "bfloat16", each)

@@ -24,6 +24,7 @@ from osucaffe.backends.cuda.convolution.implicit_gemm_tf32 import (
     ImplicitGemm,
     TileConfig,
 )
+from osucaffe.backends.cuda.convolution.operands import Correlated
 from osucaffe.backends.cuda.runtime import device
 
 from ...running import Output, Runner
@@ -68,7 +69,7 @@ def extents(layer: Layer, stride: int = 1) -> Shape:
 
 def described(layer: Layer) -> ImplicitGemm:
     x, w, pad, group = layer
-    return ImplicitGemm(x, extents(layer), w[2:], pad, group)
+    return ImplicitGemm(x, w, extents(layer), ((1, 1), pad, (1, 1)), group)
 
 
 def correlated(x: np.ndarray, w: np.ndarray, pad: Shape, group: int) -> np.ndarray:
@@ -146,7 +147,7 @@ def test_kernels_in_lockstep(
         temporary=lambda shape: sizes.append(shape[0]), backend=SimpleNamespace(properties=H200)
     )
     nothing: Any = None
-    found.step(config, call, nothing, nothing, nothing, nothing, nothing, 0.5)
+    found.step(config, call, Correlated(*[nothing] * 5, 0.5))
     (_, grid, arguments), named = launched[1]
     assert named["shared"] <= 16 << 14  # what there is on the CPU
     given = [memory(each) for each in (x, w, np.zeros(sizes[0]), b, relu_output)]

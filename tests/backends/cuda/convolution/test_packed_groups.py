@@ -19,10 +19,11 @@ import pytest
 from osucaffe.backends.cpu import Cpu
 from osucaffe.backends.cuda import Cuda
 from osucaffe.backends.cuda.autotune import timing
-from osucaffe.backends.cuda.autotune.tuner import Pending, Tuner
+from osucaffe.backends.cuda.autotune.tuner import Tuner
+from osucaffe.backends.cuda.call import Pending
 from osucaffe.backends.cuda.convolution import packed_groups, providers
-from osucaffe.backends.cuda.convolution.cudnn import Found
 from osucaffe.backends.cuda.convolution.cudnn_graph import UIDS, Convolution, Operand
+from osucaffe.backends.cuda.convolution.cudnn_search import Found
 from osucaffe.backends.cuda.layout import channels_last
 from osucaffe.backends.cuda.runtime import compile
 
@@ -228,7 +229,7 @@ def test_what_is_searched_for(taken: float, searched: int, monkeypatch: pytest.M
         monkeypatch.setattr(timing, name, lambda *_: taken)
     cudnn = FakeCudnn()
     backend = with_libraries(Cuda(precision="fp32"), cudnn)
-    monkeypatch.setattr(Tuner, "begin", lambda *given: Pending(*given))
+    monkeypatch.setattr(Tuner, "begin", lambda tuner, *given: Pending(tuner.fastest, *given))
     run(lambda: backend, LAYERS["2 groups"])
     packed = [
         found

@@ -16,7 +16,7 @@ import pytest
 
 from osucaffe.backends.cpu import Cpu
 from osucaffe.backends.cuda import Cuda
-from osucaffe.backends.cuda.convolution import wgrad_tf32
+from osucaffe.backends.cuda.convolution import wgmma, wgrad_tf32
 from osucaffe.backends.cuda.convolution.wgrad_tf32 import (
     CONSUMERS,
     TRIED,
@@ -25,7 +25,7 @@ from osucaffe.backends.cuda.convolution.wgrad_tf32 import (
     TileConfig,
     WeightGradient,
 )
-from osucaffe.backends.cuda.runtime.tensor_map import Box
+from osucaffe.backends.cuda.runtime.driver import Box
 
 from ...running import Output, run_call
 from ..devices import H200
@@ -75,7 +75,7 @@ def extents(layer: Layer) -> Shape:
 
 def gradient(layer: Layer) -> WeightGradient:
     x, w, _, pad, group = layer
-    return WeightGradient(x, extents(layer), w[2:], pad, group)
+    return WeightGradient(x, w, extents(layer), ((1, 1), pad, (1, 1)), group)
 
 
 def one_of_each_kind(found: WeightGradient) -> list[TileConfig]:
@@ -96,7 +96,7 @@ def one_of_each_kind(found: WeightGradient) -> list[TileConfig]:
 
 def in_lockstep(found: WeightGradient, config: TileConfig, folder: Path) -> Any:
     """A function of the CPU that runs the kernels for this config."""
-    all_macros = {**found.macros, **config.macros, "BATCH": found.x[0]}
+    all_macros = {**wgmma.macros(found), **config.macros, "BATCH": found.x[0]}
     macros = {name: value for name, value in all_macros.items() if not name.startswith("MULTIPLY(")}
     text = f"""#include "{HEADER}"
 {defines(macros)}{as_text("wgrad_tf32")}

@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 
-from osucaffe.backends.cuda.backend import PRECISIONS
-from osucaffe.backends.cuda.convolution.cudnn import Configuration, refused, worth_timing
 from osucaffe.backends.cuda.convolution.cudnn_graph import Convolution
+from osucaffe.backends.cuda.convolution.cudnn_search import Configuration, refused, worth_timing
 from osucaffe.backends.cuda.convolution.problem import Problem
+from osucaffe.backends.cuda.gpu import PRECISIONS
 from osucaffe.backends.cuda.libraries import cudnn, cudnn_plans
-from osucaffe.backends.cuda.libraries.cudnn import CudnnError, DescribedDevice
-from osucaffe.backends.cuda.libraries.cudnn_enums import HeurMode
+from osucaffe.backends.cuda.libraries.cudnn import CudnnError, Descriptor, Handle, build
+from osucaffe.backends.cuda.libraries.cudnn_enums import Attribute, DescriptorType, HeurMode
 from osucaffe.backends.cuda.libraries.cudnn_plans import Plan
 from osucaffe.backends.cuda.runtime.device import NEEDS
 
@@ -87,6 +87,30 @@ def _load_stand_in() -> None:
 @pytest.fixture(autouse=True)
 def library() -> None:
     _load()
+
+
+class DescribedDevice(Handle):
+    """Stands for a device that is not here: cuDNN proposes plans for it, which cannot be run.
+
+    text: its properties as cuDNN writes them, in JSON.
+    """
+
+    def __init__(self, text: str) -> None:
+        self._properties = build(
+            DescriptorType.DEVICEPROP, {Attribute.DEVICEPROP_JSON_REPRESENTATION: text}
+        )
+
+    def graph(self, descriptor: Descriptor) -> None:
+        """A graph needs no device."""
+
+    def heuristics(self, descriptor: Descriptor) -> None:
+        descriptor.set(Attribute.ENGINEHEUR_DEVICEPROP, self._properties)
+
+    def engine(self, descriptor: Descriptor) -> None:
+        descriptor.set(Attribute.ENGINE_DEVICEPROP, self._properties)
+
+    def plan(self, descriptor: Descriptor) -> None:
+        descriptor.set(Attribute.EXECUTION_PLAN_DEVICEPROP, self._properties)
 
 
 def describe(name: str) -> DescribedDevice:

@@ -9,7 +9,8 @@ import pytest
 
 from osucaffe.backends.cpu import Cpu
 from osucaffe.backends.cuda import Cuda
-from osucaffe.backends.cuda.autotune.tuner import Pending, Tuner
+from osucaffe.backends.cuda.autotune.tuner import Tuner
+from osucaffe.backends.cuda.call import Pending
 from osucaffe.net import Net
 from osucaffe.proto import NetParameter, parse_text
 
@@ -34,7 +35,7 @@ class Forced:
             return candidates[number % len(candidates)]
 
         monkeypatch.setattr(Tuner, "fastest", fastest)
-        monkeypatch.setattr(Tuner, "begin", lambda *given: Pending(*given))
+        monkeypatch.setattr(Tuner, "begin", lambda tuner, *given: Pending(tuner.fastest, *given))
 
 
 def run(name: str, backend: Any, flexible: bool) -> dict[str, Any]:

@@ -45,7 +45,7 @@ template <> __device__ __forceinline__ float16 from_float(float x) {
 template <> __device__ __forceinline__ uint8_t from_float(float x) { return (uint8_t)x; }
 template <> __device__ __forceinline__ int from_float(float x) { return (int)x; }
 
-// Programmatic dependent launch (runtime/pdl.py): until all that a kernel follows has ended, it does
+// Programmatic dependent launch (runtime/driver.py): until all that a kernel follows has ended, it does
 // nothing. Without this at its head it might run beside that; `kernel_from` refuses such a text.
 __device__ __forceinline__ void pdl_wait() {
 #if __CUDA_ARCH__ >= 900

@@ -131,7 +131,7 @@ __device__ __forceinline__ void bulk_load(void* to, const void* from, int bytes,
                  "r"(barrier) : "memory");
 }
 
-// What tensor_map.py makes, of an array.
+// What runtime/driver.py makes, of an array.
 struct alignas(64) TensorMap { uint64_t words[16]; };
 
 // A box of an array, at these indices, to shared memory; zeros from outside the array.

@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 
 from osucaffe.backends.cuda import Cuda
-from osucaffe.backends.cuda.runtime.compile import FOLDER, kernel_from
-from osucaffe.backends.cuda.runtime.graphs import captured
-from osucaffe.backends.cuda.runtime.launch import launch
-from osucaffe.backends.cuda.runtime.pdl import check_heads, launch_early
+from osucaffe.backends.cuda.runtime.compile import FOLDER, check_heads, kernel_from
+from osucaffe.backends.cuda.runtime.driver import launch_early
+from osucaffe.backends.cuda.runtime.launch import captured, launch
 from osucaffe.backends.tensor import Tensor, sequence
 
 SHIFT = """

@@ -1,0 +1,49 @@
+"""Owns the host as calls see it: memory, workers, random numbers and the element type of blobs."""
+
+from __future__ import annotations
+
+import ctypes
+
+import numpy as np
+
+from ..backend import Backend
+from ..random import RandomState
+from ..tensor import Tensor
+from .workers import Workers
+
+ALIGNMENT = 64
+
+
+class Host(Backend):
+    """A backend but for its steps: see `Cpu`."""
+
+    def __init__(self, dtype: str, threads: int) -> None:
+        if dtype not in ("float32", "float64"):
+            raise ValueError(f"the CPU backend computes in float32 or float64, not {dtype}")
+        self.dtype = dtype
+        self.threads = threads
+        self.workers = Workers(threads)
+        self.random = RandomState()
+
+    def allocate(self, nbytes: int) -> np.ndarray:
+        """A flat uint8 array of nbytes, not initialized, that begins on a cache line."""
+        memory = np.empty(nbytes + ALIGNMENT, np.uint8)
+        offset = -memory.ctypes.data % ALIGNMENT
+        return memory[offset : offset + nbytes]
+
+    def memory_at(self, address: int, nbytes: int) -> np.ndarray:
+        """Memory as of `allocate` that somebody else keeps at this address."""
+        return np.ctypeslib.as_array((ctypes.c_uint8 * nbytes).from_address(address))
+
+    def dtype_of(self, tensor: Tensor) -> np.dtype:
+        """The type in which this backend holds the tensor."""
+        return np.dtype(self.dtype if tensor.dtype == "float32" else tensor.dtype)
+
+    def nbytes(self, tensor: Tensor) -> int:
+        """The memory that a tensor takes here, padding included."""
+        return tensor.size * self.dtype_of(tensor).itemsize
+
+    def place(self, tensor: Tensor, memory: np.ndarray, offset: int) -> None:
+        """Let the tensor lie in memory (from `allocate`), offset bytes from its start."""
+        piece = memory[offset : offset + self.nbytes(tensor)].view(self.dtype_of(tensor))
+        tensor.place(piece, piece.ctypes.data)

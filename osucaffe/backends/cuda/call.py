@@ -1,0 +1,211 @@
+"""Owns calls on a GPU; the candidates that compute one; and the providers that know these."""
+
+from __future__ import annotations
+
+import functools
+import math
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+from ..tensor import Call, Step, Tensor, sequence
+from .gpu import Gpu
+from .layout import Layout, dtype_of, is_nhwc, is_row_major, with_layout
+from .passes.convert import convert
+
+
+class LowPrecision(Protocol):
+    """What has 16-bit copies of parameters."""
+
+    def low_precision(self, parameter: Tensor) -> Tensor: ...
+
+
+class TuningGpu(Gpu):
+    """A GPU that chooses among candidates: by autotune/tuner.py."""
+
+    @property
+    @abstractmethod
+    def trial_source(self) -> int:
+        """Where memory to try candidates on is copied from."""
+
+    @abstractmethod
+    def tune(self, call: CudaCall, providers: Sequence[Provider]) -> Pending:
+        """Begin to choose among what these offer."""
+
+
+@dataclass(eq=False)
+class CudaCall(Call):
+    """A call with the backend that prepares it and the conversions around its step."""
+
+    backend: TuningGpu = None  # type: ignore[assignment]
+    before: list[Step] = field(default_factory=list)
+    after: list[Step] = field(default_factory=list)
+    trial: LowPrecision | None = None
+    _substitutes: dict[tuple[int, bool, str], Tensor] = field(default_factory=dict)
+
+    def __getitem__(self, name: str) -> Any:
+        """One of its tensors (or lists of them) by name, or None."""
+        return self.reads.get(name, self.writes.get(name))
+
+    def choose_layouts(self, *tensors: Tensor | None) -> None:
+        """Choose the layouts of tensors that are still open."""
+        for tensor in tensors:
+            if tensor is not None:
+                self.backend.choose_layout(tensor)
+
+    def tune(self, providers: Sequence[Provider]) -> Pending:
+        """Let the tuner choose among what these offer."""
+        return self.backend.tune(self, providers)
+
+    def inner(
+        self, name: str, reads: dict[str, Any], writes: dict[str, Any], settings: dict[str, Any]
+    ) -> CudaCall:
+        """A call that is a part of this one."""
+        return CudaCall(
+            f"{self.name} {name}", reads, writes, settings, self.layer, frozenset(), self.scratch,
+            backend=self.backend, trial=self.trial,
+        )  # fmt: skip
+
+    def copy(self) -> CudaCall:
+        """The same call, with scratch memory and conversions of its own."""
+        return replace(self, scratch=[], before=[], after=[], _substitutes={})
+
+    def needed(self, name: str) -> Tensor:
+        """One of its tensors, which it must have."""
+        tensor: Tensor = self[name]
+        assert tensor is not None, name
+        return tensor
+
+    def low_precision(self, parameter: Tensor) -> Tensor:
+        """A parameter in the precision's type: see `Cuda.low_precision`."""
+        if self.backend.dtype == "float32":
+            return parameter
+        return (self.trial or self.backend).low_precision(parameter)
+
+    def row_major(self, tensor: Tensor) -> Tensor:
+        """This tensor, or a temporary in its place, row-major in its own element type: for kernels
+        that know no other layout."""
+        self.backend.choose_layout(tensor)
+        return self.in_layout(tensor, nhwc=False, dtype=tensor.dtype)
+
+    def in_layout(self, tensor: Tensor, *, nhwc: bool, dtype: str | None = None) -> Tensor:
+        """This tensor if it lies in this order and element type (None: any), or a temporary that
+        does, converted from it before the step if the call reads it, to it after if it writes."""
+        dtype = dtype or dtype_of(tensor)
+        if (is_nhwc if nhwc else is_row_major)(tensor) and dtype == dtype_of(tensor):
+            return tensor
+        key = (id(tensor), nhwc, dtype)
+        if key not in self._substitutes:
+            layout = Layout(tensor.shape, dtype, nhwc and len(tensor.shape) > 2)
+            substitute = with_layout(self.temporary(tensor.shape, tensor.dtype), layout)
+            if any(tensor is each for each in self.read_tensors()):
+                self.before.append(convert(tensor, substitute))
+            for name, value in self.writes.items():
+                if any(tensor is each for each in (value if isinstance(value, list) else [value])):
+                    added = name in self.accumulates
+                    self.after.append(convert(substitute, tensor, accumulate=added))
+            self._substitutes[key] = substitute
+        return self._substitutes[key]
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A way to compute a call.
+
+    name: tells it from the provider's others; it is remembered, and logged.
+    make: makes the step for the call, or for one like it on stand-ins for its tensors.
+    estimate: milliseconds that it will hardly stay below.
+    """
+
+    name: str
+    make: Callable[[CudaCall], Step]
+    estimate: float = 0.0
+
+    def then(self, step: Callable[[CudaCall], Step]) -> Candidate:
+        """This, followed by another step of the call."""
+        return replace(self, make=lambda call: sequence([self.make(call), step(call)]))
+
+
+class Provider:
+    """What computes a call by one library or kernel; its variants are the candidates.
+
+    The tuner asks providers in their order. name: what it is called in logs and in what is
+    remembered, without a colon. eager: whether the tuner lets it build what its candidates need as
+    soon as the call is known, or only when it is asked. unless: milliseconds; where another
+    candidate takes less, it is not asked.
+    """
+
+    name: str
+    eager: bool = True
+    unless: float = 0.0
+
+    def worthwhile(self, best: float) -> bool:
+        """Whether to ask for its candidates, where the best so far takes so many milliseconds
+        (infinite: there is none yet)."""
+        return best >= self.unless
+
+    def candidates(self) -> Iterable[Candidate]:
+        """Those that this device can run, the most promising first."""
+        raise NotImplementedError
+
+    def build(self, call: CudaCall) -> None:
+        """Begin to build what the candidates need, in the background: kernels begin to be compiled
+        when a step is made that launches them."""
+        for candidate in self.candidates():
+            candidate.make(call.copy())
+
+    def build_named(self, call: CudaCall, name: str) -> None:
+        """Begin to build what the candidate of this name needs."""
+        if found := self.named(name):
+            found.make(call.copy())
+
+    def chosen(self, name: str) -> None:
+        """What to do when the candidate of this name was chosen, and others may go."""
+
+    def named(self, name: str) -> Candidate | None:
+        """The candidate of this name, if there still is one."""
+        return next((each for each in self.candidates() if each.name == name), None)
+
+
+class Kernels(Provider):
+    """A kernel of ours in some configurations, which their texts tell apart.
+
+    make: makes the step of one for a call. estimate: see `Candidate`.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        configs: Callable[[], Sequence[Any]],
+        make: Callable[[Any, CudaCall], Step],
+        estimate: Callable[[Any], float] = lambda config: 0.0,
+    ) -> None:
+        self.name, self._make, self._estimate = name, make, estimate
+        self._configs = functools.cache(configs)
+
+    def candidates(self) -> Iterable[Candidate]:
+        for config in self._configs():
+            make = functools.partial(self._make, config)
+            yield Candidate(str(config), make, self._estimate(config))
+
+
+def spares(providers: Iterable[Provider]) -> list[Provider]:
+    """Providers that are to be asked only where none before them has a candidate that works."""
+    found = list(providers)
+    for each in found:
+        each.eager, each.unless = False, math.inf
+    return found
+
+
+@dataclass(frozen=True)
+class Pending:
+    """A call whose candidates are being built. choose: chooses among them."""
+
+    choose: Callable[[CudaCall, Sequence[Provider]], Candidate]
+    call: CudaCall
+    providers: Sequence[Provider]
+
+    def step(self) -> Step:
+        """The step of the fastest candidate."""
+        return self.choose(self.call, self.providers).make(self.call)

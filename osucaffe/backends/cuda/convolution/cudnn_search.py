@@ -1,0 +1,190 @@
+"""Owns the search for plans of cuDNN: which of those that it proposes for a convolution are worth
+timing; they are built in the background, each once."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ..libraries.cudnn import CudnnError, Handle, version
+from ..libraries.cudnn_enums import BehaviorNote, HeurMode, NumericalNote
+from ..libraries.cudnn_plans import Configuration, Plan, Proposal, configure, proposals
+from ..runtime.background import Task, begin
+from ..runtime.cache import cache_folder, keep
+from ..runtime.out_of_memory import is_out_of_memory
+from .cudnn_graph import Convolution
+
+MOST_ASKED, MOST_PROPOSED, MOST_TIMED = 100, 40, 24
+"""So many of cuDNN's proposals are asked for; so many are looked at, or as many as it takes to find
+one that can be built; and so many are timed: of 40 for each of CaffeNet's, GoogLeNet's and VGG-16's
+convolutions in bfloat16 none beyond the 20th was faster."""
+MOST_COMPILED, MOST_COMPILED_HEAVY, MOST_COMPILED_AGAIN = 2, 3, 2
+"""Among them, those that cuDNN has to compile first (about 0.4 s of a core each); where HEAVY is
+exceeded; and more of those that it has compiled before for other shapes (0.03 to 0.1 s). Of 64
+fused convolutions, the first two proposals are 1.7 % slower than the best of all, the first four
+0.6 %."""
+HEAVY = 2e10
+"""Multiplications."""
+OFTEN_BEST = "eng4_k24=2"
+"""What is compiled first: cuDNN 9.19 proposes it late, but on H200s it was the fastest plan, or
+within 6 % of it, for 14 of 21 heavy convolutions of CaffeNet, GoogLeNet and VGG-16 in bfloat16."""
+MOST_WORKSPACE = 1 << 30
+PLAIN_ENGINE = 0
+"""The engine that computes anything, at up to a thousand times the least time."""
+INEXACT = ("filter", 17)
+"""An operation, and the engine for it that is off by up to 1e-3 in fp32 without saying so, and by
+3e-3 in tf32 (Winograd's transforms for 5 x 5 filters, cuDNN 9.19)."""
+LESS_THAN_FP32 = frozenset((
+    NumericalNote.TENSOR_CORE, NumericalNote.DOWN_CONVERT_INPUTS,
+    NumericalNote.REDUCED_PRECISION_REDUCTION, NumericalNote.FFT, NumericalNote.WINOGRAD_TILE_4x4,
+    NumericalNote.WINOGRAD_TILE_6x6, NumericalNote.WINOGRAD_TILE_13x13,
+))  # fmt: skip
+"""What engines note that promise less than fp32."""
+
+
+class Found(NamedTuple):
+    """A plan, the text of its configuration, and whether cuDNN had to compile it."""
+
+    name: str
+    plan: Plan
+    compiled: bool
+
+
+def refused(proposal: Proposal, convolution: Convolution) -> bool:
+    """Whether a proposal gives other bits each time, or fewer than the precision promises."""
+    notes = proposal.numerical_notes
+    inexact = (convolution.operation, proposal.configuration.engine) == INEXACT
+    if inexact or NumericalNote.NONDETERMINISTIC in notes:
+        return True
+    return convolution.precision == "fp32" and bool(notes & LESS_THAN_FP32)
+
+
+def worth_timing(convolution: Convolution, handle: Handle, known: set[str]) -> list[Found]:
+    """The plans that are worth timing, built; none where cuDNN has none for a device.
+
+    known: configurations that were compiled before, for other shapes: it grows.
+    """
+    for mode in HeurMode.A, HeurMode.B, HeurMode.FALLBACK:
+        try:
+            found = list(proposals(handle, convolution.graph(handle), mode, MOST_ASKED))
+        except CudnnError:
+            continue
+        fine = [each for each in found if not refused(each, convolution)]
+        if plans := _built(convolution, handle, fine, known):
+            return plans
+    return []
+
+
+def _built(
+    convolution: Convolution, handle: Handle, proposed: Sequence[Proposal], known: set[str]
+) -> list[Found]:
+    plans: list[Found] = []
+    heavy = convolution.work > HEAVY
+    left = {True: MOST_COMPILED_AGAIN, False: MOST_COMPILED_HEAVY if heavy else MOST_COMPILED}
+    numbered = [(str(each.configuration), each) for each in proposed]
+    # In cuDNN's order, but for the one.
+    for index, (name, each) in enumerate(sorted(numbered, key=lambda one: one[0] != OFTEN_BEST)):
+        if len(plans) == MOST_TIMED or (plans and index >= MOST_PROPOSED):
+            break
+        if each.configuration.engine == PLAIN_ENGINE and plans and heavy:
+            continue
+        compiled = BehaviorNote.RUNTIME_COMPILATION in each.behavior_notes
+        if compiled:
+            kind = f"{convolution.operation} {name}"
+            again = kind in known
+            if not left[again]:
+                continue
+            left[again] -= 1
+            known.add(kind)
+        try:
+            plan = Plan.build(handle, each.descriptor)
+        except CudnnError as error:
+            if is_out_of_memory(error):
+                raise
+            continue
+        if plan.workspace <= MOST_WORKSPACE:
+            plans.append(Found(name, plan, compiled))
+    return plans
+
+
+class CudnnPlans:
+    """Plans of cuDNN for a device of CuPy's, of this name, built in the background, each once."""
+
+    def __init__(self, device: Any, name: str) -> None:
+        self._device, self._name = device, name
+        self._stream = 0
+        self._local = threading.local()
+        self._known: set[str] = set()
+        self._searched: dict[Convolution, Task[list[Found]]] = {}
+        self._named: dict[tuple[Convolution, str], Task[Plan]] = {}
+
+    @functools.cached_property
+    def handle(self) -> Handle:
+        """What plans are run with."""
+        made = Handle()
+        made.use(self._stream)
+        return made
+
+    def use(self, stream: Any) -> None:
+        """Launch on this stream from now on."""
+        self._stream = stream.ptr
+        if "handle" in self.__dict__:  # made when a plan is first run
+            self.handle.use(stream.ptr)
+
+    def search(self, convolution: Convolution) -> Task[list[Found]]:
+        """The plans that are worth timing."""
+        if convolution not in self._searched:
+            make = functools.partial(worth_timing, known=self._known)
+            build = functools.partial(self._on_a_thread, make, convolution)
+            self._searched[convolution] = begin(build)
+        return self._searched[convolution]
+
+    def forget(self) -> None:
+        """Let go of the plans that were not chosen."""
+        self._searched.clear()
+
+    def keep(self, convolution: Convolution, name: str) -> None:
+        """Keep one of `search`'s for `named`; on disk, too, if it was compiled."""
+        for found in self.search(convolution).result():
+            if found.name == name:
+                self._named[convolution, name] = Task(functools.partial(getattr, found, "plan"))
+                if found.compiled:
+                    begin(functools.partial(_write, self._file(convolution, name), found.plan))
+
+    def named(self, convolution: Convolution, name: str) -> Task[Plan]:
+        """The plan of a configuration. Its result is a CudnnError where it cannot be built."""
+        key = convolution, name
+        if key not in self._named:
+            make = functools.partial(_plan_of, name, self._file(convolution, name))
+            build = functools.partial(self._on_a_thread, make, convolution)
+            self._named[key] = begin(build)
+        return self._named[key]
+
+    def _file(self, convolution: Convolution, name: str) -> Path:
+        """Where a plan that was compiled is kept."""
+        text = f"{self._name} {version()} {convolution} {name}"
+        return cache_folder() / f"{hashlib.sha256(text.encode()).hexdigest()}.plan.json"
+
+    def _on_a_thread(self, make: Callable[[Convolution, Handle], Any], found: Convolution) -> Any:
+        """What this makes, with the handle of the thread that it runs on."""
+        if not hasattr(self._local, "handle"):
+            self._device.use()  # each thread has a current device of its own
+            self._local.handle = Handle()
+        return make(found, self._local.handle)
+
+
+def _plan_of(name: str, file: Path, convolution: Convolution, handle: Handle) -> Plan:
+    with contextlib.suppress(OSError, UnicodeDecodeError, CudnnError):
+        return Plan.parse(handle, file.read_text())
+    configuration = configure(handle, convolution.graph(handle), Configuration.parse(name))
+    return Plan.build(handle, configuration)
+
+
+def _write(file: Path, plan: Plan) -> None:
+    with contextlib.suppress(OSError, CudnnError):  # then it is compiled again
+        keep(file, str(plan).encode())
