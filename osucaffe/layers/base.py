@@ -1,4 +1,4 @@
-"""Owns what a layer is, and the registry of layer types."""
+"""Owns what a layer is, the words that its code is written in, and the registry of layer types."""
 
 from __future__ import annotations
 
@@ -21,6 +21,12 @@ if TYPE_CHECKING:
     from ..backends.backend import Backend
     from ..proto import caffe_pb2
 
+__all__ = [
+    "Arrays", "Blob", "Blobs", "Count", "Flags", "Layer", "Program", "Reshaped", "Shape", "Shapes",
+    "Tensor", "register",
+]  # fmt: skip
+"""What a file of layers needs."""
+
 Count = tuple[int, int | None]
 _LayerType = TypeVar("_LayerType", bound=type["Layer"])
 _AnyLayer = TypeVar("_AnyLayer", bound="Layer")
@@ -28,6 +34,9 @@ _AnyLayer = TypeVar("_AnyLayer", bound="Layer")
 LayerClass: TypeAlias = "type[Layer]"
 Arrays: TypeAlias = "list[np.ndarray]"
 """What a host function reads, or writes."""
+Blobs: TypeAlias = "list[Blob]"
+Flags: TypeAlias = "list[bool]"
+Shapes: TypeAlias = "list[Shape]"
 
 registered: dict[str, LayerClass] = {}
 """The layer types by name: all of them, once the package `layers` is imported."""
@@ -116,7 +125,7 @@ class Layer:
 
     # -- what a layer type defines ---------------------------------------------------------------
 
-    def setup(self, bottom: list[Shape]) -> list[Shape]:
+    def setup(self, bottom: Shapes) -> Shapes:
         """Check the settings, declare the parameters, return the shapes of the tops."""
         raise NotImplementedError
 
@@ -125,13 +134,15 @@ class Layer:
         """Whether a layer of these settings is `dynamic`."""
         return cls.dynamic
 
-    def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
+    def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
         """Record what computes the tops' data."""
 
-    def backward(
-        self, program: Program, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]
-    ) -> None:
-        """Record what computes the bottoms' diffs (where propagate_down) and the parameters'."""
+    def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
+        """Record what computes the bottoms' diffs (where propagate_down) and the parameters'.
+
+        Not called where neither is needed: a layer without parameters, of whose bottoms only one
+        may get a gradient, need not look at propagate_down.
+        """
 
     def limit_labels(self, top: int, labels: Labels) -> None:
         """Of a layer without bottoms: learn which labels the layers take that read this top."""

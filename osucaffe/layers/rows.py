@@ -5,16 +5,14 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from ..backends.tensor import Shape, Tensor
-from ..blob import Blob
 from ..proto import caffe_pb2
-from .base import Layer
+from .base import Blob, Layer, Shapes, Tensor
 
 
 class Boxes(Layer):
     """What layers share that read SSD's boxes: bottoms of codes, scores and priors."""
 
-    def lay_out_boxes(self, bottom: list[Shape], field: str) -> None:
+    def lay_out_boxes(self, bottom: Shapes, field: str) -> None:
         """Set `location_shape` (N, P, L, 4), `confidence_shape` (N, P, C) and `prior_shape`."""
         param = getattr(self.param, field)
         if not param.num_classes:

@@ -11,9 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from ...backends.tensor import Shape
 from .. import anchors
-from ..base import Arrays, register
+from ..base import Arrays, Shapes, register
 from .fields import FieldCodes
 from .host_rows import HostRows
 
@@ -33,12 +32,12 @@ class FieldOutput(HostRows):
     edge = 0.0
     """How far x2 and y2 are beyond the last pixel: 1 where x2 - x1 is the width."""
 
-    def check_fields(self, field: str) -> list[Shape]:
+    def check_fields(self, field: str) -> Shapes:
         """Read what both types have, and tell the shapes of the tops."""
         self.setting = param = getattr(self.param, field)
         self.check_suppression(param, field)
         self.codes = FieldCodes(self, param, field)
-        tops: list[Shape] = [(1, 5, 1, 1), (1, 6, 1, 1)]
+        tops: Shapes = [(1, 5, 1, 1), (1, 6, 1, 1)]
         return tops[: len(self.param.top)]
 
     def candidates(self, bottom: Arrays, image: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
@@ -75,7 +74,7 @@ class BoxOutput(FieldOutput):
     messages = ("box_output_param", "bbox_reg_param")
     edge = 1.0
 
-    def check(self, bottom: list[Shape]) -> list[Shape]:
+    def check(self, bottom: Shapes) -> Shapes:
         tops, param = self.check_fields("box_output_param"), self.param.box_output_param
         for name in ("field_w", "field_h", "downsample_rate"):
             values = getattr(param, name)
@@ -116,7 +115,7 @@ class BoxGroupOutput(FieldOutput):
     bottoms = (2, None)
     messages = ("box_group_output_param", "bbox_reg_param")
 
-    def check(self, bottom: list[Shape]) -> list[Shape]:
+    def check(self, bottom: Shapes) -> Shapes:
         tops = self.check_fields("box_group_output_param")
         self.groups = list(self.param.box_group_output_param.box_group_param)
         if 2 * len(self.groups) != len(bottom):

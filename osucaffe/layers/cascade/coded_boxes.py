@@ -11,9 +11,8 @@ import logging
 
 import numpy as np
 
-from ...backends.tensor import Shape
 from .. import anchors
-from ..base import Arrays, register
+from ..base import Arrays, Shapes, register
 from .host_rows import HostRows
 
 _log = logging.getLogger("osucaffe")
@@ -22,7 +21,7 @@ _log = logging.getLogger("osucaffe")
 class CodedBoxes(HostRows):
     """What these layers share: codes, against regions, by `bbox_reg_param`."""
 
-    def check_codes(self, bottom: list[Shape], position: int) -> None:
+    def check_codes(self, bottom: Shapes, position: int) -> None:
         """Refuse a bottom that is not rows of codes."""
         numbers = int(np.prod(bottom[position][1:]))
         if numbers < 8 or numbers % 4 or (not self.param.bbox_reg_param.cls_aware and numbers > 8):
@@ -56,7 +55,7 @@ class DecodeBBox(CodedBoxes):
     bottoms = (2, 3)
     messages = ("decode_bbox_param", "bbox_reg_param")
 
-    def check(self, bottom: list[Shape]) -> list[Shape]:
+    def check(self, bottom: Shapes) -> Shapes:
         self.read_regression()
         self.check_rows(bottom, {0: (8,), 1: (5,)})
         if len(bottom) == 3:
@@ -89,7 +88,7 @@ class BboxAccuracy(CodedBoxes):
     tops = (1, 2)
     messages = ("bbox_reg_param",)
 
-    def check(self, bottom: list[Shape]) -> list[Shape]:
+    def check(self, bottom: Shapes) -> Shapes:
         self.read_regression()
         self.check_codes(bottom, 0)
         self.check_rows(bottom, {1: (5,), 2: (6,)})
@@ -123,7 +122,7 @@ class FrcnnOutput(CodedBoxes):
     bottoms = (4, 4)
     messages = ("frcnn_output_param", "bbox_reg_param")
 
-    def check(self, bottom: list[Shape]) -> list[Shape]:
+    def check(self, bottom: Shapes) -> Shapes:
         param = self.param.frcnn_output_param
         self.read_regression()
         self.check_suppression(param, "frcnn_output_param")

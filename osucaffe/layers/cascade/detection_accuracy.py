@@ -11,11 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from ...backends.primitives import Program
-from ...backends.tensor import Shape
-from ...blob import Blob
 from .. import anchors
-from ..base import Layer, register
+from ..base import Blobs, Layer, Program, Shapes, register
 from ..core.softmax import read_ignored
 from .fields import FieldCodes, check_fields, check_maps
 
@@ -33,14 +30,14 @@ class FieldAccuracy(Layer):
     stride: int
     whole = False
 
-    def read(self, name: str, fields: list[tuple[int, int]], stride: int) -> list[Shape]:
+    def read(self, name: str, fields: list[tuple[int, int]], stride: int) -> Shapes:
         """Read what both types have, of the message of this name; the shapes of the tops."""
         self.setting = getattr(self.param, name)
         self.fields, self.stride = fields, stride
         check_fields(self, name, fields, stride)
         self.codes = FieldCodes(self, self.setting, name)
         self.ignored = read_ignored(self.param.loss_param)
-        tops: list[Shape] = [(1, 1, 1, 2), (1, 1, 1, 1)]
+        tops: Shapes = [(1, 1, 1, 2), (1, 1, 1, 1)]
         return tops[: len(self.param.top)]
 
     def parts(self, bottom: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
@@ -51,7 +48,7 @@ class FieldAccuracy(Layer):
         """Whether the scores (N, C, H, W) tell these labels (N, H, W)."""
         raise NotImplementedError
 
-    def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
+    def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
         bottom[-1].keep_exact()  # in 16 bits objects would stand elsewhere
         reads = [self.tensor(blob.shape) for blob in bottom]  # row-major, as the host wants them
         for blob, own in zip(bottom, reads, strict=True):
@@ -97,7 +94,7 @@ class DetectionAccuracy(FieldAccuracy):
     no_gradient = (0, 1)
     messages = ("detection_accuracy_param", "bbox_reg_param", "loss_param")
 
-    def setup(self, bottom: list[Shape]) -> list[Shape]:
+    def setup(self, bottom: Shapes) -> Shapes:
         param, name = self.param.detection_accuracy_param, "detection_accuracy_param"
         tops = self.read(name, [(param.field_w, param.field_h)], param.downsample_rate)
         if param.coord_num != 4:
@@ -127,7 +124,7 @@ class DetectionGroupAccuracy(FieldAccuracy):
     messages = ("detection_group_accuracy_param", "bbox_reg_param", "loss_param")
     whole = True
 
-    def setup(self, bottom: list[Shape]) -> list[Shape]:
+    def setup(self, bottom: Shapes) -> Shapes:
         param, name = self.param.detection_group_accuracy_param, "detection_group_accuracy_param"
         if len(param.field_w) != len(param.field_h):
             self.fail(f"{name}.field_h", "must be as many as field_w")

@@ -12,8 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ...backends.tensor import Shape
-from ..base import Layer
+from ..base import Layer, Shapes
 
 
 def read_regression(layer: Layer) -> tuple[np.ndarray, np.ndarray]:
@@ -35,7 +34,7 @@ def check_fields(layer: Layer, name: str, fields: list[tuple[int, int]], stride:
         layer.fail(f"{name}.cls_num", "must be at least 2, and 2 where objectness is true")
 
 
-def check_maps(layer: Layer, bottom: list[Shape], channels: Sequence[int], fields: int = 1) -> None:
+def check_maps(layer: Layer, bottom: Shapes, channels: Sequence[int], fields: int = 1) -> None:
     """Refuse bottoms that are not maps of so many channels, alike in all else, for the fields."""
     for i, (shape, count) in enumerate(zip(bottom, channels, strict=True)):
         wanted = (bottom[0][0], count, *bottom[0][2:])

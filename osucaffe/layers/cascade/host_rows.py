@@ -6,10 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ...backends.primitives import Program
-from ...backends.tensor import Shape
-from ...blob import Blob
-from ..base import Arrays, Layer, Reshaped
+from ..base import Arrays, Blobs, Layer, Program, Reshaped, Shapes
 from .fields import read_regression
 
 
@@ -25,7 +22,7 @@ class HostRows(Layer):
     _found: Arrays | None = None
     """What waits for tops of its size."""
 
-    def check(self, bottom: list[Shape]) -> list[Shape]:
+    def check(self, bottom: Shapes) -> Shapes:
         """Check the settings; the shapes of the tops before the first pass."""
         raise NotImplementedError
 
@@ -33,13 +30,13 @@ class HostRows(Layer):
         """What goes to the tops: arrays of equally many rows, at least one."""
         raise NotImplementedError
 
-    def setup(self, bottom: list[Shape]) -> list[Shape]:
+    def setup(self, bottom: Shapes) -> Shapes:
         shapes = self.check(bottom)
         self.no_gradient = tuple(range(len(bottom)))
         self.gives_none = tuple(range(len(shapes)))
         return [(self.count or rows, *rest) for rows, *rest in shapes]
 
-    def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
+    def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
         program.host(
             [blob.data for blob in bottom], [blob.data for blob in top], function=self._run
         )
@@ -64,7 +61,7 @@ class HostRows(Layer):
         if param.nms_type not in ("IOU", "IOMU", "IOFU"):
             self.fail(f"{field}.nms_type", f'is "{param.nms_type}": IOU, IOMU or IOFU')
 
-    def check_rows(self, bottom: list[Shape], positions: dict[int, tuple[int, ...]]) -> None:
+    def check_rows(self, bottom: Shapes, positions: dict[int, tuple[int, ...]]) -> None:
         """Refuse bottoms that are not rows, as many as bottom[0] has, of so many numbers."""
         if not bottom[0]:
             self.fail("bottom[0]", "is one number, but must be rows")
@@ -76,7 +73,7 @@ class HostRows(Layer):
                     f"bottom[{i}]", f"has shape {bottom[i]}, but must be {bottom[0][0]} x {wanted}"
                 )
 
-    def check_alike(self, bottom: list[Shape], tops: int) -> None:
+    def check_alike(self, bottom: Shapes, tops: int) -> None:
         """Refuse bottoms of other numbers of rows than bottom[0], and another number of tops."""
         if len(self.param.top) != tops:
             self.fail("top", f"needs {tops}, but the net gives it {len(self.param.top)}")

@@ -12,14 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from ...backends.tensor import Shape
 from ...data.ahead.pipeline import Buffer, allocate
 from ...data.databases.datum import decode_image
 from ...data.pictures.object_crops import Picture, whole
 from ...data.streams.object_lists import Listed, order_of, read_object_list
 from ...errors import UserError
 from ...files import read_file
-from ..base import Arrays, Count, Reshaped, register
+from ..base import Arrays, Count, Reshaped, Shape, Shapes, register
 from ..reading.feed import Feed
 
 
@@ -37,7 +36,7 @@ class ObjectData(Feed):
     _waiting: Arrays | None = None
     _place = 0
 
-    def setup(self, bottom: list[Shape]) -> list[Shape]:
+    def setup(self, bottom: Shapes) -> Shapes:
         if self._images is None:
             self._images = self._open()
             self.records = len(self._images)

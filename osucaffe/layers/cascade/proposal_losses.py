@@ -13,10 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ...backends.primitives import Program
-from ...backends.tensor import Shape, Tensor
-from ...blob import Blob
-from ..base import register
+from ..base import Blob, Blobs, Flags, Program, Shapes, Tensor, register
 from ..core.losses import Loss
 from ..core.softmax import read_ignored
 from .fields import FieldCodes, check_fields, check_maps
@@ -170,7 +167,7 @@ class DetectionLoss(FieldLoss):
     messages = ("detection_loss_param", "bbox_reg_param", "loss_param")
     no_gradient = (1,)
 
-    def setup(self, bottom: list[Shape]) -> list[Shape]:
+    def setup(self, bottom: Shapes) -> Shapes:
         param = self.param.detection_loss_param
         self.read("detection_loss_param", [(param.field_w, param.field_h)], param.downsample_rate)
         if param.coord_num != 4:
@@ -181,15 +178,13 @@ class DetectionLoss(FieldLoss):
         self.shapes = [(count, channels, *extent) for channels in (param.cls_num, 4)]
         return [(1, 1, 1, 2)]
 
-    def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
+    def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
         bottom[1].keep_exact()  # in 16 bits objects would stand elsewhere
         conf, box = parts = [self.tensor(shape) for shape in self.shapes]
         program.split(bottom[0].data, parts, axis=1)
         self.record_losses(program, conf, box, bottom[1].data, top[0])
 
-    def backward(
-        self, program: Program, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]
-    ) -> None:
+    def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
         if propagate_down[0]:
             parts = [self.tensor(shape) for shape in self.shapes]
             self.record_gradients(program, top[0], *parts)
@@ -226,7 +221,7 @@ class DetectionGroupLoss(FieldLoss):
     no_gradient = (2,)
     weighs_background = ranks_probabilities = True
 
-    def setup(self, bottom: list[Shape]) -> list[Shape]:
+    def setup(self, bottom: Shapes) -> Shapes:
         param, name = self.param.detection_group_loss_param, "detection_group_loss_param"
         if len(param.field_w) != len(param.field_h):
             self.fail(f"{name}.field_h", "must be as many as field_w")
@@ -246,14 +241,12 @@ class DetectionGroupLoss(FieldLoss):
         self.smooth = param.bbox_loss_type == "Smooth_L1"
         return [(1, 1, 1, 2)]
 
-    def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
+    def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
         bottom[2].keep_exact()
         conf, box, truth = (blob.data for blob in bottom)
         self.record_losses(program, conf, box, truth, top[0])
 
-    def backward(
-        self, program: Program, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]
-    ) -> None:
+    def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
         conf, box = (
             blob.diff if wanted else None
             for blob, wanted in zip(bottom[:2], propagate_down[:2], strict=True)

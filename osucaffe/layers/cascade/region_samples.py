@@ -10,9 +10,8 @@ import math
 
 import numpy as np
 
-from ...backends.tensor import Shape
 from .. import anchors
-from ..base import Arrays, register
+from ..base import Arrays, Shapes, register
 from .host_rows import HostRows
 
 
@@ -30,7 +29,7 @@ class ProposalTarget(HostRows):
     messages = ("proposal_target_param", "bbox_reg_param")
     passes = 0
 
-    def check(self, bottom: list[Shape]) -> list[Shape]:
+    def check(self, bottom: Shapes) -> Shapes:
         param = self.param.proposal_target_param
         self.read_regression()
         self.check_rows(bottom, {0: (5,)})
@@ -47,7 +46,7 @@ class ProposalTarget(HostRows):
         self.classes = param.cls_num if self.param.bbox_reg_param.cls_aware else 2
         wide = (rows, 4 * self.classes, 1, 1)
         one = (rows, 1, 1, 1)
-        tops: list[Shape] = [(rows, 5, 1, 1), one, wide, wide, wide, (rows, 6, 1, 1), one]
+        tops: Shapes = [(rows, 5, 1, 1), one, wide, wide, wide, (rows, 6, 1, 1), one]
         return tops[: len(self.param.top)]
 
     def find(self, bottom: Arrays) -> Arrays:
@@ -145,7 +144,7 @@ class HardMining(HostRows):
     bottoms = (2, None)
     tops = (1, None)
 
-    def check(self, bottom: list[Shape]) -> list[Shape]:
+    def check(self, bottom: Shapes) -> Shapes:
         param = self.param.hard_mining_param
         for field in ("num_roi_per_image", "num_image"):
             if getattr(param, field) < 1:
@@ -174,7 +173,7 @@ class ScaleRoute(HostRows):
 
     bottoms = tops = (1, None)
 
-    def check(self, bottom: list[Shape]) -> list[Shape]:
+    def check(self, bottom: Shapes) -> Shapes:
         param = self.param.scale_route_param
         self.check_rows(bottom, {0: (5,)})
         self.check_alike(bottom, len(bottom))

@@ -10,10 +10,9 @@ import math
 
 import numpy as np
 
-from ...backends.tensor import Shape
 from ...data.pictures.augment import distort
 from ...data.pictures.object_crops import Picture, choose_centre, place, whole, zoomed
-from ..base import Arrays, register
+from ..base import Arrays, Shapes, register
 from .field_maps import Rules, field_maps
 from .object_data import ObjectData, join_objects
 
@@ -26,7 +25,7 @@ class TrainingData(ObjectData):
     nothing: tuple[int, ...] = (-1,) * 8
     scale = 1.0
 
-    def setup(self, bottom: list[Shape]) -> list[Shape]:
+    def setup(self, bottom: Shapes) -> Shapes:
         shapes = super().setup(bottom)
         self.reshapes = self.setting.output_gt_boxes or not self.fixed()
         return shapes
@@ -106,7 +105,7 @@ class ImageGtData(TrainingData):
     columns = 7
     nothing = (0, 1, 1, 2, 2, 1, 1)
 
-    def setup(self, bottom: list[Shape]) -> list[Shape]:
+    def setup(self, bottom: Shapes) -> Shapes:
         param = self.param.image_gt_data_param
         self.setting, self.name_of = param, "image_gt_data_param"
         self.shuffle = "random" if param.shuffle else ""
@@ -158,7 +157,7 @@ class DetectionData(TrainingData):
 
     messages = ("detection_data_param", "transform_param")
 
-    def setup(self, bottom: list[Shape]) -> list[Shape]:
+    def setup(self, bottom: Shapes) -> Shapes:
         param, name = self.param.detection_data_param, "detection_data_param"
         self.setting, self.name_of = param, name
         self.shuffle = param.shuffle if param.HasField("shuffle") else ""

@@ -6,10 +6,7 @@ import itertools
 import math
 from typing import Any
 
-from ...backends.primitives import Program
-from ...backends.tensor import Shape
-from ...blob import Blob
-from ..base import Layer, register
+from ..base import Blobs, Flags, Layer, Program, Shapes, register
 
 
 @register("Split")
@@ -19,12 +16,10 @@ class Split(Layer):
     tops = (1, None)
     alias = ("data",)
 
-    def setup(self, bottom: list[Shape]) -> list[Shape]:
+    def setup(self, bottom: Shapes) -> Shapes:
         return bottom * len(self.param.top)
 
-    def backward(
-        self, program: Program, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]
-    ) -> None:
+    def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
         if propagate_down[0]:
             program.sum([each.diff for each in top], bottom[0].diff)
 
@@ -36,12 +31,10 @@ class Silence(Layer):
     bottoms = (1, None)
     tops = (0, 0)
 
-    def setup(self, bottom: list[Shape]) -> list[Shape]:
+    def setup(self, bottom: Shapes) -> Shapes:
         return []
 
-    def backward(
-        self, program: Program, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]
-    ) -> None:
+    def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
         for blob, wanted in zip(bottom, propagate_down, strict=True):
             if wanted:
                 program.fill(blob.diff, value=0.0)
@@ -66,7 +59,7 @@ class Concat(AlongAxis):
 
     bottoms = (1, None)
 
-    def setup(self, bottom: list[Shape]) -> list[Shape]:
+    def setup(self, bottom: Shapes) -> Shapes:
         first = bottom[0]
         self.along = axis = self.read_axis("concat_param", "concat_dim", len(first))
         for i, shape in enumerate(bottom):
@@ -79,12 +72,10 @@ class Concat(AlongAxis):
                 )
         return [(*first[:axis], sum(shape[axis] for shape in bottom), *first[axis + 1 :])]
 
-    def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
+    def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
         program.concat([blob.data for blob in bottom], top[0].data, axis=self.along)
 
-    def backward(
-        self, program: Program, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]
-    ) -> None:
+    def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
         if not any(propagate_down):
             return
         parts: list[Any] = [blob.diff for blob in bottom]
@@ -99,7 +90,7 @@ class Slice(AlongAxis):
 
     tops = (1, None)
 
-    def setup(self, bottom: list[Shape]) -> list[Shape]:
+    def setup(self, bottom: Shapes) -> Shapes:
         shape, param, parts = bottom[0], self.param.slice_param, len(self.param.top)
         self.along = axis = self.read_axis("slice_param", "slice_dim", len(shape))
         points = list(param.slice_point)
@@ -120,12 +111,10 @@ class Slice(AlongAxis):
             for start, stop in itertools.pairwise(edges)
         ]
 
-    def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
+    def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
         program.split(bottom[0].data, [blob.data for blob in top], axis=self.along)
 
-    def backward(
-        self, program: Program, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]
-    ) -> None:
+    def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
         if propagate_down[0]:
             program.concat([blob.diff for blob in top], bottom[0].diff, axis=self.along)
 
@@ -134,7 +123,7 @@ class Slice(AlongAxis):
 class Tile(Layer):
     """Repeat a blob along an axis."""
 
-    def setup(self, bottom: list[Shape]) -> list[Shape]:
+    def setup(self, bottom: Shapes) -> Shapes:
         shape, tiles = bottom[0], self.param.tile_param.tiles
         axis = self.axis(self.param.tile_param.axis, len(shape), "tile_param.axis")
         if tiles < 1:
@@ -143,13 +132,11 @@ class Tile(Layer):
         self.one, self.all = (outer, 1, inner), (outer, tiles, inner)
         return [(*shape[:axis], shape[axis] * tiles, *shape[axis + 1 :])]
 
-    def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
+    def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
         x, y = bottom[0].data.view(self.one), top[0].data.view(self.all)
         program.broadcast([x], [y], formula="y = a")
 
-    def backward(
-        self, program: Program, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]
-    ) -> None:
+    def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
         if propagate_down[0]:
             dy, dx = top[0].diff.view(self.all), bottom[0].diff.view(self.one)
             program.reduce([dy], dx, formula="y = a", axes=(1,))

@@ -5,10 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from ...backends.primitives import Program
-from ...backends.tensor import Shape, Tensor
-from ...blob import Blob
-from ..base import Layer, register
+from ..base import Blobs, Flags, Layer, Program, Shape, Shapes, Tensor, register
 from .window import Window, read_window
 
 
@@ -18,7 +15,7 @@ class Filters(Layer):
     messages: tuple[str, ...] = ("convolution_param",)
     bottoms = tops = (1, None)
 
-    def setup(self, bottom: list[Shape]) -> list[Shape]:
+    def setup(self, bottom: Shapes) -> Shapes:
         param = self.param.convolution_param
         channel_axis = self.axis(param.axis, len(bottom[0]), "convolution_param.axis")
         outer, channels = bottom[0][:channel_axis], bottom[0][channel_axis]
@@ -94,15 +91,13 @@ class Convolution(Filters):
     def positions(self, window: Window, extents: Shape) -> Shape:
         return window.positions(extents)
 
-    def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
+    def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
         for x, y in zip(bottom, top, strict=True):
             program.convolution(
                 self.image(x.data), self.weight, self.bias, self.image(y.data), **self.settings
             )
 
-    def backward(
-        self, program: Program, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]
-    ) -> None:
+    def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
         dw, db = self.weight_gradient, self.gradient(1)
         for x, y, wanted in zip(bottom, top, propagate_down, strict=True):
             dy = self.image(y.diff)
@@ -124,7 +119,7 @@ class Deconvolution(Filters):
     def positions(self, window: Window, extents: Shape) -> Shape:
         return window.covered(extents)
 
-    def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
+    def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
         for x, y in zip(bottom, top, strict=True):
             x_data, y_data = self.image(x.data), self.image(y.data)
             program.convolution_backward_data(x_data, self.weight, y_data, **self.settings)
@@ -132,9 +127,7 @@ class Deconvolution(Filters):
                 bias = self.bias.view((1, *self.bias.shape, *[1] * (len(y_data.shape) - 2)))
                 program.broadcast([y_data, bias], [y_data], formula="y = a + b")
 
-    def backward(
-        self, program: Program, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]
-    ) -> None:
+    def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
         dw, db = self.weight_gradient, self.gradient(1)
         for x, y, wanted in zip(bottom, top, propagate_down, strict=True):
             dy = self.image(y.diff)
@@ -155,7 +148,7 @@ class Im2col(Layer):
 
     messages = ("convolution_param",)
 
-    def setup(self, bottom: list[Shape]) -> list[Shape]:
+    def setup(self, bottom: Shapes) -> Shapes:
         shape, param = bottom[0], self.param.convolution_param
         axis = self.axis(param.axis, len(shape), "convolution_param.axis")
         if axis == len(shape) - 1:
@@ -168,13 +161,11 @@ class Im2col(Layer):
         self.large = (self.small[0], channels, *out)
         return [(*shape[:axis], channels, *out)]
 
-    def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
+    def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
         x, y = bottom[0].data.view(self.small), top[0].data.view(self.large)
         program.im2col(x, y, kernel=self.window.kernel, **self.window.settings)
 
-    def backward(
-        self, program: Program, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]
-    ) -> None:
+    def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
         if propagate_down[0]:
             dy, dx = top[0].diff.view(self.large), bottom[0].diff.view(self.small)
             program.im2col_backward(dy, dx, kernel=self.window.kernel, **self.window.settings)

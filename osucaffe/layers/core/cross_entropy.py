@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import math
 
-from ...backends.primitives import Program
-from ...backends.tensor import Shape, Tensor
-from ...blob import Blob
 from ...data.ahead.pipeline import Buffer, allocate
 from ...errors import UserError
 from ...proto import BlobProto, blob_to_array
 from ...proto.storage import read_message
-from ..base import register
+from ..base import Blobs, Flags, Program, Shapes, Tensor, register
 from .losses import Loss
 from .softmax import check_labels, pre_fixed, read_ignored, read_normalization
 
@@ -50,13 +47,13 @@ class SigmoidCrossEntropyLoss(Normalized):
 
     messages = ("loss_param",)
 
-    def setup(self, bottom: list[Shape]) -> list[Shape]:
+    def setup(self, bottom: Shapes) -> Shapes:
         self.check_counts_alike(bottom)
         self.ignore = read_ignored(self.param.loss_param)
         self.normalization = read_normalization(self, default="BATCH_SIZE")
         return [()]
 
-    def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
+    def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
         x, target = (blob.data.view((blob.data.count,)) for blob in bottom)
         batch = bottom[0].shape[0]
         self.divisor = self.count(program, target, self.normalization, self.ignore, batch)
@@ -66,9 +63,7 @@ class SigmoidCrossEntropyLoss(Normalized):
         inputs = [x, target, self.divisor.view((1,))]
         program.reduce(inputs, top[0].data, formula=formula, axes=(0,))
 
-    def backward(
-        self, program: Program, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]
-    ) -> None:
+    def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
         if propagate_down[0]:
             x, target = (blob.data.view((blob.data.count,)) for blob in bottom)
             inputs = [x, target, self.divisor.view((1,)), top[0].diff.view((1,))]
@@ -90,7 +85,7 @@ class InfogainLoss(Normalized):
     no_gradient = (1, 2)
     messages = ("infogain_loss_param", "loss_param")
 
-    def setup(self, bottom: list[Shape]) -> list[Shape]:
+    def setup(self, bottom: Shapes) -> Shapes:
         scores, param = bottom[0], self.param.infogain_loss_param
         self.along = axis = self.axis(param.axis, len(scores), "infogain_loss_param.axis")
         self.ignore = read_ignored(self.param.loss_param)
@@ -122,7 +117,7 @@ class InfogainLoss(Normalized):
         buffer.array[...] = values.reshape(classes, classes)
         return buffer
 
-    def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
+    def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
         x, label = bottom[0].data, bottom[1].data
         outer, classes, inner = self.folded
         self.probability = top[1].data if len(top) > 1 else self.tensor(x.shape)
@@ -152,9 +147,7 @@ class InfogainLoss(Normalized):
         """The condition under which a label is ignored (if none is: only what is no number)."""
         return f"{name} == {self.ignore}" if self.ignore is not None else f"{name} != {name}"
 
-    def backward(
-        self, program: Program, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]
-    ) -> None:
+    def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
         if not propagate_down[0]:
             return
         outer, _, inner = self.folded

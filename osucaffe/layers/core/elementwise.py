@@ -5,10 +5,7 @@ from __future__ import annotations
 import math
 
 from ...backends import formula
-from ...backends.primitives import Program
-from ...backends.tensor import Shape, Tensor
-from ...blob import Blob
-from ..base import Layer, register
+from ..base import Blobs, Flags, Layer, Program, Shapes, Tensor, register
 
 
 class Elementwise(Layer):
@@ -25,7 +22,7 @@ class Elementwise(Layer):
     from_input = False
     numbers: tuple[str, ...] = ()
 
-    def setup(self, bottom: list[Shape]) -> list[Shape]:
+    def setup(self, bottom: Shapes) -> Shapes:
         self.constants = self.read_constants()
         return bottom
 
@@ -34,7 +31,7 @@ class Elementwise(Layer):
         settings = getattr(self.param, f"{self.type.lower()}_param") if self.numbers else None
         return {name: getattr(settings, name) for name in self.numbers}
 
-    def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
+    def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
         x, y = bottom[0].data, top[0].data
         self.saved = x if self.from_input else y
         if self.from_input and bottom[0] is top[0]:
@@ -42,9 +39,7 @@ class Elementwise(Layer):
             program.copy(x, self.saved)
         program.elementwise([x], [y], formula=self.value, constants=self.constants)
 
-    def backward(
-        self, program: Program, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]
-    ) -> None:
+    def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
         if propagate_down[0]:
             program.elementwise(
                 [top[0].diff, self.saved],
@@ -60,16 +55,14 @@ class ReLU(Layer):
 
     in_place = True
 
-    def setup(self, bottom: list[Shape]) -> list[Shape]:
+    def setup(self, bottom: Shapes) -> Shapes:
         self.slope = self.param.relu_param.negative_slope
         return bottom
 
-    def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
+    def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
         program.relu(bottom[0].data, top[0].data, slope=self.slope)
 
-    def backward(
-        self, program: Program, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]
-    ) -> None:
+    def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
         if propagate_down[0]:
             x, dy, dx = bottom[0].data, top[0].diff, bottom[0].diff
             program.relu_backward(x, dy, dx, slope=self.slope)
@@ -243,7 +236,7 @@ class Dropout(Layer):
 
     in_place = True
 
-    def setup(self, bottom: list[Shape]) -> list[Shape]:
+    def setup(self, bottom: Shapes) -> Shapes:
         param = self.param.dropout_param
         self.ratio = param.dropout_ratio
         if not 0 <= self.ratio < 1:
@@ -252,7 +245,7 @@ class Dropout(Layer):
         self.later = not param.scale_train
         return bottom
 
-    def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
+    def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
         x, y = bottom[0].data, top[0].data
         if self.drops:
             self.mask = self.tensor(x.shape, "uint8", flexible=True)
@@ -269,9 +262,7 @@ class Dropout(Layer):
         kept = {"kept": 1 - self.ratio}
         program.elementwise([x], [y], formula="y = kept * a", constants=kept)
 
-    def backward(
-        self, program: Program, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]
-    ) -> None:
+    def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
         dy, dx = top[0].diff, bottom[0].diff
         if not propagate_down[0]:
             return

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from ...backends.primitives import Program
-from ...backends.tensor import Shape
-from ...blob import Blob
-from ..base import Layer, register
+from ..base import Blobs, Flags, Layer, Program, Shapes, register
 
 
 @register("Embed")
@@ -14,7 +11,7 @@ class Embed(Layer):
 
     no_gradient = (0,)
 
-    def setup(self, bottom: list[Shape]) -> list[Shape]:
+    def setup(self, bottom: Shapes) -> Shapes:
         param = self.param.embed_param
         for field in ("num_output", "input_dim"):
             if getattr(param, field) < 1:
@@ -24,16 +21,14 @@ class Embed(Layer):
             self.add_parameter((param.num_output,), param.bias_filler)
         return [(*bottom[0], param.num_output)]
 
-    def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
+    def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
         y = top[0].data
         program.gather(self.parameters[0].data, bottom[0].data, y)
         if len(self.parameters) > 1:
             bias = self.parameters[1].data.view((*[1] * (len(y.shape) - 1), y.shape[-1]))
             program.broadcast([y, bias], [y], formula="y = a + b")
 
-    def backward(
-        self, program: Program, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]
-    ) -> None:
+    def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
         dy = top[0].diff
         if (dw := self.gradient(0)) is not None:
             program.gather_gradient(dy, bottom[0].data, dw)
@@ -48,18 +43,16 @@ class Parameter(Layer):
 
     bottoms = (0, 0)
 
-    def setup(self, bottom: list[Shape]) -> list[Shape]:
+    def setup(self, bottom: Shapes) -> Shapes:
         shape = tuple(int(dim) for dim in self.param.parameter_param.shape.dim)
         if not shape or min(shape) < 1:
             self.fail("parameter_param.shape", f"is {shape}: it must name extents of at least 1")
         self.add_parameter(shape)
         return [shape]
 
-    def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
+    def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
         program.copy(self.parameters[0].data, top[0].data)
 
-    def backward(
-        self, program: Program, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]
-    ) -> None:
+    def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
         if (dw := self.gradient(0)) is not None:
             program.reduce_gradient([top[0].diff], dw, formula="y = a", axes=())

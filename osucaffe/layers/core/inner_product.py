@@ -5,10 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from ...backends.primitives import Program
-from ...backends.tensor import Shape, Tensor
-from ...blob import Blob
-from ..base import Layer, register
+from ..base import Blobs, Flags, Layer, Program, Shapes, Tensor, register
 
 
 @register("InnerProduct")
@@ -18,7 +15,7 @@ class InnerProduct(Layer):
     normalize (NormFace): by the weights of each output at length 1; they are kept as they are.
     """
 
-    def setup(self, bottom: list[Shape]) -> list[Shape]:
+    def setup(self, bottom: Shapes) -> Shapes:
         param = self.param.inner_product_param
         axis = self.axis(param.axis, len(bottom[0]), "inner_product_param.axis")
         inputs, outputs = math.prod(bottom[0][axis:]), param.num_output
@@ -34,7 +31,7 @@ class InnerProduct(Layer):
             self.fail("inner_product_param.normalize", "cannot be given with transpose")
         return [(*bottom[0][:axis], outputs)]
 
-    def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
+    def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
         bias = self.parameters[1].data if len(self.parameters) > 1 else None
         weight, x, y = self.parameters[0].data, bottom[0].data, top[0].data
         if not self.normalize:
@@ -66,9 +63,7 @@ class InnerProduct(Layer):
             program.reduce_gradient([*columns, self.rows], dw, formula=formula, axes=())
         return slope
 
-    def backward(
-        self, program: Program, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]
-    ) -> None:
+    def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
         x, dy, dw, db = bottom[0].data, top[0].diff, self.gradient(0), self.gradient(1)
         if self.normalize:
             if db is not None:

@@ -5,17 +5,14 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from ...backends.primitives import Program
-from ...backends.tensor import Shape, Tensor
-from ...blob import Blob
-from ..base import Layer, register
+from ..base import Blobs, Flags, Layer, Program, Shape, Shapes, Tensor, register
 
 
 @register("LRN")
 class LRN(Layer):
     """Local response normalization, across channels or within each (Krizhevsky et al. 2012)."""
 
-    def setup(self, bottom: list[Shape]) -> list[Shape]:
+    def setup(self, bottom: Shapes) -> Shapes:
         param = self.param.lrn_param
         if len(bottom[0]) != 4:
             self.fail("bottom", f"has shape {bottom[0]}, but must be N x C x H x W")
@@ -30,13 +27,11 @@ class LRN(Layer):
         }
         return bottom
 
-    def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
+    def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
         self.note = self.tensor(bottom[0].shape, flexible=True)
         program.lrn(bottom[0].data, top[0].data, self.note, **self.settings)
 
-    def backward(
-        self, program: Program, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]
-    ) -> None:
+    def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
         if propagate_down[0]:
             x, y, dy, dx = bottom[0].data, top[0].data, top[0].diff, bottom[0].diff
             program.lrn_backward(x, y, dy, self.note, dx, **self.settings)
@@ -69,14 +64,14 @@ class Standardize(Layer):
         self.count = math.prod(shape) // math.prod(self.small)
         self.constants = {"share": 1 / self.count, "eps": eps}
 
-    def save(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
+    def save(self, program: Program, bottom: Blobs, top: Blobs) -> None:
         """Set `saved` to x, or a copy if the layer overwrites it."""
         self.saved = bottom[0].data.view(self.shape)
         if bottom[0] is top[0]:
             x, self.saved = self.saved, self.tensor(self.shape)
             program.copy(x, self.saved)
 
-    def measure(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
+    def measure(self, program: Program, bottom: Blobs, top: Blobs) -> None:
         """Set `saved`, `mean`, `variance` and `rate` from x."""
         self.save(program, bottom, top)
         x = self.saved
@@ -148,9 +143,7 @@ class Standardize(Layer):
     def _reduce(self, program: Program, inputs: list[Tensor], y: Tensor, formula: str) -> None:
         program.reduce(inputs, y, formula=formula, axes=self.axes, constants=self.constants)
 
-    def backward(
-        self, program: Program, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]
-    ) -> None:
+    def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
         dy = self.differentiate_affine(program, top[0].diff.view(self.shape))
         if propagate_down[0]:
             self.differentiate(program, dy, bottom[0].diff.view(self.shape))
@@ -162,7 +155,7 @@ class MVN(Standardize):
 
     in_place = False
 
-    def setup(self, bottom: list[Shape]) -> list[Shape]:
+    def setup(self, bottom: Shapes) -> Shapes:
         param, shape = self.param.mvn_param, bottom[0]
         if len(shape) < 2:
             self.fail("bottom", f"has shape {shape}, but must be N x C ...")
@@ -171,7 +164,7 @@ class MVN(Standardize):
         self.rate_formula = "y = 1 / (sqrt(a) + eps)" if param.normalize_variance else None
         return bottom
 
-    def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
+    def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
         self.measure(program, bottom, top)
         self.normalize(program, top[0].data)
 
@@ -187,7 +180,7 @@ class BatchNorm(Layer):
     in_place = True
     statistics = (0, 1, 2)
 
-    def setup(self, bottom: list[Shape]) -> list[Shape]:
+    def setup(self, bottom: Shapes) -> Shapes:
         param, shape = self.param.batch_norm_param, bottom[0]
         self.past = self.phase == "TEST"
         if param.HasField("use_global_stats"):
@@ -214,7 +207,7 @@ class BatchNorm(Layer):
         if self.param.param[index].lr_mult != 0:
             self.fail(f"param[{index}].lr_mult", "must be 0: statistics are not learned")
 
-    def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
+    def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
         x = self.saved = bottom[0].data
         if bottom[0] is top[0]:
             self.saved = self.tensor(x.shape, flexible=True)
@@ -237,9 +230,7 @@ class BatchNorm(Layer):
         scale_bias = [blob.data for blob in self.parameters[3:]]
         return (scale_bias[0], scale_bias[1]) if scale_bias else (None, None)
 
-    def backward(
-        self, program: Program, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]
-    ) -> None:
+    def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
         dx = with_channels(bottom[0].diff) if propagate_down[0] else None
         program.batch_norm_backward(
             with_channels(self.saved), [with_channels(top[0].diff)], self.mean, self.rate,
@@ -257,7 +248,7 @@ def with_channels(tensor: Tensor) -> Tensor:
 class LayerNorm(Standardize):
     """Each item normalized over its axes from `axis` on, scaled and shifted (Ba et al. 2016)."""
 
-    def setup(self, bottom: list[Shape]) -> list[Shape]:
+    def setup(self, bottom: Shapes) -> Shapes:
         param, shape = self.param.layer_norm_param, bottom[0]
         axis = self.axis(param.axis, len(shape), "layer_norm_param.axis")
         inner = math.prod(shape[axis:])
@@ -267,6 +258,6 @@ class LayerNorm(Standardize):
             self.add_affine(shape[axis:], param.scale_filler, param.bias_filler)
         return bottom
 
-    def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
+    def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
         self.measure(program, bottom, top)
         self.normalize(program, top[0].data)

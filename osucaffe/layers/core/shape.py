@@ -6,10 +6,7 @@ import math
 
 import numpy as np
 
-from ...backends.primitives import Program
-from ...backends.tensor import Shape
-from ...blob import Blob
-from ..base import Layer, Reshaped, register
+from ..base import Blobs, Flags, Layer, Program, Reshaped, Shapes, register
 
 
 @register("Reshape")
@@ -18,7 +15,7 @@ class Reshape(Layer):
 
     alias = ("data", "diff")
 
-    def setup(self, bottom: list[Shape]) -> list[Shape]:
+    def setup(self, bottom: Shapes) -> Shapes:
         shape, param = bottom[0], self.param.reshape_param
         # Here an axis is a place between two axes, so there is one more than dimensions.
         start = self.axis(param.axis, len(shape) + 1, "reshape_param.axis")
@@ -48,7 +45,7 @@ class Flatten(Layer):
 
     alias = ("data", "diff")
 
-    def setup(self, bottom: list[Shape]) -> list[Shape]:
+    def setup(self, bottom: Shapes) -> Shapes:
         shape, param = bottom[0], self.param.flatten_param
         start = self.axis(param.axis, len(shape), "flatten_param.axis")
         stop = self.axis(param.end_axis, len(shape), "flatten_param.end_axis") + 1
@@ -63,7 +60,7 @@ class Crop(Layer):
 
     bottoms = (2, 2)
 
-    def setup(self, bottom: list[Shape]) -> list[Shape]:
+    def setup(self, bottom: Shapes) -> Shapes:
         shape, wanted = bottom
         param = self.param.crop_param
         axis = self.axis(param.axis, len(shape), "crop_param.axis")
@@ -83,12 +80,10 @@ class Crop(Layer):
                 )
         return [top]
 
-    def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
+    def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
         program.crop(bottom[0].data, top[0].data, offsets=self.offsets)
 
-    def backward(
-        self, program: Program, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]
-    ) -> None:
+    def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
         if propagate_down[0]:
             program.crop_backward(top[0].diff, bottom[0].diff, offsets=self.offsets)
         if propagate_down[1]:
@@ -102,17 +97,15 @@ class BatchReindex(Layer):
     bottoms = (2, 2)
     no_gradient = (1,)
 
-    def setup(self, bottom: list[Shape]) -> list[Shape]:
+    def setup(self, bottom: Shapes) -> Shapes:
         if len(bottom[1]) != 1:
             self.fail("bottom[1]", f"has shape {bottom[1]}, but must have one axis")
         return [(*bottom[1], *bottom[0][1:])]
 
-    def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
+    def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
         program.gather(bottom[0].data, bottom[1].data, top[0].data)
 
-    def backward(
-        self, program: Program, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]
-    ) -> None:
+    def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
         if propagate_down[0]:
             program.gather_backward(top[0].diff, bottom[1].data, bottom[0].diff)
 
@@ -127,7 +120,7 @@ class Filter(Layer):
     picked: int | None = None
     """How many items the last selector picked; all, before the first forward pass."""
 
-    def setup(self, bottom: list[Shape]) -> list[Shape]:
+    def setup(self, bottom: Shapes) -> Shapes:
         *data, selector = bottom
         if len(self.param.top) != len(data):
             self.fail("top", f"needs {len(data)}, one for each bottom but the last")
@@ -141,7 +134,7 @@ class Filter(Layer):
             self.picked = selector[0]
         return [(self.picked, *shape[1:]) for shape in data]
 
-    def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
+    def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
         self.index = self.tensor(top[0].shape[:1])
         program.host([bottom[-1].data], [self.index], function=self._pick)
         for x, y in zip(bottom, top, strict=False):
@@ -154,9 +147,7 @@ class Filter(Layer):
             raise Reshaped
         index[0][...] = places
 
-    def backward(
-        self, program: Program, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]
-    ) -> None:
+    def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
         for x, y, wanted in zip(bottom, top, propagate_down, strict=False):
             if wanted:
                 program.gather_backward(y.diff, self.index, x.diff)
@@ -166,7 +157,7 @@ class Filter(Layer):
 class PixelShuffle(Layer):
     """Depth to space: r x r channels become one, r times as high and wide (Shi et al. 2016)."""
 
-    def setup(self, bottom: list[Shape]) -> list[Shape]:
+    def setup(self, bottom: Shapes) -> Shapes:
         shape, factor = bottom[0], self.param.pixel_shuffle_param.upscale_factor
         if len(shape) != 4:
             self.fail("bottom", f"has shape {shape}, but must be N x C x H x W")
@@ -181,13 +172,11 @@ class PixelShuffle(Layer):
         self.together = (items, channels, height, factor, width, factor)
         return [(items, channels, height * factor, width * factor)]
 
-    def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
+    def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
         x, y = bottom[0].data.view(self.apart), top[0].data.view(self.together)
         program.permute(x, y, axes=(0, 1, 4, 2, 5, 3))
 
-    def backward(
-        self, program: Program, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]
-    ) -> None:
+    def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
         if propagate_down[0]:
             dy, dx = top[0].diff.view(self.together), bottom[0].diff.view(self.apart)
             program.permute(dy, dx, axes=(0, 1, 3, 5, 2, 4))
@@ -197,7 +186,7 @@ class PixelShuffle(Layer):
 class ShuffleChannel(Layer):
     """Channels of the groups in turn: the first of each, then the second (Zhang et al. 2018)."""
 
-    def setup(self, bottom: list[Shape]) -> list[Shape]:
+    def setup(self, bottom: Shapes) -> Shapes:
         shape, group = bottom[0], self.param.shuffle_channel_param.group
         if len(shape) < 2 or group < 1 or shape[1] % group:
             self.fail("shuffle_channel_param.group", f"{group} does not divide axis 1 of {shape}")
@@ -206,13 +195,11 @@ class ShuffleChannel(Layer):
         self.shuffled = (shape[0], shape[1] // group, group, rest)
         return [shape]
 
-    def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
+    def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
         x, y = bottom[0].data.view(self.grouped), top[0].data.view(self.shuffled)
         program.permute(x, y, axes=(0, 2, 1, 3))
 
-    def backward(
-        self, program: Program, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]
-    ) -> None:
+    def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
         if propagate_down[0]:
             dy, dx = top[0].diff.view(self.shuffled), bottom[0].diff.view(self.grouped)
             program.permute(dy, dx, axes=(0, 2, 1, 3))

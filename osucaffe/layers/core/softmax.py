@@ -5,13 +5,10 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from ...backends.primitives import Program
-from ...backends.tensor import Shape, Tensor
-from ...blob import Blob
-from ..base import Layer, register
+from ..base import Blobs, Flags, Layer, Program, Shapes, Tensor, register
 
 
-def check_labels(layer: Layer, bottom: list[Shape], axis: int, ignored: int | None = None) -> None:
+def check_labels(layer: Layer, bottom: Shapes, axis: int, ignored: int | None = None) -> None:
     """Refuse labels that are not one for each position of bottom[0] outside `axis`, and declare
     that those are taken which name one of the classes along it."""
     scores, labels = bottom[0], bottom[1]
@@ -70,17 +67,15 @@ class Softmax(Layer):
 
     in_place = True
 
-    def setup(self, bottom: list[Shape]) -> list[Shape]:
+    def setup(self, bottom: Shapes) -> Shapes:
         axis = self.param.softmax_param.axis
         self.axis_index = self.axis(axis, len(bottom[0]), "softmax_param.axis")
         return bottom
 
-    def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
+    def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
         program.softmax(bottom[0].data, top[0].data, axis=self.axis_index)
 
-    def backward(
-        self, program: Program, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]
-    ) -> None:
+    def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
         if propagate_down[0]:
             y, dy, dx = top[0].data, top[0].diff, bottom[0].diff
             program.softmax_backward(y, dy, dx, axis=self.axis_index)
@@ -99,7 +94,7 @@ class SoftmaxWithLoss(Layer):
     messages = ("softmax_param", "loss_param")
     no_gradient = (1,)
 
-    def setup(self, bottom: list[Shape]) -> list[Shape]:
+    def setup(self, bottom: Shapes) -> Shapes:
         axis = self.axis(self.param.softmax_param.axis, len(bottom[0]), "softmax_param.axis")
         ignored = read_ignored(self.param.loss_param)
         check_labels(self, bottom, axis, ignored)
@@ -114,7 +109,7 @@ class SoftmaxWithLoss(Layer):
         self.rows = (math.prod(shape[:axis]), shape[axis], math.prod(shape[axis + 1 :]))
         return [(), shape, bottom[1]]
 
-    def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
+    def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
         x, label = bottom[0].data, bottom[1].data
         self.probability = top[1].data if len(top) > 1 else self.tensor(x.shape, flexible=True)
         loss = self.tensor(()) if self.fixed else top[0].data
@@ -142,9 +137,7 @@ class SoftmaxWithLoss(Layer):
             factor = {"factor": 1 / self.fixed}
             program.elementwise([total], [share], formula="y = factor * a", constants=factor)
 
-    def backward(
-        self, program: Program, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]
-    ) -> None:
+    def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
         if propagate_down[0]:
             label, dx = bottom[1].data, bottom[0].diff
             dloss = self.tensor(()) if self.fixed else top[0].diff
@@ -160,7 +153,7 @@ class Accuracy(Layer):
     tops = (1, 2)
     no_gradient = (0, 1)
 
-    def setup(self, bottom: list[Shape]) -> list[Shape]:
+    def setup(self, bottom: Shapes) -> Shapes:
         param = self.param.accuracy_param
         axis = self.axis(param.axis, len(bottom[0]), "accuracy_param.axis")
         ignored = read_ignored(param)
@@ -177,7 +170,7 @@ class Accuracy(Layer):
         }
         return [(), (classes,)]
 
-    def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
+    def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
         per_class = top[1].data if len(top) > 1 else None
         x, label, y = bottom[0].data, bottom[1].data, top[0].data
         program.accuracy(x, label, y, per_class, **self.settings)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from ...backends.tensor import Shape
-from ..base import Layer
+from ..base import Layer, Shape
 
 MOST = 2**30
 """Of any of these numbers: what is computed with them is within an int."""

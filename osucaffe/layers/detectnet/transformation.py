@@ -7,14 +7,11 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 
 from ...backends.cores import usable_cores
-from ...backends.primitives import Program
-from ...backends.tensor import Shape
-from ...blob import Blob
 from ...data.pictures.resample import interpolate
 from ...data.streams.detectnet import CLASS, COLUMNS, Grid, Variation, draw, vary_boxes, vary_image
 from ...errors import UserError
 from ...proto import read_mean
-from ..base import Layer, register
+from ..base import Blobs, Layer, Program, Shape, Shapes, register
 
 _BITS = 64
 """Random bits for an image, from which all that is drawn for it follows."""
@@ -34,7 +31,7 @@ class DetectNetTransformation(Layer):
         "detectnet_groundtruth_param", "detectnet_augmentation_param", "transform_param",
     )  # fmt: skip
 
-    def setup(self, bottom: list[Shape]) -> list[Shape]:
+    def setup(self, bottom: Shapes) -> Shapes:
         param = self.param.detectnet_groundtruth_param
         images, lists = bottom
         if len(images) != 4 or images[1] != 3:
@@ -69,7 +66,7 @@ class DetectNetTransformation(Layer):
         values = np.array(param.mean_value, np.float32)[:, None, None]
         return np.broadcast_to(values, (3, 1, 1)) if len(values) else None
 
-    def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
+    def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
         reads, shape = [blob.data for blob in bottom], (bottom[0].shape[0], _BITS)
         if self.phase == "TRAIN":
             ones, bits, mask = self.tensor(shape), self.tensor(shape), self.tensor(shape, "uint8")

@@ -6,10 +6,7 @@ import math
 
 import numpy as np
 
-from ...backends.primitives import Program
-from ...backends.tensor import Shape, Tensor
-from ...blob import Blob
-from ..base import Layer, register
+from ..base import Blobs, Flags, Layer, Program, Shapes, Tensor, register
 from ..core.losses import Loss
 
 
@@ -24,7 +21,7 @@ class CenterLoss(Loss):
     messages = ("center_loss_param",)
     no_gradient = (1,)
 
-    def setup(self, bottom: list[Shape]) -> list[Shape]:
+    def setup(self, bottom: Shapes) -> Shapes:
         param = self.param.center_loss_param
         self.check_batches(bottom)
         axis = self.axis(param.axis, len(bottom[0]), "center_loss_param.axis")
@@ -38,7 +35,7 @@ class CenterLoss(Loss):
         self.add_parameter((param.num_output, self.features[1]), param.center_filler)
         return [()]
 
-    def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
+    def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
         x, self.labels = bottom[0].data.view(self.features), bottom[1].data.view(self.features[:1])
         picked, self.distance = self.tensor(self.features), self.tensor(self.features)
         program.gather(self.parameters[0].data, self.labels, picked)
@@ -47,9 +44,7 @@ class CenterLoss(Loss):
         formula = "y = share * a * a"
         program.reduce([self.distance], top[0].data, formula=formula, axes=(0, 1), constants=share)
 
-    def backward(
-        self, program: Program, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]
-    ) -> None:
+    def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
         if (dw := self.gradient(0)) is not None:
             ones = self.tensor((self.features[0], 1))
             total, count = self.tensor(dw.shape), self.tensor((dw.shape[0], 1))
@@ -70,20 +65,18 @@ class ChannelScale(Layer):
     bottoms = (2, 2)
     messages = ("channel_scale_param",)
 
-    def setup(self, bottom: list[Shape]) -> list[Shape]:
+    def setup(self, bottom: Shapes) -> Shapes:
         shape = bottom[0]
         self.small = (shape[0], 1, *shape[2:])
         if len(shape) < 2 or math.prod(bottom[1]) != math.prod(self.small):
             self.fail("bottom[1]", f"has shape {bottom[1]}, but {shape} needs {self.small}")
         return [shape]
 
-    def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
+    def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
         scale = bottom[1].data.view(self.small)
         program.broadcast([bottom[0].data, scale], [top[0].data], formula="y = a * b")
 
-    def backward(
-        self, program: Program, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]
-    ) -> None:
+    def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
         dy = top[0].diff
         if propagate_down[0]:
             inputs = [dy, bottom[1].data.view(self.small)]
@@ -99,7 +92,7 @@ class Flip(Layer):
 
     messages = ("flip_param",)
 
-    def setup(self, bottom: list[Shape]) -> list[Shape]:
+    def setup(self, bottom: Shapes) -> Shapes:
         param, shape = self.param.flip_param, bottom[0]
         if len(shape) != 4:
             self.fail("bottom", f"has shape {shape}, but must be N x C x H x W")
@@ -119,11 +112,9 @@ class Flip(Layer):
             program.gather(first, order, flipped)
             program.permute(flipped, y.view(parts), axes=(1, 0, 2))
 
-    def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
+    def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
         self._flip(program, bottom[0].data, top[0].data)
 
-    def backward(
-        self, program: Program, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]
-    ) -> None:
+    def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
         if propagate_down[0]:
             self._flip(program, top[0].diff, bottom[0].diff)

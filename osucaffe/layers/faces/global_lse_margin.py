@@ -7,11 +7,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...backends.primitives import Program
-from ...backends.tensor import Shape, Tensor
-from ...blob import Blob
 from ...proto import caffe_pb2
-from ..base import Layer, register
+from ..base import Blobs, Flags, Layer, Program, Shapes, Tensor, register
 
 _FIRST_SCALE = 30.0
 _NEAR, _STILL = 0.1, 0.001
@@ -53,7 +50,7 @@ class GlobalLSEMargin(Layer):
     messages = ("scale_param",)
     statistics = (1,)
 
-    def setup(self, bottom: list[Shape]) -> list[Shape]:
+    def setup(self, bottom: Shapes) -> Shapes:
         param = self.param.scale_param
         if len(bottom[0]) != 2:
             self.fail("bottom[0]", f"has shape {bottom[0]}, but must be N x classes")
@@ -80,7 +77,7 @@ class GlobalLSEMargin(Layer):
         elif len(known):
             margin[0] = _KEPT * before + (1 - _KEPT) * mean_shift(known, before, 1)
 
-    def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
+    def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
         param, (scale, margin) = self.param.scale_param, (each.data for each in self.parameters)
         most = param.max_value if param.HasField("max_value") else np.finfo(np.float32).max
         bounds = {"least": param.min_value, "most": float(most)}
@@ -114,9 +111,7 @@ class GlobalLSEMargin(Layer):
         program.reduce([x], mean, formula="y = share * a", axes=(0, 1), constants=share)
         return mean
 
-    def backward(
-        self, program: Program, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]
-    ) -> None:
+    def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
         inputs, formula = [top[0].diff, top[0].data, self.scale], "y = a * b / c"
         if (ds := self.gradient(0)) is not None:
             program.reduce_gradient(inputs, ds, formula=formula, axes=(0, 1))

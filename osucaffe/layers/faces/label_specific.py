@@ -7,10 +7,7 @@ from __future__ import annotations
 
 import math
 
-from ...backends.primitives import Program
-from ...backends.tensor import Shape, Tensor
-from ...blob import Blob
-from ..base import register
+from ..base import Blob, Blobs, Flags, Program, Shapes, Tensor, register
 from .scheduled import Changing
 
 
@@ -22,7 +19,7 @@ class LabelSpecific(Changing):
     no_gradient = (1,)
     gives_none = (1,)
 
-    def setup(self, bottom: list[Shape]) -> list[Shape]:
+    def setup(self, bottom: Shapes) -> Shapes:
         shape = bottom[0]
         self.scores = (shape[0], math.prod(shape[1:]))
         if math.prod(bottom[1]) != shape[0]:
@@ -48,7 +45,7 @@ class LabelSpecificAdd(LabelSpecific):
 
     messages = ("label_specific_add_param",)
 
-    def setup(self, bottom: list[Shape]) -> list[Shape]:
+    def setup(self, bottom: Shapes) -> Shapes:
         self.iteration = self.param.label_specific_add_param.iteration
         return super().setup(bottom)
 
@@ -60,7 +57,7 @@ class LabelSpecificAdd(LabelSpecific):
         bias = param.bias_base + (1 + param.bias_gamma * self.iteration) ** param.bias_power - 1
         return min(max(bias, param.bias_min), param.bias_max)
 
-    def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
+    def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
         if self.phase == "TEST":
             program.copy(bottom[0].data, top[0].data)
             if len(top) > 1:
@@ -75,9 +72,7 @@ class LabelSpecificAdd(LabelSpecific):
             formula="y = where(b == c, where(a + d > 0, a + d, a), a)",
         )  # fmt: skip
 
-    def backward(
-        self, program: Program, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]
-    ) -> None:
+    def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
         if propagate_down[0]:
             program.copy(top[0].diff, bottom[0].diff)
 
@@ -95,7 +90,7 @@ class LabelSpecificRescale(LabelSpecific):
     in_place = True
     messages = ("label_specific_rescale_param",)
 
-    def setup(self, bottom: list[Shape]) -> list[Shape]:
+    def setup(self, bottom: Shapes) -> Shapes:
         param = self.param.label_specific_rescale_param
         self.iteration = param.iteration
         self.plain = self.phase == "TEST" and not param.rescale_test
@@ -125,7 +120,7 @@ class LabelSpecificRescale(LabelSpecific):
             weight = min(weight, param.positive_weight_max)
         return weight
 
-    def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
+    def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
         weight, x, y = self.bring(program), bottom[0].data, top[0].data
         if len(top) > 1:
             program.copy(weight, top[1].data)
@@ -144,9 +139,7 @@ class LabelSpecificRescale(LabelSpecific):
             self.inputs, [y.view(self.scores)], formula=formula, constants=self.constants
         )
 
-    def backward(
-        self, program: Program, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]
-    ) -> None:
+    def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
         dy, dx = top[0].diff, bottom[0].diff
         if not propagate_down[0]:
             return

@@ -8,10 +8,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from ...backends.primitives import Program
-from ...backends.tensor import Shape
-from ...blob import Blob
-from ..base import register
+from ..base import Blobs, Flags, Program, Shapes, register
 from .scheduled import Changing
 
 _COSINE = "t = a / b; s = sign(t);"
@@ -53,7 +50,7 @@ class MarginInnerProduct(Changing):
     no_gradient = (1,)
     gives_none = (1,)
 
-    def setup(self, bottom: list[Shape]) -> list[Shape]:
+    def setup(self, bottom: Shapes) -> Shapes:
         param = self.param.margin_inner_product_param
         axis = self.axis(param.axis, len(bottom[0]), "margin_inner_product_param.axis")
         if param.num_output < 1:
@@ -77,7 +74,7 @@ class MarginInnerProduct(Changing):
         falling = param.base * (1 + param.gamma * (self.iteration + 1)) ** -param.power
         return max(falling, param.lambda_min)
 
-    def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
+    def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
         mixture = self.bring(program)
         if len(top) > 1:
             program.copy(mixture, top[1].data)
@@ -98,9 +95,7 @@ class MarginInnerProduct(Changing):
         formula = f"{self.psi}; y = where(c == d, (b * psi + e * a) / (1 + e), a)"
         program.broadcast(self.inputs, [top[0].data.view(self.scores)], formula=formula)
 
-    def backward(
-        self, program: Program, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]
-    ) -> None:
+    def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
         x, dy = bottom[0].data.view(self.features), top[0].diff.view(self.scores)
         if (dw := self.gradient(0)) is not None:
             program.inner_product_backward_filter(x, dy, dw, None, **self.settings)

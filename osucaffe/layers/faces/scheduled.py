@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from ...backends.primitives import Program
-from ...backends.tensor import Tensor
 from ...data.ahead.pipeline import allocate
-from ..base import Layer
+from ..base import Layer, Program, Tensor
 
 
 class Changing(Layer):

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from ...backends.tensor import Shape
-from ..base import register
+from ..base import Shapes, register
 from ..core.convolution import Convolution
 
 
@@ -16,7 +15,7 @@ class DepthwiseConvolution(Convolution):
 class ConvolutionDepthwise(Convolution):
     """One filter for each channel: num_output and group are not read."""
 
-    def setup(self, bottom: list[Shape]) -> list[Shape]:
+    def setup(self, bottom: Shapes) -> Shapes:
         param = self.param.convolution_param
         axis = self.axis(param.axis, len(bottom[0]), "convolution_param.axis")
         param.num_output = param.group = bottom[0][axis]

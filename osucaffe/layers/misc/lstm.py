@@ -6,10 +6,7 @@ import math
 
 import numpy as np
 
-from ...backends.primitives import Program
-from ...backends.tensor import Shape, Tensor
-from ...blob import Blob
-from ..base import Count, register
+from ..base import Blob, Blobs, Count, Flags, Program, Shapes, Tensor, register
 from ..core.recurrent import LSTM_DERIVATIVE, LSTM_FORMULA, Recurrent
 
 
@@ -30,7 +27,7 @@ class Lstm(Recurrent):
     recurrent_index, bias_index = 1, 2
     formula = LSTM_FORMULA
 
-    def setup(self, bottom: list[Shape]) -> list[Shape]:
+    def setup(self, bottom: Shapes) -> Shapes:
         param, x = self.param.lstm_param, bottom[0]
         self.size, items = param.num_output, param.batch_size
         for field in ("num_output", "batch_size"):
@@ -62,13 +59,13 @@ class Lstm(Recurrent):
         seen.data, seen.diff = (each.view(seen.shape) for each in (blob.data, blob.diff))
         return seen
 
-    def _seen(self, bottom: list[Blob], top: list[Blob]) -> tuple[list[Blob], list[Blob]]:
+    def _seen(self, bottom: Blobs, top: Blobs) -> tuple[Blobs, Blobs]:
         keep = Blob(f"{self.name}.keep", self.steps)
         keep.data = bottom[1].data.view(self.steps) if len(bottom) > 1 else self.keep
         x = self._over_time(bottom[0], bottom[0].data.count // math.prod(self.steps))
         return [x, keep], [self._over_time(top[0], self.size)]
 
-    def first_states(self, program: Program, bottom: list[Blob]) -> list[Tensor]:
+    def first_states(self, program: Program, bottom: Blobs) -> list[Tensor]:
         if len(self.param.bottom) > 1:
             return super().first_states(program, bottom)
         first = [self.tensor((self.steps[1], self.size)) for _ in range(self.states)]
@@ -76,15 +73,13 @@ class Lstm(Recurrent):
             program.fill(state, value=0.0)
         return first
 
-    def last_states(self, program: Program, tensors: list[Tensor], top: list[Blob]) -> None:
+    def last_states(self, program: Program, tensors: list[Tensor], top: Blobs) -> None:
         if len(self.param.bottom) > 1:
             super().last_states(program, tensors, top)
 
-    def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
+    def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
         super().forward(program, *self._seen(bottom, top))
 
-    def backward(
-        self, program: Program, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]
-    ) -> None:
+    def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
         bottoms, tops = self._seen(bottom, top)
         super().backward(program, tops, propagate_down, bottoms)

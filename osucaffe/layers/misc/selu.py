@@ -5,10 +5,7 @@ Names and settings are those of the fork of soeaver/caffe-model's nets.
 
 from __future__ import annotations
 
-from ...backends.primitives import Program
-from ...backends.tensor import Shape
-from ...blob import Blob
-from ..base import Layer, register
+from ..base import Blobs, Flags, Layer, Program, Shapes, register
 from ..core.elementwise import Elementwise
 
 
@@ -32,7 +29,7 @@ class SeLuDropout(Layer):
     in_place = True
     messages = ("selu_dropout_param",)
 
-    def setup(self, bottom: list[Shape]) -> list[Shape]:
+    def setup(self, bottom: Shapes) -> Shapes:
         param = self.param.selu_dropout_param
         self.ratio = param.dropout_ratio
         if not 0 <= self.ratio < 1:
@@ -43,7 +40,7 @@ class SeLuDropout(Layer):
         self.constants = {"scale": scale, "beside": scale * param.alpha + shift, "shift": shift}
         return bottom
 
-    def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
+    def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
         x, y = bottom[0].data, top[0].data
         if self.phase == "TEST":
             if x is not y:
@@ -56,9 +53,7 @@ class SeLuDropout(Layer):
         formula = "y = where(b > 0, scale * a + shift, beside)"
         program.elementwise([x, self.kept], [y], formula=formula, constants=self.constants)
 
-    def backward(
-        self, program: Program, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]
-    ) -> None:
+    def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
         dy, dx = top[0].diff, bottom[0].diff
         if not propagate_down[0]:
             return

@@ -9,10 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ...backends.primitives import Program
-from ...backends.tensor import Shape, Tensor
-from ...blob import Blob
-from ..base import Layer, register
+from ..base import Blobs, Flags, Layer, Program, Shapes, Tensor, register
 from .regions import Regions
 
 WARP: dict[str, Any] = {"pad": 0.0, "warp": True}
@@ -28,7 +25,7 @@ class ROIWarping(Regions):
 
     no_gradient = ()
 
-    def setup(self, bottom: list[Shape]) -> list[Shape]:
+    def setup(self, bottom: Shapes) -> Shapes:
         param, count = self.param.roi_warping_param, self.check(bottom)
         for field in ("pooled_h", "pooled_w"):
             if getattr(param, field) < 1:
@@ -36,13 +33,11 @@ class ROIWarping(Regions):
         self.scale = param.spatial_scale
         return [(count, bottom[0][1], param.pooled_h, param.pooled_w)]
 
-    def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
+    def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
         x, rois, y = bottom[0].data, bottom[1].data, top[0].data
         program.roi_sampling(x, rois, y, scale=self.scale, **WARP)
 
-    def backward(
-        self, program: Program, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]
-    ) -> None:
+    def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
         x, rois, dy = bottom[0], bottom[1], top[0].diff
         if propagate_down[0]:
             program.roi_sampling_backward(dy, rois.data, x.diff, scale=self.scale, **WARP)
@@ -56,7 +51,7 @@ class MaskPooling(Layer):
 
     bottoms = (2, 2)
 
-    def setup(self, bottom: list[Shape]) -> list[Shape]:
+    def setup(self, bottom: Shapes) -> Shapes:
         features, mask = bottom
         if len(features) != 4 or mask != (features[0], 1, *features[2:]):
             self.fail(
@@ -66,12 +61,10 @@ class MaskPooling(Layer):
             )
         return [features]
 
-    def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
+    def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
         program.broadcast([blob.data for blob in bottom], [top[0].data], formula="y = a * b")
 
-    def backward(
-        self, program: Program, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]
-    ) -> None:
+    def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
         dy, (features, mask) = top[0].diff, bottom
         if propagate_down[0]:
             inputs: list[Tensor] = [dy, mask.data]
@@ -89,7 +82,7 @@ class MaskResize(Layer):
     sizes too, where the fork leaves some out.
     """
 
-    def setup(self, bottom: list[Shape]) -> list[Shape]:
+    def setup(self, bottom: Shapes) -> Shapes:
         param, shape = self.param.mask_resize_param, bottom[0]
         if len(shape) != 4:
             self.fail("bottom", f"has shape {shape}, but must be N x C x H x W")
@@ -103,11 +96,9 @@ class MaskResize(Layer):
         self.initial = [(self.rois, whole)]
         return [(*shape[:2], param.output_height, param.output_width)]
 
-    def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
+    def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
         program.roi_sampling(bottom[0].data, self.rois, top[0].data, scale=1.0, **WARP)
 
-    def backward(
-        self, program: Program, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]
-    ) -> None:
+    def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
         if propagate_down[0]:
             program.roi_sampling_backward(top[0].diff, self.rois, bottom[0].diff, scale=1.0, **WARP)

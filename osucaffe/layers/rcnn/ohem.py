@@ -7,10 +7,7 @@ from __future__ import annotations
 
 import math
 
-from ...backends.primitives import Program
-from ...backends.tensor import Shape
-from ...blob import Blob
-from ..base import register
+from ..base import Blobs, Flags, Program, Shapes, register
 from ..core.losses import Loss, by_region
 from ..core.softmax import SoftmaxWithLoss, pre_fixed, read_normalization
 
@@ -24,7 +21,7 @@ class SmoothL1LossOHEM(Loss):
     messages = ("loss_param",)
     no_gradient = (2,)
 
-    def setup(self, bottom: list[Shape]) -> list[Shape]:
+    def setup(self, bottom: Shapes) -> Shapes:
         for other in bottom[1:]:
             self.check_counts_alike([bottom[0], other])
         shape = bottom[0]
@@ -38,7 +35,7 @@ class SmoothL1LossOHEM(Loss):
         self.gap = "gap = c * (a - b)" if len(bottom) > 2 else "gap = a - b"
         return [(), by_region(shape)]
 
-    def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
+    def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
         inputs = [blob.data.view(self.rows) for blob in bottom]
         curve = f"{self.gap}; y = where(abs(gap) < 1, 0.5 * gap * gap, abs(gap) - 0.5)"
         if len(top) > 1:
@@ -47,9 +44,7 @@ class SmoothL1LossOHEM(Loss):
         total = curve.replace("y = ", "y = share * ")
         program.reduce(inputs, top[0].data, formula=total, axes=(0, 1, 2), constants=self.constants)
 
-    def backward(
-        self, program: Program, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]
-    ) -> None:
+    def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
         a, b, *weights = (blob.data.view(self.rows) for blob in bottom)
         names = "cd" if weights else "1c"
         formula = f"{self.gap}; y = share * max(-1, min(1, gap)) * {names[0]} * {names[1]}"
@@ -66,7 +61,7 @@ class SmoothL1LossOHEM(Loss):
 class SoftmaxWithLossOHEM(SoftmaxWithLoss):
     """SoftmaxWithLoss; a third top: the cross-entropy of each region, 0 where it is ignored."""
 
-    def setup(self, bottom: list[Shape]) -> list[Shape]:
+    def setup(self, bottom: Shapes) -> Shapes:
         shape, axis = bottom[0], self.param.softmax_param.axis
         tops = super().setup(bottom)
         if axis % len(shape) != 1:

@@ -6,11 +6,8 @@ import math
 
 import numpy as np
 
-from ...backends.primitives import Program
-from ...backends.tensor import Shape
-from ...blob import Blob
 from .. import anchors
-from ..base import Layer, Reshaped, register
+from ..base import Blobs, Layer, Program, Reshaped, Shapes, register
 
 
 @register("Proposal")
@@ -28,7 +25,7 @@ class Proposal(Layer):
     found: int | None = None
     """How many regions there were last; post_nms_topn, before the first forward pass."""
 
-    def setup(self, bottom: list[Shape]) -> list[Shape]:
+    def setup(self, bottom: Shapes) -> Shapes:
         param = self.param.proposal_param
         self.ratios, self.scales = list(param.ratio), list(param.scale)
         for field in ("ratio", "scale"):
@@ -54,7 +51,7 @@ class Proposal(Layer):
             self.found = param.post_nms_topn * scores[0]
         return [(self.found, 5), (self.found,)][: max(1, len(self.param.top))]
 
-    def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
+    def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
         program.host(
             [blob.data for blob in bottom], [blob.data for blob in top], function=self._propose
         )

@@ -5,10 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from ...backends.primitives import Program
-from ...backends.tensor import Shape, Tensor
-from ...blob import Blob
-from ..base import Layer, register
+from ..base import Blobs, Flags, Layer, Program, Shape, Shapes, Tensor, register
 
 
 def check_rois(layer: Layer, shape: Shape, position: int = 1) -> int:
@@ -26,7 +23,7 @@ class Regions(Layer):
     bottoms = (2, 2)
     no_gradient: tuple[int, ...] = (1,)
 
-    def check(self, bottom: list[Shape]) -> int:
+    def check(self, bottom: Shapes) -> int:
         """The number of rois."""
         if len(bottom[0]) != 4:
             self.fail("bottom[0]", f"has shape {bottom[0]}, but must be N x C x H x W")
@@ -46,18 +43,16 @@ class Regions(Layer):
 class ROIPooling(Regions):
     """The maximum of each bin of each region (Girshick 2015)."""
 
-    def setup(self, bottom: list[Shape]) -> list[Shape]:
+    def setup(self, bottom: Shapes) -> Shapes:
         count, pooled = self.check(bottom), self.read_pooled()
         return [(count, bottom[0][1], *pooled)]
 
-    def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
+    def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
         x, rois, y = bottom[0].data, bottom[1].data, top[0].data
         self.index = self.tensor(y.shape, "int32")
         program.roi_max_pooling(x, rois, y, self.index, **self.settings)
 
-    def backward(
-        self, program: Program, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]
-    ) -> None:
+    def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
         if propagate_down[0]:
             dy, rois, dx = top[0].diff, bottom[1].data, bottom[0].diff
             program.roi_max_pooling_backward(dy, rois, self.index, dx, **self.settings)
@@ -72,16 +67,14 @@ class ROIAlign(Regions):
 
     messages = ("roi_pooling_param",)
 
-    def setup(self, bottom: list[Shape]) -> list[Shape]:
+    def setup(self, bottom: Shapes) -> Shapes:
         count, (high, wide) = self.check(bottom), self.read_pooled()
         return [(count, bottom[0][1], high + 1, wide + 1)]
 
-    def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
+    def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
         program.roi_sampling(bottom[0].data, bottom[1].data, top[0].data, **self.settings)
 
-    def backward(
-        self, program: Program, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]
-    ) -> None:
+    def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
         if propagate_down[0]:
             dy, rois, dx = top[0].diff, bottom[1].data, bottom[0].diff
             program.roi_sampling_backward(dy, rois, dx, **self.settings)
@@ -91,7 +84,7 @@ class ROIAlign(Regions):
 class PSROIPooling(Regions):
     """The average of each bin of each region, over channels of the bin's own (Dai et al. 2016)."""
 
-    def setup(self, bottom: list[Shape]) -> list[Shape]:
+    def setup(self, bottom: Shapes) -> Shapes:
         param, count = self.param.psroi_pooling_param, self.check(bottom)
         for field in ("output_dim", "group_size"):
             if getattr(param, field) < 1:
@@ -106,13 +99,11 @@ class PSROIPooling(Regions):
         self.scale = param.spatial_scale
         return [(count, param.output_dim, param.group_size, param.group_size)]
 
-    def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
+    def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
         x, rois, y = bottom[0].data, bottom[1].data, top[0].data
         program.roi_average_pooling(x, rois, y, scale=self.scale)
 
-    def backward(
-        self, program: Program, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]
-    ) -> None:
+    def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
         if propagate_down[0]:
             dy, rois, dx = top[0].diff, bottom[1].data, bottom[0].diff
             program.roi_average_pooling_backward(dy, rois, dx, scale=self.scale)
@@ -130,7 +121,7 @@ class BoxAnnotatorOHEM(Layer):
     no_gradient = (0, 1, 2, 3)
     gives_none = (0, 1)
 
-    def setup(self, bottom: list[Shape]) -> list[Shape]:
+    def setup(self, bottom: Shapes) -> Shapes:
         param = self.param.box_annotator_ohem_param
         if param.roi_per_img < 1:
             self.fail("box_annotator_ohem_param.roi_per_img", "must be at least 1")
@@ -146,7 +137,7 @@ class BoxAnnotatorOHEM(Layer):
             self.fail("bottom[3]", f"{weights} is not of the rois of bottom[0], {rois}")
         return [(rois[0], 1, *weights[2:]), weights]
 
-    def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
+    def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
         rois, loss, label, weights = (blob.data for blob in bottom)
         labels, chosen_weights = (blob.data for blob in top)
         chosen = self.tensor(labels.shape)

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import math
 
-from ...backends.primitives import Program
-from ...backends.tensor import Shape
-from ...blob import Blob
-from ..base import register
+from ..base import Blobs, Flags, Program, Shapes, register
 from ..core.losses import Loss, by_region
 
 
@@ -22,7 +19,7 @@ class SmoothL1Loss(Loss):
     tops = (1, 2)
     no_gradient = (2, 3)
 
-    def setup(self, bottom: list[Shape]) -> list[Shape]:
+    def setup(self, bottom: Shapes) -> Shapes:
         for pair in ([bottom[0], other] for other in bottom[1:]):
             self.check_counts_alike(pair)
         sigma = self.param.smooth_l1_loss_param.sigma
@@ -38,7 +35,7 @@ class SmoothL1Loss(Loss):
         self.derivative = f"{gap}; y = share * {slope} * {' * '.join('cde'[: len(weights) + 1])}"
         return [(), by_region(bottom[0])] if len(self.param.top) > 1 else [()]
 
-    def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
+    def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
         inputs = [blob.data.view((blob.data.count,)) for blob in bottom]
         value = self.each.replace("y = ", "y = share * ")
         program.reduce(inputs, top[0].data, formula=value, axes=(0,), constants=self.constants)
@@ -49,9 +46,7 @@ class SmoothL1Loss(Loss):
             each, constants = top[1].data.view(rows[::2]), {"square": self.constants["square"]}
             program.reduce(inputs, each, formula=self.each, axes=(1,), constants=constants)
 
-    def backward(
-        self, program: Program, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]
-    ) -> None:
+    def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
         a, b, *weights = (blob.data.view((blob.data.count,)) for blob in bottom)
         ends = [*weights, top[0].diff.view((1,))]
         # By symmetry the second bottom's gradient is the first one's with the two exchanged.

@@ -6,9 +6,6 @@ import numpy as np
 
 from ... import filler
 from ...backends.cores import usable_cores
-from ...backends.primitives import Program
-from ...backends.tensor import Shape
-from ...blob import Blob
 from ...data.ahead.parallel_map import BadRecords
 from ...data.ahead.pipeline import Buffer, allocate
 from ...data.databases.database import open_database
@@ -16,7 +13,7 @@ from ...data.pictures.transform import Transform
 from ...data.streams.source import DatumSource
 from ...errors import UserError
 from ...proto import caffe_pb2
-from ..base import Layer, register
+from ..base import Blobs, Layer, Program, Shape, Shapes, register
 from .feed import Feed, feed
 from .images import Images
 
@@ -30,7 +27,7 @@ class Data(Images):
     tops = (1, 2)
     messages = ("data_param", "transform_param")
 
-    def setup(self, bottom: list[Shape]) -> list[Shape]:
+    def setup(self, bottom: Shapes) -> Shapes:
         param = self.param.data_param
         self._check(param)
         transform = Transform(self.param.transform_param, self.phase, self.fail)
@@ -73,7 +70,7 @@ class Input(Layer):
     bottoms = (0, 0)
     tops = (1, None)
 
-    def setup(self, bottom: list[Shape]) -> list[Shape]:
+    def setup(self, bottom: Shapes) -> Shapes:
         tops = len(self.param.top)
         shapes = [tuple(shape.dim) for shape in self.param.input_param.shape]
         if len(shapes) not in (1, tops):
@@ -81,7 +78,7 @@ class Input(Layer):
             self.fail("input_param.shape", f"{given}: give 1 or {tops}")
         return shapes * (tops // len(shapes))
 
-    def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
+    def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
         if self.data_config.inputs is not None:
             feed(program, [blob.data for blob in top], self.data_config.inputs)
             return
@@ -95,7 +92,7 @@ class DummyData(Feed):
 
     tops = (1, None)
 
-    def setup(self, bottom: list[Shape]) -> list[Shape]:
+    def setup(self, bottom: Shapes) -> Shapes:
         tops = len(self.param.top)
         fillers = list(self.param.dummy_data_param.data_filler) or [caffe_pb2.FillerParameter()]
         if len(fillers) not in (1, tops):
@@ -114,7 +111,7 @@ class DummyData(Feed):
         ]
         return shapes
 
-    def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
+    def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
         self.initial = [
             (blob.data, values)
             for blob, values, once in zip(top, self._values, self._constant, strict=True)
@@ -125,7 +122,7 @@ class DummyData(Feed):
         if self._random:
             self.feed(program, [top[index].data for index in self._random])
 
-    def _shapes(self, tops: int) -> list[Shape]:
+    def _shapes(self, tops: int) -> Shapes:
         param = self.param.dummy_data_param
         legacy = [param.num, param.channels, param.height, param.width]
         if param.shape and any(legacy):

@@ -7,15 +7,12 @@ import os
 import time
 from collections.abc import Callable, Sequence
 
-from ...backends.primitives import Program
-from ...backends.tensor import Shape, Tensor
-from ...blob import Blob
 from ...data.ahead.pipeline import Buffer, Fill, Pipeline, Threads, Workers
 from ...data.ahead.processes import Processes, worth_processes
 from ...data.ahead.stalls import Waiting
 from ...data.resident.cache import CachedBatches
 from ...data.resident.memory_limit import SHARE, may_stay
-from ..base import Layer
+from ..base import Blobs, Layer, Program, Shape, Shapes, Tensor
 
 Following = Callable[[], Sequence[Buffer]]
 """Gives the next batch: a buffer for each tensor."""
@@ -41,7 +38,7 @@ class Feed(Layer):
         """The next batch, one buffer for each tensor that is fed."""
         raise NotImplementedError
 
-    def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
+    def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
         self.feed(program, [blob.data for blob in top])
 
     def feed(self, program: Program, tensors: list[Tensor]) -> None:
@@ -67,12 +64,12 @@ class Stream(Feed):
     def stream(
         self,
         fill: Fill,
-        shapes: list[Shape],
+        shapes: Shapes,
         *,
         threads: int = 1,
         depth: int = 4,
         decodes: bool = False,
-    ) -> list[Shape]:
+    ) -> Shapes:
         """Start the stream of tops that `fill` writes. Returns their shapes."""
         shapes = shapes[: len(self.param.top)]
         self._pipeline = self.pipeline(fill, shapes, threads=threads, depth=depth, decodes=decodes)
@@ -92,7 +89,7 @@ class Stream(Feed):
     def pipeline(
         self,
         fill: Fill,
-        shapes: list[Shape],
+        shapes: Shapes,
         *,
         dtypes: Sequence[str] = (),
         first: Callable[[Shape, str], Buffer] | None = None,

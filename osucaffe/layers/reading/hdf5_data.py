@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import math
 
-from ...backends.primitives import Program
-from ...backends.tensor import Shape
-from ...blob import Blob
 from ...data.resident.cache import CachedBatches
 from ...data.streams.hdf5 import Hdf5Source
 from ...errors import UserError
 from ...labels import Labels
-from ..base import register
+from ..base import Blobs, Program, Shapes, register
 from .feed import Stream
 
 
@@ -23,7 +20,7 @@ class HDF5Data(Stream):
     _cached: CachedBatches | None = None
     messages = ("hdf5_data_param",)
 
-    def setup(self, bottom: list[Shape]) -> list[Shape]:
+    def setup(self, bottom: Shapes) -> Shapes:
         param = self.param.hdf5_data_param
         if self.param.HasField("transform_param"):
             self.fail("transform_param", "HDF5Data does not transform: write what the net needs")
@@ -36,7 +33,7 @@ class HDF5Data(Stream):
         except UserError as error:
             self.fail("hdf5_data_param.source", str(error))
         self._labels, self.records = source.labels, len(source)
-        shapes: list[Shape] = [(param.batch_size, *shape) for shape in source.shapes]
+        shapes: Shapes = [(param.batch_size, *shape) for shape in source.shapes]
         if not self.stays_on_device(4 * len(source) * sum(map(math.prod, source.shapes))):
             return self.stream(source.fill, shapes)
         self._pipeline = self._cached = CachedBatches(
@@ -51,7 +48,7 @@ class HDF5Data(Stream):
         )
         return shapes
 
-    def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
+    def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
         if self._cached is None:
             super().forward(program, bottom, top)
             return

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from ...backends.cores import usable_cores
-from ...backends.tensor import Shape
 from ...data.ahead.parallel_map import BadRecords
 from ...data.pictures.transform import Transform
 from ...data.streams.image_list import ImageListSource
 from ...errors import UserError
-from ..base import register
+from ..base import Shapes, register
 from .images import Images
 
 
@@ -19,7 +18,7 @@ class ImageData(Images):
     tops = (2, 2)
     messages = ("image_data_param", "transform_param")
 
-    def setup(self, bottom: list[Shape]) -> list[Shape]:
+    def setup(self, bottom: Shapes) -> Shapes:
         param = self.param.image_data_param
         if not param.source:
             self.fail("image_data_param.source", "is missing: name a file with lines NAME LABEL")

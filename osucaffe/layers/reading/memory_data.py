@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...backends.tensor import Shape
 from ...data.ahead.pipeline import Buffer, allocate
 from ...data.pictures.transform import Transform, record_draws
 from ...errors import UserError
 from ...labels import Labels
-from ..base import register
+from ..base import Shape, Shapes, register
 from .feed import Feed
 
 
@@ -20,7 +19,7 @@ class MemoryData(Feed):
     tops = (2, 2)
     messages = ("memory_data_param", "transform_param")
 
-    def setup(self, bottom: list[Shape]) -> list[Shape]:
+    def setup(self, bottom: Shapes) -> Shapes:
         param = self.param.memory_data_param
         self.batch_size = param.batch_size
         self.shape: Shape = (param.channels, param.height, param.width)
@@ -31,7 +30,7 @@ class MemoryData(Feed):
         self._arrays: tuple[np.ndarray, np.ndarray] | None = None
         self._added = 0
         self._labels = Labels()
-        shapes: list[Shape] = [(self.batch_size, *self.shape), (self.batch_size,)]
+        shapes: Shapes = [(self.batch_size, *self.shape), (self.batch_size,)]
         self._buffers = [allocate(shape) for shape in shapes]
         return shapes
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from ...backends.cores import usable_cores
-from ...backends.tensor import Shape
 from ...data.ahead.parallel_map import BadRecords
 from ...data.databases.database import open_database
 from ...data.pictures.transform import Transform
 from ...data.streams.patches import PatchSource
 from ...errors import UserError
-from ..base import register
+from ..base import Shapes, register
 from .feed import Stream
 
 
@@ -20,7 +19,7 @@ class PatchData(Stream):
     tops = (2, 2)
     messages = ("patch_data_param", "transform_param")
 
-    def setup(self, bottom: list[Shape]) -> list[Shape]:
+    def setup(self, bottom: Shapes) -> Shapes:
         param = self.param.patch_data_param
         if not param.source:
             self.fail("patch_data_param.source", "is missing: set it to the folder of an LMDB")
@@ -59,7 +58,7 @@ class PatchData(Stream):
                 raise
             self.fail("patch_data_param.source", str(error))
         self.records = len(source)
-        shapes: list[Shape] = [(param.batch_size, *shape) for shape in source.shapes]
+        shapes: Shapes = [(param.batch_size, *shape) for shape in source.shapes]
         return self.stream(
             source.fill,
             shapes,

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...backends.tensor import Shape
 from ...data.ahead.pipeline import Buffer, allocate
-from ..base import Reshaped
+from ..base import Reshaped, Shapes
 from .feed import Stream
 
 
@@ -16,7 +15,7 @@ class Varying(Stream):
     `shapes`, those of what came last, are then what `setup` goes by.
     """
 
-    shapes: list[Shape]
+    shapes: Shapes
     _waiting: list[Buffer] | None = None
     _place = 0
 

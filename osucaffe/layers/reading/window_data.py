@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from ...backends.cores import usable_cores
-from ...backends.tensor import Shape
 from ...data.pictures.transform import Transform
 from ...data.streams.windows import WindowSource
 from ...errors import UserError
 from ...labels import Labels
-from ..base import register
+from ..base import Shapes, register
 from .feed import Stream
 
 
@@ -19,7 +18,7 @@ class WindowData(Stream):
     tops = (2, 2)
     messages = ("window_data_param", "transform_param")
 
-    def setup(self, bottom: list[Shape]) -> list[Shape]:
+    def setup(self, bottom: Shapes) -> Shapes:
         param = self.param.window_data_param
         transform = Transform(self.param.transform_param, self.phase, self.fail)
         if not param.source:
@@ -56,7 +55,7 @@ class WindowData(Stream):
                 raise
             self.fail("window_data_param.source", str(error))
         self._source, self.records = source, len(source)
-        shapes: list[Shape] = [(param.batch_size, *source.shape), (param.batch_size,)]
+        shapes: Shapes = [(param.batch_size, *source.shape), (param.batch_size,)]
         return self.stream(
             source.fill, shapes, threads=usable_cores(), decodes=not param.cache_images
         )

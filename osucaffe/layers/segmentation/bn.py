@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...backends.primitives import Program
-from ...backends.tensor import Shape, Tensor
-from ...blob import Blob
-from ..base import Layer, register
+from ..base import Blobs, Flags, Layer, Program, Shapes, Tensor, register
 from ..core.normalization import with_channels
 
 SEGNET_EPS = 1e-9
@@ -32,7 +29,7 @@ class BN(Layer):
     in_place = True
     messages = ("bn_param",)
 
-    def setup(self, bottom: list[Shape]) -> list[Shape]:
+    def setup(self, bottom: Shapes) -> Shapes:
         param, shape = self.param.bn_param, bottom[0]
         if len(shape) < 2:
             self.fail("bottom", f"has shape {shape}, but must be N x C ...")
@@ -91,7 +88,7 @@ class BN(Layer):
         """A parameter, one number for each channel."""
         return self.parameters[index].data.view((self.channels,))
 
-    def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
+    def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
         x = self.saved = bottom[0].data
         if bottom[0] is top[0]:
             self.saved = self.tensor(x.shape, flexible=True)
@@ -116,7 +113,7 @@ class BN(Layer):
         )
 
     def _measure(
-        self, program: Program, mean: Tensor, rate: Tensor, eps: float, top: list[Blob]
+        self, program: Program, mean: Tensor, rate: Tensor, eps: float, top: Blobs
     ) -> None:
         """Mean and rate of the batch, and what remembers or shows them."""
         # Sums of past statistics that forget all of the past: those of this batch.
@@ -139,9 +136,7 @@ class BN(Layer):
             ):
                 program.elementwise([past, tensor], [past], formula=formula, constants=constants)
 
-    def backward(
-        self, program: Program, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]
-    ) -> None:
+    def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
         dx = with_channels(bottom[0].diff) if propagate_down[0] else None
         gradients = [self.gradient(0), self.gradient(1)]
         dscale, dshift = (g if g is None else g.view((self.channels,)) for g in gradients)

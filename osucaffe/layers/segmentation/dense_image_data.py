@@ -7,13 +7,12 @@ from typing import Any
 import numpy as np
 
 from ...backends.cores import usable_cores
-from ...backends.tensor import Shape
 from ...data.ahead.parallel_map import BadRecords
 from ...data.pictures.transform import Transform
 from ...data.streams.dense_images import DenseImageSource, read_edges, read_gray
 from ...errors import UserError
 from ...labels import Labels
-from ..base import register
+from ..base import Shapes, register
 from ..reading.varying import Varying
 
 
@@ -25,7 +24,7 @@ class PixelLabels(Varying):
     messages = ("image_data_param", "transform_param")
     _source: DenseImageSource | None = None
 
-    def open(self, **options: Any) -> list[Shape]:
+    def open(self, **options: Any) -> Shapes:
         """Begin the stream; options: of the source. Returns the shapes of the tops."""
         if self._source is None:
             self._source = source = self._read_list(options)
@@ -97,7 +96,7 @@ class DenseImageData(PixelLabels):
     where = "dense_image_data_param"
     messages = ("dense_image_data_param", "transform_param")
 
-    def setup(self, bottom: list[Shape]) -> list[Shape]:
+    def setup(self, bottom: Shapes) -> Shapes:
         param, size = self.param.dense_image_data_param, self.param.transform_param.crop_size
         crop = self.crop_of(param, self.where)
         if param.label_divide_factor < 1:
@@ -123,7 +122,7 @@ class ImageSegData(PixelLabels):
 
     tops = (2, 3)
 
-    def setup(self, bottom: list[Shape]) -> list[Shape]:
+    def setup(self, bottom: Shapes) -> Shapes:
         param, transformation = self.param.image_data_param, self.param.transform_param
         crop, size = self.crop_of(transformation, "transform_param"), transformation.crop_size
         if any(crop) and size:
@@ -155,7 +154,7 @@ class ImageLabelmapData(PixelLabels):
     batch of one, images may have any size.
     """
 
-    def setup(self, bottom: list[Shape]) -> list[Shape]:
+    def setup(self, bottom: Shapes) -> Shapes:
         param, size = self.param.image_data_param, self.param.transform_param.crop_size
         raw = param.HasField("normalize") and not param.normalize
         self.reshapes = param.batch_size == 1 and not (size or param.new_height)

@@ -7,10 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ...backends.primitives import Program
-from ...backends.tensor import Shape, Tensor
-from ...blob import Blob
-from ..base import Arrays, Layer, register
+from ..base import Arrays, Blobs, Flags, Layer, Program, Shapes, Tensor, register
 from .permutohedral import Lattice
 
 Filter = tuple[Lattice, np.ndarray]
@@ -34,7 +31,7 @@ class MultiStageMeanfield(Layer):
     bottoms = (3, 3)
     no_gradient = (2,)
 
-    def setup(self, bottom: list[Shape]) -> list[Shape]:
+    def setup(self, bottom: Shapes) -> Shapes:
         param, (unary, begin, image) = self.param.multi_stage_meanfield_param, bottom
         if len(unary) != 4:
             self.fail("bottom[0]", f"has shape {unary}, but must be N x C x H x W")
@@ -86,7 +83,7 @@ class MultiStageMeanfield(Layer):
 
     # -- what is recorded ------------------------------------------------------------------------
 
-    def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
+    def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
         unary, begin, image = (blob.data for blob in bottom)
         shape = top[0].shape
         # Who filters reads this, so that the lattices are there by then.
@@ -106,9 +103,7 @@ class MultiStageMeanfield(Layer):
             begin = top[0].data if last else self.tensor(shape)
             program.elementwise([unary, pairwise], [begin], formula="y = a - b")
 
-    def backward(
-        self, program: Program, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]
-    ) -> None:
+    def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
         shape = top[0].shape
         diffs = [top[0].diff]
         for number, (probability, filtered, message) in reversed(list(enumerate(self.steps))):

@@ -5,15 +5,12 @@ from __future__ import annotations
 import numpy as np
 
 from ...backends.cores import usable_cores
-from ...backends.primitives import Program
-from ...backends.tensor import Shape
-from ...blob import Blob
 from ...data.ahead.parallel_map import BadRecords
 from ...data.ahead.pipeline import Buffer, allocate
 from ...data.databases.database import open_database
 from ...data.streams.annotated import COLUMNS, ROOM, AnnotatedSource, join_rows
 from ...errors import UserError
-from ..base import register
+from ..base import Blobs, Program, Shapes, register
 from ..reading.varying import Varying
 
 OBJECTS = 64
@@ -28,13 +25,13 @@ class AnnotatedData(Varying):
     messages = ("data_param", "transform_param", "annotated_data_param")
     _source: AnnotatedSource | None = None
 
-    def setup(self, bottom: list[Shape]) -> list[Shape]:
+    def setup(self, bottom: Shapes) -> Shapes:
         batch = self.param.data_param.batch_size
         if self._source is None:
             self._source = self._open()
             self.records = len(self._source)
             self.reshapes = self._source.varies
-            shapes: list[Shape] = [(batch, *self._source.shape), (batch, ROOM, COLUMNS)]
+            shapes: Shapes = [(batch, *self._source.shape), (batch, ROOM, COLUMNS)]
             self.shapes = shapes[: len(self.param.top)]
         rows = max(ROOM, OBJECTS * batch)
         self._rows, self._count = allocate((1, 1, rows, COLUMNS)), allocate((1,))
@@ -74,7 +71,7 @@ class AnnotatedData(Varying):
             )
         return source
 
-    def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
+    def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
         if len(top) == 1:
             self.feed(program, [top[0].data])
             return

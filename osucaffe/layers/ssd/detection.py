@@ -6,10 +6,7 @@ import logging
 import math
 from typing import Any
 
-from ...backends.primitives import Program
-from ...backends.tensor import Shape
-from ...blob import Blob
-from ..base import LayerClass, register
+from ..base import Blobs, LayerClass, Program, Shapes, register
 from ..rows import Rows
 from .pixel_evaluate import PixelEvaluate
 
@@ -23,7 +20,7 @@ class DetectionOutput(Rows):
     bottoms = (3, 4)
     no_gradient = (0, 1, 2, 3)
 
-    def setup(self, bottom: list[Shape]) -> list[Shape]:
+    def setup(self, bottom: Shapes) -> Shapes:
         param = self.param.detection_output_param
         self.lay_out_boxes(bottom, "detection_output_param")
         suppression = param.nms_param
@@ -49,7 +46,7 @@ class DetectionOutput(Rows):
         most = classes * (min(priors, top_k) if top_k >= 0 else priors)
         return [(1, 1, items * max(1, min(most, keep) if keep >= 0 else most), 7)]
 
-    def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
+    def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
         param = self.param.detection_output_param
         bottom[2].keep_exact()
         boxes = self.tensor(self.location_shape)
@@ -73,7 +70,7 @@ class DetectionEvaluate(Rows):
         """SSD's; Cascade R-CNN's has a third bottom."""
         return PixelEvaluate if len(param.bottom) == 3 else cls
 
-    def setup(self, bottom: list[Shape]) -> list[Shape]:
+    def setup(self, bottom: Shapes) -> Shapes:
         param = self.param.detection_evaluate_param
         for i, width in enumerate((7, 8)):
             if bottom[i][-1:] != (width,):
@@ -90,7 +87,7 @@ class DetectionEvaluate(Rows):
         labels = [n for n in range(param.num_classes) if n != param.background_label_id]
         return [(1, 1, len(labels) + self.shapes[0][0], 5)]
 
-    def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
+    def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
         param = self.param.detection_evaluate_param
         found, truth = (b.data.view(s) for b, s in zip(bottom, self.shapes, strict=True))
         program.evaluate_boxes(

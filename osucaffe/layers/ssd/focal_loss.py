@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import math
 
-from ...backends.primitives import Program
-from ...backends.tensor import Shape, Tensor
-from ...blob import Blob
-from ..base import register
+from ..base import Blobs, Flags, Program, Shapes, Tensor, register
 from ..core.cross_entropy import Normalized
 from ..core.softmax import check_labels, read_ignored, read_normalization
 
@@ -22,7 +19,7 @@ class FocalLoss(Normalized):
     tops = (1, 2)
     messages = ("focal_loss_param", "softmax_param", "loss_param")
 
-    def setup(self, bottom: list[Shape]) -> list[Shape]:
+    def setup(self, bottom: Shapes) -> Shapes:
         param, shape = self.param.focal_loss_param, bottom[0]
         if param.Type.Name(param.type) != "ORIGIN":
             self.fail("focal_loss_param.type", "must be ORIGIN: the other forms are not supported")
@@ -37,7 +34,7 @@ class FocalLoss(Normalized):
         self.rows, self.places = (outer, shape[self.along], inner), (outer, 1, inner)
         return [(), shape]
 
-    def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
+    def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
         x, label = bottom[0].data, bottom[1].data.view(self.places)
         probability = top[1].data if len(top) > 1 else self.tensor(x.shape)
         program.softmax(x, probability, axis=self.along)
@@ -55,9 +52,7 @@ class FocalLoss(Normalized):
             formula=f"y = {self.counted('b', self.ignore)} * {value}", constants=self.constants,
         )  # fmt: skip
 
-    def backward(
-        self, program: Program, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]
-    ) -> None:
+    def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
         if not propagate_down[0]:
             return
         label = bottom[1].data.view(self.places)

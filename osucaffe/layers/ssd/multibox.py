@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import math
 
-from ...backends.primitives import Program
-from ...backends.tensor import Shape, Tensor
-from ...blob import Blob
-from ..base import register
+from ..base import Blobs, Flags, Program, Shapes, Tensor, register
 from ..core.softmax import pre_fixed, read_normalization
 from ..rows import Boxes
 
@@ -21,7 +18,7 @@ class MultiBoxLoss(Boxes):
     no_gradient = (2, 3)
     messages = ("multibox_loss_param", "loss_param")
 
-    def setup(self, bottom: list[Shape]) -> list[Shape]:
+    def setup(self, bottom: Shapes) -> Shapes:
         param = self.param.multibox_loss_param
         self.lay_out_boxes(bottom, "multibox_loss_param")
         if bottom[3][-1:] != (8,):
@@ -64,7 +61,7 @@ class MultiBoxLoss(Boxes):
         self.divisor = pre_fixed(self) or fixed.get(read_normalization(self))
         return [()]
 
-    def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
+    def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
         param, (items, priors, boxes, _) = self.param.multibox_loss_param, self.location_shape
         bottom[2].keep_exact()
         self.location = bottom[0].data.view(self.location_shape)
@@ -127,9 +124,7 @@ class MultiBoxLoss(Boxes):
         """What the sum is divided by, as a formula of b = the matches."""
         return "max(b, 1)" if self.divisor is None else f"{self.divisor}"
 
-    def backward(
-        self, program: Program, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]
-    ) -> None:
+    def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
         scale = self.tensor((1,))
         inputs = [top[0].diff.view((1,)), self.matches]
         program.broadcast(inputs, [scale], formula=f"y = a / {self._divisor()}")

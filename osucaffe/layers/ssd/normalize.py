@@ -7,10 +7,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from ...backends.primitives import Program
-from ...backends.tensor import Shape
-from ...blob import Blob
-from ..base import Layer, register
+from ..base import Blobs, Flags, Layer, Program, Shapes, register
 
 
 @register("Normalize")
@@ -23,7 +20,7 @@ class Normalize(Layer):
     def form(cls, param: Any) -> type[Layer]:
         return cls if param.HasField("norm_param") else FeatureNormalize
 
-    def setup(self, bottom: list[Shape]) -> list[Shape]:
+    def setup(self, bottom: Shapes) -> Shapes:
         param, shape = self.param.norm_param, bottom[0]
         if len(shape) < 2:
             self.fail("bottom", f"has shape {shape}, but must have channels on axis 1")
@@ -38,7 +35,7 @@ class Normalize(Layer):
         self.constants = {"eps": param.eps}
         return [shape]
 
-    def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
+    def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
         self.x, self.rate = bottom[0].data.view(self.shape), self.tensor(self.small)
         squares = self.tensor(self.small)
         self.scale = self.parameters[0].data.view(self.spread)
@@ -48,9 +45,7 @@ class Normalize(Layer):
         y = top[0].data.view(self.shape)
         program.broadcast([self.x, self.rate, self.scale], [y], formula="y = a * b * c")
 
-    def backward(
-        self, program: Program, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]
-    ) -> None:
+    def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
         inputs = [top[0].diff.view(self.shape), self.x, self.rate]
         if (dw := self.gradient(0)) is not None:
             program.reduce_gradient(inputs, dw, formula="y = a * b * c", axes=self.others)
@@ -81,7 +76,7 @@ class FeatureNormalize(Layer):
 
     tops = (1, 2)
 
-    def setup(self, bottom: list[Shape]) -> list[Shape]:
+    def setup(self, bottom: Shapes) -> Shapes:
         param, shape = self.param.normalize_param, bottom[0]
         if len(shape) < 2:
             self.fail("bottom", f"has shape {shape}, but must be N x C ...")
@@ -95,7 +90,7 @@ class FeatureNormalize(Layer):
         self.small = (shape[0], 1, *shape[2:])
         return [shape, self.small]
 
-    def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
+    def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
         x = bottom[0].data
         self.norm = top[1].data if len(top) > 1 else self.tensor(self.small)
         total = self.tensor(self.small)
@@ -104,9 +99,7 @@ class FeatureNormalize(Layer):
         program.elementwise([total], [self.norm], formula=self.norm_formula, constants=constants)
         program.broadcast([x, self.norm], [top[0].data], formula="y = a / b")
 
-    def backward(
-        self, program: Program, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]
-    ) -> None:
+    def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
         if not propagate_down[0]:
             return
         x, y, dy = bottom[0].data, top[0].data, top[0].diff

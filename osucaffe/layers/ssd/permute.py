@@ -2,29 +2,24 @@
 
 from __future__ import annotations
 
-from ...backends.primitives import Program
-from ...backends.tensor import Shape
-from ...blob import Blob
-from ..base import Layer, register
+from ..base import Blobs, Flags, Layer, Program, Shapes, register
 
 
 @register("Permute")
 class Permute(Layer):
     """The axes in another order: `order` names the old axis at each new place (SSD)."""
 
-    def setup(self, bottom: list[Shape]) -> list[Shape]:
+    def setup(self, bottom: Shapes) -> Shapes:
         shape, order = bottom[0], list(self.param.permute_param.order)
         if len(set(order)) < len(order) or max(order, default=0) >= len(shape):
             self.fail("permute_param.order", f"{order} must name axes of {shape} once each")
         self.axes = (*order, *(axis for axis in range(len(shape)) if axis not in order))
         return [tuple(shape[axis] for axis in self.axes)]
 
-    def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
+    def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
         program.permute(bottom[0].data, top[0].data, axes=self.axes)
 
-    def backward(
-        self, program: Program, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]
-    ) -> None:
+    def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
         if propagate_down[0]:
             back = tuple(self.axes.index(axis) for axis in range(len(self.axes)))
             program.permute(top[0].diff, bottom[0].diff, axes=back)

@@ -11,11 +11,9 @@ import math
 import numpy as np
 
 from ...backends.boxes import judge
-from ...backends.primitives import Program
-from ...backends.tensor import Shape
-from ...blob import Blob
 from ...files import read_file
 from .. import anchors
+from ..base import Blobs, Program, Shapes
 from ..rows import Rows
 
 ROOM = 4096
@@ -32,7 +30,7 @@ class PixelEvaluate(Rows):
     no_gradient = (0, 1, 2)
     place = 0
 
-    def setup(self, bottom: list[Shape]) -> list[Shape]:
+    def setup(self, bottom: Shapes) -> Shapes:
         param = self.param.detection_evaluate_param
         for i, width in enumerate((7, 8, 2)):
             if math.prod(bottom[i][1:]) != width:
@@ -59,7 +57,7 @@ class PixelEvaluate(Rows):
             self.fail("detection_evaluate_param.name_size_file",
                       f"{path} must have lines of name, height and width")  # fmt: skip
 
-    def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
+    def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
         program.host(
             [blob.data for blob in bottom], list(self.open_rows(top[0])), function=self._run
         )

@@ -6,10 +6,7 @@ import itertools
 
 import numpy as np
 
-from ...backends.primitives import Program
-from ...backends.tensor import Shape
-from ...blob import Blob
-from ..base import Layer, register
+from ..base import Blobs, Layer, Program, Shape, Shapes, register
 
 SAME_RATIO = 1e-6
 
@@ -24,7 +21,7 @@ class PriorBox(Layer):
     bottoms = (2, None)
     no_gradient = (0, 1)
 
-    def setup(self, bottom: list[Shape]) -> list[Shape]:
+    def setup(self, bottom: Shapes) -> Shapes:
         if any(len(shape) != 4 for shape in bottom[:2]):
             self.fail("bottom", f"have shapes {bottom[:2]}, but must be N x C x H x W")
         self.boxes = _boxes(
@@ -92,7 +89,7 @@ class PriorBox(Layer):
             self.fail("prior_box_param.variance", "give none, one or four, above 0")
         return given
 
-    def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
+    def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
         top[0].keep_exact()
         self.initial = [(top[0].data, self.values)]
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from ...backends.cores import usable_cores
-from ...backends.tensor import Shape
 from ...data.ahead.parallel_map import BadRecords
 from ...data.pictures.transform import Transform
 from ...data.streams.video_frames import Crops, VideoFrameSource
 from ...errors import UserError
 from ...labels import Labels
-from ..base import register
+from ..base import Shapes, register
 from ..reading.feed import Stream
 
 RATIOS = (1.0, 0.875, 0.75, 0.66)
@@ -29,7 +28,7 @@ class VideoData(Stream):
     tops = (2, 2)
     messages = ("video_data_param", "transform_param")
 
-    def setup(self, bottom: list[Shape]) -> list[Shape]:
+    def setup(self, bottom: Shapes) -> Shapes:
         param, transformation = self.param.video_data_param, self.param.transform_param
         where = "video_data_param"
         if not param.source:
@@ -78,7 +77,7 @@ class VideoData(Stream):
                 raise
             self.fail(f"{where}.source", str(error))
         self._source, self.records = source, len(source)
-        shapes: list[Shape] = [(param.batch_size, *source.shape), (param.batch_size,)]
+        shapes: Shapes = [(param.batch_size, *source.shape), (param.batch_size,)]
         return self.stream(source.fill, shapes, threads=usable_cores(), decodes=True)
 
     def _crops(self) -> Crops | None:

@@ -7,10 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...backends.primitives import Program
-from ...backends.tensor import Shape
-from ...blob import Blob
-from ..base import Arrays, Layer, register
+from ..base import Arrays, Blobs, Flags, Layer, Program, Shapes, register
 from ..core.losses import Loss
 from .grids import (
     aims_of,
@@ -35,7 +32,7 @@ class Reorg(Layer):
     of s x s, and takes what comes for C s^2 x H / s x W / s: weights of darknet want it so.
     """
 
-    def setup(self, bottom: list[Shape]) -> list[Shape]:
+    def setup(self, bottom: Shapes) -> Shapes:
         param, shape = self.param.reorg_param, bottom[0]
         if len(shape) != 4:
             self.fail("bottom", f"has shape {shape}, but must be N x C x H x W")
@@ -51,16 +48,14 @@ class Reorg(Layer):
             return [(items, channels // (s * s), height * s, width * s)]
         return [(items, channels * s * s, height // s, width // s)]
 
-    def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
+    def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
         x, y = bottom[0].data, top[0].data
         if self.param.reorg_param.reverse:
             program.permute(x.view(self.blocks), y.view(self.image), axes=(0, 3, 4, 1, 5, 2))
         else:
             program.permute(x.view(self.image), y.view(self.blocks), axes=(0, 3, 5, 1, 2, 4))
 
-    def backward(
-        self, program: Program, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]
-    ) -> None:
+    def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
         if not propagate_down[0]:
             return
         dx, dy = bottom[0].diff, top[0].diff
@@ -79,15 +74,13 @@ class GridLoss(Loss):
     anchors: int
     no_gradient = (1,)
 
-    def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
+    def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
         self.delta = self.tensor(bottom[0].shape)
         program.host(
             [blob.data for blob in bottom], [top[0].data, self.delta], function=self._compare
         )
 
-    def backward(
-        self, program: Program, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]
-    ) -> None:
+    def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
         if propagate_down[0]:
             shape = (bottom[0].data.count,)
             program.broadcast(
@@ -123,7 +116,7 @@ class RegionLoss(GridLoss):
     that of MobileNet-YOLO, with rescore, which is the mean of the batch.
     """
 
-    def setup(self, bottom: list[Shape]) -> list[Shape]:
+    def setup(self, bottom: Shapes) -> Shapes:
         param, shape = self.param.region_loss_param, bottom[0]
         if param.coords != 4:
             self.fail("region_loss_param.coords", f"is {param.coords}, but must be 4")

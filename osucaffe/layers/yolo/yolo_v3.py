@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...backends.tensor import Shape
-from ..base import register
+from ..base import Shapes, register
 from .grids import (
     aims_of,
     boxes_of,
@@ -28,7 +27,7 @@ class Yolov3(GridLoss):
     What is sent down lacks the slopes of sigmoids but where use_logic_gradient is set.
     """
 
-    def setup(self, bottom: list[Shape]) -> list[Shape]:
+    def setup(self, bottom: Shapes) -> Shapes:
         param, shape = self.param.yolov3_param, bottom[0]
         check_grid(self, shape, param.num, param.num_class)
         check_truths(self, bottom[1], shape[0])
