@@ -52,7 +52,8 @@ def record_backward(
             diff = blob.diff.base or blob.diff
             if diff not in given and not program.has_written(diff):
                 program.fill(blob.diff, value=0.0)
-        node.layer.backward(program, node.top, node.propagate_down, node.bottom)
+        if any(node.propagate_down) or any(node.layer.need_gradients):
+            node.layer.backward(program, node.top, node.propagate_down, node.bottom)
     return program.calls
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, TypeVar
 
 from ..backends.primitives import Program
@@ -197,6 +198,17 @@ class Layer:
         self.tensors.append(made)
         return made
 
+    def saved_input(
+        self, program: Program, bottom: Blobs, top: Blobs, *, flexible: bool = True
+    ) -> Tensor:
+        """The first bottom's data, or a copy where the layer works in place."""
+        x = bottom[0].data
+        if bottom[0] is not top[0]:
+            return x
+        saved = self.tensor(x.shape, flexible=flexible)
+        program.copy(x, saved)
+        return saved
+
     def delegate(
         self, make: Callable[..., _AnyLayer], param: caffe_pb2.LayerParameter, key: int
     ) -> _AnyLayer:
@@ -219,6 +231,34 @@ class Layer:
         if not -dimensions <= axis < dimensions:
             self.fail(field, f"axis {axis} is out of range for a blob of {dimensions} dimensions")
         return axis % dimensions
+
+    def check_axes(self, shape: Shape, axes: str = "N x C x H x W", field: str = "bottom") -> None:
+        """Refuse a bottom of other axes ("...": and any more)."""
+        named = axes.removesuffix(" ...").split(" x ")
+        if len(shape) < len(named) or (len(shape) > len(named) and "..." not in axes):
+            self.fail(field, f"has shape {shape}, but must be {axes}")
+
+    def check_positive(self, message: str, *fields: str) -> None:
+        """Refuse numbers below 1."""
+        for field in fields:
+            if getattr(getattr(self.param, message), field) < 1:
+                self.fail(f"{message}.{field}", "must be at least 1")
+
+    def require(self, message: str, **fields: str) -> None:
+        """Refuse fields that are not set; of each, what it is to be."""
+        for field, remedy in fields.items():
+            if not getattr(getattr(self.param, message), field):
+                self.fail(f"{message}.{field}", f"is missing: {remedy}")
+
+    @contextmanager
+    def blame(self, field: str) -> Iterator[None]:
+        """Let a UserError that does not name the layer yet name it, and this field."""
+        try:
+            yield
+        except UserError as error:
+            if str(error).startswith(self.title):
+                raise
+            self.fail(field, str(error))
 
     def check_shape(self, field: str, what: str, shape: Shape) -> None:
         """Refuse a tensor that no blob of Caffe's could be: one without elements, or with more than

@@ -185,10 +185,9 @@ class DetectionLoss(FieldLoss):
         self.record_losses(program, conf, box, bottom[1].data, top[0])
 
     def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
-        if propagate_down[0]:
-            parts = [self.tensor(shape) for shape in self.shapes]
-            self.record_gradients(program, top[0], *parts)
-            program.concat(parts, bottom[0].diff, axis=1)
+        parts = [self.tensor(shape) for shape in self.shapes]
+        self.record_gradients(program, top[0], *parts)
+        program.concat(parts, bottom[0].diff, axis=1)
 
     def choose(self, scores: np.ndarray, labels: np.ndarray, overlap: np.ndarray) -> np.ndarray:
         free = (labels == 0) & (overlap < self.setting.bg_threshold)

@@ -146,9 +146,7 @@ class HardMining(HostRows):
 
     def check(self, bottom: Shapes) -> Shapes:
         param = self.param.hard_mining_param
-        for field in ("num_roi_per_image", "num_image"):
-            if getattr(param, field) < 1:
-                self.fail(f"hard_mining_param.{field}", "must be at least 1")
+        self.check_positive("hard_mining_param", "num_roi_per_image", "num_image")
         self.check_rows(bottom, {0: (1,), 1: (5,)})
         self.check_alike(bottom, len(bottom) - 1)
         rows = min(bottom[0][0], param.num_roi_per_image * param.num_image)

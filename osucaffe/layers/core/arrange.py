@@ -20,8 +20,7 @@ class Split(Layer):
         return bottom * len(self.param.top)
 
     def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
-        if propagate_down[0]:
-            program.sum([each.diff for each in top], bottom[0].diff)
+        program.sum([each.diff for each in top], bottom[0].diff)
 
 
 @register("Silence")
@@ -115,8 +114,7 @@ class Slice(AlongAxis):
         program.split(bottom[0].data, [blob.data for blob in top], axis=self.along)
 
     def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
-        if propagate_down[0]:
-            program.concat([blob.diff for blob in top], bottom[0].diff, axis=self.along)
+        program.concat([blob.diff for blob in top], bottom[0].diff, axis=self.along)
 
 
 @register("Tile")
@@ -137,6 +135,5 @@ class Tile(Layer):
         program.broadcast([x], [y], formula="y = a")
 
     def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
-        if propagate_down[0]:
-            dy, dx = top[0].diff.view(self.all), bottom[0].diff.view(self.one)
-            program.reduce([dy], dx, formula="y = a", axes=(1,))
+        dy, dx = top[0].diff.view(self.all), bottom[0].diff.view(self.one)
+        program.reduce([dy], dx, formula="y = a", axes=(1,))

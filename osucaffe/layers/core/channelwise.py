@@ -143,8 +143,7 @@ class PReLU(Spread):
 
     def setup(self, bottom: Shapes) -> Shapes:
         param, shape = self.param.prelu_param, bottom[0]
-        if len(shape) < 2:
-            self.fail("bottom", f"has shape {shape}, but must have channels on axis 1")
+        self.check_axes(shape, "N x C ...")
         quarter = type(param.filler)(type="constant", value=0.25)
         slopes = () if param.channel_shared else (shape[1],)
         self.lay_out(len(shape), 0 if param.channel_shared else 1, slopes)

@@ -93,12 +93,11 @@ class Reduction(Layer):
         )  # fmt: skip
 
     def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
-        if propagate_down[0]:
-            dy = top[0].diff.view(self.kept)
-            inputs = [dy, bottom[0].data] if "b" in self.derivative else [dy]
-            program.broadcast(
-                inputs, [bottom[0].diff], formula=self.derivative, constants=self.constants
-            )
+        dy = top[0].diff.view(self.kept)
+        inputs = [dy, bottom[0].data] if "b" in self.derivative else [dy]
+        program.broadcast(
+            inputs, [bottom[0].diff], formula=self.derivative, constants=self.constants
+        )
 
 
 @register("ArgMax")

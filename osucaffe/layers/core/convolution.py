@@ -166,9 +166,8 @@ class Im2col(Layer):
         program.im2col(x, y, kernel=self.window.kernel, **self.window.settings)
 
     def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
-        if propagate_down[0]:
-            dy, dx = top[0].diff.view(self.large), bottom[0].diff.view(self.small)
-            program.im2col_backward(dy, dx, kernel=self.window.kernel, **self.window.settings)
+        dy, dx = top[0].diff.view(self.large), bottom[0].diff.view(self.small)
+        program.im2col_backward(dy, dx, kernel=self.window.kernel, **self.window.settings)
 
 
 def check_fit(layer: Layer, window: Window, extents: Shape, out: Shape) -> None:

@@ -64,12 +64,11 @@ class SigmoidCrossEntropyLoss(Normalized):
         program.reduce(inputs, top[0].data, formula=formula, axes=(0,))
 
     def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
-        if propagate_down[0]:
-            x, target = (blob.data.view((blob.data.count,)) for blob in bottom)
-            inputs = [x, target, self.divisor.view((1,)), top[0].diff.view((1,))]
-            sigmoid = "0.5 * tanh(0.5 * a) + 0.5"
-            formula = f"y = d * {self.counted('b', self.ignore)} / c * ({sigmoid} - b)"
-            program.broadcast(inputs, [bottom[0].diff.view(x.shape)], formula=formula)
+        x, target = (blob.data.view((blob.data.count,)) for blob in bottom)
+        inputs = [x, target, self.divisor.view((1,)), top[0].diff.view((1,))]
+        sigmoid = "0.5 * tanh(0.5 * a) + 0.5"
+        formula = f"y = d * {self.counted('b', self.ignore)} / c * ({sigmoid} - b)"
+        program.broadcast(inputs, [bottom[0].diff.view(x.shape)], formula=formula)
 
 
 @register("InfogainLoss")
@@ -148,8 +147,6 @@ class InfogainLoss(Normalized):
         return f"{name} == {self.ignore}" if self.ignore is not None else f"{name} != {name}"
 
     def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
-        if not propagate_down[0]:
-            return
         outer, _, inner = self.folded
         rows = self.tensor((outer, 1, inner))
         program.reduce([self.gain], rows, formula="y = a", axes=(1,))

@@ -40,13 +40,12 @@ class Elementwise(Layer):
         program.elementwise([x], [y], formula=self.value, constants=self.constants)
 
     def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
-        if propagate_down[0]:
-            program.elementwise(
-                [top[0].diff, self.saved],
-                [bottom[0].diff],
-                formula=self.derivative,
-                constants=self.constants,
-            )
+        program.elementwise(
+            [top[0].diff, self.saved],
+            [bottom[0].diff],
+            formula=self.derivative,
+            constants=self.constants,
+        )
 
 
 @register("ReLU")
@@ -63,9 +62,8 @@ class ReLU(Layer):
         program.relu(bottom[0].data, top[0].data, slope=self.slope)
 
     def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
-        if propagate_down[0]:
-            x, dy, dx = bottom[0].data, top[0].diff, bottom[0].diff
-            program.relu_backward(x, dy, dx, slope=self.slope)
+        x, dy, dx = bottom[0].data, top[0].diff, bottom[0].diff
+        program.relu_backward(x, dy, dx, slope=self.slope)
 
 
 @register("AbsVal")
@@ -264,8 +262,6 @@ class Dropout(Layer):
 
     def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
         dy, dx = top[0].diff, bottom[0].diff
-        if not propagate_down[0]:
-            return
         if self.drops:
             program.dropout_backward(dy, self.mask, dx, ratio=self.ratio, key=self.key)
             dy = dx

@@ -13,9 +13,7 @@ class Embed(Layer):
 
     def setup(self, bottom: Shapes) -> Shapes:
         param = self.param.embed_param
-        for field in ("num_output", "input_dim"):
-            if getattr(param, field) < 1:
-                self.fail(f"embed_param.{field}", "must be at least 1")
+        self.check_positive("embed_param", "num_output", "input_dim")
         self.add_parameter((param.input_dim, param.num_output), param.weight_filler)
         if param.bias_term:
             self.add_parameter((param.num_output,), param.bias_filler)

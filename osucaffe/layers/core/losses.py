@@ -216,11 +216,10 @@ class Classification(Loss):
         )
 
     def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
-        if propagate_down[0]:
-            program.broadcast(
-                [*self.inputs, top[0].diff.view((1, 1))], [bottom[0].diff.view(self.scores)],
-                formula=self.derivative, constants=self.constants,
-            )  # fmt: skip
+        program.broadcast(
+            [*self.inputs, top[0].diff.view((1, 1))], [bottom[0].diff.view(self.scores)],
+            formula=self.derivative, constants=self.constants,
+        )  # fmt: skip
 
 
 @register("HingeLoss")

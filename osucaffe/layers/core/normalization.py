@@ -14,8 +14,7 @@ class LRN(Layer):
 
     def setup(self, bottom: Shapes) -> Shapes:
         param = self.param.lrn_param
-        if len(bottom[0]) != 4:
-            self.fail("bottom", f"has shape {bottom[0]}, but must be N x C x H x W")
+        self.check_axes(bottom[0])
         if param.local_size % 2 == 0:
             self.fail("lrn_param.local_size", f"is {param.local_size}: it must be odd")
         self.settings: dict[str, Any] = {
@@ -32,9 +31,8 @@ class LRN(Layer):
         program.lrn(bottom[0].data, top[0].data, self.note, **self.settings)
 
     def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
-        if propagate_down[0]:
-            x, y, dy, dx = bottom[0].data, top[0].data, top[0].diff, bottom[0].diff
-            program.lrn_backward(x, y, dy, self.note, dx, **self.settings)
+        x, y, dy, dx = bottom[0].data, top[0].data, top[0].diff, bottom[0].diff
+        program.lrn_backward(x, y, dy, self.note, dx, **self.settings)
 
 
 RECALL = (
@@ -157,8 +155,7 @@ class MVN(Standardize):
 
     def setup(self, bottom: Shapes) -> Shapes:
         param, shape = self.param.mvn_param, bottom[0]
-        if len(shape) < 2:
-            self.fail("bottom", f"has shape {shape}, but must be N x C ...")
+        self.check_axes(shape, "N x C ...")
         groups = shape[0] if param.across_channels else shape[0] * shape[1]
         self.lay_out((groups, math.prod(shape) // groups), (1,), param.eps)
         self.rate_formula = "y = 1 / (sqrt(a) + eps)" if param.normalize_variance else None

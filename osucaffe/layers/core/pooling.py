@@ -19,8 +19,7 @@ class Pooling(Layer):
     def setup(self, bottom: Shapes) -> Shapes:
         param = self.param.pooling_param
         self.method = param.PoolMethod.Name(param.pool)
-        if len(bottom[0]) != 4:
-            self.fail("bottom", f"has shape {bottom[0]}, but must be N x C x H x W")
+        self.check_axes(bottom[0])
         if len(self.param.top) > 1 and self.method != "MAX":
             self.fail("top", "a second one (the mask) exists for MAX pooling only")
         extents = bottom[0][2:]
@@ -96,8 +95,6 @@ class Pooling(Layer):
             program.copy(self.index, top[1].data)
 
     def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
-        if not propagate_down[0]:
-            return
         dy, dx = top[0].diff, bottom[0].diff
         if self.method == "AVE":
             program.average_pooling_backward(dy, dx, **self.settings)
@@ -129,10 +126,8 @@ class SPP(Layer):
 
     def setup(self, bottom: Shapes) -> Shapes:
         param, shape = self.param.spp_param, bottom[0]
-        if len(shape) != 4:
-            self.fail("bottom", f"has shape {shape}, but must be N x C x H x W")
-        if param.pyramid_height < 1:
-            self.fail("spp_param.pyramid_height", "must be at least 1")
+        self.check_axes(shape)
+        self.check_positive("spp_param", "pyramid_height")
         levels = range(param.pyramid_height)
         self.levels = [self._level(2**level, shape) for level in levels]
         shapes = [pooling.setup([shape])[0] for pooling in self.levels]
@@ -172,8 +167,6 @@ class SPP(Layer):
         program.concat([self._flat(blob.data) for blob in self.pooled], top[0].data, axis=1)
 
     def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
-        if not propagate_down[0]:
-            return
         if len(self.levels) == 1:
             self.levels[0].backward(program, top, propagate_down, bottom)
             return

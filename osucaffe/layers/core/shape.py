@@ -106,8 +106,7 @@ class BatchReindex(Layer):
         program.gather(bottom[0].data, bottom[1].data, top[0].data)
 
     def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
-        if propagate_down[0]:
-            program.gather_backward(top[0].diff, bottom[1].data, bottom[0].diff)
+        program.gather_backward(top[0].diff, bottom[1].data, bottom[0].diff)
 
 
 @register("Filter")
@@ -159,8 +158,7 @@ class PixelShuffle(Layer):
 
     def setup(self, bottom: Shapes) -> Shapes:
         shape, factor = bottom[0], self.param.pixel_shuffle_param.upscale_factor
-        if len(shape) != 4:
-            self.fail("bottom", f"has shape {shape}, but must be N x C x H x W")
+        self.check_axes(shape)
         items, channels, height, width = shape
         if factor < 1 or channels % (factor * factor):
             self.fail(
@@ -177,9 +175,8 @@ class PixelShuffle(Layer):
         program.permute(x, y, axes=(0, 1, 4, 2, 5, 3))
 
     def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
-        if propagate_down[0]:
-            dy, dx = top[0].diff.view(self.together), bottom[0].diff.view(self.apart)
-            program.permute(dy, dx, axes=(0, 1, 3, 5, 2, 4))
+        dy, dx = top[0].diff.view(self.together), bottom[0].diff.view(self.apart)
+        program.permute(dy, dx, axes=(0, 1, 3, 5, 2, 4))
 
 
 @register("ShuffleChannel")
@@ -200,6 +197,5 @@ class ShuffleChannel(Layer):
         program.permute(x, y, axes=(0, 2, 1, 3))
 
     def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
-        if propagate_down[0]:
-            dy, dx = top[0].diff.view(self.shuffled), bottom[0].diff.view(self.grouped)
-            program.permute(dy, dx, axes=(0, 2, 1, 3))
+        dy, dx = top[0].diff.view(self.shuffled), bottom[0].diff.view(self.grouped)
+        program.permute(dy, dx, axes=(0, 2, 1, 3))

@@ -76,9 +76,8 @@ class Softmax(Layer):
         program.softmax(bottom[0].data, top[0].data, axis=self.axis_index)
 
     def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
-        if propagate_down[0]:
-            y, dy, dx = top[0].data, top[0].diff, bottom[0].diff
-            program.softmax_backward(y, dy, dx, axis=self.axis_index)
+        y, dy, dx = top[0].data, top[0].diff, bottom[0].diff
+        program.softmax_backward(y, dy, dx, axis=self.axis_index)
 
 
 @register("SoftmaxWithLoss")
@@ -138,11 +137,10 @@ class SoftmaxWithLoss(Layer):
             program.elementwise([total], [share], formula="y = factor * a", constants=factor)
 
     def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
-        if propagate_down[0]:
-            label, dx = bottom[1].data, bottom[0].diff
-            dloss = self.tensor(()) if self.fixed else top[0].diff
-            self._divide(program, top[0].diff, dloss)
-            program.softmax_loss_backward(self.probability, label, dloss, dx, **self.settings)
+        label, dx = bottom[1].data, bottom[0].diff
+        dloss = self.tensor(()) if self.fixed else top[0].diff
+        self._divide(program, top[0].diff, dloss)
+        program.softmax_loss_backward(self.probability, label, dloss, dx, **self.settings)
 
 
 @register("Accuracy")

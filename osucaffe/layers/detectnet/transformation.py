@@ -39,9 +39,7 @@ class DetectNetTransformation(Layer):
         if len(lists) != 4 or lists[0] != images[0] or lists[1] != 1 or lists[3] != COLUMNS:
             wanted = f"{images[0]} x 1 x objects x {COLUMNS}, DIGITS's lists"
             self.fail("bottom[1]", f"has shape {lists}, but must be {wanted}")
-        for field in ("stride", "image_size_x", "image_size_y"):
-            if getattr(param, field) < 1:
-                self.fail(f"detectnet_groundtruth_param.{field}", "must be at least 1")
+        self.check_positive("detectnet_groundtruth_param", "stride", "image_size_x", "image_size_y")
         self.grid = Grid(param)
         self.mean = self._mean(images[1:])
         return [(images[0], 3, *self.grid.seen[::-1]), (images[0], *self.grid.shape)]

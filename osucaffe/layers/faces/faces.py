@@ -94,8 +94,7 @@ class Flip(Layer):
 
     def setup(self, bottom: Shapes) -> Shapes:
         param, shape = self.param.flip_param, bottom[0]
-        if len(shape) != 4:
-            self.fail("bottom", f"has shape {shape}, but must be N x C x H x W")
+        self.check_axes(shape)
         axes = [axis for axis, wanted in ((3, param.flip_width), (2, param.flip_height)) if wanted]
         self.orders = {axis: self.tensor((shape[axis],), persistent=True) for axis in axes}
         for axis, order in self.orders.items():
@@ -116,5 +115,4 @@ class Flip(Layer):
         self._flip(program, bottom[0].data, top[0].data)
 
     def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
-        if propagate_down[0]:
-            self._flip(program, top[0].diff, bottom[0].diff)
+        self._flip(program, top[0].diff, bottom[0].diff)

@@ -73,8 +73,7 @@ class LabelSpecificAdd(LabelSpecific):
         )  # fmt: skip
 
     def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
-        if propagate_down[0]:
-            program.copy(top[0].diff, bottom[0].diff)
+        program.copy(top[0].diff, bottom[0].diff)
 
 
 @register("LabelSpecificRescale")
@@ -141,8 +140,6 @@ class LabelSpecificRescale(LabelSpecific):
 
     def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
         dy, dx = top[0].diff, bottom[0].diff
-        if not propagate_down[0]:
-            return
         if self.plain:
             if dy is not dx:
                 program.copy(dy, dx)

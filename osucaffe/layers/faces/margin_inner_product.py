@@ -53,8 +53,7 @@ class MarginInnerProduct(Changing):
     def setup(self, bottom: Shapes) -> Shapes:
         param = self.param.margin_inner_product_param
         axis = self.axis(param.axis, len(bottom[0]), "margin_inner_product_param.axis")
-        if param.num_output < 1:
-            self.fail("margin_inner_product_param.num_output", "must be at least 1")
+        self.check_positive("margin_inner_product_param", "num_output")
         items = math.prod(bottom[0][:axis])
         if math.prod(bottom[1]) != items:
             self.fail("bottom[1]", f"has shape {bottom[1]}: {items} items need as many labels")

@@ -30,9 +30,7 @@ class Lstm(Recurrent):
     def setup(self, bottom: Shapes) -> Shapes:
         param, x = self.param.lstm_param, bottom[0]
         self.size, items = param.num_output, param.batch_size
-        for field in ("num_output", "batch_size"):
-            if getattr(param, field) < 1:
-                self.fail(f"lstm_param.{field}", "must be at least 1")
+        self.check_positive("lstm_param", "num_output", "batch_size")
         if x[0] % items:
             self.fail("lstm_param.batch_size", f"is {items}, but x is {x}: it must divide {x[0]}")
         if len(bottom) > 1 and math.prod(bottom[1]) != x[0]:

@@ -55,8 +55,6 @@ class SeLuDropout(Layer):
 
     def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
         dy, dx = top[0].diff, bottom[0].diff
-        if not propagate_down[0]:
-            return
         if self.phase == "TRAIN":
             formula = "y = where(b > 0, scale * a, 0)"
             program.elementwise([dy, self.kept], [dx], formula=formula, constants=self.constants)

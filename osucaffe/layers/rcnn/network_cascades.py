@@ -27,9 +27,7 @@ class ROIWarping(Regions):
 
     def setup(self, bottom: Shapes) -> Shapes:
         param, count = self.param.roi_warping_param, self.check(bottom)
-        for field in ("pooled_h", "pooled_w"):
-            if getattr(param, field) < 1:
-                self.fail(f"roi_warping_param.{field}", "must be at least 1")
+        self.check_positive("roi_warping_param", "pooled_h", "pooled_w")
         self.scale = param.spatial_scale
         return [(count, bottom[0][1], param.pooled_h, param.pooled_w)]
 
@@ -84,11 +82,8 @@ class MaskResize(Layer):
 
     def setup(self, bottom: Shapes) -> Shapes:
         param, shape = self.param.mask_resize_param, bottom[0]
-        if len(shape) != 4:
-            self.fail("bottom", f"has shape {shape}, but must be N x C x H x W")
-        for field in ("output_height", "output_width"):
-            if getattr(param, field) < 1:
-                self.fail(f"mask_resize_param.{field}", "must be at least 1")
+        self.check_axes(shape)
+        self.check_positive("mask_resize_param", "output_height", "output_width")
         # Each image is a region of its own.
         whole = np.zeros((shape[0], 5), np.float32)
         whole[:, 0], whole[:, 3:] = np.arange(shape[0]), shape[:1:-1]
@@ -100,5 +95,4 @@ class MaskResize(Layer):
         program.roi_sampling(bottom[0].data, self.rois, top[0].data, scale=1.0, **WARP)
 
     def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
-        if propagate_down[0]:
-            program.roi_sampling_backward(top[0].diff, self.rois, bottom[0].diff, scale=1.0, **WARP)
+        program.roi_sampling_backward(top[0].diff, self.rois, bottom[0].diff, scale=1.0, **WARP)

@@ -25,16 +25,13 @@ class Regions(Layer):
 
     def check(self, bottom: Shapes) -> int:
         """The number of rois."""
-        if len(bottom[0]) != 4:
-            self.fail("bottom[0]", f"has shape {bottom[0]}, but must be N x C x H x W")
+        self.check_axes(bottom[0], field="bottom[0]")
         return check_rois(self, bottom[1])
 
     def read_pooled(self) -> tuple[int, int]:
         """pooled_h and pooled_w; `settings` gets the scale and the padding."""
         param = self.param.roi_pooling_param
-        for field in ("pooled_h", "pooled_w"):
-            if getattr(param, field) < 1:
-                self.fail(f"roi_pooling_param.{field}", "must be at least 1")
+        self.check_positive("roi_pooling_param", "pooled_h", "pooled_w")
         self.settings: dict[str, Any] = {"scale": param.spatial_scale, "pad": param.pad_ratio}
         return param.pooled_h, param.pooled_w
 
@@ -53,9 +50,8 @@ class ROIPooling(Regions):
         program.roi_max_pooling(x, rois, y, self.index, **self.settings)
 
     def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
-        if propagate_down[0]:
-            dy, rois, dx = top[0].diff, bottom[1].data, bottom[0].diff
-            program.roi_max_pooling_backward(dy, rois, self.index, dx, **self.settings)
+        dy, rois, dx = top[0].diff, bottom[1].data, bottom[0].diff
+        program.roi_max_pooling_backward(dy, rois, self.index, dx, **self.settings)
 
 
 @register("ROIAlign")
@@ -75,9 +71,8 @@ class ROIAlign(Regions):
         program.roi_sampling(bottom[0].data, bottom[1].data, top[0].data, **self.settings)
 
     def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
-        if propagate_down[0]:
-            dy, rois, dx = top[0].diff, bottom[1].data, bottom[0].diff
-            program.roi_sampling_backward(dy, rois, dx, **self.settings)
+        dy, rois, dx = top[0].diff, bottom[1].data, bottom[0].diff
+        program.roi_sampling_backward(dy, rois, dx, **self.settings)
 
 
 @register("PSROIPooling")
@@ -86,9 +81,7 @@ class PSROIPooling(Regions):
 
     def setup(self, bottom: Shapes) -> Shapes:
         param, count = self.param.psroi_pooling_param, self.check(bottom)
-        for field in ("output_dim", "group_size"):
-            if getattr(param, field) < 1:
-                self.fail(f"psroi_pooling_param.{field}", "must be at least 1")
+        self.check_positive("psroi_pooling_param", "output_dim", "group_size")
         wanted = param.output_dim * param.group_size**2
         if bottom[0][1] != wanted:
             self.fail(
@@ -104,9 +97,8 @@ class PSROIPooling(Regions):
         program.roi_average_pooling(x, rois, y, scale=self.scale)
 
     def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
-        if propagate_down[0]:
-            dy, rois, dx = top[0].diff, bottom[1].data, bottom[0].diff
-            program.roi_average_pooling_backward(dy, rois, dx, scale=self.scale)
+        dy, rois, dx = top[0].diff, bottom[1].data, bottom[0].diff
+        program.roi_average_pooling_backward(dy, rois, dx, scale=self.scale)
 
 
 @register("BoxAnnotatorOHEM")
@@ -123,8 +115,7 @@ class BoxAnnotatorOHEM(Layer):
 
     def setup(self, bottom: Shapes) -> Shapes:
         param = self.param.box_annotator_ohem_param
-        if param.roi_per_img < 1:
-            self.fail("box_annotator_ohem_param.roi_per_img", "must be at least 1")
+        self.check_positive("box_annotator_ohem_param", "roi_per_img")
         self.count, self.ignored = param.roi_per_img, param.ignore_label
         rois, *others = bottom
         count = check_rois(self, rois, 0)

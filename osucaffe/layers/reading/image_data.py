@@ -22,8 +22,7 @@ class ImageData(Images):
         param = self.param.image_data_param
         if not param.source:
             self.fail("image_data_param.source", "is missing: name a file with lines NAME LABEL")
-        if not param.batch_size:
-            self.fail("image_data_param.batch_size", "must be at least 1")
+        self.check_positive("image_data_param", "batch_size")
         if bool(param.new_height) != bool(param.new_width):
             self.fail("image_data_param", "give both new_height and new_width, or neither")
         transform = Transform(self.param.transform_param, self.phase, self.fail)

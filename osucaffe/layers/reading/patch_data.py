@@ -23,9 +23,7 @@ class PatchData(Stream):
         param = self.param.patch_data_param
         if not param.source:
             self.fail("patch_data_param.source", "is missing: set it to the folder of an LMDB")
-        for field in ("batch_size", "scale", "patch_size"):
-            if not getattr(param, field):
-                self.fail(f"patch_data_param.{field}", "must be at least 1")
+        self.check_positive("patch_data_param", "batch_size", "scale", "patch_size")
         transform = Transform(self.param.transform_param, self.phase, self.fail)
         if transform.crop or transform.mirror or transform.has_mean_image:
             self.fail(

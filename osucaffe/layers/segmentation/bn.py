@@ -31,8 +31,7 @@ class BN(Layer):
 
     def setup(self, bottom: Shapes) -> Shapes:
         param, shape = self.param.bn_param, bottom[0]
-        if len(shape) < 2:
-            self.fail("bottom", f"has shape {shape}, but must be N x C ...")
+        self.check_axes(shape, "N x C ...")
         self.channels = shape[1]
         self.count = shape[0]
         for extent in shape[2:]:

@@ -33,8 +33,7 @@ class MultiStageMeanfield(Layer):
 
     def setup(self, bottom: Shapes) -> Shapes:
         param, (unary, begin, image) = self.param.multi_stage_meanfield_param, bottom
-        if len(unary) != 4:
-            self.fail("bottom[0]", f"has shape {unary}, but must be N x C x H x W")
+        self.check_axes(unary, field="bottom[0]")
         if begin != unary:
             self.fail("bottom[1]", f"has shape {begin}, but must be that of bottom[0], {unary}")
         if len(image) != 4 or (image[0], *image[2:]) != (unary[0], *unary[2:]):

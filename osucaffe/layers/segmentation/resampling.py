@@ -13,8 +13,7 @@ class Upsample(Layer):
     no_gradient = (1,)
 
     def setup(self, bottom: Shapes) -> Shapes:
-        if len(bottom[0]) != 4:
-            self.fail("bottom", f"has shape {bottom[0]}, but must be N x C x H x W")
+        self.check_axes(bottom[0])
         if bottom[1] != bottom[0]:
             self.fail(
                 "bottom[1]",
@@ -50,8 +49,7 @@ class Upsample(Layer):
         program.unpooling(bottom[0].data, bottom[1].data, top[0].data)
 
     def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
-        if propagate_down[0]:
-            program.unpooling_backward(top[0].diff, bottom[1].data, bottom[0].diff)
+        program.unpooling_backward(top[0].diff, bottom[1].data, bottom[0].diff)
 
 
 @register("Interp")
@@ -65,8 +63,7 @@ class Interp(Layer):
 
     def setup(self, bottom: Shapes) -> Shapes:
         param = self.param.interp_param
-        if len(bottom[0]) != 4:
-            self.fail("bottom", f"has shape {bottom[0]}, but must be N x C x H x W")
+        self.check_axes(bottom[0])
         for name in ("pad_beg", "pad_end"):
             if getattr(param, name) > 0:
                 self.fail(f"interp_param.{name}", "must be 0, or less to cut the image")
@@ -104,8 +101,6 @@ class Interp(Layer):
         program.interpolation(x, top[0].data)
 
     def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
-        if not propagate_down[0]:
-            return
         dx = bottom[0].diff if self.part is None else self.tensor(self.part)
         program.interpolation_backward(top[0].diff, dx)
         if self.part:
@@ -122,13 +117,11 @@ class BilinearInterpolation(Layer):
 
     def setup(self, bottom: Shapes) -> Shapes:
         for i, shape in enumerate(bottom):
-            if len(shape) != 4:
-                self.fail(f"bottom[{i}]", f"has shape {shape}, but must be N x C x H x W")
+            self.check_axes(shape, field=f"bottom[{i}]")
         return [(*bottom[0][:2], *bottom[1][2:])]
 
     def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
         program.interpolation(bottom[0].data, top[0].data)
 
     def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
-        if propagate_down[0]:
-            program.interpolation_backward(top[0].diff, bottom[0].diff)
+        program.interpolation_backward(top[0].diff, bottom[0].diff)

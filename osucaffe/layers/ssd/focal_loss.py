@@ -53,8 +53,6 @@ class FocalLoss(Normalized):
         )  # fmt: skip
 
     def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
-        if not propagate_down[0]:
-            return
         label = bottom[1].data.view(self.places)
         slope = self.tensor(self.places)  # of the loss to the logarithm of p
         ends: list[Tensor] = [self.divisor, top[0].diff.view((1, 1, 1))]

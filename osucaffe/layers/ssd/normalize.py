@@ -22,8 +22,7 @@ class Normalize(Layer):
 
     def setup(self, bottom: Shapes) -> Shapes:
         param, shape = self.param.norm_param, bottom[0]
-        if len(shape) < 2:
-            self.fail("bottom", f"has shape {shape}, but must have channels on axis 1")
+        self.check_axes(shape, "N x C ...")
         self.shape = (shape[0], shape[1], math.prod(shape[2:]))
         self.axes: tuple[int, ...] = (1, 2) if param.across_spatial else (1,)
         self.small = (shape[0], 1, 1 if param.across_spatial else self.shape[2])
@@ -78,8 +77,7 @@ class FeatureNormalize(Layer):
 
     def setup(self, bottom: Shapes) -> Shapes:
         param, shape = self.param.normalize_param, bottom[0]
-        if len(shape) < 2:
-            self.fail("bottom", f"has shape {shape}, but must be N x C ...")
+        self.check_axes(shape, "N x C ...")
         if param.normalize_type not in NORMS:
             self.fail(
                 "normalize_param.normalize_type",
@@ -100,8 +98,6 @@ class FeatureNormalize(Layer):
         program.broadcast([x, self.norm], [top[0].data], formula="y = a / b")
 
     def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
-        if not propagate_down[0]:
-            return
         x, y, dy = bottom[0].data, top[0].data, top[0].diff
         dot = self.tensor(self.small)
         program.reduce([dy, y], dot, formula="y = a * b", axes=(1,))

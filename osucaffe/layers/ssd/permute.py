@@ -20,6 +20,5 @@ class Permute(Layer):
         program.permute(bottom[0].data, top[0].data, axes=self.axes)
 
     def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
-        if propagate_down[0]:
-            back = tuple(self.axes.index(axis) for axis in range(len(self.axes)))
-            program.permute(top[0].diff, bottom[0].diff, axes=back)
+        back = tuple(self.axes.index(axis) for axis in range(len(self.axes)))
+        program.permute(top[0].diff, bottom[0].diff, axes=back)

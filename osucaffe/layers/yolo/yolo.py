@@ -34,8 +34,7 @@ class Reorg(Layer):
 
     def setup(self, bottom: Shapes) -> Shapes:
         param, shape = self.param.reorg_param, bottom[0]
-        if len(shape) != 4:
-            self.fail("bottom", f"has shape {shape}, but must be N x C x H x W")
+        self.check_axes(shape)
         items, channels, height, width = shape
         s = param.stride
         if s < 1 or channels % (s * s):
@@ -56,8 +55,6 @@ class Reorg(Layer):
             program.permute(x.view(self.image), y.view(self.blocks), axes=(0, 3, 5, 1, 2, 4))
 
     def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
-        if not propagate_down[0]:
-            return
         dx, dy = bottom[0].diff, top[0].diff
         if self.param.reorg_param.reverse:
             program.permute(dy.view(self.image), dx.view(self.blocks), axes=(0, 3, 5, 1, 2, 4))
@@ -81,12 +78,11 @@ class GridLoss(Loss):
         )
 
     def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
-        if propagate_down[0]:
-            shape = (bottom[0].data.count,)
-            program.broadcast(
-                [self.delta.view(shape), top[0].diff.view((1,))], [bottom[0].diff.view(shape)],
-                formula="y = share * a * b", constants={"share": 1 / bottom[0].shape[0]},
-            )  # fmt: skip
+        shape = (bottom[0].data.count,)
+        program.broadcast(
+            [self.delta.view(shape), top[0].diff.view((1,))], [bottom[0].diff.view(shape)],
+            formula="y = share * a * b", constants={"share": 1 / bottom[0].shape[0]},
+        )  # fmt: skip
 
     def _compare(self, reads: Arrays, writes: Arrays) -> None:
         x, labels = reads
