@@ -12,17 +12,16 @@ from typing import Any
 
 import numpy as np
 
-from ...data.ahead.pipeline import Buffer, allocate
 from ...data.databases.datum import decode_image
 from ...data.pictures.object_crops import Picture, whole
 from ...data.streams.object_lists import Listed, order_of, read_object_list
 from ...errors import UserError
 from ...files import read_file
-from ..base import Arrays, Count, Reshaped, Shape, Shapes, register
-from ..reading.feed import Feed
+from ..base import Arrays, Count, Shape, Shapes, register
+from ..reading.feed import Varying
 
 
-class ObjectData(Feed):
+class ObjectData(Varying):
     """Batches of a list of images, made one ahead by a thread. A subclass makes them."""
 
     reshapes = True
@@ -32,21 +31,20 @@ class ObjectData(Feed):
     shuffle = ""
     group = 1
     repeats = 1
+    one_by_one = True
     _images: list[Listed] | None = None
-    _waiting: Arrays | None = None
-    _place = 0
 
     def setup(self, bottom: Shapes) -> Shapes:
         if self._images is None:
             self._images = self._open()
-            self.records = len(self._images)
+            self.records, self.batch = len(self._images), int(self.setting.batch_size)
             self._pool = ThreadPoolExecutor(1)
             self._ahead: dict[int, Future[Arrays]] = {}
-            self._shapes = [each.shape for each in self.make(0)]
-        if len(self.param.top) != len(self._shapes):
-            self.fail("top", f"needs {len(self._shapes)}, but the net gives it "
+            self.shapes = [each.shape for each in self.make(0)]
+        if len(self.param.top) != len(self.shapes):
+            self.fail("top", f"needs {len(self.shapes)}, but the net gives it "
                       f"{len(self.param.top)}")  # fmt: skip
-        return self._shapes
+        return self.shapes
 
     def make(self, position: int) -> Arrays:
         """The batch at a position of the stream."""
@@ -56,9 +54,7 @@ class ObjectData(Feed):
         """The images of the list."""
         name = next(name for name in self.messages or () if name != "transform_param")
         self.setting, self.name_of = getattr(self.param, name), name
-        for field in ("source", "batch_size"):
-            if not getattr(self.setting, field):
-                self.fail(f"{name}.{field}", "is missing")
+        self.require(name, source="name a list", batch_size="set it to the images of one batch")
         if getattr(self.setting, "coord_num", 4) != 4:
             self.fail(f"{name}.coord_num", "must be 4")
         transform = self.param.transform_param
@@ -67,11 +63,9 @@ class ObjectData(Feed):
         if len(transform.mean_value) not in (0, 1, 3):
             self.fail("transform_param.mean_value", "give one, or one for each of 3 channels")
         self.mean = np.array(transform.mean_value or [0.0], np.float32)
-        try:
+        with self.blame(f"{name}.source"):
             root = self.setting.root_folder
             images = read_object_list(self.setting.source, root, difficult=self.difficult)
-        except UserError as error:
-            self.fail(f"{name}.source", str(error))
         if self.repeats > 1:  # those with an object that counts come as often
             images = [
                 each for each in images
@@ -106,32 +100,11 @@ class ObjectData(Feed):
 
     # -- the stream ------------------------------------------------------------------------------
 
-    def next(self) -> list[Buffer]:
-        if self._waiting is None:
-            batch = int(self.setting.batch_size)
-            start, step = self._place + self.rank * batch, self.ranks * batch
-            made = self._ahead.pop(start, None) or self._pool.submit(self.make, start)
-            self._waiting = made.result()
-            self._ahead = {start + step: self._pool.submit(self.make, start + step)}
-            self._place += step
-            shapes = [each.shape for each in self._waiting]
-            if shapes != self._shapes:
-                self._shapes = shapes
-                raise Reshaped
-        made_now, self._waiting = self._waiting, None
-        buffers = [allocate(each.shape) for each in made_now]
-        for buffer, values in zip(buffers, made_now, strict=True):
-            buffer.array[...] = values
-        return buffers
-
-    @property
-    def position(self) -> int:
-        """How many images the net has taken since the stream began."""
-        return self._place
-
-    @position.setter
-    def position(self, position: int) -> None:
-        self._place, self._waiting = position, None
+    def one(self, position: int) -> Arrays:
+        made = self._ahead.pop(position, None) or self._pool.submit(self.make, position)
+        arrays, following = made.result(), position + self.ranks * self.batch
+        self._ahead = {following: self._pool.submit(self.make, following)}
+        return arrays
 
     def close(self) -> None:
         self._pool.shutdown(cancel_futures=True)

@@ -63,8 +63,8 @@ class Images(Stream):
         decodes: bool = True,
     ) -> Shapes:
         """Start the stream. Returns the shapes of the tops. decodes: see `pipeline`."""
-        self._source = source
-        self.record_shape, self.records = source.record_shape, len(source)
+        self._source, self.records = source, len(source)
+        self.record_shape = source.record_shape
         nbytes = len(source) * math.prod(source.raw_shape) if source.raw else 0
         spreads = nbytes > 0 and self.spreads(nbytes)
         stays = nbytes > 0 and (spreads or self.stays_on_device(nbytes))
@@ -77,7 +77,7 @@ class Images(Stream):
                 source.kept = Kept(len(source), source.record_shape, interleaved=True)
         shapes: Shapes = [(batch, *source.shape), (batch,)]
         if not source.raw:
-            return self.stream(source.fill, shapes, threads=threads, depth=depth, decodes=decodes)
+            return self.stream(source, shapes, threads=threads, depth=depth, decodes=decodes)
         self.computed = (0,)
         self._raw = self.tensor((batch, *source.raw_shape), "uint8")
         self._table = self.tensor((batch, 3), "int32")
@@ -137,10 +137,6 @@ class Images(Stream):
         source, is_there = self._source, isinstance(self._pipeline, DecodedBatches)
         can_be_there = isinstance(source, DatumSource) and source.interleaved and self.raw_records
         return super().remedy + " and --decode" * (can_be_there and not is_there)
-
-    def limit_labels(self, top: int, labels: Labels) -> None:
-        if top == 1:
-            self._source.labels = labels
 
     def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
         if not self.computed:
