@@ -9,8 +9,10 @@ from ...backends.tensor import Call
 
 log = logging.getLogger("osucaffe")
 
-_KEEP_SIGNS = {"relu", "dropout"}
-"""A ReLU's gradient looks at signs only: of elements that these leave, or that have none behind."""
+
+def _keeps_signs(call: Call) -> bool:
+    """Of elements that are not 0 behind it: a ReLU's gradient looks at signs only."""
+    return call.name == "dropout" or (call.name == "relu" and call.settings["slope"] >= 0)
 
 
 def overwriters(forward: Sequence[Call], backward: Sequence[Call]) -> list[tuple[str, str]]:
@@ -28,7 +30,7 @@ def overwriters(forward: Sequence[Call], backward: Sequence[Call]) -> list[tuple
                 for writer in writers.get(id(tensor.base or tensor), ())
                 if writer.position > call.position
             ]
-            if call.name == "relu_backward" and {each.name for each in later} <= _KEEP_SIGNS:
+            if call.name == "relu_backward" and all(map(_keeps_signs, later)):
                 continue
             for writer in later:
                 found[call.position, writer.position] = call.layer, writer.layer

@@ -12,8 +12,8 @@ class Elementwise(Layer):
     """y = f(x). `value` computes y from a = x.
 
     derivative: computes y = dx from a = dy and b = the top's value or, with `from_input`, the
-    bottom's, of which a copy is kept when the layer works in place. numbers: the fields of its
-    settings that both use as constants.
+    bottom's, of which a copy is kept when the layer works in place. numbers:
+    the fields of its settings that both use as constants.
     """
 
     in_place = True
@@ -33,10 +33,9 @@ class Elementwise(Layer):
 
     def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
         x, y = bottom[0].data, top[0].data
-        self.saved = x if self.from_input else y
-        if self.from_input and bottom[0] is top[0]:
-            self.saved = self.tensor(x.shape)
-            program.copy(x, self.saved)
+        self.saved = y
+        if self.from_input:
+            self.saved = self.saved_input(program, bottom, top, flexible=False)
         program.elementwise([x], [y], formula=self.value, constants=self.constants)
 
     def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
@@ -59,11 +58,13 @@ class ReLU(Layer):
         return bottom
 
     def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
+        self.saved = bottom[0].data
+        if self.slope < 0:  # what comes out has other signs
+            self.saved = self.saved_input(program, bottom, top)
         program.relu(bottom[0].data, top[0].data, slope=self.slope)
 
     def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
-        x, dy, dx = bottom[0].data, top[0].diff, bottom[0].diff
-        program.relu_backward(x, dy, dx, slope=self.slope)
+        program.relu_backward(self.saved, top[0].diff, bottom[0].diff, slope=self.slope)
 
 
 @register("AbsVal")
