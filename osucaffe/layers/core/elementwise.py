@@ -12,14 +12,14 @@ class Elementwise(Layer):
     """y = f(x). `value` computes y from a = x.
 
     derivative: computes y = dx from a = dy and b = the top's value or, with `from_input`, the
-    bottom's, of which a copy is kept when the layer works in place. numbers:
+    bottom's, of which a copy is kept when the layer works in place (None: from dy alone). numbers:
     the fields of its settings that both use as constants.
     """
 
     in_place = True
     value: str
     derivative: str
-    from_input = False
+    from_input: bool | None = False
     numbers: tuple[str, ...] = ()
 
     def setup(self, bottom: Shapes) -> Shapes:
@@ -33,14 +33,14 @@ class Elementwise(Layer):
 
     def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
         x, y = bottom[0].data, top[0].data
-        self.saved = y
+        self.saved = [] if self.from_input is None else [y]
         if self.from_input:
-            self.saved = self.saved_input(program, bottom, top, flexible=False)
+            self.saved = [self.saved_input(program, bottom, top, flexible=False)]
         program.elementwise([x], [y], formula=self.value, constants=self.constants)
 
     def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
         program.elementwise(
-            [top[0].diff, self.saved],
+            [top[0].diff, *self.saved],
             [bottom[0].diff],
             formula=self.derivative,
             constants=self.constants,
@@ -168,7 +168,7 @@ class Power(Elementwise):
         param = self.param.power_param
         if param.power in (0, 1):  # 0 ** 0 and 0 ** -1 must not come up: no power at all
             self.value = "y = 1 + 0 * a" if param.power == 0 else "y = shift + scale * a"
-            self.derivative, self.from_input = "y = a * power * scale", False
+            self.derivative, self.from_input = "y = a * power * scale", None
         return super().read_constants()
 
 

@@ -33,6 +33,8 @@ def in_place(*types: str) -> str:
         (["Sigmoid", "Scale"], [("Scale", "Sigmoid")]),
         (["ReLU", "ReLU relu_param { negative_slope: 0.1 }"], []),
         (["ReLU", "ReLU relu_param { negative_slope: -1 }"], [("ReLU", "ReLU")]),
+        (["Power power_param { scale: 2 }", "Scale"], []),
+        (["Power power_param { power: 0 }", "Scale"], []),
         (["ReLU", "Scale", "Dropout"], [("Scale", "ReLU"), ("Dropout", "ReLU")]),
     ],
 )
