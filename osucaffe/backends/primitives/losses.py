@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from .recording import Read, Reads, Recorder, Write, primitive
+
+FLT_MIN = 2.0**-126
+"""Of C: the logarithm of a smaller probability is taken of this one, as in Caffe."""
+MOST_LOSS = 126 * math.log(2)
+"""Of one label, by that: 87.33."""
 
 
 class LossPrimitives(Recorder):
@@ -22,6 +28,8 @@ class LossPrimitives(Recorder):
         weights: Sequence[float] | None = None,
     ) -> None:
         """loss (scalar) = -sum of log softmax(x)[label] / normalizer; x (N, .., C, ..) on axis.
+
+        Of each label at most MOST_LOSS, whose gradient does not know of this bound.
 
         label: floats that hold whole numbers, (N, ..) without the axis. ignore: label to skip.
         normalization: FULL (all positions), VALID (those not ignored), BATCH_SIZE (extents before

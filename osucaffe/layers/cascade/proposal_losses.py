@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from ...backends.primitives.losses import FLT_MIN
 from ..base import Blob, Blobs, Flags, Program, Shapes, Tensor, register
 from ..core.losses import Loss
 from ..core.softmax import read_ignored
@@ -118,7 +119,10 @@ class FieldLoss(Loss):
             axes=(1,),
         )  # fmt: skip
         program.reduce(
-            [own, weight], losses[0], formula="y = -b * log(max(a, 1e-38))", axes=(0, 1, 2)
+            [own, weight],
+            losses[0],
+            formula=f"y = -b * log(max(a, {FLT_MIN}))",
+            axes=(0, 1, 2),
         )
         half = "0.5 * gap * gap"
         curve = f"where(abs(gap) < 1, {half}, abs(gap) - 0.5)" if self.smooth else half

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from ...backends.primitives.losses import FLT_MIN
 from ..base import Blobs, Flags, Layer, Program, Shapes, Tensor, register
 
 
@@ -127,7 +128,7 @@ class SoftmaxWithLoss(Layer):
         program.reduce(
             [self.probability.view(self.rows), label.view((outer, 1, inner)), classes],
             each.view((outer, inner)), axes=(1,),
-            formula=f"y = where(b == c, -log(max(a, 1e-30)), 0){skip}",
+            formula=f"y = where(b == c, -log(max(a, {FLT_MIN})), 0){skip}",
         )  # fmt: skip
 
     def _divide(self, program: Program, total: Tensor, share: Tensor) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from ...backends.primitives.losses import FLT_MIN
 from ..base import Blobs, Flags, Program, Shapes, Tensor, register
 from ..core.cross_entropy import Normalized
 from ..core.softmax import check_labels, read_ignored, read_normalization
@@ -46,7 +47,7 @@ class FocalLoss(Normalized):
         self.divisor = self.count(
             program, bottom[1].data, self.normalization, self.ignore, self.rows[0]
         ).view((1, 1, 1))
-        value = "-alpha * (1 - a) ** gamma * log(max(a, 1.1754944e-38)) / c"
+        value = f"-alpha * (1 - a) ** gamma * log(max(a, {FLT_MIN})) / c"
         program.reduce(
             [self.own, label, self.divisor], top[0].data, axes=(0, 1, 2),
             formula=f"y = {self.counted('b', self.ignore)} * {value}", constants=self.constants,
@@ -59,7 +60,7 @@ class FocalLoss(Normalized):
         program.broadcast(
             [self.own, label, *ends], [slope],
             formula="far = max(1 - a, 1e-30); "
-            "rise = gamma * far ** (gamma - 1) * a * log(max(a, 1.1754944e-38)) - far ** gamma; "
+            f"rise = gamma * far ** (gamma - 1) * a * log(max(a, {FLT_MIN})) - far ** gamma; "
             f"y = {self.counted('b', self.ignore)} * alpha * rise * d / c",
             constants=self.constants,
         )  # fmt: skip

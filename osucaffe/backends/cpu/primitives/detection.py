@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from ...boxes import SMALL, areas, decode, encode, judge, overlaps, thin, without_warnings
+from ...primitives.losses import MOST_LOSS
 from ...tensor import Step, Tensor
 from ..registry import CpuCall, primitive
 
@@ -255,7 +256,7 @@ def multibox_losses(
         if given["softmax"]:
             top = x.max(axis=2)
             total = top + np.log(np.exp(x - top[..., None]).sum(axis=2))
-            confidence_loss.array[...] = np.maximum(total - (x * targets).sum(axis=2), 0)
+            confidence_loss.array[...] = np.clip(total - (x * targets).sum(axis=2), 0, MOST_LOSS)
         else:
             each = np.maximum(x, 0) - x * targets + np.log1p(np.exp(-np.abs(x)))
             confidence_loss.array[...] = each.sum(axis=2)
