@@ -1,17 +1,22 @@
-"""Owns how MS-CNN and Cascade R-CNN code boxes on maps: against a field about each cell's middle.
+"""Owns how MS-CNN and Cascade R-CNN code boxes on maps (against a field about each cell's middle),
+and the maps of fields and objects that their proposal networks learn from.
 
 A code is the middle's shift in proportion to the field, and the logarithms of the growth,
-normalized by `bbox_reg_param` and bounded by field_xyr and field_whr.
+normalized by `bbox_reg_param` and bounded by field_xyr and field_whr. A map (6, H, W) tells of each
+cell the label of the object that its field matches (0: none), its middle's x and y, width and
+height, and the overlap; 1 where a cell is not to count.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from ...data.pictures.object_crops import Placed, whole
+from .. import anchors
 from ..base import Layer, Shapes
 
 
@@ -23,6 +28,12 @@ def read_regression(layer: Layer) -> tuple[np.ndarray, np.ndarray]:
     if len(param.bbox_mean) != 4 or len(param.bbox_std) != 4 or min(param.bbox_std) <= 0:
         layer.fail("bbox_reg_param", "needs four of bbox_mean and four of bbox_std, above 0")
     return np.array(param.bbox_mean), np.array(param.bbox_std)
+
+
+def check_suppression(layer: Layer, param: Any, field: str) -> None:
+    """Refuse an nms_type that there is not."""
+    if param.nms_type not in ("IOU", "IOMU", "IOFU"):
+        layer.fail(f"{field}.nms_type", f'is "{param.nms_type}": IOU, IOMU or IOFU')
 
 
 def check_fields(layer: Layer, name: str, fields: list[tuple[int, int]], stride: int) -> None:
@@ -86,3 +97,101 @@ def _middles(maps: np.ndarray, stride: int) -> np.ndarray:
     """x and y of the middles of the cells (2, H, W)."""
     y, x = np.mgrid[: maps.shape[1], : maps.shape[2]]
     return (np.stack([x, y]) + 0.5) * stride
+
+
+class Rules(NamedTuple):
+    """When a field is an object's."""
+
+    fields: list[tuple[int, int, int]]
+    """Width, height and pixels of a cell, map by map."""
+    edges: bool
+    """MS-CNN: x2 and y2 are the edges of boxes; Cascade R-CNN: the last pixels."""
+    foreground: float
+    of_no_interest: float = 0.4
+    pick_up: float = 0.2
+    margin: float | None = None
+    """How far a field may reach beyond the image, in halves of it."""
+    least_inside: float | None = None
+
+
+def field_maps(placed: Placed, extents: tuple[int, int], rules: Rules) -> list[np.ndarray]:
+    """The maps for an image of these extents, (6, H, W) each."""
+    objects, edge = placed.picture.objects, 1.0 if rules.edges else 0.0
+    last = np.array([0, 0, edge, edge])
+    boxes, regions = objects[:, 3:] - last, placed.picture.regions - last
+    middles = (objects[:, 3:5] + objects[:, 5:]) / 2
+    sizes = objects[:, 5:] - objects[:, 3:5] + 1 - edge
+    best, found = np.zeros(len(objects)), np.zeros(len(objects), int)
+    matched, maps = np.zeros(len(objects), bool), list[np.ndarray]()
+    for number, (width, height, stride) in enumerate(rules.fields):
+        rows, columns = (whole(extent / stride) for extent in extents)
+        fields = _fields(rows, columns, width, height, stride)
+        off = _off_image(fields, placed.inside, (rows, columns), (width, height, stride), rules)
+        cells = fields - last
+        aside = anchors.overlaps(cells, regions, "IOFU", whole=not rules.edges).sum(axis=1)
+        aside = aside >= rules.of_no_interest
+        skipped = off | aside if rules.edges else off
+        shared = anchors.overlaps(cells, boxes, whole=not rules.edges)
+        shared = np.where(skipped[:, None], 0, np.nan_to_num(np.maximum(shared, 0)))
+        most = shared.max(axis=1, initial=0)
+        top = shared.max(axis=0, initial=0)
+        found[top > best], best = number, np.maximum(best, top)
+        out = np.zeros((6, rows * columns))
+        out[5] = np.where(skipped | (aside & (most <= rules.foreground)), 1, most)
+        own = np.flatnonzero(most > rules.foreground)
+        if len(own):
+            nearest = shared[own].argmax(axis=1)
+            _write(out, own, objects[nearest], middles[nearest], sizes[nearest])
+            matched[nearest] = True
+        maps.append(out.reshape(6, rows, columns))
+    for i in np.flatnonzero(~matched & (objects[:, 1] == 0) & (best >= rules.pick_up)):
+        if best[i] <= 0:
+            continue
+        out, stride = maps[found[i]], rules.fields[found[i]][2]
+        limits = (out.shape[2] - 1, out.shape[1] - 1)
+        x, y = (min(max(0, math.floor(m / stride)), limit) for m, limit in
+                zip(middles[i], limits, strict=True))  # fmt: skip
+        if out[0, y, x] <= 0:
+            cell = out[:, y, x]
+            cell[:5] = objects[i, 0], *middles[i], *sizes[i]
+            if not rules.edges:
+                cell[5] = best[i]
+    return maps
+
+
+def _write(out: np.ndarray, cells: np.ndarray, objects: np.ndarray, middles: np.ndarray,
+           sizes: np.ndarray) -> None:  # fmt: skip
+    out[0, cells] = np.where(objects[:, 1] == 0, objects[:, 0], 0)
+    out[1:3, cells], out[3:5, cells] = middles.T, sizes.T
+
+
+def _fields(rows: int, columns: int, width: int, height: int, stride: int) -> np.ndarray:
+    """x1, y1, x2, y2 of the fields of all cells."""
+    y, x = np.mgrid[:rows, :columns].reshape(2, -1)
+    middle = (np.stack([x, y], axis=1) + 0.5) * stride
+    half = np.array([width, height]) / 2
+    return np.concatenate([middle - half, middle + half], axis=1)
+
+
+def _off_image(
+    fields: np.ndarray,
+    inside: tuple[int, int, int, int],
+    extents: tuple[int, int],
+    field: tuple[int, int, int],
+    rules: Rules,
+) -> np.ndarray:
+    """Which cells lie outside of the image, or have fields that reach too far beyond it."""
+    width, height, stride = field
+    x, y, wide, high = inside
+    left, up, across, down = (whole(each / stride) for each in inside)
+    row, column = np.mgrid[: extents[0], : extents[1]].reshape(2, -1)
+    off: np.ndarray = (column < left) | (column >= left + across) | (row < up) | (row >= up + down)
+    image = np.array([[x, y, x + wide, y + high]])
+    if rules.margin is not None:
+        far = rules.margin * np.array([width, height]) / 2
+        off |= (fields[:, :2] < image[:, :2] - far).any(axis=1)
+        off |= (fields[:, 2:] >= image[:, 2:] + far).any(axis=1)
+    elif rules.least_inside is not None:
+        share = anchors.overlaps(fields, image.astype(float), "IOFU", whole=True)[:, 0]
+        off |= share < rules.least_inside
+    return off

@@ -12,7 +12,8 @@ import numpy as np
 
 from .. import anchors
 from ..base import Arrays, Shapes, register
-from .host_rows import HostRows
+from ..rows import HostRows
+from .fields import read_regression
 
 
 @register("ProposalTarget")
@@ -31,7 +32,7 @@ class ProposalTarget(HostRows):
 
     def check(self, bottom: Shapes) -> Shapes:
         param = self.param.proposal_target_param
-        self.read_regression()
+        self.mean, self.deviation = read_regression(self)
         self.check_rows(bottom, {0: (5,)})
         self.cascade = math.prod(bottom[1][1:]) == 8
         if not self.cascade and math.prod(bottom[1][1:]) != 7:
@@ -87,17 +88,12 @@ class ProposalTarget(HostRows):
         count, most = len(objects) + len(others), len(objects)
         if param.batch_size > 0:
             count, most = param.batch_size, math.floor(param.fg_fraction * param.batch_size + 0.5)
-        objects = self._some(objects, most)
+        objects = anchors.sample(self.random, objects, most)
         left = count - len(objects)
         if len(others) <= left and param.pickup_discard:
             rest = np.flatnonzero((best < param.fg_thr) & ~background)
             others = np.concatenate([others, rest[: left - len(others)]])
-        return objects, self._some(others, left)
-
-    def _some(self, places: np.ndarray, count: int) -> np.ndarray:
-        if len(places) <= count:
-            return places
-        return np.sort(self.random.choice(places, count, replace=False))
+        return objects, anchors.sample(self.random, others, left)
 
     def _spare(self, count: int, truths: np.ndarray) -> np.ndarray:
         """Random rois of no object: one where there is none else; in MS-CNN's, what is missing."""

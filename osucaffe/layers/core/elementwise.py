@@ -162,7 +162,7 @@ class Power(Elementwise):
     numbers = ("power", "scale", "shift")
     value = "y = (shift + scale * a) ** power"
     derivative = "y = a * power * scale * (shift + scale * b) ** (power - 1)"
-    from_input = True
+    from_input: bool | None = True
 
     def read_constants(self) -> dict[str, float]:
         param = self.param.power_param

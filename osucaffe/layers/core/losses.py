@@ -3,9 +3,62 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 from ..base import Blobs, Flags, Layer, Program, Shape, Shapes, register
-from .softmax import pre_fixed, read_normalization
+
+
+def check_labels(layer: Layer, bottom: Shapes, axis: int, ignored: int | None = None) -> None:
+    """Refuse labels that are not one for each position of bottom[0] outside `axis`, and declare
+    that those are taken which name one of the classes along it."""
+    scores, labels = bottom[0], bottom[1]
+    positions = math.prod(scores[:axis] + scores[axis + 1 :])
+    if math.prod(labels) != positions:
+        layer.fail(
+            "bottom[1]",
+            f"has shape {labels}: scores of shape {scores} with classes along axis {axis} need "
+            f"{positions} labels",
+        )
+    layer.takes_labels(1, scores[axis], ignored)
+
+
+def read_normalization(layer: Layer, default: str = "VALID") -> str:
+    """FULL, VALID, BATCH_SIZE, NONE or PRE_FIXED from loss_param, or of the old `normalize`."""
+    param = layer.param.loss_param
+    if param.HasField("normalization"):
+        return param.NormalizationMode.Name(param.normalization)
+    if param.HasField("normalize"):
+        return "VALID" if param.normalize else "BATCH_SIZE"
+    return default
+
+
+def read_class_weights(layer: Layer, classes: int) -> tuple[float, ...] | None:
+    """SegNet's weights of the classes, from loss_param; None: all count alike."""
+    param = layer.param.loss_param
+    if not param.weight_by_label_freqs:
+        return None
+    if len(param.class_weighting) != classes:
+        layer.fail(
+            "loss_param.class_weighting",
+            f"is given {len(param.class_weighting)} times: weight_by_label_freqs needs one weight "
+            f"for each of {classes} classes",
+        )
+    return tuple(param.class_weighting)
+
+
+def pre_fixed(layer: Layer) -> float | None:
+    """What loss_param divides the loss by, where it says so itself (R-FCN's PRE_FIXED)."""
+    if read_normalization(layer) != "PRE_FIXED":
+        return None
+    fixed = layer.param.loss_param.pre_fixed_normalizer
+    if fixed <= 0:
+        layer.fail("loss_param.pre_fixed_normalizer", f"is {fixed:g}, but must be above 0")
+    return float(fixed)
+
+
+def read_ignored(param: Any) -> int | None:
+    """The label to skip, from a message that has `ignore_label`."""
+    return param.ignore_label if param.HasField("ignore_label") else None
 
 
 def by_region(shape: Shape) -> Shape:

@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from ..base import Blob, Blobs, Flags, Layer, Program, Shape, Shapes, Tensor, register
-from .window import Window, read_window
+from .convolution import Window, read_window
 
 
 @register("Pooling")

@@ -74,6 +74,9 @@ class HostBlobs(list[Any]):
         self.append(HostBlob(shape))
 
 
+Hosts = Sequence[HostBlob]
+
+
 class PythonLayer:
     """The base of a user's layer. bottom and top are lists of HostBlob.
 
@@ -88,18 +91,16 @@ class PythonLayer:
         self.phase: int = param.phase
         self.blobs = HostBlobs()
 
-    def setup(self, bottom: Sequence[HostBlob], top: Sequence[HostBlob]) -> None:
+    def setup(self, bottom: Hosts, top: Hosts) -> None:
         """Called once, with the bottoms' shapes: check, read param_str, add parameters."""
 
-    def reshape(self, bottom: Sequence[HostBlob], top: Sequence[HostBlob]) -> None:
+    def reshape(self, bottom: Hosts, top: Hosts) -> None:
         """Called before each forward: give the tops their shapes."""
 
-    def forward(self, bottom: Sequence[HostBlob], top: Sequence[HostBlob]) -> None:
+    def forward(self, bottom: Hosts, top: Hosts) -> None:
         """Compute the tops' data."""
 
-    def backward(
-        self, top: Sequence[HostBlob], propagate_down: Flags, bottom: Sequence[HostBlob]
-    ) -> None:
+    def backward(self, top: Hosts, propagate_down: Flags, bottom: Hosts) -> None:
         """Compute the bottoms' diffs, where propagate_down, and the parameters'."""
 
 

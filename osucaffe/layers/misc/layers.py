@@ -1,4 +1,4 @@
-"""Owns Lstm: cells of LSTM over sequences that lie behind one another (junhyukoh/caffe-lstm)."""
+"""Owns the layers of forks that brought only one or two: grouped convolutions, Lstm, SeLu."""
 
 from __future__ import annotations
 
@@ -6,8 +6,26 @@ import math
 
 import numpy as np
 
-from ..base import Blob, Blobs, Count, Flags, Program, Shapes, Tensor, register
+from ..base import Blob, Blobs, Count, Flags, Layer, Program, Shapes, Tensor, register
+from ..core.convolution import Convolution
+from ..core.elementwise import Elementwise
 from ..core.recurrent import LSTM_DERIVATIVE, LSTM_FORMULA, Recurrent
+
+
+@register("DepthwiseConvolution")
+class DepthwiseConvolution(Convolution):
+    """Convolution; the name promises as many groups as channels, and `group` says them."""
+
+
+@register("ConvolutionDepthwise")
+class ConvolutionDepthwise(Convolution):
+    """One filter for each channel: num_output and group are not read."""
+
+    def setup(self, bottom: Shapes) -> Shapes:
+        param = self.param.convolution_param
+        axis = self.axis(param.axis, len(bottom[0]), "convolution_param.axis")
+        param.num_output = param.group = bottom[0][axis]
+        return super().setup(bottom)
 
 
 @register("Lstm")
@@ -81,3 +99,56 @@ class Lstm(Recurrent):
     def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
         bottoms, tops = self._seen(bottom, top)
         super().backward(program, tops, propagate_down, bottoms)
+
+
+@register("SeLu")
+class SeLu(Elementwise):
+    """y = lambda * x where it is positive, else lambda * alpha * (exp(x) - 1)."""
+
+    value = "y = rate * where(a > 0, a, alpha * expm1(min(a, 0)))"
+    derivative = "y = a * rate * where(b > 0, 1, alpha * exp(min(b, 0)))"
+    from_input = True
+
+    def read_constants(self) -> dict[str, float]:
+        param = self.param.selu_param
+        return {"alpha": param.alpha, "rate": getattr(param, "lambda")}
+
+
+@register("SeLuDropout")
+class SeLuDropout(Layer):
+    """Dropout, in training, to alpha instead of 0, scaled and shifted to keep mean and variance."""
+
+    in_place = True
+    messages = ("selu_dropout_param",)
+
+    def setup(self, bottom: Shapes) -> Shapes:
+        param = self.param.selu_dropout_param
+        self.ratio = param.dropout_ratio
+        if not 0 <= self.ratio < 1:
+            self.fail("selu_dropout_param.dropout_ratio", f"is {self.ratio}: it must be in [0, 1)")
+        kept = 1 - self.ratio
+        scale = (kept * (1 + param.alpha**2 * self.ratio)) ** -0.5
+        shift = -scale * self.ratio * param.alpha
+        self.constants = {"scale": scale, "beside": scale * param.alpha + shift, "shift": shift}
+        return bottom
+
+    def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
+        x, y = bottom[0].data, top[0].data
+        if self.phase == "TEST":
+            if x is not y:
+                program.copy(x, y)
+            return
+        ones, self.kept = self.tensor(x.shape), self.tensor(x.shape)
+        program.fill(ones, value=1.0)
+        mask = self.tensor(x.shape, "uint8")
+        program.dropout(ones, self.kept, mask, ratio=self.ratio, key=self.key)
+        formula = "y = where(b > 0, scale * a + shift, beside)"
+        program.elementwise([x, self.kept], [y], formula=formula, constants=self.constants)
+
+    def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
+        dy, dx = top[0].diff, bottom[0].diff
+        if self.phase == "TRAIN":
+            formula = "y = where(b > 0, scale * a, 0)"
+            program.elementwise([dy, self.kept], [dx], formula=formula, constants=self.constants)
+        elif dy is not dx:
+            program.copy(dy, dx)
