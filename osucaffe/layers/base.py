@@ -13,6 +13,7 @@ from ..blob import Blob
 from ..data.config import DataConfig
 from ..errors import UserError
 from ..labels import Classes, Labels
+from ..proto import caffe_pb2
 from ..proto.blobs import MOST_VALUES
 from ..proto.titles import label, title
 
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     import numpy as np
 
     from ..backends.backend import Backend
-    from ..proto import caffe_pb2
 
 __all__ = [
     "Arrays", "Blob", "Blobs", "Count", "Flags", "Layer", "Program", "Reshaped", "Shape", "Shapes",
@@ -150,9 +150,16 @@ class Layer:
 
     # -- what a layer type uses ------------------------------------------------------------------
 
-    def add_parameter(self, shape: Shape, filler: caffe_pb2.FillerParameter | None = None) -> Blob:
-        """Declare the next parameter, filled with `filler` (None: zeros)."""
+    def add_parameter(
+        self,
+        shape: Shape,
+        filler: caffe_pb2.FillerParameter | None = None,
+        default: float | None = None,
+    ) -> Blob:
+        """Declare the next parameter, filled with `filler` (None: the default, or zeros)."""
         index = len(self.parameters)
+        if filler is None and default is not None:
+            filler = caffe_pb2.FillerParameter(value=default)
         self.check_shape("param", f"parameter {index}", shape)
         blob = Blob(f"{self.name}.{index}", shape, flexible=True)
         self.parameters.append(blob)
@@ -164,8 +171,6 @@ class Layer:
         """The ParamSpec of a parameter: its name, share mode and multipliers."""
         if index < len(self.param.param):
             return self.param.param[index]
-        from ..proto import caffe_pb2
-
         return caffe_pb2.ParamSpec()
 
     def parameter_wanted(self, index: int) -> bool:
@@ -208,6 +213,12 @@ class Layer:
         saved = self.tensor(x.shape, flexible=flexible)
         program.copy(x, saved)
         return saved
+
+    def positions(self, program: Program, shape: Shape) -> Tensor:
+        """Memory of the layer's own with 0, 1, 2 ... : the numbers of classes, say."""
+        made = self.tensor(shape)
+        program.positions(made)
+        return made
 
     def delegate(
         self, make: Callable[..., _AnyLayer], param: caffe_pb2.LayerParameter, key: int

@@ -10,15 +10,14 @@ from a copy of the scores; all else of the losses runs where the net does.
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 
 from ...backends.primitives.losses import FLT_MIN
 from .. import anchors
-from ..base import Blob, Blobs, Flags, Layer, Program, Shapes, Tensor, register
-from ..core.losses import Loss, read_ignored
-from .fields import FieldCodes, check_fields, check_maps
+from ..base import Blob, Blobs, Flags, Program, Shapes, Tensor, register
+from ..core.losses import Loss
+from .fields import FieldLayer
 
 GAP = (
     "low = where(d < 2, least_shift, least_growth); high = where(d < 2, most_shift, most_growth); "
@@ -26,7 +25,7 @@ GAP = (
 )
 
 
-class FieldLoss(Loss):
+class FieldLoss(FieldLayer, Loss):
     """Cross-entropy of the cells that a subclass chooses, and the distances of their boxes.
 
     The top (1, 1, 1, 2) holds their weighted sum and the boxes' part of it. As in the forks only
@@ -38,19 +37,11 @@ class FieldLoss(Loss):
     ranks_probabilities = False
     """Whether cells are chosen by their probabilities, or by their scores as they are."""
     smooth: bool
-    setting: Any
-    fields: list[tuple[int, int]]
-    stride: int
 
-    def read(self, name: str, fields: list[tuple[int, int]], stride: int) -> None:
-        """Read what both types have, of the message of this name."""
-        self.setting = param = getattr(self.param, name)
-        self.fields, self.stride = fields, stride
-        check_fields(self, name, fields, stride)
-        self.codes = FieldCodes(self, param, name)
-        self.bounds = self.codes.bounds()
-        self.ignored = read_ignored(self.param.loss_param)
-        self.passes = 0
+    def setup(self, bottom: Shapes) -> Shapes:
+        self.read_maps(bottom)
+        self.bounds, self.passes = self.codes.bounds(), 0
+        return [(1, 1, 1, 2)]
 
     def choose(self, scores: np.ndarray, labels: np.ndarray, overlap: np.ndarray) -> np.ndarray:
         """Which cells (N, H * W) count, by their scores (N, C, H * W)."""
@@ -64,7 +55,7 @@ class FieldLoss(Loss):
         self.random = np.random.default_rng([self.seed, self.key, self.passes])
         self.passes += 1
         kept = self.choose(reads[0].reshape(count, classes, -1), labels, truth[:, 5])
-        shown = np.minimum(labels, 1) if self.setting.objectness else labels
+        shown = self.shown(labels)
         counted = kept & (shown != self.ignored)
         boxes = kept & (labels != 0) & (labels != self.ignored)
         weights = self._weights(labels != 0, kept, truth[:, 5]) * counted / max(counted.sum(), 1)
@@ -173,15 +164,11 @@ class DetectionLoss(FieldLoss):
     no_gradient = (1,)
 
     def setup(self, bottom: Shapes) -> Shapes:
-        param = self.param.detection_loss_param
-        self.read("detection_loss_param", [(param.field_w, param.field_h)], param.downsample_rate)
-        if param.coord_num != 4:
-            self.fail("detection_loss_param.coord_num", "must be 4")
-        check_maps(self, bottom, (param.cls_num + 4, 6))
+        tops, param = super().setup(bottom), self.setting
         self.smooth = param.bb_smooth
         count, _, *extent = bottom[0]
         self.shapes = [(count, channels, *extent) for channels in (param.cls_num, 4)]
-        return [(1, 1, 1, 2)]
+        return tops
 
     def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
         bottom[1].keep_exact()  # in 16 bits objects would stand elsewhere
@@ -202,7 +189,7 @@ class DetectionLoss(FieldLoss):
     def _of_image(self, scores: np.ndarray, labels: np.ndarray, free: np.ndarray) -> np.ndarray:
         """Which cells without an object count."""
         param, chosen = self.setting, np.zeros(len(labels), bool)
-        shown = np.minimum(labels, 1) if param.objectness else labels
+        shown = self.shown(labels)
         share = param.bg_multiple * (0.5 if param.sample_mode == "mixture" else 1.0)
         if param.sample_mode in ("random", "mixture"):
             count = max(int((labels != 0).sum() * share), 4 * (param.cls_num - 1))
@@ -226,13 +213,9 @@ class DetectionGroupLoss(FieldLoss):
     weighs_background = ranks_probabilities = True
 
     def setup(self, bottom: Shapes) -> Shapes:
-        param, name = self.param.detection_group_loss_param, "detection_group_loss_param"
-        if len(param.field_w) != len(param.field_h):
-            self.fail(f"{name}.field_h", "must be as many as field_w")
-        self.read(name, list(zip(param.field_w, param.field_h, strict=True)), param.stride)
+        tops, param, name = super().setup(bottom), self.setting, self.messages[0]
         if not (param.HasField("field_xyr") and param.HasField("field_whr")):
             self.bounds = UNBOUNDED
-        check_maps(self, bottom, (param.cls_num, 4, 6), len(self.fields))
         for field, known in (
             ("bbox_loss_type", ("Smooth_L1", "Euclidean_L2")),
             ("neg_mining_type", ("random", "bootstrap", "mixture")),
@@ -243,7 +226,7 @@ class DetectionGroupLoss(FieldLoss):
         if param.batch_size < 1 and param.batch_size != -1:
             self.fail(f"{name}.batch_size", "must be above 0, or -1: as many as there are")
         self.smooth = param.bbox_loss_type == "Smooth_L1"
-        return [(1, 1, 1, 2)]
+        return tops
 
     def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
         bottom[2].keep_exact()
@@ -283,7 +266,7 @@ class DetectionGroupLoss(FieldLoss):
         return chosen
 
 
-class FieldAccuracy(Layer):
+class FieldAccuracy(FieldLayer):
     """The share of right labels and, of objects, theirs (a second top: their boxes' overlap).
 
     Cells without an object that overlap one by bg_threshold do not count. -1: nothing to count.
@@ -291,18 +274,10 @@ class FieldAccuracy(Layer):
 
     tops = (1, 2)
     gives_none = (0, 1)
-    setting: Any
-    fields: list[tuple[int, int]]
-    stride: int
     whole = False
 
-    def read(self, name: str, fields: list[tuple[int, int]], stride: int) -> Shapes:
-        """Read what both types have, of the message of this name; the shapes of the tops."""
-        self.setting = getattr(self.param, name)
-        self.fields, self.stride = fields, stride
-        check_fields(self, name, fields, stride)
-        self.codes = FieldCodes(self, self.setting, name)
-        self.ignored = read_ignored(self.param.loss_param)
+    def setup(self, bottom: Shapes) -> Shapes:
+        self.read_maps(bottom)
         tops: Shapes = [(1, 1, 1, 2), (1, 1, 1, 1)]
         return tops[: len(self.param.top)]
 
@@ -324,7 +299,7 @@ class FieldAccuracy(Layer):
     def _run(self, reads: list[np.ndarray], writes: list[np.ndarray]) -> None:
         (scores, codes), truth = self.parts(reads), reads[-1]
         labels = truth[:, 0].astype(int)
-        shown = np.minimum(labels, 1) if self.setting.objectness else labels
+        shown = self.shown(labels)
         counted = (shown != self.ignored) & (
             (shown != 0) | (truth[:, 5] < self.setting.bg_threshold)
         )
@@ -361,13 +336,12 @@ class DetectionAccuracy(FieldAccuracy):
     messages = ("detection_accuracy_param", "bbox_reg_param", "loss_param")
 
     def setup(self, bottom: Shapes) -> Shapes:
-        param, name = self.param.detection_accuracy_param, "detection_accuracy_param"
-        tops = self.read(name, [(param.field_w, param.field_h)], param.downsample_rate)
-        if param.coord_num != 4:
-            self.fail(f"{name}.coord_num", "must be 4")
+        tops, param = super().setup(bottom), self.setting
         if not 1 <= param.top_k <= param.cls_num:
-            self.fail(f"{name}.top_k", f"is {param.top_k}: it must be 1 .. {param.cls_num} classes")
-        check_maps(self, bottom, (param.cls_num + 4, 6))
+            self.fail(
+                "detection_accuracy_param.top_k",
+                f"is {param.top_k}: it must be 1 .. {param.cls_num} classes",
+            )
         return tops
 
     def parts(self, bottom: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
@@ -389,15 +363,6 @@ class DetectionGroupAccuracy(FieldAccuracy):
     no_gradient = (0, 1, 2)
     messages = ("detection_group_accuracy_param", "bbox_reg_param", "loss_param")
     whole = True
-
-    def setup(self, bottom: Shapes) -> Shapes:
-        param, name = self.param.detection_group_accuracy_param, "detection_group_accuracy_param"
-        if len(param.field_w) != len(param.field_h):
-            self.fail(f"{name}.field_h", "must be as many as field_w")
-        fields = list(zip(param.field_w, param.field_h, strict=True))
-        tops = self.read(name, fields, param.stride)
-        check_maps(self, bottom, (param.cls_num, 4, 6), len(fields))
-        return tops
 
     def parts(self, bottom: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
         return bottom[0], bottom[1]

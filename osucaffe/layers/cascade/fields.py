@@ -18,6 +18,7 @@ import numpy as np
 from ...data.pictures.object_crops import Placed, whole
 from .. import anchors
 from ..base import Layer, Shapes
+from ..core.losses import read_ignored
 
 
 def read_regression(layer: Layer) -> tuple[np.ndarray, np.ndarray]:
@@ -34,25 +35,6 @@ def check_suppression(layer: Layer, param: Any, field: str) -> None:
     """Refuse an nms_type that there is not."""
     if param.nms_type not in ("IOU", "IOMU", "IOFU"):
         layer.fail(f"{field}.nms_type", f'is "{param.nms_type}": IOU, IOMU or IOFU')
-
-
-def check_fields(layer: Layer, name: str, fields: list[tuple[int, int]], stride: int) -> None:
-    """Refuse a message without fields, or without a stride, and classes that cannot be."""
-    param = getattr(layer.param, name)
-    if not fields or min(map(min, fields)) < 1 or stride < 1:
-        layer.fail(name, "needs as many field_w as field_h, and how many pixels a cell has")
-    if param.cls_num < 2 or (param.objectness and param.cls_num != 2):
-        layer.fail(f"{name}.cls_num", "must be at least 2, and 2 where objectness is true")
-
-
-def check_maps(layer: Layer, bottom: Shapes, channels: Sequence[int], fields: int = 1) -> None:
-    """Refuse bottoms that are not maps of so many channels, alike in all else, for the fields."""
-    for i, (shape, count) in enumerate(zip(bottom, channels, strict=True)):
-        wanted = (bottom[0][0], count, *bottom[0][2:])
-        if shape != wanted or len(shape) != 4:
-            layer.fail(f"bottom[{i}]", f"has shape {shape}, but must have {wanted}")
-    if bottom[0][0] % fields:
-        layer.fail("bottom[0]", f"has shape {bottom[0]}: it needs a multiple of {fields} fields")
 
 
 class FieldCodes:
@@ -91,6 +73,52 @@ class FieldCodes:
             found[f"least_{name}"] = float((-limit - mean) / deviation)
             found[f"most_{name}"] = float((limit - mean) / deviation)
         return found
+
+
+class FieldLayer(Layer):
+    """A layer over maps of scores and codes, and over truth.
+
+    MS-CNN's have one field and scores and codes in one bottom, Cascade R-CNN's several fields.
+    """
+
+    messages: tuple[str, ...]
+    setting: Any
+    fields: list[tuple[int, int]]
+    stride: int
+
+    def read_maps(self, bottom: Shapes) -> None:
+        """Read the message that comes first, and check that the bottoms are such maps."""
+        name = self.messages[0]
+        param = self.setting = getattr(self.param, name)
+        if "downsample_rate" in param.DESCRIPTOR.fields_by_name:
+            self.fields, self.stride = [(param.field_w, param.field_h)], param.downsample_rate
+            channels: tuple[int, ...] = (param.cls_num + 4, 6)
+            if param.coord_num != 4:
+                self.fail(f"{name}.coord_num", "must be 4")
+        else:
+            if len(param.field_w) != len(param.field_h):
+                self.fail(f"{name}.field_h", "must be as many as field_w")
+            self.fields = list(zip(param.field_w, param.field_h, strict=True))
+            self.stride, channels = param.stride, (param.cls_num, 4, 6)
+        if not self.fields or min(map(min, self.fields)) < 1 or self.stride < 1:
+            self.fail(name, "needs as many field_w as field_h, and how many pixels a cell has")
+        if param.cls_num < 2 or (param.objectness and param.cls_num != 2):
+            self.fail(f"{name}.cls_num", "must be at least 2, and 2 where objectness is true")
+        self.codes = FieldCodes(self, param, name)
+        self.ignored = read_ignored(self.param.loss_param)
+        for i, (shape, count) in enumerate(zip(bottom, channels, strict=True)):
+            wanted = (bottom[0][0], count, *bottom[0][2:])
+            if shape != wanted or len(shape) != 4:
+                self.fail(f"bottom[{i}]", f"has shape {shape}, but must have {wanted}")
+        if bottom[0][0] % len(self.fields):
+            self.fail(
+                "bottom[0]",
+                f"has shape {bottom[0]}: it needs a multiple of {len(self.fields)} fields",
+            )
+
+    def shown(self, labels: np.ndarray) -> np.ndarray:
+        """The labels that scores are of: with `objectness`, 1 for every object."""
+        return np.minimum(labels, 1) if self.setting.objectness else labels
 
 
 def _middles(maps: np.ndarray, stride: int) -> np.ndarray:

@@ -45,13 +45,6 @@ class Spread(Layer):
         """The small tensor with as many axes as the bottom."""
         return tensor.view(self.spread_shape)
 
-    def keep_input(self, program: Program, bottom: Blobs, top: Blobs) -> None:
-        """Set `saved` to the bottom's data, or to a copy if the layer overwrites them."""
-        self.saved = bottom[0].data
-        if bottom[0] is top[0]:
-            self.saved = self.tensor(bottom[0].shape, flexible=True)
-            program.copy(bottom[0].data, self.saved)
-
 
 @register("Scale")
 class Scale(Spread):
@@ -63,15 +56,14 @@ class Scale(Spread):
         param = self.param.scale_param
         shape = self.place_operand(bottom, param, "scale_param")
         if shape is not None:
-            ones = type(param.filler)(type="constant", value=1)
-            self.add_parameter(shape, param.filler if param.HasField("filler") else ones)
+            self.add_parameter(shape, param.filler if param.HasField("filler") else None, 1)
         self.bias = len(self.parameters) if param.bias_term else None
         if param.bias_term:
             self.add_parameter(bottom[1] if shape is None else shape, param.bias_filler)
         return [bottom[0]]
 
     def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
-        self.keep_input(program, bottom, top)
+        self.saved = self.saved_input(program, bottom, top)
         if self.along_channels and len(bottom) == 1:  # batch normalization without statistics
             program.batch_norm(self.saved, None, None, *self.pair(), None, top[0].data)
             return
@@ -144,14 +136,13 @@ class PReLU(Spread):
     def setup(self, bottom: Shapes) -> Shapes:
         param, shape = self.param.prelu_param, bottom[0]
         self.check_axes(shape, "N x C ...")
-        quarter = type(param.filler)(type="constant", value=0.25)
         slopes = () if param.channel_shared else (shape[1],)
         self.lay_out(len(shape), 0 if param.channel_shared else 1, slopes)
-        self.add_parameter(slopes, param.filler if param.HasField("filler") else quarter)
+        self.add_parameter(slopes, param.filler if param.HasField("filler") else None, 0.25)
         return bottom
 
     def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
-        self.keep_input(program, bottom, top)
+        self.saved = self.saved_input(program, bottom, top)
         self.slope = self.spread(self.parameters[0].data)
         program.broadcast([bottom[0].data, self.slope], [top[0].data], formula=PRELU)
 

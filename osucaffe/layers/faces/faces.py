@@ -6,7 +6,6 @@ import math
 
 import numpy as np
 
-from ...proto import caffe_pb2
 from ..base import Blobs, Flags, Layer, Program, Shapes, Tensor, register
 from ..core.losses import Loss
 
@@ -168,10 +167,8 @@ class GlobalLSEMargin(Layer):
             if shape[:1] != (self.items,) or int(np.prod(shape)) != self.items:
                 self.fail(f"bottom[{i}]", f"has shape {shape}: it must hold {self.items} numbers")
         self.takes_labels(1, classes)
-        filler = caffe_pb2.FillerParameter(type="constant", value=_FIRST_SCALE)
-        if param.HasField("filler"):
-            filler = param.filler
-        self.add_parameter((1,), filler)
+        filler = param.filler if param.HasField("filler") else None
+        self.add_parameter((1,), filler, default=_FIRST_SCALE)
         self.add_parameter((1,))
         self.need_gradients[0] = self.need_gradients[0] and len(bottom) < 3
         self.need_gradients[1] = False
@@ -194,9 +191,8 @@ class GlobalLSEMargin(Layer):
         program.elementwise([scale], [scale], formula=formula, constants=bounds)
         column = (self.items, 1)
         self.scale = bottom[2].data.view(column) if len(bottom) > 2 else scale.view((1, 1))
-        x, classes = bottom[0].data, self.tensor((1, bottom[0].shape[1]))
-        program.positions(classes)
-        own = [bottom[1].data.view(column), classes]
+        x = bottom[0].data
+        own = [bottom[1].data.view(column), self.positions(program, (1, bottom[0].shape[1]))]
         target, greatest, soft, gap = (self.tensor(column) for _ in range(4))
         program.reduce([x, *own], target, formula="y = where(b == c, a, 0)", axes=(1,))
         others = self.tensor(x.shape)

@@ -53,8 +53,7 @@ class LabelSpecific(Changing):
 
     def own(self, program: Program, labels: Blob) -> list[Tensor]:
         """Labels and classes to compare: where they are equal is an item's own class."""
-        classes = self.tensor((1, self.scores[1]))
-        program.positions(classes)
+        classes = self.positions(program, (1, self.scores[1]))
         return [labels.data.view((self.scores[0], 1)), classes]
 
 
@@ -151,10 +150,7 @@ class LabelSpecificRescale(LabelSpecific):
             if x is not y:
                 program.copy(x, y)
             return
-        saved = x
-        if x is y:
-            saved = self.tensor(x.shape)
-            program.copy(x, saved)
+        saved = self.saved_input(program, bottom, top, flexible=False)
         own = self.own(program, bottom[1])
         self.inputs = [saved.view(self.scores), *own, weight.view((1, 1))]
         formula = f"y = where(b == c, {self.value}, negative * a)"

@@ -49,17 +49,15 @@ class BN(Layer):
                 self.fail("top", "a second one (the mean) exists in SegNet's form only")
             self.fixed = param.frozen or self.phase == "TEST"
             scale, shift = param.slope_filler, param.bias_filler
-        ones = type(scale)(type="constant", value=1)
-        zeros = type(scale)(type="constant", value=0)
         if not self.is_segnet and param.frozen:
             self._fix(0, 1)
-        self.add_parameter(small, scale if scale.ListFields() else ones)
+        self.add_parameter(small, scale if scale.ListFields() else None, default=1)
         self.add_parameter(small, shift)
         if not self.is_segnet:
             self._fix(2, 3)
             self.statistics = (2, 3)
-            self.add_parameter(small, zeros)
-            self.add_parameter(small, ones if param.frozen else zeros)
+            self.add_parameter(small)
+            self.add_parameter(small, default=float(param.frozen))
         return [shape, small, small][: len(self.param.top)]
 
     def _is_segnet(self) -> bool:
@@ -88,10 +86,7 @@ class BN(Layer):
         return self.parameters[index].data.view((self.channels,))
 
     def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
-        x = self.saved = bottom[0].data
-        if bottom[0] is top[0]:
-            self.saved = self.tensor(x.shape, flexible=True)
-            program.copy(x, self.saved)
+        self.saved = self.saved_input(program, bottom, top)
         self.mean: Tensor | None = None
         self.rate: Tensor | None = None
         if not (self.is_segnet and self.fixed):

@@ -51,9 +51,9 @@ class Normalize(Layer):
         self.shape = (shape[0], shape[1], math.prod(shape[2:]))
         self.axes: tuple[int, ...] = (1, 2) if param.across_spatial else (1,)
         self.small = (shape[0], 1, 1 if param.across_spatial else self.shape[2])
-        ones = type(param.scale_filler)(type="constant", value=1)
-        filler = param.scale_filler if param.HasField("scale_filler") else ones
-        self.add_parameter(() if param.channel_shared else (shape[1],), filler)
+        scales = () if param.channel_shared else (shape[1],)
+        filler = param.scale_filler if param.HasField("scale_filler") else None
+        self.add_parameter(scales, filler, default=1)
         self.others = (0, 1, 2) if param.channel_shared else (0, 2)
         self.spread = (1, 1 if param.channel_shared else shape[1], 1)
         self.constants = {"eps": param.eps}
