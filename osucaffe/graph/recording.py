@@ -56,7 +56,8 @@ def record_backward(
             diff = blob.diff.base or blob.diff
             if diff not in given and not program.has_written(diff):
                 program.fill(blob.diff, value=0.0)
-        node.layer.backward(program, node.top, node.propagate_down, node.bottom)
+        if any(node.propagate_down) or any(node.layer.need_gradients):
+            node.layer.backward(program, node.top, node.propagate_down, node.bottom)
     return program.calls
 
 
@@ -77,8 +78,10 @@ def _scale_losses(
 
 # -- what Caffe computes wrongly, too --------------------------------------------------------------
 
-_KEEP_SIGNS = {"relu", "dropout"}
-"""A ReLU's gradient looks at signs only: of elements that these leave, or that have none behind."""
+
+def _keeps_signs(call: Call) -> bool:
+    """Of elements that are not 0 behind it: a ReLU's gradient looks at signs only."""
+    return call.name == "dropout" or (call.name == "relu" and call.settings["slope"] >= 0)
 
 
 def overwriters(forward: Sequence[Call], backward: Sequence[Call]) -> list[tuple[str, str]]:
@@ -96,7 +99,7 @@ def overwriters(forward: Sequence[Call], backward: Sequence[Call]) -> list[tuple
                 for writer in writers.get(id(tensor.base or tensor), ())
                 if writer.position > call.position
             ]
-            if call.name == "relu_backward" and {each.name for each in later} <= _KEEP_SIGNS:
+            if call.name == "relu_backward" and all(map(_keeps_signs, later)):
                 continue
             for writer in later:
                 found[call.position, writer.position] = call.layer, writer.layer

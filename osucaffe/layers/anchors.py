@@ -101,3 +101,10 @@ def suppress(
         stay = np.flatnonzero(share <= threshold) + 1
         left, columns, sizes = left[stay], columns[:, stay], sizes[stay]
     return np.array(kept, np.intp)
+
+
+def sample(random: np.random.Generator, places: np.ndarray, count: int) -> np.ndarray:
+    """Some of the places, if there are more than so many, in their order."""
+    if len(places) <= count:
+        return places
+    return np.sort(random.choice(places, count, replace=False))

@@ -1,9 +1,10 @@
-"""Owns what a layer is, and the registry of layer types."""
+"""Owns what a layer is, the words that its code is written in, and the registry of layer types."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, TypeVar
 
 from ..backends.primitives import Program
@@ -12,6 +13,7 @@ from ..blob import Blob
 from ..data.config import DataConfig
 from ..errors import UserError
 from ..labels import Classes, Labels
+from ..proto import caffe_pb2
 from ..proto.blobs import MOST_VALUES
 from ..proto.titles import label, title
 
@@ -19,7 +21,12 @@ if TYPE_CHECKING:
     import numpy as np
 
     from ..backends.backend import Backend
-    from ..proto import caffe_pb2
+
+__all__ = [
+    "Arrays", "Blob", "Blobs", "Count", "Flags", "Layer", "Program", "Reshaped", "Shape", "Shapes",
+    "Tensor", "register",
+]  # fmt: skip
+"""What a file of layers needs."""
 
 Count = tuple[int, int | None]
 _LayerType = TypeVar("_LayerType", bound=type["Layer"])
@@ -28,6 +35,9 @@ _AnyLayer = TypeVar("_AnyLayer", bound="Layer")
 LayerClass: TypeAlias = "type[Layer]"
 Arrays: TypeAlias = "list[np.ndarray]"
 """What a host function reads, or writes."""
+Blobs: TypeAlias = "list[Blob]"
+Flags: TypeAlias = "list[bool]"
+Shapes: TypeAlias = "list[Shape]"
 
 registered: dict[str, LayerClass] = {}
 """The layer types by name: all of them, once the package `layers` is imported."""
@@ -116,7 +126,7 @@ class Layer:
 
     # -- what a layer type defines ---------------------------------------------------------------
 
-    def setup(self, bottom: list[Shape]) -> list[Shape]:
+    def setup(self, bottom: Shapes) -> Shapes:
         """Check the settings, declare the parameters, return the shapes of the tops."""
         raise NotImplementedError
 
@@ -125,22 +135,31 @@ class Layer:
         """Whether a layer of these settings is `dynamic`."""
         return cls.dynamic
 
-    def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
+    def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
         """Record what computes the tops' data."""
 
-    def backward(
-        self, program: Program, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]
-    ) -> None:
-        """Record what computes the bottoms' diffs (where propagate_down) and the parameters'."""
+    def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
+        """Record what computes the bottoms' diffs (where propagate_down) and the parameters'.
+
+        Not called where neither is needed: a layer without parameters, of whose bottoms only one
+        may get a gradient, need not look at propagate_down.
+        """
 
     def limit_labels(self, top: int, labels: Labels) -> None:
         """Of a layer without bottoms: learn which labels the layers take that read this top."""
 
     # -- what a layer type uses ------------------------------------------------------------------
 
-    def add_parameter(self, shape: Shape, filler: caffe_pb2.FillerParameter | None = None) -> Blob:
-        """Declare the next parameter, filled with `filler` (None: zeros)."""
+    def add_parameter(
+        self,
+        shape: Shape,
+        filler: caffe_pb2.FillerParameter | None = None,
+        default: float | None = None,
+    ) -> Blob:
+        """Declare the next parameter, filled with `filler` (None: the default, or zeros)."""
         index = len(self.parameters)
+        if filler is None and default is not None:
+            filler = caffe_pb2.FillerParameter(value=default)
         self.check_shape("param", f"parameter {index}", shape)
         blob = Blob(f"{self.name}.{index}", shape, flexible=True)
         self.parameters.append(blob)
@@ -152,8 +171,6 @@ class Layer:
         """The ParamSpec of a parameter: its name, share mode and multipliers."""
         if index < len(self.param.param):
             return self.param.param[index]
-        from ..proto import caffe_pb2
-
         return caffe_pb2.ParamSpec()
 
     def parameter_wanted(self, index: int) -> bool:
@@ -186,6 +203,23 @@ class Layer:
         self.tensors.append(made)
         return made
 
+    def saved_input(
+        self, program: Program, bottom: Blobs, top: Blobs, *, flexible: bool = True
+    ) -> Tensor:
+        """The first bottom's data, or a copy where the layer works in place."""
+        x = bottom[0].data
+        if bottom[0] is not top[0]:
+            return x
+        saved = self.tensor(x.shape, flexible=flexible)
+        program.copy(x, saved)
+        return saved
+
+    def positions(self, program: Program, shape: Shape) -> Tensor:
+        """Memory of the layer's own with 0, 1, 2 ... : the numbers of classes, say."""
+        made = self.tensor(shape)
+        program.positions(made)
+        return made
+
     def delegate(
         self, make: Callable[..., _AnyLayer], param: caffe_pb2.LayerParameter, key: int
     ) -> _AnyLayer:
@@ -208,6 +242,34 @@ class Layer:
         if not -dimensions <= axis < dimensions:
             self.fail(field, f"axis {axis} is out of range for a blob of {dimensions} dimensions")
         return axis % dimensions
+
+    def check_axes(self, shape: Shape, axes: str = "N x C x H x W", field: str = "bottom") -> None:
+        """Refuse a bottom of other axes ("...": and any more)."""
+        named = axes.removesuffix(" ...").split(" x ")
+        if len(shape) < len(named) or (len(shape) > len(named) and "..." not in axes):
+            self.fail(field, f"has shape {shape}, but must be {axes}")
+
+    def check_positive(self, message: str, *fields: str) -> None:
+        """Refuse numbers below 1."""
+        for field in fields:
+            if getattr(getattr(self.param, message), field) < 1:
+                self.fail(f"{message}.{field}", "must be at least 1")
+
+    def require(self, message: str, **fields: str) -> None:
+        """Refuse fields that are not set; of each, what it is to be."""
+        for field, remedy in fields.items():
+            if not getattr(getattr(self.param, message), field):
+                self.fail(f"{message}.{field}", f"is missing: {remedy}")
+
+    @contextmanager
+    def blame(self, field: str) -> Iterator[None]:
+        """Let a UserError that does not name the layer yet name it, and this field."""
+        try:
+            yield
+        except UserError as error:
+            if str(error).startswith(self.title):
+                raise
+            self.fail(field, str(error))
 
     def check_shape(self, field: str, what: str, shape: Shape) -> None:
         """Refuse a tensor that no blob of Caffe's could be: one without elements, or with more than

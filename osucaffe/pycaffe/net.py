@@ -14,7 +14,7 @@ from ..blob import Blob as EngineBlob
 from ..errors import UserError, listed
 from ..graph.parameters import same_layers
 from ..layers.core.python import Python
-from ..layers.reading.memory_data import MemoryData
+from ..layers.reading.memory import MemoryData
 from ..loading import load_weights
 from ..proto import AnyWeights, NetWeights, read_net, read_weights, write_weights
 from . import settings

@@ -17,7 +17,12 @@ LOSS = 'layer { name: "loss" type: "Reduction" bottom: "y" top: "loss" loss_weig
 
 
 def in_place(*types: str) -> str:
-    return "".join(f'layer {{ name: "{t}" type: "{t}" bottom: "y" top: "y" }}' for t in types)
+    """Layers of these types, or of a type and its settings: `Power power_param { ... }`."""
+    layers = []
+    for words in types:
+        name, _, settings = words.partition(" ")
+        layers.append(f'layer {{ name: "{name}" type: "{name}" bottom: "y" top: "y" {settings} }}')
+    return "".join(layers)
 
 
 @pytest.mark.parametrize(
@@ -26,6 +31,10 @@ def in_place(*types: str) -> str:
         (["ReLU", "Dropout"], []),
         (["BatchNorm", "Scale", "ReLU"], []),
         (["Sigmoid", "Scale"], [("Scale", "Sigmoid")]),
+        (["ReLU", "ReLU relu_param { negative_slope: 0.1 }"], []),
+        (["ReLU", "ReLU relu_param { negative_slope: -1 }"], [("ReLU", "ReLU")]),
+        (["Power power_param { scale: 2 }", "Scale"], []),
+        (["Power power_param { power: 0 }", "Scale"], []),
         (["ReLU", "Scale", "Dropout"], [("Scale", "ReLU"), ("Dropout", "ReLU")]),
     ],
 )

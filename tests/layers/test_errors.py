@@ -96,7 +96,7 @@ CASES = [
     ("Scale", "axis: 3", [X, (2, 4)], "bottom[1]", "does not match"),
     ("Scale", "axis: 3 num_axes: 2", [X], "scale_param.num_axes", "exceed"),
     ("Bias", "axis: 9", [X], "bias_param.axis", "out of range"),
-    ("PReLU", "", [(3,)], "bottom", "channels"),
+    ("PReLU", "", [(3,)], "bottom", "N x C"),
     ("Eltwise", "", [X, VECTOR], "bottom[1]", "bottom[0] has (2, 4, 5, 6)"),
     ("Eltwise", "coeff: 1", [X, X], "eltwise_param.coeff", "each of 2 bottoms"),
     ("Eltwise", "operation: MAX coeff: 1 coeff: 1", [X, X], "eltwise_param.coeff", "for SUM"),

@@ -254,6 +254,7 @@ CASES = [
     case("MaskResize", "mask_resize_param { output_height: 13 output_width: 7 }", name="larger"),
     case("Power", "power_param { scale: 0.5 shift: 1.5 }", in_place=True, name="linear"),
     case("Power", "power_param { power: 0 }", name="constant"),
+    case("ReLU", "relu_param { negative_slope: -0.5 }", in_place=True, name="falling"),
     case("Exp", "exp_param { scale: 0.7 }", name="e"),
     case("Log", "", positive=True, name="e"),
     case("Permute", "permute_param { order: 2 order: 0 }"),

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
 
 from .recording import Primitive, Read, Reads, Write, primitive
+
+FLT_MIN = 2.0**-126
+"""Of C: the logarithm of a smaller probability is taken of this one, as in Caffe."""
+MOST_LOSS = 126 * math.log(2)
+"""Of one label, by that: 87.33."""
 
 
 @dataclass(kw_only=True)
@@ -25,6 +31,7 @@ class ClassLoss(Primitive):
 @primitive
 class SoftmaxLoss(ClassLoss):
     """loss (scalar) = -sum of log softmax(x)[label] / normalizer; x (N, .., C, ..) on axis.
+    Of each label at most MOST_LOSS, whose gradient does not know of this bound.
 
     label: floats that hold whole numbers, (N, ..) without the axis. ignore: label to skip.
     normalization: FULL (all positions), VALID (those not ignored), BATCH_SIZE (extents before

@@ -1,19 +1,24 @@
-"""Owns how MS-CNN and Cascade R-CNN code boxes on maps: against a field about each cell's middle.
+"""Owns how MS-CNN and Cascade R-CNN code boxes on maps (against a field about each cell's middle),
+and the maps of fields and objects that their proposal networks learn from.
 
 A code is the middle's shift in proportion to the field, and the logarithms of the growth,
-normalized by `bbox_reg_param` and bounded by field_xyr and field_whr.
+normalized by `bbox_reg_param` and bounded by field_xyr and field_whr. A map (6, H, W) tells of each
+cell the label of the object that its field matches (0: none), its middle's x and y, width and
+height, and the overlap; 1 where a cell is not to count.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...backends.tensor import Shape
-from ..base import Layer
+from ...data.pictures.object_crops import Placed, whole
+from .. import anchors
+from ..base import Layer, Shapes
+from ..core.losses import read_ignored
 
 
 def read_regression(layer: Layer) -> tuple[np.ndarray, np.ndarray]:
@@ -26,23 +31,10 @@ def read_regression(layer: Layer) -> tuple[np.ndarray, np.ndarray]:
     return np.array(param.bbox_mean), np.array(param.bbox_std)
 
 
-def check_fields(layer: Layer, name: str, fields: list[tuple[int, int]], stride: int) -> None:
-    """Refuse a message without fields, or without a stride, and classes that cannot be."""
-    param = getattr(layer.param, name)
-    if not fields or min(map(min, fields)) < 1 or stride < 1:
-        layer.fail(name, "needs as many field_w as field_h, and how many pixels a cell has")
-    if param.cls_num < 2 or (param.objectness and param.cls_num != 2):
-        layer.fail(f"{name}.cls_num", "must be at least 2, and 2 where objectness is true")
-
-
-def check_maps(layer: Layer, bottom: list[Shape], channels: Sequence[int], fields: int = 1) -> None:
-    """Refuse bottoms that are not maps of so many channels, alike in all else, for the fields."""
-    for i, (shape, count) in enumerate(zip(bottom, channels, strict=True)):
-        wanted = (bottom[0][0], count, *bottom[0][2:])
-        if shape != wanted or len(shape) != 4:
-            layer.fail(f"bottom[{i}]", f"has shape {shape}, but must have {wanted}")
-    if bottom[0][0] % fields:
-        layer.fail("bottom[0]", f"has shape {bottom[0]}: it needs a multiple of {fields} fields")
+def check_suppression(layer: Layer, param: Any, field: str) -> None:
+    """Refuse an nms_type that there is not."""
+    if param.nms_type not in ("IOU", "IOMU", "IOFU"):
+        layer.fail(f"{field}.nms_type", f'is "{param.nms_type}": IOU, IOMU or IOFU')
 
 
 class FieldCodes:
@@ -83,7 +75,151 @@ class FieldCodes:
         return found
 
 
+class FieldLayer(Layer):
+    """A layer over maps of scores and codes, and over truth.
+
+    MS-CNN's have one field and scores and codes in one bottom, Cascade R-CNN's several fields.
+    """
+
+    messages: tuple[str, ...]
+    setting: Any
+    fields: list[tuple[int, int]]
+    stride: int
+
+    def read_maps(self, bottom: Shapes) -> None:
+        """Read the message that comes first, and check that the bottoms are such maps."""
+        name = self.messages[0]
+        param = self.setting = getattr(self.param, name)
+        if "downsample_rate" in param.DESCRIPTOR.fields_by_name:
+            self.fields, self.stride = [(param.field_w, param.field_h)], param.downsample_rate
+            channels: tuple[int, ...] = (param.cls_num + 4, 6)
+            if param.coord_num != 4:
+                self.fail(f"{name}.coord_num", "must be 4")
+        else:
+            if len(param.field_w) != len(param.field_h):
+                self.fail(f"{name}.field_h", "must be as many as field_w")
+            self.fields = list(zip(param.field_w, param.field_h, strict=True))
+            self.stride, channels = param.stride, (param.cls_num, 4, 6)
+        if not self.fields or min(map(min, self.fields)) < 1 or self.stride < 1:
+            self.fail(name, "needs as many field_w as field_h, and how many pixels a cell has")
+        if param.cls_num < 2 or (param.objectness and param.cls_num != 2):
+            self.fail(f"{name}.cls_num", "must be at least 2, and 2 where objectness is true")
+        self.codes = FieldCodes(self, param, name)
+        self.ignored = read_ignored(self.param.loss_param)
+        for i, (shape, count) in enumerate(zip(bottom, channels, strict=True)):
+            wanted = (bottom[0][0], count, *bottom[0][2:])
+            if shape != wanted or len(shape) != 4:
+                self.fail(f"bottom[{i}]", f"has shape {shape}, but must have {wanted}")
+        if bottom[0][0] % len(self.fields):
+            self.fail(
+                "bottom[0]",
+                f"has shape {bottom[0]}: it needs a multiple of {len(self.fields)} fields",
+            )
+
+    def shown(self, labels: np.ndarray) -> np.ndarray:
+        """The labels that scores are of: with `objectness`, 1 for every object."""
+        return np.minimum(labels, 1) if self.setting.objectness else labels
+
+
 def _middles(maps: np.ndarray, stride: int) -> np.ndarray:
     """x and y of the middles of the cells (2, H, W)."""
     y, x = np.mgrid[: maps.shape[1], : maps.shape[2]]
     return (np.stack([x, y]) + 0.5) * stride
+
+
+class Rules(NamedTuple):
+    """When a field is an object's."""
+
+    fields: list[tuple[int, int, int]]
+    """Width, height and pixels of a cell, map by map."""
+    edges: bool
+    """MS-CNN: x2 and y2 are the edges of boxes; Cascade R-CNN: the last pixels."""
+    foreground: float
+    of_no_interest: float = 0.4
+    pick_up: float = 0.2
+    margin: float | None = None
+    """How far a field may reach beyond the image, in halves of it."""
+    least_inside: float | None = None
+
+
+def field_maps(placed: Placed, extents: tuple[int, int], rules: Rules) -> list[np.ndarray]:
+    """The maps for an image of these extents, (6, H, W) each."""
+    objects, edge = placed.picture.objects, 1.0 if rules.edges else 0.0
+    last = np.array([0, 0, edge, edge])
+    boxes, regions = objects[:, 3:] - last, placed.picture.regions - last
+    middles = (objects[:, 3:5] + objects[:, 5:]) / 2
+    sizes = objects[:, 5:] - objects[:, 3:5] + 1 - edge
+    best, found = np.zeros(len(objects)), np.zeros(len(objects), int)
+    matched, maps = np.zeros(len(objects), bool), list[np.ndarray]()
+    for number, (width, height, stride) in enumerate(rules.fields):
+        rows, columns = (whole(extent / stride) for extent in extents)
+        fields = _fields(rows, columns, width, height, stride)
+        off = _off_image(fields, placed.inside, (rows, columns), (width, height, stride), rules)
+        cells = fields - last
+        aside = anchors.overlaps(cells, regions, "IOFU", whole=not rules.edges).sum(axis=1)
+        aside = aside >= rules.of_no_interest
+        skipped = off | aside if rules.edges else off
+        shared = anchors.overlaps(cells, boxes, whole=not rules.edges)
+        shared = np.where(skipped[:, None], 0, np.nan_to_num(np.maximum(shared, 0)))
+        most = shared.max(axis=1, initial=0)
+        top = shared.max(axis=0, initial=0)
+        found[top > best], best = number, np.maximum(best, top)
+        out = np.zeros((6, rows * columns))
+        out[5] = np.where(skipped | (aside & (most <= rules.foreground)), 1, most)
+        own = np.flatnonzero(most > rules.foreground)
+        if len(own):
+            nearest = shared[own].argmax(axis=1)
+            _write(out, own, objects[nearest], middles[nearest], sizes[nearest])
+            matched[nearest] = True
+        maps.append(out.reshape(6, rows, columns))
+    for i in np.flatnonzero(~matched & (objects[:, 1] == 0) & (best >= rules.pick_up)):
+        if best[i] <= 0:
+            continue
+        out, stride = maps[found[i]], rules.fields[found[i]][2]
+        limits = (out.shape[2] - 1, out.shape[1] - 1)
+        x, y = (min(max(0, math.floor(m / stride)), limit) for m, limit in
+                zip(middles[i], limits, strict=True))  # fmt: skip
+        if out[0, y, x] <= 0:
+            cell = out[:, y, x]
+            cell[:5] = objects[i, 0], *middles[i], *sizes[i]
+            if not rules.edges:
+                cell[5] = best[i]
+    return maps
+
+
+def _write(out: np.ndarray, cells: np.ndarray, objects: np.ndarray, middles: np.ndarray,
+           sizes: np.ndarray) -> None:  # fmt: skip
+    out[0, cells] = np.where(objects[:, 1] == 0, objects[:, 0], 0)
+    out[1:3, cells], out[3:5, cells] = middles.T, sizes.T
+
+
+def _fields(rows: int, columns: int, width: int, height: int, stride: int) -> np.ndarray:
+    """x1, y1, x2, y2 of the fields of all cells."""
+    y, x = np.mgrid[:rows, :columns].reshape(2, -1)
+    middle = (np.stack([x, y], axis=1) + 0.5) * stride
+    half = np.array([width, height]) / 2
+    return np.concatenate([middle - half, middle + half], axis=1)
+
+
+def _off_image(
+    fields: np.ndarray,
+    inside: tuple[int, int, int, int],
+    extents: tuple[int, int],
+    field: tuple[int, int, int],
+    rules: Rules,
+) -> np.ndarray:
+    """Which cells lie outside of the image, or have fields that reach too far beyond it."""
+    width, height, stride = field
+    x, y, wide, high = inside
+    left, up, across, down = (whole(each / stride) for each in inside)
+    row, column = np.mgrid[: extents[0], : extents[1]].reshape(2, -1)
+    off: np.ndarray = (column < left) | (column >= left + across) | (row < up) | (row >= up + down)
+    image = np.array([[x, y, x + wide, y + high]])
+    if rules.margin is not None:
+        far = rules.margin * np.array([width, height]) / 2
+        off |= (fields[:, :2] < image[:, :2] - far).any(axis=1)
+        off |= (fields[:, 2:] >= image[:, 2:] + far).any(axis=1)
+    elif rules.least_inside is not None:
+        share = anchors.overlaps(fields, image.astype(float), "IOFU", whole=True)[:, 0]
+        off |= share < rules.least_inside
+    return off

@@ -10,10 +10,10 @@ import math
 
 import numpy as np
 
-from ...backends.tensor import Shape
 from .. import anchors
-from ..base import Arrays, register
-from .host_rows import HostRows
+from ..base import Arrays, Shapes, register
+from ..rows import HostRows
+from .fields import read_regression
 
 
 @register("ProposalTarget")
@@ -30,9 +30,9 @@ class ProposalTarget(HostRows):
     messages = ("proposal_target_param", "bbox_reg_param")
     passes = 0
 
-    def check(self, bottom: list[Shape]) -> list[Shape]:
+    def check(self, bottom: Shapes) -> Shapes:
         param = self.param.proposal_target_param
-        self.read_regression()
+        self.mean, self.deviation = read_regression(self)
         self.check_rows(bottom, {0: (5,)})
         self.cascade = math.prod(bottom[1][1:]) == 8
         if not self.cascade and math.prod(bottom[1][1:]) != 7:
@@ -47,7 +47,7 @@ class ProposalTarget(HostRows):
         self.classes = param.cls_num if self.param.bbox_reg_param.cls_aware else 2
         wide = (rows, 4 * self.classes, 1, 1)
         one = (rows, 1, 1, 1)
-        tops: list[Shape] = [(rows, 5, 1, 1), one, wide, wide, wide, (rows, 6, 1, 1), one]
+        tops: Shapes = [(rows, 5, 1, 1), one, wide, wide, wide, (rows, 6, 1, 1), one]
         return tops[: len(self.param.top)]
 
     def find(self, bottom: Arrays) -> Arrays:
@@ -88,17 +88,12 @@ class ProposalTarget(HostRows):
         count, most = len(objects) + len(others), len(objects)
         if param.batch_size > 0:
             count, most = param.batch_size, math.floor(param.fg_fraction * param.batch_size + 0.5)
-        objects = self._some(objects, most)
+        objects = anchors.sample(self.random, objects, most)
         left = count - len(objects)
         if len(others) <= left and param.pickup_discard:
             rest = np.flatnonzero((best < param.fg_thr) & ~background)
             others = np.concatenate([others, rest[: left - len(others)]])
-        return objects, self._some(others, left)
-
-    def _some(self, places: np.ndarray, count: int) -> np.ndarray:
-        if len(places) <= count:
-            return places
-        return np.sort(self.random.choice(places, count, replace=False))
+        return objects, anchors.sample(self.random, others, left)
 
     def _spare(self, count: int, truths: np.ndarray) -> np.ndarray:
         """Random rois of no object: one where there is none else; in MS-CNN's, what is missing."""
@@ -145,11 +140,9 @@ class HardMining(HostRows):
     bottoms = (2, None)
     tops = (1, None)
 
-    def check(self, bottom: list[Shape]) -> list[Shape]:
+    def check(self, bottom: Shapes) -> Shapes:
         param = self.param.hard_mining_param
-        for field in ("num_roi_per_image", "num_image"):
-            if getattr(param, field) < 1:
-                self.fail(f"hard_mining_param.{field}", "must be at least 1")
+        self.check_positive("hard_mining_param", "num_roi_per_image", "num_image")
         self.check_rows(bottom, {0: (1,), 1: (5,)})
         self.check_alike(bottom, len(bottom) - 1)
         rows = min(bottom[0][0], param.num_roi_per_image * param.num_image)
@@ -174,7 +167,7 @@ class ScaleRoute(HostRows):
 
     bottoms = tops = (1, None)
 
-    def check(self, bottom: list[Shape]) -> list[Shape]:
+    def check(self, bottom: Shapes) -> Shapes:
         param = self.param.scale_route_param
         self.check_rows(bottom, {0: (5,)})
         self.check_alike(bottom, len(bottom))

@@ -5,10 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ...backends.formula import PRELU
-from ...backends.primitives import Program
-from ...backends.tensor import Shape, Tensor
-from ...blob import Blob
-from ..base import Layer, register
+from ..base import Blobs, Flags, Layer, Program, Shape, Shapes, Tensor, register
 
 
 class Spread(Layer):
@@ -27,7 +24,7 @@ class Spread(Layer):
         along = range(axis, axis + len(shape))
         self.others = tuple(i for i in range(dimensions) if i not in along)
 
-    def place_operand(self, bottom: list[Shape], param: Any, field: str) -> Shape | None:
+    def place_operand(self, bottom: Shapes, param: Any, field: str) -> Shape | None:
         """Lay out the second bottom, or what `axis` and `num_axes` say; the latter's shape."""
         first = bottom[0]
         if len(bottom) > 1:
@@ -48,13 +45,6 @@ class Spread(Layer):
         """The small tensor with as many axes as the bottom."""
         return tensor.view(self.spread_shape)
 
-    def keep_input(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
-        """Set `saved` to the bottom's data, or to a copy if the layer overwrites them."""
-        self.saved = bottom[0].data
-        if bottom[0] is top[0]:
-            self.saved = self.tensor(bottom[0].shape, flexible=True)
-            program.copy(bottom[0].data, self.saved)
-
 
 @register("Scale")
 class Scale(Spread):
@@ -62,19 +52,18 @@ class Scale(Spread):
 
     bottoms = (1, 2)
 
-    def setup(self, bottom: list[Shape]) -> list[Shape]:
+    def setup(self, bottom: Shapes) -> Shapes:
         param = self.param.scale_param
         shape = self.place_operand(bottom, param, "scale_param")
         if shape is not None:
-            ones = type(param.filler)(type="constant", value=1)
-            self.add_parameter(shape, param.filler if param.HasField("filler") else ones)
+            self.add_parameter(shape, param.filler if param.HasField("filler") else None, 1)
         self.bias = len(self.parameters) if param.bias_term else None
         if param.bias_term:
             self.add_parameter(bottom[1] if shape is None else shape, param.bias_filler)
         return [bottom[0]]
 
-    def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
-        self.keep_input(program, bottom, top)
+    def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
+        self.saved = self.saved_input(program, bottom, top)
         if self.along_channels and len(bottom) == 1:  # batch normalization without statistics
             program.batch_norm(self.saved, None, None, *self.pair(), None, top[0].data)
             return
@@ -90,9 +79,7 @@ class Scale(Spread):
         bias = None if self.bias is None else self.parameters[self.bias].data
         return self.parameters[0].data, bias
 
-    def backward(
-        self, program: Program, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]
-    ) -> None:
+    def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
         dy = top[0].diff
         db = None if self.bias is None else self.gradient(self.bias)
         if self.along_channels and len(bottom) == 1:
@@ -120,20 +107,18 @@ class Bias(Spread):
 
     bottoms = (1, 2)
 
-    def setup(self, bottom: list[Shape]) -> list[Shape]:
+    def setup(self, bottom: Shapes) -> Shapes:
         param = self.param.bias_param
         shape = self.place_operand(bottom, param, "bias_param")
         if shape is not None:
             self.add_parameter(shape, param.filler)
         return [bottom[0]]
 
-    def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
+    def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
         bias = self.spread((bottom[1] if len(bottom) > 1 else self.parameters[0]).data)
         program.broadcast([bottom[0].data, bias], [top[0].data], formula="y = a + b")
 
-    def backward(
-        self, program: Program, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]
-    ) -> None:
+    def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
         dy = top[0].diff
         if len(bottom) > 1:
             if propagate_down[1]:
@@ -148,24 +133,20 @@ class Bias(Spread):
 class PReLU(Spread):
     """y = x where it is positive, else a learned slope * x (He et al. 2015)."""
 
-    def setup(self, bottom: list[Shape]) -> list[Shape]:
+    def setup(self, bottom: Shapes) -> Shapes:
         param, shape = self.param.prelu_param, bottom[0]
-        if len(shape) < 2:
-            self.fail("bottom", f"has shape {shape}, but must have channels on axis 1")
-        quarter = type(param.filler)(type="constant", value=0.25)
+        self.check_axes(shape, "N x C ...")
         slopes = () if param.channel_shared else (shape[1],)
         self.lay_out(len(shape), 0 if param.channel_shared else 1, slopes)
-        self.add_parameter(slopes, param.filler if param.HasField("filler") else quarter)
+        self.add_parameter(slopes, param.filler if param.HasField("filler") else None, 0.25)
         return bottom
 
-    def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
-        self.keep_input(program, bottom, top)
+    def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
+        self.saved = self.saved_input(program, bottom, top)
         self.slope = self.spread(self.parameters[0].data)
         program.broadcast([bottom[0].data, self.slope], [top[0].data], formula=PRELU)
 
-    def backward(
-        self, program: Program, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]
-    ) -> None:
+    def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
         dy = top[0].diff
         if (dw := self.gradient(0)) is not None:
             formula = "y = where(b > 0, 0, a * b)"

@@ -5,10 +5,7 @@ from __future__ import annotations
 import math
 from string import ascii_lowercase
 
-from ...backends.primitives import Program
-from ...backends.tensor import Shape
-from ...blob import Blob
-from ..base import Layer, register
+from ..base import Blobs, Flags, Layer, Program, Shapes, register
 
 
 @register("Eltwise")
@@ -17,7 +14,7 @@ class Eltwise(Layer):
 
     bottoms = (2, None)
 
-    def setup(self, bottom: list[Shape]) -> list[Shape]:
+    def setup(self, bottom: Shapes) -> Shapes:
         param = self.param.eltwise_param
         self.operation = param.EltwiseOp.Name(param.operation)
         self.in_place = self.operation == "SUM"
@@ -34,7 +31,7 @@ class Eltwise(Layer):
             self.fail("bottom", f"{self.operation} takes 22 at most")
         return bottom[:1]
 
-    def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
+    def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
         xs, y = [blob.data for blob in bottom], top[0].data
         if self.operation == "SUM":
             program.sum(xs, y, coefficients=self.coefficients)
@@ -44,9 +41,7 @@ class Eltwise(Layer):
             formula = "; ".join(["y = a", *(f"y = max(y, {name})" for name in self.names[1:])])
         program.elementwise(xs, [y], formula=formula)
 
-    def backward(
-        self, program: Program, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]
-    ) -> None:
+    def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
         dy = top[0].diff
         # The first comes last: in place its gradient overwrites dy.
         for i, blob in reversed(list(enumerate(bottom))):
@@ -76,7 +71,7 @@ class Eltwise(Layer):
 class Reduction(Layer):
     """The sum, mean, sum of squares or of magnitudes over the axes from `axis` on."""
 
-    def setup(self, bottom: list[Shape]) -> list[Shape]:
+    def setup(self, bottom: Shapes) -> Shapes:
         param, shape = self.param.reduction_param, bottom[0]
         axis = self.axis(param.axis, len(shape), "reduction_param.axis")
         self.value, self.derivative = {
@@ -91,21 +86,18 @@ class Reduction(Layer):
         self.kept = shape[:axis] + (1,) * len(self.axes)
         return [shape[:axis]]
 
-    def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
+    def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
         program.reduce(
             [bottom[0].data], top[0].data,
             formula=self.value, axes=self.axes, constants=self.constants,
         )  # fmt: skip
 
-    def backward(
-        self, program: Program, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]
-    ) -> None:
-        if propagate_down[0]:
-            dy = top[0].diff.view(self.kept)
-            inputs = [dy, bottom[0].data] if "b" in self.derivative else [dy]
-            program.broadcast(
-                inputs, [bottom[0].diff], formula=self.derivative, constants=self.constants
-            )
+    def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
+        dy = top[0].diff.view(self.kept)
+        inputs = [dy, bottom[0].data] if "b" in self.derivative else [dy]
+        program.broadcast(
+            inputs, [bottom[0].diff], formula=self.derivative, constants=self.constants
+        )
 
 
 @register("ArgMax")
@@ -114,7 +106,7 @@ class ArgMax(Layer):
 
     no_gradient = (0,)
 
-    def setup(self, bottom: list[Shape]) -> list[Shape]:
+    def setup(self, bottom: Shapes) -> Shapes:
         param, shape = self.param.argmax_param, bottom[0]
         if not shape:
             self.fail("bottom", "is a single number: there is nothing to choose from")
@@ -131,7 +123,7 @@ class ArgMax(Layer):
         rest = (1,) * (len(shape) - 3)
         return [(shape[0], 2 if self.values else 1, param.top_k, *rest)]
 
-    def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
+    def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
         x, y = bottom[0].data, top[0].data
         if self.along is not None:
             outputs = (None, y) if self.values else (y, None)
@@ -153,7 +145,7 @@ class Axpy(Layer):
 
     bottoms = (3, 3)
 
-    def setup(self, bottom: list[Shape]) -> list[Shape]:
+    def setup(self, bottom: Shapes) -> Shapes:
         scale, x, y = bottom
         if len(x) < 2 or y != x:
             self.fail("bottom[2]", f"has shape {y}, but bottom[1] has {x}")
@@ -162,14 +154,12 @@ class Axpy(Layer):
         self.each = (*x[:2], *(1,) * (len(x) - 2))
         return [x]
 
-    def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
+    def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
         self.scale = bottom[0].data.view(self.each)
         inputs = [self.scale, bottom[1].data, bottom[2].data]
         program.broadcast(inputs, [top[0].data], formula="y = a * b + c")
 
-    def backward(
-        self, program: Program, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]
-    ) -> None:
+    def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
         dy = top[0].diff
         if propagate_down[0]:
             axes = tuple(range(2, len(self.each)))

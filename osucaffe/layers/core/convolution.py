@@ -1,15 +1,97 @@
-"""Owns the layers that slide windows over an image: Convolution, Deconvolution, Im2col."""
+"""Owns convolution, its transpose and Im2col, and how sliding windows are read: kernel, stride, pad
+and dilation by axis."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any
 
-from ...backends.primitives import Program
-from ...backends.tensor import Shape, Tensor
-from ...blob import Blob
-from ..base import Layer, register
-from .window import Window, read_window
+from ..base import Blobs, Flags, Layer, Program, Shape, Shapes, Tensor, register
+
+MOST = 2**30
+"""Of any of these numbers: what is computed with them is within an int."""
+
+
+@dataclass(frozen=True)
+class Window:
+    """A sliding window: one number for each spatial axis."""
+
+    kernel: Shape
+    stride: Shape
+    pad: Shape
+    dilation: Shape
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What convolution primitives want, besides the kernel."""
+        return {"stride": self.stride, "pad": self.pad, "dilation": self.dilation}
+
+    @property
+    def reach(self) -> Shape:
+        """How far each kernel reaches, holes included."""
+        pairs = zip(self.kernel, self.dilation, strict=True)
+        return tuple(dilation * (kernel - 1) + 1 for kernel, dilation in pairs)
+
+    def positions(self, extents: Shape) -> Shape:
+        """How often the window fits into padded extents (may be less than 1: it does not)."""
+        axes = zip(extents, self.reach, self.stride, self.pad, strict=True)
+        return tuple((x + 2 * pad - reach) // stride + 1 for x, reach, stride, pad in axes)
+
+    def covered(self, positions: Shape) -> Shape:
+        """The extents that so many positions cover, less padding (transposed convolution)."""
+        axes = zip(positions, self.reach, self.stride, self.pad, strict=True)
+        return tuple((x - 1) * stride + reach - 2 * pad for x, reach, stride, pad in axes)
+
+
+def read_window(layer: Layer, field: str, axes: int) -> Window:
+    """Read `kernel_size`, `stride`, `pad`, `dilation` (or `kernel_h`, ...) of layer.param.field."""
+    return Window(
+        kernel=_by_axis(layer, field, "kernel_size", axes, None, least=1),
+        stride=_by_axis(layer, field, "stride", axes, 1, least=1),
+        pad=_by_axis(layer, field, "pad", axes, 0, least=0),
+        dilation=_by_axis(layer, field, "dilation", axes, 1, least=1),
+    )
+
+
+def _by_axis(
+    layer: Layer, field: str, name: str, axes: int, default: int | None, *, least: int
+) -> Shape:
+    """One number for each axis: given as one for all, one each, or by `_h` and `_w`."""
+    param: Any = getattr(layer.param, field)
+    known = param.DESCRIPTOR.fields_by_name
+    if name not in known:
+        return (1,) * axes
+    value = getattr(param, name)
+    if isinstance(value, int):
+        given = [value] if param.HasField(name) else []
+    else:
+        given = list(value)
+    by_letter = [f"{name.removesuffix('_size')}_{letter}" for letter in "hw"]
+    present = [each for each in by_letter if each in known and param.HasField(each)]
+    where = f"{field}.{name}"
+    if present:
+        where = f"{field}.{present[0]}"
+        if given:
+            layer.fail(where, f"cannot be combined with {name}: give one or the other")
+        if axes != 2:
+            layer.fail(where, f"is for 2 spatial axes, here are {axes}: give {name} for each")
+        if len(present) == 1 and least > 0:
+            missing = next(each for each in by_letter if each not in present)
+            layer.fail(where, f"needs {missing}, too")
+        given = [getattr(param, each) for each in by_letter]
+    elif not given:
+        if default is None:
+            layer.fail(where, "is missing")
+        given = [default]
+    if len(given) not in (1, axes):
+        layer.fail(where, f"is given {len(given)} times: give it once, or for each of {axes} axes")
+    for number in given:
+        if number < least:
+            layer.fail(where, f"is {number}: it must be at least {least}")
+        if number > MOST:
+            layer.fail(where, f"is {number}: it must be at most {MOST}")
+    return tuple(given) if len(given) == axes else tuple(given) * axes
 
 
 class Filters(Layer):
@@ -18,7 +100,7 @@ class Filters(Layer):
     messages: tuple[str, ...] = ("convolution_param",)
     bottoms = tops = (1, None)
 
-    def setup(self, bottom: list[Shape]) -> list[Shape]:
+    def setup(self, bottom: Shapes) -> Shapes:
         param = self.param.convolution_param
         channel_axis = self.axis(param.axis, len(bottom[0]), "convolution_param.axis")
         outer, channels = bottom[0][:channel_axis], bottom[0][channel_axis]
@@ -94,15 +176,13 @@ class Convolution(Filters):
     def positions(self, window: Window, extents: Shape) -> Shape:
         return window.positions(extents)
 
-    def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
+    def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
         for x, y in zip(bottom, top, strict=True):
             program.convolution(
                 self.image(x.data), self.weight, self.bias, self.image(y.data), **self.settings
             )
 
-    def backward(
-        self, program: Program, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]
-    ) -> None:
+    def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
         dw, db = self.weight_gradient, self.gradient(1)
         for x, y, wanted in zip(bottom, top, propagate_down, strict=True):
             dy = self.image(y.diff)
@@ -124,7 +204,7 @@ class Deconvolution(Filters):
     def positions(self, window: Window, extents: Shape) -> Shape:
         return window.covered(extents)
 
-    def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
+    def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
         for x, y in zip(bottom, top, strict=True):
             x_data, y_data = self.image(x.data), self.image(y.data)
             program.convolution_backward_data(x_data, self.weight, y_data, **self.settings)
@@ -132,9 +212,7 @@ class Deconvolution(Filters):
                 bias = self.bias.view((1, *self.bias.shape, *[1] * (len(y_data.shape) - 2)))
                 program.broadcast([y_data, bias], [y_data], formula="y = a + b")
 
-    def backward(
-        self, program: Program, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]
-    ) -> None:
+    def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
         dw, db = self.weight_gradient, self.gradient(1)
         for x, y, wanted in zip(bottom, top, propagate_down, strict=True):
             dy = self.image(y.diff)
@@ -155,7 +233,7 @@ class Im2col(Layer):
 
     messages = ("convolution_param",)
 
-    def setup(self, bottom: list[Shape]) -> list[Shape]:
+    def setup(self, bottom: Shapes) -> Shapes:
         shape, param = bottom[0], self.param.convolution_param
         axis = self.axis(param.axis, len(shape), "convolution_param.axis")
         if axis == len(shape) - 1:
@@ -168,16 +246,13 @@ class Im2col(Layer):
         self.large = (self.small[0], channels, *out)
         return [(*shape[:axis], channels, *out)]
 
-    def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
+    def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
         x, y = bottom[0].data.view(self.small), top[0].data.view(self.large)
         program.im2col(x, y, kernel=self.window.kernel, **self.window.settings)
 
-    def backward(
-        self, program: Program, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]
-    ) -> None:
-        if propagate_down[0]:
-            dy, dx = top[0].diff.view(self.large), bottom[0].diff.view(self.small)
-            program.im2col_backward(dy, dx, kernel=self.window.kernel, **self.window.settings)
+    def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
+        dy, dx = top[0].diff.view(self.large), bottom[0].diff.view(self.small)
+        program.im2col_backward(dy, dx, kernel=self.window.kernel, **self.window.settings)
 
 
 def check_fit(layer: Layer, window: Window, extents: Shape, out: Shape) -> None:

@@ -1,19 +1,136 @@
-"""Owns the cross-entropy losses besides SoftmaxWithLoss, put together from general primitives."""
+"""Owns Softmax, the losses by cross-entropy, and Accuracy."""
 
 from __future__ import annotations
 
 import math
+from typing import Any
 
-from ...backends.primitives import Program
-from ...backends.tensor import Shape, Tensor
-from ...blob import Blob
+from ...backends.primitives.losses import FLT_MIN
 from ...data.ahead.pipeline import Buffer, allocate
 from ...errors import UserError
 from ...proto import BlobProto, blob_to_array
 from ...proto.storage import read_message
-from ..base import register
-from .losses import Loss
-from .softmax import check_labels, pre_fixed, read_ignored, read_normalization
+from ..base import Blobs, Flags, Layer, Program, Shapes, Tensor, register
+from .losses import (
+    Loss,
+    check_labels,
+    pre_fixed,
+    read_class_weights,
+    read_ignored,
+    read_normalization,
+)
+
+
+@register("Softmax")
+class Softmax(Layer):
+    """Probabilities along an axis: exp(x) divided by its sum."""
+
+    in_place = True
+
+    def setup(self, bottom: Shapes) -> Shapes:
+        axis = self.param.softmax_param.axis
+        self.axis_index = self.axis(axis, len(bottom[0]), "softmax_param.axis")
+        return bottom
+
+    def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
+        program.softmax(bottom[0].data, top[0].data, axis=self.axis_index)
+
+    def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
+        y, dy, dx = top[0].data, top[0].diff, bottom[0].diff
+        program.softmax_backward(y, dy, dx, axis=self.axis_index)
+
+
+@register("SoftmaxWithLoss")
+class SoftmaxWithLoss(Layer):
+    """Cross-entropy of softmax probabilities with labels (then: probabilities; that of each label).
+
+    The third top is R-FCN's and Cascade R-CNN's; it is 0 where the label is ignored.
+    """
+
+    bottoms = (2, 2)
+    tops = (1, 3)
+    loss = True
+    messages = ("softmax_param", "loss_param")
+    no_gradient = (1,)
+
+    def setup(self, bottom: Shapes) -> Shapes:
+        axis = self.axis(self.param.softmax_param.axis, len(bottom[0]), "softmax_param.axis")
+        ignored = read_ignored(self.param.loss_param)
+        check_labels(self, bottom, axis, ignored)
+        self.fixed = pre_fixed(self)
+        self.settings: dict[str, Any] = {
+            "axis": axis,
+            "ignore": ignored,
+            "normalization": "NONE" if self.fixed else read_normalization(self),
+            "weights": read_class_weights(self, bottom[0][axis]),
+        }
+        shape = bottom[0]
+        self.rows = (math.prod(shape[:axis]), shape[axis], math.prod(shape[axis + 1 :]))
+        return [(), shape, bottom[1]]
+
+    def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
+        x, label = bottom[0].data, bottom[1].data
+        self.probability = top[1].data if len(top) > 1 else self.tensor(x.shape, flexible=True)
+        loss = self.tensor(()) if self.fixed else top[0].data
+        program.softmax_loss(x, label, self.probability, loss, **self.settings)
+        self._divide(program, loss, top[0].data)
+        if len(top) > 2:
+            self._tell_each(program, label, top[2].data)
+
+    def _tell_each(self, program: Program, label: Tensor, each: Tensor) -> None:
+        """The cross-entropy of each label, with no weights."""
+        outer, count, inner = self.rows
+        classes = self.positions(program, (1, count, 1))
+        ignored = self.settings["ignore"]
+        skip = "" if ignored is None else f" * where(b == {ignored}, 0, 1)"
+        program.reduce(
+            [self.probability.view(self.rows), label.view((outer, 1, inner)), classes],
+            each.view((outer, inner)), axes=(1,),
+            formula=f"y = where(b == c, -log(max(a, {FLT_MIN})), 0){skip}",
+        )  # fmt: skip
+
+    def _divide(self, program: Program, total: Tensor, share: Tensor) -> None:
+        """The share of a total that counts, where the net says by what to divide."""
+        if self.fixed:
+            factor = {"factor": 1 / self.fixed}
+            program.elementwise([total], [share], formula="y = factor * a", constants=factor)
+
+    def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
+        label, dx = bottom[1].data, bottom[0].diff
+        dloss = self.tensor(()) if self.fixed else top[0].diff
+        self._divide(program, top[0].diff, dloss)
+        program.softmax_loss_backward(self.probability, label, dloss, dx, **self.settings)
+
+
+@register("Accuracy")
+class Accuracy(Layer):
+    """The share of labels among the top_k scores (a second top: the same for each class)."""
+
+    bottoms = (2, 2)
+    tops = (1, 2)
+    no_gradient = (0, 1)
+
+    def setup(self, bottom: Shapes) -> Shapes:
+        param = self.param.accuracy_param
+        axis = self.axis(param.axis, len(bottom[0]), "accuracy_param.axis")
+        ignored = read_ignored(param)
+        check_labels(self, bottom, axis, ignored)
+        classes = bottom[0][axis]
+        if not 1 <= param.top_k <= classes:
+            self.fail(
+                "accuracy_param.top_k", f"is {param.top_k}: it must be 1 .. {classes} classes"
+            )
+        self.settings: dict[str, Any] = {
+            "axis": axis,
+            "top_k": param.top_k,
+            "ignore": ignored,
+        }
+        return [(), (classes,)]
+
+    def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
+        per_class = top[1].data if len(top) > 1 else None
+        x, label, y = bottom[0].data, bottom[1].data, top[0].data
+        program.accuracy(x, label, y, per_class, **self.settings)
 
 
 class Normalized(Loss):
@@ -50,13 +167,13 @@ class SigmoidCrossEntropyLoss(Normalized):
 
     messages = ("loss_param",)
 
-    def setup(self, bottom: list[Shape]) -> list[Shape]:
+    def setup(self, bottom: Shapes) -> Shapes:
         self.check_counts_alike(bottom)
         self.ignore = read_ignored(self.param.loss_param)
         self.normalization = read_normalization(self, default="BATCH_SIZE")
         return [()]
 
-    def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
+    def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
         x, target = (blob.data.view((blob.data.count,)) for blob in bottom)
         batch = bottom[0].shape[0]
         self.divisor = self.count(program, target, self.normalization, self.ignore, batch)
@@ -66,15 +183,12 @@ class SigmoidCrossEntropyLoss(Normalized):
         inputs = [x, target, self.divisor.view((1,))]
         program.reduce(inputs, top[0].data, formula=formula, axes=(0,))
 
-    def backward(
-        self, program: Program, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]
-    ) -> None:
-        if propagate_down[0]:
-            x, target = (blob.data.view((blob.data.count,)) for blob in bottom)
-            inputs = [x, target, self.divisor.view((1,)), top[0].diff.view((1,))]
-            sigmoid = "0.5 * tanh(0.5 * a) + 0.5"
-            formula = f"y = d * {self.counted('b', self.ignore)} / c * ({sigmoid} - b)"
-            program.broadcast(inputs, [bottom[0].diff.view(x.shape)], formula=formula)
+    def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
+        x, target = (blob.data.view((blob.data.count,)) for blob in bottom)
+        inputs = [x, target, self.divisor.view((1,)), top[0].diff.view((1,))]
+        sigmoid = "0.5 * tanh(0.5 * a) + 0.5"
+        formula = f"y = d * {self.counted('b', self.ignore)} / c * ({sigmoid} - b)"
+        program.broadcast(inputs, [bottom[0].diff.view(x.shape)], formula=formula)
 
 
 @register("InfogainLoss")
@@ -90,7 +204,7 @@ class InfogainLoss(Normalized):
     no_gradient = (1, 2)
     messages = ("infogain_loss_param", "loss_param")
 
-    def setup(self, bottom: list[Shape]) -> list[Shape]:
+    def setup(self, bottom: Shapes) -> Shapes:
         scores, param = bottom[0], self.param.infogain_loss_param
         self.along = axis = self.axis(param.axis, len(scores), "infogain_loss_param.axis")
         self.ignore = read_ignored(self.param.loss_param)
@@ -122,7 +236,7 @@ class InfogainLoss(Normalized):
         buffer.array[...] = values.reshape(classes, classes)
         return buffer
 
-    def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
+    def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
         x, label = bottom[0].data, bottom[1].data
         outer, classes, inner = self.folded
         self.probability = top[1].data if len(top) > 1 else self.tensor(x.shape)
@@ -152,11 +266,7 @@ class InfogainLoss(Normalized):
         """The condition under which a label is ignored (if none is: only what is no number)."""
         return f"{name} == {self.ignore}" if self.ignore is not None else f"{name} != {name}"
 
-    def backward(
-        self, program: Program, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]
-    ) -> None:
-        if not propagate_down[0]:
-            return
+    def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
         outer, _, inner = self.folded
         rows = self.tensor((outer, 1, inner))
         program.reduce([self.gain], rows, formula="y = a", axes=(1,))

@@ -5,27 +5,24 @@ from __future__ import annotations
 import math
 
 from ...backends import formula
-from ...backends.primitives import Program
-from ...backends.tensor import Shape, Tensor
-from ...blob import Blob
-from ..base import Layer, register
+from ..base import Blobs, Flags, Layer, Program, Shapes, Tensor, register
 
 
 class Elementwise(Layer):
     """y = f(x). `value` computes y from a = x.
 
     derivative: computes y = dx from a = dy and b = the top's value or, with `from_input`, the
-    bottom's, of which a copy is kept when the layer works in place. numbers: the fields of its
-    settings that both use as constants.
+    bottom's, of which a copy is kept when the layer works in place (None: from dy alone). numbers:
+    the fields of its settings that both use as constants.
     """
 
     in_place = True
     value: str
     derivative: str
-    from_input = False
+    from_input: bool | None = False
     numbers: tuple[str, ...] = ()
 
-    def setup(self, bottom: list[Shape]) -> list[Shape]:
+    def setup(self, bottom: Shapes) -> Shapes:
         self.constants = self.read_constants()
         return bottom
 
@@ -34,24 +31,20 @@ class Elementwise(Layer):
         settings = getattr(self.param, f"{self.type.lower()}_param") if self.numbers else None
         return {name: getattr(settings, name) for name in self.numbers}
 
-    def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
+    def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
         x, y = bottom[0].data, top[0].data
-        self.saved = x if self.from_input else y
-        if self.from_input and bottom[0] is top[0]:
-            self.saved = self.tensor(x.shape)
-            program.copy(x, self.saved)
+        self.saved = [] if self.from_input is None else [y]
+        if self.from_input:
+            self.saved = [self.saved_input(program, bottom, top, flexible=False)]
         program.elementwise([x], [y], formula=self.value, constants=self.constants)
 
-    def backward(
-        self, program: Program, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]
-    ) -> None:
-        if propagate_down[0]:
-            program.elementwise(
-                [top[0].diff, self.saved],
-                [bottom[0].diff],
-                formula=self.derivative,
-                constants=self.constants,
-            )
+    def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
+        program.elementwise(
+            [top[0].diff, *self.saved],
+            [bottom[0].diff],
+            formula=self.derivative,
+            constants=self.constants,
+        )
 
 
 @register("ReLU")
@@ -60,19 +53,18 @@ class ReLU(Layer):
 
     in_place = True
 
-    def setup(self, bottom: list[Shape]) -> list[Shape]:
+    def setup(self, bottom: Shapes) -> Shapes:
         self.slope = self.param.relu_param.negative_slope
         return bottom
 
-    def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
+    def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
+        self.saved = bottom[0].data
+        if self.slope < 0:  # what comes out has other signs
+            self.saved = self.saved_input(program, bottom, top)
         program.relu(bottom[0].data, top[0].data, slope=self.slope)
 
-    def backward(
-        self, program: Program, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]
-    ) -> None:
-        if propagate_down[0]:
-            x, dy, dx = bottom[0].data, top[0].diff, bottom[0].diff
-            program.relu_backward(x, dy, dx, slope=self.slope)
+    def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
+        program.relu_backward(self.saved, top[0].diff, bottom[0].diff, slope=self.slope)
 
 
 @register("AbsVal")
@@ -170,13 +162,13 @@ class Power(Elementwise):
     numbers = ("power", "scale", "shift")
     value = "y = (shift + scale * a) ** power"
     derivative = "y = a * power * scale * (shift + scale * b) ** (power - 1)"
-    from_input = True
+    from_input: bool | None = True
 
     def read_constants(self) -> dict[str, float]:
         param = self.param.power_param
         if param.power in (0, 1):  # 0 ** 0 and 0 ** -1 must not come up: no power at all
             self.value = "y = 1 + 0 * a" if param.power == 0 else "y = shift + scale * a"
-            self.derivative, self.from_input = "y = a * power * scale", False
+            self.derivative, self.from_input = "y = a * power * scale", None
         return super().read_constants()
 
 
@@ -243,7 +235,7 @@ class Dropout(Layer):
 
     in_place = True
 
-    def setup(self, bottom: list[Shape]) -> list[Shape]:
+    def setup(self, bottom: Shapes) -> Shapes:
         param = self.param.dropout_param
         self.ratio = param.dropout_ratio
         if not 0 <= self.ratio < 1:
@@ -252,7 +244,7 @@ class Dropout(Layer):
         self.later = not param.scale_train
         return bottom
 
-    def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
+    def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
         x, y = bottom[0].data, top[0].data
         if self.drops:
             self.mask = self.tensor(x.shape, "uint8", flexible=True)
@@ -269,12 +261,8 @@ class Dropout(Layer):
         kept = {"kept": 1 - self.ratio}
         program.elementwise([x], [y], formula="y = kept * a", constants=kept)
 
-    def backward(
-        self, program: Program, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]
-    ) -> None:
+    def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
         dy, dx = top[0].diff, bottom[0].diff
-        if not propagate_down[0]:
-            return
         if self.drops:
             program.dropout_backward(dy, self.mask, dx, ratio=self.ratio, key=self.key)
             dy = dx

@@ -1,14 +1,12 @@
-"""Owns InnerProduct: every output is a weighted sum of all inputs."""
+"""Owns InnerProduct, every output of which is a weighted sum of all inputs, and the layers that
+show learned numbers as they are: Embed looks rows up, Parameter shows all."""
 
 from __future__ import annotations
 
 import math
 from typing import Any
 
-from ...backends.primitives import Program
-from ...backends.tensor import Shape, Tensor
-from ...blob import Blob
-from ..base import Layer, register
+from ..base import Blobs, Flags, Layer, Program, Shapes, Tensor, register
 
 
 @register("InnerProduct")
@@ -18,7 +16,7 @@ class InnerProduct(Layer):
     normalize (NormFace): by the weights of each output at length 1; they are kept as they are.
     """
 
-    def setup(self, bottom: list[Shape]) -> list[Shape]:
+    def setup(self, bottom: Shapes) -> Shapes:
         param = self.param.inner_product_param
         axis = self.axis(param.axis, len(bottom[0]), "inner_product_param.axis")
         inputs, outputs = math.prod(bottom[0][axis:]), param.num_output
@@ -34,7 +32,7 @@ class InnerProduct(Layer):
             self.fail("inner_product_param.normalize", "cannot be given with transpose")
         return [(*bottom[0][:axis], outputs)]
 
-    def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
+    def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
         bias = self.parameters[1].data if len(self.parameters) > 1 else None
         weight, x, y = self.parameters[0].data, bottom[0].data, top[0].data
         if not self.normalize:
@@ -66,9 +64,7 @@ class InnerProduct(Layer):
             program.reduce_gradient([*columns, self.rows], dw, formula=formula, axes=())
         return slope
 
-    def backward(
-        self, program: Program, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]
-    ) -> None:
+    def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
         x, dy, dw, db = bottom[0].data, top[0].diff, self.gradient(0), self.gradient(1)
         if self.normalize:
             if db is not None:
@@ -81,3 +77,54 @@ class InnerProduct(Layer):
         if propagate_down[0]:
             weight = self.parameters[0].data
             program.inner_product_backward_data(dy, weight, bottom[0].diff, **self.settings)
+
+
+@register("Embed")
+class Embed(Layer):
+    """For each whole number below input_dim, a learned vector of num_output elements."""
+
+    no_gradient = (0,)
+
+    def setup(self, bottom: Shapes) -> Shapes:
+        param = self.param.embed_param
+        self.check_positive("embed_param", "num_output", "input_dim")
+        self.add_parameter((param.input_dim, param.num_output), param.weight_filler)
+        if param.bias_term:
+            self.add_parameter((param.num_output,), param.bias_filler)
+        return [(*bottom[0], param.num_output)]
+
+    def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
+        y = top[0].data
+        program.gather(self.parameters[0].data, bottom[0].data, y)
+        if len(self.parameters) > 1:
+            bias = self.parameters[1].data.view((*[1] * (len(y.shape) - 1), y.shape[-1]))
+            program.broadcast([y, bias], [y], formula="y = a + b")
+
+    def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
+        dy = top[0].diff
+        if (dw := self.gradient(0)) is not None:
+            program.gather_gradient(dy, bottom[0].data, dw)
+        if (db := self.gradient(1)) is not None:
+            axes = range(len(dy.shape) - 1)
+            program.reduce_gradient([dy], db, formula="y = a", axes=tuple(axes))
+
+
+@register("Parameter")
+class Parameter(Layer):
+    """A learned blob as a top."""
+
+    bottoms = (0, 0)
+
+    def setup(self, bottom: Shapes) -> Shapes:
+        shape = tuple(int(dim) for dim in self.param.parameter_param.shape.dim)
+        if not shape or min(shape) < 1:
+            self.fail("parameter_param.shape", f"is {shape}: it must name extents of at least 1")
+        self.add_parameter(shape)
+        return [shape]
+
+    def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
+        program.copy(self.parameters[0].data, top[0].data)
+
+    def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
+        if (dw := self.gradient(0)) is not None:
+            program.reduce_gradient([top[0].diff], dw, formula="y = a", axes=())

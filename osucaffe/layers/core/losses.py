@@ -3,12 +3,62 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
-from ...backends.primitives import Program
-from ...backends.tensor import Shape
-from ...blob import Blob
-from ..base import Layer, register
-from .softmax import pre_fixed, read_normalization
+from ..base import Blobs, Flags, Layer, Program, Shape, Shapes, register
+
+
+def check_labels(layer: Layer, bottom: Shapes, axis: int, ignored: int | None = None) -> None:
+    """Refuse labels that are not one for each position of bottom[0] outside `axis`, and declare
+    that those are taken which name one of the classes along it."""
+    scores, labels = bottom[0], bottom[1]
+    positions = math.prod(scores[:axis] + scores[axis + 1 :])
+    if math.prod(labels) != positions:
+        layer.fail(
+            "bottom[1]",
+            f"has shape {labels}: scores of shape {scores} with classes along axis {axis} need "
+            f"{positions} labels",
+        )
+    layer.takes_labels(1, scores[axis], ignored)
+
+
+def read_normalization(layer: Layer, default: str = "VALID") -> str:
+    """FULL, VALID, BATCH_SIZE, NONE or PRE_FIXED from loss_param, or of the old `normalize`."""
+    param = layer.param.loss_param
+    if param.HasField("normalization"):
+        return param.NormalizationMode.Name(param.normalization)
+    if param.HasField("normalize"):
+        return "VALID" if param.normalize else "BATCH_SIZE"
+    return default
+
+
+def read_class_weights(layer: Layer, classes: int) -> tuple[float, ...] | None:
+    """SegNet's weights of the classes, from loss_param; None: all count alike."""
+    param = layer.param.loss_param
+    if not param.weight_by_label_freqs:
+        return None
+    if len(param.class_weighting) != classes:
+        layer.fail(
+            "loss_param.class_weighting",
+            f"is given {len(param.class_weighting)} times: weight_by_label_freqs needs one weight "
+            f"for each of {classes} classes",
+        )
+    return tuple(param.class_weighting)
+
+
+def pre_fixed(layer: Layer) -> float | None:
+    """What loss_param divides the loss by, where it says so itself (R-FCN's PRE_FIXED)."""
+    if read_normalization(layer) != "PRE_FIXED":
+        return None
+    fixed = layer.param.loss_param.pre_fixed_normalizer
+    if fixed <= 0:
+        layer.fail("loss_param.pre_fixed_normalizer", f"is {fixed:g}, but must be above 0")
+    return float(fixed)
+
+
+def read_ignored(param: Any) -> int | None:
+    """The label to skip, from a message that has `ignore_label`."""
+    return param.ignore_label if param.HasField("ignore_label") else None
 
 
 def by_region(shape: Shape) -> Shape:
@@ -23,13 +73,13 @@ class Loss(Layer):
     bottoms = (2, 2)
     loss = True
 
-    def check_batches(self, bottom: list[Shape]) -> None:
+    def check_batches(self, bottom: Shapes) -> None:
         """Refuse bottoms that are not of one batch."""
         for i, shape in enumerate(bottom):
             if not shape or shape[0] != bottom[0][0]:
                 self.fail(f"bottom[{i}]", f"{shape} is not of the batch of bottom[0], {bottom[0]}")
 
-    def check_counts_alike(self, bottom: list[Shape]) -> None:
+    def check_counts_alike(self, bottom: Shapes) -> None:
         """Refuse bottoms that have another number of elements an item."""
         self.check_batches(bottom)
         if math.prod(bottom[1]) != math.prod(bottom[0]):
@@ -42,7 +92,7 @@ class Differences(Loss):
     value: str
     derivative: str
 
-    def setup(self, bottom: list[Shape]) -> list[Shape]:
+    def setup(self, bottom: Shapes) -> Shapes:
         self.check_counts_alike(bottom)
         self.constants = {"share": 1 / self.divisor(bottom[0])}
         return [()]
@@ -51,13 +101,11 @@ class Differences(Loss):
         """What the sum is divided by."""
         return shape[0]
 
-    def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
+    def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
         inputs = [blob.data.view((blob.data.count,)) for blob in bottom]
         program.reduce(inputs, top[0].data, formula=self.value, axes=(0,), constants=self.constants)
 
-    def backward(
-        self, program: Program, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]
-    ) -> None:
+    def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
         x, target = (blob.data.view((blob.data.count,)) for blob in bottom)
         # By symmetry the second bottom's gradient is the first one's with the two exchanged.
         for blob, inputs, wanted in zip(
@@ -114,13 +162,13 @@ class JSDLoss(Differences):
 class DiceCoefLoss(Loss):
     """1 less the mean over the items of (2 a b + 1) / (a a + b b + 1), dot products (V-Net)."""
 
-    def setup(self, bottom: list[Shape]) -> list[Shape]:
+    def setup(self, bottom: Shapes) -> Shapes:
         self.check_counts_alike(bottom)
         self.items = (bottom[0][0], math.prod(bottom[0][1:]))
         self.constants = {"share": 1 / bottom[0][0]}
         return [()]
 
-    def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
+    def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
         inputs = [blob.data.view(self.items) for blob in bottom]
         self.sums = [self.tensor((self.items[0], 1)) for _ in range(2)]
         for total, formula in zip(self.sums, ("y = 2 * a * b", "y = a * a + b * b"), strict=True):
@@ -129,9 +177,7 @@ class DiceCoefLoss(Loss):
         constants = self.constants
         program.reduce(self.sums, top[0].data, formula=formula, axes=(0, 1), constants=constants)
 
-    def backward(
-        self, program: Program, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]
-    ) -> None:
+    def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
         a, b = (blob.data.view(self.items) for blob in bottom)
         formula = "y = 2 * e * share * (a * (c + 1) / (d + 1) - b) / (d + 1)"
         for blob, pair, wanted in zip(bottom, ([a, b], [b, a]), propagate_down, strict=True):
@@ -149,7 +195,7 @@ class ContrastiveLoss(Loss):
     bottoms = (3, 3)
     no_gradient = (2,)
 
-    def setup(self, bottom: list[Shape]) -> list[Shape]:
+    def setup(self, bottom: Shapes) -> Shapes:
         self.check_counts_alike(bottom)
         if math.prod(bottom[2]) != bottom[0][0]:
             self.fail("bottom[2]", f"has shape {bottom[2]}, but needs one for each of the pairs")
@@ -159,7 +205,7 @@ class ContrastiveLoss(Loss):
         self.constants = {"margin": param.margin, "share": 1 / bottom[0][0]}
         return [()]
 
-    def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
+    def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
         a, b = (blob.data.view(self.pairs) for blob in bottom[:2])
         column = (self.pairs[0], 1)
         self.squared, self.similar = self.tensor(column), bottom[2].data.view(column)
@@ -171,9 +217,7 @@ class ContrastiveLoss(Loss):
         inputs = [self.squared, self.similar]
         program.reduce(inputs, top[0].data, formula=formula, axes=(0, 1), constants=self.constants)
 
-    def backward(
-        self, program: Program, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]
-    ) -> None:
+    def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
         a, b = (blob.data.view(self.pairs) for blob in bottom[:2])
         # As Caffe does, which keeps the distance off zero.
         apart = "gap = margin - sqrt(c); apart = -gap / (sqrt(c) + 0.0001)"
@@ -202,7 +246,7 @@ class Classification(Loss):
     value: str
     derivative: str
 
-    def setup(self, bottom: list[Shape]) -> list[Shape]:
+    def setup(self, bottom: Shapes) -> Shapes:
         self.check_batches(bottom)
         items = bottom[0][0]
         if math.prod(bottom[1]) != items:
@@ -212,7 +256,7 @@ class Classification(Loss):
         self.constants = {"share": 1 / items}
         return [()]
 
-    def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
+    def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
         items, classes = self.scores
         label, ones = bottom[1].data.view((items, 1)), self.tensor((classes, 1))
         position, valid = self.tensor((1, classes)), self.tensor((items, 1))
@@ -224,21 +268,18 @@ class Classification(Loss):
             self.inputs, top[0].data, formula=self.value, axes=(0, 1), constants=self.constants
         )
 
-    def backward(
-        self, program: Program, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]
-    ) -> None:
-        if propagate_down[0]:
-            program.broadcast(
-                [*self.inputs, top[0].diff.view((1, 1))], [bottom[0].diff.view(self.scores)],
-                formula=self.derivative, constants=self.constants,
-            )  # fmt: skip
+    def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
+        program.broadcast(
+            [*self.inputs, top[0].diff.view((1, 1))], [bottom[0].diff.view(self.scores)],
+            formula=self.derivative, constants=self.constants,
+        )  # fmt: skip
 
 
 @register("HingeLoss")
 class HingeLoss(Classification):
     """One against all: max(0, 1 - x) of the label's score, max(0, 1 + x) of others, or squared."""
 
-    def setup(self, bottom: list[Shape]) -> list[Shape]:
+    def setup(self, bottom: Shapes) -> Shapes:
         param = self.param.hinge_loss_param
         margin = "side = where(b == c, -1, 1); margin = max(0, 1 + side * a)"
         if param.Norm.Name(param.norm) == "L1":

@@ -10,12 +10,9 @@ from pathlib import Path
 import h5py
 import numpy as np
 
-from ...backends.primitives import Program
-from ...backends.tensor import Shape
-from ...blob import Blob
 from ...errors import UserError, reason
 from ...proto.hdf5.file import write_hdf5
-from ..base import Layer, register
+from ..base import Blobs, Layer, Program, Shape, Shapes, register
 
 _LISTS = 1 << 16
 """Bytes that the lists of chunks may take, besides an eighth of the values."""
@@ -29,7 +26,7 @@ class HDF5Output(Layer):
     tops = (0, 0)
     no_gradient = (0, 1)
 
-    def setup(self, bottom: list[Shape]) -> list[Shape]:
+    def setup(self, bottom: Shapes) -> Shapes:
         self.path = Path(self.param.hdf5_output_param.file_name)
         if not self.param.hdf5_output_param.file_name:
             self.fail("hdf5_output_param.file_name", "is missing")
@@ -52,7 +49,7 @@ class HDF5Output(Layer):
             across = math.prod(-(-size // each) for size, each in zip(rest, others, strict=True))
             self._blocks.append((rows, across * math.prod(made.chunks) * made.dtype.itemsize))
 
-    def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
+    def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
         program.host([blob.data for blob in bottom], [], function=self._append)
 
     def _append(self, values: list[np.ndarray], _: list[np.ndarray]) -> None:

@@ -5,11 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from ...backends.primitives import Program
-from ...backends.tensor import Shape, Tensor
-from ...blob import Blob
-from ..base import Layer, register
-from .window import Window, read_window
+from ..base import Blob, Blobs, Flags, Layer, Program, Shape, Shapes, Tensor, register
+from .convolution import Window, read_window
 
 
 @register("Pooling")
@@ -19,11 +16,10 @@ class Pooling(Layer):
     tops = (1, 2)
     gives_none = (1,)
 
-    def setup(self, bottom: list[Shape]) -> list[Shape]:
+    def setup(self, bottom: Shapes) -> Shapes:
         param = self.param.pooling_param
         self.method = param.PoolMethod.Name(param.pool)
-        if len(bottom[0]) != 4:
-            self.fail("bottom", f"has shape {bottom[0]}, but must be N x C x H x W")
+        self.check_axes(bottom[0])
         if len(self.param.top) > 1 and self.method != "MAX":
             self.fail("top", "a second one (the mask) exists for MAX pooling only")
         extents = bottom[0][2:]
@@ -82,7 +78,7 @@ class Pooling(Layer):
             out.append(count)
         return tuple(out)
 
-    def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
+    def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
         x, y = bottom[0].data, top[0].data
         if self.method == "AVE":
             program.average_pooling(x, y, **self.settings)
@@ -98,11 +94,7 @@ class Pooling(Layer):
             top[1].keep_exact()  # in 16 bits a place would become another
             program.copy(self.index, top[1].data)
 
-    def backward(
-        self, program: Program, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]
-    ) -> None:
-        if not propagate_down[0]:
-            return
+    def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
         dy, dx = top[0].diff, bottom[0].diff
         if self.method == "AVE":
             program.average_pooling_backward(dy, dx, **self.settings)
@@ -132,12 +124,10 @@ class Pooling(Layer):
 class SPP(Layer):
     """Poolings into 1, 4, 16 ... windows, put behind one another (He et al. 2014)."""
 
-    def setup(self, bottom: list[Shape]) -> list[Shape]:
+    def setup(self, bottom: Shapes) -> Shapes:
         param, shape = self.param.spp_param, bottom[0]
-        if len(shape) != 4:
-            self.fail("bottom", f"has shape {shape}, but must be N x C x H x W")
-        if param.pyramid_height < 1:
-            self.fail("spp_param.pyramid_height", "must be at least 1")
+        self.check_axes(shape)
+        self.check_positive("spp_param", "pyramid_height")
         levels = range(param.pyramid_height)
         self.levels = [self._level(2**level, shape) for level in levels]
         shapes = [pooling.setup([shape])[0] for pooling in self.levels]
@@ -168,7 +158,7 @@ class SPP(Layer):
     def _flat(self, tensor: Tensor) -> Tensor:
         return tensor.view((tensor.shape[0], tensor.count // tensor.shape[0]))
 
-    def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
+    def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
         if len(self.levels) == 1:
             self.levels[0].forward(program, bottom, top)
             return
@@ -176,11 +166,7 @@ class SPP(Layer):
             pooling.forward(program, bottom, [blob])
         program.concat([self._flat(blob.data) for blob in self.pooled], top[0].data, axis=1)
 
-    def backward(
-        self, program: Program, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]
-    ) -> None:
-        if not propagate_down[0]:
-            return
+    def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
         if len(self.levels) == 1:
             self.levels[0].backward(program, top, propagate_down, bottom)
             return

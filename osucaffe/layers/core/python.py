@@ -13,11 +13,8 @@ from typing import Any
 import numpy as np
 
 from ... import hooks
-from ...backends.primitives import Program
-from ...backends.tensor import Shape
-from ...blob import Blob
 from ...proto import caffe_pb2
-from ..base import Arrays, Layer, Reshaped, register
+from ..base import Arrays, Blobs, Flags, Layer, Program, Reshaped, Shape, Shapes, register
 
 BUILT_IN: dict[str, str] = {}
 """Modules that nets name, and those of the package that stand in where they are not there."""
@@ -77,6 +74,9 @@ class HostBlobs(list[Any]):
         self.append(HostBlob(shape))
 
 
+Hosts = Sequence[HostBlob]
+
+
 class PythonLayer:
     """The base of a user's layer. bottom and top are lists of HostBlob.
 
@@ -91,18 +91,16 @@ class PythonLayer:
         self.phase: int = param.phase
         self.blobs = HostBlobs()
 
-    def setup(self, bottom: Sequence[HostBlob], top: Sequence[HostBlob]) -> None:
+    def setup(self, bottom: Hosts, top: Hosts) -> None:
         """Called once, with the bottoms' shapes: check, read param_str, add parameters."""
 
-    def reshape(self, bottom: Sequence[HostBlob], top: Sequence[HostBlob]) -> None:
+    def reshape(self, bottom: Hosts, top: Hosts) -> None:
         """Called before each forward: give the tops their shapes."""
 
-    def forward(self, bottom: Sequence[HostBlob], top: Sequence[HostBlob]) -> None:
+    def forward(self, bottom: Hosts, top: Hosts) -> None:
         """Compute the tops' data."""
 
-    def backward(
-        self, top: Sequence[HostBlob], propagate_down: list[bool], bottom: Sequence[HostBlob]
-    ) -> None:
+    def backward(self, top: Hosts, propagate_down: Flags, bottom: Hosts) -> None:
         """Compute the bottoms' diffs, where propagate_down, and the parameters'."""
 
 
@@ -117,7 +115,7 @@ class Python(Layer):
     _bottom: list[HostBlob]
     _next = _RESHAPE
 
-    def setup(self, bottom: list[Shape]) -> list[Shape]:
+    def setup(self, bottom: Shapes) -> Shapes:
         before = [blob.shape for blob in self._bottom] if self.instance else None
         self._bottom = [HostBlob(shape) for shape in bottom]
         if self.instance is None:
@@ -176,16 +174,14 @@ class Python(Layer):
 
     # -- what is recorded ------------------------------------------------------------------------
 
-    def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
+    def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
         program.host(
             [blob.data for blob in bottom],
             [blob.data for blob in [*self.parameters, *top]],
             function=self._run_forward,
         )
 
-    def backward(
-        self, program: Program, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]
-    ) -> None:
+    def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
         wanted = [blob for blob, down in zip(bottom, propagate_down, strict=True) if down]
         for blob in self.parameters:
             if not program.accumulate and not program.has_written(blob.diff):
@@ -234,7 +230,7 @@ class Python(Layer):
                 array[...] = blob.data
                 blob.data = array
 
-    def _run_backward(self, reads: Arrays, writes: Arrays, propagate_down: list[bool]) -> None:
+    def _run_backward(self, reads: Arrays, writes: Arrays, propagate_down: Flags) -> None:
         assert self.instance is not None
         blobs, bottoms, tops = self.instance.blobs, len(self._bottom), len(self._top)
         _give(self._bottom, "data", reads[:bottoms])

@@ -5,10 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from ...backends.primitives import Program
-from ...backends.tensor import Shape, Tensor
-from ...blob import Blob
-from ..base import Count, Layer, register
+from ..base import Blob, Blobs, Count, Flags, Layer, Program, Shapes, Tensor, register
 
 LSTM_FORMULA = (
     "x0 = 1 / (1 + exp(-x0)); x1 = 1 / (1 + exp(-x1)); x2 = 1 / (1 + exp(-x2)); x3 = tanh(x3);"
@@ -48,7 +45,7 @@ class Recurrent(Layer):
     bias_index = 1
     """Where the bias stands among the parameters."""
 
-    def setup(self, bottom: list[Shape]) -> list[Shape]:
+    def setup(self, bottom: Shapes) -> Shapes:
         param = self.param.recurrent_param
         self.size, self.exposed = param.num_output, param.expose_hidden
         if self.size < 1:
@@ -80,7 +77,7 @@ class Recurrent(Layer):
 
     # -- the states before the first and after the last step -----------------------------------
 
-    def first_states(self, program: Program, bottom: list[Blob]) -> list[Tensor]:
+    def first_states(self, program: Program, bottom: Blobs) -> list[Tensor]:
         """The states before the first step, (N, D) each."""
         if self.exposed:
             return [self.flat(blob.data) for blob in bottom[len(bottom) - self.states :]]
@@ -91,7 +88,7 @@ class Recurrent(Layer):
             program.copy(carried, state)
         return first
 
-    def last_states(self, program: Program, tensors: list[Tensor], top: list[Blob]) -> None:
+    def last_states(self, program: Program, tensors: list[Tensor], top: Blobs) -> None:
         """Hand on the last step of h (and c)."""
         targets = self.carried if not self.exposed else [self.flat(b.data) for b in top[1:]]
         for tensor, target in zip(tensors, targets, strict=True):
@@ -105,7 +102,7 @@ class Recurrent(Layer):
 
     # -- forward and backward --------------------------------------------------------------------
 
-    def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
+    def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
         steps, items = bottom[0].shape[:2]
         weights = [blob.data for blob in self.parameters]
         wide = (steps, items, self.parts * self.size)
@@ -132,22 +129,20 @@ class Recurrent(Layer):
         )  # fmt: skip
         self.last_states(program, [h] if self.c is None else [h, self.c], top)
 
-    def hidden(self, top: list[Blob]) -> Tensor:
+    def hidden(self, top: Blobs) -> Tensor:
         """Where h goes."""
         return top[0].data
 
-    def backward(
-        self, program: Program, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]
-    ) -> None:
+    def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
         self.backward_from(program, top[0].diff, top, propagate_down, bottom)
 
     def backward_from(
         self,
         program: Program,
         dh: Tensor,
-        top: list[Blob],
-        propagate_down: list[bool],
-        bottom: list[Blob],
+        top: Blobs,
+        propagate_down: Flags,
+        bottom: Blobs,
     ) -> None:
         """All gradients from that of h."""
         dgates = self.backward_over_time(program, dh, top, propagate_down, bottom)
@@ -171,9 +166,9 @@ class Recurrent(Layer):
         self,
         program: Program,
         dh: Tensor,
-        top: list[Blob],
-        propagate_down: list[bool],
-        bottom: list[Blob],
+        top: Blobs,
+        propagate_down: Flags,
+        bottom: Blobs,
     ) -> Tensor:
         """The gradients of the first states, and that of the gates: the tensor returned."""
         last: list[Tensor | None] = [None, None]
@@ -229,27 +224,25 @@ class RNN(Recurrent):
     parts, states = 1, 1
     formula, derivative = RNN_FORMULA, RNN_DERIVATIVE
 
-    def setup(self, bottom: list[Shape]) -> list[Shape]:
+    def setup(self, bottom: Shapes) -> Shapes:
         tops = super().setup(bottom)
         param = self.param.recurrent_param
         self.add_parameter((self.size, self.size), param.weight_filler)
         self.add_parameter((self.size,), param.bias_filler)
         return tops
 
-    def hidden(self, top: list[Blob]) -> Tensor:
+    def hidden(self, top: Blobs) -> Tensor:
         self.h = self.tensor(top[0].shape, flexible=True)
         return self.h
 
-    def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
+    def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
         super().forward(program, bottom, top)
         weight, bias = (blob.data for blob in self.parameters[-2:])
         y = top[0].data
         program.inner_product(self.h, weight, bias, y, **self.input_settings)
         program.elementwise([y], [y], formula="y = tanh(a)")
 
-    def backward(
-        self, program: Program, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]
-    ) -> None:
+    def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
         product, dh = (self.tensor(top[0].shape, flexible=True) for _ in range(2))
         inputs = [top[0].diff, top[0].data]
         program.elementwise(inputs, [product], formula="y = a * (1 - b * b)")
@@ -270,7 +263,7 @@ class LSTMUnit(Layer):
     tops = (2, 2)
     no_gradient = (2,)
 
-    def setup(self, bottom: list[Shape]) -> list[Shape]:
+    def setup(self, bottom: Shapes) -> Shapes:
         c, gates, keep = bottom
         if len(c) != 3 or c[0] != 1:
             self.fail("bottom[0]", f"has shape {c}, but must be 1 x N x D")
@@ -280,7 +273,7 @@ class LSTMUnit(Layer):
             self.fail("bottom[2]", f"has shape {keep}, but must be {c[:2]}")
         return [c, c]
 
-    def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
+    def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
         c_first, gates, keep = (blob.data for blob in bottom)
         c, h = (blob.data for blob in top)
         self.c_first, self.gates = c_first.view(c.shape[1:]), self.tensor(gates.shape)
@@ -288,9 +281,7 @@ class LSTMUnit(Layer):
             gates, keep, None, None, self.c_first, self.gates, None, h, c, formula=LSTM_FORMULA
         )
 
-    def backward(
-        self, program: Program, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]
-    ) -> None:
+    def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
         if not any(propagate_down[:2]):
             return
         c, dc_last, dh = top[0].data, top[0].diff.view(top[0].shape[1:]), top[1].diff

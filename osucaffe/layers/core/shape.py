@@ -1,15 +1,15 @@
-"""Owns the layers that give a blob another shape, a part of it, or its elements another order."""
+"""Owns the layers that give blobs another shape, a part of them or their elements another order, or
+that put whole blobs together, cut them apart or repeat them."""
 
 from __future__ import annotations
 
+import itertools
 import math
+from typing import Any
 
 import numpy as np
 
-from ...backends.primitives import Program
-from ...backends.tensor import Shape
-from ...blob import Blob
-from ..base import Layer, Reshaped, register
+from ..base import Blobs, Flags, Layer, Program, Reshaped, Shapes, register
 
 
 @register("Reshape")
@@ -18,7 +18,7 @@ class Reshape(Layer):
 
     alias = ("data", "diff")
 
-    def setup(self, bottom: list[Shape]) -> list[Shape]:
+    def setup(self, bottom: Shapes) -> Shapes:
         shape, param = bottom[0], self.param.reshape_param
         # Here an axis is a place between two axes, so there is one more than dimensions.
         start = self.axis(param.axis, len(shape) + 1, "reshape_param.axis")
@@ -48,7 +48,7 @@ class Flatten(Layer):
 
     alias = ("data", "diff")
 
-    def setup(self, bottom: list[Shape]) -> list[Shape]:
+    def setup(self, bottom: Shapes) -> Shapes:
         shape, param = bottom[0], self.param.flatten_param
         start = self.axis(param.axis, len(shape), "flatten_param.axis")
         stop = self.axis(param.end_axis, len(shape), "flatten_param.end_axis") + 1
@@ -63,7 +63,7 @@ class Crop(Layer):
 
     bottoms = (2, 2)
 
-    def setup(self, bottom: list[Shape]) -> list[Shape]:
+    def setup(self, bottom: Shapes) -> Shapes:
         shape, wanted = bottom
         param = self.param.crop_param
         axis = self.axis(param.axis, len(shape), "crop_param.axis")
@@ -83,12 +83,10 @@ class Crop(Layer):
                 )
         return [top]
 
-    def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
+    def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
         program.crop(bottom[0].data, top[0].data, offsets=self.offsets)
 
-    def backward(
-        self, program: Program, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]
-    ) -> None:
+    def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
         if propagate_down[0]:
             program.crop_backward(top[0].diff, bottom[0].diff, offsets=self.offsets)
         if propagate_down[1]:
@@ -102,19 +100,16 @@ class BatchReindex(Layer):
     bottoms = (2, 2)
     no_gradient = (1,)
 
-    def setup(self, bottom: list[Shape]) -> list[Shape]:
+    def setup(self, bottom: Shapes) -> Shapes:
         if len(bottom[1]) != 1:
             self.fail("bottom[1]", f"has shape {bottom[1]}, but must have one axis")
         return [(*bottom[1], *bottom[0][1:])]
 
-    def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
+    def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
         program.gather(bottom[0].data, bottom[1].data, top[0].data)
 
-    def backward(
-        self, program: Program, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]
-    ) -> None:
-        if propagate_down[0]:
-            program.gather_backward(top[0].diff, bottom[1].data, bottom[0].diff)
+    def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
+        program.gather_backward(top[0].diff, bottom[1].data, bottom[0].diff)
 
 
 @register("Filter")
@@ -127,7 +122,7 @@ class Filter(Layer):
     picked: int | None = None
     """How many items the last selector picked; all, before the first forward pass."""
 
-    def setup(self, bottom: list[Shape]) -> list[Shape]:
+    def setup(self, bottom: Shapes) -> Shapes:
         *data, selector = bottom
         if len(self.param.top) != len(data):
             self.fail("top", f"needs {len(data)}, one for each bottom but the last")
@@ -141,7 +136,7 @@ class Filter(Layer):
             self.picked = selector[0]
         return [(self.picked, *shape[1:]) for shape in data]
 
-    def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
+    def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
         self.index = self.tensor(top[0].shape[:1])
         program.host([bottom[-1].data], [self.index], function=self._pick)
         for x, y in zip(bottom, top, strict=False):
@@ -154,9 +149,7 @@ class Filter(Layer):
             raise Reshaped
         index[0][...] = places
 
-    def backward(
-        self, program: Program, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]
-    ) -> None:
+    def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
         for x, y, wanted in zip(bottom, top, propagate_down, strict=False):
             if wanted:
                 program.gather_backward(y.diff, self.index, x.diff)
@@ -166,10 +159,9 @@ class Filter(Layer):
 class PixelShuffle(Layer):
     """Depth to space: r x r channels become one, r times as high and wide (Shi et al. 2016)."""
 
-    def setup(self, bottom: list[Shape]) -> list[Shape]:
+    def setup(self, bottom: Shapes) -> Shapes:
         shape, factor = bottom[0], self.param.pixel_shuffle_param.upscale_factor
-        if len(shape) != 4:
-            self.fail("bottom", f"has shape {shape}, but must be N x C x H x W")
+        self.check_axes(shape)
         items, channels, height, width = shape
         if factor < 1 or channels % (factor * factor):
             self.fail(
@@ -181,23 +173,20 @@ class PixelShuffle(Layer):
         self.together = (items, channels, height, factor, width, factor)
         return [(items, channels, height * factor, width * factor)]
 
-    def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
+    def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
         x, y = bottom[0].data.view(self.apart), top[0].data.view(self.together)
         program.permute(x, y, axes=(0, 1, 4, 2, 5, 3))
 
-    def backward(
-        self, program: Program, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]
-    ) -> None:
-        if propagate_down[0]:
-            dy, dx = top[0].diff.view(self.together), bottom[0].diff.view(self.apart)
-            program.permute(dy, dx, axes=(0, 1, 3, 5, 2, 4))
+    def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
+        dy, dx = top[0].diff.view(self.together), bottom[0].diff.view(self.apart)
+        program.permute(dy, dx, axes=(0, 1, 3, 5, 2, 4))
 
 
 @register("ShuffleChannel")
 class ShuffleChannel(Layer):
     """Channels of the groups in turn: the first of each, then the second (Zhang et al. 2018)."""
 
-    def setup(self, bottom: list[Shape]) -> list[Shape]:
+    def setup(self, bottom: Shapes) -> Shapes:
         shape, group = bottom[0], self.param.shuffle_channel_param.group
         if len(shape) < 2 or group < 1 or shape[1] % group:
             self.fail("shuffle_channel_param.group", f"{group} does not divide axis 1 of {shape}")
@@ -206,13 +195,140 @@ class ShuffleChannel(Layer):
         self.shuffled = (shape[0], shape[1] // group, group, rest)
         return [shape]
 
-    def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
+    def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
         x, y = bottom[0].data.view(self.grouped), top[0].data.view(self.shuffled)
         program.permute(x, y, axes=(0, 2, 1, 3))
 
-    def backward(
-        self, program: Program, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]
-    ) -> None:
-        if propagate_down[0]:
-            dy, dx = top[0].diff.view(self.shuffled), bottom[0].diff.view(self.grouped)
-            program.permute(dy, dx, axes=(0, 2, 1, 3))
+    def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
+        dy, dx = top[0].diff.view(self.shuffled), bottom[0].diff.view(self.grouped)
+        program.permute(dy, dx, axes=(0, 2, 1, 3))
+
+
+@register("Split")
+class Split(Layer):
+    """Several names for one blob, whose gradients are added (inserted where a blob is shared)."""
+
+    tops = (1, None)
+    alias = ("data",)
+
+    def setup(self, bottom: Shapes) -> Shapes:
+        return bottom * len(self.param.top)
+
+    def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
+        program.sum([each.diff for each in top], bottom[0].diff)
+
+
+@register("Silence")
+class Silence(Layer):
+    """Takes blobs that nobody wants, so that they are not outputs of the net."""
+
+    bottoms = (1, None)
+    tops = (0, 0)
+
+    def setup(self, bottom: Shapes) -> Shapes:
+        return []
+
+    def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
+        for blob, wanted in zip(bottom, propagate_down, strict=True):
+            if wanted:
+                program.fill(blob.diff, value=0.0)
+
+
+class AlongAxis(Layer):
+    """What Concat and Slice share: an axis, which both know by an old name too."""
+
+    def read_axis(self, field: str, old: str, dimensions: int) -> int:
+        """The axis from self.param.field, or from the field `old` of the same message."""
+        param = getattr(self.param, field)
+        if not param.HasField(old):
+            return self.axis(param.axis, dimensions, f"{field}.axis")
+        if param.HasField("axis"):
+            self.fail(f"{field}.axis", f"cannot be combined with {old}: give one or the other")
+        return self.axis(getattr(param, old), dimensions, f"{field}.{old}")
+
+
+@register("Concat")
+class Concat(AlongAxis):
+    """Put blobs behind one another along an axis."""
+
+    bottoms = (1, None)
+
+    def setup(self, bottom: Shapes) -> Shapes:
+        first = bottom[0]
+        self.along = axis = self.read_axis("concat_param", "concat_dim", len(first))
+        for i, shape in enumerate(bottom):
+            others = (shape[:axis], shape[axis + 1 :])
+            if len(shape) != len(first) or others != (first[:axis], first[axis + 1 :]):
+                self.fail(
+                    f"bottom[{i}]",
+                    f"has shape {shape}, but bottom[0] has {first}: they may differ only along "
+                    f"axis {axis}",
+                )
+        return [(*first[:axis], sum(shape[axis] for shape in bottom), *first[axis + 1 :])]
+
+    def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
+        program.concat([blob.data for blob in bottom], top[0].data, axis=self.along)
+
+    def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
+        if not any(propagate_down):
+            return
+        parts: list[Any] = [blob.diff for blob in bottom]
+        if propagate_down.count(False) == 1:  # the extent of a single part that is not wanted
+            parts[propagate_down.index(False)] = None  # can be told from the others
+        program.split(top[0].diff, parts, axis=self.along)
+
+
+@register("Slice")
+class Slice(AlongAxis):
+    """Cut a blob along an axis, at slice_points or into equal parts."""
+
+    tops = (1, None)
+
+    def setup(self, bottom: Shapes) -> Shapes:
+        shape, param, parts = bottom[0], self.param.slice_param, len(self.param.top)
+        self.along = axis = self.read_axis("slice_param", "slice_dim", len(shape))
+        points = list(param.slice_point)
+        if not points:
+            if shape[axis] % parts:
+                self.fail("top", f"{parts} do not divide extent {shape[axis]} of axis {axis}")
+            points = [shape[axis] // parts * i for i in range(1, parts)]
+        if len(points) != parts - 1:
+            self.fail("slice_param.slice_point", f"{parts} tops need {parts - 1} of them")
+        edges = [0, *points, shape[axis]]
+        if any(stop <= start for start, stop in itertools.pairwise(edges)):
+            self.fail(
+                "slice_param.slice_point",
+                f"{points}: they must increase and be inside extent {shape[axis]} of axis {axis}",
+            )
+        return [
+            (*shape[:axis], stop - start, *shape[axis + 1 :])
+            for start, stop in itertools.pairwise(edges)
+        ]
+
+    def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
+        program.split(bottom[0].data, [blob.data for blob in top], axis=self.along)
+
+    def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
+        program.concat([blob.diff for blob in top], bottom[0].diff, axis=self.along)
+
+
+@register("Tile")
+class Tile(Layer):
+    """Repeat a blob along an axis."""
+
+    def setup(self, bottom: Shapes) -> Shapes:
+        shape, tiles = bottom[0], self.param.tile_param.tiles
+        axis = self.axis(self.param.tile_param.axis, len(shape), "tile_param.axis")
+        if tiles < 1:
+            self.fail("tile_param.tiles", f"is {tiles}: it must be at least 1")
+        outer, inner = math.prod(shape[:axis]), math.prod(shape[axis:])
+        self.one, self.all = (outer, 1, inner), (outer, tiles, inner)
+        return [(*shape[:axis], shape[axis] * tiles, *shape[axis + 1 :])]
+
+    def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
+        x, y = bottom[0].data.view(self.one), top[0].data.view(self.all)
+        program.broadcast([x], [y], formula="y = a")
+
+    def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
+        dy, dx = top[0].diff.view(self.all), bottom[0].diff.view(self.one)
+        program.reduce([dy], dx, formula="y = a", axes=(1,))

@@ -7,19 +7,16 @@ and how good these are. Lists have room for 50 boxes an image; those there are n
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 import numpy as np
 
 from ...backends.boxes import overlaps
 from ...errors import UserError
-from ..core.python import BUILT_IN, HostBlob, PythonLayer
+from ..core.python import BUILT_IN, Hosts, PythonLayer
 
 BUILT_IN |= dict.fromkeys(
     ("caffe.layers.detectnet.clustering", "caffe.layers.detectnet.mean_ap"), __name__
 )
-
-Blobs = Sequence[HostBlob]
 
 ROOM = 50
 MATCH = 0.7
@@ -82,7 +79,7 @@ class Cluster(PythonLayer):
 
     numbers: tuple[str, ...] = ()
 
-    def setup(self, bottom: Blobs, top: Blobs) -> None:
+    def setup(self, bottom: Hosts, top: Hosts) -> None:
         names = ("image_size_x", "image_size_y", "stride", *self.numbers)
         try:
             values = [float(word) for word in self.param_str.split(",")]
@@ -103,11 +100,11 @@ class Cluster(PythonLayer):
     def refuse(self, text: str) -> None:
         raise UserError(f'layer "{self.layer_param.name}" (Python), {text}')
 
-    def reshape(self, bottom: Blobs, top: Blobs) -> None:
+    def reshape(self, bottom: Hosts, top: Hosts) -> None:
         for blob in top:
             blob.reshape(bottom[0].shape[0], ROOM, 5)
 
-    def forward(self, bottom: Blobs, top: Blobs) -> None:
+    def forward(self, bottom: Hosts, top: Hosts) -> None:
         rows, columns = self.grid
         corner = np.array([self.width / columns, self.height / rows])
         for kind, blob in enumerate(top):
@@ -166,10 +163,10 @@ class ClusterDetections(Cluster):
 class ScoreDetections(PythonLayer):
     """True boxes and boxes found (N, 50, 5) -> boxes with 1 if found, 2 if wrong, 3 if missed."""
 
-    def reshape(self, bottom: Blobs, top: Blobs) -> None:
+    def reshape(self, bottom: Hosts, top: Hosts) -> None:
         top[0].reshape(bottom[0].shape[0], ROOM, 5)
 
-    def forward(self, bottom: Blobs, top: Blobs) -> None:
+    def forward(self, bottom: Hosts, top: Hosts) -> None:
         top[0].data[...] = 0
         for image, (true, found) in enumerate(zip(bottom[0].data, bottom[1].data, strict=True)):
             true, found = (each[each[:, :4].any(axis=1), :4] for each in (true, found))
@@ -187,11 +184,11 @@ class ScoreDetections(PythonLayer):
 class mAP(PythonLayer):
     """Scored boxes -> precision times recall, precision and recall, in percent, of a batch."""
 
-    def reshape(self, bottom: Blobs, top: Blobs) -> None:
+    def reshape(self, bottom: Hosts, top: Hosts) -> None:
         for blob in top:
             blob.reshape(1)
 
-    def forward(self, bottom: Blobs, top: Blobs) -> None:
+    def forward(self, bottom: Hosts, top: Hosts) -> None:
         marks = bottom[0].data[:, :, 4]
         found, wrong, missed = (int((marks == mark).sum()) for mark in (FOUND, WRONG, MISSED))
         precision = 100 * found / max(found + wrong, 1)

@@ -7,14 +7,11 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 
 from ...backends.cores import usable_cores
-from ...backends.primitives import Program
-from ...backends.tensor import Shape
-from ...blob import Blob
 from ...data.pictures.resample import interpolate
 from ...data.streams.detectnet import CLASS, COLUMNS, Grid, Variation, draw, vary_boxes, vary_image
 from ...errors import UserError
 from ...proto import read_mean
-from ..base import Layer, register
+from ..base import Blobs, Layer, Program, Shape, Shapes, register
 
 _BITS = 64
 """Random bits for an image, from which all that is drawn for it follows."""
@@ -34,7 +31,7 @@ class DetectNetTransformation(Layer):
         "detectnet_groundtruth_param", "detectnet_augmentation_param", "transform_param",
     )  # fmt: skip
 
-    def setup(self, bottom: list[Shape]) -> list[Shape]:
+    def setup(self, bottom: Shapes) -> Shapes:
         param = self.param.detectnet_groundtruth_param
         images, lists = bottom
         if len(images) != 4 or images[1] != 3:
@@ -42,9 +39,7 @@ class DetectNetTransformation(Layer):
         if len(lists) != 4 or lists[0] != images[0] or lists[1] != 1 or lists[3] != COLUMNS:
             wanted = f"{images[0]} x 1 x objects x {COLUMNS}, DIGITS's lists"
             self.fail("bottom[1]", f"has shape {lists}, but must be {wanted}")
-        for field in ("stride", "image_size_x", "image_size_y"):
-            if getattr(param, field) < 1:
-                self.fail(f"detectnet_groundtruth_param.{field}", "must be at least 1")
+        self.check_positive("detectnet_groundtruth_param", "stride", "image_size_x", "image_size_y")
         self.grid = Grid(param)
         self.mean = self._mean(images[1:])
         return [(images[0], 3, *self.grid.seen[::-1]), (images[0], *self.grid.shape)]
@@ -69,7 +64,7 @@ class DetectNetTransformation(Layer):
         values = np.array(param.mean_value, np.float32)[:, None, None]
         return np.broadcast_to(values, (3, 1, 1)) if len(values) else None
 
-    def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
+    def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
         reads, shape = [blob.data for blob in bottom], (bottom[0].shape[0], _BITS)
         if self.phase == "TRAIN":
             ones, bits, mask = self.tensor(shape), self.tensor(shape), self.tensor(shape, "uint8")

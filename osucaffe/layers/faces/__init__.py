@@ -2,7 +2,7 @@
 
 From ydwen/caffe-face: CenterLoss. From happynear/caffe-windows (NormFace, AM-Softmax):
 ChannelScale, Flip, GlobalLSEMargin, LabelSpecificAdd, LabelSpecificRescale. From wy1iu/sphereface:
-MarginInnerProduct. (NormFace's Normalize shares its name with SSD's: ssd/normalize.py.)
+MarginInnerProduct. (NormFace's Normalize shares its name with SSD's: ssd/features.py.)
 
 Used by: the nets of caffe-face, SphereFace, NormFace and AM-Softmax.
 """

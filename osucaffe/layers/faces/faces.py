@@ -1,4 +1,4 @@
-"""Owns layers of nets that tell faces apart: CenterLoss, ChannelScale, Flip."""
+"""Owns CenterLoss, ChannelScale, Flip, and GlobalLSEMargin, whose margin follows the batches."""
 
 from __future__ import annotations
 
@@ -6,10 +6,7 @@ import math
 
 import numpy as np
 
-from ...backends.primitives import Program
-from ...backends.tensor import Shape, Tensor
-from ...blob import Blob
-from ..base import Layer, register
+from ..base import Blobs, Flags, Layer, Program, Shapes, Tensor, register
 from ..core.losses import Loss
 
 
@@ -24,7 +21,7 @@ class CenterLoss(Loss):
     messages = ("center_loss_param",)
     no_gradient = (1,)
 
-    def setup(self, bottom: list[Shape]) -> list[Shape]:
+    def setup(self, bottom: Shapes) -> Shapes:
         param = self.param.center_loss_param
         self.check_batches(bottom)
         axis = self.axis(param.axis, len(bottom[0]), "center_loss_param.axis")
@@ -38,7 +35,7 @@ class CenterLoss(Loss):
         self.add_parameter((param.num_output, self.features[1]), param.center_filler)
         return [()]
 
-    def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
+    def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
         x, self.labels = bottom[0].data.view(self.features), bottom[1].data.view(self.features[:1])
         picked, self.distance = self.tensor(self.features), self.tensor(self.features)
         program.gather(self.parameters[0].data, self.labels, picked)
@@ -47,9 +44,7 @@ class CenterLoss(Loss):
         formula = "y = share * a * a"
         program.reduce([self.distance], top[0].data, formula=formula, axes=(0, 1), constants=share)
 
-    def backward(
-        self, program: Program, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]
-    ) -> None:
+    def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
         if (dw := self.gradient(0)) is not None:
             ones = self.tensor((self.features[0], 1))
             total, count = self.tensor(dw.shape), self.tensor((dw.shape[0], 1))
@@ -70,20 +65,18 @@ class ChannelScale(Layer):
     bottoms = (2, 2)
     messages = ("channel_scale_param",)
 
-    def setup(self, bottom: list[Shape]) -> list[Shape]:
+    def setup(self, bottom: Shapes) -> Shapes:
         shape = bottom[0]
         self.small = (shape[0], 1, *shape[2:])
         if len(shape) < 2 or math.prod(bottom[1]) != math.prod(self.small):
             self.fail("bottom[1]", f"has shape {bottom[1]}, but {shape} needs {self.small}")
         return [shape]
 
-    def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
+    def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
         scale = bottom[1].data.view(self.small)
         program.broadcast([bottom[0].data, scale], [top[0].data], formula="y = a * b")
 
-    def backward(
-        self, program: Program, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]
-    ) -> None:
+    def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
         dy = top[0].diff
         if propagate_down[0]:
             inputs = [dy, bottom[1].data.view(self.small)]
@@ -99,10 +92,9 @@ class Flip(Layer):
 
     messages = ("flip_param",)
 
-    def setup(self, bottom: list[Shape]) -> list[Shape]:
+    def setup(self, bottom: Shapes) -> Shapes:
         param, shape = self.param.flip_param, bottom[0]
-        if len(shape) != 4:
-            self.fail("bottom", f"has shape {shape}, but must be N x C x H x W")
+        self.check_axes(shape)
         axes = [axis for axis, wanted in ((3, param.flip_width), (2, param.flip_height)) if wanted]
         self.orders = {axis: self.tensor((shape[axis],), persistent=True) for axis in axes}
         for axis, order in self.orders.items():
@@ -119,11 +111,116 @@ class Flip(Layer):
             program.gather(first, order, flipped)
             program.permute(flipped, y.view(parts), axes=(1, 0, 2))
 
-    def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
+    def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
         self._flip(program, bottom[0].data, top[0].data)
 
-    def backward(
-        self, program: Program, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]
-    ) -> None:
+    def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
+        self._flip(program, top[0].diff, bottom[0].diff)
+
+
+_FIRST_SCALE = 30.0
+_NEAR, _STILL = 0.1, 0.001
+_FIRST_STEPS = 20
+_KEPT = 0.9
+
+
+def mean_shift(values: np.ndarray, start: float, steps: int) -> float:
+    """Where values lie close, found from a start: the mean of those within 0.1, again and again.
+
+    Where there are none, the search begins anew at the mean of all.
+    """
+    at = start
+    for _ in range(steps):
+        near = values[np.abs(values - at) < _NEAR]
+        if not len(near):
+            at = float(values.mean())
+            near = values[np.abs(values - at) < _NEAR]
+        before, at = at, float(near.mean()) if len(near) else at
+        if abs(at - before) < _STILL:
+            break
+    return at
+
+
+@register("GlobalLSEMargin")
+class GlobalLSEMargin(Layer):
+    """Scale times (cosine less, of an item's own class, the margin); a third bottom: other scales.
+
+    The margin is where most of the differences of own cosines and the softened maxima of the others
+    lie: a mean over batches, 0.9 of the one before. The host finds it. Parameters: the scale (30 at
+    first), which learns where there is no third bottom, and the margin. A second top: the mean
+    scale, own cosine, softened maximum and maximum of the others, and the margin.
+    """
+
+    bottoms = (2, 3)
+    tops = (1, 2)
+    no_gradient = (1,)
+    gives_none = (1,)
+    messages = ("scale_param",)
+    statistics = (1,)
+
+    def setup(self, bottom: Shapes) -> Shapes:
+        param = self.param.scale_param
+        if len(bottom[0]) != 2:
+            self.fail("bottom[0]", f"has shape {bottom[0]}, but must be N x classes")
+        self.items, classes = bottom[0]
+        for i, shape in enumerate(bottom[1:], 1):
+            if shape[:1] != (self.items,) or int(np.prod(shape)) != self.items:
+                self.fail(f"bottom[{i}]", f"has shape {shape}: it must hold {self.items} numbers")
+        self.takes_labels(1, classes)
+        filler = param.filler if param.HasField("filler") else None
+        self.add_parameter((1,), filler, default=_FIRST_SCALE)
+        self.add_parameter((1,))
+        self.need_gradients[0] = self.need_gradients[0] and len(bottom) < 3
+        self.need_gradients[1] = False
+        return [bottom[0], (5,)]
+
+    def _follow(self, reads: list[np.ndarray], writes: list[np.ndarray]) -> None:
+        """Let the margin, which is written, follow the differences that are read."""
+        (margins,), (margin,) = reads, writes
+        known, before = margins[np.isfinite(margins)], float(margin[0])
+        if before == 0 and len(known):
+            margin[0] = mean_shift(known, float(known.mean()), _FIRST_STEPS)
+        elif len(known):
+            margin[0] = _KEPT * before + (1 - _KEPT) * mean_shift(known, before, 1)
+
+    def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
+        param, (scale, margin) = self.param.scale_param, (each.data for each in self.parameters)
+        most = param.max_value if param.HasField("max_value") else np.finfo(np.float32).max
+        bounds = {"least": param.min_value, "most": float(most)}
+        formula = "y = max(least, min(most, a))"
+        program.elementwise([scale], [scale], formula=formula, constants=bounds)
+        column = (self.items, 1)
+        self.scale = bottom[2].data.view(column) if len(bottom) > 2 else scale.view((1, 1))
+        x = bottom[0].data
+        own = [bottom[1].data.view(column), self.positions(program, (1, bottom[0].shape[1]))]
+        target, greatest, soft, gap = (self.tensor(column) for _ in range(4))
+        program.reduce([x, *own], target, formula="y = where(b == c, a, 0)", axes=(1,))
+        others = self.tensor(x.shape)
+        program.broadcast([x, *own], [others], formula="y = where(b == c, -1, max(a, -1))")
+        program.top_k(others, None, greatest, axis=1)
+        powers = "y = where(b == c, 0, exp(e * (a - d)))"
+        program.reduce([x, *own, greatest, self.scale], soft, formula=powers, axes=(1,))
+        formula = "y = log(max(a, 1e-30)) / c + b"
+        program.broadcast([soft, greatest, self.scale], [soft], formula=formula)
+        program.elementwise([target, soft], [gap], formula="y = a - b")
+        program.host([gap.view((self.items,))], [margin], function=self._follow)
+        inputs = [x, *own, self.scale, margin.view((1, 1))]
+        formula = "y = d * (a - where(b == c, max(e, 0), 0))"
+        program.broadcast(inputs, [top[0].data], formula=formula)
+        if len(top) > 1:
+            means = [self._mean(program, each) for each in (self.scale, target, soft, greatest)]
+            program.concat([*means, margin], top[1].data, axis=0)
+
+    def _mean(self, program: Program, x: Tensor) -> Tensor:
+        mean, share = self.tensor((1,)), {"share": 1 / x.count}
+        program.reduce([x], mean, formula="y = share * a", axes=(0, 1), constants=share)
+        return mean
+
+    def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
+        inputs, formula = [top[0].diff, top[0].data, self.scale], "y = a * b / c"
+        if (ds := self.gradient(0)) is not None:
+            program.reduce_gradient(inputs, ds, formula=formula, axes=(0, 1))
+        if len(bottom) > 2 and propagate_down[2]:
+            program.reduce(inputs, bottom[2].diff.view((self.items, 1)), formula=formula, axes=(1,))
         if propagate_down[0]:
-            self._flip(program, top[0].diff, bottom[0].diff)
+            program.broadcast([top[0].diff, self.scale], [bottom[0].diff], formula="y = a * b")

@@ -1,14 +1,14 @@
-"""Owns the layers of Fast R-CNN and R-FCN that look at regions (rois) of feature maps."""
+"""Owns the layers that look at regions (rois) of feature maps: those of Fast R-CNN and R-FCN, and
+those of multi-task network cascades (Dai et al. 2016), whose masks weigh the features."""
 
 from __future__ import annotations
 
 import math
 from typing import Any
 
-from ...backends.primitives import Program
-from ...backends.tensor import Shape, Tensor
-from ...blob import Blob
-from ..base import Layer, register
+import numpy as np
+
+from ..base import Blobs, Flags, Layer, Program, Shape, Shapes, Tensor, register
 
 
 def check_rois(layer: Layer, shape: Shape, position: int = 1) -> int:
@@ -26,18 +26,15 @@ class Regions(Layer):
     bottoms = (2, 2)
     no_gradient: tuple[int, ...] = (1,)
 
-    def check(self, bottom: list[Shape]) -> int:
+    def check(self, bottom: Shapes) -> int:
         """The number of rois."""
-        if len(bottom[0]) != 4:
-            self.fail("bottom[0]", f"has shape {bottom[0]}, but must be N x C x H x W")
+        self.check_axes(bottom[0], field="bottom[0]")
         return check_rois(self, bottom[1])
 
     def read_pooled(self) -> tuple[int, int]:
         """pooled_h and pooled_w; `settings` gets the scale and the padding."""
         param = self.param.roi_pooling_param
-        for field in ("pooled_h", "pooled_w"):
-            if getattr(param, field) < 1:
-                self.fail(f"roi_pooling_param.{field}", "must be at least 1")
+        self.check_positive("roi_pooling_param", "pooled_h", "pooled_w")
         self.settings: dict[str, Any] = {"scale": param.spatial_scale, "pad": param.pad_ratio}
         return param.pooled_h, param.pooled_w
 
@@ -46,21 +43,18 @@ class Regions(Layer):
 class ROIPooling(Regions):
     """The maximum of each bin of each region (Girshick 2015)."""
 
-    def setup(self, bottom: list[Shape]) -> list[Shape]:
+    def setup(self, bottom: Shapes) -> Shapes:
         count, pooled = self.check(bottom), self.read_pooled()
         return [(count, bottom[0][1], *pooled)]
 
-    def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
+    def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
         x, rois, y = bottom[0].data, bottom[1].data, top[0].data
         self.index = self.tensor(y.shape, "int32")
         program.roi_max_pooling(x, rois, y, self.index, **self.settings)
 
-    def backward(
-        self, program: Program, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]
-    ) -> None:
-        if propagate_down[0]:
-            dy, rois, dx = top[0].diff, bottom[1].data, bottom[0].diff
-            program.roi_max_pooling_backward(dy, rois, self.index, dx, **self.settings)
+    def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
+        dy, rois, dx = top[0].diff, bottom[1].data, bottom[0].diff
+        program.roi_max_pooling_backward(dy, rois, self.index, dx, **self.settings)
 
 
 @register("ROIAlign")
@@ -72,30 +66,25 @@ class ROIAlign(Regions):
 
     messages = ("roi_pooling_param",)
 
-    def setup(self, bottom: list[Shape]) -> list[Shape]:
+    def setup(self, bottom: Shapes) -> Shapes:
         count, (high, wide) = self.check(bottom), self.read_pooled()
         return [(count, bottom[0][1], high + 1, wide + 1)]
 
-    def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
+    def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
         program.roi_sampling(bottom[0].data, bottom[1].data, top[0].data, **self.settings)
 
-    def backward(
-        self, program: Program, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]
-    ) -> None:
-        if propagate_down[0]:
-            dy, rois, dx = top[0].diff, bottom[1].data, bottom[0].diff
-            program.roi_sampling_backward(dy, rois, dx, **self.settings)
+    def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
+        dy, rois, dx = top[0].diff, bottom[1].data, bottom[0].diff
+        program.roi_sampling_backward(dy, rois, dx, **self.settings)
 
 
 @register("PSROIPooling")
 class PSROIPooling(Regions):
     """The average of each bin of each region, over channels of the bin's own (Dai et al. 2016)."""
 
-    def setup(self, bottom: list[Shape]) -> list[Shape]:
+    def setup(self, bottom: Shapes) -> Shapes:
         param, count = self.param.psroi_pooling_param, self.check(bottom)
-        for field in ("output_dim", "group_size"):
-            if getattr(param, field) < 1:
-                self.fail(f"psroi_pooling_param.{field}", "must be at least 1")
+        self.check_positive("psroi_pooling_param", "output_dim", "group_size")
         wanted = param.output_dim * param.group_size**2
         if bottom[0][1] != wanted:
             self.fail(
@@ -106,16 +95,13 @@ class PSROIPooling(Regions):
         self.scale = param.spatial_scale
         return [(count, param.output_dim, param.group_size, param.group_size)]
 
-    def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
+    def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
         x, rois, y = bottom[0].data, bottom[1].data, top[0].data
         program.roi_average_pooling(x, rois, y, scale=self.scale)
 
-    def backward(
-        self, program: Program, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]
-    ) -> None:
-        if propagate_down[0]:
-            dy, rois, dx = top[0].diff, bottom[1].data, bottom[0].diff
-            program.roi_average_pooling_backward(dy, rois, dx, scale=self.scale)
+    def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
+        dy, rois, dx = top[0].diff, bottom[1].data, bottom[0].diff
+        program.roi_average_pooling_backward(dy, rois, dx, scale=self.scale)
 
 
 @register("BoxAnnotatorOHEM")
@@ -130,10 +116,9 @@ class BoxAnnotatorOHEM(Layer):
     no_gradient = (0, 1, 2, 3)
     gives_none = (0, 1)
 
-    def setup(self, bottom: list[Shape]) -> list[Shape]:
+    def setup(self, bottom: Shapes) -> Shapes:
         param = self.param.box_annotator_ohem_param
-        if param.roi_per_img < 1:
-            self.fail("box_annotator_ohem_param.roi_per_img", "must be at least 1")
+        self.check_positive("box_annotator_ohem_param", "roi_per_img")
         self.count, self.ignored = param.roi_per_img, param.ignore_label
         rois, *others = bottom
         count = check_rois(self, rois, 0)
@@ -146,7 +131,7 @@ class BoxAnnotatorOHEM(Layer):
             self.fail("bottom[3]", f"{weights} is not of the rois of bottom[0], {rois}")
         return [(rois[0], 1, *weights[2:]), weights]
 
-    def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
+    def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
         rois, loss, label, weights = (blob.data for blob in bottom)
         labels, chosen_weights = (blob.data for blob in top)
         chosen = self.tensor(labels.shape)
@@ -157,3 +142,89 @@ class BoxAnnotatorOHEM(Layer):
         )  # fmt: skip
         by_roi: list[Tensor] = [weights, chosen]
         program.broadcast(by_roi, [chosen_weights], formula="y = a * b")
+
+
+WARP: dict[str, Any] = {"pad": 0.0, "warp": True}
+
+
+@register("ROIWarping")
+class ROIWarping(Regions):
+    """Interpolated values where the bins of each region begin; corners get gradients, too.
+
+    Those of the features are the exact ones: the fork leaves some out, where many bins share an
+    element. Those of the corners are the fork's, as if they were not rounded.
+    """
+
+    no_gradient = ()
+
+    def setup(self, bottom: Shapes) -> Shapes:
+        param, count = self.param.roi_warping_param, self.check(bottom)
+        self.check_positive("roi_warping_param", "pooled_h", "pooled_w")
+        self.scale = param.spatial_scale
+        return [(count, bottom[0][1], param.pooled_h, param.pooled_w)]
+
+    def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
+        x, rois, y = bottom[0].data, bottom[1].data, top[0].data
+        program.roi_sampling(x, rois, y, scale=self.scale, **WARP)
+
+    def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
+        x, rois, dy = bottom[0], bottom[1], top[0].diff
+        if propagate_down[0]:
+            program.roi_sampling_backward(dy, rois.data, x.diff, scale=self.scale, **WARP)
+        if propagate_down[1]:
+            program.roi_warping_rois_backward(x.data, rois.data, dy, rois.diff, scale=self.scale)
+
+
+@register("MaskPooling")
+class MaskPooling(Layer):
+    """The features of each region times its mask: N x C x H x W and N x 1 x H x W."""
+
+    bottoms = (2, 2)
+
+    def setup(self, bottom: Shapes) -> Shapes:
+        features, mask = bottom
+        if len(features) != 4 or mask != (features[0], 1, *features[2:]):
+            self.fail(
+                "bottom[1]",
+                f"has shape {mask}, but must be N x 1 x H x W of bottom[0], N x C x H x W: "
+                f"{features}",
+            )
+        return [features]
+
+    def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
+        program.broadcast([blob.data for blob in bottom], [top[0].data], formula="y = a * b")
+
+    def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
+        dy, (features, mask) = top[0].diff, bottom
+        if propagate_down[0]:
+            inputs: list[Tensor] = [dy, mask.data]
+            program.broadcast(inputs, [features.diff], formula="y = a * b")
+        if propagate_down[1]:
+            program.reduce([dy, features.data], mask.diff, formula="y = a * b", axes=(1,))
+
+
+@register("MaskResize")
+class MaskResize(Layer):
+    """Masks of another size, interpolated where each element of it begins in theirs.
+
+    As the fork's: where a mask becomes more than twice as large, what stands beyond the last
+    centre of its elements by more than half of one is 0. Gradients are the exact ones for larger
+    sizes too, where the fork leaves some out.
+    """
+
+    def setup(self, bottom: Shapes) -> Shapes:
+        param, shape = self.param.mask_resize_param, bottom[0]
+        self.check_axes(shape)
+        self.check_positive("mask_resize_param", "output_height", "output_width")
+        # Each image is a region of its own.
+        whole = np.zeros((shape[0], 5), np.float32)
+        whole[:, 0], whole[:, 3:] = np.arange(shape[0]), shape[:1:-1]
+        self.rois = self.tensor(whole.shape, persistent=True)
+        self.initial = [(self.rois, whole)]
+        return [(*shape[:2], param.output_height, param.output_width)]
+
+    def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
+        program.roi_sampling(bottom[0].data, self.rois, top[0].data, scale=1.0, **WARP)
+
+    def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
+        program.roi_sampling_backward(top[0].diff, self.rois, bottom[0].diff, scale=1.0, **WARP)

@@ -1,23 +1,20 @@
-"""Owns the layers that bring data into a net: Data, Input, DummyData."""
+"""Owns the layers that read data sets: Data, ImageData, WindowData, PatchData, HDF5Data."""
 
 from __future__ import annotations
 
-import numpy as np
+import math
 
-from ... import filler
 from ...backends.cores import usable_cores
-from ...backends.primitives import Program
-from ...backends.tensor import Shape
-from ...blob import Blob
-from ...data.ahead.parallel_map import BadRecords
-from ...data.ahead.pipeline import Buffer, allocate
 from ...data.databases.database import open_database
-from ...data.pictures.transform import Transform
+from ...data.resident.cache import CachedBatches
+from ...data.streams.hdf5 import Hdf5Source
+from ...data.streams.image_list import ImageListSource
+from ...data.streams.patches import PatchSource
 from ...data.streams.source import DatumSource
-from ...errors import UserError
-from ...proto import caffe_pb2
-from ..base import Layer, register
-from .feed import Feed, feed
+from ...data.streams.windows import WindowSource
+from ...labels import Labels
+from ..base import Blobs, Program, Shapes, register
+from .feed import Stream
 from .images import Images
 
 _COPYING = 4
@@ -30,14 +27,16 @@ class Data(Images):
     tops = (1, 2)
     messages = ("data_param", "transform_param")
 
-    def setup(self, bottom: list[Shape]) -> list[Shape]:
+    def setup(self, bottom: Shapes) -> Shapes:
         param = self.param.data_param
-        self._check(param)
-        transform = Transform(self.param.transform_param, self.phase, self.fail)
-        try:
+        self.require(
+            "data_param",
+            source="set it to the folder of a database",
+            batch_size="set it to the images of one batch",
+        )
+        transform = self.read_transform()
+        with self.blame("data_param.source"):
             database = open_database(param.source)
-        except UserError as error:
-            self.fail("data_param.source", str(error))
         block = self.data_config.shuffle if self.phase == "TRAIN" else 0
         source = DatumSource(
             database,
@@ -45,7 +44,7 @@ class Data(Images):
             seed=self.seed,
             rand_skip=param.rand_skip,
             block=block or int(param.shuffle),
-            bad=BadRecords(skip=self.data_config.skip_bad),
+            bad=self.bad_records,
             raw=self.takes_raw,
         )
         # A few threads copy raw records as fast as the memory can; decoding is worth all cores.
@@ -59,102 +58,163 @@ class Data(Images):
             decodes=source.encoded and database.shared,
         )
 
-    def _check(self, param: caffe_pb2.DataParameter) -> None:
-        if not param.source:
-            self.fail("data_param.source", "is missing: set it to the folder of a database")
-        if not param.batch_size:
-            self.fail("data_param.batch_size", "is missing: set it to the images of one batch")
 
+@register("ImageData")
+class ImageData(Images):
+    """Images and labels from a list of image files, resized, transformed and prefetched."""
 
-@register("Input")
-class Input(Layer):
-    """Blobs that the caller fills before each forward pass, or lets the net ask for."""
+    tops = (2, 2)
+    messages = ("image_data_param", "transform_param")
 
-    bottoms = (0, 0)
-    tops = (1, None)
-
-    def setup(self, bottom: list[Shape]) -> list[Shape]:
-        tops = len(self.param.top)
-        shapes = [tuple(shape.dim) for shape in self.param.input_param.shape]
-        if len(shapes) not in (1, tops):
-            given = f"{len(shapes)} shapes for {tops} tops"
-            self.fail("input_param.shape", f"{given}: give 1 or {tops}")
-        return shapes * (tops // len(shapes))
-
-    def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
-        if self.data_config.inputs is not None:
-            feed(program, [blob.data for blob in top], self.data_config.inputs)
-            return
-        for blob in top:
-            blob.data.persistent = True
-
-
-@register("DummyData")
-class DummyData(Feed):
-    """Blobs from fillers: constant ones are filled once, random ones anew in each forward."""
-
-    tops = (1, None)
-
-    def setup(self, bottom: list[Shape]) -> list[Shape]:
-        tops = len(self.param.top)
-        fillers = list(self.param.dummy_data_param.data_filler) or [caffe_pb2.FillerParameter()]
-        if len(fillers) not in (1, tops):
-            self.fail(
-                "dummy_data_param.data_filler",
-                f"{len(fillers)} fillers for {tops} tops: give none, 1 or {tops}",
+    def setup(self, bottom: Shapes) -> Shapes:
+        param = self.param.image_data_param
+        self.require("image_data_param", source="name a file with lines NAME LABEL")
+        self.check_positive("image_data_param", "batch_size")
+        size, transform = self.read_size("image_data_param"), self.read_transform()
+        with self.blame("image_data_param.source"):
+            source = ImageListSource(
+                param.source,
+                transform,
+                root=param.root_folder,
+                colour=param.is_color,
+                size=size,
+                shuffle=param.shuffle,
+                seed=self.seed,
+                rand_skip=param.rand_skip,
+                bad=self.bad_records,
+                raw=self.takes_raw,
             )
-        self._fillers = fillers * (tops // len(fillers))
-        shapes = self._shapes(tops)
-        # A trial of each filler now: a bad one is reported before training begins. Of random
-        # values, which nobody uses, the first item does.
-        self._constant = [each.type == "constant" for each in self._fillers]
-        self._values = [
-            self._draw(top, shape if once else (*(min(size, 1) for size in shape[:1]), *shape[1:]))
-            for top, (shape, once) in enumerate(zip(shapes, self._constant, strict=True))
-        ]
+        return self.images(source, transform, batch=param.batch_size, threads=usable_cores())
+
+
+@register("WindowData")
+class WindowData(Stream):
+    """Windows of images that a window file names, foreground and background mixed."""
+
+    tops = (2, 2)
+    messages = ("window_data_param", "transform_param")
+
+    def setup(self, bottom: Shapes) -> Shapes:
+        param, transform = self.param.window_data_param, self.read_transform()
+        self.require(
+            "window_data_param",
+            source="name a window file",
+            batch_size="set it to a batch's windows",
+        )
+        self.require("transform_param", crop_size="every window is warped to it")
+        if param.crop_mode not in ("warp", "square"):
+            self.fail("window_data_param.crop_mode", f'"{param.crop_mode}": use warp or square')
+        if 2 * param.context_pad >= transform.crop:
+            self.fail(
+                "window_data_param.context_pad",
+                f"{param.context_pad} on both sides leaves nothing of crop_size {transform.crop}",
+            )
+        if not 0 <= param.fg_fraction <= 1:
+            self.fail("window_data_param.fg_fraction", f"{param.fg_fraction} is not in 0..1")
+        with self.blame("window_data_param.source"):
+            source = WindowSource(
+                param.source,
+                transform,
+                batch_size=param.batch_size,
+                foreground=param.fg_threshold,
+                background=param.bg_threshold,
+                fraction=param.fg_fraction,
+                context=param.context_pad,
+                square=param.crop_mode == "square",
+                cache=param.cache_images,
+                root=param.root_folder,
+                seed=self.seed,
+            )
+        shapes: Shapes = [(param.batch_size, *source.shape), (param.batch_size,)]
+        decodes = not param.cache_images
+        return self.stream(source, shapes, threads=usable_cores(), decodes=decodes)
+
+    def limit_labels(self, top: int, labels: Labels) -> None:
+        if top == 1:
+            self._source.check_labels(labels)
+
+
+@register("PatchData")
+class PatchData(Stream):
+    """Patches of images from an LMDB at two resolutions (tops: low, high), turned at random."""
+
+    tops = (2, 2)
+    messages = ("patch_data_param", "transform_param")
+
+    def setup(self, bottom: Shapes) -> Shapes:
+        param, transform = self.param.patch_data_param, self.read_transform()
+        self.require("patch_data_param", source="set it to the folder of an LMDB")
+        self.check_positive("patch_data_param", "batch_size", "scale", "patch_size")
+        if transform.crop or transform.mirror or transform.has_mean_image:
+            self.fail(
+                "transform_param",
+                "PatchData turns and mirrors by itself: give patch_size for crop_size, nothing for "
+                "mirror, and mean_value for mean_file",
+            )
+        with self.blame("patch_data_param.source"):
+            high = open_database(param.source)
+        with self.blame("patch_data_param.low_source"):
+            low = open_database(param.low_source) if param.low_source else None
+        with self.blame("patch_data_param.source"):
+            source = PatchSource(
+                high,
+                low,
+                transform,
+                scale=param.scale,
+                side=param.patch_size,
+                random=self.phase == "TRAIN",
+                seed=self.seed,
+                bad=self.bad_records,
+            )
+        shapes: Shapes = [(param.batch_size, *shape) for shape in source.shapes]
+        shared = high.shared and (low is None or low.shared)
+        return self.stream(
+            source, shapes, threads=usable_cores(), depth=param.prefetch, decodes=shared
+        )
+
+
+@register("HDF5Data")
+class HDF5Data(Stream):
+    """Rows of HDF5 files that a list names: each top is the data set of its name."""
+
+    tops = (1, None)
+    _cached: CachedBatches | None = None
+    messages = ("hdf5_data_param",)
+
+    def setup(self, bottom: Shapes) -> Shapes:
+        param = self.param.hdf5_data_param
+        if self.param.HasField("transform_param"):
+            self.fail("transform_param", "HDF5Data does not transform: write what the net needs")
+        self.require(
+            "hdf5_data_param",
+            source="name a file that lists HDF5 files",
+            batch_size="set it to the rows of one batch",
+        )
+        with self.blame("hdf5_data_param.source"):
+            source = Hdf5Source(param.source, self.param.top, shuffle=param.shuffle, seed=self.seed)
+        shapes: Shapes = [(param.batch_size, *shape) for shape in source.shapes]
+        if not self.stays_on_device(4 * len(source) * sum(map(math.prod, source.shapes))):
+            return self.stream(source, shapes)
+        self._source, self.records = source, len(source)
+        self._pipeline = self._cached = CachedBatches(
+            self.backend,
+            source,
+            [(shape, "float32") for shape in source.shapes],
+            batch=param.batch_size,
+            width=1,
+            fed=[(shape, "float32") for shape in shapes],
+            pipeline=self.pipeline,
+            title=self.stream_title,
+        )
         return shapes
 
-    def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
-        self.initial = [
-            (blob.data, values)
-            for blob, values, once in zip(top, self._values, self._constant, strict=True)
-            if once
-        ]
-        self._random = [index for index, once in enumerate(self._constant) if not once]
-        self._buffers = [allocate(top[index].shape) for index in self._random]
-        if self._random:
-            self.feed(program, [top[index].data for index in self._random])
+    def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
+        if self._cached is None:
+            super().forward(program, bottom, top)
+            return
+        rows = self.record_next(program, self._cached)
+        for part, blob in zip(self._cached.parts, top, strict=True):
+            program.cached_rows(part, rows, blob.data)
 
-    def _shapes(self, tops: int) -> list[Shape]:
-        param = self.param.dummy_data_param
-        legacy = [param.num, param.channels, param.height, param.width]
-        if param.shape and any(legacy):
-            self.fail("dummy_data_param", "give either shape or num, channels, height, width")
-        if param.shape:
-            shapes = [tuple(shape.dim) for shape in param.shape]
-        else:
-            counts = {len(values) for values in legacy}
-            if 0 in counts or not counts <= {1, tops}:
-                self.fail(
-                    "dummy_data_param",
-                    f"give shape (or each of num, channels, height, width) once or {tops} times",
-                )
-            columns = [list(values) * (tops // len(values)) for values in legacy]
-            shapes = list(zip(*columns, strict=True))
-        if len(shapes) not in (1, tops):
-            self.fail(
-                "dummy_data_param.shape", f"{len(shapes)} shapes for {tops} tops: give 1 or {tops}"
-            )
-        for shape in shapes:
-            self.check_shape("dummy_data_param.shape", "a blob", shape)
-        return shapes * (tops // len(shapes))
-
-    def _draw(self, top: int, shape: Shape) -> np.ndarray:
-        draws = filler.Draws(self.seed, self.key, top, self.position + self.rank)
-        return filler.fill(self._fillers[top], shape, draws, self.title)
-
-    def next(self) -> list[Buffer]:
-        for top, buffer in zip(self._random, self._buffers, strict=True):
-            buffer.array[...] = self._draw(top, buffer.array.shape)
-        self.position += self.ranks
-        return self._buffers
+    def limit_labels(self, top: int, labels: Labels) -> None:
+        self._source.labels[top] = labels

@@ -1,4 +1,5 @@
-"""Owns what all layers that bring data share: host memory that becomes tops, streams of records."""
+"""Owns what all layers that bring data share: host memory that becomes tops, streams of records,
+those whose items have any size."""
 
 from __future__ import annotations
 
@@ -6,16 +7,17 @@ import functools
 import os
 import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
-from ...backends.primitives import Program
-from ...backends.tensor import Shape, Tensor
-from ...blob import Blob
-from ...data.ahead.pipeline import Buffer, Fill, Pipeline, Threads, Workers
+from ...data.ahead.parallel_map import BadRecords
+from ...data.ahead.pipeline import Buffer, Fill, Pipeline, Threads, Workers, allocate
 from ...data.ahead.processes import Processes, worth_processes
 from ...data.ahead.stalls import Waiting
+from ...data.pictures.transform import Transform
 from ...data.resident.cache import CachedBatches
 from ...data.resident.memory_limit import SHARE, may_stay
-from ..base import Layer
+from ...labels import Labels
+from ..base import Arrays, Blobs, Layer, Program, Reshaped, Shape, Shapes, Tensor
 
 Following = Callable[[], Sequence[Buffer]]
 """Gives the next batch: a buffer for each tensor."""
@@ -41,7 +43,7 @@ class Feed(Layer):
         """The next batch, one buffer for each tensor that is fed."""
         raise NotImplementedError
 
-    def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
+    def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
         self.feed(program, [blob.data for blob in top])
 
     def feed(self, program: Program, tensors: list[Tensor]) -> None:
@@ -63,20 +65,55 @@ class Stream(Feed):
     """A layer that takes its batches from a stream of records, made ahead."""
 
     _pipeline: Pipeline | CachedBatches
+    _source: Any = None
+    """What makes the batches: see data/streams."""
 
     def stream(
         self,
-        fill: Fill,
-        shapes: list[Shape],
+        source: Any,
+        shapes: Shapes,
         *,
         threads: int = 1,
         depth: int = 4,
         decodes: bool = False,
-    ) -> list[Shape]:
-        """Start the stream of tops that `fill` writes. Returns their shapes."""
+    ) -> Shapes:
+        """Start the stream of tops that the source fills. Returns their shapes."""
+        self._source, self.records = source, len(source)
         shapes = shapes[: len(self.param.top)]
-        self._pipeline = self.pipeline(fill, shapes, threads=threads, depth=depth, decodes=decodes)
+        self._pipeline = self.pipeline(
+            source.fill, shapes, threads=threads, depth=depth, decodes=decodes
+        )
         return shapes
+
+    def limit_labels(self, top: int, labels: Labels) -> None:
+        if top == 1 and self._source is not None:
+            self._source.labels = labels
+
+    # -- what settings have in common ------------------------------------------------------------
+
+    def read_transform(self, *elsewhere: str, mean_file: str = "") -> Transform:
+        """transform_param without the fields that are read elsewhere; mean_file if it has none."""
+        param = type(self.param.transform_param)()
+        param.CopyFrom(self.param.transform_param)
+        for field in elsewhere:
+            param.ClearField(field)
+        if mean_file and not param.mean_file:
+            param.mean_file = mean_file
+        return Transform(param, self.phase, self.fail)
+
+    def read_size(self, message: str) -> tuple[int, int] | None:
+        """The height and width to which images are resized, if they are."""
+        param = getattr(self.param, message)
+        if bool(param.new_height) != bool(param.new_width):
+            self.fail(message, "give both new_height and new_width, or neither")
+        return (param.new_height, param.new_width) if param.new_height else None
+
+    @property
+    def bad_records(self) -> BadRecords:
+        """What becomes of records that cannot be used."""
+        return BadRecords(skip=self.data_config.skip_bad)
+
+    # -- how the stream runs ---------------------------------------------------------------------
 
     @property
     def stream_title(self) -> str:
@@ -92,7 +129,7 @@ class Stream(Feed):
     def pipeline(
         self,
         fill: Fill,
-        shapes: list[Shape],
+        shapes: Shapes,
         *,
         dtypes: Sequence[str] = (),
         first: Callable[[Shape, str], Buffer] | None = None,
@@ -170,3 +207,64 @@ class Stream(Feed):
     def close(self) -> None:
         """Stop those who read."""
         self._pipeline.close()
+
+
+class Varying(Stream):
+    """A stream that, where it `reshapes`, brings one item at a time, of any shape: the net follows.
+
+    `shapes`, those of what came last, are then what `setup` goes by.
+    """
+
+    shapes: Shapes
+    batch = 1
+    """So many records are an item."""
+    _waiting: list[Buffer] | None = None
+    _place = 0
+
+    @property
+    def one_by_one(self) -> bool:
+        """Whether `one` makes what comes, and no pipeline."""
+        return self.reshapes
+
+    def one(self, position: int) -> Arrays:
+        """The item of the stream at this position, as a batch."""
+        raise NotImplementedError
+
+    def next(self) -> list[Buffer]:
+        """The next batch, or item: where it has another shape, the net is to follow first."""
+        if not self.one_by_one:
+            return super().next()
+        if self._waiting is None:
+            self._waiting = []
+            for values in self.one(self._place + self.rank * self.batch):
+                buffer = allocate(values.shape)
+                buffer.array[...] = values
+                self._waiting.append(buffer)
+            self._place += self.ranks * self.batch
+            shapes = [buffer.array.shape for buffer in self._waiting]
+            if shapes != self.shapes:
+                self.shapes = shapes
+                raise Reshaped
+        made, self._waiting = self._waiting, None
+        return made
+
+    @property
+    def position(self) -> int:
+        """How many records the net has taken since the stream began."""
+        return self._place if self.one_by_one else self._pipeline.position
+
+    @position.setter
+    def position(self, position: int) -> None:
+        if self.one_by_one:
+            self._place, self._waiting = position, None
+        else:
+            self._pipeline.position = position
+
+    def split(self, rank: int, ranks: int) -> None:
+        self.rank, self.ranks = rank, ranks
+        if not self.one_by_one:
+            self._pipeline.split(rank, ranks)
+
+    def close(self) -> None:
+        if not self.one_by_one:
+            super().close()

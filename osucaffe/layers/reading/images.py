@@ -6,11 +6,8 @@ import functools
 import math
 from typing import BinaryIO, Protocol
 
-from ...backends.primitives import Program
 from ...backends.records import Filler, ImageDecoder, RecordCopier
-from ...backends.tensor import Shape, Tensor
 from ...backends.uploads import available_memory
-from ...blob import Blob
 from ...data.ahead.decoded_cache import Kept
 from ...data.ahead.pipeline import Buffer, Threads
 from ...data.ahead.processes import Processes, can_be_processes
@@ -20,6 +17,7 @@ from ...data.resident.memory_limit import log_stay, may_stay
 from ...data.streams.source import DatumSource
 from ...data.streams.staging import DecodedBatches
 from ...labels import Labels
+from ..base import Blobs, Program, Shape, Shapes, Tensor
 from .feed import Stream
 
 _LARGE = 200 * 200
@@ -63,10 +61,10 @@ class Images(Stream):
         threads: int,
         depth: int = 4,
         decodes: bool = True,
-    ) -> list[Shape]:
+    ) -> Shapes:
         """Start the stream. Returns the shapes of the tops. decodes: see `pipeline`."""
-        self._source = source
-        self.record_shape, self.records = source.record_shape, len(source)
+        self._source, self.records = source, len(source)
+        self.record_shape = source.record_shape
         nbytes = len(source) * math.prod(source.raw_shape) if source.raw else 0
         spreads = nbytes > 0 and self.spreads(nbytes)
         stays = nbytes > 0 and (spreads or self.stays_on_device(nbytes))
@@ -77,9 +75,9 @@ class Images(Stream):
             if may_stay(size, room, self.stream_title):
                 log_stay(self.stream_title, len(source), size, room, ", decoded")
                 source.kept = Kept(len(source), source.record_shape, interleaved=True)
-        shapes: list[Shape] = [(batch, *source.shape), (batch,)]
+        shapes: Shapes = [(batch, *source.shape), (batch,)]
         if not source.raw:
-            return self.stream(source.fill, shapes, threads=threads, depth=depth, decodes=decodes)
+            return self.stream(source, shapes, threads=threads, depth=depth, decodes=decodes)
         self.computed = (0,)
         self._raw = self.tensor((batch, *source.raw_shape), "uint8")
         self._table = self.tensor((batch, 3), "int32")
@@ -140,11 +138,7 @@ class Images(Stream):
         can_be_there = isinstance(source, DatumSource) and source.interleaved and self.raw_records
         return super().remedy + " and --decode" * (can_be_there and not is_there)
 
-    def limit_labels(self, top: int, labels: Labels) -> None:
-        if top == 1:
-            self._source.labels = labels
-
-    def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
+    def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
         if not self.computed:
             super().forward(program, bottom, top)
             return
@@ -161,7 +155,7 @@ class Images(Stream):
             interleaved=self._interleaved,
         )
 
-    def _forward_cached(self, cached: CachedBatches, program: Program, top: list[Blob]) -> None:
+    def _forward_cached(self, cached: CachedBatches, program: Program, top: Blobs) -> None:
         rows = self.record_next(program, cached)
         program.cached_batch(
             cached.parts[0],

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...backends.primitives import Program
-from ...backends.tensor import Shape, Tensor
-from ...blob import Blob
-from ..base import Layer, register
+from ..base import Blobs, Flags, Layer, Program, Shapes, Tensor, register
 from ..core.normalization import with_channels
 
 SEGNET_EPS = 1e-9
@@ -32,10 +29,9 @@ class BN(Layer):
     in_place = True
     messages = ("bn_param",)
 
-    def setup(self, bottom: list[Shape]) -> list[Shape]:
+    def setup(self, bottom: Shapes) -> Shapes:
         param, shape = self.param.bn_param, bottom[0]
-        if len(shape) < 2:
-            self.fail("bottom", f"has shape {shape}, but must be N x C ...")
+        self.check_axes(shape, "N x C ...")
         self.channels = shape[1]
         self.count = shape[0]
         for extent in shape[2:]:
@@ -53,17 +49,15 @@ class BN(Layer):
                 self.fail("top", "a second one (the mean) exists in SegNet's form only")
             self.fixed = param.frozen or self.phase == "TEST"
             scale, shift = param.slope_filler, param.bias_filler
-        ones = type(scale)(type="constant", value=1)
-        zeros = type(scale)(type="constant", value=0)
         if not self.is_segnet and param.frozen:
             self._fix(0, 1)
-        self.add_parameter(small, scale if scale.ListFields() else ones)
+        self.add_parameter(small, scale if scale.ListFields() else None, default=1)
         self.add_parameter(small, shift)
         if not self.is_segnet:
             self._fix(2, 3)
             self.statistics = (2, 3)
-            self.add_parameter(small, zeros)
-            self.add_parameter(small, ones if param.frozen else zeros)
+            self.add_parameter(small)
+            self.add_parameter(small, default=float(param.frozen))
         return [shape, small, small][: len(self.param.top)]
 
     def _is_segnet(self) -> bool:
@@ -91,11 +85,8 @@ class BN(Layer):
         """A parameter, one number for each channel."""
         return self.parameters[index].data.view((self.channels,))
 
-    def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
-        x = self.saved = bottom[0].data
-        if bottom[0] is top[0]:
-            self.saved = self.tensor(x.shape, flexible=True)
-            program.copy(x, self.saved)
+    def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
+        self.saved = self.saved_input(program, bottom, top)
         self.mean: Tensor | None = None
         self.rate: Tensor | None = None
         if not (self.is_segnet and self.fixed):
@@ -116,7 +107,7 @@ class BN(Layer):
         )
 
     def _measure(
-        self, program: Program, mean: Tensor, rate: Tensor, eps: float, top: list[Blob]
+        self, program: Program, mean: Tensor, rate: Tensor, eps: float, top: Blobs
     ) -> None:
         """Mean and rate of the batch, and what remembers or shows them."""
         # Sums of past statistics that forget all of the past: those of this batch.
@@ -139,9 +130,7 @@ class BN(Layer):
             ):
                 program.elementwise([past, tensor], [past], formula=formula, constants=constants)
 
-    def backward(
-        self, program: Program, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]
-    ) -> None:
+    def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
         dx = with_channels(bottom[0].diff) if propagate_down[0] else None
         gradients = [self.gradient(0), self.gradient(1)]
         dscale, dshift = (g if g is None else g.view((self.channels,)) for g in gradients)

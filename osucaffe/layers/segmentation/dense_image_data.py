@@ -4,17 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from ...backends.cores import usable_cores
-from ...backends.tensor import Shape
-from ...data.ahead.parallel_map import BadRecords
-from ...data.pictures.transform import Transform
 from ...data.streams.dense_images import DenseImageSource, read_edges, read_gray
-from ...errors import UserError
-from ...labels import Labels
-from ..base import register
-from ..reading.varying import Varying
+from ..base import Arrays, Shapes, register
+from ..reading.feed import Varying
 
 
 class PixelLabels(Varying):
@@ -25,9 +18,10 @@ class PixelLabels(Varying):
     messages = ("image_data_param", "transform_param")
     _source: DenseImageSource | None = None
 
-    def open(self, **options: Any) -> list[Shape]:
+    def open(self, **options: Any) -> Shapes:
         """Begin the stream; options: of the source. Returns the shapes of the tops."""
-        if self._source is None:
+        source = self._source
+        if source is None:
             self._source = source = self._read_list(options)
             batch = getattr(self.param, self.where).batch_size
             shapes = [(batch, *source.shape), (batch, *source.label_shape), (batch, 1, 1, 2)]
@@ -35,49 +29,39 @@ class PixelLabels(Varying):
             self.record_shape, self.records = source.record_shape, len(source)
         if self.reshapes:
             return self.shapes
-        return self.stream(self._source.fill, self.shapes, threads=usable_cores(), decodes=True)
+        return self.stream(source, self.shapes, threads=usable_cores(), decodes=True)
 
     def _read_list(self, options: dict[str, Any]) -> DenseImageSource:
         param = getattr(self.param, self.where)
-        if not param.source:
-            self.fail(f"{self.where}.source", "is missing: name a file with lines IMAGE LABELS")
-        if not param.batch_size:
-            self.fail(f"{self.where}.batch_size", "must be at least 1")
-        if bool(param.new_height) != bool(param.new_width):
-            self.fail(self.where, "give both new_height and new_width, or neither")
+        self.require(self.where, source="name a file with lines IMAGE LABELS")
+        self.check_positive(self.where, "batch_size")
+        size = self.read_size(self.where)
         # Crops and mirror images are labels' matter too: the transform has the rest.
-        whole = type(self.param.transform_param)()
-        whole.CopyFrom(self.param.transform_param)
-        for field in ("crop_size", "crop_height", "crop_width", "mirror", "scale_factors"):
-            whole.ClearField(field)
-        if self.where == "dense_image_data_param" and not whole.mean_file:
-            whole.mean_file = param.mean_file
-        transform = Transform(whole, self.phase, self.fail)
-        try:
+        transform = self.read_transform(
+            "crop_size",
+            "crop_height",
+            "crop_width",
+            "mirror",
+            "scale_factors",
+            mean_file=param.mean_file if self.where == "dense_image_data_param" else "",
+        )
+        with self.blame(f"{self.where}.source"):
             return DenseImageSource(
                 param.source,
                 transform,
                 root=param.root_folder,
                 colour=param.is_color,
-                size=(param.new_height, param.new_width) if param.new_height else None,
+                size=size,
                 shuffle=param.shuffle,
                 seed=self.seed,
                 rand_skip=param.rand_skip,
-                bad=BadRecords(skip=self.data_config.skip_bad),
+                bad=self.bad_records,
                 **options,
             )
-        except UserError as error:
-            if str(error).startswith("layer "):
-                raise
-            self.fail(f"{self.where}.source", str(error))
 
-    def one(self, position: int) -> list[np.ndarray]:
+    def one(self, position: int) -> Arrays:
         assert self._source is not None
         return [each[None] for each in self._source.one(position)][: len(self.param.top)]
-
-    def limit_labels(self, top: int, labels: Labels) -> None:
-        if top == 1 and self._source is not None:
-            self._source.labels = labels
 
     def crop_of(self, param: Any, where: str) -> tuple[int, int]:
         """The height and width that a message gives for crops, 0 and 0 where it gives none."""
@@ -97,11 +81,10 @@ class DenseImageData(PixelLabels):
     where = "dense_image_data_param"
     messages = ("dense_image_data_param", "transform_param")
 
-    def setup(self, bottom: list[Shape]) -> list[Shape]:
+    def setup(self, bottom: Shapes) -> Shapes:
         param, size = self.param.dense_image_data_param, self.param.transform_param.crop_size
         crop = self.crop_of(param, self.where)
-        if param.label_divide_factor < 1:
-            self.fail(f"{self.where}.label_divide_factor", "must be at least 1")
+        self.check_positive(self.where, "label_divide_factor")
         if (any(crop) or size) and param.label_divide_factor > 1:
             self.fail(f"{self.where}.label_divide_factor", "cannot be given with a crop")
         return self.open(
@@ -123,7 +106,7 @@ class ImageSegData(PixelLabels):
 
     tops = (2, 3)
 
-    def setup(self, bottom: list[Shape]) -> list[Shape]:
+    def setup(self, bottom: Shapes) -> Shapes:
         param, transformation = self.param.image_data_param, self.param.transform_param
         crop, size = self.crop_of(transformation, "transform_param"), transformation.crop_size
         if any(crop) and size:
@@ -155,7 +138,7 @@ class ImageLabelmapData(PixelLabels):
     batch of one, images may have any size.
     """
 
-    def setup(self, bottom: list[Shape]) -> list[Shape]:
+    def setup(self, bottom: Shapes) -> Shapes:
         param, size = self.param.image_data_param, self.param.transform_param.crop_size
         raw = param.HasField("normalize") and not param.normalize
         self.reshapes = param.batch_size == 1 and not (size or param.new_height)

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from ...backends.primitives import Program
-from ...backends.tensor import Shape
-from ...blob import Blob
-from ..base import Layer, register
+from ..base import Blobs, Flags, Layer, Program, Shape, Shapes, register
 
 
 @register("Upsample")
@@ -15,9 +12,8 @@ class Upsample(Layer):
     bottoms = (2, 2)
     no_gradient = (1,)
 
-    def setup(self, bottom: list[Shape]) -> list[Shape]:
-        if len(bottom[0]) != 4:
-            self.fail("bottom", f"has shape {bottom[0]}, but must be N x C x H x W")
+    def setup(self, bottom: Shapes) -> Shapes:
+        self.check_axes(bottom[0])
         if bottom[1] != bottom[0]:
             self.fail(
                 "bottom[1]",
@@ -49,14 +45,11 @@ class Upsample(Layer):
         axes = zip(small, factors, odd, strict=True)
         return tuple(extent * factor - int(cut) for extent, factor, cut in axes)
 
-    def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
+    def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
         program.unpooling(bottom[0].data, bottom[1].data, top[0].data)
 
-    def backward(
-        self, program: Program, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]
-    ) -> None:
-        if propagate_down[0]:
-            program.unpooling_backward(top[0].diff, bottom[1].data, bottom[0].diff)
+    def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
+        program.unpooling_backward(top[0].diff, bottom[1].data, bottom[0].diff)
 
 
 @register("Interp")
@@ -68,10 +61,9 @@ class Interp(Layer):
     less: so many rows and columns are cut off first.
     """
 
-    def setup(self, bottom: list[Shape]) -> list[Shape]:
+    def setup(self, bottom: Shapes) -> Shapes:
         param = self.param.interp_param
-        if len(bottom[0]) != 4:
-            self.fail("bottom", f"has shape {bottom[0]}, but must be N x C x H x W")
+        self.check_axes(bottom[0])
         for name in ("pad_beg", "pad_end"):
             if getattr(param, name) > 0:
                 self.fail(f"interp_param.{name}", "must be 0, or less to cut the image")
@@ -101,18 +93,14 @@ class Interp(Layer):
         shrunk = [(n - 1) // param.shrink_factor + 1 for n in extents]
         return tuple(n + (n - 1) * (param.zoom_factor - 1) for n in shrunk)
 
-    def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
+    def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
         x = bottom[0].data
         if self.part:
             x, whole = self.tensor(self.part), x
             program.crop(whole, x, offsets=(0, 0, self.begin, self.begin))
         program.interpolation(x, top[0].data)
 
-    def backward(
-        self, program: Program, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]
-    ) -> None:
-        if not propagate_down[0]:
-            return
+    def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
         dx = bottom[0].diff if self.part is None else self.tensor(self.part)
         program.interpolation_backward(top[0].diff, dx)
         if self.part:
@@ -127,17 +115,13 @@ class BilinearInterpolation(Layer):
     bottoms = (2, 2)
     no_gradient = (1,)
 
-    def setup(self, bottom: list[Shape]) -> list[Shape]:
+    def setup(self, bottom: Shapes) -> Shapes:
         for i, shape in enumerate(bottom):
-            if len(shape) != 4:
-                self.fail(f"bottom[{i}]", f"has shape {shape}, but must be N x C x H x W")
+            self.check_axes(shape, field=f"bottom[{i}]")
         return [(*bottom[0][:2], *bottom[1][2:])]
 
-    def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
+    def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
         program.interpolation(bottom[0].data, top[0].data)
 
-    def backward(
-        self, program: Program, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]
-    ) -> None:
-        if propagate_down[0]:
-            program.interpolation_backward(top[0].diff, bottom[0].diff)
+    def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
+        program.interpolation_backward(top[0].diff, bottom[0].diff)

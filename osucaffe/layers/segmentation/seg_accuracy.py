@@ -6,10 +6,7 @@ import math
 
 import numpy as np
 
-from ...backends.primitives import Program
-from ...backends.tensor import Shape, Tensor
-from ...blob import Blob
-from ..base import Layer, register
+from ..base import Blobs, Layer, Program, Shapes, Tensor, register
 
 
 @register("SegAccuracy")
@@ -24,7 +21,7 @@ class SegAccuracy(Layer):
     no_gradient = (0, 1)
     gives_none = (0,)
 
-    def setup(self, bottom: list[Shape]) -> list[Shape]:
+    def setup(self, bottom: Shapes) -> Shapes:
         param, (scores, labels) = self.param.seg_accuracy_param, bottom
         if len(scores) < 2 or math.prod(labels) * scores[1] != math.prod(scores):
             self.fail("bottom[1]", f"has shape {labels}: it must hold a label for each of {scores}")
@@ -37,7 +34,7 @@ class SegAccuracy(Layer):
             self.initial = [(self.sums, np.zeros(self.sums.shape))]
         return [(1, 1, 1, 3)]
 
-    def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
+    def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
         items, classes, places = self.scores
         pixels, index = (items, 1, places), self.tensor((items, 1, places))
         label, found = self.tensor(pixels), self.tensor(pixels)

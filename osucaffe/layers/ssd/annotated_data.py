@@ -5,16 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from ...backends.cores import usable_cores
-from ...backends.primitives import Program
-from ...backends.tensor import Shape
-from ...blob import Blob
-from ...data.ahead.parallel_map import BadRecords
 from ...data.ahead.pipeline import Buffer, allocate
 from ...data.databases.database import open_database
 from ...data.streams.annotated import COLUMNS, ROOM, AnnotatedSource, join_rows
-from ...errors import UserError
-from ..base import register
-from ..reading.varying import Varying
+from ..base import Arrays, Blobs, Program, Shapes, register
+from ..reading.feed import Varying
 
 OBJECTS = 64
 """Rows of the label's top for each image; ROOM at least. Those behind the objects are -1."""
@@ -28,20 +23,20 @@ class AnnotatedData(Varying):
     messages = ("data_param", "transform_param", "annotated_data_param")
     _source: AnnotatedSource | None = None
 
-    def setup(self, bottom: list[Shape]) -> list[Shape]:
+    def setup(self, bottom: Shapes) -> Shapes:
         batch = self.param.data_param.batch_size
         if self._source is None:
             self._source = self._open()
             self.records = len(self._source)
             self.reshapes = self._source.varies
-            shapes: list[Shape] = [(batch, *self._source.shape), (batch, ROOM, COLUMNS)]
+            shapes: Shapes = [(batch, *self._source.shape), (batch, ROOM, COLUMNS)]
             self.shapes = shapes[: len(self.param.top)]
         rows = max(ROOM, OBJECTS * batch)
         self._rows, self._count = allocate((1, 1, rows, COLUMNS)), allocate((1,))
         if not self.reshapes:
             depth = self.param.data_param.prefetch
             self.stream(
-                self._source.fill,
+                self._source,
                 self.shapes,
                 threads=usable_cores(),
                 depth=depth,
@@ -51,21 +46,18 @@ class AnnotatedData(Varying):
 
     def _open(self) -> AnnotatedSource:
         param = self.param.data_param
-        if not param.source:
-            self.fail("data_param.source", "is missing: set it to the folder of an LMDB")
-        if not param.batch_size:
-            self.fail("data_param.batch_size", "is missing: set it to the images of one batch")
-        try:
+        self.require(
+            "data_param",
+            source="set it to the folder of an LMDB",
+            batch_size="set it to the images of one batch",
+        )
+        with self.blame("data_param.source"):
             database = open_database(param.source)
             source = AnnotatedSource(
                 database, self.param, self.phase, self.fail, seed=self.seed,
                 block=self.data_config.shuffle if self.phase == "TRAIN" else 0,
-                bad=BadRecords(skip=self.data_config.skip_bad),
+                bad=self.bad_records,
             )  # fmt: skip
-        except UserError as error:
-            if str(error).startswith(self.title):
-                raise
-            self.fail("data_param.source", str(error))
         if source.varies and param.batch_size > 1:
             self.fail(
                 "transform_param.resize_param.resize_mode",
@@ -74,7 +66,7 @@ class AnnotatedData(Varying):
             )
         return source
 
-    def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
+    def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
         if len(top) == 1:
             self.feed(program, [top[0].data])
             return
@@ -88,7 +80,7 @@ class AnnotatedData(Varying):
             self._count.array[0] = join_rows(rows[0].array, self._rows.array[0, 0])
         return [image, *[self._rows, self._count][: 2 * len(rows)]]
 
-    def one(self, position: int) -> list[np.ndarray]:
+    def one(self, position: int) -> Arrays:
         assert self._source is not None
         image, rows = self._source.one(position)
         room = np.full((1, ROOM, COLUMNS), -1.0, np.float32)

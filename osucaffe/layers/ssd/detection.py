@@ -1,4 +1,5 @@
-"""Owns what comes out of an SSD: DetectionOutput, and DetectionEvaluate, which judges it."""
+"""Owns SSD's DetectionOutput and DetectionEvaluate, and Cascade R-CNN's form of the latter:
+boxes in pixels, in images of the sizes of a file."""
 
 from __future__ import annotations
 
@@ -6,14 +7,96 @@ import logging
 import math
 from typing import Any
 
-from ...backends.primitives import Program
-from ...backends.tensor import Shape
-from ...blob import Blob
-from ..base import LayerClass, register
-from ..rows import Rows
-from .pixel_evaluate import PixelEvaluate
+import numpy as np
 
-_log = logging.getLogger("osucaffe")
+from ...backends.boxes import judge
+from ...files import read_file
+from .. import anchors
+from ..base import Blobs, LayerClass, Program, Shapes, register
+from ..rows import Rows
+
+ROOM = 4096
+"""So many boxes there may be in a batch."""
+
+log = logging.getLogger("osucaffe")
+
+
+class PixelEvaluate(Rows):
+    """Which rows of FrcnnOutput are true, against truth bottom[1]; bottom[2]: height and width."""
+
+    type = "DetectionEvaluate"
+    bottoms = (3, 3)
+    no_gradient = (0, 1, 2)
+    place = 0
+
+    def setup(self, bottom: Shapes) -> Shapes:
+        param = self.param.detection_evaluate_param
+        for i, width in enumerate((7, 8, 2)):
+            if math.prod(bottom[i][1:]) != width:
+                self.fail(f"bottom[{i}]", f"has shape {bottom[i]}, but needs rows of {width}")
+        if param.num_classes < 2:
+            self.fail("detection_evaluate_param.num_classes", "must be at least 2")
+        self.sizes = self._read_sizes(param.name_size_file)
+        return [(1, 1, param.num_classes - 1 + ROOM, 5)]
+
+    def _read_sizes(self, path: str) -> np.ndarray:
+        """Height and width of each image, from lines of name, height and width."""
+        try:
+            lines = read_file(path).decode().split("\n") if path else []
+        except OSError as error:
+            log.warning(
+                "%s, detection_evaluate_param.name_size_file: %s cannot be read (%s): boxes are "
+                "compared as they are in the net's input", self.title, path, error.strerror,
+            )  # fmt: skip
+            return np.zeros((0, 2))
+        try:
+            rows = [[float(word) for word in line.split()[-2:]] for line in lines if line.strip()]
+            return np.array(rows).reshape(-1, 2)
+        except ValueError:
+            self.fail("detection_evaluate_param.name_size_file",
+                      f"{path} must have lines of name, height and width")  # fmt: skip
+
+    def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
+        program.host(
+            [blob.data for blob in bottom], list(self.open_rows(top[0])), function=self._run
+        )
+
+    def _run(self, reads: list[np.ndarray], writes: list[np.ndarray]) -> None:
+        param = self.param.detection_evaluate_param
+        found, truth, extents = (each.reshape(len(each), -1).astype(np.float64) for each in reads)
+        truth = truth[truth[:, 0] >= 0]
+        counted = truth if param.evaluate_difficult_gt else truth[truth[:, 7] == 0]
+        labels = range(1, param.num_classes)
+        counts = [[-1.0, k, (counted[:, 5] == k).sum(), -1, -1] for k in labels]
+        rows = [np.array(counts)]
+        for image in np.unique(found[found[:, 0] >= 0, 0]):
+            ratio = np.ones(2)
+            if len(self.sizes):
+                ratio = self.sizes[self.place % len(self.sizes)] / extents[int(image)]
+                self.place += 1
+            own = found[(found[:, 0] == image) & (found[:, 5] > 0)]
+            for label in np.unique(own[:, 5]):
+                rows.append(self._judged(
+                    own[own[:, 5] == label],
+                    truth[(truth[:, 0] == image) & (truth[:, 5] == label)],
+                    np.tile(ratio[::-1], 2),
+                ))  # fmt: skip
+        every = np.concatenate(rows)
+        if len(every) > len(writes[0]):
+            self.fail("bottom[0]", f"has more than {ROOM} boxes: set max_det_num in FrcnnOutput")
+        writes[0].fill(-1)
+        writes[0][: len(every)] = every
+        writes[1].fill(len(every))
+
+    def _judged(self, found: np.ndarray, truth: np.ndarray, ratio: np.ndarray) -> np.ndarray:
+        """image, label, score, true, false of the boxes of one image and label."""
+        param = self.param.detection_evaluate_param
+        if len(truth):
+            found = found[np.argsort(-found[:, 6], kind="stable")]
+        shared = anchors.overlaps(found[:, 1:5] * ratio, truth[:, 1:5] * ratio, whole=True)
+        skipped = (truth[:, 7] != 0) & (not param.evaluate_difficult_gt)
+        verdict = judge(shared, skipped, param.overlap_threshold)
+        return np.concatenate([found[:, [0, 5, 6]], verdict], axis=1)
 
 
 @register("DetectionOutput")
@@ -23,7 +106,7 @@ class DetectionOutput(Rows):
     bottoms = (3, 4)
     no_gradient = (0, 1, 2, 3)
 
-    def setup(self, bottom: list[Shape]) -> list[Shape]:
+    def setup(self, bottom: Shapes) -> Shapes:
         param = self.param.detection_output_param
         self.lay_out_boxes(bottom, "detection_output_param")
         suppression = param.nms_param
@@ -39,7 +122,7 @@ class DetectionOutput(Rows):
             self.fail("detection_output_param.nms_param", "nms_threshold must be at least 0, and "
                       "eta above 0 and at most 1")  # fmt: skip
         if param.save_output_param.output_directory or param.visualize:
-            _log.warning(
+            log.warning(
                 "%s, detection_output_param: save_output_param and visualize write no files while "
                 "the net runs; osucaffe test --results DIR writes those of save_output_param",
                 self.title,
@@ -49,7 +132,7 @@ class DetectionOutput(Rows):
         most = classes * (min(priors, top_k) if top_k >= 0 else priors)
         return [(1, 1, items * max(1, min(most, keep) if keep >= 0 else most), 7)]
 
-    def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
+    def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
         param = self.param.detection_output_param
         bottom[2].keep_exact()
         boxes = self.tensor(self.location_shape)
@@ -73,7 +156,7 @@ class DetectionEvaluate(Rows):
         """SSD's; Cascade R-CNN's has a third bottom."""
         return PixelEvaluate if len(param.bottom) == 3 else cls
 
-    def setup(self, bottom: list[Shape]) -> list[Shape]:
+    def setup(self, bottom: Shapes) -> Shapes:
         param = self.param.detection_evaluate_param
         for i, width in enumerate((7, 8)):
             if bottom[i][-1:] != (width,):
@@ -81,7 +164,7 @@ class DetectionEvaluate(Rows):
         if not param.num_classes:
             self.fail("detection_evaluate_param.num_classes", "is missing")
         if param.name_size_file:
-            _log.warning(
+            log.warning(
                 "%s, detection_evaluate_param.name_size_file: not read; overlaps are of boxes in "
                 "shares of the image, not of whole pixels",
                 self.title,
@@ -90,7 +173,7 @@ class DetectionEvaluate(Rows):
         labels = [n for n in range(param.num_classes) if n != param.background_label_id]
         return [(1, 1, len(labels) + self.shapes[0][0], 5)]
 
-    def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
+    def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
         param = self.param.detection_evaluate_param
         found, truth = (b.data.view(s) for b, s in zip(bottom, self.shapes, strict=True))
         program.evaluate_boxes(

@@ -3,13 +3,8 @@
 from __future__ import annotations
 
 from ...backends.cores import usable_cores
-from ...backends.tensor import Shape
-from ...data.ahead.parallel_map import BadRecords
-from ...data.pictures.transform import Transform
 from ...data.streams.video_frames import Crops, VideoFrameSource
-from ...errors import UserError
-from ...labels import Labels
-from ..base import register
+from ..base import Shapes, register
 from ..reading.feed import Stream
 
 RATIOS = (1.0, 0.875, 0.75, 0.66)
@@ -29,16 +24,12 @@ class VideoData(Stream):
     tops = (2, 2)
     messages = ("video_data_param", "transform_param")
 
-    def setup(self, bottom: list[Shape]) -> list[Shape]:
+    def setup(self, bottom: Shapes) -> Shapes:
         param, transformation = self.param.video_data_param, self.param.transform_param
         where = "video_data_param"
-        if not param.source:
-            self.fail(f"{where}.source", "is missing: name a file with lines FOLDER FRAMES LABEL")
-        for field in ("batch_size", "new_length", "num_segments"):
-            if getattr(param, field) < 1:
-                self.fail(f"{where}.{field}", "must be at least 1")
-        if bool(param.new_height) != bool(param.new_width):
-            self.fail(where, "give both new_height and new_width, or neither")
+        self.require(where, source="name a file with lines FOLDER FRAMES LABEL")
+        self.check_positive(where, "batch_size", "new_length", "num_segments")
+        size = self.read_size(where)
         modality = param.Kind.Name(param.modality)
         if modality not in PATTERNS:
             self.fail(
@@ -50,20 +41,17 @@ class VideoData(Stream):
         except (TypeError, ValueError):
             like = PATTERNS[modality]
             self.fail(f"{where}.name_pattern", f'"{pattern}" names no frames: it is as "{like}"')
-        whole = type(transformation)()
-        whole.CopyFrom(transformation)
-        for field in ("crop_size", "mirror"):  # which are drawn here
-            whole.ClearField(field)
-        try:
+        transform = self.read_transform("crop_size", "mirror")  # which are drawn here
+        with self.blame(f"{where}.source"):
             source = VideoFrameSource(
                 param.source,
-                Transform(whole, self.phase, self.fail),
+                transform,
                 pattern=pattern,
                 flow=modality == "FLOW",
                 segments=param.num_segments,
                 length=param.new_length,
                 root=param.root_folder,
-                size=(param.new_height, param.new_width) if param.new_height else None,
+                size=size,
                 crops=self._crops(),
                 mirror=transformation.mirror,
                 invert=transformation.is_flow,
@@ -71,15 +59,10 @@ class VideoData(Stream):
                 shuffle=param.shuffle,
                 seed=self.seed,
                 rand_skip=param.rand_skip,
-                bad=BadRecords(skip=self.data_config.skip_bad),
+                bad=self.bad_records,
             )
-        except UserError as error:
-            if str(error).startswith("layer "):
-                raise
-            self.fail(f"{where}.source", str(error))
-        self._source, self.records = source, len(source)
-        shapes: list[Shape] = [(param.batch_size, *source.shape), (param.batch_size,)]
-        return self.stream(source.fill, shapes, threads=usable_cores(), decodes=True)
+        shapes: Shapes = [(param.batch_size, *source.shape), (param.batch_size,)]
+        return self.stream(source, shapes, threads=usable_cores(), decodes=True)
 
     def _crops(self) -> Crops | None:
         """How crops are drawn, if there are any."""
@@ -93,7 +76,3 @@ class VideoData(Stream):
             ratios = tuple(param.scale_ratios) or RATIOS
         distort = param.max_distort
         return Crops(param.crop_size, ratios, distort, param.fix_crop, param.more_fix_crop)
-
-    def limit_labels(self, top: int, labels: Labels) -> None:
-        if top == 1:
-            self._source.labels = labels

@@ -9,11 +9,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from ...backends.primitives import Program
-from ...backends.tensor import Shape
-from ...blob import Blob
 from ...proto import caffe_pb2
-from ..base import Layer, register
+from ..base import Blob, Blobs, Flags, Layer, Program, Shape, Shapes, register
 from ..core.convolution import Convolution
 from ..core.pooling import Pooling
 
@@ -60,7 +57,7 @@ class Convolution3D(Convolution):
         own.convolution_param.CopyFrom(wanted)
         self.saved_shapes = ((1, 1, 1, 1, given.num_output),)
 
-    def setup(self, bottom: list[Shape]) -> list[Shape]:
+    def setup(self, bottom: Shapes) -> Shapes:
         if len(bottom[0]) != 5:
             self.fail("bottom", f"has shape {bottom[0]}, but must be N x C x frames x H x W")
         return super().setup(bottom)
@@ -72,7 +69,7 @@ class Pooling3D(Layer):
 
     messages = ("pooling3d_param", "pooling_param")
 
-    def setup(self, bottom: list[Shape]) -> list[Shape]:
+    def setup(self, bottom: Shapes) -> Shapes:
         shape = bottom[0]
         if len(shape) != 5:
             self.fail("bottom", f"has shape {shape}, but must be N x C x frames x H x W")
@@ -112,13 +109,11 @@ class Pooling3D(Layer):
             (self.frames, _seen_as(self.columns, self.between), _seen_as(self.pooled, top)),
         ]
 
-    def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
+    def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
         for pooling, x, y in self._parts(bottom[0], top[0]):
             pooling.forward(program, [x], [y])
 
-    def backward(
-        self, program: Program, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]
-    ) -> None:
+    def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
         for pooling, x, y in reversed(self._parts(bottom[0], top[0])):
             pooling.backward(program, [y], propagate_down, [x])
 

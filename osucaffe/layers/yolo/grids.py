@@ -10,8 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ...backends.tensor import Shape
-from ..base import Layer
+from ..base import Layer, Shape
 
 
 def sigmoid(x: np.ndarray) -> np.ndarray:

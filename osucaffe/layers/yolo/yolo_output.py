@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...backends.primitives import Program
-from ...backends.tensor import Shape
-from ...blob import Blob
-from ..base import Arrays, Layer, register
+from ..base import Arrays, Blobs, Layer, Program, Shapes, register
 from ..rows import Rows
 from .grids import (
     boxes_of,
@@ -37,7 +34,7 @@ class EvalDetection(Layer):
     no_gradient = (0, 1, 2)
     gives_none = (0,)
 
-    def setup(self, bottom: list[Shape]) -> list[Shape]:
+    def setup(self, bottom: Shapes) -> Shapes:
         param, shape = self.param.eval_detection_param, bottom[0]
         check_grid(self, shape, param.num_object, param.num_class)
         check_truths(self, bottom[1], shape[0])
@@ -47,7 +44,7 @@ class EvalDetection(Layer):
         self.sizes = sizes[: param.num_object] / param.side
         return [(shape[0], param.num_class + param.side**2 * param.num_object * 4)]
 
-    def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
+    def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
         program.host([blob.data for blob in bottom[:2]], [top[0].data], function=self._judge)
 
     def _judge(self, reads: Arrays, writes: Arrays) -> None:
@@ -104,7 +101,7 @@ class Yolov3DetectionOutput(Rows):
 
     bottoms = (1, None)
 
-    def setup(self, bottom: list[Shape]) -> list[Shape]:
+    def setup(self, bottom: Shapes) -> Shapes:
         param, name = self.param.yolov3_detection_output_param, "yolov3_detection_output_param"
         self.no_gradient = tuple(range(len(bottom)))
         count = param.num_box
@@ -125,7 +122,7 @@ class Yolov3DetectionOutput(Rows):
         places = sum(count * shape[2] * shape[3] for shape in bottom)
         return [(1, 1, bottom[0][0] * places, 7)]
 
-    def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
+    def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
         _, length = self.open_rows(top[0])
         program.host([blob.data for blob in bottom], [top[0].data, length], function=self._report)
 

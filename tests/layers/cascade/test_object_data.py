@@ -13,7 +13,7 @@ from osucaffe.backends.cpu import Cpu
 from osucaffe.data.pictures.object_crops import Picture, Placed, choose_centre, place, zoomed
 from osucaffe.data.streams.object_lists import order_of, read_object_list
 from osucaffe.errors import UserError
-from osucaffe.layers.cascade.field_maps import Rules, field_maps
+from osucaffe.layers.cascade.fields import Rules, field_maps
 
 from ..nets import build
 from .test_field_boxes import overlap, pixels

@@ -10,7 +10,7 @@ import pytest
 
 from osucaffe.backends.cpu import Cpu
 from osucaffe.errors import UserError
-from osucaffe.layers.segmentation.permutohedral import Lattice
+from osucaffe.layers.segmentation.crf import Lattice
 
 from ..nets import build, inputs
 from ..test_values import run, softmax

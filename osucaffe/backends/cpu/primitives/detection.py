@@ -16,6 +16,7 @@ from ...primitives.detection import (
     MultiboxLosses,
     MultiboxLossesBackward,
 )
+from ...primitives.losses import MOST_LOSS
 from ...tensor import Step
 from ..registry import CpuCall, primitive, unprepared
 
@@ -213,7 +214,7 @@ def multibox_losses(call: CpuCall, a: MultiboxLosses) -> None:
     if a.softmax:
         top = x.max(axis=2)
         total = top + np.log(np.exp(x - top[..., None]).sum(axis=2))
-        a.confidence_loss.array[...] = np.maximum(total - (x * targets).sum(axis=2), 0)
+        a.confidence_loss.array[...] = np.clip(total - (x * targets).sum(axis=2), 0, MOST_LOSS)
     else:
         each = np.maximum(x, 0) - x * targets + np.log1p(np.exp(-np.abs(x)))
         a.confidence_loss.array[...] = each.sum(axis=2)

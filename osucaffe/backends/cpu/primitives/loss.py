@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ...primitives.losses import Accuracy, SoftmaxLoss, SoftmaxLossBackward
+from ...primitives.losses import MOST_LOSS, Accuracy, SoftmaxLoss, SoftmaxLossBackward
 from ...tensor import Step, Tensor
 from ..registry import CpuCall, primitive
 from .elementwise import flat
@@ -101,10 +101,11 @@ def softmax_loss(call: CpuCall, a: SoftmaxLoss) -> Step:
         np.exp(out, out=out)
         np.sum(out, axis=1, keepdims=True, out=total.array)
         np.divide(out, total.array, out=out)
-        # log softmax = score - largest - log(total), which does not underflow
+        # log softmax = score - largest - log(total)
         np.log(total.array, out=total.array)
         score.array -= largest.array[:, 0]
         score.array -= total.array[:, 0]
+        np.maximum(score.array, -MOST_LOSS, out=score.array)
         score.array *= labels.counted.array
         divisor = labels.normalizer(a.normalization)
         labels.weigh(score.array)

@@ -92,6 +92,11 @@ __device__ __forceinline__ float warp_sum(float x) {
     return x;
 }
 
+// -log(FLT_MIN): the most that a label adds to a loss of softmax, as in Caffe; NaN stays NaN.
+__device__ __forceinline__ float bounded_loss(float loss) {
+    return loss > 87.33654475f ? 87.33654475f : loss;
+}
+
 __device__ __forceinline__ float warp_max(float x) {
 #pragma unroll
     for (int lane = 16; lane; lane >>= 1) x = fmaxf(x, __shfl_xor_sync(0xffffffff, x, lane));

@@ -110,10 +110,11 @@ extern "C" __global__ void softmax_losses(const X_T* x, const float* label, P_T*
         if (lane == 0) {
             int wanted = (int)label[row];
             float value = -1;
-            // log softmax = score - most - log(sum), which does not underflow
+            // log softmax = score - most - log(sum)
             if (!(has_ignore && wanted == ignore))
                 value = wanted < 0 || wanted >= c
-                    ? NAN : WEIGH(logf(sum) + most - to_float(from[wanted * step]), wanted);
+                    ? NAN
+                    : WEIGH(bounded_loss(logf(sum) + most - to_float(from[wanted * step])), wanted);
             note[row] = value;
         }
     }
@@ -144,7 +145,8 @@ extern "C" __global__ void softmax_loss(const X_T* x, const float* label, P_T* p
 #pragma unroll
         for (int i = 0; i < SCORES; ++i)
             probability[base + i * step] = from_float<P_T>(score[i] * scale);
-        if (!(has_ignore && wanted == ignore)) total = logf(sum) + most - hit, count = 1;
+        if (!(has_ignore && wanted == ignore))
+            total = bounded_loss(logf(sum) + most - hit), count = 1;
         if (wanted >= 0 && wanted < SCORES) total = WEIGH(total, wanted);
     }
     put_loss(total, count, loss, fixed);

@@ -173,7 +173,7 @@ extern "C" __global__ void multibox_losses(const float* location, const float* c
             for (int c = 1; c < classes; ++c) top = fmaxf(top, x[c]);
             for (int c = 0; c < classes; ++c) sum += expf(x[c] - top);
             float own = label >= 0 && label < classes ? x[label] : 0;
-            scores = fmaxf(top + logf(sum) - own, 0);
+            scores = bounded_loss(fmaxf(top + logf(sum) - own, 0));
         } else {
             if (!matched && !MATCHED_ONLY && BACKGROUND < classes) hits = x[BACKGROUND];
             for (int c = 0; c < classes; ++c)

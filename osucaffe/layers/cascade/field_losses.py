@@ -1,25 +1,23 @@
-"""Owns the losses of MS-CNN and Cascade R-CNN's proposal networks, and which cells count in them.
+"""Owns the losses of MS-CNN and Cascade R-CNN's proposal networks, which cells count in them, and
+how well these networks do, cell by cell.
 
-They compute what zhaoweicai/mscnn's detection_loss_layer.cpp and zhaoweicai/cascade-rcnn's
-detection_group_loss_layer.cpp do. Truth is a map (N, 6, H, W): label, the middle's x and y, width
-and height of the object, and its overlap with the field. The host chooses which cells count, as in
-the forks, from a copy of the scores; all else runs where the net does.
+They compute what zhaoweicai/mscnn's detection_loss_layer.cpp and detection_accuracy_layer.cpp and
+zhaoweicai/cascade-rcnn's detection_group_loss_layer.cpp and detection_group_accuracy_layer.cpp do.
+Truth is a map (N, 6, H, W): see fields.py. The host chooses which cells count, as in the forks,
+from a copy of the scores; all else of the losses runs where the net does.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 
-from ...backends.primitives import Program
-from ...backends.tensor import Shape, Tensor
-from ...blob import Blob
-from ..base import register
+from ...backends.primitives.losses import FLT_MIN
+from .. import anchors
+from ..base import Blob, Blobs, Flags, Program, Shapes, Tensor, register
 from ..core.losses import Loss
-from ..core.softmax import read_ignored
-from .fields import FieldCodes, check_fields, check_maps
+from .fields import FieldLayer
 
 GAP = (
     "low = where(d < 2, least_shift, least_growth); high = where(d < 2, most_shift, most_growth); "
@@ -27,7 +25,7 @@ GAP = (
 )
 
 
-class FieldLoss(Loss):
+class FieldLoss(FieldLayer, Loss):
     """Cross-entropy of the cells that a subclass chooses, and the distances of their boxes.
 
     The top (1, 1, 1, 2) holds their weighted sum and the boxes' part of it. As in the forks only
@@ -39,19 +37,11 @@ class FieldLoss(Loss):
     ranks_probabilities = False
     """Whether cells are chosen by their probabilities, or by their scores as they are."""
     smooth: bool
-    setting: Any
-    fields: list[tuple[int, int]]
-    stride: int
 
-    def read(self, name: str, fields: list[tuple[int, int]], stride: int) -> None:
-        """Read what both types have, of the message of this name."""
-        self.setting = param = getattr(self.param, name)
-        self.fields, self.stride = fields, stride
-        check_fields(self, name, fields, stride)
-        self.codes = FieldCodes(self, param, name)
-        self.bounds = self.codes.bounds()
-        self.ignored = read_ignored(self.param.loss_param)
-        self.passes = 0
+    def setup(self, bottom: Shapes) -> Shapes:
+        self.read_maps(bottom)
+        self.bounds, self.passes = self.codes.bounds(), 0
+        return [(1, 1, 1, 2)]
 
     def choose(self, scores: np.ndarray, labels: np.ndarray, overlap: np.ndarray) -> np.ndarray:
         """Which cells (N, H * W) count, by their scores (N, C, H * W)."""
@@ -65,7 +55,7 @@ class FieldLoss(Loss):
         self.random = np.random.default_rng([self.seed, self.key, self.passes])
         self.passes += 1
         kept = self.choose(reads[0].reshape(count, classes, -1), labels, truth[:, 5])
-        shown = np.minimum(labels, 1) if self.setting.objectness else labels
+        shown = self.shown(labels)
         counted = kept & (shown != self.ignored)
         boxes = kept & (labels != 0) & (labels != self.ignored)
         weights = self._weights(labels != 0, kept, truth[:, 5]) * counted / max(counted.sum(), 1)
@@ -121,7 +111,10 @@ class FieldLoss(Loss):
             axes=(1,),
         )  # fmt: skip
         program.reduce(
-            [own, weight], losses[0], formula="y = -b * log(max(a, 1e-38))", axes=(0, 1, 2)
+            [own, weight],
+            losses[0],
+            formula=f"y = -b * log(max(a, {FLT_MIN}))",
+            axes=(0, 1, 2),
         )
         half = "0.5 * gap * gap"
         curve = f"where(abs(gap) < 1, {half}, abs(gap) - 0.5)" if self.smooth else half
@@ -170,30 +163,23 @@ class DetectionLoss(FieldLoss):
     messages = ("detection_loss_param", "bbox_reg_param", "loss_param")
     no_gradient = (1,)
 
-    def setup(self, bottom: list[Shape]) -> list[Shape]:
-        param = self.param.detection_loss_param
-        self.read("detection_loss_param", [(param.field_w, param.field_h)], param.downsample_rate)
-        if param.coord_num != 4:
-            self.fail("detection_loss_param.coord_num", "must be 4")
-        check_maps(self, bottom, (param.cls_num + 4, 6))
+    def setup(self, bottom: Shapes) -> Shapes:
+        tops, param = super().setup(bottom), self.setting
         self.smooth = param.bb_smooth
         count, _, *extent = bottom[0]
         self.shapes = [(count, channels, *extent) for channels in (param.cls_num, 4)]
-        return [(1, 1, 1, 2)]
+        return tops
 
-    def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
+    def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
         bottom[1].keep_exact()  # in 16 bits objects would stand elsewhere
         conf, box = parts = [self.tensor(shape) for shape in self.shapes]
         program.split(bottom[0].data, parts, axis=1)
         self.record_losses(program, conf, box, bottom[1].data, top[0])
 
-    def backward(
-        self, program: Program, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]
-    ) -> None:
-        if propagate_down[0]:
-            parts = [self.tensor(shape) for shape in self.shapes]
-            self.record_gradients(program, top[0], *parts)
-            program.concat(parts, bottom[0].diff, axis=1)
+    def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
+        parts = [self.tensor(shape) for shape in self.shapes]
+        self.record_gradients(program, top[0], *parts)
+        program.concat(parts, bottom[0].diff, axis=1)
 
     def choose(self, scores: np.ndarray, labels: np.ndarray, overlap: np.ndarray) -> np.ndarray:
         free = (labels == 0) & (overlap < self.setting.bg_threshold)
@@ -203,7 +189,7 @@ class DetectionLoss(FieldLoss):
     def _of_image(self, scores: np.ndarray, labels: np.ndarray, free: np.ndarray) -> np.ndarray:
         """Which cells without an object count."""
         param, chosen = self.setting, np.zeros(len(labels), bool)
-        shown = np.minimum(labels, 1) if param.objectness else labels
+        shown = self.shown(labels)
         share = param.bg_multiple * (0.5 if param.sample_mode == "mixture" else 1.0)
         if param.sample_mode in ("random", "mixture"):
             count = max(int((labels != 0).sum() * share), 4 * (param.cls_num - 1))
@@ -226,14 +212,10 @@ class DetectionGroupLoss(FieldLoss):
     no_gradient = (2,)
     weighs_background = ranks_probabilities = True
 
-    def setup(self, bottom: list[Shape]) -> list[Shape]:
-        param, name = self.param.detection_group_loss_param, "detection_group_loss_param"
-        if len(param.field_w) != len(param.field_h):
-            self.fail(f"{name}.field_h", "must be as many as field_w")
-        self.read(name, list(zip(param.field_w, param.field_h, strict=True)), param.stride)
+    def setup(self, bottom: Shapes) -> Shapes:
+        tops, param, name = super().setup(bottom), self.setting, self.messages[0]
         if not (param.HasField("field_xyr") and param.HasField("field_whr")):
             self.bounds = UNBOUNDED
-        check_maps(self, bottom, (param.cls_num, 4, 6), len(self.fields))
         for field, known in (
             ("bbox_loss_type", ("Smooth_L1", "Euclidean_L2")),
             ("neg_mining_type", ("random", "bootstrap", "mixture")),
@@ -244,16 +226,14 @@ class DetectionGroupLoss(FieldLoss):
         if param.batch_size < 1 and param.batch_size != -1:
             self.fail(f"{name}.batch_size", "must be above 0, or -1: as many as there are")
         self.smooth = param.bbox_loss_type == "Smooth_L1"
-        return [(1, 1, 1, 2)]
+        return tops
 
-    def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
+    def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
         bottom[2].keep_exact()
         conf, box, truth = (blob.data for blob in bottom)
         self.record_losses(program, conf, box, truth, top[0])
 
-    def backward(
-        self, program: Program, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]
-    ) -> None:
+    def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
         conf, box = (
             blob.diff if wanted else None
             for blob, wanted in zip(bottom[:2], propagate_down[:2], strict=True)
@@ -277,15 +257,115 @@ class DetectionGroupLoss(FieldLoss):
             most = math.floor(param.batch_size / (1 + param.bg_multiple) + 0.5)
             count = param.batch_size - min(most, len(objects))
         chosen = np.zeros(len(labels), bool)
-        chosen[self._some(objects, most)] = True
+        chosen[anchors.sample(self.random, objects, most)] = True
         count = min(count, len(others))
         hard = {"random": 0, "bootstrap": count, "mixture": math.floor(count * 0.5 + 0.5)}
         best = _best(others, scores, hard[param.neg_mining_type])
         chosen[best] = True
-        chosen[self._some(np.setdiff1d(others, best), count - len(best))] = True
+        chosen[anchors.sample(self.random, np.setdiff1d(others, best), count - len(best))] = True
         return chosen
 
-    def _some(self, places: np.ndarray, count: int) -> np.ndarray:
-        if len(places) <= count:
-            return places
-        return self.random.choice(places, count, replace=False)
+
+class FieldAccuracy(FieldLayer):
+    """The share of right labels and, of objects, theirs (a second top: their boxes' overlap).
+
+    Cells without an object that overlap one by bg_threshold do not count. -1: nothing to count.
+    """
+
+    tops = (1, 2)
+    gives_none = (0, 1)
+    whole = False
+
+    def setup(self, bottom: Shapes) -> Shapes:
+        self.read_maps(bottom)
+        tops: Shapes = [(1, 1, 1, 2), (1, 1, 1, 1)]
+        return tops[: len(self.param.top)]
+
+    def parts(self, bottom: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+        """Scores and boxes' codes."""
+        raise NotImplementedError
+
+    def right(self, scores: np.ndarray, labels: np.ndarray) -> np.ndarray:
+        """Whether the scores (N, C, H, W) tell these labels (N, H, W)."""
+        raise NotImplementedError
+
+    def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
+        bottom[-1].keep_exact()  # in 16 bits objects would stand elsewhere
+        reads = [self.tensor(blob.shape) for blob in bottom]  # row-major, as the host wants them
+        for blob, own in zip(bottom, reads, strict=True):
+            program.copy(blob.data, own)
+        program.host(reads, [blob.data for blob in top], function=self._run)
+
+    def _run(self, reads: list[np.ndarray], writes: list[np.ndarray]) -> None:
+        (scores, codes), truth = self.parts(reads), reads[-1]
+        labels = truth[:, 0].astype(int)
+        shown = self.shown(labels)
+        counted = (shown != self.ignored) & (
+            (shown != 0) | (truth[:, 5] < self.setting.bg_threshold)
+        )
+        right = self.right(scores, shown)
+        writes[0].flat[:] = [_mean(right[counted]), _mean(right[counted & (shown != 0)])]
+        if len(writes) > 1:
+            objects = (labels != 0) & (labels != self.ignored)
+            writes[1].flat[:] = _mean(self._overlaps(codes, truth, objects))
+
+    def _overlaps(self, codes: np.ndarray, truth: np.ndarray, objects: np.ndarray) -> np.ndarray:
+        """Of the boxes with those of the objects, where there are any."""
+        found = []
+        for i, own in enumerate(objects.reshape(len(objects), -1)):
+            boxes = self.codes.decode(codes[i], self.fields[i % len(self.fields)], self.stride)
+            for (x, y, w, h), (cx, cy, wide, high) in zip(
+                boxes[own], truth[i, 1:5].reshape(4, -1).T[own].astype(np.float64), strict=True
+            ):
+                pair = np.array([[x, y, w, h], [cx - wide / 2, cy - high / 2, wide, high]])
+                pair[:, 2:] += pair[:, :2] - 1
+                found.append(anchors.overlaps(pair[:1], pair[1:], whole=self.whole)[0, 0])
+        return np.array(found)
+
+
+def _mean(values: np.ndarray) -> float:
+    return float(values.mean()) if len(values) else -1.0
+
+
+@register("DetectionAccuracy")
+class DetectionAccuracy(FieldAccuracy):
+    """How well maps of one field do: N x classes + 4 x H x W, and truth (MS-CNN)."""
+
+    bottoms = (2, 2)
+    no_gradient = (0, 1)
+    messages = ("detection_accuracy_param", "bbox_reg_param", "loss_param")
+
+    def setup(self, bottom: Shapes) -> Shapes:
+        tops, param = super().setup(bottom), self.setting
+        if not 1 <= param.top_k <= param.cls_num:
+            self.fail(
+                "detection_accuracy_param.top_k",
+                f"is {param.top_k}: it must be 1 .. {param.cls_num} classes",
+            )
+        return tops
+
+    def parts(self, bottom: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+        return bottom[0][:, :-4], bottom[0][:, -4:]
+
+    def right(self, scores: np.ndarray, labels: np.ndarray) -> np.ndarray:
+        own = np.take_along_axis(scores, labels[:, None], axis=1)
+        place = np.arange(scores.shape[1]).reshape(1, -1, 1, 1)
+        # Of scores that are alike the class of the greater number comes first.
+        before = (scores > own) | ((scores == own) & (place > labels[:, None]))
+        return before.sum(axis=1) < self.setting.top_k
+
+
+@register("DetectionGroupAccuracy")
+class DetectionGroupAccuracy(FieldAccuracy):
+    """How well maps of several fields do: scores, boxes and truth (Cascade R-CNN)."""
+
+    bottoms = (3, 3)
+    no_gradient = (0, 1, 2)
+    messages = ("detection_group_accuracy_param", "bbox_reg_param", "loss_param")
+    whole = True
+
+    def parts(self, bottom: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+        return bottom[0], bottom[1]
+
+    def right(self, scores: np.ndarray, labels: np.ndarray) -> np.ndarray:
+        return scores.argmax(axis=1) == labels

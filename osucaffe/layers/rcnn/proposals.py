@@ -1,4 +1,5 @@
-"""Owns the Python layers of Faster R-CNN's training, for nets that name them without bringing them.
+"""Owns the layers of region proposal networks: Proposal (PVANet's), and the Python layers of Faster
+R-CNN's training, for nets that name them without bringing them.
 
 py-faster-rcnn's nets name modules rpn.*, which read its configuration. Here the settings are those
 of its end-to-end training; `param_str` may name others, in small letters: 'rpn_batchsize': 128.
@@ -8,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import logging
+import math
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -16,13 +18,13 @@ import numpy as np
 
 from ...errors import UserError
 from .. import anchors
-from ..core.python import BUILT_IN, HostBlob, PythonLayer
+from ..base import Arrays, Shapes, register
+from ..core.python import BUILT_IN, Hosts, PythonLayer
+from ..rows import HostRows
 
 BUILT_IN |= dict.fromkeys(
     ("rpn.proposal_layer", "rpn.anchor_target_layer", "rpn.proposal_target_layer"), __name__
 )
-
-Blobs = Sequence[HostBlob]
 
 log = logging.getLogger("osucaffe")
 
@@ -40,6 +42,90 @@ TRAIN = {"rpn_pre_nms_top_n": 12000, "rpn_post_nms_top_n": 2000}
 TEST = {"rpn_pre_nms_top_n": 6000, "rpn_post_nms_top_n": 300}
 
 
+def candidates(
+    first: np.ndarray, scores: np.ndarray, deltas: np.ndarray, stride: int,
+    extents: tuple[float, float], least: float | np.ndarray,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:  # fmt: skip
+    """The boxes of all anchors in an image of these extents, their scores, and which are large
+    enough. first: the anchors of the first cell. scores, deltas: (1, A * 2 or 4, H, W)."""
+    boxes = anchors.shifted(first, scores.shape[2:], stride)
+    boxes = anchors.decode(boxes, anchors.by_anchor(deltas, 4).astype(np.float64))
+    boxes = anchors.clipped(boxes, *extents)
+    large = (boxes[:, 2:] - boxes[:, :2] + 1 >= least).all(axis=1)
+    return boxes, anchors.by_anchor(scores[:, len(first) :], 1)[:, 0], large
+
+
+def best(
+    boxes: np.ndarray, chances: np.ndarray, before: int, threshold: float, behind: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """The best boxes and their scores: so many before and behind suppression (0 or less: all)."""
+    order = np.argsort(-chances, kind="stable")[: before if before > 0 else None]
+    kept = order[anchors.suppress(boxes[order], threshold, max(behind, 0))]
+    return boxes[kept], chances[kept]
+
+
+@register("Proposal")
+class Proposal(HostRows):
+    """The best regions of each image: scores, box deltas, im_info -> rois (and their scores).
+
+    There may be fewer than post_nms_topn of an image.
+    """
+
+    bottoms = (3, 3)
+    tops = (1, 2)
+
+    def check(self, bottom: Shapes) -> Shapes:
+        param = self.param.proposal_param
+        for field in ("ratio", "scale"):
+            if not getattr(param, field) or min(getattr(param, field)) <= 0:
+                self.fail(f"proposal_param.{field}", "needs at least one, above 0")
+        self.first = anchors.anchors_of(param.base_size, list(param.ratio), list(param.scale))
+        scores, deltas, information = bottom
+        count = len(self.first)
+        wanted = [(scores[0], 2 * count), (scores[0], 4 * count)]
+        for i, (shape, begin) in enumerate(zip((scores, deltas), wanted, strict=True)):
+            if len(shape) != 4 or shape[:2] != begin or shape[2:] != scores[2:]:
+                self.fail(
+                    f"bottom[{i}]",
+                    f"has shape {shape}: {count} anchors (ratios x scales) of bottom[0], {scores}, "
+                    f"need N x {begin[1]} x H x W",
+                )
+        if information[:1] not in ((1,), scores[:1]) or math.prod(information[1:]) < 3:
+            self.fail(
+                "bottom[2]",
+                f"has shape {information}, but must be 1 x 3 or {scores[0]} x 3: height, width, "
+                "scale",
+            )
+        rows = param.post_nms_topn * scores[0]
+        return [(rows, 5), (rows,)][: max(1, len(self.param.top))]
+
+    def find(self, bottom: Arrays) -> Arrays:
+        scores, deltas, information = bottom
+        about = information.reshape(len(information), -1)
+        rois, chances = [], []
+        for i in range(len(scores)):
+            found = self._best(scores[i, None], deltas[i, None], about[min(i, len(about) - 1)])
+            rois.append(np.pad(found[0], ((0, 0), (1, 0)), constant_values=i))
+            chances.append(found[1])
+        return [np.concatenate(rois), np.concatenate(chances)]
+
+    def _best(
+        self, scores: np.ndarray, deltas: np.ndarray, about: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """The regions of an image, and their scores."""
+        param = self.param.proposal_param
+        height, width, *scale = about[:4].astype(np.float64)
+        # im_info may tell the scale of the height and, behind it, that of the width.
+        least = param.min_size * np.array([scale[-1], scale[0]])
+        extents = height, width
+        boxes, chances, large = candidates(
+            self.first, scores, deltas, param.feat_stride, extents, least
+        )
+        # Too small a box is the last choice, but one.
+        limits = param.pre_nms_topn, param.nms_thresh, param.post_nms_topn
+        return best(boxes, chances * large, *limits)
+
+
 class RpnLayer(PythonLayer):
     """What the three share: their settings, and that they send no gradients down."""
 
@@ -48,7 +134,7 @@ class RpnLayer(PythonLayer):
     count = 1
     """How many regions it gave last."""
 
-    def setup(self, bottom: Blobs, top: Blobs) -> None:
+    def setup(self, bottom: Hosts, top: Hosts) -> None:
         text = self.param_str.strip()
         try:  # YAML as these nets write it is a dictionary of Python, perhaps without its braces
             given = ast.literal_eval(text if text.startswith("{") else "{" + text + "}")
@@ -67,7 +153,7 @@ class RpnLayer(PythonLayer):
         )
 
     @staticmethod
-    def about(bottom: Blobs, image: int) -> np.ndarray:
+    def about(bottom: Hosts, image: int) -> np.ndarray:
         """Height, width and scale of an image, from im_info: a row for each, or one for all."""
         rows = bottom[2].data.reshape(len(bottom[2].data), -1)
         return rows[min(image, len(rows) - 1), :3].astype(np.float64)
@@ -86,13 +172,7 @@ class RpnLayer(PythonLayer):
             )
         return boxes
 
-    def sample(self, places: np.ndarray, count: int) -> np.ndarray:
-        """Some of the places, if there are more than so many, in their order."""
-        if len(places) <= count:
-            return places
-        return np.sort(self.random.choice(places, count, replace=False))
-
-    def give(self, top: Blobs, values: Sequence[np.ndarray]) -> None:
+    def give(self, top: Hosts, values: Sequence[np.ndarray]) -> None:
         """Let the tops be rows of so many regions."""
         self.count = len(values[0])
         for blob, rows in zip(top, values, strict=False):
@@ -105,11 +185,11 @@ class ProposalLayer(RpnLayer):
 
     required = ("feat_stride",)
 
-    def reshape(self, bottom: Blobs, top: Blobs) -> None:
+    def reshape(self, bottom: Hosts, top: Hosts) -> None:
         for blob, numbers in zip(top, (5, 1), strict=False):
             blob.reshape(self.count, numbers)
 
-    def forward(self, bottom: Blobs, top: Blobs) -> None:
+    def forward(self, bottom: Hosts, top: Hosts) -> None:
         scores, deltas = (each.data for each in bottom[:2])
         rois, chances = [], []
         for image in range(len(scores)):
@@ -123,20 +203,17 @@ class ProposalLayer(RpnLayer):
     ) -> tuple[np.ndarray, np.ndarray]:
         """The regions of an image, and their scores."""
         settings, (height, width, scale) = self.settings, about
-        boxes = anchors.shifted(self.first, scores.shape[2:], settings.feat_stride)
-        boxes = anchors.decode(boxes, anchors.by_anchor(deltas, 4).astype(np.float64))
-        boxes = anchors.clipped(boxes, height, width)
-        chances = anchors.by_anchor(scores[:, len(self.first) :], 1)
-        large = (boxes[:, 2:] - boxes[:, :2] + 1 >= settings.rpn_min_size * scale).all(axis=1)
-        boxes, chances = boxes[large], chances[large]
-        order = np.argsort(-chances[:, 0], kind="stable")
-        if settings.rpn_pre_nms_top_n > 0:
-            order = order[: settings.rpn_pre_nms_top_n]
-        most = max(settings.rpn_post_nms_top_n, 0)
-        kept = order[anchors.suppress(boxes[order], settings.rpn_nms_thresh, most)]
-        if not len(kept):  # a blob without elements there is not: the whole image, at score 0
+        boxes, chances, large = candidates(
+            self.first, scores, deltas, settings.feat_stride, (height, width),
+            settings.rpn_min_size * scale,
+        )  # fmt: skip
+        boxes, chances = best(
+            boxes[large], chances[large], settings.rpn_pre_nms_top_n, settings.rpn_nms_thresh,
+            settings.rpn_post_nms_top_n,
+        )  # fmt: skip
+        if not len(boxes):  # a blob without elements there is not: the whole image, at score 0
             return np.array([[0, 0, width - 1, height - 1]]), np.zeros((1, 1))
-        return boxes[kept], chances[kept]
+        return boxes, chances[:, None]
 
 
 class AnchorTargetLayer(RpnLayer):
@@ -144,20 +221,20 @@ class AnchorTargetLayer(RpnLayer):
 
     required = ("feat_stride",)
 
-    def reshape(self, bottom: Blobs, top: Blobs) -> None:
+    def reshape(self, bottom: Hosts, top: Hosts) -> None:
         images, _, height, width = bottom[0].shape
         count = len(self.first)
         top[0].reshape(images, 1, count * height, width)
         for each in top[1:4]:
             each.reshape(images, count * 4, height, width)
 
-    def forward(self, bottom: Blobs, top: Blobs) -> None:
+    def forward(self, bottom: Hosts, top: Hosts) -> None:
         images = len(bottom[0].data)
         for image in range(images):
             truths = self.truths(bottom[1].data, image, images)[:, :4].astype(np.float64)
             self._one(image, truths, self.about(bottom, image), top)
 
-    def _one(self, image: int, truths: np.ndarray, about: np.ndarray, top: Blobs) -> None:
+    def _one(self, image: int, truths: np.ndarray, about: np.ndarray, top: Hosts) -> None:
         settings, (image_height, image_width, _) = self.settings, about
         height, width = top[1].shape[2:]
         boxes = anchors.shifted(self.first, (height, width), settings.feat_stride)
@@ -196,7 +273,7 @@ class AnchorTargetLayer(RpnLayer):
         for label in (1, 0):
             places = np.flatnonzero(labels == label)
             labels[places] = -1
-            kept = self.sample(places, most)
+            kept = anchors.sample(self.random, places, most)
             labels[kept] = label
             most = settings.rpn_batchsize - len(kept)
         return labels
@@ -207,13 +284,13 @@ class ProposalTargetLayer(RpnLayer):
 
     required = ("num_classes",)
 
-    def reshape(self, bottom: Blobs, top: Blobs) -> None:
+    def reshape(self, bottom: Hosts, top: Hosts) -> None:
         top[0].reshape(self.count, 5)
         top[1].reshape(self.count)
         for each in top[2:5]:
             each.reshape(self.count, 4 * self.settings.num_classes)
 
-    def forward(self, bottom: Blobs, top: Blobs) -> None:
+    def forward(self, bottom: Hosts, top: Hosts) -> None:
         rois = bottom[0].data
         images = int(rois[:, 0].max()) + 1
         parts = []
@@ -236,9 +313,11 @@ class ProposalTargetLayer(RpnLayer):
         best = near.max(axis=1)
         count = count if count > 0 else len(rois)
         objects = np.flatnonzero(best >= settings.fg_thresh)
-        objects = self.sample(objects, round(settings.fg_fraction * count))
+        objects = anchors.sample(self.random, objects, round(settings.fg_fraction * count))
         others = (best < settings.bg_thresh_hi) & (best >= settings.bg_thresh_lo)
-        chosen = np.append(objects, self.sample(np.flatnonzero(others), count - len(objects)))
+        chosen = np.append(
+            objects, anchors.sample(self.random, np.flatnonzero(others), count - len(objects))
+        )
         nearest = truths[near[chosen].argmax(axis=1)]
         labels = nearest[:, 4].copy()
         labels[len(objects) :] = 0

@@ -1,22 +1,21 @@
-"""Owns the layers of YOLO's second version: Reorg, RegionLoss (Redmon & Farhadi 2017).
+"""Owns Reorg and the losses of YOLO's second and third version (Redmon & Farhadi 2017, 2018).
 
-They are those of intel/caffe and eric612/MobileNet-YOLO; the labels tell which RegionLoss is meant.
+Reorg and RegionLoss are those of intel/caffe and eric612/MobileNet-YOLO, and the labels tell which
+RegionLoss is meant; Yolov3 is the latter's.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from ...backends.primitives import Program
-from ...backends.tensor import Shape
-from ...blob import Blob
-from ..base import Arrays, Layer, register
+from ..base import Arrays, Blobs, Flags, Layer, Program, Shapes, register
 from ..core.losses import Loss
 from .grids import (
     aims_of,
     boxes_of,
     cell_of,
     check_grid,
+    check_mask,
     check_truths,
     is_ssds,
     overlaps,
@@ -35,10 +34,9 @@ class Reorg(Layer):
     of s x s, and takes what comes for C s^2 x H / s x W / s: weights of darknet want it so.
     """
 
-    def setup(self, bottom: list[Shape]) -> list[Shape]:
+    def setup(self, bottom: Shapes) -> Shapes:
         param, shape = self.param.reorg_param, bottom[0]
-        if len(shape) != 4:
-            self.fail("bottom", f"has shape {shape}, but must be N x C x H x W")
+        self.check_axes(shape)
         items, channels, height, width = shape
         s = param.stride
         if s < 1 or channels % (s * s):
@@ -51,18 +49,14 @@ class Reorg(Layer):
             return [(items, channels // (s * s), height * s, width * s)]
         return [(items, channels * s * s, height // s, width // s)]
 
-    def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
+    def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
         x, y = bottom[0].data, top[0].data
         if self.param.reorg_param.reverse:
             program.permute(x.view(self.blocks), y.view(self.image), axes=(0, 3, 4, 1, 5, 2))
         else:
             program.permute(x.view(self.image), y.view(self.blocks), axes=(0, 3, 5, 1, 2, 4))
 
-    def backward(
-        self, program: Program, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]
-    ) -> None:
-        if not propagate_down[0]:
-            return
+    def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
         dx, dy = bottom[0].diff, top[0].diff
         if self.param.reorg_param.reverse:
             program.permute(dy.view(self.image), dx.view(self.blocks), axes=(0, 3, 5, 1, 2, 4))
@@ -79,21 +73,18 @@ class GridLoss(Loss):
     anchors: int
     no_gradient = (1,)
 
-    def forward(self, program: Program, bottom: list[Blob], top: list[Blob]) -> None:
+    def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
         self.delta = self.tensor(bottom[0].shape)
         program.host(
             [blob.data for blob in bottom], [top[0].data, self.delta], function=self._compare
         )
 
-    def backward(
-        self, program: Program, top: list[Blob], propagate_down: list[bool], bottom: list[Blob]
-    ) -> None:
-        if propagate_down[0]:
-            shape = (bottom[0].data.count,)
-            program.broadcast(
-                [self.delta.view(shape), top[0].diff.view((1,))], [bottom[0].diff.view(shape)],
-                formula="y = share * a * b", constants={"share": 1 / bottom[0].shape[0]},
-            )  # fmt: skip
+    def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
+        shape = (bottom[0].data.count,)
+        program.broadcast(
+            [self.delta.view(shape), top[0].diff.view((1,))], [bottom[0].diff.view(shape)],
+            formula="y = share * a * b", constants={"share": 1 / bottom[0].shape[0]},
+        )  # fmt: skip
 
     def _compare(self, reads: Arrays, writes: Arrays) -> None:
         x, labels = reads
@@ -123,7 +114,7 @@ class RegionLoss(GridLoss):
     that of MobileNet-YOLO, with rescore, which is the mean of the batch.
     """
 
-    def setup(self, bottom: list[Shape]) -> list[Shape]:
+    def setup(self, bottom: Shapes) -> Shapes:
         param, shape = self.param.region_loss_param, bottom[0]
         if param.coords != 4:
             self.fail("region_loss_param.coords", f"is {param.coords}, but must be 4")
@@ -170,3 +161,86 @@ class RegionLoss(GridLoss):
             out[4] = -param.object_scale * sent * p * (1 - p)
             out[5:] = -param.class_scale * ((np.arange(len(cell) - 5) == int(label)) - cell[5:])
         return float((delta.astype(np.float64) ** 2).sum())
+
+
+@register("Yolov3")
+class Yolov3(GridLoss):
+    """The loss of YOLO v3 for one of its grids: mask tells which of the anchors are its own.
+
+    An object belongs to the anchor that fits best, and to others that fit better than iou_thresh.
+    What is sent down lacks the slopes of sigmoids but where use_logic_gradient is set.
+    """
+
+    def setup(self, bottom: Shapes) -> Shapes:
+        param, shape = self.param.yolov3_param, bottom[0]
+        check_grid(self, shape, param.num, param.num_class)
+        check_truths(self, bottom[1], shape[0])
+        sizes = read_anchors(self, "yolov3_param.biases", param.biases, 1)
+        self.anchors, self.mask = param.num, list(param.mask)[: param.num]
+        check_mask(self, "yolov3_param.mask", self.mask, param.num, len(sizes))
+        self.sizes = sizes / (np.array(shape[:1:-1]) * param.anchors_scale)
+        return [()]
+
+    def compare(self, x: np.ndarray, truths: np.ndarray, delta: np.ndarray, ssds: bool) -> float:
+        param, extents = self.param.yolov3_param, x.shape[2:]
+        is_share = np.ones(x.shape[1], bool)
+        is_share[2:4] = False
+        cells = x.astype(np.float64)
+        cells[:, is_share] = sigmoid(cells[:, is_share])
+        boxes = np.moveaxis(boxes_of(cells, self.sizes[self.mask]), 1, 0)
+        delta[:, 4] = cells[:, 4]
+        for truth in truths:
+            delta[:, 4][overlaps(boxes, truth[1:]) > param.thresh] = 0
+        for label, *box in truths:
+            column, row = cell_of(box, extents)
+            for n in self._takers(box):
+                self._aim(
+                    cells[n, :, row, column],
+                    delta[n, :, row, column],
+                    int(label),
+                    box,
+                    aims_of(box, extents, self.sizes[self.mask[n]]),
+                )
+        loss = float((delta.astype(np.float64) ** 2).sum())
+        if param.use_logic_gradient:
+            delta[:, is_share] *= cells[:, is_share] * (1 - cells[:, is_share])
+        return loss
+
+    def _takers(self, box: list[float]) -> list[int]:
+        """Which of the grid's own anchors an object belongs to."""
+        centred = np.concatenate([np.zeros_like(self.sizes), self.sizes], axis=1).T
+        fit = overlaps(centred, np.array([0, 0, *box[2:]]))
+        best = int(fit.argmax())
+        takers = [self.mask.index(best)] if best in self.mask else []
+        # The fork compares numbers of all anchors with the place of the best among its own.
+        passed = takers[0] if takers else best
+        limit = self.param.yolov3_param.iou_thresh
+        if limit < 1:
+            takers += [
+                self.mask.index(n)
+                for n, each in enumerate(fit)
+                if n in self.mask and n != passed and each > limit
+            ]
+        return takers
+
+    def _aim(
+        self, cell: np.ndarray, out: np.ndarray, label: int, box: list[float], aims: np.ndarray
+    ) -> None:
+        """What a cell's anchor is told about its object."""
+        param = self.param.yolov3_param
+        out[:4] = -param.coord_scale * (2 - box[2] * box[3]) * (aims - cell[:4])
+        out[4] = cell[4] - 1
+        if param.use_logic_gradient:
+            out[4] *= param.object_scale
+        classes, sent = cell[5:], out[5:]
+        is_own = np.arange(len(classes)) == label
+        smooth = param.label_smooth_eps
+        aim = is_own * (1 - smooth) + 0.5 * smooth
+        if (sent[is_own] != 0).any():  # a second object there: the first one's class stays too
+            sent[is_own] = -param.class_scale * (aim - classes)[is_own]
+        elif param.use_focal_loss:
+            own = classes[is_own].sum() + 1e-15
+            weight = -(1 - own) * (2 * own * np.log(own) + own - 1)
+            sent[:] = -param.class_scale * (is_own - classes) * 0.5 * weight
+        else:
+            sent[:] = -param.class_scale * (aim - classes)

@@ -1,0 +1,271 @@
+"""Owns scores of faces with margins, which change from pass to pass: LabelSpecificAdd and
+LabelSpecificRescale (AM-Softmax, NormFace; happynear/caffe-windows), and MarginInnerProduct, whose
+margin multiplies angles (SphereFace; Liu et al. 2017; wy1iu/sphereface).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from ...data.ahead.pipeline import allocate
+from ..base import Blob, Blobs, Flags, Layer, Program, Shapes, Tensor, register
+
+
+class Changing(Layer):
+    """A layer whose `number` the host brings before each pass; `iteration` counts them."""
+
+    iteration = 0
+
+    @property
+    def number(self) -> float:
+        """What counts in the next pass."""
+        raise NotImplementedError
+
+    def bring(self, program: Program) -> Tensor:
+        """Record what brings the number. Returns where it will be."""
+        self._buffer, fed, number = allocate((1,)), self.tensor((1,)), self.tensor((1,))
+        program.host([], [fed], function=lambda: self._feed(fed), feed=True)
+        program.copy(fed, number)  # what is fed is float32, whatever the net computes in
+        return number
+
+    def _feed(self, fed: Tensor) -> None:
+        self._buffer.array[...] = self.number
+        self.iteration += 1
+        fed.place(self._buffer.flat, self._buffer.address)
+
+
+class LabelSpecific(Changing):
+    """What both share: scores (N, ...) and labels (N), and the number's top."""
+
+    bottoms = (2, 2)
+    tops = (1, 2)
+    no_gradient = (1,)
+    gives_none = (1,)
+
+    def setup(self, bottom: Shapes) -> Shapes:
+        shape = bottom[0]
+        self.scores = (shape[0], math.prod(shape[1:]))
+        if math.prod(bottom[1]) != shape[0]:
+            self.fail("bottom[1]", f"has shape {bottom[1]}: {shape[0]} items need as many labels")
+        self.takes_labels(1, self.scores[1])
+        return [shape, (1,)]
+
+    def own(self, program: Program, labels: Blob) -> list[Tensor]:
+        """Labels and classes to compare: where they are equal is an item's own class."""
+        classes = self.positions(program, (1, self.scores[1]))
+        return [labels.data.view((self.scores[0], 1)), classes]
+
+
+@register("LabelSpecificAdd")
+class LabelSpecificAdd(LabelSpecific):
+    """Adds a bias to the score of each item's own class, in TRAIN (AM-Softmax's margin).
+
+    Scores that the bias would take below 0 stay as they are; its sign is that of a margin: -0.35.
+    With bias_base it changes with each pass: bias_base + (1 + bias_gamma * iteration) ^ bias_power
+    - 1, within bias_min and bias_max. A second top: the bias (0 in TEST).
+    """
+
+    messages = ("label_specific_add_param",)
+
+    def setup(self, bottom: Shapes) -> Shapes:
+        self.iteration = self.param.label_specific_add_param.iteration
+        return super().setup(bottom)
+
+    @property
+    def number(self) -> float:
+        param = self.param.label_specific_add_param
+        if not param.HasField("bias_base"):
+            return param.bias
+        bias = param.bias_base + (1 + param.bias_gamma * self.iteration) ** param.bias_power - 1
+        return min(max(bias, param.bias_min), param.bias_max)
+
+    def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
+        if self.phase == "TEST":
+            program.copy(bottom[0].data, top[0].data)
+            if len(top) > 1:
+                program.fill(top[1].data, value=0.0)
+            return
+        bias = self.bring(program)
+        if len(top) > 1:
+            program.copy(bias, top[1].data)
+        x, y = (blob.data.view(self.scores) for blob in (bottom[0], top[0]))
+        program.broadcast(
+            [x, *self.own(program, bottom[1]), bias.view((1, 1))], [y],
+            formula="y = where(b == c, where(a + d > 0, a + d, a), a)",
+        )  # fmt: skip
+
+    def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
+        program.copy(top[0].diff, bottom[0].diff)
+
+
+@register("LabelSpecificRescale")
+class LabelSpecificRescale(LabelSpecific):
+    """The score of each item's own class times positive_weight, others times negative_weight.
+
+    In TRAIN, and with rescale_test in TEST. for_ip: an own score below 0 stays as it is.
+    power_on_positive: it is raised to the weight instead, and keeps its sign; bias_fix: 1 less the
+    weight is added. With positive_weight_base the weight changes in TRAIN: positive_weight_base *
+    (1 + gamma * iteration) ^ -power, within positive_weight_min and _max. A second top: the weight.
+    """
+
+    in_place = True
+    messages = ("label_specific_rescale_param",)
+
+    def setup(self, bottom: Shapes) -> Shapes:
+        param = self.param.label_specific_rescale_param
+        self.iteration = param.iteration
+        self.plain = self.phase == "TEST" and not param.rescale_test
+        self.constants = {"negative": param.negative_weight}
+        self.value, self.slope = "a * d", "d"
+        if param.power_on_positive:
+            size = "max(abs(a), 1e-30)"
+            self.value, self.slope = f"sign(a) * {size} ** d", f"d * {size} ** (d - 1)"
+        elif param.bias_fix:
+            self.value = "a * d + 1 - d"
+        if param.for_ip:
+            self.value, self.slope = (
+                f"where(a > 0, {self.value}, a)", f"where(a > 0, {self.slope}, 1)"
+            )  # fmt: skip
+        return super().setup(bottom)
+
+    @property
+    def number(self) -> float:
+        param = self.param.label_specific_rescale_param
+        if self.phase == "TEST" or not param.HasField("positive_weight_base"):
+            return param.positive_weight
+        falling = (1 + param.gamma * (self.iteration + 1)) ** -param.power
+        weight = param.positive_weight_base * falling
+        if param.HasField("positive_weight_min"):
+            weight = max(weight, param.positive_weight_min)
+        if param.HasField("positive_weight_max"):
+            weight = min(weight, param.positive_weight_max)
+        return weight
+
+    def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
+        weight, x, y = self.bring(program), bottom[0].data, top[0].data
+        if len(top) > 1:
+            program.copy(weight, top[1].data)
+        if self.plain:
+            if x is not y:
+                program.copy(x, y)
+            return
+        saved = self.saved_input(program, bottom, top, flexible=False)
+        own = self.own(program, bottom[1])
+        self.inputs = [saved.view(self.scores), *own, weight.view((1, 1))]
+        formula = f"y = where(b == c, {self.value}, negative * a)"
+        program.broadcast(
+            self.inputs, [y.view(self.scores)], formula=formula, constants=self.constants
+        )
+
+    def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
+        dy, dx = top[0].diff, bottom[0].diff
+        if self.plain:
+            if dy is not dx:
+                program.copy(dy, dx)
+            return
+        formula = f"y = e * where(b == c, {self.slope}, negative)"
+        program.broadcast(
+            [*self.inputs, dy.view(self.scores)], [dx.view(self.scores)],
+            formula=formula, constants=self.constants,
+        )  # fmt: skip
+
+
+_COSINE = "t = a / b; s = sign(t);"
+MARGINS = {
+    "SINGLE": (f"{_COSINE} psi = t", f"{_COSINE} along = 1; back = 0"),
+    "DOUBLE": (
+        f"{_COSINE} psi = 2 * s * t * t - 1",
+        f"{_COSINE} along = 4 * s * t; back = -(2 * s * t * t + 1) / b",
+    ),
+    "TRIPLE": (
+        f"{_COSINE} u = sign(abs(t) - 0.5); psi = u * (4 * t * t * t - 3 * t) + s * (1 + u) - 2",
+        f"{_COSINE} u = sign(abs(t) - 0.5); along = u * (12 * t * t - 3);"
+        "back = -(8 * u * t * t * t - s * (1 + u) + 2) / b",
+    ),
+    "QUADRUPLE": (
+        f"{_COSINE} u = s * sign(2 * t * t - 1);"
+        "psi = u * (8 * t * t * t * t - 8 * t * t + 1) + 2 * s + u - 3",
+        f"{_COSINE} u = s * sign(2 * t * t - 1); along = u * (32 * t * t * t - 16 * t);"
+        "back = -(u * (24 * t * t * t * t - 8 * t * t - 1) - 2 * s - u + 3) / b",
+    ),
+}
+"""Of each type m: psi, which is (-1)^k cos(m angle) - 2k in the k-th of m equal parts of 0 .. pi,
+and how |x| psi changes with x: `along` the weights and `back` along x. From a = a product with
+weights of length 1 and b = |x|."""
+
+
+@register("MarginInnerProduct")
+class MarginInnerProduct(Changing):
+    """Products with weights of length 1, less for an item's own class: |x| times psi of its angle.
+
+    Mixed with the product itself by lambda, which falls with each pass: base * (1 + gamma *
+    iteration) ^ -power, and not below lambda_min. A second top: lambda. Weights are kept at length
+    1; their gradient is that of plain products, and that of x by the margin has length 1, as in
+    the fork.
+    """
+
+    bottoms = (2, 2)
+    tops = (1, 2)
+    no_gradient = (1,)
+    gives_none = (1,)
+
+    def setup(self, bottom: Shapes) -> Shapes:
+        param = self.param.margin_inner_product_param
+        axis = self.axis(param.axis, len(bottom[0]), "margin_inner_product_param.axis")
+        self.check_positive("margin_inner_product_param", "num_output")
+        items = math.prod(bottom[0][:axis])
+        if math.prod(bottom[1]) != items:
+            self.fail("bottom[1]", f"has shape {bottom[1]}: {items} items need as many labels")
+        self.takes_labels(1, param.num_output)
+        self.features = (items, math.prod(bottom[0][axis:]))
+        self.scores = (items, param.num_output)
+        self.add_parameter((param.num_output, self.features[1]), param.weight_filler)
+        self.psi, self.slopes = MARGINS[param.MarginType.Name(param.type)]
+        self.iteration = param.iteration
+        self.settings: dict[str, Any] = {"axis": 1, "transpose": False}
+        return [(*bottom[0][:axis], param.num_output), (1,)]
+
+    @property
+    def number(self) -> float:
+        """Lambda."""
+        param = self.param.margin_inner_product_param
+        falling = param.base * (1 + param.gamma * (self.iteration + 1)) ** -param.power
+        return max(falling, param.lambda_min)
+
+    def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
+        mixture = self.bring(program)
+        if len(top) > 1:
+            program.copy(mixture, top[1].data)
+        weight, unit = self.parameters[0].data, self.tensor((self.scores[1], self.features[1]))
+        total = self.tensor((self.scores[1], 1))
+        program.reduce([weight], total, formula="y = a * a", axes=(1,))
+        program.broadcast([weight, total], [weight, unit], formula="y = a / sqrt(b); z = y")
+        # A view is what it is, where backends may have copies of parameters in other types.
+        self.unit = unit.view(unit.shape)
+        x, product = bottom[0].data.view(self.features), self.tensor(self.scores)
+        program.inner_product(x, self.unit, None, product, **self.settings)
+        length, classes = self.tensor((self.scores[0], 1)), self.tensor((1, self.scores[1]))
+        program.reduce([x], length, formula="y = a * a", axes=(1,))
+        program.elementwise([length], [length], formula="y = max(sqrt(a), 1e-12)")
+        program.positions(classes)
+        label = bottom[1].data.view((self.scores[0], 1))
+        self.inputs = [product, length, label, classes, mixture.view((1, 1))]
+        formula = f"{self.psi}; y = where(c == d, (b * psi + e * a) / (1 + e), a)"
+        program.broadcast(self.inputs, [top[0].data.view(self.scores)], formula=formula)
+
+    def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
+        x, dy = bottom[0].data.view(self.features), top[0].diff.view(self.scores)
+        if (dw := self.gradient(0)) is not None:
+            program.inner_product_backward_filter(x, dy, dw, None, **self.settings)
+        if not propagate_down[0]:
+            return
+        inputs, dx = [*self.inputs, dy], bottom[0].diff.view(self.features)
+        slopes = f"{self.slopes}; size = sqrt(along * along + back * back)"
+        shares, own = self.tensor(self.scores), self.tensor((self.scores[0], 1))
+        formula = f"{slopes}; y = where(c == d, f * (along / size + e) / (1 + e), f)"
+        program.broadcast(inputs, [shares], formula=formula)
+        formula = f"{slopes}; y = where(c == d, f * back / size / (1 + e), 0)"
+        program.reduce(inputs, own, formula=formula, axes=(1,))
+        program.inner_product_backward_data(shares, self.unit, dx, **self.settings)
+        program.broadcast([dx, x, own], [dx], formula="y = a + b * c")

@@ -1,0 +1,186 @@
+"""Owns the layers that bring what is in memory: Input, MemoryData, and DummyData's fillers."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ... import filler
+from ...data.ahead.pipeline import Buffer, allocate
+from ...data.pictures.transform import Transform, record_draws
+from ...errors import UserError
+from ...labels import Labels
+from ...proto import caffe_pb2
+from ..base import Blobs, Layer, Program, Shape, Shapes, register
+from .feed import Feed, feed
+
+
+@register("Input")
+class Input(Layer):
+    """Blobs that the caller fills before each forward pass, or lets the net ask for."""
+
+    bottoms = (0, 0)
+    tops = (1, None)
+
+    def setup(self, bottom: Shapes) -> Shapes:
+        tops = len(self.param.top)
+        shapes = [tuple(shape.dim) for shape in self.param.input_param.shape]
+        if len(shapes) not in (1, tops):
+            given = f"{len(shapes)} shapes for {tops} tops"
+            self.fail("input_param.shape", f"{given}: give 1 or {tops}")
+        return shapes * (tops // len(shapes))
+
+    def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
+        if self.data_config.inputs is not None:
+            feed(program, [blob.data for blob in top], self.data_config.inputs)
+            return
+        for blob in top:
+            blob.data.persistent = True
+
+
+@register("DummyData")
+class DummyData(Feed):
+    """Blobs from fillers: constant ones are filled once, random ones anew in each forward."""
+
+    tops = (1, None)
+
+    def setup(self, bottom: Shapes) -> Shapes:
+        tops = len(self.param.top)
+        fillers = list(self.param.dummy_data_param.data_filler) or [caffe_pb2.FillerParameter()]
+        if len(fillers) not in (1, tops):
+            self.fail(
+                "dummy_data_param.data_filler",
+                f"{len(fillers)} fillers for {tops} tops: give none, 1 or {tops}",
+            )
+        self._fillers = fillers * (tops // len(fillers))
+        shapes = self._shapes(tops)
+        # A trial of each filler now: a bad one is reported before training begins. Of random
+        # values, which nobody uses, the first item does.
+        self._constant = [each.type == "constant" for each in self._fillers]
+        self._values = [
+            self._draw(top, shape if once else (*(min(size, 1) for size in shape[:1]), *shape[1:]))
+            for top, (shape, once) in enumerate(zip(shapes, self._constant, strict=True))
+        ]
+        return shapes
+
+    def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
+        self.initial = [
+            (blob.data, values)
+            for blob, values, once in zip(top, self._values, self._constant, strict=True)
+            if once
+        ]
+        self._random = [index for index, once in enumerate(self._constant) if not once]
+        self._buffers = [allocate(top[index].shape) for index in self._random]
+        if self._random:
+            self.feed(program, [top[index].data for index in self._random])
+
+    def _shapes(self, tops: int) -> Shapes:
+        param = self.param.dummy_data_param
+        legacy = [param.num, param.channels, param.height, param.width]
+        if param.shape and any(legacy):
+            self.fail("dummy_data_param", "give either shape or num, channels, height, width")
+        if param.shape:
+            shapes = [tuple(shape.dim) for shape in param.shape]
+        else:
+            counts = {len(values) for values in legacy}
+            if 0 in counts or not counts <= {1, tops}:
+                self.fail(
+                    "dummy_data_param",
+                    f"give shape (or each of num, channels, height, width) once or {tops} times",
+                )
+            columns = [list(values) * (tops // len(values)) for values in legacy]
+            shapes = list(zip(*columns, strict=True))
+        if len(shapes) not in (1, tops):
+            self.fail(
+                "dummy_data_param.shape", f"{len(shapes)} shapes for {tops} tops: give 1 or {tops}"
+            )
+        for shape in shapes:
+            self.check_shape("dummy_data_param.shape", "a blob", shape)
+        return shapes * (tops // len(shapes))
+
+    def _draw(self, top: int, shape: Shape) -> np.ndarray:
+        draws = filler.Draws(self.seed, self.key, top, self.position + self.rank)
+        return filler.fill(self._fillers[top], shape, draws, self.title)
+
+    def next(self) -> list[Buffer]:
+        for top, buffer in zip(self._random, self._buffers, strict=True):
+            buffer.array[...] = self._draw(top, buffer.array.shape)
+        self.position += self.ranks
+        return self._buffers
+
+
+@register("MemoryData")
+class MemoryData(Feed):
+    """Images and labels from arrays in memory, batch by batch, over and over."""
+
+    tops = (2, 2)
+    messages = ("memory_data_param", "transform_param")
+
+    def setup(self, bottom: Shapes) -> Shapes:
+        param = self.param.memory_data_param
+        self.batch_size = param.batch_size
+        self.shape: Shape = (param.channels, param.height, param.width)
+        for field in ("batch_size", "channels", "height", "width"):
+            if not getattr(param, field):
+                self.fail(f"memory_data_param.{field}", "is missing: all four must be at least 1")
+        self._transform = Transform(self.param.transform_param, self.phase, self.fail)
+        self._arrays: tuple[np.ndarray, np.ndarray] | None = None
+        self._added = 0
+        self._labels = Labels()
+        shapes: Shapes = [(self.batch_size, *self.shape), (self.batch_size,)]
+        self._buffers = [allocate(shape) for shape in shapes]
+        return shapes
+
+    def limit_labels(self, top: int, labels: Labels) -> None:
+        if top == 1:
+            self._labels = labels
+
+    def set_arrays(self, data: np.ndarray, labels: np.ndarray) -> None:
+        """Bring these from now on, as they are: transform_param does not apply.
+
+        data: float32 (N, channels, height, width), and labels: N of them, N a multiple of
+        batch_size. They are not copied: they may be changed in place. Wrong shapes: UserError.
+        """
+        count = len(data) if np.ndim(data) else 0
+        if np.shape(data) != (count, *self.shape) or not count or count % self.batch_size:
+            raise UserError(
+                f"{self.title}: the data have shape {np.shape(data)}, not "
+                f"(N, {', '.join(map(str, self.shape))}) with N a multiple of batch_size "
+                f"{self.batch_size}"
+            )
+        if np.size(labels) != count:
+            raise UserError(f"{self.title}: {np.size(labels)} labels for {count} images")
+        self._arrays = np.asarray(data), np.asarray(labels).reshape(count)
+        self.position = 0
+
+    def add_images(self, images: np.ndarray, labels: np.ndarray) -> None:
+        """The same for images (N, channels, height, width) that transform_param applies to."""
+        images = np.asarray(images)
+        shape = self._transform.prepare(images.shape[1:]) if images.ndim == 4 else ()
+        if shape != self.shape:
+            raise UserError(
+                f"{self.title}: images of {images.shape} become {shape} by "
+                f"transform_param, but the layer wants {self.shape}"
+            )
+        data = np.empty((len(images), *shape), np.float32)
+        numbers = self._added + np.arange(len(images))
+        draws = record_draws(self.seed, np.zeros_like(numbers), numbers).tolist()
+        for image, out, draw in zip(images, data, draws, strict=True):
+            self._transform.apply(image, out, draw)
+        self.set_arrays(data, labels)
+        self._added += len(images)
+
+    def next(self) -> list[Buffer]:
+        if self._arrays is None:
+            self.fail(
+                "top", "no data yet: give the layer its arrays (set_arrays, set_input_arrays)"
+            )
+        data, labels = self._arrays
+        start = (self.position + self.rank * self.batch_size) % len(data)
+        stop = start + self.batch_size
+        if (place := self._labels.wrong(labels[start:stop])) is not None:
+            name = f"{self.title}: image {start + place} of the arrays"
+            self._labels.check(labels[start + place], name)
+        self._buffers[0].array[...] = data[start:stop]
+        self._buffers[1].array[...] = labels[start:stop]
+        self.position += self.ranks * self.batch_size
+        return self._buffers
