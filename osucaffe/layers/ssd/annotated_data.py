@@ -90,7 +90,4 @@ class AnnotatedData(Varying):
 
     def one(self, position: int) -> list[np.ndarray]:
         assert self._source is not None
-        image, rows = self._source.one(position)
-        room = np.full((1, ROOM, COLUMNS), -1.0, np.float32)
-        room[0, : len(rows)] = rows
-        return [image[None], room][: len(self.param.top)]
+        return [each[None] for each in self._source.one(position)][: len(self.param.top)]
