@@ -16,9 +16,8 @@ from ...backends.records import RecordCopier
 from ...backends.tensor import Shape
 from ...errors import UserError
 from .datum import LABEL_TAG, Datum
-from .lmdb_file import Places
 from .lmdb_tree import COPY_AGAIN
-from .record_database import Database
+from .record_database import Database, Places
 
 SMALL = 16384
 """Bytes of a record from which on it is worth a place of its own in the list of a bulk read."""

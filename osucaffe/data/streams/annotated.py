@@ -13,7 +13,6 @@ from ...errors import UserError
 from ...proto import caffe_pb2
 from ..databases.datum import Datum, pixels
 from ..databases.record_database import Database
-from ..databases.records import record_name
 from ..pictures.augment import Window, expand, sample, show
 from ..pictures.boxes import Annotations, cut, mirror
 from ..pictures.resizing import Resizing
@@ -124,7 +123,7 @@ class AnnotatedSource(RecordStream[Planned]):
             fits = image.shape == self.shape
         if not fits:
             raise UserError(
-                f"{record_name(self._database, self._database.key(record))} is "
+                f"{self._database.name(self._database.key(record))} is "
                 f"{shape_text(image.shape)}, but the first one gives {shape_text(self.shape)}: "
                 "set resize_param"
             )
@@ -156,7 +155,7 @@ class AnnotatedSource(RecordStream[Planned]):
             datum, annotations = parse_annotated(value)
             image = pixels(datum, self._transform.colour).transpose(1, 2, 0)
         except ValueError as error:
-            name = record_name(self._database, key)
+            name = self._database.name(key)
             raise UserError(f"{name} cannot be read: {error}") from error
         image = np.array(image)
         param, constraint = self._param, self._constraint

@@ -12,7 +12,6 @@ from ...backends.tensor import Shape
 from ...errors import UserError
 from ..databases.datum import parse_datum, pixels
 from ..databases.record_database import Database
-from ..databases.records import read_record, record_name
 from ..pictures.bicubic import shrink
 from ..pictures.transform import Transform
 from .stream import RecordStream
@@ -82,7 +81,7 @@ class PatchSource(RecordStream[tuple[np.ndarray, np.ndarray]]):
 
     def _depth(self, record: int) -> int:
         [(key, value)] = self._high.read(record, record + 1)
-        return read_record(self._high, key, value, self._transform.colour)[1].shape[0]
+        return self._high.decode(key, value, self._transform.colour)[1].shape[0]
 
     def read(self, record: int, draw: int) -> tuple[np.ndarray, np.ndarray]:
         scale, side = self._scale, self._side
@@ -133,7 +132,7 @@ class PatchSource(RecordStream[tuple[np.ndarray, np.ndarray]]):
 
 
 def _name(database: Database, record: int) -> str:
-    return record_name(database, database.key(record))
+    return database.name(database.key(record))
 
 
 def _check_keys(high: Database, low: Database) -> None:

@@ -11,7 +11,6 @@ from ...errors import UserError
 from ..databases.datum import parse_datum
 from ..databases.raw_records import SMALL, BulkReader, PlainForm
 from ..databases.record_database import Database
-from ..databases.records import read_record, record_name
 from ..pictures.jpeg import plain_shape
 from ..pictures.transform import Transform
 from .images import ImageStream, Labelled, Rows, Take
@@ -61,7 +60,7 @@ class DatumSource(ImageStream):
         return self._decode(key, value)
 
     def name(self, record: int) -> str:
-        return record_name(self._database, self._database.key(record))
+        return self._database.name(self._database.key(record))
 
     def fill_rows(self, records: np.ndarray, rows: Rows) -> None:
         for run in consecutive(records):
@@ -123,7 +122,7 @@ class DatumSource(ImageStream):
             out = self._own_memory() if self.copier else rows.images[at]
             try:
                 item = self._decode(key, value, self._memory(out))
-                self.check_item(record_name(self._database, key), item.label, item.image.shape)
+                self.check_item(self._database.name(key), item.label, item.image.shape)
             except UserError:
                 item = self.usable(start + at, draw)
             else:
@@ -143,7 +142,7 @@ class DatumSource(ImageStream):
             shape = plain_shape(datum.data, self._transform.colour) if datum.encoded else None
             if shape is None:
                 return False
-            self.check_item(record_name(self._database, key), datum.label, shape)
+            self.check_item(self._database.name(key), datum.label, shape)
         except (ValueError, UserError):
             return False
         part, choice = self._transform.part(shape, self.record_shape, draw)
@@ -172,10 +171,10 @@ class DatumSource(ImageStream):
     def _decode(
         self, key: memoryview, value: memoryview, memory: np.ndarray | None = None
     ) -> Labelled:
-        datum, image = read_record(self._database, key, value, self._transform.colour, memory)
+        datum, image = self._database.decode(key, value, self._transform.colour, memory)
         if self.raw and image.dtype != np.uint8:
             raise UserError(
-                f"{record_name(self._database, key)} holds float_data, but the first record bytes: "
+                f"{self._database.name(key)} holds float_data, but the first record bytes: "
                 "give all records one kind"
             )
         return Labelled(image, datum.label)
