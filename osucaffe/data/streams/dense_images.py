@@ -10,9 +10,9 @@ import numpy as np
 from ...backends.random import mix64
 from ...backends.tensor import Shape
 from ...errors import UserError
-from ...files import read_lines
 from ..pictures.image import read_image, resize
 from ..pictures.transform import Transform, holds, random_corner, shape_text
+from .image_list import read_entries
 from .stream import RecordStream
 
 
@@ -34,23 +34,15 @@ def read_pairs(path: str, root: str = "", kind: str = "PIXEL", unknown: int = 0)
         "IMAGE": ("IMAGE LABEL", ", a blank, and a whole number"),
         "NONE": ("IMAGE", ""),
     }[kind]
-    pairs = []
-    for number, line in enumerate(read_lines(path, "the list of images"), 1):
-        label: str | int = unknown
-        words = line.split()
-        good = len(words) == 2 if kind != "NONE" else len(words) > 0
-        if good and kind == "PIXEL":
-            label = root + words[1]
-        elif good and kind == "IMAGE":
-            good = words[1].removeprefix("-").isdecimal()
-            label = int(words[1]) if good else 0
-        if good:
-            pairs.append(Pair(root + words[0], label))
-        elif words:
-            raise UserError(f'{path}, line {number}: "{line}" is not the name of an image{what}')
-    if not pairs:
-        raise UserError(f"the list of images {path} is empty: a line is {form}")
-    return pairs
+
+    def parse(line: str) -> Pair:
+        name, *labels = line.split()
+        if kind == "NONE":
+            return Pair(root + name, unknown)
+        (label,) = labels
+        return Pair(root + name, root + label if kind == "PIXEL" else int(label))
+
+    return read_entries(path, "images", form, f"the name of an image{what}", parse)
 
 
 def read_labels(path: str, size: tuple[int, int] | None) -> np.ndarray:

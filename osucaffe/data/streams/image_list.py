@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,26 +20,37 @@ class Entry(NamedTuple):
     label: int
 
 
+def read_entries(
+    path: str, what: str, form: str, meaning: str, parse: Callable[[str], Any]
+) -> list[Any]:
+    """What `parse` makes of each line of a file that is not blank.
+
+    what: as messages call the file. form, meaning: what a line is, short and in words. UserError
+    names a line of which `parse` raises ValueError, and a file without lines.
+    """
+    entries = []
+    for number, line in enumerate(read_lines(path, f"the list of {what}"), 1):
+        try:
+            if line.strip():
+                entries.append(parse(line))
+        except ValueError:
+            raise UserError(f'{path}, line {number}: "{line}" is not {meaning}') from None
+    if not entries:
+        raise UserError(f"the list of {what} {path} is empty: a line is {form}")
+    return entries
+
+
 def read_list(path: str) -> list[Entry]:
     """The lines `NAME LABEL` of a file; a name may hold blanks. Bad lines raise UserError."""
-    entries = []
-    for number, line in enumerate(read_lines(path, "the list of images"), 1):
-        if not line.strip():
-            continue
+
+    def parse(line: str) -> Entry:
         name, _, label = line.rstrip().rpartition(" ")
-        try:
-            entries.append(Entry(name.strip(), int(label)))
-            good = name and -(1 << 31) <= entries[-1].label < 1 << 31
-        except ValueError:
-            good = False
-        if not good:
-            raise UserError(
-                f'{path}, line {number}: "{line}" is not an image\'s name, a blank, and a label '
-                "(a whole number of 32 bits)"
-            )
-    if not entries:
-        raise UserError(f"the list of images {path} is empty: a line is NAME LABEL")
-    return entries
+        if not name or not -(1 << 31) <= int(label) < 1 << 31:
+            raise ValueError
+        return Entry(name.strip(), int(label))
+
+    meaning = "an image's name, a blank, and a label (a whole number of 32 bits)"
+    return read_entries(path, "images", "NAME LABEL", meaning, parse)
 
 
 def check_root(root: str, entries: Sequence[Entry]) -> None:

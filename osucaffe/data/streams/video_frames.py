@@ -13,9 +13,9 @@ import numpy as np
 
 from ...backends.tensor import Shape
 from ...errors import UserError
-from ...files import read_lines
 from ..pictures.image import read_image, resize
 from ..pictures.transform import Transform, shape_text
+from .image_list import read_entries
 from .stream import RecordStream
 
 NEAR = 3
@@ -32,22 +32,13 @@ class Video(NamedTuple):
 
 def read_videos(path: str, root: str = "") -> list[Video]:
     """The lines `FOLDER FRAMES LABEL` of a file. Bad lines raise UserError."""
-    videos = []
-    for number, line in enumerate(read_lines(path, "the list of videos"), 1):
-        words = line.rsplit(maxsplit=2)
-        if not words:
-            continue
-        try:
-            folder, frames, label = words
-            videos.append(Video(root + folder.strip(), int(frames), int(label)))
-        except ValueError:
-            raise UserError(
-                f'{path}, line {number}: "{line}" is not the folder of a video\'s frames, how many '
-                "they are, and a label"
-            ) from None
-    if not videos:
-        raise UserError(f"the list of videos {path} is empty: a line is FOLDER FRAMES LABEL")
-    return videos
+
+    def parse(line: str) -> Video:
+        folder, frames, label = line.rsplit(maxsplit=2)
+        return Video(root + folder.strip(), int(frames), int(label))
+
+    meaning = "the folder of a video's frames, how many they are, and a label"
+    return read_entries(path, "videos", "FOLDER FRAMES LABEL", meaning, parse)
 
 
 class Crops(NamedTuple):
