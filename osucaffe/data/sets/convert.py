@@ -117,10 +117,8 @@ def encode_image(image: np.ndarray, encoding: str) -> bytes:
             colorspace="GRAY" if channels == 1 else "BGR",
             colorsubsampling="Gray" if channels == 1 else "420",
         )
-    try:
-        from PIL import Image
-    except ImportError as error:
-        raise UserError("writing PNG needs Pillow: pip install pillow") from error
+    from PIL import Image
+
     stream = io.BytesIO()
     pixels = image[:, :, 0] if channels == 1 else np.ascontiguousarray(image[:, :, ::-1])
     Image.fromarray(pixels).save(stream, "png")
