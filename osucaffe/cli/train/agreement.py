@@ -77,14 +77,14 @@ def _sources(message: Message) -> Iterator[str]:
 def _source(path: Path) -> str:
     """What tells data from other data, wherever they lie; nothing of those that cannot be read,
     which their layer will say."""
-    from ...data.databases.database import Lmdb
+    from ...data.databases.lmdb_database import LmdbDatabase
     from ...errors import UserError
     from ...parallel.agreement import digest
 
     if not (path / "data.mdb").is_file():
         return _file(path)
     try:
-        database = Lmdb(path)
+        database = LmdbDatabase(path)
         [(key, value)] = database.read(0, 1)
     except UserError:
         return "nothing"

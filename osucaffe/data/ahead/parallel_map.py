@@ -6,7 +6,7 @@ import itertools
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import Any, TypeVar
@@ -108,3 +108,27 @@ class BadRecords:
                     "Skipped: %s records so far; further ones are counted, but not named",
                     f"{self.count:,}",
                 )
+
+
+def map_usable(
+    function: Callable[[_Item], _Result],
+    items: Sequence[_Item],
+    threads: int,
+    bad: BadRecords,
+    advance: Callable[[], object],
+) -> Iterator[tuple[_Item, _Result]]:
+    """Items with what `map_ahead` gives of them, but for those of which the function raises
+    UserError: what becomes of these, `bad` decides. advance is called after each."""
+
+    def attempt(item: _Item) -> _Result | UserError:
+        try:
+            return function(item)
+        except UserError as error:
+            return error
+
+    for item, result in zip(items, map_ahead(attempt, items, threads), strict=True):
+        advance()
+        if isinstance(result, UserError):
+            bad.found(result)
+        else:
+            yield item, result

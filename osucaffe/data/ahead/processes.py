@@ -4,7 +4,7 @@ wait for Python's lock.
 A process without threads of its own (`reader_process.py`) opens the data and forks the readers, so
 that neither CUDA nor MPI is ever forked and all share what they know. Tasks go to them through one
 pipe, from which whoever is free takes the next, and short replies come back through another; the
-batches are written to shared memory (`shared_ring.py`). The pipes end with either side: so no
+batches are written to shared memory. The pipes end with either side: so no
 reader is left over, however this process ends.
 """
 
@@ -26,7 +26,7 @@ from pathlib import Path
 
 from ...errors import UserError, reason
 from .pipeline import Arrays, Fill
-from .shared_ring import BAD_INPUT, ENDED, LOGGED, MADE, REPLY, SKIPPED, TASK, Ring
+from .reader_process import BAD_INPUT, ENDED, LOGGED, MADE, REPLY, SKIPPED, TASK, Ring
 
 ENOUGH_THREADS = 4
 """Readers up to which threads do as well: where 4 decode 3,800 JPEGs a second either way, 8 threads

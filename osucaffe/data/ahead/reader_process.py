@@ -1,6 +1,8 @@
-"""Owns what reader processes do: `main` is where the first of them begins, which forks the others.
+"""Owns what reader processes do, and the memory and messages that they share with who reads.
 
-See processes.py, which starts it.
+`main` is where the first of them begins, which forks the others; see processes.py, which starts it.
+The memory has no name and no file, and is gone with the last process. A message is so short that a
+pipe takes it whole.
 """
 
 from __future__ import annotations
@@ -9,31 +11,87 @@ import contextlib
 import gc
 import importlib
 import logging
+import mmap
 import os
 import pickle
 import signal
+import struct
 import traceback
 from collections.abc import Callable
 from typing import Any, NoReturn
 
+import numpy as np
+
+from ...backends.tensor import Shape
 from ...errors import UserError, reason
 from ...parent import end_with_parent
-from .shared_ring import (
-    BAD_INPUT,
-    CRASHED,
-    ENDED,
-    LOGGED,
-    LONGEST_TEXT,
-    MADE,
-    REPLY,
-    SKIPPED,
-    TASK,
-    Ring,
-)
+from .pipeline import Arrays, Buffer
 
 _FEWER = "take fewer --readers (up to 4 are threads)"
-
 Tell = Callable[..., None]
+
+TASK = struct.Struct("<IIIIIxxxxq")
+"""Its number, the turn that it belongs to, a slot, its first record there and the one behind its
+last, and the position of the first in the stream."""
+REPLY = struct.Struct("<IHH")
+"""The number of a task, what there is to say of it, and how many bytes of text follow."""
+MADE, BAD_INPUT, CRASHED, SKIPPED, LOGGED, ENDED = range(6)
+LONGEST_TEXT = 4096 - REPLY.size
+"""Bytes of a text: as much as a pipe takes whole, whoever else writes to it."""
+
+
+class Ring:
+    """The memory of so many batches, each of these arrays (shape, dtype).
+
+    Every array begins with a page, so that a GPU can pin it. file: of a ring that another process
+    has made. UserError where the system has no such memory left.
+    """
+
+    def __init__(self, arrays: Arrays, slots: int, file: int | None = None) -> None:
+        sizes = [int(np.prod(shape)) * np.dtype(dtype).itemsize for shape, dtype in arrays]
+        offsets, end = [], mmap.PAGESIZE
+        for size in sizes * slots:
+            offsets.append(end)
+            end += -(-max(size, 1) // mmap.PAGESIZE) * mmap.PAGESIZE
+        self.file = _make_file(end) if file is None else file
+        memory = mmap.mmap(self.file, end)
+        with contextlib.suppress(OSError):  # a kernel without huge pages
+            memory.madvise(mmap.MADV_HUGEPAGE)
+        self._turn = np.frombuffer(memory, np.uint32, 1)
+        views = [
+            _view(memory, offset, shape, dtype)
+            for offset, (shape, dtype) in zip(offsets, list(arrays) * slots, strict=True)
+        ]
+        self.slots = [views[at : at + len(arrays)] for at in range(0, len(views), len(arrays))]
+
+    @property
+    def turn(self) -> int:
+        """Tasks of another turn are not wanted any more."""
+        return int(self._turn[0])
+
+    @turn.setter
+    def turn(self, turn: int) -> None:
+        self._turn[0] = turn & 0xFFFFFFFF
+
+
+def _make_file(nbytes: int) -> int:
+    file = os.memfd_create("osucaffe-batches")
+    try:
+        # All of it now: to find later that there is none would end a process (SIGBUS).
+        os.posix_fallocate(file, 0, nbytes)
+    except OSError as error:
+        os.close(file)
+        raise UserError(
+            f"no {nbytes:,} bytes of shared memory for batches that are read ahead "
+            f"({error.strerror}): take fewer --readers (up to 4 need none), or lower "
+            "data_param.prefetch or batch_size"
+        ) from None
+    return file
+
+
+def _view(memory: mmap.mmap, offset: int, shape: Shape, dtype: str) -> Buffer:
+    flat = np.frombuffer(memory, dtype, int(np.prod(shape)), offset)
+    return Buffer(flat.reshape(shape), flat, flat.ctypes.data)
 
 
 def main(module: str, *numbers: str) -> None:

@@ -1,81 +1,25 @@
-"""Owns LMDBs, which are read and written whole, and opening a database of either kind."""
+"""Owns opening a database of either kind, and writing LMDBs."""
 
 from __future__ import annotations
 
 import itertools
-import mmap
 import os
 import shutil
-import threading
 import uuid
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
 
 import lmdb
-import numpy as np
 
 from ...errors import UserError
 from ...files import remove_leftovers, temporary_beside
 from .leveldb_database import LevelDatabase, is_leveldb
-from .lmdb_file import LmdbFile, Places, Record
-from .lmdb_tree import COPY_AGAIN
+from .lmdb_database import LmdbDatabase
 from .record_database import Database
 
 _AT_ONCE = 64
 """Records that are copied at once."""
-
-
-class Lmdb(Database):
-    """An LMDB folder."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._file = LmdbFile(path)
-        self.count = self._file.entries
-        self._lock = threading.Lock()
-        self._values: tuple[memoryview, Places] | None = None
-
-    def __reduce__(self) -> Any:
-        return open_database, (self.path,)
-
-    def check(self) -> None:
-        """Without locks a writer knows of no reader, and uses pages again that are still read."""
-        if self._file.changed():
-            raise UserError(
-                f"LMDB {self.path} is being written: it has changed since it was opened. Let what "
-                "writes it end first, or read a copy."
-            )
-
-    def read(self, start: int, stop: int) -> list[Record]:
-        self.check_range(start, stop)
-        return self._file.read(start, stop)
-
-    def keys(self) -> Iterator[bytes]:
-        return self._file.keys()
-
-    def value(self, number: int) -> memoryview:
-        with self._lock:
-            if self._values is None:
-                places = self.places(0, self.count)
-                whole = mmap.mmap(places.file.fileno(), 0, access=mmap.ACCESS_READ)
-                self._values = memoryview(whole), places
-        memory, places = self._values
-        begin = int(places.begins[number])
-        end = begin + int(places.sizes[number])
-        # To touch what is not there would end the process (SIGBUS).
-        if os.fstat(places.file.fileno()).st_size < end:
-            raise UserError(f"LMDB {self.path} has become shorter while it was read: {COPY_AGAIN}")
-        return memory[begin:end]
-
-    def places(self, start: int, stop: int) -> Places:
-        self.check_range(start, stop)
-        return self._file.places(start, stop)
-
-    def rows(self, start: int, stop: int) -> np.ndarray | None:
-        self.check_range(start, stop)
-        return self._file.rows(start, stop)
 
 
 _opened: weakref.WeakValueDictionary[tuple[int, int], Database] = weakref.WeakValueDictionary()
@@ -89,7 +33,7 @@ def open_database(path: str | os.PathLike[str]) -> Database:
     """
     folder = Path(path)
     if not is_leveldb(folder):
-        return Lmdb(folder)
+        return LmdbDatabase(folder)
     # It writes its files anew when it is opened: the folder stays.
     status = folder.stat()
     identity = (status.st_dev, status.st_ino)

@@ -13,7 +13,6 @@ import numpy as np
 import simplejpeg
 
 from ...backends.tensor import Shape
-from ...errors import UserError
 from ...proto import caffe_pb2
 
 # Tags of Datum's fields: field number * 8 + wire type (0 varint, 2 bytes).
@@ -153,10 +152,8 @@ _FORMATS = ("BMP", "GIF", "JPEG", "JPEG2000", "PNG", "PPM", "SUN", "TIFF", "WEBP
 
 
 def _decode_other(data: memoryview, colour: bool | None, red_first: bool) -> np.ndarray:
-    try:
-        from PIL import Image, UnidentifiedImageError
-    except ImportError as error:
-        raise UserError("not a JPEG; to read PNG and other images: pip install pillow") from error
+    from PIL import Image, UnidentifiedImageError
+
     try:
         image = Image.open(io.BytesIO(data), formats=_FORMATS)
         if image.width * image.height > _LARGE + len(data) * _PIXELS_A_BYTE:

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import UserError
-from .lmdb_file import Record
-from .record_database import Database
+from .record_database import Database, Record
 
 _MARK_EVERY = 64
 

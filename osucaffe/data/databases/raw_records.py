@@ -16,9 +16,8 @@ from ...backends.records import RecordCopier
 from ...backends.tensor import Shape
 from ...errors import UserError
 from .datum import LABEL_TAG, Datum
-from .lmdb_file import Places
 from .lmdb_tree import COPY_AGAIN
-from .record_database import Database
+from .record_database import Database, Places
 
 SMALL = 16384
 """Bytes of a record from which on it is worth a place of its own in the list of a bulk read."""
@@ -75,20 +74,22 @@ class PlainForm:
             return None
         padded = np.zeros((len(tails), _TAIL), np.int64)
         padded[:, : tails.shape[1]] = tails
-        label, end = np.zeros(len(tails), np.int64), np.zeros(len(tails), np.int64)
-        if self.labelled:
-            first, second, third = (padded[:, at] for at in (1, 2, 3))
-            one, two = first < 0x80, second < 0x80
-            label = first & 0x7F
-            label += np.where(one, 0, (second & 0x7F) << 7)
-            label += np.where(one | two, 0, third << 14)
-            end = np.where(one, 2, np.where(two, 3, 4))
-            if (padded[:, 0] != LABEL_TAG).any() or (third[~(one | two)] >= 0x80).any():
-                return None
-        if (lengths != end + len(self.rest)).any():
+        # What the bytes behind leave of a tail is the label: its tag, and 7 bits of it a byte.
+        sizes = lengths - len(self.rest) - self.labelled
+        least, most = int(sizes.min()), int(sizes.max())
+        if not (1 <= least <= most <= 3 if self.labelled else least == most == 0):
             return None
+        if self.labelled and (padded[:, 0] != LABEL_TAG).any():
+            return None
+        label = np.zeros(len(tails), np.int64)
+        for at in range(most):
+            byte, there = padded[:, at + 1], sizes > at
+            if (there & ((byte > 0x7F) != (sizes > at + 1))).any():
+                return None
+            label += np.where(there, (byte & 0x7F) << 7 * at, 0)
+        ends = sizes + self.labelled
         rows = np.arange(len(tails))
-        if any((padded[rows, end + at] != byte).any() for at, byte in enumerate(self.rest)):
+        if any((padded[rows, ends + at] != byte).any() for at, byte in enumerate(self.rest)):
             return None
         return label
 
@@ -172,9 +173,7 @@ class BulkReader:
 
     def _read(self, start: int, stop: int, images: np.ndarray) -> np.ndarray | None:
         form, count = self._form, stop - start
-        places = self._database.places(start, stop)
-        assert places is not None, "who makes this has asked"
-        file, begins, sizes = places
+        file, begins, sizes = self._places(start, stop)
         lengths = sizes - (len(form.head) + form.size)
         if (lengths < 0).any() or (lengths > _TAIL).any():
             return None

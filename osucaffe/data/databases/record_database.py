@@ -5,10 +5,23 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO, NamedTuple
 
 import numpy as np
 
-from .lmdb_file import Places, Record
+from ...errors import UserError
+from .datum import Datum, parse_datum, pixels
+
+Record = tuple[memoryview, memoryview]
+"""Key and value."""
+
+
+class Places(NamedTuple):
+    """Where values lie in a file, in the order of their keys: first byte, and length."""
+
+    file: BinaryIO
+    begins: np.ndarray
+    sizes: np.ndarray
 
 
 class Database(ABC):
@@ -50,6 +63,27 @@ class Database(ABC):
         """The key of a record."""
         [(key, _)] = self.read(number, number + 1)
         return bytes(key)
+
+    def name(self, key: memoryview | bytes) -> str:
+        """How messages call a record."""
+        return f'record "{bytes(key).decode(errors="replace")}" of {self.path}'
+
+    def decode(
+        self,
+        key: memoryview,
+        value: memoryview,
+        colour: bool | None = None,
+        memory: np.ndarray | None = None,
+    ) -> tuple[Datum, np.ndarray]:
+        """A record's fields and its image (channels, height, width); see `datum.pixels`.
+
+        memory: where to decode an image that fits. UserError names a record that is damaged.
+        """
+        try:
+            datum = parse_datum(value)
+            return datum, pixels(datum, colour, memory)
+        except ValueError as error:
+            raise UserError(f"{self.name(key)} cannot be read: {error}") from error
 
     def places(self, start: int, stop: int) -> Places | None:
         """Where the values of the records start .. stop - 1 lie in a file; None where they do not

@@ -183,6 +183,11 @@ def random_corner(top: int, left: int, draw: Any) -> tuple[Any, Any]:
     return (top + 1) * (draw >> 1 & 0x7FFFFFFF) >> 31, (left + 1) * (draw >> 32) >> 32
 
 
+def holds(extents: Shape, crop: Shape) -> bool:
+    """Whether an image of this height and width is at least as large as a crop."""
+    return all(extent >= side for extent, side in zip(extents, crop, strict=True))
+
+
 def check_size(transform: Transform, shape: Shape, first: Shape, name: str) -> None:
     """Refuse the record `name` whose (channels, height, width) the first record's do not allow.
 

@@ -9,8 +9,9 @@ import numpy as np
 
 from ...backends.backend import Backend
 from ...backends.tensor import Step, Tensor
+from ..streams.order import consecutive
 from .memory_limit import log_refusal, log_stay
-from .slots import SHARE_LEFT, Form, Places, consecutive
+from .slots import SHARE_LEFT, Form, Places
 
 
 class Neighbours(Protocol):
@@ -112,9 +113,10 @@ class SpreadPlaces(Places):
         for rank, part in enumerate(self._each):
             chosen = numbers % ranks == rank
             rows, places = numbers[chosen] // ranks, at[chosen]
-            for start, stop in consecutive(rows, places, ranks):
-                array = parts[0][places[start] : places[stop - 1] + 1 : ranks]
-                self._sent = self.uploads.send(array, part, int(rows[start]))
+            for run in consecutive(rows, places, step=ranks):
+                first, last = places[run][[0, -1]].tolist()
+                array = parts[0][first : last + 1 : ranks]
+                self._sent = self.uploads.send(array, part, int(rows[run.start]))
         if self._sent and len(numbers):
             self._pending.append((self._sent, numbers))
 

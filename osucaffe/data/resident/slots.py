@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -10,6 +10,7 @@ import numpy as np
 from ...backends.backend import Backend
 from ...backends.tensor import Shape, Step, Tensor
 from ...errors import UserError
+from ..streams.order import consecutive
 from .memory_limit import log_refusal, log_stay
 
 Form = tuple[Shape, str]
@@ -82,11 +83,11 @@ class Places:
         self, numbers: np.ndarray, at: np.ndarray, parts: Sequence[Any], labels: np.ndarray | None
     ) -> None:
         """Send the records with these numbers, in rising order, which lie `at` places of arrays."""
-        for start, stop in consecutive(numbers, at):
-            first = int(at[start])
+        for run in consecutive(numbers, at):
+            places = at[run]
             for array, part in zip(parts, self.parts, strict=True):
-                rows = array[first : first + stop - start]
-                self._sent = self.uploads.send(rows, part, int(numbers[start]))
+                rows = array[places[0] : places[-1] + 1]
+                self._sent = self.uploads.send(rows, part, int(numbers[run.start]))
         if self.labels is not None and labels is not None:
             self.labels[numbers] = labels[at]
         self.has[numbers] = True
@@ -118,14 +119,3 @@ class Places:
     def _allocate_batches(self, tensors: Sequence[Tensor]) -> None:
         if not self._allocate(tensors):
             raise UserError(f"{self._title}: there is no memory for two batches")
-
-
-def consecutive(numbers: np.ndarray, at: np.ndarray, step: int = 1) -> Iterator[tuple[int, int]]:
-    """The runs in which numbers grow by one while places grow by `step`: first index, and end."""
-    if not len(numbers):
-        return
-    ends = np.flatnonzero((np.diff(numbers) != 1) | (np.diff(at) != step)) + 1
-    start = 0
-    for stop in [*ends.tolist(), len(numbers)]:
-        yield start, stop
-        start = stop

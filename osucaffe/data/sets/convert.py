@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import io
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -12,7 +11,7 @@ import simplejpeg
 
 from ...errors import UserError
 from ...proto import caffe_pb2
-from ..ahead.parallel_map import BadRecords, map_ahead
+from ..ahead.parallel_map import BadRecords, map_usable
 from ..databases.database import record_key, write_database
 from ..databases.datum import make_datum
 from ..pictures.image import decode_content, read_content
@@ -50,27 +49,21 @@ def convert_images(
         raise UserError(f'unknown encoding "{encoding}": use one of {", ".join(ENCODINGS)}')
     check_root(root, entries)
     bad = bad or BadRecords()
-    load = functools.partial(_load, root=root, gray=gray, size=size, encoding=encoding, read=read)
-
     written: list[Entry] = []
+
+    def load(numbered: tuple[int, Entry]) -> tuple[bytes, tuple[int, int]]:
+        return _load(numbered[1], root, gray, size, encoding, read)
 
     def records() -> Iterator[tuple[bytes, bytes]]:
         first: tuple[int, int] | None = None
-        results = map_ahead(load, entries, threads)
-        for index, (entry, result) in enumerate(zip(entries, results, strict=True)):
-            advance()
-            try:
-                if isinstance(result, UserError):
-                    raise result
-                value, extent = result
-                first = first or extent
-                if check_size and extent != first:
-                    raise UserError(
-                        f"image {root + entry.name} is {shape_text(extent)}, but the first one is "
-                        f"{shape_text(first)} (height x width): resize them, or leave out "
-                        "check_size"
-                    )
-            except UserError as error:
+        loaded = map_usable(load, list(enumerate(entries)), threads, bad, advance)
+        for (index, entry), (value, extent) in loaded:
+            first = first or extent
+            if check_size and extent != first:
+                error = UserError(
+                    f"image {root + entry.name} is {shape_text(extent)}, but the first one is "
+                    f"{shape_text(first)} (height x width): resize them, or leave out check_size"
+                )
                 bad.found(error)
                 continue
             written.append(entry)
@@ -84,27 +77,23 @@ def convert_images(
 
 def _load(
     entry: Entry,
-    *,
     root: str,
     gray: bool,
     size: tuple[int, int] | None,
     encoding: str | None,
     read: Callable[[str], np.ndarray] | None,
-) -> tuple[bytes, tuple[int, int]] | UserError:
-    """The Datum of an image file with its (height, width), or what is wrong with it."""
+) -> tuple[bytes, tuple[int, int]]:
+    """The Datum of an image file with its (height, width). UserError where it is bad."""
     path = root + entry.name
-    try:
-        content = b"" if read else read_content(path)
-        image = read(path) if read else decode_content(path, content, not gray, size)
-        extent = (image.shape[0], image.shape[1])
-        if encoding is None:
-            return make_datum(image.transpose(2, 0, 1), entry.label, encoded=False), extent
-        same = not read and not gray and size is None and _matches(path, encoding)
-        data = content if same else encode_image(image, encoding)
-        datum = caffe_pb2.Datum(data=data, label=entry.label, encoded=True)
-        return datum.SerializeToString(), extent
-    except UserError as error:
-        return error
+    content = b"" if read else read_content(path)
+    image = read(path) if read else decode_content(path, content, not gray, size)
+    extent = (image.shape[0], image.shape[1])
+    if encoding is None:
+        return make_datum(image.transpose(2, 0, 1), entry.label, encoded=False), extent
+    same = not read and not gray and size is None and _matches(path, encoding)
+    data = content if same else encode_image(image, encoding)
+    datum = caffe_pb2.Datum(data=data, label=entry.label, encoded=True)
+    return datum.SerializeToString(), extent
 
 
 def encode_image(image: np.ndarray, encoding: str) -> bytes:
@@ -117,10 +106,8 @@ def encode_image(image: np.ndarray, encoding: str) -> bytes:
             colorspace="GRAY" if channels == 1 else "BGR",
             colorsubsampling="Gray" if channels == 1 else "420",
         )
-    try:
-        from PIL import Image
-    except ImportError as error:
-        raise UserError("writing PNG needs Pillow: pip install pillow") from error
+    from PIL import Image
+
     stream = io.BytesIO()
     pixels = image[:, :, 0] if channels == 1 else np.ascontiguousarray(image[:, :, ::-1])
     Image.fromarray(pixels).save(stream, "png")

@@ -122,10 +122,8 @@ def turned(image: np.ndarray, orientation: int) -> np.ndarray:
 
 def orientation(content: bytes) -> int:
     """What EXIF says of how an image lies; 1, upright, if it says nothing that can be read."""
-    try:
-        from PIL import Image
-    except ImportError as error:
-        raise UserError("photographs need Pillow: pip install pillow") from error
+    from PIL import Image
+
     try:
         return int(Image.open(io.BytesIO(content)).getexif().get(_ORIENTATION, 1))
     except Exception:  # whatever damaged EXIF makes of Pillow: the pixels are good

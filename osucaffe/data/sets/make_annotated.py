@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 from xml.etree import ElementTree
@@ -15,7 +15,7 @@ import numpy as np
 from ...errors import UserError, listed, reason
 from ...files import read_file
 from ...proto import caffe_pb2, read_text, write_text
-from ..ahead.parallel_map import map_ahead
+from ..ahead.parallel_map import BadRecords, map_usable
 from ..databases.database import record_key, write_database
 from ..pictures.image import decode_content, read_content
 
@@ -82,23 +82,15 @@ def make_database(
     if not entries:
         raise UserError(f"{output}: there is no image for it")
 
-    def load(entry: Entry) -> bytes | UserError:
-        try:
-            content = read_content(entry.image)
-            height, width, channels = decode_content(entry.image, content).shape
-        except UserError as error:
-            return error
+    def load(numbered: tuple[int, Entry]) -> bytes:
+        entry = numbered[1]
+        content = read_content(entry.image)
+        height, width, channels = decode_content(entry.image, content).shape
         return annotated_record(content, *entry[1:], shape=(channels, height, width))
 
-    def records() -> Iterator[tuple[bytes, bytes]]:
-        results = map_ahead(load, entries, threads)
-        for index, (entry, result) in enumerate(zip(entries, results, strict=True)):
-            advance()
-            if isinstance(result, UserError):
-                raise result
-            yield record_key(index, entry.image.name), result
-
-    return write_database(output, records())
+    records = map_usable(load, list(enumerate(entries)), threads, BadRecords(), advance)
+    keyed = ((record_key(index, entry.image.name), value) for (index, entry), value in records)
+    return write_database(output, keyed)
 
 
 def read_voc(folder: Path, split: str, labels: dict[str, int]) -> list[Entry]:

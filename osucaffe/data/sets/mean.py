@@ -12,7 +12,6 @@ from ...backends.tensor import Shape
 from ...errors import UserError
 from ..ahead.parallel_map import BadRecords, map_ahead
 from ..databases.record_database import Database
-from ..databases.records import read_record, record_name
 from ..pictures.transform import shape_text
 
 _BLOCK = 64
@@ -57,7 +56,7 @@ def first_shape(database: Database) -> Shape:
 
 def _shape(database: Database, number: int) -> Shape:
     [(key, value)] = database.read(number, number + 1)
-    return read_record(database, key, value)[1].shape
+    return database.decode(key, value)[1].shape
 
 
 def _sum(database: Database, start: int, shape: Shape) -> _Sum:
@@ -66,10 +65,10 @@ def _sum(database: Database, start: int, shape: Shape) -> _Sum:
     records = database.read(start, min(start + _BLOCK, len(database)))
     for number, (key, value) in enumerate(records, start):
         try:
-            _, image = read_record(database, key, value)
+            _, image = database.decode(key, value)
             if image.shape != shape:
                 raise UserError(
-                    f"{record_name(database, key)} is {shape_text(image.shape)}, but the first "
+                    f"{database.name(key)} is {shape_text(image.shape)}, but the first "
                     f"record is {shape_text(shape)} (channels x height x width): give all "
                     "images one size"
                 )

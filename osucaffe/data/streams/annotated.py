@@ -3,36 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...backends.records import transform_record
+from ...backends.records import Choice, transform_record
 from ...backends.tensor import Shape
 from ...errors import UserError
 from ...proto import caffe_pb2
-from ..ahead.parallel_map import BadRecords
 from ..databases.datum import Datum, pixels
 from ..databases.record_database import Database
-from ..databases.records import record_name
 from ..pictures.augment import Window, expand, sample, show
 from ..pictures.boxes import Annotations, cut, mirror
 from ..pictures.resizing import Resizing
-from ..pictures.transform import Fail, Transform, record_draws, shape_text
-from .order import first_record, runs
+from ..pictures.transform import Fail, Transform, holds, shape_text
+from .stream import RecordStream
 
 ROOM = 2048
 """The most objects of an image."""
 COLUMNS = 8
 
 
-class Varied(NamedTuple):
-    """An image (channels, height, width) that is ready to be cut, and its objects."""
+class Planned(NamedTuple):
+    """An image (channels, height, width), what is to be cut out of it, and the rows (B, 8) of the
+    objects there, whose first column is not the image's number yet but 0."""
 
     image: np.ndarray
-    annotations: Annotations
-    extents: tuple[int, int]
-    """Its height and width before it was resized."""
+    choice: Choice
+    rows: np.ndarray
 
 
 def is_annotated(value: bytes | memoryview) -> bool:
@@ -65,12 +63,13 @@ def parse_annotated(value: bytes | memoryview) -> tuple[Datum, Annotations]:
     )
 
 
-class AnnotatedSource:
-    """The records of a database of AnnotatedDatum, over and over, varied anew in each epoch.
+class AnnotatedSource(RecordStream[Planned]):
+    """The records of a database of AnnotatedDatum, varied anew in each epoch.
 
     `shape` is that of every image; where the images' sizes differ (`varies`) it is the first one's.
-    What is drawn for a record depends on seed, epoch and record only. block: as for order.runs.
-    bad: what becomes of a record that cannot be used. fail(field, text): the layer's.
+    What is drawn for a record depends on seed, epoch and record only. fail(field, text): the
+    layer's. The rest is as in RecordStream. A batch is images (N, *shape) and, if they are wanted,
+    the rows of their objects (N, ROOM, 8): of label -1 where there is none.
     """
 
     def __init__(
@@ -79,14 +78,12 @@ class AnnotatedSource:
         parameter: caffe_pb2.LayerParameter,
         phase: str,
         fail: Fail,
-        *,
-        seed: int = 0,
-        block: int = 0,
-        bad: BadRecords | None = None,
+        **options: Any,
     ) -> None:
-        self._database, self._seed, self._block = database, seed, block
-        self.bad = bad or BadRecords()
-        self.shared = database.shared
+        none = f"{database.path} has no record that can be used"
+        rand_skip = parameter.data_param.rand_skip
+        super().__init__(len(database), none, rand_skip=rand_skip, **options)
+        self._database, self.shared = database, database.shared
         self._param = parameter.transform_param
         self._samplers = list(parameter.annotated_data_param.batch_sampler)
         has = self._param.HasField
@@ -95,23 +92,16 @@ class AnnotatedSource:
         self._transform = Transform(self._param, phase, fail)
         self._is_train = phase == "TRAIN"
         self.varies = self._resizing is not None and self._resizing.varies
-        self._start = first_record(seed, parameter.data_param.rand_skip)
         self._crop = self._read_crop(fail)
-        self._none = f"{database.path} has no record that can be used"
         generator = np.random.default_rng(0)
-        varied, _ = self.bad.usable(
-            0, len(self), lambda record: self.varied(record, generator), self._none
+        image, _ = self.bad.usable(
+            0, len(self), lambda record: self._varied(record, generator)[0], none
         )
-        image = varied.image
         self.shape: Shape = self._transform.prepare(image.shape)
         if self._crop:
             self.shape = (image.shape[0], *self._crop)
-            if any(side > extent for side, extent in zip(self._crop, image.shape[1:], strict=True)):
+            if not holds(image.shape[1:], self._crop):
                 fail("transform_param.crop_h", f"is larger than the image, {image.shape}")
-
-    def __len__(self) -> int:
-        """How many records there are."""
-        return len(self._database)
 
     def _read_crop(self, fail: Fail) -> tuple[int, int] | None:
         param = self._param
@@ -121,69 +111,51 @@ class AnnotatedSource:
             return param.crop_h, param.crop_w
         return (param.crop_size, param.crop_size) if param.crop_size else None
 
-    def fill(self, position: int, arrays: Sequence[np.ndarray]) -> None:
-        """Write the images of the stream from `position` on, and the rows of their objects.
-
-        arrays: (N, *shape) and, if they are wanted, (N, ROOM, 8): of label -1 where there is none.
-        Raises UserError that names the key of a record that is damaged or of another size.
-        """
+    def check(self) -> None:
         self._database.check()
-        at, count = 0, len(arrays[0])
-        for epoch, start, stop in runs(
-            self._start + position, count, len(self._database), block=self._block, seed=self._seed
-        ):
-            records = np.arange(start, stop)
-            draws = record_draws(self._seed, np.full_like(records, epoch), records)
-            for record, draw in zip(records.tolist(), draws.tolist(), strict=True):
-                rows = self._usable(record, draw, arrays[0][at])
-                if len(arrays) > 1:
-                    arrays[1][at] = -1
-                    arrays[1][at, : len(rows)] = rows
-                at += 1
+
+    def read(self, record: int, draw: int) -> Planned:
+        generator = np.random.default_rng(draw)
+        image, annotations = self._varied(record, generator)
+        if self._crop:
+            fits = len(image) == self.shape[0] and holds(image.shape[1:], self._crop)
+        else:
+            fits = image.shape == self.shape
+        if not fits:
+            raise UserError(
+                f"{self._database.name(self._database.key(record))} is "
+                f"{shape_text(image.shape)}, but the first one gives {shape_text(self.shape)}: "
+                "set resize_param"
+            )
+        return self._planned(image, annotations, generator)
+
+    def write(self, item: Planned, draw: int, arrays: Sequence[np.ndarray]) -> None:
+        mean, scale = self._transform.mean, self._transform.scale
+        transform_record(item.image, arrays[0], item.choice, mean=mean, scale=scale)
+        for rows in arrays[1:]:
+            rows[: len(item.rows)], rows[len(item.rows) :] = item.rows, -1
 
     def one(self, position: int) -> tuple[np.ndarray, np.ndarray]:
-        """The image and the rows of the record at a position, whatever its size."""
-        epoch, record, _ = next(
-            runs(self._start + position, 1, len(self._database), block=self._block, seed=self._seed)
-        )
-        draw = int(record_draws(self._seed, np.array([epoch]), np.array([record]))[0])
+        """The image and the rows (ROOM, 8) of the record at a position, whatever its size."""
+        [(record, draw)] = self.drawn(position, 1)
         generator = np.random.default_rng(draw)
-        varied = self.varied(record, generator)
-        out = np.empty((varied.image.shape[0], *(self._crop or varied.image.shape[1:])), np.float32)
-        return out, self._cut(varied, generator, out)
+        item = self._planned(*self._varied(record, generator), generator)
+        image = np.empty((len(item.image), *(self._crop or item.image.shape[1:])), np.float32)
+        rows = np.empty((ROOM, COLUMNS), np.float32)
+        self.write(item, draw, [image, rows])
+        return image, rows
 
-    def _usable(self, record: int, draw: int, out: np.ndarray) -> np.ndarray:
-        """`_one` of a record, or of the next that can be used."""
-        count = len(self._database)
-        for place in range(record, record + count):
-            try:
-                return self._one(place % count, np.random.default_rng(draw), out)
-            except UserError as error:
-                self.bad.found(error, place % count)
-        raise UserError(self._none)
-
-    def _one(self, record: int, generator: np.random.Generator, out: np.ndarray) -> np.ndarray:
-        varied = self.varied(record, generator)
-        wanted = out.shape if self._crop is None else (out.shape[0], *varied.image.shape[1:])
-        room = varied.image.shape[1:]
-        if varied.image.shape != wanted or any(
-            side < wide for side, wide in zip(room, out.shape[1:], strict=True)
-        ):
-            [(key, _)] = self._database.read(record, record + 1)
-            raise UserError(
-                f"{record_name(self._database, key)} is {shape_text(varied.image.shape)}, but "
-                f"the first one gives {shape_text(self.shape)}: set resize_param"
-            )
-        return self._cut(varied, generator, out)
-
-    def varied(self, record: int, generator: np.random.Generator) -> Varied:
-        """A record, varied and resized, before it is cut to its final size."""
+    def _varied(
+        self, record: int, generator: np.random.Generator
+    ) -> tuple[np.ndarray, Annotations]:
+        """The image (channels, height, width) and the objects of a record, varied and resized,
+        before they are cut to their final size."""
         [(key, value)] = self._database.read(record, record + 1)
         try:
             datum, annotations = parse_annotated(value)
             image = pixels(datum, self._transform.colour).transpose(1, 2, 0)
         except ValueError as error:
-            name = record_name(self._database, key)
+            name = self._database.name(key)
             raise UserError(f"{name} cannot be read: {error}") from error
         image = np.array(image)
         param, constraint = self._param, self._constraint
@@ -200,22 +172,21 @@ class AnnotatedSource:
         if self._resizing is not None:
             image = self._resizing.image(np.ascontiguousarray(image), generator)
             annotations = self._resizing.annotations(annotations, height, width)
-        return Varied(image.transpose(2, 0, 1), annotations, (height, width))
+        return image.transpose(2, 0, 1), annotations
 
-    def _cut(self, varied: Varied, generator: np.random.Generator, out: np.ndarray) -> np.ndarray:
-        """Write the image, cut and perhaps mirrored, to out; the rows (B, 8) of its objects, whose
-        first column is not the image's number yet but 0."""
-        extents, sides = varied.image.shape[1:], out.shape[1:]
+    def _planned(
+        self, image: np.ndarray, annotations: Annotations, generator: np.random.Generator
+    ) -> Planned:
+        """What is to be cut out of an image, perhaps mirrored, and the objects there."""
+        extents = image.shape[1:]
+        sides = self._crop or extents
         lacking = [extent - side for extent, side in zip(extents, sides, strict=True)]
         top, left = (each // 2 for each in lacking)
         if self._crop and self._is_train:
             top, left = (int(generator.integers(each + 1)) for each in lacking)
         mirrored = int(self._transform.mirror and generator.random() < 0.5)
-        choice = (top, left, mirrored)
-        mean, scale = self._transform.mean, self._transform.scale
-        transform_record(varied.image, out, choice, mean=mean, scale=scale)
         part = np.array([left, top, left + sides[1], top + sides[0]]) / np.tile(extents[::-1], 2)
-        annotations = cut(varied.annotations, part, self._constraint)
+        annotations = cut(annotations, part, self._constraint)
         if mirrored:
             annotations = mirror(annotations)
         rows = np.zeros((len(annotations.labels), COLUMNS))
@@ -223,7 +194,7 @@ class AnnotatedSource:
         rows[:, 7] = annotations.difficult
         if len(rows) > ROOM:
             raise UserError(f"an image has {len(rows)} objects, more than {ROOM}")
-        return rows
+        return Planned(image, (top, left, mirrored), rows)
 
 
 def join_rows(rows: np.ndarray, out: np.ndarray) -> int:

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ...backends.random import mix64
 from ...backends.tensor import Shape
 from ...errors import UserError
-from ...files import read_lines
-from ...labels import Labels
-from ..ahead.parallel_map import BadRecords
 from ..pictures.image import read_image, resize
-from ..pictures.transform import Transform, random_corner, record_draws, shape_text
-from .order import first_record, permutation
+from ..pictures.transform import Transform, holds, random_corner, shape_text
+from .image_list import read_entries
+from .stream import RecordStream
 
 
 class Pair(NamedTuple):
@@ -36,23 +34,15 @@ def read_pairs(path: str, root: str = "", kind: str = "PIXEL", unknown: int = 0)
         "IMAGE": ("IMAGE LABEL", ", a blank, and a whole number"),
         "NONE": ("IMAGE", ""),
     }[kind]
-    pairs = []
-    for number, line in enumerate(read_lines(path, "the list of images"), 1):
-        label: str | int = unknown
-        words = line.split()
-        good = len(words) == 2 if kind != "NONE" else len(words) > 0
-        if good and kind == "PIXEL":
-            label = root + words[1]
-        elif good and kind == "IMAGE":
-            good = words[1].removeprefix("-").isdecimal()
-            label = int(words[1]) if good else 0
-        if good:
-            pairs.append(Pair(root + words[0], label))
-        elif words:
-            raise UserError(f'{path}, line {number}: "{line}" is not the name of an image{what}')
-    if not pairs:
-        raise UserError(f"the list of images {path} is empty: a line is {form}")
-    return pairs
+
+    def parse(line: str) -> Pair:
+        name, *labels = line.split()
+        if kind == "NONE":
+            return Pair(root + name, unknown)
+        (label,) = labels
+        return Pair(root + name, root + label if kind == "PIXEL" else int(label))
+
+    return read_entries(path, "images", form, f"the name of an image{what}", parse)
 
 
 def read_labels(path: str, size: tuple[int, int] | None) -> np.ndarray:
@@ -80,16 +70,20 @@ def nearest(labels: np.ndarray, height: int, width: int) -> np.ndarray:
     return labels[rows[:, None], columns]
 
 
-class DenseImageSource:
-    """The images of a list of pairs with their labels, over and over, transformed alike.
+class DenseImageSource(RecordStream[tuple[np.ndarray, np.ndarray]]):
+    """The images of a list of pairs with their labels, transformed alike.
 
     kind: as of `read_pairs`. size: (height, width) of all images (None: their own). scales: factors
     of the size, one of which is drawn for each. crop: (height, width) of what is cut out, at random
     if random_crop and else at the centre. unknown: the label of what is beside an image that is
     smaller than the crop (None: none may be). mirror: half of them are mirrored. divide: labels are
-    so much smaller than images. read: reads images of labels, as `read_labels`. varies: images may
-    have any size, for who takes them one by one. The rest is as in ImageListSource. `shape` is that
-    of the images that come out, `label_shape` (1, height, width) that of labels.
+    so much smaller than images. read_labels: reads images of labels. varies: images may have any
+    size, for who takes them one by one. shuffle: another order in each epoch. The rest is as in
+    RecordStream. `shape` is that of the images that come out, `label_shape` (1, height, width) that
+    of labels.
+
+    A batch is data (N, *shape), labels (N, *label_shape) and, perhaps, how much of height and width
+    each image fills (N, 1, 1, 2).
     """
 
     def __init__(
@@ -110,23 +104,20 @@ class DenseImageSource:
         read: Callable[[str, tuple[int, int] | None], np.ndarray] = read_labels,
         varies: bool = False,
         shuffle: bool = False,
-        seed: int = 0,
-        rand_skip: int = 0,
-        bad: BadRecords | None = None,
+        **options: Any,
     ) -> None:
-        self._path, self._transform, self.bad = path, transform, bad or BadRecords()
+        self._path, self._transform = path, transform
         self._pairs = read_pairs(path, root, kind, unknown or 0)
+        none = f"the list {path} has no image that can be used"
+        super().__init__(len(self._pairs), none, block=int(shuffle), **options)
         self._colour, self._size, self._scales, self._divide = colour, size, scales, divide
         self._crop, self._random_crop, self._mirror = crop, random_crop, mirror
         self._unknown, self._read_labels, self._varies = unknown, read, varies
-        self._seed, self._shuffle = seed, shuffle
-        self._start = first_record(seed, rand_skip)
-        self.labels = Labels()
-        (image, _), _ = self.bad.usable(0, len(self), self._read, self._none)
+        (image, _), _ = self.bad.usable(0, len(self), self._load, none)
         self.record_shape: Shape = image.shape
         self.shape: Shape = transform.prepare(image.shape)
         if crop:
-            if unknown is None and not self._holds(image.shape):
+            if unknown is None and not holds(image.shape[1:], crop):
                 raise UserError(
                     f"a crop of {shape_text(crop)} does not fit {self._pairs[0].image}, which is "
                     f"{shape_text(image.shape)} (channels x height x width)"
@@ -135,43 +126,23 @@ class DenseImageSource:
         height, width = (extent // divide for extent in self.shape[1:])
         self.label_shape: Shape = (1, height, width)
 
-    def __len__(self) -> int:
-        return len(self._pairs)
-
-    def fill(self, position: int, arrays: Sequence[np.ndarray]) -> None:
-        """Write the records of the stream from `position` on into a batch: data (N, *shape), labels
-        (N, *label_shape) and, perhaps, how much of height and width each image fills (N, 1, 1, 2).
-        Raises UserError that names what cannot be used."""
-        data, labels, *filled = arrays
-        records, draws = self._places(position, len(data))
-        for at, (record, draw) in enumerate(zip(records, draws, strict=True)):
-            image, label = self._usable(record)
-            self._enter(image, label, draw, data[at], labels[at, 0])
-            for each in filled:
-                each[at, 0, 0] = np.minimum(image.shape[1:], data.shape[2:])
-
     def one(self, position: int) -> tuple[np.ndarray, np.ndarray]:
         """The image (channels, height, width) and labels (1, height, width) at a position of the
         stream, in their own size."""
-        (record,), (draw,) = self._places(position, 1)
-        image, label = self._usable(record)
+        [(record, draw)] = self.drawn(position, 1)
+        image, label = self.usable(record, draw)
         data, labels = np.empty(image.shape, np.float32), np.empty((1, *label.shape), np.float32)
-        self._enter(image, label, draw, data, labels[0])
+        self.write((image, label), draw, [data, labels])
         return data, labels
 
-    def _places(self, position: int, count: int) -> tuple[list[int], list[int]]:
-        """Which records of the list stand at positions of the stream, and their random bits."""
-        epochs, places = np.divmod(self._start + position + np.arange(count), len(self))
-        if self._shuffle:
-            pairs = zip(epochs.tolist(), places.tolist(), strict=True)
-            chosen = [permutation(self._seed, e, len(self))[place] for e, place in pairs]
-            places = np.array(chosen)
-        return places.tolist(), record_draws(self._seed, epochs, places).tolist()
-
-    def _enter(
-        self, image: np.ndarray, label: np.ndarray, draw: int, data: np.ndarray, out: np.ndarray
+    def write(
+        self, item: tuple[np.ndarray, np.ndarray], draw: int, arrays: Sequence[np.ndarray]
     ) -> None:
-        """Transform an image and its labels alike into their places in a batch."""
+        """Transform an image and its labels alike."""
+        (image, label), (data, labels, *filled) = item, arrays
+        for array in filled:
+            array[0, 0] = np.minimum(image.shape[1:], data.shape[1:])
+        out = labels[0]
         if self._scales:
             factor = self._scales[mix64(draw) % len(self._scales)]
             height, width = (max(1, int(extent * factor)) for extent in label.shape)
@@ -196,23 +167,12 @@ class DenseImageSource:
         if self._mirror and draw & 1:
             data[...], out[...] = data[..., ::-1].copy(), out[..., ::-1].copy()
 
-    def _holds(self, shape: Shape) -> bool:
-        """Whether an image (channels, height, width) is at least as large as the crop."""
-        return self._crop is not None and min(np.subtract(shape[1:], self._crop)) >= 0
-
-    def _usable(self, record: int) -> tuple[np.ndarray, np.ndarray]:
-        """A record, or where it is bad and to be skipped the next one of the list that is not."""
-        return self.bad.usable(record, len(self), self._checked, self._none)[0]
-
-    @property
-    def _none(self) -> str:
-        return f"the list {self._path} has no image that can be used"
-
-    def _checked(self, record: int) -> tuple[np.ndarray, np.ndarray]:
-        image, label = self._read(record)
+    def read(self, record: int, draw: int) -> tuple[np.ndarray, np.ndarray]:
+        image, label = self._load(record)
         pair = self._pairs[record]
-        any_size = self._varies or self._holds(image.shape)
-        any_size |= self._crop is not None and self._unknown is not None
+        any_size = self._varies
+        if self._crop:
+            any_size |= self._unknown is not None or holds(image.shape[1:], self._crop)
         if image.shape != self.record_shape and not any_size:
             raise UserError(
                 f"{pair.image} is {shape_text(image.shape)}, but the first of the list "
@@ -222,7 +182,7 @@ class DenseImageSource:
         self.labels.check_all(label, str(pair.label))
         return image, label
 
-    def _read(self, record: int) -> tuple[np.ndarray, np.ndarray]:
+    def _load(self, record: int) -> tuple[np.ndarray, np.ndarray]:
         """An image (channels, height, width) and its labels (height, width)."""
         pair = self._pairs[record]
         image = read_image(pair.image, self._colour, self._size).transpose(2, 0, 1)

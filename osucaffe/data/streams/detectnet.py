@@ -14,6 +14,7 @@ import numpy as np
 
 from ...backends.tensor import Shape
 from ..pictures.augment import tint
+from ..pictures.object_crops import whole
 from ..pictures.resample import interpolate
 
 COLUMNS = 16
@@ -59,16 +60,16 @@ def draw(
     drawn.mirror = chance(param.flip_prob)
     if chance(param.scale_prob):
         scale = generator.uniform(param.scale_min, param.scale_max)
-        drawn.size = tuple(max(1, _round(extent * scale)) for extent in size)  # type: ignore[assignment]
+        drawn.size = tuple(max(1, whole(extent * scale)) for extent in size)  # type: ignore[assignment]
     if chance(param.rotation_prob):
         drawn.angle = generator.uniform(-1, 1) * param.max_rotate_degree
     places, shifts = (0.5, 0.5), (0, 0)
     if chance(param.crop_prob):
         places, shifts = tuple(generator.random(2)), (param.shift_x, param.shift_y)
-    whole = turned(drawn.size, drawn.angle)[1] if drawn.angle else drawn.size
+    extents = turned(drawn.size, drawn.angle)[1] if drawn.angle else drawn.size
     drawn.left, drawn.top = (
-        _round(place * (extent - part + shift) - shift // 2)
-        for place, extent, part, shift in zip(places, whole, seen, shifts, strict=True)
+        whole(place * (extent - part + shift) - shift // 2)
+        for place, extent, part, shift in zip(places, extents, seen, shifts, strict=True)
     )
     return drawn
 
@@ -218,8 +219,3 @@ def _overlap(first: int, extent: int, seen: int) -> tuple[slice, slice]:
     if end <= begin:
         return slice(0, 0), slice(0, 0)
     return slice(begin, end), slice(begin - first, end - first)
-
-
-def _round(value: float) -> int:
-    """The nearest whole number; halves away from 0, as C++ does it."""
-    return int(math.copysign(math.floor(abs(value) + 0.5), value))

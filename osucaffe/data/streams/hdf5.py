@@ -57,15 +57,9 @@ class Hdf5Source:
     def rows(self, positions: np.ndarray) -> np.ndarray:
         """Which rows, of all files' in the order of the list, come at these positions of the
         stream: int32 (*of positions, 1)."""
-        epochs, places = np.divmod(positions, self._total)
-        found = np.empty((*positions.shape, 1), np.int32)
+        files, rows = self._at(positions)
         begins = np.cumsum(self._counts) - self._counts
-        for epoch in np.unique(epochs).tolist():
-            order = self._permutation(epoch, len(self._files))
-            numbers = [begins[file] + self._order(epoch, file) for file in order.tolist()]
-            chosen = epochs == epoch
-            found[chosen, 0] = np.concatenate(numbers)[places[chosen]]
-        return found
+        return (begins[files] + rows).astype(np.int32)[..., None]
 
     def fill_whole(self, position: int, arrays: Sequence[np.ndarray]) -> None:
         """The same as `fill`: rows enter a batch as they are."""
@@ -73,26 +67,27 @@ class Hdf5Source:
 
     def fill(self, position: int, arrays: Sequence[np.ndarray]) -> None:
         """Write the rows of the stream from `position` on into a batch, an array a data set."""
-        at, count = 0, len(arrays[0])
-        while at < count:
-            epoch, place = divmod(position + at, self._total)
-            order = self._permutation(epoch, len(self._files))
-            ends = np.cumsum(self._counts[order])
-            index = int(np.searchsorted(ends, place, side="right"))
-            file = int(order[index])
-            rows = int(self._counts[file])
-            start = place - (int(ends[index]) - rows)
-            stop = min(rows, start + count - at)
-            chosen: slice | np.ndarray = slice(start, stop)
-            if self._shuffle:
-                chosen = self._order(epoch, file)[start:stop]
-            for array, values in zip(arrays, self._rows(file), strict=True):
-                array[at : at + stop - start] = values[chosen]
-            at += stop - start
+        files, rows = self._at(np.arange(position, position + len(arrays[0])))
+        for part in np.split(np.arange(len(files)), np.flatnonzero(np.diff(files)) + 1):
+            for array, values in zip(arrays, self._rows(int(files[part[0]])), strict=True):
+                array[part[0] : part[-1] + 1] = values[rows[part]]
 
-    def _order(self, epoch: int, file: int) -> np.ndarray:
-        """In which order the rows of a file come."""
-        return self._permutation(epoch * len(self._files) + file, int(self._counts[file]))
+    def _at(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The files, and the rows in them, that come at these positions of the stream."""
+        epochs, places = np.divmod(positions, self._total)
+        files, rows = np.empty_like(places), np.empty_like(places)
+        for epoch in np.unique(epochs).tolist():
+            chosen = epochs == epoch
+            order = self._permutation(epoch, len(self._files))
+            counts = self._counts[order]
+            index = np.searchsorted(np.cumsum(counts), places[chosen], side="right")
+            files[chosen] = order[index]
+            rows[chosen] = places[chosen] - (np.cumsum(counts) - counts)[index]
+            for file in np.unique(files[chosen]).tolist() if self._shuffle else []:
+                there = chosen & (files == file)
+                mixed = self._permutation(epoch * len(self._files) + file, int(self._counts[file]))
+                rows[there] = mixed[rows[there]]
+        return files, rows
 
     def _permutation(self, epoch: int, count: int) -> np.ndarray:
         return permutation(self._seed, epoch, count) if self._shuffle else np.arange(count)

@@ -21,46 +21,14 @@ def permutation(seed: int, epoch: int, count: int) -> np.ndarray:
     return order
 
 
-def runs(
-    position: int, wanted: int, count: int, *, block: int = 0, seed: int = 0
-) -> Iterator[tuple[int, int, int]]:
-    """The next `wanted` places of an endless stream of `count` records, as runs of consecutive
-    records (epoch, start, stop).
+def records_at(
+    positions: np.ndarray, count: int, *, block: int = 0, seed: int = 0
+) -> tuple[np.ndarray, np.ndarray]:
+    """The epochs and the records at these positions of an endless stream of `count` records.
 
     block: 0 for the order of the records; else their blocks of so many come in another order in
     each epoch, and each record once. The last block may be short.
     """
-    while wanted:
-        epoch, place = divmod(position, count)
-        start, stop = place, count
-        if block:
-            start, stop = _block_run(
-                permutation(seed, epoch, -(-count // block)), place, count, block
-            )
-        stop = min(stop, start + wanted)
-        yield epoch, start, stop
-        position += stop - start
-        wanted -= stop - start
-
-
-def _block_run(order: np.ndarray, place: int, count: int, block: int) -> tuple[int, int]:
-    """The record at a place of a shuffled epoch, and the end of its block."""
-    lacking = len(order) * block - count
-    if lacking and place >= _behind_short(order, block) - lacking:  # as if all blocks were whole
-        place += lacking
-    number = int(order[place // block])
-    return number * block + place % block, min((number + 1) * block, count)
-
-
-def _behind_short(order: np.ndarray, block: int) -> int:
-    """The place behind the last block, which is short, if all were whole."""
-    return (int(np.flatnonzero(order == len(order) - 1)[0]) + 1) * block
-
-
-def records_at(
-    positions: np.ndarray, count: int, *, block: int = 0, seed: int = 0
-) -> tuple[np.ndarray, np.ndarray]:
-    """The epochs and the records at these places of the stream that `runs` describes."""
     epochs, places = np.divmod(positions, count)
     if not block:
         return epochs, places
@@ -70,10 +38,24 @@ def records_at(
         order = permutation(seed, epoch, -(-count // block))
         place = places[chosen]
         lacking = len(order) * block - count
-        if lacking:
-            place += np.where(place >= _behind_short(order, block) - lacking, lacking, 0)
+        if lacking:  # behind the short block, go on as if all blocks were whole
+            short_end = (int(np.flatnonzero(order == len(order) - 1)[0]) + 1) * block
+            place += np.where(place >= short_end - lacking, lacking, 0)
         records[chosen] = order[place // block] * block + place % block
     return epochs, records
+
+
+def consecutive(numbers: np.ndarray, *others: np.ndarray, step: int = 1) -> Iterator[slice]:
+    """The runs in which numbers grow by one, while others grow by `step`."""
+    if not len(numbers):
+        return
+    breaks = numbers[1:] - numbers[:-1] != 1
+    for other in others:
+        breaks |= other[1:] - other[:-1] != step
+    start = 0
+    for stop in [*(breaks.nonzero()[0] + 1).tolist(), len(numbers)]:
+        yield slice(start, stop)
+        start = stop
 
 
 def first_record(seed: int, rand_skip: int) -> int:

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from itertools import zip_longest
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ...backends.tensor import Shape
 from ...errors import UserError
-from ..ahead.parallel_map import BadRecords
 from ..databases.datum import parse_datum, pixels
 from ..databases.record_database import Database
-from ..databases.records import read_record, record_name
 from ..pictures.bicubic import shrink
-from ..pictures.transform import Transform, record_draws
-from .order import runs
+from ..pictures.transform import Transform
+from .stream import RecordStream
 
 
 class Place(NamedTuple):
@@ -40,14 +37,14 @@ def choose(extents: tuple[int, int], side: int, draw: int) -> Place:
     return Place(row, (width - side + 1) * (draw >> 32) >> 32, draw & 7)
 
 
-class PatchSource:
+class PatchSource(RecordStream[tuple[np.ndarray, np.ndarray]]):
     """A patch of each image of a database in each epoch, as it is and `scale` times smaller.
 
     low: the smaller images, under the keys of the large ones; None: they are made by bicubic
     shrinking. side: of the small patches. random: the images come in another order in each epoch,
     and the patches are cut anywhere and turned or mirrored, as seed, epoch and record say; else
-    they come by key, from the centre. bad: what becomes of a pair that cannot be used; where it is
-    skipped, the next good one by key takes its place. `shapes`: those of a small and a large patch.
+    they come by key, from the centre. The rest is as in RecordStream. `shapes`: those of a small
+    and a large patch; a batch is an array of each.
     """
 
     def __init__(
@@ -59,51 +56,34 @@ class PatchSource:
         scale: int,
         side: int,
         random: bool,
-        seed: int = 0,
-        bad: BadRecords | None = None,
+        **options: Any,
     ) -> None:
+        none = f"{high.path} has no record that can be used"
+        super().__init__(len(high), none, block=int(random), **options)
         self._high, self._low, self._transform = high, low, transform
-        self._scale, self._side, self._random, self._seed = scale, side, random, seed
-        self.bad = bad or BadRecords()
+        self._scale, self._side, self._random = scale, side, random
         if low is not None:
             _check_keys(high, low)
-        self._none = f"{high.path} has no record that can be used"
-        self._channels, _ = self.bad.usable(0, len(high), self._depth, self._none)
+        self._channels, _ = self.bad.usable(0, len(high), self._depth, none)
         self.shapes: list[Shape] = [
             transform.prepare((self._channels, extent, extent)) for extent in (side, side * scale)
         ]
 
-    def __len__(self) -> int:
-        """How many images there are."""
-        return len(self._high)
-
-    def fill(self, position: int, arrays: Sequence[np.ndarray]) -> None:
-        """Write the patches of the stream from `position` on: small ones, and large ones.
-
-        Raises UserError that names the key of a record that cannot be used.
-        """
+    def check(self) -> None:
         for database in filter(None, (self._high, self._low)):
             database.check()
-        low, high = arrays
-        count, block = len(self._high), int(self._random)
-        order = runs(position, len(low), count, block=block, seed=self._seed)
-        places = [(epoch, at) for epoch, start, stop in order for at in range(start, stop)]
-        draws = record_draws(self._seed, *np.array(places).T).tolist()
-        for (_, record), draw, *patches in zip(places, draws, low, high, strict=True):
-            self._enter(record, draw, *patches)
 
-    def _enter(self, record: int, draw: int, low: np.ndarray, high: np.ndarray) -> None:
-        """Write the patches of a record, or of the next one that is good."""
-        cut = partial(self._cut, draw=draw)
-        (small, large), _ = self.bad.usable(record, len(self._high), cut, self._none)
-        self._transform.apply(small, low)
-        self._transform.apply(large, high)
+    def write(
+        self, item: tuple[np.ndarray, np.ndarray], draw: int, arrays: Sequence[np.ndarray]
+    ) -> None:
+        for patch, out in zip(item, arrays, strict=True):
+            self._transform.apply(patch, out)
 
     def _depth(self, record: int) -> int:
         [(key, value)] = self._high.read(record, record + 1)
-        return read_record(self._high, key, value, self._transform.colour)[1].shape[0]
+        return self._high.decode(key, value, self._transform.colour)[1].shape[0]
 
-    def _cut(self, record: int, draw: int) -> tuple[np.ndarray, np.ndarray]:
+    def read(self, record: int, draw: int) -> tuple[np.ndarray, np.ndarray]:
         scale, side = self._scale, self._side
         large = self._image(self._high, record)
         height, width = large.shape[1:]
@@ -152,7 +132,7 @@ class PatchSource:
 
 
 def _name(database: Database, record: int) -> str:
-    return record_name(database, database.key(record))
+    return database.name(database.key(record))
 
 
 def _check_keys(high: Database, low: Database) -> None:

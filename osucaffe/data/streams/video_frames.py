@@ -7,18 +7,16 @@ neighbouring frames is taken, at random in training and from its middle else.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ...backends.tensor import Shape
 from ...errors import UserError
-from ...files import read_lines
-from ...labels import Labels
-from ..ahead.parallel_map import BadRecords
 from ..pictures.image import read_image, resize
-from ..pictures.transform import Transform, record_draws, shape_text
-from .order import first_record, permutation
+from ..pictures.transform import Transform, shape_text
+from .image_list import read_entries
+from .stream import RecordStream
 
 NEAR = 3
 """Crops whose extent is so close to the net's get that: nothing is resized by a pixel or two."""
@@ -34,22 +32,13 @@ class Video(NamedTuple):
 
 def read_videos(path: str, root: str = "") -> list[Video]:
     """The lines `FOLDER FRAMES LABEL` of a file. Bad lines raise UserError."""
-    videos = []
-    for number, line in enumerate(read_lines(path, "the list of videos"), 1):
-        words = line.rsplit(maxsplit=2)
-        if not words:
-            continue
-        try:
-            folder, frames, label = words
-            videos.append(Video(root + folder.strip(), int(frames), int(label)))
-        except ValueError:
-            raise UserError(
-                f'{path}, line {number}: "{line}" is not the folder of a video\'s frames, how many '
-                "they are, and a label"
-            ) from None
-    if not videos:
-        raise UserError(f"the list of videos {path} is empty: a line is FOLDER FRAMES LABEL")
-    return videos
+
+    def parse(line: str) -> Video:
+        folder, frames, label = line.rsplit(maxsplit=2)
+        return Video(root + folder.strip(), int(frames), int(label))
+
+    meaning = "the folder of a video's frames, how many they are, and a label"
+    return read_entries(path, "videos", "FOLDER FRAMES LABEL", meaning, parse)
 
 
 class Crops(NamedTuple):
@@ -98,14 +87,23 @@ class Crops(NamedTuple):
         return slice(top, top + height), slice(left, left + width)
 
 
-class VideoFrameSource:
-    """Clips of the videos of a list, over and over, cropped and mirrored.
+class Clips(NamedTuple):
+    """The frames of a video's clips: uint8 (channels, height, width), and its label. generator:
+    draws what is left to be drawn for it."""
+
+    frames: np.ndarray
+    label: int
+    generator: np.random.Generator
+
+
+class VideoFrameSource(RecordStream[Clips]):
+    """Clips of the videos of a list, cropped and mirrored.
 
     pattern: the name of a frame from its number, or for optical flow from "x" or "y" and its
     number. flow: frames are pairs of gray images. invert: every second channel, from the first on,
     is inverted where it is mirrored: horizontal flow. segments, length: how many clips, of how many
     frames. crops: how they are drawn (None: whole frames); random: in training. The rest is as in
-    ImageListSource.
+    ImageListSource. A batch is data (N, *shape) and labels (N,).
     """
 
     def __init__(
@@ -124,22 +122,17 @@ class VideoFrameSource:
         invert: bool = False,
         random: bool = False,
         shuffle: bool = False,
-        seed: int = 0,
-        rand_skip: int = 0,
-        bad: BadRecords | None = None,
+        **options: Any,
     ) -> None:
-        self._transform, self.bad = transform, bad or BadRecords()
-        self._videos = read_videos(path, root)
+        self._transform, self._videos = transform, read_videos(path, root)
+        none = f"the list {path} has no video that can be used"
+        super().__init__(len(self._videos), none, block=int(shuffle), **options)
         self._pattern, self._flow = pattern, flow
         self._segments, self._length = segments, length
         self._size, self._crops, self._mirror = size, crops, mirror
-        self._invert = invert
-        self._random, self._shuffle, self._seed = random, shuffle, seed
-        self._start = first_record(seed, rand_skip)
-        self.labels = Labels()
-        self._none = f"the list {path} has no video that can be used"
+        self._invert, self._random = invert, random
         first, _ = self.bad.usable(
-            0, len(self), lambda at: self._read(self._videos[at], [1] * segments), self._none
+            0, len(self), lambda at: self._load(self._videos[at], [1] * segments), none
         )
         self.record_shape: Shape = first.shape
         channels, *extents = first.shape
@@ -152,25 +145,7 @@ class VideoFrameSource:
                 )
         transform.prepare(self.shape)
 
-    def __len__(self) -> int:
-        return len(self._videos)
-
-    def fill(self, position: int, arrays: Sequence[np.ndarray]) -> None:
-        """Write the videos of the stream from `position` on into a batch: data (N, *shape) and
-        labels (N,). Raises UserError that names what cannot be used."""
-        data, labels = arrays
-        epochs, places = np.divmod(self._start + position + np.arange(len(data)), len(self))
-        if self._shuffle:
-            pairs = zip(epochs.tolist(), places.tolist(), strict=True)
-            places = np.array([permutation(self._seed, e, len(self))[at] for e, at in pairs])
-        draws = record_draws(self._seed, epochs, places)
-        for at, (record, number) in enumerate(zip(places.tolist(), draws.tolist(), strict=True)):
-            draw = np.random.default_rng(number)
-            frames, video = self._usable(record, draw)
-            self._enter(frames, draw, data[at])
-            labels[at] = video.label
-
-    def starts(self, frames: int, draw: np.random.Generator) -> list[int]:
+    def starts(self, frames: int, generator: np.random.Generator) -> list[int]:
         """The number of the first frame of each clip, from 1, in a video of so many."""
         share = frames // self._segments
         room = share - self._length
@@ -178,47 +153,43 @@ class VideoFrameSource:
             return [1] * self._segments
         middle = (room + 1) // 2
         return [
-            i * share + 1 + (int(draw.integers(room + 1)) if self._random else middle)
+            i * share + 1 + (int(generator.integers(room + 1)) if self._random else middle)
             for i in range(self._segments)
         ]
 
-    def _enter(self, frames: np.ndarray, draw: np.random.Generator, out: np.ndarray) -> None:
-        """Crop, resize, mirror and transform the frames of a video into its place in a batch."""
+    def read(self, record: int, draw: int) -> Clips:
+        video, generator = self._videos[record], np.random.default_rng(draw)
+        self.labels.check(video.label, f"video {video.folder}")
+        frames = self._load(video, self.starts(video.frames, generator))
+        if frames.shape != self.record_shape:
+            raise UserError(
+                f"frames of {video.folder} are {shape_text(frames.shape[1:])}, but those "
+                f"of the first video are {shape_text(self.record_shape[1:])}: set "
+                "new_height and new_width"
+            )
+        return Clips(frames, video.label, generator)
+
+    def write(self, item: Clips, draw: int, arrays: Sequence[np.ndarray]) -> None:
+        """Crop, resize, mirror and transform the frames of a video."""
+        (frames, label, generator), (data, labels) = item, arrays
+        labels[...] = label
         if self._crops:
             extents, size = frames.shape[1:], self._crops.size
             if self._random:
-                rows, columns = self._crops.draw(extents, draw)
+                rows, columns = self._crops.draw(extents, generator)
             else:
                 top, left = ((extent - size) // 2 for extent in extents)
                 rows, columns = slice(top, top + size), slice(left, left + size)
             frames = frames[:, rows, columns]
             if frames.shape[1:] != (size, size):
                 frames = resize(frames.transpose(1, 2, 0), size, size).transpose(2, 0, 1)
-        if self._mirror and draw.integers(2):
+        if self._mirror and generator.integers(2):
             frames = frames[..., ::-1].copy()
             if self._invert:
                 np.subtract(255, frames[::2], out=frames[::2])
-        self._transform.apply(frames, out)
+        self._transform.apply(frames, data)
 
-    def _usable(self, record: int, draw: np.random.Generator) -> tuple[np.ndarray, Video]:
-        """A video, or where it is bad and to be skipped the next one of the list that is not."""
-        for place in range(record, record + len(self)):
-            video = self._videos[place % len(self)]
-            try:
-                self.labels.check(video.label, f"video {video.folder}")
-                frames = self._read(video, self.starts(video.frames, draw))
-                if frames.shape != self.record_shape:
-                    raise UserError(
-                        f"frames of {video.folder} are {shape_text(frames.shape[1:])}, but those "
-                        f"of the first video are {shape_text(self.record_shape[1:])}: set "
-                        "new_height and new_width"
-                    )
-                return frames, video
-            except UserError as error:
-                self.bad.found(error, place % len(self))
-        raise UserError(self._none)
-
-    def _read(self, video: Video, starts: Sequence[int]) -> np.ndarray:
+    def _load(self, video: Video, starts: Sequence[int]) -> np.ndarray:
         """The frames of the clips, behind one another: uint8 (channels, height, width)."""
         numbers = [start + i for start in starts for i in range(self._length)]
         arguments = [(axis, n) for n in numbers for axis in "xy"] if self._flow else numbers

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import NamedTuple
@@ -15,7 +14,9 @@ from ...files import read_file, read_lines
 from ...labels import Labels
 from ..databases.datum import decode_image
 from ..pictures.image import resize
-from ..pictures.transform import Transform, record_draws
+from ..pictures.object_crops import whole
+from ..pictures.transform import Transform
+from .stream import RecordStream
 
 
 class Window(NamedTuple):
@@ -105,7 +106,7 @@ def plan_cut(
         if square:
             halves = [max(halves)] * 2
         rows, columns = (
-            (_round(middle - half * scale), _round(middle + half * scale))
+            (whole(middle - half * scale), whole(middle + half * scale))
             for middle, half in zip(middles, halves, strict=True)
         )
     down = _plan_axis(rows, extent[0], crop, flipped=False)
@@ -120,22 +121,26 @@ def _plan_axis(
     before, after = max(0, -first), max(0, last - extent + 1)
     scale = crop / (last - first + 1)
     first, last = first + before, last - after
-    size = _round((last - first + 1) * scale)
-    start = _round((after if flipped else before) * scale)
+    size = whole((last - first + 1) * scale)
+    start = whole((after if flipped else before) * scale)
     return slice(first, last + 1), slice(start, start + min(size, crop - start))
 
 
-def _round(value: float) -> int:
-    """The nearest whole number; halves go away from zero."""
-    return math.floor(abs(value) + 0.5) * (1 if value >= 0 else -1)
+class Sample(NamedTuple):
+    """A window's pixels (channels, height, width), where they go in the output, and its label."""
+
+    pixels: np.ndarray
+    target: tuple[slice, slice, slice]
+    label: int
 
 
-class WindowSource:
+class WindowSource(RecordStream[Sample]):
     """Samples of windows: background first in each batch, then foreground.
 
     A foreground window overlaps an object by `foreground` or more, a background one by less than
     `background`; it has label 0. Both are drawn with replacement; what is drawn depends on the
-    seed and the position in the stream. `shape` is (channels, crop, crop).
+    seed and the position in the stream. `shape` is (channels, crop, crop). A batch is data and
+    labels.
     """
 
     def __init__(
@@ -154,7 +159,7 @@ class WindowSource:
         seed: int = 0,
     ) -> None:
         self._file, self._path, self._root = read_windows(path), path, root
-        self._transform, self._seed = transform, seed
+        self._transform = transform
         self._context, self._square = context, square
         windows = self._file.windows
         self._foreground = [each for each in windows if each.overlap >= foreground]
@@ -171,6 +176,8 @@ class WindowSource:
         ):
             if wanted and not found:
                 raise UserError(f"{path} has no {kind} windows, and a batch needs {wanted}")
+        count = len(self._foreground) + len(self._background)  # to draw from
+        super().__init__(count, f"{path} has no windows", seed=seed)
         self.shape: Shape = (self._file.channels, transform.crop, transform.crop)
         self._mean = transform.centre_mean(self._file.channels)
         self._content: Callable[[int], bytes] = lru_cache(None)(self._load) if cache else self._load
@@ -181,25 +188,15 @@ class WindowSource:
             name = self._root + self._file.images[window.image]
             labels.check(window.label, f"{self._path}: a foreground window of {name}")
 
-    def __len__(self) -> int:
-        """How many windows there are to draw from."""
-        return len(self._foreground) + len(self._background)
+    def order(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return np.zeros_like(positions), positions  # there are no epochs
 
-    def fill(self, position: int, arrays: Sequence[np.ndarray]) -> None:
-        """Write the samples of the stream from `position` on: data, and labels."""
-        data, labels = arrays
-        data[...] = 0
-        places = position + np.arange(len(data))
-        draws = record_draws(self._seed, np.zeros_like(places), places).tolist()
-        for index, (place, draw) in enumerate(zip(places.tolist(), draws, strict=True)):
-            is_foreground = place % self._batch_size >= self._first_foreground
-            windows = self._foreground if is_foreground else self._background
-            window = windows[(draw >> 1) % len(windows)]
-            self._cut(window, data[index], mirror=self._transform.mirror and bool(draw & 1))
-            labels[index] = window.label if is_foreground else 0
-
-    def _cut(self, window: Window, out: np.ndarray, *, mirror: bool) -> None:
+    def read(self, record: int, draw: int) -> Sample:
+        is_foreground = record % self._batch_size >= self._first_foreground
+        windows = self._foreground if is_foreground else self._background
+        window = windows[(draw >> 1) % len(windows)]
         image = self._image(window.image)
+        mirror = self._transform.mirror and bool(draw & 1)
         cut = plan_cut(
             window.box,
             (image.shape[0], image.shape[1]),
@@ -216,9 +213,14 @@ class WindowSource:
                 f"{self._path}: the window {' '.join(map(str, window.box))} lies outside of {name}"
             )
         warped = resize(source, height, width)[:, :: -1 if mirror else 1].transpose(2, 0, 1)
-        target = (slice(None), *cut.target)
-        mean = 0 if self._mean is None else self._mean[target]
-        out[target] = (warped.astype(np.float32) - mean) * self._transform.scale
+        return Sample(warped, (slice(None), *cut.target), window.label if is_foreground else 0)
+
+    def write(self, item: Sample, draw: int, arrays: Sequence[np.ndarray]) -> None:
+        data, label = arrays
+        mean = 0 if self._mean is None else self._mean[item.target]
+        data[...] = 0
+        data[item.target] = (item.pixels.astype(np.float32) - mean) * self._transform.scale
+        label[...] = item.label
 
     def _load(self, index: int) -> bytes:
         path = self._root + self._file.images[index]

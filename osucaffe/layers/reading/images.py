@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import BinaryIO, Protocol
 
-from ...backends.records import Filler, ImageDecoder, RecordCopier
+from ...backends.records import Filler, ImageDecoder
 from ...backends.uploads import available_memory
 from ...data.ahead.decoded_cache import Kept
 from ...data.ahead.pipeline import Buffer, Threads
 from ...data.ahead.processes import Processes, can_be_processes
 from ...data.pictures.transform import Transform
-from ...data.resident.cache import Cacheable, CachedBatches
+from ...data.resident.cache import CachedBatches
 from ...data.resident.memory_limit import log_stay, may_stay
+from ...data.streams.images import ImageStream
 from ...data.streams.source import DatumSource
 from ...data.streams.staging import DecodedBatches
-from ...labels import Labels
 from ..base import Blobs, Program, Shape, Shapes, Tensor
 from .feed import Stream
 
@@ -25,21 +24,6 @@ _LARGE = 200 * 200
 20 us for each image, in which these decode some that are small."""
 _HANDING_ON = 4
 """Readers that decode nothing: they keep up with 47,000 images a second."""
-
-
-class Source(Cacheable, Protocol):
-    """What makes the batches: see DatumSource, whose names these are."""
-
-    shape: Shape
-    record_shape: Shape
-    raw: bool
-    encoded: bool
-    kept: Kept | None
-    raw_shape: Shape
-    interleaved: bool
-    labels: Labels
-    file: BinaryIO | None
-    copier: RecordCopier | None
 
 
 class Images(Stream):
@@ -54,7 +38,7 @@ class Images(Stream):
 
     def images(
         self,
-        source: Source,
+        source: ImageStream,
         transform: Transform,
         *,
         batch: int,

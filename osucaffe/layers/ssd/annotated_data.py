@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from ...backends.cores import usable_cores
 from ...data.ahead.pipeline import Buffer, allocate
 from ...data.databases.database import open_database
@@ -82,7 +80,4 @@ class AnnotatedData(Varying):
 
     def one(self, position: int) -> Arrays:
         assert self._source is not None
-        image, rows = self._source.one(position)
-        room = np.full((1, ROOM, COLUMNS), -1.0, np.float32)
-        room[0, : len(rows)] = rows
-        return [image[None], room][: len(self.param.top)]
+        return [each[None] for each in self._source.one(position)][: len(self.param.top)]

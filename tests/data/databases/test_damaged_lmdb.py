@@ -11,7 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from osucaffe.data.databases.database import Lmdb, open_database, record_key, write_database
+from osucaffe.data.databases.database import open_database, record_key, write_database
+from osucaffe.data.databases.lmdb_database import LmdbDatabase
 from osucaffe.errors import UserError
 
 SIZES = {"small": 150, "large": 9000, "mixed": 0}
@@ -76,7 +77,7 @@ def test_branches_that_lead_in_a_circle(tmp_path: Path) -> None:
 def test_a_file_that_shrinks_while_it_is_read(kind: str, left: int, tmp_path: Path) -> None:
     size = len(make(tmp_path / "x_lmdb", kind))
     database = open_database(tmp_path / "x_lmdb")
-    assert isinstance(database, Lmdb)
+    assert isinstance(database, LmdbDatabase)
     database.value(3)
     os.truncate(tmp_path / "x_lmdb" / "data.mdb", size // 3 if left < 0 else left)
     reads = [database.read, lambda _, stop: database.value(stop - 1)]

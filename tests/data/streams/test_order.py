@@ -3,15 +3,12 @@
 import numpy as np
 import pytest
 
-from osucaffe.data.streams.order import runs
+from osucaffe.data.streams.order import consecutive, records_at
 
 
 def stream(position, wanted, count, **options):
-    return [
-        (epoch, record)
-        for epoch, start, stop in runs(position, wanted, count, **options)
-        for record in range(start, stop)
-    ]
+    epochs, records = records_at(position + np.arange(wanted), count, **options)
+    return list(zip(epochs.tolist(), records.tolist(), strict=True))
 
 
 @pytest.mark.parametrize("block", [0, 1, 4, 7, 23, 50])
@@ -28,10 +25,21 @@ def test_blocks_stay_whole_and_their_order_is_the_seeds_and_the_epochs():
     orders = set()
     for seed in range(3):
         for epoch in range(3):
-            found = list(runs(epoch * 23, 23, 23, block=4, seed=seed))
-            assert all(start % 4 == 0 and stop == min(start + 4, 23) for _, start, stop in found)
-            orders.add(tuple(start for _, start, _ in found))
+            _, records = records_at(epoch * 23 + np.arange(23), 23, block=4, seed=seed)
+            starts = records[records % 4 == 0].tolist()
+            blocks = [range(start, min(start + 4, 23)) for start in starts]
+            assert records.tolist() == [record for block in blocks for record in block]
+            orders.add(tuple(starts))
     assert len(orders) == 9
+
+
+def test_runs_of_numbers_that_follow_one_another():
+    numbers, places = np.array([3, 4, 5, 9, 10, 0]), np.array([0, 2, 4, 6, 7, 9])
+    runs = [(each.start, each.stop) for each in consecutive(numbers)]
+    assert runs == [(0, 3), (3, 5), (5, 6)]
+    runs = [(each.start, each.stop) for each in consecutive(numbers, places, step=2)]
+    assert runs == [(0, 3), (3, 4), (4, 5), (5, 6)]
+    assert not list(consecutive(numbers[:0]))
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4, 64])

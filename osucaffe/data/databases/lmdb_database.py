@@ -1,17 +1,21 @@
-"""Owns the records of an LMDB, by their numbers in key order: keys, values, where they lie."""
+"""Owns LMDBs that are read: their records by number in key order, and where these lie."""
 
 from __future__ import annotations
 
 import bisect
+import mmap
+import os
 import struct
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from .lmdb_tree import HEADER, Leaves, LmdbTree
+from ...errors import UserError
+from .lmdb_tree import COPY_AGAIN, HEADER, Leaves, LmdbTree
+from .record_database import Database, Places, Record
 
 _AT_ONCE = 1000
 """Keys that are read at once."""
@@ -19,46 +23,48 @@ _AT_ONCE = 1000
 _VALUE_PAGE = struct.Struct("<Q 2x H I")
 _VALUE = 0x04
 
-Record = tuple[memoryview, memoryview]
-"""Key and value."""
 
-
-class Places(NamedTuple):
-    """Where the values lie in a file, in the order of their keys: first byte, and length."""
-
-    file: BinaryIO
-    begins: np.ndarray
-    sizes: np.ndarray
-
-
-class LmdbFile:
-    """The records of a folder's data.mdb, numbered in key order. Several threads may read.
+class LmdbDatabase(Database):
+    """An LMDB folder.
 
     Raises UserError where the folder is missing or no LMDB, or the file empty, cut short or damaged
     (here, and wherever it is read).
     """
 
-    def __init__(self, folder: Path) -> None:
-        self._tree = LmdbTree(folder)
-        self.entries = self._tree.entries
-        self.changed = self._tree.changed
-        self._lock = threading.Lock()
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._tree = LmdbTree(path)
+        self.count = self._tree.entries
+        self._lock = threading.RLock()
         self._walk = self._tree.leaves()
         self._found: list[Leaves] = []
         """The leaves that were read, some at a time, in the order of their keys,"""
         self._ends: list[int] = []
         """and the numbers of the records behind them."""
+        self._mapped: tuple[memoryview, Places] | None = None
+
+    def __reduce__(self) -> Any:
+        return LmdbDatabase, (self.path,)
+
+    def check(self) -> None:
+        """Without locks a writer knows of no reader, and uses pages again that are still read."""
+        if self._tree.changed():
+            raise UserError(
+                f"LMDB {self.path} is being written: it has changed since it was opened. Let what "
+                "writes it end first, or read a copy."
+            )
 
     def _select(self, start: int, stop: int) -> Leaves:
         """Where the records start .. stop - 1 lie."""
+        self.check_range(start, stop)
         with self._lock:
             while not self._ends or self._ends[-1] < stop:
                 leaves = next(self._walk, None)
                 end = (self._ends[-1] if self._ends else 0) + (len(leaves.keys) if leaves else 0)
-                if leaves is None or end > self._tree.entries:
+                if leaves is None or end > self.count:
                     self._walk = iter(())
                     self._tree.damaged(
-                        f"its pages hold other than the {self._tree.entries:,} records it says"
+                        f"its pages hold other than the {self.count:,} records it says"
                     )
                 self._found.append(leaves)
                 self._ends.append(end)
@@ -75,7 +81,6 @@ class LmdbFile:
         return Leaves(*map(np.concatenate, zip(*parts, strict=True)))
 
     def read(self, start: int, stop: int) -> list[Record]:
-        """Keys and values of the records start .. stop - 1."""
         found = self._select(start, stop)
         keys = self._views(found.keys, found.key_sizes)
         if not found.elsewhere.any():
@@ -89,10 +94,23 @@ class LmdbFile:
         return list(zip(keys, values, strict=True))
 
     def keys(self) -> Iterator[bytes]:
-        """The keys of all records, in their order."""
-        for first in range(0, self._tree.entries, _AT_ONCE):
-            found = self._select(first, min(first + _AT_ONCE, self._tree.entries))
+        for first in range(0, self.count, _AT_ONCE):
+            found = self._select(first, min(first + _AT_ONCE, self.count))
             yield from map(bytes, self._views(found.keys, found.key_sizes))
+
+    def value(self, number: int) -> memoryview:
+        with self._lock:
+            if self._mapped is None:
+                places = self.places(0, self.count)
+                whole = mmap.mmap(places.file.fileno(), 0, access=mmap.ACCESS_READ)
+                self._mapped = memoryview(whole), places
+        memory, places = self._mapped
+        begin = int(places.begins[number])
+        end = begin + int(places.sizes[number])
+        # To touch what is not there would end the process (SIGBUS).
+        if os.fstat(places.file.fileno()).st_size < end:
+            raise UserError(f"LMDB {self.path} has become shorter while it was read: {COPY_AGAIN}")
+        return memory[begin:end]
 
     def _without_header(self, value: memoryview, page: int) -> memoryview:
         """A value behind the header of the first of its pages, which is checked."""
@@ -102,7 +120,6 @@ class LmdbFile:
         return value[HEADER:]
 
     def rows(self, start: int, stop: int) -> np.ndarray | None:
-        """The values of small records of one length (N, length); None if their lengths differ."""
         found = self._select(start, stop)
         length = int(found.sizes[0])
         if not length or (found.sizes != length).any():
@@ -113,7 +130,6 @@ class LmdbFile:
         return rows.view(np.uint8).reshape(-1, length)
 
     def places(self, start: int, stop: int) -> Places:
-        """Where the values of the records start .. stop - 1 lie."""
         found = self._select(start, stop)
         return Places(self._tree.stream, found.values, found.sizes)
 

@@ -1,0 +1,81 @@
+"""Owns what streams of records share: items in an order that a seed decides, over and over."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Generic, TypeVar
+
+import numpy as np
+
+from ...labels import Labels
+from ..ahead.parallel_map import BadRecords
+from ..pictures.transform import record_draws
+from .order import first_record, records_at
+
+Item = TypeVar("Item")
+
+
+class RecordStream(ABC, Generic[Item]):
+    """The items of a list or a database, over and over: a subclass says how to read and write one.
+
+    count: how many there are. none: the message where none of them can be used. The stream begins
+    at an item below `rand_skip` that the seed picks. block: as for order.records_at. bad: what
+    becomes of an item that cannot be used; where it is skipped, the next good one takes its place.
+    labels: those that an item may have (set them before the first batch).
+    """
+
+    def __init__(
+        self,
+        count: int,
+        none: str,
+        *,
+        seed: int = 0,
+        rand_skip: int = 0,
+        block: int = 0,
+        bad: BadRecords | None = None,
+    ) -> None:
+        self._count, self._none = count, none
+        self._seed, self._block = seed, block
+        self._start = first_record(seed, rand_skip)
+        self.bad = bad or BadRecords()
+        self.labels = Labels()
+
+    def __len__(self) -> int:
+        """How many items there are."""
+        return self._count
+
+    @abstractmethod
+    def read(self, record: int, draw: int) -> Item:
+        """An item, as 64 random bits vary it. UserError that names it where it cannot be used."""
+
+    def write(self, item: Item, draw: int, arrays: Sequence[np.ndarray]) -> None:
+        """Write an item to its place in each of the arrays of a batch: what `fill` calls."""
+        raise NotImplementedError
+
+    def check(self) -> None:
+        """UserError if what the items are read from has changed."""
+
+    def fill(self, position: int, arrays: Sequence[np.ndarray]) -> None:
+        """Write the items of the stream from `position` on into the arrays of a batch.
+
+        The result does not depend on who calls it, or in how many parts. Raises UserError that
+        names an item that cannot be used.
+        """
+        self.check()
+        for at, (record, draw) in enumerate(self.drawn(position, len(arrays[0]))):
+            self.write(self.usable(record, draw), draw, [array[at, ...] for array in arrays])
+
+    def usable(self, record: int, draw: int) -> Item:
+        """An item, or where it is bad and to be skipped the next one that is not."""
+        return self.bad.usable(record, len(self), lambda at: self.read(at, draw), self._none)[0]
+
+    def order(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The epochs and the items at these positions of the stream."""
+        return records_at(self._start + positions, len(self), block=self._block, seed=self._seed)
+
+    def drawn(self, position: int, count: int) -> list[tuple[int, int]]:
+        """The items at the next positions of the stream, and the random bits of each."""
+        epochs, records = self.order(np.arange(position, position + count))
+        draws = record_draws(self._seed, epochs, records)
+        return list(zip(records.tolist(), draws.tolist(), strict=True))
