@@ -10,7 +10,7 @@ from ...blob import Blob
 from ...data.ahead.pipeline import Buffer, allocate
 from ...errors import UserError
 from ...proto import BlobProto, blob_to_array
-from ...proto.storage import read_message
+from ...proto.files import read_message
 from ..base import register
 from .losses import Loss
 from .softmax import check_labels, pre_fixed, read_ignored, read_normalization

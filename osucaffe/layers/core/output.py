@@ -14,7 +14,7 @@ from ...backends.primitives import Program
 from ...backends.tensor import Shape
 from ...blob import Blob
 from ...errors import UserError, reason
-from ...proto.hdf5.file import write_hdf5
+from ...proto.hdf5 import write_hdf5
 from ..base import Layer, register
 
 _LISTS = 1 << 16
