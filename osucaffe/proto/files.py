@@ -1,19 +1,24 @@
-"""Owns reading nets, solvers and means, whatever their form and age."""
+"""Owns the files of Caffe's messages: nets and solvers as text, whatever their form and age, and
+binary files of one message each, such as means."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
+from google.protobuf.message import DecodeError, EncodeError, Message
 from numpy.typing import NDArray
 
 from ..errors import UserError, naming
+from ..files import read_bytes, write_bytes
 from .blobs import array_to_blob, blob_to_array
 from .caffe_pb2 import BlobProto, NetParameter, SolverParameter
-from .storage import read_message, write_message
+from .checksum import check_message, head
 from .text import read_text
 from .upgrade import upgrade_net, upgrade_solver
+
+AnyMessage = TypeVar("AnyMessage", bound=Message)
 
 
 def read_net(path: str | Path) -> NetParameter:
@@ -42,6 +47,33 @@ def read_solver(path: str | Path) -> SolverParameter:
     elif Path(solver.snapshot_prefix).is_dir():
         solver.snapshot_prefix = str(Path(solver.snapshot_prefix) / path.stem)
     return solver
+
+
+def read_message(path: str | Path, message_type: type[AnyMessage], what: str) -> AnyMessage:
+    """The message in a binary file; `what` names its kind in errors. Raises UserError."""
+    content = read_bytes(path)
+    if not content:
+        raise UserError(f"{path}: the file is empty, not a {what}")
+    content = check_message(path, content)
+    try:
+        return message_type.FromString(content)
+    except DecodeError:
+        raise UserError(f"{path}: not a {what}, or damaged or cut short") from None
+
+
+def write_message(path: str | Path, message: Message, *, checksum: bool = False) -> None:
+    """Write a message as a binary file, whole or not at all. Raises UserError.
+
+    checksum: with one before it, as in `write_state`.
+    """
+    try:
+        content = message.SerializeToString()
+    except (EncodeError, ValueError) as error:
+        raise UserError(
+            f"{path}: cannot be written as a binary message, which holds 2 GiB at most; "
+            f"write HDF5 (.h5) instead ({error})"
+        ) from None
+    write_bytes(path, head(content) if checksum else b"", content)
 
 
 def read_mean(path: str | Path) -> NDArray[np.float32]:

@@ -1,7 +1,7 @@
 """Owns which fields of forks are read so far: those that nothing reads are refused, not dropped.
 
 The schema knows more fields of Caffe's forks than layers and solvers read. Who teaches a layer or
-the solver a field deletes its row here, or adds the layer's type to it, where others lack it still.
+the solver a field deletes it here, or adds the layer's type to its row, where others lack it still.
 """
 
 from __future__ import annotations
@@ -11,130 +11,103 @@ from google.protobuf.message import Message
 
 from ..errors import UserError
 
-UNREAD: dict[str, tuple[str, ...]] = {
-    "AccuracyParameter.min_is_better": ("NormFace",),
-    "AnnotatedDataParameter.single_class": ("MobileNet-YOLO",),
-    "AnnotatedDataParameter.train_diffcult": ("MobileNet-YOLO",),
-    "AnnotatedDataParameter.yolo_data_jitter": ("MobileNet-YOLO",),
-    "AnnotatedDataParameter.yolo_data_type": ("MobileNet-YOLO",),
-    "BNParameter.decay": ("caffe-windows",),
-    "BNParameter.moving_average": ("caffe-windows",),
-    "BNParameter.var_eps": ("caffe-windows",),
-    "CenterLossParameter.distance_type": ("NormFace",),
-    "ChannelScaleParameter.do_backward_feature": ("NormFace",),
-    "ChannelScaleParameter.do_backward_scale": ("NormFace",),
-    "ChannelScaleParameter.do_forward": ("NormFace",),
-    "ChannelScaleParameter.global_scale": ("NormFace",),
-    "ChannelScaleParameter.init_global_scale": ("NormFace",),
-    "ChannelScaleParameter.max_global_scale": ("NormFace",),
-    "ChannelScaleParameter.min_global_scale": ("NormFace",),
-    "ConvolutionParameter.kernel_depth": ("C3D", "Convolution3D"),
-    "ConvolutionParameter.temporal_pad": ("C3D", "Convolution3D"),
-    "ConvolutionParameter.temporal_stride": ("C3D", "Convolution3D"),
-    "DetectNetAugmentationParameter.distort_param": ("NVIDIA Caffe",),
-    "DetectNetAugmentationParameter.emit_constraint": ("NVIDIA Caffe",),
-    "DetectNetAugmentationParameter.expand_param": ("NVIDIA Caffe",),
-    "DetectNetAugmentationParameter.noise_param": ("NVIDIA Caffe",),
-    "DetectNetAugmentationParameter.resize_param": ("NVIDIA Caffe",),
-    "FeatureNormalizeParameter.fix_gradient": ("NormFace",),
-    "FeatureNormalizeParameter.rescale": ("NormFace",),
-    "ImageDataParameter.ignore_label": ("PSPNet", "ImageSegData"),
-    "ImageDataParameter.label_type": ("PSPNet", "ImageSegData"),
-    "ImageDataParameter.normalize": ("DSS", "ImageLabelmapData"),
-    "LabelSpecificAddParameter.transform_test": ("NormFace",),
-    "LabelSpecificRescaleParameter.do_backward": ("NormFace",),
-    "LossParameter.class_weighting": ("SegNet", "SoftmaxWithLoss"),
-    "LossParameter.label_smoothing": ("NVIDIA Caffe",),
-    "LossParameter.weight_by_label_freqs": ("SegNet", "SoftmaxWithLoss"),
-    "MultiStageMeanfieldParameter.forced_bilateral_filter_weight": ("CRF-RNN",),
-    "MultiStageMeanfieldParameter.forced_spatial_filter_weight": ("CRF-RNN",),
-    "NetParameter.bn_stats_batch_size": ("Intel Caffe",),
-    "ParameterParameter.blob_filler": ("NormFace",),
-    "PoolingParameter.kernel_depth": ("C3D", "Pooling3D"),
-    "PoolingParameter.temporal_stride": ("C3D", "Pooling3D"),
-    "RegionLossParameter.class_map": ("caffe-yolo9000",),
-    "RegionLossParameter.softmax_tree": ("caffe-yolo9000",),
-    "ResizeParameter.height_scale": ("SSD",),
-    "ResizeParameter.width_scale": ("SSD",),
-    "ScaleParameter.max_value": ("NormFace", "GlobalLSEMargin"),
-    "ScaleParameter.min_value": ("NormFace", "GlobalLSEMargin"),
-    "SoftmaxParameter.normalize_type": ("NormFace",),
-    "SolverParameter.larc": ("NVIDIA Caffe",),
-    "SolverParameter.larc_eta": ("NVIDIA Caffe",),
-    "SolverParameter.larc_policy": ("NVIDIA Caffe",),
-    "SolverParameter.larc_turbo": ("NVIDIA Caffe",),
-    "SolverParameter.local_gw_ratio": ("Intel Caffe",),
-    "SolverParameter.local_lr_auto": ("Intel Caffe",),
-    "SolverParameter.max_momentum": ("NVIDIA Caffe",),
-    "SolverParameter.max_nonfinite_test_loss": ("ctensmeyer/caffe",),
-    "SolverParameter.max_periods_without_improvement": ("ctensmeyer/caffe",),
-    "SolverParameter.max_steps_without_improvement": ("ctensmeyer/caffe",),
-    "SolverParameter.max_weight_decay": ("NVIDIA Caffe",),
-    "SolverParameter.min_iters_per_period": ("ctensmeyer/caffe",),
-    "SolverParameter.momentum_policy": ("NVIDIA Caffe",),
-    "SolverParameter.momentum_power": ("NVIDIA Caffe",),
-    "SolverParameter.monitor_test": ("ctensmeyer/caffe",),
-    "SolverParameter.monitor_test_id": ("ctensmeyer/caffe",),
-    "SolverParameter.test_and_snapshot_last_epochs": ("NVIDIA Caffe",),
-    "SolverParameter.weight_decay_policy": ("NVIDIA Caffe",),
-    "SolverParameter.weight_decay_power": ("NVIDIA Caffe",),
-    "TransformationParameter.allow_upscale": ("NVIDIA Caffe",),
-    "TransformationParameter.crop_h": ("SSD", "AnnotatedData"),
-    "TransformationParameter.crop_height": ("PSPNet", "ImageSegData"),
-    "TransformationParameter.crop_w": ("SSD", "AnnotatedData"),
-    "TransformationParameter.crop_width": ("PSPNet", "ImageSegData"),
-    "TransformationParameter.distort_param": ("SSD", "AnnotatedData"),
-    "TransformationParameter.emit_constraint": ("SSD", "AnnotatedData"),
-    "TransformationParameter.expand_param": ("SSD", "AnnotatedData"),
-    "TransformationParameter.fix_crop": ("TSN", "VideoData"),
-    "TransformationParameter.horizontal_stretch_lower": ("NVIDIA Caffe",),
-    "TransformationParameter.horizontal_stretch_upper": ("NVIDIA Caffe",),
-    "TransformationParameter.img_rand_resize_lower": ("NVIDIA Caffe",),
-    "TransformationParameter.img_rand_resize_upper": ("NVIDIA Caffe",),
-    "TransformationParameter.interpolation_algo_down": ("NVIDIA Caffe",),
-    "TransformationParameter.interpolation_algo_up": ("NVIDIA Caffe",),
-    "TransformationParameter.is_flow": ("TSN", "VideoData"),
-    "TransformationParameter.max_distort": ("TSN", "VideoData"),
-    "TransformationParameter.more_fix_crop": ("TSN", "VideoData"),
-    "TransformationParameter.multi_scale": ("TSN", "VideoData"),
-    "TransformationParameter.noise_param": ("SSD",),
-    "TransformationParameter.pad": ("Intel Caffe",),
-    "TransformationParameter.rand_resize_ratio_lower": ("NVIDIA Caffe",),
-    "TransformationParameter.rand_resize_ratio_upper": ("NVIDIA Caffe",),
-    "TransformationParameter.random_aspect_ratio_param": ("Intel Caffe",),
-    "TransformationParameter.random_resize_param": ("Intel Caffe",),
-    "TransformationParameter.resize_param": ("SSD", "AnnotatedData"),
-    "TransformationParameter.scale_factors": ("PSPNet", "ImageSegData"),
-    "TransformationParameter.scale_ratios": ("TSN", "VideoData"),
-    "TransformationParameter.vertical_stretch_lower": ("NVIDIA Caffe",),
-    "TransformationParameter.vertical_stretch_upper": ("NVIDIA Caffe",),
-    "VideoDataParameter.crop_size": ("C3D",),
-    "VideoDataParameter.device_id": ("SSD",),
-    "VideoDataParameter.encoded": ("TSN",),
-    "VideoDataParameter.grayscale": ("TSN",),
-    "VideoDataParameter.is_color": ("C3D",),
-    "VideoDataParameter.length_first": ("TSN",),
-    "VideoDataParameter.max_sampling_rate": ("C3D",),
-    "VideoDataParameter.mean_file": ("C3D",),
-    "VideoDataParameter.mirror": ("C3D",),
-    "VideoDataParameter.num_of_labels": ("C3D",),
-    "VideoDataParameter.rand_step": ("TSN",),
-    "VideoDataParameter.sampling_rate": ("C3D",),
-    "VideoDataParameter.scale": ("C3D",),
-    "VideoDataParameter.show_data": ("C3D",),
-    "VideoDataParameter.skip_frames": ("SSD",),
-    "VideoDataParameter.step": ("TSN",),
-    "VideoDataParameter.use_image": ("C3D",),
-    "VideoDataParameter.use_multiple_label": ("C3D",),
-    "VideoDataParameter.use_sampling_rate_jitter": ("C3D",),
-    "VideoDataParameter.use_temporal_jitter": ("C3D",),
-    "VideoDataParameter.video_file": ("SSD",),
-    "VideoDataParameter.video_type": ("SSD",),
-    "Yolov3DetectionOutputParameter.gaussian_box": ("MobileNet-YOLO",),
-    "Yolov3Parameter.iou_loss": ("MobileNet-YOLO",),
+_ROWS: tuple[tuple[str, ...], ...] = (
+    ("C3D", "ConvolutionParameter", "kernel_depth temporal_pad temporal_stride", "Convolution3D"),
+    ("C3D", "PoolingParameter", "kernel_depth temporal_stride", "Pooling3D"),
+    (
+        "C3D",
+        "VideoDataParameter",
+        "crop_size is_color max_sampling_rate mean_file mirror num_of_labels sampling_rate "
+        "scale show_data use_image use_multiple_label use_sampling_rate_jitter "
+        "use_temporal_jitter",
+    ),
+    (
+        "CRF-RNN",
+        "MultiStageMeanfieldParameter",
+        "forced_bilateral_filter_weight forced_spatial_filter_weight",
+    ),
+    ("DSS", "ImageDataParameter", "normalize", "ImageLabelmapData"),
+    ("Intel Caffe", "NetParameter", "bn_stats_batch_size"),
+    ("Intel Caffe", "SolverParameter", "local_gw_ratio local_lr_auto"),
+    ("Intel Caffe", "TransformationParameter", "pad random_aspect_ratio_param random_resize_param"),
+    (
+        "MobileNet-YOLO",
+        "AnnotatedDataParameter",
+        "single_class train_diffcult yolo_data_jitter yolo_data_type",
+    ),
+    ("MobileNet-YOLO", "Yolov3DetectionOutputParameter", "gaussian_box"),
+    ("MobileNet-YOLO", "Yolov3Parameter", "iou_loss"),
+    (
+        "NVIDIA Caffe",
+        "DetectNetAugmentationParameter",
+        "distort_param emit_constraint expand_param noise_param resize_param",
+    ),
+    ("NVIDIA Caffe", "LossParameter", "label_smoothing"),
+    (
+        "NVIDIA Caffe",
+        "SolverParameter",
+        "larc larc_eta larc_policy larc_turbo max_momentum max_weight_decay momentum_policy "
+        "momentum_power test_and_snapshot_last_epochs weight_decay_policy weight_decay_power",
+    ),
+    (
+        "NVIDIA Caffe",
+        "TransformationParameter",
+        "allow_upscale horizontal_stretch_lower horizontal_stretch_upper img_rand_resize_lower "
+        "img_rand_resize_upper interpolation_algo_down interpolation_algo_up "
+        "rand_resize_ratio_lower rand_resize_ratio_upper vertical_stretch_lower "
+        "vertical_stretch_upper",
+    ),
+    ("NormFace", "AccuracyParameter", "min_is_better"),
+    ("NormFace", "CenterLossParameter", "distance_type"),
+    (
+        "NormFace",
+        "ChannelScaleParameter",
+        "do_backward_feature do_backward_scale do_forward global_scale init_global_scale "
+        "max_global_scale min_global_scale",
+    ),
+    ("NormFace", "FeatureNormalizeParameter", "fix_gradient rescale"),
+    ("NormFace", "LabelSpecificAddParameter", "transform_test"),
+    ("NormFace", "LabelSpecificRescaleParameter", "do_backward"),
+    ("NormFace", "ParameterParameter", "blob_filler"),
+    ("NormFace", "ScaleParameter", "max_value min_value", "GlobalLSEMargin"),
+    ("NormFace", "SoftmaxParameter", "normalize_type"),
+    ("PSPNet", "ImageDataParameter", "ignore_label label_type", "ImageSegData"),
+    ("PSPNet", "TransformationParameter", "crop_height crop_width scale_factors", "ImageSegData"),
+    ("SSD", "ResizeParameter", "height_scale width_scale"),
+    ("SSD", "TransformationParameter", "noise_param"),
+    (
+        "SSD",
+        "TransformationParameter",
+        "crop_h crop_w distort_param emit_constraint expand_param resize_param",
+        "AnnotatedData",
+    ),
+    ("SSD", "VideoDataParameter", "device_id skip_frames video_file video_type"),
+    ("SegNet", "LossParameter", "class_weighting weight_by_label_freqs", "SoftmaxWithLoss"),
+    (
+        "TSN",
+        "TransformationParameter",
+        "fix_crop is_flow max_distort more_fix_crop multi_scale scale_ratios",
+        "VideoData",
+    ),
+    ("TSN", "VideoDataParameter", "encoded grayscale length_first rand_step step"),
+    ("caffe-windows", "BNParameter", "decay moving_average var_eps"),
+    ("caffe-yolo9000", "RegionLossParameter", "class_map softmax_tree"),
+    (
+        "ctensmeyer/caffe",
+        "SolverParameter",
+        "max_nonfinite_test_loss max_periods_without_improvement max_steps_without_improvement "
+        "min_iters_per_period monitor_test monitor_test_id",
+    ),
+)
+"""A fork, one of its messages, the fields in it that are not read, and the types of layers that do
+read them."""
+
+UNREAD = {
+    f"{message}.{field}": (fork, *readers)
+    for fork, message, fields, *readers in _ROWS
+    for field in fields.split()
 }
-"""Fields, and values (after "="), each with the fork that has it and the layer types that read it
-all the same."""
+"""Fields, each with its fork and those types."""
 
 _NETS = {"NetParameter", "LayerParameter", "V1LayerParameter"}  # which answer for themselves
 
@@ -154,16 +127,11 @@ def refuse_unread(message: Message, place: str, reader: str = "") -> None:
     for field, value in message.ListFields():
         values = value if hasattr(value, "extend") else [value]
         name = f"{message.DESCRIPTOR.name}.{field.name}"
-        said = ""
-        if name not in UNREAD and field.enum_type is not None:
-            names = field.enum_type.values_by_number
-            said = next((s for v in values if name + (s := f"={names[v].name}") in UNREAD), "")
-        row = UNREAD.get(name + said)
+        row = UNREAD.get(name)
         if row and reader not in row[1:] and not _is_default(field, value):
-            what = f"{said[1:]} is" if said else "is"
             raise UserError(
-                f"{place}{field.name}: {what} not supported yet (a field of {row[0]}, not of "
-                "Caffe's): take it out if you can do without it"
+                f"{place}{field.name}: is not supported yet (a field of {row[0]}, not of Caffe's): "
+                "take it out if you can do without it"
             )
         if field.message_type is not None and field.message_type.name not in _NETS:
             for part in values:

@@ -12,9 +12,8 @@ import numpy as np
 from ..errors import UserError, naming
 from .blobs import blob_to_array, check_blob, fill_blob
 from .caffe_pb2 import SolverState
-from .hdf5.file import is_hdf5, reading_hdf5, write_hdf5
-from .hdf5.tree import Group
-from .storage import read_message, write_message
+from .files import read_message, write_message
+from .hdf5 import Group, is_hdf5, reading_hdf5, write_hdf5
 
 if TYPE_CHECKING:
     import h5py

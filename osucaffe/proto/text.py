@@ -6,14 +6,13 @@ import codecs
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from google.protobuf import descriptor_pool, text_format
 from google.protobuf.message import Message
 
 from ..errors import UserError, nearest
 from ..files import read_bytes, write_bytes
-from .blocks import Block, unclosed
 from .caffe_pb2 import SolverParameter
 
 AnyMessage = TypeVar("AnyMessage", bound=Message)
@@ -30,6 +29,7 @@ _DEVICES = re.compile(r"^(\s*device_id\s*:\s*)\[\s*(\d+)[\d\s,]*\]", re.MULTILIN
 """A list of devices, where Caffe has one number: TSN's Caffe takes one for each process."""
 _GIVEN_TWICE = re.compile(r'Message type "(\S+)" should not have multiple "(\S+)" fields')
 _QUOTED_NUMBER = re.compile(r"""Couldn't parse \w+: (["']([-+\d.e]+)["'])""")
+_TOKEN = re.compile(r"#[^\n]*|\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])*'|[{}\n]|[^\s{}\"'#]+")
 _MAY_BE_NULL = re.compile(r"\0|\\(?:0|x0)")
 
 
@@ -136,14 +136,61 @@ def _without_brace(error: text_format.ParseError, text: str, root: type[Message]
     file, or at a field that belongs in a block further out."""
     line, unknown = error.GetLine() or 0, _UNKNOWN_FIELD.search(str(error))
     at_end = 'Expected "}"' in str(error) and line >= len(text.removesuffix("\n").split("\n"))
-    block = unclosed(text.rstrip(), line) if unknown or at_end else None
+    block = _unclosed(text.rstrip(), line) if unknown or at_end else None
     if block is None or (unknown and not _outside(block, unknown[2], root)):
         return ""
     found = f'field "{unknown[2]}"' if unknown else "the end of the file"
     return f'found {found} in the block "{block.name}" of line {block.line}: its "}}" is missing'
 
 
-def _outside(block: Block, field: str, root: type[Message]) -> bool:
+class _Block(NamedTuple):
+    """A block that is open: the field before its brace, where that stands, its indent (None where
+    other text stands before it in its line), and the blocks that it is in, the outermost first."""
+
+    name: str
+    line: int
+    indent: int | None
+    inside: tuple[str, ...]
+
+
+def _unclosed(text: str, line: int) -> _Block | None:
+    """The block that lacks its brace, where a parser stumbled in this line (counted from 1).
+
+    Indentation tells, as it does to a reader: a block in whose column, or left of it, another field
+    starts, or left of which a brace closes, should have ended before. Where it tells nothing, and
+    at the end of the text, this is the innermost block that is open there; None where none is.
+    """
+    open_blocks: list[_Block] = []
+    number, start = 1, 0
+    word: tuple[str, int, int | None] = ("", 1, None)
+    for found in _TOKEN.finditer(text):
+        token = found[0]
+        if token == "\n":
+            number, start = number + 1, found.end()
+            if number > line:
+                told = open_blocks and open_blocks[-1].indent is not None
+                return None if told else next(reversed(open_blocks), None)
+            continue
+        if token.startswith("#"):
+            continue
+        indent = found.start() - start
+        begins = not text[start : found.start()].strip()
+        top = open_blocks[-1] if open_blocks else None
+        if begins and token != "{" and top and top.indent is not None:
+            needed = top.indent + (token != "}")  # a brace may stand in the column of its block
+            if indent < needed:
+                return top
+        if token == "{":
+            open_blocks.append(_Block(*word, tuple(each.name for each in open_blocks)))
+        elif token == "}":
+            if open_blocks:
+                open_blocks.pop()
+        else:
+            word = (token.rstrip(":"), number, indent if begins else None)
+    return next(reversed(open_blocks), None)
+
+
+def _outside(block: _Block, field: str, root: type[Message]) -> bool:
     """Whether a field belongs in one of the blocks that this one is in."""
     message = root.DESCRIPTOR
     for name in (*block.inside, block.name):

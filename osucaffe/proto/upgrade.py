@@ -11,75 +11,24 @@ from typing import Any
 from google.protobuf.message import Message
 
 from ..errors import UserError
-from .caffe_pb2 import (
-    LayerParameter,
-    NetParameter,
-    SolverParameter,
-    V1LayerParameter,
-)
+from .caffe_pb2 import LayerParameter, NetParameter, SolverParameter, V1LayerParameter
 from .upgrade_v0 import is_v0, upgrade_v0
 
-_V1_TYPES = {
-    "NONE": "",
-    "ABSVAL": "AbsVal",
-    "ACCURACY": "Accuracy",
-    "ARGMAX": "ArgMax",
-    "BNLL": "BNLL",
-    "CONCAT": "Concat",
-    "CONTRASTIVE_LOSS": "ContrastiveLoss",
-    "CONVOLUTION": "Convolution",
-    "DATA": "Data",
-    "DECONVOLUTION": "Deconvolution",
-    "DROPOUT": "Dropout",
-    "DUMMY_DATA": "DummyData",
-    "EUCLIDEAN_LOSS": "EuclideanLoss",
-    "ELTWISE": "Eltwise",
-    "EXP": "Exp",
-    "FLATTEN": "Flatten",
-    "HDF5_DATA": "HDF5Data",
-    "HDF5_OUTPUT": "HDF5Output",
-    "HINGE_LOSS": "HingeLoss",
-    "IM2COL": "Im2col",
-    "IMAGE_DATA": "ImageData",
-    "INFOGAIN_LOSS": "InfogainLoss",
-    "INNER_PRODUCT": "InnerProduct",
-    "LRN": "LRN",
-    "MEMORY_DATA": "MemoryData",
-    "MULTINOMIAL_LOGISTIC_LOSS": "MultinomialLogisticLoss",
-    "MVN": "MVN",
-    "POOLING": "Pooling",
-    "POWER": "Power",
-    "RELU": "ReLU",
-    "SIGMOID": "Sigmoid",
-    "SIGMOID_CROSS_ENTROPY_LOSS": "SigmoidCrossEntropyLoss",
-    "SILENCE": "Silence",
-    "SOFTMAX": "Softmax",
-    "SOFTMAX_LOSS": "SoftmaxWithLoss",
-    "SPLIT": "Split",
-    "SLICE": "Slice",
-    "TANH": "TanH",
-    "WINDOW_DATA": "WindowData",
-    "THRESHOLD": "Threshold",
-    # Of forks
-    "BN": "BN",
-    "CONVOLUTION3D": "Convolution3D",
-    "CROP": "Crop",
-    "DECONVOLUTION3D": "Deconvolution3D",
-    "MULTI_STAGE_MEANFIELD": "MultiStageMeanfield",
-    "NORMALIZE": "Normalize",
-    "POOLING3D": "Pooling3D",
-    "RELU6": "ReLU6",
-    "ROIPOOLING": "ROIPooling",
-    "VIDEO_DATA": "VideoData",
-}
-_SOLVER_TYPES = {
-    "SGD": "SGD",
-    "NESTEROV": "Nesterov",
-    "ADAGRAD": "AdaGrad",
-    "RMSPROP": "RMSProp",
-    "ADADELTA": "AdaDelta",
-    "ADAM": "Adam",
-}
+_V1_TYPES = """
+    AbsVal Accuracy ArgMax BNLL Concat ContrastiveLoss Convolution Data Deconvolution Dropout
+    DummyData EuclideanLoss Eltwise Exp Flatten HDF5Data HDF5Output HingeLoss Im2col ImageData
+    InfogainLoss InnerProduct LRN MemoryData MultinomialLogisticLoss MVN Pooling Power ReLU Sigmoid
+    SigmoidCrossEntropyLoss Silence Softmax Split Slice TanH WindowData Threshold
+"""
+_V1_TYPES_OF_FORKS = """
+    BN Convolution3D Crop Deconvolution3D MultiStageMeanfield Normalize Pooling3D ReLU6 ROIPooling
+    VideoData
+"""
+# V1 names are the same letters: SIGMOID_CROSS_ENTROPY_LOSS.
+_TYPES = {name.lower(): name for name in (_V1_TYPES + _V1_TYPES_OF_FORKS).split()}
+_TYPES |= {"none": "", "softmaxloss": "SoftmaxWithLoss"}
+_SOLVER_TYPES = ("SGD", "Nesterov", "AdaGrad", "RMSProp", "AdaDelta", "Adam")
+"""By the numbers that they had."""
 # Where V1 keeps lists, one entry a parameter of the layer, there is now a list of ParamSpec.
 _PARAM_SPEC_FIELDS = {
     "param": "name",
@@ -114,7 +63,7 @@ def upgrade_solver(solver: SolverParameter) -> SolverParameter:
     if upgraded.HasField("solver_type"):
         if upgraded.HasField("type"):
             raise UserError('both solver_type and type are given: keep type (a string, as "SGD")')
-        upgraded.type = _SOLVER_TYPES[SolverParameter.SolverType.Name(upgraded.solver_type)]
+        upgraded.type = _SOLVER_TYPES[upgraded.solver_type]
         upgraded.ClearField("solver_type")
     for field in ("net_param", "train_net_param"):
         if upgraded.HasField(field):
@@ -137,7 +86,8 @@ def _upgrade_v1(net: NetParameter) -> None:
 def _upgrade_v1_layer(old: V1LayerParameter, new: LayerParameter) -> None:
     for field, value in old.ListFields():
         if field.name == "type":
-            new.type = _V1_TYPES[V1LayerParameter.LayerType.Name(value)]
+            name = V1LayerParameter.LayerType.Name(value)
+            new.type = _TYPES[name.replace("_", "").lower()]
         elif field.name in _PARAM_SPEC_FIELDS:
             for i, entry in enumerate(value):
                 spec = new.param[i] if i < len(new.param) else new.param.add()

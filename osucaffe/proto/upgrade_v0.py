@@ -5,31 +5,17 @@ from __future__ import annotations
 from ..errors import UserError
 from .caffe_pb2 import NetParameter, V0LayerParameter, V1LayerParameter
 
-_TYPES = {
-    "accuracy": "ACCURACY",
-    "bnll": "BNLL",
-    "concat": "CONCAT",
+_SAME_TYPES = """
+    accuracy bnll concat data dropout euclidean_loss flatten hdf5_data hdf5_output im2col
+    infogain_loss lrn multinomial_logistic_loss relu sigmoid softmax softmax_loss split tanh
+    window_data
+"""
+_TYPES = {name: name.upper() for name in _SAME_TYPES.split()}
+_TYPES |= {
     "conv": "CONVOLUTION",
-    "data": "DATA",
-    "dropout": "DROPOUT",
-    "euclidean_loss": "EUCLIDEAN_LOSS",
-    "flatten": "FLATTEN",
-    "hdf5_data": "HDF5_DATA",
-    "hdf5_output": "HDF5_OUTPUT",
-    "im2col": "IM2COL",
     "images": "IMAGE_DATA",
-    "infogain_loss": "INFOGAIN_LOSS",
     "innerproduct": "INNER_PRODUCT",
-    "lrn": "LRN",
-    "multinomial_logistic_loss": "MULTINOMIAL_LOGISTIC_LOSS",
     "pool": "POOLING",
-    "relu": "RELU",
-    "sigmoid": "SIGMOID",
-    "softmax": "SOFTMAX",
-    "softmax_loss": "SOFTMAX_LOSS",
-    "split": "SPLIT",
-    "tanh": "TANH",
-    "window_data": "WINDOW_DATA",
 }
 # V0 type: its message of parameters in V1, and the V0 fields that go there under which name.
 _WEIGHTS = {

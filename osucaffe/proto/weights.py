@@ -14,9 +14,8 @@ from google.protobuf.message import DecodeError
 from ..errors import UserError, naming
 from .blobs import blob_to_array, check_blob, fill_blob, has_values, unpack_raw
 from .caffe_pb2 import BlobProto, LayerParameter, LayerWeights, NetParameter, NetWeights
-from .hdf5.file import is_hdf5, reading_hdf5, write_hdf5
-from .hdf5.tree import Group
-from .storage import read_message, write_message
+from .files import read_message, write_message
+from .hdf5 import Group, is_hdf5, reading_hdf5, write_hdf5
 from .text import decode
 from .titles import title
 from .upgrade import upgrade_net

@@ -19,6 +19,9 @@ Key = tuple[int, int]
 class Watcher(Protocol):
     """Who wants to know of tensors before they may be written."""
 
+    def lend(self, tensor: Tensor) -> None:
+        """A script, which has no array of a tensor, is about to get one (on the CPU)."""
+
     def expose(self, tensor: Tensor) -> None:
         """The memory of a tensor may be written from now on."""
 
@@ -102,6 +105,8 @@ class Store:
             lease = self.leases.get(key(tensor))
             if lease is None:
                 self.expose([tensor])
+                for watcher in list(self.watchers):
+                    watcher.lend(tensor)
                 lease = self.leases[key(tensor)] = Lease(tensor)
             return lease.array(tensor.shape)
         if tensor not in self._seen:

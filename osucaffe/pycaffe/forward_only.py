@@ -3,8 +3,11 @@ same parameters, inputs and outputs, but no other blobs until somebody looks at 
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
-from collections.abc import Callable, Iterable, Sequence
+import weakref
+from bisect import bisect
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 
 import numpy as np
@@ -14,6 +17,7 @@ from ..backends.cores import usable_cores
 from ..backends.cpu.workers import Workers
 from ..backends.tensor import Tensor
 from .blob import Key, Store, key
+from .written_pages import EVERYTHING, Range, WrittenPages
 
 MOST_WANTED = 8
 """A script that looks at more blobs gets them all: its own net runs."""
@@ -42,6 +46,11 @@ class ForwardOnly:
         self._kept: dict[Tensor, np.ndarray] = {}
         """What the last run read, of inputs and parameters that may have been written since."""
         self._parameters = {blob.data for layer in net.layers for blob in layer.parameters}
+        self._pages: WrittenPages | None = None
+        """Those of the parameters, once a script has had an array of one."""
+        self._may_watch = net.backend.name == "cpu"
+        self._unsure: set[Tensor] = set()
+        """What was kept before these pages were watched."""
         self.reshaped()
         store.watchers.add(self)
 
@@ -89,10 +98,30 @@ class ForwardOnly:
 
     def expose(self, tensor: Tensor) -> None:
         """The memory of a tensor may be written from now on."""
-        for each in self._tensors.get(key(tensor), ()):
+        for each in self._named(tensor):
             is_read = self.is_stale or (self._fast is not None and each in self._parameters)
             if is_read and each not in self._kept:
                 self._kept[each] = np.array(self._store.values(each))
+
+    def lend(self, tensor: Tensor) -> None:
+        """A script is about to get an array of a tensor: as long as it has none of a parameter, the
+        memory of all of them can become such that the kernel tells what is written."""
+        if not self._may_watch or not any(each in self._parameters for each in self._named(tensor)):
+            return
+        spans = [(each.address, each.address + each.array.nbytes) for each in self._parameters]
+        begin, end = min(spans)[0], max(end for _, end in spans)
+        in_one_piece = end - begin < 2 * sum(stop - start for start, stop in spans)
+        lent = any(begin <= address < end for address, _ in list(self._store.leases))
+        if in_one_piece and not lent:
+            self._may_watch = False
+            with contextlib.suppress(OSError):
+                self._pages = WrittenPages(begin, end)
+                self._unsure = set(self._kept)
+                weakref.finalize(self, self._pages.close)
+
+    def _named(self, tensor: Tensor) -> Sequence[Tensor]:
+        """The inputs and parameters in the memory of a tensor."""
+        return self._tensors.get(key(tensor), ())
 
     def run(self) -> None:
         """Run all of forward, if it `pays`. What the script wrote must have been uploaded."""
@@ -160,20 +189,46 @@ class ForwardOnly:
         held = [each for name in list(self._store.leases) for each in self._tensors.get(name, ())]
         tensors = list({*self._kept, *self._overwritten, *held})
         values = {each: self._store.values(each) for each in tensors}
-        before = [each for each in self._kept if each in self._parameters]
-        different = _different([(values[each], self._kept[each]) for each in before])
-        same = {each: self._kept[each] for i, each in enumerate(before) if i not in different}
+        changed = {*tensors} - {*self._same_parameters(values)}
         self._kept = {
-            each: same[each] if each in same else np.array(values[each])
+            each: np.array(values[each]) if each in changed else self._kept[each]
             for each in tensors
             if each in self._overwritten or self._store.in_use(each)
         }
-        return bool(different) or any(each in self._parameters for each in {*held} - {*before})
+        return any(each in self._parameters for each in changed)
+
+    def _same_parameters(self, values: Mapping[Tensor, np.ndarray]) -> set[Tensor]:
+        """Those that were kept, and have the same values now."""
+        before = {each for each in self._kept if each in self._parameters}
+        written = self._pages.ranges() if self._pages else [EVERYTHING]
+        pairs: list[tuple[np.ndarray, np.ndarray]] = []
+        owners: list[Tensor] = []
+        for each in before:
+            ranges = [EVERYTHING] if each in self._unsure else written
+            for part in _overlaps(ranges, each.address, values[each].nbytes):
+                pairs.append((_bytes(values[each])[part], _bytes(self._kept[each])[part]))
+                owners.append(each)
+        self._unsure.clear()
+        return before - {owners[number] for number in _different(pairs)}
 
 
 def _written(net: engine.Net) -> set[Key]:
     """The memory that a forward pass writes to."""
     return {key(tensor) for call in net.programs[0] for tensor in call.written_tensors()}
+
+
+def _bytes(array: np.ndarray) -> np.ndarray:
+    return array.reshape(-1).view(np.uint8)
+
+
+def _overlaps(ranges: Sequence[Range], begin: int, size: int) -> Iterator[slice]:
+    """The parts of so many bytes of memory that lie in ranges, which are in order."""
+    for number in range(max(bisect(ranges, (begin,)) - 1, 0), len(ranges)):
+        start, stop = ranges[number]
+        if start >= begin + size:
+            break
+        if stop > begin:
+            yield slice(max(start - begin, 0), min(stop - begin, size))
 
 
 def _different(pairs: Iterable[Sequence[np.ndarray]]) -> set[int]:

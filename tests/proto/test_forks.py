@@ -16,7 +16,6 @@ from osucaffe.proto import (
     LayerParameter,
     NetParameter,
     SolverParameter,
-    caffe_pb2,
     forks,
     format_text,
     parse_text,
@@ -162,14 +161,6 @@ def test_types_of_v1_nets() -> None:
     assert crf.multi_stage_meanfield_param.theta_alpha == 160
 
 
-def test_every_v1_type_has_its_name() -> None:
-    net = NetParameter()
-    for value in caffe_pb2.V1LayerParameter.LayerType.values():
-        net.layers.add(type=value)
-    types = [layer.type for layer in upgrade_net(net).layer]
-    assert len(set(types)) == len(net.layers)
-
-
 @pytest.mark.parametrize(
     ("layer_type", "text", "message"),
     [
@@ -229,12 +220,6 @@ def test_a_row_may_name_types_that_read_the_field(monkeypatch: pytest.MonkeyPatc
     assert forks.is_unread("PoolingParameter", "temporal_stride", "SPP")
 
 
-def test_a_row_may_name_a_value(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(UNREAD, "PoolingParameter.round_mode=FLOOR", ("SSD",))
-    with pytest.raises(UserError, match=r"pooling_param\.round_mode: FLOOR is not supported yet"):
-        Net(setting("pooling_param { kernel_size: 2 round_mode: FLOOR }"), backend=Cpu())
-
-
 def test_the_nets_own_fields() -> None:
     net = setting("pooling_param { kernel_size: 2 }")
     net.eltwise_mem_sharing = False
@@ -255,14 +240,9 @@ def test_solvers(text: str, field: str) -> None:
         Solver(param, Cpu(), file="s.prototxt")
 
 
-def test_rows_are_of_fields_and_values_that_there_are() -> None:
+def test_rows_are_of_fields_that_there_are() -> None:
     for row, (fork, *types) in UNREAD.items():
-        message, field = row.split("=")[0].split(".")
-        descriptor = caffe_pb2.DESCRIPTOR.message_types_by_name[message].fields_by_name[field]
-        if "=" in row:
-            assert descriptor.enum_type.values_by_name[row.split("=")[1]].number >= 100_000_000
-        else:
-            assert (message, field) in FIELDS
+        assert tuple(row.split(".")) in FIELDS
         assert fork
         assert set(types) <= set(layer_types())
 

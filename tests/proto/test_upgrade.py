@@ -15,7 +15,7 @@ from osucaffe.proto import (
     upgrade_net,
     upgrade_solver,
 )
-from osucaffe.proto.upgrade import _SOLVER_TYPES, _V1_TYPES
+from osucaffe.proto.upgrade import _SOLVER_TYPES
 
 
 def upgraded(text: str) -> NetParameter:
@@ -37,8 +37,13 @@ def test_leaves_its_argument_and_new_nets_alone(formats: Path) -> None:
 
 
 def test_every_old_type_has_a_name() -> None:
-    assert set(_V1_TYPES) == set(caffe_pb2.V1LayerParameter.LayerType.keys())
-    assert set(_SOLVER_TYPES) == set(SolverParameter.SolverType.keys())
+    types = caffe_pb2.V1LayerParameter.LayerType
+    net = upgrade_net(NetParameter(layers=[{"type": number} for number in types.values()]))
+    names = {layer.type.upper() for layer in net.layer}
+    letters = {name.replace("_", "") for name, _ in types.items()}
+    assert names - letters == {"", "SOFTMAXWITHLOSS"}
+    assert len(names) == len(types.values())
+    assert [name.upper() for name in _SOLVER_TYPES] == SolverParameter.SolverType.keys()
 
 
 def test_every_v1_field_is_carried_over() -> None:

@@ -11,8 +11,7 @@ from ...backends.tensor import Shape
 from ...errors import UserError, listed
 from ...files import read_file
 from ...labels import Labels
-from ...proto.hdf5.file import reading_hdf5
-from ...proto.hdf5.tree import Dataset
+from ...proto.hdf5 import Dataset, reading_hdf5
 from .order import permutation
 
 _WHAT = "HDF5 file of data"

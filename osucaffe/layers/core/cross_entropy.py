@@ -9,7 +9,7 @@ from ...backends.primitives.losses import FLT_MIN
 from ...data.ahead.pipeline import Buffer, allocate
 from ...errors import UserError
 from ...proto import BlobProto, blob_to_array
-from ...proto.storage import read_message
+from ...proto.files import read_message
 from ..base import Blobs, Flags, Layer, Program, Shapes, Tensor, register
 from .losses import (
     Loss,

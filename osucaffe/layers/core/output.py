@@ -11,7 +11,7 @@ import h5py
 import numpy as np
 
 from ...errors import UserError, reason
-from ...proto.hdf5.file import write_hdf5
+from ...proto.hdf5 import write_hdf5
 from ..base import Blobs, Layer, Program, Shape, Shapes, register
 
 _LISTS = 1 << 16
