@@ -32,7 +32,7 @@ _PATIENCE = 5.0
 def watch(job: Job, topology: Topology, interface: str | None = None) -> None:
     """Begin to watch; all ranks call it together. interface: what the connections go over (None:
     the first that is up). Hosts that cannot connect are not watched. UserError."""
-    from .meeting import connect_all, own_address
+    from .meeting import connect_all, own_interface
 
     leaders = [ranks[0].rank for ranks in topology.hosts]
     if len(leaders) == 1:
@@ -46,7 +46,7 @@ def watch(job: Job, topology: Topology, interface: str | None = None) -> None:
         gather(None)  # those of `connect_all`
         gather(None)
         return
-    address = own_address(interface, alone=False)
+    _, address = own_interface(interface, alone=False)
     own = leaders.index(job.rank)
     try:
         links = connect_all(own, len(leaders), gather, address, patience=_PATIENCE)

@@ -37,11 +37,6 @@ def own_interface(wanted: str | None, *, alone: bool) -> tuple[str, str]:
     return ("lo", "127.0.0.1") if alone or not others else others[0]
 
 
-def own_address(interface: str | None, *, alone: bool) -> str:
-    """The address of `own_interface`, to listen on. UserError."""
-    return own_interface(interface, alone=alone)[1]
-
-
 def _addresses() -> dict[str, str]:
     """The IPv4 address of each interface that has one."""
     import fcntl
