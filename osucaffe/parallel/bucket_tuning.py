@@ -13,15 +13,13 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 from ..backends.tensor import Step
 from ..comm.create import CommConfig
 from ..comm.job.job import Job
 from ..comm.job.topology import Topology
-from ..net import Net
 from ..solvers.solver import Solver
-from .buckets import ITEM, find_buckets
+from .buckets import ITEM, NetLayout, find_buckets
 from .config import ParallelConfig
 from .data_parallel import DataParallel
 
@@ -115,7 +113,7 @@ class Tuned(DataParallel):
         self._synchronize_learned(history=True)
         self._made.clear()
         self._config = replace(self._config, bucket=size)
-        self._plan(self._solver)
+        self._exchange = self._make_exchange(self._solver)
 
     def _choose(self) -> int:
         medians = {size: statistics.median(times) for size, times in self._found.items()}
@@ -124,7 +122,7 @@ class Tuned(DataParallel):
         return chosen
 
 
-def candidates(net: Net | Any, config: ParallelConfig) -> Iterator[int]:
+def candidates(net: NetLayout, config: ParallelConfig) -> Iterator[int]:
     """The sizes, in bytes, that cut what travels of a net differently."""
     layerwise = config.aggregation == "layerwise"
     if not layerwise and config.propagation != "overlapped":
@@ -144,7 +142,7 @@ def choose(seconds: Mapping[int, float], default: int) -> int:
     return min(good, key=lambda size: abs(math.log(max(size, 1) / max(default, 1))))
 
 
-def describe(seconds: Mapping[int, float], chosen: int, net: Net) -> str:
+def describe(seconds: Mapping[int, float], chosen: int, net: NetLayout) -> str:
     """What was found, and how to ask for it at once."""
 
     def name(size: int) -> str:

@@ -12,7 +12,7 @@ from ..parallel.config import ParallelConfig
 from .cluster import Cluster
 from .network import Network
 from .plan import ITEM, Planner
-from .script import Compute, Post, Script, Update, Wait, is_beside, record
+from .script import Compute, Post, Script, Update, Wait, record
 from .sketch import Sketch
 from .times import Seconds
 
@@ -76,7 +76,7 @@ class Simulation:
     def prepare(self, config: ParallelConfig) -> tuple[Script, Run]:
         """What each rank does, and what all of it takes."""
         script = record(self._sketch, config, self._size, self._planner.part, self._passes)
-        run = Run(self._planner, self._cluster, self._seconds, beside=is_beside(config))
+        run = Run(self._planner, self._cluster, self._seconds, beside=config.overlaps)
         return script, run
 
     def predict(

@@ -7,21 +7,22 @@ sends them to all. Servers are the ranks behind the workers', as in training.
 
 from __future__ import annotations
 
-import contextlib
+from collections.abc import Sequence
 from functools import lru_cache
-from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..backends.tensor import Tensor
+from ..comm.job.job import Job
 from ..parallel.config import ParallelConfig
-from ..parallel.servers.shards import Consistency
-from ..parallel.servers.training import Served
+from ..parallel.servers.shards import Piece, divide_net
+from ..parallel.servers.training import ServerExchange
 from .cluster import Cluster
 from .iteration import Run, Simulation
 from .network import Network
 from .plan import ITEM, Plan, Planner, RankStep, waves
-from .script import Notebook, Planned, Script
+from .script import NotedUpdate, Script, play
 from .sketch import Sketch
 from .times import Seconds
 
@@ -45,39 +46,42 @@ class Pull(NamedTuple):
     bucket: int
 
 
-class PlannedServed(Planned, Served):
-    """Workers that are not there, of so many servers."""
+class NotedLink:
+    """Notes what a worker pushes and waits for. pieces: of all buckets."""
 
-    def __init__(self, workers: int, servers: int, config: ParallelConfig, sketch: Sketch) -> None:
-        nobody: Any = SimpleNamespace(
-            servers=range(workers, workers + servers), consistency=Consistency.parse("sync")
-        )
-        self._roles = nobody
-        notebook = Notebook(workers, lambda count, rank: (0, count), background=True)
-        job: Any = SimpleNamespace(watch=lambda what: contextlib.nullcontext())
-        self._job = job
-        super().__init__(notebook, config, sketch)
+    def __init__(self, pieces: Sequence[Piece], script: Script) -> None:
+        self._pieces, self._script = pieces, script
 
-    def _plan(self, solver: Any) -> None:
-        """As a worker's; what it pushes is noted."""
-        self._divide(solver.net)
-        solver.optimizer.steps, solver.optimizer.rate = [], 0.0
-        link: Any = SimpleNamespace(push=self._note_push, wait=self._note_pull)
-        self._pushing = link
-
-    def _note_push(self, bucket: int, rate: float, stream: Any) -> None:
+    def push(self, bucket: int, rate: float, stream: Any = None) -> None:
         own = [each for each in self._pieces if each.bucket == bucket]
         pieces = tuple((each.server, each.stop - each.start) for each in own)
         self._script.append(Push(bucket, pieces))
 
-    def _note_pull(self, bucket: int, stream: Any) -> None:
+    def wait(self, bucket: int, stream: Any = None) -> bool:
         self._script.append(Pull(bucket))
+        return False
 
-    @property
-    def _script(self) -> list[Any]:
-        notebook: Any = self.comm
-        script: list[Any] = notebook.script
-        return script
+    def read(self, which: int, flat: Tensor) -> None:
+        """Nothing is asked for between iterations."""
+
+
+def record(
+    sketch: Sketch, config: ParallelConfig, workers: int, servers: int, passes: int = 1
+) -> Script:
+    """The script of a worker. UserError where servers have no work."""
+    script: Script = []
+    buckets, pieces = divide_net(sketch, config, servers)
+    exchange = ServerExchange(
+        Job(),
+        sketch,
+        NotedUpdate(0, script),
+        NotedLink(pieces, script),
+        buckets,
+        range(workers, workers + servers),
+        layerwise=config.aggregation == "layerwise",
+        together=True,
+    )
+    return play(sketch, exchange, script, passes)
 
 
 class ServedRun(Run):
@@ -137,6 +141,5 @@ class ServedSimulation(Simulation):
 
     def prepare(self, config: ParallelConfig) -> tuple[Script, Run]:
         """What each worker does, and what all of it takes. UserError where servers have no work."""
-        group = PlannedServed(self._size, self._servers, config, self._sketch)
-        run = ServedRun(self._planner, self._cluster, self._seconds, self._servers)
-        return group.record(self._passes), run
+        script = record(self._sketch, config, self._size, self._servers, self._passes)
+        return script, ServedRun(self._planner, self._cluster, self._seconds, self._servers)

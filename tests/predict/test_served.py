@@ -13,7 +13,7 @@ from osucaffe.errors import UserError
 from osucaffe.parallel.config import ParallelConfig
 from osucaffe.predict.cluster import Cluster
 from osucaffe.predict.script import Compute
-from osucaffe.predict.served import PlannedServed, Pull, Push, ServedSimulation
+from osucaffe.predict.served import Pull, Push, ServedSimulation, record
 
 from .test_predict import FIRST, ROOT, SECOND, cluster, sketch
 
@@ -33,7 +33,7 @@ def milliseconds(made: Cluster, workers: int, servers: int = 1, **layer: float) 
 
 
 def test_workers_push_and_pull_as_in_training() -> None:
-    script = PlannedServed(2, 1, ParallelConfig(bucket=0), sketch()).record(1)
+    script = record(sketch(), ParallelConfig(bucket=0), 2, 1)
     assert script == [
         LAYERS[0], Pull(1), LAYERS[1], Pull(0), *LAYERS[2:],
         *BACK[:2], Push(0, ((0, SECOND),)), BACK[2], Push(1, ((0, FIRST),)), BACK[3],
@@ -41,12 +41,12 @@ def test_workers_push_and_pull_as_in_training() -> None:
 
 
 def test_buckets_are_divided_as_in_training() -> None:
-    pushes = PlannedServed(2, 2, ParallelConfig(bucket=0), sketch()).record(1)
+    pushes = record(sketch(), ParallelConfig(bucket=0), 2, 2)
     assert [each for each in pushes if isinstance(each, Push)] == [
         Push(0, ((0, SECOND),)), Push(1, ((1, FIRST),))
     ]  # fmt: skip
     with pytest.raises(UserError, match="--servers 2: this net's weights make work for only 1"):
-        PlannedServed(2, 2, ParallelConfig("blocking"), sketch())
+        record(sketch(), ParallelConfig("blocking"), 2, 2)
 
 
 def test_a_push_and_a_pull_take_their_messages() -> None:
