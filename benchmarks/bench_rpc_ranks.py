@@ -22,7 +22,7 @@ from osucaffe.comm.channels.create import make_channel
 from osucaffe.comm.channels.grpc_stream import OPTIONS, import_grpc, is_of_job
 from osucaffe.comm.channels.ucx import is_here
 from osucaffe.comm.job.job import MpiJob, find_job
-from osucaffe.comm.job.meeting import own_interface
+from osucaffe.comm.job.links import own_interface
 from osucaffe.comm.job.topology import discover
 
 from . import rpc_payloads as payloads
@@ -160,7 +160,7 @@ class GrpcServer:
 
         handlers = {ECHO: checked(lambda payload: payload), TAKE: checked(lambda payload: b"\0")}
 
-        class Calls(grpc.GenericRpcHandler):  # type: ignore[misc, name-defined]
+        class Calls(grpc.GenericRpcHandler):  # type: ignore[name-defined]
             def service(self, details: Any) -> Any:
                 return handlers.get(details.method)
 

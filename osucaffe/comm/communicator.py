@@ -163,3 +163,17 @@ def check(array: Any) -> None:
         raise ValueError("a communicator takes flat contiguous arrays")
     if array.dtype not in _DTYPES:  # a type's name takes longer than a small message
         raise ValueError(f"a communicator takes arrays of {', '.join(DTYPES)}, not {array.dtype}")
+
+
+class Serial(Communicator):
+    """One rank, alone."""
+
+    def __init__(self) -> None:
+        super().__init__(0, 1, level="serial")
+
+    def run(self, operation: str, array: Any, root: int = 0) -> None:
+        """Nothing needs to be done."""
+
+    def transfer(self, array: Any, *, to: int | None = None, source: int | None = None) -> None:
+        """There is nobody to talk to."""
+        raise ValueError("a single rank has no peer to send to or receive from")

@@ -15,7 +15,7 @@ from mpi4py import MPI
 
 from .algorithms import Schedule, Step, Transfer, added, schedule
 from .communicator import Communicator
-from .gpu.device import DeviceMath
+from .gpu.kernels import DeviceMath
 from .host import HostMath
 from .job.watchdog import Watchdog
 from .tuning.table import INSTEAD, Choice, Selection

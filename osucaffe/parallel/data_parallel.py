@@ -23,11 +23,17 @@ from ..proto import caffe_pb2
 from ..solvers.process_group import ProcessGroup
 from ..solvers.signals import NONE, SNAPSHOT, STOP
 from ..solvers.solver import Solver
-from .agreement import check_alike, check_weights, describe_layers, describe_solver, digest
+from .agreement import (
+    average_statistics,
+    check_alike,
+    check_weights,
+    describe_layers,
+    describe_solver,
+    digest,
+)
 from .batch import describe, divide_batches
 from .config import ParallelConfig, choose_propagation
 from .exchange import Collectives, Exchange, Hooks
-from .statistics import average_statistics
 
 logger = logging.getLogger("osucaffe")
 

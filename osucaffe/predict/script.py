@@ -6,14 +6,17 @@ only notes what is asked of it. So when things travel is decided by the same lin
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 from ..backends.tensor import Step, Tensor
 from ..comm.communicator import Communicator, Handle
+from ..comm.job.job import Job
 from ..parallel.config import ParallelConfig
 from ..parallel.exchange import Collectives, Exchange
+from ..parallel.servers.shards import Piece, divide_net
+from ..parallel.servers.training import ServerExchange
 from .sketch import Sketch
 
 
@@ -45,8 +48,25 @@ class Wait(NamedTuple):
     number: int
 
 
+Pieces = tuple[tuple[int, int], ...]
+"""By server (from 0) the elements of a bucket that are its."""
+
+
+class Push(NamedTuple):
+    """A bucket's gradients leave."""
+
+    bucket: int
+    pieces: Pieces
+
+
+class Pull(NamedTuple):
+    """The caller waits for the weights of a bucket that was pushed last."""
+
+    bucket: int
+
+
 Script = list[Any]
-"""Of events; those of servers, too."""
+"""Of events."""
 
 
 class Notebook(Communicator):
@@ -133,3 +153,41 @@ def record(
     script: Script = []
     notebook, update = Notebook(size, part, script), NotedUpdate(len(sketch.arena), script)
     return play(sketch, Collectives(notebook, sketch, update, config), script, passes)
+
+
+class NotedLink:
+    """Notes what a worker pushes and waits for. pieces: of all buckets."""
+
+    def __init__(self, pieces: Sequence[Piece], script: Script) -> None:
+        self._pieces, self._script = pieces, script
+
+    def push(self, bucket: int, rate: float, stream: Any = None) -> None:
+        own = [each for each in self._pieces if each.bucket == bucket]
+        pieces = tuple((each.server, each.stop - each.start) for each in own)
+        self._script.append(Push(bucket, pieces))
+
+    def wait(self, bucket: int, stream: Any = None) -> bool:
+        self._script.append(Pull(bucket))
+        return False
+
+    def read(self, which: int, flat: Tensor) -> None:
+        """Nothing is asked for between iterations."""
+
+
+def record_served(
+    sketch: Sketch, config: ParallelConfig, workers: int, servers: int, passes: int = 1
+) -> Script:
+    """The script of a worker. UserError where servers have no work."""
+    script: Script = []
+    buckets, pieces = divide_net(sketch, config, servers)
+    exchange = ServerExchange(
+        Job(),
+        sketch,
+        NotedUpdate(0, script),
+        NotedLink(pieces, script),
+        buckets,
+        range(workers, workers + servers),
+        layerwise=config.aggregation == "layerwise",
+        together=True,
+    )
+    return play(sketch, exchange, script, passes)

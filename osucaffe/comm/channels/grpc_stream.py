@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from ...errors import UserError
-from ..job.meeting import Gather
+from ..job.links import Gather
 from .channel import Channel, lost, unlike
 from .runs import Run, views_of
 

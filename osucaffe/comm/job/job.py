@@ -10,6 +10,7 @@ import importlib
 import os
 import platform
 import posix
+import re
 import sys
 import time
 import traceback
@@ -20,8 +21,25 @@ from ... import messages
 from ...backends.cores import usable_cores
 from ...errors import Fault, UserError
 from ...parent import end_with_parent
-from .segments import unlink_segments
 from .watchdog import GRACE, Watchdog
+
+_NAMED = re.compile(r"(/dev/shm/mpich_shm_\S+)$", re.MULTILINE)
+
+
+def unlink_segments() -> None:
+    """Take away the names of the memory that MPICH shares among the ranks of a host.
+
+    It does that itself when it ends, but not where a rank is killed or the job aborted: 1 MB a rank
+    would stay until the machine starts anew. The memory remains as long as a process has it, and
+    only MPI_Init looks for it by its name: so all ranks must have left that.
+    """
+    with contextlib.suppress(OSError):  # where there is no /proc
+        with open("/proc/self/maps") as file:
+            names = set(_NAMED.findall(file.read()))
+        for name in names:
+            with contextlib.suppress(FileNotFoundError):  # another rank was faster
+                os.unlink(name)
+
 
 _LAUNCHERS = (
     ("PMI_SIZE", "mpiexec of MPICH, Intel MPI or MVAPICH"),

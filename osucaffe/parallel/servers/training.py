@@ -16,8 +16,7 @@ import numpy as np
 
 from ...backends.backend import Backend
 from ...backends.tensor import Step, Tensor, sequence
-from ...comm.channels.channel import Channel
-from ...comm.channels.mpi import MpiChannel
+from ...comm.channels.channel import Channel, MpiChannel
 from ...comm.create import CommConfig
 from ...comm.job.job import Job, MpiJob
 from ...comm.job.subset import Subset

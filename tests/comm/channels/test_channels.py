@@ -18,7 +18,7 @@ from osucaffe.comm.channels.direct import find_direct
 from osucaffe.comm.channels.grpc_stream import GrpcStream
 from osucaffe.comm.channels.peer import CHUNK, COPIED, EAGER
 from osucaffe.comm.channels.ucx import Ucx, is_here
-from osucaffe.comm.job.meeting import connect_all, own_interface
+from osucaffe.comm.job.links import connect_all, own_interface
 from osucaffe.errors import UserError
 
 
