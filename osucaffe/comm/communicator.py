@@ -146,6 +146,30 @@ class Communicator(ABC):
         return _Pending(self._thread.submit(_after, ready, work))
 
 
+class Wrapper(Communicator):
+    """A communicator that does its work by another one, which runs in the foreground."""
+
+    def __init__(self, inner: Communicator, *, background: bool = False) -> None:
+        super().__init__(inner.rank, inner.size, level=inner.level, background=background)
+        self._inner = inner
+
+    def part(self, count: int, rank: int | None = None) -> tuple[int, int]:
+        """As of the communicator inside."""
+        return self._inner.part(count, rank)
+
+    def transfer(self, array: Any, *, to: int | None = None, source: int | None = None) -> None:
+        """Send or receive, as it is."""
+        self._inner.transfer(array, to=to, source=source)
+
+    def inside(self) -> Sequence[Communicator]:
+        return [self._inner]
+
+    def close(self) -> None:
+        """Close the communicator inside, too."""
+        super().close()
+        self._inner.close()
+
+
 def _after(ready: Any, work: Callable[[], None]) -> None:
     if ready is not None:
         ready.synchronize()

@@ -18,8 +18,7 @@ from ...backends.backend import Backend
 from ...backends.tensor import Step, Tensor, sequence
 from ...comm.channels.channel import Channel, MpiChannel
 from ...comm.create import CommConfig
-from ...comm.job.job import Job, MpiJob
-from ...comm.job.subset import Subset
+from ...comm.job.job import Job, MpiJob, Subset
 from ...comm.job.topology import Topology
 from ...errors import UserError
 from ...solvers.solver import Solver
