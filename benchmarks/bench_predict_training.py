@@ -25,8 +25,7 @@ from osucaffe.comm.job.job import find_job
 from osucaffe.comm.job.topology import Topology, discover
 from osucaffe.comm.tuning.table import Selection
 from osucaffe.parallel.batch import readers
-from osucaffe.parallel.profile_report import summarize
-from osucaffe.parallel.profiled import Profiled, Records
+from osucaffe.parallel.profile import Profiled, Records, summarize
 from osucaffe.predict.cluster import Cluster
 from osucaffe.predict.iteration import DESIGNS, Simulation
 from osucaffe.predict.sketch import Sketch

@@ -19,10 +19,9 @@ from osucaffe.comm.tuning.table import CHUNK, Choice, Selection
 from osucaffe.parallel.batch import divide_batches, readers
 from osucaffe.parallel.config import ParallelConfig
 from osucaffe.predict.cluster import read_cluster
-from osucaffe.predict.iteration import DESIGNS, Prediction, Simulation
+from osucaffe.predict.iteration import DESIGNS, SERVERS, Prediction, Simulation
 from osucaffe.predict.network import Network
 from osucaffe.predict.plan import Planner
-from osucaffe.predict.served import SERVERS, ServedSimulation
 from osucaffe.predict.sketch import Sketch
 from osucaffe.predict.times import estimate_times
 from osucaffe.proto import read_net
@@ -192,7 +191,7 @@ def servers() -> tuple[str, list[list[Any]]]:
         seconds = estimate_times(sketch, cluster)
         given = sketch, seconds, cluster, workers, Selection(file=TABLE)
         config = ParallelConfig(bucket=RPC_BUCKET)
-        return ServedSimulation(*given, servers=count).predict(SERVERS, config).ms
+        return Simulation(*given, servers=count).predict(SERVERS, config).ms
 
     rows = [
         [count, f"{gb_s:g}"]

@@ -16,7 +16,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn
 
-from .. import __version__, hooks, messages
+from .. import __version__, messages
 from ..errors import listed, nearest
 from .early_exit import to_its_end
 
@@ -47,6 +47,9 @@ _WITH_NETS = (
     "report",
 )
 """The commands that make the layers of a net that they are given."""
+
+_AS_CAFFE = os.path.join(os.path.dirname(os.path.dirname(__file__)), "pycaffe", "as_caffe")
+"""Where `import caffe`, with which modules of Python layers begin, finds pycaffe's interface."""
 
 _EPILOG = """\
 Options are Caffe's; one dash or two, "-" or "_" are alike: -log_dir D, --log-dir=D.
@@ -86,11 +89,13 @@ def _leave(code: Any) -> None:
 
 
 def _run(arguments: Sequence[str] | None) -> int:
-    hooks.provide_caffe = _provide_caffe
+    if _AS_CAFFE not in sys.path:
+        sys.path.append(_AS_CAFFE)
     words = _normalize(sys.argv[1:] if arguments is None else arguments)
     try:
         args = _parser(_command(words)).parse_args(words or ["--help"])
-        hooks.python_layers = not getattr(args, "no_python_layers", False)
+        if getattr(args, "no_python_layers", False):
+            os.environ["OSUCAFFE_NO_PYTHON_LAYERS"] = "1"
         if getattr(args, "quiet", False):
             from .. import log
 
@@ -105,13 +110,6 @@ def _run(arguments: Sequence[str] | None) -> int:
         if code != 141:
             print(f"osucaffe: {messages.explain(error)}", file=sys.stderr)
     return code
-
-
-def _provide_caffe() -> None:
-    """Let `import caffe` find the interface, which is imported only for nets that ask for it."""
-    from ..pycaffe import install
-
-    install()
 
 
 def _code(error: BaseException) -> int:

@@ -146,6 +146,30 @@ class Communicator(ABC):
         return _Pending(self._thread.submit(_after, ready, work))
 
 
+class Wrapper(Communicator):
+    """A communicator that does its work by another one, which runs in the foreground."""
+
+    def __init__(self, inner: Communicator, *, background: bool = False) -> None:
+        super().__init__(inner.rank, inner.size, level=inner.level, background=background)
+        self._inner = inner
+
+    def part(self, count: int, rank: int | None = None) -> tuple[int, int]:
+        """As of the communicator inside."""
+        return self._inner.part(count, rank)
+
+    def transfer(self, array: Any, *, to: int | None = None, source: int | None = None) -> None:
+        """Send or receive, as it is."""
+        self._inner.transfer(array, to=to, source=source)
+
+    def inside(self) -> Sequence[Communicator]:
+        return [self._inner]
+
+    def close(self) -> None:
+        """Close the communicator inside, too."""
+        super().close()
+        self._inner.close()
+
+
 def _after(ready: Any, work: Callable[[], None]) -> None:
     if ready is not None:
         ready.synchronize()
@@ -163,3 +187,17 @@ def check(array: Any) -> None:
         raise ValueError("a communicator takes flat contiguous arrays")
     if array.dtype not in _DTYPES:  # a type's name takes longer than a small message
         raise ValueError(f"a communicator takes arrays of {', '.join(DTYPES)}, not {array.dtype}")
+
+
+class Serial(Communicator):
+    """One rank, alone."""
+
+    def __init__(self) -> None:
+        super().__init__(0, 1, level="serial")
+
+    def run(self, operation: str, array: Any, root: int = 0) -> None:
+        """Nothing needs to be done."""
+
+    def transfer(self, array: Any, *, to: int | None = None, source: int | None = None) -> None:
+        """There is nobody to talk to."""
+        raise ValueError("a single rank has no peer to send to or receive from")

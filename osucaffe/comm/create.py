@@ -8,12 +8,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ..errors import UserError
-from .communicator import Communicator
+from .communicator import Communicator, Serial
 from .gpu.half_precision import half_precision
 from .hierarchical import Hierarchical
 from .job.job import Job, MpiJob, cuda_aware
 from .job.topology import Topology
-from .serial import Serial
 from .tuning.table import Selection
 
 KINDS = ("auto", "mpi", "nccl", "ipc", "nccl+ipc", "copy", "hierarchical")
@@ -181,7 +180,7 @@ class Maker:
             return Serial()
         if kind in _GPU_KINDS or (kind == "auto" and gpus and one_host):
             return self._on_gpus(world, kind, shared=len(set(gpus)) < len(gpus))
-        from .gpu.device import DeviceMath
+        from .gpu.kernels import DeviceMath
         from .mpi import Mpi
 
         direct = bool(gpus) and all(world.allgather(cuda_aware(self._job.mpi)))

@@ -15,7 +15,7 @@ from mpi4py import MPI
 
 from .algorithms import Schedule, Step, Transfer, added, schedule
 from .communicator import Communicator
-from .gpu.device import DeviceMath
+from .gpu.kernels import DeviceMath
 from .host import HostMath
 from .job.watchdog import Watchdog
 from .tuning.table import INSTEAD, Choice, Selection
@@ -119,41 +119,39 @@ class Mpi(Communicator):
         data = array.view(np.uint8)
         most = max(map(added, plan), default=0) * item
         halves = self._math.scratch(2 * most)[: 2 * most].reshape(2, most)
-        posted = self._post_added(plan, 0, halves, item)
+        coming = self._post_added(plan, 0, halves, array)
         for index, step in enumerate(plan):
-            requests = posted
+            requests, sums = coming
             for peer, start, stop, add in step.receives:
                 if not add:
                     requests.append(self._receive(data[start * item : stop * item], peer))
             for peer, start, stop, _ in step.sends:
                 piece = data[start * item : stop * item]
                 requests.append(self._comm.Isend([piece, MPI.BYTE], peer, _TAG))
-            posted = self._post_added(plan, index + 1, halves, item)
+            coming = self._post_added(plan, index + 1, halves, array)
             self._step = step
             self._wait(requests)
-            offset = 0
-            for _, start, stop, add in step.receives:
-                if add:
-                    nbytes = (stop - start) * item
-                    arrived = halves[index % 2][offset : offset + nbytes].view(array.dtype)
-                    self._math.add(array[start:stop], arrived)
-                    offset += nbytes
-            if offset:
+            for target, arrived in sums:
+                self._math.add(target, arrived)
+            if sums:
                 self._math.finish()
 
-    def _post_added(self, plan: Schedule, index: int, halves: Any, item: int) -> Requests:
-        """Begin to receive what the step at `index` adds."""
+    def _post_added(
+        self, plan: Schedule, index: int, halves: Any, array: Any
+    ) -> tuple[Requests, list[tuple[Any, Any]]]:
+        """Begin to receive what the step at `index` adds: to which parts of the array, from where
+        in scratch memory."""
         requests: Requests = []
-        if index < len(plan):
-            offset = 0
-            for peer, start, stop, add in plan[index].receives:
-                if add:
-                    nbytes = (stop - start) * item
-                    requests.append(
-                        self._receive(halves[index % 2][offset : offset + nbytes], peer)
-                    )
-                    offset += nbytes
-        return requests
+        sums = []
+        offset = 0
+        for peer, start, stop, add in plan[index].receives if index < len(plan) else ():
+            if add:
+                nbytes = (stop - start) * array.itemsize
+                arrived = halves[index % 2][offset : offset + nbytes]
+                requests.append(self._receive(arrived, peer))
+                sums.append((array[start:stop], arrived.view(array.dtype)))
+                offset += nbytes
+        return requests, sums
 
     def _receive(self, piece: Any, peer: int) -> MPI.Request:
         return self._comm.Irecv([piece, MPI.BYTE], peer, _TAG)

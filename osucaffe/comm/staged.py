@@ -6,14 +6,14 @@ from typing import Any
 
 import numpy as np
 
-from .communicator import Communicator
+from .communicator import Communicator, Wrapper
 
 CHUNK = 1 << 20
 """Bytes that are copied at a time: while one chunk is with MPI, the next one comes and the last
 one goes."""
 
 
-class Staged(Communicator):
+class Staged(Wrapper):
     """Does operations on device arrays by a communicator for host arrays, over pinned memory.
 
     inner: runs in the foreground. Reductions and broadcasts go in chunks, in a pipeline; what
@@ -21,12 +21,11 @@ class Staged(Communicator):
     """
 
     def __init__(self, inner: Communicator, *, background: bool = False) -> None:
-        super().__init__(inner.rank, inner.size, level=inner.level, background=background)
+        super().__init__(inner, background=background)
         import cupy
 
         self._cupy = cupy
         self._device = cupy.cuda.Device()
-        self._inner = inner
         self._down, self._up = (cupy.cuda.Stream(non_blocking=True) for _ in range(2))
         self._pinned = np.empty(0, np.uint8)
 
@@ -59,15 +58,6 @@ class Staged(Communicator):
         if source is not None:
             array.set(host, stream=self._up)
             self._up.synchronize()
-
-    def inside(self) -> list[Communicator]:
-        """The one for host arrays."""
-        return [self._inner]
-
-    def close(self) -> None:
-        """Close the communicator inside, too."""
-        super().close()
-        self._inner.close()
 
     def _host(self, array: Any) -> np.ndarray:
         """Pinned memory like the array; the same memory each time."""

@@ -1,10 +1,14 @@
-"""Owns the check that all ranks agree before they train together, and its messages."""
+"""Owns that all ranks train the same: the check that they agree before they train together, with
+its messages, and the statistics of batches, which each measures and all average.
+"""
 
 from __future__ import annotations
 
 import zlib
 from collections import Counter
 from collections.abc import Sequence
+
+import numpy as np
 
 from ..comm.job.job import Job
 from ..errors import Fault, UserError, listed
@@ -121,3 +125,19 @@ def describe_solver(param: caffe_pb2.SolverParameter) -> dict[str, str]:
             text = " ".join(format_text(alone).split())
             parts[f"{field.name} of the solver"] = text.removeprefix(f"{field.name}: ")
     return parts
+
+
+def average_statistics(net: Net, job: Job) -> None:
+    """Give every rank the mean of all ranks' statistics. All ranks call it together.
+
+    Where rank 0 alone updates the weights (blocking or overlapped propagation), its statistics have
+    replaced the others' with each update, and stay. The spread of the ranks' means is no part of
+    the variance: that is the mean of their variances.
+    """
+    blobs = [layer.parameters[i] for layer in net.layers for i in layer.statistics]
+    if not blobs:
+        return
+    own = [net.backend.read(blob.data).astype(np.float64) for blob in blobs]
+    found = job.gather(own)
+    for blob, values in zip(blobs, zip(*found, strict=True), strict=True):
+        net.backend.write(blob.data, np.mean(values, axis=0).astype(np.float32))

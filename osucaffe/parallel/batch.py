@@ -7,6 +7,7 @@ from typing import Any
 
 from ..errors import UserError
 from ..proto import caffe_pb2, title
+from ..solvers.process_group import ProcessGroup
 
 _FIELDS = ("data_param", "image_data_param", "hdf5_data_param", "memory_data_param",
            "window_data_param", "patch_data_param", "dense_image_data_param",
@@ -69,3 +70,13 @@ def _trains(layer: caffe_pb2.LayerParameter) -> bool:
     included = [rule.phase for rule in layer.include if rule.HasField("phase")]
     excluded = [rule.phase for rule in layer.exclude if rule.HasField("phase")]
     return (not included or caffe_pb2.TRAIN in included) and caffe_pb2.TRAIN not in excluded
+
+
+class Alone(ProcessGroup):
+    """A process that trains alone, with the batches of so many ranks together."""
+
+    def __init__(self, of: int) -> None:
+        self._of = of
+
+    def divide(self, param: caffe_pb2.NetParameter) -> caffe_pb2.NetParameter:
+        return divide_batches(param, 1, of=self._of)

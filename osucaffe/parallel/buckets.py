@@ -3,15 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol
 
-from ..net import Net
+from ..arena import Arena, Parameter
+from ..backends.backend import Backend
 
 ITEM = 4
 """Bytes of an element of the arena."""
 TAIL = 16
 """The last bucket has at most this part of what the others have at least: no backward is left to
 run beside it. (AlexNet with 64 images on each of two H200s: 1.625 ms; with an eighth, 1.637 ms.)"""
+
+
+class NetLayout(Protocol):
+    """What is asked of a net whose weights travel: `net.Net` has it, and a sketch of one."""
+
+    @property
+    def layers(self) -> Sequence[Any]: ...
+    @property
+    def parameters(self) -> Sequence[Parameter]: ...
+    @property
+    def arena(self) -> Arena: ...
+    @property
+    def backend(self) -> Backend: ...
 
 
 class Bucket(NamedTuple):
@@ -31,7 +45,7 @@ class Bucket(NamedTuple):
         return (self.stop - self.start) * ITEM
 
 
-def find_buckets(net: Net, nbytes: int, *, frozen: bool) -> list[Bucket]:
+def find_buckets(net: NetLayout, nbytes: int, *, frozen: bool) -> list[Bucket]:
     """Cut the arena into buckets of at least nbytes (0: one for each parameter), in its order.
 
     The last one is small (see TAIL), as far as parameters allow. frozen: parameters that never
@@ -73,7 +87,7 @@ def align(buckets: Sequence[Bucket], grain: int) -> list[Bucket]:
     return aligned
 
 
-def lowest_layers(net: Net) -> dict[int, int]:
+def lowest_layers(net: NetLayout) -> dict[int, int]:
     """For each parameter's blob (by id) the lowest layer that uses it or a view of it."""
     lowest: dict[int, int] = {}
     owners = {id(parameter.blob.data): id(parameter.blob) for parameter in net.parameters}

@@ -31,6 +31,11 @@ class ParallelConfig:
     scaling: str = "weak"
     of: int = 1
 
+    @property
+    def overlaps(self) -> bool:
+        """Whether anything travels beside computation."""
+        return self.aggregation == "layerwise" or self.propagation in ("overlapped", "sharded")
+
 
 def choose_propagation(comm: Communicator, *, separable: bool) -> str:
     """What "auto" means with this communicator; one log line says it, and why.

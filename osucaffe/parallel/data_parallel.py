@@ -9,14 +9,12 @@ from __future__ import annotations
 import contextlib
 import logging
 from dataclasses import replace
-from functools import partial
 from typing import TypeVar
 
 import numpy as np
 
 from ..backends.tensor import Step, sequence
 from ..comm.create import CommConfig, make_communicator
-from ..comm.gpu.on_stream import OnStream
 from ..comm.job.job import Job
 from ..comm.job.topology import Topology
 from ..errors import UserError
@@ -24,17 +22,20 @@ from ..layers.reading.feed import Feed
 from ..proto import caffe_pb2
 from ..solvers.process_group import ProcessGroup, Trained
 from ..solvers.signals import NONE, SNAPSHOT, STOP
-from .agreement import check_alike, check_weights, describe_layers, describe_solver, digest
+from .agreement import (
+    average_statistics,
+    check_alike,
+    check_weights,
+    describe_layers,
+    describe_solver,
+    digest,
+)
 from .batch import describe, divide_batches
-from .buckets import ITEM, Bucket, align, find_buckets
 from .config import ParallelConfig, choose_propagation
-from .exchange import Aggregation, Propagation, sums_of
-from .statistics import average_statistics
+from .exchange import Collectives, Exchange, Hooks
 
 logger = logging.getLogger("osucaffe")
 
-GRAIN = 64
-"""Parts of a bucket begin at multiples of so many elements, as NCCL's long loads want it."""
 _WISHES = (NONE, SNAPSHOT, STOP)
 
 _Value = TypeVar("_Value")
@@ -50,9 +51,8 @@ class DataParallel(ProcessGroup):
         self._job = job
         self._topology = topology
         self._config = config
-        beside = {config.aggregation, config.propagation} & {"layerwise", "overlapped", "sharded"}
         self.comm = make_communicator(
-            job, topology, comm_config, background=bool(beside), persistent=True
+            job, topology, comm_config, background=config.overlaps, persistent=True
         )
         self._agreed = False
 
@@ -86,45 +86,13 @@ class DataParallel(ProcessGroup):
                 "clipping, and a loss scale, need the sum over all gradients, which no rank has "
                 "with --propagation sharded: leave it out"
             )
-        self._plan(solver)
+        self._exchange = self._make_exchange(solver)
         self._losses = [name for name in solver.net.blobs if solver.net.loss_weight(name)]
         self._scale_gradients()
 
-    def _plan(self, solver: Trained) -> None:
-        """Cut gradients and weights into buckets, and the update with them."""
-        net, config, arena = solver.net, self._config, solver.net.arena
-        whole = len(arena) * ITEM
-        nbytes = config.bucket if config.aggregation == "layerwise" else whole
-        buckets = find_buckets(net, nbytes, frozen=False)
-        if config.propagation == "sharded":
-            buckets = align(buckets, GRAIN * self.size)
-        operations = sums_of(buckets, config.propagation)
-        gradients = Aggregation(self.comm, net.backend, arena.diff, buckets, operations)
-        self._aggregation = gradients
-        self._updates: list[tuple[int, Step]] = []
-        """By bucket the layer that completes it, and what waits for its sums and updates it."""
-        divided: list[Bucket] = []
-        for index, (bucket, operation) in enumerate(zip(buckets, operations, strict=True)):
-            first, last = 0, bucket.stop - bucket.start
-            if operation == "reduce_scatter":
-                first, last = self.comm.part(last)
-                divided.append(bucket)
-            if solver.optimizer.separable and self._updates_weights:
-                change = solver.optimizer.part(bucket.start + first, bucket.start + last)
-                arrive = partial(gradients.arrive, index)
-                self._updates.append((bucket.layer, sequence([arrive, change])))
-        travelling, operation = divided, "all_gather"
-        if config.propagation != "sharded":
-            nbytes = config.bucket if config.propagation == "overlapped" else whole
-            travelling, operation = find_buckets(net, nbytes, frozen=True), "broadcast"
-        copies = net.backend.low_precision_arena(arena.data)
-        self._weights = Propagation(
-            self.comm, net.backend, arena.data, copies, travelling, operation
-        )
-
-    @property
-    def _updates_weights(self) -> bool:
-        return self._config.propagation in ("none", "sharded") or self.rank == 0
+    def _make_exchange(self, solver: Trained) -> Exchange:
+        """What travels, in buckets, and the update that is cut with them."""
+        return Collectives(self.comm, solver.net, solver.optimizer, self._config)
 
     def _scale_gradients(self) -> None:
         """Let backward compute this rank's share of the mean: then a sum is all that it takes."""
@@ -164,7 +132,7 @@ class DataParallel(ProcessGroup):
         """One pass, and with `update` the exchange of gradients beside or behind it."""
         net = solver.net
         before, after = self.overlap_hooks(accumulate=accumulate, update=update)
-        if update and self._updates_weights:
+        if update and self._exchange.updates_weights:
             before[0] = sequence(
                 [solver.optimizer.take_rate, *([before[0]] if 0 in before else [])]
             )
@@ -178,7 +146,7 @@ class DataParallel(ProcessGroup):
             before=before,
             after=after,
             then=then,
-            enqueues=self._enqueues,
+            enqueues=self._exchange.enqueues,
         )
 
         def step() -> None:
@@ -188,48 +156,23 @@ class DataParallel(ProcessGroup):
 
         return step
 
-    def overlap_hooks(
-        self, *, accumulate: bool, update: bool
-    ) -> tuple[dict[int, Step], dict[int, Step]]:
-        config = self._config
-        before: dict[int, Step] = {}
-        if config.propagation != "none" and not accumulate:
-            before = self._weights.hooks(overlapped=config.propagation != "blocking")
-        layerwise = update and config.aggregation == "layerwise"
-        return before, self._aggregation.hooks() if layerwise else {}
+    def overlap_hooks(self, *, accumulate: bool, update: bool) -> tuple[Hooks, Hooks]:
+        return self._exchange.hooks(accumulate=accumulate, update=update)
 
-    @property
-    def _enqueues(self) -> bool:
-        """Whether the host waits for no operation: a stream does."""
-        return isinstance(self.comm, OnStream)
-
-    def _finish(self, after: dict[int, Step]) -> list[Step]:
-        """Behind backward: the rest of the gradients, and the update, bucket by bucket if it may
-        be cut. Where gradients leave beside backward, and a stream waits for them, not the host,
-        so does the update."""
-        gradients = self._aggregation
-        if not self._updates:
-            own = self._solver.optimizer.steps if self._updates_weights else []
-            return [gradients.finish, *own]
-        changes = [change for _, change in self._updates]
-        if not (self._enqueues and after and len(changes) > 1):
-            return [gradients.send_rest, *changes]
-        backend = self._solver.backend
-        for layer, change in self._updates[:-1]:
-            after[layer] = sequence([after[layer], backend.low_priority(change)])
-        return [gradients.send_rest, changes[-1], backend.join_low_priority]
+    def _finish(self, after: Hooks) -> list[Step]:
+        """Behind backward, in the last pass of an iteration."""
+        return self._exchange.finish(after)
 
     def watch(self) -> contextlib.AbstractContextManager[None]:
-        if not self._enqueues:  # whatever waits for others watches itself
+        if not self._exchange.enqueues:  # whatever waits for others watches itself
             return super().watch()
         return self._job.watch("this rank's GPU, and so perhaps for those of others")
 
     def exchange(self) -> None:
-        self._aggregation.finish()
+        self._exchange.exchange()
 
     def updated(self) -> None:
-        if self._config.propagation != "none":
-            self._weights.changed()
+        self._exchange.updated()
 
     def synchronize_weights(self, *, history: bool = False) -> None:
         self._synchronize_learned(history=history)
@@ -239,7 +182,7 @@ class DataParallel(ProcessGroup):
     def _synchronize_learned(self, *, history: bool = False) -> None:
         """The same without statistics of batches, which are each rank's own meanwhile."""
         with self.watch():
-            self._weights.synchronize(self._solver.optimizer.flats if history else ())
+            self._exchange.synchronize(history=history)
 
     def close(self) -> None:
         self.comm.close()

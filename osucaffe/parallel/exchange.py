@@ -6,18 +6,74 @@ has completed them (SC-OBR); weights arrive just before the layer that needs the
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Protocol
 
-from ..backends.backend import Backend
-from ..backends.tensor import Step, Tensor
+from ..backends.tensor import Step, Tensor, sequence
 from ..comm.communicator import Communicator, Handle
-from .buckets import Bucket
+from ..comm.gpu.on_stream import OnStream
+from .buckets import ITEM, Bucket, NetLayout, align, find_buckets
+from .config import ParallelConfig
 
+GRAIN = 64
+"""Parts of a bucket begin at multiples of so many elements, as NCCL's long loads want it."""
 UNDIVIDED = 1 << 20
 """With sharded propagation, the bytes of the largest last bucket that every rank updates whole:
 nothing runs beside it, and its weights need no trip then. Larger ones take longer as a whole."""
+
+Hooks = dict[int, Step]
+"""By layer, what to run ahead of its forward, or behind its backward."""
+
+
+class Update(Protocol):
+    """What an exchange asks of an optimizer (`solvers.update.optimizer` says what they are)."""
+
+    steps: list[Step]
+
+    @property
+    def separable(self) -> bool: ...
+    @property
+    def rate(self) -> float: ...
+    @property
+    def flats(self) -> Sequence[Tensor]: ...
+    def part(self, start: int, stop: int) -> Step: ...
+
+
+class Exchange(ABC):
+    """How the gradients of all ranks become the weights of all ranks, beside the passes of one net.
+
+    `DataParallel` runs a net with it; a prediction runs a sketch of the net.
+    """
+
+    updates_weights = False
+    """Whether this rank makes updates."""
+    enqueues = False
+    """Whether the host waits for no operation: a stream does."""
+
+    @abstractmethod
+    def hooks(self, *, accumulate: bool, update: bool) -> tuple[Hooks, Hooks]:
+        """For one pass, what to run ahead of layers in forward, and behind them in backward."""
+
+    @abstractmethod
+    def finish(self, after: Hooks) -> list[Step]:
+        """Behind the backward of a pass with an update: the rest of the exchange, and the update.
+        after: of `hooks`; parts of the update may be added."""
+
+    @abstractmethod
+    def exchange(self) -> None:
+        """Without `finish`: return when this rank has the sums that it updates with, or (where
+        others make the updates) the new weights."""
+
+    @abstractmethod
+    def updated(self) -> None:
+        """An update was made, on the ranks that make one."""
+
+    @abstractmethod
+    def synchronize(self, *, history: bool) -> None:
+        """Let all ranks have the weights of the last update; history: and the update's history."""
 
 
 def sums_of(buckets: Sequence[Bucket], propagation: str) -> list[str]:
@@ -29,122 +85,127 @@ def sums_of(buckets: Sequence[Bucket], propagation: str) -> list[str]:
     return operations
 
 
-class Aggregation:
-    """Sums gradients over the ranks.
+class Collectives(Exchange):
+    """By collective operations, as a `ParallelConfig` says.
 
-    operations: where the sums of each bucket are wanted: "all_reduce", on every rank; "reduce", on
-    rank 0; "reduce_scatter", each rank's part on that rank.
-    In every iteration: `after` whenever backward has run a layer, or not at all; `send_rest`;
-    `arrive` for each bucket.
+    Gradients are summed bucket by bucket: on every rank, on rank 0, or each rank's part on that
+    rank. Weights that another rank has updated come by a broadcast from rank 0, or from all ranks.
+    Where the backend keeps 16-bit copies, which forward reads, these travel from iteration to
+    iteration, and the weights when they are asked for (`synchronize`).
     """
 
     def __init__(
-        self,
-        comm: Communicator,
-        backend: Backend,
-        diff: Tensor,
-        buckets: Sequence[Bucket],
-        operations: Sequence[str],
+        self, comm: Communicator, net: NetLayout, optimizer: Update, config: ParallelConfig
     ) -> None:
-        self._backend = backend
+        self._backend, self._optimizer, self._config = net.backend, optimizer, config
+        self.enqueues = isinstance(comm, OnStream)
+        self.updates_weights = config.propagation in ("none", "sharded") or comm.rank == 0
+        arena = net.arena
+        whole, gradients = len(arena) * ITEM, arena.diff.array
+        nbytes = config.bucket if config.aggregation == "layerwise" else whole
+        buckets = find_buckets(net, nbytes, frozen=False)
+        if config.propagation == "sharded":
+            buckets = align(buckets, GRAIN * comm.size)
+        operations = sums_of(buckets, config.propagation)
+        self._layers = [bucket.layer for bucket in buckets]
         self._sends = [
-            partial(getattr(comm, operation), diff.array[bucket.start : bucket.stop])
+            partial(getattr(comm, operation), gradients[bucket.start : bucket.stop])
             for bucket, operation in zip(buckets, operations, strict=True)
         ]
-        self._layers = [bucket.layer for bucket in buckets]
-        self._handles: list[Handle] = []
-
-    def after(self, layer: int) -> None:
-        """Backward has run this layer and all above it: send what is complete."""
-        while len(self._handles) < len(self._layers) and layer <= self._layers[len(self._handles)]:
-            send = self._sends[len(self._handles)]
-            self._handles.append(send(stream=self._backend.current))
-
-    def hooks(self) -> dict[int, Step]:
-        """`after` for the layers with which something is complete."""
-        return {layer: partial(self.after, layer) for layer in self._layers}
-
-    def send_rest(self) -> None:
-        """Backward has run all layers."""
-        self.after(0)
-
-    def arrive(self, bucket: int) -> None:
-        """Wait for the sums of a bucket; all are to be waited for, in their order."""
-        self._handles[bucket].wait(self._backend.current)
-        if bucket == len(self._layers) - 1:
-            self._handles.clear()
-
-    def finish(self) -> None:
-        """Send the rest, and wait for all."""
-        self.send_rest()
-        for bucket in range(len(self._layers)):
-            self.arrive(bucket)
-
-
-class Propagation:
-    """Brings the weights that another rank has updated to this one.
-
-    operation: "broadcast", rank 0 updates all; "all_gather", each rank its part of each bucket.
-    copies: what forward reads in the place of `weights`, where the backend has 16-bit copies: then
-    these travel from iteration to iteration, and the weights when they are asked for
-    (`synchronize`).
-
-    `changed` after an update; then forward, with the steps of `hooks` ahead of its layers, or
-    `synchronize`.
-    """
-
-    def __init__(
-        self,
-        comm: Communicator,
-        backend: Backend,
-        weights: Tensor,
-        copies: Tensor | None,
-        buckets: Sequence[Bucket],
-        operation: str,
-    ) -> None:
-        self._backend = backend
-        self._send = getattr(comm, operation)
-        self._weights, self._copies = weights, copies
+        self._sums: list[Handle] = []
+        self._updates: list[tuple[int, Step]] = []
+        """By bucket the layer that completes it, and what waits for its sums and updates it."""
+        divided: list[Bucket] = []
+        for index, (bucket, operation) in enumerate(zip(buckets, operations, strict=True)):
+            first, last = 0, bucket.stop - bucket.start
+            if operation == "reduce_scatter":
+                first, last = comm.part(last)
+                divided.append(bucket)
+            if optimizer.separable and self.updates_weights:
+                change = optimizer.part(bucket.start + first, bucket.start + last)
+                self._updates.append(
+                    (bucket.layer, sequence([partial(self._arrive, index), change]))
+                )
+        travelling: Sequence[Bucket] = divided
+        self._propagate: Callable[..., Handle] = comm.all_gather
+        if config.propagation != "sharded":
+            nbytes = config.bucket if config.propagation == "overlapped" else whole
+            travelling, self._propagate = find_buckets(net, nbytes, frozen=True), comm.broadcast
+        self._weights, self._copies = arena.data, net.backend.low_precision_arena(arena.data)
         # Forward needs them in the order of the layers: the arena lies in backward order.
-        self._buckets = buckets[::-1]
-        self._handles: deque[tuple[int, Handle]] = deque()
-        self._differ = self._others_differ = False
+        self._travelling = travelling[::-1]
+        self._coming: deque[tuple[int, Handle]] = deque()
+        self._weights_differ = self._history_differs = False
 
-    def changed(self) -> None:
-        """Ranks have made an update that the others do not have."""
-        self._differ = self._others_differ = True
+    def hooks(self, *, accumulate: bool, update: bool) -> tuple[Hooks, Hooks]:
+        before: Hooks = {}
+        after: Hooks = {}
+        if self._config.propagation != "none" and not accumulate:
+            # All weights are sent ahead of the first layer, which waits for all of them, or each
+            # layer waits for what it needs.
+            blocking = self._config.propagation == "blocking"
+            if not blocking:
+                before = {each.layer: partial(self._wait, each.layer) for each in self._travelling}
+            before[0] = partial(self._send_weights, None if blocking else 0)
+        if update and self._config.aggregation == "layerwise":
+            after = {layer: partial(self._send, layer) for layer in self._layers}
+        return before, after
 
-    def hooks(self, *, overlapped: bool) -> dict[int, Step]:
-        """By layer, what to run ahead of it in forward: all weights are sent before the first
-        one, and it waits for all, or (overlapped) each layer waits for what it needs."""
-        layers = {bucket.layer for bucket in self._buckets} if overlapped else ()
-        hooks: dict[int, Step] = {layer: partial(self._wait, layer) for layer in layers}
-        hooks[0] = partial(self._begin, 0 if overlapped else None)
-        return hooks
+    def finish(self, after: Hooks) -> list[Step]:
+        """The update goes bucket by bucket if it may be cut. Where gradients leave beside backward,
+        and a stream waits for them, not the host, so does the update."""
+        if not self._updates:
+            return [self.exchange, *(self._optimizer.steps if self.updates_weights else [])]
+        changes = [change for _, change in self._updates]
+        send_rest = partial(self._send, 0)
+        if not (self.enqueues and after and len(changes) > 1):
+            return [send_rest, *changes]
+        for layer, change in self._updates[:-1]:
+            after[layer] = sequence([after[layer], self._backend.low_priority(change)])
+        return [send_rest, changes[-1], self._backend.join_low_priority]
 
-    def synchronize(self, others: Sequence[Tensor] = ()) -> None:
-        """Return when all weights are the same on every rank. others: the update's own tensors,
-        which lie as the weights do; each rank has the same parts of them up to date."""
-        if self._differ:
+    def exchange(self) -> None:
+        self._send(0)
+        for bucket in range(len(self._layers)):
+            self._arrive(bucket)
+
+    def updated(self) -> None:
+        self._weights_differ = self._history_differs = self._config.propagation != "none"
+
+    def synchronize(self, *, history: bool) -> None:
+        """Of the history each rank has the same parts up to date as of the weights."""
+        if self._weights_differ:
             for tensor in (self._copies, self._weights):
                 if tensor is not None:
-                    self._begin(None, tensor)
-            self._differ = False
-        if self._others_differ and others:
-            for tensor in others:
-                self._begin(None, tensor)
-            self._others_differ = False
+                    self._send_weights(None, tensor)
+            self._weights_differ = False
+        if history and self._history_differs:
+            for tensor in self._optimizer.flats:
+                self._send_weights(None, tensor)
+            self._history_differs = False
 
-    def _begin(self, layer: int | None, tensor: Tensor | None = None) -> None:
-        """Send what forward reads, or another tensor, and `_wait`."""
+    def _send(self, layer: int) -> None:
+        """Backward has run this layer and all above it: send the gradients that are complete."""
+        while len(self._sums) < len(self._layers) and layer <= self._layers[len(self._sums)]:
+            send = self._sends[len(self._sums)]
+            self._sums.append(send(stream=self._backend.current))
+
+    def _arrive(self, bucket: int) -> None:
+        """Wait for the sums of a bucket; all are to be waited for, in their order."""
+        self._sums[bucket].wait(self._backend.current)
+        if bucket == len(self._layers) - 1:
+            self._sums.clear()
+
+    def _send_weights(self, layer: int | None, tensor: Tensor | None = None) -> None:
+        """Send what forward reads, or another tensor that lies as it does, and `_wait`."""
         array = (tensor or self._copies or self._weights).array
         stream = self._backend.current
-        for bucket in self._buckets:
-            handle = self._send(array[bucket.start : bucket.stop], stream=stream)
-            self._handles.append((bucket.layer, handle))
+        for bucket in self._travelling:
+            handle = self._propagate(array[bucket.start : bucket.stop], stream=stream)
+            self._coming.append((bucket.layer, handle))
         self._wait(layer)
 
     def _wait(self, layer: int | None) -> None:
         """Wait for the weights of the layers up to this one (None: of all)."""
-        while self._handles and (layer is None or self._handles[0][0] <= layer):
-            self._handles.popleft()[1].wait(self._backend.current)
+        while self._coming and (layer is None or self._coming[0][0] <= layer):
+            self._coming.popleft()[1].wait(self._backend.current)

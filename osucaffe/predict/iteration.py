@@ -1,9 +1,14 @@
-"""Owns the prediction of iterations: scripts, carried out by all ranks beside their messages."""
+"""Owns the prediction of iterations: scripts, carried out by all ranks beside their messages.
+
+With parameter servers, whose updates are of all workers' sum: a server adds what all workers have
+pushed of a piece, updates its weights and sends them to all. Servers are the ranks behind the
+workers', as in training.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from functools import lru_cache
 
 import numpy as np
 
@@ -11,8 +16,8 @@ from ..comm.tuning.table import Selection
 from ..parallel.config import ParallelConfig
 from .cluster import Cluster
 from .network import Network
-from .plan import ITEM, Planner
-from .script import Compute, Post, Script, Update, Wait, is_beside, record
+from .plan import ITEM, Plan, Planner, RankStep, waves
+from .script import Compute, Pieces, Post, Push, Script, Update, Wait, record, record_served
 from .sketch import Sketch
 from .times import Seconds
 
@@ -27,6 +32,8 @@ DESIGNS = {
 """What docs/communication.md calls them, and the flags that they are."""
 _PASSES_OVER_UPDATE = 5
 """An update reads gradient, weight and history, and writes two of them."""
+SERVERS = "servers"
+"""What the design with parameter servers is called."""
 WARM_UP = 2
 """Iterations until ranks are as far apart as they will be."""
 
@@ -55,7 +62,7 @@ class Prediction:
 class Simulation:
     """Iterations of `size` ranks of a cluster with a net that takes `seconds`.
 
-    passes: the solver's iter_size.
+    passes: the solver's iter_size. servers: so many parameter servers, behind the ranks (0: none).
     """
 
     def __init__(
@@ -68,16 +75,25 @@ class Simulation:
         *,
         hierarchical: bool = True,
         passes: int = 1,
+        servers: int = 0,
     ) -> None:
         self._sketch, self._seconds, self._cluster, self._size = sketch, seconds, cluster, size
         self._planner = Planner(cluster, size, selection, hierarchical=hierarchical)
-        self._passes = passes
+        self._passes, self._servers = passes, servers
 
     def prepare(self, config: ParallelConfig) -> tuple[Script, Run]:
-        """What each rank does, and what all of it takes."""
-        script = record(self._sketch, config, self._size, self._planner.part, self._passes)
-        run = Run(self._planner, self._cluster, self._seconds, beside=is_beside(config))
-        return script, run
+        """What each rank does, and what all of it takes. UserError where servers have no work."""
+        if self._servers:
+            script = record_served(self._sketch, config, self._size, self._servers, self._passes)
+        else:
+            script = record(self._sketch, config, self._size, self._planner.part, self._passes)
+        return script, Run(
+            self._planner,
+            self._cluster,
+            self._seconds,
+            beside=config.overlaps or self._servers > 0,
+            servers=self._servers,
+        )
 
     def predict(
         self, design: str, config: ParallelConfig, iterations: int = 1, seed: int = 1
@@ -109,10 +125,17 @@ class Span:
 
 
 class Run:
-    """All ranks' times: of what computes, and of what communicates (one operation at a time)."""
+    """All ranks' times: of what computes, and of what communicates (one operation at a time); and
+    when each server has done what it was given."""
 
     def __init__(
-        self, planner: Planner, cluster: Cluster, seconds: Seconds, *, beside: bool
+        self,
+        planner: Planner,
+        cluster: Cluster,
+        seconds: Seconds,
+        *,
+        beside: bool,
+        servers: int = 0,
     ) -> None:
         self._planner, self._seconds, self._beside = planner, seconds, beside
         self._network = Network(cluster, planner.size)
@@ -124,6 +147,11 @@ class Run:
         self._last = Span(np.zeros(planner.size), np.zeros(planner.size))
         self._spans: list[Span] = []
         """What travels beside computation, one behind the other."""
+        self._links = Network(cluster, planner.size + servers)
+        self._adding = cluster.device.adding * ITEM * planner.size
+        self._free = np.zeros(servers)
+        self._pulled: dict[int, np.ndarray] = {}
+        """By bucket when each worker has the weights of what was pushed last."""
 
     def updating(self, elements: int) -> float:
         """Milliseconds of an update."""
@@ -148,13 +176,11 @@ class Run:
                     self._now = self._last.end
             elif isinstance(event, Wait):
                 self._now = np.maximum(self._now, posted[event.number].end)
-            else:
-                self.do(event)
+            elif isinstance(event, Push):
+                self._pulled[event.bucket] = self._exchange(event.pieces)
+            elif event.bucket in self._pulled:
+                self._now = np.maximum(self._now, self._pulled[event.bucket])
         return float(self._now.max())
-
-    def do(self, event: Any) -> None:
-        """What is neither computation nor a collective operation."""
-        raise NotImplementedError
 
     def _compute(self, seconds: np.ndarray) -> None:
         """Ranks compute so long; while anything travels beside it, both are slower."""
@@ -172,3 +198,32 @@ class Run:
                 now, left = now + both, left - (1 - self._stolen) * both
                 end = span.end = span.end + self._held * both
         self._now = now + left
+
+    def _exchange(self, pieces: Pieces) -> np.ndarray:
+        """When the weights of pieces, whose gradients leave now, are with each worker."""
+        workers, servers = len(self._now), len(self._free)
+        pushes, pulls = _plans(workers, servers, pieces)
+        came = self._links.run(pushes, np.append(self._now, np.zeros(servers)))[workers:]
+        for server, elements in pieces:
+            begin = max(came[server], self._free[server])
+            self._free[server] = begin + elements * (self._adding + self._update)
+        gone = self._links.run(pulls, np.append(np.zeros(workers), self._free))
+        here: np.ndarray = gone[:workers]
+        return here
+
+
+@lru_cache(maxsize=1024)
+def _plans(workers: int, servers: int, pieces: Pieces) -> tuple[Plan, Plan]:
+    """All workers' messages to the servers of some pieces, and what these send back."""
+    every = range(workers)
+    there: list[RankStep] = [
+        ([(workers + server, elements * ITEM) for server, elements in pieces], [], 0)
+    ] * workers
+    back: list[RankStep] = [(receives, sends, 0) for sends, receives, _ in there]
+    sizes = dict(pieces)
+    nobody: list[list[RankStep]] = [[] for _ in range(servers)]
+    into, out = [*nobody], [*nobody]
+    for server, elements in sizes.items():
+        messages = [(worker, elements * ITEM) for worker in every]
+        into[server], out[server] = [([], messages, 0)], [(messages, [], 0)]
+    return waves([[step] for step in there] + into), waves([[step] for step in back] + out)

@@ -1,20 +1,22 @@
 """Owns scripts: what a rank does in an iteration, as the code that trains does it.
 
-`DataParallel` runs on a sketch of the net, with a communicator that only notes what is asked of it.
-So when things travel is decided by the same lines as in training.
+The exchanges of `parallel/` run beside the passes of a sketch of the net, with a communicator that
+only notes what is asked of it. So when things travel is decided by the same lines as in training.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any, NamedTuple
 
-from ..backends.tensor import Step
+from ..backends.tensor import Step, Tensor
 from ..comm.communicator import Communicator, Handle
+from ..comm.job.job import Job
 from ..parallel.config import ParallelConfig
-from ..parallel.data_parallel import DataParallel
+from ..parallel.exchange import Collectives, Exchange
+from ..parallel.servers.shards import Piece, divide_net
+from ..parallel.servers.training import ServerExchange
 from .sketch import Sketch
 
 
@@ -46,19 +48,35 @@ class Wait(NamedTuple):
     number: int
 
 
+Pieces = tuple[tuple[int, int], ...]
+"""By server (from 0) the elements of a bucket that are its."""
+
+
+class Push(NamedTuple):
+    """A bucket's gradients leave."""
+
+    bucket: int
+    pieces: Pieces
+
+
+class Pull(NamedTuple):
+    """The caller waits for the weights of a bucket that was pushed last."""
+
+    bucket: int
+
+
 Script = list[Any]
-"""Of events; those of servers, too."""
+"""Of events."""
 
 
 class Notebook(Communicator):
     """Notes what rank 0 of `size` asks for. part: as the communicator to come divides arrays."""
 
     def __init__(
-        self, size: int, part: Callable[[int, int], tuple[int, int]], *, background: bool
+        self, size: int, part: Callable[[int, int], tuple[int, int]], script: Script
     ) -> None:
-        super().__init__(0, size, level="network", background=background)
-        self.script: Script = []
-        self._part = part
+        super().__init__(0, size, level="network")
+        self._part, self._script = part, script
 
     def part(self, count: int, rank: int | None = None) -> tuple[int, int]:
         return self._part(count, self.rank if rank is None else rank)
@@ -66,9 +84,9 @@ class Notebook(Communicator):
     def _collective(self, operation: str, array: Any, root: int, stream: Any) -> Handle:
         if self.size == 1 or not array.size:
             return Handle()
-        number = len(self.script)
-        self.script.append(Post(number, operation, array.size, root))
-        return _Noted(self.script, number)
+        number = len(self._script)
+        self._script.append(Post(number, operation, array.size, root))
+        return _Noted(self._script, number)
 
     def run(self, operation: str, array: Any, root: int = 0) -> None:
         raise NotImplementedError
@@ -85,50 +103,41 @@ class _Noted(Handle):
         self._script.append(Wait(self._number))
 
 
-class Planned(DataParallel):
-    """A group whose ranks are not there."""
+class NotedUpdate:
+    """Stands for an optimizer: notes what is updated."""
 
-    def __init__(self, comm: Communicator, config: ParallelConfig, sketch: Sketch) -> None:
-        self.rank, self.size = 0, comm.size
-        self._config = config
-        self.comm = comm
-        notebook: Any = comm
+    separable, rate = True, 0.0
+    flats: tuple[Tensor, ...] = ()
 
-        def update(count: int) -> Step:
-            return lambda: notebook.script.append(Update(count))
+    def __init__(self, elements: int, script: Script) -> None:
+        self._script = script
+        self.steps: list[Step] = [self.part(0, elements)]
 
-        optimizer = SimpleNamespace(
-            separable=True,
-            part=lambda start, stop: update(stop - start),
-            steps=[update(len(sketch.arena))],
-            take_rate=lambda: None,
-            flats=(),
+    def part(self, start: int, stop: int) -> Step:
+        return lambda: self._script.append(Update(stop - start))
+
+
+def play(sketch: Sketch, exchange: Exchange, script: Script, passes: int) -> Script:
+    """The script of an iteration of so many passes, with others before it. script: to which the
+    exchange adds what it does."""
+    steps: list[Step] = []
+    for number in range(passes):
+        update = number == passes - 1
+        before, after = exchange.hooks(accumulate=number > 0, update=update)
+        then = [*exchange.finish(after), exchange.updated] if update else []
+        steps.append(
+            sketch.whole(
+                lambda direction, layer: script.append(Compute(direction, layer)),
+                before,
+                after,
+                then,
+            )
         )
-        solver: Any = SimpleNamespace(
-            net=sketch, test_nets=(), optimizer=optimizer, loss_scale=None, backend=sketch.backend
-        )
-        self.attach(solver)
-        self._planned: Any = solver
-
-    def record(self, passes: int) -> Script:
-        """What rank 0 does in an iteration of so many passes, with others before it."""
-        notebook: Any = self.comm
-        solver = self._planned
-        solver.net.told = lambda direction, layer: notebook.script.append(Compute(direction, layer))
-        steps = [
-            self.step(solver, accumulate=each > 0, update=each == passes - 1)
-            for each in range(passes)
-        ]
-        for _ in range(2):  # behind the first one weights are to be sent
-            notebook.script.clear()
-            for step in steps:
-                step()
-        return list(notebook.script)
-
-
-def is_beside(config: ParallelConfig) -> bool:
-    """Whether anything travels while the caller goes on."""
-    return bool({config.aggregation, config.propagation} & {"layerwise", "overlapped", "sharded"})
+    for _ in range(2):  # behind the first one weights are to be sent
+        script.clear()
+        for step in steps:
+            step()
+    return script
 
 
 def record(
@@ -141,6 +150,44 @@ def record(
     """The script of rank 0 of `size`. A rank that has nobody to talk to waits for nobody."""
     if size == 1:
         config = replace(config, propagation="none", aggregation="blocking")
-    return Planned(Notebook(size, part, background=is_beside(config)), config, sketch).record(
-        passes
+    script: Script = []
+    notebook, update = Notebook(size, part, script), NotedUpdate(len(sketch.arena), script)
+    return play(sketch, Collectives(notebook, sketch, update, config), script, passes)
+
+
+class NotedLink:
+    """Notes what a worker pushes and waits for. pieces: of all buckets."""
+
+    def __init__(self, pieces: Sequence[Piece], script: Script) -> None:
+        self._pieces, self._script = pieces, script
+
+    def push(self, bucket: int, rate: float, stream: Any = None) -> None:
+        own = [each for each in self._pieces if each.bucket == bucket]
+        pieces = tuple((each.server, each.stop - each.start) for each in own)
+        self._script.append(Push(bucket, pieces))
+
+    def wait(self, bucket: int, stream: Any = None) -> bool:
+        self._script.append(Pull(bucket))
+        return False
+
+    def read(self, which: int, flat: Tensor) -> None:
+        """Nothing is asked for between iterations."""
+
+
+def record_served(
+    sketch: Sketch, config: ParallelConfig, workers: int, servers: int, passes: int = 1
+) -> Script:
+    """The script of a worker. UserError where servers have no work."""
+    script: Script = []
+    buckets, pieces = divide_net(sketch, config, servers)
+    exchange = ServerExchange(
+        Job(),
+        sketch,
+        NotedUpdate(0, script),
+        NotedLink(pieces, script),
+        buckets,
+        range(workers, workers + servers),
+        layerwise=config.aggregation == "layerwise",
+        together=True,
     )
+    return play(sketch, exchange, script, passes)

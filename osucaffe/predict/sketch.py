@@ -1,6 +1,6 @@
 """Owns sketches: nets that are laid out and counted, but have no memory and compute nothing.
 
-A sketch has what `parallel/` asks of a net. Its `whole` runs the hooks of a pass in their order and
+A sketch has what exchanges ask of a net. Its `whole` runs the hooks of a pass in their order and
 tells of each layer when its turn comes.
 """
 
@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from types import MappingProxyType, SimpleNamespace
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from ..arena import Arena
 from ..backends.cpu import Cpu
@@ -37,11 +37,11 @@ class Work:
 
 
 class Sketch:
-    """The training net of a parameter, as one rank has it.
+    """The training net of a parameter, as one rank has it: a `NetLayout`.
 
     layers: as a net's. forward, backward: the work of each. batch: records of a pass (0: unknown).
-    told: called with "forward" or "backward" and each layer's number in its turn. sizes: by a
-    parameter's name the elements that it takes in memory, where a backend pads it: so much travels.
+    sizes: by a parameter's name the elements that it takes in memory, where a backend pads it: so
+    much travels.
     """
 
     def __init__(
@@ -72,26 +72,19 @@ class Sketch:
         for parameter in self.parameters:
             data = parameter.blob.data
             if sizes.get(parameter.name, data.count) > data.count:
-                data.layout = SimpleNamespace(size=sizes[parameter.name])
-        nowhere: Any = _Nowhere()
-        self.arena = Arena(nowhere, self.parameters[::-1], gradients=True)
-        self.backend: Any = nowhere
-        self.told: Callable[[str, int], None] = lambda direction, layer: None
-        # Nobody asks more of these, as a sketch computes no loss.
-        self.random = SimpleNamespace(rank=0)
-        self.blobs: dict[str, Any] = {}
-        self.seeds: dict[str, Any] = {}
+                data.layout = _Padded(sizes[parameter.name])
+        self.backend = Nowhere()
+        self.arena = Arena(self.backend, self.parameters[::-1], gradients=True)
 
     def whole(
         self,
-        *,
-        accumulate: bool = False,
-        before: Mapping[int, Step] = MappingProxyType({}),
-        after: Mapping[int, Step] = MappingProxyType({}),
-        then: Iterable[Step] = (),
-        enqueues: bool = True,
+        turn: Callable[[str, int], None],
+        before: Mapping[int, Step],
+        after: Mapping[int, Step],
+        then: Iterable[Step],
     ) -> Step:
-        """As `Net.whole`: the hooks, and what is told of the layers, in the order of a pass."""
+        """As `Net.whole`: the hooks in the order of a pass. turn: called with "forward" or
+        "backward" and each layer's number in its turn."""
         then = list(then)
         count = len(self.layers)
 
@@ -100,15 +93,21 @@ class Sketch:
                 if layer in before:
                     before[layer]()
                 if layer < count:
-                    self.told("forward", layer)
+                    turn("forward", layer)
             for layer in reversed(range(count)):
-                self.told("backward", layer)
+                turn("backward", layer)
                 if layer in after:
                     after[layer]()
             for each in then:
                 each()
 
         return step
+
+
+class _Padded(NamedTuple):
+    """A layout of so many elements."""
+
+    size: int
 
 
 class _NoMemory:
@@ -118,28 +117,14 @@ class _NoMemory:
         pass
 
 
-class _Nowhere:
+class Nowhere(Cpu):
     """A backend of tensors that have a length only."""
-
-    current = None
-
-    def nbytes(self, tensor: Tensor) -> int:
-        return tensor.size * ITEM
 
     def allocate(self, nbytes: int) -> Any:
         return _NoMemory()
 
     def place(self, tensor: Tensor, memory: Any, offset: int) -> None:
         tensor.array = Extent(tensor.size)
-
-    def low_precision_arena(self, flat: Tensor) -> None:
-        return None
-
-    def low_priority(self, step: Step) -> Step:
-        return step
-
-    def join_low_priority(self) -> None:
-        """Nothing runs beside."""
 
 
 def _work(calls: list[Call], layers: int) -> list[Work]:

@@ -9,11 +9,11 @@ import importlib
 import logging
 import sys
 
-from .. import __version__, hooks
+from .. import __version__
 from ..layer import layer_types
 from ..layers.core.python import PythonLayer as Layer
 from ..proto.caffe_pb2 import TEST, TRAIN
-from . import coord_map, draw, io, net_spec, proto
+from . import as_caffe, coord_map, draw, io, net_spec, proto
 from .classifier import Classifier
 from .detector import Detector
 from .net import Net
@@ -96,6 +96,6 @@ def install() -> None:
     sys.modules["caffe.proto.caffe_pb2"] = proto.caffe_pb2
 
 
-hooks.provide_caffe = install
+sys.path.append(as_caffe.__path__[0])
 if not logging.getLogger("osucaffe").handlers:
     init_log()  # scripts expect to see the log

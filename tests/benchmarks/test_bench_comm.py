@@ -13,9 +13,9 @@ pytest.importorskip("cupy")
 
 from benchmarks import bench_comm, bench_comm_gpu
 from osucaffe.comm.algorithms import OPERATIONS, part
+from osucaffe.comm.communicator import Serial
 from osucaffe.comm.gpu.on_stream import OnStream
 from osucaffe.comm.job.job import Job
-from osucaffe.comm.serial import Serial
 from tests.comm.collectives import check_result
 
 

@@ -19,8 +19,8 @@ from osucaffe.comm import create
 from osucaffe.comm.algorithms import OPERATIONS
 from osucaffe.comm.communicator import Communicator
 from osucaffe.comm.create import Maker
-from osucaffe.comm.gpu import device
-from osucaffe.comm.gpu.device import DeviceMath
+from osucaffe.comm.gpu import kernels
+from osucaffe.comm.gpu.kernels import DeviceMath
 from osucaffe.comm.host import HostMath
 from osucaffe.comm.job.job import MpiJob, find_job
 from osucaffe.comm.job.topology import Location, Topology
@@ -153,7 +153,7 @@ def check_choice(job: MpiJob) -> None:
 def main() -> None:
     cuda = SimpleNamespace(Device=Device, Stream=Stream)
     sys.modules["cupy"] = SimpleNamespace(cuda=cuda, empty=empty)  # type: ignore[assignment]
-    device.kernel = kernel  # type: ignore[assignment]
+    kernels.kernel = kernel  # type: ignore[assignment]
     gpu.current = lambda: H200
     Mpi._run_native = refuse  # type: ignore[method-assign]
     job: Any = find_job()

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from osucaffe.comm.job import namespaces
+from benchmarks import hosts as namespaces
 
 from .ranks import MPIEXEC, ROOT
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from osucaffe.comm.communicator import check
+from osucaffe.comm.communicator import Serial, check
 from osucaffe.comm.host import HostMath, widen
-from osucaffe.comm.serial import Serial
 
 
 def bfloat16(values: np.ndarray) -> np.ndarray:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from random import Random
 
 from osucaffe.backends.cuda.autotune.candidate import Candidate, Provider
+
 from osucaffe.backends.cuda.autotune.trial import Trial
 from osucaffe.backends.cuda.autotune.tuner import Pending, Tuner, signature
 from osucaffe.backends.cuda.registry import CudaCall

@@ -11,7 +11,7 @@ import numpy as np
 
 from osucaffe.backends.cuda import Cuda
 from osucaffe.backends.cuda.runtime.upload import DeviceUploads
-from osucaffe.comm.gpu.neighbours import HostRanks
+from osucaffe.comm.gpu.peers import HostRanks
 from osucaffe.comm.job.job import find_job
 from osucaffe.data.config import DataConfig
 from osucaffe.data.resident.sharded import SpreadPlaces

@@ -12,9 +12,9 @@ import pytest
 from osucaffe.cli.launch import rank_options, ranks
 from osucaffe.comm.job.topology import Location, Topology
 from osucaffe.errors import UserError
-from osucaffe.parallel import bucket_tuning
-from osucaffe.parallel.bucket_tuning import candidates, choose, describe
+from osucaffe.parallel import tuning
 from osucaffe.parallel.config import ParallelConfig
+from osucaffe.parallel.tuning import candidates, choose_size, describe_sizes
 from osucaffe.predict.sketch import Sketch
 from osucaffe.proto import read_net
 from tests.comm.ranks import mpiexec, needs_mpi
@@ -26,7 +26,7 @@ MB = 1 << 20
 
 def test_sizes_that_cut_alike_are_tried_once(monkeypatch: pytest.MonkeyPatch) -> None:
     net = build("", "", "")  # parameters of 448 bytes
-    monkeypatch.setattr(bucket_tuning, "SIZES", (16, 64, 500, 5000))
+    monkeypatch.setattr(tuning, "SIZES", (16, 64, 500, 5000))
     assert list(candidates(net, ParallelConfig())) == [16, 500, 5000]
     assert list(candidates(net, ParallelConfig("blocking", "overlapped"))) == [16, 500, 5000]
     # Nothing travels beside anything.
@@ -38,11 +38,11 @@ def test_sizes_that_cut_alike_are_tried_once(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_the_fastest_is_chosen_and_of_equals_the_default() -> None:
-    assert choose({MB: 2.0, 4 * MB: 1.0, 16 * MB: 1.5}, 16 * MB) == 4 * MB
-    assert choose({MB: 1.0, 4 * MB: 1.01, 16 * MB: 1.019}, 16 * MB) == 16 * MB
-    assert choose({MB: 1.0, 4 * MB: 1.01, 16 * MB: 1.03}, 16 * MB) == 4 * MB
-    assert choose({MB: 1.0}, 0) == MB
-    told = describe({16: 0.002, 500: 0.001, 5000: 0.003}, 500, build("", "", ""))
+    assert choose_size({MB: 2.0, 4 * MB: 1.0, 16 * MB: 1.5}, 16 * MB) == 4 * MB
+    assert choose_size({MB: 1.0, 4 * MB: 1.01, 16 * MB: 1.019}, 16 * MB) == 16 * MB
+    assert choose_size({MB: 1.0, 4 * MB: 1.01, 16 * MB: 1.03}, 16 * MB) == 4 * MB
+    assert choose_size({MB: 1.0}, 0) == MB
+    told = describe_sizes({16: 0.002, 500: 0.001, 5000: 0.003}, 500, build("", "", ""))
     assert "chose 0.000476837 MB (--bucket_mb 0.000476837 begins with it)" in told
     assert "all at once 3.000" in told
 

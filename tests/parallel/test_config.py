@@ -6,9 +6,9 @@ import logging
 
 import pytest
 
+from osucaffe.comm.communicator import Serial
 from osucaffe.comm.gpu.copy_engine import CopyEngine
 from osucaffe.comm.gpu.nccl import Nccl
-from osucaffe.comm.serial import Serial
 from osucaffe.parallel.config import choose_propagation
 
 

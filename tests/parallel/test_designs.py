@@ -9,7 +9,7 @@ import pytest
 
 from osucaffe.cli.launch import ranks
 from osucaffe.cli.train import train
-from osucaffe.parallel.designs import designs, render
+from osucaffe.parallel.tuning import designs, render_designs
 from tests.comm.ranks import mpiexec, needs_mpi
 
 from .equivalence import NET, make_data
@@ -35,11 +35,13 @@ def test_flags_ask_train_for_what_was_measured(count: int) -> None:
 
 def test_the_fastest_is_told_and_what_is_about_as_fast() -> None:
     ring, second, third, *_ = list(designs(4))[1:]
-    told = render([(ring, 10.0), (second, 9.6), (third, 5.0)])
+    told = render_designs([(ring, 10.0), (second, 9.6), (third, 5.0)])
     assert "use: ring: osucaffe train --algorithm ring" in told
     assert f"as fast, within 5%: {second.name}" in told
     assert third.name not in told.splitlines()[-1]
-    assert f"100% faster than {third.name}, the second" in render([(ring, 10.0), (third, 5.0)])
+    assert f"100% faster than {third.name}, the second" in render_designs(
+        [(ring, 10.0), (third, 5.0)]
+    )
 
 
 @needs_mpi

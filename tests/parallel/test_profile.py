@@ -19,8 +19,15 @@ from osucaffe.comm.job.topology import discover
 from osucaffe.comm.profile import Clock, Message, Operation, Profile
 from osucaffe.parallel import data_parallel
 from osucaffe.parallel.config import ParallelConfig
-from osucaffe.parallel.profile_report import size_bucket, summarize
-from osucaffe.parallel.profiled import WARM_UP, Gradient, Pass, Profiled, Records
+from osucaffe.parallel.profile import (
+    WARM_UP,
+    Gradient,
+    Pass,
+    Profiled,
+    Records,
+    size_bucket,
+    summarize,
+)
 from osucaffe.proto import SolverParameter, parse_text, read_weights
 from osucaffe.solvers import Solver
 from tests.comm.ranks import mpiexec, needs_mpi

@@ -11,10 +11,10 @@ import numpy as np
 from osucaffe.comm.create import CommConfig
 from osucaffe.comm.job.job import Job
 from osucaffe.comm.job.topology import discover
-from osucaffe.parallel import bucket_tuning
-from osucaffe.parallel.bucket_tuning import WARM_UP, Tuned
+from osucaffe.parallel import tuning
 from osucaffe.parallel.config import ParallelConfig
 from osucaffe.parallel.data_parallel import DataParallel
+from osucaffe.parallel.tuning import WARM_UP, Tuned
 from osucaffe.solvers import Solver
 
 from .equivalence import ADAM, BATCH, SGD, job_with_data, make_solver, weights
@@ -76,7 +76,7 @@ def check(job: Job, folder: Path, config: ParallelConfig, settings: str) -> None
 
 
 def main() -> None:
-    bucket_tuning.SIZES, bucket_tuning.ROUNDS, bucket_tuning.COUNT = SIZES, ROUNDS, COUNT
+    tuning.SIZES, tuning.TURNS, tuning.COUNT = SIZES, ROUNDS, COUNT
     with job_with_data() as (job, folder):
         if job.rank == 0:
             logging.basicConfig(level=logging.INFO)

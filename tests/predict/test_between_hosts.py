@@ -21,7 +21,7 @@ from benchmarks.bench_predict_training import (
     predict_asleep,
     seconds_of,
 )
-from osucaffe.parallel.profiled import Pass, Records
+from osucaffe.parallel.profile import Pass, Records
 from osucaffe.predict.cluster import Cluster, Device, Link
 from osucaffe.predict.sketch import Sketch
 from tests.comm.hosts import hosts

@@ -12,8 +12,8 @@ from osucaffe.comm.tuning.table import Selection
 from osucaffe.errors import UserError
 from osucaffe.parallel.config import ParallelConfig
 from osucaffe.predict.cluster import Cluster
-from osucaffe.predict.script import Compute
-from osucaffe.predict.served import PlannedServed, Pull, Push, ServedSimulation
+from osucaffe.predict.iteration import Simulation
+from osucaffe.predict.script import Compute, Pull, Push, record_served
 
 from .test_predict import FIRST, ROOT, SECOND, cluster, sketch
 
@@ -28,12 +28,12 @@ def milliseconds(made: Cluster, workers: int, servers: int = 1, **layer: float) 
     seconds = {
         (way, number): layer.get(way, 0.0) for number in range(4) for way in ("forward", "backward")
     }
-    simulation = ServedSimulation(net, seconds, made, workers, Selection(), servers=servers)
+    simulation = Simulation(net, seconds, made, workers, Selection(), servers=servers)
     return simulation.predict("servers", ParallelConfig(bucket=0)).ms
 
 
 def test_workers_push_and_pull_as_in_training() -> None:
-    script = PlannedServed(2, 1, ParallelConfig(bucket=0), sketch()).record(1)
+    script = record_served(sketch(), ParallelConfig(bucket=0), 2, 1)
     assert script == [
         LAYERS[0], Pull(1), LAYERS[1], Pull(0), *LAYERS[2:],
         *BACK[:2], Push(0, ((0, SECOND),)), BACK[2], Push(1, ((0, FIRST),)), BACK[3],
@@ -41,12 +41,12 @@ def test_workers_push_and_pull_as_in_training() -> None:
 
 
 def test_buckets_are_divided_as_in_training() -> None:
-    pushes = PlannedServed(2, 2, ParallelConfig(bucket=0), sketch()).record(1)
+    pushes = record_served(sketch(), ParallelConfig(bucket=0), 2, 2)
     assert [each for each in pushes if isinstance(each, Push)] == [
         Push(0, ((0, SECOND),)), Push(1, ((1, FIRST),))
     ]  # fmt: skip
     with pytest.raises(UserError, match="--servers 2: this net's weights make work for only 1"):
-        PlannedServed(2, 2, ParallelConfig("blocking"), sketch())
+        record_served(sketch(), ParallelConfig("blocking"), 2, 2)
 
 
 def test_a_push_and_a_pull_take_their_messages() -> None:

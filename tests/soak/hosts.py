@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
 
-from osucaffe.comm.job.namespaces import Hosts, hosts
+from benchmarks.hosts import Hosts, hosts
 from tests.comm.ranks import MPIEXEC
 
 from .jobs import (

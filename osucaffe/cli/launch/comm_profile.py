@@ -16,7 +16,7 @@ from ..plots import COLOURS, pyplot, save
 
 if TYPE_CHECKING:
     from ...comm.job.job import Job
-    from ...parallel.profiled import Records
+    from ...parallel.profile import Records
 
 logger = logging.getLogger("osucaffe")
 
@@ -66,7 +66,7 @@ def writer(path: str) -> Callable[[Sequence[Records]], None]:
 def write(path: str, records: Sequence[Records]) -> None:
     """The table to the log, and the files."""
     from ...files import write_bytes
-    from ...parallel.profile_report import summarize
+    from ...parallel.profile import summarize
     from .. import plots
 
     found = summarize(records)
@@ -121,7 +121,7 @@ def table(found: dict[str, Any]) -> Iterator[str]:
 
 def _events(records: Sequence[Records]) -> Iterator[dict[str, Any]]:
     """The last iterations of all ranks as a Chrome trace, on rank 0's clock."""
-    from ...parallel.profile_report import operations_in
+    from ...parallel.profile import operations_in
 
     tracks = ("passes", "communication", "waiting")
     start = records[0].passes[-_TRACED:][0].begin
@@ -192,7 +192,7 @@ def _draw_sizes(axes: Any, found: dict[str, Any]) -> None:
 
 def _draw_timeline(axes: Any, rank: Records) -> None:
     """The last iteration of a rank: its passes, what travelled, what it waited for."""
-    from ...parallel.profile_report import format_size, operations_in
+    from ...parallel.profile import format_size, operations_in
 
     last = next(each for each in reversed(rank.passes) if each.update)
     cuts = (last.begin, last.forward, last.middle, last.backward, last.end)

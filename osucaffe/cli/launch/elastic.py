@@ -66,7 +66,7 @@ def alone(args: argparse.Namespace) -> ProcessGroup | None:
     """The group of a rank that is alone; None where it has its own batches only."""
     if args.batches_of == 1:
         return None
-    from ...parallel.single_rank import Alone
+    from ...parallel.batch import Alone
 
     return Alone(args.batches_of)
 

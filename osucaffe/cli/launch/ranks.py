@@ -196,7 +196,7 @@ def make_process_group(
         args.batches_of,
     )
     if rank_options.tunes_bucket(args):
-        from ...parallel.bucket_tuning import Tuned
+        from ...parallel.tuning import Tuned
 
         if roles is not None or args.comm_profile:
             other = "--servers" if roles is not None else "--comm_profile"
@@ -207,7 +207,7 @@ def make_process_group(
 
         return Served(roles, topology, _comm_config(args), config)
     if args.comm_profile:
-        from ...parallel.profiled import Profiled
+        from ...parallel.profile import Profiled
 
         report = comm_profile.writer(args.comm_profile)
         return Profiled(job, topology, _comm_config(args), config, report)
@@ -220,7 +220,7 @@ def neighbours(args: argparse.Namespace, job: Job, topology: Topology) -> Neighb
     alone = topology.own.gpu is None or topology.shares_gpu or len(topology.hosts) > 1
     if job.size == 1 or alone or server_options.count(args) or args.cache != "device":
         return None
-    from ...comm.gpu.neighbours import HostRanks
+    from ...comm.gpu.peers import HostRanks
     from ...comm.job.job import MpiJob
 
     return HostRanks(job) if isinstance(job, MpiJob) else None

@@ -90,11 +90,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     """Predict, print a table, and write what is asked for."""
     from ...comm.tuning.table import Selection
-    from ...parallel.bucket_tuning import candidates, choose
     from ...parallel.config import ParallelConfig
+    from ...parallel.tuning import candidates, choose_size
     from ...predict.cluster import read_cluster
-    from ...predict.iteration import DESIGNS, Simulation
-    from ...predict.served import SERVERS, ServedSimulation
+    from ...predict.iteration import DESIGNS, SERVERS, Simulation
     from ...proto import read_net, read_solver
     from ...solvers.nets import training_net
 
@@ -121,7 +120,7 @@ def run(args: argparse.Namespace) -> None:
         plain = Simulation(*given, hierarchical=not args.flat, passes=passes)
         simulations = dict.fromkeys(designs if size > 1 else ["one rank"], plain)
         if args.servers:
-            simulations[SERVERS] = ServedSimulation(*given, servers=args.servers, passes=passes)
+            simulations[SERVERS] = Simulation(*given, servers=args.servers, passes=passes)
         here = []
         for design, simulation in simulations.items():
             base = DESIGNS.get(design, ParallelConfig())
@@ -133,7 +132,7 @@ def run(args: argparse.Namespace) -> None:
                 )
                 for size in sizes or [config.bucket]
             }
-            size = choose({size: each.ms for size, each in tried.items()}, config.bucket)
+            size = choose_size({size: each.ms for size, each in tried.items()}, config.bucket)
             here.append(tried[size])
             chosen = f"  --bucket_mb {size / 2**20:g}" if len(sizes) > 1 else ""
             print(_row(here[-1]) + chosen, flush=True)

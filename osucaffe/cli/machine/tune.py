@@ -96,7 +96,7 @@ def _compare_designs(args: argparse.Namespace, job: MpiJob, report: Callable[[st
     """Train by each design, and say which to use."""
     from ...backends.cpu import Cpu
     from ...comm.job.topology import discover
-    from ...parallel import designs
+    from ...parallel.tuning import measure_designs, render_designs
     from ...proto import read_solver
 
     if args.gpu is not None:
@@ -105,10 +105,10 @@ def _compare_designs(args: argparse.Namespace, job: MpiJob, report: Callable[[st
     local = sum(each.host == topology.own.host for each in topology.ranks)
     threads = max(1, topology.own.cores // local)
     param = read_solver(args.designs)
-    found = designs.measure(
+    found = measure_designs(
         job, topology, param, args.designs, lambda: Cpu(threads=threads), args.seconds, report
     )
-    report(designs.render(found))
+    report(render_designs(found))
 
 
 def _make(job: MpiJob, topology: Topology, choice: Choice) -> Communicator:

@@ -23,7 +23,7 @@ def run(args: argparse.Namespace, job: Job, param: SolverParameter) -> int:
     """Train for a moment, and let rank 0 write what all ranks train in a second."""
     from ... import log
     from ...parallel.batch import readers
-    from ...parallel.designs import quieten, seconds_of_iteration
+    from ...parallel.tuning import quieten, seconds_of_iteration
     from ...solvers.solver import Solver
 
     log.start(None)

@@ -21,8 +21,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from .channel import Channel
+from .direct import Registered
 from .peer import Peer
-from .registered import Registered
 from .runs import Request
 from .ucx import Ucx, UcxPeer
 
@@ -31,7 +31,7 @@ _NAP = 5e-3
 
 
 class Adaptive(Channel):
-    """Messages over connected sockets, one for each other rank (`meeting.connect_all`).
+    """Messages over connected sockets, one for each other rank (`links.connect_all`).
 
     direct: the processes whose memory can be written to, by rank (`direct.find_direct`). fabric:
     carries the messages to and from its peers; their sockets only tell who has ended.

@@ -30,10 +30,10 @@ def make_channel(
     the loopback's on one host, else the first that is up). direct: `adaptive` may write into the
     memory of processes of its host, and let adapters write into that of other hosts. UserError."""
     if kind == "mpi":
-        from .mpi import MpiChannel
+        from .channel import MpiChannel
 
         return MpiChannel(job.mpi, job.world, busy=busy)
-    from ..job.meeting import connect_all, own_interface
+    from ..job.links import connect_all, own_interface
     from .direct import find_direct
 
     name, address = own_interface(interface, alone=len(topology.hosts) == 1)

@@ -6,6 +6,7 @@ and gives `bytes`: a message is copied once to become them, and once more where 
 
 from __future__ import annotations
 
+import hmac
 import queue
 import secrets
 import struct
@@ -17,13 +18,37 @@ from typing import Any
 
 import numpy as np
 
-from ..job.meeting import Gather
+from ...errors import UserError
+from ..job.links import Gather
 from .channel import Channel, lost, unlike
-from .plain_grpc import OPTIONS, import_grpc, is_of_job
 from .runs import Run, views_of
 
+OPTIONS = [
+    ("grpc.max_send_message_length", -1),
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.http2.max_frame_size", 16 << 20),
+    ("grpc.http2.lookahead_bytes", 16 << 20),
+    ("grpc.so_reuseport", 0),
+]
 _METHOD = "/osucaffe.Messages/Stream"
 _HEADER = struct.Struct("<I")  # the tag
+
+
+def import_grpc() -> Any:
+    """The package. UserError where it is missing."""
+    try:
+        import grpc
+    except ImportError as error:
+        raise UserError('gRPC is not installed: pip install "osucaffe[grpc]"') from error
+    return grpc
+
+
+def is_of_job(context: Any, token: str) -> dict[str, Any]:
+    """What came along with a call; calls that bring another token are refused."""
+    told = dict(context.invocation_metadata())
+    if not hmac.compare_digest(str(told.get("token", "")), token):
+        context.abort(import_grpc().StatusCode.UNAUTHENTICATED, "this is not of the job")
+    return told
 
 
 class Awaited(Run):

@@ -16,8 +16,7 @@ import numpy as np
 
 from ...errors import UserError
 from .channel import lost, unlike
-from .direct import write
-from .registered import Mapped, Place, Registered
+from .direct import Mapped, Place, Registered, write
 from .runs import Request, Run, views_of
 
 EAGER = 128 << 10

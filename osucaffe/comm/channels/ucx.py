@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...errors import UserError
-from ..job.meeting import Gather
+from ..job.links import Gather
 from . import ucp
 from .channel import lost, unlike
 from .peer import COPIED

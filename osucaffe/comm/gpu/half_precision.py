@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ..communicator import Communicator
+from ..communicator import Communicator, Wrapper
 from ..host import HostMath, widen
 from .kernels import kernel, launch_over
 from .on_stream import OnStream
@@ -83,37 +83,13 @@ class _Device:
             self._stream.synchronize()
 
 
-class _Around(Communicator):
-    """What a communicator hands on to the one inside."""
-
-    _inner: Communicator
-
-    def part(self, count: int, rank: int | None = None) -> tuple[int, int]:
-        """As of the communicator inside."""
-        return self._inner.part(count, rank)
-
-    def transfer(self, array: Any, *, to: int | None = None, source: int | None = None) -> None:
-        """Send or receive, as it is."""
-        self._inner.transfer(array, to=to, source=source)
-
-    def inside(self) -> list[Communicator]:
-        """The communicator that gets the 16 bits."""
-        return [self._inner]
-
-    def close(self) -> None:
-        """Close the communicator inside, too."""
-        super().close()
-        self._inner.close()
-
-
-class Narrowed(_Around):
+class Narrowed(Wrapper):
     """See `half_precision`. device: the arrays are device arrays."""
 
     def __init__(
         self, inner: Communicator, dtype: str, *, device: bool = False, background: bool = False
     ) -> None:
-        super().__init__(inner.rank, inner.size, level=inner.level, background=background)
-        self._inner = inner
+        super().__init__(inner, background=background)
         self._convert: _Host | _Device = _Device(dtype) if device else _Host(dtype)
 
     def run(self, operation: str, array: Any, root: int = 0) -> None:
@@ -126,11 +102,11 @@ class Narrowed(_Around):
         self._convert.widen(bits, array)
 
 
-class NarrowedOnStream(_Around, OnStream):
+class NarrowedOnStream(Wrapper, OnStream):
     """See `half_precision`. All of it can be captured in a CUDA graph, after a first run."""
 
     def __init__(self, inner: OnStream, dtype: str) -> None:
-        super().__init__(inner.rank, inner.size, level=inner.level)
+        OnStream.__init__(self, inner.rank, inner.size, level=inner.level)
         self._inner: OnStream = inner
         self._convert = _Device(dtype)
 

@@ -10,9 +10,11 @@ import importlib
 import os
 import platform
 import posix
+import re
 import sys
 import time
 import traceback
+from collections import deque
 from collections.abc import Iterator
 from typing import Any, NoReturn
 
@@ -20,8 +22,25 @@ from ... import messages
 from ...backends.cores import usable_cores
 from ...errors import Fault, UserError
 from ...parent import end_with_parent
-from .segments import unlink_segments
 from .watchdog import GRACE, Watchdog
+
+_NAMED = re.compile(r"(/dev/shm/mpich_shm_\S+)$", re.MULTILINE)
+
+
+def unlink_segments() -> None:
+    """Take away the names of the memory that MPICH shares among the ranks of a host.
+
+    It does that itself when it ends, but not where a rank is killed or the job aborted: 1 MB a rank
+    would stay until the machine starts anew. The memory remains as long as a process has it, and
+    only MPI_Init looks for it by its name: so all ranks must have left that.
+    """
+    with contextlib.suppress(OSError):  # where there is no /proc
+        with open("/proc/self/maps") as file:
+            names = set(_NAMED.findall(file.read()))
+        for name in names:
+            with contextlib.suppress(FileNotFoundError):  # another rank was faster
+                os.unlink(name)
+
 
 _LAUNCHERS = (
     ("PMI_SIZE", "mpiexec of MPICH, Intel MPI or MVAPICH"),
@@ -101,6 +120,9 @@ class Job:
 class MpiJob(Job):
     """The ranks of MPI's world. `watchdog.timeout` says how long one may wait for the others."""
 
+    _lag = 1
+    """So many calls ago was wished what `agree` answers."""
+
     def __init__(self) -> None:
         self.mpi: Any = start_mpi()
         self.world = self.mpi.COMM_WORLD
@@ -109,7 +131,7 @@ class MpiJob(Job):
         self._control = self.world.Dup()
         self._control.Barrier()
         unlink_segments()
-        self._wish: Any = None
+        self._wishes: deque[tuple[Any, Any, Any]] = deque()
         self.watchdog = Watchdog(0, self.expire)
 
     def broadcast_object(self, value: Any) -> Any:
@@ -130,18 +152,18 @@ class MpiJob(Job):
     def agree(self, wish: int) -> int:
         import numpy as np
 
-        answer = 0
-        if self._wish is not None:
-            request, given, got = self._wish
-            with self.watch("all ranks to end an iteration"):
-                request.Wait()
-            answer = int(got[0])
-        else:
-            given, got = np.zeros(1, np.int32), np.zeros(1, np.int32)
-        given[0] = wish
+        answer = self._answer() if len(self._wishes) == self._lag else 0
+        given, got = np.full(1, wish, np.int32), np.zeros(1, np.int32)
         request = self._control.Iallreduce(given, got, self.mpi.MAX)
-        self._wish = request, given, got
+        self._wishes.append((request, given, got))
         return answer
+
+    def _answer(self) -> int:
+        """What was agreed on the longest ago."""
+        request, _, got = self._wishes.popleft()
+        with self.watch("all ranks to end an iteration"):
+            request.Wait()
+        return int(got[0])
 
     def barrier(self) -> None:
         with self.watch("all ranks"):
@@ -198,9 +220,39 @@ class MpiJob(Job):
             raise
         finally:
             os._exit = leave
-            if self._wish is not None:
-                self._wish[0].Wait()
-                self._wish = None
+            while self._wishes:
+                self._wishes.popleft()[0].Wait()
+
+
+class Subset(MpiJob):
+    """A subset of a job's ranks, which are a job among themselves, and end with the whole one.
+
+    comm: theirs, split from the job's. lag: `agree` answers what was wished so many calls ago, so
+    that no rank is held up until it is as many calls ahead of another.
+    """
+
+    def __init__(self, whole: MpiJob, comm: Any, *, lag: int = 1) -> None:
+        self._whole = whole
+        self.mpi = whole.mpi
+        self.world = comm
+        self.rank, self.size = comm.rank, comm.size
+        self.watchdog = whole.watchdog
+        self._control = comm.Dup()
+        self._lag = lag
+        self._wishes = deque()
+
+    @property
+    def name(self) -> str:
+        return self._whole.name
+
+    def abort(self, message: str, code: int = FAULT) -> None:
+        self._whole.abort(message, code)
+
+    def close(self) -> None:
+        """All ranks of it call it together."""
+        while self._wishes:
+            self._answer()
+        self._control.Free()
 
 
 _job: Job | None = None

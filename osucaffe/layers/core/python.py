@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import inspect
 import math
+import os
 from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 
-from ... import hooks
 from ...proto import caffe_pb2
 from ..base import Arrays, Blobs, Flags, Layer, Program, Reshaped, Shape, Shapes, register
 
+NO_MODULES = "OSUCAFFE_NO_PYTHON_LAYERS"
+"""The variable of the environment with which no module may be imported that a net names:
+--no_python_layers sets it."""
 BUILT_IN: dict[str, str] = {}
 """Modules that nets name, and those of the package that stand in where they are not there."""
 
@@ -153,12 +155,10 @@ class Python(Layer):
         return instance
 
     def _module(self, name: str) -> ModuleType:
-        if not hooks.python_layers:
+        if NO_MODULES in os.environ:
             if name in BUILT_IN:
                 return importlib.import_module(BUILT_IN[name])
             self.fail("python_param.module", f'"{name}" may not be imported (--no_python_layers)')
-        if importlib.util.find_spec("caffe") is None:
-            hooks.provide_caffe()  # such modules begin with `import caffe`
         try:
             return importlib.import_module(name)
         except ModuleNotFoundError as error:

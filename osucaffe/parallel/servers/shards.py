@@ -16,9 +16,9 @@ from ...backends.backend import Backend
 from ...blob import Blob
 from ...comm.algorithms import part
 from ...errors import UserError
-from ...net import Net
 from ...solvers.update.rules import Update
-from ..buckets import Bucket
+from ..buckets import ITEM, Bucket, NetLayout, find_buckets
+from ..config import ParallelConfig
 
 WHOLE = 64 << 10
 """Bytes of the largest bucket that is not divided: a message costs more than its bytes below."""
@@ -53,6 +53,20 @@ def divide(buckets: Sequence[Bucket], servers: int) -> list[Piece]:
     return pieces
 
 
+def divide_net(
+    net: NetLayout, config: ParallelConfig, servers: int
+) -> tuple[list[Bucket], list[Piece]]:
+    """A net's buckets, and the pieces of so many servers. UserError where one has none."""
+    nbytes = config.bucket if config.aggregation == "layerwise" else len(net.arena) * ITEM
+    buckets = find_buckets(net, nbytes, frozen=False)
+    pieces = divide(buckets, servers)
+    if (used := len({piece.server for piece in pieces})) < servers:
+        raise UserError(
+            f"--servers {servers}: this net's weights make work for only {used}: ask for so many"
+        )
+    return buckets, pieces
+
+
 class Segment(NamedTuple):
     """So many elements with the multipliers of one parameter."""
 
@@ -82,13 +96,13 @@ class Part:
         )
 
 
-def describe_part(net: Net, update: Update, pieces: Sequence[Piece], server: int) -> Part:
+def describe_part(net: NetLayout, update: Update, pieces: Sequence[Piece], server: int) -> Part:
     """What to tell a server."""
     told = {tag: _segments(net, each) for tag, each in enumerate(pieces) if each.server == server}
     return Part(told, update.formula, update.names, update.constants, update.histories)
 
 
-def _segments(net: Net, piece: Piece) -> list[Segment]:
+def _segments(net: NetLayout, piece: Piece) -> list[Segment]:
     cuts = [
         (min(stop, piece.stop) - max(start, piece.start), parameter)
         for start, stop, parameter in net.arena.segments

@@ -18,7 +18,7 @@ from osucaffe.comm.channels.direct import find_direct
 from osucaffe.comm.channels.grpc_stream import GrpcStream
 from osucaffe.comm.channels.peer import CHUNK, COPIED, EAGER
 from osucaffe.comm.channels.ucx import Ucx, is_here
-from osucaffe.comm.job.meeting import connect_all, own_address, own_interface
+from osucaffe.comm.job.links import connect_all, own_interface
 from osucaffe.errors import UserError
 
 
@@ -236,7 +236,7 @@ def test_a_stranger_gets_no_connection(local: bool) -> None:
 
 
 def test_an_interface_without_an_address_is_told() -> None:
-    assert own_address(None, alone=True) == "127.0.0.1"
-    assert own_address("lo", alone=False) == "127.0.0.1"
+    assert own_interface(None, alone=True) == ("lo", "127.0.0.1")
+    assert own_interface("lo", alone=False) == ("lo", "127.0.0.1")
     with pytest.raises(UserError, match="--interface nix0: has no IPv4 address here; there are"):
-        own_address("nix0", alone=False)
+        own_interface("nix0", alone=False)

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from osucaffe.comm.gpu import kernels
-from osucaffe.comm.gpu.device import DeviceMath
-from osucaffe.comm.gpu.kernels import THREADS
+from osucaffe.comm.gpu.kernels import THREADS, DeviceMath
 from osucaffe.comm.host import DTYPES
 from osucaffe.comm.job.job import cuda_aware
 from tests.backends.cuda.devices import H200

@@ -10,8 +10,7 @@ import pytest
 
 from osucaffe.cli.launch import elastic, ranks
 from osucaffe.errors import UserError
-from osucaffe.parallel.batch import divide_batches, readers
-from osucaffe.parallel.single_rank import Alone
+from osucaffe.parallel.batch import Alone, divide_batches, readers
 from osucaffe.proto import caffe_pb2, read_weights
 from tests.comm.ranks import needs_mpi
 

@@ -1,4 +1,4 @@
-"""Owns the measurements of `osucaffe bench rpc`: calls between ranks by each channel, in turns.
+"""What the ranks run that bench_rpc starts: calls between them by each channel, in turns.
 
 The three benchmarks of TF-gRPC-Bench: latency, a payload is echoed; bandwidth, a payload is
 answered by a byte; throughput, each worker calls all servers at once.
@@ -7,23 +7,33 @@ answered by a byte; throughput, each worker calls all servers at once.
 from __future__ import annotations
 
 import itertools
+import json
+import sys
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 
-from ..job.job import MpiJob
-from . import payloads
-from .channel import Channel, Pending
-from .plain_grpc import ECHO, TAKE, GrpcClient, GrpcServer
+from osucaffe.comm.channels.channel import Channel, Pending
+from osucaffe.comm.channels.create import make_channel
+from osucaffe.comm.channels.grpc_stream import OPTIONS, import_grpc, is_of_job
+from osucaffe.comm.channels.ucx import is_here
+from osucaffe.comm.job.job import MpiJob, find_job
+from osucaffe.comm.job.links import own_interface
+from osucaffe.comm.job.topology import discover
+
+from . import rpc_payloads as payloads
 
 LATENCY = ("64", "2097152", *payloads.PAYLOADS)
 BANDWIDTH = ("2097152", "uniform", "random", "skew")
 THROUGHPUT = ("small", "uniform", "random", "skew")
 ROUNDS = 3
 _FEWEST = 3  # calls of a round
+ECHO, TAKE = "/osucaffe.Payload/Echo", "/osucaffe.Payload/Take"
+"""gRPC's calls that give the payload back, or a byte."""
 
 
 class Calls(ABC):
@@ -130,6 +140,63 @@ class OverGrpc(Calls):
         self._server.close()
 
 
+class GrpcServer:
+    """Answers calls at an address that it chooses a port of; `place` is host and port.
+
+    token: what a call must bring.
+    """
+
+    def __init__(self, address: str, token: str) -> None:
+        grpc = import_grpc()
+        self._token = token
+
+        def checked(work: Any) -> Any:
+            def handle(payload: bytes, context: Any) -> bytes:
+                is_of_job(context, token)
+                result: bytes = work(payload)
+                return result
+
+            return grpc.unary_unary_rpc_method_handler(handle)
+
+        handlers = {ECHO: checked(lambda payload: payload), TAKE: checked(lambda payload: b"\0")}
+
+        class Calls(grpc.GenericRpcHandler):  # type: ignore[name-defined]
+            def service(self, details: Any) -> Any:
+                return handlers.get(details.method)
+
+        self._server = grpc.server(ThreadPoolExecutor(4), [Calls()], options=OPTIONS)
+        port = self._server.add_insecure_port(f"{address}:0")
+        self.place = f"{address}:{port}"
+        self._server.start()
+
+    def close(self) -> None:
+        """Answer no more."""
+        self._server.stop(0).wait()
+
+
+class GrpcClient:
+    """Calls one server."""
+
+    def __init__(self, place: str, token: str) -> None:
+        grpc = import_grpc()
+        self._link = grpc.insecure_channel(place, options=OPTIONS)
+        self._token = (("token", token),)
+        self._calls = {name: self._link.unary_unary(name) for name in (ECHO, TAKE)}
+
+    def call(self, name: str, payload: bytes) -> bytes:
+        """Return with the answer."""
+        answer: bytes = self._calls[name](payload, metadata=self._token)
+        return answer
+
+    def begin(self, name: str, payload: bytes) -> Any:
+        """A call under way; `result` waits for its answer."""
+        return self._calls[name].future(payload, metadata=self._token)
+
+    def close(self) -> None:
+        """Call no more."""
+        self._link.close()
+
+
 def meet(job: MpiJob) -> None:
     """A barrier that leaves the cores to those who still work."""
     request = job.world.Ibarrier()
@@ -215,3 +282,47 @@ def _round(
         calls.serve(clients, count)
     meet(job)
     return own
+
+
+def main() -> None:
+    """Arguments: the part, how many ranks call the others, seconds of a round, how channels wait,
+    and perhaps an interface. Rank 0 prints the rows."""
+    part, workers, seconds, waiting, *interface = sys.argv[1:]
+    job = find_job()
+    with job.together():
+        assert isinstance(job, MpiJob)
+        topology = discover(job)
+        name = interface[0] if interface else None
+        _, address = own_interface(name, alone=len(topology.hosts) == 1)
+        busy = waiting == "busy"
+
+        def channel(kind: str, *, busy: bool = busy, direct: bool = True) -> OverChannel:
+            return OverChannel(make_channel(job, topology, kind, name, busy=busy, direct=direct))
+
+        # MPI always looks: it cannot wake who sleeps.
+        ways: dict[str, Calls] = {"mpi": channel("mpi", busy=True), "adaptive": channel("adaptive")}
+        if is_here():
+            ways["ucx"] = channel("ucx")
+        ways["sockets"] = channel("adaptive", direct=False)
+        ways["stream"] = channel("grpc")
+        ways["grpc"] = OverGrpc(job, address)
+        if part == "pair":
+            cases = [("latency", each) for each in LATENCY]
+            cases += [("bandwidth", each) for each in BANDWIDTH]
+        else:
+            cases = [("throughput", each) for each in THROUGHPUT]
+
+        def report(line: str) -> None:
+            if job.rank == 0:
+                print(line, file=sys.stderr, flush=True)
+
+        servers = range(int(workers), job.size)
+        rows = measure(job, ways, servers, cases, float(seconds), report)
+        for way in ways.values():
+            way.close()
+        if job.rank == 0:
+            print(json.dumps(rows))
+
+
+if __name__ == "__main__":
+    main()

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+
+from . import results
 
 TARGETS = {("latency", "2097152"): 4, ("bandwidth", "skew"): 4, ("throughput", "small"): 8}
 """How many times better than plain gRPC the adaptive channel is meant to be over sockets."""
@@ -31,16 +34,14 @@ def write(
 ) -> str:
     """Return the tables; write them, and the rows, into this folder if there is one. rate: of the
     link between two hosts (None: all ranks are on one). peer: rows of `cpp_peer`."""
-    import grpc
-    import numpy
+    import grpc  # an extra
 
     about = {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "cpu": _processor(),
-        "cores": len(os.sched_getaffinity(0)),
+        **results.machine(),
         "load": round(os.getloadavg()[0], 1),
         "python": platform.python_version(),
-        "numpy": numpy.__version__,
+        "numpy": np.__version__,
         "grpcio": grpc.__version__,
         "workers": workers,
         "servers": servers,
@@ -48,12 +49,8 @@ def write(
     }
     text = _text(about, rows) + _peer_table(rows, peer)
     if out is not None:
-        folder = Path(out)
-        folder.mkdir(parents=True, exist_ok=True)
-        stem = f"rpc-{rate or 'cpu'}-{datetime.now(UTC).date().isoformat()}"
-        record = json.dumps({"about": about, "rows": list(rows), "cpp": list(peer)}, indent=2)
-        (folder / f"{stem}.json").write_text(record + "\n")
-        (folder / f"{stem}.md").write_text(text + "\n")
+        record = {"about": about, "rows": list(rows), "cpp": list(peer)}
+        results.write(f"rpc-{rate or 'cpu'}-{results.today()}", record, f"{text}\n", Path(out))
     return text
 
 
@@ -83,22 +80,21 @@ def _text(about: dict[str, Any], rows: Sequence[dict[str, Any]]) -> str:
         ways = [name for name in chosen[0] if isinstance(chosen[0][name], dict)] if chosen else []
         ratios = ["adaptive / grpc", "sockets / grpc", "published"]
         heads = ["payload", "bytes", *ways, *ratios]
-        lines += ["", f"## {benchmark}", "", _row(heads), _row(["---"] + ["---:"] * len(heads[1:]))]
+        cells = []
         for row in chosen:
             key = benchmark, row["payload"]
-            lines.append(
-                _row(
-                    [
-                        row["payload"],
-                        f"{row['bytes']:,}",
-                        *(_shown(row, name) for name in ways),
-                        f"{ratio(row):.2f}" + (f" ({ON_HOST})" if key in TARGETS else ""),
-                        f"{ratio(row, 'sockets'):.2f}"
-                        + (f" ({TARGETS[key]})" if key in TARGETS else ""),
-                        str(PUBLISHED.get(key, "")),
-                    ]
-                )
+            aims = (f" ({ON_HOST})", f" ({TARGETS[key]})") if key in TARGETS else ("", "")
+            cells.append(
+                [
+                    row["payload"],
+                    f"{row['bytes']:,}",
+                    *(_shown(row, name) for name in ways),
+                    f"{ratio(row):.2f}{aims[0]}",
+                    f"{ratio(row, 'sockets'):.2f}{aims[1]}",
+                    PUBLISHED.get(key, ""),
+                ]
             )
+        lines += ["", f"## {benchmark}", "", results.table(heads, cells)]
     lines += _work_table(rows)
     return "\n".join(lines)
 
@@ -108,29 +104,26 @@ def _work_table(rows: Sequence[dict[str, Any]]) -> list[str]:
     ways = [name for name in rows[0] if isinstance(rows[0][name], dict)] if rows else []
     ways = [name for name in ways if name != "mpi"]
     heads = ["benchmark", "payload", *ways, "grpc / adaptive", "grpc / sockets"]
-    lines = [
+    cells = []
+    for row in rows:
+        spent = {name: row[name]["processor_s"] for name in ways}
+        cells.append(
+            [
+                row["benchmark"],
+                row["payload"],
+                *(f"{each * 1e6:,.0f}" for each in spent.values()),
+                *(f"{spent['grpc'] / spent[way]:.1f}" for way in ("adaptive", "sockets")),
+            ]
+        )
+    return [
         "",
         "## Processor time of a call, microseconds",
         "",
         "Of all ranks together, without mpi's, which never sleeps. It is what bounds calls/s once "
         "all cores are busy, and depends little on what else the machine does.",
         "",
-        _row(heads),
-        _row(["---"] * 2 + ["---:"] * len(heads[2:])),
+        results.table(heads, cells),
     ]
-    for row in rows:
-        spent = {name: row[name]["processor_s"] for name in ways}
-        lines.append(
-            _row(
-                [
-                    row["benchmark"],
-                    row["payload"],
-                    *(f"{each * 1e6:,.0f}" for each in spent.values()),
-                    *(f"{spent['grpc'] / spent[way]:.1f}" for way in ("adaptive", "sockets")),
-                ]
-            )
-        )
-    return lines
 
 
 def _peer_table(rows: Sequence[dict[str, Any]], peer: Sequence[dict[str, Any]]) -> str:
@@ -148,27 +141,24 @@ def _peer_table(rows: Sequence[dict[str, Any]], peer: Sequence[dict[str, Any]]) 
         "rest: no Python, and no copy to join a payload's buffers. C++ / grpcio, adaptive / C++: "
         "how many times better; by processor time: the latter, of a call's processor time.",
         "",
-        _row(heads),
-        _row(["---"] * 2 + ["---:"] * len(heads[2:])),
     ]
+    cells = []
     for found in peer:
         key = found["benchmark"], found["payload"]
         (row,) = [row for row in rows if (row["benchmark"], row["payload"]) == key]
         gain = ratio({**row, "adaptive": found})
-        lines.append(
-            _row(
-                [
-                    *key,
-                    f"{found['median_s'] * 1e6:,.0f}",
-                    f"{found['rpc_per_s']:,.0f}",
-                    f"{found['processor_s'] * 1e6:,.0f}",
-                    f"{gain:.2f}",
-                    f"{ratio(row) / gain:.2f}",
-                    f"{found['processor_s'] / row['adaptive']['processor_s']:.2f}",
-                ]
-            )
+        cells.append(
+            [
+                *key,
+                f"{found['median_s'] * 1e6:,.0f}",
+                f"{found['rpc_per_s']:,.0f}",
+                f"{found['processor_s'] * 1e6:,.0f}",
+                f"{gain:.2f}",
+                f"{ratio(row) / gain:.2f}",
+                f"{found['processor_s'] / row['adaptive']['processor_s']:.2f}",
+            ]
         )
-    return "\n".join(lines)
+    return "\n".join([*lines, results.table(heads, cells)])
 
 
 def ratio(row: dict[str, Any], way: str = "adaptive") -> float:
@@ -185,15 +175,3 @@ def _shown(row: dict[str, Any], name: str) -> str:
     if row["benchmark"] == "bandwidth":
         return f"{row['bytes'] / found['median_s'] / 1e6:,.1f}"
     return f"{found['rpc_per_s']:,.0f}"
-
-
-def _row(cells: Sequence[str]) -> str:
-    return "| " + " | ".join(cells) + " |"
-
-
-def _processor() -> str:
-    info = Path("/proc/cpuinfo")
-    for line in info.read_text().splitlines() if info.exists() else ():
-        if line.startswith("model name"):
-            return line.partition(":")[2].strip()
-    return platform.machine()

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import Any
 
-from ...errors import UserError
-from ..job.namespaces import Hosts
-from . import payloads
+from osucaffe.errors import UserError
+
+from . import rpc_payloads as payloads
+from .hosts import Hosts
 
 _FEWEST = 10  # calls
 _LIMIT = 300  # seconds

@@ -13,7 +13,7 @@ import subprocess
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from ...backends.cores import usable_cores
+from osucaffe.backends.cores import usable_cores
 
 AGENT = """#!/bin/bash
 # Stands in for ssh: drops its options, takes the host, runs the command there.

@@ -9,10 +9,24 @@ from pathlib import Path
 
 import pytest
 
-from osucaffe.comm.channels import payloads
-from osucaffe.comm.channels.rpc_report import ratio
+from benchmarks import rpc_payloads as payloads
+from benchmarks.rpc_cpp_peer import measure
+from benchmarks.rpc_report import _peer_table, ratio
+from osucaffe.cli import main
+from osucaffe.cli.machine import bench
+from osucaffe.errors import UserError
 from tests.comm.hosts import hosts
 from tests.comm.ranks import ROOT, needs_mpi
+
+ROWS = [
+    {
+        "benchmark": benchmark,
+        "payload": "small",
+        "grpc": {"median_s": 0.05, "rpc_per_s": 4.0},
+        "adaptive": {"median_s": 0.0125, "rpc_per_s": 96.0, "processor_s": 0.025},
+    }
+    for benchmark in ("latency", "bandwidth", "throughput")
+]
 
 
 def test_payloads() -> None:
@@ -57,3 +71,30 @@ def test_each_way_is_measured_and_the_results_are_written(
         assert ratio(row) > 0
         assert all(row[way]["rpc_per_s"] > 0 for way in ("mpi", "adaptive", "grpc"))
     assert written.with_suffix(".md").read_text().strip() == done.stdout.strip()
+
+
+def test_what_the_peer_tells(tmp_path: Path) -> None:
+    peer = tmp_path / "peer"
+    serve = "echo $2:7; cat > /dev/null; echo 4.4"  # seconds, of 4 x 11 calls
+    peer.write_text(f"#!/bin/sh\nif [ $1 = serve ]; then {serve}; else echo 0.025 8 0.1; fi\n")
+    peer.chmod(0o755)
+    bandwidth, throughput = measure(str(peer), ROWS, 4, 2)
+    assert bandwidth["median_s"] == 0.025
+    assert throughput["rpc_per_s"] == 32
+    assert throughput["processor_s"] == pytest.approx(0.2)
+    table = _peer_table(ROWS, [bandwidth, throughput])
+    assert "| bandwidth | small | 25,000 | 8 |" in table
+    assert "| 200,000 | 8.00 | 3.00 | 8.00 |" in table
+
+
+def test_a_peer_that_is_not_there_is_told() -> None:
+    with pytest.raises(UserError, match=r"--peer build/nix: No such file .*make grpc-peer"):
+        measure("build/nix", ROWS, 1, 1)
+
+
+def test_an_installed_package_says_where_the_benchmark_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(bench, "_ROOT", tmp_path)
+    assert main(["bench", "rpc", "--workers", "2"]) == 1
+    assert "in a clone" in capsys.readouterr().err

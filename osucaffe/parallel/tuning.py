@@ -1,0 +1,295 @@
+"""Owns what is tuned of data-parallel training on the ranks at hand: the size of buckets, and the
+design.
+
+`train --bucket_mb auto`: the first iterations are made with buckets of each size in turn, all that
+follow with buckets of the size that took the least time. These iterations train like any others:
+nothing is measured apart from what is to become faster. `tune --designs` compares the published
+designs: which trains a net fastest.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import NamedTuple
+
+from ..backends.backend import Backend
+from ..backends.tensor import Step
+from ..comm.channels.create import make_channel
+from ..comm.create import CommConfig
+from ..comm.job.job import Job, MpiJob
+from ..comm.job.topology import Topology, discover
+from ..proto import caffe_pb2
+from ..solvers.process_group import Trained
+from ..solvers.solver import Solver
+from .buckets import ITEM, NetLayout, find_buckets
+from .config import ParallelConfig
+from .data_parallel import DataParallel
+from .servers.shards import Consistency
+from .servers.training import Served, assign_roles
+
+logger = logging.getLogger("osucaffe")
+
+SIZES = tuple(4**power << 18 for power in range(6))
+"""Bytes that are tried, beside all at once: 256 KB to 256 MB."""
+TURNS = 3
+"""Turns of each size: what else the machine does meanwhile is not to fall on one of them."""
+WARM_UP, COUNT = 2, 4
+"""Iterations of a turn that are not timed (a GPU captures its graph in the second), and that
+are."""
+EQUAL = 1.02
+"""Sizes that take at most so many times as long as the best are as good: of these, the one nearest
+to the default is taken, so that noise does not choose."""
+
+
+class Tuned(DataParallel):
+    """The ranks of a job as a solver's group; `config.bucket` is where they begin.
+
+    clock: tells seconds, beside those of other ranks only in their differences.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        topology: Topology,
+        comm_config: CommConfig,
+        config: ParallelConfig,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        super().__init__(job, topology, comm_config, config)
+        self._default, self._clock = config.bucket, clock
+        self._made: dict[tuple[bool, bool], Step] = {}
+        self._turns: list[int] = []
+        self._begun = 0.0
+        self._times: list[float] = []
+        self._found: dict[int, list[float]] = {}
+
+    def attach(self, solver: Trained) -> None:
+        """And find the sizes to try."""
+        self._made.clear()
+        self._times.clear()
+        self._found.clear()
+        super().attach(solver)
+        sizes = list(candidates(solver.net, self._config))
+        if len(sizes) < 2:
+            logger.info("--bucket_mb auto: this net has only one possible bucket size")
+            sizes = []
+        self._turns = sizes * TURNS
+        self._use(self._turns[0] if sizes else self._default)
+
+    def step(self, solver: Trained, *, accumulate: bool, update: bool) -> Step:
+        """One pass, with buckets of the size whose turn it is."""
+        make = partial(super().step, solver, accumulate=accumulate, update=update)
+        key = accumulate, update
+
+        def step() -> None:
+            if self._turns and not accumulate:
+                self._begun = self._now()
+            if key not in self._made:
+                self._made[key] = make()
+            self._made[key]()
+            if self._turns and update:
+                self._note(self._now() - self._begun)
+
+        return step
+
+    def _now(self) -> float:
+        """When all that was enqueued so far has run."""
+        with self.watch():
+            self._solver.backend.synchronize()
+        return self._clock()
+
+    def _note(self, seconds: float) -> None:
+        """An iteration took so long here; at the end of a turn the next one begins."""
+        self._times.append(seconds)
+        if len(self._times) < WARM_UP + COUNT:
+            return
+        slowest = map(max, zip(*self._job.gather(self._times[WARM_UP:]), strict=True))
+        self._found.setdefault(self._turns.pop(0), []).extend(slowest)
+        self._times.clear()
+        # All ranks have gathered the same times, and so choose the same.
+        self._use(self._turns[0] if self._turns else self._choose())
+
+    def _use(self, size: int) -> None:
+        """Let what follows have buckets of this size. What a rank alone has of weights and history,
+        by the buckets so far, goes to all of them before."""
+        if size == self._config.bucket:
+            return
+        self._synchronize_learned(history=True)
+        self._made.clear()
+        self._config = replace(self._config, bucket=size)
+        self._exchange = self._make_exchange(self._solver)
+
+    def _choose(self) -> int:
+        medians = {size: statistics.median(times) for size, times in self._found.items()}
+        chosen = choose_size(medians, self._default)
+        logger.info("%s", describe_sizes(medians, chosen, self._solver.net))
+        return chosen
+
+
+def candidates(net: NetLayout, config: ParallelConfig) -> Iterator[int]:
+    """The sizes, in bytes, that cut what travels of a net differently."""
+    layerwise = config.aggregation == "layerwise"
+    if not layerwise and config.propagation != "overlapped":
+        return
+    seen = []
+    for size in (*SIZES, len(net.arena) * ITEM):
+        buckets = find_buckets(net, size, frozen=not layerwise)
+        if buckets not in seen:
+            seen.append(buckets)
+            yield size
+
+
+def choose_size(seconds: Mapping[int, float], default: int) -> int:
+    """The size that takes the least time; of those that are as good, the nearest to the default."""
+    most = EQUAL * min(seconds.values())
+    good = [size for size, each in seconds.items() if each <= most]
+    return min(good, key=lambda size: abs(math.log(max(size, 1) / max(default, 1))))
+
+
+def describe_sizes(seconds: Mapping[int, float], chosen: int, net: NetLayout) -> str:
+    """What was found, and how to ask for it at once."""
+
+    def name(size: int) -> str:
+        return "all at once" if size >= net.arena.learned * ITEM else f"{size / 2**20:g} MB"
+
+    tried = ", ".join(f"{name(size)} {1e3 * each:.3f}" for size, each in sorted(seconds.items()))
+    return (
+        f"--bucket_mb auto: chose {name(chosen)} (--bucket_mb {chosen / 2**20:g} begins with it); "
+        f"an iteration took, in ms: {tried}; what is within {EQUAL - 1:.0%} is alike"
+    )
+
+
+ROUNDS = 3
+"""Times that each design has its turn; the best counts: what else the machine does only slows."""
+
+NEAR = 0.95
+"""Rates of which the smaller is this part of the larger are called equal."""
+
+_LOUD = (
+    *("test_net", "test_net_param", "test_iter", "test_state", "test_interval"),
+    *("display", "debug_info", "snapshot", "snapshot_after_train"),
+)
+"""Settings of a solver without which it only trains. test_iter says how often `net` tests."""
+
+
+class Design(NamedTuple):
+    """A way of training. flags: what asks `osucaffe train` for it. servers: ranks that serve."""
+
+    name: str
+    flags: str
+    comm: CommConfig
+    parallel: ParallelConfig
+    servers: int = 0
+
+
+def designs(ranks: int) -> Iterator[Design]:
+    """What can be compared among so many ranks of CPUs."""
+    auto, plain = CommConfig(), ParallelConfig()
+    yield Design("all-reduce", "", auto, plain)
+    yield Design("ring", "--algorithm ring", CommConfig(algorithm="ring"), plain)
+    tree = ParallelConfig(propagation="overlapped")
+    for name, algorithm in (("tree", "binomial"), ("tree of chains", "chain_binomial")):
+        flags = f"--propagation overlapped --algorithm {algorithm}"
+        yield Design(name, flags, CommConfig(algorithm=algorithm), tree)
+    yield Design("sharded", "--propagation sharded", auto, ParallelConfig(propagation="sharded"))
+    for servers in sorted({1, ranks // 2} if ranks > 1 else ()):
+        flags = f"--servers {servers} --channel adaptive"
+        yield Design(f"{servers} of the ranks serve", flags, auto, plain, servers)
+
+
+def measure_designs(
+    job: MpiJob,
+    topology: Topology,
+    param: caffe_pb2.SolverParameter,
+    file: str,
+    make_backend: Callable[[], Backend],
+    seconds: float,
+    report: Callable[[str], None],
+) -> list[tuple[Design, float]]:
+    """Each design with the batches of all ranks that it trains in a second, the fastest first. All
+    ranks call it together. param: the solver's settings. seconds: about how long a turn takes."""
+    quiet = quieten(param)
+    rates: dict[Design, float] = {}
+    for _ in range(ROUNDS):
+        for design in designs(job.size):
+            found = _turn(job, topology, quiet, file, make_backend(), design, seconds)
+            rate = max(job.gather(found))  # of who trains; who serves has none
+            rates[design] = max(rate, rates.get(design, 0.0))
+            report(f"{design.name:20} {rate:>10.2f} batches/s")
+    return sorted(rates.items(), key=lambda item: -item[1])
+
+
+def quieten(param: caffe_pb2.SolverParameter) -> caffe_pb2.SolverParameter:
+    """The settings without displays, tests and snapshots."""
+    quiet = caffe_pb2.SolverParameter()
+    quiet.CopyFrom(param)
+    for field in _LOUD:
+        quiet.ClearField(field)
+    return quiet
+
+
+def _turn(
+    job: MpiJob,
+    topology: Topology,
+    param: caffe_pb2.SolverParameter,
+    file: str,
+    backend: Backend,
+    design: Design,
+    seconds: float,
+) -> float:
+    """The batches that all workers train in a second; 0 on a rank that serves."""
+    group: DataParallel
+    if design.servers:
+        channel = make_channel(job, topology, "adaptive")
+        roles = assign_roles(job, design.servers, Consistency.parse("sync"), channel)
+        if roles.serves:
+            roles.serve(backend)
+            return 0.0
+        workers: Job = roles.part
+        group = Served(roles, discover(roles.part), design.comm, design.parallel)
+    else:
+        workers = job
+        group = DataParallel(job, topology, design.comm, design.parallel)
+    solver = Solver(param, backend, file=file, group=group)
+    took = seconds_of_iteration(workers, solver, seconds)
+    solver.close()
+    return workers.size / took
+
+
+def seconds_of_iteration(workers: Job, solver: Solver, seconds: float) -> float:
+    """How long the slowest rank takes for an iteration, measured for about so many seconds."""
+    solver.step(3)  # libraries choose, data starts to come, a GPU captures its graph
+    once = _seconds(workers, solver, 1)
+    count = max(1, round(seconds / 3 / once))
+    return statistics.median(_seconds(workers, solver, count) / count for _ in range(3))
+
+
+def _seconds(workers: Job, solver: Solver, iterations: int) -> float:
+    """So many take on the slowest rank."""
+    workers.barrier()
+    begun = time.perf_counter()
+    solver.step(iterations)
+    solver.group.synchronize_weights()
+    solver.backend.synchronize()
+    return float(max(workers.gather(time.perf_counter() - begun)))
+
+
+def render_designs(found: Sequence[tuple[Design, float]]) -> str:
+    """A table, and what to use."""
+    best, rate = found[0]
+    lines = [f"{'design':20} {'batches/s':>10} {'to the best':>12}  flags of osucaffe train"]
+    for design, each in found:
+        lines.append(f"{design.name:20} {each:>10.2f} {each / rate:>11.0%}  {design.flags}")
+    lines.append(f"use: {best.name}: osucaffe train {best.flags}".rstrip())
+    near = [design.name for design, each in found[1:] if each >= NEAR * rate]
+    if near:
+        lines.append(f"as fast, within {1 - NEAR:.0%}: {', '.join(near)}")
+    elif found[1:]:
+        lines.append(f"{rate / found[1][1] - 1:.0%} faster than {found[1][0].name}, the second")
+    return "\n".join(lines)
