@@ -10,11 +10,9 @@ import math
 from collections.abc import Sequence
 from random import Random
 
-from osucaffe.backends.cuda.autotune.candidate import Candidate, Provider
-
 from osucaffe.backends.cuda.autotune.trial import Trial
-from osucaffe.backends.cuda.autotune.tuner import Pending, Tuner, signature
-from osucaffe.backends.cuda.registry import CudaCall
+from osucaffe.backends.cuda.autotune.tuner import Tuner, signature
+from osucaffe.backends.cuda.call import Candidate, CudaCall, Pending, Provider
 from osucaffe.errors import UserError
 
 
@@ -22,7 +20,7 @@ class UntimedTuner(Tuner):
     """The same choice for the same call, in every process."""
 
     def begin(self, call: CudaCall, providers: Sequence[Provider]) -> Pending:
-        return Pending(self, call, providers)
+        return Pending(self.fastest, call, providers)
 
     def fastest(self, call: CudaCall, providers: Sequence[Provider]) -> Candidate:
         offered = [
