@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from osucaffe.cli.launch import mps
-from osucaffe.cli.launch.ranks import find_mpiexec
 from osucaffe.cli.launch.ranks_per_gpu import MOST, Trial, attempt, find
+from osucaffe.cli.launch.start import find_mpiexec
 from osucaffe.proto import caffe_pb2, parse_text
 
 from . import gpu, nets, results

@@ -12,7 +12,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from osucaffe.cli.launch.ranks import find_mpiexec
+from osucaffe.cli.launch.start import find_mpiexec
 from osucaffe.comm.channels.grpc_stream import import_grpc
 from osucaffe.errors import UserError
 

@@ -1,8 +1,7 @@
 """Owns the command `osucaffe`: it finds the subcommand, runs it, and turns errors into messages.
 
-Each subcommand is a module in a folder here with a one-line docstring for the list of commands,
-`add_arguments(parser)` and `run(args)`, which may return an exit code. These modules import numpy,
-the engine and rich only when they run, so that help comes at once.
+A command's options and help are in arguments/, by folders; what it does is `run(args)` of a module
+of its name in its folder, which may return an exit code. It is imported once options are parsed.
 """
 
 from __future__ import annotations
@@ -13,11 +12,13 @@ import itertools
 import os
 import re
 import sys
+import textwrap
 from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn
 
 from .. import __version__, messages
 from ..errors import listed, nearest
+from .arguments.options import Options
 from .early_exit import to_its_end
 
 ROOMS = {
@@ -39,8 +40,8 @@ GROUPS = {
     "logs and reports": ROOMS["reports"],
     "this machine": ROOMS["machine"],
 }
-COMMANDS = {name: f"{room}.{name}" for room, names in ROOMS.items() for name in names}
-"""The commands, and their modules."""
+COMMANDS = {name: room for room, names in ROOMS.items() for name in names}
+"""The commands, and their folders."""
 
 _WITH_NETS = (
     *("train", "test", "time", "classify", "upscale", "extract_features", "net_spec", "export"),
@@ -101,7 +102,9 @@ def _run(arguments: Sequence[str] | None) -> int:
 
             log.quiet = True
         with to_its_end():
-            code = int(args.run(args) or 0)
+            if getattr(args, "starts_ranks", False):  # before all that they import, too
+                importlib.import_module(".launch.start", __name__).launch(args)
+            code = int(importlib.import_module(args.run, __name__).run(args) or 0)
         sys.stdout.flush()
     except (Exception, KeyboardInterrupt) as error:
         if messages.debugging() or messages.is_users(error):
@@ -210,16 +213,17 @@ def _parser(only: str | None = None) -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"osucaffe {__version__}")
     commands = parser.add_subparsers(title=next(iter(GROUPS)), metavar="COMMAND", required=True)
     for name in (only,) if only else COMMANDS:
-        module = importlib.import_module(f".{COMMANDS[name]}", __name__)
-        summary, _, description = (module.__doc__ or "").partition("\n")
+        room = COMMANDS[name]
+        declare = getattr(importlib.import_module(f".arguments.{room}", __name__), name)
+        summary, _, description = declare.__doc__.partition("\n")
         command = commands.add_parser(
             name,
             help=summary,
-            description=f"{summary}\n{description}".rstrip(),
+            description=f"{summary}\n{textwrap.dedent(description)}".rstrip(),
             formatter_class=argparse.RawDescriptionHelpFormatter,
             allow_abbrev=False,
         )
-        module.add_arguments(command)
+        declare(Options(command))
         if name in _WITH_NETS:
             command.add_argument(
                 "--no_python_layers",
@@ -227,7 +231,7 @@ def _parser(only: str | None = None) -> argparse.ArgumentParser:
                 help="refuse Python layers of modules that are not osucaffe's: what a net of "
                 "unknown origin needs",
             )
-        command.set_defaults(run=module.run)
+        command.set_defaults(run=f".{room}.{name}")
     return parser
 
 

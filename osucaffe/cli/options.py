@@ -1,215 +1,46 @@
-"""Owns the options that several subcommands share, and what they turn into."""
+"""Owns what the options that several commands share turn into: readers, backends, weights."""
 
 from __future__ import annotations
 
 import argparse
 import logging
-import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from ..errors import UserError, listed
+from .. import loading, proto
+from ..backends.cores import usable_cores
+from ..backends.cpu import Cpu
+from ..data.ahead.parallel_map import BadRecords
+from ..data.config import DataConfig
+from ..data.pictures.preprocessing import find_preprocessing
+from ..data.resident.sharded import Neighbours
+from ..errors import UserError, listed, naming
+from ..loading import NOT_STRICT, Model
+from ..net import Net
+from .launch.start import check_device
 
 if TYPE_CHECKING:
-    from ..backends.cpu import Cpu
     from ..backends.cuda import Cuda
-    from ..data.ahead.parallel_map import BadRecords
-    from ..data.config import DataConfig
-    from ..data.resident.sharded import Neighbours
-    from ..loading import Model
-    from ..net import Net
 
 logger = logging.getLogger("osucaffe")
-_LARGEST = 2**31 - 1
+BUCKET_MB = 16.0
+_AUTO = "auto"
 
 
-def positive(text: str) -> int:
-    """A whole number of at least 1, which fits a field of a settings file."""
-    return _within(int(text), 1)
+def tunes_bucket(args: argparse.Namespace) -> bool:
+    """Whether the best size of buckets is to be found."""
+    return bool(args.bucket_mb == _AUTO)
 
 
-def level(text: str) -> int:
-    """A whole number that fits a field of a settings file."""
-    return _within(int(text), -_LARGEST)
-
-
-def _within(value: int, least: int) -> int:
-    if value < least:
-        raise argparse.ArgumentTypeError(f"must be at least {least}, not {value}")
-    if value > _LARGEST:
-        raise argparse.ArgumentTypeError(f"must be at most {_LARGEST}, not {value}")
-    return value
-
-
-def threads(text: str) -> int:
-    """A number of threads that oneDNN survives: of a million it dies."""
-    if (value := positive(text)) > 1024:
-        raise argparse.ArgumentTypeError(f"must be at most 1024, not {value}")
-    return value
-
-
-def extent(text: str) -> int:
-    """A whole number of pixels, or 0."""
-    value = int(text)
-    if value < 0:
-        raise argparse.ArgumentTypeError(f"must be at least 0, not {value}")
-    return value
-
-
-def not_negative(text: str) -> float:
-    """A finite number of at least 0."""
-    value = float(text)
-    if not 0 <= value < math.inf:
-        raise argparse.ArgumentTypeError(f"must be at least 0, and finite, not {text}")
-    return value
-
-
-# argparse names them in its messages.
-positive.__name__ = level.__name__ = extent.__name__ = "whole number"
-not_negative.__name__ = "number"
-
-
-def names(text: str) -> list[str]:
-    """The parts of a list with commas."""
-    return [part.strip() for part in text.split(",") if part.strip()]
-
-
-def stages(text: str) -> list[str]:
-    """Names that a net may have: text, not any bytes."""
-    if not text.isprintable():
-        raise argparse.ArgumentTypeError("has letters that no name has")
-    return names(text)
-
-
-def files(text: str) -> list[str]:
-    """A list with commas that names at least one file."""
-    if not (found := names(text)):
-        raise argparse.ArgumentTypeError("names no file")
-    return found
-
-
-def add_device(parser: argparse.ArgumentParser, gpu: str = "the number of the GPU") -> None:
-    """Add --gpu, --precision, --no-graph and --threads. gpu: what --gpu may be given."""
-    group = parser.add_argument_group("where it runs")
-    group.add_argument("--gpu", metavar="ID", help=f"{gpu} (default: the CPU)")
-    group.add_argument(
-        "--precision",
-        choices=("fp32", "tf32", "bf16", "fp16"),
-        help="what the GPU computes in (default: tf32 from Ampere on, fp32 before); "
-        "parameters stay in fp32",
-    )
-    group.add_argument(
-        "--no_graph",
-        action="store_true",
-        help="launch the GPU's kernels one by one, not as CUDA graphs (for debugging)",
-    )
-    group.add_argument(
-        "--threads", metavar="N", type=threads, help="CPU threads (default: one per core)"
-    )
-
-
-def add_loss_scale(parser: argparse.ArgumentParser) -> None:
-    """Add --loss_scale."""
-    parser.add_argument(
-        "--loss_scale",
-        metavar="SCALE",
-        help='loss scaling: "dynamic", "none" or a factor (default: dynamic in fp16, else none)',
-    )
-
-
-def add_state(parser: argparse.ArgumentParser) -> None:
-    """Add --level and --stage."""
-    group = parser.add_argument_group("which layers of the net")
-    group.add_argument(
-        "--level", metavar="N", type=level, default=0, help="the net's level (default: 0)"
-    )
-    group.add_argument(
-        "--stage",
-        metavar="NAMES",
-        type=stages,
-        default=[],
-        help="the net's stages, separated by commas",
-    )
-
-
-def add_log(parser: argparse.ArgumentParser) -> None:
-    """Add --log_dir."""
-    parser.add_argument("--log_dir", metavar="DIR", help="also write the log to a new file in DIR")
-
-
-def add_weights(parser: argparse._ActionsContainer, help: str) -> None:
-    """Add --weights."""
-    parser.add_argument("--weights", metavar="FILES", type=files, default=[], help=help)
-
-
-def add_strict(parser: argparse.ArgumentParser) -> None:
-    """Add --strict."""
-    parser.add_argument(
-        "--strict",
-        action="store_true",
-        help="stop if a layer is missing from the weights file, or the other way round",
-    )
-
-
-def add_readers(parser: argparse.ArgumentParser) -> None:
-    """Add --readers."""
-    parser.add_argument(
-        "--readers",
-        metavar="N",
-        type=positive,
-        help="threads that read data; more than 4 readers of compressed images are processes "
-        "(default: at most one per core)",
-    )
-
-
-def add_reading(parser: argparse.ArgumentParser) -> None:
-    """Add --readers and --on_bad_record."""
-    add_readers(parser)
-    parser.add_argument(
-        "--on_bad_record",
-        choices=("stop", "skip"),
-        default="stop",
-        help="on an image that cannot be read: stop (the default), or name it, count it and go on "
-        "without it",
-    )
-
-
-def add_data(parser: argparse.ArgumentParser) -> None:
-    """Add --readers, --on_bad_record, --shuffle, --decode and --cache."""
-    add_reading(parser)
-    parser.add_argument(
-        "--shuffle",
-        metavar="BLOCK",
-        nargs="?",
-        type=positive,
-        const=256,
-        help="read the LMDB in a new order each epoch, in blocks of BLOCK records (default: 256)",
-    )
-    parser.add_argument(
-        "--decode",
-        choices=("auto", "host", "gpu"),
-        default="auto",
-        help="what decodes JPEGs in an LMDB that are read anew in each epoch: the CPU (host); the "
-        "GPU (gpu); or what is faster (auto, the default): the JPEG engines of a single GPU, if it "
-        "has any, as an H100 or H200 does, for images from 200x200 on; else the CPU",
-    )
-    parser.add_argument(
-        "--cache",
-        choices=("auto", "device", "host", "none"),
-        default="auto",
-        help="where records are kept after the first read: on the GPU, divided among the GPUs of a "
-        "host if they don't fit on each (device); decoded in host memory (host); or nowhere "
-        "(none). The default, auto, keeps them on the GPU if they fit, else keeps compressed "
-        "images decoded in host memory if they fit there",
-    )
+def bucket_nbytes(args: argparse.Namespace) -> int:
+    """The size of buckets that is asked for; where it is to be found, what to begin with."""
+    return int((BUCKET_MB if tunes_bucket(args) else args.bucket_mb) * 2**20)
 
 
 def data_config(
     args: argparse.Namespace, sharers: int, neighbours: Neighbours | None = None
 ) -> DataConfig:
-    """How to read data, as add_data's options say, for one of so many processes of this host;
+    """How to read data, as the options say, for one of so many processes of this host;
     neighbours: those of them that train with this one."""
-    from ..data.config import DataConfig
-
     return DataConfig(
         readers=args.readers,
         skip_bad=args.on_bad_record == "skip",
@@ -223,35 +54,12 @@ def data_config(
 
 def readers(args: argparse.Namespace) -> int:
     """The number of reading threads that --readers asks for."""
-    from ..backends.cores import usable_cores
-
     return args.readers or usable_cores()
 
 
 def bad_records(args: argparse.Namespace) -> BadRecords:
     """What --on_bad_record asks for."""
-    from ..data.ahead.parallel_map import BadRecords
-
     return BadRecords(skip=args.on_bad_record == "skip")
-
-
-def check_device(args: argparse.Namespace) -> None:
-    """UserError for an option of GPUs without --gpu."""
-    for option in ("precision", "no_graph"):
-        if args.gpu is None and getattr(args, option):
-            raise UserError(f"--{option} is for GPUs only: add --gpu 0")
-    if args.gpu is None and getattr(args, "decode", "host") == "gpu":
-        raise UserError("--decode gpu is for GPUs only: add --gpu 0")
-
-
-def start_device(args: argparse.Namespace) -> None:
-    """Begin to start the GPU that this process, if it is the only one, will use."""
-    from ..comm.job.job import launched_by
-
-    if args.gpu is not None and args.gpu.isdecimal() and not launched_by():
-        from ..backends.cuda.runtime.startup import begin
-
-        begin(int(args.gpu))
 
 
 _BY_DEFAULT = {
@@ -273,14 +81,11 @@ def make_backend(args: argparse.Namespace) -> Cpu | Cuda:
         if args.precision is None:
             logger.info("%s", _BY_DEFAULT[backend.precision])
         return backend
-    from ..backends.cores import usable_cores
-    from ..backends.cpu import Cpu
 
     if (args.threads or 0) > (cores := usable_cores()):
         logger.warning(
             "--threads %d: more than the %d cores that this process may use; this is slow",
-            args.threads,
-            cores,
+            *(args.threads, cores),
         )
     return Cpu(threads=args.threads)
 
@@ -295,18 +100,32 @@ def check_fed(net: Net, file: str) -> None:
         )
 
 
-def read_weights(files: list[str]) -> list[Model]:
+def read_weights(files: str | list[str]) -> list[Model]:
     """Read model files, before a net is built: what is wrong with them is told at once."""
-    from .. import proto
+    named = [files] if isinstance(files, str) else files
+    return [(file, proto.read_weights(file)) for file in named]
 
-    return [(file, proto.read_weights(file)) for file in files]
+
+def load_net(args: argparse.Namespace, *, reads: bool, **settings: Any) -> Net:
+    """The net of --model with the weights of --weights, where the options let it run.
+
+    reads: it is to bring its own data. settings: as Net has them. UserError.
+    """
+    models = read_weights(args.weights)
+    backend = make_backend(args)
+    with naming(args.model):
+        param = proto.read_net(args.model)
+        net = Net(param, backend=backend, level=args.level, stages=args.stage, **settings)
+    if reads:
+        check_fed(net, args.model)
+        compare_preprocessing(net, args.model, models)
+    load_weights(net, models, args)
+    return net
 
 
 def compare_preprocessing(net: Net, file: str, models: list[Model]) -> None:
     """Warn where a net scales its images otherwise, or subtracts another mean, than that which the
     models were trained with. (The net's own prototxt counts, as in Caffe.)"""
-    from ..data.pictures.preprocessing import find_preprocessing
-
     own = find_preprocessing(net.param, file)
     for name, weights in models:
         trained = find_preprocessing(weights, name)
@@ -314,24 +133,13 @@ def compare_preprocessing(net: Net, file: str, models: list[Model]) -> None:
             logger.warning(
                 "%s: images are preprocessed with %s, but in training with %s (%s): "
                 "results will differ",
-                own.origin,
-                own,
-                trained,
-                trained.origin,
+                *(own.origin, own, trained, trained.origin),
             )
 
 
 def load_weights(net: Net, models: list[Model], args: argparse.Namespace) -> None:
     """Copy the weights of layers with the same names, one file after the other, and let go of
     each. UserError where nothing matches, and with --strict where anything does not."""
-    from .. import loading
-
-    check_strict(loading.load_weights([net], models) if models else "", args)
-
-
-def check_strict(mismatch: str, args: argparse.Namespace) -> None:
-    """UserError with --strict for what weights did not match."""
-    from ..loading import NOT_STRICT
-
+    mismatch = loading.load_weights([net], models) if models else ""
     if mismatch and args.strict:
         raise UserError(f"{mismatch}: {NOT_STRICT}")

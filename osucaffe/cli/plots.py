@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,17 @@ def pyplot() -> Any:
     import matplotlib.pyplot as plt
 
     return plt
+
+
+def draw_beside(path: str, draw: Callable[[str], None]) -> str:
+    """Draw the picture of what is in a file into one of its name. Returns what to say of it."""
+    try:
+        pyplot()
+    except UserError as error:
+        return f"no picture of {path}: {error}"
+    picture = str(Path(path).with_suffix(".png"))
+    draw(picture)
+    return f"wrote {picture}"
 
 
 def save(figure: Any, path: str) -> None:

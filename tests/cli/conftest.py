@@ -134,3 +134,11 @@ def template() -> Iterator[Template]:
 def cli(tmp_path: Path, fixtures: Path, template: Template) -> Cli:
     """The program, in an empty folder."""
     return Cli(tmp_path, fixtures, template)
+
+
+@pytest.fixture
+def ready(cli: Cli) -> Cli:
+    """The program, with a net and a solver in its folder."""
+    cli.write_net()
+    cli.write_solver()
+    return cli

@@ -18,6 +18,7 @@ from pathlib import Path
 MODULES = (
     *("osucaffe.cli", "osucaffe.solvers.solver", "osucaffe.solvers.signals", "osucaffe.parallel"),
     *("osucaffe.comm.create", "osucaffe.pycaffe", "osucaffe.backends.cpu.onednn", "matplotlib"),
+    *("osucaffe.cli.train.training", "osucaffe.cli.score.classify", "osucaffe.cli.data.data"),
 )
 
 

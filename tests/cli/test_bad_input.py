@@ -6,7 +6,9 @@ import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
+import lmdb
 import numpy as np
 import pytest
 
@@ -15,14 +17,27 @@ from osucaffe.proto import write_mean
 from .conftest import DEPLOY, Cli, Result
 
 TRAIN = ("train", "--solver", "solver.prototxt")
+RESUME = (*TRAIN, "--max_iter=20", "--snapshot=run_iter_10.solverstate")
+TUNE = (*TRAIN, "--weights=run_iter_10.caffemodel")
+SCORE = ("test", "--model=net.prototxt", "--weights=run_iter_10.caffemodel")
+TIME = ("time", "--model=net.prototxt", "--weights=run_iter_10.caffemodel")
 WRITTEN: dict[str, bytes] = {}
 """The files that this training leaves."""
+BUILT = "Memory for blobs and scratch"
+"""What the log says of a net that was built."""
 
 
-def replace(cli: Cli, name: str, old: str, new: str) -> None:
-    text = (cli.folder / name).read_text()
-    assert old in text
-    cli.write(name, text.replace(old, new, 1))
+class Case(NamedTuple):
+    """How to spoil a folder that would train: texts of the net to replace, fields of the solver,
+    settings of `write_net`, or a function; what is run then, and words of the message."""
+
+    name: str
+    words: list[str]
+    net: tuple[str, str] = ("", "")
+    solver: str = ""
+    settings: dict[str, str] | None = None
+    spoil: Callable[[Cli], object] = lambda cli: None
+    run: tuple[str, ...] = TRAIN
 
 
 def trained(cli: Cli) -> None:
@@ -34,128 +49,59 @@ def trained(cli: Cli) -> None:
         (cli.folder / name).write_bytes(content)
 
 
-def copy_database(cli: Cli) -> Path:
-    target = cli.folder / "digits"
-    shutil.copytree(cli.fixtures / "formats" / "mnist200_lmdb", target)
-    cli.write_net(source="digits")
-    return target
-
-
-# Each case spoils something in a folder that would train, and may return other arguments.
-
-
-def unknown_field(cli: Cli) -> None:
-    replace(cli, "net.prototxt", "num_output:", "num_ouput:")
-
-
-def empty_solver(cli: Cli) -> None:
-    cli.write("solver.prototxt", "")
-
-
-def missing_layer_type(cli: Cli) -> None:
-    replace(cli, "net.prototxt", 'type: "InnerProduct"', "")
-
-
-def net_without_data(cli: Cli) -> None:
-    cli.write("net.prototxt", DEPLOY)
-    cli.write("solver.prototxt", 'net: "net.prototxt" base_lr: 1 lr_policy: "fixed"')
-
-
-def unknown_communicator(cli: Cli) -> tuple[str, ...]:
-    return (*TRAIN, "--comm=mpj")
-
-
-def unknown_solver_field(cli: Cli) -> None:
-    cli.write_solver("base_rl: 1")
-
-
-def unfinished_net(cli: Cli) -> None:
-    cli.write("net.prototxt", "layer { name: 'a'")
-
-
-def unknown_layer_type(cli: Cli) -> None:
-    replace(cli, "net.prototxt", '"InnerProduct"', '"InnerProdukt"')
-
-
-def missing_bottom(cli: Cli) -> None:
-    replace(cli, "net.prototxt", 'bottom: "data"', 'bottom: "dta"')
-
-
-def too_few_bottoms(cli: Cli) -> None:
-    replace(cli, "net.prototxt", 'type: "SoftmaxWithLoss" bottom: "ip"', 'type: "SoftmaxWithLoss"')
-
-
-def weights_of_another_shape(cli: Cli) -> tuple[str, ...]:
+def trained_otherwise(cli: Cli) -> None:
     trained(cli)
     cli.write_net(outputs=12)
-    return (*TRAIN, "--weights", "run_iter_10.caffemodel")
 
 
-def scoring_weights_of_another_shape(cli: Cli) -> tuple[str, ...]:
+def trained_by_another_solver(cli: Cli) -> None:
     trained(cli)
-    cli.write_net(outputs=12)
-    return ("test", "--model", "net.prototxt", "--weights", "run_iter_10.caffemodel")
+    cli.write_solver('type: "Adam"')
 
 
-def blobs_of_other_shapes(cli: Cli) -> None:
-    text = (cli.folder / "net.prototxt").read_text()
-    cli.write(
-        "net.prototxt",
-        text + 'layer { name: "sum" type: "Eltwise" bottom: "ip" bottom: "data" top: "sum" }',
-    )
+def cut(name: str) -> Callable[[Cli], object]:
+    """A file of a training without its end."""
+
+    def spoil(cli: Cli) -> None:
+        trained(cli)
+        file = cli.folder / name
+        file.write_bytes(file.read_bytes()[:-1000])
+
+    return spoil
 
 
-def labels_of_another_shape(cli: Cli) -> None:
-    replace(cli, "net.prototxt", 'bottom: "ip" bottom: "label" top: "loss"',
-            'bottom: "ip" bottom: "data" top: "loss"')  # fmt: skip
+def without_its_model(cli: Cli) -> None:
+    trained(cli)
+    (cli.folder / "run_iter_10.caffemodel").unlink()
 
 
-def missing_database(cli: Cli) -> None:
-    cli.write_net(source="nowhere/digits")
+def half_of_a_file(cli: Cli) -> None:
+    file = cli.fixtures / "formats" / "h5lenet_iter_200.caffemodel.h5"
+    (cli.folder / "half.caffemodel.h5").write_bytes(file.read_bytes()[:100_000])
 
 
-def empty_folder(cli: Cli) -> None:
-    (cli.folder / "digits").mkdir()
-    cli.write_net(source="digits")
+def database(content: Callable[[bytes], bytes] = bytes) -> Callable[[Cli], object]:
+    """The net reads a database "digits" whose file is changed so."""
+
+    def spoil(cli: Cli) -> None:
+        target = cli.folder / "digits"
+        shutil.copytree(cli.fixtures / "formats" / "mnist200_lmdb", target)
+        (target / "data.mdb").write_bytes(content((target / "data.mdb").read_bytes()))
+
+    return spoil
 
 
-def empty_database(cli: Cli) -> None:
-    import lmdb
+def database_of(*records: bytes) -> Callable[[Cli], object]:
+    def spoil(cli: Cli) -> None:
+        with lmdb.open(str(cli.folder / "digits")) as made, made.begin(write=True) as transaction:
+            for number, record in enumerate(records):
+                transaction.put(str(number).encode(), record)
 
-    lmdb.open(str(cli.folder / "digits")).close()
-    cli.write_net(source="digits")
-
-
-def truncated_database(cli: Cli) -> None:
-    file = copy_database(cli) / "data.mdb"
-    file.write_bytes(file.read_bytes()[:50_000])
+    return spoil
 
 
-def database_of_garbage(cli: Cli) -> None:
-    file = copy_database(cli) / "data.mdb"
-    file.write_bytes(b"no database" * 10_000)
-
-
-def database_of_other_records(cli: Cli) -> None:
-    import lmdb
-
-    with lmdb.open(str(cli.folder / "digits")) as environment, environment.begin(write=True) as t:
-        t.put(b"0", b"\xff\xffno datum")
-    cli.write_net(source="digits")
-
-
-def mean_of_the_wrong_size(cli: Cli) -> None:
+def small_mean(cli: Cli) -> None:
     write_mean(cli.folder / "mean.binaryproto", np.zeros((1, 20, 20), np.float32))
-    cli.write_net(transform='mean_file: "mean.binaryproto"')
-
-
-def missing_mean(cli: Cli) -> None:
-    cli.write_net(transform='mean_file: "mean.binaryproto"')
-
-
-def corrupt_mean(cli: Cli) -> None:
-    cli.write("mean.binaryproto", "not a mean")
-    cli.write_net(transform='mean_file: "mean.binaryproto"')
 
 
 def crop_left_out_in_one_phase(cli: Cli) -> None:
@@ -170,157 +116,119 @@ def crop_left_out_in_one_phase(cli: Cli) -> None:
     cli.write("net.prototxt", text.replace(data, "".join(phases)))
 
 
-def solver_without_max_iter(cli: Cli) -> None:
-    replace(cli, "solver.prototxt", "max_iter: 10", "")
-
-
-def number_in_quotes(cli: Cli) -> None:
-    replace(cli, "net.prototxt", "num_output: 10", 'num_output: "10"')
-
-
-def database_as_a_model(cli: Cli) -> tuple[str, ...]:
-    copy_database(cli)
-    return ("time", "--model", "digits")
-
-
 def list_that_is_a_folder(cli: Cli) -> None:
-    replace(cli, "net.prototxt", 'type: "Data"', 'type: "ImageData"')
-    replace(cli, "net.prototxt", "data_param {", "image_data_param {")
-    replace(cli, "net.prototxt", "backend: LMDB", "")
+    text = (cli.folder / "net.prototxt").read_text().replace("backend: LMDB", "")
+    cli.write("net.prototxt", text.replace("data_param", "image_data_param"))
 
 
-def crop_too_large(cli: Cli) -> None:
-    cli.write_net(transform="crop_size: 40")
+def net_without_data(cli: Cli) -> None:
+    cli.write("net.prototxt", DEPLOY)
+    cli.write("solver.prototxt", 'net: "net.prototxt" base_lr: 1 lr_policy: "fixed"')
 
 
-def snapshot_of_another_net(cli: Cli) -> tuple[str, ...]:
-    trained(cli)
-    cli.write_net(outputs=12)
-    return (*TRAIN, "--max_iter=20", "--snapshot=run_iter_10.solverstate")
+def of_text(name: str, text: str) -> Callable[[Cli], object]:
+    return lambda cli: cli.write(name, text)
 
 
-def snapshot_of_another_solver(cli: Cli) -> tuple[str, ...]:
-    trained(cli)
-    cli.write_solver('type: "Adam"')
-    return (*TRAIN, "--max_iter=20", "--snapshot=run_iter_10.solverstate")
+FIXTURE = str(Path(__file__).parent.parent / "fixtures/formats/lenet_iter_200.caffemodel")
+DIGITS = {"source": "digits"}
+MEAN = {"transform": 'mean_file: "mean.binaryproto"'}
+LOSS = 'bottom: "ip" bottom: "%s" top: "loss"'
+SUM = 'layer { name: "sum" type: "Eltwise" bottom: "ip" bottom: "data" top: "sum" }\n'
 
+CASES = [
+    Case("field", ["net.prototxt:9:", '"num_ouput"', '"num_output"'],
+         ("num_output:", "num_ouput:")),
+    Case("solver's field", ["solver.prototxt:", '"base_rl"', '"base_lr"'], solver="base_rl: 1"),
+    Case("unfinished net", ["net.prototxt:1:"], spoil=of_text("net.prototxt", "layer { name: 'a'")),
+    Case("layer type", ['"ip"', "InnerProdukt", "InnerProduct"],
+         ('"InnerProduct"', '"InnerProdukt"')),
+    Case("number in quotes", ["net.prototxt:", "write 10 without the quotes"],
+         ("num_output: 10", 'num_output: "10"')),
+    Case("crop left out", ['here "data" is 1x28x28 but 1x20x20 there', "crop_size"],
+         spoil=crop_left_out_in_one_phase),
+    Case("no max_iter", ["solver.prototxt: max_iter, how many", "is not given"],
+         spoil=of_text("solver.prototxt", 'net: "net.prototxt" base_lr: 1 lr_policy: "fixed"')),
+    Case("database as a model", ["digits: it is an LMDB, but a file is wanted"],
+         spoil=database(), run=("time", "--model", "digits")),
+    Case("list that is a folder", ["cannot read the list of images", "lmdb: Is a directory"],
+         ('type: "Data"', 'type: "ImageData"'), spoil=list_that_is_a_folder),
+    Case("no such bottom", ['"ip"', '"dta"'], ('bottom: "data"', 'bottom: "dta"')),
+    Case("too few bottoms", ['"loss"', "bottom"], (LOSS % "label", 'bottom: "label" top: "loss"')),
+    Case("weights of another shape", ["run_iter_10.caffemodel", '"ip"', "12", "10", "784"],
+         spoil=trained_otherwise, run=TUNE),
+    Case("scoring them", ["run_iter_10.caffemodel", '"ip"', "12", "10", "784"],
+         spoil=trained_otherwise, run=SCORE),
+    Case("blobs of other shapes", ['"sum"', "8", "10", "28"],
+         ('layer { name: "loss"', SUM + 'layer { name: "loss"')),
+    Case("labels of another shape", ['"loss"', "8", "10", "28"], (LOSS % "label", LOSS % "data")),
+    Case("no database", ["nowhere/digits"], settings={"source": "nowhere/digits"}),
+    Case("empty folder", ["digits"], settings=DIGITS,
+         spoil=lambda cli: (cli.folder / "digits").mkdir()),
+    Case("empty database", ["digits", "no records"], settings=DIGITS, spoil=database_of()),
+    Case("truncated database", ["digits", "truncated"], settings=DIGITS,
+         spoil=database(lambda content: content[:50_000])),
+    Case("database of garbage", ["digits"], settings=DIGITS,
+         spoil=database(lambda content: b"no database" * 10_000)),
+    Case("other records", ["digits"], settings=DIGITS, spoil=database_of(b"\xff\xffno datum")),
+    Case("small mean", ["mean.binaryproto", "20", "28"], settings=MEAN, spoil=small_mean),
+    Case("no mean", ["mean.binaryproto"], settings=MEAN),
+    Case("corrupt mean", ["mean.binaryproto"], settings=MEAN,
+         spoil=of_text("mean.binaryproto", "not a mean")),
+    Case("large crop", ["crop_size", "40", "28"], settings={"transform": "crop_size: 40"}),
+    Case("snapshot of another net",
+         ["run_iter_10.solverstate", '"ip"', "(10, 784)", "(12, 784)"],
+         spoil=trained_otherwise, run=RESUME),
+    Case("snapshot of another solver", ["run_iter_10.solverstate", "Adam"],
+         spoil=trained_by_another_solver, run=RESUME),
+    Case("empty solver", ["solver.prototxt", "no settings"], spoil=of_text("solver.prototxt", "")),
+    Case("no layer type", ['layer "ip": has no type'], ('type: "InnerProduct"', "")),
+    Case("net without data", ["solver.prototxt", 'nothing fills its input "data"'],
+         spoil=net_without_data),
+    Case("communicator", ["--comm mpj", "choose one of auto, mpi"], run=(*TRAIN, "--comm=mpj")),
+    Case("weights as a prototxt", ["lenet_iter_200.caffemodel", "text"],
+         run=("test", "--model", FIXTURE, "--weights", FIXTURE)),
+    Case("no solver", ["none.prototxt", "No such file"], run=("train", "--solver=none.prototxt")),
+    Case("folder as a solver", ["."], run=("train", "--solver", ".")),
+    Case("solver with no such net", ["none.prototxt"], solver='net: "none.prototxt"'),
+    Case("solver without a net", ["solver.prototxt", "net"],
+         spoil=of_text("solver.prototxt", 'base_lr: 1 lr_policy: "fixed" max_iter: 1')),
+    Case("solver type", ["solver.prototxt", "SDG", "SGD"], solver='type: "SDG"'),
+    Case("policy", ["solver.prototxt", "stp", "step"], solver='lr_policy: "stp"'),
+    Case("snapshots into nowhere", ["solver.prototxt", "nowhere"],
+         solver='snapshot_prefix: "nowhere/run"'),
+    Case("log into a file", ["net.prototxt", "--log_dir"], run=(*TRAIN, "--log_dir=net.prototxt")),
+    Case("events into a file", ["net.prototxt", "--tensorboard"],
+         run=(*TRAIN, "--tensorboard=net.prototxt")),
+    Case("gpu", ["needs CuPy", "osucaffe[cuda13]"], run=(*TRAIN, "--gpu=0")),
+    Case("gpus", ["needs CuPy", "osucaffe[cuda13]"], run=(*TRAIN, "--gpu=0,1")),
+    Case("no number of a gpu", ["--gpu first", "number"], run=(*TRAIN, "--gpu=first")),
+    Case("no weights to test", ["--weights"], run=("test", "--model", "net.prototxt")),
+    Case("upgrade to nowhere", ["nowhere"],
+         run=("upgrade", "net", "net.prototxt", "nowhere/net.prototxt")),
+    Case("mnist from an empty folder", ["train-images-idx3-ubyte"],
+         run=("data", "mnist", "--files", ".")),
+]  # fmt: skip
 
-def weights_as_prototxt(cli: Cli) -> tuple[str, ...]:
-    model = cli.fixtures / "formats" / "lenet_iter_200.caffemodel"
-    return ("test", "--model", str(model), "--weights", str(model))
-
-
-def missing_solver(cli: Cli) -> tuple[str, ...]:
-    return ("train", "--solver", "none.prototxt")
-
-
-def folder_as_solver(cli: Cli) -> tuple[str, ...]:
-    return ("train", "--solver", ".")
-
-
-def solver_with_a_missing_net(cli: Cli) -> None:
-    cli.write_solver('net: "none.prototxt"')
-
-
-def solver_without_a_net(cli: Cli) -> None:
-    cli.write("solver.prototxt", 'base_lr: 1 lr_policy: "fixed" max_iter: 1')
-
-
-def unknown_solver_type(cli: Cli) -> None:
-    cli.write_solver('type: "SDG"')
-
-
-def unknown_policy(cli: Cli) -> None:
-    cli.write_solver('lr_policy: "stp"')
-
-
-def snapshots_into_nowhere(cli: Cli) -> None:
-    cli.write_solver('snapshot_prefix: "nowhere/run"')
-
-
-def log_into_a_file(cli: Cli) -> tuple[str, ...]:
-    return (*TRAIN, "--log_dir=net.prototxt")
-
-
-def events_into_a_file(cli: Cli) -> tuple[str, ...]:
-    return (*TRAIN, "--tensorboard=net.prototxt")
-
-
-def gpu(cli: Cli) -> tuple[str, ...]:
-    return (*TRAIN, "--gpu=0")
-
-
-def gpus(cli: Cli) -> tuple[str, ...]:
-    return (*TRAIN, "--gpu=0,1")
-
-
-def no_gpu_number(cli: Cli) -> tuple[str, ...]:
-    return (*TRAIN, "--gpu=first")
-
-
-def no_weights_to_test(cli: Cli) -> tuple[str, ...]:
-    return ("test", "--model", "net.prototxt")
-
-
-def upgrade_to_nowhere(cli: Cli) -> tuple[str, ...]:
-    return ("upgrade", "net", "net.prototxt", "nowhere/net.prototxt")
-
-
-def mnist_from_an_empty_folder(cli: Cli) -> tuple[str, ...]:
-    return ("data", "mnist", "--files", ".")
-
-
-Spoil = Callable[[Cli], tuple[str, ...] | None]
-
-CASES: list[tuple[Spoil, list[str]]] = [
-    (unknown_field, ["net.prototxt:9:", '"num_ouput"', '"num_output"']),
-    (unknown_solver_field, ["solver.prototxt:", '"base_rl"', '"base_lr"']),
-    (unfinished_net, ["net.prototxt:1:"]),
-    (unknown_layer_type, ['"ip"', "InnerProdukt", "InnerProduct"]),
-    (number_in_quotes, ["net.prototxt:", "write 10 without the quotes"]),
-    (crop_left_out_in_one_phase, ['here "data" is 1x28x28 but 1x20x20 there', "crop_size"]),
-    (solver_without_max_iter, ["solver.prototxt: max_iter, how many", "is not given"]),
-    (database_as_a_model, ["digits: it is an LMDB, but a file is wanted"]),
-    (list_that_is_a_folder, ["cannot read the list of images", "lmdb: Is a directory"]),
-    (missing_bottom, ['"ip"', '"dta"']),
-    (too_few_bottoms, ['"loss"', "bottom"]),
-    (weights_of_another_shape, ["run_iter_10.caffemodel", '"ip"', "12", "10", "784"]),
-    (scoring_weights_of_another_shape, ["run_iter_10.caffemodel", '"ip"', "12", "10", "784"]),
-    (blobs_of_other_shapes, ['"sum"', "8", "10", "28"]),
-    (labels_of_another_shape, ['"loss"', "8", "10", "28"]),
-    (missing_database, ["nowhere/digits"]),
-    (empty_folder, ["digits"]),
-    (empty_database, ["digits", "no records"]),
-    (truncated_database, ["digits", "truncated"]),
-    (database_of_garbage, ["digits"]),
-    (database_of_other_records, ["digits"]),
-    (mean_of_the_wrong_size, ["mean.binaryproto", "20", "28"]),
-    (missing_mean, ["mean.binaryproto"]),
-    (corrupt_mean, ["mean.binaryproto"]),
-    (crop_too_large, ["crop_size", "40", "28"]),
-    (snapshot_of_another_net, ["run_iter_10.solverstate", '"ip"', "(10, 784)", "(12, 784)"]),
-    (snapshot_of_another_solver, ["run_iter_10.solverstate", "Adam"]),
-    (empty_solver, ["solver.prototxt", "no settings"]),
-    (missing_layer_type, ['layer "ip": has no type']),
-    (net_without_data, ["solver.prototxt", 'nothing fills its input "data"']),
-    (unknown_communicator, ["--comm mpj", "choose one of auto, mpi"]),
-    (weights_as_prototxt, ["lenet_iter_200.caffemodel", "text"]),
-    (missing_solver, ["none.prototxt", "No such file"]),
-    (folder_as_solver, ["."]),
-    (solver_with_a_missing_net, ["none.prototxt"]),
-    (solver_without_a_net, ["solver.prototxt", "net"]),
-    (unknown_solver_type, ["solver.prototxt", "SDG", "SGD"]),
-    (unknown_policy, ["solver.prototxt", "stp", "step"]),
-    (snapshots_into_nowhere, ["solver.prototxt", "nowhere"]),
-    (log_into_a_file, ["net.prototxt", "--log_dir"]),
-    (events_into_a_file, ["net.prototxt", "--tensorboard"]),
-    (gpu, ["needs CuPy", "osucaffe[cuda13]"]),
-    (gpus, ["needs CuPy", "osucaffe[cuda13]"]),
-    (no_gpu_number, ["--gpu first", "number"]),
-    (no_weights_to_test, ["--weights"]),
-    (upgrade_to_nowhere, ["nowhere"]),
-    (mnist_from_an_empty_folder, ["train-images-idx3-ubyte"]),
-]
+FILES = [
+    Case("corrupt snapshot", ["run_iter_10.solverstate"], spoil=cut("run_iter_10.solverstate"),
+         run=RESUME),
+    Case("snapshot without its model", ["run_iter_10.caffemodel"], spoil=without_its_model,
+         run=RESUME),
+    Case("no snapshot", ["run_iter_10.solverstate"], run=RESUME),
+    Case("truncated weights", ["run_iter_10.caffemodel"], spoil=cut("run_iter_10.caffemodel"),
+         run=TUNE),
+    Case("truncated HDF5", ["half.caffemodel.h5"], spoil=half_of_a_file,
+         run=(*TRAIN, "--weights=half.caffemodel.h5")),
+    Case("no weights", ["run_iter_10.caffemodel"], run=TUNE),
+    Case("no weights of the solver", ["none.caffemodel"], solver='weights: "none.caffemodel"'),
+    Case("truncated weights to test", ["run_iter_10.caffemodel"],
+         spoil=cut("run_iter_10.caffemodel"), run=SCORE),
+    Case("truncated weights to time", ["run_iter_10.caffemodel"],
+         spoil=cut("run_iter_10.caffemodel"), run=TIME),
+    Case("prototxt as weights", ["net.prototxt"], run=(*TRAIN, "--weights=net.prototxt")),
+]  # fmt: skip
+"""Weights and snapshots that cannot be read: that is said before any net is built."""
 
 
 def message(result: Result) -> str:
@@ -332,13 +240,26 @@ def message(result: Result) -> str:
     return lines[0]
 
 
-@pytest.mark.parametrize(("spoil", "words"), CASES, ids=[case[0].__name__ for case in CASES])
-def test_bad_input_gives_one_message(cli: Cli, spoil: Spoil, words: list[str]) -> None:
+@pytest.mark.parametrize("case", [*CASES, *FILES], ids=lambda case: case.name)
+def test_bad_input_gives_one_message(cli: Cli, case: Case) -> None:
     cli.write_net()
-    cli.write_solver()
-    arguments = spoil(cli) or TRAIN
-    said = message(cli(*arguments))
-    assert [word for word in words if word not in said] == [], said
+    cli.write_solver(case.solver)
+    old, new = case.net
+    text = (cli.folder / "net.prototxt").read_text()
+    assert old in text
+    cli.write("net.prototxt", text.replace(old, new, 1))
+    if case.settings:
+        cli.write_net(**case.settings)
+    case.spoil(cli)
+    result = cli(*case.run)
+    said = message(result)
+    assert [word for word in case.words if word not in said] == [], said
+    assert case not in FILES or BUILT not in result.err
+
+
+def test_the_log_tells_of_a_net_that_was_built(cli: Cli) -> None:
+    cli.write_net()
+    assert BUILT in cli("time", "--model=net.prototxt", "--iterations=1").err
 
 
 def test_a_traceback_is_shown_to_who_asks(cli: Cli) -> None:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import argparse
 import re
 
 import pytest
 
-from osucaffe.cli.launch import ranks
+from osucaffe.cli import _parser
 from osucaffe.comm.algorithms import ALGORITHMS
 from osucaffe.comm.create import KINDS
 
@@ -31,18 +30,12 @@ def test_every_communicator_is_named() -> None:
     assert set(re.findall(r"`([\w+]+)`", section("Communicators"))) == set(KINDS) - {"auto"}
 
 
-def parser() -> argparse.ArgumentParser:
-    made = argparse.ArgumentParser()
-    ranks.add_arguments(made)
-    return made
-
-
 @pytest.mark.parametrize("flag", ["aggregation", "propagation", "gradient_type"])
 def test_flags_have_values_that_there_are(flag: str) -> None:
     named = re.findall(rf"--{flag} ([\w+]+)", PAGE)
     assert named
     for value in named:
-        assert parser().parse_args([f"--{flag}", value])
+        assert _parser("train").parse_args(["train", "--solver", "s", f"--{flag}", value])
 
 
 def test_communicators_in_the_text_are_some_that_there_are() -> None:
@@ -51,4 +44,4 @@ def test_communicators_in_the_text_are_some_that_there_are() -> None:
 
 def test_the_size_of_buckets_is_told_as_it_is() -> None:
     [told] = re.findall(r"(\d+) MB by default", PAGE)
-    assert parser().parse_args([]).bucket_mb == float(told)
+    assert _parser("train").parse_args(["train", "--solver", "s"]).bucket_mb == float(told)

@@ -18,6 +18,7 @@ import numpy as np
 from PIL import Image
 
 from osucaffe.cli import COMMANDS
+from osucaffe.cli.arguments.options import Options
 from osucaffe.data.databases.datum import make_datum
 from osucaffe.layer import layer_types, messages_of
 from osucaffe.proto import LayerParameter, NetParameter, format_text, parse_text
@@ -273,5 +274,6 @@ def _make_flags(random: Random, content: bytes, others: Sequence[bytes]) -> byte
 @lru_cache
 def _options(command: str) -> list[argparse.Action]:
     parser = argparse.ArgumentParser(add_help=False)
-    importlib.import_module(f"osucaffe.cli.{COMMANDS[command]}").add_arguments(parser)
+    arguments = importlib.import_module(f"osucaffe.cli.arguments.{COMMANDS[command]}")
+    getattr(arguments, command)(Options(parser))
     return parser._actions

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from osucaffe.cli.launch import rank_options, ranks
+from osucaffe.cli import _parser, options
+from osucaffe.cli.launch import ranks
 from osucaffe.comm.job.topology import Location, Topology
 from osucaffe.errors import UserError
 from osucaffe.parallel import tuning
@@ -48,19 +49,13 @@ def test_the_fastest_is_chosen_and_of_equals_the_default() -> None:
 
 
 def test_what_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
-    parser = argparse.ArgumentParser()
-    ranks.add_arguments(parser)
-
     def parse(*given: str) -> argparse.Namespace:
-        return parser.parse_args(given)
+        return _parser("train").parse_args(["train", "--solver", "s", *given])
 
-    assert (
-        rank_options.bucket_nbytes(parse("--bucket_mb", "auto"))
-        == rank_options.bucket_nbytes(parse())
-        == 16 * MB
-    )
-    assert rank_options.tunes_bucket(parse("--bucket_mb", "auto"))
-    assert not rank_options.tunes_bucket(parse("--bucket_mb", "0.5"))
+    asked = parse("--bucket_mb", "auto")
+    assert options.bucket_nbytes(asked) == options.bucket_nbytes(parse()) == 16 * MB
+    assert options.tunes_bucket(parse("--bucket_mb", "auto"))
+    assert not options.tunes_bucket(parse("--bucket_mb", "0.5"))
     with pytest.raises(SystemExit):
         parse("--bucket_mb", "best")
     assert "--bucket_mb: invalid number value: 'best'" in capsys.readouterr().err

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import re
@@ -12,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from osucaffe.cli.launch import ranks
+from osucaffe.cli import _parser
 from osucaffe.proto import read_weights
 from tests.comm.ranks import ROOT, mpiexec, needs_mpi
 
@@ -122,10 +121,8 @@ def test_refusals_are_printed_once(folder: Path, options: list[str], message: st
 
 @pytest.mark.parametrize("size", ["-1", "inf", "nan"])
 def test_a_bucket_has_a_size(size: str, capsys: pytest.CaptureFixture[str]) -> None:
-    parser = argparse.ArgumentParser()
-    ranks.add_arguments(parser)
     with pytest.raises(SystemExit):
-        parser.parse_args(["--bucket_mb", size])
+        _parser("train").parse_args(["train", "--bucket_mb", size])
     assert f"--bucket_mb: must be at least 0, and finite, not {size}" in capsys.readouterr().err
 
 

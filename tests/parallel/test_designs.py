@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 
 import pytest
 
+from osucaffe.cli import _parser
 from osucaffe.cli.launch import ranks
-from osucaffe.cli.train import train
 from osucaffe.parallel.tuning import designs, render_designs
 from tests.comm.ranks import mpiexec, needs_mpi
 
@@ -17,13 +16,12 @@ from .equivalence import NET, make_data
 
 @pytest.mark.parametrize("count", [2, 3, 8])
 def test_flags_ask_train_for_what_was_measured(count: int) -> None:
-    parser = argparse.ArgumentParser()
-    train.add_arguments(parser)
+    parser = _parser("train")
     found = list(designs(count))
     assert len({each.name for each in found}) == len(found)
     assert all(each.servers < count for each in found)
     for design in found:
-        args = parser.parse_args(["--solver", "s", *design.flags.split()])
+        args = parser.parse_args(["train", "--solver", "s", *design.flags.split()])
         given = ranks._comm_config(args)
         assert (given.kind, given.algorithm) == (design.comm.kind, design.comm.algorithm)
         assert args.servers == design.servers

@@ -340,7 +340,7 @@ def test_the_command(
     assert out.with_suffix(".png").stat().st_size > 10_000
     assert "wins" in capsys.readouterr().out
     monkeypatch.setattr(
-        "osucaffe.cli.machine.predict_picture.draw", lambda *given: None
+        "osucaffe.cli.machine.predict._draw", lambda *given: None
     )  # once is enough
     assert main([*common, "--times", str(times)]) == 0
     assert json.loads(out.read_text())["predictions"] == first

@@ -1,32 +1,18 @@
-"""Compute the mean image of an LMDB.
-
-  osucaffe compute_image_mean LMDB mean.binaryproto
-
-Prints the mean of each channel, for mean_value, and writes the mean image, if a file is given, for
-mean_file."""
+"""Owns `osucaffe compute_image_mean`: the mean image of an LMDB."""
 
 from __future__ import annotations
 
 import argparse
 
+from ...data.databases.database import open_database
+from ...data.sets.mean import compute_mean
+from ...proto import write_mean
 from .. import options
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the options."""
-    parser.add_argument("input", metavar="LMDB", help="the database")
-    parser.add_argument("output", metavar="FILE", nargs="?", help="where to write the mean")
-    parser.add_argument("--backend", choices=("lmdb",), default="lmdb", help="the kind of database")
-    options.add_reading(parser)
+from ..output import progress
 
 
 def run(args: argparse.Namespace) -> None:
     """Compute the mean."""
-    from ...data.databases.database import open_database
-    from ...data.sets.mean import compute_mean
-    from ...proto import write_mean
-    from ..progress import progress
-
     database = open_database(args.input)
     bad = options.bad_records(args)
     with progress("Averaging", len(database)) as advance:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ...errors import UserError
-from ...files import replacing
+from ..images import to_image
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -18,25 +18,11 @@ _CELL, _GAP, _LABEL, _LINE, _MARGIN, _TITLE = 112, 12, 22, 18, 24, 48
 _PAPER, _INK, _FAINT = (255, 255, 255), (32, 32, 36), (96, 96, 104)
 
 
-def write_contact_sheet(
-    path: str, images: Sequence[tuple[np.ndarray, int | str]], title: str, note: str
-) -> None:
-    """Write images (channels, height, width), blue first, and their labels as one picture.
-
-    The file's ending tells the format (.png, .jpg). title and note stand above.
-    """
-    sheet = draw_contact_sheet(images, title, note)
-    try:
-        with replacing(path) as temporary:
-            sheet.save(temporary)
-    except ValueError as error:  # of the format
-        raise UserError(f"{path}: cannot write the picture: {error}") from None
-
-
 def draw_contact_sheet(
     images: Sequence[tuple[np.ndarray, int | str]], title: str, note: str
 ) -> Image.Image:
-    """The same picture. Labels may have several lines."""
+    """A picture of images (channels, height, width), blue first, with their labels, which may have
+    several lines, and a title and a note above."""
     try:
         from PIL import Image, ImageDraw, ImageFont
     except ImportError as error:
@@ -56,7 +42,7 @@ def draw_contact_sheet(
         row, column = divmod(index, columns)
         left = _MARGIN + column * (_CELL + _GAP)
         top = _MARGIN + _TITLE + row * (_CELL + label_height + _GAP)
-        picture = Image.fromarray(_displayable(values))
+        picture = _displayable(values)
         scale = _CELL / max(picture.size)
         size = [max(1, round(extent * scale)) for extent in picture.size]
         # Small images show their pixels, large ones are smoothed.
@@ -68,11 +54,8 @@ def draw_contact_sheet(
     return sheet
 
 
-def _displayable(values: np.ndarray) -> np.ndarray:
-    """Bytes (height, width) or (height, width, 3), red first."""
+def _displayable(values: np.ndarray) -> Image.Image:
     if values.dtype != np.uint8:  # floats of any range
         low, high = float(values.min()), float(values.max())
         values = ((values - low) * (255 / ((high - low) or 1))).astype(np.uint8)
-    if values.shape[0] in (3, 4):
-        return np.ascontiguousarray(values[2::-1].transpose(1, 2, 0))
-    return np.ascontiguousarray(values[0])
+    return to_image(values[:3] if len(values) in (3, 4) else values[:1])

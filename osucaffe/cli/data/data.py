@@ -1,106 +1,49 @@
-"""Make databases of data sets or photographs; inspect and check a database.
-
-  osucaffe data mnist                   mnist_train_lmdb and mnist_test_lmdb in data/mnist
-  osucaffe data mnist --files FOLDER    from MNIST's four files, plain or .gz
-  osucaffe data cifar10 --files FOLDER  cifar10_{train,test}_lmdb and their mean in data/cifar10
-  osucaffe data fashion_mnist --files FOLDER
-                                        fashion_mnist_{train,test}_lmdb in data/fashion_mnist
-  osucaffe data folder PHOTOS --out DIR
-                                        from a folder of photographs for each class: LMDBs for
-                                        training and validation, label names, mean, contact sheet
-  osucaffe data annotated LMDB --voc FOLDER --split trainval
-  osucaffe data annotated LMDB --coco FILE.json --images FOLDER
-                                        images with boxes, for SSD; and LMDB.labelmap.prototxt
-  osucaffe data convert LEVELDB LMDB    convert a LevelDB to an LMDB
-  osucaffe data inspect LMDB            tell what it holds; --sheet FILE.png: draw some records
-  osucaffe data verify LMDB ...         decode all records, and name the bad ones
-
-Without --files, MNIST is downloaded from its public mirrors (and its checksums are verified); if
-that fails, a subset of 10,000 + 2,000 digits that comes with osucaffe is used."""
+"""Owns `osucaffe data`: databases of data sets or photographs are made, inspected and checked."""
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from pathlib import Path
 
+from ...data.databases.database import convert_database, open_database, write_database
+from ...data.sets import make_annotated as make
+from ...data.sets import mnist
+from ...data.sets.cifar import convert_cifar
+from ...data.sets.mean import compute_mean
+from ...data.sets.mnist import load, records
+from ...data.sets.photo_set import LABELS, MEAN
+from ...data.sets.survey import Survey, sample, survey
 from ...errors import UserError, listed
+from ...files import write_bytes
+from ...proto import write_mean
 from .. import options
-from ..verify import verify_all
-from . import data_folder, data_sets
-
-if TYPE_CHECKING:
-    from ...data.sets.survey import Survey
+from ..images import save_image
+from ..output import progress, scaled, verify_all
+from . import data_folder
+from .contact_sheet import draw_contact_sheet
 
 _BAR = 40
 _LABELS = 30
 _NAMED = 20
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the subcommands."""
-    commands = parser.add_subparsers(dest="name", metavar="WHAT", required=True)
-    mnist = commands.add_parser("mnist", help="make the databases of MNIST", allow_abbrev=False)
-    mnist.add_argument(
-        "--out",
-        metavar="DIR",
-        default="data/mnist",
-        help="the folder to write to (default: data/mnist)",
-    )
-    mnist.add_argument("--files", metavar="DIR", help="the folder of MNIST's files")
-    mnist.add_argument(
-        "--source",
-        choices=("auto", "files", "download", "packaged"),
-        default="auto",
-        help="where to take MNIST from (default: auto, the first that is available)",
-    )
-    data_sets.add_commands(commands)
-    data_folder.add_command(commands)
-    annotated = commands.add_parser(
-        "annotated", help="make a database of images with boxes", allow_abbrev=False
-    )
-    annotated.add_argument("output", metavar="LMDB", help="the database to write")
-    annotated.add_argument(
-        "--voc", metavar="DIR", action="append", help="a PASCAL VOC folder (may be repeated)"
-    )
-    annotated.add_argument("--split", default="trainval", help="VOC's split (default: trainval)")
-    annotated.add_argument("--coco", metavar="FILE", help="a COCO annotation file")
-    annotated.add_argument("--images", metavar="DIR", help="the folder of COCO's images")
-    annotated.add_argument(
-        "--labels", metavar="FILE", help="a label map for VOC (default: VOC's 20 classes)"
-    )
-    convert = commands.add_parser(
-        "convert", help="convert a LevelDB to an LMDB", allow_abbrev=False
-    )
-    convert.add_argument("input", metavar="LEVELDB", help="the database to read, LevelDB or LMDB")
-    convert.add_argument("output", metavar="LMDB", help="the LMDB to write")
-    inspect = commands.add_parser("inspect", help="tell what an LMDB holds", allow_abbrev=False)
-    inspect.add_argument("input", metavar="LMDB", help="the database")
-    inspect.add_argument(
-        "--sheet", metavar="FILE", help="write a picture of some records (.png or .jpg)"
-    )
-    inspect.add_argument(
-        "--samples",
-        metavar="N",
-        type=options.positive,
-        default=60,
-        help="how many records to show (default: 60)",
-    )
-    verify = commands.add_parser(
-        "verify", help="decode every record of LMDBs, and name the bad ones", allow_abbrev=False
-    )
-    verify.add_argument("input", metavar="LMDB", nargs="+", help="the databases")
-    verify.add_argument(
-        "--classes", metavar="N", type=options.positive, help="check that labels are 0 to N-1"
-    )
-    for command in (annotated, inspect, verify):
-        options.add_readers(command)
+_CLASSES = {
+    "cifar10": [
+        *("airplane", "automobile", "bird", "cat", "deer"),
+        *("dog", "frog", "horse", "ship", "truck"),
+    ],
+    "fashion_mnist": [
+        *("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat"),
+        *("Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot"),
+    ],
+}
 
 
 def run(args: argparse.Namespace) -> None:
     """Run the subcommand."""
     commands = {
-        "mnist": _mnist, "cifar10": data_sets.run, "fashion_mnist": data_sets.run,
+        "mnist": _mnist, "cifar10": _set, "fashion_mnist": _set,
         "folder": data_folder.run, "annotated": _annotated, "convert": _convert,
         "inspect": _inspect, "verify": _verify,
     }  # fmt: skip
@@ -108,17 +51,35 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _mnist(args: argparse.Namespace) -> None:
-    from ...data.sets import mnist
-
     mnist.make(args.out, source=args.source, files=args.files)
 
 
+def _set(args: argparse.Namespace) -> None:
+    """Make the databases of CIFAR-10 or Fashion-MNIST, and what the nets of models/ want beside
+    them: the names of labels, and CIFAR-10's mean."""
+    folder = Path(args.out)
+    counts = (_cifar10 if args.name == "cifar10" else _fashion_mnist)(args.files, folder)
+    names = "".join(f"{each}\n" for each in _CLASSES[args.name])
+    write_bytes(folder / LABELS, names.encode())
+    for name, count in counts.items():
+        print(f"{folder / name}: {count:,} images")
+
+
+def _cifar10(files: str, folder: Path) -> dict[str, int]:
+    with progress("Converting", 6) as advance:
+        counts = convert_cifar(files, folder, advance=advance)
+    database = open_database(folder / "cifar10_train_lmdb")
+    write_mean(folder / MEAN, compute_mean(database))
+    return counts
+
+
+def _fashion_mnist(files: str, folder: Path) -> dict[str, int]:
+    images = load("files", files)
+    parts = {"fashion_mnist_test_lmdb": images.test, "fashion_mnist_train_lmdb": images.train}
+    return {name: write_database(folder / name, records(part)) for name, part in parts.items()}
+
+
 def _annotated(args: argparse.Namespace) -> None:
-    from pathlib import Path
-
-    from ...data.sets import make_annotated as make
-    from ..progress import progress
-
     if bool(args.voc) == bool(args.coco) or bool(args.coco) != bool(args.images):
         raise UserError("give --voc DIR, or --coco FILE and --images DIR")
     if args.coco:
@@ -140,9 +101,6 @@ def _annotated(args: argparse.Namespace) -> None:
 
 
 def _convert(args: argparse.Namespace) -> None:
-    from ...data.databases.database import convert_database, open_database
-    from ..progress import progress
-
     database = open_database(args.input)
     with progress("Converting", len(database)) as advance:
         count = convert_database(database, args.output, advance=advance)
@@ -150,11 +108,8 @@ def _convert(args: argparse.Namespace) -> None:
 
 
 def _inspect(args: argparse.Namespace) -> None:
-    from ...data.databases.database import open_database
-    from ...data.sets.survey import sample
-
     found = _survey(args.input, args, "Inspecting")
-    print(f"{args.input}: {found.records:,} records, {_size(found.nbytes)}")
+    print(f"{args.input}: {found.records:,} records, {scaled(found.nbytes, 'B', 'KMGT')}")
     if found.labels:  # else no record can be read
         print(f"  form    {_counts(found.forms.items())}")
         shapes = ((" x ".join(map(str, shape)), n) for shape, n in found.shapes.most_common())
@@ -173,14 +128,12 @@ def _inspect(args: argparse.Namespace) -> None:
         )
     _print_bad(found)
     if args.sheet:
-        from .contact_sheet import write_contact_sheet
-
         images = sample(open_database(args.input), args.samples)
         if not images:
             raise UserError(f"{args.input}: no sample can be read, so there is no {args.sheet}")
         drawn = "" if len(images) == found.records else ", drawn at random"
         note = f"{len(images)} of {found.records:,} records{drawn}, with their labels"
-        write_contact_sheet(args.sheet, images, str(args.input), note)
+        save_image(draw_contact_sheet(images, str(args.input), note), args.sheet)
         print(f"  samples in {args.sheet}")
 
 
@@ -206,10 +159,6 @@ def _survey(
     decode: bool = False,
     classes: int | None = None,
 ) -> Survey:
-    from ...data.databases.database import open_database
-    from ...data.sets.survey import survey
-    from ..progress import progress
-
     database = open_database(path)
     with progress(what, len(database)) as advance:
         return survey(
@@ -234,11 +183,3 @@ def _counts(items: Iterable[tuple[str, int]]) -> str:
     if len(pairs) == 1:
         return pairs[0][0]
     return listed((f"{name} ({count:,})" for name, count in pairs), 5)
-
-
-def _size(nbytes: int) -> str:
-    size, units = float(nbytes), ["B", "KB", "MB", "GB", "TB"]
-    while size >= 1000 and len(units) > 1:
-        size /= 1000
-        units.pop(0)
-    return f"{size:.3g} {units[0]}"

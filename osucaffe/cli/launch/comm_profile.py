@@ -7,12 +7,13 @@ import argparse
 import json
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...errors import UserError
-from ..plots import COLOURS, pyplot, save
+from .. import output
+from ..plots import COLOURS, draw_beside, pyplot, save
 
 if TYPE_CHECKING:
     from ...comm.job.job import Job
@@ -22,16 +23,6 @@ logger = logging.getLogger("osucaffe")
 
 _TRACED = 3
 """Iterations that the Chrome trace shows: the last ones."""
-
-
-def add_arguments(group: argparse._ArgumentGroup) -> None:
-    """Declare the option."""
-    group.add_argument(
-        "--comm_profile",
-        metavar="FILE",
-        help="profile communication: print a table at the end, and write FILE (JSON), a picture "
-        "(.png) and a Chrome trace (.trace.json)",
-    )
 
 
 def prepare(args: argparse.Namespace, job: Job) -> argparse.Namespace:
@@ -58,16 +49,10 @@ def prepare(args: argparse.Namespace, job: Job) -> argparse.Namespace:
     return args
 
 
-def writer(path: str) -> Callable[[Sequence[Records]], None]:
-    """What is to become of the notes of all ranks."""
-    return lambda records: write(path, records)
-
-
 def write(path: str, records: Sequence[Records]) -> None:
     """The table to the log, and the files."""
     from ...files import write_bytes
     from ...parallel.profile import summarize
-    from .. import plots
 
     found = summarize(records)
     if not found["iterations"]:
@@ -80,14 +65,7 @@ def write(path: str, records: Sequence[Records]) -> None:
     events = {"displayTimeUnit": "ms", "traceEvents": list(_events(records))}
     write_bytes(trace, json.dumps(events, indent=0).encode())
     logger.info("wrote %s and %s", path, trace)
-    try:
-        plots.pyplot()
-    except UserError as error:
-        logger.warning("no picture of %s: %s", path, error)
-        return
-    picture = str(Path(path).with_suffix(".png"))
-    draw(found, records[0], picture)
-    logger.info("wrote %s", picture)
+    logger.info("%s", draw_beside(path, lambda picture: draw(found, records[0], picture)))
 
 
 def table(found: dict[str, Any]) -> Iterator[str]:
@@ -100,23 +78,33 @@ def table(found: dict[str, Any]) -> Iterator[str]:
     yield ", ".join(
         f"{name} {ms:.3f} ms ({ms / wall:.1%})" for name, ms in found["parts_ms"].items()
     )
-    yield (
-        f"{'operation':15}{'algorithm':19}{'level':9}{'size':17}{'calls':>6}{'MB':>9}{'ms':>9}"
-        f"{'hidden':>9}{'exposed':>9}{'slowest':>9}"
+    heads = ("operation", "algorithm", "level", "size", "calls", "MB", "ms", "hidden", "exposed")
+    yield from output.table(
+        "<<<<" + 6 * ">",
+        (*heads, "slowest"),
+        *(
+            (
+                *(row[name] for name in heads[:4]),
+                f"{row['calls']:.1f}",
+                f"{row['bytes'] / 1e6:.3f}",
+                *(f"{row[name]:.3f}" for name in ("ms", "hidden_ms", "exposed_ms", "slowest_ms")),
+            )
+            for row in found["operations"]
+        ),
     )
-    for row in found["operations"]:
-        yield (
-            f"{row['operation']:15}{row['algorithm']:19}{row['level']:9}{row['size']:17}"
-            f"{row['calls']:6.1f}{row['bytes'] / 1e6:9.3f}{row['ms']:9.3f}{row['hidden_ms']:9.3f}"
-            f"{row['exposed_ms']:9.3f}{row['slowest_ms']:9.3f}"
-        )
-    columns = "MB", "ready", "sent", "arrived", "needed", "waited"
-    yield f"{'gradient of':24}" + "".join(f"{column:>9}" for column in columns)
-    for row in found["layers"]:
-        yield (
-            f"{row['name']:24}{row['bytes'] / 1e6:9.3f}{row['ready_ms']:9.3f}{row['sent_ms']:9.3f}"
-            f"{row['arrived_ms']:9.3f}{row['needed_ms']:9.3f}{row['waited_ms']:9.3f}"
-        )
+    moments = ("ready", "sent", "arrived", "needed", "waited")
+    yield from output.table(
+        "<" + 6 * ">",
+        ("gradient of", "MB", *moments),
+        *(
+            (
+                row["name"],
+                f"{row['bytes'] / 1e6:.3f}",
+                *(f"{row[f'{moment}_ms']:.3f}" for moment in moments),
+            )
+            for row in found["layers"]
+        ),
+    )
 
 
 def _events(records: Sequence[Records]) -> Iterator[dict[str, Any]]:
@@ -127,9 +115,11 @@ def _events(records: Sequence[Records]) -> Iterator[dict[str, Any]]:
     start = records[0].passes[-_TRACED:][0].begin
     for rank in records:
         named = f"osucaffe, rank {rank.rank}, {rank.host}"
-        yield _named("process_name", rank.rank, 0, named)
-        for number, track in enumerate(tracks):
-            yield _named("thread_name", rank.rank, number, track)
+        for kind, number, name in (
+            ("process_name", 0, named), *(("thread_name", *track) for track in enumerate(tracks)),
+        ):  # fmt: skip
+            tags = {"pid": rank.rank, "tid": number, "args": {"name": name}}
+            yield {"name": kind, "ph": "M", **tags}
 
         def event(
             name: str, track: int, begin: float, end: float, rank: Records = rank, **more: Any
@@ -151,10 +141,6 @@ def _events(records: Sequence[Records]) -> Iterator[dict[str, Any]]:
                 for m in operation.messages:
                     name = f"{m.operation} {m.nbytes:,} B"
                     yield event(name, 1, m.begun, m.ended, algorithm=m.algorithm, level=m.level)
-
-
-def _named(kind: str, process: int, track: int, name: str) -> dict[str, Any]:
-    return {"name": kind, "ph": "M", "pid": process, "tid": track, "args": {"name": name}}
 
 
 def draw(found: dict[str, Any], rank: Records, path: str) -> None:

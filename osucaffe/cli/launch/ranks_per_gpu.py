@@ -8,20 +8,20 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import json
 import logging
 import os
 import sys
+import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+from ... import log
+from ...comm.job.job import launched_by
 from ...errors import UserError
-from .. import options
 from ..early_exit import Ended
-from . import restarts, server_options
-
-if TYPE_CHECKING:
-    from . import mps
+from . import mps, restarts
 
 logger = logging.getLogger("osucaffe")
 
@@ -50,28 +50,14 @@ class Trial(NamedTuple):
         return f"{self.ranks}: {self.why or f'{self.rate:,.0f} {self.unit}'}"
 
 
-def add_argument(group: argparse._ArgumentGroup) -> None:
-    """Declare the option."""
-    group.add_argument(
-        "--ranks_per_gpu",
-        metavar="N",
-        type=_count,
-        help="start N ranks on each GPU of --gpu, under MPS if it can be started; auto: try 1, 2, "
-        "4 .. and use what trains most images per second. batch_size is per rank, unless --scal "
-        "strong divides it",
-    )
-
-
 def asked(args: argparse.Namespace) -> bool:
     """Whether this process is to start ranks by this option. UserError for what cannot be."""
-    from ...comm.job.job import launched_by
-
-    wanted = getattr(args, "ranks_per_gpu", None)
+    wanted = args.ranks_per_gpu
     if wanted is None or _TOLD in os.environ:
         return False
     if args.gpu is None:
         raise UserError(f"--ranks_per_gpu {wanted}: add --gpu, with a number or all")
-    if args.ranks or server_options.count(args):
+    if args.ranks or args.servers:
         other = "--ranks" if args.ranks else "--servers"
         raise UserError(f"--ranks_per_gpu {wanted} does not go with {other}: leave one of them out")
     if launched_by():
@@ -101,9 +87,6 @@ def tell() -> None:
 def run(args: argparse.Namespace, gpus: int, command: Command) -> int:
     """Start the ranks, after trials if they are asked for, under MPS if several share a GPU.
     Returns the exit code."""
-    from ... import log
-    from . import mps
-
     wanted = 0 if args.ranks_per_gpu == AUTO else int(args.ranks_per_gpu)
     if wanted == 1:
         return _finish(args, command(gpus), "--ranks_per_gpu 1: one rank on each GPU", {})
@@ -146,9 +129,6 @@ def find(trial: Callable[[int], Trial], service: mps.Service, most: int = MOST) 
 
 def attempt(command: Sequence[str], count: int, service: mps.Service) -> Trial:
     """One trial. One rank runs as it would run without the option."""
-    import json
-    import tempfile
-
     variables = dict(service.variables) if count > 1 else {}
     with tempfile.TemporaryDirectory(prefix="osucaffe-trial-") as folder:
         result, said = Path(folder) / "rate.json", Path(folder) / "said"
@@ -172,14 +152,5 @@ def _finish(
     """Run the training itself to its end."""
     os.environ.update(variables | {_TOLD: line})
     if args.max_restarts:
-        prefix = restarts.prefix_of(args.solver)
-        attempts = itertools.repeat(restarts.Attempt(command, {}))
-        return restarts.watch_over(attempts, args.max_restarts, prefix)
+        return restarts.watch_over(args, itertools.repeat(restarts.Attempt(command, {})))
     return restarts.run(command, {})[0]
-
-
-def _count(text: str) -> int | str:
-    return text if text == AUTO else options.positive(text)
-
-
-_count.__name__ = "whole number"  # argparse names it in its messages

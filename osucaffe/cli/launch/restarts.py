@@ -1,5 +1,5 @@
 """Owns `train --max_restarts N`: a run of which a process died begins again from its newest
-snapshot.
+snapshot; with --elastic on the ranks that remain, with the same global batch.
 
 The command stays beside the run that it starts, and tells it by a variable of the environment what
 to go on from.
@@ -8,21 +8,22 @@ to go on from.
 from __future__ import annotations
 
 import argparse
+import json
 import logging
 import os
 import signal
+import subprocess
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...errors import UserError
-from .. import options
+from ...parent import end_with_parent
 
 if TYPE_CHECKING:
     from ...comm.job.job import Job
-    from ...solvers.snapshots.snapshot import Stamp
 
 logger = logging.getLogger("osucaffe")
 _VARIABLE = "OSUCAFFE_RESTART"
@@ -40,33 +41,21 @@ class Attempt(NamedTuple):
     told: dict[str, int]
 
 
-def add_argument(group: argparse._ArgumentGroup) -> None:
-    """Declare the option."""
-    group.add_argument(
-        "--max_restarts",
-        metavar="N",
-        type=options.positive,
-        default=0,
-        help="when a process of the run dies, restart it from its newest complete snapshot, "
-        "at most N times",
-    )
-
-
 def watched() -> bool:
     """Whether this process belongs to a run that `watch_over` has started."""
     return _VARIABLE in os.environ
 
 
-def watch_over(attempts: Iterable[Attempt], most: int, prefix: str) -> int:
-    """Run a training, and again up to `most` times where a process of it dies.
+def watch_over(args: argparse.Namespace, attempts: Iterable[Attempt]) -> int:
+    """Run a training, and again up to --max_restarts times where a process of it dies.
 
-    attempts: what to run each time. prefix: of its snapshots. Signals that ask it to stop are
-    passed on. Returns its exit code.
+    attempts: what to run each time. Signals that ask it to stop are passed on. Returns its exit
+    code.
     """
-    import json
-
+    from ...proto import read_solver
     from ...solvers.snapshots import snapshot
 
+    most, prefix = args.max_restarts, read_solver(Path(args.solver)).snapshot_prefix
     before = snapshot.stamps(prefix)
     code, state = 0, ""
     for number, attempt in zip(range(most + 1), attempts, strict=False):
@@ -74,7 +63,8 @@ def watch_over(attempts: Iterable[Attempt], most: int, prefix: str) -> int:
         code, stopped = run(attempt.command, {_VARIABLE: json.dumps(told)})
         if stopped or code in _FINAL:
             return code
-        state = _newest(prefix, before)
+        newest = snapshot.newest(prefix, but=before)
+        state = str(newest.path) if newest else ""
     print(
         f"osucaffe: the run ended with exit code {code} after {most} restarts (--max_restarts)",
         file=sys.stderr,
@@ -82,21 +72,9 @@ def watch_over(attempts: Iterable[Attempt], most: int, prefix: str) -> int:
     return code
 
 
-def _newest(prefix: str, before: frozenset[Stamp]) -> str:
-    """The newest whole snapshot that was not there before; "" if there is none."""
-    from ...solvers.snapshots import snapshot
-
-    found = snapshot.newest(prefix, but=before)
-    return str(found.path) if found else ""
-
-
 def run(command: Sequence[str], told: dict[str, str], stderr: Any = None) -> tuple[int, bool]:
     """Run a command to its end, with variables of the environment; stderr: a file for what it says
     there. Returns its exit code, and whether this process was to stop it."""
-    import subprocess
-
-    from ...parent import end_with_parent
-
     parent, stopped = os.getpid(), False
     # A group of its own: of a terminal's signals it gets one, which is passed on.
     child = subprocess.Popen(
@@ -133,8 +111,6 @@ def begin(args: argparse.Namespace, job: Job) -> None:
                 "leave it out"
             )
         return
-    import json
-
     told = json.loads(text)
     if told["number"] and not job.rank:
         source = f"from {told['state']}" if told["state"] else "from the beginning: no snapshot yet"
@@ -150,8 +126,47 @@ def begin(args: argparse.Namespace, job: Job) -> None:
         args.snapshot, args.weights = told["state"], []
 
 
-def prefix_of(file: str) -> str:
-    """Where the snapshots of a solver go."""
-    from ...proto import read_solver
+def check_elastic(args: argparse.Namespace) -> None:
+    """UserError where other options do not go with --elastic, or it lacks one."""
+    if not args.elastic:
+        return
+    if not args.max_restarts:
+        raise UserError("--elastic is for runs that begin again: give --max_restarts N, too")
+    others = {"--servers": args.servers, "--ranks_per_gpu": args.ranks_per_gpu}
+    if other := next((name for name, given in others.items() if given), None):
+        raise UserError(f"--elastic does not go with {other}: leave one of them out")
 
-    return read_solver(Path(file)).snapshot_prefix
+
+def attempts(
+    args: argparse.Namespace, ranks: int, gpus: Sequence[str], command: Callable[..., list[str]]
+) -> Iterator[Attempt]:
+    """The runs, the first on so many ranks, each other on those that remain of the one before.
+
+    command: makes the command from a number of ranks and more options. UserError.
+    """
+    of = ranks if args.scal == "weak" else 1
+    sizes = _global_batches(args, ranks, of)
+    yield Attempt(command(ranks), {})
+    while True:
+        ranks = remaining(ranks, sizes)
+        options = ["--ranks", str(ranks)]
+        if args.gpu not in (None, "all"):
+            options += ["--gpu", ",".join(gpus[:ranks])]
+        yield Attempt(command(ranks, *options), {"ranks": ranks, "batches_of": of})
+
+
+def remaining(ranks: int, sizes: Sequence[int]) -> int:
+    """How many ranks go on when one of them died: as many as divide each of the global batches."""
+    fewer = range(max(ranks - 1, 1), 0, -1)
+    return next(count for count in fewer if all(size % count == 0 for size in sizes))
+
+
+def _global_batches(args: argparse.Namespace, ranks: int, of: int) -> list[int]:
+    """One a layer that reads data. UserError where one has no batch size to divide."""
+    from ...parallel.batch import divide_batches, readers
+    from ...proto import read_net, read_solver
+    from ...solvers.nets import training_net
+
+    net = training_net(read_solver(Path(args.solver)), args.solver, read_net).param
+    divided = divide_batches(net, ranks, of=of)
+    return [message.batch_size * ranks for _, message in readers(divided)]

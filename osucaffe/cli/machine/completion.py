@@ -1,14 +1,11 @@
-"""Print a completion script for bash, zsh or fish.
-
-eval "$(osucaffe completion bash)"                in ~/.bashrc
-eval "$(osucaffe completion zsh)"                 in ~/.zshrc
-osucaffe completion fish > ~/.config/fish/completions/osucaffe.fish"""
+"""Owns `osucaffe completion`: scripts that complete commands and options in a shell."""
 
 from __future__ import annotations
 
 import argparse
 import shlex
 from collections.abc import Iterator
+from importlib import import_module
 
 Command = tuple[str, argparse.ArgumentParser]
 """The words of a command ("data mnist"), and its parser."""
@@ -37,17 +34,8 @@ complete -o default -F _osucaffe osucaffe
 _ZSH = "autoload -U +X compinit && compinit\nautoload -U +X bashcompinit && bashcompinit\n"
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the argument."""
-    parser.add_argument(
-        "shell", choices=("bash", "zsh", "fish"), help="the shell to print a script for"
-    )
-
-
 def run(args: argparse.Namespace) -> None:
     """Print the script."""
-    from importlib import import_module
-
     root = import_module("..", __package__)._parser()
     commands = list(_walk("", root))
     if args.shell == "fish":

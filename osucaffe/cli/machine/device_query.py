@@ -1,9 +1,4 @@
-"""Print what osucaffe can run on: CPU, memory, libraries, GPUs; with --mpi, all ranks.
-
-  osucaffe device_query
-  mpiexec -n 4 osucaffe device_query --mpi
-
-Rank 0 prints what all ranks found."""
+"""Owns `osucaffe device_query`: what osucaffe can run on, here or on the ranks of a job."""
 
 from __future__ import annotations
 
@@ -12,23 +7,15 @@ import os
 import platform
 import subprocess
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from .. import json_output
+import numpy as np
 
-if TYPE_CHECKING:
-    from ...backends.cpu import Cpu
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the options."""
-    parser.add_argument(
-        "--gpu", metavar="IDS", default="all", help='which GPUs: "0,1" (default: all)'
-    )
-    parser.add_argument(
-        "--mpi", action="store_true", help="show hosts, ranks, links and the MPI library instead"
-    )
-    json_output.add_json(parser)
+from ...backends.cpu import Cpu
+from ...comm.job.job import cuda_aware, find_job, start_mpi
+from .. import output
+from ..launch import ranks
+from ..output import table
+from .gpus import describe_gpus, nccl_version
 
 
 def run(args: argparse.Namespace) -> None:
@@ -41,10 +28,6 @@ def run(args: argparse.Namespace) -> None:
 
 def _show_job(args: argparse.Namespace) -> None:
     """Where the ranks are, and what joins them."""
-    from ...comm.job.job import cuda_aware, find_job, start_mpi
-    from ..launch import ranks
-    from .gpus import describe_gpus, nccl_version
-
     job = find_job()
     with job.together():
         gpus = describe_gpus("all")
@@ -56,7 +39,7 @@ def _show_job(args: argparse.Namespace) -> None:
         mpi = start_mpi()
         version = mpi.Get_library_version().partition("\n")[0].rstrip("\0 ")
         if args.json:
-            json_output.print_json(
+            output.print_json(
                 {
                     "MPI": version,
                     "CUDA-aware": cuda_aware(mpi),
@@ -99,11 +82,6 @@ def _links() -> str:
 
 
 def _show_machine(args: argparse.Namespace) -> None:
-    import numpy as np
-
-    from ...backends.cpu import Cpu
-    from .gpus import describe_gpus
-
     backend = Cpu()
     rows = {
         "CPU": _cpu_name(),
@@ -115,11 +93,9 @@ def _show_machine(args: argparse.Namespace) -> None:
     }
     rows |= describe_gpus(args.gpu)
     if args.json:
-        json_output.print_json(rows)
+        output.print_json(rows)
         return
-    width = max(map(len, rows)) + 1
-    for name, text in rows.items():
-        print(f"{name + ':':{width}} {text}")
+    print(*table("<<", *((f"{name}:", text) for name, text in rows.items())), sep="\n")
 
 
 def _cpu_name() -> str:

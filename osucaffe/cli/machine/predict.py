@@ -1,107 +1,48 @@
-"""Predict how long training takes on a cluster that is not at hand, and which design wins there.
-
-  osucaffe predict --solver solver.prototxt --cluster clusters/lassen.toml --ranks 1,2,4,...,512
-  osucaffe predict --solver solver.prototxt --cluster here.toml --ranks 2,4 --measure 20
-  osucaffe predict --solver solver.prototxt --cluster here.toml --ranks 2,4 --times times.json
-
-The code that trains runs with a communicator that only notes what is asked of it, rank by rank;
-then the same schedules of messages are carried out over a model of the cluster's links. How long
-layers compute is measured here (--measure N iterations; --save_times keeps it), read (--times), or
-made from the cluster's file: from images a second of this net, or from the device's rates. Data
-that is not here is not needed where layers say crop_size.
-
-An iteration's time is a median, with what a tenth of all iterations are below and above, where the
-cluster's file says how much ranks differ (stragglers). Efficiency: of ranks that need not
-communicate."""
+"""Owns `osucaffe predict`: how long training takes on a cluster that is not at hand."""
 
 from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from ...backends.cores import usable_cores
+from ...backends.cpu import Cpu
+from ...comm.tuning.table import Selection
 from ...errors import UserError
-from .. import options
-from ..launch import rank_options
-
-if TYPE_CHECKING:
-    from ...predict.cluster import Cluster
-    from ...predict.iteration import Prediction
-    from ...predict.sketch import Sketch
-    from ...predict.times import Seconds
-    from ...proto import caffe_pb2
-    from ...solvers.nets import Choice
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the options."""
-    add = parser.add_argument
-    add("--solver", metavar="FILE", required=True, help="the solver's prototxt")
-    add("--cluster", metavar="FILE", required=True, help="the cluster's file (TOML)")
-    add(
-        "--ranks",
-        metavar="LIST",
-        default="1,2,4,...,64",
-        help="numbers of ranks; three dots go on by doubling (default: 1,2,4,...,64)",
-    )
-    add(
-        "--designs", metavar="LIST", help="some of the designs, with commas (default: four of them)"
-    )
-    add(
-        "--servers",
-        metavar="K",
-        type=options.positive,
-        help="one more design: so many parameter servers beside the ranks (--consistency sync)",
-    )
-    add("--batch", metavar="N", type=options.positive, help="another batch_size than the net's")
-    add(
-        "--scal",
-        choices=("weak", "strong"),
-        default="weak",
-        help="batch_size is each rank's (weak, the default) or is divided among them (strong)",
-    )
-    rank_options.add_bucket(
-        parser, "the least that travels at once; auto: what takes the least time"
-    )
-    add("--algorithm", metavar="NAME", default="auto", help="as in osucaffe train")
-    add("--tuning", metavar="FILE", help="a tuning table that `osucaffe tune` wrote")
-    add("--flat", action="store_true", help="no levels: one communicator over all ranks")
-    add("--iterations", metavar="N", type=options.positive, default=10, help="default: 10")
-    add("--seed", metavar="N", type=int, default=1, help="of the stragglers (default: 1)")
-    times = parser.add_mutually_exclusive_group()
-    times.add_argument("--times", metavar="FILE", help="measured times of the layers (JSON)")
-    times.add_argument(
-        "--measure", metavar="N", type=options.positive, help="measure them here, N times"
-    )
-    add("--save_times", metavar="FILE", help="where --measure writes them")
-    add("--out", metavar="FILE", help="write the numbers (JSON), and a picture beside it (.png)")
-    add(
-        "--threads",
-        metavar="N",
-        type=options.positive,
-        help="of --measure (default: a rank's share of the cores here, with as many ranks as the "
-        "cluster has on a host, as in training)",
-    )
+from ...files import write_bytes
+from ...net import Net
+from ...parallel.batch import divide_batches, readers
+from ...parallel.config import ParallelConfig
+from ...parallel.tuning import candidates, choose_size
+from ...predict.cluster import Cluster, read_cluster
+from ...predict.iteration import DESIGNS, SERVERS, Prediction, Simulation
+from ...predict.sketch import Sketch
+from ...predict.times import (
+    Seconds,
+    describe_times,
+    estimate_times,
+    read_sizes,
+    read_times,
+    sizes_of,
+)
+from ...proto import caffe_pb2, read_net, read_solver
+from ...solvers.nets import Choice, training_net
+from .. import options, plots
+from ..arguments.options import names
+from ..score.time import measure
 
 
 def run(args: argparse.Namespace) -> None:
     """Predict, print a table, and write what is asked for."""
-    from ...comm.tuning.table import Selection
-    from ...parallel.config import ParallelConfig
-    from ...parallel.tuning import candidates, choose_size
-    from ...predict.cluster import read_cluster
-    from ...predict.iteration import DESIGNS, SERVERS, Simulation
-    from ...proto import read_net, read_solver
-    from ...solvers.nets import training_net
-
     cluster = read_cluster(args.cluster)
     ranks = parse_ranks(args.ranks)
     designs = [each for each in DESIGNS if each in _DEFAULT]
     if args.designs:
-        designs = options.names(args.designs)
+        designs = names(args.designs)
         if unknown := [each for each in designs if each not in DESIGNS]:
             raise UserError(f"--designs {unknown[0]}: choose among {', '.join(DESIGNS)}")
     selection = Selection(args.algorithm, file=args.tuning)
@@ -124,8 +65,8 @@ def run(args: argparse.Namespace) -> None:
         here = []
         for design, simulation in simulations.items():
             base = DESIGNS.get(design, ParallelConfig())
-            config = replace(base, bucket=rank_options.bucket_nbytes(args), scaling=args.scal)
-            sizes = [*candidates(sketch, config)] if rank_options.tunes_bucket(args) else []
+            config = replace(base, bucket=options.bucket_nbytes(args), scaling=args.scal)
+            sizes = [*candidates(sketch, config)] if options.tunes_bucket(args) else []
             tried = {
                 size: simulation.predict(
                     design, replace(config, bucket=size), args.iterations, args.seed
@@ -177,8 +118,6 @@ class _Times:
     """The sketch of what one of several ranks trains, and how long its layers take."""
 
     def __init__(self, args: argparse.Namespace, choice: Choice, cluster: Cluster) -> None:
-        from ...predict.times import read_sizes
-
         self._args, self._choice, self._cluster = args, choice, cluster
         self._file: str | None = args.times
         self._sizes: dict[str, int] = {}
@@ -188,17 +127,12 @@ class _Times:
             self._sizes = read_sizes(self._file)
 
     def __call__(self, ranks: int) -> tuple[Sketch, Seconds]:
-        from ...predict.times import estimate_times, read_times
-
         sketch = self._sketch(ranks if self._args.scal == "strong" else 1)
         if self._file is not None:
             return sketch, read_times(self._file, sketch)
         return sketch, estimate_times(sketch, self._cluster)
 
     def _param(self, divisor: int) -> caffe_pb2.NetParameter:
-        from ...parallel.batch import divide_batches, readers
-        from ...proto import caffe_pb2
-
         param = caffe_pb2.NetParameter()
         param.CopyFrom(self._choice.param)
         for _, message in readers(param) if self._args.batch else ():
@@ -206,22 +140,11 @@ class _Times:
         return divide_batches(param, divisor) if divisor > 1 else param
 
     def _sketch(self, divisor: int) -> Sketch:
-        from ...predict.sketch import Sketch
-
         choice, param = self._choice, self._param(divisor)
         return Sketch(param, level=choice.level, stages=choice.stages, sizes=self._sizes)
 
     def _measure(self) -> str:
         """Measure the layers of one rank's net here; the file that they are written to."""
-        import tempfile
-
-        from ...backends.cores import usable_cores
-        from ...backends.cpu import Cpu
-        from ...files import write_bytes
-        from ...net import Net
-        from ...predict.times import describe_times, sizes_of
-        from ..score.time import measure
-
         sketch = self._sketch(1)
         share = max(1, usable_cores() // self._cluster.ranks_per_host)
         net = Net(
@@ -253,19 +176,61 @@ def _row(each: Prediction) -> str:
 
 
 def _write(args: argparse.Namespace, cluster: Cluster, found: Sequence[Prediction]) -> None:
-    from ...files import write_bytes
-    from .. import plots
-    from .predict_picture import draw
-
     rows: list[dict[str, Any]] = [asdict(each) | {"efficiency": each.efficiency} for each in found]
     content = {"cluster": cluster.name, "solver": args.solver, "predictions": rows}
     write_bytes(args.out, json.dumps(content, indent=1).encode())
     print(f"wrote {args.out}")
-    try:
-        plots.pyplot()
-    except UserError as error:
-        print(f"no picture: {error}")
-        return
-    picture = str(Path(args.out).with_suffix(".png"))
-    draw(cluster, found, picture)
-    print(f"wrote {picture}")
+    print(plots.draw_beside(args.out, lambda picture: _draw(cluster, found, picture)))
+
+
+WIDTHS = 7.0, 4.5, 2.8, 1.6
+"""Of the lines, the fastest design's first: the next ones lie on it, and it shows beside them."""
+
+
+def _draw(cluster: Cluster, found: Sequence[Prediction], path: str) -> None:
+    """Images a second and efficiency by ranks: a line for each design, and its band."""
+    figure, (images, efficiency) = plots.pyplot().subplots(
+        1, 2, figsize=(11, 4.5), layout="constrained"
+    )
+    ranks = sorted({each.ranks for each in found})
+    lines = sorted(_lines(found), key=lambda line: -line[1][-1].images)
+    for number, (design, points) in enumerate(lines):
+        colour = plots.COLOURS[number % len(plots.COLOURS)]
+        width = WIDTHS[min(number, len(WIDTHS) - 1)]
+        at = [each.ranks for each in points]
+        for axes, name, unit in (images, "images", 1), (efficiency, "efficiency", 100):
+            values = [unit * getattr(each, name) for each in points]
+            axes.plot(
+                at, values, "o-", color=colour, linewidth=width, markersize=width + 2, label=design
+            )
+            bounds = [[each.high for each in points], [each.low for each in points]]
+            worst, best = (
+                [
+                    value * each.ms / ms
+                    for value, each, ms in zip(values, points, bound, strict=True)
+                ]
+                for bound in bounds
+            )
+            axes.fill_between(at, worst, best, color=colour, alpha=0.12, linewidth=0)
+    rate = max(each.images / each.ranks / each.efficiency for each in found if each.efficiency)
+    images.plot(ranks, [rate * each for each in ranks], ":", color="gray", label="perfect")
+    images.set_yscale("log")
+    images.yaxis.set_major_formatter("{x:,.0f}")
+    efficiency.set_ylim(0, 105)
+    efficiency.yaxis.set_major_formatter("{x:.0f} %")
+    for axes, title in (images, "images a second"), (efficiency, "efficiency"):
+        axes.set_xscale("log", base=2)
+        axes.set_xticks(ranks, [str(each) for each in ranks])
+        axes.set_xlabel("ranks")
+        axes.set_title(title)
+        axes.grid(color="0.9")
+        axes.set_axisbelow(True)
+    images.legend(title="the fastest first")
+    figure.suptitle(f"Predicted: {cluster.name}")
+    plots.save(figure, path)
+
+
+def _lines(found: Sequence[Prediction]) -> Iterator[tuple[str, list[Prediction]]]:
+    alone = [each for each in found if each.ranks == 1]
+    for design in dict.fromkeys(each.design for each in found if each.ranks > 1):
+        yield design, alone + [each for each in found if each.design == design]

@@ -1,53 +1,67 @@
-"""Draw a net: layers as boxes, blobs as rounded ones.
-
-  osucaffe draw train_val.prototxt net.png --rankdir TB --phase TRAIN
-
-Phases that differ are drawn separately, and deep nets in rows, one below the other.
-The file's suffix says its format: .png, .svg, .pdf, or .dot for Graphviz's text.
-Needs pip install "osucaffe[tools]" and Graphviz."""
+"""Owns `osucaffe draw`: a picture of a net."""
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
+from pathlib import Path
 
-from .. import options
+from ...errors import UserError
+from ...files import write_bytes
+from ...graph.prototxt.filter import filter_layers, net_state
+from ...proto import LayerParameter, read_net
+from ...pycaffe import draw
 
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the options."""
-    parser.add_argument("net", metavar="NET", help="the net's prototxt")
-    parser.add_argument("picture", metavar="PICTURE", help="the file to write")
-    parser.add_argument(
-        "--rankdir",
-        choices=("LR", "TB", "RL", "BT"),
-        default="LR",
-        help="direction of the graph: left to right (LR, the default), top to bottom (TB) ...",
-    )
-    parser.add_argument(
-        "--phase",
-        choices=("ALL", "TRAIN", "TEST"),
-        default="ALL",
-        help="draw only this phase (default: both, separately where they differ)",
-    )
-    parser.add_argument(
-        "--display_lrm", action="store_true", help="show the learning-rate multipliers"
-    )
-    parser.add_argument(
-        "--wrap",
-        metavar="N",
-        type=options.extent,
-        default=10,
-        help="start a new row after N layers; its input blobs are repeated, dashed (default: 10; "
-        "0: one row)",
-    )
+_LONGER = 1.5
+"""A row may be so much longer than it should be, where that saves a short one."""
 
 
 def run(args: argparse.Namespace) -> None:
-    """Read, draw, write."""
-    from ...proto import read_net
-    from .draw_rows import write_picture
+    """Draw the net, its phases apart where they differ, and a deep one in rows.
 
+    A row is drawn as a net of its own: the blobs that it takes from rows before stand there again.
+    Graphviz places nets that have nothing in common below each other (LR) or side by side (TB).
+    """
     phases = ("TRAIN", "TEST") if args.phase == "ALL" else (args.phase,)
     net = read_net(args.net)
-    write_picture(net, args.picture, args.rankdir, phases, args.wrap, lrm=args.display_lrm)
+    if not (suffix := Path(args.picture).suffix[1:]):
+        raise UserError(f"{args.picture}: give the picture a suffix: .png, .svg, .pdf or .dot")
+    graph = draw.new_graph(net.name, args.rankdir)
+    nets = {phase: filter_layers(net, net_state(net, phase)) for phase in phases}
+    if len(nets) > 1 and len({str(list(each.layer)) for each in nets.values()}) == 1:
+        nets = {"": net}
+    for phase, each in reversed(nets.items()):  # Graphviz has the last one on top
+        part = graph
+        if len(nets) > 1:
+            import pydot
+
+            part = pydot.Cluster(phase, label=phase, fontname="Helvetica", color="#999999")
+            graph.add_subgraph(part)
+        before: set[str] = set()
+        for index, row in enumerate(rows(each.layer, args.wrap)):
+            draw.add_layers(
+                *(part, row, args.rankdir), display_lrm=args.display_lrm,
+                prefix=f"{phase} row{index} ", known=before,
+            )  # fmt: skip
+            before |= {blob for layer in row for blob in layer.top}
+    write_bytes(args.picture, draw.render(graph, suffix))
     print(f"wrote {args.picture}")
+
+
+def rows(layers: Sequence[LayerParameter], length: int) -> list[list[LayerParameter]]:
+    """Layers by rows, in which no more than `length` (or few more) stand behind each other."""
+    depth: dict[str, int] = {}
+    depths = []
+    for layer in layers:
+        own = 1 + max((depth.get(blob, 0) for blob in layer.bottom), default=0)
+        depths.append(own)
+        depth |= dict.fromkeys(layer.top, own)
+    most = max(depths, default=0)
+    if not length or most <= _LONGER * length:
+        return [list(layers)]
+    count = -(-most // length)
+    each = -(-most // count)  # rows of like lengths
+    found: list[list[LayerParameter]] = [[] for _ in range(count)]
+    for layer, own in zip(layers, depths, strict=True):
+        found[(own - 1) // each].append(layer)
+    return [row for row in found if row]

@@ -1,6 +1,4 @@
-"""List all layer types.
-
-Prints a line for each type, with the settings that it reads."""
+"""Owns `osucaffe layers`: a line for each type, with the settings that it reads."""
 
 from __future__ import annotations
 
@@ -8,15 +6,11 @@ import argparse
 import inspect
 import textwrap
 
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """It has no options."""
+from ...layer import layer_types, settings_of
 
 
 def run(args: argparse.Namespace) -> None:
     """Print the list."""
-    from ...layer import layer_types, settings_of
-
     types = layer_types()
     width = max(map(len, types)) + 2
     for name, layer in types.items():

@@ -1,17 +1,15 @@
-"""List the model files that come with osucaffe, and copy them.
-
-osucaffe models                       list the models, and published weights
-osucaffe models copy lenet            copy its nets, solver and page to models/lenet
-osucaffe models copy lenet DIR        copy to another folder, with paths adapted
-osucaffe models check FILE            whether weights are a published file, and undamaged"""
+"""Owns `osucaffe models`: the model files that come with osucaffe, and published weights."""
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 from pathlib import Path
 from typing import NamedTuple
 
 from ...errors import UserError, nearest
+from ...files import read_bytes, unreadable, write_bytes
+from ..output import make_folder, table
 
 FOLDER = Path(__file__).parents[2] / "models"
 """The folder of each model; README.md there has the tables that are printed."""
@@ -35,20 +33,6 @@ class Published(NamedTuple):
     sha1: str
     sha256: str
     place: str
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the subcommands."""
-    commands = parser.add_subparsers(dest="action", metavar="WHAT")
-    copy = commands.add_parser("copy", help="copy a model's files", allow_abbrev=False)
-    copy.add_argument("name", metavar="MODEL", help="the model, by its name in the list")
-    copy.add_argument(
-        "folder", metavar="DIR", nargs="?", help="the folder to copy to (default: models/MODEL)"
-    )
-    check = commands.add_parser(
-        "check", help="tell which published file a .caffemodel is", allow_abbrev=False
-    )
-    check.add_argument("file", metavar="FILE", help="a .caffemodel")
 
 
 def run(args: argparse.Namespace) -> None:
@@ -86,44 +70,32 @@ def find_model(name: str) -> Path:
 
 def copy_model(name: str, folder: Path) -> list[Path]:
     """Copy a model's files to a folder; texts that name their place name the new one."""
-    from ...files import read_bytes, write_bytes
-
-    files = [path for path in sorted(find_model(name).iterdir()) if _comes_along(path)]
+    files = [
+        path
+        for path in sorted(find_model(name).iterdir())
+        if path.suffix in (".prototxt", ".md", ".py")
+    ]
     targets = [folder / path.name for path in files]
     if stands := [path for path in targets if path.exists()]:
         raise UserError(f"{stands[0]}: already exists: give another folder, or remove it")
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"{folder}: cannot make this folder: {error.strerror}") from None
+    make_folder(folder)
     for path, target in zip(files, targets, strict=True):
         text = read_bytes(path).replace(f"models/{name}/".encode(), f"{folder}/".encode())
         write_bytes(target, text)
     return targets
 
 
-def _comes_along(path: Path) -> bool:
-    return path.suffix in (".prototxt", ".md", ".py")
-
-
 def _print() -> None:
-    known = models().values()
-    widths = [max(len(each[i]) for each in known) for i in range(2)]
-    for each in known:
-        name, what = (text.ljust(width) for text, width in zip(each, widths, strict=False))
-        print(f"{name}  {what}  {each.parameters:>11}  {each.source}")
+    rows = [(each.name, each.what, each.parameters, each.source) for each in models().values()]
+    print(*table("<<><", *rows), sep="\n")
     print("\npublished weights (not in osucaffe; `osucaffe models check FILE` looks at a file):")
-    for file in published():
-        print(f"{file.model.ljust(widths[0])}  {file.file}, {file.size:,} bytes, {file.place}")
+    files = [(f.model, f"{f.file}, {f.size:,} bytes, {f.place}") for f in published()]
+    print(*table("<<", *files), sep="\n")
 
 
 def _check(path: str) -> str:
     """What there is to say of a file of weights. UserError for one that is none of those known,
     and for one that is cut short or damaged."""
-    import hashlib
-
-    from ...files import unreadable
-
     try:
         size = Path(path).stat().st_size
         known = [each for each in published() if each.size == size]

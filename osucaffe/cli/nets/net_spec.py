@@ -1,10 +1,4 @@
-"""Turn nets written in Python into prototxts, and prototxts into Python.
-
-  osucaffe net_spec net.py > net.prototxt          the NetSpec (or NetParameter) that net.py makes
-  osucaffe net_spec net.py --object lenet          what its variable or function `lenet` gives
-  osucaffe net_spec net.prototxt --phase TRAIN     Python that makes this net with NetSpec
-
-A Python file is imported, not run as __main__."""
+"""Owns `osucaffe net_spec`: nets written in Python become prototxts, and the other way round."""
 
 from __future__ import annotations
 
@@ -16,25 +10,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from ... import pycaffe
 from ...errors import UserError, listed
-from .. import options
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the options."""
-    parser.add_argument("net", metavar="FILE", help="a Python file (.py) or a prototxt")
-    parser.add_argument(
-        "--object", metavar="NAME", help="the variable or function in the file to use"
-    )
-    parser.add_argument("--phase", choices=("TRAIN", "TEST"), help="only this phase's layers")
-    options.add_state(parser)
+from ...graph.prototxt.filter import filter_layers, net_state
+from ...proto import NetParameter, format_text, read_net, title
+from ...pycaffe.net_spec import own_field
 
 
 def run(args: argparse.Namespace) -> None:
     """Print the other form."""
-    from ...graph.prototxt.filter import filter_layers, net_state
-    from ...proto import format_text, read_net
-
     is_python = Path(args.net).suffix == ".py"
     net = _run_script(args.net, args.object) if is_python else read_net(args.net)
     if args.phase:
@@ -45,9 +31,6 @@ def run(args: argparse.Namespace) -> None:
 
 def _run_script(path: str, name: str | None) -> Any:
     """The net that a Python file makes."""
-    from ... import pycaffe
-    from ...proto import NetParameter
-
     pycaffe.install()
     if not Path(path).is_file():
         raise UserError(f"{path}: there is no such file")
@@ -95,8 +78,6 @@ def _run(path: str, function: Callable[[], Any]) -> Any:
 
 def to_python(net: Any) -> str:
     """Python code that makes this net with NetSpec. UserError where a blob is made twice."""
-    from ...proto import title
-
     lines = [
         "import caffe",
         "from caffe import layers as L",
@@ -149,8 +130,6 @@ def _place(name: str) -> str:
 
 def _settings(layer: Any) -> list[str]:
     """The keyword arguments for all fields of a layer: its type's own stand alone."""
-    from ...pycaffe.net_spec import own_field
-
     settings = []
     for field, value in layer.ListFields():
         if field.name in ("name", "type", "bottom", "top"):
@@ -181,7 +160,5 @@ def _single(field: Any, value: Any) -> str:
             return f"caffe.{name}"
         return f"P.{owner.name.removesuffix('Parameter')}.{name}"
     if field.type == field.TYPE_FLOAT:
-        import numpy as np
-
         return str(np.float32(value))  # the fewest digits that give this float again
     return repr(value)

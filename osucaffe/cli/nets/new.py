@@ -1,62 +1,23 @@
-"""Write a net and its solver for your own photographs, ready to train.
-
-  osucaffe new lenet                           a model's files, like osucaffe models copy
-  osucaffe new cifar10_quick --data data       the same net for the classes in data, the output
-                                               of osucaffe data folder
-  osucaffe new finetune --data data --from bvlc_googlenet.caffemodel
-                                               a pretrained net with a new last layer, for your
-                                               classes, that learns ten times as fast
-
-The files go to a folder of the same name, or to --out: train_val.prototxt, deploy.prototxt,
-solver.prototxt, and what classify needs. Which net the weights of --from belong to is found by the
-names of their layers, or from a train_val.prototxt or deploy.prototxt next to them; otherwise
---model has to say it."""
+"""Owns `osucaffe new`: finds the net to begin with, and what to say of the files made of it."""
 
 from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from ...errors import UserError, listed
-from .. import options
+from ... import log
+from ...data.sets.photo_set import PhotoSet, open_photo_set
+from ...errors import UserError, listed, naming
+from ...graph.prototxt.adapt import classifiers, crop_of, for_prediction, learned_layers
+from ...proto import AnyWeights, NetParameter, read_net, read_solver, read_weights
 from .models import FOLDER, copy_model, find_model, models, published
-
-if TYPE_CHECKING:
-    from ...data.sets.photo_set import PhotoSet
-    from ...proto import AnyWeights, NetParameter
-    from .new_files import Start
+from .new_files import Start, write_files
 
 _NETS = ("train_val.prototxt", "deploy.prototxt")
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the options."""
-    add = parser.add_argument
-    add("what", metavar="WHAT", help="a model of `osucaffe models`, or finetune")
-    add("--data", metavar="DIR", help="the output of osucaffe data folder")
-    add("--from", metavar="FILE", dest="weights", help="a .caffemodel to fine-tune")
-    add("--model", metavar="NET", help="the net of --from: a model's name, or a prototxt")
-    add("--out", metavar="DIR", help="the folder to write to (default: WHAT)")
-    add(
-        "--batch",
-        metavar="N",
-        type=options.positive,
-        default=32,
-        help="batch size (default: 32)",
-    )
-    add(
-        "--epochs",
-        metavar="N",
-        type=options.positive,
-        help="number of epochs (default: 60, finetune: 20)",
-    )
-
-
 def run(args: argparse.Namespace) -> None:
     """Write the files, and say what to do next."""
-    from ... import log
-
     log.start()
     out = Path(args.out or args.what)
     tuned = args.what == "finetune"
@@ -67,8 +28,6 @@ def run(args: argparse.Namespace) -> None:
     if not tuned and not args.data:
         _copy(args.what, out)
         return
-    from ...data.sets.photo_set import open_photo_set
-    from .new_files import write_files
 
     data = open_photo_set(args.data)
     start = _tuned(args) if tuned else _afresh(args.what)
@@ -94,10 +53,6 @@ def _tell(out: Path, data: PhotoSet, command: str) -> None:
 
 def _afresh(name: str) -> Start:
     """A model that is to be trained from nothing."""
-    from ...graph.prototxt.adapt import crop_of
-    from ...proto import read_net, read_solver
-    from .new_files import Start
-
     folder = find_model(name)
     net = read_net(folder / _NETS[0])
     _check(net, name)
@@ -109,10 +64,6 @@ _SOLVER = "solver.prototxt"
 
 def _tuned(args: argparse.Namespace) -> Start:
     """The net of a file of weights."""
-    from ...graph.prototxt.adapt import crop_of
-    from ...proto import read_net, read_solver, read_weights
-    from .new_files import Start
-
     weights = read_weights(args.weights)
     path = _find_net(args, weights)
     net = read_net(path)
@@ -131,9 +82,6 @@ def _tuned(args: argparse.Namespace) -> Start:
 
 
 def _check(net: NetParameter, name: str) -> None:
-    from ...errors import naming
-    from ...graph.prototxt.adapt import classifiers, for_prediction
-
     with naming(name):
         classifiers(net)
         for_prediction(net, (1, 3, 1, 1))
@@ -165,9 +113,6 @@ def _find_net(args: argparse.Namespace, weights: AnyWeights) -> Path:
 def _fits(path: Path, weights: AnyWeights) -> bool:
     """Whether the file of a net that classifies has the layers of the weights, and no others that
     learn."""
-    from ...graph.prototxt.adapt import classifiers
-    from ...proto import read_net
-
     net = read_net(path)
     try:
         classifiers(net)
@@ -180,7 +125,5 @@ def _fits(path: Path, weights: AnyWeights) -> bool:
 
 def _lacking(net: NetParameter, weights: AnyWeights) -> list[str]:
     """The layers that learn, and have nothing in a file of weights."""
-    from ...graph.prototxt.adapt import learned_layers
-
     known = {layer.name for layer in weights.layer if layer.blobs}
     return [name for name in learned_layers(net) if name not in known]

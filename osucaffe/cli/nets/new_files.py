@@ -10,12 +10,14 @@ from pathlib import Path
 
 import numpy as np
 
+from ...backends.cpu import Cpu
 from ...backends.tensor import Shape
 from ...data.pictures.preprocessing import Preprocessing, find_preprocessing
 from ...data.sets.photo_set import LABELS, MEAN, PhotoSet, find_settings
 from ...errors import UserError
 from ...files import read_bytes, write_bytes
 from ...graph.prototxt import adapt
+from ...graph.weights import misfits
 from ...proto import (
     AnyWeights,
     NetParameter,
@@ -25,6 +27,7 @@ from ...proto import (
     read_mean,
     write_mean,
 )
+from ..output import make_folder
 
 logger = logging.getLogger("osucaffe")
 
@@ -65,10 +68,7 @@ def write_files(start: Start, data: PhotoSet, out: Path, *, batch: int, epochs: 
     net.CopyFrom(start.net)
     taken = {layer.name for layer in start.weights[1].layer} if start.weights else None
     names = adapt.set_classes(net, len(data.classes), taken)
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"{out}: cannot make this folder: {error.strerror}") from None
+    make_folder(out)
     transform = _transform(start, data, out)
     transform.crop_size = crop if crop != data.size else 0
     batches = min(batch, data.train), _test_batch(data.val)
@@ -103,9 +103,6 @@ def _renew(
     net: NetParameter, weights: tuple[str, AnyWeights], shape: Shape, taken: set[str]
 ) -> list[str]:
     """Let layers begin anew whose weights have other shapes in the file, and say so."""
-    from ...backends.cpu import Cpu
-    from ...graph.weights import misfits
-
     image, label = next(layer.top for layer in net.layer if not layer.bottom)
     entering = {image: shape, label: shape[:1]}
     found = misfits(net, weights[1], entering, Cpu())

@@ -1,62 +1,26 @@
-"""Summarize a net: its layers, shapes, parameters, operations and memory.
-
-  osucaffe summary models/lenet/train_val.prototxt
-  osucaffe summary solver.prototxt                       the net that it trains
-  osucaffe summary train_val.prototxt --shape 3,227,227  if its images are not here
-
-Operations are those of one batch, as in `osucaffe time`: a multiply-add counts as two.
-The backward column counts the gradients of data and weights."""
+"""Owns `osucaffe summary`: a net's layers, shapes, parameters, operations and memory."""
 
 from __future__ import annotations
 
 import argparse
+import logging
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from .. import json_output, options
-from ..units import operations, size
-
-if TYPE_CHECKING:
-    from ...net import Net
-    from ...proto import NetParameter
-    from ...solvers.solver import Solver
+from ...backends.cpu import Cpu
+from ...errors import UserError
+from ...files import read_bytes
+from ...graph.flops import by_layer, flops
+from ...net import Net
+from ...proto import NetParameter, read_net, read_solver
+from ...solvers.nets import training_net
+from ...solvers.solver import Solver
+from .. import output
+from ..output import scaled, table
 
 _READERS = ("Data", "ImageData", "WindowData", "AnnotatedData", "HDF5Data")
 _LAYER = re.compile(r"^\s*layers?\s*:?\s*\{", re.MULTILINE)
-
-
-def _shape(text: str) -> list[int]:
-    if min(shape := [int(part) for part in options.names(text)], default=0) < 1:
-        raise argparse.ArgumentTypeError(f"must be channels,height,width, not {text!r}")
-    return shape
-
-
-_shape.__name__ = "shape"
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the options."""
-    given = parser.add_mutually_exclusive_group(required=True)
-    given.add_argument(
-        "model", metavar="FILE", nargs="?", help="the prototxt of a net, or of a solver"
-    )
-    given.add_argument("--model", metavar="FILE", dest="named", help="the same")
-    parser.add_argument(
-        "--phase",
-        type=str.upper,
-        choices=("TRAIN", "TEST"),
-        default="TRAIN",
-        help="which phase's layers (default: TRAIN)",
-    )
-    parser.add_argument(
-        "--shape",
-        metavar="C,H,W",
-        type=_shape,
-        help="do not read any data: assume images of this shape",
-    )
-    json_output.add_json(parser)
-    options.add_state(parser)
 
 
 @dataclass(frozen=True)
@@ -78,10 +42,6 @@ class Row:
 
 def run(args: argparse.Namespace) -> None:
     """Build the net and print the table."""
-    from ...backends.cpu import Cpu
-    from ...errors import UserError
-    from ...net import Net
-
     args.model = args.model or args.named
     param = _read(args)
     try:
@@ -92,7 +52,7 @@ def run(args: argparse.Namespace) -> None:
         raise
     rows = describe(net)
     if args.json:
-        json_output.print_json(
+        output.print_json(
             {
                 "name": net.name,
                 "phase": net.phase,
@@ -112,10 +72,6 @@ def run(args: argparse.Namespace) -> None:
 
 def _read(args: argparse.Namespace) -> NetParameter:
     """The net of a file, which a solver may name; with --shape, one that reads nothing."""
-    from ...files import read_bytes
-    from ...proto import read_net, read_solver
-    from ...solvers.nets import training_net
-
     if _LAYER.search(read_bytes(args.model).decode(errors="replace")):
         param = read_net(args.model)
     else:
@@ -145,8 +101,6 @@ def _read_nothing(layer: Any, shape: list[int]) -> None:
 def describe(net: Net) -> list[Row]:
     """A row for each layer, but for those that only hand a blob to several others. Parameters
     that layers share count where they are first."""
-    from ...graph.flops import by_layer, flops
-
     count = len(net.layers)
     forward, backward = (
         [sum(map(flops, calls)) for calls in by_layer(program, count)]
@@ -178,22 +132,18 @@ def short(net: Net, rows: list[Row]) -> list[str]:
     name = f'Net "{net.name}"' if net.name else "The net"
     return [
         f"{name}, {net.phase}: {len(rows)} layers, {parameters:,} parameters in {learn} of them",
-        f"Operations of a batch: {operations(forward)} forward"
-        + (f", {operations(backward)} backward" if backward else ""),
-        "Memory: " + ", ".join(f"{size(value)} {what}" for what, value in memory.items()),
+        f"Operations of a batch: {scaled(forward, 'FLOP')} forward"
+        + (f", {scaled(backward, 'FLOP')} backward" if backward else ""),
+        "Memory: " + ", ".join(f"{scaled(value, 'B')} {what}" for what, value in memory.items()),
     ]
 
 
 def _memory(net: Net) -> dict[str, int]:
-    from .memory import sums
-
     return {what: nbytes for what, nbytes in sums(net).items() if nbytes}
 
 
 def log_summary(solver: Solver) -> None:
     """Log in short what is trained, and what its iterations are in epochs."""
-    import logging
-
     logger = logging.getLogger("osucaffe")
     for line in short(solver.net, describe(solver.net)):
         logger.info("%s", line)
@@ -207,15 +157,51 @@ def log_summary(solver: Solver) -> None:
 
 
 def _print(rows: list[Row]) -> None:
-    """The table, as wide as its longest names."""
-    headings = ("layer", "type", "output", "parameters", "forward", "backward")
     cells = [
         (row.name, row.type, row.shape, f"{row.parameters:,}" if row.parameters else "")
-        + tuple(operations(each) if each else "" for each in (row.forward, row.backward))
+        + tuple(scaled(each, "FLOP") if each else "" for each in (row.forward, row.backward))
         for row in rows
     ]
-    widths = [max(map(len, column)) for column in zip(headings, *cells, strict=True)]
-    for row in headings, *cells:
-        left = [cell.ljust(width) for cell, width in zip(row[:3], widths[:3], strict=True)]
-        right = [cell.rjust(width) for cell, width in zip(row[3:], widths[3:], strict=True)]
-        print("  ".join([*left, *right]).rstrip())
+    headings = ("layer", "type", "output", "parameters", "forward", "backward")
+    print(*table("<<<>>>", headings, *cells), sep="\n")
+
+
+logger = logging.getLogger("osucaffe")
+
+
+def sums(net: Net) -> dict[str, int]:
+    """Bytes in three sums: blobs with their gradients and scratch, parameters, and what learning
+    keeps beside these."""
+    backend, plan = net.backend, net.memory
+    return {
+        "blobs": plan.size + sum(map(backend.nbytes, plan.persistent)),
+        "parameters": backend.nbytes(net.arena.data),
+        "gradients of parameters": backend.nbytes(net.arena.diff),
+    }
+
+
+def memory_of(net: Net) -> dict[str, int]:
+    """Bytes by what they are for. Scratch, such as workspaces of libraries, is part of the plan."""
+    backend, plan = net.backend, net.memory
+    scratch = [
+        sum(map(backend.nbytes, call.scratch)) for program in net.programs for call in program
+    ]
+    parameters = sums(net)["parameters"]
+    return {
+        "blobs, their gradients and scratch, in one piece": plan.size,
+        "the same if nothing were shared": plan.unshared,
+        "of it: the most scratch (workspaces) of one call": max(scratch, default=0),
+        "blobs that keep their memory": sum(map(backend.nbytes, plan.persistent)),
+        "parameters": parameters,
+        "gradients of the parameters": backend.nbytes(net.arena.diff),
+        "each history buffer of a solver (SGD has one, Adam two)": parameters,
+        **backend.memory_in_use(),
+    }
+
+
+def report_memory(net: Net) -> None:
+    """Log `memory_of`."""
+    logger.info("Memory:")
+    for name, nbytes in memory_of(net).items():
+        if nbytes:
+            logger.info("%12.3f MB  %s", nbytes / 1e6, name)

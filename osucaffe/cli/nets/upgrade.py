@@ -1,29 +1,15 @@
-"""Convert a net or solver of an older Caffe to today's format.
-
-A file's suffix says its format: .caffemodel and .binaryproto are binary, .h5 is HDF5, anything
-else is prototxt. Weights are kept.
-
-  osucaffe upgrade net old.prototxt new.prototxt
-  osucaffe upgrade net old.caffemodel new.caffemodel
-  osucaffe upgrade solver solver.prototxt new_solver.prototxt"""
+"""Owns `osucaffe upgrade`: nets and solvers of an older Caffe in today's format."""
 
 from __future__ import annotations
 
 import argparse
 from pathlib import Path
 
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the options."""
-    parser.add_argument("kind", choices=("net", "solver"), help="what the file describes")
-    parser.add_argument("source", metavar="IN", help="the file to read")
-    parser.add_argument("target", metavar="OUT", help="the file to write")
+from ... import proto
 
 
 def run(args: argparse.Namespace) -> None:
     """Read, upgrade, write."""
-    from ... import proto
-
     if args.kind == "solver":
         message = proto.read_text(args.source, proto.caffe_pb2.SolverParameter)
         proto.write_text(args.target, proto.upgrade_solver(message))

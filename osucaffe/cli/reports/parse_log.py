@@ -1,10 +1,4 @@
-"""Make tables and a plot of a training log, of osucaffe or of C++ Caffe.
-
-  osucaffe parse_log caffe.INFO results
-
-writes results/caffe.INFO.train and .test, tables in CSV: NumIters, Seconds, LearningRate, and the
-net's outputs; and the plot results/caffe.INFO.png, if matplotlib is installed
-(pip install "osucaffe[tools]"). Further test nets get .test1, .test2 ..."""
+"""Owns `osucaffe parse_log`: tables and a plot of a training log, of osucaffe or C++ Caffe."""
 
 from __future__ import annotations
 
@@ -21,7 +15,7 @@ from pathlib import Path
 
 from ...errors import UserError
 from ...files import read_bytes, write_bytes
-from .. import json_output, plots
+from .. import output, plots
 
 Row = dict[str, float]
 
@@ -40,34 +34,6 @@ class Log:
     tests: dict[int, list[Row]] = field(default_factory=dict)
 
 
-def _character(text: str) -> str:
-    if len(text) != 1:
-        raise argparse.ArgumentTypeError(f"must be one character, not {text!r}")
-    return text
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the options."""
-    parser.add_argument("log", metavar="LOG", help="the log file")
-    parser.add_argument(
-        "folder",
-        metavar="FOLDER",
-        nargs="?",
-        help="where to write the tables and the plot (not needed with --json)",
-    )
-    json_output.add_json(parser)
-    parser.add_argument(
-        "--delimiter",
-        metavar="D",
-        type=_character,
-        default=",",
-        help="column separator (default: ,)",
-    )
-    parser.add_argument(
-        "--plot", metavar="FILE", help="the plot's file: .png, .svg or .pdf (default: as above)"
-    )
-
-
 def run(args: argparse.Namespace) -> None:
     """Read, write, draw."""
     if not (args.folder or args.json):
@@ -81,26 +47,23 @@ def run(args: argparse.Namespace) -> None:
             "set display in the solver"
         )
     if args.json:
-        json_output.print_json({"train": log.train, "tests": log.tests})
+        output.print_json({"train": log.train, "tests": log.tests})
     if args.folder:
         _write(args, log, path, Path(args.folder))
 
 
 def _write(args: argparse.Namespace, log: Log, path: Path, folder: Path) -> None:
     """Write the tables, draw the plot; what was written is told where that is no document."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"{error.filename}: {error.strerror}") from None
+    output.make_folder(folder)
     tables = {".train": log.train}
     tables |= {f".test{net or ''}": rows for net, rows in sorted(log.tests.items())}
     for suffix, rows in tables.items():
         write_table(folder / (path.name + suffix), rows, args.delimiter)
-        json_output.tell(args, f"wrote {folder / (path.name + suffix)}")
+        output.tell(args, f"wrote {folder / (path.name + suffix)}")
     if args.plot or importlib.util.find_spec("matplotlib"):
         picture = args.plot or str(folder / f"{path.name}.png")
         draw(log, picture, title=path.name)
-        json_output.tell(args, f"wrote {picture}")
+        output.tell(args, f"wrote {picture}")
 
 
 def parse(lines: Sequence[str]) -> Log:
@@ -165,11 +128,9 @@ def write_table(path: Path, rows: Sequence[Row], delimiter: str = ",") -> None:
 def draw(log: Log, path: str, title: str) -> None:
     """Draw losses in one panel, other outputs (accuracies) in another, and the learning rate."""
     plt = plots.pyplot()
-    series = all_series(log)
-    losses = {name: points for name, points in series.items() if "loss" in name.lower()}
-    others = {name: points for name, points in series.items() if name not in losses}
-    panels = [(name, each) for name, each in (("loss", losses), ("other outputs", others)) if each]
-    rates = [(row["NumIters"], row["LearningRate"]) for row in log.train]
+    *outputs, (_, rate) = panels_of(log).items()
+    rates = rate["rate"]
+    panels = [(name, series) for name, series in outputs if series]
     figure, axes = plt.subplots(
         len(panels) + 1,
         sharex=True,
@@ -207,18 +168,26 @@ def draw(log: Log, path: str, title: str) -> None:
     plt.close(figure)
 
 
-def all_series(log: Log) -> dict[str, list[tuple[float, float]]]:
-    """The points (iteration, value) of every output, by the name of its line: "test accuracy"."""
-    series = {f"train {name}": points for name, points in _series(log.train).items()}
+Series = dict[str, list[tuple[float, float]]]
+"""Points (iteration, value), by the name of the line that they make: "test accuracy"."""
+
+
+def panels_of(log: Log) -> dict[str, Series]:
+    """What is drawn together: losses, other outputs, and last the learning rate."""
+    series: Series = {f"train {name}": points for name, points in _series(log.train).items()}
     for net, rows in sorted(log.tests.items()):
         test = f"test #{net}" if len(log.tests) > 1 else "test"
         series |= {f"{test} {name}": points for name, points in _series(rows).items()}
-    return series
+    losses = {name for name in series if "loss" in name.lower()}
+    return {
+        "loss": {name: points for name, points in series.items() if name in losses},
+        "other outputs": {name: points for name, points in series.items() if name not in losses},
+        "learning rate": {"rate": [(row["NumIters"], row["LearningRate"]) for row in log.train]},
+    }
 
 
-def _series(rows: Sequence[Row]) -> dict[str, list[tuple[float, float]]]:
-    """The points (iteration, value) of every output."""
-    series: dict[str, list[tuple[float, float]]] = {}
+def _series(rows: Sequence[Row]) -> Series:
+    series: Series = {}
     for row in rows:
         for name in row.keys() - {"NumIters", "Seconds", "LearningRate"}:
             series.setdefault(name, []).append((row["NumIters"], row[name]))

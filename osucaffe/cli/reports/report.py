@@ -1,12 +1,4 @@
-"""Write an HTML page about a training run: curves, predictions, times, settings.
-
-  osucaffe report solver.prototxt                    its best or newest model, on its test data
-  osucaffe report FOLDER --log log --out page.html   the solver.prototxt in a folder, and its log
-
-The page is a single HTML file without external resources. Its curves come from the log given by
---log, or else from osucaffe.INFO next to the solver or in a folder log there (train --log_dir log
-writes it). Predictions are those of the first test net; names of classes come from --labels, or
-from labels.txt next to its data."""
+"""Owns `osucaffe report`: gathers what an HTML page tells of a training run."""
 
 from __future__ import annotations
 
@@ -14,61 +6,28 @@ import argparse
 import logging
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from ... import __version__, log
+from ...errors import UserError, reason
+from ...files import read_file, write_bytes
+from ...net import Net
+from ...proto import SolverParameter, format_text, read_net, read_solver
+from ...solvers.nets import testing_nets, training_net
+from ...solvers.snapshots.snapshot import listed
 from .. import options
-
-if TYPE_CHECKING:
-    from ...net import Net
-    from ...proto import SolverParameter
+from ..launch.start import check_device
+from ..score.predictions import class_names, predict, scored_blobs
+from ..score.time import measure
+from .parse_log import panels_of, parse
+from .report_page import cards, code, page, panel, results, table
 
 logger = logging.getLogger("osucaffe")
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the options."""
-    parser.add_argument("solver", metavar="RUN", help="the solver's prototxt, or a folder with one")
-    parser.add_argument(
-        "--out",
-        metavar="FILE",
-        default="report.html",
-        help="the page to write (default: report.html)",
-    )
-    parser.add_argument("--log", metavar="FILE", help="the training log, or its folder")
-    options.add_weights(parser, "the model (default: PREFIX_best, or the newest snapshot)")
-    parser.add_argument("--labels", metavar="FILE", help="names of the classes, one per line")
-    parser.add_argument(
-        "--iterations",
-        metavar="N",
-        type=options.positive,
-        help="number of test batches (default: test_iter)",
-    )
-    parser.add_argument(
-        "--pictures",
-        metavar="N",
-        type=options.positive,
-        default=12,
-        help="how many best and worst predictions to show (default: 12)",
-    )
-    parser.add_argument(
-        "--passes",
-        metavar="N",
-        type=options.extent,
-        default=5,
-        help="how many passes to time (default: 5; 0: no times)",
-    )
-    options.add_device(parser)
-
-
 def run(args: argparse.Namespace) -> None:
     """Gather, and write the page."""
-    from ... import __version__, log
-    from ...files import write_bytes
-    from ...proto import format_text, read_solver
-    from .report_page import code, page
-
     log.start()
-    options.check_device(args)
+    check_device(args)
     file = Path(args.solver)
     file = file / "solver.prototxt" if file.is_dir() else file
     param = read_solver(str(file))
@@ -86,11 +45,6 @@ def run(args: argparse.Namespace) -> None:
 
 def _curves(args: argparse.Namespace, file: Path) -> str:
     """The panels of the run's log; "" where there is none."""
-    from ...errors import UserError, reason
-    from ...files import read_file
-    from .parse_log import all_series, parse
-    from .report_page import panel
-
     given = [Path(args.log)] if args.log else [file.parent, file.parent / "log"]
     paths = [path / "osucaffe.INFO" if path.is_dir() else path for path in given]
     path = next((each for each in paths if each.is_file()), None)
@@ -103,23 +57,13 @@ def _curves(args: argparse.Namespace, file: Path) -> str:
         found = parse(read_file(path).decode(errors="replace").splitlines())
     except OSError as error:
         raise UserError(f"{path}: {reason(error)}") from None
-    series = all_series(found)
-    losses = {name: points for name, points in series.items() if "loss" in name.lower()}
-    others = {name: points for name, points in series.items() if name not in losses}
-    rates = [(row["NumIters"], row["LearningRate"]) for row in found.train]
-    panels = ("Loss", losses), ("Other outputs", others), ("Learning rate", {"rate": rates})
-    return "".join(panel(title, each) for title, each in panels)
+    return "".join(panel(name.capitalize(), each) for name, each in panels_of(found).items())
 
 
 def _predictions(
     args: argparse.Namespace, file: Path, param: SolverParameter
 ) -> Iterator[tuple[str, str]]:
     """What the model says of the test records, in sections; none where there are no test nets."""
-    from ...proto import read_net
-    from ...solvers.nets import testing_nets
-    from ..score.predictions import class_names, predict, scored_blobs
-    from .report_page import cards, results
-
     choices = testing_nets(param, str(file), read_net)
     weights = args.weights or _newest_model(param)
     if not choices or not weights:
@@ -141,8 +85,6 @@ def _predictions(
 
 def _newest_model(param: SolverParameter) -> list[str]:
     """The best model that was kept, or else that of the newest snapshot."""
-    from ...solvers.snapshots.snapshot import listed
-
     best = Path(f"{param.snapshot_prefix}_best.caffemodel")
     kept = [str(path) for path in (best, best.with_name(best.name + ".h5")) if path.is_file()]
     made = [each.model for each in listed(param.snapshot_prefix) if Path(each.model).is_file()]
@@ -151,11 +93,6 @@ def _newest_model(param: SolverParameter) -> list[str]:
 
 def _times(args: argparse.Namespace, file: Path, param: SolverParameter) -> str:
     """A table of the training net's layers, as `osucaffe time` measures them."""
-    from ...proto import read_net
-    from ...solvers.nets import training_net
-    from ..score.time import measure
-    from .report_page import table
-
     if not args.passes:
         return ""
     choice = training_net(param, str(file), read_net)

@@ -5,12 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
-from typing import TYPE_CHECKING
 
+from ..output import short
 from ..plots import COLOURS
-
-if TYPE_CHECKING:
-    from ..score.predictions import Prediction, Predictions
+from ..score.predictions import Prediction, Predictions
 
 _STYLE = """
 :root { color-scheme: light dark; --line: #8884; --quiet: #808080; --mark: 0,114,178; }
@@ -78,7 +76,7 @@ def results(found: Predictions, names: Sequence[str], most: int = 25) -> str:
         )
         part = f"{counts[label] / of_class:.1%}"
         rows.append(f"<tr><td>{escape(names[label])}</td>{cells}<td>{part}</td></tr>")
-    head = "".join(f"<th>{escape(_short(each))}</th>" for each in names)
+    head = "".join(f"<th>{escape(short(each, 12))}</th>" for each in names)
     return (
         f'{told}<p class="quiet">Rows are true classes, columns are predictions; the last column '
         'is the share that is correct.</p><div class="wide"><table class="confusion"><tr>'
@@ -108,10 +106,6 @@ def cards(predictions: Iterable[Prediction], names: Sequence[str]) -> str:
             told += f"<br>predicted: <b>{escape(names[each.said])}</b> {each.probability:.1%}"
         parts.append(f'<div class="card">{image}{told}</div>')
     return f'<div class="cards">{"".join(parts)}</div>' if parts else ""
-
-
-def _short(name: str) -> str:
-    return name if len(name) <= 12 else name[:11] + "…"
 
 
 Points = Sequence[tuple[float, float]]

@@ -11,16 +11,18 @@ from typing import Protocol
 
 import numpy as np
 
+from ...backends.records import transform_record
 from ...data.ahead.pipeline import Pipeline, Threads
 from ...data.ahead.processes import Processes, can_be_processes
 from ...data.pictures.preprocessing import Preprocessing, find_preprocessing
+from ...data.sets.photo_set import PhotoSettings, find_settings
 from ...errors import UserError, listed
 from ...net import Net
 from ...proto import read_mean, read_net
 from ...pycaffe.image_input import Cropped, ImageInput
 from ...pycaffe.io import Extents, resize_image, scale_pixels
-from .. import options
-from ..data.photo_input import find_photos_input, load_upright
+from ..arguments.options import names
+from ..images import load_upright
 
 logger = logging.getLogger("osucaffe")
 
@@ -75,7 +77,7 @@ def _read_mean(given: str) -> np.ndarray:
     """What --mean gives: a value for each channel, or for all, or an image."""
     if not Path(given).exists():
         try:
-            return np.array([float(part) for part in options.names(given)])
+            return np.array([float(part) for part in names(given)])
         except ValueError:
             raise UserError(f"--mean {given}: there is no such file, and it is no list") from None
     if Path(given).suffix == ".npy":
@@ -84,6 +86,35 @@ def _read_mean(given: str) -> np.ndarray:
         except (OSError, ValueError):
             raise UserError(f"--mean {given}: not a whole .npy file") from None
     return read_mean(given)
+
+
+def find_photos_input(
+    args: argparse.Namespace, trained: Preprocessing | None, entry: ImageInput
+) -> PhotoInput | None:
+    """How photographs enter, if the folder that they were prepared in, or the model's, tells.
+
+    trained: how records entered in training. entry: the net's input. None too where options say
+    something else of it.
+    """
+    folder = Path(args.data or Path(args.model).parent)
+    settings = find_settings(folder)
+    if args.data and settings is None:
+        raise UserError(
+            f"--data {folder}: says nothing of how photographs were prepared: give the folder that "
+            "osucaffe data folder has made"
+        )
+    otherwise = (args.image_dims, args.raw_scale, args.channel_swap, args.mean, args.input_scale)
+    changed = any(each is not None for each in otherwise)
+    if settings is None or trained is None or changed or entry.channels != 3:
+        return None
+    found = PhotoInput(settings, trained, entry.extents)
+    inner, size = "x".join(map(str, entry.extents)), settings.size
+    crop = f", of which the middle of {inner}" if (entry.extents != size).any() else ""
+    logger.info(
+        "Photos are preprocessed like those of %s (%s, %dx%d)%s; %s (trained: %s)",
+        folder, settings.fit, size, size, crop, trained, trained.origin,
+    )  # fmt: skip
+    return found
 
 
 _DEPTH = 4
@@ -137,3 +168,42 @@ class ImageFiles:
             threads=readers,
             workers=Processes if processes else Threads,
         )
+
+
+class PhotoInput:
+    """The way of a photograph into a net. extents: height and width of its input."""
+
+    def __init__(
+        self, settings: PhotoSettings, trained: Preprocessing, extents: Sequence[int] | np.ndarray
+    ) -> None:
+        self.settings = settings
+        self._scale = np.float32(trained.scale)
+        self._extents = tuple(int(each) for each in extents)
+        size = settings.size
+        if max(self._extents) > size:
+            raise UserError(
+                f"the net's input is {self._extents[0]}x{self._extents[1]}, larger than the "
+                f"photographs that were prepared, {size}x{size}: give --image_dims"
+            )
+        mean = trained.mean()
+        if mean is not None and mean.ndim == 1:
+            mean = mean[:, None, None]
+        elif mean is not None and mean.shape != (3, size, size):
+            raise UserError(
+                f"{trained.origin}: its mean is {mean.shape[1]}x{mean.shape[2]}, but photographs "
+                f"were prepared as {size}x{size}: give --mean"
+            )
+        self._mean = mean
+
+    def enter(self, path: str, oversample: bool) -> np.ndarray:
+        """What enters of a file, (1 or 10, 3, height, width): its middle, or ten parts."""
+        record = self.settings.read(path).transpose(2, 0, 1)
+        down, right = (self.settings.size - each for each in self._extents)
+        parts = [(down // 2, right // 2, 0)]
+        if oversample:
+            corners = [(0, 0), (0, right), (down, 0), (down, right), parts[0][:2]]
+            parts = [(*each, mirrored) for mirrored in (0, 1) for each in corners]
+        entered = np.empty((len(parts), 3, *self._extents), np.float32)
+        for out, part in zip(entered, parts, strict=True):
+            transform_record(record, out, part, mean=self._mean, scale=self._scale)
+        return entered

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from ...data.sets.make_annotated import read_label_map
 from ...errors import UserError
 from ...files import read_file
 from ...layers.base import Layer
@@ -22,8 +23,6 @@ class Results:
     """
 
     def __init__(self, layer: Layer, blob: str, items: int, folder: str) -> None:
-        from ...data.sets.make_annotated import read_label_map
-
         self._param: Any = layer.param.detection_output_param.save_output_param
         self._blob, self._items, self._folder = blob, items, Path(folder)
         for field in ("name_size_file", "label_map_file"):

@@ -1,10 +1,4 @@
-"""Extract features: write blobs that a net computes for its data to LMDBs.
-
-  osucaffe extract_features trained.caffemodel net.prototxt fc7,prob fc7_lmdb,prob_lmdb 50
-
-The net reads its own data (by a Data layer, say) and runs in its TEST phase, here for 50 batches.
-Record i, a Datum of floats under a key of ten digits, is what the blob holds for item i. As in
-Caffe, the kind of database (lmdb), CPU or GPU, and the GPU's number may follow."""
+"""Owns `osucaffe extract_features`: what blobs hold for a net's data becomes LMDBs."""
 
 from __future__ import annotations
 
@@ -12,79 +6,31 @@ import argparse
 import queue
 import threading
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
+import numpy as np
+
+from ...comm.job.job import Job
+from ...data.databases.database import write_database
+from ...errors import UserError
+from ...proto import Datum
 from .. import options
 from . import sharding
-
-if TYPE_CHECKING:
-    import numpy as np
-
-    from ...comm.job.job import Job
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the options."""
-    parser.add_argument("weights", metavar="WEIGHTS", help="the trained model")
-    parser.add_argument("model", metavar="NET", help="the net's prototxt")
-    parser.add_argument(
-        "blobs", metavar="BLOBS", type=options.names, help="names of blobs, separated by commas"
-    )
-    parser.add_argument(
-        "databases", metavar="LMDBS", type=options.names, help="an LMDB to write for each blob"
-    )
-    parser.add_argument(
-        "batches", metavar="BATCHES", type=options.positive, help="how many batches to run"
-    )
-    parser.add_argument(
-        "kind", metavar="lmdb", nargs="?", choices=("lmdb",), help="the kind of database"
-    )
-    parser.add_argument(
-        "device", metavar="CPU|GPU", nargs="?", choices=("CPU", "GPU"), help="where it runs"
-    )
-    parser.add_argument(
-        "device_id", metavar="DEVICE_ID", nargs="?", help="the number of the GPU (0 by default)"
-    )
-    options.add_strict(parser)
-    options.add_state(parser)
-    sharding.add_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> None:
     """Run the net and write its blobs."""
-    from ...errors import UserError
-
     if len(args.blobs) != len(args.databases):
         given = f"{len(args.blobs)} blobs and {len(args.databases)} databases"
         raise UserError(f"{given} are named: give one database for each blob")
-    if args.device == "GPU" and args.gpu is None:
-        args.gpu = (args.device_id or "0").removeprefix("DEVICE_ID=")
     with sharding.joined(args) as (args, job):
         _extract(args, job)
 
 
 def _extract(args: argparse.Namespace, job: Job) -> None:
-    from ...errors import UserError, naming
-    from ...net import Net
-    from ...proto import read_net
-
-    models = options.read_weights([args.weights])
-    with naming(args.model):
-        net = Net(
-            read_net(args.model),
-            phase="TEST",
-            backend=options.make_backend(args),
-            level=args.level,
-            stages=args.stage,
-            inference=True,
-            wanted=args.blobs,
-        )
-    options.check_fed(net, args.model)
+    net = options.load_net(args, reads=True, phase="TEST", inference=True, wanted=args.blobs)
     for name in args.blobs:
         if not net.blobs[name].shape:
             raise UserError(f'blob "{name}" is one number for a batch, not something for each item')
-    options.compare_preprocessing(net, args.model, models)
-    options.load_weights(net, models, args)
     sharding.split(net, job)
 
     def features(_: int) -> list[np.ndarray]:
@@ -138,8 +84,6 @@ class _Writer:
             self._thread.join()
 
     def _write(self) -> None:
-        from ...data.databases.database import write_database
-
         try:
             self.count = write_database(self.path, self._records())
         except _Abandoned:
@@ -151,8 +95,6 @@ class _Writer:
                 pass
 
     def _records(self) -> Iterator[tuple[bytes, bytes]]:
-        from ...proto import Datum
-
         index = 0
         while (batch := self._waiting.get()) is not None:
             items = batch.reshape(*batch.shape, *[1] * (4 - batch.ndim))
@@ -169,8 +111,6 @@ class _Writer:
 
 def _float_data(values: np.ndarray) -> bytes:
     """Values as protobuf writes Datum's float_data: each behind the field's number and type."""
-    import numpy as np
-
     fields = np.empty(values.size, [("tag", np.uint8), ("value", "<f4")])
     fields["tag"] = 6 << 3 | 5
     fields["value"] = values.ravel()

@@ -4,10 +4,8 @@ pictures of those that it was surest and most wrong of."""
 from __future__ import annotations
 
 import base64
-import io
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -15,10 +13,9 @@ from ...data.pictures.preprocessing import find_preprocessing
 from ...data.pictures.transform import centre
 from ...data.sets.photo_set import LABELS, read_labels
 from ...errors import UserError
-
-if TYPE_CHECKING:
-    from ...net import Net
-    from ...proto import NetParameter
+from ...net import Net
+from ...proto import NetParameter
+from ..images import png, to_image
 
 _SCORED = ("SoftmaxWithLoss", "Accuracy")
 """The layers that tell which blobs are scores and labels, the better first."""
@@ -134,16 +131,7 @@ class Pictures:
     def __call__(self, row: int) -> str:
         """The PNG of a record, in base64; "" for what is no picture."""
         pixels = self.pixels(row)
-        if pixels is None:
-            return ""
-        from PIL import Image
-
-        image = pixels.transpose(1, 2, 0)
-        file = io.BytesIO()
-        Image.fromarray(image[:, :, 0] if image.shape[2] == 1 else image[:, :, ::-1]).save(
-            file, "PNG"
-        )
-        return base64.b64encode(file.getvalue()).decode()
+        return "" if pixels is None else base64.b64encode(png(to_image(pixels))).decode()
 
 
 def class_names(net: NetParameter, count: int, file: str | None = None) -> list[str]:

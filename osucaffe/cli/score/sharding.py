@@ -8,17 +8,17 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
+import numpy as np
+
+from ... import log
+from ...comm.job.job import Job, find_job
 from ...errors import UserError
-from .. import options
+from ...layers.reading.feed import Feed
+from ...net import Net
+from ...solvers.outputs import KeptOutputs
 from ..launch import ranks
-
-if TYPE_CHECKING:
-    import numpy as np
-
-    from ...comm.job.job import Job
-    from ...net import Net
 
 T = TypeVar("T")
 _log = logging.getLogger("osucaffe")
@@ -26,29 +26,10 @@ _PATIENCE = 0.25
 """Seconds after which outputs are read, be they few."""
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare where it runs, and on how many ranks."""
-    options.add_device(parser, 'the number of the GPU; "0,1" or "all": a rank on each')
-    group = parser.add_argument_group(
-        "several ranks", "The ranks share the batches; rank 0 prints the results."
-    )
-    group.add_argument(
-        "--ranks",
-        metavar="N",
-        type=options.positive,
-        help="start N ranks on this machine (or start them by mpiexec or srun)",
-    )
-    parser.set_defaults(servers=0)
-
-
 @contextlib.contextmanager
 def joined(args: argparse.Namespace) -> Iterator[tuple[argparse.Namespace, Job]]:
-    """The options as they are for this rank, and the job, whose ranks end together. Becomes mpiexec
-    first, if the options ask for ranks. The log is rank 0's."""
-    from ... import log
-    from ...comm.job.job import find_job
-
-    ranks.launch(args, lambda: options.check_device(args))
+    """The options as they are for this rank, and the job, whose ranks end together.
+    The log is rank 0's."""
     job = find_job()
     with job.together():
         ranks.check_size(args, job)
@@ -62,8 +43,6 @@ def joined(args: argparse.Namespace) -> Iterator[tuple[argparse.Namespace, Job]]
 def split(net: Net, job: Job) -> None:
     """Let the layers that bring the net's data bring the batches of this rank's turns only.
     UserError where they cannot."""
-    from ...layers.reading.feed import Feed
-
     if job.size == 1:
         return
     for node in net.nodes:
@@ -92,8 +71,6 @@ def outputs(
     """For each batch all numbers of the net's outputs (loss: with the loss behind them), and what
     `more` reads of it. One rank alone lets them stay on the device for a while: while a GPU
     computes, the next is enqueued."""
-    from ...solvers.outputs import KeptOutputs
-
     kept = KeptOutputs(net, loss=loss)
     waiting: list[T] = []
 

@@ -1,19 +1,4 @@
-"""Time each layer of a net, compare it with what the device can do, and tell the memory.
-
-  osucaffe time --model train_val.prototxt --iterations 50
-  osucaffe time --model train_val.prototxt --gpu 0 --precision bf16
-
-A layer's time is the median over the iterations, after an untimed warm-up. On a GPU it is measured
-with CUDA events, without the gaps between launches; a layer that does nothing shows the time of an
-event, about 0.001 ms. Here layers run one after the other. The whole iteration, timed after them,
-overlaps weight gradients with the rest of backward, as training does.
-
-A layer's floor is the time its operations would take at the speed of a large matrix product, or its
-tensors at the speed of a large copy, whichever is longer; both speeds are measured first. Tensors
-that are in a cache may be faster than that.
-
-The lines after a layer's times name the library or kernel that computes its outputs, its data
-gradient and its weight gradient."""
+"""Owns `osucaffe time`: times each layer of a net, beside what the device can do."""
 
 from __future__ import annotations
 
@@ -21,91 +6,45 @@ import argparse
 import itertools
 import logging
 import os
+import statistics
 import sys
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from typing import Any
 
-from .. import json_output, options
-from ..units import operations
-from .layer_costs import Cost, Layer, document
-
-if TYPE_CHECKING:
-    from ...net import Net
-    from .device_rates import Rates
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the options."""
-    parser.add_argument("--model", metavar="FILE", required=True, help="the net's prototxt")
-    options.add_weights(parser, "weights to load first (default: the fillers' random ones)")
-    options.add_strict(parser)
-    parser.add_argument(
-        "--iterations",
-        metavar="N",
-        type=options.positive,
-        default=50,
-        help="number of passes (default: 50)",
-    )
-    parser.add_argument(
-        "--phase",
-        type=str.upper,
-        choices=("TRAIN", "TEST"),
-        default="TRAIN",
-        help="which phase's layers (default: TRAIN)",
-    )
-    parser.add_argument(
-        "--passes", action="store_true", help="print what each compiler pass did, and nothing else"
-    )
-    json_output.add_json(parser)
-    parser.add_argument(
-        "--verify", action="store_true", help="with --passes: verify the programs behind each pass"
-    )
-    options.add_log(parser)
-    options.add_state(parser)
-    options.add_device(parser)
+from ... import log
+from ...graph.flops import by_layer, flops
+from ...graph.passes.verify import SWITCH
+from ...net import Net
+from .. import options, output
+from ..nets.summary import memory_of, report_memory
+from ..output import scaled, table
+from .device_rates import Rates, measure_rates
 
 
 def run(args: argparse.Namespace) -> None:
     """Build the net, run it, and print the times."""
-    from ... import log
-
     log.start(args.log_dir)
-    models = options.read_weights(args.weights)
-    backend = options.make_backend(args)
-
-    from ...graph.passes.verify import SWITCH
-    from ...net import Net
-    from ...proto import read_net
-    from ..nets.memory import report_memory
-    from .device_rates import measure_rates
 
     if args.verify:
         os.environ[SWITCH] = "1"
     # On a backend of its own: it keeps nothing.
     rates = None if args.passes else measure_rates(options.make_backend(args))
-    net = Net(
-        read_net(args.model),
-        phase=args.phase,
-        backend=backend,
-        level=args.level,
-        stages=args.stage,
-        gradients=True,
-    )
+    net = options.load_net(args, reads=False, phase=args.phase, gradients=True)
     if rates is None:
         _print_passes(net)
         if args.verify:
             print(f"verified behind each pass: {net.verified} reads; each gets what was recorded")
         return
-    options.load_weights(net, models, args)
     layers = measure(net, args.iterations)
     whole = measure_whole(net, args.iterations)
     _log(layers, rates, whole, args.iterations)
     report_memory(net)
     if args.json:
-        json_output.print_json(document(net, layers, rates, whole))
+        output.print_json(document(net, layers, rates, whole))
     elif sys.stdout.isatty():
-        _print_table(net, layers, rates)
+        _print_table(layers, rates)
 
 
 def _print_passes(net: Net) -> None:
@@ -150,8 +89,6 @@ def measure(net: Net, iterations: int) -> list[Layer]:
 
 def measure_whole(net: Net, iterations: int) -> float:
     """The milliseconds of forward and backward as training runs them: as one graph, on a GPU."""
-    import statistics
-
     step = net.whole()
     for _ in range(3):
         step()
@@ -168,8 +105,6 @@ def measure_whole(net: Net, iterations: int) -> float:
 
 def _count(net: Net, layers: list[Layer]) -> None:
     """Add up the operations of each layer's calls, and the bytes of the tensors in them."""
-    from ...graph.flops import by_layer, flops
-
     for direction, program in zip(("forward", "backward"), net.programs, strict=False):
         for layer, own in zip(layers, by_layer(program, len(layers)), strict=True):
             cost = getattr(layer, direction)
@@ -239,25 +174,15 @@ def _share(floor: float, milliseconds: float) -> str:
 def _rates(count: int, milliseconds: float) -> str:
     """Operations and how many a second: "1.23 MFLOP, 45.6 GFLOP/s"."""
     rate = count / milliseconds / 1e6 if milliseconds else 0.0
-    return f"{operations(count)}, {rate:.3g} GFLOP/s"
+    return f"{scaled(count, 'FLOP')}, {rate:.3g} GFLOP/s"
 
 
-def _print_table(net: Net, layers: Sequence[Layer], rates: Rates) -> None:
+def _print_table(layers: Sequence[Layer], rates: Rates) -> None:
     """The same as a table, on a terminal."""
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(title=net.name or None, box=box.SIMPLE_HEAD, show_footer=True)
     whole = Layer("total", "", _sum(layers, "forward"), _sum(layers, "backward"))
-    table.add_column("layer", "total")
-    table.add_column("type")
-    headings = ("forward ms", "GFLOP/s", "floor", "backward ms", "GFLOP/s", "floor", "share")
-    for heading, total in zip(headings, _cells(whole, whole, rates), strict=True):
-        table.add_column(heading, total, justify="right")
-    for layer in layers:
-        table.add_row(layer.name, layer.type, *_cells(layer, whole, rates))
-    Console().print(table)
+    heads = ("layer", "type", "forward ms", "GFLOP/s", "floor", "backward ms", "GFLOP/s", "floor")
+    rows = [(each.name, each.type, *_cells(each, whole, rates)) for each in (*layers, whole)]
+    print(*table("<<>>>>>>>", (*heads, "share"), *rows), sep="\n")
 
 
 def _cells(layer: Layer, whole: Layer, rates: Rates) -> tuple[str, ...]:
@@ -269,3 +194,58 @@ def _cells(layer: Layer, whole: Layer, rates: Rates) -> tuple[str, ...]:
     total = whole.forward.milliseconds + whole.backward.milliseconds
     taken = layer.forward.milliseconds + layer.backward.milliseconds
     return (*cells, f"{taken / (total or 1):.1%}")
+
+
+@dataclass
+class Cost:
+    """One direction of a layer: milliseconds of each iteration, operations and bytes of one.
+
+    served: what it computes, and what of the backend computes that.
+    """
+
+    times: list[float] = field(default_factory=list)
+    flops: int = 0
+    nbytes: int = 0
+    served: list[tuple[str, str]] = field(default_factory=list)
+
+    @property
+    def milliseconds(self) -> float:
+        return statistics.median(self.times) if self.times else 0.0
+
+    def floor(self, rates: Rates) -> float:
+        """Milliseconds that the device needs at least."""
+        return 1e3 * max(self.flops / rates.flops, self.nbytes / rates.nbytes)
+
+
+@dataclass
+class Layer:
+    """What one layer costs."""
+
+    name: str
+    type: str
+    forward: Cost = field(default_factory=Cost)
+    backward: Cost = field(default_factory=Cost)
+
+
+def document(net: Net, layers: list[Layer], rates: Rates, whole: float) -> dict[str, Any]:
+    """The results for scripts: milliseconds, operations and bytes."""
+    return {
+        "name": net.name,
+        "whole": whole,
+        "layers": [
+            {"name": each.name, "type": each.type}
+            | {
+                word: {
+                    "milliseconds": cost.milliseconds,
+                    "floor": cost.floor(rates),
+                    "flops": cost.flops,
+                    "bytes": cost.nbytes,
+                    "by": [implementation for _, implementation in cost.served],
+                }
+                for word, cost in (("forward", each.forward), ("backward", each.backward))
+            }
+            for each in layers
+        ],
+        "rates": vars(rates),
+        "memory": memory_of(net),
+    }

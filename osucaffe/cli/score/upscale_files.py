@@ -6,7 +6,6 @@ import dataclasses
 import io
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -14,11 +13,10 @@ from ...data.databases.datum import decode_image
 from ...data.pictures.bicubic import enlarge as interpolate
 from ...data.sets.folder import orientation, turned
 from ...errors import UserError
-from ...files import read_bytes, replacing
-from ..data.photo_input import find_files
-
-if TYPE_CHECKING:
-    from .tiling import Enlarger
+from ...files import read_bytes
+from ..images import find_files, save_image, to_image
+from ..output import make_folder
+from .tiling import Enlarger
 
 FORMATS = {".jpg": "JPEG", ".jpeg": "JPEG", ".png": "PNG", ".webp": "WEBP"}
 """What can be written, by the file's ending."""
@@ -60,10 +58,7 @@ def find(given: str, output: str, *, pictures: bool) -> list[tuple[Path, Path]]:
     for path in named:
         if path.suffix.lower() not in FORMATS:
             raise UserError(f"{path}: name a file that ends with {', '.join(FORMATS)}")
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise UserError(f"{path.parent}: cannot make it: {error.strerror}") from None
+        make_folder(path.parent)
     if len(set(named)) < len(named):
         raise UserError(f"{given}: holds images whose names differ in their endings only")
     return list(zip(paths, named, strict=True))
@@ -123,18 +118,9 @@ def enlarge(picture: Picture, enlarger: Enlarger) -> Picture:
 
 def write(path: Path, picture: Picture) -> None:
     """Write a picture in the format that the file's ending names."""
-    from PIL import Image
-
-    planes = list(picture.pixels[:1] if picture.grey else picture.pixels[::-1])
+    planes, mode = picture.pixels, "L" if picture.grey else "RGB"
     if picture.cover is not None:
-        planes.append(picture.cover)
-    mode = {1: "L", 2: "LA", 3: "RGB", 4: "RGBA"}[len(planes)]
-    bands = [Image.fromarray(np.ascontiguousarray(plane)) for plane in planes]
-    image = Image.merge(mode, bands)
+        planes, mode = np.concatenate([planes, picture.cover[None]]), mode + "A"
     options = {"icc_profile": picture.profile} if picture.profile else {}
     kind = FORMATS[path.suffix.lower()]
-    try:
-        with replacing(path) as temporary:
-            image.save(temporary, kind, quality=_QUALITY, **options)
-    except (ValueError, OSError) as error:  # WebP has at most 16,383 pixels to a side
-        raise UserError(f"{path}: cannot write the image: {error}") from None
+    save_image(to_image(planes, mode), path, kind, quality=_QUALITY, **options)

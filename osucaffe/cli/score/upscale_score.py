@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ...data.pictures.bicubic import enlarge, shrink
 from ...data.sets.quality import psnr, ssim
 from ...errors import UserError
-from .. import json_output
+from .. import output
+from ..images import save_image, to_image
+from .tiling import Enlarger
 from .upscale_files import read
-
-if TYPE_CHECKING:
-    from .tiling import Enlarger
 
 _LEAST = 11
 """Pixels to a side, without the border, that SSIM's window needs."""
@@ -47,7 +45,7 @@ def score(jobs: list[tuple[Path, Path]], enlarger: Enlarger, args: argparse.Name
         print(f"pictures (small, bicubic, net, original) in {args.output}")
         return
     names = ("bicubic_psnr", "bicubic_ssim", "psnr", "ssim")
-    json_output.print_json(
+    output.print_json(
         {
             "images": [
                 {"image": str(source)} | dict(zip(names, figures, strict=True))
@@ -81,10 +79,6 @@ def _draw(
     path: Path, small: np.ndarray, bicubic: np.ndarray, net: np.ndarray, original: np.ndarray
 ) -> None:
     """Write the part of the four with most detail as one picture, the small one's pixels large."""
-    from PIL import Image
-
-    from ...files import replacing
-
     scale = original.shape[1] // small.shape[1]
     blocks = small.repeat(scale, axis=1).repeat(scale, axis=2)
     height, width = (min(_PART, extent) for extent in original.shape[1:])
@@ -95,8 +89,7 @@ def _draw(
     ]
     gap = np.full((3, height, _GAP), 255, np.uint8)
     row = np.concatenate([part for view in views for part in (view, gap)][:-1], axis=2)
-    with replacing(path) as temporary:
-        Image.fromarray(np.ascontiguousarray(row[::-1].transpose(1, 2, 0))).save(temporary, "PNG")
+    save_image(to_image(row), path, "PNG")
 
 
 def busiest(values: np.ndarray, height: int, width: int) -> tuple[int, int]:

@@ -5,15 +5,17 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+from google.protobuf.message import Message
 
 from ... import __version__
-
-if TYPE_CHECKING:
-    from google.protobuf.message import Message
-
-    from ...comm.job.job import Job
-    from ...proto import SolverParameter
+from ...comm.job.job import Job, MpiJob
+from ...data.databases.lmdb_database import LmdbDatabase
+from ...errors import UserError
+from ...parallel import agreement
+from ...parallel.agreement import describe_layers, describe_solver, digest
+from ...proto import SolverParameter, read_net
+from ...solvers.nets import testing_nets, training_net
 
 _OWN = (
     *("solver", "weights", "snapshot", "tuning", "gpu", "threads", "readers", "cache", "decode"),
@@ -28,9 +30,6 @@ _LONGEST = 1 << 26
 
 def check_alike(args: argparse.Namespace, job: Job, param: SolverParameter) -> None:
     """UserError on every rank unless all were started alike; the ranks call it together."""
-    from ...comm.job.job import MpiJob
-    from ...parallel import agreement
-
     if not isinstance(job, MpiJob) or job.size == 1:
         return
     job.watchdog.timeout = args.comm_timeout
@@ -39,10 +38,6 @@ def check_alike(args: argparse.Namespace, job: Job, param: SolverParameter) -> N
 
 
 def _describe(args: argparse.Namespace, param: SolverParameter) -> dict[str, str]:
-    from ...parallel.agreement import describe_layers, describe_solver
-    from ...proto import read_net
-    from ...solvers.nets import testing_nets, training_net
-
     parts = {"version of osucaffe": __version__}
     for name, value in sorted(vars(args).items()):
         if name not in _OWN:
@@ -64,8 +59,6 @@ def _describe(args: argparse.Namespace, param: SolverParameter) -> dict[str, str
 
 def _sources(message: Message) -> Iterator[str]:
     """What the fields of a message name."""
-    from google.protobuf.message import Message
-
     for field, value in message.ListFields():
         if field.name in _SOURCES and isinstance(value, str):
             yield value
@@ -77,10 +70,6 @@ def _sources(message: Message) -> Iterator[str]:
 def _source(path: Path) -> str:
     """What tells data from other data, wherever they lie; nothing of those that cannot be read,
     which their layer will say."""
-    from ...data.databases.lmdb_database import LmdbDatabase
-    from ...errors import UserError
-    from ...parallel.agreement import digest
-
     if not (path / "data.mdb").is_file():
         return _file(path)
     try:
@@ -92,8 +81,6 @@ def _source(path: Path) -> str:
 
 
 def _file(path: str | Path) -> str:
-    from ...parallel.agreement import digest
-
     path = Path(path)
     if not path.is_file():
         return "nothing"

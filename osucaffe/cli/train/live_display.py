@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import time
 from types import TracebackType
-from typing import TYPE_CHECKING
 
 from rich.console import Console, Group
 from rich.live import Live as RichLive
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.text import Text
 
+from ...log import StandardError
 from ...solvers.observer import Display, Observer, TestResult
-
-if TYPE_CHECKING:
-    from ...log import StandardError
-    from ...solvers.solver import Solver
+from ...solvers.solver import Solver
 
 
 class Live(Observer):

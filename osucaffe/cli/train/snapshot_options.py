@@ -9,39 +9,14 @@ import shlex
 import sys
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ...errors import UserError
-from .. import options
-
-if TYPE_CHECKING:
-    from ...solvers.signals import Signals
-    from ...solvers.solver import Solver
+from ...solvers.signals import Signals
+from ...solvers.snapshots.retention import KeepBest, KeepNewest
+from ...solvers.snapshots.snapshot import named
+from ...solvers.solver import Solver
 
 logger = logging.getLogger("osucaffe")
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the options."""
-    group = parser.add_argument_group("which models to keep")
-    group.add_argument(
-        "--keep",
-        metavar="N",
-        type=options.positive,
-        help="keep only the newest N snapshots of this run",
-    )
-    group.add_argument(
-        "--best",
-        metavar="OUTPUT",
-        help="keep the model with the best test value of this output (of accuracy the highest, of "
-        "loss the lowest) as PREFIX_best.caffemodel",
-    )
-    group.add_argument(
-        "--patience",
-        metavar="N",
-        type=options.positive,
-        help="early stopping: end after N tests without a better value of --best",
-    )
 
 
 def check(args: argparse.Namespace) -> None:
@@ -53,8 +28,6 @@ def check(args: argparse.Namespace) -> None:
 def watch(solver: Solver, args: argparse.Namespace, signals: Signals) -> None:
     """Begin to keep what the options ask for. UserError where no test has an output as --best
     names."""
-    from ...solvers.snapshots.retention import KeepBest, KeepNewest
-
     if args.best:
         best = KeepBest(solver, args.best, args.patience or 0)
         solver.observers.append(best)
@@ -65,8 +38,6 @@ def watch(solver: Solver, args: argparse.Namespace, signals: Signals) -> None:
 
 def tell_how_to_go_on(solver: Solver, signals: Signals) -> None:
     """Tell a run that a signal stopped, and that has a snapshot, the command that goes on."""
-    from ...solvers.snapshots.snapshot import named
-
     state = Path(named(solver.param, solver.iteration).state)
     if solver.stopped and signals.stopped_by and not solver.group.rank and state.exists():
         command = shlex.join(["osucaffe", *resuming(sys.argv[1:])])

@@ -19,9 +19,9 @@ from tensorboardX.summary import make_histogram, scalar
 
 from ...errors import UserError
 from ...solvers.observer import Display, Observer, Output, TestResult
+from ...solvers.solver import Solver
 
 if TYPE_CHECKING:
-    from ...solvers.solver import Solver
     from .tensorboard_pictures import SamplePredictions
 
 logger = logging.getLogger("osucaffe")

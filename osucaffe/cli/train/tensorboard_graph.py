@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
 
 from tensorboardX.proto.attr_value_pb2 import AttrValue
 from tensorboardX.proto.graph_pb2 import GraphDef
@@ -11,10 +10,9 @@ from tensorboardX.proto.node_def_pb2 import NodeDef
 from tensorboardX.proto.tensor_shape_pb2 import TensorShapeProto
 from tensorboardX.proto.versions_pb2 import VersionDef
 
-if TYPE_CHECKING:
-    from ...blob import Blob
-    from ...layers.base import Layer
-    from ...net import Net
+from ...blob import Blob
+from ...layers.base import Layer
+from ...net import Net
 
 _NOT_SHOWN = {"name", "type", "bottom", "top", "phase", "include", "exclude", "blobs"}
 """What the graph itself says of a layer, or what only chose it."""

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import io
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from ...errors import UserError
@@ -12,11 +9,10 @@ from ...graph.prototxt.adapt import for_prediction, image_blob
 from ...layers.reading.feed import Stream
 from ...net import Net
 from ...proto import caffe_pb2
+from ...solvers.solver import Solver
 from ..data.contact_sheet import draw_contact_sheet
+from ..images import png
 from ..score.predictions import Pictures, class_names, scored_blobs
-
-if TYPE_CHECKING:
-    from ...solvers.solver import Solver
 
 _SHOWN = 12
 
@@ -81,9 +77,7 @@ class SamplePredictions:
         right = int((said == self._labels).sum())
         title = f"{right} of these {len(cells)} test records are right"
         sheet = draw_contact_sheet(cells, title, f"iteration {iteration:,}")
-        file = io.BytesIO()
-        sheet.save(file, "PNG")
-        return file.getvalue(), sheet.width, sheet.height
+        return png(sheet), sheet.width, sheet.height
 
     def _is(self, label: int) -> str:
         known = 0 <= label < len(self._names)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from osucaffe.cli.launch import ranks
+from osucaffe.cli.launch import ranks, start
 from osucaffe.comm.job.job import Job
 
 
@@ -32,9 +32,9 @@ def test_cores_decode_beside_an_exchange(
         def gather(self, value: Any) -> list[Any]:
             return [value, value]
 
-    monkeypatch.setattr(ranks, "_gpus", lambda wanted: ["5", "6"])
+    monkeypatch.setattr(ranks, "gpu_numbers", lambda wanted: ["5", "6"])
     monkeypatch.setattr(ranks, "identify", lambda number: (f"id {number}", "a GPU"))
-    placed, _ = ranks.place(argparse.Namespace(gpu="all", **given), Two())
+    placed, _ = ranks.place(argparse.Namespace(gpu="all", threads=None, servers=0, **given), Two())
     assert (placed.gpu, getattr(placed, "decode", None)) == ("5", own)
 
 
@@ -43,6 +43,6 @@ def test_ranks_of_one_machine_listen_on_the_loopback(
     scheduler: str, device: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     environment = {scheduler: "1"} if scheduler else {}
-    monkeypatch.setattr(ranks.os, "environ", environment)
-    ranks._stay_on_loopback()
+    monkeypatch.setattr(start.os, "environ", environment)
+    start._stay_on_loopback()
     assert environment.get("UCX_NET_DEVICES") == device

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from osucaffe.cli.launch import mps, ranks, ranks_per_gpu
+from osucaffe.cli import _parser
+from osucaffe.cli.launch import mps, ranks_per_gpu
 from osucaffe.cli.launch.ranks_per_gpu import Trial, find
 from osucaffe.errors import UserError
 from tests.comm.ranks import mpiexec, needs_mpi
@@ -48,10 +49,7 @@ sys.exit(0 if trial else code)
 
 
 def options(*given: str) -> argparse.Namespace:
-    parser = argparse.ArgumentParser()
-    ranks.add_arguments(parser)
-    parser.add_argument("--gpu")
-    return parser.parse_args(given)
+    return _parser("train").parse_args(["train", "--solver", "s", *given])
 
 
 @pytest.fixture

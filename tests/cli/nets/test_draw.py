@@ -7,7 +7,7 @@ import shutil
 
 import pytest
 
-from osucaffe.cli.nets.draw_rows import rows
+from osucaffe.cli.nets.draw import rows
 from osucaffe.proto import read_net
 
 from ..conftest import DEPLOY, ROOT

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from osucaffe.backends.cpu import Cpu
-from osucaffe.cli.data.photo_input import find_photos_input
+from osucaffe.cli.score.classify_input import find_photos_input
 from osucaffe.data.pictures.preprocessing import find_preprocessing
 from osucaffe.net import Net
 from osucaffe.proto import read_net, read_solver, read_weights

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from osucaffe.backends.cpu import Cpu
-from osucaffe.cli.score.extract_features import _Writer
-from osucaffe.data.databases import database
+from osucaffe.cli.score import extract_features
 from osucaffe.data.databases.database import open_database
 from osucaffe.errors import UserError
 from osucaffe.net import Net
@@ -75,11 +74,11 @@ def test_a_disk_that_is_full_ends_the_run(monkeypatch, when):
             list(records)
         raise UserError(f"cannot write LMDB {path}: no space")
 
-    monkeypatch.setattr(database, "write_database", write)
+    monkeypatch.setattr(extract_features, "write_database", write)
     failed = []
 
     def run():
-        writer = _Writer("features")
+        writer = extract_features._Writer("features")
         try:
             for _ in range(9):
                 writer.put(np.zeros((2, 3)))

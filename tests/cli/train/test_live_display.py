@@ -40,13 +40,6 @@ def on_terminal(cli: Cli, *arguments: str) -> tuple[int, str]:
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), written.decode()
 
 
-@pytest.fixture
-def ready(cli: Cli) -> Cli:
-    cli.write_net()
-    cli.write_solver()
-    return cli
-
-
 @pytest.mark.parametrize("ranks", [1, pytest.param(2, marks=needs_mpi)])
 def test_training_shows_a_bar_below_the_log(ready: Cli, ranks: int) -> None:
     command = ["train", "--solver", "solver.prototxt", "--ranks", str(ranks)]

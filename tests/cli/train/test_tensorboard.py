@@ -14,18 +14,10 @@ from tensorboardX.proto.graph_pb2 import GraphDef
 
 from osucaffe.backends.cpu import Cpu
 from osucaffe.net import Net
-from osucaffe.proto import caffe_pb2, read_net, read_weights
+from osucaffe.proto import caffe_pb2, read_net
 
 from ..conftest import Cli
 from .test_training import parse
-
-
-@pytest.fixture
-def ready(cli: Cli) -> Cli:
-    """The program with a net and a solver in its folder."""
-    cli.write_net()
-    cli.write_solver()
-    return cli
 
 
 def read_events(folder: Path) -> list[Any]:
@@ -43,50 +35,40 @@ def values_of(events: list[Any]) -> dict[tuple[str, int], Any]:
     return {(value.tag, event.step): value for event in events for value in event.summary.value}
 
 
-def test_event_files_tell_what_the_log_does(ready: Cli) -> None:
-    result = ready("train", "--solver=solver.prototxt", "--tensorboard=events")
+def train(cli: Cli, *options: str) -> tuple[str, bytes]:
+    """The log of a training, and the model that it leaves."""
+    result = cli("train", "--solver=solver.prototxt", *options)
     assert result.code == 0, result.err
+    return result.err, (cli.folder / "run_iter_10.caffemodel").read_bytes()
+
+
+def test_event_files_tell_what_the_log_does_and_training_stays_as_it_is(ready: Cli) -> None:
+    _, model = train(ready)
+    log, same = train(ready, "--tensorboard=events")
+    assert model == same
     events = read_events(ready.folder / "events")
     values = values_of(events)
     tags = {tag for tag, _ in values}
     assert {"train/loss", "train/output/loss", "test/accuracy", "test/loss"} <= tags
     assert values["train/learning_rate", 4].simple_value == pytest.approx(0.05)
     assert values["train/epoch", 4].simple_value == pytest.approx(4 * 8 / 200)
-    logged = parse(result.err)
+    logged = parse(log)
     tested = values["test/loss", 10].simple_value
     assert tested == pytest.approx(logged["test"][-1][2], rel=1e-4)
     (graph,) = [event.graph_def for event in events if event.graph_def]
     names = {layer.name for layer in read_net(str(ready.folder / "net.prototxt")).layer}
     assert {node.name for node in GraphDef.FromString(graph).node} <= names
+    check_histograms(values, model)
+    check_predictions(values)
 
 
-def test_the_loss_behind_the_last_update(cli: Cli) -> None:
-    cli.write_net()
-    cli.write_solver("display: 5")
-    result = cli("train", "--solver=solver.prototxt", "--tensorboard=events")
-    values = values_of(read_events(cli.folder / "events"))
-    losses = {
-        step: value.simple_value for (tag, step), value in values.items() if tag == "train/loss"
-    }
-    assert sorted(losses) == [0, 5, 10]
-    (last,) = [line for line in result.err.splitlines() if "Iteration 10, loss = " in line]
-    assert losses[10] == pytest.approx(float(last.rpartition(" ")[2]), rel=1e-4)
-
-
-def test_histograms_and_predictions_at_tests(cli: Cli) -> None:
-    """Of the last test, with the weights of the snapshot."""
-    image_module = pytest.importorskip("PIL.Image")
-    cli.write_net()
-    cli.write_solver("test_interval: 5")
-    result = cli("train", "--solver=solver.prototxt", "--tensorboard=events")
-    assert result.code == 0, result.err
-    values = values_of(read_events(cli.folder / "events"))
+def check_histograms(values: dict[tuple[str, int], Any], model: bytes) -> None:
+    """Those of the last test are of the weights of the snapshot."""
     steps = {step for tag, step in values if tag.startswith("weights/")}
     assert steps == {step for tag, step in values if tag == "test/predictions"} == {0, 5, 10}
     assert {step for tag, step in values if tag.startswith("gradients/")} == {5, 10}
-
-    (weights,) = cli.folder.glob("*_iter_10.caffemodel")
-    layer = next(each for each in read_weights(str(weights)).layer if each.blobs)
+    weights = caffe_pb2.NetParameter.FromString(model)
+    layer = next(each for each in weights.layer if each.blobs)
     for number, blob in enumerate(layer.blobs):
         kept = np.array(blob.data)
         histogram = values[f"weights/{layer.name}/{number}", 10].histo
@@ -100,6 +82,9 @@ def test_histograms_and_predictions_at_tests(cli: Cli) -> None:
         assert gradients.num == kept.size
         assert gradients.max > gradients.min
 
+
+def check_predictions(values: dict[tuple[str, int], Any]) -> None:
+    image_module = pytest.importorskip("PIL.Image")
     picture = values["test/predictions", 10].image
     image = image_module.open(io.BytesIO(picture.encoded_image_string))
     assert image.size == (picture.width, picture.height)
@@ -107,27 +92,20 @@ def test_histograms_and_predictions_at_tests(cli: Cli) -> None:
     assert first != picture.encoded_image_string  # other weights say something else
 
 
-def test_training_stays_as_it_is(cli: Cli) -> None:
-    cli.write_net()
-    cli.write_solver("test_interval: 5")
-    models = []
-    for options in (), ("--tensorboard=events",):
-        assert cli("train", "--solver=solver.prototxt", *options).code == 0
-        (model,) = cli.folder.glob("*_iter_10.caffemodel")
-        models.append(model.read_bytes())
-        model.unlink()
-    assert models[0] == models[1]
-
-
-def test_a_run_without_tests_gets_histograms_at_displays(cli: Cli) -> None:
-    cli.write_net()
-    path = Path(cli.folder, cli.write_solver("display: 5"))
+def test_a_run_without_tests(ready: Cli) -> None:
+    """It gets histograms at its displays, and tells the loss behind the last update."""
+    path = ready.folder / ready.write_solver("display: 5")
     lines = path.read_text().splitlines()
     path.write_text("\n".join(line for line in lines if not line.startswith("test_")) + "\n")
-    result = cli("train", "--solver=solver.prototxt", "--tensorboard=events")
-    assert result.code == 0, result.err
-    values = values_of(read_events(cli.folder / "events"))
+    log, _ = train(ready, "--tensorboard=events")
+    values = values_of(read_events(ready.folder / "events"))
     assert {step for tag, step in values if tag.startswith("weights/")} == {0, 5}
+    losses = {
+        step: value.simple_value for (tag, step), value in values.items() if tag == "train/loss"
+    }
+    assert sorted(losses) == [0, 5, 10]
+    (last,) = [line for line in log.splitlines() if "Iteration 10, loss = " in line]
+    assert losses[10] == pytest.approx(float(last.rpartition(" ")[2]), rel=1e-4)
 
 
 NET = """

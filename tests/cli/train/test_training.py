@@ -24,14 +24,6 @@ TEST_OUTPUT = re.compile(r"Test net output #(\d+): (\S+) = ([\.\deE+-]+)")
 SPEED = re.compile(r"Iteration (\d+) \((\S+) iter/s, (\S+)s/(\d+) iters\), loss = (\S+)$")
 
 
-@pytest.fixture
-def ready(cli: Cli) -> Cli:
-    """The program with a net and a solver in its folder."""
-    cli.write_net()
-    cli.write_solver()
-    return cli
-
-
 def parse(log: str) -> dict[str, list[tuple[int, str, float]]]:
     """Read a log as Caffe's script does: values of outputs and rates by iteration."""
     found: dict[str, list[tuple[int, str, float]]] = {"train": [], "test": [], "rate": []}

@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from osucaffe.cli.launch import elastic, ranks
+from osucaffe.cli import _parser
+from osucaffe.cli.launch import restarts
 from osucaffe.errors import UserError
 from osucaffe.parallel.batch import Alone, divide_batches, readers
 from osucaffe.proto import caffe_pb2, read_weights
@@ -21,11 +22,7 @@ NET = """layer { name: "data" type: "Data" top: "x" data_param { source: "s" bat
 
 
 def parse(text: str) -> argparse.Namespace:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--solver", default="s.prototxt")
-    parser.add_argument("--gpu")
-    ranks.add_arguments(parser)
-    return parser.parse_args(text.split())
+    return _parser("train").parse_args(["train", "--solver", "s.prototxt", *text.split()])
 
 
 @pytest.mark.parametrize(
@@ -35,7 +32,7 @@ def parse(text: str) -> argparse.Namespace:
 def test_as_many_ranks_remain_as_divide_the_batches(
     before: int, sizes: list[int], after: int
 ) -> None:
-    assert elastic.remaining(before, sizes) == after
+    assert restarts.remaining(before, sizes) == after
 
 
 @pytest.mark.parametrize(
@@ -47,7 +44,9 @@ def test_each_attempt_has_the_ranks_that_remain(
     monkeypatch.chdir(tmp_path)
     Path("s.prototxt").write_text(f"net_param {{ {NET} }}")
     args = parse(options)
-    made = elastic.attempts(args, 4, ["0", "1", "4", "5"], lambda count, *more: [str(count), *more])
+    made = restarts.attempts(
+        args, 4, ["0", "1", "4", "5"], lambda count, *more: [str(count), *more]
+    )
     found = [next(made) for _ in range(4)]
     assert [each.command[0] for each in found] == ["4", "2", "1", "1"]
     assert [each.told.get("ranks") for each in found] == [None, 2, 1, 1]
@@ -77,7 +76,7 @@ def test_the_one_that_remains_has_the_batches_of_all() -> None:
 )
 def test_what_does_not_go_together(options: str, told: str) -> None:
     with pytest.raises(UserError, match=told):
-        elastic.check(parse(options))
+        restarts.check_elastic(parse(options))
 
 
 @pytest.mark.long

@@ -1,0 +1,192 @@
+"""Owns the options of the commands that run a net forward."""
+
+from __future__ import annotations
+
+from .options import COUNT, EXTENT, Kind, Options, extents, names, positive, whole
+
+
+def test(add: Options) -> None:
+    """Score a model: the mean of its outputs over a number of batches.
+
+      osucaffe test --model train_val.prototxt --weights trained.caffemodel --iterations 100
+
+    The log has the outputs of each batch and, at its end, their means. For a net with a
+    DetectionEvaluate layer (SSD) it has the average precision of each label, and their mean (mAP):
+
+      osucaffe test --model test.prototxt --weights ssd.caffemodel --iterations 619 --detection"""
+    add.common("--model", required=True)
+    add.common("--weights", help="the trained weights (several files: with commas)")
+    add.common("--strict")
+    add("--iterations", "number of batches", COUNT, 50)
+    add(
+        "--detection",
+        "print the mean average precision; stop if the net has no layer that computes it",
+    )
+    add(
+        "--results",
+        "write the detections to DIR, in the files that save_output_param describes",
+        "DIR",
+    )
+    add.common("--json", "--log_dir")
+    add.state()
+    add.shared_device()
+
+
+def time(add: Options) -> None:
+    """Time each layer of a net, compare it with what the device can do, and tell the memory.
+
+      osucaffe time --model train_val.prototxt --iterations 50
+      osucaffe time --model train_val.prototxt --gpu 0 --precision bf16
+
+    A layer's time is the median over the iterations, after an untimed warm-up. On a GPU it is
+    measured with CUDA events, without the gaps between launches; a layer that does nothing shows
+    the time of an event, about 0.001 ms. Here layers run one after the other. The whole iteration,
+    timed after them, overlaps weight gradients with the rest of backward, as training does.
+
+    A layer's floor is the time its operations would take at the speed of a large matrix product, or
+    its tensors at the speed of a large copy, whichever is longer; both speeds are measured first.
+    Tensors that are in a cache may be faster than that.
+
+    The lines after a layer's times name the library or kernel that computes its outputs, its data
+    gradient and its weight gradient."""
+    add.common("--model", required=True)
+    add.common("--weights", help="weights to load first (default: the fillers' random ones)")
+    add.common("--strict")
+    add("--iterations", "number of passes", COUNT, 50)
+    add.common("--phase", type=str.upper)
+    add("--passes", "print what each compiler pass did, and nothing else")
+    add.common("--json")
+    add("--verify", "with --passes: verify the programs behind each pass")
+    add.common("--log_dir")
+    add.state()
+    add.device()
+
+
+def classify(add: Options) -> None:
+    """Classify images: print the most likely labels, or draw a picture with bars.
+
+      osucaffe classify --model deploy.prototxt --weights trained.caffemodel \\
+          --mean imagenet_mean.binaryproto --labels synset_words.txt --picture cat.png cat.jpg
+
+    Images are preprocessed as in training: channels in the order blue, green, red, values 0..255,
+    minus the mean, times the scale, cropped to the middle. The transform_param of the data layer
+    says which mean, scale and crop: that of the prototxt given by --trained_with, or else of the
+    net stored in the weights file. Options override each of them (--raw_scale is applied before the
+    mean, --input_scale after it), and the log says what was done. Nets with one input channel get
+    grey images.
+
+    For models that `osucaffe new` wrote, the files next to the model (or in --data) say how
+    `osucaffe data folder` made the training records: photographs then get exactly the scores that
+    `osucaffe test` gives them, and labels their names. EXIF orientation is applied.
+
+    For folders of thousands of images, --threads workers (by default one for each core) read and
+    scale images ahead of the net; more than 4 are processes. They set the pace: a GPU keeps up with
+    dozens of cores. --gpu all divides the images among all GPUs; --precision bf16 is faster than
+    the default."""
+    add("images", "image files, or folders", "IMAGE", nargs="+")
+    add.common("--model", required=True)
+    add("--weights", "the trained model", "FILE", required=True)
+    add(
+        "--labels",
+        "names of the classes, one per line (default: labels.txt next to the model)",
+        "FILE",
+    )
+    add(
+        "--data",
+        "the output of osucaffe data folder that the net was trained on (default: what the "
+        "files next to the model say)",
+        "DIR",
+    )
+    add("--top", "how many labels to print", COUNT, 5)
+    add("--picture", "draw the images with bars to a .png, .svg or .pdf file", "FILE")
+    add(
+        "--batch",
+        "images (or crops of them) in a batch (default: the model's; for larger folders at "
+        "least 16, and 64 on a GPU)",
+        COUNT,
+    )
+    add.common("--json", "--strict")
+    _entry(add)
+    add.shared_device()
+
+
+def _entry(add: Options) -> None:
+    add = add.group(
+        "how images enter the net", "By default as in training, as far as that is known."
+    )
+    add(
+        "--trained_with",
+        "the prototxt that the net was trained with (default: the one in the weights file)",
+        "FILE",
+    )
+    add("--mean", "a .binaryproto or .npy file, or values: 104,117,123; 0: none", "M")
+    add("--image_dims", "scale images to this size, then crop", Kind("H,W", extents))
+    add("--oversample", "average over ten crops")
+    add(
+        "--raw_scale",
+        "the value of white, before the mean is subtracted (default: 255)",
+        Kind("X", float),
+    )
+    add("--input_scale", "factor applied after the mean is subtracted", Kind("X", float))
+    add(
+        "--channel_swap",
+        "the order of red, green and blue (0,1,2) in the channels (default: 2,1,0)",
+        Kind("C", whole),
+    )
+
+
+def upscale(add: Options) -> None:
+    """Enlarge images by a net for super-resolution, or measure how well it does that.
+
+      osucaffe upscale photo.jpg large.png --weights edsr_baseline.caffemodel
+      osucaffe upscale photos large --weights edsr_baseline.caffemodel
+      osucaffe upscale originals compared --weights edsr_baseline.caffemodel --score
+
+    IN is an image or a folder of images of any size; OUT is the file to write, or a folder that
+    gets files of the same names. JPEG, PNG and WebP can be written. EXIF orientation is applied;
+    transparency is kept (enlarged by bicubic interpolation), grey images stay grey, and colour
+    profiles are kept. Images larger than --tile are enlarged tile by tile, with the same result.
+
+    With --score, IN are originals: each is shrunk like the net's training data (MATLAB's
+    antialiased bicubic), enlarged by the net, and compared with the original. The table has PSNR
+    and SSIM (of the luma, without a border as wide as the factor), next to those of bicubic
+    enlargement; OUT gets pictures side by side: small, bicubic, net, original.
+
+    The net is that of models/edsr_baseline, which doubles the size, unless --model names another
+    deploy net. The weights file says how images are preprocessed."""
+    add("input", "an image, or a folder of images", "IN")
+    add("output", "the file or folder to write", "OUT")
+    add("--model", "the deploy prototxt (default: edsr_baseline's)", "FILE")
+    add("--weights", "the trained model", "FILE", required=True)
+    add("--scale", "stop if the net does not enlarge by this factor", COUNT)
+    add(
+        "--tile",
+        "width and height of the parts of the image that are enlarged at a time: smaller ones "
+        "need less memory (default: %(default)s; 0: all at once)",
+        EXTENT,
+        512,
+    )
+    add("--score", "IN are original images: shrink and enlarge them, and print PSNR and SSIM")
+    add.common("--json", "--strict")
+    add.device()
+
+
+def extract_features(add: Options) -> None:
+    """Extract features: write blobs that a net computes for its data to LMDBs.
+
+      osucaffe extract_features trained.caffemodel net.prototxt fc7,prob fc7_lmdb,prob_lmdb 50
+
+    The net reads its own data (by a Data layer, say) and runs in its TEST phase, here for 50
+    batches. Record i, a Datum of floats under a key of ten digits, is what the blob holds for item
+    i. As in Caffe, the kind of database (lmdb), CPU or GPU, and the GPU's number may follow."""
+    add("weights", "the trained model", "WEIGHTS")
+    add("model", "the net's prototxt", "NET")
+    add("blobs", "names of blobs, separated by commas", Kind("BLOBS", names))
+    add("databases", "an LMDB to write for each blob", Kind("LMDBS", names))
+    add("batches", "how many batches to run", Kind("BATCHES", positive))
+    add("kind", "the kind of database", ("lmdb",), metavar="lmdb", nargs="?")
+    add("device", "where it runs", ("CPU", "GPU"), metavar="CPU|GPU", nargs="?")
+    add("device_id", "the number of the GPU (0 by default)", "DEVICE_ID", nargs="?")
+    add.common("--strict")
+    add.state()
+    add.shared_device()

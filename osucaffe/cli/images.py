@@ -1,0 +1,74 @@
+"""Owns the image files that commands are given, and those that they write."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..data.sets.folder import orientation, turned
+from ..errors import UserError
+from ..files import replacing
+from ..pycaffe.io import decode_pixels, load_content
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".ppm", ".pgm", ".tif", ".tiff", ".webp")
+"""Of the files in a folder, these are images."""
+
+
+def find_files(given: list[str]) -> Iterator[str]:
+    """The files that are named, and those in the folders that are named."""
+    for name in given:
+        if not Path(name).is_dir():
+            yield name
+            continue
+        inside = [path for path in Path(name).rglob("*") if path.suffix.lower() in SUFFIXES]
+        if not inside:
+            raise UserError(f"{name}: there is no image in this folder ({', '.join(SUFFIXES)})")
+        yield from map(str, sorted(inside))
+
+
+def load_upright(path: str) -> np.ndarray:
+    """The pixels of a file as `io.load_pixels` gives them, turned as its EXIF data say."""
+    content = load_content(path)
+    image = decode_pixels(content, path)
+    try:
+        lies = orientation(content)
+    except UserError:  # no Pillow: JPEGs are read without
+        return image
+    return np.ascontiguousarray(turned(image, lies))
+
+
+def to_image(planes: np.ndarray, mode: str | None = None) -> Image:
+    """An image of Pillow's. planes: bytes (1, 3 or 4, height, width), blue first, then how much
+    each pixel covers; mode: "L" or "LA" of what has no colours."""
+    from PIL import Image
+
+    colours = planes[:1] if len(planes) < 3 or mode in ("L", "LA") else planes[2::-1]
+    bands = [*colours, *planes[3:]]
+    return Image.merge(
+        mode or {1: "L", 3: "RGB", 4: "RGBA"}[len(bands)],
+        [Image.fromarray(np.ascontiguousarray(band)) for band in bands],
+    )
+
+
+def save_image(image: Image, path: str | Path, kind: str | None = None, **options: Any) -> None:
+    """Write an image in a format of Pillow's, or in that which the file's ending names. UserError
+    where it cannot be, as WebP has at most 16,383 pixels to a side."""
+    try:
+        with replacing(path) as temporary:
+            image.save(temporary, kind, **options)
+    except (ValueError, OSError) as error:
+        raise UserError(f"{path}: cannot write the picture: {error}") from None
+
+
+def png(image: Image) -> bytes:
+    """The content of a PNG file."""
+    file = io.BytesIO()
+    image.save(file, "PNG")
+    return file.getvalue()

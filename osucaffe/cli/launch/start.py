@@ -1,0 +1,112 @@
+"""Owns how the ranks of a command are started: it becomes mpiexec, or watches over what it starts.
+
+It imports little: what a rank needs, the ranks import.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import itertools
+import os
+import platform
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from ...comm.job.job import launched_by
+from ...errors import UserError
+from ..arguments.options import names
+from ..early_exit import Ended
+from . import ranks_per_gpu, restarts
+
+TERMINAL = "OSUCAFFE_TERMINAL"
+"""The variable in which `launch` leaves HOST:PATH of its terminal for rank 0."""
+_SCHEDULERS = (
+    *("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "PE_HOSTFILE", "COBALT_JOBID", "FLUX_JOB_ID"),
+)
+
+
+def check_device(args: argparse.Namespace) -> None:
+    """UserError for an option of GPUs without --gpu."""
+    if args.gpu is None:
+        for option in ("precision", "no_graph"):
+            if getattr(args, option, None):
+                raise UserError(f"--{option} is for GPUs only: add --gpu 0")
+        if getattr(args, "decode", "host") == "gpu":
+            raise UserError("--decode gpu is for GPUs only: add --gpu 0")
+
+
+def launch(
+    args: argparse.Namespace, check: Callable[[argparse.Namespace], None] = check_device
+) -> None:
+    """Become mpiexec with this command if the options ask for ranks and nothing started them yet;
+    with --max_restarts, watch over it.
+
+    check: called before that, to find once what every rank would find. UserError if it does, or
+    MPI is not installed.
+    """
+    if getattr(args, "device", None) == "GPU" and args.gpu is None:  # Caffe's extract_features
+        args.gpu = (args.device_id or "0").removeprefix("DEVICE_ID=")
+    shares = ranks_per_gpu.asked(args)
+    if launched_by() or restarts.watched() or ranks_per_gpu.started():
+        return
+    gpus = [] if args.gpu is None else gpu_numbers(args.gpu)
+    wanted = args.ranks or (len(gpus) or 1) + args.servers
+    if wanted == 1 and not args.max_restarts and not shares:
+        return
+    check(args)
+    if sys.stderr and sys.stderr.isatty():
+        os.environ[TERMINAL] = f"{platform.node()}:{os.ttyname(sys.stderr.fileno())}"
+    if shares:
+        raise Ended(ranks_per_gpu.run(args, len(gpus), _command))
+    if args.gpu is None and wanted > 1:
+        _stay_on_loopback()
+    command = _command(wanted)
+    if args.max_restarts:
+        same = itertools.repeat(restarts.Attempt(command, {}))
+        attempts = restarts.attempts(args, wanted, gpus, _command) if args.elastic else same
+        raise Ended(restarts.watch_over(args, attempts))
+    os.execv(command[0], command)
+
+
+def _command(ranks: int, *more: str) -> list[str]:
+    """What starts this command, with more options, as so many ranks."""
+    command = [sys.executable, "-P", "-m", "osucaffe", *sys.argv[1:], *more]
+    return [find_mpiexec(ranks), "-n", str(ranks), *command] if ranks > 1 else command
+
+
+def _stay_on_loopback() -> None:
+    """Let no rank listen on the network: all are on this machine, unless a cluster's scheduler
+    tells mpiexec of others. (GPUs choose their paths by what is there.)"""
+    if not any(scheduler in os.environ for scheduler in _SCHEDULERS):
+        os.environ.setdefault("UCX_NET_DEVICES", "lo")
+        os.environ.setdefault("FI_TCP_IFACE", "lo")
+
+
+def find_mpiexec(wanted: int) -> str:
+    """What starts so many ranks. UserError where MPI is not installed."""
+    beside = Path(sys.executable).parent
+    mpiexec = shutil.which("mpiexec", path=str(beside)) or shutil.which("mpiexec")
+    if mpiexec is None or importlib.util.find_spec("mpi4py") is None:
+        raise UserError(
+            f'{wanted} ranks need MPI: pip install "osucaffe[mpi]", or load the MPI of this machine'
+        )
+    return mpiexec
+
+
+def gpu_numbers(wanted: str) -> list[str]:
+    """The numbers of the GPUs that --gpu names. UserError where they are none, or not there."""
+    chosen = names(wanted)
+    if wanted != "all" and not (chosen and all(number.isdecimal() for number in chosen)):
+        raise UserError(f'--gpu {wanted}: give a number, such as 0, several with commas, or "all"')
+    if wanted != "all" and len(chosen) == 1:
+        return chosen  # whether it is there, the backend says
+    from ...backends.cuda.runtime.startup import import_cupy
+
+    count = import_cupy().cuda.runtime.getDeviceCount()
+    chosen = [str(number) for number in range(count)] if wanted == "all" else chosen
+    if any(int(number) >= count for number in chosen):
+        raise UserError(f"--gpu {wanted}: there are {count} GPUs, numbered from 0")
+    return chosen

@@ -1,0 +1,199 @@
+"""Owns a run of `osucaffe train`, which several ranks may be part of: how it begins and ends."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import logging
+import os
+import sys
+from pathlib import Path
+
+from ... import log
+from ...comm.job.job import Job, find_job
+from ...parallel.batch import readers
+from ...proto import SolverParameter, read_net, read_solver, read_weights, refuse_unread
+from ...solvers.nets import testing_nets, training_net
+from ...solvers.observer import Observer
+from ...solvers.signals import Signals
+from ...solvers.snapshots import snapshot
+from ...solvers.solver import Solver
+from ...solvers.tracer import Tracer
+from ...solvers.update.policy import Policy
+from ...solvers.update.rules import update_of
+from .. import options
+from ..arguments.options import names
+from ..launch import comm_profile, ranks, ranks_per_gpu, restarts
+from ..launch.start import check_device
+from ..nets.summary import log_summary
+from . import snapshot_options
+from .agreement import check_alike
+
+logger = logging.getLogger("osucaffe")
+_DIVERGED = 3
+_STOPPED = 128
+"""The exit codes of its own; a signal's number is added to the second, as shells do."""
+
+
+def run(args: argparse.Namespace) -> int:
+    """Train, alone or as one of the ranks of a job. Returns the exit code."""
+    job = find_job()
+    with job.together():
+        ranks.check_size(args, job)
+        ranks.take_terminal(job)
+        if ranks_per_gpu.is_trial():
+            return _try(args, job, _read(args))
+        return _train(args, job)
+
+
+def check(args: argparse.Namespace) -> None:
+    """Find what is wrong with options and files, as far as it can be told before ranks start."""
+    snapshot_options.check(args)
+    restarts.check_elastic(args)
+    check_device(args)
+    ranks.check_communication(args)
+    param = _read(args)
+    refuse_unread(param, f"{args.solver}: ")
+    update_of(param, args.solver)
+    Policy(param, args.solver)
+    snapshot.check_prefix(param, args.solver)
+    training_net(param, args.solver, read_net)
+    testing_nets(param, args.solver, read_net)
+    if args.snapshot and args.snapshot != "auto":
+        snapshot.read(Path(args.snapshot))
+    named = [name for text in param.weights for name in names(text)]
+    for file in [*named, *args.weights]:
+        read_weights(file)
+
+
+def _train(args: argparse.Namespace, job: Job) -> int:
+    snapshot_options.check(args)
+    first = job.rank == 0
+    standard_error = log.start(args.log_dir if first else None)
+    if not first:
+        log.quieten()
+    ranks_per_gpu.tell()
+    restarts.check_elastic(args)
+    restarts.begin(args, job)
+    param = _read(args)
+    check_alike(args, job, param)
+    args, topology = ranks.place(args, job)
+    ranks.watch_links(args, job, topology)
+    args = comm_profile.prepare(args, job)
+    backend = options.make_backend(args)
+    roles = ranks.assign_roles(args, job, topology)
+    if roles is not None and roles.serves:
+        roles.serve(backend)
+        return 0
+    sharers = sum(each.host == topology.own.host for each in topology.ranks)
+    if first and args.gpu is None and param.HasField("solver_mode") and param.solver_mode:
+        logger.warning(
+            "%s: solver_mode is GPU, but only --gpu makes it so: training on the CPU; add --gpu %d",
+            args.solver,
+            param.device_id,
+        )
+    with contextlib.ExitStack() as stack:
+        signals = stack.enter_context(Signals(args.sigint_effect, args.sighup_effect))
+        observers: list[Observer] = []
+        board = None
+        if args.tensorboard and first:
+            from .tensorboard import TensorBoard
+
+            board = stack.enter_context(TensorBoard(args.tensorboard))
+            observers.append(board)
+        solver = Solver(
+            param,
+            backend,
+            file=args.solver,
+            request=signals.request,
+            observers=observers,
+            group=ranks.make_process_group(args, job, topology, roles),
+            loss_scale=args.loss_scale,
+            resume=args.snapshot,
+            check_interval=args.check,
+            weights=args.weights,
+            strict=args.strict,
+            data_config=options.data_config(args, sharers, ranks.neighbours(args, job, topology)),
+        )
+        options.check_fed(solver.net, args.solver)
+        snapshot_options.watch(solver, args, signals)
+        if first:
+            log_summary(solver)
+        if board:
+            board.watch(solver)
+        if args.trace:
+            solver.tracer = Tracer(args.trace, backend, job.rank)
+            stack.callback(solver.tracer.write)
+        if sys.stderr.isatty() and first and not (args.no_progress or log.quiet):
+            from .live_display import Live
+
+            solver.observers.append(stack.enter_context(Live(solver, standard_error)))
+        if 0 < param.max_iter <= solver.iteration:  # as a snapshot says
+            logger.info(
+                "%s: already at iteration %d of max_iter %d: there is nothing left to train (raise "
+                "max_iter to go on)",
+                *(args.solver, solver.iteration, param.max_iter),
+            )
+        else:
+            solver.solve()
+            snapshot_options.tell_how_to_go_on(solver, signals)
+        solver.close()
+        return _exit_code(solver, signals)
+
+
+def _exit_code(solver: Solver, signals: Signals) -> int:
+    """What the run ends with. Divergence comes first: who goes on after a stop would go on with
+    weights that are lost."""
+    if solver.losses.diverged:
+        logger.error(
+            "Training has diverged: the loss is %g at iteration %d (exit code %d)",
+            *(solver.loss, solver.iteration, _DIVERGED),
+        )
+        return _DIVERGED
+    return _STOPPED + signals.stopped_by if solver.stopped and signals.stopped_by else 0
+
+
+def _read(args: argparse.Namespace) -> SolverParameter:
+    """The solver's settings, with what the command line changes."""
+    param = read_solver(args.solver)
+    if args.max_iter:
+        param.max_iter = args.max_iter
+    if args.level:
+        param.train_state.level = args.level
+    param.train_state.stage.extend(args.stage)
+    return param
+
+
+_TRIED = 1.5
+"""Of training that are measured, when the net is built and warm."""
+
+
+def _try(args: argparse.Namespace, job: Job, param: SolverParameter) -> int:
+    """Train for a moment, and let rank 0 write what all ranks train in a second: nothing else is
+    written (--ranks_per_gpu auto)."""
+    from ...parallel.tuning import quieten, seconds_of_iteration
+
+    log.start(None)
+    log.quieten()
+    bucket = options.bucket_nbytes(args) / 2**20
+    args = argparse.Namespace(**vars(args) | {"comm_profile": None, "bucket_mb": bucket})
+    args, topology = ranks.place(args, job)
+    sharers = sum(each.host == topology.own.host for each in topology.ranks)
+    solver = Solver(
+        quieten(param),
+        options.make_backend(args),
+        file=args.solver,
+        group=ranks.make_process_group(args, job, topology),
+        loss_scale=args.loss_scale,
+        data_config=options.data_config(args, sharers),
+    )
+    took = seconds_of_iteration(job, solver, _TRIED)
+    sizes = {message.batch_size for _, message in readers(solver.net.param)}
+    each, unit = (sizes.pop(), "images/s") if len(sizes) == 1 else (1, "batches/s")
+    rate = each * max(param.iter_size, 1) * job.size / took
+    if job.rank == 0:
+        found = {"rate": rate, "unit": unit}
+        Path(os.environ[ranks_per_gpu.TRIAL]).write_text(json.dumps(found))
+    solver.close()
+    return 0
