@@ -31,9 +31,8 @@ if TYPE_CHECKING:
     from .backend import Cuda
 
 MODULES = (
-    "batch_norm", "convolution", "detection", "elementwise", "inner_product", "loss", "movement",
-    "normalization", "pooling", "records", "recurrent", "regions", "resampling",
-    "selection", "strided", "update", "windows",
+    "detection", "formulas", "losses", "movement", "normalization", "pooling", "products",
+    "records", "recurrence", "regions", "solvers", "strided",
 )  # fmt: skip
 """The modules whose import registers primitives."""
 

@@ -22,7 +22,7 @@ from ..libraries.cublaslt import Product
 from ..registry import CudaCall, primitive
 from ..runtime.compile import Kernel, kernel
 from ..runtime.launch import blocks_for, launch
-from .inner_product import low_precision_weights
+from .products import low_precision_weights
 
 WARPS = 8
 MOST_ROWS = 64
