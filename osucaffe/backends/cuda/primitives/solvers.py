@@ -118,8 +118,8 @@ def sum_of_squares(call: CudaCall, a: SumOfSquares) -> Step:
     blocks = min(device.current().enough_blocks, max(1, -(-a.x.size // (THREADS * 8))))
     partial = call.temporary((blocks,))
     squares = kernel("reduce", "square_parts", T=C_TYPES[dtype_of(a.x)])
-    arguments = [partial, a.y, np.int64(blocks), np.float32(1), np.int32(1)]
+    arguments = [partial, a.y, np.int64(blocks)]
     return sequence([
         launch(squares, blocks, [a.x, partial, np.int64(a.x.size)]),
-        launch(kernel("reduce", "add_total", T="float"), 1, arguments, block=block_for(blocks)),
+        launch(kernel("reduce", "sum_parts"), 1, arguments, block=block_for(blocks)),
     ])  # fmt: skip

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...timer import Timer
+from ...backend import Timer
 from .compile import kernel_from
 from .launch import launch
 
