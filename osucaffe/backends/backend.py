@@ -1,4 +1,4 @@
-"""Owns what a backend is: memory, and steps made of calls. `Cpu` and `Cuda` are the two.
+"""Owns what a backend is: memory, steps made of calls, a clock. `Cpu` and `Cuda` are the two.
 
 What a backend need not be able to do has a default here: an empty set, None, or what comes to the
 same where work is done when a step returns.
@@ -6,6 +6,7 @@ same where work is done when a step returns.
 
 from __future__ import annotations
 
+import time
 from abc import abstractmethod
 from collections.abc import Iterable, Sequence
 from typing import Any, BinaryIO, Protocol
@@ -15,13 +16,40 @@ import numpy as np
 from .random import RandomState
 from .records import ImageDecoder, RecordCopier
 from .tensor import Call, Step, Tensor, sequence
-from .timer import Timer
 from .uploads import Uploads
 
 Memory = Any
 """A flat uint8 array of the backend's kind: NumPy's or CuPy's."""
 Stream = Any
 """What work is enqueued on (CuPy's); None on the host."""
+
+
+class Timer:
+    """Times of marks between steps: `begin`, `mark` behind each part, `read`.
+
+    track: the device whose time it is, or "" for the host's own.
+    """
+
+    track = ""
+
+    def __init__(self) -> None:
+        self._marks: list[float] = []
+
+    def begin(self) -> None:
+        """The first part is about to be run."""
+        self._marks = [time.perf_counter()]
+
+    def mark(self) -> None:
+        """A part has been run."""
+        self._marks.append(time.perf_counter())
+
+    def time_of(self, event: Any) -> float:
+        """When a device came to an event, on the same clock; the host has no such events."""
+        raise NotImplementedError
+
+    def read(self) -> list[float]:
+        """Where the first part began and where each ended, in seconds of `time.perf_counter`."""
+        return self._marks
 
 
 class Backend(Protocol):

@@ -2,57 +2,59 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from osucaffe.backends.random import RandomState
 
-from .running import Spec
+from .running import Output, Spec
 
 STATE = RandomState(seed=7, step=3)
 """The state of the random numbers in all calls."""
 
+Expected = dict[str, Any]
+"""By argument."""
+
 
 @dataclass
 class Case:
-    """One call and what it should write: computed when the case first runs, for all backends.
+    """One call and what it should write: values, or what computes them when the case first runs.
 
-    first: a call of the same tensors to run before it.
+    tensors: an output that they lack has the shape of its values. first: a call of the same tensors
+    to run before it.
     """
 
     label: str
     name: str
     tensors: dict[str, Spec]
     settings: dict[str, Any]
-    expect: Callable[[], dict[str, Any]]
+    expect: Expected | Callable[[], Expected]
     first: tuple[str, dict[str, Spec], dict[str, Any]] | None = None
-    _expected: dict[str, Any] = field(default_factory=dict)
 
-    @property
-    def expected(self) -> dict[str, Any]:
+    def __post_init__(self) -> None:
+        if not callable(self.expect):
+            outputs = {name: Output(np.shape(values)) for name, values in self.expect.items()
+                       if name not in self.tensors}  # fmt: skip
+            self.tensors = self.tensors | outputs
+
+    @functools.cached_property
+    def expected(self) -> Expected:
         """What to find in which output."""
-        self._expected = self._expected or self.expect()
-        return self._expected
+        return self.expect() if callable(self.expect) else self.expect
 
 
 CASES: list[Case] = []
 random = np.random.default_rng(0)
 
 
-def case(
-    label: str,
-    name: str,
-    tensors: dict[str, Spec],
-    settings: dict[str, Any],
-    expect: Callable[[], dict[str, Any]],
-    first: tuple[str, dict[str, Spec], dict[str, Any]] | None = None,
-) -> None:
-    """Add a row to the table."""
-    CASES.append(Case(label, name, tensors, settings, expect, first))
+def case(*row: Any) -> None:
+    """Add a row to the table: see `Case`."""
+    CASES.append(Case(*row))
 
 
 def normal(*shape: int) -> np.ndarray:

@@ -18,25 +18,21 @@ from .running import Output
 def movement_cases() -> None:
     x, y, z = normal(2, 3, 4, 5), normal(2, 1, 4, 5), normal(2, 18, 4, 5)
     out = Output((2, 3, 4, 5))
-    case("zero", "fill", {"y": out}, {"value": 0.0}, lambda: {"y": np.zeros(x.shape)})
-    case("value", "fill", {"y": out}, {"value": -1.5}, lambda: {"y": np.full(x.shape, -1.5)})
-    case("", "copy", {"x": x, "y": out}, {}, lambda: {"y": x})
+    case("zero", "fill", {"y": out}, {"value": 0.0}, {"y": np.zeros(x.shape)})
+    case("value", "fill", {"y": out}, {"value": -1.5}, {"y": np.full(x.shape, -1.5)})
+    case("", "copy", {"x": x, "y": out}, {}, {"y": x})
     together = np.concatenate([x, y, z], axis=1)
-    case("channels", "concat", {"xs": [x, y, z], "y": Output(together.shape)}, {"axis": 1},
-         lambda: {"y": together})  # fmt: skip
-    case("last axis", "concat", {"xs": [x, x], "y": Output((2, 3, 4, 10))}, {"axis": 3},
-         lambda: {"y": np.concatenate([x, x], axis=3)})  # fmt: skip
+    case("channels", "concat", {"xs": [x, y, z]}, {"axis": 1}, {"y": together})
+    case("last axis", "concat", {"xs": [x, x]}, {"axis": 3}, {"y": np.concatenate([x, x], axis=3)})
     parts = [Output(x.shape), None, Output(z.shape)]
-    case("with a gap", "split", {"x": together, "ys": parts}, {"axis": 1},
-         lambda: {"ys": [x, None, z]})  # fmt: skip
+    case("with a gap", "split", {"x": together, "ys": parts}, {"axis": 1}, {"ys": [x, None, z]})
     case("batch", "split", {"x": x, "ys": [Output((1, 3, 4, 5)), Output((1, 3, 4, 5))]},
-         {"axis": 0}, lambda: {"ys": [x[:1], x[1:]]})  # fmt: skip
+         {"axis": 0}, {"ys": [x[:1], x[1:]]})  # fmt: skip
 
-    case("", "permute", {"x": x, "y": Output((4, 2, 5, 3))}, {"axes": (2, 0, 3, 1)},
-         lambda: {"y": x.transpose(2, 0, 3, 1)})  # fmt: skip
+    case("", "permute", {"x": x}, {"axes": (2, 0, 3, 1)}, {"y": x.transpose(2, 0, 3, 1)})
     small, box = normal(1, 2, 4, 3), (slice(1, 2), slice(0, 2), slice(0, 4), slice(2, 5))
     offsets = {"offsets": (1, 0, 0, 2)}
-    case("", "crop", {"x": x, "y": Output(small.shape)}, offsets, lambda: {"y": x[box]})
+    case("", "crop", {"x": x}, offsets, {"y": x[box]})
 
     def surrounded() -> dict[str, Any]:
         dx = np.zeros(x.shape)
@@ -52,17 +48,14 @@ def movement_cases() -> None:
         scattered = functools.partial(
             reference.gradient, lambda table, rows=rows: table[rows], table, dy
         )
-        case(label, "gather", {"x": table, "index": index, "y": Output(shape)}, {},
-             lambda table=table, rows=rows: {"y": table[rows]})  # fmt: skip
+        case(label, "gather", {"x": table, "index": index}, {}, {"y": table[rows]})
         case(label, "gather_backward", {"dy": dy, "index": index, "dx": Output(table.shape)}, {},
              lambda f=scattered: {"dx": f()})  # fmt: skip
         case(label, "gather_gradient", {"dy": dy, "index": index, "dw": Output(table.shape)}, {},
              lambda f=scattered: {"dw": f()})  # fmt: skip
     outside = {"x": np.ones((3, 2)), "index": np.array([0.0, 3, -1]), "y": Output((3, 2))}
-    case("out of range", "gather", outside, {},
-         lambda: {"y": [[1, 1], [np.nan, np.nan], [np.nan, np.nan]]})  # fmt: skip
-    case("", "positions", {"y": Output((2, 3, 4))}, {},
-         lambda: {"y": np.arange(24).reshape(2, 3, 4)})  # fmt: skip
+    case("out of range", "gather", outside, {}, {"y": [[1, 1], [np.nan, np.nan], [np.nan, np.nan]]})
+    case("", "positions", {}, {}, {"y": np.arange(24).reshape(2, 3, 4)})
 
 
 def record_cases() -> None:
@@ -118,8 +111,7 @@ def cached_cases() -> None:
     case("without labels", "cached_batch", tensors, {"scale": 0.25}, lambda: {"y": batch()["y"]})
 
     table, numbers = normal(6, 2, 3), np.array([[5], [0], [5], [3]], np.int32)
-    case("", "cached_rows", {"records": table, "rows": numbers, "y": Output((4, 2, 3))}, {},
-         lambda: {"y": table[numbers[:, 0]]})  # fmt: skip
+    case("", "cached_rows", {"records": table, "rows": numbers}, {}, {"y": table[numbers[:, 0]]})
     for label, values in ("floats", normal(4, 300)), ("numbers", rows.reshape(3, 1, 5)):
         out, dtype = Output(values.shape[1:], str(values.dtype)), values.dtype
         out.dtype = "int32" if dtype == np.int32 else "float32"
@@ -136,34 +128,31 @@ def elementwise_cases() -> None:
     y, z = Output(a.shape), Output(a.shape)
     case("one statement", "elementwise", {"inputs": [a, b], "outputs": [y]},
          {"formula": "y = where(a > b, a, slope * b)", "constants": {"slope": 0.25}},
-         lambda: {"outputs": [np.where(a > b, a, 0.25 * b)]})  # fmt: skip
+         {"outputs": [np.where(a > b, a, 0.25 * b)]})  # fmt: skip
     case("temporaries", "elementwise", {"inputs": [a, b], "outputs": [y, z]},
          {"formula": "t = exp(-abs(a)); y = log1p(t) + max(a, 0); z = t * b + 1"},
-         lambda: {"outputs": [np.log1p(np.exp(a)), np.exp(-abs(a)) * b + 1]})  # fmt: skip
+         {"outputs": [np.log1p(np.exp(a)), np.exp(-abs(a)) * b + 1]})  # fmt: skip
     case("in place", "elementwise", {"inputs": [a, b], "outputs": [a, b]},
-         {"formula": "y = a * 2 + b; z = a - b"},
-         lambda: {"outputs": [2 * a + b, a - b]})  # fmt: skip
+         {"formula": "y = a * 2 + b; z = a - b"}, {"outputs": [2 * a + b, a - b]})  # fmt: skip
     large = normal(300_000)
     case("several threads", "elementwise", {"inputs": [large], "outputs": [Output(large.shape)]},
-         {"formula": "y = tanh(a) * a"},
-         lambda: {"outputs": [np.tanh(large) * large]})  # fmt: skip
+         {"formula": "y = tanh(a) * a"}, {"outputs": [np.tanh(large) * large]})  # fmt: skip
     case("ELU", "elementwise", {"inputs": [a], "outputs": [y]},
          {"formula": ELU, "constants": {"alpha": 0.7}},
-         lambda: {"outputs": [np.where(a > 0, a, 0.7 * np.expm1(a))]})  # fmt: skip
-    case("plain", "sum", {"xs": [a, b], "y": y}, {}, lambda: {"y": a + b})
+         {"outputs": [np.where(a > 0, a, 0.7 * np.expm1(a))]})  # fmt: skip
+    case("plain", "sum", {"xs": [a, b], "y": y}, {}, {"y": a + b})
     case("coefficients", "sum", {"xs": [a, b, c], "y": y}, {"coefficients": [1.0, -2.0, 0.5]},
-         lambda: {"y": a - 2 * b + c / 2})  # fmt: skip
-    case("onto the second", "sum", {"xs": [a, b, c], "y": b}, {}, lambda: {"y": a + b + c})
+         {"y": a - 2 * b + c / 2})  # fmt: skip
+    case("onto the second", "sum", {"xs": [a, b, c], "y": b}, {}, {"y": a + b + c})
     for slope in 0.0, 0.1:
         value, derivative = np.where(a > 0, a, slope * a), np.where(a > 0, b, slope * b)
         settings = {"slope": slope}
-        case(f"slope {slope}", "relu", {"x": a, "y": y}, settings, lambda v=value: {"y": v})
-        case(f"in place, slope {slope}", "relu", {"x": a, "y": a}, settings,
-             lambda v=value: {"y": v})  # fmt: skip
+        case(f"slope {slope}", "relu", {"x": a, "y": y}, settings, {"y": value})
+        case(f"in place, slope {slope}", "relu", {"x": a, "y": a}, settings, {"y": value})
         case(f"slope {slope}", "relu_backward", {"x": a, "dy": b, "dx": y}, settings,
-             lambda v=derivative: {"dx": v})  # fmt: skip
+             {"dx": derivative})  # fmt: skip
         case(f"in place, slope {slope}", "relu_backward", {"x": a, "dy": b, "dx": b}, settings,
-             lambda v=derivative: {"dx": v})  # fmt: skip
+             {"dx": derivative})  # fmt: skip
 
 
 def broadcast_cases() -> None:
@@ -178,21 +167,19 @@ def broadcast_cases() -> None:
         a, b = (normal(*shape) for shape in shapes)
         y, z = a * b + b, np.exp(-abs(a * b))
         outputs = [Output(y.shape), Output(y.shape)]
-        case(label, "broadcast", {"inputs": [a, b], "outputs": outputs},
-             {"formula": "t = a * b; y = t + b; z = exp(-abs(t))"},
-             lambda y=y, z=z: {"outputs": [y, z]})  # fmt: skip
+        formula = "t = a * b; y = t + b; z = exp(-abs(t))"
+        case(label, "broadcast", {"inputs": [a, b], "outputs": outputs}, {"formula": formula},
+             {"outputs": [y, z]})  # fmt: skip
         total = y.sum(axis=axes)
         settings = {"formula": "y = k * (a * b + b)", "axes": axes, "constants": {"k": 2.0}}
         tensors = {"inputs": [a, b]}
-        case(label, "reduce", tensors | {"y": Output(total.shape)}, settings,
-             lambda total=total: {"y": 2 * total})  # fmt: skip
-        case(label, "reduce_gradient", tensors | {"dw": Output(total.shape)}, settings,
-             lambda total=total: {"dw": 2 * total})  # fmt: skip
+        case(label, "reduce", tensors, settings, {"y": 2 * total})
+        case(label, "reduce_gradient", tensors, settings, {"dw": 2 * total})
     x, slopes = normal(2, 3, 4, 5), normal(1, 3, 1, 1)
     case("PReLU", "broadcast", {"inputs": [x, slopes], "outputs": [x]}, {"formula": PRELU},
-         lambda: {"outputs": [np.where(x > 0, x, slopes * x)]})  # fmt: skip
+         {"outputs": [np.where(x > 0, x, slopes * x)]})  # fmt: skip
     case("in place", "broadcast", {"inputs": [a, b], "outputs": [a]}, {"formula": "y = a - b"},
-         lambda: {"outputs": [a - b]})  # fmt: skip
+         {"outputs": [a - b]})  # fmt: skip
 
 
 def dropout_cases() -> None:
@@ -218,7 +205,7 @@ def dropout_cases() -> None:
 
 def solver_cases() -> None:
     x = normal(70_000)
-    case("", "sum_of_squares", {"x": x, "y": Output((1,))}, {}, lambda: {"y": [(x**2).sum()]})
+    case("", "sum_of_squares", {"x": x}, {}, {"y": [(x**2).sum()]})
 
     for size, segments in [
         (10, [(0, 4, 1.0, 1.0), (4, 6, 2.0, 0.0), (8, 10, 1.0, 0.5)]),

@@ -154,7 +154,7 @@ def region_cases() -> None:
         dy = eighths(*y.shape)
         out, where = Output(y.shape), Output(y.shape, "int32")
         case(label, "roi_max_pooling", {"x": x, "rois": ROIS, "y": out, "index": where}, settings,
-             lambda y=y, index=index: {"y": y, "index": index})  # fmt: skip
+             {"y": y, "index": index})  # fmt: skip
         total = functools.partial(lambda x, **given: roi_max_pooling(x, **given)[0],
                                   bins=(2, 3), **settings)  # fmt: skip
         case(label, "roi_max_pooling_backward",
@@ -164,8 +164,7 @@ def region_cases() -> None:
         forward = functools.partial(roi_sampling, points=(3, 4), **settings)
         y = forward(x)
         dy = eighths(*y.shape)
-        case(label, "roi_sampling", {"x": x, "rois": ROIS, "y": Output(y.shape)}, settings,
-             lambda y=y: {"y": y})  # fmt: skip
+        case(label, "roi_sampling", {"x": x, "rois": ROIS}, settings, {"y": y})
         case(label, "roi_sampling_backward", {"dy": dy, "rois": ROIS, "dx": Output(MAPS)}, settings,
              lambda f=forward, dy=dy: {"dx": reference.gradient(f, x, dy)})  # fmt: skip
 
@@ -174,8 +173,7 @@ def region_cases() -> None:
         y = forward(x)
         dy = eighths(*y.shape)
         settings = {"scale": 0.5, "pad": 0.0, "warp": True}
-        case(label, "roi_sampling", {"x": x, "rois": ROIS, "y": Output(y.shape)}, settings,
-             lambda y=y: {"y": y})  # fmt: skip
+        case(label, "roi_sampling", {"x": x, "rois": ROIS}, settings, {"y": y})
         case(label, "roi_sampling_backward", {"dy": dy, "rois": ROIS, "dx": Output(MAPS)}, settings,
              lambda f=forward, dy=dy: {"dx": reference.gradient(f, x, dy)})  # fmt: skip
         case(label, "roi_warping_rois_backward",
@@ -185,8 +183,7 @@ def region_cases() -> None:
     y = roi_average_pooling(x, 2, 0.5)
     dy = eighths(*y.shape)
     label = "channels of bins"
-    case(label, "roi_average_pooling", {"x": x, "rois": ROIS, "y": Output(y.shape)},
-         {"scale": 0.5}, lambda: {"y": y})  # fmt: skip
+    case(label, "roi_average_pooling", {"x": x, "rois": ROIS}, {"scale": 0.5}, {"y": y})
     case(label, "roi_average_pooling_backward", {"dy": dy, "rois": ROIS, "dx": Output(MAPS)},
          {"scale": 0.5}, lambda: {
              "dx": reference.gradient(lambda x: roi_average_pooling(x, 2, 0.5), x, dy)
@@ -195,9 +192,8 @@ def region_cases() -> None:
     losses = np.array([3, 1, 2, 3, 2, 1], np.float64).reshape(6, 1)
     images = np.zeros((6, 5))
     images[:, 0] = [0, 0, 1, 0, 0, 1]
-    case("", "hardest", {"rois": images, "loss": losses, "y": Output((6, 1))}, {"count": 2},
-         lambda: {"y": [[1], [0], [1], [1], [0], [1]]})  # fmt: skip
+    case("", "hardest", {"rois": images, "loss": losses}, {"count": 2},
+         {"y": [[1], [0], [1], [1], [0], [1]]})  # fmt: skip
     maps = np.moveaxis(images.reshape(2, 3, 5), 2, 1)[..., None]
-    case("of places", "hardest",
-         {"rois": maps, "loss": losses.reshape(2, 1, 3, 1), "y": Output((2, 1, 3, 1))},
-         {"count": 1}, lambda: {"y": np.reshape([1, 0, 1, 0, 0, 0], (2, 1, 3, 1))})  # fmt: skip
+    case("of places", "hardest", {"rois": maps, "loss": losses.reshape(2, 1, 3, 1)},
+         {"count": 1}, {"y": np.reshape([1, 0, 1, 0, 0, 0], (2, 1, 3, 1))})  # fmt: skip

@@ -15,22 +15,17 @@ from ..random import RandomState
 from ..tensor import Call, Step, Tensor, sequence
 from .host import Host
 from .primitives import (  # noqa: F401 (importing them registers the primitives)
-    batch_norm,
-    broadcast,
-    convolution,
     detection,
-    elementwise,
-    inner_product,
-    loss,
+    formulas,
+    losses,
     movement,
     normalization,
     pooling,
+    products,
     records,
-    recurrent,
+    recurrence,
     regions,
-    resampling,
-    selection,
-    update,
+    solvers,
 )
 from .registry import IMPLEMENTATIONS, CpuCall
 

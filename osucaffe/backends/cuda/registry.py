@@ -26,9 +26,8 @@ from .layout import Layout, is_nhwc, is_row_major
 __all__ = ["CudaCall", "primitive"]
 
 MODULES = (
-    "batch_norm", "convolution", "detection", "elementwise", "inner_product", "loss", "movement",
-    "normalization", "pooling", "records", "recurrent", "regions", "resampling",
-    "selection", "strided", "update", "windows",
+    "detection", "formulas", "losses", "movement", "normalization", "pooling", "products",
+    "records", "recurrence", "regions", "solvers", "strided",
 )  # fmt: skip
 """The modules whose import registers primitives."""
 

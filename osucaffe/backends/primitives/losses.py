@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import dataclass
 
 from .recording import Primitive, Read, Reads, Write, primitive
 
@@ -71,25 +71,6 @@ class Accuracy(Primitive):
     axis: int
     top_k: int
     ignore: int | None
-
-
-@primitive
-class TopK(Primitive):
-    """The largest of x along axis, in falling order: as many as the outputs are long there.
-
-    index: float32. Of equal elements the later comes first (C++ Caffe 1.0).
-    """
-
-    x: Read
-    index: Write | None
-    value: Write | None
-    _: KW_ONLY
-    axis: int
-
-    @property
-    def length(self) -> int:
-        """How many of the largest are wanted."""
-        return next(y.shape[self.axis] for y in (self.index, self.value) if y is not None)
 
 
 @primitive

@@ -63,7 +63,7 @@ def primitive(declaration: type[_Declaration]) -> type[_Declaration]:
     return made
 
 
-def records(
+def recorded(
     declaration: Callable[_Arguments, Primitive],
 ) -> Callable[Concatenate[Recorder, _Arguments], None]:
     """A method that records a call of the primitive, given its arguments."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
-
 from .options import COUNT, INTEGER, MEGABYTES, SECONDS, Kind, Options, positive
 
 
@@ -126,7 +124,6 @@ def bench(add: Options) -> None:
     add("--out", "write the results there, as Markdown and JSON", "DIR")
     add("--peer", "also measure plain gRPC in C++: the program that make grpc-peer builds", "FILE")
     add.common("--channel_wait", "--interface")
-    add("--part", argparse.SUPPRESS, ("pair", "servers"))
 
 
 def version(add: Options) -> None:

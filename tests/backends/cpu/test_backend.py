@@ -11,8 +11,8 @@ import pytest
 
 from osucaffe.backends.cpu import Cpu
 from osucaffe.backends.cpu.evaluate import CHUNK
-from osucaffe.backends.cpu.primitives.broadcast import boxes
-from osucaffe.backends.cpu.primitives.update import merge_segments
+from osucaffe.backends.cpu.primitives.formulas import boxes
+from osucaffe.backends.cpu.primitives.solvers import merge_segments
 from osucaffe.backends.cpu.workers import SMALL, Workers
 from osucaffe.backends.primitives import Program
 from osucaffe.backends.tensor import Tensor

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 
 from ...primitives.recurrence import Recurrent, RecurrentBackward
 from ...tensor import Step, Tensor
-from ..primitives.recurrent import Product, backward_step, forward_step
+from ..primitives.recurrence import Product, backward_step, forward_step
 from . import api
 from .api import Descriptor, PrimitiveDescriptor, Unsupported
 from .memory import choose_layout, in_sequence

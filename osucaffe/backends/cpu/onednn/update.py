@@ -16,7 +16,7 @@ import numpy as np
 from ...formula import SCALAR_FUNCTIONS, Expression, Name, Number, Operation, parse
 from ...primitives.solvers import Update
 from ...tensor import Step, Tensor
-from ..primitives.update import merge_segments
+from ..primitives.solvers import merge_segments
 from . import api
 from .api import Unsupported
 from .memory import execution, in_sequence

@@ -1,15 +1,30 @@
-"""Owns local response normalization and softmax by NumPy."""
+"""Owns local response normalization, softmax and batch normalization by NumPy: the last by formulas
+over a blob and one number for each channel."""
 
 from __future__ import annotations
 
 import math
+import re
+from collections.abc import Mapping
+from string import ascii_lowercase
 
 import numpy as np
 
-from ...primitives.normalization import Lrn, LrnBackward, Neighbourhood, Softmax, SoftmaxBackward
-from ...tensor import Step, Tensor
+from ...primitives.formulas import Broadcast, Reduce
+from ...primitives.normalization import (
+    BatchNorm,
+    BatchNormBackward,
+    BatchNormStatistics,
+    Lrn,
+    LrnBackward,
+    Neighbourhood,
+    Softmax,
+    SoftmaxBackward,
+)
+from ...tensor import Step, Tensor, sequence
 from ..registry import CpuCall, primitive
 from ..windows import Windows
+from .formulas import broadcast, planes, reduce
 
 
 class _Neighbours:
@@ -88,13 +103,6 @@ def lrn_backward(call: CpuCall, a: LrnBackward) -> Step:
     return step
 
 
-def planes(tensor: Tensor, axis: int) -> np.ndarray:
-    """The tensor's array as (outer, extent of axis, inner)."""
-    outer, inner = math.prod(tensor.shape[:axis]), math.prod(tensor.shape[axis + 1 :])
-    array: np.ndarray = tensor.array.reshape(outer, tensor.shape[axis], inner)
-    return array
-
-
 @primitive()
 def softmax(call: CpuCall, a: Softmax) -> Step:
     axis = a.axis
@@ -124,3 +132,112 @@ def softmax_backward(call: CpuCall, a: SoftmaxBackward) -> Step:
         np.multiply(a.dx.array, a.y.array, out=a.dx.array)
 
     return step
+
+
+class _Formulas:
+    """Makes steps of formulas over blobs of one shape (N, C, ..) and tensors (C,)."""
+
+    def __init__(self, call: CpuCall, x: Tensor) -> None:
+        self.call = call
+        self.channels = (1, x.shape[1], *[1] * (len(x.shape) - 2))
+        self.axes = (0, *range(2, len(x.shape)))
+        self.count = x.count // x.shape[1]
+        """Of elements of each channel."""
+
+    def spread(self, tensor: Tensor) -> Tensor:
+        """The tensor with as many axes as a blob."""
+        return tensor.view(self.channels) if len(tensor.shape) == 1 < len(self.channels) else tensor
+
+    def over(self, formula: str, y: Tensor, **operands: Tensor | None) -> Step:
+        """A step for y = a formula over these operands."""
+        inputs, text = self._bind(formula, operands)
+        return broadcast(self.call, Broadcast(inputs, [y], formula=text))
+
+    def sum(self, formula: str, y: Tensor, **operands: Tensor | None) -> Step:
+        """A step for y (C,) = the sum of a formula over each channel."""
+        inputs, text = self._bind(formula, operands)
+        return reduce(self.call, Reduce(inputs, y, axes=self.axes, formula=text))
+
+    def _bind(self, formula: str, operands: dict[str, Tensor | None]) -> tuple[list[Tensor], str]:
+        """The operands that there are, and the formula with the letters that stand for them."""
+        given = {name: tensor for name, tensor in operands.items() if tensor is not None}
+        letters = dict(zip(given, ascii_lowercase, strict=False))
+        text = re.sub(r"[a-z]\w*", lambda word: letters.get(word[0], word[0]), formula)
+        return [self.spread(tensor) for tensor in given.values()], f"y = {text}"
+
+
+def _normalized(small: Mapping[str, Tensor | None]) -> str:
+    """The formula of x before the scale."""
+    centred = "x" if small["mean"] is None else "(x - mean)"
+    return centred if small["rate"] is None else f"{centred} * rate"
+
+
+def _output(small: Mapping[str, Tensor | None]) -> str:
+    """The formula of y before the addend."""
+    scaled = _normalized(small) + (" * scale" if small["scale"] is not None else "")
+    return scaled + (" + bias" if small["bias"] is not None else "")
+
+
+@primitive()
+def batch_norm_statistics(call: CpuCall, a: BatchNormStatistics) -> Step:
+    of = _Formulas(call, a.x)
+    variance = call.temporary(a.mean.shape)
+    unbiased = of.count / (of.count - 1) if of.count > 1 else 1.0
+    share = repr(1 / of.count)
+
+    def remember() -> None:
+        a.past_means.array[:] = a.fraction * a.past_means.array + a.mean.array
+        a.past_variances.array[:] = a.fraction * a.past_variances.array + unbiased * variance.array
+        a.past_weight.array[:] = a.fraction * a.past_weight.array + 1
+
+    return sequence([
+        of.sum(f"x * {share}", a.mean, x=a.x),
+        of.sum(f"(x - mean) * (x - mean) * {share}", variance, x=a.x, mean=a.mean),
+        of.over(f"1 / sqrt(variance + {a.eps!r})", of.spread(a.rate), variance=variance),
+        remember,
+    ])  # fmt: skip
+
+
+@primitive()
+def batch_norm(call: CpuCall, a: BatchNorm) -> Step:
+    result = _output(a.small) + (" + addend" if a.addend is not None else "")
+    if a.relu:
+        result = f"max({result}, 0)"
+    return _Formulas(call, a.x).over(result, a.y, x=a.x, addend=a.addend, **a.small)
+
+
+@primitive()
+def batch_norm_backward(call: CpuCall, a: BatchNormBackward) -> Step:
+    of, small = _Formulas(call, a.x), a.small
+    dy, dscale, dbias = a.dy, a.dscale, a.dbias
+    steps: list[Step] = []
+    if a.relu or len(a.dys) > 1 or dy is not None:
+        dy = dy or call.temporary(a.x.shape)
+        parts: dict[str, Tensor | None] = {f"part{i}": part for i, part in enumerate(a.dys)}
+        formula = " + ".join(parts)
+        if a.relu and a.relu_output is None:
+            formula = f"where({_output(small)} > 0, {formula}, 0)"
+            parts |= {"x": a.x, **small}
+        elif a.relu:
+            formula = f"where(relu_output > 0, {formula}, 0)"
+            parts |= {"relu_output": a.relu_output}
+        steps.append(of.over(formula, dy, **parts))
+    else:
+        dy = a.dys[0]
+    normalized = _normalized(small)
+    average = a.dx is not None and not a.constant
+    if dbias is not None or average:
+        dbias = dbias or call.temporary((a.x.shape[1],))
+        steps.append(of.sum("dy", dbias, dy=dy))
+    if dscale is not None or average:
+        dscale = dscale or call.temporary((a.x.shape[1],))
+        steps.append(of.sum(f"dy * {normalized}", dscale, dy=dy, x=a.x, mean=a.mean, rate=a.rate))
+    if a.dx is not None:
+        formula, parts = "dy", {"dy": dy, "rate": a.rate, "scale": a.scale}
+        if average:
+            share = repr(1 / of.count)
+            formula = f"(dy - {share} * dbias - {normalized} * {share} * dscale)"
+            parts |= {"x": a.x, "mean": a.mean, "dbias": dbias, "dscale": dscale}
+        factors = [name for name in ("rate", "scale") if parts[name] is not None]
+        steps.append(of.over(" * ".join([*factors, formula]), a.dx, **parts))
+    return sequence(steps)

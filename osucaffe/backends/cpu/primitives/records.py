@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ...primitives.movement import CachedBatch, CachedRows, NextRow, Transform
+from ...primitives.records import CachedBatch, CachedRows, NextRow, Transform
 from ...records import transform_record
 from ...tensor import Step, Tensor
 from ..registry import CpuCall, primitive, unprepared

@@ -1,4 +1,5 @@
-"""Owns pooling: fast kernels for images with the channels last, general ones for all else."""
+"""Owns pooling: fast kernels for images with the channels last, general ones (and im2col) for all
+else, over any number of axes in row-major float32; unpooling and interpolation."""
 
 from __future__ import annotations
 
@@ -11,17 +12,21 @@ import numpy as np
 from ...primitives.pooling import (
     AveragePooling,
     AveragePoolingBackward,
+    Interpolation,
+    InterpolationBackward,
     MaxPooling,
     MaxPoolingBackward,
     PoolingWindow,
     StochasticPooling,
+    Unpooling,
+    UnpoolingBackward,
 )
-from ...tensor import Step, Tensor
-from ..layout import C_TYPES, ITEM_BYTES, Layout, dtype_of, is_nhwc
+from ...primitives.products import Im2col, Im2colBackward, Unfolding
+from ...tensor import Step, Tensor, sequence
+from ..layout import C_TYPES, ITEM_BYTES, Layout, dtype_of, is_nhwc, strides
 from ..registry import CudaCall, primitive
 from ..runtime.compile import kernel
 from ..runtime.launch import blocks_for, launch
-from .windows import Windows
 
 
 def _is_open(tensor: Tensor) -> bool:
@@ -114,3 +119,123 @@ def stochastic_pooling(call: CudaCall, a: StochasticPooling) -> Step:
         return windows.over_small("expected_pooling")
     drawn = [call.backend.counter(), np.uint64(call.backend.key(a.key))]
     return windows.over_small("stochastic_pooling", a.index, *drawn)
+
+
+def _list(values: Sequence[int]) -> str:
+    return "{" + ",".join(str(int(value)) for value in values) + "}"
+
+
+class Windows:
+    """Windows over `large` (N, C, *in), one for each position of `small` (N, C, *out)."""
+
+    def __init__(
+        self,
+        call: CudaCall,
+        large: Tensor,
+        small: Tensor,
+        a: PoolingWindow | StochasticPooling | Unfolding,
+    ) -> None:
+        call.choose_layouts(large, small)
+        self.call = call
+        self.large = call.in_layout(large, nhwc=False, dtype="float32")
+        self.small = call.in_layout(small, nhwc=False, dtype="float32")
+        self.macros = {
+            "AXES": len(a.kernel),
+            "IN": _list(large.shape[2:]),
+            "OUT": _list(small.shape[2:]),
+            "KERNEL": _list(a.kernel),
+            "STRIDE": _list(a.stride),
+            "PAD": _list(a.pad),
+            "DILATION": _list(a.dilation if isinstance(a, Unfolding) else [1] * len(a.kernel)),
+            "INS": math.prod(large.shape[2:]),
+            "OUTS": math.prod(small.shape[2:]),
+            "TAPS": math.prod(a.kernel),
+        }
+
+    def over_small(self, name: str, *others: Any) -> Step:
+        """A step that launches a kernel with a thread for each element of `small`."""
+        return self._launch(name, self.small, others)
+
+    def over_large(self, name: str, *others: Any) -> Step:
+        """A step that launches a kernel with a thread for each element of `large`."""
+        return self._launch(name, self.large, others)
+
+    def _launch(self, name: str, over: Tensor, others: Sequence[Any]) -> Step:
+        # Whatever else there is, such as an index, lies row-major, in the type that it is declared.
+        row_major = [
+            self.call.in_layout(other, nhwc=False, dtype=other.dtype)
+            if isinstance(other, Tensor)
+            else other
+            for other in others
+        ]
+        function = kernel("windows", name, COUNT=f"{over.count}ll", **self.macros)
+        return launch(function, blocks_for(over.count), [self.large, self.small, *row_major])
+
+
+@primitive("own")
+def im2col(call: CudaCall, a: Im2col) -> Step:
+    return Windows(call, a.x, a.y, a).over_small("im2col")
+
+
+@primitive("own")
+def im2col_backward(call: CudaCall, a: Im2colBackward) -> Step:
+    return Windows(call, a.dx, a.dy, a).over_large("im2col_backward")
+
+
+def _planes(small: Tensor, large: Tensor) -> list[np.int32]:
+    """The elements of a plane of each."""
+    return [np.int32(math.prod(tensor.shape[2:])) for tensor in (small, large)]
+
+
+@primitive("plain")
+def unpooling(call: CudaCall, a: Unpooling) -> Step:
+    owner = call.temporary(a.y.shape, "int32")
+    inputs, outputs, sizes = np.int64(a.x.count), np.int64(a.y.count), _planes(a.x, a.y)
+
+    return sequence([
+        launch(kernel("resampling", "no_owners"), blocks_for(a.y.count), [owner, outputs]),
+        launch(kernel("resampling", "find_owners"), blocks_for(a.x.count),
+               [a.index, owner, inputs, *sizes]),
+        launch(kernel("resampling", "unpooling"), blocks_for(a.y.count),
+               [a.x, owner, a.y, outputs, *sizes]),
+    ])  # fmt: skip
+
+
+@primitive("plain")
+def unpooling_backward(call: CudaCall, a: UnpoolingBackward) -> Step:
+    arguments = [a.dy, a.index, a.dx, np.int64(a.dx.count), *_planes(a.dx, a.dy)]
+    return launch(kernel("resampling", "unpooling_backward"), blocks_for(a.dx.count), arguments)
+
+
+def _interpolation(name: str, x: Tensor, y: Tensor, over: Tensor, arguments: list[Tensor]) -> Step:
+    """A step that launches a kernel over the elements of an image; x is that before."""
+    _, channels, height, width = x.shape
+    macros = {
+        "X_T": C_TYPES[dtype_of(x)],
+        "Y_T": C_TYPES[dtype_of(y)],
+        "C": channels,
+        "H": height,
+        "W": width,
+        "OH": y.shape[2],
+        "OW": y.shape[3],
+        "CHANNELS_LAST": int(is_nhwc(over)),
+    }
+    for letter, tensor in (("X", x), ("Y", y)):
+        macros |= {
+            f"{letter}{axis}": f"{step}ll"
+            for axis, step in zip("NCHW", strides(tensor), strict=True)
+        }
+    function = kernel("resampling", name, **macros)
+    return launch(function, blocks_for(over.count), [*arguments, np.int64(over.count)])
+
+
+@primitive("own")
+def interpolation(call: CudaCall, a: Interpolation) -> Step:
+    call.choose_layouts(a.x, a.y)
+    return _interpolation("interpolation", a.x, a.y, a.y, [a.x, a.y])
+
+
+@primitive("own")
+def interpolation_backward(call: CudaCall, a: InterpolationBackward) -> Step:
+    call.choose_layouts(a.dx, a.dy)
+    return _interpolation("interpolation_backward", a.dx, a.dy, a.dx, [a.dy, a.dx])

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from ...primitives.movement import CachedBatch, CachedRows, NextRow, Transform
+from ...primitives.records import CachedBatch, CachedRows, NextRow, Transform
 from ...tensor import Step, Tensor
 from ..layout import C_TYPES, dtype_of, is_channels_last
 from ..registry import CudaCall, primitive

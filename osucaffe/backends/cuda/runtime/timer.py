@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ...timer import Timer
+from ...backend import Timer
 from ..gpu import Gpu
 from .compile import kernel_from
 from .launch import launch

@@ -10,7 +10,7 @@ import pytest
 
 from osucaffe.backends.cpu import Cpu
 from osucaffe.backends.cuda import Cuda
-from osucaffe.backends.cuda.primitives import inner_product
+from osucaffe.backends.cuda.primitives import products
 
 from ...running import Output, run_call
 from ..convolution.test_layers import TOLERANCES, close
@@ -25,7 +25,7 @@ SIZES = {
 """Rows, outputs, inputs."""
 
 
-@pytest.fixture(autouse=True, params=range(len(inner_product.SHAPES)))
+@pytest.fixture(autouse=True, params=range(len(products.SHAPES)))
 def own_kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each is to win in turn."""
     force(monkeypatch, "small product", request.param)

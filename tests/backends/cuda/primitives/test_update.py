@@ -7,7 +7,7 @@ import pytest
 
 from osucaffe.backends.cuda import Cuda
 from osucaffe.backends.cuda.layout import c_struct
-from osucaffe.backends.cuda.primitives.update import CHUNK
+from osucaffe.backends.cuda.primitives.solvers import CHUNK
 from osucaffe.proto import SolverParameter, parse_text
 from osucaffe.solvers import Solver
 

@@ -54,21 +54,6 @@ __device__ __forceinline__ void encode(const float* box, const float* prior, flo
 }
 #endif
 
-// The sum of whole numbers over a block, in every thread.
-__device__ __forceinline__ int block_count(int x) {
-    __shared__ int partial[32];
-    int warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
-#pragma unroll
-    for (int step = 16; step; step >>= 1) x += __shfl_xor_sync(0xffffffff, x, step);
-    __syncthreads();
-    if (lane == 0) partial[warp] = x;
-    __syncthreads();
-    x = lane < (blockDim.x + 31) >> 5 ? partial[lane] : 0;
-#pragma unroll
-    for (int step = 16; step; step >>= 1) x += __shfl_xor_sync(0xffffffff, x, step);
-    return x;
-}
-
 // How many threads of the block before this one have the flag set. All of them call it; total: how
 // many have it at all.
 __device__ __forceinline__ int place_among(bool flag, int& total) {

@@ -86,7 +86,7 @@ template <typename T, int N> __device__ __forceinline__ void store(T* to, const 
     *reinterpret_cast<Vector<T, N>*>(to) = v;
 }
 
-__device__ __forceinline__ float warp_sum(float x) {
+template <typename N> __device__ __forceinline__ N warp_sum(N x) {
 #pragma unroll
     for (int lane = 16; lane; lane >>= 1) x += __shfl_xor_sync(0xffffffff, x, lane);
     return x;
@@ -104,15 +104,15 @@ __device__ __forceinline__ float warp_max(float x) {
 }
 
 // The sum over a block, in every thread; always added in the same order.
-__device__ __forceinline__ float block_sum(float x) {
-    __shared__ float partial[32];
+template <typename N> __device__ __forceinline__ N block_sum(N x) {
+    __shared__ N partial[32];
     int warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
     x = warp_sum(x);
     __syncthreads();
     if (lane == 0) partial[warp] = x;
     __syncthreads();
     int warps = (blockDim.x + 31) >> 5;
-    return warp_sum(lane < warps ? partial[lane] : 0.0f);
+    return warp_sum(lane < warps ? partial[lane] : (N)0);
 }
 
 // squares32 of Widynski (2020): 32 random bits from a counter and a key.

@@ -67,7 +67,7 @@ extern "C" __global__ void __launch_bounds__(1024) keep_highest(
         counts[c] = most < 0 ? kept_count[c] : 0;
         total += kept_count[c];
     }
-    total = block_count(total);
+    total = block_sum(total);
     __syncthreads();
     if (most < 0) return;
     for (int i = threadIdx.x; i < classes * room; i += blockDim.x) {
@@ -95,7 +95,7 @@ extern "C" __global__ void __launch_bounds__(1024) write_detections(
         before += i < blockIdx.x * classes ? counts[i] : 0;
         all += counts[i];
     }
-    before = block_count(before), all = block_count(all);
+    before = block_sum(before), all = block_sum(all);
     if (blockIdx.x == 0 && threadIdx.x == 0) *length = all ? all : items;
     if (!all && threadIdx.x == 0) y[7 * blockIdx.x] = blockIdx.x;
     int item = blockIdx.x;

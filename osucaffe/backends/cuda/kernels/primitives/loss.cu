@@ -19,19 +19,28 @@ __device__ const float class_weights[] = {WEIGHTS};
 // The first score of a row: rows of inner positions are interleaved.
 #define BASE (row / step * step * c + row % step)
 
+// A warp writes the softmax of a row. most: the greatest score; returns the sum of the exponentials
+// of what they are less.
+template <typename X, typename Y>
+__device__ __forceinline__ float softmax_row(const X* from, Y* to, int c, int64_t step, int lane,
+                                             float& most) {
+    float sum = 0;
+    most = -INFINITY;
+    for (int i = lane; i < c; i += 32) most = fmaxf(most, to_float(from[i * step]));
+    most = warp_max(most);
+    for (int i = lane; i < c; i += 32) sum += expf(to_float(from[i * step]) - most);
+    sum = warp_sum(sum);
+    float scale = 1 / sum;
+    for (int i = lane; i < c; i += 32)
+        to[i * step] = from_float<Y>(expf(to_float(from[i * step]) - most) * scale);
+    return sum;
+}
+
 #if defined(X_T) && defined(Y_T)
 extern "C" __global__ void softmax(const X_T* x, Y_T* y, int64_t rows, int c, int64_t step) {
     PDL_BEGIN;
-    ROW_LOOP {
-        const X_T* from = x + BASE;
-        float most = -INFINITY, sum = 0;
-        for (int i = lane; i < c; i += 32) most = fmaxf(most, to_float(from[i * step]));
-        most = warp_max(most);
-        for (int i = lane; i < c; i += 32) sum += expf(to_float(from[i * step]) - most);
-        float scale = 1 / warp_sum(sum);
-        for (int i = lane; i < c; i += 32)
-            y[BASE + i * step] = from_float<Y_T>(expf(to_float(from[i * step]) - most) * scale);
-    }
+    float most;
+    ROW_LOOP softmax_row(x + BASE, y + BASE, c, step, lane, most);
 }
 #endif
 
@@ -99,14 +108,7 @@ extern "C" __global__ void softmax_losses(const X_T* x, const float* label, P_T*
     PDL_BEGIN;
     ROW_LOOP {
         const X_T* from = x + BASE;
-        float most = -INFINITY, sum = 0;
-        for (int i = lane; i < c; i += 32) most = fmaxf(most, to_float(from[i * step]));
-        most = warp_max(most);
-        for (int i = lane; i < c; i += 32) sum += expf(to_float(from[i * step]) - most);
-        sum = warp_sum(sum);
-        float scale = 1 / sum;
-        for (int i = lane; i < c; i += 32)
-            probability[BASE + i * step] = from_float<P_T>(expf(to_float(from[i * step]) - most) * scale);
+        float most, sum = softmax_row(from, probability + BASE, c, step, lane, most);
         if (lane == 0) {
             int wanted = (int)label[row];
             float value = -1;

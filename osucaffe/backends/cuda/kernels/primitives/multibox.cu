@@ -11,22 +11,22 @@ __device__ __forceinline__ Best better(Best a, Best b) {
     return b.value > a.value || (b.value == a.value && b.at < a.at) ? b : a;
 }
 
-__device__ __forceinline__ Best block_best(Best x) {
-    __shared__ Best partial[32];
-    int warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
-#pragma unroll
-    for (int step = 16; step; step >>= 1)
-        x = better(x, {__shfl_xor_sync(0xffffffff, x.value, step),
-                       __shfl_xor_sync(0xffffffff, x.at, step)});
-    __syncthreads();
-    if (lane == 0) partial[warp] = x;
-    __syncthreads();
-    x = lane < (blockDim.x + 31) >> 5 ? partial[lane] : Best{0, 0x7fffffff};
+__device__ __forceinline__ Best warp_best(Best x) {
 #pragma unroll
     for (int step = 16; step; step >>= 1)
         x = better(x, {__shfl_xor_sync(0xffffffff, x.value, step),
                        __shfl_xor_sync(0xffffffff, x.at, step)});
     return x;
+}
+
+__device__ __forceinline__ Best block_best(Best x) {
+    __shared__ Best partial[32];
+    int warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
+    x = warp_best(x);
+    __syncthreads();
+    if (lane == 0) partial[warp] = x;
+    __syncthreads();
+    return warp_best(lane < (blockDim.x + 31) >> 5 ? partial[lane] : Best{0, 0x7fffffff});
 }
 
 // A block for each item and box of a prior; rows, best_value, best_at: for each, room for all truth.
@@ -143,6 +143,15 @@ __device__ __forceinline__ int class_of(int label, int classes) {
     return found < 0 || found >= classes || found == BACKGROUND ? -1 : found;
 }
 
+// The greatest of some scores, and the sum of the exponentials of what they are less.
+__device__ __forceinline__ float exponentials(const float* x, int classes, float& top) {
+    float sum = 0;
+    top = x[0];
+    for (int c = 1; c < classes; ++c) top = fmaxf(top, x[c]);
+    for (int c = 0; c < classes; ++c) sum += expf(x[c] - top);
+    return sum;
+}
+
 // A thread for each prior. WIDE: boxes of a prior; MATCHES: matches of each, at most one a class.
 extern "C" __global__ void multibox_losses(const float* location, const float* confidence,
                                            const float* priors, const float* truth,
@@ -169,9 +178,7 @@ extern "C" __global__ void multibox_losses(const float* location, const float* c
             if (label >= 0) hits += x[label];
         }
         if (SOFTMAX) {
-            float top = x[0], sum = 0;
-            for (int c = 1; c < classes; ++c) top = fmaxf(top, x[c]);
-            for (int c = 0; c < classes; ++c) sum += expf(x[c] - top);
+            float top, sum = exponentials(x, classes, top);
             float own = label >= 0 && label < classes ? x[label] : 0;
             scores = bounded_loss(fmaxf(top + logf(sum) - own, 0));
         } else {
@@ -223,9 +230,7 @@ extern "C" __global__ void multibox_losses_backward(const float* location, const
             continue;
         }
         if (SOFTMAX) {
-            float top = x[0], sum = 0;
-            for (int c = 1; c < classes; ++c) top = fmaxf(top, x[c]);
-            for (int c = 0; c < classes; ++c) sum += expf(x[c] - top);
+            float top, sum = exponentials(x, classes, top);
             for (int c = 0; c < classes; ++c)
                 dx[c] = scale * (expf(x[c] - top) / sum - (c == label));
         } else if (!matched && !MATCHED_ONLY && BACKGROUND < classes) {
@@ -285,7 +290,7 @@ extern "C" __global__ void __launch_bounds__(1024) mine_boxes(
     auto able = [&](int p) { return hard || (match[p] == -1 && overlap[p] < most_overlap); };
     int own = 0, ables = 0;
     for (int p = threadIdx.x; p < count; p += blockDim.x) own += match[p] > -1, ables += able(p);
-    own = block_count(own), ables = block_count(ables);
+    own = block_sum(own), ables = block_sum(ables);
     int k = min(hard ? size : (int)(own * ratio), ables), more = 0;
     uint32_t least = k ? highest(loss, count, k, more, able) : 0;
     int equal = 0;

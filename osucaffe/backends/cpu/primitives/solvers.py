@@ -7,12 +7,11 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from ...formula import parse
-from ...primitives.losses import Total
 from ...primitives.solvers import SumOfSquares, Update
 from ...tensor import Step
 from ..evaluate import Evaluate
 from ..registry import CpuCall, primitive, unprepared
-from .elementwise import flat, over_chunks
+from .formulas import flat, over_chunks
 
 Segment = tuple[int, int, float, float]
 DOT_CHUNK = 1 << 16
@@ -64,10 +63,3 @@ def sum_of_squares(call: CpuCall, a: SumOfSquares) -> None:
         piece = source[start : start + DOT_CHUNK]
         total += float(np.dot(piece, piece))
     a.y.array.fill(total)
-
-
-@primitive()
-@unprepared
-def total(call: CpuCall, a: Total) -> None:
-    sums = [float(flat(x).sum(dtype=np.float64)) for x in a.xs]
-    a.y.array.fill(sum(weight * each for weight, each in zip(a.weights, sums, strict=True)))

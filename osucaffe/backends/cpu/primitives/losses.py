@@ -1,4 +1,4 @@
-"""Owns the softmax loss and the accuracy by NumPy."""
+"""Owns the softmax loss, the accuracy, and the sums that make a net's loss, by NumPy."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ...primitives.losses import MOST_LOSS, Accuracy, SoftmaxLoss, SoftmaxLossBackward
+from ...primitives.losses import MOST_LOSS, Accuracy, SoftmaxLoss, SoftmaxLossBackward, Total
 from ...tensor import Step, Tensor
-from ..registry import CpuCall, primitive
-from .elementwise import flat
-from .normalization import planes
+from ..registry import CpuCall, primitive, unprepared
+from .formulas import flat, planes
 
 
 class _Labels:
@@ -163,3 +162,10 @@ def accuracy(call: CpuCall, a: Accuracy) -> Step:
             np.divide(hits, totals.array, out=hits)
 
     return step
+
+
+@primitive()
+@unprepared
+def total(call: CpuCall, a: Total) -> None:
+    sums = [float(flat(x).sum(dtype=np.float64)) for x in a.xs]
+    a.y.array.fill(sum(weight * each for weight, each in zip(a.weights, sums, strict=True)))

@@ -7,13 +7,11 @@ import math
 import numpy as np
 
 from ...primitives.losses import Accuracy, ClassLoss, SoftmaxLoss, SoftmaxLossBackward, Total
-from ...primitives.solvers import SumOfSquares
 from ...tensor import Shape, Step, sequence
 from ..layout import C_TYPES, dtype_of
 from ..registry import CudaCall, primitive
-from ..runtime import device
 from ..runtime.compile import kernel, kernel_from
-from ..runtime.launch import THREADS, blocks_for, launch
+from ..runtime.launch import blocks_for, launch
 from .normalization import Rows
 
 SMALL_ROWS, SMALL_SCORES = 512, 32
@@ -62,11 +60,11 @@ def softmax_loss(call: CudaCall, a: SoftmaxLoss) -> Step:
         rows.launch(
             "softmax_losses", types, [x, label, probability, note, *sizes], **_weights(a)
         ),
-        launch(kernel("loss", "sum_losses"), 1, summed, block=_block(rows.count)),
+        launch(kernel("loss", "sum_losses"), 1, summed, block=block_for(rows.count)),
     ])  # fmt: skip
 
 
-def _block(count: int) -> int:
+def block_for(count: int) -> int:
     """Threads of a single block that sums so many numbers."""
     return min(1024, max(32, -(-count // 32) * 32))
 
@@ -105,7 +103,7 @@ def accuracy(call: CudaCall, a: Accuracy) -> Step:
             target = call.row_major(target)
             by_class = np.int32(target.shape != () and target is not a.y)
             arguments = [note, label, target, np.int64(rows.count), by_class]
-            block = _block(rows.count)
+            block = block_for(rows.count)
             steps.append(launch(kernel("loss", "mean_notes"), blocks, arguments, block=block))
     return sequence(steps)
 
@@ -127,18 +125,5 @@ extern "C" __global__ void total({declared}, float* y) {{
     if (threadIdx.x == 0) *y = total;
 }}
 """
-    block = _block(max(x.size for x in a.xs))
+    block = block_for(max(x.size for x in a.xs))
     return launch(kernel_from(text, "total"), 1, [*a.xs, a.y], block=block)
-
-
-@primitive("own")
-def sum_of_squares(call: CudaCall, a: SumOfSquares) -> Step:
-    call.backend.choose_layout(a.x)
-    blocks = min(device.current().enough_blocks, max(1, -(-a.x.size // (THREADS * 8))))
-    partial = call.temporary((blocks,))
-    squares = kernel("reduce", "square_parts", T=C_TYPES[dtype_of(a.x)])
-    arguments = [partial, a.y, np.int64(blocks), np.float32(1), np.int32(1)]
-    return sequence([
-        launch(squares, blocks, [a.x, partial, np.int64(a.x.size)]),
-        launch(kernel("reduce", "add_total", T="float"), 1, arguments, block=_block(blocks)),
-    ])  # fmt: skip

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from ...formula import to_c
+from ...primitives.recording import arguments
 from ...primitives.recurrence import Recurrent, RecurrentBackward
 from ...tensor import Step, Tensor, sequence
 from ..call import Candidate, Pending, Provider
@@ -21,7 +22,7 @@ from ..libraries.cublaslt import Product
 from ..registry import CudaCall, primitive
 from ..runtime.compile import Kernel, kernel
 from ..runtime.launch import blocks_for, launch
-from .inner_product import low_precision_weights
+from .products import low_precision_weights
 
 WARPS = 8
 MOST_ROWS = 64
@@ -30,9 +31,6 @@ COLUMNS = (8, 16, 32)
 """How many sums a block may compute for an item."""
 FLOATS = ("keep", "h_first", "c_first", "c", "dh_last", "dc_last", "dh_first", "dc_first")
 """Arguments that are float32 in every precision."""
-
-Given = Mapping[str, Any]
-"""The tensors of a call as the kernels want them, by name; those that it lacks are None."""
 
 
 @dataclass(frozen=True)
@@ -110,7 +108,7 @@ def _choose_layouts(call: CudaCall) -> None:
     for name, tensor in (call.reads | call.writes).items():
         if name == "w":
             choose_row_major(tensor)
-        elif tensor is not None:
+        else:
             choose_row_layout(tensor, _dtype(call, name))
 
 
@@ -118,17 +116,16 @@ def _dtype(call: CudaCall, name: str) -> str:
     return "float32" if name in FLOATS else call.backend.dtype
 
 
-def _given(call: CudaCall) -> dict[str, Any]:
-    """The tensors of the call as its kernels want them."""
-    tensors: dict[str, Any] = {}
-    for name, tensor in (call.reads | call.writes).items():
-        if tensor is None:
-            continue
+def _given(call: CudaCall) -> Any:
+    """The arguments of the call, with tensors as its kernels want them."""
+
+    def wanted(name: str, tensor: Tensor) -> Tensor:
         if name == "w":
-            tensors[name] = low_precision_weights(call, tensor)
-        else:
-            tensors[name] = call.in_layout(tensor, nhwc=False, dtype=_dtype(call, name))
-    return tensors
+            return low_precision_weights(call, tensor)
+        return call.in_layout(tensor, nhwc=False, dtype=_dtype(call, name))
+
+    tensors = {name: wanted(name, each) for name, each in (call.reads | call.writes).items()}
+    return arguments(call.name, call.settings, tensors)
 
 
 def _cell(call: CudaCall, direction: str, formula: str, gates: Tensor, h: Tensor) -> Cell:
@@ -137,7 +134,7 @@ def _cell(call: CudaCall, direction: str, formula: str, gates: Tensor, h: Tensor
     return Cell(direction, formula, steps, items, units, parts, call.backend.dtype)
 
 
-Make = Callable[["Cell", int, CudaCall, Given], Step]
+Make = Callable[["Cell", int, CudaCall, Any], Step]
 """Makes the step for so many units a block, or 0: products by a library."""
 
 
@@ -198,24 +195,22 @@ def recurrent(call: CudaCall, a: Recurrent) -> Pending | Step:
     return _tune(call, _cell(call, "forward", a.formula, a.gates, a.h), _forward)
 
 
-def _forward(cell: Cell, units: int, call: CudaCall, given: Given) -> Step:
+def _forward(cell: Cell, units: int, call: CudaCall, a: Recurrent) -> Step:
     """All steps. units: of a block, or 0: products by a library."""
     copy: Tensor | None = None
-    product: Tensor | None = given.get("w")
+    product = a.w
+    steps: list[Step] = []
     multiply: list[Step] = []
     if product is not None and not units:
         copy = temporary(call, (cell.items, cell.units))
         product, multiply = _library_product(call, cell, copy, product, True)
-    steps: list[Step] = []
-    if given.get("h_in") is not None:
-        arguments = [given["keep"], given.get("h_first"), given["h_in"], copy]
+    if a.h_in is not None:
         count = blocks_for(cell.items * cell.units)
-        steps.append(launch(cell.kernel("begin"), count, arguments))
+        steps.append(launch(cell.kernel("begin"), count, [a.keep, a.h_first, a.h_in, copy]))
     run = cell.launcher(units)
-    fixed = [given.get(name) for name in ("x", "keep", "c_first", "gates", "h_in")]
-    fixed += [copy, given["h"], given.get("c"), product, np.int32(cell.steps)]
+    fixed = [a.x, a.keep, a.c_first, a.gates, a.h_in, copy, a.h, a.c, product]
     for t in range(cell.steps):
-        steps += [*multiply, run([*fixed, np.int32(t)])]
+        steps += [*multiply, run([*fixed, np.int32(cell.steps), np.int32(t)])]
     return sequence(steps)
 
 
@@ -225,24 +220,24 @@ def recurrent_backward(call: CudaCall, a: RecurrentBackward) -> Pending | Step:
     return _tune(call, _cell(call, "backward", a.formula, a.gates, a.dh), _backward)
 
 
-def _backward(cell: Cell, units: int, call: CudaCall, given: Given) -> Step:
+def _backward(cell: Cell, units: int, call: CudaCall, a: RecurrentBackward) -> Step:
     """All steps, the last one first. units: of a block, or 0: products by a library."""
     copy: Tensor | None = None
-    product: Tensor | None = given.get("w")
+    product = a.w
+    steps: list[Step] = []
     multiply: list[Step] = []
-    begin: list[Step] = []
     if product is not None and units:
-        product, begin = _transposed(call, product)
+        product, steps = _transposed(call, product)
     elif product is not None:
         copy = temporary(call, (cell.items, cell.gates * cell.units))
         product, multiply = _library_product(call, cell, copy, product, False)
     run = cell.launcher(units)
-    names = ("keep", "c_first", "gates", "c", "dh", "dh_last", "dc_last", "dgates")
-    fixed = [*(given.get(name) for name in names), copy, given.get("dh_first")]
     flow = call.temporary((cell.items, cell.units))
-    fixed += [given.get("dc_first"), flow, product, np.int32(cell.steps)]
-    steps = begin
-    end = 0 if given.get("dh_first") is None else -1
+    fixed = [
+        a.keep, a.c_first, a.gates, a.c, a.dh, a.dh_last, a.dc_last, a.dgates, copy, a.dh_first,
+        a.dc_first, flow, product, np.int32(cell.steps),
+    ]  # fmt: skip
+    end = 0 if a.dh_first is None else -1
     for t in range(cell.steps - 1, end - 1, -1):
         steps += [*(multiply if t < cell.steps - 1 else []), run([*fixed, np.int32(t)])]
     return sequence(steps)

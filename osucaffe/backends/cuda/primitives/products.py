@@ -1,4 +1,5 @@
-"""Owns the inner product on the GPU: matrix products by cuBLASLt, small ones by a kernel."""
+"""Owns convolution and the inner product on the GPU: how their operands lie, and what may compute
+them, which is chosen by timing (convolutions: see convolution/providers.py)."""
 
 from __future__ import annotations
 
@@ -11,14 +12,24 @@ from typing import Any
 import numpy as np
 
 from ...primitives.products import (
+    Convolution,
+    ConvolutionBackwardData,
+    ConvolutionBackwardFilter,
     InnerProduct,
     InnerProductBackwardData,
     InnerProductBackwardFilter,
 )
 from ...tensor import Step, Tensor
 from ..call import Candidate, Pending, Provider
+from ..convolution import providers
 from ..convolution.gemm import Bound, Gemm
-from ..convolution.operands import bias_step, choose_row_major
+from ..convolution.operands import (
+    bias_gradient,
+    bias_step,
+    choose_row_major,
+    choose_weight_layout,
+)
+from ..convolution.problem import Problem
 from ..layout import C_TYPES, ITEM_BYTES, Layout, choose_row_layout, dtype_of, is_row_major
 from ..libraries.cublaslt import Product
 from ..passes.elementwise import mask_step
@@ -26,6 +37,32 @@ from ..passes.rows import sum_rows
 from ..registry import CudaCall, primitive
 from ..runtime.compile import kernel
 from ..runtime.launch import launch
+
+
+@primitive("own")
+def convolution(call: CudaCall, a: Convolution) -> Pending:
+    choose_weight_layout(a.w)
+    choose_row_major(a.b)
+    call.choose_layouts(a.x, a.y)
+    return call.tune(providers.forward(call, Problem.of(a.x, a.w, a.y, a)))
+
+
+@primitive("own")
+def convolution_backward_data(call: CudaCall, a: ConvolutionBackwardData) -> Pending:
+    choose_weight_layout(a.w)
+    call.choose_layouts(a.dx, a.dy, a.relu_output)
+    return call.tune(providers.data_gradient(call, Problem.of(a.dx, a.w, a.dy, a)))
+
+
+@primitive("own")
+def convolution_backward_filter(call: CudaCall, a: ConvolutionBackwardFilter) -> Pending | Step:
+    call.choose_layouts(a.x, a.dy)
+    choose_row_major(a.db)
+    if a.dw is None:
+        return bias_gradient(call)
+    choose_weight_layout(a.dw)
+    return call.tune(providers.filter_gradient(call, Problem.of(a.x, a.dw, a.dy, a)))
+
 
 MOST_WORK = 2e7
 """Multiplications up to which it is worth trying whether the kernel of our own is the fastest."""

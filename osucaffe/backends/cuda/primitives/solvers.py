@@ -1,4 +1,4 @@
-"""Owns the update of the parameters: one generated kernel over the whole arena."""
+"""Owns the update of the parameters, one generated kernel over the whole arena; sums of squares."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ from typing import Any
 import numpy as np
 
 from ...formula import to_c
-from ...primitives.solvers import Update
-from ...tensor import Step
+from ...primitives.solvers import SumOfSquares, Update
+from ...tensor import Step, sequence
 from ..layout import C_TYPES, c_struct, dtype_of
 from ..registry import CudaCall, primitive
-from ..runtime.compile import kernel_from
-from ..runtime.launch import launch
+from ..runtime import device
+from ..runtime.compile import kernel, kernel_from
+from ..runtime.launch import THREADS, launch
+from .losses import block_for
 
 Segment = tuple[int, int, float, float]
 CHUNKS = 1024, 8192
@@ -108,3 +110,16 @@ extern "C" __global__ void update({declared}, {kind}* __restrict__ low,
     }}
 }}
 """
+
+
+@primitive("own")
+def sum_of_squares(call: CudaCall, a: SumOfSquares) -> Step:
+    call.backend.choose_layout(a.x)
+    blocks = min(device.current().enough_blocks, max(1, -(-a.x.size // (THREADS * 8))))
+    partial = call.temporary((blocks,))
+    squares = kernel("reduce", "square_parts", T=C_TYPES[dtype_of(a.x)])
+    arguments = [partial, a.y, np.int64(blocks)]
+    return sequence([
+        launch(squares, blocks, [a.x, partial, np.int64(a.x.size)]),
+        launch(kernel("reduce", "sum_parts"), 1, arguments, block=block_for(blocks)),
+    ])  # fmt: skip

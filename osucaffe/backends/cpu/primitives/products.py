@@ -1,4 +1,5 @@
-"""Owns convolution by NumPy: one image at a time is unfolded into columns for a matrix product."""
+"""Owns convolution and the inner product by NumPy: matrix products, for a convolution one image at
+a time, unfolded into columns."""
 
 from __future__ import annotations
 
@@ -13,11 +14,14 @@ from ...primitives.products import (
     ConvolutionWindow,
     Im2col,
     Im2colBackward,
+    InnerProduct,
+    InnerProductBackwardData,
+    InnerProductBackwardFilter,
 )
 from ...tensor import Step, Tensor, sequence
-from ..registry import CpuCall, primitive
+from ..registry import CpuCall, primitive, unprepared
 from ..windows import Windows
-from .elementwise import formula, relu_formula
+from .formulas import formula, matrix, relu_formula
 
 
 class _Unfolding:
@@ -190,3 +194,36 @@ def im2col_backward(call: CpuCall, a: Im2colBackward) -> Step:
             unfolding.fold(out, image)
 
     return step
+
+
+@primitive()
+def inner_product(call: CpuCall, a: InnerProduct) -> Step:
+    activate = None if a.relu is None else formula(call, relu_formula(a.relu), {"x": a.y, "y": a.y})
+
+    def step() -> None:
+        weights, out = matrix(a.w, 1), matrix(a.y, a.axis)
+        np.matmul(matrix(a.x, a.axis), weights if a.transpose else weights.T, out=out)
+        if a.b is not None:
+            np.add(out, a.b.array.reshape(-1), out=out)
+        if activate is not None:
+            activate()
+
+    return step
+
+
+@primitive()
+@unprepared
+def inner_product_backward_data(call: CpuCall, a: InnerProductBackwardData) -> None:
+    weights = matrix(a.w, 1)
+    np.matmul(matrix(a.dy, a.axis), weights.T if a.transpose else weights, out=matrix(a.dx, a.axis))
+
+
+@primitive()
+@unprepared
+def inner_product_backward_filter(call: CpuCall, a: InnerProductBackwardFilter) -> None:
+    inputs, gradients = matrix(a.x, a.axis), matrix(a.dy, a.axis)
+    if a.dw is not None:
+        left, right = (inputs, gradients) if a.transpose else (gradients, inputs)
+        np.matmul(left.T, right, out=matrix(a.dw, 1))
+    if a.db is not None:
+        np.sum(gradients, axis=0, out=a.db.array.reshape(-1))
