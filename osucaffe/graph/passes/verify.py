@@ -15,8 +15,9 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from ...backends.tensor import Call, Tensor
-from .build import Build
-from .editing import is_plain_sum, key, operands, owner, timelines
+from ..assembly import Assembly
+from .constants import Constants
+from .editing import Programs, is_plain_sum, key, operands, owner, timelines
 
 SWITCH = "OSUCAFFE_VERIFY"
 """The environment variable that has every net verified when it is built: "1"."""
@@ -75,14 +76,25 @@ class Flow:
 
 
 class Verifier:
-    """Checks the programs of one net against those that its layers recorded."""
+    """Checks the programs of one net, as they are now, against those that its layers recorded: as
+    they are when it is made. backwards: for each form of backward, whether it accumulates. size_of
+    gives a tensor's bytes."""
 
-    def __init__(self, build: Build) -> None:
-        self._build, programs = build, build.programs
+    def __init__(
+        self,
+        programs: Programs,
+        parts: Assembly,
+        backwards: Sequence[bool],
+        constants: Constants | None,
+        size_of: Callable[[Tensor], int],
+    ) -> None:
+        self._programs, self._backwards = programs, backwards
+        self._constants, self._size_of = constants, size_of
         self._recorded = [Flow(calls) for calls in timelines(programs)]
         self._calls = {id(call): call for calls in programs for call in calls}
         self._forward = {id(call) for call in programs[0]}
-        layers = [node.layer for node in build.parts.nodes]
+        layers = [node.layer for node in parts.nodes]
+        self._layers = len(layers)
         self._data: set[int] = set()
         self._users: dict[int, set[int]] = {}
         """By the key of a parameter's gradient, the positions of the layers that have it."""
@@ -98,7 +110,7 @@ class Verifier:
 
     def check(self, name: str) -> None:
         """VerificationError where a program, as pass `name` left it, computes something else."""
-        self._pass, programs = name, self._build.programs
+        self._pass, programs = name, self._programs
         for each in self._recorded:
             each.resolved.clear()
         constants = self._constant_calls()
@@ -109,7 +121,7 @@ class Verifier:
             self._check_views(calls)
             flow = Flow([*constants, *calls])
             recorded = self._recorded[number]
-            accumulating = bool(self._build.backwards) and self._build.backwards[number]
+            accumulating = bool(self._backwards) and self._backwards[number]
             self._check_written([*constants, *calls], flow, accumulating=accumulating)
             self._check_values([*constants, *calls], flow, recorded)
             self._check_results(calls, flow, recorded)
@@ -120,15 +132,15 @@ class Verifier:
     def check_memory(self) -> None:
         """VerificationError where tensors that are needed at the same time share memory."""
         self._pass = "placement"
-        for calls in timelines(self._build.programs):
-            check_schedule(calls, placed(self._build.backend.nbytes), self._fail)
+        for calls in timelines(self._programs):
+            check_schedule(calls, placed(self._size_of), self._fail)
 
     # -- what became of the recorded calls ---------------------------------------------------------
 
     def _constant_calls(self) -> list[Call]:
         """The calls that run once for all, in their order: they may read parameters and each
         other's results."""
-        constants = self._build.constants
+        constants = self._constants
         self._constant: set[int] = set()
         if constants is None:
             return []
@@ -147,7 +159,7 @@ class Verifier:
         self._parent: dict[int, int] = {}
         self._alive: set[int] = set()
         self._several: set[int] = set()
-        programmed = [call for calls in self._build.programs for call in calls]
+        programmed = [call for calls in self._programs for call in calls]
         now = [*constants, *programmed]
         for call in now:
             for other in (*call.fused, *call.trades):
@@ -187,7 +199,7 @@ class Verifier:
 
     def _is_constant(self, values: Sequence[Value]) -> bool:
         """Whether these are parameters, in a net that keeps constants."""
-        return self._build.constants is not None and all(
+        return self._constants is not None and all(
             isinstance(each, Tensor) and key(each) in self._data for each in values
         )
 
@@ -197,7 +209,7 @@ class Verifier:
         """Calls run in the order of their layers also where they run layer by layer."""
         last = None
         for call in calls:
-            position = call.position if call.position >= 0 else len(self._build.parts.nodes)
+            position = call.position if call.position >= 0 else self._layers
             position = -position if backward else position
             if last is not None and position < last:
                 self._fail(call, "comes behind calls of layers that run later")
