@@ -10,6 +10,7 @@ from ..backends.primitives import Program
 from ..backends.tensor import Call, Tensor
 from ..blob import Blob
 from .assembly import Assembly
+from .passes.editing import key
 
 log = logging.getLogger("osucaffe")
 
@@ -90,14 +91,12 @@ def overwriters(forward: Sequence[Call], backward: Sequence[Call]) -> list[tuple
     writers: dict[int, list[Call]] = {}
     for call in forward:
         for tensor in call.written_tensors():
-            writers.setdefault(id(tensor.base or tensor), []).append(call)
+            writers.setdefault(key(tensor), []).append(call)
     found: dict[tuple[int, int], tuple[str, str]] = {}
     for call in backward:
         for tensor in call.read_tensors():
             later = [
-                writer
-                for writer in writers.get(id(tensor.base or tensor), ())
-                if writer.position > call.position
+                writer for writer in writers.get(key(tensor), ()) if writer.position > call.position
             ]
             if call.name == "relu_backward" and all(map(_keeps_signs, later)):
                 continue

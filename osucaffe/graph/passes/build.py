@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from ...backends.backend import Backend
 from ...backends.tensor import Call, Step, Tensor
@@ -14,6 +13,7 @@ from ..assembly import Assembly
 from .constants import Constants
 from .editing import Programs
 from .memory import MemoryPlan
+from .verify import Verifier
 
 
 @dataclass
@@ -24,19 +24,6 @@ class Report:
     before: list[int]
     after: list[int]
     did: str
-
-
-class Checker(Protocol):
-    """What checks the programs behind each pass, where that is asked for (`verify.py`).
-
-    checked: how many reads of calls it has followed.
-    """
-
-    checked: int
-
-    def check(self, name: str) -> None: ...
-
-    def check_memory(self) -> None: ...
 
 
 @dataclass
@@ -50,7 +37,8 @@ class Build:
 
     programs: forward, and the forms of backward. steps: of each, the calls with their steps; by
     layer: the steps alone, as `by_layer` sorts them. replay: all of forward as one, while the
-    memory pool has replay_size. note: what the pass that runs has to say.
+    memory pool has replay_size. note: what the pass that runs has to say. verifier: what checks the
+    programs behind each pass, where that is asked for.
     """
 
     parts: Assembly
@@ -72,4 +60,4 @@ class Build:
     replay_size: int = 0
     reports: list[Report] = field(default_factory=list)
     note: str = ""
-    verifier: Checker | None = None
+    verifier: Verifier | None = None

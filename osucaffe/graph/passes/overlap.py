@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
 from itertools import pairwise
 
 from ...backends.tensor import Call, Tensor
+from .editing import key, operands
 from .memory import lives
 
 FORKS = 8
@@ -48,11 +49,11 @@ def _shorten(calls: list[Call], ends: dict[int, int]) -> None:
     and runs in its turn: those that run beside others come behind them in any case."""
     for index, end in reversed(ends.items()):
         call = calls[index]
-        read, written = set(_keys(call.read_tensors())), set(_keys(call.written_tensors()))
+        read, written = set(map(key, call.read_tensors())), set(map(key, call.written_tensors()))
         for later in range(index + 1, end):
             other = calls[later]
-            needs = not written.isdisjoint(_keys(other.read_tensors()))
-            changes = not (read | written).isdisjoint(_keys(other.written_tensors()))
+            needs = not written.isdisjoint(map(key, other.read_tensors()))
+            changes = not (read | written).isdisjoint(map(key, other.written_tensors()))
             if (needs or changes) and not other.overlap:
                 end = later
                 break
@@ -67,25 +68,24 @@ def _fit(
     wanted = {index: calls[index].overlap for index in overlapping}
     for index in overlapping:
         calls[index].overlap = 0
-    life = {key: each for key, each in lives([calls]).items() if not each.tensor.persistent}
-    sizes = {key: size_of(each.tensor) for key, each in life.items()}
+    life = {which: each for which, each in lives([calls]).items() if not each.tensor.persistent}
+    sizes = {which: size_of(each.tensor) for which, each in life.items()}
     alive = [0] * len(calls)
-    for key, each in life.items():
+    for which, each in life.items():
         for time in range(each.first, each.last + 1):
-            alive[time] += sizes[key]
+            alive[time] += sizes[which]
     most = max(alive, default=0) + spare
     for index in overlapping:
         call = calls[index]
-        operands = {*_keys(call.read_tensors()), *_keys(call.written_tensors())}
-        operands |= {id(tensor) for tensor in call.scratch}
+        used = {*map(key, operands(call)), *map(id, call.scratch)}
         for time in range(index + 1, index + 1 + wanted[index]):
-            longer = [key for key in operands if key in life and life[key].last < time]
-            more = sum(sizes[key] for key in longer)
+            longer = [which for which in used if which in life and life[which].last < time]
+            more = sum(sizes[which] for which in longer)
             if alive[time] + more > most:
                 break
             alive[time] += more
-            for key in longer:
-                life[key].last = time
+            for which in longer:
+                life[which].last = time
             call.overlap += 1
 
 
@@ -97,8 +97,3 @@ def _hold(calls: list[Call], overlapping: list[int], group: int) -> None:
         calls[index].held = len(ends) < group and following < min(ends)
         if not calls[index].held:
             ends.clear()
-
-
-def _keys(tensors: Iterator[Tensor]) -> Iterator[int]:
-    for tensor in tensors:
-        yield id(tensor.base or tensor)

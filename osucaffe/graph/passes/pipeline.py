@@ -167,7 +167,9 @@ def run(passes: Iterable[Pass], build: Build) -> None:
         before, build.note = list(map(len, build.programs)), ""
         each.run(build)
         if build.verifier is None and verify.is_enabled():
-            build.verifier = verify.Verifier(build)
+            build.verifier = verify.Verifier(
+                build.programs, build.parts, build.backwards, build.constants, build.backend.nbytes
+            )
         if build.verifier is not None:
             build.verifier.check(each.name)
         after = list(map(len, build.programs))

@@ -15,16 +15,15 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from ...backends.tensor import Call, Tensor
-from .build import Build
-from .editing import is_plain_sum, key, operands, owner, timelines
+from ..assembly import Assembly
+from .constants import Constants
+from .editing import Programs, is_plain_sum, key, operands, owner, timelines
 
 SWITCH = "OSUCAFFE_VERIFY"
 """The environment variable that has every net verified when it is built: "1"."""
 
 Value = Call | Tensor
 """The call that made it, or the tensor that held it before the program began."""
-Location = Callable[[Tensor], tuple[int, int] | None]
-"""The bytes (begin, end) of a tensor's memory; None: somebody else looks after it."""
 
 
 class VerificationError(RuntimeError):
@@ -75,14 +74,25 @@ class Flow:
 
 
 class Verifier:
-    """Checks the programs of one net against those that its layers recorded."""
+    """Checks the programs of one net, as they are now, against those that its layers recorded: as
+    they are when it is made. backwards: for each form of backward, whether it accumulates. size_of
+    gives a tensor's bytes."""
 
-    def __init__(self, build: Build) -> None:
-        self._build, programs = build, build.programs
+    def __init__(
+        self,
+        programs: Programs,
+        parts: Assembly,
+        backwards: Sequence[bool],
+        constants: Constants | None,
+        size_of: Callable[[Tensor], int],
+    ) -> None:
+        self._programs, self._backwards = programs, backwards
+        self._constants, self._size_of = constants, size_of
         self._recorded = [Flow(calls) for calls in timelines(programs)]
         self._calls = {id(call): call for calls in programs for call in calls}
         self._forward = {id(call) for call in programs[0]}
-        layers = [node.layer for node in build.parts.nodes]
+        layers = [node.layer for node in parts.nodes]
+        self._layers = len(layers)
         self._data: set[int] = set()
         self._users: dict[int, set[int]] = {}
         """By the key of a parameter's gradient, the positions of the layers that have it."""
@@ -98,7 +108,7 @@ class Verifier:
 
     def check(self, name: str) -> None:
         """VerificationError where a program, as pass `name` left it, computes something else."""
-        self._pass, programs = name, self._build.programs
+        self._pass, programs = name, self._programs
         for each in self._recorded:
             each.resolved.clear()
         constants = self._constant_calls()
@@ -109,26 +119,26 @@ class Verifier:
             self._check_views(calls)
             flow = Flow([*constants, *calls])
             recorded = self._recorded[number]
-            accumulating = bool(self._build.backwards) and self._build.backwards[number]
+            accumulating = bool(self._backwards) and self._backwards[number]
             self._check_written([*constants, *calls], flow, accumulating=accumulating)
             self._check_values([*constants, *calls], flow, recorded)
             self._check_results(calls, flow, recorded)
             self._check_gradients(calls[len(programs[0]) :], accumulating=accumulating)
             if any(call.overlap for call in calls):
-                check_schedule(calls, nowhere, self._fail)
+                check_schedule(calls, None, self._fail)
 
     def check_memory(self) -> None:
         """VerificationError where tensors that are needed at the same time share memory."""
         self._pass = "placement"
-        for calls in timelines(self._build.programs):
-            check_schedule(calls, placed(self._build.backend.nbytes), self._fail)
+        for calls in timelines(self._programs):
+            check_schedule(calls, self._size_of, self._fail)
 
     # -- what became of the recorded calls ---------------------------------------------------------
 
     def _constant_calls(self) -> list[Call]:
         """The calls that run once for all, in their order: they may read parameters and each
         other's results."""
-        constants = self._build.constants
+        constants = self._constants
         self._constant: set[int] = set()
         if constants is None:
             return []
@@ -147,7 +157,7 @@ class Verifier:
         self._parent: dict[int, int] = {}
         self._alive: set[int] = set()
         self._several: set[int] = set()
-        programmed = [call for calls in self._build.programs for call in calls]
+        programmed = [call for calls in self._programs for call in calls]
         now = [*constants, *programmed]
         for call in now:
             for other in (*call.fused, *call.trades):
@@ -187,7 +197,7 @@ class Verifier:
 
     def _is_constant(self, values: Sequence[Value]) -> bool:
         """Whether these are parameters, in a net that keeps constants."""
-        return self._build.constants is not None and all(
+        return self._constants is not None and all(
             isinstance(each, Tensor) and key(each) in self._data for each in values
         )
 
@@ -197,7 +207,7 @@ class Verifier:
         """Calls run in the order of their layers also where they run layer by layer."""
         last = None
         for call in calls:
-            position = call.position if call.position >= 0 else len(self._build.parts.nodes)
+            position = call.position if call.position >= 0 else self._layers
             position = -position if backward else position
             if last is not None and position < last:
                 self._fail(call, "comes behind calls of layers that run later")
@@ -308,92 +318,77 @@ class Verifier:
 
 
 def check_schedule(
-    calls: Sequence[Call], location: Location, fail: Callable[[Call, str], None]
+    calls: Sequence[Call],
+    size_of: Callable[[Tensor], int] | None,
+    fail: Callable[[Call, str], None],
 ) -> None:
     """No call reads or overwrites memory that another, which may run beside it, still works on;
     and nothing is read whose memory something else has got since it was written.
 
-    fail: called with the call that does, and what it does.
+    size_of gives a tensor's bytes; None: they have no memory yet, and share none. fail: called
+    with the call that does, and what it does.
     """
-    sharing = _sharing(calls, location)
-    touched = [_Touched(call) for call in calls]
+    sharing = _sharing(calls, size_of) if size_of else {}
+    touched = [_Touched(call, sharing) for call in calls]
     lost: dict[int, Call] = {}
     """Tensors whose memory holds something else now, and the call that wrote that."""
     for index, (call, mine) in enumerate(zip(calls, touched, strict=True)):
         if call.settings.get("feed"):
             continue  # it runs before all others, and places what it brings
-        for tensor in mine.reads:
-            if key(tensor) in lost:
-                other = lost[key(tensor)]
+        for read, tensor in mine.reads.items():
+            if read in lost:
+                other = lost[read]
                 fail(call, f"reads {tensor}, over which {other.name} of {other.layer} has written")
-        inside = {key(tensor) for tensor in (*mine.reads, *mine.writes, *mine.scratch)}
-        for tensor in (*mine.writes, *mine.scratch):
-            for shared in sharing.get(key(tensor), ()):
-                if shared in inside:
+        for changed, tensor in mine.changes.items():
+            for shared in sharing.get(changed, ()):
+                if shared in mine.reads or shared in mine.changes:
                     fail(call, f"writes {tensor} over another of its operands")
                 lost[shared] = call
-        for tensor in mine.writes:
-            lost.pop(key(tensor), None)
+        for written in mine.writes:
+            lost.pop(written, None)
         for later, others in zip(
             calls[index + 1 :][: call.overlap], touched[index + 1 :], strict=False
         ):
-            if not later.overlap and mine.disturbs(others, sharing):
+            if not later.overlap and mine.disturbs(others):
                 fail(later, f"does not wait for {call.name} of {call.layer}, which runs beside it")
 
 
 class _Touched:
-    """What a call reads, writes and uses as scratch memory: whole tensors."""
+    """The tensors that a call reads, writes and changes (its scratch memory, too), by key; memory:
+    what it changes, and all that shares memory with that."""
 
-    def __init__(self, call: Call) -> None:
-        self.reads = [owner(tensor) for tensor in call.read_tensors()]
-        self.reads += [
-            owner(tensor) for name in call.accumulates for tensor in _tensors(call.writes[name])
-        ]
-        self.writes = [owner(tensor) for tensor in call.written_tensors()]
-        self.scratch = list(call.scratch)
+    def __init__(self, call: Call, sharing: dict[int, list[int]]) -> None:
+        added = [each for name in call.accumulates for each in _tensors(call.writes[name])]
+        self.reads = {key(tensor): owner(tensor) for tensor in (*call.read_tensors(), *added)}
+        self.writes = {key(tensor): owner(tensor) for tensor in call.written_tensors()}
+        self.changes = self.writes | {key(tensor): tensor for tensor in call.scratch}
+        self.memory = set(self.changes).union(*(sharing.get(each, ()) for each in self.changes))
 
-    def disturbs(self, later: _Touched, sharing: dict[int, list[int]]) -> bool:
+    def disturbs(self, later: _Touched) -> bool:
         """Whether two calls, of which one is to come behind the other, may not run together."""
-        first = {key(tensor) for tensor in (*self.writes, *self.scratch)}
-        second = {key(tensor) for tensor in (*later.writes, *later.scratch)}
-        one = self._memory(first, sharing)
-        other = self._memory(second, sharing)
-        return not one.isdisjoint(
-            {*second, *(key(tensor) for tensor in later.reads)}
-        ) or not other.isdisjoint({key(tensor) for tensor in self.reads})
-
-    @staticmethod
-    def _memory(keys: set[int], sharing: dict[int, list[int]]) -> set[int]:
-        return keys.union(*(sharing.get(each, ()) for each in keys))
+        return (
+            not self.memory.isdisjoint(later.changes)
+            or not self.memory.isdisjoint(later.reads)
+            or not later.memory.isdisjoint(self.reads)
+        )
 
 
-def placed(size_of: Callable[[Tensor], int]) -> Location:
-    """Where tensors lie, when all have their memory."""
-
-    def location(tensor: Tensor) -> tuple[int, int] | None:
-        size = size_of(tensor) if tensor.array is not None else 0
-        return (tensor.address, tensor.address + size) if size else None
-
-    return location
-
-
-def nowhere(tensor: Tensor) -> tuple[int, int] | None:
-    """A location before tensors have memory: no two share any."""
-    return None
-
-
-def _sharing(calls: Iterable[Call], location: Location) -> dict[int, list[int]]:
-    """For each tensor, by key, the others that share some of its memory."""
+def _sharing(calls: Iterable[Call], size_of: Callable[[Tensor], int]) -> dict[int, list[int]]:
+    """For each tensor that has memory, by key, the others that share some of it."""
     tensors = {
         key(tensor): owner(tensor)
         for call in calls
         if not call.settings.get("feed")
-        for tensor in (*call.read_tensors(), *call.written_tensors(), *call.scratch)
+        for tensor in (*operands(call), *call.scratch)
     }
-    ranges = [(place, each) for each, t in tensors.items() if (place := location(t)) is not None]
+    ranges = [
+        (tensor.address, tensor.address + size, each)
+        for each, tensor in tensors.items()
+        if tensor.array is not None and (size := size_of(tensor))
+    ]
     sharing: dict[int, list[int]] = {}
     alive: list[tuple[int, int]] = []
-    for (begin, end), each in sorted(ranges):
+    for begin, end, each in sorted(ranges):
         alive = [(stop, other) for stop, other in alive if stop > begin]
         for _, other in alive:
             sharing.setdefault(each, []).append(other)
