@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -67,9 +67,18 @@ class Windows:
 
         int32 of shape `out`; add a tap's `shifts` to get the index of that element.
         """
+        return self._flat(lambda corners: corners)
+
+    def first_inside(self) -> np.ndarray:
+        """The flat index of each window's first element inside the image: int32 of shape `out`."""
+        return self._flat(lambda corners: np.maximum(corners, 0))
+
+    def _flat(self, place: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
+        """The flat index of a place along each axis, given the windows' first corners there."""
         index = np.zeros(self.out, np.int32)
         for axis, (o, s, p) in enumerate(zip(self.out, self.stride, self.pad, strict=True)):
-            positions = (np.arange(o, dtype=np.int32) * s - p) * math.prod(self.image[axis + 1 :])
+            positions = place(np.arange(o, dtype=np.int32) * s - p)
+            positions = positions * math.prod(self.image[axis + 1 :])
             index += positions.reshape(-1, *[1] * (len(self.out) - axis - 1))
         return index
 
@@ -78,15 +87,6 @@ class Windows:
         pitches = [math.prod(self.image[axis + 1 :]) for axis in range(len(self.image))]
         for offset in itertools.product(*map(range, self.kernel)):
             yield sum(k * d * p for k, d, p in zip(offset, self.dilation, pitches, strict=True))
-
-    def first_inside(self) -> np.ndarray:
-        """The flat index of each window's first element inside the image: int32 of shape `out`."""
-        index = np.zeros(self.out, np.int32)
-        for axis, (o, s, p) in enumerate(zip(self.out, self.stride, self.pad, strict=True)):
-            positions = np.maximum(np.arange(o, dtype=np.int32) * s - p, 0)
-            positions *= math.prod(self.image[axis + 1 :])
-            index += positions.reshape(-1, *[1] * (len(self.out) - axis - 1))
-        return index
 
     def areas(self) -> np.ndarray:
         """The elements of each window up to extent + pad: float64 of shape `out`."""

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 
-from osucaffe.backends.cpu import onednn
+from osucaffe.backends.cpu import Cpu, onednn
 from osucaffe.backends.primitives import Program
 from osucaffe.backends.tensor import Tensor
 
 DNN = onednn.load()
 NEEDS_ONEDNN = pytest.mark.skipif(DNN is None, reason="no oneDNN library here")
-RANDOM = np.random.default_rng(1)
 
 
 def place(tensor: Tensor) -> None:
@@ -28,7 +29,7 @@ def place(tensor: Tensor) -> None:
 
 
 def run(program: Program) -> None:
-    """Prepare all calls, then place the tensors, then run the steps twice (as iterations do)."""
+    """Prepare all calls, then place the tensors, then run the steps."""
     steps = [DNN.prepare(None, call) for call in program.calls]
     assert None not in steps
     for call in program.calls:
@@ -41,12 +42,44 @@ def run(program: Program) -> None:
         step()
 
 
+def check(record: Callable[[Program], list[Tensor]]) -> list[Tensor]:
+    """Fail where oneDNN computes something else than NumPy does in float64. Returns oneDNN's.
+
+    record: records the calls; it is called twice, and gives the tensors to compare.
+    """
+    draw.cache_clear()
+    program = Program()
+    found = record(program)
+    run(program)
+    draw.cache_clear()
+    program, backend = Program(), Cpu("float64")
+    wanted = record(program)
+    steps = backend.prepare(program.calls)
+    for call in program.calls:
+        for tensor in [*call.read_tensors(), *call.written_tensors(), *call.scratch]:
+            if not tensor.address:
+                backend.give_memory(tensor)[:] = 0xFF
+                if isinstance(tensor, Given):
+                    backend.write(tensor, tensor.given)
+    for each in steps:
+        each()
+    for mine, right in zip(found, wanted, strict=True):
+        close(mine, backend.read(right))
+    return found
+
+
+@functools.cache
+def draw() -> np.random.Generator:
+    """What values come from; after `cache_clear`, the same ones again."""
+    return np.random.default_rng(1)
+
+
 class Given(Tensor):
     """A tensor that holds random (or the given) values when the program runs."""
 
     def __init__(self, shape: tuple[int, ...], values: np.ndarray | None = None, **how: Any):
         super().__init__(shape, **how)
-        self.given = RANDOM.standard_normal(shape) if values is None else values
+        self.given = draw().standard_normal(shape) if values is None else values
 
 
 def store(tensor: Tensor, values: np.ndarray) -> None:

@@ -1,8 +1,12 @@
 """oneDNN's reference code, which takes hundreds of times as long as any other, runs for nothing
-common: neither in models nor for windows of odd sizes, paddings, dilations and groups."""
+common: neither in models nor for windows of odd sizes, paddings, dilations and groups, whatever the
+layout, nor for inner products on CPUs that have AVX2 alone."""
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,9 +15,13 @@ from google.protobuf import text_format
 from benchmarks.nets import MODELS
 from osucaffe import net
 from osucaffe.backends.cpu import Cpu
+from osucaffe.backends.primitives import Program
+from osucaffe.backends.tensor import Tensor
 from osucaffe.proto import caffe_pb2, read_net
 
-pytestmark = pytest.mark.skipif(Cpu().onednn is None, reason="there is no oneDNN")
+from .programs import DNN, NEEDS_ONEDNN, blocked
+
+pytestmark = NEEDS_ONEDNN
 
 DEPLOYED = sorted(path.parent.name for path in MODELS.glob("*/deploy.prototxt"))
 CONVOLUTIONS = [
@@ -96,3 +104,86 @@ def test_pooling_behind_blocks_of_channels(
       pooling_param {{ pool: {pool} {settings} }} }}
     """
     check(implementations(text_format.Parse(text, caffe_pb2.NetParameter())))
+
+
+# C, O, extent, kernel, stride, pad, dilation, group: of nets that took minutes, or seconds.
+SHAPES = {
+    "SqueezeNet conv10, padded 1x1": (512, 1000, 13, 1, 1, 1, 1, 1),
+    "DeepLab fc6, dilation 4 at 7x7": (512, 1024, 41, 7, 1, 12, 4, 1),
+    "DeepLab, dilation 12": (512, 1024, 41, 3, 1, 12, 12, 1),
+    "FCN-32s, transposed 64x64": (21, 21, 544, 64, 32, 0, 1, 1),
+    "FCN-32s, transposed 63x63": (21, 21, 575, 63, 32, 0, 1, 1),
+    "FCN-8s, transposed 16x16": (21, 21, 568, 16, 8, 0, 1, 1),
+    "upsampling by group": (21, 21, 544, 64, 32, 0, 1, 21),
+    "one channel, transposed": (1, 1, 256, 32, 16, 0, 1, 1),
+    "ResNeXt": (128, 128, 56, 3, 1, 1, 1, 32),
+    "ResNeXt, stride 2": (256, 256, 56, 3, 2, 1, 1, 32),
+    "ShuffleNet": (240, 240, 28, 1, 1, 0, 1, 3),
+    "ShuffleNet, groups beside blocks": (24, 60, 56, 1, 1, 0, 1, 3),
+    "MobileNet": (64, 64, 112, 3, 2, 1, 1, 64),
+    "MobileNet, dilated": (512, 512, 28, 3, 1, 2, 2, 512),
+    "depthwise, not whole blocks": (60, 60, 56, 3, 1, 1, 1, 60),
+    "depthwise, two filters a channel": (32, 64, 28, 3, 1, 1, 1, 32),
+}
+
+
+@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize("row_major", [True, False])
+def test_no_reference_kernel(name: str, row_major: bool) -> None:
+    channels, outputs, extent, kernel, stride, pad, dilation, group = SHAPES[name]
+    out = (extent + 2 * pad - dilation * (kernel - 1) - 1) // stride + 1
+    program = Program()
+
+    def image(channels: int, extent: int) -> Tensor:
+        shape = (2, channels, extent, extent)
+        return Tensor(shape) if row_major else blocked(program, shape)
+
+    x, y = image(channels, extent), image(outputs, out)
+    w = Tensor((outputs, channels // group, kernel, kernel), flexible=True)
+    settings = {
+        "stride": (stride, stride),
+        "pad": (pad, pad),
+        "dilation": (dilation, dilation),
+        "group": group,
+    }
+    made = len(program.calls)
+    program.convolution(x, w, Tensor((outputs,)), y, **settings)
+    program.convolution_backward_data(y, w, x, **settings)
+    program.convolution_backward_filter(x, y, w, Tensor((outputs,)), **settings)
+    steps = [DNN.prepare(None, call) for call in program.calls]
+    for call, step in zip(program.calls[made:], steps[made:], strict=True):
+        if step is None:  # NumPy's
+            assert (call.name, group > 1) == ("convolution_backward_filter", True)
+            continue
+        assert not any(each.startswith("ref") for each in step.implementation.split()), call.name
+
+
+SCRIPT = """
+from osucaffe.backends.cpu import Cpu
+from osucaffe.backends.primitives import Program
+from osucaffe.backends.tensor import Tensor
+
+def tensor(*shape, like=None):
+    made = Tensor(shape, flexible=True)
+    made.like = like
+    return made
+
+x, w, y = tensor(32, 2352), tensor(1000, 2352), tensor(32, 1000)
+dx, dw, dy = tensor(32, 2352, like=x), tensor(1000, 2352, like=w), tensor(32, 1000, like=y)
+program = Program()
+program.inner_product(x, w, None, y, axis=1, transpose=False, relu=None)
+program.inner_product_backward_data(dy, w, dx, axis=1, transpose=False)
+program.inner_product_backward_filter(x, dy, dw, None, axis=1, transpose=False)
+for step in Cpu().prepare(program.calls):
+    print(step.implementation)
+"""
+
+
+def test_no_inner_product_takes_reference_code() -> None:
+    environment = os.environ | {"ONEDNN_MAX_CPU_ISA": "AVX2"}
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT], env=environment, capture_output=True, text=True, check=True
+    )
+    names = done.stdout.splitlines()
+    assert len(names) == 3
+    assert not [name for name in names if "ref" in name]

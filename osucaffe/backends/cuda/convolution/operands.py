@@ -109,7 +109,7 @@ def bind(
     if operation == "filter":
         dw = call.needed("dw")
         x, y = (channels_last_blob(call, call.needed(name)) for name in ("x", "dy"))
-        behind = [bias_gradient(call)] if call["db"] is not None else []
+        behind = _bias_gradients(call)
         accumulate = "dw" in call.accumulates
         if is_nhwc(dw) and call.backend.dtype == "float32" and not accumulate:
             return {"x": x, "y": y, "w": dw}, behind
@@ -132,12 +132,13 @@ def bind(
 def bind_blobs(call: CudaCall, operation: str) -> tuple[dict[str, Tensor], list[Step]]:
     """The same for what takes images as they lie and filters, or their gradient, in float32: x and
     y alone. "forward" or "filter"."""
-    if operation == "filter":
-        y = channels_last_blob(call, call.needed("dy"))
-        behind = [bias_gradient(call)] if call["db"] is not None else []
-        return {"x": call.needed("x"), "y": y}, behind
-    y = channels_last_blob(call, call.needed("y"))
-    return {"x": call.needed("x"), "y": y}, _bias_and_relu(call, y)
+    y = channels_last_blob(call, call.needed("dy" if operation == "filter" else "y"))
+    behind = _bias_and_relu(call, y) if operation == "forward" else _bias_gradients(call)
+    return {"x": call.needed("x"), "y": y}, behind
+
+
+def _bias_gradients(call: CudaCall) -> list[Step]:
+    return [] if call["db"] is None else [bias_gradient(call)]
 
 
 def _bias_and_relu(call: CudaCall, y: Tensor) -> list[Step]:

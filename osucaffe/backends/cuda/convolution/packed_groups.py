@@ -83,10 +83,8 @@ class PackedGroups(Cudnn):
 def _pack(whole: Tensor, pack: Tensor, number: int) -> Step:
     """A step that copies the channels of the group of this number."""
     channels, width = whole.shape[1], pack.shape[1]
-    return copy_columns(
-        whole, pack, whole.size // channels, width,
-        pitch=(channels, width), offset=(number * width, 0),
-    )  # fmt: skip
+    pitch, offset = (channels, width), (number * width, 0)
+    return copy_columns(whole, pack, whole.size // channels, width, pitch=pitch, offset=offset)
 
 
 def _unpack(pack: Tensor, whole: Tensor, number: int, relu_output: Tensor | None) -> Step:

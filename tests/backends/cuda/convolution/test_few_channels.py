@@ -1,26 +1,21 @@
-"""Convolutions of images with few channels: on the CPU, on GPUs, and where the kernel serves."""
+"""The kernel for images with few channels, run on the CPU, and where it serves."""
 
 from __future__ import annotations
 
 import ctypes
 import shutil
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
-from osucaffe.backends.cpu import Cpu
-from osucaffe.backends.cuda import Cuda
 from osucaffe.backends.cuda.convolution.few_channels import Config, is_worth_trying, macros
-from osucaffe.backends.cuda.convolution.problem import Problem
 
 from ... import reference
-from ...running import Output, run_call
 from ..devices import DEVICES
 from ..lockstep import as_text, compiled, defines
-from ..simulated import force, simulate, with_libraries
-from .test_layers import TOLERANCES, close
+from ..simulated import simulate
+from .layers import LAYERS, square
 
 HEADERS = [Path(__file__).parent.parent / f"{name}.h" for name in ("lockstep", "mma_lockstep")]
 RUN = """extern "C" void run(const float* x, const float* w, const float* b, float* y,
@@ -31,17 +26,10 @@ RUN = """extern "C" void run(const float* x, const float* w, const float* b, flo
 }"""
 
 
-def problem(x: tuple[int, ...], outputs: int, kernel: tuple[int, int], *window: int) -> Problem:
-    stride, pad = window
-    out = [(n + 2 * pad - k) // stride + 1 for n, k in zip(x[2:], kernel, strict=True)]
-    pairs = (stride, stride), (pad, pad), (1, 1)
-    return Problem(x, (outputs, x[1], *kernel), (x[0], outputs, *out), pairs, 1)
-
-
 PROBLEMS = {
-    "as VGG's": (problem((2, 3, 9, 20), 32, (3, 3), 1, 1), Config(16, 16), False),
-    "stride 2, channels last": (problem((2, 4, 12, 70), 16, (2, 4), 2, 1), Config(16, 32), True),
-    "one channel, two blocks": (problem((1, 1, 17, 8), 32, (3, 1), 1, 0), Config(16, 16), False),
+    "as VGG's": (square((2, 3, 9, 20), (32, 3, 3, 3), 1, 1), Config(16, 16), False),
+    "stride 2, channels last": (square((2, 4, 12, 70), (16, 4, 2, 4), 2, 1), Config(16, 32), True),
+    "one channel, two blocks": (square((1, 1, 17, 8), (32, 1, 3, 1), 1, 0), Config(16, 16), False),
 }
 
 
@@ -49,7 +37,8 @@ PROBLEMS = {
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_kernel(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     simulate(monkeypatch)
-    found, config, last = PROBLEMS[name]
+    layer, config, last = PROBLEMS[name]
+    found = layer.problem
     defined = macros(found, "float32", config, "float32")
     del defined["MMA"]
     helpers = """inline float to_float(float x) { return x; }
@@ -84,56 +73,17 @@ template <typename E, int N> void store(E* to, const float (&from)[N]) {
     np.testing.assert_allclose(y, wanted, atol=1e-5)
 
 
-CASES = {
-    "VGG's first": ((4, 3, 224, 224), 64, 3, 1, 1),
-    "MobileNet's first": ((4, 3, 225, 223), 32, 3, 2, 1),
-    "96 outputs": ((3, 1, 200, 210), 96, 3, 1, 0),
-}
-
-
-def run(case: str, backend: Any) -> Any:
-    """The output of a convolution with a bias and a ReLU."""
-    images, outputs, kernel, stride, pad = CASES[case]
-    found = problem(images, outputs, (kernel, kernel), stride, pad)
-    generator = np.random.default_rng(1)
-    x, w, b = (generator.normal(size=size) for size in (found.x, found.w, (outputs,)))
-    window = {"stride": [stride] * 2, "pad": [pad] * 2, "dilation": [1, 1], "group": 1}
-    tensors = {"x": x, "w": w, "b": b, "y": Output(found.y)}
-    return run_call(backend, "convolution", tensors, window | {"relu": 0.0}, flexible=True)["y"]
-
-
-@pytest.mark.parametrize("precision", ["tf32", "bf16"])
-def test_all_configs_compile(precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    simulate(monkeypatch)
-    for number in range(4):
-        with monkeypatch.context() as patch:
-            force(patch, "few_channels", number)
-            run("VGG's first", with_libraries(Cuda(precision=precision)))
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("precision", ["tf32", "bf16", "fp16"])
-@pytest.mark.parametrize("case", CASES)
-def test_all_configs_agree(case: str, precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    backend = Cuda(precision=precision)
-    wanted = run(case, Cpu())
-    for number in range(4):
-        with monkeypatch.context() as patch:
-            force(patch, "few_channels", number)
-            close(run(case, backend), wanted, TOLERANCES[precision])
-
-
 def test_where_it_is_asked() -> None:
-    vgg = problem((64, 3, 224, 224), 64, (3, 3), 1, 1)
+    vgg = LAYERS["VGG conv1_1"].problem
     for gpu in DEVICES.values():
         for precision, dtype in ("tf32", "float32"), ("bf16", "bfloat16"):
             assert is_worth_trying(gpu, precision, dtype, vgg) == gpu.has_mma
         assert not is_worth_trying(gpu, "fp32", "float32", vgg)
     others = [
-        problem((64, 5, 224, 224), 64, (3, 3), 1, 1),
-        problem((64, 3, 224, 224), 60, (3, 3), 1, 1),
-        problem((64, 3, 224, 224), 64, (7, 7), 2, 3),
-        problem((1, 3, 32, 32), 64, (3, 3), 1, 1),
+        square((64, 5, 224, 224), (64, 5, 3, 3), 1, 1),
+        square((64, 3, 224, 224), (60, 3, 3, 3), 1, 1),
+        square((64, 3, 224, 224), (64, 3, 7, 7), 2, 3),
+        square((1, 3, 32, 32), (64, 3, 3, 3), 1, 1),
     ]
     for each in others:
-        assert not is_worth_trying(DEVICES["H200"], "bf16", "bfloat16", each)
+        assert not is_worth_trying(DEVICES["H200"], "bf16", "bfloat16", each.problem)

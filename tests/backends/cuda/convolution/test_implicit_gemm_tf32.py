@@ -1,4 +1,4 @@
-"""Convolutions in tf32 by Hopper's instructions: on the CPU in lockstep, compiled, on a GPU."""
+"""Convolutions in tf32 by Hopper's instructions: on the CPU in lockstep; what is tried."""
 
 from __future__ import annotations
 
@@ -14,46 +14,22 @@ from typing import Any
 import numpy as np
 import pytest
 
-from osucaffe.backends.cpu import Cpu
-from osucaffe.backends.cuda import Cuda
 from osucaffe.backends.cuda.convolution import implicit_gemm_tf32
 from osucaffe.backends.cuda.convolution.implicit_gemm_tf32 import (
     LOADING,
     SHAPES,
-    TRIED,
     ImplicitGemm,
     TileConfig,
 )
 from osucaffe.backends.cuda.convolution.operands import Correlated
 from osucaffe.backends.cuda.runtime import device
 
-from ...running import Output, Runner
 from ..devices import H200
 from ..lockstep import as_text, compiled, defines
-from ..simulated import force, simulate, with_libraries
-from .test_layers import TOLERANCES, close
+from ..simulated import simulate
+from .layers import HOPPER, ODD_OUTPUTS, Layer, Shape, square
 
 HEADER = Path(__file__).parent.parent / "implicit_gemm_tf32_lockstep.h"
-Shape = tuple[int, ...]
-Layer = tuple[Shape, Shape, Shape, int]
-"""x, filters, pad, groups"""
-
-ODD: dict[str, Layer] = {
-    "3x3": ((5, 20, 7, 5), (24, 20, 3, 3), (1, 1), 1),
-    "groups": ((3, 32, 6, 6), (40, 16, 3, 3), (1, 1), 2),
-    "uneven": ((2, 24, 11, 13), (36, 24, 5, 3), (2, 0), 1),
-    "5x5": ((4, 36, 9, 8), (60, 12, 5, 5), (2, 1), 3),
-    "1x3": ((2, 16, 9, 10), (8, 16, 1, 3), (0, 2), 1),
-    "many outputs": ((1, 16, 12, 9), (212, 16, 3, 3), (0, 1), 1),
-}
-REAL: dict[str, Layer] = {
-    "AlexNet conv2": ((4, 96, 27, 27), (256, 48, 5, 5), (2, 2), 2),
-    "AlexNet conv3": ((5, 256, 13, 13), (384, 256, 3, 3), (1, 1), 1),
-    "AlexNet conv4": ((7, 384, 13, 13), (384, 192, 3, 3), (1, 1), 2),
-    "GoogLeNet conv2": ((2, 64, 56, 56), (192, 64, 3, 3), (1, 1), 1),
-}
-FOLDED: Layer = (4, 3, 227, 227), (96, 3, 11, 11), (0, 0), 1
-"""AlexNet's first, with stride 4."""
 CONFIGS = (
     TileConfig(1, 1, 16, 1, 2, 2), TileConfig(2, 1, 24, 1, 5, 3), TileConfig(1, 2, 32, 3, 2, 2),
     TileConfig(2, 2, 40, 1, 4, 3),
@@ -61,15 +37,8 @@ CONFIGS = (
 """groups, deep, outputs, taps, stages, buffers"""
 
 
-def extents(layer: Layer, stride: int = 1) -> Shape:
-    """Shape of the output."""
-    x, w, pad, _ = layer
-    return x[0], w[0], *((x[2 + i] + 2 * pad[i] - w[2 + i]) // stride + 1 for i in range(2))
-
-
 def described(layer: Layer) -> ImplicitGemm:
-    x, w, pad, group = layer
-    return ImplicitGemm(x, w, extents(layer), ((1, 1), pad, (1, 1)), group)
+    return ImplicitGemm.like(layer.problem)
 
 
 def correlated(x: np.ndarray, w: np.ndarray, pad: Shape, group: int) -> np.ndarray:
@@ -117,12 +86,12 @@ extern "C" void run(const float* x, const float* w, float* filters, const float*
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is not installed")
 @pytest.mark.parametrize("number", range(4))
-@pytest.mark.parametrize("name", ODD)
+@pytest.mark.parametrize("name", ODD_OUTPUTS)
 def test_kernels_in_lockstep(
     name: str, number: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Sums of small whole numbers are exact, in whatever order."""
-    layer = ODD[name]
+    layer = ODD_OUTPUTS[name]
     back = number % 2 == 1
     late = len(name) % 2 == number % 2
     found = described(layer)
@@ -133,7 +102,7 @@ def test_kernels_in_lockstep(
     generator = np.random.default_rng(number)
     x, w, b, relu_output = (
         generator.integers(-4, 5, size=size).astype(np.float32)
-        for size in (found.x, layer[1], found.y[1:2], found.y)
+        for size in (found.x, layer.w, found.y[1:2], found.y)
     )
     compiled: dict[str, Any] = {}
     launched: list[tuple[Any, dict[str, Any]]] = []
@@ -157,55 +126,12 @@ def test_kernels_in_lockstep(
         *(ctypes.c_void_p(each.ctypes.data) for each in (*given, y)),
         int(arguments[5]), int(arguments[6]), ctypes.c_float(0.5), min(grid, 2),
     )  # fmt: skip
-    group = layer[3]
+    group = layer.group
     wanted = correlated(x, transposed(w, group) if back else w, found.pad, group) + b[:, None, None]
     wanted = np.where(wanted > 0, wanted, 0.5 * wanted)
     if found.masked:
         wanted = np.where(relu_output > 0, wanted, 0)
     np.testing.assert_array_equal(np.moveaxis(y, -1, 1), wanted)
-
-
-def run(
-    backend: Any, layer: Layer, stride: int, *, relu: float | None, back: bool
-) -> list[np.ndarray]:
-    """Outputs, and images' gradients, masked for the GPU alone: the CPU's backend has no masks."""
-    images, filters, pad, group = layer
-    generator = np.random.default_rng(1)
-    shapes = images, filters, filters[:1], extents(layer, stride), images
-    x, w, b, dy, relu_output = (generator.normal(size=size) for size in shapes)
-    window = {"stride": [stride] * 2, "pad": [*pad], "dilation": [1, 1], "group": group}
-    runner = Runner(backend)
-    y, dx = Output(dy.shape), Output(images)
-    bias = None if relu is None else b
-    runner.record("convolution", {"x": x, "w": w, "b": bias, "y": y}, window | {"relu": relu})
-    if back:
-        runner.record("convolution_backward_data", {"dy": dy, "w": w, "dx": dx}, window)
-        if relu and isinstance(backend, Cuda):
-            runner.calls[-1].reads["relu_output"] = runner.tensor(relu_output)
-    runner.prepare()()
-    found = [runner.read(y)]
-    if back:
-        found.append(runner.read(dx))
-        if relu and not isinstance(backend, Cuda):
-            found[1] = np.where(relu_output > 0, found[1], 0)
-    return found
-
-
-@pytest.fixture
-def worth_trying(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However small they are."""
-    monkeypatch.setattr(implicit_gemm_tf32, "LEAST_WORK", 0)
-
-
-@pytest.mark.usefixtures("worth_trying")
-@pytest.mark.parametrize("number", range(TRIED))
-@pytest.mark.parametrize("name", ["folded", "AlexNet conv2", "AlexNet conv4", "GoogLeNet conv2"])
-def test_all_configs_compile(name: str, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    simulate(monkeypatch)
-    force(monkeypatch, "implicit_gemm_tf32", number)
-    layer = REAL.get(name, FOLDED)
-    backend = with_libraries(Cuda(precision="tf32"))
-    run(backend, layer, 4 if name == "folded" else 1, relu=0.1, back=name in REAL)
 
 
 @pytest.mark.parametrize(("groups", "deep"), SHAPES)
@@ -216,34 +142,15 @@ def test_the_most_outputs_that_fit_compile(
     fitting = [TileConfig(groups, deep, outputs, 1, 4, 2) for outputs in range(8, 200, 8)]
     most = [each for each in fitting if each.fits][-1]
     assert most.outputs >= 88
-    forward = described(((2, 16, 14, 14), (most.outputs, 16, 3, 3), (1, 1), 1))
+    forward = described(square((2, 16, 14, 14), (most.outputs, 16, 3, 3), 1, 1))
     for found in forward, forward.gradient(masked=True):
         _ = found.function("convolve", most).function
 
 
-@pytest.mark.gpu
-@pytest.mark.usefixtures("worth_trying")
-@pytest.mark.parametrize("relu", [None, 0.0, 0.1], ids=["alone", "ReLU", "leaky, masked"])
-@pytest.mark.parametrize("name", [*ODD, *REAL, "folded"])
-def test_all_configs_agree(name: str, relu: float | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    backend = Cuda(precision="tf32")
-    if not backend.properties.has_wgmma:
-        pytest.skip("not a Hopper GPU")
-    layer = (ODD | REAL).get(name, FOLDED)
-    kind: dict[str, Any] = {"relu": relu, "back": name != "folded"}
-    stride = 1 if kind["back"] else 4
-    wanted = run(Cpu(), layer, stride, **kind)
-    for number in range(TRIED):
-        force(monkeypatch, "implicit_gemm_tf32", number)
-        for mine, right in zip(run(backend, layer, stride, **kind), wanted, strict=True):
-            close(mine, right, TOLERANCES["tf32"])
-
-
-@pytest.mark.parametrize("name", ODD | REAL)
+@pytest.mark.parametrize("name", ODD_OUTPUTS | HOPPER)
 def test_configs_cover_everything(name: str) -> None:
     for batch in 1, 256:
-        x, *rest = (ODD | REAL)[name]
-        found = described(((batch, *x[1:]), *rest))
+        found = described((ODD_OUTPUTS | HOPPER)[name].of_batch(batch))
         for each in found, found.gradient(masked=True):
             assert each.possible
             configs = each.configs(H200)

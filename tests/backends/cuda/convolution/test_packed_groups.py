@@ -1,4 +1,4 @@
-"""Convolution in packed groups: its kernels run on the CPU, compile, and are right on a GPU."""
+"""Convolution in packed groups: its kernels run on the CPU; when cuDNN is asked for it."""
 
 from __future__ import annotations
 
@@ -27,21 +27,11 @@ from osucaffe.backends.cuda.convolution.cudnn_search import Found
 from osucaffe.backends.cuda.layout import channels_last
 from osucaffe.backends.cuda.runtime import compile
 
-from ...running import Output, Runner, run_call
+from ...running import Output, run_call
 from ..simulated import FakeCudnn, done, force, simulate, with_libraries
-from .test_layers import TOLERANCES, close
+from .layers import PACKED, Layer, run
 
-Shape = tuple[int, ...]
-Layer = tuple[Shape, Shape, Shape, Shape, Shape, int]
-"""x, filters, stride, pad, dilation, groups"""
-
-LAYERS: dict[str, Layer] = {
-    "2 groups": ((3, 32, 13, 11), (48, 16, 3, 3), (1, 1), (1, 1), (1, 1), 2),
-    "3 groups": ((5, 24, 7, 9), (36, 8, 5, 5), (1, 1), (2, 2), (1, 1), 3),
-    "4 groups": ((1, 48, 11, 5), (32, 12, 5, 3), (2, 1), (2, 1), (1, 1), 4),
-}
-"""Slices may begin at multiples of 16 bytes here."""
-NARROW: Layer = ((3, 6, 5, 7), (4, 3, 4, 2), (1, 1), (2, 1), (1, 2), 2)
+NARROW = Layer((3, 6, 5, 7), (4, 3, 4, 2), (1, 1), (2, 1), 2, (1, 2))
 SETTINGS = ("stride", "pad", "dilation")
 PRIMITIVES = {
     "forward": ("convolution", "x", "w", "y"),
@@ -49,47 +39,6 @@ PRIMITIVES = {
     "filter": ("convolution_backward_filter", "x", "dw", "dy"),
 }
 """The primitive for an operation, and what it calls cuDNN's x, w and y."""
-
-
-def extents(layer: Layer) -> Shape:
-    """Shape of the output."""
-    x, w, stride, pad, dilation, _ = layer
-    return x[0], w[0], *(
-        (x[2 + i] + 2 * pad[i] - dilation[i] * (w[2 + i] - 1) - 1) // stride[i] + 1
-        for i in range(2)
-    )  # fmt: skip
-
-
-def run(make: Callable[[], Any], layer: Layer, slope: float = 0.0) -> list[np.ndarray]:
-    """Outputs with a bias and a ReLU; plain ones; gradients of the images, masked and not; those
-    of the filters, alone and added to others. The values are small whole numbers."""
-    images, filters, *window, group = layer
-    generator = np.random.default_rng(3)
-    shapes = images, extents(layer), filters, filters[:1], images, filters
-    x, dy, w, b, relu_output, before = (
-        generator.integers(-3, 4, size=size).astype(np.float64) for size in shapes
-    )
-    settings = {name: [*value] for name, value in zip(SETTINGS, window, strict=True)}
-    settings |= {"group": group}
-    backend = make()
-    runner = Runner(backend)
-    y, bare, dx, masked, dw = (Output(shape) for shape in (shapes[1], shapes[1], *shapes[:1] * 2,
-                                                           filters))  # fmt: skip
-    runner.record("convolution", {"x": x, "w": w, "b": b, "y": y}, settings | {"relu": slope})
-    runner.record("convolution", {"x": x, "w": w, "b": None, "y": bare}, settings)
-    runner.record("convolution_backward_data", {"dy": dy, "w": w, "dx": dx}, settings)
-    runner.record("convolution_backward_data", {"dy": dy, "w": w, "dx": masked}, settings)
-    if isinstance(backend, Cuda):
-        runner.calls[-1].reads["relu_output"] = runner.tensor(relu_output)
-    for each in dw, before:
-        tensors = {"x": x, "dy": dy, "dw": each, "db": None}
-        runner.record("convolution_backward_filter", tensors, settings)
-    runner.calls[-1].accumulates = frozenset(["dw"])
-    runner.prepare()()
-    found = [runner.read(each) for each in (y, bare, dx, masked, dw, before)]
-    if not isinstance(backend, Cuda):
-        found[3] = np.where(relu_output > 0, found[3], 0)
-    return found
 
 
 STAND_INS = """
@@ -193,7 +142,7 @@ class NumPyPlans(FakeCudnn):
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is not installed")
-@pytest.mark.parametrize("layer", [*LAYERS.values(), NARROW], ids=str)
+@pytest.mark.parametrize("layer", [*PACKED.values(), NARROW], ids=str)
 def test_groups_on_the_cpu(layer: Layer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     simulate(monkeypatch)
     monkeypatch.setattr(compile, "_compiled_file", lambda text, options: text)
@@ -201,24 +150,13 @@ def test_groups_on_the_cpu(layer: Layer, tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(packed_groups, "MOST_COPYING", math.inf)
     monkeypatch.setattr(providers, "WORTH_FUSING", 0)
     plans = NumPyPlans()
-
-    def make() -> Cuda:
-        force(monkeypatch, "cudnn on packed groups", 0)
-        return with_libraries(Cuda(precision="fp32"), plans)
-
     for slope in 0.0, 0.5:
-        wanted = run(Cpu, layer, slope)
-        for mine, right in zip(run(make, layer, slope), wanted, strict=True):
-            np.testing.assert_array_equal(mine, right)
-    assert plans.executed == 2 * 6 * layer[-1]
-
-
-@pytest.mark.parametrize("precision", TOLERANCES)
-@pytest.mark.parametrize("layer", [*LAYERS.values(), NARROW], ids=str)
-def test_kernels_compile(layer: Layer, precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    simulate(monkeypatch)
-    force(monkeypatch, "cudnn on packed groups", 0)
-    run(lambda: with_libraries(Cuda(precision=precision)), layer)
+        force(monkeypatch, "cudnn on packed groups", 0)
+        backend = with_libraries(Cuda(precision="fp32"), plans)
+        found = run(backend, layer, relu=slope, integers=True)
+        for name, wanted in run(Cpu(), layer, relu=slope, integers=True).items():
+            np.testing.assert_array_equal(found[name], wanted)
+    assert plans.executed == 2 * 2 * 6 * layer.group
 
 
 @pytest.mark.parametrize(("taken", "searched"), [(1e-3, 0), (1.0, 3)])
@@ -230,22 +168,10 @@ def test_what_is_searched_for(taken: float, searched: int, monkeypatch: pytest.M
     cudnn = FakeCudnn()
     backend = with_libraries(Cuda(precision="fp32"), cudnn)
     monkeypatch.setattr(Tuner, "begin", lambda tuner, *given: Pending(tuner.fastest, *given))
-    run(lambda: backend, LAYERS["2 groups"])
+    run(backend, PACKED["2 groups"])
     packed = [
         found
         for found in cudnn.asked
         if found.x.strides == channels_last(found.x.shape) and found.x.shape[1] == found.w.shape[1]
     ]
     assert len({*packed}) == searched  # of outputs and of both gradients
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("precision", TOLERANCES)
-@pytest.mark.parametrize("layer", LAYERS)
-def test_packed_groups(layer: str, precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    wanted = run(Cpu, LAYERS[layer])
-    force(monkeypatch, "cudnn on packed groups", 0)
-    for mine, right in zip(
-        run(lambda: Cuda(precision=precision), LAYERS[layer]), wanted, strict=True
-    ):
-        close(mine, right, TOLERANCES[precision])

@@ -1,4 +1,4 @@
-"""Gradients of filters in tf32 by Hopper's instructions: on the CPU in lockstep, on a GPU."""
+"""Gradients of filters in tf32 by Hopper's instructions: on the CPU in lockstep; what is tried."""
 
 from __future__ import annotations
 
@@ -7,19 +7,15 @@ import dataclasses
 import itertools
 import math
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from osucaffe.backends.cpu import Cpu
-from osucaffe.backends.cuda import Cuda
-from osucaffe.backends.cuda.convolution import wgmma, wgrad_tf32
+from osucaffe.backends.cuda.convolution import wgmma
 from osucaffe.backends.cuda.convolution.wgrad_tf32 import (
     CONSUMERS,
-    TRIED,
     Stage,
     Tile,
     TileConfig,
@@ -27,55 +23,15 @@ from osucaffe.backends.cuda.convolution.wgrad_tf32 import (
 )
 from osucaffe.backends.cuda.runtime.driver import Box
 
-from ...running import Output, run_call
 from ..devices import H200
 from ..lockstep import as_text, compiled, defines
-from ..simulated import force, simulate, with_libraries
-from .test_layers import TOLERANCES, close
+from .layers import HOPPER, ODD_GRADIENTS, Layer
 
 HEADER = Path(__file__).parent.parent / "wgrad_tf32_lockstep.h"
-Shape = tuple[int, ...]
-Layer = tuple[Shape, Shape, Shape, Shape, int]
-"""x, filters, stride, pad, groups"""
-
-ODD: dict[str, Layer] = {
-    "3x3": ((5, 16, 7, 5), (24, 16, 3, 3), (1, 1), (1, 1), 1),
-    "groups": ((3, 16, 6, 6), (48, 8, 3, 3), (1, 1), (1, 1), 2),
-    "2x5": ((2, 40, 9, 12), (40, 40, 2, 5), (1, 1), (1, 3), 1),
-    "wide": ((1, 24, 3, 90), (72, 24, 1, 3), (1, 1), (0, 0), 1),
-    "image": ((2, 3, 23, 27), (8, 3, 7, 7), (2, 2), (2, 1), 1),
-}
-REAL: dict[str, Layer] = {
-    "AlexNet conv1": ((4, 3, 227, 227), (96, 3, 11, 11), (4, 4), (0, 0), 1),
-    "AlexNet conv2": ((4, 96, 27, 27), (256, 48, 5, 5), (1, 1), (2, 2), 2),
-    "AlexNet conv3": ((4, 256, 13, 13), (384, 256, 3, 3), (1, 1), (1, 1), 1),
-    "AlexNet conv4": ((4, 384, 13, 13), (384, 192, 3, 3), (1, 1), (1, 1), 2),
-    "AlexNet conv5": ((4, 384, 13, 13), (256, 192, 3, 3), (1, 1), (1, 1), 2),
-    "GoogLeNet conv2": ((4, 64, 56, 56), (192, 64, 3, 3), (1, 1), (1, 1), 1),
-    "GoogLeNet 3b 5x5": ((4, 32, 28, 28), (96, 32, 5, 5), (1, 1), (2, 2), 1),
-    "GoogLeNet 4b 5x5": ((4, 24, 14, 14), (64, 24, 5, 5), (1, 1), (2, 2), 1),
-    "GoogLeNet 4e 3x3": ((4, 160, 14, 14), (320, 160, 3, 3), (1, 1), (1, 1), 1),
-    "VGG-16 conv1_2": ((1, 64, 224, 224), (64, 64, 3, 3), (1, 1), (1, 1), 1),
-}
-DIRECT = [name for name, layer in (ODD | REAL).items() if layer[2] == (1, 1)]
-"""Those whose images are not folded first."""
-
-
-@pytest.fixture(autouse=True)
-def worth_trying(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However small they are."""
-    monkeypatch.setattr(wgrad_tf32, "LEAST_WORK", 0)
-
-
-def extents(layer: Layer) -> Shape:
-    """Shape of the output."""
-    x, w, stride, pad, _ = layer
-    return x[0], w[0], *((x[2 + i] + 2 * pad[i] - w[2 + i]) // stride[i] + 1 for i in range(2))
 
 
 def gradient(layer: Layer) -> WeightGradient:
-    x, w, _, pad, group = layer
-    return WeightGradient(x, w, extents(layer), ((1, 1), pad, (1, 1)), group)
+    return WeightGradient.like(layer.problem)
 
 
 def one_of_each_kind(found: WeightGradient) -> list[TileConfig]:
@@ -118,11 +74,10 @@ def described(box: Box, memory: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is not installed")
-@pytest.mark.parametrize("name", [name for name in ODD if name in DIRECT])
+@pytest.mark.parametrize("name", ODD_GRADIENTS)
 def test_kernels_in_lockstep(name: str, tmp_path: Path) -> None:
     """Sums of small whole numbers are exact, in whatever order."""
-    layer = ODD[name]
-    images, filters, *_, group = layer
+    layer = ODD_GRADIENTS[name]
     found = gradient(layer)
     configs = one_of_each_kind(found)
     assert len(configs) >= 2
@@ -130,13 +85,13 @@ def test_kernels_in_lockstep(name: str, tmp_path: Path) -> None:
         generator = np.random.default_rng(number)
         x, dy, before = (
             generator.integers(-4, 5, size=size).astype(np.float32)
-            for size in (images, extents(layer), filters)
+            for size in (layer.x, layer.y, layer.w)
         )
         given = [np.array(np.moveaxis(each, 1, -1), order="C") for each in (x, dy, before)]
         maps = [described(*each) for each in zip(found.boxes(config), given, strict=False)]
         grid = config.grid[0], max(1, config.grid[1] // 3)  # more stages than slots
-        partial = np.full(grid[1] * math.prod(filters), np.nan, np.float32)
-        blocks = -(-found.outputs // 32), -(-found.columns // 8), group
+        partial = np.full(grid[1] * math.prod(layer.w), np.nan, np.float32)
+        blocks = -(-found.outputs // 32), -(-found.columns // 8), layer.group
         addresses = [ctypes.c_void_p(each.ctypes.data) for each in (*maps, partial, given[2])]
         folder = tmp_path / str(number)
         folder.mkdir()
@@ -150,7 +105,7 @@ def test_kernels_in_lockstep(name: str, tmp_path: Path) -> None:
 
 def reference(x: np.ndarray, dy: np.ndarray, layer: Layer) -> np.ndarray:
     """The gradient of the filters with stride 1, by its definition."""
-    _, filters, _, pad, group = layer
+    filters, pad, group = layer.w, layer.pad, layer.group
     padded = np.pad(x, [(0, 0), (0, 0), (pad[0], pad[0]), (pad[1], pad[1])])
     result = np.zeros(filters)
     rows, columns = dy.shape[2:]
@@ -170,61 +125,11 @@ def reference(x: np.ndarray, dy: np.ndarray, layer: Layer) -> np.ndarray:
     return result
 
 
-def run(
-    layer: Layer, make: Callable[[], Any], accumulates: tuple[str, ...] = ()
-) -> tuple[np.ndarray, ...]:
-    """Gradients of filters and biases, added to what was there where that is wanted."""
-    images, filters, stride, pad, group = layer
-    generator = np.random.default_rng(1)
-    shapes = images, extents(layer), filters, filters[:1]
-    x, dy, dw, db = (generator.normal(size=size) for size in shapes)
-    tensors = {"x": x, "dy": dy, "dw": dw * 9, "db": db * 9}
-    if not accumulates:
-        tensors |= {"dw": Output(filters), "db": Output(filters[:1])}
-    settings = {"stride": stride, "pad": pad, "dilation": (1, 1), "group": group}
-    found = run_call(
-        make(), "convolution_backward_filter", tensors,
-        {name: value if name == "group" else list(value) for name, value in settings.items()},
-        accumulates=accumulates,
-    )  # fmt: skip
-    return found["dw"], found["db"]
-
-
-@pytest.mark.parametrize("number", range(TRIED))
-@pytest.mark.parametrize("name", ["AlexNet conv1", "AlexNet conv2", "GoogLeNet 4e 3x3"])
-def test_all_configs_compile(name: str, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    simulate(monkeypatch)
-    force(monkeypatch, "wgrad_tf32", number)
-    run(
-        REAL[name],
-        lambda: with_libraries(Cuda(precision="tf32")),
-        ("dw", "db") if number % 2 else (),
-    )
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("accumulates", [(), ("dw", "db")], ids=["alone", "added"])
-@pytest.mark.parametrize("name", ODD | REAL)
-def test_all_configs_agree(
-    name: str, accumulates: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    backend = Cuda(precision="tf32")
-    if not backend.properties.has_wgmma:
-        pytest.skip("not a Hopper GPU")
-    layer = (ODD | REAL)[name]
-    wanted = run(layer, Cpu, accumulates)
-    for number in range(TRIED):
-        force(monkeypatch, "wgrad_tf32", number)
-        found = run(layer, lambda: backend, accumulates)
-        for mine, right in zip(found, wanted, strict=True):
-            close(mine, right, TOLERANCES["tf32"])
-
-
-@pytest.mark.parametrize("name", DIRECT)
+@pytest.mark.parametrize("name", ODD_GRADIENTS | HOPPER)
 def test_configs_cover_everything(name: str) -> None:
-    layer = (ODD | REAL)[name]
+    layer = (ODD_GRADIENTS | HOPPER)[name]
     for batch in 1, 256:
-        found = gradient(((batch, *layer[0][1:]), *layer[1:]))
+        found = gradient(layer.of_batch(batch))
         configs = found.configs(H200)
         assert configs
         for stage, tile, grid, shared, registers in map(dataclasses.astuple, configs):

@@ -13,7 +13,7 @@ from osucaffe.backends.cuda import Cuda
 from osucaffe.backends.cuda.primitives import products
 
 from ...running import Output, run_call
-from ..convolution.test_layers import TOLERANCES, close
+from ..convolution.layers import TOLERANCES, close
 from ..simulated import force, simulate, with_libraries
 
 SIZES = {

@@ -16,7 +16,7 @@ from osucaffe.proto import NetParameter, parse_text
 
 from ...cases_recurrent import SAMPLES, sample
 from ...running import run_call
-from ..convolution.test_layers import TOLERANCES, close
+from ..convolution.layers import TOLERANCES, close
 from ..simulated import simulate, with_libraries
 
 
