@@ -7,7 +7,6 @@ from typing import Any
 from .. import __version__
 from ..errors import UserError
 from ..net import Net
-from . import windows  # noqa: F401 (importing it registers its translators)
 from .graph import Graph, Missing, require_onnx
 from .primitives import TRANSLATORS, translate
 

@@ -2,29 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from string import ascii_lowercase
 from typing import Any
 
 import numpy as np
 
+from ..backends.formula import Expression, Name, Number, parse
 from ..backends.tensor import Call, Tensor
-from .formulas import evaluate
 from .graph import Graph
 
-Translator = Callable[..., None]
+
+class Arguments:
+    """A call's tensors and settings by the names that the primitive declares; None for those that
+    the call leaves out."""
+
+    def __init__(self, call: Call) -> None:
+        self._given: dict[str, Any] = call.reads | call.writes | call.settings
+
+    def __getattr__(self, name: str) -> Any:
+        return self._given.get(name)
+
+
+Translator = Callable[[Graph, Arguments], None]
 TRANSLATORS: dict[str, Translator] = {}
 
 
 def translator(function: Translator) -> Translator:
-    """Register the decorated function: `name(graph, **tensors, **settings)` as primitives are."""
+    """Register the decorated function as that of the primitive of its name."""
     TRANSLATORS[function.__name__.rstrip("_")] = function
     return function
 
 
 def translate(graph: Graph, call: Call) -> None:
     """Add the nodes of a call. KeyError where there is no translator; Missing passes through."""
-    TRANSLATORS[call.name](graph, **call.reads | call.writes | call.settings)
+    TRANSLATORS[call.name](graph, Arguments(call))
 
 
 def put(graph: Graph, y: Tensor, operation: str, *inputs: str, **attributes: Any) -> None:
@@ -43,23 +56,24 @@ def activated(graph: Graph, value: str, slope: float | None) -> str:
 
 
 @translator
-def fill(graph: Graph, y: Tensor, *, value: float) -> None:
-    graph.write(y, graph.constant(np.full(y.shape, value, np.float32)))
+def fill(graph: Graph, a: Arguments) -> None:
+    graph.write(a.y, graph.constant(np.full(a.y.shape, a.value, np.float32)))
 
 
 @translator
-def positions(graph: Graph, y: Tensor) -> None:
-    graph.write(y, graph.constant(np.arange(y.count, dtype=np.float32).reshape(y.shape)))
+def positions(graph: Graph, a: Arguments) -> None:
+    values = np.arange(a.y.count, dtype=np.float32).reshape(a.y.shape)
+    graph.write(a.y, graph.constant(values))
 
 
 @translator
-def copy(graph: Graph, x: Tensor, y: Tensor) -> None:
-    graph.write(y, graph.read(x))
+def copy(graph: Graph, a: Arguments) -> None:
+    graph.write(a.y, graph.read(a.x))
 
 
 @translator
-def concat(graph: Graph, xs: list[Tensor], y: Tensor, *, axis: int) -> None:
-    put(graph, y, "Concat", *map(graph.read, xs), axis=axis)
+def concat(graph: Graph, a: Arguments) -> None:
+    put(graph, a.y, "Concat", *map(graph.read, a.xs), axis=a.axis)
 
 
 def _slice(graph: Graph, x: str, starts: Sequence[int], ends: Sequence[int], axes: Any) -> str:
@@ -68,56 +82,82 @@ def _slice(graph: Graph, x: str, starts: Sequence[int], ends: Sequence[int], axe
 
 
 @translator
-def split(graph: Graph, x: Tensor, ys: list[Tensor | None], *, axis: int) -> None:
-    known = sum(y.shape[axis] for y in ys if y is not None)
+def split(graph: Graph, a: Arguments) -> None:
+    known = sum(y.shape[a.axis] for y in a.ys if y is not None)
     start = 0
-    for y in ys:
-        end = start + (x.shape[axis] - known if y is None else y.shape[axis])
+    for y in a.ys:
+        end = start + (a.x.shape[a.axis] - known if y is None else y.shape[a.axis])
         if y is not None:
-            graph.write(y, _slice(graph, graph.read(x), [start], [end], [axis]))
+            graph.write(y, _slice(graph, graph.read(a.x), [start], [end], [a.axis]))
         start = end
 
 
 @translator
-def permute(graph: Graph, x: Tensor, y: Tensor, *, axes: Sequence[int]) -> None:
-    put(graph, y, "Transpose", graph.read(x), perm=list(axes))
+def permute(graph: Graph, a: Arguments) -> None:
+    put(graph, a.y, "Transpose", graph.read(a.x), perm=list(a.axes))
 
 
 @translator
-def crop(graph: Graph, x: Tensor, y: Tensor, *, offsets: Sequence[int]) -> None:
-    ends = [start + extent for start, extent in zip(offsets, y.shape, strict=True)]
-    graph.write(y, _slice(graph, graph.read(x), offsets, ends, range(len(ends))))
+def crop(graph: Graph, a: Arguments) -> None:
+    ends = [start + extent for start, extent in zip(a.offsets, a.y.shape, strict=True)]
+    graph.write(a.y, _slice(graph, graph.read(a.x), a.offsets, ends, range(len(ends))))
 
 
 @translator
-def gather(graph: Graph, x: Tensor, index: Tensor, y: Tensor) -> None:
-    rows = graph.node("Cast", graph.read(index), to=7)
-    put(graph, y, "Gather", graph.read(x), rows, axis=0)
+def gather(graph: Graph, a: Arguments) -> None:
+    rows = graph.node("Cast", graph.read(a.index), to=7)
+    put(graph, a.y, "Gather", graph.read(a.x), rows, axis=0)
 
 
 # -- element by element --------------------------------------------------------------------------
 
+OPERATIONS = {
+    "add": "Add", "subtract": "Sub", "multiply": "Mul", "divide": "Div", "power": "Pow",
+    "negative": "Neg", "where": "Where", "greater": "Greater", "greater_equal": "GreaterOrEqual",
+    "less": "Less", "less_equal": "LessOrEqual", "equal": "Equal", "exp": "Exp", "log": "Log",
+    "sqrt": "Sqrt", "abs": "Abs", "tanh": "Tanh", "erf": "Erf", "min": "Min", "max": "Max",
+    "sign": "Sign", "floor": "Floor",
+}  # fmt: skip
 
-def _formula(
-    graph: Graph, inputs: Sequence[Tensor], formula: str, constants: dict[str, float] | None
+
+def evaluate(
+    graph: Graph, formula: str, operands: Mapping[str, str], constants: Mapping[str, float] | None
 ) -> dict[str, str]:
-    operands = dict(zip(ascii_lowercase, map(graph.read, inputs), strict=False))
-    return evaluate(graph, formula, operands, constants)
+    """The values of all that a formula assigns. operands: the values of the names that it reads."""
+    values = dict(operands)
+    for statement in parse(formula).bind(list(values), (), constants).statements:
+        values[statement.target] = _value(graph, statement.value, values)
+    return values
+
+
+def _value(graph: Graph, expression: Expression, values: Mapping[str, str]) -> str:
+    match expression:
+        case Number(number):
+            return graph.constant(float(number))
+        case Name(name):
+            return values[name]
+    inputs = [_value(graph, each, values) for each in expression.arguments]
+    match expression.function:
+        case "log1p":
+            return graph.node("Log", graph.node("Add", inputs[0], graph.constant(1.0)))
+        case "expm1":
+            return graph.node("Sub", graph.node("Exp", inputs[0]), graph.constant(1.0))
+        case "not_equal":
+            return graph.node("Not", graph.node("Equal", *inputs))
+    return graph.node(OPERATIONS[expression.function], *inputs)
+
+
+def _formula(graph: Graph, a: Arguments) -> dict[str, str]:
+    operands = dict(zip(ascii_lowercase, map(graph.read, a.inputs), strict=False))
+    return evaluate(graph, a.formula, operands, a.constants)
 
 
 @translator
-def broadcast(
-    graph: Graph,
-    inputs: list[Tensor],
-    outputs: list[Tensor],
-    *,
-    formula: str,
-    constants: dict[str, float] | None = None,
-) -> None:
-    found = _formula(graph, inputs, formula, constants)
-    for tensor, name in zip(outputs, "yz", strict=False):
+def broadcast(graph: Graph, a: Arguments) -> None:
+    found = _formula(graph, a)
+    for tensor, name in zip(a.outputs, "yz", strict=False):
         value = found[name]
-        if all(each.shape != tensor.shape for each in inputs):  # repeated, as in Tile
+        if all(each.shape != tensor.shape for each in a.inputs):  # repeated, as in Tile
             value = graph.node("Expand", value, graph.constant(np.array(tensor.shape, int)))
         graph.write(tensor, value)
 
@@ -126,32 +166,176 @@ TRANSLATORS["elementwise"] = broadcast
 
 
 @translator
-def reduce(
-    graph: Graph,
-    inputs: list[Tensor],
-    y: Tensor,
-    *,
-    formula: str,
-    axes: Sequence[int],
-    constants: dict[str, float] | None = None,
-) -> None:
-    value = _formula(graph, inputs, formula, constants)["y"]
-    if axes:
-        value = graph.node("ReduceSum", value, graph.constant(np.array(axes, int)), keepdims=1)
-    graph.write(y, graph.reshape(value, y.shape))
+def reduce(graph: Graph, a: Arguments) -> None:
+    value = _formula(graph, a)["y"]
+    if a.axes:
+        value = graph.node("ReduceSum", value, graph.constant(np.array(a.axes, int)), keepdims=1)
+    graph.write(a.y, graph.reshape(value, a.y.shape))
 
 
 @translator
-def sum_(
-    graph: Graph, xs: list[Tensor], y: Tensor, *, coefficients: Sequence[float] | None = None
-) -> None:
-    terms = list(map(graph.read, xs))
-    for i, factor in enumerate(coefficients or ()):
+def sum_(graph: Graph, a: Arguments) -> None:
+    terms = list(map(graph.read, a.xs))
+    for i, factor in enumerate(a.coefficients or ()):
         if factor != 1:
             terms[i] = graph.node("Mul", terms[i], graph.constant(float(factor)))
-    put(graph, y, "Sum", *terms)
+    put(graph, a.y, "Sum", *terms)
 
 
 @translator
-def relu(graph: Graph, x: Tensor, y: Tensor, *, slope: float) -> None:
-    graph.write(y, activated(graph, graph.read(x), slope))
+def relu(graph: Graph, a: Arguments) -> None:
+    graph.write(a.y, activated(graph, graph.read(a.x), a.slope))
+
+
+# -- windows and products ------------------------------------------------------------------------
+
+
+def _operands(graph: Graph, *tensors: Tensor | None) -> list[str]:
+    return [graph.read(tensor) for tensor in tensors if tensor is not None]
+
+
+def _convolution(a: Arguments) -> dict[str, Any]:
+    return {
+        "kernel_shape": list(a.w.shape[2:]), "strides": list(a.stride), "pads": [*a.pad, *a.pad],
+        "dilations": list(a.dilation), "group": a.group,
+    }  # fmt: skip
+
+
+@translator
+def convolution(graph: Graph, a: Arguments) -> None:
+    inputs = _operands(graph, a.x, a.w, a.b)
+    value = graph.node("Conv", *inputs, hint=graph.hint(a.y), **_convolution(a))
+    graph.write(a.y, activated(graph, value, a.relu))
+
+
+@translator
+def convolution_backward_data(graph: Graph, a: Arguments) -> None:
+    """Deconvolution."""
+    put(graph, a.dx, "ConvTranspose", *_operands(graph, a.dy, a.w), **_convolution(a))
+
+
+@translator
+def inner_product(graph: Graph, a: Arguments) -> None:
+    rows = (math.prod(a.x.shape[: a.axis]), math.prod(a.x.shape[a.axis :]))
+    value = graph.read(a.x)
+    value = value if a.x.shape == rows else graph.reshape(value, rows)
+    inputs = [value, *_operands(graph, a.w, a.b)]
+    value = graph.node("Gemm", *inputs, hint=graph.hint(a.y), transB=int(not a.transpose))
+    outputs = (rows[0], a.y.count // rows[0])
+    value = value if a.y.shape == outputs else graph.reshape(value, a.y.shape)
+    graph.write(a.y, activated(graph, value, a.relu))
+
+
+def _pooling(a: Arguments) -> dict[str, Any]:
+    """Attributes of a pooling with y's extents: its padding ends where the last window does."""
+    spans = zip(a.x.shape[2:], a.y.shape[2:], a.kernel, a.stride, a.pad, strict=True)
+    ends = [max((out - 1) * s + k - extent - p, 0) for extent, out, k, s, p in spans]
+    return {"kernel_shape": list(a.kernel), "strides": list(a.stride), "pads": [*a.pad, *ends]}
+
+
+@translator
+def max_pooling(graph: Graph, a: Arguments) -> None:
+    inputs, hint = [graph.read(a.x)], graph.hint(a.y)
+    value, places = graph.nodes_of("MaxPool", inputs, 2, hint=hint, **_pooling(a))
+    graph.write(a.y, value)
+    if a.index is not None:
+        size = graph.constant(math.prod(a.x.shape[2:]))
+        graph.write(a.index, graph.node("Cast", graph.node("Mod", places, size), to=1))
+
+
+@translator
+def average_pooling(graph: Graph, a: Arguments) -> None:
+    value = graph.node(
+        "AveragePool", graph.read(a.x), hint=graph.hint(a.y), count_include_pad=1, **_pooling(a)
+    )
+    share: Any = 1.0  # of a window that Caffe counts: up to the image's far padding
+    spans = zip(a.x.shape[2:], a.y.shape[2:], a.kernel, a.stride, a.pad, strict=True)
+    for extent, out, k, s, p in spans:
+        begin = np.arange(out) * s - p
+        share = np.multiply.outer(share, (np.minimum(begin + k, extent + p) - begin) / k)
+    if (share != 1).any():
+        value = graph.node("Div", value, graph.constant(share))
+    graph.write(a.y, value)
+
+
+@translator
+def unpooling(graph: Graph, a: Arguments) -> None:
+    small, large = ((*each.shape[:2], math.prod(each.shape[2:])) for each in (a.x, a.y))
+    zeros = graph.constant(np.zeros(large, np.float32))
+    places = graph.node("Cast", graph.reshape(graph.read(a.index), small), to=7)
+    values = graph.reshape(graph.read(a.x), small)
+    value = graph.node("ScatterElements", zeros, places, values, axis=2)
+    graph.write(a.y, graph.reshape(value, a.y.shape))
+
+
+@translator
+def interpolation(graph: Graph, a: Arguments) -> None:
+    sizes = graph.constant(np.array(a.y.shape))
+    put(
+        graph, a.y, "Resize", graph.read(a.x), "", "", sizes, mode="linear",
+        coordinate_transformation_mode="align_corners",
+    )  # fmt: skip
+
+
+# -- normalization and the rest ------------------------------------------------------------------
+
+
+@translator
+def lrn(graph: Graph, a: Arguments) -> None:
+    value = graph.read(a.x)
+    if not a.within_channel:
+        put(graph, a.y, "LRN", value, size=a.size, alpha=a.alpha, beta=a.beta, bias=a.k)
+        return
+    mean = graph.node(
+        "AveragePool", graph.node("Mul", value, value), kernel_shape=[a.size, a.size],
+        pads=[(a.size - 1) // 2] * 4, count_include_pad=1,
+    )  # fmt: skip
+    formula = "y = a * (1 + alpha * b) ** power"
+    operands, constants = {"a": value, "b": mean}, {"alpha": a.alpha, "power": -a.beta}
+    graph.write(a.y, evaluate(graph, formula, operands, constants)["y"])
+
+
+@translator
+def batch_norm_statistics(graph: Graph, a: Arguments) -> None:
+    value, axes = graph.read(a.x), [axis for axis in range(len(a.x.shape)) if axis != 1]
+    middle = graph.node("ReduceMean", value, axes=axes)
+    gap = graph.node("Sub", value, middle)
+    spread = graph.node("ReduceMean", graph.node("Mul", gap, gap), axes=axes)
+    found = evaluate(graph, "y = 1 / sqrt(a + eps)", {"a": spread}, {"eps": a.eps})["y"]
+    for tensor, each in ((a.mean, middle), (a.rate, found)):
+        graph.write(tensor, graph.reshape(each, tensor.shape))
+
+
+@translator
+def batch_norm(graph: Graph, a: Arguments) -> None:
+    value = graph.read(a.x)
+    row = (1, a.x.shape[1], *(1,) * (len(a.x.shape) - 2))
+    factors = _operands(graph, a.rate, a.scale)
+    factor = graph.node("Mul", *factors) if len(factors) == 2 else "".join(factors)
+    pairs = (
+        ("Sub", a.mean and graph.read(a.mean)), ("Mul", factor),
+        ("Add", a.bias and graph.read(a.bias)),
+    )  # fmt: skip
+    for operation, channels in pairs:
+        if channels:
+            channels = graph.reshape(channels, row)
+            value = graph.node(operation, value, channels, hint=graph.hint(a.y))
+    if a.addend is not None:
+        value = graph.node("Add", value, graph.read(a.addend))
+    graph.write(a.y, activated(graph, value, 0.0 if a.relu else None))
+
+
+@translator
+def softmax(graph: Graph, a: Arguments) -> None:
+    put(graph, a.y, "Softmax", graph.read(a.x), axis=a.axis)
+
+
+@translator
+def top_k(graph: Graph, a: Arguments) -> None:
+    count = next(tensor.shape[a.axis] for tensor in (a.index, a.value) if tensor is not None)
+    inputs = [graph.read(a.x), graph.constant(np.array([count]))]
+    found, places = graph.nodes_of("TopK", inputs, 2, axis=a.axis)
+    if a.value is not None:
+        graph.write(a.value, found)
+    if a.index is not None:
+        graph.write(a.index, graph.node("Cast", places, to=1))

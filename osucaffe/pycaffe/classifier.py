@@ -30,7 +30,14 @@ class Classifier(Cropped, ImageNet):
         raw_scale: float | None = None,
         channel_swap: Sequence[int] | None = None,
     ) -> None:
-        super().__init__(model_file, pretrained_file, mean, input_scale, raw_scale, channel_swap)
+        super().__init__(
+            model_file,
+            pretrained_file,
+            mean=mean,
+            input_scale=input_scale,
+            raw_scale=raw_scale,
+            channel_swap=channel_swap,
+        )
         self.crop_to_input(image_dims)
 
     def predict(self, inputs: Sequence[np.ndarray], oversample: bool = True) -> np.ndarray:

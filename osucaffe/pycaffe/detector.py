@@ -29,7 +29,14 @@ class Detector(ImageNet):
         channel_swap: Sequence[int] | None = None,
         context_pad: int | None = None,
     ) -> None:
-        super().__init__(model_file, pretrained_file, mean, input_scale, raw_scale, channel_swap)
+        super().__init__(
+            model_file,
+            pretrained_file,
+            mean=mean,
+            input_scale=input_scale,
+            raw_scale=raw_scale,
+            channel_swap=channel_swap,
+        )
         self.configure_crop(context_pad)
 
     def configure_crop(self, context_pad: int | None) -> None:

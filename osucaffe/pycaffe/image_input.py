@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -22,16 +23,10 @@ log = logging.getLogger("osucaffe")
 
 
 class ImageInput:
-    """What the Transformer's setters of these names do, for the net's only input."""
+    """What the Transformer's setters do for the net's only input. settings: mean, input_scale,
+    raw_scale, channel_swap; what is None is not set."""
 
-    def __init__(
-        self,
-        net: Net | engine.Net,
-        mean: np.ndarray | None = None,
-        input_scale: float | None = None,
-        raw_scale: float | None = None,
-        channel_swap: Sequence[int] | None = None,
-    ) -> None:
+    def __init__(self, net: Net | engine.Net, **settings: Any) -> None:
         if len(net.inputs) != 1:
             raise UserError(
                 f"a net that images enter has one input, not {len(net.inputs)}: give its deploy "
@@ -43,23 +38,12 @@ class ImageInput:
         self.extents = np.array(extents)
         self.transformer = Transformer({name: net.blobs[name].data.shape for name in net.inputs})
         self.transformer.set_transpose(self.name, (2, 0, 1))
-        self._set(mean, input_scale, raw_scale, channel_swap)
+        self._set(**settings)
 
-    def _set(
-        self,
-        mean: np.ndarray | None,
-        input_scale: float | None,
-        raw_scale: float | None,
-        channel_swap: Sequence[int] | None,
-    ) -> None:
-        if mean is not None:
-            self.transformer.set_mean(self.name, mean)
-        if input_scale is not None:
-            self.transformer.set_input_scale(self.name, input_scale)
-        if raw_scale is not None:
-            self.transformer.set_raw_scale(self.name, raw_scale)
-        if channel_swap is not None:
-            self.transformer.set_channel_swap(self.name, channel_swap)
+    def _set(self, **settings: Any) -> None:
+        for name, value in settings.items():
+            if value is not None:
+                getattr(self.transformer, f"set_{name}")(self.name, value)
 
     @property
     def is_set(self) -> bool:
@@ -68,13 +52,7 @@ class ImageInput:
         return any((own.mean, own.input_scale, own.raw_scale, own.channel_swap))
 
     def set_as(
-        self,
-        trained: Preprocessing,
-        *,
-        mean: np.ndarray | None = None,
-        input_scale: float | None = None,
-        raw_scale: float | None = None,
-        channel_swap: Sequence[int] | None = None,
+        self, trained: Preprocessing, *, mean: np.ndarray | None = None, **given: Any
     ) -> Sequence[int] | None:
         """Let images (0..1, red first) enter as they did in training, but for what is given.
 
@@ -93,11 +71,11 @@ class ImageInput:
             except ValueError as error:
                 raise UserError(f"{trained.origin}: {error}") from None
         self._set(
-            None,
-            trained.scale if input_scale is None else input_scale,
-            255 if raw_scale is None else raw_scale,
-            (2, 1, 0) if channel_swap is None and self.channels == 3 else channel_swap,
+            input_scale=trained.scale,
+            raw_scale=255,
+            channel_swap=(2, 1, 0) if self.channels == 3 else None,
         )
+        self._set(**given)
         return extents
 
     def _fit(self, mean: np.ndarray) -> np.ndarray:
@@ -179,16 +157,10 @@ class ImageNet(Net):
     """What the file of weights tells: it holds the data layer of the net that was trained."""
 
     def __init__(
-        self,
-        model_file: str | Path,
-        pretrained_file: str | Path,
-        mean: np.ndarray | None,
-        input_scale: float | None,
-        raw_scale: float | None,
-        channel_swap: Sequence[int] | None,
+        self, model_file: str | Path, pretrained_file: str | Path, **settings: Any
     ) -> None:
         super().__init__(model_file, caffe_pb2.TEST, weights=pretrained_file)
-        self.preprocess = ImageInput(self, mean, input_scale, raw_scale, channel_swap)
+        self.preprocess = ImageInput(self, **settings)
         self.transformer = self.preprocess.transformer
 
     def _load(self, model: AnyWeights, file: str | Path) -> None:

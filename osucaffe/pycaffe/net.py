@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,9 @@ from ..loading import load_weights
 from ..proto import AnyWeights, NetWeights, read_net, read_weights, write_weights
 from . import settings
 from .blob import Blob, BlobVec, Store, store_of
-from .forward_all import Arrays, WholeSets
 from .forward_only import ForwardOnly
 
+Arrays = dict[str, np.ndarray]
 Callback = Callable[[int], None]
 PHASES = ("TRAIN", "TEST")
 
@@ -38,7 +39,7 @@ class Layer:
         self.blobs = blobs
 
 
-class Net(WholeSets):
+class Net:
     """A net with its parameters, to run layer by layer.
 
     Net(file, phase, level=0, stages=(), weights=None), or as of old Net(file, weights, phase).
@@ -218,6 +219,54 @@ class Net(WholeSets):
                 raise UserError(f"{name}: is not batch sized: {len(values)} for {len(array)}")
             array[...] = values
 
+    # -- whole sets of data: any number of items, batch by batch ---------------------------------
+
+    def forward_all(self, blobs: Iterable[str] | None = None, **inputs: np.ndarray) -> Arrays:
+        """Run forward over any number of items, batch by batch; returns all outputs by name."""
+        blobs = list(blobs or ())
+        results: dict[str, list[np.ndarray]] = {name: [] for name in {*self.outputs, *blobs}}
+        for batch in self._batch(inputs):
+            for name, values in self.forward(blobs, None, None, **batch).items():
+                results[name].extend(values.copy())
+        return _cut(results, inputs)
+
+    def forward_backward_all(
+        self,
+        blobs: Iterable[str] | None = None,
+        diffs: Iterable[str] | None = None,
+        **given: np.ndarray,
+    ) -> tuple[Arrays, Arrays]:
+        """Run forward and backward over any number of items, batch by batch.
+
+        given: values for the inputs, and diffs for the outputs. Returns outputs and diffs by name.
+        """
+        blobs, diffs = list(blobs or ()), list(diffs or ())
+        values: dict[str, list[np.ndarray]] = {name: [] for name in {*self.outputs, *blobs}}
+        gradients: dict[str, list[np.ndarray]] = {name: [] for name in {*self.inputs, *diffs}}
+        inputs = {name: given[name] for name in self.inputs if name in given}
+        tops = {name: given[name] for name in self.outputs if name in given}
+        for batch, top in zip_longest(self._batch(inputs), self._batch(tops)):
+            for name, array in self.forward(blobs, None, None, **(batch or {})).items():
+                values[name].extend(array.copy())
+            for name, array in self.backward(diffs, None, None, **(top or {})).items():
+                gradients[name].extend(array.copy())
+        return _cut(values, given), _cut(gradients, given)
+
+    def _batch(self, arrays: Mapping[str, np.ndarray]) -> Iterator[Arrays]:
+        """Pieces of the net's batch size; the last one is filled up with zeros."""
+        if not arrays:
+            return
+        size = self.blobs[next(iter(arrays))].shape[0]
+        for start in range(0, len(next(iter(arrays.values()))), size):
+            pieces = {}
+            for name, values in arrays.items():
+                piece = np.asarray(values[start : start + size])
+                missing = np.zeros((size - len(piece), *piece.shape[1:]), piece.dtype)
+                pieces[name] = np.concatenate([piece, missing])
+            yield pieces
+
+    # -- the engine ------------------------------------------------------------------------------
+
     def set_input_arrays(self, data: np.ndarray, labels: np.ndarray) -> None:
         """Let the first MemoryData layer bring these: data (N, channels, height, width), N labels.
 
@@ -391,3 +440,9 @@ def _read_model(file: str | Path) -> NetWeights:
 def _call(functions: list[Callback], index: int) -> None:
     for function in functions:
         function(index)
+
+
+def _cut(results: Mapping[str, list[np.ndarray]], given: Mapping[str, np.ndarray]) -> Arrays:
+    """All results as arrays, without those of the zeros that filled the last batch."""
+    count = len(next(iter(given.values()))) if given else None
+    return {name: np.asarray(values[:count]) for name, values in results.items()}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ..errors import listed, nearest
@@ -13,16 +13,12 @@ LayerParameter = caffe_pb2.LayerParameter
 NetParameter = caffe_pb2.NetParameter
 
 
-def _param_fields() -> dict[str, str]:
-    """The field of LayerParameter that holds a type's own settings: Pooling -> pooling_param."""
-    return {
-        field.message_type.name.removesuffix("Parameter"): field.name
-        for field in LayerParameter.DESCRIPTOR.fields
-        if field.name.endswith("_param") and field.message_type is not None
-    }
-
-
-_FIELDS = _param_fields()
+_FIELDS = {
+    field.message_type.name.removesuffix("Parameter"): field.name
+    for field in LayerParameter.DESCRIPTOR.fields
+    if field.name.endswith("_param") and field.message_type is not None
+}
+"""The field of LayerParameter that holds a type's own settings: Pooling -> pooling_param."""
 
 
 def own_field(type_name: str) -> str | None:
@@ -145,13 +141,16 @@ class Function:
 
 def to_proto(*tops: Any) -> Any:
     """The net that makes these outputs. All names are made from the layers' types."""
+    return _build(tops, {})
+
+
+def _build(tops: Iterable[Any], given: Mapping[Any, str]) -> Any:
+    """The net that makes outputs (or layers without any), some of which have names."""
     layers: OrderedDict[Function, Any] = OrderedDict()
-    names = _Names({})
+    names = _Names(given)
     for top in tops:
-        _function(top).add(layers, names)
-    net = NetParameter()
-    net.layer.extend(layers.values())
-    return net
+        (top.fn if isinstance(top, Top) else top).add(layers, names)
+    return NetParameter(layer=layers.values())
 
 
 class NetSpec:
@@ -188,18 +187,7 @@ class NetSpec:
 
     def to_proto(self) -> Any:
         """The net so far, as a NetParameter."""
-        names = _Names({top: name for name, top in self.tops.items()})
-        layers: OrderedDict[Function, Any] = OrderedDict()
-        for top in self.tops.values():
-            _function(top).add(layers, names)
-        net = NetParameter()
-        net.layer.extend(layers.values())
-        return net
-
-
-def _function(top: Any) -> Function:
-    function: Function = top.fn if isinstance(top, Top) else top
-    return function
+        return _build(self.tops.values(), {top: name for name, top in self.tops.items()})
 
 
 class Layers:

@@ -1,11 +1,8 @@
-"""VGG-16, ResNet-50, EDSR and two nets of MNIST have the published sizes, names and shapes."""
+"""What is special in ResNet-50, EDSR and two nets of MNIST: names, losses, data, what is shared."""
 
 from __future__ import annotations
 
-import importlib.util
-import math
 from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import pytest
@@ -15,142 +12,13 @@ from benchmarks.nets import read_net
 from osucaffe.backends.cpu import Cpu
 from osucaffe.data.databases.database import open_database, record_key, write_database
 from osucaffe.data.databases.datum import make_datum, parse_datum, pixels
-from osucaffe.graph.prototxt.filter import filter_layers, net_state
+from osucaffe.graph.prototxt.filter import filter_layers
 from osucaffe.net import Net
 from osucaffe.proto import caffe_pb2, read_solver
 from osucaffe.solvers.nets import testing_nets as choose_test_nets
-from osucaffe.solvers.update.policy import Policy
 
-MODELS = ("vgg16", "resnet50", "edsr", "edsr_baseline", "mnist_autoencoder", "mnist_siamese")
-INPUTS: dict[str, dict[str, tuple[int, ...]]] = {
-    "vgg16": {"data": (3, 224, 224), "label": ()},
-    "resnet50": {"data": (3, 224, 224), "label": ()},
-    "edsr": {"data": (3, 48, 48), "label": (3, 96, 96)},
-    "edsr_baseline": {"data": (3, 48, 48), "label": (3, 96, 96)},
-    "mnist_autoencoder": {"data": (1, 28, 28)},
-    "mnist_siamese": {"pair_data": (2, 28, 28), "sim": ()},
-}
-"""The shapes of one item of what the databases bring."""
-PARAMETERS = {
-    "vgg16": 138_357_544,  # Simonyan and Zisserman 2015, table 2: 138 million
-    "resnet50": 25_557_032 + 64,  # torchvision's, and the biases of conv1
-    "edsr": 40_729_603,  # Lim et al. 2017: 40.7 million
-    "edsr_baseline": 1_369_859,  # 1.37 million
-    "mnist_autoencoder": 2_837_314,
-    "mnist_siamese": 431_102,
-}
-"""What is learned; the statistics of batch normalization are not."""
-SHAPES = {
-    "vgg16": {
-        **{f"conv{i}_{j}": (min(32 << i, 512), 448 >> i, 448 >> i)
-           for i in range(1, 6) for j in range(1, 3 if i < 3 else 4)},
-        **{f"pool{i}": (min(32 << i, 512), 224 >> i, 224 >> i) for i in range(1, 6)},
-        "fc6": (4096,), "fc7": (4096,), "fc8": (1000,),
-    },
-    "resnet50": {
-        "conv1": (64, 112, 112), "pool1": (64, 56, 56),
-        "res2a_branch1": (256, 56, 56), "res2a_branch2a": (64, 56, 56), "res2c": (256, 56, 56),
-        "res3a_branch2a": (128, 28, 28), "res3d": (512, 28, 28),
-        "res4a_branch2b": (256, 14, 14), "res4f": (1024, 14, 14),
-        "res5a_branch2c": (2048, 7, 7), "res5c": (2048, 7, 7),
-        "pool5": (2048, 1, 1), "fc1000": (1000,),
-    },
-    "edsr": {
-        "head": (256, 48, 48), "block32": (256, 48, 48), "body": (256, 48, 48),
-        "upscale_conv": (1024, 48, 48), "upscale": (256, 96, 96), "output": (3, 96, 96),
-    },
-    "edsr_baseline": {
-        "head": (64, 48, 48), "block16": (64, 48, 48), "body": (64, 48, 48),
-        "upscale_conv": (256, 48, 48), "upscale": (64, 96, 96), "output": (3, 96, 96),
-    },
-    "mnist_autoencoder": {
-        "flatdata": (784,), "encode1neuron": (1000,), "encode4": (30,), "decode1neuron": (784,),
-    },
-    "mnist_siamese": {"pool2": (50, 4, 4), "ip1": (500,), "ip2": (10,), "feat": (2,)},
-}  # fmt: skip
-PREDICTION = {
-    "vgg16": "prob",
-    "resnet50": "prob",
-    "edsr": "output",
-    "edsr_baseline": "output",
-    "mnist_autoencoder": "decode1neuron",
-    "mnist_siamese": "feat",
-}
-HEAVY = ("vgg16", "edsr")
-"""Built once only: half a gigabyte and more."""
-
-
-def load_script(path: Path) -> ModuleType:
-    """A Python file of models/ as a module."""
-    spec = importlib.util.spec_from_file_location(f"models_{path.parent.name}_{path.stem}", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def fed(model: str, phase: str, batch: int, stage: str = "") -> caffe_pb2.NetParameter:
-    """The train_val net in a phase, with Input layers in place of those that read databases."""
-    net = read_net(model, "train_val")
-    net.state.stage.extend(filter(None, [stage]))
-    net = filter_layers(net, net_state(net, phase))
-    for layer in net.layer:
-        if layer.type in ("Data", "PatchData"):
-            layer.type = "Input"
-            for field in ("data_param", "patch_data_param", "transform_param"):
-                layer.ClearField(field)
-            for top in layer.top:
-                layer.input_param.shape.add(dim=(batch, *INPUTS[model][top]))
-    return net
-
-
-def without_fillers(net: caffe_pb2.NetParameter) -> caffe_pb2.NetParameter:
-    """The net with zeros as weights: drawing them takes most of the time."""
-    for layer in net.layer:
-        layer.convolution_param.ClearField("weight_filler")
-        layer.inner_product_param.ClearField("weight_filler")
-    return net
-
-
-def learned(net: Net) -> int:
-    """Numbers that a solver changes."""
-    statistics = {layer.name for layer in net.layers if layer.type == "BatchNorm"}
-    return sum(each.blob.data.count for each in net.parameters if each.layer not in statistics)
-
-
-def check_shapes(net: Net, model: str) -> None:
-    for name, shape in SHAPES[model].items():
-        assert net.blobs[name].shape[1:] == shape, name
-
-
-@pytest.mark.parametrize("model", MODELS)
-def test_deploy(model: str) -> None:
-    param = without_fillers(read_net(model, "deploy"))
-    for layer in param.layer:
-        if layer.type == "Input":
-            layer.input_param.shape[0].dim[0] = 1
-    net = Net(param, phase="TEST", backend=Cpu())
-    assert learned(net) == PARAMETERS[model]
-    assert net.inputs == ["data"]
-    assert net.outputs == [PREDICTION[model]]
-    check_shapes(net, model)
-
-
-@pytest.mark.parametrize("model", [model for model in MODELS if model not in HEAVY])
-def test_training_net(model: str) -> None:
-    net = Net(without_fillers(fed(model, "TRAIN", 1)), phase="TRAIN", backend=Cpu())
-    assert learned(net) == PARAMETERS[model]
-    check_shapes(net, model)
-
-
-@pytest.mark.parametrize("model", MODELS)
-def test_deploy_shares_the_layers_of_train_val(model: str) -> None:
-    """So that weights trained with one load into the other, by layer name."""
-    trained = {layer.name: layer for layer in read_net(model, "train_val").layer}
-    for layer in read_net(model, "deploy").layer:
-        if layer.name != "data" and layer.name != "prob":
-            assert layer == trained[layer.name]
+from .scripts import load_script
+from .test_models import fed
 
 
 def test_resnet50_has_the_names_of_the_published_weights() -> None:
@@ -240,23 +108,6 @@ def test_the_autoencoder_is_tested_on_either_set() -> None:
             if layer.type == "Data"
         ]
     assert sources == ["data/mnist/mnist_train_lmdb", "data/mnist/mnist_test_lmdb"]
-
-
-@pytest.mark.parametrize(
-    ("model", "iteration", "rate"),
-    [
-        ("vgg16", 369_999, 1e-5),
-        ("resnet50", 150_000, 0.01),
-        ("edsr", 199_999, 1e-4),
-        ("edsr_baseline", 200_000, 5e-5),
-        ("mnist_autoencoder", 10_000, 1e-3),
-        ("mnist_siamese", 10_000, 0.01 * 2**-0.75),
-    ],
-)
-def test_learning_rate(model: str, iteration: int, rate: float) -> None:
-    param = read_solver(FOLDER / model / "solver.prototxt")
-    assert param.net == f"models/{model}/train_val.prototxt"
-    assert math.isclose(Policy(param, model).rate(iteration), rate, rel_tol=1e-6)
 
 
 def test_pairs_of_digits(fixtures: Path, tmp_path: Path) -> None:

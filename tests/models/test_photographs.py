@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import io
 import tarfile
 
@@ -18,13 +17,12 @@ from osucaffe.data.streams.patches import PatchSource
 from osucaffe.errors import UserError
 from osucaffe.proto import caffe_pb2
 
+from .scripts import load_script
+
 
 @pytest.fixture
 def photographs(root, monkeypatch):
-    path = root / "models" / "edsr" / "photographs.py"
-    spec = importlib.util.spec_from_file_location("photographs", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    module = load_script(root / "models" / "edsr" / "photographs.py")
     monkeypatch.setattr(
         module, "PHOTOGRAPHS", {"some-backgrounds": ["a", "b", "c", "e"], "wallpapers": ["Lake"]}
     )
@@ -122,11 +120,7 @@ def test_bad_packages(photographs, debs, tmp_path):
 
 
 def test_the_split_is_the_same_everywhere(root):
-    spec = importlib.util.spec_from_file_location(
-        "whole", root / "models" / "edsr" / "photographs.py"
-    )
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    module = load_script(root / "models" / "edsr" / "photographs.py")
     names = [f"{package}/{name}" for package, names in module.PHOTOGRAPHS.items() for name in names]
     assert len(names) == 37
     held = sorted(name.partition("/")[2] for name in names if module.held_out(name))

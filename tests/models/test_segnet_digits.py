@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import importlib.util
 import sys
 from pathlib import Path
-from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,6 +16,8 @@ from osucaffe.data.sets import mnist
 from osucaffe.proto import caffe_pb2
 from osucaffe.solvers import Solver
 
+from .scripts import load_script
+
 FOLDER = Path(__file__).parents[2] / "examples" / "segnet_digits"
 
 
@@ -25,11 +26,9 @@ def module(monkeypatch: pytest.MonkeyPatch):
     """Imports a script of the example by name."""
     monkeypatch.syspath_prepend(str(FOLDER))
 
-    def load(name: str) -> ModuleType:
-        spec = importlib.util.spec_from_file_location(name, FOLDER / f"{name}.py")
-        found = importlib.util.module_from_spec(spec)
+    def load(name: str) -> Any:
+        found = load_script(FOLDER / f"{name}.py")
         monkeypatch.setitem(sys.modules, name, found)
-        spec.loader.exec_module(found)
         return found
 
     return load

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 from typing import Any
 
@@ -18,21 +17,14 @@ from osucaffe.net import Net
 from osucaffe.proto import read_net, read_solver
 from osucaffe.solvers import Solver
 
+from .scripts import load_script
+
 FOLDER = Path(__file__).parents[2] / "examples" / "ssd_digits"
-
-
-def script(name: str) -> Any:
-    spec = importlib.util.spec_from_file_location(name, FOLDER / f"{name}.py")
-    assert spec
-    assert spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 @pytest.fixture(scope="module")
 def canvases() -> list[tuple[bytes, bytes]]:
-    return list(script("make_data").records(load("packaged").test, 8, 1))
+    return list(load_script(FOLDER / "make_data.py").records(load("packaged").test, 8, 1))
 
 
 def test_boxes_hold_their_digits(canvases: list[tuple[bytes, bytes]]) -> None:
@@ -98,7 +90,7 @@ def test_a_gpu_trains_it_too(
 
 def test_the_sheet_shows_what_is_found(canvases: list[tuple[bytes, bytes]]) -> None:
     pytest.importorskip("PIL")
-    show = script("show")
+    show = load_script(FOLDER / "show.py")
     net = Net(read_net(FOLDER / "deploy.prototxt"), phase="TEST", backend=Cpu())
     datum, truth = parse_annotated(canvases[0][1])
     net.write("data", pixels(datum)[None].astype(np.float32) / 256)

@@ -1,5 +1,5 @@
-"""The package as scripts find it: its names, `import caffe`, the log, the timer; layers of one name,
-and weights that match no layer."""
+"""The package as scripts find it: its names, `import caffe`, the log, the timer; layers of one
+name, and weights that match no layer."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ def entry() -> FileInput:
     blob = SimpleNamespace(data=np.empty((1, 3, 8, 10), np.float32))
     net = SimpleNamespace(inputs=["data"], blobs={"data": blob})
     mean = np.array([104, 117, 123])
-    given = ImageInput(net, mean, 0.5, 255, (2, 1, 0))  # type: ignore[arg-type]
+    given = ImageInput(net, mean=mean, input_scale=0.5, raw_scale=255, channel_swap=(2, 1, 0))
     return FileInput(given, (12, 12))
 
 
