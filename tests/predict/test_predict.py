@@ -22,7 +22,7 @@ from osucaffe.predict.network import Network
 from osucaffe.predict.plan import Planner, waves
 from osucaffe.predict.script import Compute, Post, Update, Wait, record
 from osucaffe.predict.sketch import Sketch
-from osucaffe.predict.times import read_sizes, read_times
+from osucaffe.predict.times import read_times
 from osucaffe.proto import NetParameter, parse_text
 
 ROOT = Path(__file__).parents[2]
@@ -191,10 +191,10 @@ def test_padded_parameters_travel_padded(tmp_path: Path) -> None:
     assert posts == [FIRST + 160 + SECOND]
     path = tmp_path / "times.json"
     path.write_text(json.dumps({"layers": [], "sizes": {"first/0": 7}}))
-    assert read_sizes(path) == {"first/0": 7}
+    assert read_times(path).sizes == {"first/0": 7}
     path.write_text('{"sizes": [1]}')
     with pytest.raises(UserError, match="not times of layers"):
-        read_sizes(path)
+        read_times(path)
 
 
 def test_what_waits_for_ever_is_told() -> None:
@@ -347,7 +347,7 @@ def test_the_command(
     assert main([*common, "--times", str(times), "--scal", "strong", "--batch", "64"]) == 0
     strong = json.loads(out.read_text())["predictions"]
     assert strong[-1]["computing"] < first[-1]["computing"] * 1.01
-    read_times(times, sketch())
+    read_times(times).of(sketch())
     assert main([*words, "--ranks", "16", "--times", str(times), "--bucket_mb", "auto"]) == 0
     assert "  --bucket_mb " not in capsys.readouterr().out  # of 53 KB: there is one way to cut it
     net = "models/caffenet/solver.prototxt"
