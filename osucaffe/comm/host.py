@@ -27,6 +27,9 @@ class HostMath:
         self._bits = np.empty(_PIECE, np.uint32)
         self._mask = np.empty(_PIECE, bool)
 
+    empty = staticmethod(np.empty)
+    """Memory of so many elements of a type."""
+
     def scratch(self, nbytes: int) -> np.ndarray:
         """At least nbytes of memory (uint8); the same memory each time."""
         if self._scratch.size < nbytes:
@@ -57,6 +60,10 @@ class HostMath:
         for start in range(0, values.size, _PIECE):
             piece = slice(start, start + _PIECE)
             self._narrow(values[piece], out[piece])
+
+    def widen(self, bits: np.ndarray, out: np.ndarray) -> None:
+        """See `widen`."""
+        widen(bits, out)
 
     def _narrow(self, values: np.ndarray, out: np.ndarray) -> None:
         """float32 to bfloat16, at most one piece: to nearest, ties to even; NaN stays NaN."""

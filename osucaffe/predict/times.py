@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,41 +27,49 @@ Seconds = dict[tuple[str, int], float]
 """By direction ("forward", "backward") and a layer's number."""
 
 
-def read_times(path: str | Path, sketch: Sketch) -> Seconds:
-    """The measured times of a net's layers. They are taken to grow with the batch. UserError where
-    the file is of another net."""
+@dataclass(frozen=True)
+class Times:
+    """What a file of times holds: rows (name, milliseconds forward, backward), the batch that they
+    are of (0: unknown), and the elements of parameters in memory by name."""
+
+    path: str
+    rows: list[tuple[str, float, float]]
+    batch: int
+    sizes: dict[str, int]
+
+    def of(self, sketch: Sketch) -> Seconds:
+        """The times of a net's layers. They are taken to grow with the batch. UserError where the
+        file is of another net."""
+        rows, own = self.rows, [layer.label for layer in sketch.layers]
+        if own != [name for name, _, _ in rows]:
+            wrong = next((n for n in range(min(len(own), len(rows))) if own[n] != rows[n][0]), None)
+            what = (
+                f"{len(rows)} layers, the net has {len(own)}"
+                if wrong is None
+                else f'layer {wrong} is "{rows[wrong][0]}", the net has "{own[wrong]}" there'
+            )
+            raise UserError(
+                f"{self.path}: these are times of another net: {what}; measure them again"
+            )
+        scale = sketch.batch / self.batch if self.batch and sketch.batch else 1.0
+        found: Seconds = {}
+        for layer, (_, forward, backward) in enumerate(rows):
+            found["forward", layer] = scale * forward / 1e3
+            found["backward", layer] = scale * backward / 1e3
+        return found
+
+
+def read_times(path: str | Path) -> Times:
+    """Read a file of times. UserError where it is none."""
     try:
         content = json.loads(read_bytes(path))
         rows = [
             (str(row["name"]), float(row["forward_ms"]), float(row["backward_ms"]))
             for row in content["layers"]
         ]
-        scale = sketch.batch / content["batch"] if content.get("batch") and sketch.batch else 1.0
-    except (ValueError, KeyError, TypeError) as error:
-        raise UserError(f"{path}: not times of layers ({error!r}): see --measure") from None
-    own = [layer.label for layer in sketch.layers]
-    if own != [name for name, _, _ in rows]:
-        wrong = next((n for n in range(min(len(own), len(rows))) if own[n] != rows[n][0]), None)
-        what = (
-            f"{len(rows)} layers, the net has {len(own)}"
-            if wrong is None
-            else f'layer {wrong} is "{rows[wrong][0]}", the net has "{own[wrong]}" there'
-        )
-        raise UserError(f"{path}: these are times of another net: {what}; measure them again")
-    found: Seconds = {}
-    for layer, (_, forward, backward) in enumerate(rows):
-        found["forward", layer] = scale * forward / 1e3
-        found["backward", layer] = scale * backward / 1e3
-    return found
-
-
-def read_sizes(path: str | Path) -> dict[str, int]:
-    """The elements of parameters in memory, as a file of times gives them. UserError where it is
-    no such file."""
-    try:
-        sizes = json.loads(read_bytes(path)).get("sizes", {})
-        return {str(name): int(size) for name, size in sizes.items()}
-    except (ValueError, TypeError, AttributeError) as error:
+        sizes = {str(name): int(size) for name, size in content.get("sizes", {}).items()}
+        return Times(str(path), rows, content.get("batch") or 0, sizes)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(f"{path}: not times of layers ({error!r}): see --measure") from None
 
 

@@ -1,4 +1,4 @@
-"""What the ranks run that test_collectives.py starts: a table of cases, each against NumPy.
+"""What the ranks run that test_algorithms.py starts: a table of cases, each against NumPy.
 
 Every rank makes the arrays of all ranks by itself, so it knows the right answer.
 """

@@ -1,4 +1,4 @@
-"""What the ranks run that test_device.py starts: MPI that takes device arrays, without a GPU.
+"""What the ranks run that test_kernels.py starts: MPI that takes device arrays, without a GPU.
 
 Host memory is in the place of a GPU's. NumPy's arithmetic refuses such arrays; what is enqueued on
 a stream happens when somebody waits for it and not before; and a thread has to choose the GPU.

@@ -40,3 +40,12 @@ def mpiexec(
     return subprocess.run(
         line, env=environment, cwd=cwd, capture_output=True, text=True, timeout=timeout, check=False
     )
+
+
+def all_say(said: str, ranks: int, *arguments: str, timeout: float = 300) -> str:
+    """Run `python -m ARGUMENTS` as so many ranks, each of which is to print this and to end well;
+    what they wrote to stderr comes back."""
+    done = mpiexec(ranks, "-m", *arguments, timeout=timeout)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count(said) == ranks, done.stdout
+    return done.stderr

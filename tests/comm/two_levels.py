@@ -1,4 +1,4 @@
-"""What the ranks run that test_hosts.py starts: it tells how many arrays each host sends in an
+"""What the ranks run that test_job.py starts: it tells how many arrays each host sends in an
 all-reduce, by hierarchical and by flat algorithms."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the ranks run that test_training.py starts: N ranks with batch B against one with N·B.
+"""What the ranks run that test_exchange.py starts: N ranks with batch B against one with N·B.
 
 Every rank trains the reference by itself as well: alone, with the whole batch.
 """

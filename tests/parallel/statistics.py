@@ -1,4 +1,4 @@
-"""What the ranks run that test_statistics.py starts: BatchNorm's statistics are all ranks' mean."""
+"""What the ranks run that test_agreement.py starts: BatchNorm's statistics are all ranks' mean."""
 
 from __future__ import annotations
 

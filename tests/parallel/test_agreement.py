@@ -1,4 +1,6 @@
-"""Ranks that were not started alike end at once, and are told what differs, and on which."""
+"""Ranks that were not started alike end at once, and are told what differs, and on which; those
+that train have the mean of all ranks' statistics of batches.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ from osucaffe.data.databases.database import record_key, write_database
 from osucaffe.errors import UserError
 from osucaffe.parallel.agreement import check_alike, digest, odd_ones
 from osucaffe.proto import SolverParameter, parse_text
-from tests.comm.ranks import mpiexec, needs_mpi
+from tests.comm.ranks import all_say, mpiexec, needs_mpi
 
 SOLVER = """
 base_lr: 0.1 lr_policy: "fixed" max_iter: 4 snapshot_after_train: false random_seed: 1 net_param {
@@ -129,3 +131,9 @@ def test_all_ranks_end(tmp_path: Path) -> None:
     assert "Traceback" not in told
     done = mpiexec(1, *first, ":", "-n", "1", sys.executable, *first, timeout=120)
     assert done.returncode == 0, done.stderr
+
+
+@needs_mpi
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_statistics_are_averaged(ranks: int, tmp_path: Path) -> None:
+    all_say("statistics in step", ranks, "tests.parallel.statistics", str(tmp_path))

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.comm.gpu.test_gpu import gpus
-from tests.comm.ranks import mpiexec, needs_mpi
+from tests.comm.ranks import all_say, needs_mpi
 
 from .test_cli import folder, train  # noqa: F401 (a fixture)
 
@@ -15,24 +15,18 @@ pytestmark = [pytest.mark.gpu, needs_mpi]
 
 
 def test_equivalence(tmp_path: Path) -> None:
-    done = mpiexec(gpus(), "-m", "tests.parallel.gpu_training", str(tmp_path), timeout=300)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count("cases alike") == gpus()
+    all_say("cases alike", gpus(), "tests.parallel.gpu_training", str(tmp_path), timeout=300)
 
 
 def test_two_ranks_on_a_gpu(tmp_path: Path) -> None:
     ranks = 2 * min(2, gpus())
-    done = mpiexec(ranks, "-m", "tests.parallel.gpu_training", str(tmp_path), timeout=300)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count("cases alike") == ranks
+    all_say("cases alike", ranks, "tests.parallel.gpu_training", str(tmp_path), timeout=300)
 
 
 @pytest.mark.parametrize(("workers", "servers"), [(1, 1), (2, 1), (2, 2)])
 def test_servers_beside_workers_on_a_gpu(workers: int, servers: int, tmp_path: Path) -> None:
     ranks = workers + servers
-    done = mpiexec(ranks, "-m", "tests.parallel.servers.gpu_serving", str(tmp_path), str(servers))
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count("served") == ranks
+    all_say("served", ranks, "tests.parallel.servers.gpu_serving", str(tmp_path), str(servers))
 
 
 def test_the_command_line_starts_servers_beside_gpus(folder: Path) -> None:  # noqa: F811
@@ -45,9 +39,7 @@ def test_the_command_line_starts_servers_beside_gpus(folder: Path) -> None:  # n
 
 
 def test_records_that_are_divided(tmp_path: Path) -> None:
-    done = mpiexec(2, "-m", "tests.parallel.gpu_spread")
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count("spread records alike") == 2
+    all_say("spread records alike", 2, "tests.parallel.gpu_spread")
 
 
 def test_the_command_line_starts_a_rank_on_each_gpu(folder: Path) -> None:  # noqa: F811

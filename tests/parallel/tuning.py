@@ -1,4 +1,4 @@
-"""What the ranks run that test_bucket_tuning.py starts: --bucket_mb auto, by clocks that tell what
+"""What the ranks run that test_tuning.py starts: --bucket_mb auto, by clocks that tell what
 they are told to, trains as a fixed size does, to the bit (a sum of two has no order)."""
 
 from __future__ import annotations

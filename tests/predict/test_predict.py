@@ -1,7 +1,11 @@
-"""Predictions: plans are the real schedules, links are shared, hooks come in training's order."""
+"""Predictions: plans are the real schedules, links are shared, hooks come in training's order;
+pushes and pulls of parameter servers come as training asks for them, and take what links and
+servers take.
+"""
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
 from typing import Any
@@ -20,9 +24,9 @@ from osucaffe.predict.cluster import Cluster, Device, Link, read_cluster
 from osucaffe.predict.iteration import DESIGNS, Run, Simulation, Span
 from osucaffe.predict.network import Network
 from osucaffe.predict.plan import Planner, waves
-from osucaffe.predict.script import Compute, Post, Update, Wait, record
+from osucaffe.predict.script import Compute, Post, Pull, Push, Update, Wait, record, record_served
 from osucaffe.predict.sketch import Sketch
-from osucaffe.predict.times import read_sizes, read_times
+from osucaffe.predict.times import read_times
 from osucaffe.proto import NetParameter, parse_text
 
 ROOT = Path(__file__).parents[2]
@@ -191,10 +195,10 @@ def test_padded_parameters_travel_padded(tmp_path: Path) -> None:
     assert posts == [FIRST + 160 + SECOND]
     path = tmp_path / "times.json"
     path.write_text(json.dumps({"layers": [], "sizes": {"first/0": 7}}))
-    assert read_sizes(path) == {"first/0": 7}
+    assert read_times(path).sizes == {"first/0": 7}
     path.write_text('{"sizes": [1]}')
     with pytest.raises(UserError, match="not times of layers"):
-        read_sizes(path)
+        read_times(path)
 
 
 def test_what_waits_for_ever_is_told() -> None:
@@ -347,7 +351,7 @@ def test_the_command(
     assert main([*common, "--times", str(times), "--scal", "strong", "--batch", "64"]) == 0
     strong = json.loads(out.read_text())["predictions"]
     assert strong[-1]["computing"] < first[-1]["computing"] * 1.01
-    read_times(times, sketch())
+    read_times(times).of(sketch())
     assert main([*words, "--ranks", "16", "--times", str(times), "--bucket_mb", "auto"]) == 0
     assert "  --bucket_mb " not in capsys.readouterr().out  # of 53 KB: there is one way to cut it
     net = "models/caffenet/solver.prototxt"
@@ -362,3 +366,68 @@ def test_the_command(
     ):
         assert main([*words, *wrong]) == 1
         assert message in capsys.readouterr().err
+
+
+LAYERS = [Compute("forward", layer) for layer in range(4)]
+BACK = [Compute("backward", layer) for layer in (3, 2, 1, 0)]
+PER_ELEMENT = 4 / 0.1e9
+"""Seconds between hosts."""
+
+
+def milliseconds(made: Cluster, workers: int, servers: int = 1, **layer: float) -> float:
+    net = sketch()
+    seconds = {
+        (way, number): layer.get(way, 0.0) for number in range(4) for way in ("forward", "backward")
+    }
+    simulation = Simulation(net, seconds, made, workers, Selection(), servers=servers)
+    return simulation.predict("servers", ParallelConfig(bucket=0)).ms
+
+
+def test_workers_push_and_pull_as_in_training() -> None:
+    script = record_served(sketch(), ParallelConfig(bucket=0), 2, 1)
+    assert script == [
+        LAYERS[0], Pull(1), LAYERS[1], Pull(0), *LAYERS[2:],
+        *BACK[:2], Push(0, ((0, SECOND),)), BACK[2], Push(1, ((0, FIRST),)), BACK[3],
+    ]  # fmt: skip
+
+
+def test_buckets_are_divided_as_in_training() -> None:
+    pushes = record_served(sketch(), ParallelConfig(bucket=0), 2, 2)
+    assert [each for each in pushes if isinstance(each, Push)] == [
+        Push(0, ((0, SECOND),)), Push(1, ((1, FIRST),))
+    ]  # fmt: skip
+    with pytest.raises(UserError, match="--servers 2: this net's weights make work for only 1"):
+        record_served(sketch(), ParallelConfig("blocking"), 2, 2)
+
+
+def test_a_push_and_a_pull_take_their_messages() -> None:
+    alone = 2 + (SECOND + 2 * FIRST) * PER_ELEMENT * 1e3
+    assert milliseconds(cluster(), 1) == pytest.approx(alone)
+    # One port of the server carries all workers' gradients, then all their weights.
+    more = [milliseconds(cluster(), workers) for workers in (1, 2, 3, 4)]
+    steps = [after - before for before, after in itertools.pairwise(more)]
+    assert steps == pytest.approx([2 * FIRST * PER_ELEMENT * 1e3] * 3)
+
+
+def test_what_is_pushed_travels_beside_computation() -> None:
+    # Gradients leave before the data layer's backward, weights come before its forward has ended.
+    assert milliseconds(cluster(), 1, backward=0.1) == pytest.approx(400)
+    assert milliseconds(cluster(), 1, forward=0.1) == pytest.approx(400)
+
+
+def test_a_server_adds_and_updates() -> None:
+    quick = milliseconds(cluster(), 2)
+    busy = milliseconds(cluster(add_gb_s=0.01, memory_gb_s=0.1), 2)
+    adding, updating = 2 * 4 / 0.01e9, 5 * 4 / 0.1e9
+    assert busy - quick == pytest.approx((FIRST + SECOND) * (adding + updating) * 1e3, rel=0.15)
+
+
+def test_the_command_with_servers(capsys: pytest.CaptureFixture[str]) -> None:
+    files = [str(ROOT / "models/caffenet/solver.prototxt"), str(ROOT / "clusters/dgx-h100.toml")]
+    code = main([
+        "predict", "--solver", files[0], "--cluster", files[1], "--ranks", "1,4",
+        "--servers", "2", "--designs", "all-reduce", "--iterations", "2",
+    ])  # fmt: skip
+    assert code == 0
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert [row[1] for row in rows if row[0] == "4"] == ["all-reduce", "servers"]

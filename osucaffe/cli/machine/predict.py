@@ -25,7 +25,6 @@ from ...predict.times import (
     Seconds,
     describe_times,
     estimate_times,
-    read_sizes,
     read_times,
     sizes_of,
 )
@@ -119,17 +118,16 @@ class _Times:
 
     def __init__(self, args: argparse.Namespace, choice: Choice, cluster: Cluster) -> None:
         self._args, self._choice, self._cluster = args, choice, cluster
-        self._file: str | None = args.times
         self._sizes: dict[str, int] = {}
-        if args.measure:
-            self._file = self._measure()
-        if self._file is not None:
-            self._sizes = read_sizes(self._file)
+        file = self._measure() if args.measure else args.times
+        self._times = None if file is None else read_times(file)
+        if self._times is not None:
+            self._sizes = self._times.sizes
 
     def __call__(self, ranks: int) -> tuple[Sketch, Seconds]:
         sketch = self._sketch(ranks if self._args.scal == "strong" else 1)
-        if self._file is not None:
-            return sketch, read_times(self._file, sketch)
+        if self._times is not None:
+            return sketch, self._times.of(sketch)
         return sketch, estimate_times(sketch, self._cluster)
 
     def _param(self, divisor: int) -> caffe_pb2.NetParameter:

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from ..communicator import Communicator, Wrapper
-from ..host import HostMath, widen
-from .kernels import kernel, launch_over
+from ..host import HostMath
+from .kernels import DeviceMath
 from .on_stream import OnStream
 
 TYPES = {"float16": np.float16, "bfloat16": np.uint16}
@@ -26,61 +26,23 @@ def half_precision(
     return Narrowed(inner, dtype, device=device, background=background)
 
 
-class _Host:
-    """Conversions of arrays in host memory."""
-
-    def __init__(self, dtype: str) -> None:
-        self._math = HostMath()
-        self._bits = np.empty(0, TYPES[dtype])
-
-    def narrow(self, array: np.ndarray) -> np.ndarray:
-        """The array in 16 bits, in memory that the next call overwrites."""
-        if self._bits.size < array.size:
-            self._bits = np.empty(array.size, self._bits.dtype)
-        bits = self._bits[: array.size]
-        self._math.narrow(array, bits)
-        return bits
-
-    def widen(self, bits: np.ndarray, array: np.ndarray) -> None:
-        """array = the numbers in bits."""
-        widen(bits, array)
-
-
-class _Device:
-    """Conversions of device arrays, enqueued on a stream; without one they are complete.
+class _Narrow:
+    """Arrays in 16 bits.
 
     It takes memory when an array is larger than all before, and keeps what it had: CUDA graphs may
     have captured it. (So the first run of what is to be captured must not be captured.)
     """
 
-    def __init__(self, dtype: str) -> None:
-        import cupy
-
-        self._cupy = cupy
-        self._device = cupy.cuda.Device()
-        self._stream = cupy.cuda.Stream(non_blocking=True)
+    def __init__(self, math: HostMath | DeviceMath, dtype: str) -> None:
+        self.math: Any = math
         self._dtype = np.dtype(TYPES[dtype])
         self._memory: list[Any] = []
 
-    def narrow(self, array: Any, stream: Any = None) -> Any:
-        """The array in 16 bits, in memory that the next call overwrites."""
-        self._device.use()  # this may be a thread of the background
+    def like(self, array: Any) -> Any:
+        """An array of so many elements, in memory that the next call gives again."""
         if not self._memory or self._memory[-1].size < array.size:
-            self._memory.append(self._cupy.empty(array.size, self._dtype))
-        bits = self._memory[-1][: array.size]
-        self._launch("narrow", array, bits, stream)
-        return bits
-
-    def widen(self, bits: Any, array: Any, stream: Any = None) -> None:
-        """array = the numbers in bits."""
-        self._launch("widen", array, bits, stream)
-
-    def _launch(self, name: str, array: Any, bits: Any, stream: Any) -> None:
-        function = kernel("half_precision", name, self._dtype.name)
-        arguments = array, bits, np.int64(array.size)
-        launch_over(function, array.size, arguments, stream or self._stream)
-        if stream is None:
-            self._stream.synchronize()
+            self._memory.append(self.math.empty(array.size, self._dtype))
+        return self._memory[-1][: array.size]
 
 
 class Narrowed(Wrapper):
@@ -90,16 +52,19 @@ class Narrowed(Wrapper):
         self, inner: Communicator, dtype: str, *, device: bool = False, background: bool = False
     ) -> None:
         super().__init__(inner, background=background)
-        self._convert: _Host | _Device = _Device(dtype) if device else _Host(dtype)
+        self._narrow = _Narrow(DeviceMath() if device else HostMath(), dtype)
 
     def run(self, operation: str, array: Any, root: int = 0) -> None:
         """Do one collective operation; float32 that is to be added goes in 16 bits."""
         if operation not in REDUCTIONS or array.dtype != np.float32:
             self._inner.run(operation, array, root)
             return
-        bits = self._convert.narrow(array)
+        bits, math = self._narrow.like(array), self._narrow.math
+        math.narrow(array, bits)
+        math.finish()
         self._inner.run(operation, bits, root)
-        self._convert.widen(bits, array)
+        math.widen(bits, array)
+        math.finish()
 
 
 class NarrowedOnStream(Wrapper, OnStream):
@@ -108,13 +73,14 @@ class NarrowedOnStream(Wrapper, OnStream):
     def __init__(self, inner: OnStream, dtype: str) -> None:
         OnStream.__init__(self, inner.rank, inner.size, level=inner.level)
         self._inner: OnStream = inner
-        self._convert = _Device(dtype)
+        self._narrow = _Narrow(DeviceMath(), dtype)
 
     def enqueue(self, operation: str, array: Any, root: int, stream: Any) -> None:
         """Enqueue one of the collective operations on a stream."""
         if operation not in REDUCTIONS or array.dtype != np.float32:
             self._inner.enqueue(operation, array, root, stream)
             return
-        bits = self._convert.narrow(array, stream)
+        bits, math = self._narrow.like(array), self._narrow.math
+        math.narrow(array, bits, stream)
         self._inner.enqueue(operation, bits, root, stream)
-        self._convert.widen(bits, array, stream)
+        math.widen(bits, array, stream)

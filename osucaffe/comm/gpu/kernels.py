@@ -80,7 +80,8 @@ def _text(name: str, dtype: str, macros: tuple[tuple[str, int], ...]) -> str:
 class DeviceMath:
     """What `HostMath` is to arrays in host memory, on the GPU that is current when it is made.
 
-    Kernels run on a stream of its own: what is added is there when `finish` returns.
+    Kernels run on a stream of its own, or one that is given: what is to be there is when `finish`
+    returns, or behind them on that stream.
     """
 
     native = False
@@ -95,19 +96,35 @@ class DeviceMath:
         self._stream = cupy.cuda.Stream(non_blocking=True)
         self._scratch = cupy.empty(0, np.uint8)
 
+    def empty(self, count: int, dtype: Any) -> Any:
+        """Memory of so many elements."""
+        self._device.use()  # this may be a thread of the background; MPI, too, asks for the device
+        return self._cupy.empty(count, dtype)
+
     def scratch(self, nbytes: int) -> Any:
         """At least nbytes of memory (uint8); the same memory each time."""
-        self._device.use()  # this may be a thread of the background; MPI, too, asks for the device
+        self._device.use()
         if self._scratch.size < nbytes:
-            self._scratch = self._cupy.empty(nbytes, np.uint8)
+            self._scratch = self.empty(nbytes, np.uint8)
         return self._scratch
 
     def add(self, target: Any, source: Any) -> None:
         """target += source; 16-bit floats are added in float32 and rounded."""
-        function = kernel("device", "add", target.dtype.name)
-        arguments = target, source, np.int64(target.size)
-        launch_over(function, target.size, arguments, self._stream)
+        self._launch(kernel("device", "add", target.dtype.name), target, source)
+
+    def narrow(self, values: Any, out: Any, stream: Any = None) -> None:
+        """out = values, from float32 to float16 or bfloat16, rounded to the nearest."""
+        self._device.use()
+        self._launch(kernel("half_precision", "narrow", out.dtype.name), values, out, stream)
+
+    def widen(self, bits: Any, out: Any, stream: Any = None) -> None:
+        """out (float32) = the numbers of a float16 array, or of bfloat16 bits in uint16."""
+        self._launch(kernel("half_precision", "widen", bits.dtype.name), out, bits, stream)
+
+    def _launch(self, function: Any, first: Any, second: Any, stream: Any = None) -> None:
+        arguments = first, second, np.int64(first.size)
+        launch_over(function, first.size, arguments, stream or self._stream)
 
     def finish(self) -> None:
-        """Return when all that was added is there."""
+        """Return when all that was begun is there."""
         self._stream.synchronize()

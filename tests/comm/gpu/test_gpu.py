@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ..ranks import mpiexec, needs_mpi
+from ..ranks import all_say, mpiexec, needs_mpi
 
 pytestmark = [pytest.mark.gpu, needs_mpi]
 
@@ -16,9 +16,7 @@ def gpus() -> int:
 
 
 def test_a_gpu_for_each_rank() -> None:
-    done = mpiexec(gpus(), "-m", "tests.comm.gpu_ranks", "check", timeout=300)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count("cases right") == gpus()
+    all_say("cases right", gpus(), "tests.comm.gpu_ranks", "check", timeout=300)
 
 
 def test_device_arrays_given_to_mpi() -> None:
@@ -31,6 +29,4 @@ def test_device_arrays_given_to_mpi() -> None:
 
 
 def test_two_ranks_on_one_gpu() -> None:
-    done = mpiexec(2, "-m", "tests.comm.gpu_ranks", "share", timeout=300)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count("cases right") == 2
+    all_say("cases right", 2, "tests.comm.gpu_ranks", "share", timeout=300)

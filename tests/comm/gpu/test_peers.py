@@ -1,15 +1,85 @@
-"""Memory that ranks share: mapped once, and given back when nobody maps it any more."""
+"""Memory of other ranks' GPUs, and what is handed to the CUDA driver for it: flags raised, awaited
+and reset, in this order.
+"""
 
 from __future__ import annotations
 
+import ctypes
 import sys
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from osucaffe.comm.gpu import peers
+from osucaffe.comm.gpu import driver, peers
 from osucaffe.errors import UserError
+
+WAIT_64, WRITE_64 = 4, 5
+
+
+def _use(monkeypatch: pytest.MonkeyPatch, **calls: Any) -> None:
+    monkeypatch.setattr(driver, "cuda_driver", lambda: SimpleNamespace(**calls))
+
+
+def test_operations_lie_as_the_driver_reads_them() -> None:
+    """CUstreamBatchMemOpParams is a union of 6 words of 8 bytes."""
+    fields = ("kind", "address", "value", "flags")
+    assert [getattr(driver.Operation, name).offset for name in fields] == [0, 8, 16, 24]
+    assert ctypes.sizeof(driver.Operation) == 48
+
+
+def test_flags_are_raised_then_awaited_then_reset(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[tuple[int, ...]] = []
+
+    def enqueue(stream: Any, count: int, batch: Any, flags: int) -> int:
+        assert (stream.value, flags) == (9, 0)
+        seen.extend((each.kind, each.address, each.value) for each in batch[:count])
+        return 0
+
+    _use(monkeypatch, cuStreamBatchMemOp_v2=enqueue)
+    driver.exchange(SimpleNamespace(ptr=9), [100, 200], [300, 400])
+    assert seen == [
+        (WRITE_64, 100, 1), (WRITE_64, 200, 1), (WAIT_64, 300, 1), (WAIT_64, 400, 1),
+        (WRITE_64, 300, 0), (WRITE_64, 400, 0),
+    ]  # fmt: skip
+
+
+def test_where_an_allocation_begins(monkeypatch: pytest.MonkeyPatch) -> None:
+    def query(start: Any, size: None, pointer: Any) -> int:
+        start._obj.value = pointer.value - 24
+        return 0
+
+    _use(monkeypatch, cuMemGetAddressRange_v2=query)
+    assert driver.allocation((1 << 40) + 24) == 1 << 40
+
+
+def test_the_drivers_errors_are_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+    _use(monkeypatch, cuStreamBatchMemOp_v2=lambda *given: 1)
+    with pytest.raises(RuntimeError, match="the CUDA driver says error 1"):
+        driver.exchange(SimpleNamespace(ptr=9), [100], [])
+
+
+@pytest.mark.parametrize("able", [0, 1])
+def test_a_gpu_without_memory_operations_is_refused(
+    able: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def attribute(value: Any, number: int, device: Any) -> int:
+        value._obj.value = able if number == 122 else 0
+        return 0
+
+    calls = {"cuCtxGetDevice": lambda device: 0, "cuDeviceGetAttribute": attribute}
+    _use(monkeypatch, cuStreamBatchMemOp_v2=None, **calls)
+    if able:
+        driver.require_flags()
+        return
+    with pytest.raises(UserError, match=r"no stream memory operations.*--comm nccl or ipc"):
+        driver.require_flags()
+
+
+def test_a_driver_without_them_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    _use(monkeypatch)
+    with pytest.raises(UserError, match="no stream memory operations"):
+        driver.require_flags()
 
 
 class Refused(Exception):

@@ -65,6 +65,12 @@ def fail(mode: str, solver: Solver, folder: Path) -> None:
         raise MemoryError("Unable to allocate 9 TiB")
     elif mode == "leave":
         sys.exit(0)
+    elif mode.startswith("exit"):
+        child = os.fork()
+        if not child:
+            os._exit(0)  # which ends nothing but the child
+        os.waitpid(child, 0)
+        os._exit(int(mode.split()[1]))
     elif mode in ("drift", "silent"):
         solver.net.arena.data.array[0] += 1
 
@@ -96,9 +102,9 @@ def main() -> None:
         )
         if mode == "resume":
             current[0].restore("auto")
-            print(f"resumed at {current[0].iteration}\n", end="")
+        begun = current[0].iteration
         current[0].solve()
-        print(f"rank {job.rank} done\n", end="")
+        print(f"rank {job.rank} done, resumed at {begun}\n", end="")
 
 
 if __name__ == "__main__":

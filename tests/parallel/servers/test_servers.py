@@ -12,7 +12,7 @@ from osucaffe.parallel.buckets import Bucket
 from osucaffe.parallel.servers.shards import WHOLE, Consistency, divide
 from osucaffe.proto import read_state, read_weights
 from tests.comm.hosts import hosts
-from tests.comm.ranks import mpiexec, needs_mpi
+from tests.comm.ranks import all_say, mpiexec, needs_mpi
 
 from ..equivalence import NET, make_data
 from ..failures import kills
@@ -58,11 +58,7 @@ def test_sync_is_one_process_with_the_whole_batch(
     workers: int, servers: int, tmp_path: Path
 ) -> None:
     ranks = workers + servers
-    done = mpiexec(
-        ranks, "-m", "tests.parallel.servers.serving", str(tmp_path), "sync", str(servers)
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count("done") == ranks
+    all_say("done", ranks, "tests.parallel.servers.serving", str(tmp_path), "sync", str(servers))
 
 
 @pytest.mark.long
@@ -79,9 +75,7 @@ def test_sync_is_the_same_between_two_hosts(tmp_path: Path) -> None:
 @pytest.mark.long
 @needs_mpi
 def test_no_worker_gets_further_ahead_than_it_may(tmp_path: Path) -> None:
-    done = mpiexec(4, "-m", "tests.parallel.servers.serving", str(tmp_path), "bounded", "2")
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count("done") == 4
+    all_say("done", 4, "tests.parallel.servers.serving", str(tmp_path), "bounded", "2")
 
 
 @needs_mpi

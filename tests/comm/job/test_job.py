@@ -1,7 +1,10 @@
-"""No rank outlives the process that has started it."""
+"""A job of real ranks: they leave no shared memory behind, end with what has started them, and send
+less between hosts by two levels than by one.
+"""
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -11,9 +14,44 @@ from pathlib import Path
 
 import pytest
 
-from tests.comm.ranks import command, needs_mpi
+from ..hosts import hosts
+from ..ranks import command, mpiexec, needs_mpi
 
-WORK = """
+SHARE = """
+from osucaffe.comm.job.job import find_job
+job = find_job()
+job.barrier()
+lines = [line.rstrip() for line in open("/proc/self/maps") if "/mpich_shm_" in line]
+nameless = all(line.endswith("(deleted)") for line in lines)
+# In one piece: the other rank writes at the same time. There are no lines with another MPI.
+print(f"{nameless} {job.gather(job.rank)}\\n", end="")
+"""
+
+
+@needs_mpi
+@pytest.mark.skipif(sys.platform != "linux", reason="asks /proc")
+def test_shared_memory_has_no_name_once_all_ranks_have_it() -> None:
+    done = mpiexec(2, "-c", SHARE)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == ["True [0, 1]"] * 2
+
+
+@needs_mpi
+def test_hierarchical_sends_less_between_hosts_than_flat_algorithms(tmp_path: Path) -> None:
+    with hosts(2, "10gbit", tmp_path) as made:
+        if made is None:
+            pytest.skip("network namespaces are not permitted here")
+        done = made.mpiexec(2, "-m", "tests.comm.two_levels")
+        names = made.names
+    assert done.returncode == 0, done.stderr
+    sent = json.loads(done.stdout.strip().splitlines()[-1])
+    assert sent.pop("hosts") == [[name] * 2 for name in names]
+    hierarchical = sent.pop("hierarchical")
+    assert sent.pop("binomial") > 0.99  # one way after the other
+    assert 0.99 < hierarchical < 1.2 < min(sent.values()), (hierarchical, sent)
+
+
+SLEEP = """
 import os, sys, time
 from osucaffe.comm.job.job import find_job
 job = find_job()
@@ -37,7 +75,7 @@ def runs(process: int) -> bool:
 @pytest.mark.skipif(sys.platform != "linux", reason="asks /proc")
 @pytest.mark.parametrize("killed", ["the launcher", "what started the ranks"])
 def test_ranks_end_with_what_has_started_them(killed: str, tmp_path: Path) -> None:
-    line, environment = command(2, "-c", WORK, str(tmp_path))
+    line, environment = command(2, "-c", SLEEP, str(tmp_path))
     launcher = subprocess.Popen(
         line, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )

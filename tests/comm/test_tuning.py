@@ -16,7 +16,7 @@ from osucaffe.comm.tuning.measure import SIZES, _rows, choices, merge
 from osucaffe.comm.tuning.table import GPU, LEVELS, Choice, Selection, read_table
 from osucaffe.errors import UserError
 
-SHIPPED = Path(__file__).resolve().parents[3] / "osucaffe" / "comm" / "tuning" / "table.json"
+SHIPPED = Path(__file__).resolve().parents[2] / "osucaffe" / "comm" / "tuning" / "table.json"
 
 
 @pytest.mark.parametrize("level", LEVELS)

@@ -1,14 +1,91 @@
-"""Every algorithm, for every number of ranks and odd sizes, in simulation."""
+"""Every algorithm: for every number of ranks and odd sizes, in a simulation of all ranks in one
+process with sends that wait for their receivers; and under a real mpiexec.
+"""
 
 from __future__ import annotations
+
+from collections import defaultdict, deque
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
 
-from osucaffe.comm.algorithms import ALGORITHMS, OPERATIONS, algorithms_for, part, schedule
+from osucaffe.comm.algorithms import (
+    ALGORITHMS,
+    OPERATIONS,
+    Schedule,
+    Transfer,
+    algorithms_for,
+    part,
+    schedule,
+)
 from osucaffe.errors import UserError
 
-from ..simulation import simulate
+from .ranks import all_say, needs_mpi
+
+
+class _Rank:
+    """One rank: where it stands, and the transfers of its step that are still under way."""
+
+    def __init__(self, schedule: Schedule, data: np.ndarray) -> None:
+        self.schedule = schedule
+        self.data = data
+        self.at = -1
+        self.open = 0
+        self.added: list[tuple[Transfer, np.ndarray]] = []
+
+
+def simulate(schedules: Sequence[Schedule], buffers: Sequence[np.ndarray]) -> None:
+    """Run them on the buffers, in place. AssertionError on a deadlock or a wrong pairing."""
+    ranks = [_Rank(*pair) for pair in zip(schedules, buffers, strict=True)]
+    sends: dict[Any, deque[Transfer]] = defaultdict(deque)
+    receives: dict[Any, deque[Transfer]] = defaultdict(deque)
+    waiting = set(range(len(ranks)))
+    while waiting:
+        moved = False
+        for number in sorted(waiting):
+            moved |= _advance(ranks[number], number, sends, receives)
+            if ranks[number].at == len(ranks[number].schedule):
+                waiting.discard(number)
+        for source, target in list(sends):
+            pair = source, target
+            while sends[pair] and receives[pair]:
+                _move(ranks[source], sends[pair].popleft(), ranks[target], receives[pair].popleft())
+                moved = True
+        assert moved or not waiting, f"deadlock of ranks {sorted(waiting)}"
+    assert not any(sends.values()), "a send that nobody receives"
+    assert not any(receives.values()), "a receive that nobody sends"
+
+
+def _advance(rank: _Rank, number: int, sends: Any, receives: Any) -> bool:
+    """Finish the step at hand if all its transfers are done, and begin the next."""
+    if rank.open:
+        return False
+    for transfer, values in rank.added:
+        rank.data[transfer.start : transfer.stop] += values
+    rank.added = []
+    rank.at += 1
+    if rank.at < len(rank.schedule):
+        step = rank.schedule[rank.at]
+        rank.open = len(step.sends) + len(step.receives)
+        for each in step.sends:
+            sends[number, each.peer].append(each)
+        for each in step.receives:
+            receives[each.peer, number].append(each)
+    return True
+
+
+def _move(source: _Rank, sent: Transfer, target: _Rank, received: Transfer) -> None:
+    assert (sent.start, sent.stop) == (received.start, received.stop)
+    values = source.data[sent.start : sent.stop].copy()
+    if received.add:
+        target.added.append((received, values))
+    else:
+        target.data[received.start : received.stop] = values
+    source.open -= 1
+    target.open -= 1
+
 
 CASES = [(operation, name) for operation in OPERATIONS for name in ALGORITHMS[operation]]
 
@@ -96,3 +173,9 @@ def test_an_unknown_name_is_refused() -> None:
     )
     with pytest.raises(UserError, match="choose auto or one of binomial"):
         algorithms_for("rings")
+
+
+@needs_mpi
+@pytest.mark.parametrize(("ranks", "largest"), [(1, 1000), (2, 16 << 20), (3, 1_000_003), (4, 5)])
+def test_every_case(ranks: int, largest: int) -> None:
+    all_say("cases right", ranks, "tests.comm.collectives", str(largest))

@@ -1,17 +1,33 @@
-"""Buckets cover the parameters that learn, once, and name the layer that completes them."""
+"""N ranks with batch B train as one with batch N·B, however gradients and weights travel: in
+buckets, which cover the parameters that learn, once, and name the layer that completes them.
+"""
 
 from __future__ import annotations
 
+import logging
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from osucaffe.backends.cpu import Cpu
+from osucaffe.comm.communicator import Serial
+from osucaffe.comm.gpu.copy_engine import CopyEngine
+from osucaffe.comm.gpu.nccl import Nccl
 from osucaffe.net import Net
 from osucaffe.parallel.buckets import Bucket, align, find_buckets
+from osucaffe.parallel.config import choose_propagation
 from osucaffe.parallel.exchange import UNDIVIDED, sums_of
 from osucaffe.predict.sketch import Sketch
 from osucaffe.proto import NetParameter, parse_text, read_net
+from tests.comm.ranks import all_say, needs_mpi
+
+
+@needs_mpi
+@pytest.mark.parametrize("ranks", [2, 3, 4])
+def test_equivalence(ranks: int, tmp_path: Path) -> None:
+    all_say("cases alike", ranks, "tests.parallel.equivalence", str(tmp_path))
+
 
 LAYER = """
 layer {{ name: "{name}" type: "InnerProduct" bottom: "{bottom}" top: "{name}" {param}
@@ -98,3 +114,21 @@ def test_ranks_divide_all_but_a_small_last_bucket() -> None:
     assert sums_of([small], "sharded") == [divided]
     assert sums_of([large, small], "none") == [whole] * 2
     assert sums_of([large, small], "overlapped") == ["reduce"] * 2
+
+
+@pytest.mark.parametrize(
+    ("kind", "separable", "chosen", "told"),
+    [
+        (CopyEngine, True, "sharded", "--propagation sharded --comm copy"),
+        (CopyEngine, False, "none", "clipping, or a loss scale"),
+        (Nccl, True, "none", "copy engines do not move them"),
+        (Serial, True, "none", ""),
+    ],
+)
+def test_propagation(
+    kind: type, separable: bool, chosen: str, told: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    comm = object.__new__(kind)  # it is only asked what it is
+    with caplog.at_level(logging.INFO, logger="osucaffe"):
+        assert choose_propagation(comm, separable=separable) == chosen
+    assert told in caplog.text
