@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from osucaffe.data.ahead.decoded_cache import Kept
+from osucaffe.data.ahead.decoded_cache import DecodedCache
 from osucaffe.data.ahead.parallel_map import BadRecords
 from osucaffe.data.ahead.pipeline import Pipeline, Threads
 from osucaffe.data.ahead.processes import Processes
@@ -131,14 +131,14 @@ def test_batches_are_those_of_threads(folder, raw, readers):
 
 def test_records_that_stay_are_decoded_once(folder):
     made = source(folder)
-    made.kept = Kept(COUNT, made.record_shape, interleaved=True)
+    made.decoded = DecodedCache(COUNT, made.record_shape, interleaved=True)
     pipes = pipeline(source(folder), Threads), pipeline(made, Processes, depth=1)
     for _ in range(3):
         one, other = (take(pipe, 5) for pipe in pipes)
         for a, b in zip(one, other, strict=True):
             assert np.array_equal(a[0], b[0])
             assert np.array_equal(a[1], b[1])
-    assert made.kept.has.all()  # the readers put them where this process has them, too
+    assert made.decoded.has.all()  # the readers put them where this process has them, too
     for pipe in pipes:
         pipe.close()
 

@@ -15,7 +15,7 @@ from osucaffe.data.databases.database import open_database, record_key, write_da
 from osucaffe.data.databases.datum import make_datum
 from osucaffe.data.pictures.bicubic import shrink
 from osucaffe.data.pictures.transform import Transform
-from osucaffe.data.streams.patches import PatchSource, Place, choose, turn
+from osucaffe.data.streams.patches import PatchSource, Placement, choose, turn
 from osucaffe.errors import UserError
 from osucaffe.proto import caffe_pb2
 
@@ -67,7 +67,7 @@ def test_the_eight_ways_are_those_of_a_square() -> None:
 def test_places_reach_every_corner_and_all_are_as_likely() -> None:
     draws = np.random.default_rng(0).integers(1 << 64, size=24_000, dtype=np.uint64)
     found = Counter(choose((8, 9), 7, int(draw)) for draw in draws)
-    assert set(found) == {Place(i, j, k) for i in range(2) for j in range(3) for k in range(8)}
+    assert set(found) == {Placement(i, j, k) for i in range(2) for j in range(3) for k in range(8)}
     assert min(found.values()) > 400  # 500 each
     assert max(found.values()) < 600
 

@@ -65,7 +65,7 @@ def test_batches_are_the_same(
         return read_net(Cpu(), FORMATS / source, transform, phase=phase, **options)
 
     net = both(make, shuffle=shuffle)
-    assert not net.layers[0]._cached.places.lacking()
+    assert not net.layers[0]._cached.slots.lacking()
 
 
 @pytest.mark.parametrize("ranks", [2, 3])
@@ -139,7 +139,7 @@ def test_decoded_records_stay_with_the_readers(
     wanted = taken(read_net(Cpu(), source, transform, **keeping("none", shuffle=4)), 7)
     net = read_net(Cpu(), source, transform, **keeping(where, shuffle=4))
     found = taken(net, 3)
-    assert net.layers[0]._source.kept.has.all()
+    assert net.layers[0]._source.decoded.has.all()
     net.layers[0].close()
     monkeypatch.setattr(DatumSource, "_decode", None)
     assert_same(found + taken(net, 4), wanted)

@@ -122,7 +122,7 @@ def test_batches_are_the_same(
     for some, others in zip(found, wanted_of_ranks(ranks, mnist, 60), strict=True):
         assert_same(some, others)
     for net in nets:
-        places = net.layers[0]._cached.places
+        places = net.layers[0]._cached.slots
         assert places.parts[0].shape[0] == -(-200 // ranks)
         assert places.has.all()
     assert f"divided among {ranks} GPUs, on each: 0.0" in caplog.text
@@ -172,7 +172,7 @@ def test_where_each_has_room_for_all_each_keeps_all(monkeypatch: pytest.MonkeyPa
     found, nets = all_ranks(2, mnist, 40)
     for some, others in zip(found, wanted_of_ranks(2, mnist, 40), strict=True):
         assert_same(some, others)
-    assert all(net.layers[0]._cached.places.table is None for net in nets)
+    assert all(net.layers[0]._cached.slots.table is None for net in nets)
 
 
 def test_without_room_among_all_they_are_read_anew(
