@@ -14,10 +14,10 @@ from osucaffe.data.ahead.parallel_map import BadRecords
 from osucaffe.data.databases.database import open_database, record_key, write_database
 from osucaffe.data.databases.datum import make_datum
 from osucaffe.data.pictures.bicubic import shrink
-from osucaffe.data.pictures.transform import Transform
 from osucaffe.data.streams.patches import PatchSource, Placement, choose, turn
 from osucaffe.errors import UserError
 from osucaffe.proto import caffe_pb2
+from tests.data.records import transform
 
 Make = Callable[..., Path]
 
@@ -40,13 +40,9 @@ def database(tmp_path: Path) -> Make:
 
 
 def source(high: Path, low: Path | None = None, **settings: object) -> PatchSource:
-    def fail(field: str, text: str) -> None:
-        raise AssertionError(text)
-
-    transform = Transform(caffe_pb2.TransformationParameter(), "TRAIN", fail)
     options = {"scale": 2, "side": 6, "random": True, "seed": 3} | settings
     opened = None if low is None else open_database(low)
-    return PatchSource(open_database(high), opened, transform, **options)
+    return PatchSource(open_database(high), opened, transform(), **options)
 
 
 def take(made: PatchSource, position: int, count: int) -> tuple[np.ndarray, np.ndarray]:

@@ -18,11 +18,11 @@ import pytest
 from osucaffe.backends.cpu import Cpu
 from osucaffe.backends.uploads import Uploads
 from osucaffe.data.config import DataConfig
-from osucaffe.data.databases.database import record_key, write_database
 from osucaffe.data.databases.datum import make_datum
 from osucaffe.data.resident import cache
 from osucaffe.data.streams.source import DatumSource
 from osucaffe.net import Net
+from tests.data.records import write_records
 
 from .test_cached_records import taken
 from .test_raw_records import FORMATS, MEAN, assert_same, read_net
@@ -151,8 +151,7 @@ def test_what_has_another_shape_ends_it_for_the_rank_that_meets_it(
     random = np.random.default_rng(0)
     shapes = [(2, 40, 40)] * 150 + [(2, 60, 42)] + [(2, 40, 40)] * 49
     images = [random.integers(0, 256, shape).astype(np.uint8) for shape in shapes]
-    records = [(record_key(i), make_datum(image, i)) for i, image in enumerate(images)]
-    write_database(tmp_path / "lmdb", records)
+    write_records(tmp_path / "lmdb", map(make_datum, images, range(len(images))))
 
     def make(**options: Any) -> Net:
         return read_net(Cpu(), tmp_path / "lmdb", "crop_size: 6 mirror: true", **options)
