@@ -14,7 +14,7 @@ from osucaffe.backends.cuda.runtime.upload import DeviceUploads
 from osucaffe.comm.gpu.peers import HostRanks
 from osucaffe.comm.job.job import find_job
 from osucaffe.data.config import DataConfig
-from osucaffe.data.resident.sharded import SpreadPlaces
+from osucaffe.data.resident.sharded import ShardedSlots
 from osucaffe.net import Net
 from tests.layers.reading.test_cached_records import taken
 from tests.layers.reading.test_raw_records import FORMATS, MEAN, read_net
@@ -42,8 +42,8 @@ def main() -> None:
             spread = make(
                 *given, DataConfig(cache="device", shuffle=shuffle, neighbours=neighbours)
             )
-            places = spread.layers[0]._cached.places
-            assert isinstance(places, SpreadPlaces)
+            places = spread.layers[0]._cached.slots
+            assert isinstance(places, ShardedSlots)
             assert places.parts[0].shape[0] == -(-200 // job.size)
             read = make(*given, DataConfig(shuffle=shuffle))
             for found, wanted in zip(taken(spread, COUNT), taken(read, COUNT), strict=True):

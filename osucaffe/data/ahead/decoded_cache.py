@@ -11,7 +11,7 @@ import numpy as np
 from ...backends.tensor import Shape
 
 
-class Kept:
+class DecodedCache:
     """Room for the images of `count` records, (channels, height, width), and their labels.
 
     has: which records are there. The memory is taken as they come. Safe to use from threads, and
@@ -62,5 +62,5 @@ def _make_file(nbytes: int) -> int:
     return file
 
 
-def _shared(count: int, shape: Shape, interleaved: bool, path: str) -> Kept:
-    return Kept(count, shape, interleaved=interleaved, path=path)
+def _shared(count: int, shape: Shape, interleaved: bool, path: str) -> DecodedCache:
+    return DecodedCache(count, shape, interleaved=interleaved, path=path)

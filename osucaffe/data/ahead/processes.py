@@ -120,6 +120,7 @@ class Processes:
     def drop(self, jobs: Sequence[Part]) -> None:
         self._ring.turn += 1  # what no reader has begun, none begins
         try:
+            self.check()
             for part in jobs:
                 while not part.made:
                     self.receive()

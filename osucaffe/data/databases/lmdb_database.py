@@ -15,7 +15,7 @@ import numpy as np
 
 from ...errors import UserError
 from .lmdb_tree import COPY_AGAIN, HEADER, Leaves, LmdbTree
-from .record_database import Database, Places, Record
+from .record_database import Database, Record, ValueRanges
 
 _AT_ONCE = 1000
 """Keys that are read at once."""
@@ -41,7 +41,7 @@ class LmdbDatabase(Database):
         """The leaves that were read, some at a time, in the order of their keys,"""
         self._ends: list[int] = []
         """and the numbers of the records behind them."""
-        self._mapped: tuple[memoryview, Places] | None = None
+        self._mapped: tuple[memoryview, ValueRanges] | None = None
 
     def __reduce__(self) -> Any:
         return LmdbDatabase, (self.path,)
@@ -101,14 +101,14 @@ class LmdbDatabase(Database):
     def value(self, number: int) -> memoryview:
         with self._lock:
             if self._mapped is None:
-                places = self.places(0, self.count)
-                whole = mmap.mmap(places.file.fileno(), 0, access=mmap.ACCESS_READ)
-                self._mapped = memoryview(whole), places
-        memory, places = self._mapped
-        begin = int(places.begins[number])
-        end = begin + int(places.sizes[number])
+                ranges = self.ranges(0, self.count)
+                whole = mmap.mmap(ranges.file.fileno(), 0, access=mmap.ACCESS_READ)
+                self._mapped = memoryview(whole), ranges
+        memory, ranges = self._mapped
+        begin = int(ranges.begins[number])
+        end = begin + int(ranges.sizes[number])
         # To touch what is not there would end the process (SIGBUS).
-        if os.fstat(places.file.fileno()).st_size < end:
+        if os.fstat(ranges.file.fileno()).st_size < end:
             raise UserError(f"LMDB {self.path} has become shorter while it was read: {COPY_AGAIN}")
         return memory[begin:end]
 
@@ -129,9 +129,9 @@ class LmdbDatabase(Database):
         rows = np.ndarray((len(whole) - length + 1,), f"V{length}", whole, strides=(1,))[offsets]
         return rows.view(np.uint8).reshape(-1, length)
 
-    def places(self, start: int, stop: int) -> Places:
+    def ranges(self, start: int, stop: int) -> ValueRanges:
         found = self._select(start, stop)
-        return Places(self._tree.stream, found.values, found.sizes)
+        return ValueRanges(self._tree.stream, found.values, found.sizes)
 
     def _views(self, begins: np.ndarray, sizes: np.ndarray) -> list[memoryview]:
         whole, offsets = self._tree.fetch(begins, sizes)

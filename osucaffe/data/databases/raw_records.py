@@ -17,7 +17,7 @@ from ...backends.tensor import Shape
 from ...errors import UserError
 from .datum import LABEL_TAG, Datum
 from .lmdb_tree import COPY_AGAIN
-from .record_database import Database, Places
+from .record_database import Database, ValueRanges
 
 SMALL = 16384
 """Bytes of a record from which on it is worth a place of its own in the list of a bulk read."""
@@ -128,22 +128,22 @@ class BulkReader:
         labels = self._known_labels(start, stop)
         if labels is None:
             return None
-        pixels = self._places(start, stop).begins + len(self._form.head)
+        pixels = self._ranges(start, stop).begins + len(self._form.head)
         if copier.copy(pixels, images):
-            self._places(start, stop)  # else the end of what was copied may be anything
+            self._ranges(start, stop)  # else the end of what was copied may be anything
             return labels
         memory = np.empty(images.shape, np.uint8)
         labels = self._read(start, stop, memory)
         copier.put(memory, 0, images)
         return labels
 
-    def _places(self, start: int, stop: int) -> Places:
+    def _ranges(self, start: int, stop: int) -> ValueRanges:
         """Where records lie, which the file still has."""
-        places = self._database.places(start, stop)
-        assert places is not None, "who makes this has asked"
-        if os.fstat(places.file.fileno()).st_size < (places.begins + places.sizes).max():
-            raise _shorter(places.file)
-        return places
+        ranges = self._database.ranges(start, stop)
+        assert ranges is not None, "who makes this has asked"
+        if os.fstat(ranges.file.fileno()).st_size < (ranges.begins + ranges.sizes).max():
+            raise _shorter(ranges.file)
+        return ranges
 
     def _known_labels(self, start: int, stop: int) -> np.ndarray | None:
         """The labels of records, which are read once; None if a record is not plain."""
@@ -152,7 +152,7 @@ class BulkReader:
         known = self._labels[start:stop]
         if (known >= 0).all():
             return known
-        file, begins, sizes = self._places(start, stop)
+        file, begins, sizes = self._ranges(start, stop)
         before = len(self._form.head) + self._form.size
         lengths = sizes - before
         if (lengths < 0).any() or (lengths > _TAIL).any():
@@ -173,7 +173,7 @@ class BulkReader:
 
     def _read(self, start: int, stop: int, images: np.ndarray) -> np.ndarray | None:
         form, count = self._form, stop - start
-        file, begins, sizes = self._places(start, stop)
+        file, begins, sizes = self._ranges(start, stop)
         lengths = sizes - (len(form.head) + form.size)
         if (lengths < 0).any() or (lengths > _TAIL).any():
             return None

@@ -16,7 +16,7 @@ Record = tuple[memoryview, memoryview]
 """Key and value."""
 
 
-class Places(NamedTuple):
+class ValueRanges(NamedTuple):
     """Where values lie in a file, in the order of their keys: first byte, and length."""
 
     file: BinaryIO
@@ -85,7 +85,7 @@ class Database(ABC):
         except ValueError as error:
             raise UserError(f"{self.name(key)} cannot be read: {error}") from error
 
-    def places(self, start: int, stop: int) -> Places | None:
+    def ranges(self, start: int, stop: int) -> ValueRanges | None:
         """Where the values of the records start .. stop - 1 lie in a file; None where they do not
         lie there as they are."""
         return None

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...backends.boxes import areas, overlaps
-from .boxes import Annotations, coverage, cut, shared
+from .boxes import Annotations, coverage, cut, overlap, shared
 
 _HUE_CIRCLE = 180
 """OpenCV's hue of bytes: half degrees."""
@@ -118,10 +118,9 @@ def show(
     mean: of what lies beyond the image, for each channel, for all or (0 of them) none. distortion:
     a DistortionParameter for what lies within, or None.
     """
-    top, left = max(window.top, 0), max(window.left, 0)
-    bottom = min(window.top + window.height, image.shape[0])
-    right = min(window.left + window.width, image.shape[1])
-    inner = image[top:bottom, left:right]
+    rows, target_rows = overlap(window.top, image.shape[0], window.height)
+    columns, target_columns = overlap(window.left, image.shape[1], window.width)
+    inner = image[rows, columns]
     if distortion is not None and inner.size:
         inner = distort(inner, distortion, generator)
     if inner.shape[:2] == (window.height, window.width):
@@ -130,9 +129,7 @@ def show(
     row[...] = mean if mean.size else 0
     canvas = np.empty((window.height, *row.shape), np.uint8)
     canvas[...] = row
-    if inner.size:
-        at_top, at_left = top - window.top, left - window.left
-        canvas[at_top : at_top + len(inner), at_left : at_left + inner.shape[1]] = inner
+    canvas[target_rows, target_columns] = inner
     return canvas
 
 

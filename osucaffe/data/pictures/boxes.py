@@ -59,3 +59,11 @@ def mirror(annotations: Annotations) -> Annotations:
     """Those of the image's mirror image."""
     xmin, ymin, xmax, ymax = annotations.boxes.T
     return annotations._replace(boxes=np.stack([1 - xmax, ymin, 1 - xmin, ymax], axis=1))
+
+
+def overlap(first: int, extent: int, seen: int) -> tuple[slice, slice]:
+    """Which rows of an image of `extent` are among the `seen` from `first` on, and where there."""
+    begin, end = max(first, 0), min(first + seen, extent)
+    if end <= begin:
+        return slice(0, 0), slice(0, 0)
+    return slice(begin, end), slice(begin - first, end - first)

@@ -15,8 +15,8 @@ from ...backends.backend import Backend
 from ...backends.rows_ahead import RowsAhead
 from ...backends.tensor import Tensor
 from ..ahead.pipeline import Buffer, Fill, Pipeline
-from .sharded import Neighbours, SpreadPlaces
-from .slots import Form, Places
+from .sharded import Neighbours, ShardedSlots
+from .slots import Form, RecordSlots
 
 _log = logging.getLogger("osucaffe")
 
@@ -56,7 +56,7 @@ class CachedBatches:
 
     neighbours: among whose devices the records are to be divided, if they are.
 
-    `parts`, `places.table` and `ahead` are for the net's calls, which find their memory when
+    `parts`, `slots.table` and `ahead` are for the net's calls, which find their memory when
     `prepare` has been called. A row of `ahead` tells of a batch what `rows` does of its records.
     """
 
@@ -74,11 +74,11 @@ class CachedBatches:
         neighbours: Neighbours | None = None,
     ) -> None:
         self._backend, self._source, self._batch = backend, source, batch
-        kind = functools.partial(SpreadPlaces, neighbours) if neighbours else Places
-        self.places: Places = kind(
+        kind = functools.partial(ShardedSlots, neighbours) if neighbours else RecordSlots
+        self.slots: RecordSlots = kind(
             backend, forms, len(source), batch, labelled=width > 1, title=title
         )
-        self._uploads = self.places.uploads
+        self._uploads = self.slots.uploads
         self._forms, self._fed = list(forms), list(fed)
         self._make_pipeline, self._title = pipeline, title
         self._in_vain = 0
@@ -92,12 +92,12 @@ class CachedBatches:
     @property
     def parts(self) -> list[Tensor]:
         """Where the records lie."""
-        return self.places.parts
+        return self.slots.parts
 
     @property
     def written(self) -> list[Tensor]:
         """All that `prepare` writes."""
-        return [*self.places.tensors, self.ahead.table, self.ahead.cursor]
+        return [*self.slots.tensors, self.ahead.table, self.ahead.cursor]
 
     # -- as Pipeline ------------------------------------------------------------------------------
 
@@ -107,7 +107,7 @@ class CachedBatches:
         self.ahead.wait()
         self.close()
         self._pipeline, self.ahead.left = None, 0
-        self.places.split(ranks)
+        self.slots.split(ranks)
 
     @property
     def position(self) -> int:
@@ -142,18 +142,18 @@ class CachedBatches:
         if self.ahead.cursor.array is None:
             self._begin()
         if self._stays:
-            at_once, lacking = self._at_once, self.places.lacking()
+            at_once, lacking = self._at_once, self.slots.lacking()
             if not lacking and self._pipeline:
                 self._stop_reading()
             reads = lacking > 0 and self._in_vain < _PATIENCE
             rows = self._rows(at_once if reads else self.ahead.most)
-            there = self.places.has[rows[..., 0]].all(axis=1)
+            there = self.slots.has[rows[..., 0]].all(axis=1)
             if (reads or not there[0]) and self._fetch(rows[:at_once, :, 0].ravel()):
                 there[:at_once] = True
             count = len(there) if there.all() else int(np.argmin(there))
             if count:
-                if self.places.labels is not None:
-                    rows[:count, :, -1] = self.places.labels[rows[:count, :, 0]]
+                if self.slots.labels is not None:
+                    rows[:count, :, -1] = self.slots.labels[rows[:count, :, 0]]
                 self.ahead.write(rows[:count])
                 return
         self._pass()
@@ -165,7 +165,7 @@ class CachedBatches:
             return 1
         nbytes = sum(map(self._backend.nbytes, self.parts)) // self.parts[0].shape[0]
         # Of a small set a part only: what is read ahead behind its end is of no use.
-        most = min(_RECORDS_OF_A_PIECE, _PIECE // nbytes, self.places.count // 8) // self._batch
+        most = min(_RECORDS_OF_A_PIECE, _PIECE // nbytes, self.slots.count // 8) // self._batch
         return max(1, min(self.ahead.most, most))
 
     def _rows(self, count: int) -> np.ndarray:
@@ -181,7 +181,7 @@ class CachedBatches:
         if told and told[1].any():
             self._stop_reading()
             self._stays, self._behind = False, self._uploads.mark()
-            self.places.refuse()
+            self.slots.refuse()
             _log.info(
                 "%s: its records are read anew in each epoch: the one with number %d has another "
                 "shape than the first (--cache)",
@@ -189,15 +189,15 @@ class CachedBatches:
                 numbers[np.argmax(told[1])],
             )
             return False
-        new, at = np.unique(np.where(self.places.has[numbers], -1, numbers), return_index=True)
+        new, at = np.unique(np.where(self.slots.has[numbers], -1, numbers), return_index=True)
         new, at = new[new >= 0], at[new >= 0]
-        self.places.put(new, at, parts, told[0] if told else None)
+        self.slots.put(new, at, parts, told[0] if told else None)
         self._in_vain = 0 if len(new) else self._in_vain + 1
         return True
 
     def _whole(self, count: int) -> list[Form]:
         """What `fill_whole` writes of so many records."""
-        told = [] if self.places.labels is None else [((), "int32"), ((), "uint8")]
+        told = [] if self.slots.labels is None else [((), "int32"), ((), "uint8")]
         return [((count, *shape), dtype) for shape, dtype in (*self._forms, *told)]
 
     def _read(self, fill: Fill, forms: Sequence[Form], records: int) -> list[np.ndarray]:
@@ -215,14 +215,14 @@ class CachedBatches:
         return [buffer.array for buffer in buffers]
 
     def _stop_reading(self) -> None:
-        self.places.wait()
+        self.slots.wait()
         self.close()
         self._pipeline = None
 
     def _begin(self) -> None:
         """Take the memory, now that the nets have theirs."""
         self.ahead.place(self._backend)
-        self._stays = self.places.take()
+        self._stays = self.slots.take()
         self._backend.synchronize()  # the memory may have been that of steps that still run
 
     # -- batches that come and go ------------------------------------------------------------------
@@ -232,10 +232,10 @@ class CachedBatches:
         arrays = self._read(self._source.fill, self._fed, self._batch)
         self._turn = 1 - self._turn
         first, behind, self._behind = self._turn * self._batch, self._behind, self._uploads.mark()
-        for array, part in zip(arrays, self.places.batches, strict=False):
+        for array, part in zip(arrays, self.slots.batches, strict=False):
             self._uploads.send(array, part, first, behind=behind)
         rows = np.zeros((1, *self.ahead.table.shape[1:]), np.int32)
-        rows[0, :, 0] = self.places.rows_of(first + np.arange(self._batch))
+        rows[0, :, 0] = self.slots.rows_of(first + np.arange(self._batch))
         told = arrays[len(self.parts) :]
         if told:
             rows[0, :, 1:4] = told[0]

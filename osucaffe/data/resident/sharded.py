@@ -11,7 +11,7 @@ from ...backends.backend import Backend
 from ...backends.tensor import Step, Tensor
 from ..streams.order import consecutive
 from .memory_limit import log_refusal, log_stay
-from .slots import SHARE_LEFT, Form, Places
+from .slots import SHARE_LEFT, Form, RecordSlots
 
 
 class Neighbours(Protocol):
@@ -32,8 +32,8 @@ class Neighbours(Protocol):
         had. All ranks call it together."""
 
 
-class SpreadPlaces(Places):
-    """Places for records among ranks: number n lies as the (n // ranks)-th with rank n % ranks.
+class ShardedSlots(RecordSlots):
+    """Slots for records among ranks: number n lies as the (n // ranks)-th with rank n % ranks.
 
     Each rank sends what it reads to where it belongs, and tells the others by host memory that all
     share. So a record is read once by the ranks together, or now and then by two of them.
@@ -54,8 +54,8 @@ class SpreadPlaces(Places):
         [(shape, dtype)] = forms
         ranks = neighbours.size
         self._neighbours = neighbours
-        self._each = [Tensor((-(-count // ranks), *shape), dtype, "cache") for _ in range(ranks)]
-        self.parts = [self._each[neighbours.rank]]
+        self._shards = [Tensor((-(-count // ranks), *shape), dtype, "cache") for _ in range(ranks)]
+        self.parts = [self._shards[neighbours.rank]]
         self._batches = [Tensor((2 * batch, *shape), dtype, "cache")]
         self.table = Tensor((ranks,), "int64", "cache.addresses", persistent=True)
         self._pending: list[tuple[Step, np.ndarray]] = []
@@ -93,7 +93,7 @@ class SpreadPlaces(Places):
         if not self._addresses:
             self.refuse()
             return False
-        for part, address in zip(self._each, self._addresses, strict=True):
+        for part, address in zip(self._shards, self._addresses, strict=True):
             self._backend.place(
                 part, self._backend.memory_at(address, self._backend.nbytes(part)), 0
             )
@@ -102,15 +102,15 @@ class SpreadPlaces(Places):
 
     def refuse(self) -> None:
         self._allocate_batches(self._batches)
-        self._write_table([self._batches[0].address] * len(self._each))
+        self._write_table([self._batches[0].address] * len(self._shards))
 
     def put(
         self, numbers: np.ndarray, at: np.ndarray, parts: Sequence[Any], labels: np.ndarray | None
     ) -> None:
-        ranks = len(self._each)
+        ranks = len(self._shards)
         if self.labels is not None and labels is not None:
             self.labels[numbers] = labels[at]
-        for rank, part in enumerate(self._each):
+        for rank, part in enumerate(self._shards):
             chosen = numbers % ranks == rank
             rows, places = numbers[chosen] // ranks, at[chosen]
             for run in consecutive(rows, places, step=ranks):
@@ -128,7 +128,7 @@ class SpreadPlaces(Places):
         return super().lacking()
 
     def rows_of(self, places: np.ndarray) -> np.ndarray:
-        return places * len(self._each)
+        return places * len(self._shards)
 
     def _write_table(self, addresses: Sequence[int]) -> None:
         """Say where the memories are."""

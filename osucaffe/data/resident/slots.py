@@ -20,8 +20,8 @@ SHARE_LEFT = 0.9
 """Of the memory that is free when the nets have theirs: what records may take at most."""
 
 
-class Places:
-    """Places for `count` records, or for two batches of records that cannot stay.
+class RecordSlots:
+    """Slots for `count` records, or for two batches of records that cannot stay.
 
     forms: the shape and type of each part of a record. `parts`: where the records of these numbers
     lie, with memory once `take` was called. `batches`: where `batch` records can be sent that do

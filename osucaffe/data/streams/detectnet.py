@@ -14,6 +14,7 @@ import numpy as np
 
 from ...backends.tensor import Shape
 from ..pictures.augment import tint
+from ..pictures.boxes import overlap
 from ..pictures.object_crops import whole
 from ..pictures.resample import interpolate
 
@@ -108,8 +109,8 @@ def vary_image(
     if drawn.angle:
         varied = _turn(varied, drawn.angle)
     out[...] = 0
-    rows, target_rows = _overlap(drawn.top, varied.shape[0], out.shape[1])
-    columns, target_columns = _overlap(drawn.left, varied.shape[1], out.shape[2])
+    rows, target_rows = overlap(drawn.top, varied.shape[0], out.shape[1])
+    columns, target_columns = overlap(drawn.left, varied.shape[1], out.shape[2])
     out[:, target_rows, target_columns] = varied[rows, columns].transpose(2, 0, 1)
 
 
@@ -211,11 +212,3 @@ def _turn(image: np.ndarray, angle: float) -> np.ndarray:
         upper * (1 - b) + (image[bottom, left] * (1 - a) + image[bottom, right] * a) * b
     )
     return result
-
-
-def _overlap(first: int, extent: int, seen: int) -> tuple[slice, slice]:
-    """Which rows of `extent` are among the `seen` from `first` on, and where they stand there."""
-    begin, end = max(first, 0), min(first + seen, extent)
-    if end <= begin:
-        return slice(0, 0), slice(0, 0)
-    return slice(begin, end), slice(begin - first, end - first)

@@ -12,7 +12,7 @@ import numpy as np
 from ...backends.records import Part, RecordCopier
 from ...backends.tensor import Shape
 from ...errors import UserError
-from ..ahead.decoded_cache import Kept
+from ..ahead.decoded_cache import DecodedCache
 from ..pictures.transform import Transform, check_size, record_draws
 from .stream import RecordStream
 
@@ -61,7 +61,7 @@ class ImageStream(RecordStream[Labelled]):
     `shape` is the (channels, height, width) of every transformed image; `record_shape` that of the
     first one as it is. raw: whether to give images as they are, for the primitive `transform`; only
     bytes can be: afterwards `raw` tells whether they are, `raw_shape` their shape, and
-    `interleaved` whether that has the channels last, as decoders write them. kept: where images
+    `interleaved` whether that has the channels last, as decoders write them. decoded: where images
     stay; copier: what copies records from `file`, in which they lie as they are, to where the
     batches lie, in memory of its own (set these before the first batch). The rest is as in
     RecordStream.
@@ -71,7 +71,7 @@ class ImageStream(RecordStream[Labelled]):
     raw: bool = False
     file: BinaryIO | None = None
     copier: RecordCopier | None = None
-    kept: Kept | None = None
+    decoded: DecodedCache | None = None
 
     def __init__(
         self, count: int, none: str, transform: Transform, *, raw: bool = False, **options: Any
@@ -151,13 +151,13 @@ class ImageStream(RecordStream[Labelled]):
             self.enter(self.usable(record, draw), draw, rows, at, rows.images[at])
 
     def read(self, record: int, draw: int = 0) -> Labelled:
-        kept = self.kept
-        if kept and kept.has[record]:
-            return Labelled(kept.images[record], int(kept.labels[record]))
+        cache = self.decoded
+        if cache and cache.has[record]:
+            return Labelled(cache.images[record], int(cache.labels[record]))
         image, label = self.load(record)
         self.check_item(self.name(record), label, image.shape)
-        if kept:
-            kept.put(record, image, label)
+        if cache:
+            cache.put(record, image, label)
         return Labelled(image, label)
 
     def check_item(self, name: str, label: int, shape: Shape) -> None:

@@ -17,7 +17,7 @@ from ..pictures.transform import Transform
 from .stream import RecordStream
 
 
-class Place(NamedTuple):
+class Placement(NamedTuple):
     """Where the patch of a small image begins, and in which of the eight ways it lies."""
 
     row: int
@@ -30,11 +30,11 @@ def turn(patch: np.ndarray, way: int) -> np.ndarray:
     return np.rot90(patch[..., ::-1] if way & 4 else patch, way & 3, (-2, -1))
 
 
-def choose(extents: tuple[int, int], side: int, draw: int) -> Place:
+def choose(extents: tuple[int, int], side: int, draw: int) -> Placement:
     """The place that 64 random bits pick in an image of (height, width), each as likely."""
     height, width = extents
     row = (height - side + 1) * (draw >> 3 & 0x1FFFFFFF) >> 29
-    return Place(row, (width - side + 1) * (draw >> 32) >> 32, draw & 7)
+    return Placement(row, (width - side + 1) * (draw >> 32) >> 32, draw & 7)
 
 
 class PatchSource(RecordStream[tuple[np.ndarray, np.ndarray]]):
@@ -95,7 +95,7 @@ class PatchSource(RecordStream[tuple[np.ndarray, np.ndarray]]):
             )
         place = choose(extents, side, draw)
         if not self._random:
-            place = Place((extents[0] - side) // 2, (extents[1] - side) // 2, 0)
+            place = Placement((extents[0] - side) // 2, (extents[1] - side) // 2, 0)
         box = slice(place.row, place.row + side), slice(place.column, place.column + side)
         rows, columns = (slice(part.start * scale, part.stop * scale) for part in box)
         if self._low is None:

@@ -47,9 +47,9 @@ class DatumSource(ImageStream):
         self._form = PlainForm.of(value, datum)
         self._bulk = None
         if len(value) > SMALL:
-            if self.raw and self._form and (places := database.places(0, 1)):
+            if self.raw and self._form and (ranges := database.ranges(0, 1)):
                 self._bulk = BulkReader(database, self._form)
-                self.file = places.file
+                self.file = ranges.file
             self._form = None
 
     def check(self) -> None:
@@ -73,12 +73,12 @@ class DatumSource(ImageStream):
                 self._fill_one_by_one(start + first, some)
 
     def _fill_at_once(self, start: int, stop: int, rows: Rows) -> bool:
-        """Fill in records that are kept, or raw ones that look like the first one. False if there
+        """Fill in records that are cached, or raw ones that look like the first one. False if there
         are others, or one has a label that it may not have."""
-        kept, labels = self.kept, None
-        if kept and kept.has[start:stop].all():
-            labels = kept.labels[start:stop]
-            self._enter_all(kept.images[start:stop], rows)
+        cache, labels = self.decoded, None
+        if cache and cache.has[start:stop].all():
+            labels = cache.labels[start:stop]
+            self._enter_all(cache.images[start:stop], rows)
         elif self._bulk:
             labels = self._bulk.read(start, stop, rows.images, self.copier)
             if labels is None or self.labels.wrong(labels) is not None:
@@ -126,8 +126,8 @@ class DatumSource(ImageStream):
             except UserError:
                 item = self.usable(start + at, draw)
             else:
-                if self.kept:
-                    self.kept.put(start + at, *item)
+                if self.decoded:
+                    self.decoded.put(start + at, *item)
             self.enter(item, draw, rows, at, out)
             if self.copier:
                 self.copier.put(out, at, rows.images)

@@ -7,7 +7,7 @@ import math
 
 from ...backends.records import Filler, ImageDecoder
 from ...backends.uploads import available_memory
-from ...data.ahead.decoded_cache import Kept
+from ...data.ahead.decoded_cache import DecodedCache
 from ...data.ahead.pipeline import Buffer, Threads
 from ...data.ahead.processes import Processes, can_be_processes
 from ...data.pictures.transform import Transform
@@ -58,7 +58,7 @@ class Images(Stream):
             room = available_memory() // self.data_config.sharers
             if may_stay(size, room, self.stream_title):
                 log_stay(self.stream_title, len(source), size, room, ", decoded")
-                source.kept = Kept(len(source), source.record_shape, interleaved=True)
+                source.decoded = DecodedCache(len(source), source.record_shape, interleaved=True)
         shapes: Shapes = [(batch, *source.shape), (batch,)]
         if not source.raw:
             return self.stream(source, shapes, threads=threads, depth=depth, decodes=decodes)
@@ -110,7 +110,7 @@ class Images(Stream):
     def _image_decoder(self, source: DatumSource) -> ImageDecoder | None:
         """What decodes its records in place of the readers."""
         decode = self.data_config.decode
-        if decode == "host" or source.kept or not source.interleaved:
+        if decode == "host" or source.decoded or not source.interleaved:
             return None
         if decode == "auto" and math.prod(source.record_shape[1:]) < _LARGE:
             return None
@@ -147,7 +147,7 @@ class Images(Stream):
             self._mean,
             top[0].data,
             top[1].data if len(top) > 1 else None,
-            cached.places.table,
+            cached.slots.table,
             scale=self._scale,
             interleaved=self._interleaved,
         )

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import numpy as np
 
-from osucaffe.data.ahead.decoded_cache import Kept
+from osucaffe.data.ahead.decoded_cache import DecodedCache
 
 ROOT = Path(__file__).parents[3]
 
 
 def test_processes_share_them() -> None:
-    kept = Kept(3, (2, 4, 5), interleaved=True)
+    kept = DecodedCache(3, (2, 4, 5), interleaved=True)
     image = np.arange(40, dtype=np.uint8).reshape(2, 4, 5)
     kept.put(1, image, 7)
     child = """
@@ -33,7 +33,7 @@ kept.put(2, kept.images[1] + 1, int(kept.labels[1]) + 1)
 
 
 def test_others_are_not_kept() -> None:
-    kept = Kept(2, (1, 2, 2), interleaved=False)
+    kept = DecodedCache(2, (1, 2, 2), interleaved=False)
     kept.put(0, np.zeros((1, 3, 2), np.uint8), 1)
     kept.put(1, np.zeros((1, 2, 2), np.float32), 1)
     assert not kept.has.any()

@@ -14,14 +14,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from osucaffe.data.ahead.decoded_cache import Kept
+from osucaffe.data.ahead.decoded_cache import DecodedCache
 from osucaffe.data.ahead.parallel_map import BadRecords
 from osucaffe.data.ahead.pipeline import Pipeline, Threads
 from osucaffe.data.ahead.processes import Processes
 from osucaffe.data.config import DataConfig
-from osucaffe.data.databases.database import open_database, record_key, write_database
+from osucaffe.data.databases.database import open_database
 from osucaffe.data.databases.datum import make_datum
-from osucaffe.data.pictures.transform import Transform
 from osucaffe.data.sets.convert import encode_image
 from osucaffe.data.streams.image_list import ImageListSource
 from osucaffe.data.streams.source import DatumSource
@@ -29,6 +28,7 @@ from osucaffe.errors import UserError
 from osucaffe.layer import create_layer
 from osucaffe.layers.reading import data
 from osucaffe.proto import caffe_pb2
+from tests.data.records import transform, write_records
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reader processes are Linux's")
 
@@ -46,11 +46,9 @@ def write(path, bad=()):
     def records():
         for number, image in enumerate(images()):
             jpeg = b"\xff\xd8\xff nothing" if number in bad else encode_image(image, "jpg")
-            datum = caffe_pb2.Datum(data=jpeg, label=number, encoded=True)
-            yield record_key(number), datum.SerializeToString()
+            yield caffe_pb2.Datum(data=jpeg, label=number, encoded=True).SerializeToString()
 
-    write_database(path, records())
-    return path
+    return write_records(path, records())
 
 
 @pytest.fixture
@@ -59,12 +57,11 @@ def folder(tmp_path):
 
 
 def source(path, *, raw=False, skip=False):
-    parameter = caffe_pb2.TransformationParameter(crop_size=CROP, mirror=True, mean_value=[9])
-    transform = Transform(parameter, "TRAIN", None)
+    made = transform(crop_size=CROP, mirror=True, mean_value=[9])
     if path.suffix == ".txt":
-        return ImageListSource(str(path), transform, shuffle=True, seed=5, raw=raw)
-    database = open_database(path)
-    return DatumSource(database, transform, seed=5, block=4, bad=BadRecords(skip=skip), raw=raw)
+        return ImageListSource(str(path), made, shuffle=True, seed=5, raw=raw)
+    bad = BadRecords(skip=skip)
+    return DatumSource(open_database(path), made, seed=5, block=4, bad=bad, raw=raw)
 
 
 def pipeline(made, workers, readers=2, depth=3):
@@ -131,14 +128,14 @@ def test_batches_are_those_of_threads(folder, raw, readers):
 
 def test_records_that_stay_are_decoded_once(folder):
     made = source(folder)
-    made.kept = Kept(COUNT, made.record_shape, interleaved=True)
+    made.decoded = DecodedCache(COUNT, made.record_shape, interleaved=True)
     pipes = pipeline(source(folder), Threads), pipeline(made, Processes, depth=1)
     for _ in range(3):
         one, other = (take(pipe, 5) for pipe in pipes)
         for a, b in zip(one, other, strict=True):
             assert np.array_equal(a[0], b[0])
             assert np.array_equal(a[1], b[1])
-    assert made.kept.has.all()  # the readers put them where this process has them, too
+    assert made.decoded.has.all()  # the readers put them where this process has them, too
     for pipe in pipes:
         pipe.close()
 
@@ -296,7 +293,7 @@ def test_which_layers_read_with_processes(
         write(path)
     else:
         image = images()[0].transpose(2, 0, 1)
-        write_database(path, [(record_key(0), make_datum(image, 1))])
+        write_records(path, [make_datum(image, 1)])
     param = caffe_pb2.LayerParameter(name="data", type="Data", top=["data", "label"])
     param.data_param.source, param.data_param.batch_size = str(path), 2
     layer = create_layer(param, "TRAIN")

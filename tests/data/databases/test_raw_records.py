@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 
-from osucaffe.data.databases.database import open_database, record_key, write_database
+from osucaffe.data.databases.database import open_database
 from osucaffe.data.databases.datum import make_datum, parse_datum
 from osucaffe.data.databases.raw_records import BulkReader, PlainForm
-from osucaffe.data.pictures.transform import Transform
 from osucaffe.data.streams.source import DatumSource
 from osucaffe.errors import UserError
 from osucaffe.proto import caffe_pb2
+from tests.data.records import transform, write_records
 
 LABELS = (0, 1, 127, 128, 999, 16383, 16384, 2**21 - 1)
 SHAPE = (3, 90, 70)
@@ -28,20 +28,13 @@ def unlabelled(values):
 @pytest.fixture
 def database(tmp_path):
     def make(values, batch=1000):
-        path = tmp_path / "lmdb"
-        records = [(record_key(i), value) for i, value in enumerate(values)]
-        write_database(path, records, batch=batch)
-        return open_database(path)
+        return open_database(write_records(tmp_path / "lmdb", values, batch=batch))
 
     return make
 
 
 def raw_source(database, **settings):
-    def fail(field, text):
-        raise UserError(f"{field}: {text}")
-
-    transform = Transform(caffe_pb2.TransformationParameter(**settings), "TRAIN", fail)
-    return DatumSource(database, transform, seed=3, raw=True)
+    return DatumSource(database, transform(**settings), seed=3, raw=True)
 
 
 def take(source, position, count):

@@ -4,20 +4,17 @@ import numpy as np
 import pytest
 
 from osucaffe.backends.random import mix64
-from osucaffe.data.pictures.transform import Transform, record_draws
+from osucaffe.data.pictures.transform import record_draws
 from osucaffe.errors import UserError
 from osucaffe.proto import caffe_pb2
+from tests.data import records
 
 IMAGE = np.random.default_rng(0).integers(0, 256, (3, 9, 11), dtype=np.uint8)
 MEAN = np.random.default_rng(1).uniform(90, 140, (3, 9, 11)).astype(np.float32)
 
 
-def fail(field, text):
-    raise UserError(f'layer "d" (Data), {field}: {text}')
-
-
 def transform(phase="TRAIN", shape=IMAGE.shape, **settings):
-    made = Transform(caffe_pb2.TransformationParameter(**settings), phase, fail)
+    made = records.transform(phase, **settings)
     return made, made.prepare(shape)
 
 
@@ -101,19 +98,18 @@ def test_a_whole_batch_at_once():
 
 
 def test_bad_settings_name_layer_and_field(mean_file, tmp_path):
-    layer = r'layer "d" \(Data\), transform_param'
-    with pytest.raises(UserError, match=layer + ".*force_color and force_gray"):
-        transform(force_color=True, force_gray=True)
-    with pytest.raises(UserError, match=layer + ".*mean_file and mean_value"):
-        transform(mean_file=mean_file, mean_value=[1])
-    with pytest.raises(UserError, match=layer + r"\.mean_value: 2 values for 3 channels"):
-        transform(mean_value=[1, 2])
-    with pytest.raises(UserError, match=layer + r"\.crop_size: 10 is larger .* 3x9x11"):
-        transform(crop_size=10)
-    with pytest.raises(UserError, match=layer + r"\.mean_file: .* is 3x9x11, .* are 3x8x11"):
-        transform(mean_file=mean_file, shape=(3, 8, 11))
-    with pytest.raises(UserError, match=layer + r"\.mean_file: .*nowhere: cannot read it"):
-        transform(mean_file=str(tmp_path / "nowhere"))
     (tmp_path / "text").write_text("hello")
-    with pytest.raises(UserError, match=layer + r"\.mean_file: .*text: not a mean file"):
-        transform(mean_file=str(tmp_path / "text"))
+    for message, settings in (
+        (".*force_color and force_gray", {"force_color": True, "force_gray": True}),
+        (".*mean_file and mean_value", {"mean_file": mean_file, "mean_value": [1]}),
+        (r"\.mean_value: 2 values for 3 channels", {"mean_value": [1, 2]}),
+        (r"\.crop_size: 10 is larger .* 3x9x11", {"crop_size": 10}),
+        (
+            r"\.mean_file: .* is 3x9x11, .* are 3x8x11",
+            {"mean_file": mean_file, "shape": (3, 8, 11)},
+        ),
+        (r"\.mean_file: .*nowhere: cannot read it", {"mean_file": str(tmp_path / "nowhere")}),
+        (r"\.mean_file: .*text: not a mean file", {"mean_file": str(tmp_path / "text")}),
+    ):
+        with pytest.raises(UserError, match=r'layer "d" \(Data\), transform_param' + message):
+            transform(**settings)

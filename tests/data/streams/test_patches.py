@@ -14,10 +14,10 @@ from osucaffe.data.ahead.parallel_map import BadRecords
 from osucaffe.data.databases.database import open_database, record_key, write_database
 from osucaffe.data.databases.datum import make_datum
 from osucaffe.data.pictures.bicubic import shrink
-from osucaffe.data.pictures.transform import Transform
-from osucaffe.data.streams.patches import PatchSource, Place, choose, turn
+from osucaffe.data.streams.patches import PatchSource, Placement, choose, turn
 from osucaffe.errors import UserError
 from osucaffe.proto import caffe_pb2
+from tests.data.records import transform
 
 Make = Callable[..., Path]
 
@@ -40,13 +40,9 @@ def database(tmp_path: Path) -> Make:
 
 
 def source(high: Path, low: Path | None = None, **settings: object) -> PatchSource:
-    def fail(field: str, text: str) -> None:
-        raise AssertionError(text)
-
-    transform = Transform(caffe_pb2.TransformationParameter(), "TRAIN", fail)
     options = {"scale": 2, "side": 6, "random": True, "seed": 3} | settings
     opened = None if low is None else open_database(low)
-    return PatchSource(open_database(high), opened, transform, **options)
+    return PatchSource(open_database(high), opened, transform(), **options)
 
 
 def take(made: PatchSource, position: int, count: int) -> tuple[np.ndarray, np.ndarray]:
@@ -67,7 +63,7 @@ def test_the_eight_ways_are_those_of_a_square() -> None:
 def test_places_reach_every_corner_and_all_are_as_likely() -> None:
     draws = np.random.default_rng(0).integers(1 << 64, size=24_000, dtype=np.uint64)
     found = Counter(choose((8, 9), 7, int(draw)) for draw in draws)
-    assert set(found) == {Place(i, j, k) for i in range(2) for j in range(3) for k in range(8)}
+    assert set(found) == {Placement(i, j, k) for i in range(2) for j in range(3) for k in range(8)}
     assert min(found.values()) > 400  # 500 each
     assert max(found.values()) < 600
 

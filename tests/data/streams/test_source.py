@@ -2,31 +2,25 @@
 
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from osucaffe.data.ahead.parallel_map import BadRecords
 from osucaffe.data.ahead.pipeline import Pipeline
-from osucaffe.data.databases.database import open_database, record_key, write_database
+from osucaffe.data.databases.database import open_database
 from osucaffe.data.databases.datum import make_datum, parse_datum, pixels
-from osucaffe.data.pictures.transform import Transform, record_draws
+from osucaffe.data.pictures.transform import record_draws
 from osucaffe.data.streams.order import records_at
 from osucaffe.data.streams.source import DatumSource
 from osucaffe.errors import UserError
 from osucaffe.proto import caffe_pb2
-
-FORMATS = Path(__file__).parents[2] / "fixtures" / "formats"
-
-
-def fail(field, text):
-    raise UserError(f'layer "d" (Data), {field}: {text}')
+from tests.data.records import FORMATS, transform, write_records
 
 
 def source(path, phase="TRAIN", *, seed=1, rand_skip=0, **settings):
-    transform = Transform(caffe_pb2.TransformationParameter(**settings), phase, fail)
-    return DatumSource(open_database(path), transform, seed=seed, rand_skip=rand_skip)
+    made = transform(phase, **settings)
+    return DatumSource(open_database(path), made, seed=seed, rand_skip=rand_skip)
 
 
 def take(made, position, count):
@@ -45,9 +39,7 @@ def everything(path):
 @pytest.fixture
 def database(tmp_path):
     def make(values):
-        path = tmp_path / f"{len(list(tmp_path.iterdir()))}_lmdb"
-        write_database(path, [(record_key(i), value) for i, value in enumerate(values)])
-        return path
+        return write_records(tmp_path / f"{len(list(tmp_path.iterdir()))}_lmdb", values)
 
     return make
 
@@ -198,9 +190,8 @@ def test_skipped_records_are_counted_and_the_next_good_one_takes_their_place(dat
     images = [make_datum(np.full((1, 4, 4), i, np.uint8), i) for i in range(6)]
     images[0] = images[2] = images[3] = b"nonsense"
     images[5] = make_datum(np.zeros((1, 4, 5), np.uint8), 5)
-    transform = Transform(caffe_pb2.TransformationParameter(), "TRAIN", fail)
     bad = BadRecords(skip=True)
-    made = DatumSource(open_database(database(images)), transform, bad=bad)
+    made = DatumSource(open_database(database(images)), transform(), bad=bad)
     data, labels = take(made, 0, 12)
     assert labels.tolist() == [1, 1, 4, 4, 4, 1] * 2
     assert (data == labels[:, None, None, None]).all()
@@ -210,8 +201,7 @@ def test_skipped_records_are_counted_and_the_next_good_one_takes_their_place(dat
 def test_shuffled_blocks():
     path = FORMATS / "mnist200_lmdb"
     images, wanted = everything(path)
-    transform = Transform(caffe_pb2.TransformationParameter(), "TRAIN", fail)
-    made = DatumSource(open_database(path), transform, seed=3, block=16)
+    made = DatumSource(open_database(path), transform(), seed=3, block=16)
     data, labels = take(made, 0, 400)
     _, order = records_at(np.arange(400), 200, block=16, seed=3)
     assert order[:200].tolist() != list(range(200))

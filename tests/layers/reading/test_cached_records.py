@@ -17,13 +17,13 @@ from google.protobuf import text_format
 from osucaffe.backends.cpu import Cpu
 from osucaffe.backends.uploads import Uploads
 from osucaffe.data.config import DataConfig
-from osucaffe.data.databases.database import record_key, write_database
 from osucaffe.data.databases.datum import make_datum
 from osucaffe.data.resident import cache
 from osucaffe.data.streams.source import DatumSource
 from osucaffe.errors import UserError
 from osucaffe.net import Net
 from osucaffe.proto import caffe_pb2
+from tests.data.records import write_records
 
 from .test_raw_records import FORMATS, MEAN, SETTINGS, assert_same, net_of, read_net
 
@@ -65,7 +65,7 @@ def test_batches_are_the_same(
         return read_net(Cpu(), FORMATS / source, transform, phase=phase, **options)
 
     net = both(make, shuffle=shuffle)
-    assert not net.layers[0]._cached.places.lacking()
+    assert not net.layers[0]._cached.slots.lacking()
 
 
 @pytest.mark.parametrize("ranks", [2, 3])
@@ -139,7 +139,7 @@ def test_decoded_records_stay_with_the_readers(
     wanted = taken(read_net(Cpu(), source, transform, **keeping("none", shuffle=4)), 7)
     net = read_net(Cpu(), source, transform, **keeping(where, shuffle=4))
     found = taken(net, 3)
-    assert net.layers[0]._source.kept.has.all()
+    assert net.layers[0]._source.decoded.has.all()
     net.layers[0].close()
     monkeypatch.setattr(DatumSource, "_decode", None)
     assert_same(found + taken(net, 4), wanted)
@@ -163,8 +163,7 @@ def test_records_that_differ_in_size_are_read_anew(
     random = np.random.default_rng(0)
     shapes = [(2, 9, 8)] * 30 + [(2, 30, 7), (2, 6, 6), (2, 9, 8)]
     images = [random.integers(0, 256, shape).astype(np.uint8) for shape in shapes]
-    records = [(record_key(i), make_datum(image, i)) for i, image in enumerate(images)]
-    write_database(tmp_path / "lmdb", records)
+    write_records(tmp_path / "lmdb", map(make_datum, images, range(len(images))))
     monkeypatch.setattr(cache, "_RECORDS_OF_A_PIECE", 4)
     monkeypatch.setattr(cache, "_AHEAD", 2)
     with caplog.at_level(logging.INFO):
@@ -201,7 +200,7 @@ def test_by_default_those_with_room_stay(
 def test_a_bad_record_is_named_in_its_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     values = [make_datum(np.full((1, 2, 2), i, np.uint8), i) for i in range(40)]
     values[30] = values[30][:-3]
-    write_database(tmp_path / "lmdb", [(record_key(i), each) for i, each in enumerate(values)])
+    write_records(tmp_path / "lmdb", values)
     monkeypatch.setattr(cache, "_RECORDS_OF_A_PIECE", 7)
     net = read_net(Cpu(), tmp_path / "lmdb", **keeping())
     taken(net, 4)

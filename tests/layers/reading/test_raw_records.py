@@ -11,13 +11,12 @@ import simplejpeg
 from google.protobuf import text_format
 
 from osucaffe.backends.cpu import Cpu
-from osucaffe.data.databases.database import record_key, write_database
 from osucaffe.data.databases.datum import make_datum
 from osucaffe.errors import UserError
 from osucaffe.net import Net
 from osucaffe.proto import caffe_pb2
+from tests.data.records import FORMATS, write_records
 
-FORMATS = Path(__file__).parents[2] / "fixtures" / "formats"
 MEAN = f'mean_file: "{FORMATS / "mnist200_mean.binaryproto"}" '
 
 
@@ -94,8 +93,7 @@ def test_a_position_is_where_the_stream_goes_on() -> None:
 @pytest.fixture
 def database(tmp_path: Path) -> Any:
     def make(values: list[bytes]) -> Path:
-        write_database(tmp_path / "lmdb", [(record_key(i), each) for i, each in enumerate(values)])
-        return tmp_path / "lmdb"
+        return write_records(tmp_path / "lmdb", values)
 
     return make
 

@@ -18,11 +18,11 @@ import pytest
 from osucaffe.backends.cpu import Cpu
 from osucaffe.backends.uploads import Uploads
 from osucaffe.data.config import DataConfig
-from osucaffe.data.databases.database import record_key, write_database
 from osucaffe.data.databases.datum import make_datum
 from osucaffe.data.resident import cache
 from osucaffe.data.streams.source import DatumSource
 from osucaffe.net import Net
+from tests.data.records import write_records
 
 from .test_cached_records import taken
 from .test_raw_records import FORMATS, MEAN, assert_same, read_net
@@ -122,7 +122,7 @@ def test_batches_are_the_same(
     for some, others in zip(found, wanted_of_ranks(ranks, mnist, 60), strict=True):
         assert_same(some, others)
     for net in nets:
-        places = net.layers[0]._cached.places
+        places = net.layers[0]._cached.slots
         assert places.parts[0].shape[0] == -(-200 // ranks)
         assert places.has.all()
     assert f"divided among {ranks} GPUs, on each: 0.0" in caplog.text
@@ -151,8 +151,7 @@ def test_what_has_another_shape_ends_it_for_the_rank_that_meets_it(
     random = np.random.default_rng(0)
     shapes = [(2, 40, 40)] * 150 + [(2, 60, 42)] + [(2, 40, 40)] * 49
     images = [random.integers(0, 256, shape).astype(np.uint8) for shape in shapes]
-    records = [(record_key(i), make_datum(image, i)) for i, image in enumerate(images)]
-    write_database(tmp_path / "lmdb", records)
+    write_records(tmp_path / "lmdb", map(make_datum, images, range(len(images))))
 
     def make(**options: Any) -> Net:
         return read_net(Cpu(), tmp_path / "lmdb", "crop_size: 6 mirror: true", **options)
@@ -172,7 +171,7 @@ def test_where_each_has_room_for_all_each_keeps_all(monkeypatch: pytest.MonkeyPa
     found, nets = all_ranks(2, mnist, 40)
     for some, others in zip(found, wanted_of_ranks(2, mnist, 40), strict=True):
         assert_same(some, others)
-    assert all(net.layers[0]._cached.places.table is None for net in nets)
+    assert all(net.layers[0]._cached.slots.table is None for net in nets)
 
 
 def test_without_room_among_all_they_are_read_anew(

@@ -99,7 +99,7 @@ def test_batches_of_records_among_ranks(monkeypatch: pytest.MonkeyPatch) -> None
     found, nets = all_ranks(2, lambda **options: make(Cuda(graphs=False), **options), 7, take=take)
     for some, others in zip(found, wanted, strict=True):
         assert_same(some, others)
-    assert all(net.layers[0]._cached.places.has.all() for net in nets)
+    assert all(net.layers[0]._cached.slots.has.all() for net in nets)
 
 
 CACHED = [case for case in CASES if case.name in ("cached_batch", "cached_rows", "next_row")]
