@@ -80,7 +80,7 @@ class SoftmaxWithLoss(Layer):
     def _tell_each(self, program: Program, label: Tensor, each: Tensor) -> None:
         """The cross-entropy of each label, with no weights."""
         outer, count, inner = self.rows
-        classes = self.positions(program, (1, count, 1))
+        classes = self.indices(program, (1, count, 1))
         ignored = self.settings["ignore"]
         skip = "" if ignored is None else f" * where(b == {ignored}, 0, 1)"
         program.reduce(

@@ -272,8 +272,7 @@ class Classification(Loss):
     def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
         items, classes = self.scores
         label, ones = bottom[1].data.view((items, 1)), self.tensor((classes, 1))
-        position, valid = self.tensor((1, classes)), self.tensor((items, 1))
-        program.positions(position)
+        position, valid = self.indices(program, (1, classes)), self.tensor((items, 1))
         program.fill(ones, value=1.0)
         program.gather(ones, bottom[1].data.view((items,)), valid)
         self.inputs = [bottom[0].data.view(self.scores), label, position, valid]

@@ -172,7 +172,7 @@ class GlobalLSEMargin(Layer):
         column = (self.items, 1)
         self.scale = bottom[2].data.view(column) if len(bottom) > 2 else scale.view((1, 1))
         x = bottom[0].data
-        own = [bottom[1].data.view(column), self.positions(program, (1, bottom[0].shape[1]))]
+        own = [bottom[1].data.view(column), self.indices(program, (1, bottom[0].shape[1]))]
         target, greatest, soft, gap = (self.tensor(column) for _ in range(4))
         program.reduce([x, *own], target, formula="y = where(b == c, a, 0)", axes=(1,))
         others = self.tensor(x.shape)
