@@ -214,7 +214,7 @@ class Layer:
         program.copy(x, saved)
         return saved
 
-    def positions(self, program: Program, shape: Shape) -> Tensor:
+    def indices(self, program: Program, shape: Shape) -> Tensor:
         """Memory of the layer's own with 0, 1, 2 ... : the numbers of classes, say."""
         made = self.tensor(shape)
         program.positions(made)

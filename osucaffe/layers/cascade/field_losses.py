@@ -100,9 +100,8 @@ class FieldLoss(FieldLayer, Loss):
         known = self.tensor(truth.shape)  # row-major, as the host wants it
         program.copy(truth, known)
         program.host([ranked, known], [*cells, self.target], function=self._prepare)
-        self.classes, self.axes = self.tensor((1, classes, 1)), self.tensor((1, 4, 1))
-        program.positions(self.classes)
-        program.positions(self.axes)
+        self.classes = self.indices(program, (1, classes, 1))
+        self.axes = self.indices(program, (1, 4, 1))
         self.probability = probability.view((count, classes, places))
         self.box = box.view((count, 4, places))
         own, losses = self.tensor(label.shape), [self.tensor(()) for _ in range(2)]

@@ -169,3 +169,28 @@ class Axpy(Layer):
             program.broadcast([dy, self.scale], [bottom[1].diff], formula="y = a * b")
         if propagate_down[2]:
             program.copy(dy, bottom[2].diff)
+
+
+class ByPlace(Layer):
+    """bottom[0] times bottom[1], which has one number for all channels of a place."""
+
+    bottoms = (2, 2)
+
+    def setup(self, bottom: Shapes) -> Shapes:
+        shape = bottom[0]
+        self.small = (shape[0], 1, *shape[2:])
+        if len(shape) < 2 or math.prod(bottom[1]) != math.prod(self.small):
+            self.fail("bottom[1]", f"has shape {bottom[1]}, but {shape} needs {self.small}")
+        return [shape]
+
+    def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
+        self.scale = bottom[1].data.view(self.small)
+        program.broadcast([bottom[0].data, self.scale], [top[0].data], formula="y = a * b")
+
+    def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
+        dy = top[0].diff
+        if propagate_down[0]:
+            program.broadcast([dy, self.scale], [bottom[0].diff], formula="y = a * b")
+        if propagate_down[1]:
+            ds = bottom[1].diff.view(self.small)
+            program.reduce([dy, bottom[0].data], ds, formula="y = a * b", axes=(1,))

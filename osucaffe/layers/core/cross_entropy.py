@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
+
 from ...backends.primitives.losses import FLT_MIN
-from ...data.ahead.pipeline import Buffer, allocate
-from ...errors import UserError
 from ...proto import BlobProto, blob_to_array
 from ...proto.files import read_message
 from ..base import Blobs, Flags, Layer, Program, Shapes, Tensor, register
@@ -80,7 +80,7 @@ class SoftmaxWithLoss(Layer):
     def _tell_each(self, program: Program, label: Tensor, each: Tensor) -> None:
         """The cross-entropy of each label, with no weights."""
         outer, count, inner = self.rows
-        classes = self.positions(program, (1, count, 1))
+        classes = self.indices(program, (1, count, 1))
         ignored = self.settings["ignore"]
         skip = "" if ignored is None else f" * where(b == {ignored}, 0, 1)"
         program.reduce(
@@ -213,40 +213,31 @@ class InfogainLoss(Normalized):
         classes = scores[axis]
         self.folded = (math.prod(scores[:axis]), classes, math.prod(scores[axis + 1 :]))
         if len(bottom) < 3:
-            self.matrix = self._read_matrix(param.source, classes)
+            self.matrix = self.tensor((classes, classes), persistent=True)
+            self.initial = [(self.matrix, self._read_matrix(param.source, classes))]
         elif math.prod(bottom[2]) != classes * classes:
             self.fail("bottom[2]", f"has shape {bottom[2]}, but must be {classes} x {classes}")
         return [(), scores]
 
-    def _read_matrix(self, source: str, classes: int) -> Buffer:
-        """The matrix of a file, in host memory that the net can take as it is."""
+    def _read_matrix(self, source: str, classes: int) -> np.ndarray:
         if not source:
             self.fail("infogain_loss_param.source", "is missing, and so is bottom[2]")
-        try:
+        with self.blame("infogain_loss_param.source"):
             found = read_message(source, BlobProto, "infogain matrix (.binaryproto)")
-        except UserError as error:
-            self.fail("infogain_loss_param.source", str(error))
         values = blob_to_array(found)
         if values.size != classes * classes:
             self.fail(
                 "infogain_loss_param.source",
                 f"{source} holds shape {values.shape}, but must be {classes} x {classes}",
             )
-        buffer = allocate((classes, classes))
-        buffer.array[...] = values.reshape(classes, classes)
-        return buffer
+        return values.reshape(classes, classes)
 
     def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
         x, label = bottom[0].data, bottom[1].data
         outer, classes, inner = self.folded
         self.probability = top[1].data if len(top) > 1 else self.tensor(x.shape)
         program.softmax(x, self.probability, axis=self.along)
-        if len(bottom) > 2:
-            matrix = bottom[2].data.view((classes, classes))
-        else:
-            fed, matrix = self.tensor((classes, classes)), self.tensor((classes, classes))
-            program.host([], [fed], function=lambda: self._feed(fed), feed=True)
-            program.copy(fed, matrix)  # what is fed is float32, whatever the net computes in
+        matrix = bottom[2].data.view((classes, classes)) if len(bottom) > 2 else self.matrix
         # The row of each position's label, with the classes brought to their place.
         picked, self.gain = self.tensor((outer, inner, classes)), self.tensor(self.folded)
         program.gather(matrix, label.view((outer, inner)), picked)
@@ -258,9 +249,6 @@ class InfogainLoss(Normalized):
         ]  # fmt: skip
         formula = f"y = where({self._skip('c')}, 0, -b * log(max(a, 1e-20)) / d)"
         program.reduce(inputs, top[0].data, formula=formula, axes=(0, 1, 2))
-
-    def _feed(self, matrix: Tensor) -> None:
-        matrix.place(self.matrix.flat, self.matrix.address)
 
     def _skip(self, name: str) -> str:
         """The condition under which a label is ignored (if none is: only what is no number)."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from ..base import Blobs, Flags, Layer, Program, Shape, Shapes, register
+from ..base import Blobs, Flags, Layer, Program, Shape, Shapes, Tensor, register
 
 
 def check_labels(layer: Layer, bottom: Shapes, axis: int, ignored: int | None = None) -> None:
@@ -56,6 +56,12 @@ def pre_fixed(layer: Layer) -> float | None:
     return float(fixed)
 
 
+def read_divisor(layer: Layer, batch: int, every: int, default: str = "VALID") -> float:
+    """What a loss is divided by that ignores nothing, of so many numbers in so many items."""
+    counts = {"BATCH_SIZE": batch, "NONE": 1}
+    return pre_fixed(layer) or counts.get(read_normalization(layer, default), every)
+
+
 def read_ignored(param: Any) -> int | None:
     """The label to skip, from a message that has `ignore_label`."""
     return param.ignore_label if param.HasField("ignore_label") else None
@@ -86,14 +92,41 @@ class Loss(Layer):
             self.fail("bottom[1]", f"has shape {bottom[1]}, but bottom[0] has {bottom[0]}")
 
 
-class Differences(Loss):
-    """A sum over the elements of a function of their differences; both bottoms get gradients."""
+class Pair(Loss):
+    """A loss to which its first two bottoms, seen as of one shape, are alike."""
+
+    shape: Shape
+    constants: dict[str, float]
+
+    def backward_pair(
+        self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs,
+        others: list[Tensor], formula: str,
+    ) -> None:  # fmt: skip
+        """Both gradients: y from a and b, the two, then the others and the loss's gradient."""
+        a, b = (blob.data.view(self.shape) for blob in bottom[:2])
+        others = [*others, top[0].diff.view((1,) * len(self.shape))]
+        # By symmetry the second bottom's gradient is the first one's with the two exchanged.
+        for blob, pair, wanted in zip(bottom, ([a, b], [b, a]), propagate_down, strict=False):
+            if wanted:
+                program.broadcast(
+                    [*pair, *others], [blob.diff.view(self.shape)],
+                    formula=formula, constants=self.constants,
+                )  # fmt: skip
+
+
+class Differences(Pair):
+    """A sum over the elements of a function of their differences; both bottoms get gradients.
+
+    value, derivative: y from a and b, those of further bottoms, and the loss's gradient.
+    """
 
     value: str
     derivative: str
 
     def setup(self, bottom: Shapes) -> Shapes:
-        self.check_counts_alike(bottom)
+        for other in bottom[1:]:
+            self.check_counts_alike([bottom[0], other])
+        self.shape = (math.prod(bottom[0]),)
         self.constants = {"share": 1 / self.divisor(bottom[0])}
         return [()]
 
@@ -102,20 +135,15 @@ class Differences(Loss):
         return shape[0]
 
     def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
-        inputs = [blob.data.view((blob.data.count,)) for blob in bottom]
-        program.reduce(inputs, top[0].data, formula=self.value, axes=(0,), constants=self.constants)
+        inputs, axes = (
+            [blob.data.view(self.shape) for blob in bottom],
+            tuple(range(len(self.shape))),
+        )
+        program.reduce(inputs, top[0].data, formula=self.value, axes=axes, constants=self.constants)
 
     def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
-        x, target = (blob.data.view((blob.data.count,)) for blob in bottom)
-        # By symmetry the second bottom's gradient is the first one's with the two exchanged.
-        for blob, inputs, wanted in zip(
-            bottom, ([x, target], [target, x]), propagate_down, strict=True
-        ):
-            if wanted:
-                program.broadcast(
-                    [*inputs, top[0].diff.view((1,))], [blob.diff.view(x.shape)],
-                    formula=self.derivative, constants=self.constants,
-                )  # fmt: skip
+        others = [blob.data.view(self.shape) for blob in bottom[2:]]
+        self.backward_pair(program, top, propagate_down, bottom, others, self.derivative)
 
 
 @register("EuclideanLoss")
@@ -135,9 +163,7 @@ class L1Loss(Differences):
     derivative = "y = c * share * sign(a - b)"
 
     def divisor(self, shape: Shape) -> float:
-        normalization = read_normalization(self, default="BATCH_SIZE")
-        counts = {"BATCH_SIZE": shape[0], "NONE": 1}
-        return pre_fixed(self) or counts.get(normalization, math.prod(shape))
+        return read_divisor(self, shape[0], math.prod(shape), default="BATCH_SIZE")
 
 
 @register("JSDLoss")
@@ -159,18 +185,18 @@ class JSDLoss(Differences):
 
 
 @register("DiceCoefLoss")
-class DiceCoefLoss(Loss):
+class DiceCoefLoss(Pair):
     """1 less the mean over the items of (2 a b + 1) / (a a + b b + 1), dot products (V-Net)."""
 
     def setup(self, bottom: Shapes) -> Shapes:
         self.check_counts_alike(bottom)
-        self.items = (bottom[0][0], math.prod(bottom[0][1:]))
+        self.shape = (bottom[0][0], math.prod(bottom[0][1:]))
         self.constants = {"share": 1 / bottom[0][0]}
         return [()]
 
     def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
-        inputs = [blob.data.view(self.items) for blob in bottom]
-        self.sums = [self.tensor((self.items[0], 1)) for _ in range(2)]
+        inputs = [blob.data.view(self.shape) for blob in bottom]
+        self.sums = [self.tensor((self.shape[0], 1)) for _ in range(2)]
         for total, formula in zip(self.sums, ("y = 2 * a * b", "y = a * a + b * b"), strict=True):
             program.reduce(inputs, total, formula=formula, axes=(1,))
         formula = "y = share * (1 - (a + 1) / (b + 1))"
@@ -178,18 +204,12 @@ class DiceCoefLoss(Loss):
         program.reduce(self.sums, top[0].data, formula=formula, axes=(0, 1), constants=constants)
 
     def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
-        a, b = (blob.data.view(self.items) for blob in bottom)
         formula = "y = 2 * e * share * (a * (c + 1) / (d + 1) - b) / (d + 1)"
-        for blob, pair, wanted in zip(bottom, ([a, b], [b, a]), propagate_down, strict=True):
-            if wanted:
-                program.broadcast(
-                    [*pair, *self.sums, top[0].diff.view((1, 1))], [blob.diff.view(self.items)],
-                    formula=formula, constants=self.constants,
-                )  # fmt: skip
+        self.backward_pair(program, top, propagate_down, bottom, self.sums, formula)
 
 
 @register("ContrastiveLoss")
-class ContrastiveLoss(Loss):
+class ContrastiveLoss(Pair):
     """Draws pairs together that bottom[2] calls similar, others apart (Hadsell et al. 2006)."""
 
     bottoms = (3, 3)
@@ -200,14 +220,14 @@ class ContrastiveLoss(Loss):
         if math.prod(bottom[2]) != bottom[0][0]:
             self.fail("bottom[2]", f"has shape {bottom[2]}, but needs one for each of the pairs")
         param = self.param.contrastive_loss_param
-        self.pairs = (bottom[0][0], math.prod(bottom[0][1:]))
+        self.shape = (bottom[0][0], math.prod(bottom[0][1:]))
         self.legacy = param.legacy_version
         self.constants = {"margin": param.margin, "share": 1 / bottom[0][0]}
         return [()]
 
     def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
-        a, b = (blob.data.view(self.pairs) for blob in bottom[:2])
-        column = (self.pairs[0], 1)
+        a, b = (blob.data.view(self.shape) for blob in bottom[:2])
+        column = (self.shape[0], 1)
         self.squared, self.similar = self.tensor(column), bottom[2].data.view(column)
         program.reduce([a, b], self.squared, formula="y = (a - b) * (a - b)", axes=(1,))
         apart = "gap = max(margin - sqrt(a), 0); apart = gap * gap"
@@ -218,21 +238,14 @@ class ContrastiveLoss(Loss):
         program.reduce(inputs, top[0].data, formula=formula, axes=(0, 1), constants=self.constants)
 
     def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
-        a, b = (blob.data.view(self.pairs) for blob in bottom[:2])
         # As Caffe does, which keeps the distance off zero.
         apart = "gap = margin - sqrt(c); apart = -gap / (sqrt(c) + 0.0001)"
         if self.legacy:
             apart = "gap = margin - c; apart = -1"
         pull = f"{apart}; pull = where(d != 0, 1, where(gap > 0, apart, 0))"
-        for blob, inputs, wanted in zip(
-            bottom[:2], ([a, b], [b, a]), propagate_down[:2], strict=True
-        ):
-            if wanted:
-                program.broadcast(
-                    [*inputs, self.squared, self.similar, top[0].diff.view((1, 1))],
-                    [blob.diff.view(self.pairs)],
-                    formula=f"{pull}; y = e * share * pull * (a - b)", constants=self.constants,
-                )  # fmt: skip
+        formula = f"{pull}; y = e * share * pull * (a - b)"
+        others = [self.squared, self.similar]
+        self.backward_pair(program, top, propagate_down, bottom, others, formula)
 
 
 class Classification(Loss):
@@ -259,8 +272,7 @@ class Classification(Loss):
     def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
         items, classes = self.scores
         label, ones = bottom[1].data.view((items, 1)), self.tensor((classes, 1))
-        position, valid = self.tensor((1, classes)), self.tensor((items, 1))
-        program.positions(position)
+        position, valid = self.indices(program, (1, classes)), self.tensor((items, 1))
         program.fill(ones, value=1.0)
         program.gather(ones, bottom[1].data.view((items,)), valid)
         self.inputs = [bottom[0].data.view(self.scores), label, position, valid]

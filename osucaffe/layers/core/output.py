@@ -28,17 +28,14 @@ class HDF5Output(Layer):
 
     def setup(self, bottom: Shapes) -> Shapes:
         self.path = Path(self.param.hdf5_output_param.file_name)
-        if not self.param.hdf5_output_param.file_name:
-            self.fail("hdf5_output_param.file_name", "is missing")
+        self.require("hdf5_output_param", file_name="name a file")
         if not bottom[0] or bottom[0][:1] != bottom[1][:1]:
             self.fail("bottom[1]", f"{bottom[1]} is not of the batch of bottom[0], {bottom[0]}")
         shapes = dict(zip(("data", "label"), bottom, strict=True))
-        try:
+        with self.blame("hdf5_output_param.file_name"):
             if self.path.exists() and not self.path.is_file():
                 raise UserError(f"{self.path}: it is there, but is no file")
             write_hdf5(self.path, partial(self._make, shapes=shapes))
-        except UserError as error:
-            self.fail("hdf5_output_param.file_name", str(error))
         return []
 
     def _make(self, file: h5py.File, shapes: dict[str, Shape]) -> None:

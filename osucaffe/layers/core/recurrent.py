@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from ..base import Blob, Blobs, Count, Flags, Layer, Program, Shapes, Tensor, register
+from ..base import Blobs, Count, Flags, Layer, Program, Shapes, Tensor, register
 
 LSTM_FORMULA = (
     "x0 = 1 / (1 + exp(-x0)); x1 = 1 / (1 + exp(-x1)); x2 = 1 / (1 + exp(-x2)); x3 = tanh(x3);"
@@ -104,18 +104,13 @@ class Recurrent(Layer):
 
     def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
         steps, items = bottom[0].shape[:2]
-        weights = [blob.data for blob in self.parameters]
         wide = (steps, items, self.parts * self.size)
         # The products with the inputs of all steps at once: only the states must wait.
         self.gates = self.tensor(wide, flexible=True)
-        self.input_settings: dict[str, Any] = {"axis": 2, "transpose": False}
-        self.static_settings: dict[str, Any] = {"axis": 1, "transpose": False}
-        program.inner_product(
-            bottom[0].data, weights[0], weights[self.bias_index], self.gates, **self.input_settings
-        )
+        self.product(program, bottom[0].data, self.gates, 0, self.bias_index)
         if self.static:
             static = self.tensor(wide[1:])
-            program.inner_product(bottom[2].data, weights[2], None, static, **self.static_settings)
+            self.product(program, bottom[2].data, static, 2)
             inputs = [self.gates, static.view((1, *wide[1:]))]
             program.broadcast(inputs, [self.gates], formula="y = a + b")
         self.first = self.first_states(program, bottom)
@@ -123,7 +118,7 @@ class Recurrent(Layer):
         h = self.hidden(top)
         self.c = self.tensor(h.shape) if self.states > 1 else None
         program.recurrent(
-            self.gates, bottom[1].data, weights[self.recurrent_index], self.first[0],
+            self.gates, bottom[1].data, self.parameters[self.recurrent_index].data, self.first[0],
             self.first[1] if self.states > 1 else None,
             self.gates, self.h_in, h, self.c, formula=self.formula,
         )  # fmt: skip
@@ -137,38 +132,23 @@ class Recurrent(Layer):
         self.backward_from(program, top[0].diff, top, propagate_down, bottom)
 
     def backward_from(
-        self,
-        program: Program,
-        dh: Tensor,
-        top: Blobs,
-        propagate_down: Flags,
-        bottom: Blobs,
+        self, program: Program, dh: Tensor, top: Blobs, propagate_down: Flags, bottom: Blobs
     ) -> None:
         """All gradients from that of h."""
         dgates = self.backward_over_time(program, dh, top, propagate_down, bottom)
-        if (dw := self.gradient(self.recurrent_index)) is not None:
-            program.inner_product_backward_filter(
-                self.h_in, dgates, dw, None, **self.input_settings
-            )
-        dw, db = self.gradient(0), self.gradient(self.bias_index)
-        if dw is not None or db is not None:
-            program.inner_product_backward_filter(
-                bottom[0].data, dgates, dw, db, **self.input_settings
-            )
-        if propagate_down[0]:
-            program.inner_product_backward_data(
-                dgates, self.parameters[0].data, bottom[0].diff, **self.input_settings
-            )
-        if self.static:
-            self.backward_static(program, dgates, propagate_down[2], bottom[2])
+        self.backward_product(program, self.h_in, dgates, self.recurrent_index)
+        dx = bottom[0].diff if propagate_down[0] else None
+        self.backward_product(program, bottom[0].data, dgates, 0, dx, bias=self.bias_index)
+        if self.static:  # it takes part in every step
+            dx = bottom[2].diff if propagate_down[2] else None
+            if dx is None and self.gradient(2) is None:
+                return
+            static = self.tensor(dgates.shape[1:])
+            program.reduce([dgates], static, formula="y = a", axes=(0,))
+            self.backward_product(program, bottom[2].data, static, 2, dx)
 
     def backward_over_time(
-        self,
-        program: Program,
-        dh: Tensor,
-        top: Blobs,
-        propagate_down: Flags,
-        bottom: Blobs,
+        self, program: Program, dh: Tensor, top: Blobs, propagate_down: Flags, bottom: Blobs
     ) -> Tensor:
         """The gradients of the first states, and that of the gates: the tensor returned."""
         last: list[Tensor | None] = [None, None]
@@ -188,23 +168,28 @@ class Recurrent(Layer):
         )  # fmt: skip
         return dgates
 
-    def backward_static(
-        self, program: Program, dgates: Tensor, propagate_down: bool, bottom: Blob
+    def product(
+        self, program: Program, x: Tensor, y: Tensor, weight: int, bias: int | None = None
     ) -> None:
-        """The gradients of the static input and its weights: it takes part in every step."""
-        dw = self.gradient(2)
-        if dw is None and not propagate_down:
-            return
-        static = self.tensor(dgates.shape[1:])
-        program.reduce([dgates], static, formula="y = a", axes=(0,))
-        if dw is not None:
-            program.inner_product_backward_filter(
-                bottom.data, static, dw, None, **self.static_settings
-            )
-        if propagate_down:
-            program.inner_product_backward_data(
-                static, self.parameters[2].data, bottom.diff, **self.static_settings
-            )
+        """y = x times the parameter `weight` plus the parameter `bias`, along y's last axis."""
+        matrix, offsets = self.parameters[weight].data, None
+        if bias is not None:
+            offsets = self.parameters[bias].data
+        settings: dict[str, Any] = {"axis": len(y.shape) - 1, "transpose": False}
+        program.inner_product(x, matrix, offsets, y, **settings)
+
+    def backward_product(
+        self, program: Program, x: Tensor, dy: Tensor, weight: int, dx: Tensor | None = None,
+        bias: int | None = None,
+    ) -> None:  # fmt: skip
+        """The gradients of `product`; that of x where it has a place."""
+        settings: dict[str, Any] = {"axis": len(dy.shape) - 1, "transpose": False}
+        dw, db = self.gradient(weight), None if bias is None else self.gradient(bias)
+        if dw is not None or db is not None:
+            program.inner_product_backward_filter(x, dy, dw, db, **settings)
+        if dx is not None:
+            matrix = self.parameters[weight].data
+            program.inner_product_backward_data(dy, matrix, dx, **settings)
 
 
 @register("LSTM")
@@ -237,9 +222,8 @@ class RNN(Recurrent):
 
     def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
         super().forward(program, bottom, top)
-        weight, bias = (blob.data for blob in self.parameters[-2:])
-        y = top[0].data
-        program.inner_product(self.h, weight, bias, y, **self.input_settings)
+        y, index = top[0].data, len(self.parameters) - 2
+        self.product(program, self.h, y, index, index + 1)
         program.elementwise([y], [y], formula="y = tanh(a)")
 
     def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
@@ -247,11 +231,7 @@ class RNN(Recurrent):
         inputs = [top[0].diff, top[0].data]
         program.elementwise(inputs, [product], formula="y = a * (1 - b * b)")
         index = len(self.parameters) - 2
-        dw, db = self.gradient(index), self.gradient(index + 1)
-        if dw is not None or db is not None:
-            program.inner_product_backward_filter(self.h, product, dw, db, **self.input_settings)
-        weight = self.parameters[index].data
-        program.inner_product_backward_data(product, weight, dh, **self.input_settings)
+        self.backward_product(program, self.h, product, index, dh, bias=index + 1)
         self.backward_from(program, dh, top, propagate_down, bottom)
 
 

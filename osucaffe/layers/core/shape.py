@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ..base import Blobs, Flags, Layer, Program, Reshaped, Shapes, register
+from ..base import Blobs, Flags, Layer, Program, Reshaped, Shape, Shapes, Tensor, register
 
 
 @register("Reshape")
@@ -155,8 +155,30 @@ class Filter(Layer):
                 program.gather_backward(y.diff, self.index, x.diff)
 
 
+class Reordered(Layer):
+    """The elements in another order: those of the bottom, seen as some shape, with other axes."""
+
+    def order(self, shape: Shape, axes: Shape) -> Shape:
+        """The new axis i is axis axes[i] of the shape. Returns the new shape."""
+        self.axes, self.shapes = axes, (shape, tuple(shape[axis] for axis in axes))
+        return self.shapes[1]
+
+    def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
+        x, y = map(_seen, (bottom[0].data, top[0].data), self.shapes)
+        program.permute(x, y, axes=self.axes)
+
+    def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
+        dx, dy = map(_seen, (bottom[0].diff, top[0].diff), self.shapes)
+        program.permute(dy, dx, axes=tuple(map(self.axes.index, range(len(self.axes)))))
+
+
+def _seen(tensor: Tensor, shape: Shape) -> Tensor:
+    """The tensor under a shape; as it lies where that is its own."""
+    return tensor if tensor.shape == shape else tensor.view(shape)
+
+
 @register("PixelShuffle")
-class PixelShuffle(Layer):
+class PixelShuffle(Reordered):
     """Depth to space: r x r channels become one, r times as high and wide (Shi et al. 2016)."""
 
     def setup(self, bottom: Shapes) -> Shapes:
@@ -169,39 +191,20 @@ class PixelShuffle(Layer):
                 f"is {factor}: its square must divide {channels} channels",
             )
         channels //= factor * factor
-        self.apart = (items, channels, factor, factor, height, width)
-        self.together = (items, channels, height, factor, width, factor)
+        self.order((items, channels, factor, factor, height, width), (0, 1, 4, 2, 5, 3))
         return [(items, channels, height * factor, width * factor)]
-
-    def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
-        x, y = bottom[0].data.view(self.apart), top[0].data.view(self.together)
-        program.permute(x, y, axes=(0, 1, 4, 2, 5, 3))
-
-    def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
-        dy, dx = top[0].diff.view(self.together), bottom[0].diff.view(self.apart)
-        program.permute(dy, dx, axes=(0, 1, 3, 5, 2, 4))
 
 
 @register("ShuffleChannel")
-class ShuffleChannel(Layer):
+class ShuffleChannel(Reordered):
     """Channels of the groups in turn: the first of each, then the second (Zhang et al. 2018)."""
 
     def setup(self, bottom: Shapes) -> Shapes:
         shape, group = bottom[0], self.param.shuffle_channel_param.group
         if len(shape) < 2 or group < 1 or shape[1] % group:
             self.fail("shuffle_channel_param.group", f"{group} does not divide axis 1 of {shape}")
-        rest = math.prod(shape[2:])
-        self.grouped = (shape[0], group, shape[1] // group, rest)
-        self.shuffled = (shape[0], shape[1] // group, group, rest)
+        self.order((shape[0], group, shape[1] // group, math.prod(shape[2:])), (0, 2, 1, 3))
         return [shape]
-
-    def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
-        x, y = bottom[0].data.view(self.grouped), top[0].data.view(self.shuffled)
-        program.permute(x, y, axes=(0, 2, 1, 3))
-
-    def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
-        dy, dx = top[0].diff.view(self.shuffled), bottom[0].diff.view(self.grouped)
-        program.permute(dy, dx, axes=(0, 2, 1, 3))
 
 
 @register("Split")

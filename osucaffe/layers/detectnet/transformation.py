@@ -9,7 +9,6 @@ import numpy as np
 from ...backends.cores import usable_cores
 from ...data.pictures.resample import interpolate
 from ...data.streams.detectnet import CLASS, COLUMNS, Grid, Variation, draw, vary_boxes, vary_image
-from ...errors import UserError
 from ...proto import read_mean
 from ..base import Blobs, Layer, Program, Shape, Shapes, register
 
@@ -49,10 +48,8 @@ class DetectNetTransformation(Layer):
         if param.crop_size or param.mirror or param.scale != 1:
             self.fail("transform_param", "only the mean is read here: take out the other fields")
         if param.mean_file:
-            try:
+            with self.blame("transform_param.mean_file"):
                 mean = read_mean(param.mean_file)
-            except UserError as error:
-                self.fail("transform_param.mean_file", str(error))
             if mean.shape[0] != 3:
                 self.fail("transform_param.mean_file", f"has {mean.shape[0]} channels, not 3")
             if mean.shape != shape:

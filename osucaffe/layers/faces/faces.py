@@ -7,6 +7,7 @@ import math
 import numpy as np
 
 from ..base import Blobs, Flags, Layer, Program, Shapes, Tensor, register
+from ..core.combine import ByPlace
 from ..core.losses import Loss
 
 
@@ -59,31 +60,10 @@ class CenterLoss(Loss):
 
 
 @register("ChannelScale")
-class ChannelScale(Layer):
+class ChannelScale(ByPlace):
     """bottom[0] times bottom[1], which has one number for all channels of a place (NormFace)."""
 
-    bottoms = (2, 2)
     messages = ("channel_scale_param",)
-
-    def setup(self, bottom: Shapes) -> Shapes:
-        shape = bottom[0]
-        self.small = (shape[0], 1, *shape[2:])
-        if len(shape) < 2 or math.prod(bottom[1]) != math.prod(self.small):
-            self.fail("bottom[1]", f"has shape {bottom[1]}, but {shape} needs {self.small}")
-        return [shape]
-
-    def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
-        scale = bottom[1].data.view(self.small)
-        program.broadcast([bottom[0].data, scale], [top[0].data], formula="y = a * b")
-
-    def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
-        dy = top[0].diff
-        if propagate_down[0]:
-            inputs = [dy, bottom[1].data.view(self.small)]
-            program.broadcast(inputs, [bottom[0].diff], formula="y = a * b")
-        if propagate_down[1]:
-            ds = bottom[1].diff.view(self.small)
-            program.reduce([dy, bottom[0].data], ds, formula="y = a * b", axes=(1,))
 
 
 @register("Flip")
@@ -192,7 +172,7 @@ class GlobalLSEMargin(Layer):
         column = (self.items, 1)
         self.scale = bottom[2].data.view(column) if len(bottom) > 2 else scale.view((1, 1))
         x = bottom[0].data
-        own = [bottom[1].data.view(column), self.positions(program, (1, bottom[0].shape[1]))]
+        own = [bottom[1].data.view(column), self.indices(program, (1, bottom[0].shape[1]))]
         target, greatest, soft, gap = (self.tensor(column) for _ in range(4))
         program.reduce([x, *own], target, formula="y = where(b == c, a, 0)", axes=(1,))
         others = self.tensor(x.shape)

@@ -53,7 +53,7 @@ class LabelSpecific(Changing):
 
     def own(self, program: Program, labels: Blob) -> list[Tensor]:
         """Labels and classes to compare: where they are equal is an item's own class."""
-        classes = self.positions(program, (1, self.scores[1]))
+        classes = self.indices(program, (1, self.scores[1]))
         return [labels.data.view((self.scores[0], 1)), classes]
 
 
@@ -245,10 +245,10 @@ class MarginInnerProduct(Changing):
         self.unit = unit.view(unit.shape)
         x, product = bottom[0].data.view(self.features), self.tensor(self.scores)
         program.inner_product(x, self.unit, None, product, **self.settings)
-        length, classes = self.tensor((self.scores[0], 1)), self.tensor((1, self.scores[1]))
+        length = self.tensor((self.scores[0], 1))
         program.reduce([x], length, formula="y = a * a", axes=(1,))
         program.elementwise([length], [length], formula="y = max(sqrt(a), 1e-12)")
-        program.positions(classes)
+        classes = self.indices(program, (1, self.scores[1]))
         label = bottom[1].data.view((self.scores[0], 1))
         self.inputs = [product, length, label, classes, mixture.view((1, 1))]
         formula = f"{self.psi}; y = where(c == d, (b * psi + e * a) / (1 + e), a)"

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..base import Blobs, Flags, Layer, Program, Shape, Shapes, Tensor, register
+from ..core.combine import ByPlace
 
 
 def check_rois(layer: Layer, shape: Shape, position: int = 1) -> int:
@@ -25,6 +26,7 @@ class Regions(Layer):
 
     bottoms = (2, 2)
     no_gradient: tuple[int, ...] = (1,)
+    settings: dict[str, Any]
 
     def check(self, bottom: Shapes) -> int:
         """The number of rois."""
@@ -35,7 +37,7 @@ class Regions(Layer):
         """pooled_h and pooled_w; `settings` gets the scale and the padding."""
         param = self.param.roi_pooling_param
         self.check_positive("roi_pooling_param", "pooled_h", "pooled_w")
-        self.settings: dict[str, Any] = {"scale": param.spatial_scale, "pad": param.pad_ratio}
+        self.settings = {"scale": param.spatial_scale, "pad": param.pad_ratio}
         return param.pooled_h, param.pooled_w
 
 
@@ -57,8 +59,20 @@ class ROIPooling(Regions):
         program.roi_max_pooling_backward(dy, rois, self.index, dx, **self.settings)
 
 
+class Sampling(Regions):
+    """Interpolated values at points of each region, as `settings` say."""
+
+    def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
+        program.roi_sampling(bottom[0].data, bottom[1].data, top[0].data, **self.settings)
+
+    def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
+        if propagate_down[0]:
+            dy, rois, dx = top[0].diff, bottom[1].data, bottom[0].diff
+            program.roi_sampling_backward(dy, rois, dx, **self.settings)
+
+
 @register("ROIAlign")
-class ROIAlign(Regions):
+class ROIAlign(Sampling):
     """Interpolated values at the points of a grid over each region (Cai & Vasconcelos 2018).
 
     There are pooled_h + 1 by pooled_w + 1: an average pooling of 2 x 2 at stride 1 makes bins.
@@ -69,13 +83,6 @@ class ROIAlign(Regions):
     def setup(self, bottom: Shapes) -> Shapes:
         count, (high, wide) = self.check(bottom), self.read_pooled()
         return [(count, bottom[0][1], high + 1, wide + 1)]
-
-    def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
-        program.roi_sampling(bottom[0].data, bottom[1].data, top[0].data, **self.settings)
-
-    def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
-        dy, rois, dx = top[0].diff, bottom[1].data, bottom[0].diff
-        program.roi_sampling_backward(dy, rois, dx, **self.settings)
 
 
 @register("PSROIPooling")
@@ -148,7 +155,7 @@ WARP: dict[str, Any] = {"pad": 0.0, "warp": True}
 
 
 @register("ROIWarping")
-class ROIWarping(Regions):
+class ROIWarping(Sampling):
     """Interpolated values where the bins of each region begin; corners get gradients, too.
 
     Those of the features are the exact ones: the fork leaves some out, where many bins share an
@@ -160,26 +167,19 @@ class ROIWarping(Regions):
     def setup(self, bottom: Shapes) -> Shapes:
         param, count = self.param.roi_warping_param, self.check(bottom)
         self.check_positive("roi_warping_param", "pooled_h", "pooled_w")
-        self.scale = param.spatial_scale
+        self.settings = {"scale": param.spatial_scale, **WARP}
         return [(count, bottom[0][1], param.pooled_h, param.pooled_w)]
 
-    def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
-        x, rois, y = bottom[0].data, bottom[1].data, top[0].data
-        program.roi_sampling(x, rois, y, scale=self.scale, **WARP)
-
     def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
-        x, rois, dy = bottom[0], bottom[1], top[0].diff
-        if propagate_down[0]:
-            program.roi_sampling_backward(dy, rois.data, x.diff, scale=self.scale, **WARP)
+        super().backward(program, top, propagate_down, bottom)
         if propagate_down[1]:
-            program.roi_warping_rois_backward(x.data, rois.data, dy, rois.diff, scale=self.scale)
+            x, rois, dy, scale = bottom[0].data, bottom[1], top[0].diff, self.settings["scale"]
+            program.roi_warping_rois_backward(x, rois.data, dy, rois.diff, scale=scale)
 
 
 @register("MaskPooling")
-class MaskPooling(Layer):
+class MaskPooling(ByPlace):
     """The features of each region times its mask: N x C x H x W and N x 1 x H x W."""
-
-    bottoms = (2, 2)
 
     def setup(self, bottom: Shapes) -> Shapes:
         features, mask = bottom
@@ -189,18 +189,7 @@ class MaskPooling(Layer):
                 f"has shape {mask}, but must be N x 1 x H x W of bottom[0], N x C x H x W: "
                 f"{features}",
             )
-        return [features]
-
-    def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
-        program.broadcast([blob.data for blob in bottom], [top[0].data], formula="y = a * b")
-
-    def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
-        dy, (features, mask) = top[0].diff, bottom
-        if propagate_down[0]:
-            inputs: list[Tensor] = [dy, mask.data]
-            program.broadcast(inputs, [features.diff], formula="y = a * b")
-        if propagate_down[1]:
-            program.reduce([dy, features.data], mask.diff, formula="y = a * b", axes=(1,))
+        return super().setup(bottom)
 
 
 @register("MaskResize")

@@ -51,8 +51,7 @@ class SegAccuracy(Layer):
 
     def _count(self, program: Program, label: Tensor, found: Tensor) -> Tensor:
         """How many pixels of each class are found, there, and taken for it: (3, classes)."""
-        row, classes = (1, label.count), self.tensor((self.scores[1], 1))
-        program.positions(classes)
+        row, classes = (1, label.count), self.indices(program, (self.scores[1], 1))
         label, found = label.view(row), found.view(row)
         counts = []
         for inputs, formula in (

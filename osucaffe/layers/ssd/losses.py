@@ -171,8 +171,8 @@ class FocalLoss(Normalized):
         probability = top[1].data if len(top) > 1 else self.tensor(x.shape)
         program.softmax(x, probability, axis=self.along)
         self.probability = probability.view(self.rows)
-        self.classes, self.own = self.tensor((1, self.rows[1], 1)), self.tensor(self.places)
-        program.positions(self.classes)
+        self.classes = self.indices(program, (1, self.rows[1], 1))
+        self.own = self.tensor(self.places)
         inputs = [self.probability, label, self.classes]
         program.reduce(inputs, self.own, formula="y = where(b == c, a, 0)", axes=(1,))
         self.divisor = self.count(

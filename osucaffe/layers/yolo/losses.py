@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..base import Arrays, Blobs, Flags, Layer, Program, Shapes, register
+from ..base import Arrays, Blobs, Flags, Program, Shapes, register
 from ..core.losses import Loss
+from ..core.shape import Reordered
 from .grids import (
     aims_of,
     boxes_of,
@@ -27,7 +28,7 @@ from .grids import (
 
 
 @register("Reorg")
-class Reorg(Layer):
+class Reorg(Reordered):
     """Blocks of pixels as channels, in darknet's order; reverse: channels as blocks of pixels.
 
     The former takes the memory of C x H x W for that of C / s^2 x H s x W s, cuts this into blocks
@@ -43,25 +44,12 @@ class Reorg(Layer):
             self.fail("reorg_param.stride", f"is {s}: its square must divide {channels} channels")
         if not param.reverse and (height % s or width % s):
             self.fail("reorg_param.stride", f"is {s}, which must divide {height} x {width}")
-        self.blocks = (items, s, s, channels // (s * s), height, width)
-        self.image = (items, channels // (s * s), height, s, width, s)
+        image = (items, channels // (s * s), height, s, width, s)
         if param.reverse:
+            self.order((items, s, s, channels // (s * s), height, width), (0, 3, 4, 1, 5, 2))
             return [(items, channels // (s * s), height * s, width * s)]
+        self.order(image, (0, 3, 5, 1, 2, 4))
         return [(items, channels * s * s, height // s, width // s)]
-
-    def forward(self, program: Program, bottom: Blobs, top: Blobs) -> None:
-        x, y = bottom[0].data, top[0].data
-        if self.param.reorg_param.reverse:
-            program.permute(x.view(self.blocks), y.view(self.image), axes=(0, 3, 4, 1, 5, 2))
-        else:
-            program.permute(x.view(self.image), y.view(self.blocks), axes=(0, 3, 5, 1, 2, 4))
-
-    def backward(self, program: Program, top: Blobs, propagate_down: Flags, bottom: Blobs) -> None:
-        dx, dy = bottom[0].diff, top[0].diff
-        if self.param.reorg_param.reverse:
-            program.permute(dy.view(self.image), dx.view(self.blocks), axes=(0, 3, 5, 1, 2, 4))
-        else:
-            program.permute(dy.view(self.blocks), dx.view(self.image), axes=(0, 3, 4, 1, 5, 2))
 
 
 class GridLoss(Loss):
