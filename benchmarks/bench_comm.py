@@ -8,9 +8,6 @@ Results go to benchmarks/results. All ways take turns, size by size; only ratios
 
 from __future__ import annotations
 
-import argparse
-import json
-import subprocess
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -19,7 +16,7 @@ from tests.comm.hosts import hosts
 from tests.comm.ranks import mpiexec
 
 from . import results
-from .rows import rows_of_ranks
+from .rows import rows_of, rows_of_ranks
 
 MODULE = "benchmarks.bench_comm_ranks"
 LINE = """Collectives of float32 arrays, in microseconds.
@@ -30,14 +27,6 @@ LINE = """Collectives of float32 arrays, in microseconds.
   auto / nccl: below 1 auto is faster.
 - mpi goes through the host. Medians of rounds in turns, of the slowest rank.
 """
-
-
-def rows_of(done: subprocess.CompletedProcess[str]) -> dict[str, list[dict[str, Any]]]:
-    """What the ranks measured; their message and the end where they failed."""
-    if done.returncode:
-        raise SystemExit(done.stderr or done.stdout)
-    rows: dict[str, list[dict[str, Any]]] = json.loads(done.stdout.strip().splitlines()[-1])
-    return rows
 
 
 def section(title: str, rows: list[dict[str, Any]]) -> str:
@@ -90,12 +79,13 @@ def measure_gpus(wanted: str | None, largest: int, folder: Path) -> None:
     if wanted is not None:
         counts = [int(number) for number in wanted.split(",")]
     device = runtime.getDeviceProperties(0)["name"].decode()
-    record: dict[str, Any] = {
-        "date": results.today(), "machine": results.machine(), "gpu": device,
-        "nccl": f"{version // 10000}.{version // 100 % 100}.{version % 100}",
-        "cuda": runtime.runtimeGetVersion(), "driver": runtime.driverGetVersion(),
-    }  # fmt: skip
-    name = f"comm-{device.lower().replace(' ', '-')}-{record['date']}"
+    record = results.begin(
+        gpu=device,
+        nccl=f"{version // 10000}.{version // 100 % 100}.{version % 100}",
+        cuda=runtime.runtimeGetVersion(),
+        driver=runtime.driverGetVersion(),
+    )
+    name = f"comm-{results.slug(device)}-{record['date']}"
     record["microseconds"] = found = results.earlier(name, folder).get("microseconds", {})
     path = None
     for ranks in counts:
@@ -122,18 +112,17 @@ def render_gpus(record: dict[str, Any]) -> str:
 
 def main() -> None:
     """Measure and write."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = results.parser(__doc__)
     parser.add_argument("--gpu", action="store_true", help="on GPUs, beside NCCL")
     parser.add_argument("--ranks", help="numbers of GPUs, with commas (default: 2, 4, .. all)")
     parser.add_argument("--max_mb", type=float, help="largest arrays (default: 16, --gpu: 256)")
     parser.add_argument("--counts", default="2,4", help="ranks of this machine (2,4)")
-    parser.add_argument("--out", type=Path, default=results.RESULTS, help="folder of the results")
     args = parser.parse_args()
     largest = int((args.max_mb or (256 if args.gpu else 16)) * 2**20)
     if args.gpu:
         measure_gpus(args.ranks, largest, args.out)
         return
-    record: dict[str, Any] = {"date": results.today(), "machine": results.machine()}
+    record = results.begin()
     record["microseconds"] = found = on_cpu(largest, args.counts)
     text = (
         f"# Collectives, {record['date']}\n\nMicroseconds on {record['machine']['cpu']}, "

@@ -9,12 +9,10 @@ the time that passes, and both of a pair alike. Results go to benchmarks/results
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -32,8 +30,8 @@ from osucaffe.solvers import Solver
 from tests.comm.ranks import mpiexec
 
 from . import results
-from .bench_comm import rows_of
 from .bench_predict_training import net_param
+from .rows import rows_of
 
 NETS: dict[str, Callable[[], caffe_pb2.NetParameter]] = {
     "LeNet, 64 images": lambda: Sketch(read_net("models/lenet/train_val.prototxt")).param,
@@ -104,14 +102,12 @@ def rank() -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure and write."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--out", type=Path, default=results.RESULTS, help="folder of the results")
+    parser = results.parser(__doc__)
     parser.add_argument("--ranks", type=int, default=2)
     args = parser.parse_args(arguments)
     program = "from benchmarks.bench_comm_profile import rank; rank()"
-    found: Any = rows_of(mpiexec(args.ranks, "-c", program, timeout=600))
-    record = {"date": results.today(), "machine": results.machine(), "ranks": args.ranks}
-    record |= {"nets": found}
+    found = rows_of(mpiexec(args.ranks, "-c", program, timeout=600))
+    record = results.begin(ranks=args.ranks, nets=found)
     record["machine"]["load"] = round(os.getloadavg()[1], 1)
     text = render(record)
     print(text)

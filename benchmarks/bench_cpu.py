@@ -6,13 +6,11 @@ layouts, tried first. The floor of a net is its arithmetic at the machine's meas
 
 from __future__ import annotations
 
-import argparse
 import importlib.util
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 from . import results
@@ -164,11 +162,10 @@ Written by `make bench-cpu` on {record["date"]}.
 
 def main() -> None:
     """Measure all cases, write the results, print the table."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = results.parser(__doc__)
     parser.add_argument("--only", metavar="MODEL", help="the cases of this model only")
     parser.add_argument("--rounds", type=int, default=7, help="runs of each side (7)")
     parser.add_argument("--seconds", type=float, default=1.5, help="length of a run (1.5)")
-    parser.add_argument("--out", type=Path, default=results.RESULTS, help="folder of the results")
     options = parser.parse_args()
     if importlib.util.find_spec("torch") is None:
         sys.exit("bench_cpu: PyTorch is missing: pip install torch==2.13.0, or make bench-cpu")
@@ -181,15 +178,13 @@ def main() -> None:
             f"bench_cpu: no case of model {options.only}; there are "
             + ", ".join(sorted({case.model for case in CASES}))
         )
-    record = {
-        "date": results.today(),
-        "machine": results.machine(),
-        "threads": THREADS,
-        "rounds": options.rounds,
-        "seconds": options.seconds,
-        "sgemm": sgemm["framework"],
-        "cases": [],
-    }
+    record = results.begin(
+        threads=THREADS,
+        rounds=options.rounds,
+        seconds=options.seconds,
+        sgemm=sgemm["framework"],
+        cases=[],
+    )
     for case in cases:
         measured = measure_case(case, sgemm, options.rounds, options.seconds)
         record["cases"].append(measured)

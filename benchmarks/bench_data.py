@@ -6,7 +6,6 @@ With a GPU also: training from an LMDB beside training on data that lie on the d
 
 from __future__ import annotations
 
-import argparse
 import gc
 import importlib.util
 import statistics
@@ -147,7 +146,7 @@ AlexNet, bf16, batch {BATCH}, on one {training["device"]}: a whole iteration wit
 
 def main() -> None:
     """Measure, write the results, print the table."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = results.parser(__doc__)
     parser.add_argument("--workers", help="numbers of workers, with commas (default: 1,2,4,8,16)")
     parser.add_argument(
         "--only", choices=("readers", "training"), help="this part only; the day's other one stays"
@@ -155,7 +154,6 @@ def main() -> None:
     parser.add_argument("--records", type=int, default=4096, help="of each database (4096)")
     parser.add_argument("--rounds", type=int, default=5, help="runs of each side (5)")
     parser.add_argument("--folder", type=Path, help="where to make the databases for a while")
-    parser.add_argument("--out", type=Path, default=results.RESULTS, help="folder of the results")
     options = parser.parse_args()
     if importlib.util.find_spec("torch") is None:
         sys.exit("bench_data: PyTorch is missing: pip install torch, or make bench-data")
@@ -178,7 +176,7 @@ def main() -> None:
         "cases": [],
     }
     name = torch.cuda.get_device_name() if gpu else "cpu"
-    file = f"data-{name.lower().replace(' ', '-')}-{record['date']}"
+    file = f"data-{results.slug(name)}-{record['date']}"
     if options.only:
         kept = results.earlier(file, options.out)
         record |= {part: kept[part] for part in ("cases", "training") if part in kept}

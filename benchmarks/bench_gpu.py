@@ -7,7 +7,6 @@ written once) at the rate of a large copy; the update's bytes come on top.
 
 from __future__ import annotations
 
-import argparse
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -229,13 +228,12 @@ def summary(record: dict[str, Any]) -> str:
 
 def main() -> None:
     """Measure all cases, write the results, print the table."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = results.parser(__doc__)
     parser.add_argument("--only", metavar="MODELS", help="the cases of these models, with commas")
     parser.add_argument("--precisions", default=",".join(PRECISIONS), help="with commas")
     parser.add_argument("--modes", default=",".join(TORCH_MODES), help="PyTorch's, with commas")
     parser.add_argument("--rounds", type=int, default=5, help="runs of each side (5)")
     parser.add_argument("--seconds", type=float, default=0.5, help="length of a run (0.5)")
-    parser.add_argument("--out", type=Path, default=results.RESULTS, help="folder of the results")
     options = parser.parse_args()
     only = options.only.split(",") if options.only else None
     cases = [case for case in CASES if only is None or case[0] in only]
@@ -277,11 +275,11 @@ def _place(case: dict[str, Any]) -> tuple[int, int]:
 def _so_far(folder: Path, rates: dict[str, Any]) -> tuple[Path, dict[str, Any]]:
     """Today's file of results, and what the newest one of the device holds: a part of the cases
     may be measured again."""
-    name = f"gpu-{next(iter(rates.values()))['device'].lower().replace(' ', '-')}"
+    name = f"gpu-{results.slug(next(iter(rates.values()))['device'])}"
     files = sorted(folder.glob(f"{name}-*.json"))
     record: dict[str, Any] = {"date": "", "machine": {}, "rates": {}, "cases": []}
     record |= results.earlier(files[-1].stem, folder) if files else {}
-    record |= {"date": results.today(), "machine": results.machine()}
+    record |= results.begin()
     record["rates"] |= rates
     return folder / f"{name}-{results.today()}.md", record
 

@@ -8,7 +8,6 @@ the same day and machine.
 
 from __future__ import annotations
 
-import argparse
 import importlib.util
 import sys
 import tempfile
@@ -183,7 +182,7 @@ Written by `make bench-infer` on {record["date"]}.
 
 def main() -> None:
     """Measure all cases, write the results, print the table."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = results.parser(__doc__)
     parser.add_argument("--gpu", action="store_true", help="the cases of a GPU, beside PyTorch")
     parser.add_argument("--only", metavar="MODELS", help="the cases of these models, with commas")
     parser.add_argument("--batch", type=int, help="the cases of this batch size only")
@@ -191,7 +190,6 @@ def main() -> None:
     parser.add_argument("--modes", default=",".join(GPU_MODES), help="PyTorch's modes on a GPU")
     parser.add_argument("--rounds", type=int, default=7, help="runs of each side (7)")
     parser.add_argument("--seconds", type=float, default=1.0, help="length of a run (1)")
-    parser.add_argument("--out", type=Path, default=results.RESULTS, help="folder of the results")
     options = parser.parse_args()
     device = ""
     if options.gpu:
@@ -212,13 +210,8 @@ def main() -> None:
         and options.batch in (None, case.batch)
         and options.precision in (None, case.precision)
     ]
-    record: dict[str, Any] = {
-        "date": results.today(),
-        "machine": results.machine(),
-        "device": device,
-        "cases": [],
-    }
-    name = f"infer-{device.lower().replace(' ', '-') or 'cpu'}-{record['date']}"
+    record = results.begin(device=device, cases=[])
+    name = f"infer-{results.slug(device) or 'cpu'}-{record['date']}"
     before = results.earlier(name, options.out)
     if before.get("machine") == record["machine"]:
         given = {key: before[key] for key in ("rounds", "seconds") if key in before}

@@ -9,12 +9,10 @@ What stands alone is not in the table (LRN, pooling, updates ...): nothing is le
 
 from __future__ import annotations
 
-import argparse
 import gc
 import sys
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from osucaffe.backends.cuda.autotune.choices import Choices
@@ -209,14 +207,13 @@ def _cell(case: dict[str, Any], loss: dict[str, Any] | None) -> str:
 
 def main() -> None:
     """Measure all cases, write the results after each, print the table."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = results.parser(__doc__)
     parser.add_argument("--only", metavar="MODELS", help="the cases of these models, with commas")
     parser.add_argument("--precisions", default=",".join(PRECISIONS), help="with commas")
-    parser.add_argument("--out", type=Path, default=results.RESULTS, help="folder of the results")
     options = parser.parse_args()
     only = options.only.split(",") if options.only else [model for model, _ in CASES]
     versions = gpu.versions()
-    name = f"kernels-{versions['device'].lower().replace(' ', '-')}-{results.today()}"
+    name = f"kernels-{results.slug(versions['device'])}-{results.today()}"
     found = {_place(case): case for case in results.earlier(name, options.out).get("cases", [])}
     path = options.out
     for precision in options.precisions.split(","):

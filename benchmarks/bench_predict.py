@@ -8,7 +8,6 @@ operations, and iterations of LeNet by each design. Results go to benchmarks/res
 
 from __future__ import annotations
 
-import argparse
 import os
 import tempfile
 from pathlib import Path
@@ -27,8 +26,8 @@ from tests.comm.ranks import mpiexec
 
 from . import bench_predict_training as training
 from . import results
-from .bench_comm import rows_of
 from .bench_predict_links import in_a_row
+from .rows import rows_of
 
 MODULE = "benchmarks.bench_predict_ranks"
 SOLVER, NET = "models/lenet/solver.prototxt", "models/lenet/train_val.prototxt"
@@ -137,17 +136,16 @@ def render(record: dict[str, Any]) -> str:
 
 def main() -> None:
     """Measure, predict, write."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--out", type=Path, default=results.RESULTS, help="folder of the results")
+    parser = results.parser(__doc__)
     args = parser.parse_args()
-    record: dict[str, Any] = {"date": results.today(), "machine": results.machine(), "runs": {}}
+    record = results.begin(runs={})
     for count in (2, 4):
         with (
             tempfile.TemporaryDirectory() as folder,
             hosts(count, RATE, Path(folder), burst=f"{BURST_KB}kb") as made,
         ):
             if made is not None:
-                found: Any = rows_of(made.mpiexec(1, "-m", MODULE, SOLVER, timeout=1200))
+                found = rows_of(made.mpiexec(1, "-m", MODULE, SOLVER, timeout=1200))
                 record["runs"][f"{count} hosts, links of {RATE}"] = compare(found, count, BURST_KB)
     found = rows_of(mpiexec(2, "-m", MODULE, SOLVER, timeout=600))
     record["runs"]["2 ranks of one host"] = compare(found, 2)

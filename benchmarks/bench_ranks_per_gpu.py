@@ -149,7 +149,7 @@ def main() -> None:
     record["cases"] = cases
     print(render(record))
     if on_gpu:
-        device = record["device"].lower().replace(" ", "-")
+        device = results.slug(record["device"])
         print(results.write(f"ranks-{device}-{results.today()}", record, render(record)))
 
 

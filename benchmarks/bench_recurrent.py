@@ -6,13 +6,11 @@ it are its steps: each waits for the one before, and its product with a few item
 
 from __future__ import annotations
 
-import argparse
 import importlib.util
 import json
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 from . import results
@@ -126,7 +124,7 @@ Written by `make bench-recurrent` on {record["date"]}.
 
 def main() -> None:
     """Measure all cases, write the results, print the table."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = results.parser(__doc__)
     parser.add_argument("--device", choices=MODES, help="default: a GPU where PyTorch finds one")
     parser.add_argument(
         "--precisions", default=",".join(GPU_PRECISIONS), help="a GPU's, with commas"
@@ -135,7 +133,6 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5, help="runs of each side (5)")
     parser.add_argument("--seconds", type=float, default=0.5, help="length of a run (0.5)")
     parser.add_argument("--threads", type=int, default=2, help="of each side, on the host (2)")
-    parser.add_argument("--out", type=Path, default=results.RESULTS, help="folder of the results")
     options = parser.parse_args()
     if importlib.util.find_spec("torch") is None:
         sys.exit("bench_recurrent: PyTorch is missing: make bench-recurrent installs it")
@@ -162,7 +159,7 @@ def main() -> None:
             for worker in (ours, *peers):
                 stack.enter_context(worker)
         name = products[precisions[0]].notes.get("device", results.machine()["cpu"])
-        short = name.lower().replace(" ", "-") if device == "cuda" else "cpu"
+        short = results.slug(name) if device == "cuda" else "cpu"
         record: dict[str, Any] = {
             "date": results.today(), "device": name, "machine": results.machine(),
             "threads": options.threads, "rounds": options.rounds, "seconds": options.seconds,

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import argparse
 import subprocess
-from pathlib import Path
 from typing import Any
 
 from . import results
@@ -43,16 +41,15 @@ Written by `make bench-scaling` on {record["date"]}. {record["device"]}; PyTorch
 
 def main() -> None:
     """Measure, write after each number of ranks, print."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = results.parser(__doc__)
     parser.add_argument("--ranks", default="2,4", help="numbers of GPUs, with commas")
     parser.add_argument("--cases", default=CASES, help="MODEL:BATCH, with commas")
-    parser.add_argument("--out", type=Path, default=results.RESULTS, help="folder of the results")
     options = parser.parse_args()
     names = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=True)
     device = names.stdout.splitlines()[0].partition(": ")[2].partition(" (")[0]
     from importlib.metadata import version
 
-    name = f"scaling-{device.lower().replace(' ', '-')}-{results.today()}"
+    name = f"scaling-{results.slug(device)}-{results.today()}"
     rows = {_case(row): row for row in results.earlier(name, options.out).get("rows", ())}
     record: dict[str, Any] = {
         "date": results.today(), "device": device, "torch": version("torch"),

@@ -9,10 +9,7 @@ updates. Results go to benchmarks/results. All channels take turns; only ratios 
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
-import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,6 +21,7 @@ from tests.comm.hosts import hosts
 from tests.comm.ranks import mpiexec
 
 from . import results
+from .rows import rows_of
 
 MODULE = "benchmarks.bench_servers_ranks"
 TEXT = """
@@ -33,14 +31,6 @@ MPI, without the update. Of two hosts each has a worker and a server: through it
 direction, as many bytes as the weights have, by servers and ring alike. The best of {rounds} of
 medians; load average at the end: {load}.
 """
-
-
-def rows_of(done: subprocess.CompletedProcess[str]) -> list[dict[str, Any]]:
-    """What the ranks measured; their message and the end where they failed."""
-    if done.returncode:
-        raise SystemExit(done.stderr or done.stdout)
-    rows: list[dict[str, Any]] = json.loads(done.stdout.strip().splitlines()[-1])
-    return rows
 
 
 def section(title: str, rows: list[dict[str, Any]]) -> str:
@@ -62,12 +52,11 @@ def section(title: str, rows: list[dict[str, Any]]) -> str:
 
 def main() -> None:
     """Measure and write."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = results.parser(__doc__)
     parser.add_argument("--models", default="googlenet,alexnet", help="of models/, with commas")
     parser.add_argument("--seconds", default="1", help="of a turn (1)")
     parser.add_argument("--rates", default="10gbit,1gbit", help="of links between two hosts")
     parser.add_argument("--gpu", action="store_true", help="workers share the first GPU")
-    parser.add_argument("--out", type=Path, default=results.RESULTS, help="folder of the results")
     args = parser.parse_args()
     found: dict[str, list[dict[str, Any]]] = {}
     for model in args.models.split(","):
@@ -102,9 +91,7 @@ def measure_gpu(model: str, seconds: str) -> Iterator[tuple[str, list[dict[str, 
 
 def write(found: dict[str, list[dict[str, Any]]], folder: Path, *, gpu: bool) -> None:
     """Show, and keep, what there is so far."""
-    record: dict[str, Any] = {"date": results.today(), "machine": results.machine()}
-    record["load"] = round(os.getloadavg()[0], 1)
-    record["milliseconds"] = found
+    record = results.begin(load=round(os.getloadavg()[0], 1), milliseconds=found)
     told = TEXT.format(
         load=record["load"],
         servers="1 server" if gpu else "2 servers",

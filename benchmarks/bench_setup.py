@@ -8,7 +8,6 @@ another checkout of osucaffe beside this one, in turn.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import subprocess
@@ -139,16 +138,15 @@ def render(record: dict[str, Any]) -> str:
 
 def main() -> None:
     """Measure what the options say, and write it down."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = results.parser(__doc__)
     parser.add_argument("--only", default=",".join(model for model, _ in CASES))
     parser.add_argument("--precisions", default=",".join(PRECISIONS))
     parser.add_argument("--tree", action="append", default=[], metavar="NAME=FOLDER")
-    parser.add_argument("--out", type=Path, default=results.RESULTS)
     options = parser.parse_args()
     trees = {"this": HERE}
     trees |= {name: Path(folder) for name, _, folder in (t.partition("=") for t in options.tree)}
     versions = gpu.versions()
-    name = f"setup-{versions['device'].lower().replace(' ', '-')}-{results.today()}"
+    name = f"setup-{results.slug(versions['device'])}-{results.today()}"
     cases = {_place(case): case for case in results.earlier(name, options.out).get("cases", [])}
     with tempfile.TemporaryDirectory() as folder:
         databases = make_databases(Path(folder))
@@ -158,10 +156,7 @@ def main() -> None:
                     for case in measure(model, batch, precision, trees, databases):
                         cases[_place(case)] = case
                         print(_line(case), flush=True)
-    record = {
-        "date": results.today(), "machine": results.machine(), **versions,
-        "cases": [case for _, case in sorted(cases.items())],
-    }  # fmt: skip
+    record = results.begin(**versions, cases=[case for _, case in sorted(cases.items())])
     results.write(name, record, render(record), options.out)
 
 

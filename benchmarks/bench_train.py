@@ -10,7 +10,6 @@ run.
 
 from __future__ import annotations
 
-import argparse
 import importlib.util
 import json
 import os
@@ -230,7 +229,7 @@ Written by `make bench-train` on {record["date"]}. {record["machine"]["cpu"]}; {
 
 def main() -> None:
     """Measure, write after each job, print."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = results.parser(__doc__)
     parser.add_argument("--jobs", default=",".join(JOBS).replace(", ", "/"), help="with commas")
     has_gpus = importlib.util.find_spec("cupy") is not None
     parser.add_argument(
@@ -240,7 +239,6 @@ def main() -> None:
     )
     parser.add_argument("--precisions", default="tf32,bf16")
     parser.add_argument("--side", default="", help="only those whose names begin so")
-    parser.add_argument("--out", type=Path, default=results.RESULTS)
     options = parser.parse_args()
     names = [each.replace("/", ", ") for each in options.jobs.split(",")]
     counts = [int(each) for each in options.gpus.split(",")]
@@ -249,12 +247,10 @@ def main() -> None:
         import cupy
 
         device = cupy.cuda.runtime.getDeviceProperties(0)["name"].decode()
-    kind = device.lower().replace(" ", "-") if any(counts) else "cpu"
+    kind = results.slug(device) if any(counts) else "cpu"
     file = f"train-{kind}-{results.today()}"
-    record: dict[str, Any] = {
-        "date": results.today(), "machine": results.machine(), "device": device,
-        "cases": results.earlier(file, options.out).get("cases", []),
-    }  # fmt: skip
+    cases = results.earlier(file, options.out).get("cases", [])
+    record = results.begin(device=device, cases=cases)
     os.environ.setdefault("OMP_NUM_THREADS", str(usable_cores()))
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)

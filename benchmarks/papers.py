@@ -6,7 +6,6 @@ go to benchmarks/results.
 
 from __future__ import annotations
 
-import argparse
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -206,8 +205,7 @@ def servers() -> tuple[str, list[list[Any]]]:
 
 def main() -> None:
     """Predict and write."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--out", type=Path, default=results.RESULTS, help="folder of the results")
+    parser = results.parser(__doc__)
     args = parser.parse_args()
     record: dict[str, Any] = {"date": results.today(), "tables": {}}
     text = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import platform
@@ -28,6 +29,23 @@ def machine() -> dict[str, Any]:
 def today() -> str:
     """The date in UTC, as 2026-11-30."""
     return datetime.now(UTC).date().isoformat()
+
+
+def slug(device: str) -> str:
+    """A device's name as the names of files have it."""
+    return device.lower().replace(" ", "-")
+
+
+def begin(**more: Any) -> dict[str, Any]:
+    """A record: when and where it is measured, and what else is given."""
+    return {"date": today(), "machine": machine(), **more}
+
+
+def parser(doc: str | None) -> argparse.ArgumentParser:
+    """A benchmark's command line, with the folder of its results."""
+    made = argparse.ArgumentParser(description=doc)
+    made.add_argument("--out", type=Path, default=RESULTS, help="folder of the results")
+    return made
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:

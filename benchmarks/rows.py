@@ -1,4 +1,4 @@
-"""Owns the rows that ranks print for a benchmark which started them."""
+"""Owns what ranks print for a benchmark which started them."""
 
 from __future__ import annotations
 
@@ -11,6 +11,14 @@ from typing import Any
 from tests.comm.ranks import ROOT, command
 
 MARK = "ROW "
+
+
+def rows_of(done: subprocess.CompletedProcess[str]) -> Any:
+    """What the last line says that ranks printed, as JSON; their message and the end where they
+    failed."""
+    if done.returncode:
+        raise SystemExit(done.stderr or done.stdout)
+    return json.loads(done.stdout.strip().splitlines()[-1])
 
 
 def rows_of_ranks(ranks: int, module: str, *arguments: str, threads: int = 1) -> Iterator[Any]:

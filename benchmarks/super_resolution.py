@@ -76,7 +76,7 @@ PSNR in dB of each:
 
 {results.table(["photograph", *(row["name"] for row in rows)], photographs)}
 """
-    place = "cpu" if job["gpu"] is None else device.lower().replace(" ", "-")
+    place = "cpu" if job["gpu"] is None else results.slug(device)
     record = {"date": results.today(), "device": device, "job": job, "rows": rows}
     results.write(f"super-resolution-{place}-{results.today()}", record, text, Path(job["out"]))
 

@@ -26,7 +26,7 @@ from .graph.assembly import (
     limit_labels,
     untouched,
 )
-from .graph.capture import as_one
+from .graph.capture import as_one, run_at
 from .graph.gradients import Node, find_gradients
 from .graph.parameters import adopt_parameters
 from .graph.passes import pipeline
@@ -402,10 +402,10 @@ class Net:
             then = list(then)
 
             def plain() -> None:
-                _run(before, 0)
-                self.forward(after=lambda index: _run(before, index + 1))
+                run_at(before, 0)
+                self.forward(after=lambda index: run_at(before, index + 1))
                 if backward:
-                    self.backward(accumulate=accumulate, after=lambda index: _run(after, index))
+                    self.backward(accumulate=accumulate, after=lambda index: run_at(after, index))
                 for step in then:
                     step()
 
@@ -467,8 +467,3 @@ class Net:
     def to_proto(self, *, diff: bool = False) -> caffe_pb2.NetParameter:
         """The net and its weights (diff: and their gradients), as a .caffemodel holds them."""
         return to_proto(self.param, self.layers, self.backend, diff=diff)
-
-
-def _run(steps: Mapping[int, Step], index: int) -> None:
-    if index in steps:
-        steps[index]()

@@ -199,7 +199,7 @@ def _set_up_again(node: Node, bottom: list[Shape], given: Mapping[str, Shape]) -
         return [
             tuple(given.get(blob.name, blob.shape)) if open_ else blob.shape for blob in node.top
         ]
-    parameters, fillers, wanted = layer.parameters, layer.fillers, layer.need_gradients
+    parameters, fillers, learns = layer.parameters, layer.fillers, layer.need_gradients
     layer.parameters, layer.fillers, layer.need_gradients = [], [], []
     try:
         tops = _set_up(layer, bottom)
@@ -208,7 +208,7 @@ def _set_up_again(node: Node, bottom: list[Shape], given: Mapping[str, Shape]) -
                 change = f"the new shape of its bottom needs {new.shape} instead of {old.shape}"
                 layer.fail("param", f"parameter {index}: {change}")
     finally:
-        layer.parameters, layer.fillers, layer.need_gradients = parameters, fillers, wanted
+        layer.parameters, layer.fillers, layer.need_gradients = parameters, fillers, learns
     return tops
 
 
@@ -233,19 +233,19 @@ def limit_labels(nodes: Sequence[Node]) -> dict[str, Labels]:
     are: directly, or through layers that share their bottom's memory, such as Split. Returns the
     same by the names of these tops."""
     origins: dict[Blob, tuple[Node, int]] = {}
-    found: dict[tuple[Node, int], list[Classes]] = {}
+    classes_of: dict[tuple[Node, int], list[Classes]] = {}
     for node in nodes:
         if not node.bottom:
             for top, blob in enumerate(node.top):
                 origins[blob] = node, top
-                found[node, top] = []
+                classes_of[node, top] = []
         elif "data" in node.layer.alias and node.bottom[0] in origins:
             origins |= dict.fromkeys(node.top, origins[node.bottom[0]])
         for bottom, classes in node.layer.label_bottoms.items():
             if node.bottom[bottom] in origins:
-                found[origins[node.bottom[bottom]]].append(classes)
+                classes_of[origins[node.bottom[bottom]]].append(classes)
     limits: dict[str, Labels] = {}
-    for (node, top), readers in found.items():
+    for (node, top), readers in classes_of.items():
         labels = limits[node.top[top].name] = Labels(readers)
         node.layer.limit_labels(top, labels)
     return limits

@@ -18,6 +18,12 @@ def by_layer(calls: Iterable[Prepared], layers: int) -> list[list[Step]]:
     return steps
 
 
+def run_at(steps: Mapping[int, Step], position: int) -> None:
+    """Run the step of a layer, by its position, if there is one."""
+    if position in steps:
+        steps[position]()
+
+
 def as_one(
     backend: Backend,
     begin: Step,

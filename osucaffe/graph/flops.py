@@ -15,10 +15,7 @@ from ..backends.tensor import Call
 
 def by_layer(program: Sequence[Call], layers: int) -> list[list[Call]]:
     """The calls of each layer; those behind all layers (the sum of the losses) are nobody's."""
-    calls: list[list[Call]] = [[] for _ in range(layers + 1)]
-    for call in program:
-        calls[call.position].append(call)
-    return calls[:layers]
+    return [[call for call in program if call.position == layer] for layer in range(layers)]
 
 
 def flops(call: Call) -> int:

@@ -24,7 +24,7 @@ class Node:
 
 
 def find_gradients(nodes: Sequence[Node], *, force: bool) -> None:
-    """Set `backward` and `propagate_down` of every node, and `wanted` of its layer's parameters.
+    """Set `backward` and `propagate_down` of every node, and `need_gradients` of its layer.
 
     A gradient is computed where a learning parameter (lr_mult not 0) stands above it and a loss
     below it. propagate_down in the prototxt overrides the first; force_backward (`force`) both.

@@ -28,10 +28,10 @@ def by_name(layers: Iterable[_Named]) -> dict[str, list[_Named]]:
     Layers of one name in two nets, or in a net and a file, are the same in this order: the first
     is the first, the second the second.
     """
-    found: dict[str, list[_Named]] = {}
+    groups: dict[str, list[_Named]] = {}
     for layer in layers:
-        found.setdefault(layer.name, []).append(layer)
-    return found
+        groups.setdefault(layer.name, []).append(layer)
+    return groups
 
 
 def adopt_parameters(
@@ -86,11 +86,11 @@ def adopt_parameters(
                     named[spec.name] = (parameters[id(own)], layer)
                     _share_multipliers(layer, spec, parameters[id(own)])
     for owner, _ in named.values():
-        wanted = owner.lr_mult != 0
+        learns = owner.lr_mult != 0
         for layer in layers:
             for index in range(len(layer.parameters)):
                 if layer.spec(index).name == owner.name:
-                    layer.need_gradients[index] = wanted
+                    layer.need_gradients[index] = learns
     return list(parameters.values())
 
 
@@ -100,7 +100,7 @@ def same_layers(layers: Sequence[Layer], others: Sequence[Layer]) -> dict[Layer,
     UserError where several have one name, and another number of them here: which is which?
     """
     sources = by_name(layer for layer in others if layer.parameters)
-    found: dict[Layer, Layer] = {}
+    pairs: dict[Layer, Layer] = {}
     for name, own in by_name(layer for layer in layers if layer.parameters).items():
         theirs = sources.get(name, own)
         if len(own) != len(theirs):
@@ -110,8 +110,8 @@ def same_layers(layers: Sequence[Layer], others: Sequence[Layer]) -> dict[Layer,
                 f"name, and {len(own)} here: give them names of their own",
             )
         if name in sources:
-            found |= zip(own, theirs, strict=True)
-    return found
+            pairs |= zip(own, theirs, strict=True)
+    return pairs
 
 
 def _unlike_data(layers: Sequence[Layer], blobs: Mapping[str, Blob], share: Any) -> str:

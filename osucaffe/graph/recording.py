@@ -92,7 +92,7 @@ def overwriters(forward: Sequence[Call], backward: Sequence[Call]) -> list[tuple
     for call in forward:
         for tensor in call.written_tensors():
             writers.setdefault(key(tensor), []).append(call)
-    found: dict[tuple[int, int], tuple[str, str]] = {}
+    pairs: dict[tuple[int, int], tuple[str, str]] = {}
     for call in backward:
         for tensor in call.read_tensors():
             later = [
@@ -101,18 +101,18 @@ def overwriters(forward: Sequence[Call], backward: Sequence[Call]) -> list[tuple
             if call.name == "relu_backward" and all(map(_keeps_signs, later)):
                 continue
             for writer in later:
-                found[call.position, writer.position] = call.layer, writer.layer
-    return list(found.values())
+                pairs[call.position, writer.position] = call.layer, writer.layer
+    return list(pairs.values())
 
 
 def warn_of_overwriters(forward: Sequence[Call], backward: Sequence[Call]) -> int:
     """Log a line for each pair that `overwriters` finds; returns how many."""
-    found = overwriters(forward, backward)
-    for needing, writing in found:
+    pairs = overwriters(forward, backward)
+    for needing, writing in pairs:
         log.warning(
             'Layer "%s" overwrites, in place, what the gradients of layer "%s" need: they will be '
             "wrong, as in Caffe. Give its top another name.",
             writing,
             needing,
         )
-    return len(found)
+    return len(pairs)

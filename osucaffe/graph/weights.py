@@ -196,7 +196,7 @@ def misfits(
     probe.layer.extend(layer for layer in filtered.layer if layer.bottom)
     parts = assemble(insert_splits(probe), "TRAIN", 0, backend, DataConfig(), inspectable=False)
     layers = by_name(node.layer for node in parts.nodes if node.layer.parameters)
-    found: dict[str, str] = {}
+    mismatches: dict[str, str] = {}
     sources: list[Any] = [layer for layer in weights.layer if layer.blobs]
     for name, group in by_name(sources).items():
         for layer, source in zip(layers.get(name, []), group, strict=False):
@@ -207,5 +207,5 @@ def misfits(
             if not fit:
                 there = listed(blob_shape(proto) for proto in source.blobs)
                 here = listed(blob.shape for blob in layer.parameters)
-                found[name] = f"{here} here, {there} in the file"
-    return found
+                mismatches[name] = f"{here} here, {there} in the file"
+    return mismatches

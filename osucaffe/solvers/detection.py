@@ -72,15 +72,15 @@ def average_precisions(rows: np.ndarray, version: str) -> dict[int, float]:
 
     version: a key of VERSIONS. Rows: see the primitive `evaluate_boxes`.
     """
-    counts, found = rows[rows[:, 0] == -1], rows[rows[:, 0] != -1]
+    counts, detections = rows[rows[:, 0] == -1], rows[rows[:, 0] != -1]
     result = {}
     for label in np.unique(counts[:, 1]):
         known = counts[counts[:, 1] == label, 2].sum()
         if label < 0 or not known:
             continue
-        own = found[found[:, 1] == label]
-        own = own[np.argsort(-own[:, 2], kind="stable")]
-        true, false = np.cumsum(own[:, 3]), np.cumsum(own[:, 4])
+        rows_of_label = detections[detections[:, 1] == label]
+        rows_of_label = rows_of_label[np.argsort(-rows_of_label[:, 2], kind="stable")]
+        true, false = np.cumsum(rows_of_label[:, 3]), np.cumsum(rows_of_label[:, 4])
         precision = true / np.maximum(true + false, 1)
         result[int(label)] = VERSIONS[version](precision, true / known)
     return result

@@ -34,9 +34,9 @@ def training_net(param: caffe_pb2.SolverParameter, file: str, read: ReadNet) -> 
     """The training net. UserError unless exactly one field gives it."""
     given = [field for field in TRAIN if param.HasField(field)]
     if len(given) != 1:
-        found = f"these do: {', '.join(given)}" if given else "none does"
+        which = f"these do: {', '.join(given)}" if given else "none does"
         raise UserError(
-            f"{file}: exactly one of {', '.join(TRAIN)} must give the training net, but {found}"
+            f"{file}: exactly one of {', '.join(TRAIN)} must give the training net, but {which}"
         )
     value = getattr(param, given[0])
     net = read(value) if isinstance(value, str) else value
@@ -51,13 +51,13 @@ def testing_nets(param: caffe_pb2.SolverParameter, file: str, read: ReadNet) -> 
     """
     nets = list(param.test_net_param) + [read(name) for name in param.test_net]
     generic = [field for field in GENERIC if param.HasField(field)]
-    own, wanted = len(nets), len(param.test_iter)
-    if generic and wanted > own:
+    own, count = len(nets), len(param.test_iter)
+    if generic and count > own:
         value = getattr(param, generic[0])
-        nets += [read(value) if isinstance(value, str) else value] * (wanted - own)
-    if len(nets) != wanted:
+        nets += [read(value) if isinstance(value, str) else value] * (count - own)
+    if len(nets) != count:
         raise UserError(
-            f"{file}: test_iter has {wanted} values for {len(nets)} test nets; give one for each"
+            f"{file}: test_iter has {count} values for {len(nets)} test nets; give one for each"
         )
     if param.test_state and len(param.test_state) != len(nets):
         raise UserError(
@@ -68,7 +68,7 @@ def testing_nets(param: caffe_pb2.SolverParameter, file: str, read: ReadNet) -> 
         raise UserError(f"{file}: there are test nets, so test_interval must be positive")
     if param.test_interval > 0 and not nets:
         raise UserError(f"{file}: test_interval is set, but test_iter is not; set it")
-    if any(count <= 0 for count in param.test_iter):
+    if any(batches <= 0 for batches in param.test_iter):
         raise UserError(f"{file}: each test_iter must be positive")
     states = list(param.test_state) or [caffe_pb2.NetState()] * len(nets)
     return [_choice(net, state) for net, state in zip(nets, states, strict=True)]

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from ..backends.backend import Backend
 from ..backends.tensor import Step
+from ..graph.capture import run_at
 from ..net import Net
 from ..trace import Trace
 
@@ -84,18 +85,18 @@ class Tracer:
         """
 
         def forward(mark: Mark) -> None:
-            before.get(0, _nothing)()
+            run_at(before, 0)
 
             def behind(index: int) -> None:
                 mark(index)
-                before.get(index + 1, _nothing)()
+                run_at(before, index + 1)
 
             net.forward(after=behind)
 
         def backward(mark: Mark) -> None:
             def behind(index: int) -> None:
                 mark(index)
-                after.get(index, _nothing)()
+                run_at(after, index)
 
             net.backward(accumulate=accumulate, after=behind)
 
@@ -134,7 +135,3 @@ class Tracer:
             trace.add(name, name, times[0], times[-1], timer.track)
             for part, start, end in zip(parts, times, times[1:], strict=False):
                 trace.add(*part, start, end, timer.track)
-
-
-def _nothing() -> None:
-    pass

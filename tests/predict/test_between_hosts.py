@@ -11,7 +11,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.bench_comm import rows_of
 from benchmarks.bench_predict import BURST_KB, RATE, cluster_of
 from benchmarks.bench_predict_training import (
     computed,
@@ -21,6 +20,7 @@ from benchmarks.bench_predict_training import (
     predict_asleep,
     seconds_of,
 )
+from benchmarks.rows import rows_of
 from osucaffe.parallel.profile import Pass, Records
 from osucaffe.predict.cluster import Cluster, Device, Link
 from osucaffe.predict.sketch import Sketch

@@ -96,22 +96,22 @@ def _backward_pair(calls: Sequence[Call], norm: Call, scale: Call) -> list[Call]
     """The backward calls of a scale and of the normalization before it, neighbours, that can be
     one: both, the first alone, or none. None: they cannot be."""
     between = norm.writes["y"]
-    found = [
+    indices = [
         index
         for index, call in enumerate(calls)
         if call.name == "batch_norm_backward" and call.reads["x"] in (between, norm.reads["x"])
     ]
-    if not found:
+    if not indices:
         return []
-    first = calls[found[0]]
+    first = calls[indices[0]]
     if first.reads["x"] is not between:
         return None
     gradient = first.writes.get("dx")
     if gradient is None:
-        return [first] if len(found) == 1 else None
-    if len(found) != 2 or found[1] != found[0] + 1:
+        return [first] if len(indices) == 1 else None
+    if len(indices) != 2 or indices[1] != indices[0] + 1:
         return None
-    second = calls[found[1]]
+    second = calls[indices[1]]
     written = second.writes.get("dx")
     if written is None or second.reads["dys"] != [gradient]:
         return None

@@ -72,8 +72,8 @@ class Users:
     def other(self, tensor: Tensor, user: Call, names: Collection[str]) -> Call | None:
         """The only call but `user` that touches a tensor, if it is of one of these primitives: what
         makes it, where `user` reads it."""
-        found = [call for call in self.of(tensor) if call is not user]
-        return found[0] if len(found) == 1 and found[0].name in names else None
+        others = [call for call in self.of(tensor) if call is not user]
+        return others[0] if len(others) == 1 and others[0].name in names else None
 
 
 # -- what a call computes --------------------------------------------------------------------------

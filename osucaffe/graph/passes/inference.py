@@ -55,15 +55,15 @@ def drop_notes(calls: list[Call]) -> None:
 
 def drop_unread(calls: list[Call], constants: Constants) -> None:
     """Leave out calls whose results nobody reads."""
-    wanted: set[int] = set()
+    read: set[int] = set()
     for call in reversed(list(calls)):
         written = list(map(owner, call.written_tensors()))
         if (
             call.name == "host"
             or any(tensor.persistent or tensor.array is not None for tensor in written)
-            or any(id(tensor) in wanted or constants.is_parameter(tensor) for tensor in written)
+            or any(id(tensor) in read or constants.is_parameter(tensor) for tensor in written)
         ):
-            wanted.update(map(key, call.read_tensors()))
+            read.update(map(key, call.read_tensors()))
         else:
             calls.remove(call)
 

@@ -47,7 +47,7 @@ def lives(timelines: Iterable[Iterable[Call]]) -> dict[int, Life]:
 
     timelines: lists of calls that count time alike (call i of each runs "at time i").
     """
-    found: dict[int, Life] = {}
+    by_id: dict[int, Life] = {}
     fed: set[int] = set()
     for calls in timelines:
         for time, call in enumerate(calls):
@@ -57,9 +57,9 @@ def lives(timelines: Iterable[Iterable[Call]]) -> dict[int, Life]:
             end = time + call.overlap
             for tensor in (*written, *map(owner, call.read_tensors()), *call.scratch):
                 if tensor.array is None and id(tensor) not in fed:
-                    life = found.setdefault(id(tensor), Life(tensor, time, end))
+                    life = by_id.setdefault(id(tensor), Life(tensor, time, end))
                     life.first, life.last = min(life.first, time), max(life.last, end)
-    return found
+    return by_id
 
 
 def plan_memory(
@@ -70,8 +70,8 @@ def plan_memory(
     timelines: as for `lives`. size_of gives a tensor's bytes. share: False gives each tensor
     memory of its own.
     """
-    found = list(lives(timelines).values())
-    shared = [life for life in found if not life.tensor.persistent]
+    every = list(lives(timelines).values())
+    shared = [life for life in every if not life.tensor.persistent]
     sizes = [-(-size_of(life.tensor) // ALIGNMENT) * ALIGNMENT for life in shared]
     placed: list[tuple[int, int, int, int]] = []  # offset, end, first, last
     offsets: list[tuple[Tensor, int]] = []
@@ -88,7 +88,7 @@ def plan_memory(
         bisect.insort(placed, (offset, offset + size, life.first, life.last))
         offsets.append((life.tensor, offset))
         total = max(total, offset + size)
-    persistent = [life.tensor for life in found if life.tensor.persistent]
+    persistent = [life.tensor for life in every if life.tensor.persistent]
     return MemoryPlan(offsets, total, sum(sizes), persistent)
 
 

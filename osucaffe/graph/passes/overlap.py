@@ -11,7 +11,7 @@ from .editing import key, operands
 from .memory import lives
 
 FORKS = 8
-"""Places where the calls that run beside others begin, a group of them at each, if there are more
+"""Places where the calls that overlap others begin, a group of them at each, if there are more
 than a few. While a CUDA graph of many forks runs, other streams hardly get on: an H200's JPEG
 engines decode 600 images a second beside GoogLeNet with a fork for each of its 64 gradients, and
 34,000 with 8 forks. In batches of 128 these make it 3 % faster, ResNet-50 4 % and EDSR 3 %, and
@@ -19,7 +19,7 @@ GoogLeNet 1 % slower in batches of 32."""
 _FEW = 3 * FORKS
 """That begin each by itself: VGG-16, with 17, is 1 % faster so, and engines keep up with it."""
 MOST = 2
-"""Groups that run beside the others at a time: their operands must stay in memory meanwhile."""
+"""Groups that overlap the others at a time: their operands must stay in memory meanwhile."""
 SPARE = 32 << 20
 """Bytes for each call of a group that this may cost beyond what is needed at some time anyway."""
 
@@ -27,7 +27,7 @@ SPARE = 32 << 20
 def overlap_calls(
     calls: list[Call], names: Collection[str], size_of: Callable[[Tensor], int]
 ) -> None:
-    """Let the calls of these names run beside as many later calls as do not depend on them, and
+    """Let the calls of these names overlap as many later calls as do not depend on them, and
     as there is memory for.
 
     They are such as nothing waits for, as the gradients of parameters. They stay in order among
@@ -45,8 +45,8 @@ def overlap_calls(
 
 
 def _shorten(calls: list[Call], ends: dict[int, int]) -> None:
-    """Let calls run beside those behind them, to such an end, or to the first that depends on them
-    and runs in its turn: those that run beside others come behind them in any case."""
+    """Let calls overlap those behind them, to such an end, or to the first that depends on them
+    and runs in its turn: those that overlap others come behind them in any case."""
     for index, end in reversed(ends.items()):
         call = calls[index]
         read, written = set(map(key, call.read_tensors())), set(map(key, call.written_tensors()))
@@ -63,9 +63,9 @@ def _shorten(calls: list[Call], ends: dict[int, int]) -> None:
 def _fit(
     calls: list[Call], overlapping: list[int], size_of: Callable[[Tensor], int], spare: int
 ) -> None:
-    """Shorten what runs beside others until memory is alive for no more than if all ran in turn,
+    """Shorten the overlap until memory is alive for no more than if all ran in turn,
     and so many bytes."""
-    wanted = {index: calls[index].overlap for index in overlapping}
+    allowed = {index: calls[index].overlap for index in overlapping}
     for index in overlapping:
         calls[index].overlap = 0
     life = {which: each for which, each in lives([calls]).items() if not each.tensor.persistent}
@@ -78,7 +78,7 @@ def _fit(
     for index in overlapping:
         call = calls[index]
         used = {*map(key, operands(call)), *map(id, call.scratch)}
-        for time in range(index + 1, index + 1 + wanted[index]):
+        for time in range(index + 1, index + 1 + allowed[index]):
             longer = [which for which in used if which in life and life[which].last < time]
             more = sum(sizes[which] for which in longer)
             if alive[time] + more > most:

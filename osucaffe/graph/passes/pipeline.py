@@ -60,8 +60,8 @@ def _fusing(name: str, fuse: Callable[[Build], None]) -> Pass:
     def run(build: Build) -> None:
         before = _fused(build)
         fuse(build)
-        found = (_fused(build) - before).items()
-        build.note = ", ".join(f"{count} {name}" for name, count in sorted(found)) or "nothing"
+        fused = (_fused(build) - before).items()
+        build.note = ", ".join(f"{count} {name}" for name, count in sorted(fused)) or "nothing"
 
     return Pass(name, run, looked_at=False)
 

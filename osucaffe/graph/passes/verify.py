@@ -49,22 +49,22 @@ class Flow:
         self.resolved: dict[int, frozenset[int]] = {}
         host: Call | None = None
         for call in calls:
-            self.reads[id(call)] = found = {}
+            self.reads[id(call)] = reads = {}
             for name, value in call.reads.items():
-                found[name] = [self.value(tensor) for tensor in _tensors(value)]
+                reads[name] = [self.value(tensor) for tensor in _tensors(value)]
             if activation := call.settings.get("activation"):  # of what it computes, and slopes
                 mine = set(map(key, call.written_tensors()))
                 others = [each for each in activation.read_tensors() if key(each) not in mine]
-                found["activation"] = list(map(self.value, others))
+                reads["activation"] = list(map(self.value, others))
             for name in call.accumulates:
-                found[f"{name} so far"] = [self.value(each) for each in _tensors(call.writes[name])]
+                reads[f"{name} so far"] = [self.value(each) for each in _tensors(call.writes[name])]
             if call.name == "host" and not call.settings.get("feed"):
                 # Functions on the host may have effects of their own: they stay in order.
-                found["the host"] = [host] if host is not None else []
+                reads["the host"] = [host] if host is not None else []
                 host = call
                 # They change what there is: a Python layer adds to gradients itself.
                 changed = [each for each in call.written_tensors() if key(each) in self.written]
-                found["changed"] = list(map(self.value, changed))
+                reads["changed"] = list(map(self.value, changed))
             for tensor in call.written_tensors():
                 self.written[key(tensor)] = call, owner(tensor)
 
@@ -246,12 +246,12 @@ class Verifier:
             known = expected.setdefault(self._root(identity), set())
             for values in reads.values():
                 known.update(*(self._resolve(each, recorded) for each in values))
-        found: dict[int, set[int]] = {}
+        actual: dict[int, set[int]] = {}
         for call in calls:
             if id(call) not in self._calls:
                 continue  # new: who reads what it makes is asked for what it reads
             group = self._root(id(call))
-            known = found.setdefault(group, set())
+            known = actual.setdefault(group, set())
             for name, values in flow.reads[id(call)].items():
                 given = [self._resolve(each, flow) for each in values]
                 known.update(*given)
@@ -267,7 +267,7 @@ class Verifier:
             if id(call) not in self._calls:
                 continue
             group = self._root(id(call))
-            missing = expected[group] - found[group] - {group}
+            missing = expected[group] - actual[group] - {group}
             if group in self._several and id(call) not in self._forward:
                 # What forward noted of a value, or computed from it, may stand for the value.
                 missing &= backward

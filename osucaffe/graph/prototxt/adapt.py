@@ -30,9 +30,9 @@ class Records(NamedTuple):
 
 def classifiers(net: caffe_pb2.NetParameter) -> list[caffe_pb2.LayerParameter]:
     """The layers that make the scores of classes, the main one last. UserError without any."""
-    found = [_learned_before(net, at, layer.bottom[0]) for at, layer in _ends(net) if layer.bottom]
+    layers = [_learned_before(net, at, layer.bottom[0]) for at, layer in _ends(net) if layer.bottom]
     scores: dict[str, caffe_pb2.LayerParameter] = {
-        layer.name: layer for layer in found if layer is not None
+        layer.name: layer for layer in layers if layer is not None
     }
     if not scores:
         raise UserError(
@@ -108,12 +108,12 @@ def for_prediction(net: caffe_pb2.NetParameter, shape: Sequence[int]) -> caffe_p
     made = caffe_pb2.NetParameter(name=net.name)
     given = made.layer.add(name=image, type="Input", top=[image])
     given.input_param.shape.add(dim=shape)
-    wanted, chosen = {scores}, []
+    needed, chosen = {scores}, []
     ends = [*_LOSSES, "Accuracy", "Softmax"]
     for layer in reversed(tested.layer):
-        if layer.bottom and layer.type not in ends and wanted & set(layer.top):
+        if layer.bottom and layer.type not in ends and needed & set(layer.top):
             chosen.append(layer)
-            wanted.update(layer.bottom)
+            needed.update(layer.bottom)
     made.layer.extend(reversed(chosen))
     made.layer.add(name="prob", type="Softmax", bottom=[scores], top=["prob"])
     return made
@@ -147,8 +147,8 @@ def learned_layers(net: caffe_pb2.NetParameter) -> list[str]:
 
 def _ends(net: caffe_pb2.NetParameter) -> list[tuple[int, caffe_pb2.LayerParameter]]:
     """The losses, with their places; without any, the Softmax layers."""
-    found = [(at, layer) for at, layer in enumerate(net.layer) if layer.type in _LOSSES]
-    return found or [(at, each) for at, each in enumerate(net.layer) if each.type == "Softmax"]
+    losses = [(at, layer) for at, layer in enumerate(net.layer) if layer.type in _LOSSES]
+    return losses or [(at, each) for at, each in enumerate(net.layer) if each.type == "Softmax"]
 
 
 def _end(net: caffe_pb2.NetParameter) -> str:

@@ -30,10 +30,10 @@ def filter_layers(net: caffe_pb2.NetParameter, state: caffe_pb2.NetState) -> caf
         if layer.include and layer.exclude:
             raise UserError(f"{title(layer)}: give include rules or exclude rules, not both")
         if layer.include:
-            wanted = any(_matches(rule, state) for rule in layer.include)
+            included = any(_matches(rule, state) for rule in layer.include)
         else:
-            wanted = not any(_matches(rule, state) for rule in layer.exclude)
-        if wanted:
+            included = not any(_matches(rule, state) for rule in layer.exclude)
+        if included:
             filtered.layer.add().CopyFrom(layer)
     return filtered
 

@@ -84,8 +84,8 @@ class RunPosition:
         scale: LossScale | None,
         plateau: list[float] | None,
     ) -> RunPosition:
-        found = [NetPosition.of(net) for net in nets]
-        return cls(seed, found, list(losses), scale.read() if scale else None, plateau)
+        positions = [NetPosition.of(net) for net in nets]
+        return cls(seed, positions, list(losses), scale.read() if scale else None, plateau)
 
     def apply(self, nets: Sequence[Net], scale: LossScale | None) -> None:
         """Let the nets, as many as there were, and the loss scale go on from here."""

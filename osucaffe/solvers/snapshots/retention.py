@@ -32,8 +32,8 @@ class KeepNewest(Observer):
 
     def __init__(self, solver: Solver, count: int) -> None:
         self._count = count
-        found = snapshot.listed(solver.param.snapshot_prefix) if solver.iteration else []
-        self._made = [each for each in found if each.iteration <= solver.iteration]
+        existing = snapshot.listed(solver.param.snapshot_prefix) if solver.iteration else []
+        self._made = [each for each in existing if each.iteration <= solver.iteration]
 
     def on_snapshot(self, event: Snapshot) -> None:
         """Delete those that are too many, the state first: where a state lies its model does."""

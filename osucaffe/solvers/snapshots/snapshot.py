@@ -147,15 +147,15 @@ def find(path: str | Path, prefix: str, group: ProcessGroup) -> Restored | None:
 
     All ranks call it together. UserError if it is damaged or not there.
     """
-    found = None
+    restored = None
     if path == "auto":
-        found = None if group.rank else newest(prefix)
-        path = group.broadcast_object(found.path if found else "")
+        restored = None if group.rank else newest(prefix)
+        path = group.broadcast_object(restored.path if restored else "")
         if not path:
             logger.info("No snapshot %s_iter_*: training starts from scratch", prefix)
             return None
     logger.info("Restoring previous solver status from %s", path)
-    return found or read(Path(path))
+    return restored or read(Path(path))
 
 
 def read(path: Path) -> Restored:
@@ -180,11 +180,11 @@ def stamps(prefix: str) -> frozenset[Stamp]:
     """The states with this prefix."""
     stem = Path(prefix)
     pattern = re.compile(re.escape(stem.name) + r"_iter_(\d+)\.solverstate(\.h5)?")
-    found = set()
+    states = set()
     for path in stem.parent.glob("*_iter_*.solverstate*"):
         if match := pattern.fullmatch(path.name):
-            found.add((int(match[1]), path.stat().st_mtime_ns, path))
-    return frozenset(found)
+            states.add((int(match[1]), path.stat().st_mtime_ns, path))
+    return frozenset(states)
 
 
 def listed(prefix: str) -> list[Snapshot]:

@@ -95,21 +95,21 @@ class LossScale:
         return tensor
 
 
-def make_loss_scale(backend: Backend, wanted: str | float | None) -> LossScale | None:
-    """wanted: "dynamic", "none" or a factor; None: dynamic where blobs are held in fp16.
+def make_loss_scale(backend: Backend, setting: str | float | None) -> LossScale | None:
+    """setting: "dynamic", "none" or a factor; None: dynamic where blobs are held in fp16.
 
     UserError where it is neither, or not positive.
     """
-    if wanted is None:
-        wanted = "dynamic" if backend.dtype == "float16" else "none"
-    if wanted == "none":
+    if setting is None:
+        setting = "dynamic" if backend.dtype == "float16" else "none"
+    if setting == "none":
         return None
-    if wanted == "dynamic":
+    if setting == "dynamic":
         return LossScale(backend, None)
     try:
-        value = float(wanted)
+        value = float(setting)
     except ValueError:
         value = 0.0
     if not 0 < value < FINITE:
-        raise UserError(f'--loss_scale {wanted}: give "dynamic", "none" or a positive number')
+        raise UserError(f'--loss_scale {setting}: give "dynamic", "none" or a positive number')
     return LossScale(backend, value)

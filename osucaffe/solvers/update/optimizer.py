@@ -1,4 +1,8 @@
-"""Owns the update of a net's parameters: the history buffers, the run-time scalars, the steps."""
+"""Owns the update of a net's parameters: the history buffers, the run-time scalars, the steps.
+
+What is updated are the master weights: the arena's, in fp32 whatever the precision of the run. A
+backend that computes with them in bf16 or fp16 has copies, and renews these with each update.
+"""
 
 from __future__ import annotations
 
